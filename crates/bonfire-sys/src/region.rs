@@ -1,0 +1,270 @@
+//! Memory that several threads or processes map at once.
+//!
+//! A region between processes is a sealed `memfd`: it has no name in any file system, so nothing is
+//! left behind when its processes die, it does not count against the size of `/dev/shm`, and its
+//! size cannot change under a process that mapped it (a shrunk file would raise SIGBUS).
+//! This module never hands out references into the memory; [`ring`](crate::ring) does, and proves it.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::{self, NonNull};
+
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+
+/// A shared region cannot be made or mapped.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RegionError {
+    /// The machine has less memory than that left. Found before any page is taken, because the
+    /// kernel would rather kill a process than refuse shared memory.
+    #[error(
+        "{bytes} bytes of shared memory asked for, {available} available: give the job or the \
+         container more memory, or choose smaller chunks"
+    )]
+    TooLarge {
+        /// Size asked for.
+        bytes: usize,
+        /// What the machine can still give.
+        available: u64,
+    },
+    /// The operating system refused memory.
+    #[error(
+        "no {bytes} bytes of shared memory to be had ({source}): give the job or the container \
+         more memory, or choose smaller chunks"
+    )]
+    NoMemory {
+        /// Size asked for.
+        bytes: usize,
+        /// What the operating system said.
+        source: Errno,
+    },
+    /// A descriptor from another process is not the region it should be.
+    #[error(
+        "the shared region from another process has {found} bytes where {expected} were agreed"
+    )]
+    Size {
+        /// Size agreed at set-up.
+        expected: usize,
+        /// Size of what was received.
+        found: u64,
+    },
+    /// A descriptor from another process could shrink while it is mapped.
+    #[error("the shared region from another process is not sealed against shrinking")]
+    NotSealed,
+    /// Another call failed.
+    #[error("{call} failed on a shared region")]
+    System {
+        /// The call.
+        call: &'static str,
+        /// What the operating system said.
+        source: Errno,
+    },
+}
+
+/// A mapped piece of shared memory, zero when created. Unmapped on drop.
+#[derive(Debug)]
+pub struct Region {
+    base: NonNull<u8>,
+    len: usize,
+    file: Option<OwnedFd>,
+}
+
+// SAFETY: a Region is an address range that stays mapped until drop; it gives access to the bytes
+// only through raw pointers (`base`), so moving it to another thread cannot create a data race.
+unsafe impl Send for Region {}
+// SAFETY: as above: `&Region` allows reading the address and the length, which never change.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Memory for the threads of this process.
+    pub fn anonymous(len: usize) -> Result<Self, RegionError> {
+        assert!(len > 0, "a region needs at least one byte, got {len}");
+        // SAFETY: a null hint lets the kernel choose the place, so no existing mapping is touched.
+        let base = unsafe {
+            rustix::mm::mmap_anonymous(
+                ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+            )
+        }
+        .map_err(|source| RegionError::NoMemory { bytes: len, source })?;
+        Ok(Self {
+            base: non_null(base.cast()),
+            len,
+            file: None,
+        })
+    }
+
+    /// Memory that other processes can map with [`open`](Self::open) once they hold its
+    /// [`descriptor`](Self::descriptor). The bytes are reserved now, so a full machine is an error
+    /// here and not a signal later.
+    pub fn shared(len: usize) -> Result<Self, RegionError> {
+        assert!(len > 0, "a region needs at least one byte, got {len}");
+        if let Some(available) = available_bytes()
+            && len as u64 > available
+        {
+            return Err(RegionError::TooLarge {
+                bytes: len,
+                available,
+            });
+        }
+        let file = rustix::fs::memfd_create(
+            "bonfire-region",
+            MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING,
+        )
+        .map_err(|source| RegionError::System {
+            call: "memfd_create",
+            source,
+        })?;
+        rustix::fs::ftruncate(&file, len as u64)
+            .map_err(|source| RegionError::NoMemory { bytes: len, source })?;
+        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, len as u64)
+            .map_err(|source| RegionError::NoMemory { bytes: len, source })?;
+        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
+            .map_err(|source| RegionError::System {
+            call: "fcntl(F_ADD_SEALS)",
+            source,
+        })?;
+        Self::map(file, len)
+    }
+
+    /// Maps a region that another process made with [`shared`](Self::shared) and sent here.
+    pub fn open(file: OwnedFd, expected_len: usize) -> Result<Self, RegionError> {
+        let seals = rustix::fs::fcntl_get_seals(&file).map_err(|source| RegionError::System {
+            call: "fcntl(F_GET_SEALS)",
+            source,
+        })?;
+        if !seals.contains(SealFlags::SHRINK) {
+            return Err(RegionError::NotSealed);
+        }
+        let found = rustix::fs::fstat(&file)
+            .map_err(|source| RegionError::System {
+                call: "fstat",
+                source,
+            })?
+            .st_size as u64;
+        if found != expected_len as u64 {
+            return Err(RegionError::Size {
+                expected: expected_len,
+                found,
+            });
+        }
+        Self::map(file, expected_len)
+    }
+
+    fn map(file: OwnedFd, len: usize) -> Result<Self, RegionError> {
+        // SAFETY: a null hint lets the kernel choose the place, so no existing mapping is touched;
+        // the file has `len` bytes and is sealed against shrinking, so every page stays backed.
+        let base = unsafe {
+            rustix::mm::mmap(
+                ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                &file,
+                0,
+            )
+        }
+        .map_err(|source| RegionError::System {
+            call: "mmap",
+            source,
+        })?;
+        Ok(Self {
+            base: non_null(base.cast()),
+            len,
+            file: Some(file),
+        })
+    }
+
+    /// The descriptor to send to other processes; `None` for memory of this process only.
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.file.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Bytes in this region.
+    #[expect(clippy::len_without_is_empty, reason = "a region is never empty")]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// First byte; page-aligned, valid for `len` bytes while this Region lives.
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: `base` and `len` are what mmap returned and were never unmapped before; whoever
+        // points into the region holds the Arc around it, so nobody does any more.
+        let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
+        debug_assert!(
+            unmapped.is_ok(),
+            "munmap of an own mapping cannot fail: {unmapped:?}"
+        );
+    }
+}
+
+/// Memory that can still be taken without swapping, as Linux estimates it; `None` where the file
+/// that says so is missing.
+fn available_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
+}
+
+fn non_null(base: *mut u8) -> NonNull<u8> {
+    NonNull::new(base).expect("mmap without MAP_FIXED never returns the null page")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shared_region_opens_through_its_descriptor() {
+        let made = Region::shared(8192).unwrap();
+        let file = made.descriptor().unwrap().try_clone_to_owned().unwrap();
+        assert_eq!(Region::open(file, 8192).unwrap().len(), 8192);
+    }
+
+    #[test]
+    fn a_region_of_another_size_is_refused() {
+        let made = Region::shared(4096).unwrap();
+        let file = made.descriptor().unwrap().try_clone_to_owned().unwrap();
+        let error = Region::open(file, 8192).unwrap_err();
+        assert!(
+            matches!(
+                error,
+                RegionError::Size {
+                    expected: 8192,
+                    found: 4096
+                }
+            ),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_file_that_could_shrink_is_refused() {
+        let file = rustix::fs::memfd_create("plain", MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&file, 4096).unwrap();
+        assert!(matches!(
+            Region::open(file, 4096),
+            Err(RegionError::NotSealed)
+        ));
+    }
+
+    #[test]
+    fn more_memory_than_there_is_is_an_error() {
+        assert!(matches!(
+            Region::shared(1 << 50),
+            Err(RegionError::NoMemory { .. })
+        ));
+    }
+}
