@@ -1,0 +1,146 @@
+//! The secret that every process of one job shares.
+//!
+//! The launcher draws it and hands it down through the environment, never on a command line, where
+//! every user of the host could read it. A connection must prove that it knows the token before
+//! anything else it says is read, so neither a stranger nor a second job on the same host can join
+//! by accident. The token never appears in a log: its `Debug` form hides it.
+
+use std::fmt;
+
+use thiserror::Error;
+
+/// The length of a token in bytes, that of the hash it keys.
+const TOKEN_BYTES: usize = 32;
+
+/// The shared secret of a job: 32 random bytes, or nothing.
+///
+/// The empty token is the one of jobs whose processes were started without a launcher of this
+/// project and without the variable; it keeps different programs apart, not attackers.
+#[derive(Clone)]
+pub struct JobToken {
+    /// All zero for the empty token: HMAC pads its key with zeros, so this is the empty key.
+    bytes: [u8; TOKEN_BYTES],
+}
+
+/// A job token could not be made.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum TokenError {
+    /// The text is not 64 hexadecimal digits. The text itself is not repeated: it is a secret.
+    #[error(
+        "a job token is 64 hexadecimal digits, but this one has {length} characters or others \
+         among them; `openssl rand -hex 32` makes one"
+    )]
+    NotHex {
+        /// The number of characters found.
+        length: usize,
+    },
+    /// The operating system gave no random bytes.
+    #[error("the operating system's random source failed: {0}")]
+    Random(getrandom::Error),
+}
+
+impl JobToken {
+    /// A fresh token from the operating system's random source.
+    pub fn random() -> Result<Self, TokenError> {
+        let mut bytes = [0; TOKEN_BYTES];
+        getrandom::fill(&mut bytes).map_err(TokenError::Random)?;
+        Ok(Self { bytes })
+    }
+
+    /// The token of a job that has none.
+    pub fn empty() -> Self {
+        Self {
+            bytes: [0; TOKEN_BYTES],
+        }
+    }
+
+    /// Reads the form that [`to_hex`](Self::to_hex) writes.
+    pub fn from_hex(text: &str) -> Result<Self, TokenError> {
+        let not_hex = || TokenError::NotHex {
+            length: text.chars().count(),
+        };
+        let digits = text.as_bytes();
+        if digits.len() != 2 * TOKEN_BYTES {
+            return Err(not_hex());
+        }
+        let mut bytes = [0; TOKEN_BYTES];
+        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+            let high = hex_digit(pair[0]).ok_or_else(not_hex)?;
+            let low = hex_digit(pair[1]).ok_or_else(not_hex)?;
+            *byte = high << 4 | low;
+        }
+        Ok(Self { bytes })
+    }
+
+    /// The token as 64 hexadecimal digits, for the environment of a child process and nothing else.
+    pub fn to_hex(&self) -> String {
+        self.bytes
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect()
+    }
+
+    /// The key for the challenge of a connection.
+    pub fn as_bytes(&self) -> &[u8; TOKEN_BYTES] {
+        &self.bytes
+    }
+
+    /// Whether this is the token of a job that has none.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.iter().all(|&byte| byte == 0)
+    }
+}
+
+impl fmt::Debug for JobToken {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(if self.is_empty() {
+            "JobToken(empty)"
+        } else {
+            "JobToken(hidden)"
+        })
+    }
+}
+
+fn hex_digit(digit: u8) -> Option<u8> {
+    match digit {
+        b'0'..=b'9' => Some(digit - b'0'),
+        b'a'..=b'f' => Some(digit - b'a' + 10),
+        b'A'..=b'F' => Some(digit - b'A' + 10),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hex_goes_there_and_back() {
+        let token = JobToken::random().unwrap();
+        let again = JobToken::from_hex(&token.to_hex().to_uppercase()).unwrap();
+        assert_eq!(token.as_bytes(), again.as_bytes());
+        assert!(!token.is_empty());
+    }
+
+    #[test]
+    fn two_tokens_differ() {
+        let (a, b) = (JobToken::random().unwrap(), JobToken::random().unwrap());
+        assert_ne!(a.as_bytes(), b.as_bytes());
+    }
+
+    #[test]
+    fn debug_hides_the_bytes() {
+        let token = JobToken::from_hex(&"ab".repeat(32)).unwrap();
+        assert_eq!(format!("{token:?}"), "JobToken(hidden)");
+        assert_eq!(format!("{:?}", JobToken::empty()), "JobToken(empty)");
+    }
+
+    #[test]
+    fn a_bad_token_is_refused_without_repeating_it() {
+        for text in ["", "abc", &"zz".repeat(32), &"ab".repeat(33), "ä"] {
+            let error = JobToken::from_hex(text).unwrap_err().to_string();
+            assert!(text.is_empty() || !error.contains(text), "{error}");
+        }
+    }
+}
