@@ -1,0 +1,27 @@
+//! Dissemination barrier: in round k every rank tells the rank 2^k further round the ring that it,
+//! and everyone it has heard of, has arrived.
+//!
+//! After Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization" (1988). Frames
+//! are empty: their arrival is the message.
+//!
+//! No deadlock, even with one slot: every round uses another link, and a wait needs only the put of
+//! its own round.
+
+use crate::schedule::ScheduleShape;
+use crate::{ElemRange, Rank, Step};
+
+pub(crate) fn barrier(shape: &ScheduleShape, rank: Rank, steps: &mut Vec<Step>) {
+    let world = shape.world_size;
+    let distances = (0..u32::BITS)
+        .map(|round| 1 << round)
+        .take_while(|&far| far < world.get());
+    for distance in distances {
+        let (to, from) = (world.ahead(rank, distance), world.behind(rank, distance));
+        steps.push(Step::Put {
+            peer: to,
+            source: ElemRange::up_to(0),
+        });
+        steps.push(Step::Wait { peer: from });
+        steps.push(Step::Release { peer: from });
+    }
+}

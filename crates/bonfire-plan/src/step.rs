@@ -1,0 +1,107 @@
+//! What one rank does next.
+//!
+//! # Memory model
+//!
+//! Every rank has one data buffer, worked on in place. For each ordered pair of ranks there is a
+//! queue of frames, first in first out, with a fixed number of slots (one or more), each of which
+//! holds up to `chunk_elems_max` elements. The queue from a peer to this rank is that peer's
+//! *inbox*. Frames carry no address: the receiver knows from its own steps what the next one is.
+
+use std::fmt;
+
+use crate::{ElemRange, Rank};
+
+/// One step of a rank's list. Steps run one after the other, in order.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Step {
+    /// Copies `source` of this rank's data into the next free slot of this rank's inbox at
+    /// `peer`, and publishes it. Blocks while no slot is free. An empty range publishes an empty
+    /// frame. When it returns, `source` may be written again.
+    Put {
+        /// The rank whose inbox is written.
+        peer: Rank,
+        /// The range of this rank's data that is sent.
+        source: ElemRange,
+    },
+    /// Blocks until the oldest unreleased frame from `peer` is there. It stays readable until
+    /// [`Step::Release`]; there is exactly one `Wait` for each `Release`.
+    Wait {
+        /// The rank whose frame is awaited.
+        peer: Rank,
+    },
+    /// Folds `sources` from left to right and writes the result to `target` of this rank's data.
+    /// The fold runs in the accumulation type and is rounded once, at the end.
+    Reduce {
+        /// The range of this rank's data that is written, and read by [`Source::Own`].
+        target: ElemRange,
+        /// The operands; at least one.
+        sources: Box<[Source]>,
+        /// Whether the result is complete.
+        stage: Stage,
+    },
+    /// Copies the frame awaited from `peer` to `target` of this rank's data.
+    Copy {
+        /// The rank whose frame is read.
+        peer: Rank,
+        /// The range of this rank's data that is written; as long as the frame.
+        target: ElemRange,
+    },
+    /// Frees the slot of the frame awaited from `peer`.
+    Release {
+        /// The rank whose frame is given up.
+        peer: Rank,
+    },
+}
+
+/// One operand of a [`Step::Reduce`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// The target range of this rank's own data, as it is before the step.
+    Own,
+    /// The frame awaited from this peer; as long as the target.
+    Inbox(Rank),
+}
+
+/// Whether a [`Step::Reduce`] completes the fold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Stage {
+    /// More ranks are still to be folded in.
+    Partial,
+    /// Every rank is folded in. A mean is divided by the world size now, before rounding.
+    Final,
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Put { peer, source } => write!(formatter, "put     {source} -> rank {peer}"),
+            Self::Wait { peer } => write!(formatter, "wait    rank {peer}"),
+            Self::Reduce {
+                target,
+                sources,
+                stage,
+            } => {
+                write!(formatter, "reduce  {target} = ")?;
+                for (index, source) in sources.iter().enumerate() {
+                    let separator = if index == 0 { "" } else { " + " };
+                    write!(formatter, "{separator}{source}")?;
+                }
+                match stage {
+                    Stage::Partial => Ok(()),
+                    Stage::Final => formatter.write_str(", final"),
+                }
+            }
+            Self::Copy { peer, target } => write!(formatter, "copy    {target} = inbox[{peer}]"),
+            Self::Release { peer } => write!(formatter, "release rank {peer}"),
+        }
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Own => formatter.write_str("own"),
+            Self::Inbox(peer) => write!(formatter, "inbox[{peer}]"),
+        }
+    }
+}
