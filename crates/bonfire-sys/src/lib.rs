@@ -13,6 +13,7 @@
 )]
 
 mod doorbell;
+pub mod process;
 mod region;
 pub mod ring;
 

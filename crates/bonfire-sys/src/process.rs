@@ -1,0 +1,175 @@
+//! Child processes that never outlive the job.
+//!
+//! Each child leads its own process group, so that a signal reaches whatever it started as well and
+//! a Ctrl-C on the terminal reaches only the launcher. Each child asks the kernel for a SIGKILL when
+//! its parent dies, so that even a launcher that is itself killed leaves no rank behind. What this
+//! cannot reach: a grandchild that left the group (a daemon), and, after a SIGKILL of the launcher,
+//! a grandchild that did not die with its own parent.
+
+mod interrupt;
+
+use std::io;
+use std::marker::PhantomData;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
+
+pub use interrupt::{Interrupt, InterruptWatch};
+
+/// How long a dropped child may take to vanish after its SIGKILL before it is left to the kernel.
+const DROP_WAIT: Duration = Duration::from_secs(1);
+
+/// How to ask a child to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndSignal {
+    /// SIGTERM: the child may clean up, or ignore it.
+    Terminate,
+    /// SIGKILL: the kernel ends the child.
+    Kill,
+}
+
+/// A running child process, the leader of its own process group.
+///
+/// It is not `Send`: the kernel ties the life of the child to the *thread* that started it, so this
+/// handle stays on that thread, and a thread that ends drops it, which kills the child.
+///
+/// ```compile_fail
+/// fn assert_send<T: Send>() {}
+/// assert_send::<bonfire_sys::process::ChildProcess>();
+/// ```
+#[derive(Debug)]
+pub struct ChildProcess {
+    child: Child,
+    pid: Pid,
+    reaped: bool,
+    _stays_on_its_thread: PhantomData<*const ()>,
+}
+
+/// Waits for the end of one child from any thread.
+#[derive(Debug)]
+pub struct ExitWatch {
+    pid: Pid,
+}
+
+impl ChildProcess {
+    /// Starts `command` in its own process group, to be killed when this thread ends.
+    pub fn spawn(mut command: Command) -> io::Result<Self> {
+        command.process_group(0);
+        die_with_the_parent(&mut command);
+        let child = command.spawn()?;
+        let pid = Pid::from_child(&child);
+        Ok(Self {
+            child,
+            pid,
+            reaped: false,
+            _stays_on_its_thread: PhantomData,
+        })
+    }
+
+    /// The process id, which is the id of its group too.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The reading end of the child's standard output, once, when the command pipes it.
+    pub fn take_stdout(&mut self) -> Option<ChildStdout> {
+        self.child.stdout.take()
+    }
+
+    /// The reading end of the child's standard error, once, when the command pipes it.
+    pub fn take_stderr(&mut self) -> Option<ChildStderr> {
+        self.child.stderr.take()
+    }
+
+    /// A handle with which another thread can wait for the end of this child.
+    pub fn exit_watch(&self) -> ExitWatch {
+        ExitWatch { pid: self.pid }
+    }
+
+    /// Sends a signal to the child and to all of its group. Nothing happens after [`reap`](Self::reap).
+    pub fn signal_group(&self, signal: EndSignal) -> io::Result<()> {
+        // A process id may be used again only after its process was reaped, so until then this
+        // cannot reach a stranger.
+        if self.reaped {
+            return Ok(());
+        }
+        let signal = match signal {
+            EndSignal::Terminate => Signal::TERM,
+            EndSignal::Kill => Signal::KILL,
+        };
+        match rustix::process::kill_process_group(self.pid, signal) {
+            // All of the group may have ended already.
+            Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Takes the exit status of a child that an [`ExitWatch`] has seen end, and kills whatever is
+    /// left of its group; blocks while the child still runs.
+    pub fn reap(&mut self) -> io::Result<ExitStatus> {
+        if !self.reaped {
+            ExitWatch { pid: self.pid }.wait()?;
+            // The leader is a zombie now, which keeps its id, so the group is still its own.
+            self.signal_group(EndSignal::Kill)?;
+        }
+        let status = self.child.wait()?;
+        self.reaped = true;
+        Ok(status)
+    }
+}
+
+impl Drop for ChildProcess {
+    fn drop(&mut self) {
+        if self.reaped || self.signal_group(EndSignal::Kill).is_err() {
+            return;
+        }
+        let deadline = Instant::now() + DROP_WAIT;
+        while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl ExitWatch {
+    /// Blocks until the child has ended, and leaves its status to [`ChildProcess::reap`].
+    pub fn wait(&self) -> io::Result<()> {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        loop {
+            match rustix::process::waitid(WaitId::Pid(self.pid), options) {
+                Ok(_) => return Ok(()),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+/// Has the child ask for a SIGKILL at the death of this thread, before it becomes the program.
+#[cfg(target_os = "linux")]
+fn die_with_the_parent(command: &mut Command) {
+    let parent = rustix::process::getpid();
+    let prepare = move || {
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+        // A parent that died before the line above will send no signal any more; then the child
+        // has another parent by now.
+        if rustix::process::getppid() != Some(parent) {
+            return Err(rustix::io::Errno::SRCH.into());
+        }
+        Ok(())
+    };
+    // SAFETY: the closure runs between fork and exec, where only async-signal-safe calls are
+    // allowed and the memory of other threads may be in any state. It makes two raw system calls
+    // (prctl, getppid), compares two integers it owns, and on failure returns an `io::Error` made
+    // from an error number, which allocates nothing; it takes no lock and touches no shared memory.
+    unsafe { command.pre_exec(prepare) };
+}
+
+/// Other systems have no such signal; there a killed launcher can leave ranks, which end when they
+/// next wait for a peer or for the store.
+#[cfg(not(target_os = "linux"))]
+fn die_with_the_parent(_command: &mut Command) {}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,127 @@
+use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
+use std::process::Stdio;
+use std::sync::mpsc;
+
+use super::*;
+
+/// A generous bound for what takes milliseconds, so that a hang fails instead of lasting.
+const WATCHDOG: Duration = Duration::from_secs(30);
+
+fn shell(script: &str) -> ChildProcess {
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", script]).stdin(Stdio::null());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    ChildProcess::spawn(command).unwrap()
+}
+
+/// Whether a process exists and is not a zombie.
+fn is_running(pid: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
+        !stat
+            .rsplit(')')
+            .next()
+            .unwrap()
+            .trim()
+            .starts_with(['Z', 'X'])
+    })
+}
+
+#[track_caller]
+fn wait_until_gone(pid: u32) {
+    let deadline = Instant::now() + WATCHDOG;
+    while is_running(pid) {
+        assert!(Instant::now() < deadline, "process {pid} still runs");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The first line of a child's output, as a number.
+fn printed_id(child: &mut ChildProcess) -> u32 {
+    let mut stdout = child.take_stdout().unwrap();
+    let mut line = String::new();
+    let mut byte = [0];
+    while stdout.read(&mut byte).unwrap() == 1 && byte[0] != b'\n' {
+        line.push(byte[0].into());
+    }
+    line.parse().unwrap()
+}
+
+#[test]
+fn the_exit_status_is_reported() {
+    let mut child = shell("exit 7");
+    child.exit_watch().wait().unwrap();
+    assert_eq!(child.reap().unwrap().code(), Some(7));
+    assert_eq!(
+        child.reap().unwrap().code(),
+        Some(7),
+        "a second reap repeats it"
+    );
+    child.signal_group(EndSignal::Kill).unwrap();
+}
+
+#[test]
+fn both_signals_end_a_child() {
+    for (signal, number) in [(EndSignal::Terminate, 15), (EndSignal::Kill, 9)] {
+        let mut child = shell("exec sleep 1000");
+        child.signal_group(signal).unwrap();
+        assert_eq!(child.reap().unwrap().signal(), Some(number));
+    }
+}
+
+#[test]
+fn reaping_ends_what_the_child_left_in_its_group() {
+    let mut child = shell("sleep 1000 & echo $!");
+    let left = printed_id(&mut child);
+    assert!(child.reap().unwrap().success());
+    wait_until_gone(left);
+}
+
+#[test]
+fn dropping_ends_the_child() {
+    let child = shell("exec sleep 1000");
+    let pid = child.id();
+    drop(child);
+    wait_until_gone(pid);
+}
+
+#[test]
+fn a_child_dies_with_the_thread_that_started_it() {
+    let (sender, receiver) = mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        let child = shell("exec sleep 1000");
+        sender.send(child.id()).unwrap();
+        // As when the launcher is killed: nobody runs destructors.
+        std::mem::forget(child);
+    });
+    let pid = receiver.recv_timeout(WATCHDOG).unwrap();
+    thread.join().unwrap();
+    wait_until_gone(pid);
+}
+
+#[test]
+fn a_missing_program_is_an_error_of_spawn() {
+    let error = ChildProcess::spawn(Command::new("/nonexistent/program")).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::NotFound);
+}
+
+#[test]
+fn a_watch_turns_signals_into_values_one_watch_after_the_other() {
+    for _ in 0..2 {
+        let (sender, receiver) = mpsc::channel();
+        let watch = InterruptWatch::start(move |interrupt| {
+            sender.send(interrupt).unwrap();
+        })
+        .unwrap();
+        let twice = InterruptWatch::start(|_| {}).unwrap_err();
+        assert_eq!(twice.kind(), io::ErrorKind::ResourceBusy);
+        for (signal, interrupt) in [
+            (Signal::INT, Interrupt::Interrupt),
+            (Signal::TERM, Interrupt::Terminate),
+        ] {
+            rustix::process::kill_process(rustix::process::getpid(), signal).unwrap();
+            assert_eq!(receiver.recv_timeout(WATCHDOG).unwrap(), interrupt);
+        }
+        drop(watch);
+    }
+}
