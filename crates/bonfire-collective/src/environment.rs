@@ -28,6 +28,10 @@ pub const JOB_TOKEN: &str = "BONFIRE_JOB_TOKEN";
 /// `1` when the launcher serves the store, `0` or missing when rank 0 does.
 pub const AGENT_STORE: &str = "BONFIRE_AGENT_STORE";
 
+/// `1` when the launcher that prints this process's output does so on a terminal; see
+/// [`launcher_shows_status_line`].
+pub const STATUS_LINE: &str = "BONFIRE_STATUS_LINE";
+
 /// The variables that make a process a worker. The address, the port and the token are not among
 /// them, because a user may export those for the launcher.
 const WORKER_VARIABLES: [&str; 4] = [RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE];
@@ -229,6 +233,14 @@ pub(crate) fn job_token_from_env() -> Result<Option<JobToken>, EnvError> {
     }
     .job_token()?;
     Ok((!token.is_empty()).then_some(token))
+}
+
+/// Whether a launcher prints this process's error stream on a terminal, where text that ends in a
+/// carriage return instead of a newline is shown as a status line, each one in place of the last.
+///
+/// The process itself sees a pipe and could not tell.
+pub fn launcher_shows_status_line() -> bool {
+    process_variable(STATUS_LINE).is_some_and(|value| value == "1")
 }
 
 fn process_variable(variable: &str) -> Option<OsString> {

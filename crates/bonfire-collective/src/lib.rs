@@ -1,7 +1,62 @@
-//! Placeholder.
+//! Groups of ranks that communicate: threads of one process, processes of one host, or hosts.
+//!
+//! A [`ProcessGroup`] runs the schedules of `bonfire-plan` over links of shared memory or sockets.
+//! Every rank sees the same bits; every wait has a deadline; the first failure anywhere is the error
+//! of every rank and names the culprit. This crate knows nothing of tensors.
+//!
+//! ```
+//! use bonfire_collective::{GroupOptions, ProcessGroup, ReduceOp, WorldSize};
+//!
+//! let groups = ProcessGroup::local(WorldSize::new(2)?, GroupOptions::default())?;
+//! std::thread::scope(|scope| {
+//!     for group in groups {
+//!         scope.spawn(move || {
+//!             let mut data = [group.rank().get() as f32; 3];
+//!             group.all_reduce(&mut data, ReduceOp::Mean).unwrap();
+//!             assert_eq!(data, [0.5; 3]);
+//!         });
+//!     }
+//! });
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
+#![forbid(unsafe_code)]
+
+mod control;
+mod element;
 mod environment;
+mod error;
+mod executor;
+mod group;
+mod handshake;
+mod launch;
+mod local_reduce;
+mod options;
+mod patience;
+mod poison;
+mod rendezvous;
+mod select;
+mod store;
+mod stream;
 mod token;
+mod transport;
+mod turnstile;
+mod work;
 
-pub use environment::{EnvError, RankEnv, StoreHost};
+pub use bonfire_plan::{Algorithm, DType, Rank, ReduceOp, WorldSize};
+pub use element::Element;
+pub use environment::{EnvError, RankEnv, StoreHost, launcher_shows_status_line};
+pub use error::{CollectiveError, Mismatch, Timeout};
+pub use group::ProcessGroup;
+pub use launch::{
+    AgentOptions, Exit, Graces, JobFailure, LaunchError, Nodes, PEER_FAILED_EXIT_CODE, RankCount,
+    RankCountError,
+};
+pub use options::GroupOptions;
+pub use rendezvous::ConnectError;
+pub use store::{
+    KEY_BYTES_MAX, MemoryStore, Store, StoreError, TcpStore, TcpStoreServer, VALUE_BYTES_MAX,
+};
 pub use token::{JobToken, TokenError};
+pub use transport::{TransportKind, UnknownTransport};
+pub use work::Work;

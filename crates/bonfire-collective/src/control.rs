@@ -1,0 +1,235 @@
+//! The control channel: one connection to every peer beside the data path, read by one thread.
+//!
+//! It carries failures and farewells, and its end of stream is how the death of a process is seen:
+//! the operating system closes the connection even after SIGKILL. Nothing on the step path touches it.
+//!
+//! A message is `kind u8 | length u32 | JSON`, at most [`MESSAGE_BYTES_MAX`] long.
+
+use std::io::{self, Read, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use bonfire_plan::Rank;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::error::Failure;
+use crate::poison::Poison;
+use crate::stream::Stream;
+
+/// A failure's text is cut to this; more is no help to anybody.
+const MESSAGE_BYTES_MAX: usize = 64 << 10;
+
+/// How often the thread looks whether the group has ended.
+const POLL_SLICE: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 100_000_000,
+};
+
+const KIND_FAILURE: u8 = 1;
+const KIND_FAREWELL: u8 = 2;
+
+/// The control connections of one rank.
+#[derive(Debug)]
+pub(crate) struct Control {
+    peers: Arc<Vec<Peer>>,
+    stop: Arc<AtomicBool>,
+    watcher: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Peer {
+    rank: Rank,
+    /// Both directions of one socket; reading and writing do not disturb each other.
+    stream: Mutex<Stream>,
+}
+
+impl Control {
+    /// Starts to watch the connections. `peers` has one for every other rank.
+    pub(crate) fn start(
+        my_rank: Rank,
+        peers: Vec<(Rank, Stream)>,
+        poison: Arc<Poison>,
+    ) -> io::Result<Self> {
+        for (_, stream) in &peers {
+            stream.set_nonblocking()?;
+        }
+        let peers: Vec<Peer> = peers
+            .into_iter()
+            .map(|(rank, stream)| Peer {
+                rank,
+                stream: Mutex::new(stream),
+            })
+            .collect();
+        let peers = Arc::new(peers);
+        let stop = Arc::new(AtomicBool::new(false));
+        let watcher = if peers.is_empty() {
+            None
+        } else {
+            let (peers, stop) = (Arc::clone(&peers), Arc::clone(&stop));
+            let name = format!("bonfire-ctl-{my_rank}");
+            Some(
+                thread::Builder::new()
+                    .name(name)
+                    .spawn(move || watch(&peers, &poison, &stop))?,
+            )
+        };
+        Ok(Self {
+            peers,
+            stop,
+            watcher,
+        })
+    }
+
+    /// Tells every peer why the group failed. A peer that cannot be told has failed itself.
+    pub(crate) fn broadcast(&self, failure: &Failure) {
+        let text = serde_json::to_vec(failure).expect("a failure is plain data");
+        self.send_all(KIND_FAILURE, &text);
+    }
+
+    fn send_all(&self, kind: u8, text: &[u8]) {
+        let text = &text[..text.len().min(MESSAGE_BYTES_MAX)];
+        let mut message = vec![kind];
+        message.extend_from_slice(&(text.len() as u32).to_le_bytes());
+        message.extend_from_slice(text);
+        for peer in self.peers.iter() {
+            let mut stream = peer.stream.lock().unwrap_or_else(PoisonError::into_inner);
+            // The socket's buffer takes a message of this size at once unless the peer is stopped,
+            // and then it must not hold up the others.
+            let _ = stream.write_all(&message);
+        }
+    }
+
+    /// Says farewell and stops watching. Peers keep what was sent before.
+    pub(crate) fn leave(&mut self) {
+        self.send_all(KIND_FAREWELL, &[]);
+        self.stop.store(true, Ordering::Release);
+        if let Some(watcher) = self.watcher.take() {
+            let _ = watcher.join();
+        }
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        if let Some(watcher) = self.watcher.take() {
+            let _ = watcher.join();
+        }
+    }
+}
+
+/// What the watcher knows of one peer.
+struct Inbox {
+    bytes: Vec<u8>,
+    open: bool,
+}
+
+fn watch(peers: &[Peer], poison: &Poison, stop: &AtomicBool) {
+    let mut inboxes: Vec<Inbox> = peers
+        .iter()
+        .map(|_| Inbox {
+            bytes: Vec::new(),
+            open: true,
+        })
+        .collect();
+    // Clones of the descriptors, so that polling does not hold the write locks.
+    let descriptors: Vec<_> = peers
+        .iter()
+        .map(|peer| {
+            let stream = peer.stream.lock().unwrap_or_else(PoisonError::into_inner);
+            rustix::io::dup(&*stream)
+        })
+        .collect();
+    while !stop.load(Ordering::Acquire) {
+        let mut polled: Vec<usize> = Vec::new();
+        let mut interests: Vec<PollFd<'_>> = Vec::new();
+        for (index, inbox) in inboxes.iter().enumerate() {
+            if let (true, Ok(descriptor)) = (inbox.open, &descriptors[index]) {
+                polled.push(index);
+                interests.push(PollFd::new(descriptor, PollFlags::IN));
+            }
+        }
+        // A failed poll (a signal) is an empty one.
+        let _ = poll(&mut interests, Some(&POLL_SLICE));
+        let ready: Vec<usize> = polled
+            .into_iter()
+            .zip(&interests)
+            .filter(|(_, interest)| !interest.revents().is_empty())
+            .map(|(index, _)| index)
+            .collect();
+        for index in ready {
+            receive(&peers[index], &mut inboxes[index], poison);
+        }
+    }
+}
+
+fn receive(peer: &Peer, inbox: &mut Inbox, poison: &Poison) {
+    let mut buffer = [0; 4096];
+    loop {
+        let read = {
+            let mut stream = peer.stream.lock().unwrap_or_else(PoisonError::into_inner);
+            stream.read(&mut buffer)
+        };
+        match read {
+            Ok(0) => {
+                return close(
+                    peer,
+                    inbox,
+                    poison,
+                    "its process ended without leaving the group",
+                );
+            }
+            Ok(len) => inbox.bytes.extend_from_slice(&buffer[..len]),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return close(peer, inbox, poison, &format!("connection lost: {error}")),
+        }
+        if !interpret(peer, inbox, poison) {
+            return close(
+                peer,
+                inbox,
+                poison,
+                "it sent something that is not a control message",
+            );
+        }
+    }
+}
+
+/// Takes the complete messages out of the inbox; false for nonsense.
+fn interpret(peer: &Peer, inbox: &mut Inbox, poison: &Poison) -> bool {
+    while inbox.bytes.len() >= 5 {
+        let len = u32::from_le_bytes(inbox.bytes[1..5].try_into().expect("four bytes")) as usize;
+        if len > MESSAGE_BYTES_MAX {
+            return false;
+        }
+        if inbox.bytes.len() < 5 + len {
+            return true;
+        }
+        let kind = inbox.bytes[0];
+        let text: Vec<u8> = inbox.bytes.drain(..5 + len).skip(5).collect();
+        match kind {
+            KIND_FAREWELL => poison.depart(peer.rank),
+            KIND_FAILURE => match serde_json::from_slice::<Failure>(&text) {
+                Ok(failure) => {
+                    poison.set(failure);
+                }
+                Err(_) => return false,
+            },
+            _ => return false,
+        }
+    }
+    true
+}
+
+fn close(peer: &Peer, inbox: &mut Inbox, poison: &Poison, cause: &str) {
+    // What came before the end of the stream counts: a farewell makes the end a normal one.
+    let understood = interpret(peer, inbox, poison);
+    inbox.open = false;
+    if !understood || !poison.has_departed(peer.rank) {
+        poison.set(Failure::Peer {
+            rank: peer.rank,
+            cause: cause.to_owned(),
+        });
+    }
+}

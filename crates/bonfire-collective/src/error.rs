@@ -1,0 +1,100 @@
+//! What can go wrong with a process group, and whose fault it is.
+
+use std::sync::Arc;
+
+use bonfire_plan::wire::Operation;
+use bonfire_plan::{PlanError, Rank};
+use serde::{Deserialize, Serialize};
+
+use crate::rendezvous::ConnectError;
+
+/// Why a group stopped. The first failure anywhere is the failure of every rank: all pending and
+/// future operations return it, so it is cheap to clone and can travel between processes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Failure {
+    /// A rank died, panicked, gave up or left while it was needed.
+    Peer { rank: Rank, cause: String },
+    /// Two ranks are in different operations.
+    Mismatch(Box<Mismatch>),
+    /// A rank waited too long.
+    Timeout(Box<Timeout>),
+}
+
+/// Two ranks met in different operations.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mismatch {
+    /// The rank that noticed.
+    pub rank: Rank,
+    /// What that rank is doing.
+    pub operation: Operation,
+    /// The rank whose frame it received.
+    pub other_rank: Rank,
+    /// What the other rank is doing.
+    pub other_operation: Operation,
+}
+
+/// A rank waited in vain.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Timeout {
+    /// The rank that waited.
+    pub rank: Rank,
+    /// The rank it waited for.
+    pub waited_for: Rank,
+    /// The operation it was in.
+    pub operation: Operation,
+    /// How long it had been in that operation.
+    pub elapsed_ms: u64,
+}
+
+/// An operation of a process group failed.
+///
+/// All but [`Usage`](Self::Usage) end the group: every pending and future operation on every rank
+/// returns the same failure.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CollectiveError {
+    /// A rank died, panicked, gave up, or left the group while it was needed.
+    #[error("rank {rank} failed: {cause}")]
+    PeerFailed {
+        /// The culprit.
+        rank: Rank,
+        /// What is known about it.
+        cause: String,
+    },
+    /// Two ranks called different operations, or the same one with other arguments.
+    #[error(
+        "ranks disagree: rank {} is in {}, but rank {} is in {}; every rank must call the same \
+         operations in the same order",
+        .0.rank, .0.operation, .0.other_rank, .0.other_operation
+    )]
+    Mismatch(Box<Mismatch>),
+    /// A rank waited longer than the group's timeout.
+    #[error(
+        "rank {} waited {} ms for rank {} in {}: rank {} never got there, or is slower than the \
+         timeout (GroupOptions::timeout)",
+        .0.rank, .0.elapsed_ms, .0.waited_for, .0.operation, .0.waited_for
+    )]
+    Timeout(Box<Timeout>),
+    /// The caller asked for something that no rank can do. The group goes on.
+    #[error(transparent)]
+    Usage(#[from] PlanError),
+    /// The group could not be formed.
+    #[error(transparent)]
+    Connect(#[from] Arc<ConnectError>),
+}
+
+impl From<Failure> for CollectiveError {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Peer { rank, cause } => Self::PeerFailed { rank, cause },
+            Failure::Mismatch(mismatch) => Self::Mismatch(mismatch),
+            Failure::Timeout(timeout) => Self::Timeout(timeout),
+        }
+    }
+}
+
+impl From<ConnectError> for CollectiveError {
+    fn from(error: ConnectError) -> Self {
+        Self::Connect(Arc::new(error))
+    }
+}

@@ -1,0 +1,453 @@
+//! The process group: what a program calls.
+
+use std::panic::Location;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use bonfire_plan::{Collective, Rank, ReduceOp, WorldSize, shard_range};
+
+use crate::control::Control;
+use crate::error::Failure;
+use crate::executor::{Executor, Request, RunError};
+use crate::options::GroupOptions;
+use crate::patience::Eagerness;
+use crate::poison::Poison;
+use crate::rendezvous::{self, ConnectError};
+use crate::transport::{Links, local_links};
+use crate::turnstile::Turnstile;
+use crate::work::{Completion, Work};
+use crate::{CollectiveError, Element, RankEnv};
+
+/// A rank's membership in a group of ranks that communicate.
+///
+/// Every rank of the group must call the same operations, in the same order, with the same element
+/// type and lengths; what differs is found before any data is used and is an error on all ranks.
+/// Blocking and background operations of one rank run one after the other in the order of the
+/// calls. Results are the same bits on every rank, on every transport and in every run (see
+/// [`GroupOptions::algorithm`] for the one exception, a ring).
+///
+/// Clones are the same membership. When the last one is dropped the rank leaves the group: in peace,
+/// or, if the thread is panicking, as a failure of this rank on all others.
+#[derive(Clone, Debug)]
+pub struct ProcessGroup {
+    member: Arc<Member>,
+}
+
+/// What the clones share. Its drop is the rank's departure.
+#[derive(Debug)]
+struct Member {
+    core: Arc<Core>,
+    queue: Mutex<Queue>,
+    communicator: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// Issues tickets, and passes background operations on, in one order.
+#[derive(Debug)]
+struct Queue {
+    next_ticket: u64,
+    jobs: Option<Sender<Job>>,
+}
+
+/// A background operation.
+struct Job {
+    ticket: u64,
+    run: Box<dyn FnOnce(&Core) + Send>,
+}
+
+/// What the communication thread needs; it must not keep the membership alive.
+#[derive(Debug)]
+struct Core {
+    me: Rank,
+    world_size: WorldSize,
+    eagerness: Eagerness,
+    turnstile: Turnstile,
+    executor: Mutex<Executor>,
+    poison: Arc<Poison>,
+    control: Mutex<Option<Control>>,
+}
+
+/// Everything that set-up makes.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    pub(crate) me: Rank,
+    pub(crate) world_size: WorldSize,
+    /// Ranks on this host; they share its cores.
+    pub(crate) local_world_size: usize,
+    pub(crate) links: Links,
+    pub(crate) control: Option<Control>,
+    pub(crate) poison: Arc<Poison>,
+    pub(crate) chunk_bytes: usize,
+}
+
+impl ProcessGroup {
+    /// A group of threads of this process, in rank order. Give each to its thread.
+    ///
+    /// # Errors
+    /// [`CollectiveError::Connect`] if there is no memory for the links or the options are bad.
+    pub fn local(
+        world_size: WorldSize,
+        options: GroupOptions,
+    ) -> Result<Vec<Self>, CollectiveError> {
+        let chunk_bytes = options
+            .chunk_bytes_checked()
+            .ok_or(ConnectError::ChunkBytes {
+                found: options.chunk_bytes,
+            })?;
+        let poison = Arc::new(Poison::new(world_size));
+        let links = local_links(world_size, chunk_bytes).map_err(ConnectError::Region)?;
+        let parts = world_size.ranks().zip(links).map(|(me, links)| Parts {
+            me,
+            world_size,
+            local_world_size: world_size.len(),
+            links,
+            control: None,
+            poison: Arc::clone(&poison),
+            chunk_bytes,
+        });
+        parts
+            .map(|parts| Ok(Self::new(parts, options.clone())?))
+            .collect()
+    }
+
+    /// Meets the other processes of the job and connects to each of them.
+    ///
+    /// Blocks until all ranks are there, at most `options.startup_timeout`.
+    ///
+    /// # Errors
+    /// [`CollectiveError::Connect`] naming what is missing, who disagrees, or what cannot be reached.
+    pub fn connect(env: &RankEnv, options: GroupOptions) -> Result<Self, CollectiveError> {
+        let parts = rendezvous::meet(env, &options)?;
+        Ok(Self::new(parts, options)?)
+    }
+
+    fn new(parts: Parts, options: GroupOptions) -> Result<Self, ConnectError> {
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        let Parts {
+            me,
+            world_size,
+            links,
+            poison,
+            chunk_bytes,
+            ..
+        } = parts;
+        let core = Arc::new(Core {
+            me,
+            world_size,
+            eagerness: if parts.local_world_size <= cores {
+                Eagerness::Spin
+            } else {
+                Eagerness::Sleep
+            },
+            turnstile: Turnstile::default(),
+            executor: Mutex::new(Executor::new(me, world_size, links, options, chunk_bytes)),
+            poison,
+            control: Mutex::new(parts.control),
+        });
+        let (jobs, received) = channel::<Job>();
+        let core_there = Arc::clone(&core);
+        let communicator = thread::Builder::new()
+            .name(format!("bonfire-comm-{me}"))
+            .spawn(move || {
+                for job in received {
+                    let _turn = core_there.turnstile.enter(job.ticket);
+                    (job.run)(&core_there);
+                }
+            })
+            .map_err(ConnectError::Thread)?;
+        Ok(Self {
+            member: Arc::new(Member {
+                core,
+                queue: Mutex::new(Queue {
+                    next_ticket: 0,
+                    jobs: Some(jobs),
+                }),
+                communicator: Mutex::new(Some(communicator)),
+            }),
+        })
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> Rank {
+        self.member.core.me
+    }
+
+    /// How many ranks there are.
+    pub fn world_size(&self) -> WorldSize {
+        self.member.core.world_size
+    }
+
+    /// Replaces every element by its reduction over all ranks, folded in the order of the ranks.
+    ///
+    /// # Errors
+    /// See [`CollectiveError`]; after an error the content of `data` is unspecified.
+    #[track_caller]
+    pub fn all_reduce<T: Element>(
+        &self,
+        data: &mut [T],
+        reduce: ReduceOp,
+    ) -> Result<(), CollectiveError> {
+        self.run(Collective::AllReduce, Some(reduce), data)
+    }
+
+    /// [`all_reduce`](Self::all_reduce) in the background; the buffer comes back with the result.
+    #[track_caller]
+    pub fn all_reduce_async<T: Element>(&self, data: Vec<T>, reduce: ReduceOp) -> Work<Vec<T>> {
+        self.start(Collective::AllReduce, Some(reduce), data, |data| data)
+    }
+
+    /// Reduces `data` over all ranks and returns this rank's shard of it: the elements
+    /// [`shard_range(data.len(), world_size, rank)`](shard_range).
+    ///
+    /// # Errors
+    /// See [`CollectiveError`].
+    #[track_caller]
+    pub fn reduce_scatter<T: Element>(
+        &self,
+        data: &[T],
+        reduce: ReduceOp,
+    ) -> Result<Vec<T>, CollectiveError> {
+        let mut data = data.to_vec();
+        self.run(Collective::ReduceScatter, Some(reduce), &mut data)?;
+        Ok(own_shard(data, self.world_size(), self.rank()))
+    }
+
+    /// [`reduce_scatter`](Self::reduce_scatter) in the background.
+    #[track_caller]
+    pub fn reduce_scatter_async<T: Element>(&self, data: Vec<T>, reduce: ReduceOp) -> Work<Vec<T>> {
+        let (world_size, me) = (self.world_size(), self.rank());
+        let shard = move |data| own_shard(data, world_size, me);
+        self.start(Collective::ReduceScatter, Some(reduce), data, shard)
+    }
+
+    /// The `shard` of every rank, one after the other in rank order. All must be equally long.
+    ///
+    /// # Errors
+    /// See [`CollectiveError`].
+    #[track_caller]
+    pub fn all_gather<T: Element>(&self, shard: &[T]) -> Result<Vec<T>, CollectiveError> {
+        let mut data = self.gather_buffer(shard);
+        self.run(Collective::AllGather, None, &mut data)?;
+        Ok(data)
+    }
+
+    /// [`all_gather`](Self::all_gather) in the background.
+    #[track_caller]
+    pub fn all_gather_async<T: Element>(&self, shard: &[T]) -> Work<Vec<T>> {
+        self.start(
+            Collective::AllGather,
+            None,
+            self.gather_buffer(shard),
+            |data| data,
+        )
+    }
+
+    fn gather_buffer<T: Element>(&self, shard: &[T]) -> Vec<T> {
+        let world_size = self.world_size();
+        let mut data = vec![T::zeroed(); shard.len() * world_size.len()];
+        let own = shard_range(data.len(), world_size, self.rank()).as_range();
+        data[own].copy_from_slice(shard);
+        data
+    }
+
+    /// Gives every rank the elements of `root`.
+    ///
+    /// # Errors
+    /// [`CollectiveError::Usage`] if there is no such rank; else see [`CollectiveError`].
+    #[track_caller]
+    pub fn broadcast<T: Element>(&self, data: &mut [T], root: Rank) -> Result<(), CollectiveError> {
+        self.run(Collective::Broadcast { root }, None, data)
+    }
+
+    /// [`broadcast`](Self::broadcast) in the background.
+    #[track_caller]
+    pub fn broadcast_async<T: Element>(&self, data: Vec<T>, root: Rank) -> Work<Vec<T>> {
+        self.start(Collective::Broadcast { root }, None, data, |data| data)
+    }
+
+    /// Returns once every rank has called it.
+    ///
+    /// # Errors
+    /// See [`CollectiveError`].
+    #[track_caller]
+    pub fn barrier(&self) -> Result<(), CollectiveError> {
+        self.run::<u8>(Collective::Barrier, None, &mut [])
+    }
+
+    /// [`barrier`](Self::barrier) in the background: done once every rank has called it and all
+    /// earlier operations of this rank are done.
+    #[track_caller]
+    pub fn barrier_async(&self) -> Work<()> {
+        self.start(Collective::Barrier, None, Vec::<u8>::new(), drop)
+    }
+
+    /// Every rank's bytes in rank order; they may differ in length. For set-up: it allocates.
+    ///
+    /// # Errors
+    /// See [`CollectiveError`].
+    #[track_caller]
+    pub fn exchange(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, CollectiveError> {
+        let lengths = self.all_gather(&[bytes.len() as i64])?;
+        let longest = lengths.iter().copied().max().unwrap_or(0) as usize;
+        let mut padded = bytes.to_vec();
+        padded.resize(longest, 0);
+        let all = self.all_gather(&padded)?;
+        let pieces = lengths.iter().enumerate().map(|(rank, len)| {
+            let start = rank * longest;
+            all[start..start + *len as usize].to_vec()
+        });
+        Ok(pieces.collect())
+    }
+
+    /// Ends the group on all ranks: every pending and future operation everywhere returns
+    /// [`CollectiveError::PeerFailed`] naming this rank and `cause`. The first failure counts; later
+    /// ones change nothing.
+    pub fn abort(&self, cause: &str) {
+        let core = &self.member.core;
+        core.fail(Failure::Peer {
+            rank: core.me,
+            cause: cause.to_owned(),
+        });
+    }
+
+    /// The failure that ended the group, if one has.
+    pub fn failure(&self) -> Option<CollectiveError> {
+        self.member.core.poison.failure().map(CollectiveError::from)
+    }
+
+    #[track_caller]
+    fn run<T: Element>(
+        &self,
+        collective: Collective,
+        reduce: Option<ReduceOp>,
+        data: &mut [T],
+    ) -> Result<(), CollectiveError> {
+        let core = &self.member.core;
+        let request = Request {
+            collective,
+            reduce,
+            call_site: Location::caller(),
+            eagerness: core.eagerness,
+        };
+        let ticket = self.member.queue().issue();
+        let _turn = core.turnstile.enter(ticket);
+        core.run(request, data)
+    }
+
+    #[track_caller]
+    fn start<T: Element, R: Send + 'static>(
+        &self,
+        collective: Collective,
+        reduce: Option<ReduceOp>,
+        mut data: Vec<T>,
+        finish: impl FnOnce(Vec<T>) -> R + Send + 'static,
+    ) -> Work<R> {
+        // The caller computes meanwhile, and a spinning thread would take a core from it.
+        let eagerness = Eagerness::Sleep;
+        let request = Request {
+            collective,
+            reduce,
+            call_site: Location::caller(),
+            eagerness,
+        };
+        let (work, completion): (Work<R>, Completion<R>) = Work::new(self.rank());
+        let run = Box::new(move |core: &Core| {
+            let result = core.run(request, &mut data).map(|()| finish(data));
+            completion.complete(result);
+        });
+        let mut queue = self.member.queue();
+        let ticket = queue.issue();
+        let jobs = queue
+            .jobs
+            .as_ref()
+            .expect("the queue closes with the last clone");
+        // A communication thread that is gone drops the job, which completes the work with an error.
+        let _ = jobs.send(Job { ticket, run });
+        work
+    }
+}
+
+impl Core {
+    fn run<T: Element>(&self, request: Request, data: &mut [T]) -> Result<(), CollectiveError> {
+        let mut executor = self.executor.lock().unwrap_or_else(PoisonError::into_inner);
+        match executor.run(request, data, &self.poison) {
+            Ok(()) => Ok(()),
+            Err(RunError::Usage(error)) => Err(error.into()),
+            Err(RunError::Failed(failure)) => {
+                self.fail(failure);
+                let first = self
+                    .poison
+                    .failure()
+                    .expect("fail() recorded one at the latest");
+                Err(first.into())
+            }
+        }
+    }
+
+    /// Makes this the failure of the group, on all ranks, unless it has failed already.
+    fn fail(&self, failure: Failure) {
+        if self.poison.set(failure.clone())
+            && let Some(control) = self
+                .control
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .as_ref()
+        {
+            control.broadcast(&failure);
+        }
+    }
+}
+
+impl Member {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Queue {
+    fn issue(&mut self) -> u64 {
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        ticket
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            let cause = "it panicked".to_owned();
+            self.core.fail(Failure::Peer {
+                rank: self.core.me,
+                cause,
+            });
+        }
+        // Background operations already issued still run: the other ranks wait for them. Each ends
+        // by its deadline.
+        self.queue().jobs = None;
+        let communicator = self
+            .communicator
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some(communicator) = communicator {
+            let _ = communicator.join();
+        }
+        self.core.poison.depart(self.core.me);
+        if let Some(mut control) = self
+            .core
+            .control
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+        {
+            control.leave();
+        }
+    }
+}
+
+fn own_shard<T: Element>(mut data: Vec<T>, world_size: WorldSize, me: Rank) -> Vec<T> {
+    let own = shard_range(data.len(), world_size, me).as_range();
+    data.copy_within(own.clone(), 0);
+    data.truncate(own.len());
+    data
+}

@@ -1,0 +1,202 @@
+//! The agent: starts the ranks of this host as processes, and ends all of them when one fails.
+//!
+//! It serves the store through which the ranks meet, passes each rank its place in the environment,
+//! prints their output line by line, and at the end says which rank failed first and why. It never
+//! touches the data of the job and never leaves a process behind.
+
+mod ending;
+mod failure;
+mod lines;
+mod meeting;
+mod ranks;
+mod relay;
+mod screen;
+mod supervisor;
+
+use std::ffi::OsString;
+use std::io;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bonfire_sys::process::Interrupt;
+use thiserror::Error;
+
+pub use failure::{Exit, JobFailure};
+pub use ranks::{RankCount, RankCountError};
+
+use self::meeting::Meeting;
+use self::supervisor::Supervisor;
+use crate::environment::EnvError;
+use crate::store::StoreError;
+use crate::token::TokenError;
+
+/// The exit code of a worker that failed only because another rank did, so that the agent does not
+/// take it for the culprit. It is `EX_TEMPFAIL` of `sysexits.h`.
+pub const PEER_FAILED_EXIT_CODE: u8 = 75;
+
+/// What to start on this host, and how.
+#[derive(Clone, Debug)]
+pub struct AgentOptions {
+    /// The program of every rank: a path, or a name to look up in `PATH`.
+    pub program: OsString,
+    /// Its arguments.
+    pub args: Vec<OsString>,
+    /// The ranks on each host.
+    pub nproc_per_node: NonZeroU32,
+    /// The hosts of the job.
+    pub nodes: Nodes,
+    /// Further environment variables for the ranks.
+    pub variables: Vec<(OsString, OsString)>,
+    /// How long the ranks may take to end.
+    pub graces: Graces,
+}
+
+impl AgentOptions {
+    /// Runs the ranks of this host to the end of the job, on the calling thread.
+    ///
+    /// While it runs, SIGINT and SIGTERM are the agent's. When it returns, whatever it returns, no
+    /// process that it started is left.
+    pub fn run(&self) -> Result<(), LaunchError> {
+        let meeting = Meeting::open(self)?;
+        Supervisor::start(self, &meeting)?.run()
+    }
+}
+
+/// The hosts of a job, each with one agent and equally many ranks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Nodes {
+    /// This host alone; nothing listens on an outside interface.
+    One {
+        /// The port of the store, 0 for any free one.
+        port: u16,
+    },
+    /// Several hosts. The agents need the same job token, from `BONFIRE_JOB_TOKEN`; without it any
+    /// process that reaches the store can join the job.
+    Several {
+        /// The number of hosts.
+        nnodes: NonZeroU32,
+        /// This host's number, from 0; host 0 serves the store.
+        node_rank: u32,
+        /// A name or address of host 0, as seen by all hosts.
+        master_addr: String,
+        /// The port of the store on host 0.
+        master_port: u16,
+    },
+}
+
+/// How long ranks may take to end by themselves before they are made to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Graces {
+    /// From the first failure of a rank to SIGTERM for the others, which meanwhile learn of the
+    /// failure and can say where they were.
+    pub after_failure: Duration,
+    /// From that SIGTERM to SIGKILL.
+    pub after_terminate: Duration,
+    /// From a Ctrl-C or SIGTERM to the agent, which it passes on as SIGTERM, to SIGKILL. A second
+    /// Ctrl-C cuts it short.
+    pub after_interrupt: Duration,
+}
+
+impl Default for Graces {
+    /// All processes are gone well within 10 s of a failure; an interrupted job has 10 s to save.
+    fn default() -> Self {
+        Self {
+            after_failure: Duration::from_secs(3),
+            after_terminate: Duration::from_secs(3),
+            after_interrupt: Duration::from_secs(10),
+        }
+    }
+}
+
+/// The job did not run to a good end.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum LaunchError {
+    /// A rank failed; the others were ended.
+    #[error(transparent)]
+    Rank(Box<JobFailure>),
+    /// The user or the system asked the agent to end; all ranks were ended.
+    #[error("interrupted by {}; all ranks have ended", failure::signal_name(.by.number().into()))]
+    Interrupted {
+        /// The signal.
+        by: Interrupt,
+    },
+    /// The program does not exist.
+    #[error("there is no program {}: check the spelling, or give its path", .program.display())]
+    NoProgram {
+        /// The program asked for.
+        program: PathBuf,
+    },
+    /// The program exists but cannot be started.
+    #[error("cannot start {} as rank {rank}: {source}", .program.display())]
+    Spawn {
+        /// The program asked for.
+        program: PathBuf,
+        /// The rank that it was to be.
+        rank: u32,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// This host's number is not one of the job's.
+    #[error("the node rank is {node_rank}, but there are {nnodes} nodes: node ranks count from 0")]
+    NodeRankOutOfRange {
+        /// This host's number.
+        node_rank: u32,
+        /// The number of hosts.
+        nnodes: NonZeroU32,
+    },
+    /// More ranks than a world can have.
+    #[error("{nnodes} nodes of {nproc_per_node} ranks are more ranks than a job can have")]
+    WorldTooLarge {
+        /// The number of hosts.
+        nnodes: NonZeroU32,
+        /// The ranks on each.
+        nproc_per_node: NonZeroU32,
+    },
+    /// The ranks of several hosts must agree on a port beforehand.
+    #[error("a job on several nodes needs a port: give the same --master-port on every node")]
+    NoPort,
+    /// The name of host 0 means nothing to this host.
+    #[error("cannot resolve the master address {address}: {source}")]
+    Resolve {
+        /// The name.
+        address: String,
+        /// What the resolver said.
+        source: io::Error,
+    },
+    /// Host 0 does not have the address that it is to serve.
+    #[error(
+        "this is node 0, but {address} is no address of this host: give --master-addr an address \
+         of node 0 that the other nodes can reach"
+    )]
+    NotMyAddress {
+        /// The address.
+        address: String,
+    },
+    /// The store cannot be served.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A variable that the agent reads is wrong.
+    #[error(transparent)]
+    Environment(#[from] EnvError),
+    /// No job token could be made.
+    #[error(transparent)]
+    Token(#[from] TokenError),
+    /// The operating system refused what the agent needs, such as a thread.
+    #[error("the launcher cannot go on: {0}")]
+    System(#[from] io::Error),
+}
+
+impl LaunchError {
+    /// The exit code for a process whose only task was this job: that of the failed rank, as a shell
+    /// would report it.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Rank(failure) => failure.exit.code(),
+            Self::Interrupted { by } => 128 + by.number(),
+            _ => 1,
+        }
+    }
+}
+

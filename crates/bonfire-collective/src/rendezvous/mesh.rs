@@ -1,0 +1,279 @@
+//! Connections between every two ranks: to the lower ones this rank connects, the higher ones it
+//! accepts. No circle of waiting can arise: rank 0 only accepts, rank 1 needs rank 0 only, and so on.
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
+use std::time::Duration;
+
+use bonfire_plan::Rank;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::address::Address;
+use super::{ConnectError, Deadline};
+use crate::handshake::{HandshakeError, Role, shake_hands};
+use crate::store::listen;
+use crate::stream::Stream;
+use crate::token::JobToken;
+use crate::transport::TransportKind;
+
+/// A stranger who connects and says nothing holds set-up for this long at most.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Pause before a connection that was refused is tried again.
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
+
+/// Longest sleep while waiting for a connection.
+const ACCEPT_SLICE: Duration = Duration::from_millis(200);
+
+/// Where this rank accepts its peers.
+#[derive(Debug)]
+pub(super) struct Listeners {
+    unix: UnixListener,
+    unix_name: String,
+    tcp: TcpListener,
+}
+
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    Control,
+    Data,
+}
+
+/// The first thing said on a proven connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Hello {
+    rank: Rank,
+    purpose: Purpose,
+}
+
+/// The connections of one rank, in no particular order.
+#[derive(Debug, Default)]
+pub(super) struct Connections {
+    pub(super) control: Vec<(Rank, Stream)>,
+    pub(super) data: Vec<(Rank, Stream)>,
+}
+
+/// What is needed to connect.
+pub(super) struct Mesh<'a> {
+    pub(super) me: Rank,
+    pub(super) token: &'a JobToken,
+    pub(super) addresses: &'a [Address],
+    pub(super) kinds: &'a [Option<TransportKind>],
+}
+
+impl Listeners {
+    /// Listens on the interface with address `interface`, on any port, and on an abstract socket.
+    pub(super) fn open(interface: IpAddr) -> Result<(Self, SocketAddr), ConnectError> {
+        let system = |call| move |source| ConnectError::System { call, source };
+        let mut random = [0; 16];
+        getrandom::fill(&mut random)
+            .map_err(|error| system("getrandom")(io::Error::other(error)))?;
+        let unix_name = format!(
+            "bonfire-{}",
+            random.map(|byte| format!("{byte:02x}")).concat()
+        );
+        let address = UnixAddr::from_abstract_name(&unix_name).map_err(system("bind"))?;
+        let unix = UnixListener::bind_addr(&address).map_err(system("bind"))?;
+        let tcp = listen(SocketAddr::new(interface, 0)).map_err(system("bind"))?;
+        unix.set_nonblocking(true).map_err(system("fcntl"))?;
+        tcp.set_nonblocking(true).map_err(system("fcntl"))?;
+        let tcp_address = tcp.local_addr().map_err(system("getsockname"))?;
+        Ok((
+            Self {
+                unix,
+                unix_name,
+                tcp,
+            },
+            tcp_address,
+        ))
+    }
+
+    pub(super) fn unix_name(&self) -> &str {
+        &self.unix_name
+    }
+
+    /// The next connection, or `None` after a while without one.
+    fn accept(&self) -> io::Result<Option<Stream>> {
+        let mut interests = [
+            PollFd::new(&self.unix, PollFlags::IN),
+            PollFd::new(&self.tcp, PollFlags::IN),
+        ];
+        let slice = Timespec {
+            tv_sec: 0,
+            tv_nsec: i64::from(ACCEPT_SLICE.subsec_nanos()),
+        };
+        let _ = poll(&mut interests, Some(&slice));
+        match self.unix.accept() {
+            Ok((stream, _)) => return Ok(Some(Stream::Unix(stream))),
+            Err(error) if is_transient(&error) => {}
+            Err(error) => return Err(error),
+        }
+        match self.tcp.accept() {
+            Ok((stream, _)) => Ok(Some(Stream::Tcp(stream))),
+            Err(error) if is_transient(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn is_transient(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted
+    )
+}
+
+impl Mesh<'_> {
+    pub(super) fn connect(
+        &self,
+        listeners: Listeners,
+        deadline: Deadline,
+    ) -> Result<Connections, ConnectError> {
+        let mut connections = Connections::default();
+        let ranks = || (0..self.addresses.len() as u32).map(Rank::new);
+        for peer in ranks().filter(|peer| *peer < self.me) {
+            for purpose in self.purposes(peer) {
+                let stream = self.reach(peer, purpose, deadline)?;
+                connections.add(
+                    Hello {
+                        rank: peer,
+                        purpose,
+                    },
+                    stream,
+                );
+            }
+        }
+        let mut expected: Vec<Hello> = ranks()
+            .filter(|peer| *peer > self.me)
+            .flat_map(|rank| {
+                self.purposes(rank)
+                    .map(move |purpose| Hello { rank, purpose })
+            })
+            .collect();
+        while !expected.is_empty() {
+            if deadline.left().is_zero() {
+                let mut missing: Vec<Rank> = expected.iter().map(|hello| hello.rank).collect();
+                missing.dedup();
+                return Err(ConnectError::Missing {
+                    missing,
+                    world_size: bonfire_plan::WorldSize::new(self.addresses.len() as u32)
+                        .expect("this rank is in the world"),
+                    waited: deadline.waited(),
+                });
+            }
+            let accepted = listeners.accept().map_err(|source| ConnectError::System {
+                call: "accept",
+                source,
+            })?;
+            let Some(mut stream) = accepted else { continue };
+            // Whoever does not prove the token, or is not expected, is dropped without a word.
+            let Ok(hello) = self.receive_hello(&mut stream) else {
+                continue;
+            };
+            if let Some(index) = expected.iter().position(|waited| *waited == hello) {
+                expected.swap_remove(index);
+                connections.add(hello, stream);
+            }
+        }
+        Ok(connections)
+    }
+
+    fn purposes(&self, peer: Rank) -> impl Iterator<Item = Purpose> + use<> {
+        let data = match self.kinds[peer.index()] {
+            Some(TransportKind::Unix | TransportKind::Tcp) => Some(Purpose::Data),
+            _ => None,
+        };
+        std::iter::once(Purpose::Control).chain(data)
+    }
+
+    /// Connects to a lower rank, trying again while it is refused.
+    fn reach(
+        &self,
+        peer: Rank,
+        purpose: Purpose,
+        deadline: Deadline,
+    ) -> Result<Stream, ConnectError> {
+        let theirs = &self.addresses[peer.index()];
+        let same_host = theirs.host == self.addresses[self.me.index()].host;
+        let over_unix = same_host
+            && (purpose == Purpose::Control
+                || self.kinds[peer.index()] == Some(TransportKind::Unix));
+        loop {
+            let tried = if over_unix {
+                UnixAddr::from_abstract_name(&theirs.unix)
+                    .and_then(|address| UnixStream::connect_addr(&address))
+                    .map(Stream::Unix)
+            } else {
+                let patience = deadline.left().clamp(RETRY_PAUSE, HANDSHAKE_TIMEOUT);
+                TcpStream::connect_timeout(&theirs.tcp, patience).map(Stream::Tcp)
+            };
+            let said = tried.map_err(HandshakeError::Io).and_then(|mut stream| {
+                self.say_hello(&mut stream, purpose)?;
+                Ok(stream)
+            });
+            match said {
+                Ok(stream) => return Ok(stream),
+                Err(error) if deadline.left() <= RETRY_PAUSE => {
+                    return Err(ConnectError::Unreachable {
+                        mine: self.me,
+                        theirs: peer,
+                        address: if over_unix {
+                            format!("Unix socket @{}", theirs.unix)
+                        } else {
+                            theirs.tcp.to_string()
+                        },
+                        reason: match &error {
+                            HandshakeError::Io(source) => source.to_string(),
+                            other => other.to_string(),
+                        },
+                    });
+                }
+                Err(_) => std::thread::sleep(RETRY_PAUSE),
+            }
+        }
+    }
+
+    fn say_hello(&self, stream: &mut Stream, purpose: Purpose) -> Result<(), HandshakeError> {
+        // The acceptor may be busy with the ranks before us, so this end waits longer than it does.
+        stream.set_read_timeout(Some(HANDSHAKE_TIMEOUT * 4))?;
+        shake_hands(stream, Role::Connector, self.token)?;
+        let mut hello = [0; 5];
+        hello[..4].copy_from_slice(&self.me.get().to_le_bytes());
+        hello[4] = match purpose {
+            Purpose::Control => 1,
+            Purpose::Data => 2,
+        };
+        stream.write_all(&hello)?;
+        Ok(())
+    }
+
+    fn receive_hello(&self, stream: &mut Stream) -> Result<Hello, HandshakeError> {
+        stream.set_blocking()?;
+        stream.set_read_timeout(Some(HANDSHAKE_TIMEOUT))?;
+        shake_hands(stream, Role::Acceptor, self.token)?;
+        let mut hello = [0; 5];
+        stream.read_exact(&mut hello)?;
+        let rank = u32::from_le_bytes(hello[..4].try_into().expect("four bytes"));
+        let purpose = match hello[4] {
+            1 => Purpose::Control,
+            2 => Purpose::Data,
+            _ => return Err(io::Error::from(io::ErrorKind::InvalidData).into()),
+        };
+        Ok(Hello {
+            rank: Rank::new(rank),
+            purpose,
+        })
+    }
+}
+
+impl Connections {
+    fn add(&mut self, hello: Hello, stream: Stream) {
+        match hello.purpose {
+            Purpose::Control => self.control.push((hello.rank, stream)),
+            Purpose::Data => self.data.push((hello.rank, stream)),
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! The store over TCP: one server, in the launcher or in rank 0, and a client in every rank.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::protocol::{Reply, Request};
+use super::{MemoryStore, Store, StoreError, check_lengths};
+use crate::handshake::{HandshakeError, Role, shake_hands};
+use crate::token::JobToken;
+
+/// Connections served at once: every rank of a large job, and a bound on strangers.
+const CONNECTIONS_MAX: usize = 4096;
+
+/// Pending connections the kernel keeps while the server is busy.
+const BACKLOG: i32 = 1024;
+
+/// A connection that does not prove the token in this time is closed.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Longest time the server holds one `get`; clients ask again until their own timeout.
+const GET_SLICE: Duration = Duration::from_secs(2);
+
+/// Pause between two attempts to reach a server that is not up yet.
+const RETRY_PAUSE: Duration = Duration::from_millis(50);
+
+/// Serves a store on its own threads until dropped.
+#[derive(Debug)]
+pub struct TcpStoreServer {
+    address: SocketAddr,
+    stop: Arc<AtomicBool>,
+    acceptor: Option<JoinHandle<()>>,
+}
+
+impl TcpStoreServer {
+    /// Serves at `address` (port 0: any free one) for whoever proves the token.
+    pub fn bind(address: SocketAddr, token: &JobToken) -> Result<Self, StoreError> {
+        let listener = listen(address).map_err(|source| match source.kind() {
+            io::ErrorKind::AddrInUse => StoreError::AddressInUse {
+                address: address.to_string(),
+            },
+            _ => StoreError::Bind {
+                address: address.to_string(),
+                source,
+            },
+        })?;
+        let address = listener.local_addr()?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let (token, stop_there) = (token.clone(), Arc::clone(&stop));
+        let acceptor = thread::Builder::new()
+            .name("bonfire-store".to_owned())
+            .spawn(move || accept(&listener, &token, &stop_there))?;
+        Ok(Self {
+            address,
+            stop,
+            acceptor: Some(acceptor),
+        })
+    }
+
+    /// Where it serves.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for TcpStoreServer {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        // A connection of our own ends the blocking accept; the thread sees `stop` and returns.
+        let _ = TcpStream::connect_timeout(&reachable(self.address), Duration::from_secs(1));
+        if let Some(acceptor) = self.acceptor.take() {
+            let _ = acceptor.join();
+        }
+    }
+}
+
+/// The wildcard address is for listening; connect to the loopback one instead.
+fn reachable(mut address: SocketAddr) -> SocketAddr {
+    if address.ip().is_unspecified() {
+        address.set_ip(match address {
+            SocketAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
+            SocketAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    address
+}
+
+/// A listener that may take over a port whose last owner has just ended.
+pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(
+        Domain::for_address(address),
+        Type::STREAM,
+        Some(Protocol::TCP),
+    )?;
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+fn accept(listener: &TcpListener, token: &JobToken, stop: &AtomicBool) {
+    let tables = Arc::new(MemoryStore::new());
+    let open: Mutex<HashMap<u64, TcpStream>> = Mutex::new(HashMap::new());
+    let open = &open;
+    let mut connections = 0_u64;
+    thread::scope(|scope| {
+        while let Ok((stream, _)) = listener.accept() {
+            if stop.load(Ordering::Acquire) {
+                break;
+            }
+            let Ok(handle) = stream.try_clone() else {
+                continue;
+            };
+            let id = connections;
+            connections += 1;
+            {
+                let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);
+                if open.len() >= CONNECTIONS_MAX {
+                    continue;
+                }
+                open.insert(id, handle);
+            }
+            let tables = Arc::clone(&tables);
+            scope.spawn(move || {
+                // A broken connection concerns its client only, who sees it too.
+                let _ = serve(stream, token, &tables, stop);
+                open.lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .remove(&id);
+            });
+        }
+        // Closing the streams ends the threads that read from them.
+        for stream in open.lock().unwrap_or_else(PoisonError::into_inner).values() {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    });
+}
+
+fn serve(
+    mut stream: TcpStream,
+    token: &JobToken,
+    tables: &MemoryStore,
+    stop: &AtomicBool,
+) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(HANDSHAKE_TIMEOUT))?;
+    if shake_hands(&mut stream, Role::Acceptor, token).is_err() {
+        return Ok(());
+    }
+    stream.set_read_timeout(None)?;
+    while let Some(request) = Request::read(&mut stream)? {
+        if stop.load(Ordering::Acquire) {
+            break;
+        }
+        let reply = match request {
+            Request::Set { key, value } => tables.set(&key, &value).map(|()| Reply::Done(0)),
+            Request::Add { key, amount } => tables.add(&key, amount).map(Reply::Done),
+            Request::Get { key, timeout_ms } => {
+                let slice = GET_SLICE.min(Duration::from_millis(timeout_ms));
+                match tables.get(&key, slice) {
+                    Err(StoreError::Timeout { .. }) => Ok(Reply::TimedOut),
+                    other => other.map(Reply::Value),
+                }
+            }
+        };
+        let Ok(reply) = reply else { break };
+        reply.write(&mut stream)?;
+    }
+    Ok(())
+}
+
+/// A client of a [`TcpStoreServer`].
+#[derive(Debug)]
+pub struct TcpStore {
+    stream: Mutex<TcpStream>,
+    local: SocketAddr,
+}
+
+impl TcpStore {
+    /// Connects to `host:port`, trying again until `timeout` while nobody answers there.
+    pub fn connect(
+        host: &str,
+        port: u16,
+        token: &JobToken,
+        timeout: Duration,
+    ) -> Result<Self, StoreError> {
+        let started = Instant::now();
+        let address = format!("{host}:{port}");
+        loop {
+            let source = match try_connect(host, port, timeout) {
+                Ok(mut stream) => match shake_hands(&mut stream, Role::Connector, token) {
+                    Ok(()) => {
+                        stream.set_read_timeout(None)?;
+                        let local = stream.local_addr()?;
+                        return Ok(Self {
+                            stream: Mutex::new(stream),
+                            local,
+                        });
+                    }
+                    // A server with another token hangs up as soon as it sees our proof, which may
+                    // reach us as a closed connection or as its own, wrong, proof.
+                    Err(HandshakeError::WrongToken) => {
+                        return Err(StoreError::WrongToken { address });
+                    }
+                    Err(HandshakeError::Io(source)) => source,
+                    Err(HandshakeError::Random(source)) => io::Error::other(source),
+                },
+                Err(source) => source,
+            };
+            let waited = started.elapsed();
+            if waited + RETRY_PAUSE >= timeout {
+                return Err(StoreError::Unreachable {
+                    address,
+                    waited,
+                    source,
+                });
+            }
+            thread::sleep(RETRY_PAUSE);
+        }
+    }
+
+    /// The address of this end: the interface through which the store's host is reached.
+    pub(crate) fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    fn ask(&self, request: &Request) -> Result<Reply, StoreError> {
+        let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
+        request.write(&mut *stream)?;
+        Ok(Reply::read(&mut *stream)?)
+    }
+}
+
+fn try_connect(host: &str, port: u16, timeout: Duration) -> io::Result<TcpStream> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for address in (host, port).to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, timeout.min(HANDSHAKE_TIMEOUT)) {
+            Ok(stream) => {
+                stream.set_nodelay(true)?;
+                stream.set_read_timeout(Some(HANDSHAKE_TIMEOUT))?;
+                return Ok(stream);
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+impl Store for TcpStore {
+    fn set(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
+        check_lengths(key, value)?;
+        let request = Request::Set {
+            key: key.to_owned(),
+            value: value.to_owned(),
+        };
+        self.ask(&request).map(|_| ())
+    }
+
+    fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>, StoreError> {
+        check_lengths(key, &[])?;
+        let started = Instant::now();
+        loop {
+            let left = timeout.saturating_sub(started.elapsed());
+            let timeout_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
+            let request = Request::Get {
+                key: key.to_owned(),
+                timeout_ms,
+            };
+            if let Reply::Value(value) = self.ask(&request)? {
+                return Ok(value);
+            }
+            let waited = started.elapsed();
+            if waited >= timeout {
+                return Err(StoreError::Timeout {
+                    key: key.to_owned(),
+                    waited,
+                });
+            }
+        }
+    }
+
+    fn add(&self, key: &str, amount: i64) -> Result<i64, StoreError> {
+        check_lengths(key, &[])?;
+        match self.ask(&Request::Add {
+            key: key.to_owned(),
+            amount,
+        })? {
+            Reply::Done(sum) => Ok(sum),
+            other => Err(StoreError::Broken(io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("the store answered an addition with {other:?}"),
+            ))),
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! The handle of an operation that runs in the background.
+
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+use bonfire_plan::Rank;
+
+use crate::CollectiveError;
+
+/// A pending operation, which owns its buffer until it is done.
+///
+/// Dropping it does not cancel the operation: the other ranks rely on it.
+#[must_use = "the buffer and the error come back through wait()"]
+#[derive(Debug)]
+pub struct Work<T> {
+    outcome: Arc<Outcome<T>>,
+}
+
+#[derive(Debug)]
+struct Outcome<T> {
+    result: Mutex<Option<Result<T, CollectiveError>>>,
+    done: Condvar,
+}
+
+/// The side that completes a [`Work`]. Dropped without completing, it completes with an error.
+#[derive(Debug)]
+pub(crate) struct Completion<T> {
+    outcome: Arc<Outcome<T>>,
+    me: Rank,
+}
+
+impl<T> Work<T> {
+    pub(crate) fn new(me: Rank) -> (Self, Completion<T>) {
+        let outcome = Arc::new(Outcome {
+            result: Mutex::new(None),
+            done: Condvar::new(),
+        });
+        (
+            Self {
+                outcome: Arc::clone(&outcome),
+            },
+            Completion { outcome, me },
+        )
+    }
+
+    /// Whether [`wait`](Self::wait) would return at once.
+    pub fn is_completed(&self) -> bool {
+        self.outcome
+            .result
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .is_some()
+    }
+
+    /// Waits for the result. Ends by the deadlines of this operation and of those issued before it.
+    ///
+    /// # Errors
+    /// Whatever ended the operation; see [`CollectiveError`].
+    pub fn wait(self) -> Result<T, CollectiveError> {
+        let mut result = self
+            .outcome
+            .result
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if let Some(result) = result.take() {
+                return result;
+            }
+            result = self
+                .outcome
+                .done
+                .wait(result)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl<T> Completion<T> {
+    pub(crate) fn complete(self, result: Result<T, CollectiveError>) {
+        self.fill(result);
+    }
+
+    fn fill(&self, outcome: Result<T, CollectiveError>) {
+        let mut result = self
+            .outcome
+            .result
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if result.is_none() {
+            *result = Some(outcome);
+            self.outcome.done.notify_all();
+        }
+    }
+}
+
+impl<T> Drop for Completion<T> {
+    fn drop(&mut self) {
+        // After `complete` this finds the result there, or taken by a waiter that no longer looks.
+        self.fill(Err(CollectiveError::PeerFailed {
+            rank: self.me,
+            cause: "the group was closed before the operation ran".to_owned(),
+        }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dropped_completion_ends_the_wait_with_an_error() {
+        let (work, completion) = Work::<()>::new(Rank::new(3));
+        assert!(!work.is_completed());
+        drop(completion);
+        assert!(work.is_completed());
+        assert!(matches!(
+            work.wait(),
+            Err(CollectiveError::PeerFailed { .. })
+        ));
+    }
+
+    #[test]
+    fn the_result_arrives_from_another_thread() {
+        let (work, completion) = Work::new(Rank::new(0));
+        let thread = std::thread::spawn(move || completion.complete(Ok(vec![1, 2])));
+        assert_eq!(work.wait().unwrap(), [1, 2]);
+        thread.join().unwrap();
+    }
+}

@@ -1,0 +1,307 @@
+//! The header that travels in front of every frame, and the description of an operation in it.
+//!
+//! Sender and receiver both know which operation they are in; the header lets the receiver check
+//! that they mean the same one before it looks at the data. All integers are little-endian.
+//!
+//! ```text
+//! offset  0 magic u32 | 4 collective u8 | 5 algorithm u8 | 6 dtype u8 | 7 reduce u8
+//!         8 group u32 | 12 root u32 | 16 seq u64 | 24 count u64 | 32 payload_bytes u32
+//!        36 call-site length u8 | 37 call-site, UTF-8, up to 91 bytes | 128 end
+//! ```
+
+use std::fmt;
+use std::panic::Location;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Algorithm, Collective, DType, Rank, ReduceOp};
+
+/// Bytes of an encoded header; a multiple of 64, so that a payload behind it stays aligned.
+pub const HEADER_BYTES: usize = 128;
+
+const MAGIC: u32 = 0x4246_0001;
+const CALL_SITE_AT: usize = 37;
+const CALL_SITE_BYTES_MAX: usize = HEADER_BYTES - CALL_SITE_AT;
+const NO_REDUCE: u8 = u8::MAX;
+const NO_ROOT: u32 = u32::MAX;
+
+/// One collective operation as one rank sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Operation {
+    /// Number of the group, the same on all its ranks.
+    pub group: u32,
+    /// Number of the operation in its group, from 0.
+    pub seq: u64,
+    /// What is done.
+    pub collective: Collective,
+    /// How it is done.
+    pub algorithm: Algorithm,
+    /// Element type.
+    pub dtype: DType,
+    /// How elements are combined; `None` where nothing is reduced.
+    pub reduce: Option<ReduceOp>,
+    /// Elements in the data buffer of the schedule.
+    pub count: u64,
+    /// Where the program asked for it.
+    pub call_site: CallSite,
+}
+
+impl Operation {
+    /// Whether two ranks are in the same operation. The call-site is for people and is not compared:
+    /// ranks may reach one operation from different lines.
+    pub fn matches(&self, other: &Self) -> bool {
+        self.group == other.group
+            && self.seq == other.seq
+            && self.collective == other.collective
+            && self.algorithm == other.algorithm
+            && self.dtype == other.dtype
+            && self.reduce == other.reduce
+            && self.count == other.count
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} #{} (", self.collective.name(), self.seq)?;
+        if let Some(reduce) = self.reduce {
+            write!(f, "{reduce}, ")?;
+        }
+        if let Collective::Broadcast { root } = self.collective {
+            write!(f, "root {root}, ")?;
+        }
+        write!(f, "{} x {}, {})", self.dtype, self.count, self.algorithm)?;
+        if !self.call_site.as_str().is_empty() {
+            write!(f, " at {}", self.call_site)?;
+        }
+        Ok(())
+    }
+}
+
+/// `file:line` of a call, cut from the front to what fits a header.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CallSite(String);
+
+impl CallSite {
+    /// The place that `location` names.
+    pub fn new(location: &Location<'_>) -> Self {
+        Self::from_text(&format!("{}:{}", location.file(), location.line()))
+    }
+
+    fn from_text(text: &str) -> Self {
+        let mut start = text.len().saturating_sub(CALL_SITE_BYTES_MAX);
+        while !text.is_char_boundary(start) {
+            start += 1;
+        }
+        Self(text[start..].to_owned())
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for CallSite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Bytes that are not a header.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WireError {
+    /// Fewer bytes than a header has.
+    #[error("a header has {HEADER_BYTES} bytes, got {0}")]
+    Short(usize),
+    /// Not written by this version of Bonfire.
+    #[error("not a Bonfire frame (magic {0:#010x}); do all ranks run the same version?")]
+    Magic(u32),
+    /// A code without a meaning.
+    #[error("unknown {field} code {code} in a frame header")]
+    Code {
+        /// Which field.
+        field: &'static str,
+        /// Its value.
+        code: u8,
+    },
+}
+
+/// Writes the header of a frame with `payload_bytes` bytes behind it.
+pub fn encode_header(operation: &Operation, payload_bytes: u32) -> [u8; HEADER_BYTES] {
+    let mut bytes = [0; HEADER_BYTES];
+    bytes[0..4].copy_from_slice(&MAGIC.to_le_bytes());
+    let (collective, root) = collective_code(operation.collective);
+    bytes[4] = collective;
+    bytes[5] = algorithm_code(operation.algorithm);
+    bytes[6] = operation.dtype.code();
+    bytes[7] = operation.reduce.map_or(NO_REDUCE, |reduce| reduce.code());
+    bytes[8..12].copy_from_slice(&operation.group.to_le_bytes());
+    bytes[12..16].copy_from_slice(&root.to_le_bytes());
+    bytes[16..24].copy_from_slice(&operation.seq.to_le_bytes());
+    bytes[24..32].copy_from_slice(&operation.count.to_le_bytes());
+    bytes[32..36].copy_from_slice(&payload_bytes.to_le_bytes());
+    let site = operation.call_site.as_str().as_bytes();
+    assert!(
+        site.len() <= CALL_SITE_BYTES_MAX,
+        "CallSite cuts to {CALL_SITE_BYTES_MAX} bytes"
+    );
+    bytes[36] = site.len() as u8;
+    bytes[CALL_SITE_AT..CALL_SITE_AT + site.len()].copy_from_slice(site);
+    bytes
+}
+
+/// How many payload bytes follow this header; cheap, for receivers that must know how far to read.
+pub fn payload_bytes(header: &[u8]) -> Result<u32, WireError> {
+    if header.len() < HEADER_BYTES {
+        return Err(WireError::Short(header.len()));
+    }
+    let magic = u32_at(header, 0);
+    if magic != MAGIC {
+        return Err(WireError::Magic(magic));
+    }
+    Ok(u32_at(header, 32))
+}
+
+/// Reads a header; the operation and the number of payload bytes behind it.
+pub fn decode_header(header: &[u8]) -> Result<(Operation, u32), WireError> {
+    let payload_bytes = payload_bytes(header)?;
+    let code = |field, code| WireError::Code { field, code };
+    let reduce = match header[7] {
+        NO_REDUCE => None,
+        byte => Some(ReduceOp::from_code(byte).ok_or(code("reduce op", byte))?),
+    };
+    let site_end = (CALL_SITE_AT + header[36] as usize).min(HEADER_BYTES);
+    let site = String::from_utf8_lossy(&header[CALL_SITE_AT..site_end]);
+    let operation = Operation {
+        group: u32_at(header, 8),
+        seq: u64_at(header, 16),
+        collective: collective_from(header[4], u32_at(header, 12))
+            .ok_or(code("collective", header[4]))?,
+        algorithm: algorithm_from(header[5]).ok_or(code("algorithm", header[5]))?,
+        dtype: DType::from_code(header[6]).ok_or(code("dtype", header[6]))?,
+        reduce,
+        count: u64_at(header, 24),
+        call_site: CallSite::from_text(&site),
+    };
+    Ok((operation, payload_bytes))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}
+
+fn collective_code(collective: Collective) -> (u8, u32) {
+    match collective {
+        Collective::AllReduce => (0, NO_ROOT),
+        Collective::ReduceScatter => (1, NO_ROOT),
+        Collective::AllGather => (2, NO_ROOT),
+        Collective::Broadcast { root } => (3, root.get()),
+        Collective::Barrier => (4, NO_ROOT),
+    }
+}
+
+fn collective_from(code: u8, root: u32) -> Option<Collective> {
+    Some(match code {
+        0 => Collective::AllReduce,
+        1 => Collective::ReduceScatter,
+        2 => Collective::AllGather,
+        3 => Collective::Broadcast {
+            root: Rank::new(root),
+        },
+        4 => Collective::Barrier,
+        _ => return None,
+    })
+}
+
+const ALGORITHMS: [Algorithm; 5] = [
+    Algorithm::Ring,
+    Algorithm::OneShot,
+    Algorithm::TwoShot,
+    Algorithm::Binomial,
+    Algorithm::Dissemination,
+];
+
+fn algorithm_code(algorithm: Algorithm) -> u8 {
+    let index = ALGORITHMS.iter().position(|known| *known == algorithm);
+    index.expect("ALGORITHMS lists every algorithm") as u8
+}
+
+fn algorithm_from(code: u8) -> Option<Algorithm> {
+    ALGORITHMS.get(code as usize).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn operation(collective: Collective, algorithm: Algorithm) -> Operation {
+        Operation {
+            group: 7,
+            seq: u64::MAX - 1,
+            collective,
+            algorithm,
+            dtype: DType::BF16,
+            reduce: Some(ReduceOp::Max),
+            count: 1 << 40,
+            call_site: CallSite::new(Location::caller()),
+        }
+    }
+
+    #[test]
+    fn every_operation_survives_the_wire() {
+        let collectives = [
+            Collective::AllReduce,
+            Collective::ReduceScatter,
+            Collective::AllGather,
+            Collective::Broadcast { root: Rank::new(3) },
+            Collective::Barrier,
+        ];
+        for collective in collectives {
+            for algorithm in ALGORITHMS {
+                let sent = operation(collective, algorithm);
+                let header = encode_header(&sent, 77);
+                assert_eq!(decode_header(&header), Ok((sent, 77)));
+            }
+        }
+    }
+
+    #[test]
+    fn a_long_call_site_keeps_its_end() {
+        let text = format!("{}é/src/main.rs:12", "x".repeat(200));
+        let site = CallSite::from_text(&text);
+        assert!(site.as_str().len() <= CALL_SITE_BYTES_MAX);
+        assert!(site.as_str().ends_with("/src/main.rs:12"));
+    }
+
+    #[test]
+    fn garbage_is_refused() {
+        assert_eq!(decode_header(&[0; 5]), Err(WireError::Short(5)));
+        assert_eq!(decode_header(&[0; HEADER_BYTES]), Err(WireError::Magic(0)));
+        let mut header = encode_header(&operation(Collective::Barrier, Algorithm::Ring), 0);
+        header[6] = 200;
+        assert_eq!(
+            decode_header(&header),
+            Err(WireError::Code {
+                field: "dtype",
+                code: 200
+            })
+        );
+    }
+
+    #[test]
+    fn any_difference_but_the_call_site_is_a_mismatch() {
+        let mine = operation(Collective::AllReduce, Algorithm::Ring);
+        let mut theirs = Operation {
+            call_site: CallSite::default(),
+            ..mine.clone()
+        };
+        assert!(mine.matches(&theirs));
+        theirs.count += 1;
+        assert!(!mine.matches(&theirs));
+    }
+}
