@@ -1,5 +1,6 @@
 //! The choice of a plan, and the steps it gives each rank.
 
+use std::fmt;
 use std::num::NonZeroUsize;
 
 use crate::{
@@ -137,6 +138,23 @@ impl Schedule {
             }
         }
         steps
+    }
+}
+
+impl fmt::Display for Schedule {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ScheduleShape {
+            collective,
+            algorithm,
+            world_size,
+            count,
+            chunk_elems_max,
+        } = self.shape;
+        write!(
+            formatter,
+            "{collective} by {algorithm}: world size {world_size}, {count} elements, \
+             chunks of at most {chunk_elems_max}"
+        )
     }
 }
 

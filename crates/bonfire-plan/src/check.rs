@@ -1,0 +1,95 @@
+//! The symbolic verifier: proves a plan before it runs.
+//!
+//! It executes the steps of all ranks on symbols instead of numbers, with queues of a given number
+//! of slots, and requires that
+//! - every rank finishes, and every frame is waited for, read and released exactly once;
+//! - no range leaves the buffer, no frame is longer than a slot, and every frame is written to the
+//!   elements that it was put from;
+//! - nothing is read before it is written;
+//! - no rank's data is folded into an element twice, and no fold goes on after its final stage;
+//! - every rank ends with what the collective promises, folded in the same order on all of them,
+//!   so that replicas have the same bits.
+//!
+//! It says nothing about numbers, time, or whether an engine follows the plan.
+
+mod atoms;
+mod content;
+mod error;
+mod expression;
+mod link;
+mod rank_set;
+mod run;
+
+use std::num::NonZeroUsize;
+
+pub use error::{Blocked, CheckError, Fault, Flaw, Obstacle};
+
+use crate::{Cost, Plan, Schedule};
+
+/// The order in which a plan folds the ranks' values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Order {
+    /// Every element is folded over ranks 0 to n - 1, in one step with one rounding; or there is
+    /// nothing to fold. Its bits do not depend on the plan, the chunks or the element's place.
+    Canonical,
+    /// The order is the same on all ranks and in all runs, but depends on the plan.
+    Fixed,
+}
+
+/// What is known of a plan that passed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Report {
+    /// The order in which values are folded.
+    pub order: Order,
+    /// What the plan costs.
+    pub cost: Cost,
+}
+
+/// Proves that `schedule` does what its collective promises, with `slots` slots for each ordered
+/// pair of ranks. A plan that passes with some number of slots passes with more.
+///
+/// ```
+/// use std::num::NonZeroUsize;
+///
+/// use bonfire_plan::{
+///     Algorithm, Collective, DType, Order, Schedule, ScheduleShape, WorldSize, check,
+/// };
+///
+/// let schedule = Schedule::new(ScheduleShape {
+///     collective: Collective::AllReduce,
+///     algorithm: Algorithm::Ring,
+///     world_size: WorldSize::new(4)?,
+///     count: 1000,
+///     chunk_elems_max: NonZeroUsize::new(256).unwrap(),
+/// })?;
+/// let report = check(&schedule, NonZeroUsize::MIN)?;
+///
+/// // 2 (n - 1) rounds, and 2 (n - 1) / n of the buffer sent by each rank.
+/// assert_eq!(report.cost.rounds(), 6);
+/// assert_eq!(report.cost.bytes_sent_max(DType::F32).get(), 6 * 1000 / 4 * 4);
+/// // Each shard's fold starts at another rank, so a ring's order is not the canonical one.
+/// assert_eq!(report.order, Order::Fixed);
+/// print!("{}", report.cost);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// The first violation found.
+pub fn check(schedule: &Schedule, slots: NonZeroUsize) -> Result<Report, CheckError> {
+    check_plan(&Plan::new(*schedule), slots)
+}
+
+/// As [`check`], for step lists that are already there.
+///
+/// # Errors
+/// The first violation found.
+pub fn check_plan(plan: &Plan, slots: NonZeroUsize) -> Result<Report, CheckError> {
+    let mut run = run::Run::new(plan, slots.get());
+    run.finish()?;
+    let order = run.verify()?;
+    Ok(Report {
+        order,
+        cost: run.cost(),
+    })
+}

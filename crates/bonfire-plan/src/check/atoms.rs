@@ -1,0 +1,62 @@
+//! The coarsest cut of the buffer such that every range of a plan is a run of whole pieces.
+//!
+//! All elements of an atom undergo the same steps, so one symbol stands for all of them and the
+//! cost of a check does not depend on the number of elements.
+
+use std::ops::Range;
+
+use crate::{ElemRange, Plan, Step, shard_range};
+
+pub(super) struct Atoms {
+    /// Where atoms begin, ascending, and the end of the buffer last.
+    cuts: Vec<usize>,
+}
+
+impl Atoms {
+    pub(super) fn new(plan: &Plan) -> Self {
+        let (count, world_size) = (plan.schedule().count(), plan.schedule().world_size());
+        let mut cuts = vec![0, count];
+        for rank in world_size.ranks() {
+            cuts.push(shard_range(count, world_size, rank).end());
+            for step in plan.steps(rank) {
+                match step {
+                    Step::Put { source: range, .. }
+                    | Step::Reduce { target: range, .. }
+                    | Step::Copy { target: range, .. } => {
+                        cuts.extend(
+                            [range.start(), range.end()]
+                                .into_iter()
+                                .filter(|&c| c < count),
+                        );
+                    }
+                    Step::Wait { .. } | Step::Release { .. } => {}
+                }
+            }
+            // After each rank, so that the list stays short: ranks cut mostly in the same places.
+            cuts.sort_unstable();
+            cuts.dedup();
+        }
+        Self { cuts }
+    }
+
+    /// How many atoms the buffer has.
+    pub(super) fn len(&self) -> usize {
+        self.cuts.len() - 1
+    }
+
+    /// The elements of one atom.
+    pub(super) fn range(&self, atom: usize) -> ElemRange {
+        ElemRange::new(self.cuts[atom], self.cuts[atom + 1])
+    }
+
+    /// The atoms that make up a range of the plan.
+    pub(super) fn of(&self, range: ElemRange) -> Range<usize> {
+        self.index(range.start())..self.index(range.end())
+    }
+
+    fn index(&self, position: usize) -> usize {
+        self.cuts
+            .binary_search(&position)
+            .expect("the buffer was cut wherever a range ends")
+    }
+}

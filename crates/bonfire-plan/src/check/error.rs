@@ -1,0 +1,218 @@
+//! What the verifier found: where, and what is wrong there.
+
+use std::fmt;
+
+use crate::{ElemRange, Rank, Step};
+
+/// A plan that must not run. The builder of the plan is at fault.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CheckError {
+    /// A step that may not be taken.
+    #[error("rank {rank}, step {index} ({step}): {fault}")]
+    Step {
+        /// The rank that takes it.
+        rank: Rank,
+        /// Its place in the rank's list.
+        index: usize,
+        /// The step.
+        step: Step,
+        /// What is wrong with it.
+        fault: Fault,
+    },
+    /// Ranks that wait for each other, or for what never comes.
+    #[error("deadlock: {}", join(blocked))]
+    Deadlock {
+        /// Every rank that cannot go on.
+        blocked: Vec<Blocked>,
+    },
+    /// A frame that is still in its slot when every rank is done.
+    #[error(
+        "rank {to} never releases the frame {source_range} that rank {from} puts in step {index}"
+    )]
+    Unreleased {
+        /// The rank that put the frame.
+        from: Rank,
+        /// The rank in whose inbox it lies.
+        to: Rank,
+        /// The place of the put in the sender's list.
+        index: usize,
+        /// The range that was put.
+        source_range: ElemRange,
+    },
+    /// A result that is not what the collective promises.
+    #[error("rank {rank} ends with {flaw} in {range}")]
+    Result {
+        /// The rank that holds it.
+        rank: Rank,
+        /// The elements concerned.
+        range: ElemRange,
+        /// What is wrong with it.
+        flaw: Flaw,
+    },
+    /// Two ranks whose results may differ in their last bits.
+    #[error("ranks {first} and {second} fold {range} in different orders")]
+    Divergence {
+        /// The rank that is compared with.
+        first: Rank,
+        /// The rank that differs from it.
+        second: Rank,
+        /// The elements concerned.
+        range: ElemRange,
+    },
+    /// A rank that leaves a barrier too early.
+    #[error("rank {rank} leaves the barrier without knowing that rank {missing} has entered")]
+    EarlyLeave {
+        /// The rank that leaves.
+        rank: Rank,
+        /// The rank that may not have entered.
+        missing: Rank,
+    },
+}
+
+/// What is wrong with one step.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Fault {
+    /// The peer is the rank itself, or not a member of the world.
+    #[error("rank {peer} is not a peer of this rank")]
+    NotAPeer {
+        /// The rank named by the step.
+        peer: Rank,
+    },
+    /// The range leaves the buffer.
+    #[error("{range} is outside of a buffer of {count} elements")]
+    OutOfBounds {
+        /// The range named by the step.
+        range: ElemRange,
+        /// The elements of the buffer.
+        count: usize,
+    },
+    /// The frame does not fit into a slot.
+    #[error("{range} is longer than a slot of {chunk_elems_max} elements")]
+    FrameTooLong {
+        /// The range named by the step.
+        range: ElemRange,
+        /// The elements of a slot.
+        chunk_elems_max: usize,
+    },
+    /// A wait while the last frame of that peer is still held.
+    #[error("the frame from rank {peer} that was awaited before is not released")]
+    StillHeld {
+        /// The rank that sent the frame.
+        peer: Rank,
+    },
+    /// A read or a release of a frame that was not waited for.
+    #[error("no frame from rank {peer} was waited for")]
+    NotAwaited {
+        /// The rank named by the step.
+        peer: Rank,
+    },
+    /// A frame that is written to other elements than those it was put from. In this memory model
+    /// an element never changes its place.
+    #[error("the frame from rank {peer} holds {sent}, but the target is {target}")]
+    FrameMismatch {
+        /// The rank that sent the frame.
+        peer: Rank,
+        /// The range that it put.
+        sent: ElemRange,
+        /// The range that is written.
+        target: ElemRange,
+    },
+    /// A frame with data that is released before anything read it.
+    #[error("the frame {sent} from rank {peer} was never read")]
+    Unread {
+        /// The rank that sent the frame.
+        peer: Rank,
+        /// The range that it put.
+        sent: ElemRange,
+    },
+    /// A fold of nothing.
+    #[error("a reduce needs at least one source")]
+    NoSources,
+    /// A read of data that was never written, or that the collective leaves unspecified.
+    #[error("{range} is read before it is written")]
+    Undefined {
+        /// The elements concerned.
+        range: ElemRange,
+    },
+    /// A fold of data of which a part came from the same rank.
+    #[error("the data of rank {rank} is folded into {range} twice")]
+    FoldedTwice {
+        /// The rank whose data is repeated.
+        rank: Rank,
+        /// The elements concerned.
+        range: ElemRange,
+    },
+    /// A fold of data whose fold was complete.
+    #[error("{range} is folded again after its final stage")]
+    AlreadyFinal {
+        /// The elements concerned.
+        range: ElemRange,
+    },
+}
+
+/// What is wrong with a result.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Flaw {
+    /// Nothing was ever written.
+    #[error("unwritten data")]
+    Undefined,
+    /// A fold that lacks a rank.
+    #[error("a fold without rank {rank}'s data")]
+    Missing {
+        /// The first rank that is missing.
+        rank: Rank,
+    },
+    /// A fold whose final stage was never applied.
+    #[error("a fold whose final stage was not applied")]
+    NotFinal,
+    /// Something else than the unchanged data of its owner.
+    #[error("something made from the data of ranks {found:?} instead of rank {owner}'s data")]
+    NotTheOwners {
+        /// The rank whose data should be there, as it was.
+        owner: Rank,
+        /// The ranks whose data is there.
+        found: Vec<Rank>,
+    },
+}
+
+/// A rank that cannot go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Blocked {
+    /// The rank.
+    pub rank: Rank,
+    /// The place in its list of the step that blocks.
+    pub index: usize,
+    /// What it waits for.
+    pub obstacle: Obstacle,
+}
+
+/// What a blocked rank waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Obstacle {
+    /// A frame from this rank.
+    FrameFrom(Rank),
+    /// A free slot in its inbox at this rank.
+    SlotAt(Rank),
+}
+
+impl fmt::Display for Blocked {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            formatter,
+            "rank {} waits in step {} for ",
+            self.rank, self.index
+        )?;
+        match self.obstacle {
+            Obstacle::FrameFrom(peer) => write!(formatter, "a frame from rank {peer}"),
+            Obstacle::SlotAt(peer) => write!(formatter, "a free slot at rank {peer}"),
+        }
+    }
+}
+
+fn join(blocked: &[Blocked]) -> String {
+    let lines: Vec<_> = blocked.iter().map(Blocked::to_string).collect();
+    lines.join("; ")
+}

@@ -1,0 +1,348 @@
+//! Executes a plan on symbols, one rank at a time, until every rank is done or none can go on.
+//!
+//! Every queue has one writer and one reader, and a rank's steps do not depend on what others do
+//! at the time. So the outcome, deadlock included, is the same for every order in which ranks are
+//! given turns (Kahn, "The semantics of a simple language for parallel programming", 1974), and
+//! one order is enough to check.
+
+use std::collections::VecDeque;
+
+use super::atoms::Atoms;
+use super::error::{Blocked, CheckError, Fault, Obstacle};
+use super::expression::{Expressions, Value};
+use super::link::{Clock, Frame, Link};
+use super::{Order, content, rank_set};
+use crate::cost::{Cost, RankCost};
+use crate::{Collective, ElemRange, Plan, Rank, Source, Stage, Step};
+
+/// The state of all ranks and of all queues between them.
+pub(super) struct Run<'a> {
+    plan: &'a Plan,
+    slots: usize,
+    atoms: Atoms,
+    expressions: Expressions,
+    ranks: Vec<RankState>,
+    /// The queue from rank s to rank t is at s * n + t.
+    links: Vec<Link>,
+}
+
+struct RankState {
+    next_step: usize,
+    obstacle: Option<Obstacle>,
+    data: Vec<Value>,
+    /// The ranks that are known to have entered; no words unless the collective is a barrier.
+    heard: Vec<u64>,
+    clock: Clock,
+    cost: RankCost,
+}
+
+enum Progress {
+    Done,
+    Blocked(Obstacle),
+}
+
+impl<'a> Run<'a> {
+    pub(super) fn new(plan: &'a Plan, slots: usize) -> Self {
+        let schedule = plan.schedule();
+        let world_size = schedule.world_size();
+        let atoms = Atoms::new(plan);
+        let state = |rank| {
+            let words = match schedule.collective() {
+                Collective::Barrier => rank_set::words(world_size),
+                _ => 0,
+            };
+            let mut heard = vec![0; words];
+            if !heard.is_empty() {
+                rank_set::insert(&mut heard, rank);
+            }
+            RankState {
+                next_step: 0,
+                obstacle: None,
+                data: content::initial(schedule, &atoms, rank),
+                heard,
+                clock: Clock::default(),
+                cost: RankCost::default(),
+            }
+        };
+        let ranks = world_size.ranks().map(state).collect();
+        let links = (0..world_size.len() * world_size.len())
+            .map(|_| Link::default())
+            .collect();
+        let expressions = Expressions::new(world_size);
+        Self {
+            plan,
+            slots,
+            atoms,
+            expressions,
+            ranks,
+            links,
+        }
+    }
+
+    /// Runs every rank to its end, and finds every queue empty.
+    pub(super) fn finish(&mut self) -> Result<(), CheckError> {
+        let mut turns: VecDeque<Rank> = self.plan.schedule().world_size().ranks().collect();
+        while let Some(rank) = turns.pop_front() {
+            self.advance(rank, &mut turns)?;
+        }
+        let world_size = self.plan.schedule().world_size();
+        let blocked: Vec<_> = world_size
+            .ranks()
+            .zip(&self.ranks)
+            .filter_map(|(rank, state)| {
+                let obstacle = state.obstacle?;
+                Some(Blocked {
+                    rank,
+                    index: state.next_step,
+                    obstacle,
+                })
+            })
+            .collect();
+        if !blocked.is_empty() {
+            return Err(CheckError::Deadlock { blocked });
+        }
+        for from in world_size.ranks() {
+            for to in world_size.ranks() {
+                if let Some(frame) = self.links[self.link(from, to)].front() {
+                    let (index, source_range) = (frame.index, frame.source);
+                    return Err(CheckError::Unreleased {
+                        from,
+                        to,
+                        index,
+                        source_range,
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares what the ranks hold, and know, with what the collective promises.
+    pub(super) fn verify(&mut self) -> Result<Order, CheckError> {
+        let schedule = self.plan.schedule();
+        if schedule.collective() == Collective::Barrier {
+            let heard = self.ranks.iter().map(|state| state.heard.as_slice());
+            content::verify_heard(schedule, heard)?;
+        }
+        let data: Vec<_> = self
+            .ranks
+            .iter()
+            .map(|state| state.data.as_slice())
+            .collect();
+        content::verify(schedule, &self.atoms, &mut self.expressions, &data)
+    }
+
+    /// What the run took.
+    pub(super) fn cost(&self) -> Cost {
+        let clock = |of: fn(&Clock) -> u64| {
+            self.ranks
+                .iter()
+                .map(|state| of(&state.clock))
+                .max()
+                .unwrap_or_default()
+        };
+        Cost {
+            ranks: self.ranks.iter().map(|state| state.cost).collect(),
+            rounds: clock(|clock| clock.chain),
+            rounds_one_port: clock(|clock| clock.one_port),
+        }
+    }
+
+    /// Takes the steps of `rank` until it is done or blocked, and gives a turn to those it freed.
+    fn advance(&mut self, rank: Rank, turns: &mut VecDeque<Rank>) -> Result<(), CheckError> {
+        let plan = self.plan;
+        let first = self.ranks[rank.index()].next_step;
+        self.ranks[rank.index()].obstacle = None;
+        for (index, step) in plan.steps(rank).iter().enumerate().skip(first) {
+            self.ranks[rank.index()].next_step = index;
+            let progress = self.take(rank, step).map_err(|fault| CheckError::Step {
+                rank,
+                index,
+                step: step.clone(),
+                fault,
+            })?;
+            if let Progress::Blocked(obstacle) = progress {
+                self.ranks[rank.index()].obstacle = Some(obstacle);
+                return Ok(());
+            }
+            let freed = match *step {
+                Step::Put { peer, .. } => Some((peer, Obstacle::FrameFrom(rank))),
+                Step::Release { peer } => Some((peer, Obstacle::SlotAt(rank))),
+                Step::Wait { .. } | Step::Reduce { .. } | Step::Copy { .. } => None,
+            };
+            if let Some((peer, obstacle)) = freed {
+                let peer_state = &mut self.ranks[peer.index()];
+                if peer_state.obstacle == Some(obstacle) {
+                    peer_state.obstacle = None;
+                    turns.push_back(peer);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, rank: Rank, step: &Step) -> Result<Progress, Fault> {
+        match step {
+            Step::Put { peer, source } => self.put(rank, *peer, *source),
+            Step::Wait { peer } => self.wait(rank, *peer),
+            Step::Reduce {
+                target,
+                sources,
+                stage,
+            } => self
+                .reduce(rank, *target, sources, *stage)
+                .map(|()| Progress::Done),
+            Step::Copy { peer, target } => self.copy(rank, *peer, *target).map(|()| Progress::Done),
+            Step::Release { peer } => self.release(rank, *peer).map(|()| Progress::Done),
+        }
+    }
+
+    fn put(&mut self, rank: Rank, peer: Rank, source: ElemRange) -> Result<Progress, Fault> {
+        self.require_peer(rank, peer)?;
+        self.require_range(source)?;
+        let chunk_elems_max = self.plan.schedule().chunk_elems_max().get();
+        if source.len() > chunk_elems_max {
+            return Err(Fault::FrameTooLong {
+                range: source,
+                chunk_elems_max,
+            });
+        }
+        if self.links[self.link(rank, peer)].len() == self.slots {
+            return Ok(Progress::Blocked(Obstacle::SlotAt(peer)));
+        }
+        let state = &mut self.ranks[rank.index()];
+        let run = self.atoms.of(source);
+        let values: Box<[Value]> = state.data[run.clone()].into();
+        if let Some(at) = values.iter().position(|value| value.is_undefined()) {
+            return Err(Fault::Undefined {
+                range: self.atoms.range(run.start + at),
+            });
+        }
+        state.cost.frames_sent += 1;
+        state.cost.elems_sent += source.len() as u64;
+        state.clock.one_port += 1;
+        let frame = Frame {
+            source,
+            values,
+            heard: state.heard.clone(),
+            clock: Clock {
+                chain: state.clock.chain + 1,
+                one_port: state.clock.one_port,
+            },
+            index: state.next_step,
+        };
+        let link = self.link(rank, peer);
+        self.links[link].publish(frame);
+        Ok(Progress::Done)
+    }
+
+    fn wait(&mut self, rank: Rank, peer: Rank) -> Result<Progress, Fault> {
+        self.require_peer(rank, peer)?;
+        let link = self.link(peer, rank);
+        let Some(frame) = self.links[link].wait(peer)? else {
+            return Ok(Progress::Blocked(Obstacle::FrameFrom(peer)));
+        };
+        let state = &mut self.ranks[rank.index()];
+        state.cost.frames_received += 1;
+        state.cost.elems_received += frame.source.len() as u64;
+        state.clock = state.clock.later(frame.clock);
+        rank_set::unite(&mut state.heard, &frame.heard);
+        Ok(Progress::Done)
+    }
+
+    fn reduce(
+        &mut self,
+        rank: Rank,
+        target: ElemRange,
+        sources: &[Source],
+        stage: Stage,
+    ) -> Result<(), Fault> {
+        self.require_range(target)?;
+        if sources.is_empty() {
+            return Err(Fault::NoSources);
+        }
+        for source in sources {
+            if let Source::Inbox(peer) = *source {
+                self.require_peer(rank, peer)?;
+                let link = self.link(peer, rank);
+                self.links[link].read(peer, target)?;
+            }
+        }
+        let run = self.atoms.of(target);
+        for atom in run.clone() {
+            let mut folded = None;
+            for source in sources {
+                let operand = match *source {
+                    Source::Own => self.ranks[rank.index()].data[atom],
+                    Source::Inbox(peer) => {
+                        let frame = self.links[self.link(peer, rank)].front();
+                        frame.expect("the frame was just read").values[atom - run.start]
+                    }
+                };
+                folded = Some(self.fold(folded, operand, atom)?);
+            }
+            let folded = folded.expect("there is at least one source");
+            self.ranks[rank.index()].data[atom] = folded.stored(stage, sources.len());
+        }
+        let folds = (sources.len() - 1) as u64;
+        self.ranks[rank.index()].cost.elems_folded += folds * target.len() as u64;
+        Ok(())
+    }
+
+    /// Folds one operand onto those before it.
+    fn fold(&mut self, before: Option<Value>, operand: Value, atom: usize) -> Result<Value, Fault> {
+        if operand.is_undefined() {
+            return Err(Fault::Undefined {
+                range: self.atoms.range(atom),
+            });
+        }
+        if operand.is_final() {
+            return Err(Fault::AlreadyFinal {
+                range: self.atoms.range(atom),
+            });
+        }
+        let Some(before) = before else {
+            return Ok(operand);
+        };
+        let folded = self.expressions.fold(before, operand);
+        folded.map_err(|rank| Fault::FoldedTwice {
+            rank,
+            range: self.atoms.range(atom),
+        })
+    }
+
+    fn copy(&mut self, rank: Rank, peer: Rank, target: ElemRange) -> Result<(), Fault> {
+        self.require_range(target)?;
+        self.require_peer(rank, peer)?;
+        let link = self.link(peer, rank);
+        let frame = self.links[link].read(peer, target)?;
+        self.ranks[rank.index()].data[self.atoms.of(target)].copy_from_slice(&frame.values);
+        Ok(())
+    }
+
+    fn release(&mut self, rank: Rank, peer: Rank) -> Result<(), Fault> {
+        self.require_peer(rank, peer)?;
+        let link = self.link(peer, rank);
+        self.links[link].release(peer)
+    }
+
+    fn require_peer(&self, rank: Rank, peer: Rank) -> Result<(), Fault> {
+        if peer == rank || !self.plan.schedule().world_size().contains(peer) {
+            return Err(Fault::NotAPeer { peer });
+        }
+        Ok(())
+    }
+
+    fn require_range(&self, range: ElemRange) -> Result<(), Fault> {
+        let count = self.plan.schedule().count();
+        if range.end() > count {
+            return Err(Fault::OutOfBounds { range, count });
+        }
+        Ok(())
+    }
+
+    /// The place of a queue in the list of queues.
+    fn link(&self, from: Rank, to: Rank) -> usize {
+        from.index() * self.ranks.len() + to.index()
+    }
+}

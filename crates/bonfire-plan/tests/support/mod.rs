@@ -1,0 +1,257 @@
+//! What the tests of this crate share: short ways to name schedules, and an engine that executes
+//! plans on real numbers and has no line in common with the verifier.
+
+#![allow(
+    dead_code,
+    reason = "each test binary uses its own part of this module"
+)]
+
+use std::collections::{HashMap, VecDeque};
+use std::num::NonZeroUsize;
+
+use bonfire_plan::{
+    Algorithm, Collective, ElemRange, Plan, Rank, Schedule, ScheduleShape, Source, Stage, Step,
+    WorldSize, shard_range,
+};
+
+/// Larger than any buffer in these tests: one chunk is enough.
+pub(crate) const UNCHUNKED: usize = 1 << 20;
+
+pub(crate) fn world(ranks: usize) -> WorldSize {
+    let ranks = u32::try_from(ranks).expect("a test's world is small");
+    WorldSize::new(ranks).expect("a test's world has ranks")
+}
+
+pub(crate) fn elems(number: usize) -> NonZeroUsize {
+    NonZeroUsize::new(number).expect("a test's chunk has elements")
+}
+
+/// A schedule, with its sizes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sizes {
+    pub(crate) ranks: usize,
+    pub(crate) count: usize,
+    pub(crate) chunk: usize,
+}
+
+pub(crate) fn schedule(collective: Collective, algorithm: Algorithm, sizes: Sizes) -> Schedule {
+    Schedule::new(ScheduleShape {
+        collective,
+        algorithm,
+        world_size: world(sizes.ranks),
+        count: sizes.count,
+        chunk_elems_max: elems(sizes.chunk),
+    })
+    .expect("the tests ask only for schedules that exist")
+}
+
+/// Every step list of a schedule, for changing one of them.
+pub(crate) fn step_lists(schedule: &Schedule) -> Vec<Vec<Step>> {
+    schedule
+        .world_size()
+        .ranks()
+        .map(|rank| schedule.steps(rank))
+        .collect()
+}
+
+/// What an element can be, and what the two operations on it are.
+pub(crate) trait Number: Copy + PartialEq + std::fmt::Debug {
+    fn fold(self, other: Self) -> Self;
+    fn finish(self) -> Self;
+}
+
+/// Wrapping sums; finishing is neither the identity nor the same when done twice.
+impl Number for u64 {
+    fn fold(self, other: Self) -> Self {
+        self.wrapping_add(other)
+    }
+
+    fn finish(self) -> Self {
+        self.wrapping_mul(3).wrapping_add(1)
+    }
+}
+
+/// Sums whose bits depend on the order, without a division at the end.
+impl Number for f32 {
+    fn fold(self, other: Self) -> Self {
+        self + other
+    }
+
+    fn finish(self) -> Self {
+        self
+    }
+}
+
+struct Frame<T> {
+    data: Vec<T>,
+    awaited: bool,
+}
+
+/// Executes a plan on numbers; `None` when it gets stuck or does something impossible.
+pub(crate) fn execute<T: Number>(
+    plan: &Plan,
+    slots: usize,
+    mut data: Vec<Vec<T>>,
+) -> Option<Vec<Vec<T>>> {
+    let ranks: Vec<Rank> = plan.schedule().world_size().ranks().collect();
+    let mut places = vec![0; ranks.len()];
+    let mut inboxes: HashMap<(Rank, Rank), VecDeque<Frame<T>>> = HashMap::new();
+    loop {
+        let mut moved = false;
+        for &rank in &ranks {
+            let own = &mut data[rank.index()];
+            while let Some(step) = plan.steps(rank).get(places[rank.index()]) {
+                if !execute_step(step, Local { rank, own, slots }, &mut inboxes)? {
+                    break;
+                }
+                places[rank.index()] += 1;
+                moved = true;
+            }
+        }
+        if !moved {
+            break;
+        }
+    }
+    let finished = ranks
+        .iter()
+        .all(|&rank| places[rank.index()] == plan.steps(rank).len());
+    let drained = inboxes.values().all(VecDeque::is_empty);
+    (finished && drained).then_some(data)
+}
+
+struct Local<'a, T> {
+    rank: Rank,
+    own: &'a mut Vec<T>,
+    slots: usize,
+}
+
+/// Whether the step was taken; `None` when it is impossible.
+fn execute_step<T: Number>(
+    step: &Step,
+    local: Local<'_, T>,
+    inboxes: &mut HashMap<(Rank, Rank), VecDeque<Frame<T>>>,
+) -> Option<bool> {
+    let Local { rank, own, slots } = local;
+    match step {
+        Step::Put { peer, source } => {
+            let inbox = inboxes.entry((rank, *peer)).or_default();
+            if inbox.len() >= slots {
+                return Some(false);
+            }
+            let data = own.get(source.as_range())?.to_vec();
+            inbox.push_back(Frame {
+                data,
+                awaited: false,
+            });
+        }
+        Step::Wait { peer } => match inboxes.entry((*peer, rank)).or_default().front_mut() {
+            None => return Some(false),
+            Some(frame) if frame.awaited => return None,
+            Some(frame) => frame.awaited = true,
+        },
+        Step::Reduce {
+            target,
+            sources,
+            stage,
+        } => {
+            let operands: Option<Vec<Vec<T>>> = sources
+                .iter()
+                .map(|source| match source {
+                    Source::Own => own.get(target.as_range()).map(<[T]>::to_vec),
+                    Source::Inbox(peer) => readable(inboxes, (*peer, rank), target.len()),
+                })
+                .collect();
+            let operands = operands?;
+            let (first, rest) = operands.split_first()?;
+            for (index, at) in target.as_range().enumerate() {
+                let folded = rest
+                    .iter()
+                    .fold(first[index], |sum, next| sum.fold(next[index]));
+                own[at] = match stage {
+                    Stage::Partial => folded,
+                    Stage::Final => folded.finish(),
+                };
+            }
+        }
+        Step::Copy { peer, target } => {
+            let frame = readable(inboxes, (*peer, rank), target.len())?;
+            own.get_mut(target.as_range())?.copy_from_slice(&frame);
+        }
+        Step::Release { peer } => {
+            let frame = inboxes.entry((*peer, rank)).or_default().pop_front()?;
+            if !frame.awaited {
+                return None;
+            }
+        }
+    }
+    Some(true)
+}
+
+fn readable<T: Number>(
+    inboxes: &HashMap<(Rank, Rank), VecDeque<Frame<T>>>,
+    link: (Rank, Rank),
+    len: usize,
+) -> Option<Vec<T>> {
+    let frame = inboxes.get(&link)?.front()?;
+    (frame.awaited && frame.data.len() == len).then(|| frame.data.clone())
+}
+
+/// Whether `output` is what the collective promises for `input`, where sums run over the ranks in
+/// ascending order.
+pub(crate) fn is_promised<T: Number>(
+    schedule: &Schedule,
+    input: &[Vec<T>],
+    output: &[Vec<T>],
+) -> bool {
+    let (world, count) = (schedule.world_size(), schedule.count());
+    let shard = |rank| shard_range(count, world, rank);
+    let folded = |at: usize| {
+        let sum = input.iter().map(|data| data[at]).reduce(T::fold);
+        sum.expect("a world has ranks").finish()
+    };
+    let holds_fold = |rank: Rank, range: ElemRange| {
+        range
+            .as_range()
+            .all(|at| output[rank.index()][at] == folded(at))
+    };
+    let holds_data_of = |rank: Rank, owner: Rank, range: ElemRange| {
+        output[rank.index()][range.as_range()] == input[owner.index()][range.as_range()]
+    };
+    let everything = ElemRange::up_to(count);
+    world.ranks().all(|rank| match schedule.collective() {
+        Collective::AllReduce => holds_fold(rank, everything),
+        Collective::ReduceScatter => holds_fold(rank, shard(rank)),
+        Collective::AllGather => world
+            .ranks()
+            .all(|owner| holds_data_of(rank, owner, shard(owner))),
+        Collective::Broadcast { root } => holds_data_of(rank, root, everything),
+        Collective::Barrier => true,
+    })
+}
+
+/// A small generator for data, so that every case is the same in every run.
+pub(crate) struct Noise(pub(crate) u64);
+
+impl Noise {
+    /// The next 64 bits of the SplitMix64 sequence.
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    pub(crate) fn words(&mut self, schedule: &Schedule) -> Vec<Vec<u64>> {
+        let row = |_| (0..schedule.count()).map(|_| self.next()).collect();
+        schedule.world_size().ranks().map(row).collect()
+    }
+
+    pub(crate) fn floats(&mut self, schedule: &Schedule) -> Vec<Vec<f32>> {
+        let mut float = || (self.next() >> 40) as f32 / (1 << 20) as f32 - 8.0;
+        let mut rows = Vec::new();
+        for _ in schedule.world_size().ranks() {
+            rows.push((0..schedule.count()).map(|_| float()).collect());
+        }
+        rows
+    }
+}
