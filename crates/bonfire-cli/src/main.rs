@@ -1,2 +1,48 @@
-//! Placeholder.
-fn main() {}
+//! The `bonfire` command.
+
+#![forbid(unsafe_code)]
+
+mod run;
+mod usage;
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Data-parallel training: start jobs and measure communication.
+#[derive(Debug, Parser)]
+#[command(name = "bonfire", version, propagate_version = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Run(run::RunArgs),
+}
+
+fn main() -> ExitCode {
+    let cli: Cli = match usage::parse() {
+        Ok(cli) => cli,
+        Err(code) => return code,
+    };
+    log_to_stderr();
+    match cli.command {
+        Command::Run(args) => run::run(args),
+    }
+}
+
+/// Warnings go to the error stream; `BONFIRE_LOG=debug` shows more.
+fn log_to_stderr() {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("BONFIRE_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .without_time()
+        .with_target(false)
+        .with_ansi(std::io::stderr().is_terminal())
+        .init();
+}

@@ -12,25 +12,24 @@ use thiserror::Error;
 use crate::token::{JobToken, TokenError};
 
 /// This process's number among all processes of the job, from 0.
-pub const RANK: &str = "RANK";
+pub(crate) const RANK: &str = "RANK";
 /// The number of processes of the job.
-pub const WORLD_SIZE: &str = "WORLD_SIZE";
+pub(crate) const WORLD_SIZE: &str = "WORLD_SIZE";
 /// This process's number among those of its host, from 0: it picks the device.
-pub const LOCAL_RANK: &str = "LOCAL_RANK";
+pub(crate) const LOCAL_RANK: &str = "LOCAL_RANK";
 /// The number of processes of the job on this host.
-pub const LOCAL_WORLD_SIZE: &str = "LOCAL_WORLD_SIZE";
+pub(crate) const LOCAL_WORLD_SIZE: &str = "LOCAL_WORLD_SIZE";
 /// The host name or address where the store listens.
-pub const MASTER_ADDR: &str = "MASTER_ADDR";
+pub(crate) const MASTER_ADDR: &str = "MASTER_ADDR";
 /// The TCP port where the store listens.
-pub const MASTER_PORT: &str = "MASTER_PORT";
+pub(crate) const MASTER_PORT: &str = "MASTER_PORT";
 /// The job's secret, as 64 hexadecimal digits; empty or missing for none.
-pub const JOB_TOKEN: &str = "BONFIRE_JOB_TOKEN";
+pub(crate) const JOB_TOKEN: &str = "BONFIRE_JOB_TOKEN";
 /// `1` when the launcher serves the store, `0` or missing when rank 0 does.
-pub const AGENT_STORE: &str = "BONFIRE_AGENT_STORE";
+pub(crate) const AGENT_STORE: &str = "BONFIRE_AGENT_STORE";
 
-/// `1` when the launcher that prints this process's output does so on a terminal; see
-/// [`launcher_shows_status_line`].
-pub const STATUS_LINE: &str = "BONFIRE_STATUS_LINE";
+/// How the launcher prints this process's output: `lines` or `status`; see [`LauncherOutput`].
+pub(crate) const OUTPUT: &str = "BONFIRE_OUTPUT";
 
 /// The variables that make a process a worker. The address, the port and the token are not among
 /// them, because a user may export those for the launcher.
@@ -43,6 +42,38 @@ pub enum StoreHost {
     Agent,
     /// Rank 0 does, at `MASTER_PORT`.
     RankZero,
+}
+
+/// What becomes of this process's output, which the process itself, seeing a pipe, could not tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LauncherOutput {
+    /// No launcher of this project reads it.
+    Direct,
+    /// The launcher prints it line by line, each with the rank before it.
+    Lines,
+    /// As `Lines`, on a terminal: text that ends in a carriage return instead of a newline is shown
+    /// as a status line, each in place of the last, as progress bars want it.
+    StatusLine,
+}
+
+impl LauncherOutput {
+    /// Reads the environment of this process.
+    pub fn detect() -> Self {
+        match process_variable(OUTPUT) {
+            Some(value) if value == Self::Lines.variable() => Self::Lines,
+            Some(value) if value == Self::StatusLine.variable() => Self::StatusLine,
+            _ => Self::Direct,
+        }
+    }
+
+    /// What the launcher writes.
+    pub(crate) fn variable(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::Lines => "lines",
+            Self::StatusLine => "status",
+        }
+    }
 }
 
 /// A worker's place in its job.
@@ -125,7 +156,7 @@ pub enum EnvError {
         value: String,
     },
     /// The job token is malformed.
-    #[error("{JOB_TOKEN} is wrong: {source}")]
+    #[error("{JOB_TOKEN} is wrong")]
     Token {
         /// What is wrong with it.
         source: TokenError,
@@ -233,14 +264,6 @@ pub(crate) fn job_token_from_env() -> Result<Option<JobToken>, EnvError> {
     }
     .job_token()?;
     Ok((!token.is_empty()).then_some(token))
-}
-
-/// Whether a launcher prints this process's error stream on a terminal, where text that ends in a
-/// carriage return instead of a newline is shown as a status line, each one in place of the last.
-///
-/// The process itself sees a pipe and could not tell.
-pub fn launcher_shows_status_line() -> bool {
-    process_variable(STATUS_LINE).is_some_and(|value| value == "1")
 }
 
 fn process_variable(variable: &str) -> Option<OsString> {

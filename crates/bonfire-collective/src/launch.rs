@@ -129,7 +129,7 @@ pub enum LaunchError {
         program: PathBuf,
     },
     /// The program exists but cannot be started.
-    #[error("cannot start {} as rank {rank}: {source}", .program.display())]
+    #[error("cannot start {} as rank {rank}", .program.display())]
     Spawn {
         /// The program asked for.
         program: PathBuf,
@@ -158,7 +158,7 @@ pub enum LaunchError {
     #[error("a job on several nodes needs a port: give the same --master-port on every node")]
     NoPort,
     /// The name of host 0 means nothing to this host.
-    #[error("cannot resolve the master address {address}: {source}")]
+    #[error("cannot resolve the master address {address}")]
     Resolve {
         /// The name.
         address: String,
@@ -184,7 +184,7 @@ pub enum LaunchError {
     #[error(transparent)]
     Token(#[from] TokenError),
     /// The operating system refused what the agent needs, such as a thread.
-    #[error("the launcher cannot go on: {0}")]
+    #[error("the launcher cannot go on")]
     System(#[from] io::Error),
 }
 
@@ -199,4 +199,3 @@ impl LaunchError {
         }
     }
 }
-

@@ -1,0 +1,107 @@
+//! Reads what one rank writes to one stream, on a thread of its own, and puts it on the screen.
+
+use std::collections::VecDeque;
+use std::io::{self, Read};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use super::lines::{Lines, Piece};
+use super::screen::{Channel, Screen};
+
+/// How much is read at once.
+const READ_BYTES: usize = 16 << 10;
+
+/// How many lines are kept for the report on a failed rank.
+const TAIL_LINES: usize = 20;
+
+/// How much of a line is kept for that report.
+const TAIL_LINE_BYTES: usize = 1 << 10;
+
+/// The last lines of a stream.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tail {
+    lines: Arc<Mutex<VecDeque<String>>>,
+}
+
+impl Tail {
+    /// The lines so far, oldest first.
+    pub(super) fn lines(&self) -> Vec<String> {
+        let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.iter().cloned().collect()
+    }
+
+    fn push(&self, line: &[u8]) {
+        if line.is_empty() {
+            return;
+        }
+        let line = String::from_utf8_lossy(&line[..line.len().min(TAIL_LINE_BYTES)]).into_owned();
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        if lines.len() == TAIL_LINES {
+            lines.pop_front();
+        }
+        lines.push_back(line);
+    }
+}
+
+/// What to do with a rank's stream.
+pub(super) struct Relay {
+    /// Goes before each line.
+    pub(super) prefix: String,
+    /// Where the lines go.
+    pub(super) channel: Channel,
+    pub(super) screen: Arc<Screen>,
+    /// Keeps the last lines.
+    pub(super) tail: Tail,
+}
+
+impl Relay {
+    /// Relays until the stream ends, which is when every process that holds its other end has ended.
+    pub(super) fn start(self, source: impl Read + Send + 'static) -> io::Result<JoinHandle<()>> {
+        thread::Builder::new()
+            .name("bonfire-relay".to_owned())
+            .spawn(move || self.run(source))
+    }
+
+    fn run(&self, mut source: impl Read) {
+        let mut lines = Lines::default();
+        let mut buffer = vec![0; READ_BYTES];
+        loop {
+            match source.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(count) => lines.feed(&buffer[..count], |piece| self.put(piece)),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // A pipe that cannot be read has no more to say.
+                Err(_) => break,
+            }
+        }
+        lines.finish(|piece| self.put(piece));
+    }
+
+    fn put(&self, piece: Piece<'_>) {
+        match piece {
+            Piece::Line(text) => {
+                self.tail.push(text);
+                self.screen.line(self.channel, &self.prefix, text);
+            }
+            Piece::Status(text) => self.screen.status(self.channel, &self.prefix, text),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tail_keeps_the_last_lines_and_not_much_of_each() {
+        let tail = Tail::default();
+        for index in 0..100 {
+            tail.push(format!("line {index}").as_bytes());
+        }
+        tail.push(&[b'x'; 10 * TAIL_LINE_BYTES]);
+        let lines = tail.lines();
+        assert_eq!(lines.len(), TAIL_LINES);
+        assert_eq!(lines[0], "line 81");
+        assert_eq!(lines[TAIL_LINES - 1].len(), TAIL_LINE_BYTES);
+    }
+}

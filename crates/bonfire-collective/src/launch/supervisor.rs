@@ -1,0 +1,302 @@
+//! The rank processes of this host, from their start to the end of the last one.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use bonfire_plan::Rank;
+use bonfire_sys::process::{ChildProcess, EndSignal, ExitWatch, Interrupt, InterruptWatch};
+use tracing::{info, warn};
+
+use super::ending::{Ending, Order};
+use super::failure::{BadEnd, Exit, JobFailure, root_cause};
+use super::meeting::Meeting;
+use super::ranks::cores;
+use super::relay::{Relay, Tail};
+use super::screen::{Channel, Screen};
+use super::{AgentOptions, LaunchError};
+use crate::environment::{LauncherOutput, OUTPUT, RankEnv};
+
+/// Room for the signals that a user may send while the agent is busy; more are one too many.
+const INTERRUPTS_MAX: usize = 16;
+
+/// How long the last output of ended ranks may take. Only a process that left its rank's group and
+/// kept its output open makes this matter.
+const OUTPUT_WAIT: Duration = Duration::from_secs(2);
+
+/// The variable that sizes the thread pool of Burn's CPU backends.
+const RAYON_NUM_THREADS: &str = "RAYON_NUM_THREADS";
+
+/// What the agent waits for.
+enum Event {
+    Ended { local_rank: usize, at: Instant },
+    Interrupted(Interrupt),
+}
+
+/// One rank's process and the threads that serve it.
+struct RankProcess {
+    rank: Rank,
+    child: ChildProcess,
+    tail: Tail,
+    waiter: JoinHandle<()>,
+    relays: Vec<JoinHandle<()>>,
+}
+
+/// The running ranks. Dropping it kills them.
+pub(super) struct Supervisor {
+    // The order matters: dropping ends the processes before the signals get their default back.
+    ranks: Vec<RankProcess>,
+    running: BTreeSet<usize>,
+    bad_ends: Vec<BadEnd>,
+    ending: Ending,
+    interrupted: Option<Interrupt>,
+    events: Receiver<Event>,
+    screen: Arc<Screen>,
+    is_one_host: bool,
+    _interrupts: InterruptWatch,
+}
+
+impl Supervisor {
+    /// Starts all ranks of this host, or none.
+    pub(super) fn start(options: &AgentOptions, meeting: &Meeting) -> Result<Self, LaunchError> {
+        let nproc = options.nproc_per_node.get();
+        info!(
+            "starting {nproc} of {} ranks of {}",
+            meeting.world_size(),
+            options.program.display()
+        );
+        let (sender, events) = sync_channel(options.nproc_per_node.get() as usize + INTERRUPTS_MAX);
+        let interrupts = sender.clone();
+        let mut supervisor = Self {
+            ranks: Vec::new(),
+            running: BTreeSet::new(),
+            bad_ends: Vec::new(),
+            ending: Ending::new(options.graces),
+            interrupted: None,
+            events,
+            screen: Arc::new(Screen::standard()),
+            is_one_host: meeting.is_one_host(),
+            // A full queue means that the user has asked more than often enough.
+            _interrupts: InterruptWatch::start(move |by| {
+                let _ = interrupts.try_send(Event::Interrupted(by));
+            })?,
+        };
+        for place in meeting.places() {
+            let rank = supervisor.start_rank(options, &place, sender.clone())?;
+            supervisor.running.insert(supervisor.ranks.len());
+            supervisor.ranks.push(rank);
+        }
+        Ok(supervisor)
+    }
+
+    /// Waits for the end of all ranks and says how it was.
+    pub(super) fn run(mut self) -> Result<(), LaunchError> {
+        while !self.running.is_empty() {
+            let order = match self.next_event() {
+                Some(Event::Ended { local_rank, at }) => {
+                    self.rank_ended(local_rank, at)?;
+                    Order::Wait
+                }
+                Some(Event::Interrupted(by)) => {
+                    self.interrupted.get_or_insert(by);
+                    self.ending.interrupted(Instant::now())
+                }
+                None => self.ending.time_passed(Instant::now()),
+            };
+            self.carry_out(order)?;
+        }
+        self.drain_output();
+        self.verdict()
+    }
+
+    fn start_rank(
+        &self,
+        options: &AgentOptions,
+        place: &RankEnv,
+        events: SyncSender<Event>,
+    ) -> Result<RankProcess, LaunchError> {
+        let mut command = Command::new(&options.program);
+        command.args(&options.args).stdin(Stdio::null());
+        command.envs(place.variables());
+        if std::env::var_os(RAYON_NUM_THREADS).is_none() {
+            let threads = (cores().get() / options.nproc_per_node).max(1);
+            command.env(RAYON_NUM_THREADS, threads.to_string());
+        }
+        // A single rank has the screen for itself.
+        if options.nproc_per_node.get() == 1 {
+            command.env(OUTPUT, LauncherOutput::Direct.variable());
+        } else {
+            command.stdout(Stdio::piped()).stderr(Stdio::piped());
+            command.env(OUTPUT, self.screen.kind().variable());
+        }
+        command.envs(options.variables.iter().map(|(name, value)| (name, value)));
+
+        let mut child = ChildProcess::spawn(command)
+            .map_err(|source| spawn_error(&options.program, place.rank, source))?;
+        let local_rank = place.local_rank as usize;
+        let waiter = wait_for(child.exit_watch(), local_rank, events)?;
+        let tail = Tail::default();
+        let relay = |channel, tail| Relay {
+            prefix: format!("[rank {}] ", place.rank),
+            channel,
+            screen: Arc::clone(&self.screen),
+            tail,
+        };
+        let mut relays = Vec::new();
+        if let Some(output) = child.take_stdout() {
+            relays.push(relay(Channel::Output, Tail::default()).start(output)?);
+        }
+        if let Some(error) = child.take_stderr() {
+            relays.push(relay(Channel::Error, tail.clone()).start(error)?);
+        }
+        Ok(RankProcess {
+            rank: place.rank,
+            child,
+            tail,
+            waiter,
+            relays,
+        })
+    }
+
+    /// The next event, or nothing when the deadline comes first.
+    fn next_event(&self) -> Option<Event> {
+        let Some(deadline) = self.ending.deadline() else {
+            return Some(self.events.recv().expect("the signal watch keeps a sender"));
+        };
+        let left = deadline.saturating_duration_since(Instant::now());
+        match self.events.recv_timeout(left) {
+            Ok(event) => Some(event),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => {
+                unreachable!("the signal watch keeps a sender")
+            }
+        }
+    }
+
+    fn rank_ended(&mut self, local_rank: usize, at: Instant) -> Result<(), LaunchError> {
+        assert!(
+            self.running.remove(&local_rank),
+            "local rank {local_rank} ended twice; still running: {:?}",
+            self.running
+        );
+        let status = self.ranks[local_rank].child.reap()?;
+        let Some(exit) = Exit::of_failure(status) else {
+            return Ok(());
+        };
+        // What ends after our signals ended because of them.
+        if !self.ending.has_signalled() {
+            self.bad_ends.push(BadEnd {
+                local_rank,
+                exit,
+                at,
+            });
+            self.ending.rank_failed(Instant::now());
+        }
+        Ok(())
+    }
+
+    fn carry_out(&mut self, order: Order) -> Result<(), LaunchError> {
+        let signal = match order {
+            Order::Wait => return Ok(()),
+            Order::Terminate => EndSignal::Terminate,
+            Order::Kill => EndSignal::Kill,
+            Order::Abandon => {
+                for local_rank in std::mem::take(&mut self.running) {
+                    let stuck = &self.ranks[local_rank];
+                    warn!(
+                        "rank {} (process {}) does not end even after SIGKILL; the kernel holds it, \
+                         probably in a device driver",
+                        stuck.rank,
+                        stuck.child.id()
+                    );
+                }
+                return Ok(());
+            }
+        };
+        for &local_rank in &self.running {
+            self.ranks[local_rank].child.signal_group(signal)?;
+        }
+        Ok(())
+    }
+
+    /// Lets the last output reach the screen, and ends the threads of all ranks that have ended.
+    fn drain_output(&mut self) {
+        let deadline = Instant::now() + OUTPUT_WAIT;
+        let threads = self.ranks.iter_mut().flat_map(|rank| rank.relays.drain(..));
+        for thread in threads {
+            while !thread.is_finished() && Instant::now() < deadline {
+                thread::sleep(Duration::from_millis(1));
+            }
+            // One that still reads is left to end with this process.
+            if thread.is_finished() {
+                let _ = thread.join();
+            }
+        }
+        self.screen.clear_status();
+    }
+
+    fn verdict(&mut self) -> Result<(), LaunchError> {
+        let cause = root_cause(&self.bad_ends);
+        let cause = cause.map(|end| self.describe(end));
+        for rank in self.ranks.drain(..) {
+            if rank.waiter.is_finished() {
+                let _ = rank.waiter.join();
+            }
+        }
+        match (cause, self.interrupted) {
+            (Some(failure), _) => Err(LaunchError::Rank(Box::new(failure))),
+            (None, Some(by)) => Err(LaunchError::Interrupted { by }),
+            (None, None) => Ok(()),
+        }
+    }
+
+    fn describe(&self, end: BadEnd) -> JobFailure {
+        let rank = &self.ranks[end.local_rank];
+        let host = || {
+            let name = rustix::system::uname();
+            name.nodename().to_string_lossy().into_owned()
+        };
+        JobFailure {
+            rank: rank.rank,
+            process_id: rank.child.id(),
+            host: (!self.is_one_host).then(host),
+            exit: end.exit,
+            last_lines: rank.tail.lines(),
+        }
+    }
+}
+
+fn wait_for(
+    watch: ExitWatch,
+    local_rank: usize,
+    events: SyncSender<Event>,
+) -> io::Result<JoinHandle<()>> {
+    thread::Builder::new()
+        .name(format!("bonfire-wait-{local_rank}"))
+        .spawn(move || {
+            // A child that cannot be waited for was reaped: the supervisor is gone, and with it
+            // whoever wanted to know.
+            if watch.wait().is_ok() {
+                let at = Instant::now();
+                let _ = events.send(Event::Ended { local_rank, at });
+            }
+        })
+}
+
+fn spawn_error(program: &OsString, rank: Rank, source: io::Error) -> LaunchError {
+    let program = PathBuf::from(program);
+    match source.kind() {
+        io::ErrorKind::NotFound => LaunchError::NoProgram { program },
+        _ => LaunchError::Spawn {
+            program,
+            rank: rank.get(),
+            source,
+        },
+    }
+}
