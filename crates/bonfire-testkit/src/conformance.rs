@@ -1,0 +1,204 @@
+//! What every transport must do, whatever it is made of.
+//!
+//! [`check_all`] runs on every rank of a group and panics at the first wrong bit. It returns a digest
+//! of all results; two transports conform to each other when their digests are equal.
+
+use bonfire_collective::{CollectiveError, ProcessGroup, Rank, ReduceOp};
+use bonfire_plan::shard_range;
+use half::{bf16, f16};
+
+use crate::oracle::{Sample, scramble};
+
+const REDUCTIONS: [ReduceOp; 4] = [ReduceOp::Sum, ReduceOp::Mean, ReduceOp::Min, ReduceOp::Max];
+
+/// Whether results must have the bits of the canonical order, or may differ by rounding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bits {
+    /// Folded over ranks 0..n-1 and rounded once.
+    Canonical,
+    /// Any fixed order: all ranks agree bit for bit, and exact types are exact.
+    AnyOrder,
+}
+
+/// Runs the whole suite; the digest of all results.
+///
+/// # Panics
+/// At the first result that is wrong.
+pub fn check_all(group: &ProcessGroup, bits: Bits) -> u64 {
+    let mut digest = Digest(0);
+    check_type::<f32>(group, bits, &mut digest);
+    check_type::<f64>(group, bits, &mut digest);
+    check_type::<f16>(group, bits, &mut digest);
+    check_type::<bf16>(group, bits, &mut digest);
+    check_type::<i32>(group, Bits::Canonical, &mut digest);
+    check_type::<i64>(group, Bits::Canonical, &mut digest);
+    check_type::<u8>(group, Bits::Canonical, &mut digest);
+    check_type::<u32>(group, Bits::Canonical, &mut digest);
+    check_order(group);
+    check_exchange(group);
+    check_usage(group);
+    digest.0
+}
+
+/// Lengths around every edge: of the shards, and (with small chunks) of chunks and slots.
+fn lengths(group: &ProcessGroup) -> Vec<usize> {
+    let world_size = group.world_size().len();
+    let mut lengths = vec![0, 1, world_size - 1, world_size, world_size + 1, 1009, 4096];
+    lengths.dedup();
+    lengths
+}
+
+struct Digest(u64);
+
+impl Digest {
+    fn add<T: Sample>(&mut self, elements: &[T]) {
+        for byte in bytemuck::cast_slice::<T, u8>(elements) {
+            self.0 = scramble(self.0 ^ u64::from(*byte));
+        }
+    }
+}
+
+fn sample<T: Sample>(rank: usize, len: usize) -> Vec<T> {
+    (0..len)
+        .map(|index| T::sample((rank * 1_000_003 + index) as u64))
+        .collect()
+}
+
+fn reduced<T: Sample>(group: &ProcessGroup, len: usize, reduce: ReduceOp) -> Vec<T> {
+    let ranks: Vec<Vec<T>> = (0..group.world_size().len())
+        .map(|rank| sample(rank, len))
+        .collect();
+    let element = |index: usize| {
+        let values: Vec<T> = ranks.iter().map(|rank| rank[index]).collect();
+        T::reduce(&values, reduce)
+    };
+    (0..len).map(element).collect()
+}
+
+fn check_type<T: Sample>(group: &ProcessGroup, bits: Bits, digest: &mut Digest) {
+    for len in lengths(group) {
+        for reduce in REDUCTIONS {
+            // The oracle's order only matters where additions round.
+            let exact = bits == Bits::Canonical || matches!(reduce, ReduceOp::Min | ReduceOp::Max);
+            check_reductions::<T>(group, len, reduce, exact, digest);
+        }
+        check_moves::<T>(group, len, digest);
+    }
+}
+
+fn check_reductions<T: Sample>(
+    group: &ProcessGroup,
+    len: usize,
+    reduce: ReduceOp,
+    exact: bool,
+    digest: &mut Digest,
+) {
+    let me = group.rank();
+    let what = format!("{reduce} of {len} {} on rank {me}", T::DTYPE);
+    let mut data: Vec<T> = sample(me.index(), len);
+    group.all_reduce(&mut data, reduce).expect("all_reduce");
+    if exact {
+        assert_eq!(data, reduced::<T>(group, len, reduce), "all_reduce, {what}");
+    }
+    let bytes: &[u8] = bytemuck::cast_slice(&data);
+    for theirs in group.exchange(bytes).expect("exchange") {
+        assert_eq!(theirs, bytes, "ranks differ after all_reduce, {what}");
+    }
+    digest.add(&data);
+
+    let work = group.all_reduce_async(sample::<T>(me.index(), len), reduce);
+    assert_eq!(
+        work.wait().expect("all_reduce_async"),
+        data,
+        "all_reduce_async, {what}"
+    );
+
+    let own = shard_range(len, group.world_size(), me).as_range();
+    let shard = group
+        .reduce_scatter(&sample::<T>(me.index(), len), reduce)
+        .expect("scatter");
+    assert_eq!(shard.len(), own.len(), "reduce_scatter length, {what}");
+    if exact {
+        assert_eq!(shard, data[own], "reduce_scatter, {what}");
+    }
+    let work = group.reduce_scatter_async(sample::<T>(me.index(), len), reduce);
+    assert_eq!(
+        work.wait().expect("reduce_scatter_async"),
+        shard,
+        "in the background, {what}"
+    );
+}
+
+fn check_moves<T: Sample>(group: &ProcessGroup, len: usize, digest: &mut Digest) {
+    let me = group.rank();
+    let gathered = group
+        .all_gather(&sample::<T>(me.index(), len))
+        .expect("all_gather");
+    let expected: Vec<T> = (0..group.world_size().len())
+        .flat_map(|rank| sample(rank, len))
+        .collect();
+    assert_eq!(
+        gathered,
+        expected,
+        "all_gather of {len} {} on rank {me}",
+        T::DTYPE
+    );
+    let work = group.all_gather_async(&sample::<T>(me.index(), len));
+    assert_eq!(work.wait().expect("all_gather_async"), expected);
+    digest.add(&gathered);
+    for root in group.world_size().ranks() {
+        let mut data: Vec<T> = sample(me.index(), len);
+        group.broadcast(&mut data, root).expect("broadcast");
+        assert_eq!(
+            data,
+            sample::<T>(root.index(), len),
+            "broadcast from {root} on rank {me}"
+        );
+        let work = group.broadcast_async(sample::<T>(me.index(), len), root);
+        assert_eq!(work.wait().expect("broadcast_async"), data);
+        digest.add(&data);
+    }
+}
+
+/// Blocking and background operations mixed run in the order of the calls.
+fn check_order(group: &ProcessGroup) {
+    let ranks = i64::from(group.world_size().get());
+    let works: Vec<_> = (0..50)
+        .map(|step| group.all_reduce_async(vec![step], ReduceOp::Sum))
+        .collect();
+    let mut last = [50_i64];
+    group
+        .all_reduce(&mut last, ReduceOp::Sum)
+        .expect("all_reduce");
+    assert!(
+        works.iter().all(|work| work.is_completed()),
+        "a later blocking call overtook"
+    );
+    assert_eq!(last, [50 * ranks]);
+    for (step, work) in works.into_iter().enumerate() {
+        assert_eq!(
+            work.wait().expect("all_reduce_async"),
+            [step as i64 * ranks]
+        );
+    }
+    group.barrier().expect("barrier");
+    group.barrier_async().wait().expect("barrier_async");
+}
+
+fn check_exchange(group: &ProcessGroup) {
+    let mine = vec![group.rank().get() as u8; group.rank().index() * 3];
+    let all = group.exchange(&mine).expect("exchange");
+    for (rank, bytes) in all.iter().enumerate() {
+        assert_eq!(*bytes, vec![rank as u8; rank * 3]);
+    }
+}
+
+/// A wrong argument is the caller's error and leaves the group usable.
+fn check_usage(group: &ProcessGroup) {
+    let nobody = Rank::new(group.world_size().get());
+    let error = group
+        .broadcast(&mut [0_u8], nobody)
+        .expect_err("there is no such root");
+    assert!(matches!(error, CollectiveError::Usage(_)), "{error}");
+    group.barrier().expect("the group goes on");
+}

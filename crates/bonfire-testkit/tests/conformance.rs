@@ -1,0 +1,138 @@
+//! Every transport against the conformance suite, with ranks as threads and as processes.
+
+use std::path::Path;
+
+use bonfire_collective::{Algorithm, GroupOptions, TransportKind};
+use bonfire_testkit::conformance::{Bits, check_all};
+use bonfire_testkit::{connected, local, processes};
+
+/// Small enough that the longest data takes many chunks and wraps around the slots.
+const CHUNK_BYTES: usize = 320;
+
+fn options() -> GroupOptions {
+    GroupOptions {
+        chunk_bytes: CHUNK_BYTES,
+        ..GroupOptions::default()
+    }
+}
+
+fn one_digest(digests: Vec<u64>) -> u64 {
+    assert!(
+        digests.windows(2).all(|pair| pair[0] == pair[1]),
+        "{digests:x?}"
+    );
+    digests[0]
+}
+
+fn threads(transport: TransportKind, world_size: u32) -> u64 {
+    let body = |group| check_all(&group, Bits::Canonical);
+    let options = options();
+    one_digest(match transport {
+        TransportKind::Local => local(world_size, options, body),
+        other => connected(
+            world_size,
+            GroupOptions {
+                transport: Some(other),
+                ..options
+            },
+            body,
+        ),
+    })
+}
+
+fn in_processes(transport: TransportKind, world_size: u32) -> u64 {
+    let program = Path::new(env!("CARGO_BIN_EXE_conformance-rank"));
+    let args = [transport.name(), &CHUNK_BYTES.to_string()];
+    let digests = processes(program, &args, world_size)
+        .into_iter()
+        .map(|output| {
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{}: {errors}", output.status);
+            let text = String::from_utf8(output.stdout).unwrap();
+            u64::from_str_radix(text.trim(), 16).unwrap()
+        });
+    one_digest(digests.collect())
+}
+
+/// The digests of all transports for one world, which must be one.
+fn all_transports_agree(world_size: u32) {
+    let expected = threads(TransportKind::Local, world_size);
+    for transport in [TransportKind::Shm, TransportKind::Unix, TransportKind::Tcp] {
+        assert_eq!(
+            threads(transport, world_size),
+            expected,
+            "threads over {transport}"
+        );
+        assert_eq!(
+            in_processes(transport, world_size),
+            expected,
+            "processes over {transport}"
+        );
+    }
+}
+
+#[test]
+fn one_rank_conforms_on_every_transport() {
+    all_transports_agree(1);
+}
+
+#[test]
+fn two_ranks_conform_and_agree_bit_for_bit_on_every_transport() {
+    all_transports_agree(2);
+}
+
+#[test]
+fn three_ranks_conform_and_agree_bit_for_bit_on_every_transport() {
+    all_transports_agree(3);
+}
+
+#[test]
+fn four_ranks_conform_and_agree_bit_for_bit_on_every_transport() {
+    all_transports_agree(4);
+}
+
+#[test]
+fn seven_local_ranks_conform() {
+    threads(TransportKind::Local, 7);
+}
+
+#[test]
+fn the_best_transport_is_found_without_being_named() {
+    let digests = connected(2, options(), |group| check_all(&group, Bits::Canonical));
+    assert_eq!(one_digest(digests), threads(TransportKind::Local, 2));
+}
+
+#[test]
+fn every_algorithm_conforms_when_forced() {
+    for algorithm in [Algorithm::Ring, Algorithm::OneShot, Algorithm::TwoShot] {
+        let bits = if algorithm == Algorithm::Ring {
+            Bits::AnyOrder
+        } else {
+            Bits::Canonical
+        };
+        for world_size in [2, 3, 5] {
+            let forced = GroupOptions {
+                algorithm: Some(algorithm),
+                ..options()
+            };
+            one_digest(local(world_size, forced, |group| check_all(&group, bits)));
+        }
+    }
+}
+
+#[test]
+fn chunks_do_not_change_the_bits() {
+    let digests: Vec<u64> = [64, 320, 4096, 1 << 20]
+        .into_iter()
+        .map(|chunk_bytes| {
+            let options = GroupOptions {
+                chunk_bytes,
+                ..GroupOptions::default()
+            };
+            one_digest(local(3, options, |group| {
+                check_all(&group, Bits::Canonical)
+            }))
+        })
+        .collect();
+    one_digest(digests);
+}
