@@ -97,3 +97,30 @@ impl fmt::Display for Cost {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+
+    use crate::{Algorithm, Collective, Schedule, ScheduleShape, WorldSize, check};
+
+    #[test]
+    fn a_cost_prints_one_line_per_rank() {
+        let schedule = Schedule::new(ScheduleShape {
+            collective: Collective::AllReduce,
+            algorithm: Algorithm::Ring,
+            world_size: WorldSize::new(3).unwrap(),
+            count: 10,
+            chunk_elems_max: NonZeroUsize::new(64).unwrap(),
+        });
+        let report = check(&schedule.unwrap(), NonZeroUsize::MIN).unwrap();
+        let expected = "\
+rounds 4, one-port 4
+ rank  frames out/in  elements out/in  folded
+    0            4/4            13/13       7
+    1            4/4            14/13       6
+    2            4/4            13/14       7
+";
+        assert_eq!(report.cost.to_string(), expected);
+    }
+}

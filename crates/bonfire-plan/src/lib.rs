@@ -5,6 +5,37 @@
 //! by a symbolic verifier before they run, and executed unchanged by every engine.
 //!
 //! This crate must never perform I/O, read a clock, or depend on a tensor framework.
+//!
+//! ```
+//! use std::num::NonZeroUsize;
+//!
+//! use bonfire_plan::{
+//!     Algorithm, Collective, DType, Order, Plan, Schedule, ScheduleShape, WorldSize, check,
+//! };
+//!
+//! // Four ranks reduce 1000 elements round a ring, in frames of at most 256 elements.
+//! let schedule = Schedule::new(ScheduleShape {
+//!     collective: Collective::AllReduce,
+//!     algorithm: Algorithm::Ring,
+//!     world_size: WorldSize::new(4)?,
+//!     count: 1000,
+//!     chunk_elems_max: NonZeroUsize::new(256).unwrap(),
+//! })?;
+//!
+//! // Proved for one slot between each two ranks, and so for any number of slots.
+//! let report = check(&schedule, NonZeroUsize::MIN)?;
+//!
+//! // 2 (n - 1) rounds, and 2 (n - 1) / n of the buffer sent by each rank.
+//! assert_eq!(report.cost.rounds(), 6);
+//! assert_eq!(report.cost.bytes_sent_max(DType::F32).get(), 1500 * 4);
+//! // The fold of each shard starts at another rank: the same bits on all ranks and in every run,
+//! // but not those of the fold over ranks 0 to 3.
+//! assert_eq!(report.order, Order::Fixed);
+//!
+//! // Who sends how much, and what every rank does.
+//! println!("{}\n{}", report.cost, Plan::new(schedule));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 #![forbid(unsafe_code)]
 

@@ -24,14 +24,14 @@ use crate::{Rank, Schedule, Step};
 ///     "\
 /// all_gather by ring: world size 2, 6 elements, chunks of at most 64
 /// rank 0
-///     0  put     0..3 -> rank 1
-///     1  wait    rank 1
-///     2  copy    3..6 = inbox[1]
+///     0  put 0..3 -> rank 1
+///     1  wait rank 1
+///     2  copy 3..6 = inbox[1]
 ///     3  release rank 1
 /// rank 1
-///     0  put     3..6 -> rank 0
-///     1  wait    rank 0
-///     2  copy    0..3 = inbox[0]
+///     0  put 3..6 -> rank 0
+///     1  wait rank 0
+///     2  copy 0..3 = inbox[0]
 ///     3  release rank 0
 /// "
 /// );

@@ -74,14 +74,14 @@ pub enum Stage {
 impl fmt::Display for Step {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Put { peer, source } => write!(formatter, "put     {source} -> rank {peer}"),
-            Self::Wait { peer } => write!(formatter, "wait    rank {peer}"),
+            Self::Put { peer, source } => write!(formatter, "put {source} -> rank {peer}"),
+            Self::Wait { peer } => write!(formatter, "wait rank {peer}"),
             Self::Reduce {
                 target,
                 sources,
                 stage,
             } => {
-                write!(formatter, "reduce  {target} = ")?;
+                write!(formatter, "reduce {target} = ")?;
                 for (index, source) in sources.iter().enumerate() {
                     let separator = if index == 0 { "" } else { " + " };
                     write!(formatter, "{separator}{source}")?;
@@ -91,7 +91,7 @@ impl fmt::Display for Step {
                     Stage::Final => formatter.write_str(", final"),
                 }
             }
-            Self::Copy { peer, target } => write!(formatter, "copy    {target} = inbox[{peer}]"),
+            Self::Copy { peer, target } => write!(formatter, "copy {target} = inbox[{peer}]"),
             Self::Release { peer } => write!(formatter, "release rank {peer}"),
         }
     }

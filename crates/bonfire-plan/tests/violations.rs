@@ -1,0 +1,434 @@
+//! Each kind of violation is named for what it is, with the rank and the step.
+
+mod support;
+
+use std::num::NonZeroUsize;
+
+use bonfire_plan::{
+    Algorithm, Blocked, CheckError, Collective, ElemRange, Fault, Flaw, Obstacle, Order, Plan,
+    Rank, Schedule, Source, Stage, Step, check_plan,
+};
+use support::{Sizes, elems, schedule, step_lists};
+
+const R0: Rank = Rank::new(0);
+const R1: Rank = Rank::new(1);
+const R2: Rank = Rank::new(2);
+
+/// An all-reduce of one element by everyone with everyone.
+fn one_element(ranks: usize) -> Schedule {
+    let sizes = Sizes {
+        ranks,
+        count: 1,
+        chunk: 1,
+    };
+    schedule(Collective::AllReduce, Algorithm::OneShot, sizes)
+}
+
+fn range(start: usize, end: usize) -> ElemRange {
+    ElemRange::new(start, end)
+}
+
+/// The first violation of `schedule` after `damage` to its step lists, with one slot.
+fn violation(schedule: Schedule, damage: impl FnOnce(&mut Vec<Vec<Step>>)) -> CheckError {
+    let mut lists = step_lists(&schedule);
+    damage(&mut lists);
+    let checked = check_plan(&Plan::with_steps(schedule, lists), NonZeroUsize::MIN);
+    checked.expect_err("the plan was damaged")
+}
+
+/// The fault of the step that was refused, after checking where it is.
+fn fault_at(error: CheckError, at: (Rank, usize)) -> Fault {
+    match error {
+        CheckError::Step {
+            rank, index, fault, ..
+        } if (rank, index) == at => fault,
+        other => panic!("not a fault of rank {}, step {}: {other}", at.0, at.1),
+    }
+}
+
+#[test]
+fn a_missing_put_is_a_deadlock_that_names_who_waits_for_what() {
+    let error = violation(one_element(2), |lists| {
+        lists[0].remove(0);
+    });
+    let blocked = vec![Blocked {
+        rank: R1,
+        index: 1,
+        obstacle: Obstacle::FrameFrom(R0),
+    }];
+    assert_eq!(error, CheckError::Deadlock { blocked });
+    assert_eq!(
+        error.to_string(),
+        "deadlock: rank 1 waits in step 1 for a frame from rank 0"
+    );
+}
+
+#[test]
+fn ranks_that_all_wait_first_are_all_named() {
+    let error = violation(one_element(2), |lists| {
+        for steps in lists {
+            steps.swap(0, 1);
+        }
+    });
+    let CheckError::Deadlock { blocked } = error else {
+        panic!("{error}")
+    };
+    let named: Vec<_> = blocked
+        .iter()
+        .map(|b| (b.rank, b.index, b.obstacle))
+        .collect();
+    assert_eq!(
+        named,
+        [
+            (R0, 0, Obstacle::FrameFrom(R1)),
+            (R1, 0, Obstacle::FrameFrom(R0))
+        ]
+    );
+}
+
+/// Both ranks put two frames before they release one: enough slots make it a plan.
+#[test]
+fn too_few_slots_are_a_deadlock_and_enough_are_not() {
+    let sizes = Sizes {
+        ranks: 2,
+        count: 2,
+        chunk: 1,
+    };
+    let schedule = schedule(Collective::AllReduce, Algorithm::OneShot, sizes);
+    let mut lists = step_lists(&schedule);
+    for steps in &mut lists {
+        let second = steps
+            .iter()
+            .rposition(|step| matches!(step, Step::Put { .. }))
+            .unwrap();
+        let put = steps.remove(second);
+        steps.insert(0, put);
+        steps.swap(0, 1);
+    }
+    let plan = Plan::with_steps(schedule, lists);
+    let error = check_plan(&plan, elems(1)).unwrap_err();
+    let CheckError::Deadlock { blocked } = error else {
+        panic!("{error}")
+    };
+    let obstacles: Vec<_> = blocked.iter().map(|blocked| blocked.obstacle).collect();
+    assert_eq!(obstacles, [Obstacle::SlotAt(R1), Obstacle::SlotAt(R0)]);
+    assert_eq!(check_plan(&plan, elems(2)).unwrap().order, Order::Canonical);
+}
+
+#[test]
+fn a_frame_that_is_never_released_is_named() {
+    let error = violation(one_element(2), |lists| {
+        lists[1].pop();
+    });
+    let left = CheckError::Unreleased {
+        from: R0,
+        to: R1,
+        index: 0,
+        source_range: range(0, 1),
+    };
+    assert_eq!(error, left);
+}
+
+#[test]
+fn a_wait_before_the_last_release_is_named() {
+    let error = violation(one_element(2), |lists| {
+        lists[1].insert(2, Step::Wait { peer: R0 });
+    });
+    assert_eq!(fault_at(error, (R1, 2)), Fault::StillHeld { peer: R0 });
+}
+
+#[test]
+fn a_read_or_release_without_a_wait_is_named() {
+    let error = violation(one_element(2), |lists| {
+        lists[1].remove(1);
+    });
+    assert_eq!(
+        fault_at(error.clone(), (R1, 1)),
+        Fault::NotAwaited { peer: R0 }
+    );
+    assert_eq!(
+        error.to_string(),
+        "rank 1, step 1 (reduce 0..1 = inbox[0] + own, final): no frame from rank 0 was waited for"
+    );
+    let error = violation(one_element(2), |lists| {
+        lists[1].insert(0, Step::Release { peer: R0 });
+    });
+    assert_eq!(fault_at(error, (R1, 0)), Fault::NotAwaited { peer: R0 });
+}
+
+#[test]
+fn an_unread_frame_is_named() {
+    let error = violation(one_element(2), |lists| {
+        lists[1].remove(2);
+    });
+    assert_eq!(
+        fault_at(error, (R1, 2)),
+        Fault::Unread {
+            peer: R0,
+            sent: range(0, 1)
+        }
+    );
+}
+
+#[test]
+fn a_rank_is_no_peer_of_itself_and_strangers_are_no_peers() {
+    for peer in [R0, R2] {
+        let step = Step::Put {
+            peer,
+            source: range(0, 1),
+        };
+        let error = violation(one_element(2), |lists| lists[0][0] = step);
+        assert_eq!(fault_at(error, (R0, 0)), Fault::NotAPeer { peer });
+    }
+}
+
+#[test]
+fn ranges_must_fit_the_buffer_the_slot_and_the_frame() {
+    let sizes = Sizes {
+        ranks: 2,
+        count: 4,
+        chunk: 2,
+    };
+    let schedule = schedule(Collective::AllReduce, Algorithm::OneShot, sizes);
+    let put = |start, end| Step::Put {
+        peer: R1,
+        source: range(start, end),
+    };
+    let error = violation(schedule, |lists| lists[0][0] = put(3, 5));
+    let outside = Fault::OutOfBounds {
+        range: range(3, 5),
+        count: 4,
+    };
+    assert_eq!(fault_at(error, (R0, 0)), outside);
+    let error = violation(schedule, |lists| lists[0][0] = put(0, 3));
+    let long = Fault::FrameTooLong {
+        range: range(0, 3),
+        chunk_elems_max: 2,
+    };
+    assert_eq!(fault_at(error, (R0, 0)), long);
+    // As long as it should be, but other elements.
+    let error = violation(schedule, |lists| lists[0][0] = put(1, 3));
+    let moved = Fault::FrameMismatch {
+        peer: R0,
+        sent: range(1, 3),
+        target: range(0, 2),
+    };
+    assert_eq!(fault_at(error, (R1, 2)), moved);
+}
+
+#[test]
+fn a_reduce_of_nothing_is_named() {
+    let nothing = Step::Reduce {
+        target: range(0, 1),
+        sources: Box::new([]),
+        stage: Stage::Final,
+    };
+    let error = violation(one_element(1), |lists| lists[0][0] = nothing);
+    assert_eq!(fault_at(error, (R0, 0)), Fault::NoSources);
+}
+
+#[test]
+fn unwritten_data_is_not_sent() {
+    let sizes = Sizes {
+        ranks: 3,
+        count: 3,
+        chunk: 1,
+    };
+    let schedule = schedule(Collective::AllGather, Algorithm::Ring, sizes);
+    let put = Step::Put {
+        peer: R1,
+        source: range(1, 2),
+    };
+    let error = violation(schedule, |lists| lists[0][0] = put);
+    assert_eq!(
+        fault_at(error, (R0, 0)),
+        Fault::Undefined { range: range(1, 2) }
+    );
+}
+
+#[test]
+fn a_rank_that_contributes_twice_is_named() {
+    let error = violation(one_element(2), |lists| {
+        let sources = Box::new([Source::Inbox(R0), Source::Own, Source::Inbox(R0)]);
+        lists[1][2] = Step::Reduce {
+            target: range(0, 1),
+            sources,
+            stage: Stage::Final,
+        };
+    });
+    let twice = Fault::FoldedTwice {
+        rank: R0,
+        range: range(0, 1),
+    };
+    assert_eq!(fault_at(error, (R1, 2)), twice);
+}
+
+#[test]
+fn a_second_final_stage_is_named() {
+    let finish = Step::Reduce {
+        target: range(0, 1),
+        sources: Box::new([Source::Own]),
+        stage: Stage::Final,
+    };
+    let error = violation(one_element(2), |lists| lists[1].push(finish));
+    assert_eq!(
+        fault_at(error, (R1, 4)),
+        Fault::AlreadyFinal { range: range(0, 1) }
+    );
+}
+
+#[test]
+fn a_result_without_its_final_stage_is_named() {
+    let sources = Box::new([Source::Inbox(R0), Source::Own]);
+    let partial = Step::Reduce {
+        target: range(0, 1),
+        sources,
+        stage: Stage::Partial,
+    };
+    let error = violation(one_element(2), |lists| lists[1][2] = partial);
+    let unfinished = CheckError::Result {
+        rank: R1,
+        range: range(0, 1),
+        flaw: Flaw::NotFinal,
+    };
+    assert_eq!(error, unfinished);
+}
+
+#[test]
+fn a_result_without_a_ranks_data_is_named() {
+    let sources = Box::new([Source::Inbox(R0)]);
+    let lonely = Step::Reduce {
+        target: range(0, 1),
+        sources,
+        stage: Stage::Final,
+    };
+    let error = violation(one_element(2), |lists| lists[1][2] = lonely);
+    let flaw = Flaw::Missing { rank: R1 };
+    assert_eq!(
+        error,
+        CheckError::Result {
+            rank: R1,
+            range: range(0, 1),
+            flaw
+        }
+    );
+}
+
+#[test]
+fn ranks_that_fold_in_different_orders_are_named() {
+    let folding = |sources: [Source; 3]| Step::Reduce {
+        target: range(0, 1),
+        sources: Box::new(sources),
+        stage: Stage::Final,
+    };
+    let is_reduce = |step: &Step| matches!(step, Step::Reduce { .. });
+    // The first two operands commute; the third does not.
+    let harmless = [Source::Inbox(R1), Source::Inbox(R0), Source::Own];
+    let regrouped = [Source::Own, Source::Inbox(R1), Source::Inbox(R0)];
+    let mut lists = step_lists(&one_element(3));
+    let at = lists[2].iter().position(is_reduce).unwrap();
+    lists[2][at] = folding(harmless);
+    let plan = Plan::with_steps(one_element(3), lists);
+    assert_eq!(check_plan(&plan, elems(1)).unwrap().order, Order::Canonical);
+    let error = violation(one_element(3), |lists| lists[2][at] = folding(regrouped));
+    let differ = CheckError::Divergence {
+        first: R0,
+        second: R2,
+        range: range(0, 1),
+    };
+    assert_eq!(error, differ);
+}
+
+/// All ranks in the same order, but not in the order of their numbers.
+#[test]
+fn a_common_order_that_is_not_the_canonical_one_is_fixed() {
+    let mut lists = step_lists(&one_element(3));
+    for steps in &mut lists {
+        for step in steps {
+            if let Step::Reduce { sources, .. } = step {
+                sources.reverse();
+            }
+        }
+    }
+    let plan = Plan::with_steps(one_element(3), lists);
+    assert_eq!(check_plan(&plan, elems(1)).unwrap().order, Order::Fixed);
+}
+
+#[test]
+fn data_that_is_not_its_owners_is_named() {
+    let sizes = Sizes {
+        ranks: 2,
+        count: 1,
+        chunk: 1,
+    };
+    let schedule = schedule(Collective::AllGather, Algorithm::Ring, sizes);
+    let sources = Box::new([Source::Inbox(R0)]);
+    let finished = Step::Reduce {
+        target: range(0, 1),
+        sources,
+        stage: Stage::Final,
+    };
+    let error = violation(schedule, |lists| {
+        let at = lists[1]
+            .iter()
+            .position(|step| matches!(step, Step::Copy { target, .. } if !target.is_empty()));
+        lists[1][at.unwrap()] = finished;
+    });
+    let flaw = Flaw::NotTheOwners {
+        owner: R0,
+        found: vec![R0],
+    };
+    assert_eq!(
+        error,
+        CheckError::Result {
+            rank: R1,
+            range: range(0, 1),
+            flaw
+        }
+    );
+}
+
+#[test]
+fn a_result_that_was_never_written_is_named() {
+    let sizes = Sizes {
+        ranks: 2,
+        count: 1,
+        chunk: 1,
+    };
+    let schedule = schedule(
+        Collective::Broadcast { root: R1 },
+        Algorithm::Binomial,
+        sizes,
+    );
+    let error = violation(schedule, |lists| lists.iter_mut().for_each(Vec::clear));
+    let flaw = Flaw::Undefined;
+    assert_eq!(
+        error,
+        CheckError::Result {
+            rank: R0,
+            range: range(0, 1),
+            flaw
+        }
+    );
+}
+
+/// Without its last round nobody has heard of everyone, although every frame finds its reader.
+#[test]
+fn a_barrier_that_lacks_a_round_is_left_too_early() {
+    let sizes = Sizes {
+        ranks: 4,
+        count: 0,
+        chunk: 1,
+    };
+    let schedule = schedule(Collective::Barrier, Algorithm::Dissemination, sizes);
+    let error = violation(schedule, |lists| {
+        lists.iter_mut().for_each(|steps| steps.truncate(3))
+    });
+    assert_eq!(
+        error,
+        CheckError::EarlyLeave {
+            rank: R0,
+            missing: R1
+        }
+    );
+}
