@@ -25,7 +25,7 @@ pub fn local<R: Send>(
 ) -> Vec<R> {
     let world_size = WorldSize::new(world_size).expect("tests use worlds of one rank and more");
     let groups = ProcessGroup::local(world_size, options).expect("a local group needs no set-up");
-    on_threads(groups, |group| body(group))
+    on_threads(groups, body)
 }
 
 /// Runs `body` once per rank on threads, each of which joins the group as a process would: through a

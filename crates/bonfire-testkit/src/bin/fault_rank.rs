@@ -1,0 +1,66 @@
+//! One rank that meets a misfortune: `fault-rank TRANSPORT FAULT`. The last rank has the fault, the
+//! others must hear of it. Prints `heard: ERROR` when an operation fails.
+
+use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
+
+use bonfire_collective::{GroupOptions, ProcessGroup, RankEnv, ReduceOp};
+use bonfire_testkit::Watchdog;
+
+/// Longer than any test waits: an error from this timeout would be the wrong one.
+const TIMEOUT: Duration = Duration::from_secs(150);
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            println!("heard: {error}");
+            ExitCode::from(3)
+        }
+    }
+}
+
+fn run() -> Result<(), Box<dyn std::error::Error>> {
+    let _watchdog = Watchdog::start("fault-rank", Duration::from_secs(200));
+    let mut args = std::env::args().skip(1);
+    let (Some(transport), Some(fault)) = (args.next(), args.next()) else {
+        return Err("usage: fault-rank TRANSPORT FAULT".into());
+    };
+    let options = GroupOptions {
+        transport: Some(transport.parse()?),
+        timeout: TIMEOUT,
+        ..GroupOptions::default()
+    };
+    let group = ProcessGroup::connect(&RankEnv::from_env()?, options)?;
+    let mut data = vec![1.0_f32; 100_000];
+    for _ in 0..10 {
+        group.all_reduce(&mut data, ReduceOp::Mean)?;
+    }
+    if group.rank().get() + 1 == group.world_size().get() {
+        match fault.as_str() {
+            "kill" => {
+                // Dies as by SIGKILL: no destructor runs.
+                std::process::abort();
+            }
+            "exit" => std::process::exit(0),
+            "leave" => return Ok(()),
+            "panic" => panic!("the model is not finite"),
+            "abort" => {
+                group.abort("the data set ended early");
+                return Ok(());
+            }
+            "hang" => {
+                println!("hanging");
+                loop {
+                    thread::sleep(Duration::from_secs(1));
+                }
+            }
+            "none" => {}
+            other => return Err(format!("unknown fault {other:?}").into()),
+        }
+    }
+    group.all_reduce(&mut data, ReduceOp::Mean)?;
+    group.barrier()?;
+    Ok(())
+}

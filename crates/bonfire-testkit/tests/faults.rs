@@ -1,0 +1,397 @@
+//! A failing rank is every rank's error, and the error names it.
+
+use std::path::Path;
+use std::time::Duration;
+
+use bonfire_collective::{
+    CollectiveError, ConnectError, GroupOptions, JobToken, ProcessGroup, Rank, ReduceOp,
+    StoreError, TcpStoreServer, TransportKind,
+};
+use bonfire_testkit::{connected, env_of, local, processes};
+
+fn options() -> GroupOptions {
+    GroupOptions {
+        timeout: Duration::from_secs(100),
+        ..GroupOptions::default()
+    }
+}
+
+/// The same body on threads over local memory and over every transport between processes.
+fn on_all_transports<R: Send>(
+    world_size: u32,
+    options: GroupOptions,
+    body: impl Fn(ProcessGroup) -> R + Sync,
+) -> Vec<(String, Vec<R>)> {
+    let mut results = vec![(
+        "local".to_owned(),
+        local(world_size, options.clone(), &body),
+    )];
+    for transport in [TransportKind::Shm, TransportKind::Unix, TransportKind::Tcp] {
+        let options = GroupOptions {
+            transport: Some(transport),
+            ..options.clone()
+        };
+        results.push((transport.to_string(), connected(world_size, options, &body)));
+    }
+    results
+}
+
+/// Runs different operations on rank 0 and on the others and expects all ranks to be told of two ranks
+/// that disagree. Processes that notice at the same moment may name different pairs.
+fn check_mismatch(
+    name: &str,
+    first: impl Fn(&ProcessGroup) -> Result<(), CollectiveError> + Sync,
+    second: impl Fn(&ProcessGroup) -> Result<(), CollectiveError> + Sync,
+) {
+    let results = on_all_transports(3, options(), |group| {
+        group.barrier().unwrap();
+        let result = if group.rank().get() == 0 {
+            first(&group)
+        } else {
+            second(&group)
+        };
+        // A rank whose own part needed nobody learns of it at its next operation.
+        result.and_then(|()| group.barrier()).unwrap_err()
+    });
+    for (transport, errors) in results {
+        for error in &errors {
+            let CollectiveError::Mismatch(mismatch) = error else {
+                panic!("{name} over {transport}: {error}");
+            };
+            assert_ne!(mismatch.rank, mismatch.other_rank);
+            assert_ne!(mismatch.operation, mismatch.other_operation);
+            assert!(
+                error.to_string().contains("faults.rs:"),
+                "no call-site in: {error}"
+            );
+        }
+    }
+}
+
+#[test]
+fn different_operations_are_named_on_all_ranks() {
+    check_mismatch(
+        "operation",
+        |group| group.all_reduce(&mut [1.0_f32; 8], ReduceOp::Sum),
+        |group| group.all_gather(&[1.0_f32; 8]).map(drop),
+    );
+}
+
+#[test]
+fn different_counts_are_named_on_all_ranks() {
+    for (mine, theirs) in [(7, 8), (0, 8), (100_000, 1)] {
+        check_mismatch(
+            "count",
+            |group| group.all_reduce(&mut vec![1.0_f32; mine], ReduceOp::Sum),
+            |group| group.all_reduce(&mut vec![1.0_f32; theirs], ReduceOp::Sum),
+        );
+    }
+}
+
+#[test]
+fn different_types_are_named_on_all_ranks() {
+    check_mismatch(
+        "dtype",
+        |group| group.all_reduce(&mut [1_i32; 8], ReduceOp::Sum),
+        |group| group.all_reduce(&mut [1.0_f32; 8], ReduceOp::Sum),
+    );
+}
+
+#[test]
+fn different_reductions_are_named_on_all_ranks() {
+    check_mismatch(
+        "reduce op",
+        |group| group.all_reduce(&mut [1.0_f32; 8], ReduceOp::Sum),
+        |group| group.all_reduce(&mut [1.0_f32; 8], ReduceOp::Mean),
+    );
+}
+
+#[test]
+fn different_roots_are_named_on_all_ranks() {
+    check_mismatch(
+        "root",
+        |group| group.broadcast(&mut [1.0_f32; 8], Rank::new(0)),
+        |group| group.broadcast(&mut [1.0_f32; 8], Rank::new(1)),
+    );
+}
+
+#[test]
+fn an_abort_ends_pending_and_future_operations_everywhere() {
+    for (transport, errors) in on_all_transports(3, options(), |group| {
+        group.barrier().unwrap();
+        if group.rank().get() == 1 {
+            group.abort("no more disk");
+        }
+        let pending = group
+            .all_reduce_async(vec![1.0_f32; 1000], ReduceOp::Sum)
+            .wait();
+        [pending.map(drop).unwrap_err(), group.barrier().unwrap_err()]
+    }) {
+        for error in errors.iter().flatten() {
+            let CollectiveError::PeerFailed { rank, cause } = error else {
+                panic!("{transport}: {error}");
+            };
+            assert_eq!(
+                (rank.get(), cause.as_str()),
+                (1, "no more disk"),
+                "{transport}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_panicking_thread_is_its_ranks_failure() {
+    for (transport, results) in on_all_transports(3, options(), |group| {
+        group.barrier().unwrap();
+        if group.rank().get() == 2 {
+            let broken = std::panic::AssertUnwindSafe(move || {
+                let _owned = group;
+                panic!("an index is out of bounds (wanted by this test)");
+            });
+            return std::panic::catch_unwind(broken)
+                .err()
+                .map(|_| String::new());
+        }
+        group.barrier().err().map(|error| error.to_string())
+    }) {
+        assert_eq!(
+            results[0].as_deref(),
+            Some("rank 2 failed: it panicked"),
+            "{transport}"
+        );
+        assert_eq!(
+            results[1].as_deref(),
+            Some("rank 2 failed: it panicked"),
+            "{transport}"
+        );
+    }
+}
+
+#[test]
+fn a_rank_that_leaves_early_is_named() {
+    for (transport, results) in on_all_transports(2, options(), |group| {
+        group.barrier().unwrap();
+        if group.rank().get() == 1 {
+            return None;
+        }
+        Some(
+            group
+                .all_reduce(&mut vec![1.0_f32; 1_000_000], ReduceOp::Sum)
+                .unwrap_err(),
+        )
+    }) {
+        let error = results[0].as_ref().unwrap();
+        let CollectiveError::PeerFailed { rank, cause } = error else {
+            panic!("{transport}: {error}");
+        };
+        assert_eq!(rank.get(), 1);
+        assert!(cause.contains("left the group"), "{transport}: {cause}");
+    }
+}
+
+#[test]
+fn a_rank_that_leaves_after_its_last_operation_disturbs_nobody() {
+    for (transport, results) in on_all_transports(4, options(), |group| {
+        let mut data = vec![group.rank().get(); 10_000];
+        let result = group.all_reduce(&mut data, ReduceOp::Sum);
+        // The ranks drop their groups at different times.
+        std::thread::sleep(Duration::from_millis(u64::from(group.rank().get()) * 20));
+        result.map(|()| data[0])
+    }) {
+        for result in results {
+            assert_eq!(result.unwrap(), 6, "{transport}");
+        }
+    }
+}
+
+#[test]
+fn a_wait_ends_at_its_deadline_and_names_who_is_late() {
+    let options = GroupOptions {
+        timeout: Duration::from_millis(300),
+        ..GroupOptions::default()
+    };
+    let rendezvous = std::sync::Barrier::new(2);
+    for (transport, errors) in on_all_transports(2, options, |group| {
+        let late = group.rank().get() == 1;
+        let result = if late { Ok(()) } else { group.barrier() };
+        rendezvous.wait();
+        if late {
+            group.barrier().unwrap_err()
+        } else {
+            result.unwrap_err()
+        }
+    }) {
+        for error in errors {
+            let CollectiveError::Timeout(timeout) = &error else {
+                panic!("{transport}: {error}")
+            };
+            assert_eq!(
+                (timeout.rank.get(), timeout.waited_for.get()),
+                (0, 1),
+                "{transport}"
+            );
+            assert!(timeout.elapsed_ms >= 300);
+        }
+    }
+}
+
+/// What the ranks printed when the last of three met `fault`.
+fn heard(transport: &str, fault: &str) -> Vec<(Option<i32>, String)> {
+    let program = Path::new(env!("CARGO_BIN_EXE_fault-rank"));
+    processes(program, &[transport, fault], 3)
+        .into_iter()
+        .map(|output| {
+            (
+                output.status.code(),
+                String::from_utf8_lossy(&output.stdout).into_owned(),
+            )
+        })
+        .collect()
+}
+
+#[test]
+fn the_death_of_a_process_is_heard_by_all_others() {
+    for transport in ["shm", "unix", "tcp"] {
+        for (fault, cause) in [
+            ("kill", "ended without leaving"),
+            ("exit", "ended without leaving"),
+            ("panic", "it panicked"),
+            ("abort", "the data set ended early"),
+            ("leave", "it left the group"),
+        ] {
+            let ranks = heard(transport, fault);
+            for (code, said) in &ranks[..2] {
+                assert_eq!(*code, Some(3), "{fault} over {transport}: {said}");
+                assert!(
+                    said.contains("rank 2 failed"),
+                    "{fault} over {transport}: {said}"
+                );
+                assert!(said.contains(cause), "{fault} over {transport}: {said}");
+            }
+        }
+    }
+}
+
+#[test]
+fn without_a_fault_all_end_well() {
+    for transport in ["shm", "unix", "tcp"] {
+        assert!(
+            heard(transport, "none")
+                .iter()
+                .all(|(code, _)| *code == Some(0))
+        );
+    }
+}
+
+fn meet(
+    settings: [(u32, GroupOptions); 2],
+    tokens: [JobToken; 2],
+) -> Vec<Result<ProcessGroup, CollectiveError>> {
+    let server = TcpStoreServer::bind("127.0.0.1:0".parse().unwrap(), &tokens[0]).unwrap();
+    std::thread::scope(|scope| {
+        let server = &server;
+        let threads: Vec<_> = settings
+            .into_iter()
+            .zip(tokens)
+            .map(|((rank, options), token)| {
+                let env = env_of(rank, 2, server, &token);
+                scope.spawn(move || ProcessGroup::connect(&env, options))
+            })
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .collect()
+    })
+}
+
+fn connect_error(result: &Result<ProcessGroup, CollectiveError>) -> &ConnectError {
+    match result {
+        Err(CollectiveError::Connect(error)) => error,
+        other => panic!("expected an error of set-up, got {other:?}"),
+    }
+}
+
+fn hurried() -> GroupOptions {
+    GroupOptions {
+        startup_timeout: Duration::from_millis(700),
+        ..GroupOptions::default()
+    }
+}
+
+#[test]
+fn ranks_with_different_settings_are_told_what_differs() {
+    let token = JobToken::random().unwrap();
+    let other = GroupOptions {
+        chunk_bytes: 128,
+        ..hurried()
+    };
+    for result in meet([(0, hurried()), (1, other)], [token.clone(), token]) {
+        let error = connect_error(&result);
+        assert!(
+            matches!(
+                error,
+                ConnectError::Disagree {
+                    what: "chunk_bytes",
+                    ..
+                }
+            ),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_rank_that_does_not_come_is_named() {
+    let token = JobToken::random().unwrap();
+    let server = TcpStoreServer::bind("127.0.0.1:0".parse().unwrap(), &token).unwrap();
+    let result = ProcessGroup::connect(&env_of(1, 3, &server, &token), hurried());
+    let ConnectError::Missing { missing, .. } = connect_error(&result) else {
+        panic!("{result:?}");
+    };
+    assert_eq!(
+        missing.iter().map(|rank| rank.get()).collect::<Vec<_>>(),
+        [0, 2]
+    );
+}
+
+#[test]
+fn two_processes_cannot_be_one_rank() {
+    let token = JobToken::random().unwrap();
+    let results = meet([(0, hurried()), (0, hurried())], [token.clone(), token]);
+    assert!(results.iter().any(|result| {
+        matches!(connect_error(result), ConnectError::RankTaken { rank } if rank.get() == 0)
+    }));
+}
+
+#[test]
+fn a_rank_of_another_job_is_refused() {
+    let tokens = [JobToken::random().unwrap(), JobToken::random().unwrap()];
+    let results = meet([(0, hurried()), (1, hurried())], tokens);
+    assert!(matches!(
+        connect_error(&results[0]),
+        ConnectError::Missing { .. }
+    ));
+    assert!(matches!(
+        connect_error(&results[1]),
+        ConnectError::Store(StoreError::WrongToken { .. })
+    ));
+}
+
+#[test]
+fn an_impossible_transport_or_chunk_is_refused() {
+    let server = TcpStoreServer::bind("127.0.0.1:0".parse().unwrap(), &JobToken::empty()).unwrap();
+    let env = env_of(0, 1, &server, &JobToken::empty());
+    let tiny = GroupOptions {
+        chunk_bytes: 1,
+        ..hurried()
+    };
+    let result = ProcessGroup::connect(&env, tiny.clone());
+    assert!(matches!(
+        connect_error(&result),
+        ConnectError::ChunkBytes { found: 1 }
+    ));
+    let one = bonfire_collective::WorldSize::new(1).unwrap();
+    assert!(ProcessGroup::local(one, tiny).is_err());
+}
