@@ -1,0 +1,499 @@
+//! `bonfire run` with real processes. The ranks are shell scripts: what they do in between is not
+//! the launcher's business.
+
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::TcpListener;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Far more than anything here takes, so that a hang is a failed test and not an endless one.
+const WATCHDOG: Duration = Duration::from_secs(60);
+
+/// A running `bonfire run`, killed if the test gives up.
+struct Job {
+    child: Child,
+    stdout: Receiver<String>,
+    stderr: Receiver<String>,
+    deadline: Instant,
+}
+
+/// All that a job said, and how it ended.
+struct End {
+    status: ExitStatus,
+    stdout: Vec<String>,
+    stderr: Vec<String>,
+}
+
+fn bonfire(arguments: &[&str]) -> Job {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bonfire"));
+    command
+        .arg("run")
+        .args(arguments)
+        .env_remove("RAYON_NUM_THREADS")
+        .env_remove("BONFIRE_JOB_TOKEN")
+        .env_remove("BONFIRE_LOG")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let stdout = lines(child.stdout.take().unwrap());
+    let stderr = lines(child.stderr.take().unwrap());
+    let deadline = Instant::now() + WATCHDOG;
+    Job {
+        child,
+        stdout,
+        stderr,
+        deadline,
+    }
+}
+
+/// Starts `nproc` ranks of a shell script.
+fn ranks(nproc: &str, script: &str) -> Job {
+    bonfire(&["--nproc-per-node", nproc, "--", "/bin/sh", "-c", script])
+}
+
+fn lines(stream: impl Read + Send + 'static) -> Receiver<String> {
+    let (sender, receiver) = channel();
+    thread::spawn(move || {
+        for line in BufReader::new(stream).lines() {
+            if sender.send(line.unwrap()).is_err() {
+                break;
+            }
+        }
+    });
+    receiver
+}
+
+impl Job {
+    /// The number at the end of each of the next `count` lines of output.
+    fn printed_ids(&self, count: usize) -> Vec<u32> {
+        let next = || {
+            let line = self.stdout.recv_timeout(WATCHDOG).unwrap();
+            line.rsplit(' ').next().unwrap().parse().unwrap()
+        };
+        (0..count).map(|_| next()).collect()
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    fn end(mut self) -> End {
+        let status = loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                break status;
+            }
+            assert!(Instant::now() < self.deadline, "the job hangs");
+            thread::sleep(Duration::from_millis(5));
+        };
+        let drain = |receiver: &Receiver<String>| {
+            let mut seen = Vec::new();
+            while let Ok(line) = receiver.recv_timeout(WATCHDOG) {
+                seen.push(line);
+            }
+            seen
+        };
+        End {
+            status,
+            stdout: drain(&self.stdout),
+            stderr: drain(&self.stderr),
+        }
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Whether a process exists and is not a zombie.
+fn is_running(pid: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
+        !stat
+            .rsplit(')')
+            .next()
+            .unwrap()
+            .trim()
+            .starts_with(['Z', 'X'])
+    })
+}
+
+#[track_caller]
+fn wait_until_gone(pids: &[u32]) {
+    let deadline = Instant::now() + WATCHDOG;
+    while let Some(pid) = pids.iter().find(|&&pid| is_running(pid)) {
+        assert!(Instant::now() < deadline, "process {pid} still runs");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The launcher has ended, so nothing of the job may be there any more.
+#[track_caller]
+fn assert_gone(pids: &[u32]) {
+    for &pid in pids {
+        assert!(!is_running(pid), "process {pid} outlived the launcher");
+    }
+}
+
+/// The command ends with this code and exactly one line, which contains `expected`.
+#[track_caller]
+fn refused(arguments: &[&str], code: i32, expected: &str) {
+    let end = bonfire(arguments).end();
+    assert_eq!(end.status.code(), Some(code), "{:?}", end.stderr);
+    assert_eq!(end.stderr.len(), 1, "{:?}", end.stderr);
+    assert!(end.stderr[0].starts_with("error: "), "{:?}", end.stderr);
+    assert!(
+        end.stderr[0].contains(expected),
+        "{:?} lacks {expected:?}",
+        end.stderr
+    );
+    assert!(end.stdout.is_empty(), "{:?}", end.stdout);
+}
+
+#[test]
+fn each_rank_gets_its_place_and_a_shared_token() {
+    let script = "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_ADDR \
+                  $BONFIRE_AGENT_STORE $RAYON_NUM_THREADS $MASTER_PORT $BONFIRE_JOB_TOKEN";
+    let end = ranks("3", script).end();
+    assert!(end.status.success(), "{:?}", end.stderr);
+    let cores = thread::available_parallelism().unwrap().get();
+    let threads = (cores / 3).max(1);
+    let mut seen = end.stdout;
+    seen.sort();
+    assert_eq!(seen.len(), 3);
+    let shared = seen[0].rsplitn(3, ' ').take(2).collect::<Vec<_>>();
+    let (token, port) = (shared[0], shared[1]);
+    assert_eq!(token.len(), 64, "{seen:?}");
+    for (rank, line) in seen.iter().enumerate() {
+        let place = format!("[rank {rank}] {rank} 3 {rank} 3 127.0.0.1 1 {threads} {port} {token}");
+        assert_eq!(*line, place);
+    }
+}
+
+#[test]
+fn two_jobs_at_once_need_no_ports() {
+    let jobs: Vec<Job> = (0..3)
+        .map(|_| ranks("2", "echo $MASTER_PORT; sleep 0.2"))
+        .collect();
+    let mut ports: Vec<String> = Vec::new();
+    for job in jobs {
+        let end = job.end();
+        assert!(end.status.success(), "{:?}", end.stderr);
+        ports.extend(
+            end.stdout
+                .iter()
+                .map(|line| line.rsplit(' ').next().unwrap().to_owned()),
+        );
+    }
+    ports.sort();
+    ports.dedup();
+    assert_eq!(ports.len(), 3, "{ports:?}");
+}
+
+#[test]
+fn node_ranks_count_on_and_only_node_zero_serves_the_store() {
+    let free = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port()
+        .to_string();
+    let job = bonfire(&[
+        "--nproc_per_node=2",
+        "--nnodes=3",
+        "--node_rank=2",
+        "--master_addr=127.0.0.1",
+        "--master_port",
+        &free,
+        "/bin/sh",
+        "-c",
+        "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_PORT",
+    ]);
+    let mut end = job.end();
+    assert!(end.status.success(), "{:?}", end.stderr);
+    end.stdout.sort();
+    let expected = [4, 5].map(|rank| format!("[rank {rank}] {rank} 6 {} 2 {free}", rank - 4));
+    assert_eq!(end.stdout, expected);
+    // Strangers could join: that is worth a warning, and nothing else is said.
+    assert_eq!(end.stderr.len(), 1, "{:?}", end.stderr);
+    assert!(
+        end.stderr[0].contains("BONFIRE_JOB_TOKEN is not set"),
+        "{:?}",
+        end.stderr
+    );
+}
+
+#[test]
+fn the_user_s_threads_and_arguments_are_left_alone() {
+    let job = bonfire(&[
+        "--nproc-per-node",
+        "2",
+        "/usr/bin/env",
+        "RAYON_NUM_THREADS=7",
+        "/bin/sh",
+        "-c",
+        "echo $RAYON_NUM_THREADS \"$@\"",
+        "--",
+        "--nnodes",
+        "-x",
+    ]);
+    let mut end = job.end();
+    end.stdout.sort();
+    assert_eq!(
+        end.stdout,
+        ["[rank 0] 7 --nnodes -x", "[rank 1] 7 --nnodes -x"]
+    );
+}
+
+#[test]
+fn one_rank_has_the_output_for_itself() {
+    let end = ranks("1", "echo $RANK of $WORLD_SIZE; echo trouble >&2").end();
+    assert!(end.status.success());
+    assert_eq!(end.stdout, ["0 of 1"]);
+    assert_eq!(end.stderr, ["trouble"]);
+}
+
+#[test]
+fn lines_of_different_ranks_never_mix() {
+    // Each line is written in two halves, by four ranks at once.
+    let script =
+        "i=0; while [ $i -lt 200 ]; do printf begin-; printf '%s\\n' end; i=$((i+1)); done";
+    let end = ranks("4", script).end();
+    assert!(end.status.success());
+    for rank in 0..4 {
+        let whole = format!("[rank {rank}] begin-end");
+        assert_eq!(
+            end.stdout.iter().filter(|line| **line == whole).count(),
+            200
+        );
+    }
+    assert_eq!(end.stdout.len(), 800);
+}
+
+#[test]
+fn a_failing_rank_ends_all_and_has_the_last_word() {
+    let script = "echo id $$; if [ $RANK = 1 ]; then sleep 0.3; echo no data in train.txt >&2; \
+                  exit 5; fi; exec sleep 1000";
+    let job = ranks("3", script);
+    let ids = job.printed_ids(3);
+    let end = job.end();
+    assert_eq!(end.status.code(), Some(5));
+    assert_gone(&ids);
+    let last = end.stderr.last().unwrap();
+    assert_eq!(last, "  [rank 1] no data in train.txt");
+    let verdict = &end.stderr[end.stderr.len() - 2];
+    assert!(
+        verdict.starts_with("error: root cause: rank 1 (process "),
+        "{verdict}"
+    );
+    assert!(
+        verdict.ends_with("exited with code 5; its last lines:"),
+        "{verdict}"
+    );
+}
+
+#[test]
+fn a_rank_that_blames_a_peer_is_not_the_root_cause() {
+    // Exit code 75 is what workers of this project use for it.
+    let script = "if [ $RANK = 0 ]; then exit 75; fi; sleep 0.3; exit 4";
+    let end = ranks("2", script).end();
+    assert_eq!(end.status.code(), Some(4));
+    assert!(
+        end.stderr.last().unwrap().contains("rank 1 "),
+        "{:?}",
+        end.stderr
+    );
+}
+
+#[test]
+fn a_killed_rank_ends_all_and_is_named() {
+    let job = ranks("3", "echo id $$; exec sleep 1000");
+    let ids = job.printed_ids(3);
+    let victim = Pid::from_raw(ids[1].try_into().unwrap()).unwrap();
+    kill_process(victim, Signal::KILL).unwrap();
+    let end = job.end();
+    assert_eq!(end.status.code(), Some(137));
+    assert_gone(&ids);
+    let verdict = end.stderr.last().unwrap();
+    assert!(
+        verdict.contains(&format!("(process {})", ids[1])),
+        "{verdict}"
+    );
+    assert!(
+        verdict.contains("killed by signal 9 (SIGKILL)"),
+        "{verdict}"
+    );
+    assert!(verdict.contains("out of memory"), "{verdict}");
+}
+
+#[test]
+fn ranks_that_ignore_sigterm_are_killed() {
+    let script = "trap '' TERM; echo id $$; if [ $RANK = 0 ]; then sleep 0.3; exit 1; fi; \
+                  while true; do sleep 1; done";
+    let job = ranks("2", script);
+    let ids = job.printed_ids(2);
+    let end = job.end();
+    assert_eq!(end.status.code(), Some(1));
+    assert_gone(&ids);
+}
+
+#[test]
+fn what_ranks_started_ends_with_them() {
+    let job = ranks("2", "sleep 1000 >/dev/null 2>&1 & echo id $!; sleep 0.1");
+    let ids = job.printed_ids(2);
+    let end = job.end();
+    assert!(end.status.success());
+    wait_until_gone(&ids);
+}
+
+#[test]
+fn killing_the_launcher_leaves_no_rank() {
+    let job = ranks("3", "trap '' TERM INT HUP; echo id $$; exec sleep 1000");
+    let ids = job.printed_ids(3);
+    job.signal(Signal::KILL);
+    wait_until_gone(&ids);
+    assert!(!job.end().status.success());
+}
+
+#[test]
+fn ctrl_c_ends_all_ranks() {
+    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
+        let job = ranks("2", "echo id $$; exec sleep 1000");
+        let ids = job.printed_ids(2);
+        job.signal(signal);
+        let end = job.end();
+        assert_eq!(end.status.code(), Some(code));
+        assert_gone(&ids);
+        assert!(
+            end.stderr.last().unwrap().contains("interrupted by SIG"),
+            "{:?}",
+            end.stderr
+        );
+    }
+}
+
+#[test]
+fn ctrl_c_lets_a_rank_finish_and_a_second_one_does_not() {
+    let script = "trap 'echo saved; exit 0' TERM; echo id $$; while true; do sleep 0.05; done";
+    let job = ranks("2", script);
+    job.printed_ids(2);
+    job.signal(Signal::INT);
+    let end = job.end();
+    assert_eq!(
+        end.stdout
+            .iter()
+            .filter(|line| line.ends_with("saved"))
+            .count(),
+        2
+    );
+
+    let job = ranks(
+        "2",
+        "trap 'echo term 1' TERM; echo id $$; while true; do sleep 0.05; done",
+    );
+    let ids = job.printed_ids(2);
+    job.signal(Signal::INT);
+    // Both ranks have seen the first one and go on.
+    job.printed_ids(2);
+    job.signal(Signal::INT);
+    let end = job.end();
+    assert_eq!(end.status.code(), Some(130));
+    assert_gone(&ids);
+}
+
+#[test]
+fn an_endless_line_does_not_stop_the_output() {
+    let script = "head -c 3000000 /dev/zero | tr '\\0' x; echo; echo done";
+    let end = ranks("2", script).end();
+    assert!(end.status.success());
+    assert_eq!(
+        end.stdout
+            .iter()
+            .filter(|line| line.ends_with("] done"))
+            .count(),
+        2
+    );
+    let bytes = |line: &String| line.matches('x').count();
+    assert_eq!(end.stdout.iter().map(bytes).sum::<usize>(), 6_000_000);
+}
+
+#[test]
+fn bad_flags_are_one_clear_line() {
+    refused(
+        &["--nproc-per-node", "0", "true"],
+        2,
+        "a job needs at least 1 rank",
+    );
+    refused(
+        &["--nproc-per-node", "many", "true"],
+        2,
+        "expected a number of ranks, auto",
+    );
+    refused(&["--nnodes", "0", "true"], 2, "a job needs at least 1 host");
+    refused(
+        &["--frobnicate", "true"],
+        2,
+        "unexpected argument '--frobnicate'",
+    );
+    refused(&["--master-port", "0", "true"], 2, "0 is not in 1..=65535");
+    refused(&["--nproc-per-node", "2"], 2, "<PROGRAM>");
+    refused(
+        &["--node-rank", "1", "true"],
+        1,
+        "--node-rank is 1, but --nnodes is 1",
+    );
+    refused(&["--nnodes", "2", "true"], 1, "need --master-addr");
+    refused(
+        &["--nnodes", "2", "--master-addr", "localhost", "true"],
+        1,
+        "need --master-port",
+    );
+    let layout = [
+        "--nnodes",
+        "2",
+        "--node-rank",
+        "2",
+        "--master-addr",
+        "a",
+        "--master-port",
+        "9",
+    ];
+    refused(
+        &[&layout[..], &["true"]].concat(),
+        1,
+        "the node rank is 2, but there are 2 nodes",
+    );
+}
+
+#[test]
+fn a_missing_program_is_one_clear_line() {
+    refused(
+        &["--nproc-per-node", "2", "no-such-program"],
+        1,
+        "no program no-such-program",
+    );
+    refused(
+        &["/etc"],
+        1,
+        "cannot start /etc as rank 0: Permission denied",
+    );
+}
+
+#[test]
+fn a_taken_port_is_one_clear_line() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    refused(
+        &["--master-port", &port, "true"],
+        1,
+        &format!("127.0.0.1:{port}: the port is taken"),
+    );
+}
