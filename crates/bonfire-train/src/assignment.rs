@@ -1,0 +1,184 @@
+//! Which parameters share a bucket. Pure: no tensors, no communication.
+//!
+//! After PyTorch's `compute_bucket_assignment_by_size`: parameters in the order in which their
+//! gradients are expected, a small first bucket so that the links are busy early, then large ones.
+
+use bonfire_plan::DType;
+
+/// What assignment needs to know about a parameter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Extent {
+    pub(crate) dtype: DType,
+    pub(crate) elems: usize,
+}
+
+impl Extent {
+    pub(crate) fn bytes(self) -> usize {
+        self.elems * self.dtype.size_bytes()
+    }
+}
+
+/// The largest sizes of buckets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Caps {
+    pub(crate) first_bytes_max: usize,
+    pub(crate) bytes_max: usize,
+}
+
+/// The parameters of one bucket, in the order of their gradients. All have the same type.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Assignment {
+    pub(crate) dtype: DType,
+    pub(crate) parameters: Vec<usize>,
+}
+
+/// Deals parameters to buckets. `order` holds every index of `extents` once, the gradient that is
+/// ready first in front; the buckets come out in the order in which they will be complete.
+pub(crate) fn assign(extents: &[Extent], order: &[usize], caps: Caps) -> Vec<Assignment> {
+    assert_eq!(
+        order.len(),
+        extents.len(),
+        "the order must name every parameter"
+    );
+    let mut open: Vec<OpenBucket> = Vec::new();
+    let mut closed: Vec<OpenBucket> = Vec::new();
+    let mut seen_dtypes: Vec<DType> = Vec::new();
+    for (position, &parameter) in order.iter().enumerate() {
+        let extent = extents[parameter];
+        let index = open
+            .iter()
+            .position(|bucket| bucket.assignment.dtype == extent.dtype);
+        match index.map(|index| &mut open[index]) {
+            Some(bucket) if bucket.bytes + extent.bytes() <= bucket.bytes_max => {
+                bucket.add(parameter, position, extent);
+                continue;
+            }
+            Some(_) | None => {}
+        }
+        closed.extend(index.map(|index| open.swap_remove(index)));
+        let first = !seen_dtypes.contains(&extent.dtype);
+        seen_dtypes.push(extent.dtype);
+        let mut bucket = OpenBucket::new(extent.dtype, if first { caps.first_bytes_max } else { caps.bytes_max });
+        bucket.add(parameter, position, extent);
+        open.push(bucket);
+    }
+    closed.append(&mut open);
+    closed.sort_by_key(|bucket| bucket.last_position);
+    closed.into_iter().map(|bucket| bucket.assignment).collect()
+}
+
+/// A bucket that may still take parameters.
+struct OpenBucket {
+    assignment: Assignment,
+    bytes: usize,
+    bytes_max: usize,
+    last_position: usize,
+}
+
+impl OpenBucket {
+    fn new(dtype: DType, bytes_max: usize) -> Self {
+        Self {
+            assignment: Assignment {
+                dtype,
+                parameters: Vec::new(),
+            },
+            bytes: 0,
+            bytes_max,
+            last_position: 0,
+        }
+    }
+
+    fn add(&mut self, parameter: usize, position: usize, extent: Extent) {
+        self.assignment.parameters.push(parameter);
+        self.bytes += extent.bytes();
+        self.last_position = position;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const CAPS: Caps = Caps {
+        first_bytes_max: 40,
+        bytes_max: 100,
+    };
+
+    fn f32s(elems: &[usize]) -> Vec<Extent> {
+        let extent = |&elems| Extent {
+            dtype: DType::F32,
+            elems,
+        };
+        elems.iter().map(extent).collect()
+    }
+
+    fn buckets(extents: &[Extent], order: &[usize]) -> Vec<Vec<usize>> {
+        assign(extents, order, CAPS)
+            .into_iter()
+            .map(|assignment| assignment.parameters)
+            .collect()
+    }
+
+    #[test]
+    fn the_first_bucket_is_small() {
+        let extents = f32s(&[5, 5, 5, 5, 5, 5, 5, 5]);
+        let order = [7, 6, 5, 4, 3, 2, 1, 0];
+        assert_eq!(
+            buckets(&extents, &order),
+            [vec![7, 6], vec![5, 4, 3, 2, 1], vec![0]]
+        );
+    }
+
+    #[test]
+    fn a_parameter_larger_than_the_cap_has_a_bucket_of_its_own() {
+        let extents = f32s(&[1, 1000, 1, 1]);
+        assert_eq!(
+            buckets(&extents, &[0, 1, 2, 3]),
+            [vec![0], vec![1], vec![2, 3]]
+        );
+    }
+
+    #[test]
+    fn types_do_not_mix_and_buckets_come_in_the_order_they_are_complete() {
+        let mut extents = f32s(&[5, 5, 5]);
+        extents[1].dtype = DType::F16;
+        assert_eq!(buckets(&extents, &[0, 1, 2]), [vec![1], vec![0, 2]]);
+    }
+
+    #[test]
+    fn no_parameters_need_no_buckets() {
+        assert_eq!(buckets(&[], &[]), Vec::<Vec<usize>>::new());
+    }
+
+    proptest! {
+        #[test]
+        fn every_parameter_is_in_one_bucket_of_its_type_within_the_cap(
+            sizes in prop::collection::vec((0_usize..60, any::<bool>()), 0..40),
+            first_bytes_max in 1_usize..200, bytes_max in 1_usize..400,
+        ) {
+            let extents: Vec<Extent> = sizes
+                .iter()
+                .map(|&(elems, half)| Extent {
+                    elems,
+                    dtype: if half { DType::F16 } else { DType::F32 },
+                })
+                .collect();
+            let order: Vec<usize> = (0..extents.len()).rev().collect();
+            let caps = Caps { first_bytes_max, bytes_max };
+            let assignments = assign(&extents, &order, caps);
+            let mut seen: Vec<usize> =
+                assignments.iter().flat_map(|bucket| bucket.parameters.clone()).collect();
+            seen.sort_unstable();
+            prop_assert_eq!(seen, (0..extents.len()).collect::<Vec<_>>());
+            for bucket in &assignments {
+                let bytes: usize = bucket.parameters.iter().map(|&p| extents[p].bytes()).sum();
+                let cap = first_bytes_max.max(bytes_max);
+                prop_assert!(bytes <= cap || bucket.parameters.len() == 1);
+                prop_assert!(bucket.parameters.iter().all(|&p| extents[p].dtype == bucket.dtype));
+                prop_assert!(bucket.parameters.is_sorted_by(|a, b| a > b));
+            }
+        }
+    }
+}

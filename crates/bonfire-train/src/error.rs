@@ -1,0 +1,125 @@
+//! What can go wrong while training on several ranks.
+
+use std::error::Error;
+
+use bonfire_collective::{CollectiveError, Rank};
+use bonfire_plan::DType;
+
+use crate::fingerprint::Difference;
+
+/// An error of a program, of any type.
+pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
+
+/// Training on several ranks failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TrainError {
+    /// A collective operation failed; the message names the rank at fault.
+    #[error(transparent)]
+    Collective(#[from] CollectiveError),
+    /// The ranks were given different models or configurations. All of them return this error.
+    #[error("the ranks do not train the same model: {0}")]
+    ModelMismatch(#[from] Difference),
+    /// Another rank's description of its model cannot be read.
+    #[error(
+        "rank {rank} describes its model in a form this program does not know ({source}); start \
+         the same program on every rank"
+    )]
+    UnreadableFingerprint {
+        /// The other rank.
+        rank: Rank,
+        /// What is wrong with the description.
+        source: serde_json::Error,
+    },
+    /// A trainable parameter is stored in a type whose gradients cannot be reduced.
+    #[error(
+        "parameter {parameter} is of type {dtype}, whose gradients cannot be averaged; train in \
+         f32, f64, f16 or bf16, or freeze it"
+    )]
+    UnsupportedDtype {
+        /// Its path in the model.
+        parameter: String,
+        /// Its element type.
+        dtype: String,
+    },
+    /// A gradient came in another type or size than its parameter has.
+    #[error(
+        "the gradient of parameter {parameter} has {found} elements of type {found_dtype}, but \
+         the parameter has {expected} of type {dtype}; do not change parameters while they train"
+    )]
+    UnexpectedGradient {
+        /// Its path in the model.
+        parameter: String,
+        /// What the gradient has.
+        found: usize,
+        /// What the gradient is made of.
+        found_dtype: DType,
+        /// What the parameter has.
+        expected: usize,
+        /// What the parameter is made of.
+        dtype: DType,
+    },
+    /// A tensor cannot be read from its device.
+    #[error("cannot read {what} from its device: {cause}")]
+    UnreadableTensor {
+        /// Which tensor.
+        what: String,
+        /// The backend's words.
+        cause: String,
+    },
+    /// The loss, or a parameter, is on a backend that this build does not support.
+    #[error(
+        "cannot follow the backward pass of {what} on device {device}: build with the feature of \
+         its backend (flex, cuda or wgpu), and keep the whole model on one backend"
+    )]
+    UnsupportedBackend {
+        /// The loss, or the path of a parameter.
+        what: String,
+        /// Its device.
+        device: String,
+    },
+    /// The forward pass returned an error. The other ranks see that this rank failed.
+    #[error("the forward pass failed: {0}")]
+    Forward(#[source] BoxError),
+    /// Ranks accumulated different numbers of micro-batches.
+    #[error(
+        "ranks accumulated between {least} and {most} micro-batches for one step; call no_sync() \
+         equally often on every rank, or weight the losses with Loss::mean_over"
+    )]
+    UnequalAccumulation {
+        /// Of the rank with the fewest.
+        least: i64,
+        /// Of the rank with the most.
+        most: i64,
+    },
+    /// No rank had a sample in this step, so there is no mean.
+    #[error("no rank had a sample in this step; give at least one rank a batch")]
+    NoSamples,
+    /// The device kind asked for is not part of this build.
+    #[error("this program was built without {kind}; rebuild it with `--features {kind}`")]
+    DeviceNotCompiled {
+        /// What was asked for.
+        kind: crate::DeviceKind,
+    },
+    /// The device asked for is not there.
+    #[error(
+        "rank {local_rank} of this host needs {kind} device {local_rank}, but {available} of that \
+         kind answered; start at most one rank per device, or choose another `--device`"
+    )]
+    NoSuchDevice {
+        /// What was asked for.
+        kind: crate::DeviceKind,
+        /// The rank's index on its host.
+        local_rank: u32,
+        /// How many there are.
+        available: usize,
+    },
+    /// The device is listed but does not work.
+    #[error("{device} does not work: {cause}")]
+    BrokenDevice {
+        /// Its name.
+        device: String,
+        /// The backend's words.
+        cause: String,
+    },
+}

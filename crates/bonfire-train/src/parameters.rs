@@ -1,0 +1,152 @@
+//! The parameters of a model, in the order of its definition.
+
+use std::collections::HashMap;
+
+use bonfire_plan::DType;
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::tensor::{Bool, DType as TensorDType, Int, Tensor};
+
+use crate::TrainError;
+use crate::assignment::Extent;
+use crate::fingerprint::Entry;
+
+/// A trainable parameter.
+#[derive(Clone, Debug)]
+pub(crate) struct Parameter {
+    /// Its path, such as `blocks.0.attention.query.weight`.
+    pub(crate) name: String,
+    pub(crate) shape: Vec<usize>,
+    pub(crate) extent: Extent,
+    /// As Burn names it: two names of Burn can be stored alike.
+    pub(crate) tensor_dtype: TensorDType,
+}
+
+/// The trainable parameters of a model, and everything else that it holds.
+#[derive(Clone, Debug)]
+pub(crate) struct ParameterTable {
+    trainable: Vec<Parameter>,
+    index: HashMap<ParamId, usize>,
+    /// All tensors of the model, the frozen ones too.
+    entries: Vec<Entry>,
+}
+
+impl ParameterTable {
+    /// Lists the parameters of a model in training mode. Parameters that are initialised on first
+    /// use are initialised here.
+    pub(crate) fn of<M: Module>(model: &M) -> Result<Self, TrainError> {
+        let mut lister = Lister::default();
+        model.visit(&mut lister);
+        if let Some(error) = lister.error {
+            return Err(error);
+        }
+        Ok(Self {
+            trainable: lister.trainable,
+            index: lister.index,
+            entries: lister.entries,
+        })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.trainable.len()
+    }
+
+    pub(crate) fn get(&self, index: usize) -> &Parameter {
+        &self.trainable[index]
+    }
+
+    pub(crate) fn index_of(&self, id: ParamId) -> Option<usize> {
+        self.index.get(&id).copied()
+    }
+
+    pub(crate) fn extents(&self) -> Vec<Extent> {
+        self.trainable
+            .iter()
+            .map(|parameter| parameter.extent)
+            .collect()
+    }
+
+    pub(crate) fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+}
+
+/// The element type of a tensor, if gradients of it can be reduced.
+pub(crate) fn reducible(dtype: TensorDType) -> Option<DType> {
+    match dtype {
+        // Flex32 is f32 in memory.
+        TensorDType::F32 | TensorDType::Flex32 => Some(DType::F32),
+        TensorDType::F64 => Some(DType::F64),
+        TensorDType::F16 => Some(DType::F16),
+        TensorDType::BF16 => Some(DType::BF16),
+        _ => None,
+    }
+}
+
+#[derive(Default)]
+struct Lister {
+    path: Vec<String>,
+    trainable: Vec<Parameter>,
+    index: HashMap<ParamId, usize>,
+    entries: Vec<Entry>,
+    error: Option<TrainError>,
+}
+
+impl Lister {
+    fn list(&mut self, shape: &[usize], dtype: TensorDType, trainable: bool) {
+        self.entries.push(Entry {
+            name: self.path.join("."),
+            shape: shape.to_vec(),
+            dtype: format!("{dtype:?}").to_lowercase(),
+            trainable,
+        });
+    }
+}
+
+impl ModuleVisitor for Lister {
+    fn enter_module(&mut self, name: &str, _container: &str) {
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.path.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let tensor = param.val();
+        let (shape, dtype) = (tensor.dims(), tensor.dtype());
+        let trainable = tensor.is_require_grad();
+        self.list(&shape, dtype, trainable);
+        // A parameter that a model holds twice has one gradient.
+        if !trainable || self.index.contains_key(&param.id) {
+            return;
+        }
+        let name = self.path.join(".");
+        let Some(element) = reducible(dtype) else {
+            self.error.get_or_insert(TrainError::UnsupportedDtype {
+                parameter: name,
+                dtype: format!("{dtype:?}"),
+            });
+            return;
+        };
+        self.index.insert(param.id, self.trainable.len());
+        self.trainable.push(Parameter {
+            name,
+            shape: shape.to_vec(),
+            extent: Extent {
+                dtype: element,
+                elems: shape.iter().product(),
+            },
+            tensor_dtype: dtype,
+        });
+    }
+
+    fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
+        let tensor = param.val();
+        self.list(&tensor.dims(), tensor.dtype(), false);
+    }
+
+    fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
+        let tensor = param.val();
+        self.list(&tensor.dims(), tensor.dtype(), false);
+    }
+}

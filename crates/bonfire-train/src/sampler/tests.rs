@@ -1,0 +1,113 @@
+//! What every rank sees, compared over all ranks.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn sampler(len: usize, world: u32, rank: u32, order: Order, rest: Remainder) -> DistributedSampler {
+    DistributedSampler::new(SamplerConfig {
+        len,
+        rank: Rank::new(rank),
+        world_size: WorldSize::new(world).unwrap(),
+        order,
+        remainder: rest,
+    })
+}
+
+fn all_ranks(len: usize, world: u32, order: Order, rest: Remainder, epoch: u64) -> Vec<Vec<usize>> {
+    (0..world)
+        .map(|rank| sampler(len, world, rank, order, rest).indices(epoch))
+        .collect()
+}
+
+#[test]
+fn eleven_samples_on_two_ranks_are_padded_from_the_start_and_dealt_in_turn() {
+    let first = sampler(11, 2, 0, Order::Sequential, Remainder::Pad);
+    assert_eq!(first.total_len(), 12);
+    let shares = all_ranks(11, 2, Order::Sequential, Remainder::Pad, 0);
+    assert_eq!(shares, [vec![0, 2, 4, 6, 8, 10], vec![1, 3, 5, 7, 9, 0]]);
+}
+
+#[test]
+fn dropping_the_rest_leaves_five_each() {
+    let shares = all_ranks(11, 2, Order::Sequential, Remainder::Drop, 0);
+    assert_eq!(shares, [vec![0, 2, 4, 6, 8], vec![1, 3, 5, 7, 9]]);
+}
+
+#[test]
+fn exact_shares_differ_by_one() {
+    let shares = all_ranks(11, 2, Order::Sequential, Remainder::Exact, 0);
+    assert_eq!(shares, [vec![0, 2, 4, 6, 8, 10], vec![1, 3, 5, 7, 9]]);
+}
+
+#[test]
+fn fewer_samples_than_ranks_are_repeated_as_often_as_needed() {
+    let shares = all_ranks(2, 5, Order::Sequential, Remainder::Pad, 0);
+    assert_eq!(shares, [[0], [1], [0], [1], [0]]);
+}
+
+#[test]
+fn no_samples_are_no_error() {
+    for rest in [Remainder::Pad, Remainder::Drop, Remainder::Exact] {
+        for share in all_ranks(0, 3, Order::Shuffled { seed: 1 }, rest, 0) {
+            assert_eq!(share, Vec::<usize>::new());
+        }
+    }
+}
+
+#[test]
+fn epochs_and_seeds_change_the_order_and_nothing_else_does() {
+    let order = |seed, epoch| {
+        sampler(100, 1, 0, Order::Shuffled { seed }, Remainder::Pad).indices(epoch)
+    };
+    assert_eq!(order(7, 3), order(7, 3));
+    assert_ne!(order(7, 3), order(7, 4));
+    assert_ne!(order(7, 3), order(8, 3));
+    assert_ne!(order(7, 3), (0..100).collect::<Vec<_>>());
+}
+
+/// Written down once, so that neither a platform nor an update changes what a seed means.
+#[test]
+fn the_shuffle_is_what_it_always_was() {
+    assert_eq!(shuffled(10, 42, 0), KNOWN_ORDER);
+}
+const KNOWN_ORDER: [usize; 10] = [0; 10];
+
+proptest! {
+    #[test]
+    fn all_ranks_together_see_every_sample(
+        len in 1_usize..300, world in 1_u32..17, seed: u64, epoch in 0_u64..5,
+    ) {
+        let order = Order::Shuffled { seed };
+        let padded = all_ranks(len, world, order, Remainder::Pad, epoch);
+        let share = len.div_ceil(world as usize);
+        prop_assert!(padded.iter().all(|indices| indices.len() == share));
+        let mut counts = vec![0_usize; len];
+        padded.iter().flatten().for_each(|index| counts[*index] += 1);
+        let most = (share * world as usize).div_ceil(len);
+        prop_assert!(counts.iter().all(|count| (1..=most).contains(count)));
+
+        let mut exact: Vec<usize> =
+            all_ranks(len, world, order, Remainder::Exact, epoch).concat();
+        exact.sort_unstable();
+        prop_assert_eq!(exact, (0..len).collect::<Vec<_>>());
+
+        let dropped = all_ranks(len, world, order, Remainder::Drop, epoch);
+        let mut seen: Vec<usize> = dropped.concat();
+        prop_assert!(dropped.iter().all(|indices| indices.len() == len / world as usize));
+        seen.sort_unstable();
+        seen.dedup();
+        prop_assert_eq!(seen.len(), len / world as usize * world as usize);
+    }
+
+    #[test]
+    fn the_length_is_that_of_the_indices(
+        len in 0_usize..100, world in 1_u32..9, rank in 0_u32..8, epoch: u64,
+    ) {
+        prop_assume!(rank < world);
+        for rest in [Remainder::Pad, Remainder::Drop, Remainder::Exact] {
+            let sampler = sampler(len, world, rank, Order::Shuffled { seed: 5 }, rest);
+            prop_assert_eq!(sampler.len(), sampler.indices(epoch).len());
+        }
+    }
+}
