@@ -45,7 +45,7 @@ mod work;
 
 pub use bonfire_plan::{Algorithm, DType, Rank, ReduceOp, WorldSize};
 pub use element::Element;
-pub use environment::{EnvError, RankEnv, StoreHost, launcher_shows_status_line};
+pub use environment::{EnvError, LauncherOutput, RankEnv, StoreHost};
 pub use error::{CollectiveError, Mismatch, Timeout};
 pub use group::ProcessGroup;
 pub use launch::{
