@@ -247,6 +247,27 @@ fn unwritten_data_is_not_sent() {
 }
 
 #[test]
+fn unwritten_data_is_not_folded() {
+    let sizes = Sizes {
+        ranks: 3,
+        count: 3,
+        chunk: 1,
+    };
+    let schedule = schedule(Collective::AllGather, Algorithm::Ring, sizes);
+    let sources = Box::new([Source::Own]);
+    let fold = Step::Reduce {
+        target: range(1, 2),
+        sources,
+        stage: Stage::Partial,
+    };
+    let error = violation(schedule, |lists| lists[0].insert(0, fold));
+    assert_eq!(
+        fault_at(error, (R0, 0)),
+        Fault::Undefined { range: range(1, 2) }
+    );
+}
+
+#[test]
 fn a_rank_that_contributes_twice_is_named() {
     let error = violation(one_element(2), |lists| {
         let sources = Box::new([Source::Inbox(R0), Source::Own, Source::Inbox(R0)]);
@@ -352,6 +373,45 @@ fn a_common_order_that_is_not_the_canonical_one_is_fixed() {
     }
     let plan = Plan::with_steps(one_element(3), lists);
     assert_eq!(check_plan(&plan, elems(1)).unwrap().order, Order::Fixed);
+}
+
+/// Folding hop by hop rounds on the way, so its 16-bit results are not those of one fold.
+#[test]
+fn a_fold_in_rank_order_that_is_rounded_on_the_way_is_fixed() {
+    let whole = range(0, 1);
+    let put = |peer| Step::Put {
+        peer,
+        source: whole,
+    };
+    let taken = |peer, step| vec![Step::Wait { peer }, step, Step::Release { peer }];
+    let copied = |peer| {
+        taken(
+            peer,
+            Step::Copy {
+                peer,
+                target: whole,
+            },
+        )
+    };
+    let folded = |peer, stage| {
+        let sources = Box::new([Source::Inbox(peer), Source::Own]);
+        taken(
+            peer,
+            Step::Reduce {
+                target: whole,
+                sources,
+                stage,
+            },
+        )
+    };
+    let lists = vec![
+        [vec![put(R1)], copied(R2)].concat(),
+        [folded(R0, Stage::Partial), vec![put(R2)], copied(R2)].concat(),
+        [folded(R1, Stage::Final), vec![put(R0), put(R1)]].concat(),
+    ];
+    let report = check_plan(&Plan::with_steps(one_element(3), lists), elems(1)).unwrap();
+    assert_eq!(report.order, Order::Fixed);
+    assert_eq!(report.cost.rounds(), 3);
 }
 
 #[test]
