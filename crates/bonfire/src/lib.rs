@@ -1,1 +1,45 @@
-//! Placeholder.
+//! Bonfire trains [Burn](https://burn.dev) models on many devices: one process or thread per device,
+//! without NCCL and without Python.
+//!
+//! A program is its own launcher. Started as `./train --nproc 4` this one trains on four ranks:
+//!
+//! ```no_run
+//! use bonfire::prelude::*;
+//!
+//! fn main() -> bonfire::Result<()> {
+//!     bonfire::launch(train)
+//! }
+//!
+//! fn train(world: World) -> bonfire::Result<()> {
+//!     let mut losses = WeightedMean::new();
+//!     losses.add(f64::from(world.rank().get()), 1);
+//!     println!("{:?}", losses.over_ranks(world.group())?);
+//!     Ok(())
+//! }
+//! ```
+//!
+//! - [`launch`] and [`launch_with`] start the ranks, [`spawn`] runs them as threads.
+//! - [`World`] is what a rank knows: its place, its device, its group.
+//! - [`Ddp`] wraps a model and averages its gradients while backward still runs.
+//! - [`DistributedSampler`] and [`Loader`] deal out the data, [`WeightedMean`] collects the metrics.
+//! - [`ProcessGroup`] is the communication below, which knows nothing of tensors.
+
+#![forbid(unsafe_code)]
+
+mod args;
+mod error;
+mod launch;
+mod log;
+pub mod prelude;
+mod rank;
+mod threads;
+mod usage;
+
+pub use bonfire_collective::*;
+pub use bonfire_train::*;
+
+pub use args::LaunchArgs;
+pub use error::{Error, Result};
+pub use launch::{launch, launch_with};
+pub use threads::{SpawnOptions, spawn, spawn_with};
+pub use usage::parse_args;

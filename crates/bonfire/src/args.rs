@@ -1,0 +1,167 @@
+//! The flags of a program that launches itself.
+
+use std::ffi::OsString;
+
+use bonfire_collective::{GroupOptions, RankCount};
+use bonfire_train::DeviceKind;
+use clap::{Args, Parser};
+
+use crate::error::{Error, Result};
+use crate::usage;
+
+/// The flags that every program has which launches itself: flatten it into the program's own.
+///
+/// ```
+/// #[derive(clap::Parser)]
+/// struct Args {
+///     #[command(flatten)]
+///     launch: bonfire::LaunchArgs,
+///     /// Steps to train
+///     #[arg(long, default_value_t = 1000)]
+///     steps: usize,
+/// }
+/// # use clap::Parser;
+/// # let args = Args::parse_from(["train", "--nproc", "2", "--steps", "7"]);
+/// # assert_eq!(args.launch.nproc.to_string(), "2");
+/// # assert_eq!(args.steps, 7);
+/// ```
+#[derive(Args, Clone, Debug)]
+pub struct LaunchArgs {
+    /// Ranks to start on this host: a number, `gpu` (one per GPU), `cpu` (one per core), or `auto`
+    /// (one per GPU, or per core without one). Ignored under a launcher such as `bonfire run`
+    #[arg(
+        long,
+        value_name = "N|auto|gpu|cpu",
+        env = "BONFIRE_NPROC",
+        default_value = "1",
+        help_heading = "Launching"
+    )]
+    pub nproc: RankCount,
+
+    /// Where each rank computes: cpu, cuda, wgpu, or auto (the best that this build and host have)
+    #[arg(
+        long,
+        value_name = "auto|cpu|cuda|wgpu",
+        env = "BONFIRE_DEVICE",
+        default_value = "auto",
+        help_heading = "Launching"
+    )]
+    pub device: DeviceKind,
+
+    /// Timeouts and transports, for the program to set.
+    #[arg(skip)]
+    pub group: GroupOptions,
+}
+
+impl Default for LaunchArgs {
+    /// One rank on the best device.
+    fn default() -> Self {
+        Self {
+            nproc: RankCount::Exactly(std::num::NonZeroU32::MIN),
+            device: DeviceKind::default(),
+            group: GroupOptions::default(),
+        }
+    }
+}
+
+impl LaunchArgs {
+    /// Reads the flags from a command line whose other arguments are the program's business.
+    pub(crate) fn from_arguments(arguments: impl IntoIterator<Item = OsString>) -> Result<Self> {
+        #[derive(Parser)]
+        struct Flags {
+            #[command(flatten)]
+            launch: LaunchArgs,
+        }
+        let own = own_flags(arguments);
+        let flags = Flags::try_parse_from(std::iter::once(OsString::new()).chain(own));
+        match flags {
+            Ok(flags) => Ok(flags.launch),
+            Err(error) => Err(Error::Usage(usage::what_is_wrong(&error))),
+        }
+    }
+
+    /// The ranks to start: `auto` counts GPUs only if they will be used.
+    pub(crate) fn rank_count(&self) -> RankCount {
+        let uses_gpus = match self.device {
+            DeviceKind::Cpu => false,
+            DeviceKind::Cuda | DeviceKind::Wgpu => true,
+            DeviceKind::Auto => cfg!(any(feature = "cuda", feature = "wgpu")),
+        };
+        match self.nproc {
+            RankCount::Auto if !uses_gpus => RankCount::Cpu,
+            count => count,
+        }
+    }
+}
+
+/// The flags of [`LaunchArgs`] and their values, from among all arguments.
+fn own_flags(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    const FLAGS: [&str; 2] = ["--nproc", "--device"];
+    let mut own = Vec::new();
+    let mut arguments = arguments.into_iter();
+    while let Some(argument) = arguments.next() {
+        let text = argument.to_string_lossy();
+        if text == "--" {
+            break;
+        }
+        let name = text.split_once('=').map_or(&*text, |(name, _)| name);
+        if !FLAGS.contains(&name) {
+            continue;
+        }
+        let holds_value = text.contains('=');
+        own.push(argument);
+        if !holds_value {
+            own.extend(arguments.next());
+        }
+    }
+    own
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<LaunchArgs> {
+        LaunchArgs::from_arguments(line.split_whitespace().map(OsString::from))
+    }
+
+    #[test]
+    fn both_spellings_are_found_among_other_arguments() {
+        for line in [
+            "--steps 7 --nproc 3 --device cpu file",
+            "-v --nproc=3 --lr=1 --device=cpu -- --nproc 9",
+        ] {
+            let args = parse(line).unwrap();
+            assert_eq!(
+                (args.nproc.to_string().as_str(), args.device),
+                ("3", DeviceKind::Cpu)
+            );
+        }
+    }
+
+    #[test]
+    fn mistakes_are_one_line() {
+        let cases = [
+            ("--nproc 0", "a job needs at least 1 rank"),
+            ("--nproc", "a value is required for '--nproc"),
+            ("--device tpu", "'tpu' for '--device"),
+        ];
+        for (line, expected) in cases {
+            let message = format!("{:?}", parse(line).unwrap_err());
+            assert!(message.contains(expected), "{message}");
+            assert!(!message.contains('\n'), "{message}");
+        }
+    }
+
+    #[test]
+    fn auto_on_the_cpu_counts_cores() {
+        assert_eq!(
+            parse("--nproc auto --device cpu").unwrap().rank_count(),
+            RankCount::Cpu
+        );
+        assert_eq!(
+            parse("--nproc auto --device cuda").unwrap().rank_count(),
+            RankCount::Auto
+        );
+    }
+}

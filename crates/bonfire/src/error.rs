@@ -1,0 +1,134 @@
+//! The facade's error: whatever stopped a job, printed as one line.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::io;
+
+use bonfire_collective::{CollectiveError, EnvError, LaunchError, Rank, RankCountError};
+use bonfire_plan::PlanError;
+use bonfire_train::TrainError;
+use thiserror::Error as ThisError;
+
+/// An error of a program, of any type.
+pub(crate) type BoxError = Box<dyn StdError + Send + Sync>;
+
+/// The result of what can stop a job.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Whatever stopped a job.
+///
+/// Its `Debug` form is for people too, so that `fn main() -> bonfire::Result<()>` ends in one clear
+/// line with all causes.
+#[derive(ThisError)]
+#[non_exhaustive]
+pub enum Error {
+    /// The environment of a launcher is wrong.
+    #[error(transparent)]
+    Environment(#[from] EnvError),
+    /// The ranks could not be started, or one of them failed.
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+    /// The number of ranks cannot be had.
+    #[error(transparent)]
+    RankCount(#[from] RankCountError),
+    /// The number of ranks is none.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// A flag of [`launch`](crate::launch) is wrong.
+    #[error("{0}")]
+    Usage(String),
+    /// A collective operation failed.
+    #[error(transparent)]
+    Collective(#[from] CollectiveError),
+    /// Training failed.
+    #[error(transparent)]
+    Train(#[from] TrainError),
+    /// Reading or writing failed.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// The program cannot start itself, because the system does not say where it is.
+    #[error("cannot find this program's own file, to start it as several ranks")]
+    OwnPath(#[source] io::Error),
+    /// The program's own error.
+    #[error(transparent)]
+    Program(BoxError),
+    /// One of several ranks of this process failed.
+    #[error("rank {rank} failed")]
+    Rank {
+        /// The rank that failed first.
+        rank: Rank,
+        /// Its error.
+        source: BoxError,
+    },
+    /// A rank panicked.
+    #[error("rank {rank} panicked: {message}")]
+    Panicked {
+        /// The rank.
+        rank: Rank,
+        /// What it said.
+        message: String,
+    },
+}
+
+impl Error {
+    /// Wraps a program's error, or takes back our own.
+    pub(crate) fn from_program(error: BoxError) -> Self {
+        match error.downcast::<Self>() {
+            Ok(own) => *own,
+            Err(other) => Self::Program(other),
+        }
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&with_causes(self))
+    }
+}
+
+/// An error and its causes, separated by colons; a cause that was said already is not repeated.
+pub(crate) fn with_causes(error: &(dyn StdError + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let said = error.to_string();
+        if !text.contains(&said) {
+            text.push_str(": ");
+            text.push_str(&said);
+        }
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn causes_are_said_once_and_in_one_line() {
+        let disk = io::Error::other("disk full");
+        let error = Error::Rank {
+            rank: Rank::new(2),
+            source: Box::new(Error::OwnPath(disk)),
+        };
+        assert_eq!(
+            format!("{error:?}"),
+            "rank 2 failed: cannot find this program's own file, to start it as several ranks: \
+             disk full"
+        );
+        let error = TrainError::Forward("no text".into());
+        assert_eq!(
+            format!("{:?}", Error::from(error)),
+            "the forward pass failed: no text"
+        );
+    }
+
+    #[test]
+    fn our_own_error_is_not_wrapped_again() {
+        let error = Error::from_program(Error::Usage("bad flag".to_owned()).into());
+        assert!(matches!(error, Error::Usage(_)), "{error:?}");
+        let error = Error::from_program("trouble".into());
+        assert!(matches!(error, Error::Program(_)), "{error:?}");
+    }
+}

@@ -1,0 +1,128 @@
+//! A program that is its own launcher.
+
+use std::env;
+use std::io::Write;
+use std::num::NonZeroU32;
+
+use bonfire_collective::{
+    AgentOptions, Graces, Nodes, PEER_FAILED_EXIT_CODE, ProcessGroup, RankEnv, WorldSize,
+};
+use bonfire_train::{Placement, World};
+
+use crate::args::LaunchArgs;
+use crate::error::{BoxError, Error, Result, with_causes};
+use crate::log;
+use crate::rank::{self, Fault};
+
+/// The exit code of a worker that failed by itself.
+const FAILED_EXIT_CODE: i32 = 1;
+
+/// Trains on as many ranks as the command line's `--nproc` says, each a process of this program.
+///
+/// The program's other arguments are its own business; one that parses them with clap uses
+/// [`launch_with`], which says more about what happens.
+///
+/// ```no_run
+/// fn main() -> bonfire::Result<()> {
+///     bonfire::launch(train)
+/// }
+///
+/// fn train(world: bonfire::World) -> bonfire::Result<()> {
+///     println!("rank {} of {} on {}", world.rank(), world.world_size(), world.device_name());
+///     Ok(())
+/// }
+/// ```
+pub fn launch<E: Into<BoxError>>(train: impl FnOnce(World) -> Result<(), E>) -> Result<()> {
+    let args = LaunchArgs::from_arguments(env::args_os().skip(1))?;
+    launch_with(&args, train)
+}
+
+/// Trains on as many ranks as `args` says, each a process of this program.
+///
+/// What this process does depends on where it finds itself:
+///
+/// - Started by a launcher (this function in another process, `bonfire run`, torchrun, or whatever
+///   sets `RANK`, `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT`), it is one rank: it meets the others
+///   and calls `train`. If `train` returns an error or panics, all other ranks get
+///   [`PeerFailed`](bonfire_collective::CollectiveError::PeerFailed), the error is printed, and the
+///   process exits here: with code 1, or with 75 if another rank had failed before.
+/// - Otherwise, for one rank, it calls `train` right here, in a world of one.
+/// - Otherwise it starts the ranks with its own arguments, prints their output, and returns when all
+///   have ended; a failure of one ends all, and is the error returned.
+///
+/// Whatever the program does after this function, every one of these processes does.
+///
+/// # Errors
+/// The failure of `train`, or of the first rank that failed, or what kept the ranks from starting.
+pub fn launch_with<E: Into<BoxError>>(
+    args: &LaunchArgs,
+    train: impl FnOnce(World) -> Result<(), E>,
+) -> Result<()> {
+    let env = RankEnv::detect()?;
+    let prefix = log::prefix(env.as_ref());
+    log::to_stderr(&prefix);
+    if let Some(env) = env {
+        work(&env, args, &prefix, train);
+        return Ok(());
+    }
+    let nproc = args.rank_count().resolve()?;
+    if nproc == NonZeroU32::MIN {
+        return run_alone(args, train);
+    }
+    let options = AgentOptions {
+        program: env::current_exe().map_err(Error::OwnPath)?.into(),
+        args: env::args_os().skip(1).collect(),
+        nproc_per_node: nproc,
+        nodes: Nodes::One { port: 0 },
+        variables: Vec::new(),
+        graces: Graces::default(),
+    };
+    Ok(options.run()?)
+}
+
+/// One rank among several processes. Returns if all went well.
+fn work<E: Into<BoxError>>(
+    env: &RankEnv,
+    args: &LaunchArgs,
+    prefix: &str,
+    train: impl FnOnce(World) -> Result<(), E>,
+) {
+    let placement = Placement {
+        local_rank: env.local_rank,
+        local_world_size: env.local_world_size,
+    };
+    let group = match ProcessGroup::connect(env, args.group.clone()) {
+        Ok(group) => group,
+        Err(error) => fail(prefix, &error.into(), Fault::Own),
+    };
+    if let Err(failure) = rank::run(group, placement, args.device, train) {
+        fail(prefix, &failure.error, failure.fault);
+    }
+}
+
+/// Ends this process. Its memory, its connections and its devices are the system's to clean up, which
+/// cannot block on a peer that is no more.
+fn fail(prefix: &str, error: &Error, fault: Fault) -> ! {
+    // With the output closed there is nobody to tell.
+    let _ = writeln!(std::io::stderr(), "{prefix}error: {}", with_causes(error));
+    std::process::exit(match fault {
+        Fault::Own => FAILED_EXIT_CODE,
+        Fault::Peer => PEER_FAILED_EXIT_CODE.into(),
+    })
+}
+
+/// The only rank, in this process.
+fn run_alone<E: Into<BoxError>>(
+    args: &LaunchArgs,
+    train: impl FnOnce(World) -> Result<(), E>,
+) -> Result<()> {
+    let placement = Placement {
+        local_rank: 0,
+        local_world_size: 1,
+    };
+    let groups = ProcessGroup::local(WorldSize::new(1)?, args.group.clone())?;
+    for group in groups {
+        return rank::run(group, placement, args.device, train).map_err(|failure| failure.error);
+    }
+    unreachable!("a world of one has one group")
+}
