@@ -3,144 +3,23 @@
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
-use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::process::Command;
 use std::thread;
-use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
-
-/// Far more than anything here takes, so that a hang is a failed test and not an endless one.
-const WATCHDOG: Duration = Duration::from_secs(60);
-
-/// A running `bonfire run`, killed if the test gives up.
-struct Job {
-    child: Child,
-    stdout: Receiver<String>,
-    stderr: Receiver<String>,
-    deadline: Instant,
-}
-
-/// All that a job said, and how it ended.
-struct End {
-    status: ExitStatus,
-    stdout: Vec<String>,
-    stderr: Vec<String>,
-}
+use bonfire_testkit::{Job, Signal, assert_gone, signal_process, wait_until_gone};
 
 fn bonfire(arguments: &[&str]) -> Job {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_bonfire"));
-    command
-        .arg("run")
-        .args(arguments)
-        .env_remove("RAYON_NUM_THREADS")
-        .env_remove("BONFIRE_JOB_TOKEN")
-        .env_remove("BONFIRE_LOG")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    let mut child = command.spawn().unwrap();
-    let stdout = lines(child.stdout.take().unwrap());
-    let stderr = lines(child.stderr.take().unwrap());
-    let deadline = Instant::now() + WATCHDOG;
-    Job {
-        child,
-        stdout,
-        stderr,
-        deadline,
-    }
+    Job::start(
+        Command::new(env!("CARGO_BIN_EXE_bonfire"))
+            .arg("run")
+            .args(arguments),
+    )
 }
 
 /// Starts `nproc` ranks of a shell script.
 fn ranks(nproc: &str, script: &str) -> Job {
     bonfire(&["--nproc-per-node", nproc, "--", "/bin/sh", "-c", script])
-}
-
-fn lines(stream: impl Read + Send + 'static) -> Receiver<String> {
-    let (sender, receiver) = channel();
-    thread::spawn(move || {
-        for line in BufReader::new(stream).lines() {
-            if sender.send(line.unwrap()).is_err() {
-                break;
-            }
-        }
-    });
-    receiver
-}
-
-impl Job {
-    /// The number at the end of each of the next `count` lines of output.
-    fn printed_ids(&self, count: usize) -> Vec<u32> {
-        let next = || {
-            let line = self.stdout.recv_timeout(WATCHDOG).unwrap();
-            line.rsplit(' ').next().unwrap().parse().unwrap()
-        };
-        (0..count).map(|_| next()).collect()
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).unwrap();
-    }
-
-    fn end(mut self) -> End {
-        let status = loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                break status;
-            }
-            assert!(Instant::now() < self.deadline, "the job hangs");
-            thread::sleep(Duration::from_millis(5));
-        };
-        let drain = |receiver: &Receiver<String>| {
-            let mut seen = Vec::new();
-            while let Ok(line) = receiver.recv_timeout(WATCHDOG) {
-                seen.push(line);
-            }
-            seen
-        };
-        End {
-            status,
-            stdout: drain(&self.stdout),
-            stderr: drain(&self.stderr),
-        }
-    }
-}
-
-impl Drop for Job {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// Whether a process exists and is not a zombie.
-fn is_running(pid: u32) -> bool {
-    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
-        !stat
-            .rsplit(')')
-            .next()
-            .unwrap()
-            .trim()
-            .starts_with(['Z', 'X'])
-    })
-}
-
-#[track_caller]
-fn wait_until_gone(pids: &[u32]) {
-    let deadline = Instant::now() + WATCHDOG;
-    while let Some(pid) = pids.iter().find(|&&pid| is_running(pid)) {
-        assert!(Instant::now() < deadline, "process {pid} still runs");
-        thread::sleep(Duration::from_millis(5));
-    }
-}
-
-/// The launcher has ended, so nothing of the job may be there any more.
-#[track_caller]
-fn assert_gone(pids: &[u32]) {
-    for &pid in pids {
-        assert!(!is_running(pid), "process {pid} outlived the launcher");
-    }
 }
 
 /// The command ends with this code and exactly one line, which contains `expected`.
@@ -283,7 +162,7 @@ fn a_failing_rank_ends_all_and_has_the_last_word() {
     let script = "echo id $$; if [ $RANK = 1 ]; then sleep 0.3; echo no data in train.txt >&2; \
                   exit 5; fi; exec sleep 1000";
     let job = ranks("3", script);
-    let ids = job.printed_ids(3);
+    let ids = job.next_numbers(3);
     let end = job.end();
     assert_eq!(end.status.code(), Some(5));
     assert_gone(&ids);
@@ -316,9 +195,8 @@ fn a_rank_that_blames_a_peer_is_not_the_root_cause() {
 #[test]
 fn a_killed_rank_ends_all_and_is_named() {
     let job = ranks("3", "echo id $$; exec sleep 1000");
-    let ids = job.printed_ids(3);
-    let victim = Pid::from_raw(ids[1].try_into().unwrap()).unwrap();
-    kill_process(victim, Signal::KILL).unwrap();
+    let ids = job.next_numbers(3);
+    signal_process(ids[1], Signal::KILL);
     let end = job.end();
     assert_eq!(end.status.code(), Some(137));
     assert_gone(&ids);
@@ -339,7 +217,7 @@ fn ranks_that_ignore_sigterm_are_killed() {
     let script = "trap '' TERM; echo id $$; if [ $RANK = 0 ]; then sleep 0.3; exit 1; fi; \
                   while true; do sleep 1; done";
     let job = ranks("2", script);
-    let ids = job.printed_ids(2);
+    let ids = job.next_numbers(2);
     let end = job.end();
     assert_eq!(end.status.code(), Some(1));
     assert_gone(&ids);
@@ -348,7 +226,7 @@ fn ranks_that_ignore_sigterm_are_killed() {
 #[test]
 fn what_ranks_started_ends_with_them() {
     let job = ranks("2", "sleep 1000 >/dev/null 2>&1 & echo id $!; sleep 0.1");
-    let ids = job.printed_ids(2);
+    let ids = job.next_numbers(2);
     let end = job.end();
     assert!(end.status.success());
     wait_until_gone(&ids);
@@ -357,7 +235,7 @@ fn what_ranks_started_ends_with_them() {
 #[test]
 fn killing_the_launcher_leaves_no_rank() {
     let job = ranks("3", "trap '' TERM INT HUP; echo id $$; exec sleep 1000");
-    let ids = job.printed_ids(3);
+    let ids = job.next_numbers(3);
     job.signal(Signal::KILL);
     wait_until_gone(&ids);
     assert!(!job.end().status.success());
@@ -367,7 +245,7 @@ fn killing_the_launcher_leaves_no_rank() {
 fn ctrl_c_ends_all_ranks() {
     for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
         let job = ranks("2", "echo id $$; exec sleep 1000");
-        let ids = job.printed_ids(2);
+        let ids = job.next_numbers(2);
         job.signal(signal);
         let end = job.end();
         assert_eq!(end.status.code(), Some(code));
@@ -384,7 +262,7 @@ fn ctrl_c_ends_all_ranks() {
 fn ctrl_c_lets_a_rank_finish_and_a_second_one_does_not() {
     let script = "trap 'echo saved; exit 0' TERM; echo id $$; while true; do sleep 0.05; done";
     let job = ranks("2", script);
-    job.printed_ids(2);
+    job.next_numbers(2);
     job.signal(Signal::INT);
     let end = job.end();
     assert_eq!(
@@ -399,10 +277,10 @@ fn ctrl_c_lets_a_rank_finish_and_a_second_one_does_not() {
         "2",
         "trap 'echo term 1' TERM; echo id $$; while true; do sleep 0.05; done",
     );
-    let ids = job.printed_ids(2);
+    let ids = job.next_numbers(2);
     job.signal(Signal::INT);
     // Both ranks have seen the first one and go on.
-    job.printed_ids(2);
+    job.next_numbers(2);
     job.signal(Signal::INT);
     let end = job.end();
     assert_eq!(end.status.code(), Some(130));

@@ -6,9 +6,12 @@
 #![forbid(unsafe_code)]
 
 pub mod conformance;
+mod job;
 pub mod oracle;
 mod ranks;
 mod watchdog;
 
+pub use job::{Job, JobEnd, assert_gone, is_running, signal_process, wait_until_gone};
 pub use ranks::{connected, env_of, local, processes};
+pub use rustix::process::Signal;
 pub use watchdog::Watchdog;

@@ -1,0 +1,200 @@
+//! A command with processes of its own: what it says, how it ends, and what it leaves behind.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Far more than any job of a test takes, so that a hang is a failed test and not an endless one.
+const JOB_WATCHDOG: Duration = Duration::from_secs(120);
+
+/// Pause between two looks at a process.
+const LOOK_PAUSE: Duration = Duration::from_millis(5);
+
+/// A running command, killed if the test gives up.
+#[derive(Debug)]
+pub struct Job {
+    child: Child,
+    stdout: Receiver<String>,
+    stderr: Receiver<String>,
+    deadline: Instant,
+}
+
+/// All that a job said and that was not read before, and how it ended.
+#[derive(Debug)]
+pub struct JobEnd {
+    /// How it ended.
+    pub status: ExitStatus,
+    /// The lines of its output.
+    pub stdout: Vec<String>,
+    /// The lines of its error stream.
+    pub stderr: Vec<String>,
+}
+
+impl Job {
+    /// Starts the command with both streams captured, without what the environment of the test may
+    /// say about ranks.
+    #[track_caller]
+    pub fn start(command: &mut Command) -> Self {
+        let ours = [
+            "RANK",
+            "WORLD_SIZE",
+            "LOCAL_RANK",
+            "LOCAL_WORLD_SIZE",
+            "MASTER_ADDR",
+            "MASTER_PORT",
+            "RAYON_NUM_THREADS",
+            "BONFIRE_JOB_TOKEN",
+            "BONFIRE_AGENT_STORE",
+            "BONFIRE_OUTPUT",
+            "BONFIRE_NPROC",
+            "BONFIRE_DEVICE",
+            "BONFIRE_LOG",
+            // A backtrace would only push the message out of sight.
+            "RUST_BACKTRACE",
+        ];
+        let asked: Vec<_> = command
+            .get_envs()
+            .map(|(name, _)| name.to_owned())
+            .collect();
+        for variable in ours {
+            if !asked.iter().any(|name| name == variable) {
+                command.env_remove(variable);
+            }
+        }
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = command.spawn().expect("the command of a test exists");
+        let stdout = lines(child.stdout.take().expect("stdout is piped"));
+        let stderr = lines(child.stderr.take().expect("stderr is piped"));
+        Self {
+            child,
+            stdout,
+            stderr,
+            deadline: Instant::now() + JOB_WATCHDOG,
+        }
+    }
+
+    /// The process id of the command itself.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The next line of output, waiting for it.
+    #[track_caller]
+    pub fn next_line(&self) -> String {
+        self.stdout
+            .recv_timeout(self.deadline.saturating_duration_since(Instant::now()))
+            .unwrap_or_else(|error| {
+                let said: Vec<String> = self.stderr.try_iter().collect();
+                panic!("no line of output ({error}); the error stream says {said:?}")
+            })
+    }
+
+    /// The numbers at the ends of the next `count` lines of output.
+    #[track_caller]
+    pub fn next_numbers(&self, count: usize) -> Vec<u32> {
+        let mut numbers = Vec::with_capacity(count);
+        for _ in 0..count {
+            let line = self.next_line();
+            let word = line.rsplit(' ').next().unwrap_or_default();
+            let number = word.parse();
+            numbers.push(number.unwrap_or_else(|_| panic!("no number at the end of {line:?}")));
+        }
+        numbers
+    }
+
+    /// Sends a signal to the command itself, not to what it started.
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).expect("the command is our child");
+    }
+
+    /// Waits for the end of the command and of its output.
+    #[track_caller]
+    pub fn end(mut self) -> JobEnd {
+        let status = loop {
+            if let Some(status) = self.child.try_wait().expect("the command is our child") {
+                break status;
+            }
+            if Instant::now() > self.deadline {
+                let said: Vec<String> = self.stderr.try_iter().collect();
+                panic!("the job hangs; its error stream says {said:?}");
+            }
+            thread::sleep(LOOK_PAUSE);
+        };
+        JobEnd {
+            status,
+            stdout: self.rest(&self.stdout),
+            stderr: self.rest(&self.stderr),
+        }
+    }
+
+    /// What comes until the stream ends, which the death of every writer does.
+    fn rest(&self, lines: &Receiver<String>) -> Vec<String> {
+        let left = || self.deadline.saturating_duration_since(Instant::now());
+        std::iter::from_fn(|| lines.recv_timeout(left()).ok()).collect()
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        // It has ended already unless the test failed.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Sends a signal to any process of this user.
+pub fn signal_process(pid: u32, signal: Signal) {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    kill_process(pid.expect("a process id"), signal).expect("the process exists");
+}
+
+/// Whether a process exists and is not a zombie.
+pub fn is_running(pid: u32) -> bool {
+    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else {
+        return false;
+    };
+    // The state follows the name, which is in parentheses and may contain anything.
+    let state = stat.rsplit(')').next().unwrap_or_default().trim_start();
+    !state.starts_with(['Z', 'X'])
+}
+
+/// Waits until none of the processes runs.
+#[track_caller]
+pub fn wait_until_gone(pids: &[u32]) {
+    let deadline = Instant::now() + JOB_WATCHDOG;
+    while let Some(pid) = pids.iter().find(|&&pid| is_running(pid)) {
+        assert!(Instant::now() < deadline, "process {pid} still runs");
+        thread::sleep(LOOK_PAUSE);
+    }
+}
+
+/// Checks that none of the processes runs at this moment.
+#[track_caller]
+pub fn assert_gone(pids: &[u32]) {
+    for &pid in pids {
+        assert!(!is_running(pid), "process {pid} outlived its job");
+    }
+}
+
+fn lines(stream: impl Read + Send + 'static) -> Receiver<String> {
+    let (sender, receiver) = channel();
+    thread::spawn(move || {
+        for line in BufReader::new(stream).split(b'\n').map_while(Result::ok) {
+            if sender
+                .send(String::from_utf8_lossy(&line).into_owned())
+                .is_err()
+            {
+                break;
+            }
+        }
+    });
+    receiver
+}
