@@ -92,6 +92,9 @@ pub enum TrainError {
         /// Of the rank with the most.
         most: i64,
     },
+    /// Some batches of a step were weighted and others were not.
+    #[error("either all losses of a step are weighted with Loss::mean_over or none is")]
+    MixedWeights,
     /// No rank had a sample in this step, so there is no mean.
     #[error("no rank had a sample in this step; give at least one rank a batch")]
     NoSamples,

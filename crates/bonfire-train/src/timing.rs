@@ -1,6 +1,6 @@
 //! Where the time of a step went.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Where the time of one synchronised step went on this rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -11,4 +11,23 @@ pub struct StepTiming {
     /// What communication added: the time this rank stood still, waiting for gradients of other
     /// ranks after its own backward pass was done.
     pub exposed_communication: Duration,
+}
+
+/// Adds up the time of several activities.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Stopwatch {
+    total: Duration,
+}
+
+impl Stopwatch {
+    pub(crate) fn time<R>(&mut self, activity: impl FnOnce() -> R) -> R {
+        let start = Instant::now();
+        let result = activity();
+        self.total += start.elapsed();
+        result
+    }
+
+    pub(crate) fn total(&self) -> Duration {
+        self.total
+    }
 }

@@ -1,0 +1,400 @@
+//! A model that several ranks train together, each on its share of the data.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use bonfire_collective::{CollectiveError, ProcessGroup};
+use bonfire_plan::DType;
+use burn::Tensor;
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
+use burn::optim::{GradientsParams, ModuleOptimizer};
+use burn::tensor::Gradients;
+
+use crate::assignment::Caps;
+use crate::fingerprint::{self, Fingerprint};
+use crate::harvest::{averaged, harvest};
+use crate::hooks;
+use crate::loss::{IntoLoss, Loss, Weight};
+use crate::naive::Naive;
+use crate::parameters::ParameterTable;
+use crate::reducer::{Accumulate, Reducer};
+use crate::replicate::replicate;
+use crate::timing::{StepTiming, Stopwatch};
+use crate::weights::{Last, MicroBatches};
+use crate::{DdpConfig, GradientSync, TrainError, World};
+
+/// A model replicated on all ranks of a group.
+///
+/// All replicas start from the parameters of rank 0. Every rank calls the same methods in the same
+/// order with batches of its own; [`backward`](Self::backward) returns gradients averaged over the
+/// ranks, the same bits everywhere, so the replicas stay equal bit for bit.
+///
+/// An error or a panic of the forward pass on one rank ends the group: the other ranks get
+/// [`CollectiveError::PeerFailed`] instead of waiting.
+#[derive(Debug)]
+pub struct Ddp<M> {
+    /// Taken only while the optimizer replaces it.
+    module: Option<M>,
+    group: ProcessGroup,
+    table: Arc<ParameterTable>,
+    synchroniser: Synchroniser,
+    micro_batches: MicroBatches,
+    /// Of the micro-batches since the last synchronised step.
+    forward_backward: Duration,
+    last_step: StepTiming,
+    last_loss: Option<Tensor<1>>,
+}
+
+/// How gradients are averaged.
+#[derive(Debug)]
+enum Synchroniser {
+    /// Shared with the backward pass under way.
+    Bucketed(Arc<Mutex<Reducer>>),
+    Naive(Naive),
+}
+
+/// Gradients that travel together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BucketSummary {
+    /// Their type.
+    pub dtype: DType,
+    /// The parameters, in the order in which their gradients are expected.
+    pub parameters: Vec<String>,
+    /// Their size.
+    pub bytes: usize,
+}
+
+impl<M: Module> Ddp<M> {
+    /// Replicates a model with the default configuration. See [`with_config`](Self::with_config).
+    ///
+    /// # Errors
+    /// See [`with_config`](Self::with_config).
+    #[track_caller]
+    pub fn new(model: M, world: &World) -> Result<Self, TrainError> {
+        Self::with_config(model, world, DdpConfig::default())
+    }
+
+    /// Replicates a model: checks that all ranks have the same parameters and configuration, and
+    /// gives every rank the values of rank 0, those of frozen parameters and buffers included.
+    /// Every rank must call it. A model made on a device without autodiff is put in training mode.
+    ///
+    /// # Errors
+    /// [`TrainError::ModelMismatch`] on all ranks if their models or configurations differ,
+    /// [`TrainError::UnsupportedDtype`] for parameters whose gradients cannot be averaged,
+    /// [`TrainError::Collective`] if a rank fails.
+    #[track_caller]
+    pub fn with_config(model: M, world: &World, config: DdpConfig) -> Result<Self, TrainError> {
+        let group = world.group().clone();
+        let model = if is_autodiff(&model) { model } else { model.train() };
+        // An error of one rank alone must not leave the others waiting in the comparison.
+        let table = ParameterTable::of(&model).inspect_err(|error| group.abort(&error.to_string()))?;
+        let fingerprint = Fingerprint {
+            config,
+            entries: table.entries().to_vec(),
+        };
+        fingerprint::verify(&fingerprint, &group)?;
+        let model = replicate(model, &group)
+            .inspect_err(|error| group.abort(&error.to_string()))?;
+        let table = Arc::new(table);
+        let caps = Caps {
+            first_bytes_max: config.first_bucket_bytes_max.min(config.bucket_bytes_max),
+            bytes_max: config.bucket_bytes_max,
+        };
+        let synchroniser = match config.sync {
+            GradientSync::Bucketed => {
+                let reducer = Reducer::new(group.clone(), Arc::clone(&table), caps);
+                tracing::info!(
+                    rank = group.rank().get(),
+                    parameters = table.len(),
+                    buckets = reducer.buckets().len(),
+                    "gradients travel in buckets"
+                );
+                Synchroniser::Bucketed(Arc::new(Mutex::new(reducer)))
+            }
+            GradientSync::Naive => {
+                Synchroniser::Naive(Naive::new(group.clone(), Arc::clone(&table)))
+            }
+        };
+        Ok(Self {
+            module: Some(model),
+            group,
+            table,
+            synchroniser,
+            micro_batches: MicroBatches::default(),
+            forward_backward: Duration::ZERO,
+            last_step: StepTiming::default(),
+            last_loss: None,
+        })
+    }
+
+    /// The model. For validation, `ddp.module().valid()`.
+    pub fn module(&self) -> &M {
+        self.module.as_ref().expect(MODULE_PRESENT)
+    }
+
+    /// The model, out of its group.
+    pub fn into_module(self) -> M {
+        self.module.expect(MODULE_PRESENT)
+    }
+
+    /// Runs a forward and a backward pass on this rank's batch and returns the mean of all ranks'
+    /// gradients, under the identities of the parameters of [`module`](Self::module). Gradients
+    /// travel while the backward pass still runs. Batches of [`no_sync`](Self::no_sync) since the
+    /// last call are part of the mean.
+    ///
+    /// A parameter that this rank's loss does not depend on counts as zero here; one that no rank's
+    /// loss depends on has no gradient, on any rank.
+    ///
+    /// The mean is over the ranks' batches, or over samples with [`Loss::mean_over`].
+    ///
+    /// # Errors
+    /// [`TrainError::Forward`] if the forward pass returned an error, [`TrainError::Collective`] if
+    /// another rank failed; [`TrainError`] lists the rest. The group has ended then, on all ranks.
+    ///
+    /// # Panics
+    /// If the forward pass panics, after telling the other ranks.
+    #[track_caller]
+    pub fn backward<L: IntoLoss>(
+        &mut self,
+        forward: impl FnOnce(&M) -> L,
+    ) -> Result<GradientsParams, TrainError> {
+        self.guarded(|ddp| ddp.synchronise(forward))
+    }
+
+    /// Runs a forward and a backward pass whose gradients stay on this rank until the next
+    /// [`backward`](Self::backward), which averages over all of them: k - 1 calls of `no_sync` and
+    /// one of `backward` are one step over k batches per rank.
+    ///
+    /// # Errors
+    /// [`TrainError::Forward`] if the forward pass returned an error; the group has ended then.
+    ///
+    /// # Panics
+    /// If the forward pass panics, after telling the other ranks.
+    #[track_caller]
+    pub fn no_sync<L: IntoLoss>(
+        &mut self,
+        forward: impl FnOnce(&M) -> L,
+    ) -> Result<(), TrainError> {
+        self.guarded(|ddp| ddp.accumulate(forward))
+    }
+
+    /// Updates the parameters. Equal gradients and equal optimizers keep the replicas equal.
+    pub fn step(
+        &mut self,
+        optimizer: &mut ModuleOptimizer,
+        lr: impl Into<ModuleLearningRate>,
+        gradients: GradientsParams,
+    ) {
+        // Handed over rather than cloned, so that the optimizer may update in place.
+        let module = self.module.take().expect(MODULE_PRESENT);
+        self.module = Some(optimizer.step(lr, module, gradients));
+    }
+
+    /// This rank's loss in the latest forward pass, detached from its graph.
+    pub fn last_loss(&self) -> Option<Tensor<1>> {
+        self.last_loss.clone()
+    }
+
+    /// Where the time of the latest [`backward`](Self::backward) went.
+    pub fn last_step(&self) -> StepTiming {
+        self.last_step
+    }
+
+    /// The units in which gradients travel; with [`GradientSync::Naive`] one per parameter.
+    pub fn buckets(&self) -> Vec<BucketSummary> {
+        let summary = |dtype, parameters: Vec<usize>| BucketSummary {
+            dtype,
+            bytes: parameters.iter().map(|&p| self.table.get(p).extent.bytes()).sum(),
+            parameters: parameters.iter().map(|&p| self.table.get(p).name.clone()).collect(),
+        };
+        match &self.synchroniser {
+            Synchroniser::Bucketed(reducer) => lock(reducer)
+                .buckets()
+                .iter()
+                .map(|bucket| summary(bucket.dtype(), bucket.parameters().collect()))
+                .collect(),
+            Synchroniser::Naive(_) => (0..self.table.len())
+                .map(|index| summary(self.table.get(index).extent.dtype, vec![index]))
+                .collect(),
+        }
+    }
+
+    /// Runs `work`; if it fails or panics, the other ranks are told.
+    fn guarded<R>(
+        &mut self,
+        work: impl FnOnce(&mut Self) -> Result<R, TrainError>,
+    ) -> Result<R, TrainError> {
+        if let Some(failure) = self.group.failure() {
+            return Err(failure.into());
+        }
+        // After a panic nothing of `self` is used but the group, which has ended.
+        match catch_unwind(AssertUnwindSafe(|| work(self))) {
+            Ok(Ok(result)) => Ok(result),
+            Ok(Err(error)) => {
+                self.group.abort(&error.to_string());
+                Err(error)
+            }
+            Err(panic) => {
+                self.group.abort(&format!("panicked: {}", panic_message(&*panic)));
+                resume_unwind(panic)
+            }
+        }
+    }
+
+    /// The forward pass.
+    fn loss<L: IntoLoss>(&mut self, forward: impl FnOnce(&M) -> L) -> Result<Loss, TrainError> {
+        let loss = forward(self.module()).into_loss().map_err(TrainError::Forward)?;
+        self.micro_batches.add(loss.weight)?;
+        self.last_loss = Some(loss.tensor.clone().without_autodiff());
+        Ok(loss)
+    }
+
+    fn accumulate<L: IntoLoss>(&mut self, forward: impl FnOnce(&M) -> L) -> Result<(), TrainError> {
+        let start = Instant::now();
+        let loss = self.loss(forward)?;
+        let entering = self.micro_batches.entering(loss.weight, Last::No);
+        let gradients = counts(&loss).then(|| loss.tensor.backward());
+        let module = self.module.as_ref().expect(MODULE_PRESENT);
+        match &mut self.synchroniser {
+            Synchroniser::Bucketed(reducer) => {
+                let mut sink = Accumulate {
+                    reducer: &mut lock(reducer),
+                    entering,
+                };
+                harvest(module, &self.table, gradients.as_ref(), &mut sink)?;
+            }
+            Synchroniser::Naive(naive) => {
+                naive.entering = entering;
+                harvest(module, &self.table, gradients.as_ref(), naive)?;
+            }
+        }
+        self.forward_backward += start.elapsed();
+        Ok(())
+    }
+
+    #[track_caller]
+    fn synchronise<L: IntoLoss>(
+        &mut self,
+        forward: impl FnOnce(&M) -> L,
+    ) -> Result<GradientsParams, TrainError> {
+        let start = Instant::now();
+        let loss = self.loss(forward)?;
+        let mut watch = Stopwatch::default();
+        let gradients = match &self.synchroniser {
+            Synchroniser::Bucketed(reducer) => {
+                let reducer = Arc::clone(reducer);
+                self.synchronise_buckets(&reducer, loss, start, &mut watch)?
+            }
+            Synchroniser::Naive(_) => self.synchronise_naively(loss, start, &mut watch)?,
+        };
+        self.micro_batches = MicroBatches::default();
+        self.last_step = StepTiming {
+            forward_backward: std::mem::take(&mut self.forward_backward),
+            exposed_communication: watch.total(),
+        };
+        Ok(gradients)
+    }
+
+    fn synchronise_buckets(
+        &mut self,
+        shared: &Arc<Mutex<Reducer>>,
+        loss: Loss,
+        start: Instant,
+        watch: &mut Stopwatch,
+    ) -> Result<GradientsParams, TrainError> {
+        let (table, micro_batches) = (Arc::clone(&self.table), self.micro_batches);
+        let entering = micro_batches.entering(loss.weight, Last::Yes);
+        lock(shared).begin(entering, micro_batches.normalizer(&self.group));
+        let gradients = self.followed_backward(loss, shared)?;
+        let module = self.module();
+        let mut reducer = lock(shared);
+        reducer.check()?;
+        harvest(module, &table, gradients.as_ref(), &mut *reducer)?;
+        let forward_backward = start.elapsed();
+
+        let again = reducer.settle(micro_batches, watch)?;
+        if !again.is_empty() {
+            tracing::debug!(buckets = again.len(), "gradients travelled too early: repeating");
+            harvest(module, &table, gradients.as_ref(), &mut *reducer)?;
+            reducer.repeat(&again, watch)?;
+        }
+        drop(gradients);
+        let averages = averaged(module, &table, |parameter| reducer.average(parameter));
+        reducer.end()?;
+        self.forward_backward += forward_backward;
+        Ok(averages)
+    }
+
+    /// The backward pass, while which gradients travel.
+    fn followed_backward(
+        &self,
+        loss: Loss,
+        reducer: &Arc<Mutex<Reducer>>,
+    ) -> Result<Option<Gradients>, TrainError> {
+        if !counts(&loss) {
+            return Ok(None);
+        }
+        let loss = hooks::follow(loss.tensor, self.module(), &self.table, reducer)?;
+        Ok(Some(loss.backward()))
+    }
+
+    fn synchronise_naively(
+        &mut self,
+        loss: Loss,
+        start: Instant,
+        watch: &mut Stopwatch,
+    ) -> Result<GradientsParams, TrainError> {
+        let Synchroniser::Naive(naive) = &mut self.synchroniser else {
+            unreachable!("the synchroniser never changes");
+        };
+        let module = self.module.as_ref().expect(MODULE_PRESENT);
+        naive.entering = self.micro_batches.entering(loss.weight, Last::Yes);
+        let normalizer = self.micro_batches.normalizer(&self.group);
+        let gradients = counts(&loss).then(|| loss.tensor.backward());
+        harvest(module, &self.table, gradients.as_ref(), naive)?;
+        self.forward_backward += start.elapsed();
+        naive.average_all(normalizer, self.micro_batches, watch)?;
+        let averages = averaged(module, &self.table, |parameter| naive.average(parameter));
+        naive.end();
+        Ok(averages)
+    }
+}
+
+const MODULE_PRESENT: &str = "the module is only away while the optimizer steps, or after it panicked";
+
+/// Whether a loss has gradients that count.
+fn counts(loss: &Loss) -> bool {
+    loss.weight != Weight::Samples(0) && loss.tensor.is_tracked()
+}
+
+fn lock(reducer: &Mutex<Reducer>) -> MutexGuard<'_, Reducer> {
+    reducer.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a panic said.
+pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> &str {
+    panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("without a message")
+}
+
+/// Whether a model has been put in training mode, or made for it.
+fn is_autodiff<M: Module>(model: &M) -> bool {
+    struct Finder(bool);
+    impl ModuleVisitor for Finder {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.0 |= param.lazy_device().is_autodiff();
+        }
+    }
+    let mut finder = Finder(false);
+    model.visit(&mut finder);
+    finder.0
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,158 @@
+//! Moving gradients between a model's parameters and host memory, after a backward pass.
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::optim::GradientsParams;
+use burn::tensor::{Gradients, Tensor, TensorData};
+
+use crate::TrainError;
+use crate::host::HostSlice;
+use crate::parameters::ParameterTable;
+
+/// Takes the gradients of a backward pass, parameter by parameter.
+pub(crate) trait GradientSink {
+    /// Whether the gradient of a parameter is wanted at all.
+    fn wants(&self, parameter: usize) -> bool;
+
+    /// Takes the gradient of a wanted parameter, if the backward pass made one.
+    fn take(
+        &mut self,
+        parameter: usize,
+        gradient: Option<HostSlice<'_>>,
+    ) -> Result<(), TrainError>;
+}
+
+/// Reads the wanted gradients. Without `gradients`, no parameter has any.
+pub(crate) fn harvest<M: Module>(
+    model: &M,
+    table: &ParameterTable,
+    gradients: Option<&Gradients>,
+    sink: &mut impl GradientSink,
+) -> Result<(), TrainError> {
+    let mut harvester = Harvester {
+        table,
+        gradients,
+        sink,
+        done: vec![false; table.len()],
+        result: Ok(()),
+    };
+    model.visit(&mut harvester);
+    harvester.result
+}
+
+struct Harvester<'a, S> {
+    table: &'a ParameterTable,
+    gradients: Option<&'a Gradients>,
+    sink: &'a mut S,
+    done: Vec<bool>,
+    result: Result<(), TrainError>,
+}
+
+impl<S: GradientSink> Harvester<'_, S> {
+    fn read<const D: usize>(
+        &mut self,
+        index: usize,
+        param: &Param<Tensor<D>>,
+    ) -> Result<(), TrainError> {
+        let gradient = self
+            .gradients
+            .and_then(|gradients| param.val().grad(gradients));
+        let Some(gradient) = gradient else {
+            return self.sink.take(index, None);
+        };
+        let data = gradient
+            .try_into_data()
+            .map_err(|cause| unreadable(self.table, index, &cause))?;
+        let values = checked(self.table, index, HostSlice::of(&data))?;
+        self.sink.take(index, Some(values))
+    }
+}
+
+impl<S: GradientSink> ModuleVisitor for Harvester<'_, S> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let Some(index) = self.table.index_of(param.id) else {
+            return;
+        };
+        let done = std::mem::replace(&mut self.done[index], true);
+        if self.result.is_ok() && !done && self.sink.wants(index) {
+            self.result = self.read(index, param);
+        }
+    }
+}
+
+/// The error for a gradient that its device does not give out.
+pub(crate) fn unreadable(
+    table: &ParameterTable,
+    index: usize,
+    cause: &impl std::fmt::Debug,
+) -> TrainError {
+    TrainError::UnreadableTensor {
+        what: format!("the gradient of parameter {}", table.get(index).name),
+        cause: format!("{cause:?}"),
+    }
+}
+
+/// A gradient has the type and size of its parameter.
+pub(crate) fn checked<'a>(
+    table: &ParameterTable,
+    index: usize,
+    gradient: Option<HostSlice<'a>>,
+) -> Result<HostSlice<'a>, TrainError> {
+    let parameter = table.get(index);
+    let Some(gradient) = gradient else {
+        return Err(TrainError::UnsupportedDtype {
+            parameter: parameter.name.clone(),
+            dtype: "none that gradients have".to_owned(),
+        });
+    };
+    if gradient.dtype() == parameter.extent.dtype && gradient.len() == parameter.extent.elems {
+        return Ok(gradient);
+    }
+    Err(TrainError::UnexpectedGradient {
+        parameter: parameter.name.clone(),
+        found: gradient.len(),
+        found_dtype: gradient.dtype(),
+        expected: parameter.extent.elems,
+        dtype: parameter.extent.dtype,
+    })
+}
+
+/// Gradients for an optimizer, under the identities of the model's parameters. A parameter without
+/// an average has no gradient.
+pub(crate) fn averaged<M: Module>(
+    model: &M,
+    table: &ParameterTable,
+    average: impl Fn(usize) -> Option<TensorData>,
+) -> GradientsParams {
+    let mut writer = Writer {
+        table,
+        average,
+        gradients: GradientsParams::new(),
+        done: vec![false; table.len()],
+    };
+    model.visit(&mut writer);
+    writer.gradients
+}
+
+struct Writer<'a, F> {
+    table: &'a ParameterTable,
+    average: F,
+    gradients: GradientsParams,
+    done: Vec<bool>,
+}
+
+impl<F: Fn(usize) -> Option<TensorData>> ModuleVisitor for Writer<'_, F> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let Some(index) = self.table.index_of(param.id) else {
+            return;
+        };
+        if std::mem::replace(&mut self.done[index], true) {
+            return;
+        }
+        if let Some(data) = (self.average)(index) {
+            let device = param.lazy_device().without_autodiff();
+            let dtype = self.table.get(index).tensor_dtype;
+            let gradient = Tensor::<D>::from_data(data, (&device, dtype));
+            self.gradients.register(param.id, gradient);
+        }
+    }
+}

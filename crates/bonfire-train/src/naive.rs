@@ -1,0 +1,102 @@
+//! The readable way to average gradients: after the backward pass, one parameter after the other.
+//!
+//! Nothing is fast here. It is what the reducer is compared with.
+
+use std::sync::Arc;
+
+use bonfire_collective::{ProcessGroup, ReduceOp};
+use burn::tensor::TensorData;
+
+use crate::TrainError;
+use crate::harvest::GradientSink;
+use crate::host::{Entering, HostSlice, Values};
+use crate::parameters::ParameterTable;
+use crate::timing::Stopwatch;
+use crate::weights::{MicroBatches, Normalizer};
+
+/// The sums of a step's gradients, then their averages.
+#[derive(Debug)]
+pub(crate) struct Naive {
+    group: ProcessGroup,
+    table: Arc<ParameterTable>,
+    sums: Vec<Option<Values>>,
+    pub(crate) entering: Entering,
+}
+
+impl Naive {
+    pub(crate) fn new(group: ProcessGroup, table: Arc<ParameterTable>) -> Self {
+        Self {
+            sums: table.extents().iter().map(|_| None).collect(),
+            group,
+            table,
+            entering: Entering::Plain,
+        }
+    }
+
+    /// Replaces every sum by its average over the ranks.
+    pub(crate) fn average_all(
+        &mut self,
+        mut normalizer: Normalizer,
+        micro_batches: MicroBatches,
+        watch: &mut Stopwatch,
+    ) -> Result<(), TrainError> {
+        let factor = watch.time(|| normalizer.factor())?;
+        let comparable = micro_batches.comparable();
+        let mut bounds = [comparable, -comparable];
+        watch.time(|| self.group.all_reduce(&mut bounds, ReduceOp::Max))?;
+        let [most, least] = [bounds[0], -bounds[1]];
+        if most != least {
+            return Err(TrainError::UnequalAccumulation { least, most });
+        }
+        for (index, extent) in self.table.extents().into_iter().enumerate() {
+            let sum = self.sums[index].take();
+            let mut present = [u8::from(sum.is_some())];
+            watch.time(|| self.group.all_reduce(&mut present, ReduceOp::Max))?;
+            if present[0] == 0 {
+                continue;
+            }
+            let mut sum = sum.unwrap_or_else(|| Values::zeros(extent.dtype, extent.elems));
+            if factor != 1.0 {
+                sum.scale(factor);
+            }
+            let average = sum.average_async(&self.group);
+            self.sums[index] = Some(watch.time(|| average.wait())?);
+        }
+        Ok(())
+    }
+
+    /// The average of a parameter's gradient, if any rank had one.
+    pub(crate) fn average(&self, parameter: usize) -> Option<TensorData> {
+        let values = self.sums[parameter].as_ref()?;
+        Some(values.tensor_data(0..values.len(), &self.table.get(parameter).shape))
+    }
+
+    /// Ends a step.
+    pub(crate) fn end(&mut self) {
+        self.sums.fill_with(|| None);
+    }
+}
+
+impl GradientSink for Naive {
+    fn wants(&self, _parameter: usize) -> bool {
+        true
+    }
+
+    fn take(
+        &mut self,
+        parameter: usize,
+        gradient: Option<HostSlice<'_>>,
+    ) -> Result<(), TrainError> {
+        let Some(gradient) = gradient else {
+            return Ok(());
+        };
+        let whole = 0..gradient.len();
+        match &mut self.sums[parameter] {
+            Some(sum) => sum.add(whole, gradient, self.entering),
+            empty => empty
+                .insert(Values::zeros(gradient.dtype(), gradient.len()))
+                .set(whole, gradient, self.entering),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,101 @@
+//! How much the batches of a step count.
+//!
+//! The mean of a step is over all its batches or, when they are weighted, over all their samples.
+//! A group computes the mean over its ranks, so each rank brings what makes that the right mean.
+
+use bonfire_collective::{ProcessGroup, ReduceOp, Work};
+
+use crate::TrainError;
+use crate::host::Entering;
+use crate::loss::Weight;
+
+/// The batches of this rank since the last synchronised step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct MicroBatches {
+    count: u64,
+    samples: u64,
+    weighted: bool,
+}
+
+impl MicroBatches {
+    /// Counts one more.
+    pub(crate) fn add(&mut self, weight: Weight) -> Result<(), TrainError> {
+        let weighted = matches!(weight, Weight::Samples(_));
+        if self.count > 0 && weighted != self.weighted {
+            return Err(TrainError::MixedWeights);
+        }
+        self.weighted = weighted;
+        self.count += 1;
+        if let Weight::Samples(samples) = weight {
+            self.samples += samples as u64;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// How the gradient of the latest batch enters the sum. A lone batch enters as it is, so that
+    /// equal weights give exactly what no weights give.
+    pub(crate) fn entering(&self, weight: Weight, last: Last) -> Entering {
+        match (weight, last) {
+            (Weight::Samples(samples), Last::No) => Entering::Scaled(samples as f64),
+            (Weight::Samples(samples), Last::Yes) if self.count > 1 => {
+                Entering::Scaled(samples as f64)
+            }
+            (Weight::Samples(_) | Weight::Equal, _) => Entering::Plain,
+        }
+    }
+
+    /// What this rank's sum is multiplied with before the mean over the ranks. Every rank must call
+    /// it, before the gradients travel.
+    #[track_caller]
+    pub(crate) fn normalizer(&self, group: &ProcessGroup) -> Normalizer {
+        if !self.weighted {
+            return Normalizer::Known(1.0 / self.count as f64);
+        }
+        let own = if self.count > 1 { 1.0 } else { self.samples as f64 };
+        Normalizer::Agreeing {
+            total: group.all_reduce_async(vec![self.samples as f64], ReduceOp::Sum),
+            own: own * group.world_size().get() as f64,
+        }
+    }
+
+    /// What ranks without weights must agree on, as a value whose largest and smallest are compared.
+    pub(crate) fn comparable(&self) -> i64 {
+        if self.weighted { 0 } else { self.count as i64 }
+    }
+}
+
+/// Whether a batch is the last of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Last {
+    Yes,
+    No,
+}
+
+/// A factor that may depend on what the other ranks have.
+#[derive(Debug)]
+pub(crate) enum Normalizer {
+    Known(f64),
+    Agreeing { total: Work<Vec<f64>>, own: f64 },
+}
+
+impl Normalizer {
+    /// The factor; waits for the other ranks the first time.
+    pub(crate) fn factor(&mut self) -> Result<f64, TrainError> {
+        let known = match std::mem::replace(self, Self::Known(f64::NAN)) {
+            Self::Known(factor) => factor,
+            Self::Agreeing { total, own } => {
+                let total = total.wait()?[0];
+                if total <= 0.0 {
+                    return Err(TrainError::NoSamples);
+                }
+                own / total
+            }
+        };
+        *self = Self::Known(known);
+        Ok(known)
+    }
+}
