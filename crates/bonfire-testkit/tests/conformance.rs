@@ -1,5 +1,7 @@
 //! Every transport against the conformance suite, with ranks as threads and as processes.
 
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
 use std::path::Path;
 
 use bonfire_collective::{Algorithm, GroupOptions, TransportKind};

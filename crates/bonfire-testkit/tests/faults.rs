@@ -1,5 +1,7 @@
 //! A failing rank is every rank's error, and the error names it.
 
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
 use std::path::Path;
 use std::time::Duration;
 

@@ -1,0 +1,223 @@
+//! `bonfire bench`: times a collective and prints the columns of nccl-tests.
+
+mod measure;
+mod table;
+mod value;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::thread;
+
+use anyhow::{Context, bail};
+use bonfire_collective::{
+    AgentOptions, Algorithm, DType, Graces, GroupOptions, LaunchError, Nodes, ProcessGroup,
+    RankCount, RankEnv, ReduceOp, TransportKind, WorldSize,
+};
+use clap::{Args, Subcommand};
+
+use measure::{Measurement, Sizes};
+use table::Table;
+
+/// Measure a collective: time, bandwidth and correctness for each message size.
+#[derive(Debug, Args)]
+pub(crate) struct BenchArgs {
+    #[command(subcommand)]
+    operation: Operation,
+}
+
+#[derive(Debug, Subcommand)]
+enum Operation {
+    AllReduce(CollectiveArgs),
+}
+
+/// Every rank ends with the reduction of all ranks' data, in place.
+///
+/// algbw is size / time, busbw is algbw x 2(n-1)/n. Every result is verified, and the buffers rotate
+/// through more memory than the caches hold. Under `bonfire run`, torchrun or the like it joins their
+/// job; otherwise it starts its own ranks.
+#[derive(Clone, Debug, Args)]
+struct CollectiveArgs {
+    /// Ranks to start: a number, or `cpu` for one per core
+    #[arg(
+        long,
+        visible_alias = "nproc",
+        value_name = "N|auto|gpu|cpu",
+        default_value = "2"
+    )]
+    ranks: RankCount,
+
+    /// How ranks exchange data: `local` runs them as threads, the others as processes
+    #[arg(long, value_name = "local|shm|unix|tcp", default_value = "shm")]
+    transport: TransportKind,
+
+    /// Smallest message in bytes; suffixes K, M and G are powers of 1024
+    #[arg(long, value_name = "SIZE", default_value = "8", value_parser = size)]
+    min_bytes: usize,
+
+    /// Largest message in bytes
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size)]
+    max_bytes: usize,
+
+    /// Each message is this many times larger than the one before
+    #[arg(long, value_name = "N", default_value = "4", value_parser = clap::value_parser!(u32).range(2..))]
+    step_factor: u32,
+
+    /// Element type: f32, f64, f16, bf16, i32, i64, u8, u32
+    #[arg(long, default_value = "f32")]
+    dtype: DType,
+
+    /// Reduction: sum, mean, min, max
+    #[arg(long, default_value = "sum")]
+    redop: ReduceOp,
+
+    /// Timed operations per size
+    #[arg(long, value_name = "N", default_value = "20", value_parser = clap::value_parser!(u32).range(1..))]
+    iters: u32,
+
+    /// Untimed operations before them
+    #[arg(long, value_name = "N", default_value = "3")]
+    warmup: u32,
+
+    /// Force an algorithm: ring, one_shot, two_shot
+    #[arg(long)]
+    algorithm: Option<Algorithm>,
+
+    /// Payload of one frame in bytes
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    chunk_bytes: Option<usize>,
+
+    /// Also write the rows to this file as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// Measures and reports how it went.
+pub(crate) fn run(args: BenchArgs) -> ExitCode {
+    let Operation::AllReduce(args) = args.operation;
+    match all_reduce(&args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::from(error.downcast_ref().map_or(1, LaunchError::exit_code))
+        }
+    }
+}
+
+fn all_reduce(args: &CollectiveArgs) -> anyhow::Result<()> {
+    if args.min_bytes > args.max_bytes {
+        bail!(
+            "--min-bytes {} is larger than --max-bytes {}",
+            args.min_bytes,
+            args.max_bytes
+        );
+    }
+    if let Some(env) = RankEnv::detect()? {
+        return on_rank(&ProcessGroup::connect(&env, args.group_options())?, args);
+    }
+    match args.transport {
+        TransportKind::Local => on_threads(args),
+        _ => on_processes(args),
+    }
+}
+
+fn on_threads(args: &CollectiveArgs) -> anyhow::Result<()> {
+    let world_size = WorldSize::new(args.ranks.resolve()?.get())?;
+    let groups = ProcessGroup::local(world_size, args.group_options())?;
+    thread::scope(|scope| {
+        let ranks: Vec<_> = groups
+            .into_iter()
+            .map(|group| scope.spawn(move || on_rank(&group, args)))
+            .collect();
+        let join = |rank: thread::ScopedJoinHandle<'_, anyhow::Result<()>>| match rank.join() {
+            Ok(result) => result,
+            Err(panic) => std::panic::resume_unwind(panic),
+        };
+        let results: Vec<_> = ranks.into_iter().map(join).collect();
+        results.into_iter().collect()
+    })
+}
+
+/// Starts this program again, once per rank, with the same arguments.
+fn on_processes(args: &CollectiveArgs) -> anyhow::Result<()> {
+    let program = std::env::current_exe().context("cannot find the path of this program")?;
+    let options = AgentOptions {
+        program: program.into(),
+        args: std::env::args_os().skip(1).collect(),
+        nproc_per_node: args.ranks.resolve()?,
+        nodes: Nodes::One { port: 0 },
+        variables: Vec::new(),
+        graces: Graces::default(),
+    };
+    Ok(options.run()?)
+}
+
+fn on_rank(group: &ProcessGroup, args: &CollectiveArgs) -> anyhow::Result<()> {
+    let mut table = Table::new(group, args.transport, args.iters);
+    let sizes = Sizes {
+        min_bytes: args.min_bytes,
+        max_bytes: args.max_bytes,
+        step_factor: args.step_factor as usize,
+    };
+    let measurement = Measurement {
+        redop: args.redop,
+        iters: args.iters,
+        warmup: args.warmup,
+    };
+    for bytes in sizes.list(args.dtype) {
+        table.add(measurement.all_reduce(group, args.dtype, bytes)?);
+    }
+    let wrong = table.finish(args.json.as_deref())?;
+    if wrong > 0 {
+        bail!("{wrong} elements are wrong");
+    }
+    Ok(())
+}
+
+impl CollectiveArgs {
+    fn group_options(&self) -> GroupOptions {
+        let default = GroupOptions::default();
+        GroupOptions {
+            algorithm: self.algorithm,
+            transport: (self.transport != TransportKind::Local).then_some(self.transport),
+            chunk_bytes: self.chunk_bytes.unwrap_or(default.chunk_bytes),
+            ..default
+        }
+    }
+}
+
+/// Reads `4096`, `64K`, `16M` or `1G`.
+fn size(text: &str) -> Result<usize, String> {
+    let (digits, shift) = match text.as_bytes().last() {
+        Some(b'K' | b'k') => (&text[..text.len() - 1], 10),
+        Some(b'M' | b'm') => (&text[..text.len() - 1], 20),
+        Some(b'G' | b'g') => (&text[..text.len() - 1], 30),
+        _ => (text, 0),
+    };
+    let number: usize = digits
+        .parse()
+        .map_err(|_| "expected a number of bytes such as 4096, 64K, 16M or 1G".to_owned())?;
+    let bytes = number
+        .checked_mul(1 << shift)
+        .ok_or_else(|| format!("{text} is too large"))?;
+    if bytes == 0 {
+        Err("must be at least one byte".to_owned())
+    } else {
+        Ok(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::size;
+
+    #[test]
+    fn sizes_have_suffixes() {
+        assert_eq!(size("8"), Ok(8));
+        assert_eq!(size("64K"), Ok(64 << 10));
+        assert_eq!(size("3m"), Ok(3 << 20));
+        assert_eq!(size("1G"), Ok(1 << 30));
+        for bad in ["", "K", "1T", "-1", "0", "99999999999999999999G"] {
+            assert!(size(bad).is_err(), "{bad}");
+        }
+    }
+}
