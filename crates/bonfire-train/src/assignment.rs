@@ -58,7 +58,14 @@ pub(crate) fn assign(extents: &[Extent], order: &[usize], caps: Caps) -> Vec<Ass
         closed.extend(index.map(|index| open.swap_remove(index)));
         let first = !seen_dtypes.contains(&extent.dtype);
         seen_dtypes.push(extent.dtype);
-        let mut bucket = OpenBucket::new(extent.dtype, if first { caps.first_bytes_max } else { caps.bytes_max });
+        let mut bucket = OpenBucket::new(
+            extent.dtype,
+            if first {
+                caps.first_bytes_max
+            } else {
+                caps.bytes_max
+            },
+        );
         bucket.add(parameter, position, extent);
         open.push(bucket);
     }

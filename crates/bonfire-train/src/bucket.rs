@@ -146,7 +146,9 @@ impl Bucket {
 
     /// Forgets what was accumulated; the memory stays.
     pub(crate) fn end_accumulation(&mut self) {
-        self.slots.iter_mut().for_each(|slot| slot.accumulated = false);
+        self.slots
+            .iter_mut()
+            .for_each(|slot| slot.accumulated = false);
     }
 
     /// Hands the bucket to the group, which averages it over the ranks.

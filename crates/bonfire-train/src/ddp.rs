@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use bonfire_collective::{CollectiveError, ProcessGroup};
+use bonfire_collective::ProcessGroup;
 use bonfire_plan::DType;
 use burn::Tensor;
 use burn::module::{Module, ModuleVisitor, Param};
@@ -33,7 +33,7 @@ use crate::{DdpConfig, GradientSync, TrainError, World};
 /// ranks, the same bits everywhere, so the replicas stay equal bit for bit.
 ///
 /// An error or a panic of the forward pass on one rank ends the group: the other ranks get
-/// [`CollectiveError::PeerFailed`] instead of waiting.
+/// [`PeerFailed`](bonfire_collective::CollectiveError::PeerFailed) instead of waiting.
 #[derive(Debug)]
 pub struct Ddp<M> {
     /// Taken only while the optimizer replaces it.
@@ -88,16 +88,21 @@ impl<M: Module> Ddp<M> {
     #[track_caller]
     pub fn with_config(model: M, world: &World, config: DdpConfig) -> Result<Self, TrainError> {
         let group = world.group().clone();
-        let model = if is_autodiff(&model) { model } else { model.train() };
+        let model = if is_autodiff(&model) {
+            model
+        } else {
+            model.train()
+        };
         // An error of one rank alone must not leave the others waiting in the comparison.
-        let table = ParameterTable::of(&model).inspect_err(|error| group.abort(&error.to_string()))?;
+        let table =
+            ParameterTable::of(&model).inspect_err(|error| group.abort(&error.to_string()))?;
         let fingerprint = Fingerprint {
             config,
             entries: table.entries().to_vec(),
         };
         fingerprint::verify(&fingerprint, &group)?;
-        let model = replicate(model, &group)
-            .inspect_err(|error| group.abort(&error.to_string()))?;
+        let model =
+            replicate(model, &group).inspect_err(|error| group.abort(&error.to_string()))?;
         let table = Arc::new(table);
         let caps = Caps {
             first_bytes_max: config.first_bucket_bytes_max.min(config.bucket_bytes_max),
@@ -207,8 +212,14 @@ impl<M: Module> Ddp<M> {
     pub fn buckets(&self) -> Vec<BucketSummary> {
         let summary = |dtype, parameters: Vec<usize>| BucketSummary {
             dtype,
-            bytes: parameters.iter().map(|&p| self.table.get(p).extent.bytes()).sum(),
-            parameters: parameters.iter().map(|&p| self.table.get(p).name.clone()).collect(),
+            bytes: parameters
+                .iter()
+                .map(|&p| self.table.get(p).extent.bytes())
+                .sum(),
+            parameters: parameters
+                .iter()
+                .map(|&p| self.table.get(p).name.clone())
+                .collect(),
         };
         match &self.synchroniser {
             Synchroniser::Bucketed(reducer) => lock(reducer)
@@ -219,6 +230,15 @@ impl<M: Module> Ddp<M> {
             Synchroniser::Naive(_) => (0..self.table.len())
                 .map(|index| summary(self.table.get(index).extent.dtype, vec![index]))
                 .collect(),
+        }
+    }
+
+    /// What happens in the backward passes to come.
+    #[cfg(test)]
+    fn trace(&self) -> crate::trace::Trace {
+        match &self.synchroniser {
+            Synchroniser::Bucketed(reducer) => lock(reducer).trace.clone(),
+            Synchroniser::Naive(_) => crate::trace::Trace::default(),
         }
     }
 
@@ -238,7 +258,8 @@ impl<M: Module> Ddp<M> {
                 Err(error)
             }
             Err(panic) => {
-                self.group.abort(&format!("panicked: {}", panic_message(&*panic)));
+                self.group
+                    .abort(&format!("panicked: {}", panic_message(&*panic)));
                 resume_unwind(panic)
             }
         }
@@ -246,7 +267,9 @@ impl<M: Module> Ddp<M> {
 
     /// The forward pass.
     fn loss<L: IntoLoss>(&mut self, forward: impl FnOnce(&M) -> L) -> Result<Loss, TrainError> {
-        let loss = forward(self.module()).into_loss().map_err(TrainError::Forward)?;
+        let loss = forward(self.module())
+            .into_loss()
+            .map_err(TrainError::Forward)?;
         self.micro_batches.add(loss.weight)?;
         self.last_loss = Some(loss.tensor.clone().without_autodiff());
         Ok(loss)
@@ -317,7 +340,10 @@ impl<M: Module> Ddp<M> {
 
         let again = reducer.settle(micro_batches, watch)?;
         if !again.is_empty() {
-            tracing::debug!(buckets = again.len(), "gradients travelled too early: repeating");
+            tracing::debug!(
+                buckets = again.len(),
+                "gradients travelled too early: repeating"
+            );
             harvest(module, &table, gradients.as_ref(), &mut *reducer)?;
             reducer.repeat(&again, watch)?;
         }
@@ -363,7 +389,8 @@ impl<M: Module> Ddp<M> {
     }
 }
 
-const MODULE_PRESENT: &str = "the module is only away while the optimizer steps, or after it panicked";
+const MODULE_PRESENT: &str =
+    "the module is only away while the optimizer steps, or after it panicked";
 
 /// Whether a loss has gradients that count.
 fn counts(loss: &Loss) -> bool {

@@ -14,11 +14,8 @@ pub(crate) trait GradientSink {
     fn wants(&self, parameter: usize) -> bool;
 
     /// Takes the gradient of a wanted parameter, if the backward pass made one.
-    fn take(
-        &mut self,
-        parameter: usize,
-        gradient: Option<HostSlice<'_>>,
-    ) -> Result<(), TrainError>;
+    fn take(&mut self, parameter: usize, gradient: Option<HostSlice<'_>>)
+    -> Result<(), TrainError>;
 }
 
 /// Reads the wanted gradients. Without `gradients`, no parameter has any.

@@ -68,7 +68,10 @@ pub(crate) fn follow<M: Module>(
         (DispatchDevice::Cube(_), Some(GradientCheckpointingStrategy::Balanced)) => {
             follower.on::<burn::backend::Cube, BalancedCheckpointing>(loss)
         }
-        #[allow(unreachable_patterns, reason = "other packages may add backends to the build")]
+        #[allow(
+            unreachable_patterns,
+            reason = "other packages may add backends to the build"
+        )]
         _ => Err(unsupported()),
     }
 }

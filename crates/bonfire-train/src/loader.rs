@@ -129,7 +129,10 @@ mod tests {
         assert_eq!(loader.epoch(), 1);
         let second: Vec<_> = loader.next_epoch().collect();
         assert_ne!(first, second);
-        assert_eq!(loader.starting_at(0).next_epoch().collect::<Vec<_>>(), first);
+        assert_eq!(
+            loader.starting_at(0).next_epoch().collect::<Vec<_>>(),
+            first
+        );
     }
 
     #[test]

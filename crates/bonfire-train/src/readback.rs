@@ -56,8 +56,8 @@ mod flex {
 
 #[cfg(feature = "cube")]
 mod cube {
-    use burn::backend::{Cube, TensorMetadata};
-    use burn::tensor::{Shape, Tensor, ops::FloatTensorOps};
+    use burn::backend::{Cube, TensorMetadata, ops::FloatTensorOps};
+    use burn::tensor::{Shape, Tensor};
 
     use super::{HostSlice, Readback, take_data};
 

@@ -181,11 +181,7 @@ impl Reducer {
         self.step.error.take().map_or(Ok(()), Err)
     }
 
-    fn put(
-        &mut self,
-        parameter: usize,
-        gradient: Option<HostSlice<'_>>,
-    ) -> Result<(), TrainError> {
+    fn put(&mut self, parameter: usize, gradient: Option<HostSlice<'_>>) -> Result<(), TrainError> {
         let Home { bucket, slot } = self.homes[parameter];
         let progress = &mut self.parameters[parameter];
         assert!(!progress.taken, "a gradient is taken once");

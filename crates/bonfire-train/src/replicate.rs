@@ -28,10 +28,7 @@ struct Replicator<'a> {
 
 impl Replicator<'_> {
     /// The data of rank 0, unless this is rank 0 or something failed.
-    fn received(
-        &mut self,
-        data: Result<TensorData, impl std::fmt::Display>,
-    ) -> Option<TensorData> {
+    fn received(&mut self, data: Result<TensorData, impl std::fmt::Display>) -> Option<TensorData> {
         if self.result.is_err() {
             return None;
         }

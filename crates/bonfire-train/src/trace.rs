@@ -25,8 +25,12 @@ mod recorded {
     /// Something that happened.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub(crate) enum Event {
-        Taken { parameter: usize },
-        Sent { bucket: usize },
+        Taken {
+            parameter: usize,
+        },
+        Sent {
+            bucket: usize,
+        },
         /// A mark that a test set.
         Mark(&'static str),
     }

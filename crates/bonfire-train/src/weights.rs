@@ -32,10 +32,6 @@ impl MicroBatches {
         Ok(())
     }
 
-    pub(crate) fn count(&self) -> u64 {
-        self.count
-    }
-
     /// How the gradient of the latest batch enters the sum. A lone batch enters as it is, so that
     /// equal weights give exactly what no weights give.
     pub(crate) fn entering(&self, weight: Weight, last: Last) -> Entering {
@@ -55,7 +51,11 @@ impl MicroBatches {
         if !self.weighted {
             return Normalizer::Known(1.0 / self.count as f64);
         }
-        let own = if self.count > 1 { 1.0 } else { self.samples as f64 };
+        let own = if self.count > 1 {
+            1.0
+        } else {
+            self.samples as f64
+        };
         Normalizer::Agreeing {
             total: group.all_reduce_async(vec![self.samples as f64], ReduceOp::Sum),
             own: own * group.world_size().get() as f64,

@@ -84,7 +84,11 @@ impl World {
             DeviceKind::Auto => first_that_answers(placement)?,
             kind => open(kind, placement)?,
         };
-        tracing::info!(rank = group.rank().get(), device = device_name, "device chosen");
+        tracing::info!(
+            rank = group.rank().get(),
+            device = device_name,
+            "device chosen"
+        );
         Ok(Self {
             group,
             placement,
@@ -138,7 +142,7 @@ impl World {
 fn first_that_answers(placement: Placement) -> Result<(Device, String), TrainError> {
     for kind in [DeviceKind::Cuda, DeviceKind::Wgpu] {
         let enough = match devices(kind) {
-            Ok(devices) => kind.suffices(devices.len(), placement),
+            Ok(devices) => kind.suffices(&devices, placement),
             Err(_) => false,
         };
         if enough {
@@ -175,10 +179,14 @@ fn open(kind: DeviceKind, placement: Placement) -> Result<(Device, String), Trai
 }
 
 impl DeviceKind {
-    fn suffices(self, available: usize, placement: Placement) -> bool {
+    /// Whether the devices of this kind are worth choosing unasked: a GPU for each rank with CUDA,
+    /// and no graphics driver that only computes on the CPU.
+    fn suffices(self, devices: &[Device], placement: Placement) -> bool {
         match self {
-            Self::Cuda => available >= placement.local_world_size as usize,
-            _ => available > 0,
+            Self::Cuda => devices.len() >= placement.local_world_size as usize,
+            _ => devices
+                .first()
+                .is_some_and(|device| !list::is_software(device)),
         }
     }
 }
@@ -243,7 +251,24 @@ mod list {
     #[cfg(feature = "wgpu")]
     pub(super) fn wgpu() -> Option<Vec<Device>> {
         use burn::tensor::DeviceType;
-        Some(Device::enumerate(DeviceType::Wgpu).into_iter().collect())
+        // GPUs first; drivers that compute on the CPU only where there is no GPU.
+        let all = Device::enumerate(DeviceType::Wgpu).into_iter();
+        let (software, gpus): (Vec<_>, Vec<_>) = all.partition(is_software);
+        Some(if gpus.is_empty() { software } else { gpus })
+    }
+
+    #[cfg(feature = "wgpu")]
+    pub(super) fn is_software(device: &Device) -> bool {
+        use burn::backend::{CubeDevice, DispatchDevice, WgpuDeviceKind};
+        matches!(
+            device.as_dispatch(),
+            DispatchDevice::Cube(CubeDevice::Wgpu(device)) if device.kind == WgpuDeviceKind::Cpu
+        )
+    }
+
+    #[cfg(not(feature = "wgpu"))]
+    pub(super) fn is_software(_device: &Device) -> bool {
+        true
     }
 
     #[cfg(not(feature = "wgpu"))]
@@ -271,7 +296,12 @@ mod tests {
 
     #[test]
     fn names_of_kinds_are_read_back() {
-        for kind in [DeviceKind::Auto, DeviceKind::Cpu, DeviceKind::Cuda, DeviceKind::Wgpu] {
+        for kind in [
+            DeviceKind::Auto,
+            DeviceKind::Cpu,
+            DeviceKind::Cuda,
+            DeviceKind::Wgpu,
+        ] {
             assert_eq!(kind.to_string().parse(), Ok(kind));
         }
         let error = "gpu".parse::<DeviceKind>().unwrap_err();

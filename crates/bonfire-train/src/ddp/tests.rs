@@ -1,0 +1,234 @@
+//! Replicas on threads, compared with each other and with training on one rank.
+
+use bonfire_collective::{CollectiveError, GroupOptions, ProcessGroup};
+use bonfire_testkit::local;
+use burn::module::{ModuleMapper, ParamId};
+use burn::nn::{Linear, LinearConfig};
+use burn::optim::{AdamWConfig, SgdConfig};
+use burn::tensor::{Device, TensorData, activation};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::*;
+use crate::{DeviceKind, Placement};
+
+mod accumulation;
+mod equality;
+mod failure;
+mod overlap;
+mod unused;
+
+const INPUTS: usize = 8;
+const HIDDEN: usize = 16;
+const OUTPUTS: usize = 4;
+
+/// Three layers.
+#[derive(Module, Debug)]
+struct Mlp {
+    first: Linear,
+    second: Linear,
+    third: Linear,
+}
+
+impl Mlp {
+    /// The same values for the same seed.
+    fn new(seed: u64, device: &Device) -> Self {
+        let model = Self {
+            first: LinearConfig::new(INPUTS, HIDDEN).init(device),
+            second: LinearConfig::new(HIDDEN, HIDDEN).init(device),
+            third: LinearConfig::new(HIDDEN, OUTPUTS).init(device),
+        };
+        seeded(model, seed)
+    }
+
+    fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+        let x = activation::tanh(self.first.forward(x));
+        let x = activation::tanh(self.second.forward(x));
+        self.third.forward(x)
+    }
+
+    /// The mean squared error over the samples `indices`.
+    fn loss(&self, indices: &[usize], device: &Device) -> Tensor<1> {
+        let (x, y) = samples(indices, device);
+        (self.forward(x) - y).powi_scalar(2).mean()
+    }
+}
+
+/// A model with uniform values below 1 / sqrt(HIDDEN), which depend on the seed only.
+fn seeded<M: Module>(model: M, seed: u64) -> M {
+    struct Seeder(ChaCha8Rng);
+    impl ModuleMapper for Seeder {
+        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+            let (id, tensor, mapper) = param.consume();
+            let data = random_data(&mut self.0, &tensor.dims());
+            let scaled = Tensor::from_data(data, &tensor.device()) / (HIDDEN as f32).sqrt();
+            let trainable = tensor.is_require_grad();
+            let param = Param::from_mapped_value(id, scaled, mapper);
+            if trainable {
+                param.set_require_grad(true)
+            } else {
+                param
+            }
+        }
+    }
+    model.map(&mut Seeder(ChaCha8Rng::seed_from_u64(seed)))
+}
+
+/// Uniform values between -1 and 1.
+fn random_data(rng: &mut ChaCha8Rng, shape: &[usize]) -> TensorData {
+    let count = shape.iter().product();
+    let values: Vec<f32> = (0..count).map(|_| rng.random_range(-1.0..1.0)).collect();
+    TensorData::new(values, shape)
+}
+
+/// Inputs and targets, the same for the same indices.
+fn samples(indices: &[usize], device: &Device) -> (Tensor<2>, Tensor<2>) {
+    let rows = |width: usize, stream: u64| {
+        let rows = indices.iter().map(|&index| {
+            let mut rng = ChaCha8Rng::seed_from_u64(index as u64);
+            rng.set_stream(stream);
+            Tensor::<2>::from_data(random_data(&mut rng, &[1, width]), device)
+        });
+        Tensor::cat(rows.collect(), 0)
+    };
+    (rows(INPUTS, 0), rows(OUTPUTS, 1))
+}
+
+/// The bits of all parameters, by path.
+fn bits<M: Module>(model: &M) -> Vec<(String, Vec<u64>)> {
+    named_values(model)
+        .into_iter()
+        .map(|(name, values)| (name, values.into_iter().map(f64::to_bits).collect()))
+        .collect()
+}
+
+/// All parameters, by path.
+fn named_values<M: Module>(model: &M) -> Vec<(String, Vec<f64>)> {
+    #[derive(Default)]
+    struct Reader(Vec<String>, Vec<(String, Vec<f64>)>);
+    impl ModuleVisitor for Reader {
+        fn enter_module(&mut self, name: &str, _container: &str) {
+            self.0.push(name.to_owned());
+        }
+        fn exit_module(&mut self, _name: &str, _container: &str) {
+            self.0.pop();
+        }
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let values = param.val().into_data().convert::<f64>().to_vec().unwrap();
+            self.1.push((self.0.join("."), values));
+        }
+    }
+    let mut reader = Reader::default();
+    model.visit(&mut reader);
+    reader.1
+}
+
+/// The gradients of a model's parameters, none where there is none.
+fn gradient_values<M: Module>(model: &M, gradients: &GradientsParams) -> Vec<Option<Vec<f32>>> {
+    struct Reader<'a>(&'a GradientsParams, Vec<Option<Vec<f32>>>);
+    impl ModuleVisitor for Reader<'_> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let gradient = self.0.get::<D>(param.id);
+            self.1
+                .push(gradient.map(|gradient| gradient.into_data().to_vec().unwrap()));
+        }
+    }
+    let mut reader = Reader(gradients, Vec::new());
+    model.visit(&mut reader);
+    reader.1
+}
+
+/// Runs `body` on `ranks` ranks, each a thread.
+fn on_ranks<R: Send>(ranks: u32, body: impl Fn(World) -> R + Sync) -> Vec<R> {
+    local(ranks, GroupOptions::default(), |group: ProcessGroup| {
+        let placement = Placement {
+            local_rank: group.rank().get(),
+            local_world_size: group.world_size().get(),
+        };
+        body(World::new(group, placement, DeviceKind::Cpu).unwrap())
+    })
+}
+
+/// Buckets so small that several are under way.
+fn small_buckets() -> DdpConfig {
+    DdpConfig {
+        bucket_bytes_max: 1024,
+        first_bucket_bytes_max: 128,
+        ..DdpConfig::default()
+    }
+}
+
+fn naive() -> DdpConfig {
+    DdpConfig {
+        sync: GradientSync::Naive,
+        ..DdpConfig::default()
+    }
+}
+
+/// This rank's part of the samples of a step: `batch` of them.
+fn share(world: &World, step: usize, batch: usize) -> Vec<usize> {
+    let all = world.world_size().len() * batch;
+    let start = step * all + world.rank().index() * batch;
+    (start..start + batch).collect()
+}
+
+fn assert_same<T: PartialEq + std::fmt::Debug>(results: &[T]) {
+    for (rank, result) in results.iter().enumerate() {
+        assert!(*result == results[0], "rank {rank} differs from rank 0");
+    }
+}
+
+/// How far apart the parameters of two runs may be that average the same gradients in another order.
+///
+/// A gradient is a sum of products, in which the two runs associate at most `terms` additions
+/// differently; by Higham (Accuracy and Stability of Numerical Algorithms, 3.1) its error is at most
+/// `gamma = terms u / (1 - terms u)` times the sum of the magnitudes of its terms, `magnitude`. Each
+/// of `steps` steps adds `lr` times that, once for either run. What a step inherits it passes on
+/// times at most `1 + lr L`, where L bounds the curvature; for the small model here `steps lr L` is
+/// below 1, hence the factor e.
+fn tolerance(steps: usize, lr: f64, terms: usize, magnitude: f64) -> f64 {
+    let u = f64::from(f32::EPSILON) / 2.0;
+    let gamma = terms as f64 * u / (1.0 - terms as f64 * u);
+    2.0 * steps as f64 * lr * gamma * magnitude * std::f64::consts::E
+}
+
+/// Additions in the longest sums of a step with `samples` samples: over the samples, and over the
+/// width of each layer, forwards and backwards.
+fn terms(samples: usize) -> usize {
+    samples + 2 * (INPUTS + HIDDEN + HIDDEN + OUTPUTS)
+}
+
+/// The magnitude of the terms of a gradient: inputs, activations and targets are below 1, outputs
+/// below 1 + HIDDEN / sqrt(HIDDEN), so errors are below 6, and a step back through a layer multiplies
+/// with at most HIDDEN / sqrt(HIDDEN).
+const MAGNITUDE: f64 = 2.0 * 6.0 * 16.0;
+
+fn assert_close(left: &[(String, Vec<f64>)], right: &[(String, Vec<f64>)], tolerance: f64) {
+    assert_eq!(left.len(), right.len());
+    let mut largest: f64 = 0.0;
+    for ((name, left), (_, right)) in left.iter().zip(right) {
+        for (left, right) in left.iter().zip(right) {
+            let apart = (left - right).abs();
+            largest = largest.max(apart);
+            assert!(
+                apart <= tolerance,
+                "{name}: {left} and {right} differ by {apart}"
+            );
+        }
+    }
+    println!("at most {largest:e} apart, {tolerance:e} allowed");
+}
+
+/// Trains with plain gradient descent, `batch` samples per rank and step.
+fn train(world: &World, config: DdpConfig, steps: usize, batch: usize, lr: f64) -> Mlp {
+    let device = world.device();
+    let model = Mlp::new(1, &device);
+    let mut ddp = Ddp::with_config(model, world, config).unwrap();
+    let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
+    for step in 0..steps {
+        let indices = share(world, step, batch);
+        let gradients = ddp.backward(|model| model.loss(&indices, &device)).unwrap();
+        ddp.step(&mut optimizer, lr, gradients);
+    }
+    ddp.into_module()
+}

@@ -57,9 +57,8 @@ fn no_samples_are_no_error() {
 
 #[test]
 fn epochs_and_seeds_change_the_order_and_nothing_else_does() {
-    let order = |seed, epoch| {
-        sampler(100, 1, 0, Order::Shuffled { seed }, Remainder::Pad).indices(epoch)
-    };
+    let order =
+        |seed, epoch| sampler(100, 1, 0, Order::Shuffled { seed }, Remainder::Pad).indices(epoch);
     assert_eq!(order(7, 3), order(7, 3));
     assert_ne!(order(7, 3), order(7, 4));
     assert_ne!(order(7, 3), order(8, 3));

@@ -1,0 +1,178 @@
+//! Micro-batches and uneven batches: one mean, however the samples are spread.
+
+use super::*;
+
+/// The gradients of one step over 12 samples on one rank.
+fn whole_batch() -> Vec<Option<Vec<f32>>> {
+    let gradients = on_ranks(1, |world| {
+        let device = world.device();
+        let mut ddp = Ddp::new(Mlp::new(1, &device), &world).unwrap();
+        let indices: Vec<usize> = (0..12).collect();
+        let gradients = ddp.backward(|model| model.loss(&indices, &device)).unwrap();
+        gradient_values(ddp.module(), &gradients)
+    });
+    gradients.into_iter().next().unwrap()
+}
+
+/// Gradients are what a step of rate 1 moves.
+fn assert_gradients_close(found: &[Option<Vec<f32>>], expected: &[Option<Vec<f32>>]) {
+    let named = |gradients: &[Option<Vec<f32>>]| -> Vec<(String, Vec<f64>)> {
+        gradients
+            .iter()
+            .map(|values| {
+                values
+                    .iter()
+                    .flatten()
+                    .map(|&value| f64::from(value))
+                    .collect()
+            })
+            .enumerate()
+            .map(|(index, values)| (format!("gradient {index}"), values))
+            .collect()
+    };
+    let allowed = tolerance(1, 1.0, terms(12), MAGNITUDE);
+    assert_close(&named(found), &named(expected), allowed);
+}
+
+/// The gradients of a step whose 12 samples are dealt as `parts` says, per rank and micro-batch.
+fn dealt(config: DdpConfig, parts: &[&[usize]], weighted: bool) -> Vec<Vec<Option<Vec<f32>>>> {
+    let results = on_ranks(parts.len() as u32, |world| {
+        let device = world.device();
+        let mut ddp = Ddp::with_config(Mlp::new(1, &device), &world, config).unwrap();
+        // Twice, because buckets travel early from the second step on.
+        let mut last = Vec::new();
+        for _ in 0..2 {
+            let rank = world.rank().index();
+            let mut start: usize = parts[..rank]
+                .iter()
+                .map(|sizes| sizes.iter().sum::<usize>())
+                .sum();
+            let (final_size, earlier) = parts[rank].split_last().unwrap();
+            let mut loss = |model: &Mlp, size: usize| {
+                let indices: Vec<usize> = (start..start + size).collect();
+                start += size;
+                if size == 0 {
+                    // The mean of nothing.
+                    return Loss::mean_over(Tensor::full([1], f32::NAN, &device), 0);
+                }
+                let tensor = model.loss(&indices, &device);
+                match weighted {
+                    true => Loss::mean_over(tensor, size),
+                    false => tensor.into_loss().unwrap(),
+                }
+            };
+            for &size in earlier {
+                ddp.no_sync(|model| loss(model, size)).unwrap();
+            }
+            let gradients = ddp.backward(|model| loss(model, *final_size)).unwrap();
+            last = gradient_values(ddp.module(), &gradients);
+        }
+        last
+    });
+    assert_same(&results);
+    results
+}
+
+#[test]
+fn micro_batches_on_two_ranks_equal_one_big_batch() {
+    let expected = whole_batch();
+    for config in [small_buckets(), DdpConfig::default(), naive()] {
+        assert_gradients_close(
+            &dealt(config, &[&[2, 2, 2], &[2, 2, 2]], false)[0],
+            &expected,
+        );
+        assert_gradients_close(&dealt(config, &[&[3, 3], &[3, 3]], true)[0], &expected);
+    }
+}
+
+#[test]
+fn uneven_batches_are_weighted_by_their_samples() {
+    let expected = whole_batch();
+    for config in [small_buckets(), naive()] {
+        assert_gradients_close(&dealt(config, &[&[2], &[7], &[3]], true)[0], &expected);
+        assert_gradients_close(&dealt(config, &[&[1, 4], &[5, 2]], true)[0], &expected);
+    }
+}
+
+#[test]
+fn a_rank_without_samples_counts_nothing() {
+    let expected = whole_batch();
+    for config in [small_buckets(), naive()] {
+        assert_gradients_close(&dealt(config, &[&[12], &[0]], true)[0], &expected);
+        assert_gradients_close(&dealt(config, &[&[4, 0], &[0, 8]], true)[0], &expected);
+    }
+}
+
+#[test]
+fn bucketed_accumulation_is_the_naive_one_bit_for_bit() {
+    let parts: [&[usize]; 2] = [&[2, 2, 2], &[2, 2, 2]];
+    for weighted in [false, true] {
+        let bucketed = dealt(small_buckets(), &parts, weighted);
+        assert_eq!(bucketed, dealt(naive(), &parts, weighted));
+    }
+}
+
+#[test]
+fn equal_weights_give_exactly_the_plain_mean() {
+    let parts: [&[usize]; 3] = [&[4], &[4], &[4]];
+    assert_eq!(
+        dealt(small_buckets(), &parts, true),
+        dealt(small_buckets(), &parts, false)
+    );
+}
+
+#[test]
+fn no_sync_sends_nothing() {
+    on_ranks(2, |world| {
+        let device = world.device();
+        let mut ddp = Ddp::new(Mlp::new(1, &device), &world).unwrap();
+        // Only one rank accumulates here: it would wait for the other if anything were sent.
+        if world.is_main() {
+            ddp.no_sync(|model| model.loss(&[1], &device)).unwrap();
+        }
+        world.group().barrier().unwrap();
+    });
+}
+
+#[test]
+fn different_numbers_of_micro_batches_are_an_error_on_every_rank() {
+    for config in [small_buckets(), naive()] {
+        let errors = on_ranks(2, |world| {
+            let device = world.device();
+            let mut ddp = Ddp::with_config(Mlp::new(1, &device), &world, config).unwrap();
+            if world.is_main() {
+                ddp.no_sync(|model| model.loss(&[1], &device)).unwrap();
+            }
+            ddp.backward(|model| model.loss(&[2], &device)).unwrap_err()
+        });
+        // The second rank to see it may see that the first gave up.
+        let typed = |error: &TrainError| {
+            matches!(
+                error,
+                TrainError::UnequalAccumulation { least: 1, most: 2 } | TrainError::Collective(_)
+            )
+        };
+        assert!(errors.iter().all(typed), "{errors:?}");
+        assert!(
+            errors
+                .iter()
+                .any(|e| matches!(e, TrainError::UnequalAccumulation { .. }))
+        );
+    }
+}
+
+#[test]
+fn a_step_without_any_sample_is_an_error() {
+    let errors = on_ranks(2, |world| {
+        let device = world.device();
+        let mut ddp = Ddp::new(Mlp::new(1, &device), &world).unwrap();
+        let nothing = || Loss::mean_over(Tensor::full([1], f32::NAN, &device), 0);
+        ddp.backward(|_| nothing()).unwrap_err()
+    });
+    assert!(
+        errors
+            .iter()
+            .any(|error| matches!(error, TrainError::NoSamples)),
+        "{errors:?}"
+    );
+}

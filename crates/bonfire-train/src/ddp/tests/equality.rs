@@ -1,0 +1,201 @@
+//! Replicas are equal, and equal to what one rank computes.
+
+use super::*;
+
+#[test]
+fn replicas_stay_bit_identical_for_200_steps() {
+    for ranks in [1, 2, 3] {
+        let models = on_ranks(ranks, |world| {
+            let device = world.device();
+            // Every rank starts with other values: those of rank 0 must win.
+            let model = Mlp::new(u64::from(world.rank().get()), &device);
+            let mut ddp = Ddp::with_config(model, &world, small_buckets()).unwrap();
+            let mut optimizer = AdamWConfig::new().init();
+            for step in 0..200 {
+                let indices = share(&world, step, 2);
+                let gradients = ddp.backward(|model| model.loss(&indices, &device)).unwrap();
+                ddp.step(&mut optimizer, 1e-3, gradients);
+            }
+            bits(ddp.module())
+        });
+        assert_same(&models);
+    }
+}
+
+#[test]
+fn several_ranks_train_what_one_rank_trains_with_the_whole_batch() {
+    let (steps, lr, samples) = (10, 0.05, 24);
+    let alone = on_ranks(1, |world| {
+        named_values(&train(&world, DdpConfig::default(), steps, samples, lr))
+    });
+    for ranks in [2, 3, 4] {
+        let batch = samples / ranks as usize;
+        let together = on_ranks(ranks, |world| {
+            named_values(&train(&world, small_buckets(), steps, batch, lr))
+        });
+        let allowed = tolerance(steps, lr, terms(samples), MAGNITUDE);
+        assert_close(&together[0], &alone[0], allowed);
+    }
+}
+
+#[test]
+fn training_changes_the_model() {
+    let trained = on_ranks(2, |world| {
+        let before = named_values(&Mlp::new(1, &world.device()));
+        (
+            before,
+            named_values(&train(&world, DdpConfig::default(), 1, 2, 0.05)),
+        )
+    });
+    assert_ne!(trained[0].0, trained[0].1);
+}
+
+#[test]
+fn buckets_of_any_size_and_the_naive_way_give_the_same_bits() {
+    for ranks in [1, 2, 3, 4] {
+        let with = |config| {
+            let models = on_ranks(ranks, |world| bits(&train(&world, config, 5, 3, 0.05)));
+            assert_same(&models);
+            models.into_iter().next().unwrap()
+        };
+        let reference = with(naive());
+        for bucket_bytes_max in [1, 64, 300, 1000, 4096, 25 << 20] {
+            let config = DdpConfig {
+                bucket_bytes_max,
+                first_bucket_bytes_max: bucket_bytes_max.min(200),
+                ..DdpConfig::default()
+            };
+            assert!(
+                with(config) == reference,
+                "{ranks} ranks with buckets of {bucket_bytes_max} bytes differ from naive"
+            );
+        }
+    }
+}
+
+#[test]
+fn buckets_are_dealt_again_once_in_the_order_of_the_gradients() {
+    let orders = on_ranks(2, |world| {
+        let device = world.device();
+        let mut ddp = Ddp::with_config(Mlp::new(1, &device), &world, small_buckets()).unwrap();
+        let mut seen = vec![ddp.buckets()];
+        for step in 0..3 {
+            let indices = share(&world, step, 2);
+            let _gradients = ddp.backward(|model| model.loss(&indices, &device)).unwrap();
+            seen.push(ddp.buckets());
+        }
+        seen
+    });
+    assert_same(&orders);
+    let [guessed, observed, same, still] = &orders[0][..] else {
+        panic!("three steps were taken");
+    };
+    assert_eq!(guessed[0].parameters[0], "third.bias");
+    assert!(observed[0].parameters[0].starts_with("third."));
+    assert_eq!(observed, same);
+    assert_eq!(observed, still);
+    let names = |buckets: &[BucketSummary]| {
+        let mut names: Vec<String> = buckets.iter().flat_map(|b| b.parameters.clone()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names(guessed), names(observed));
+}
+
+/// Parameters of two types, one of them frozen, and running state.
+#[derive(Module, Debug)]
+struct Mixed {
+    single: Param<Tensor<1>>,
+    double: Param<Tensor<2>>,
+    frozen: Param<Tensor<1>>,
+    norm: burn::nn::BatchNorm,
+}
+
+impl Mixed {
+    fn new(seed: f32, device: &Device) -> Self {
+        let values = |count: usize| TensorData::new(vec![seed; count], [count]);
+        let double = Tensor::<1>::from_data(values(6), (device, burn::tensor::DType::F64));
+        let mut model = Self {
+            single: Param::from_data(values(3), device),
+            double: Param::from_tensor(double.reshape([2, 3])),
+            frozen: Param::from_data(values(2), device).set_require_grad(false),
+            norm: burn::nn::BatchNormConfig::new(3).init(device),
+        };
+        model.norm = seeded(model.norm, seed as u64);
+        model
+    }
+}
+
+#[test]
+fn frozen_parameters_running_state_and_other_types_come_from_rank_0_too() {
+    let models = on_ranks(3, |world| {
+        let device = world.device();
+        let seed = world.rank().get() as f32 + 1.0;
+        let mut ddp = Ddp::new(Mixed::new(seed, &device), &world).unwrap();
+        let start = bits(ddp.module());
+        let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
+        for _ in 0..2 {
+            let gradients = ddp.backward(|model| {
+                let double = model.double.val().cast(burn::tensor::DType::F32).sum();
+                (model.single.val() * seed).sum() + double * seed
+            });
+            ddp.step(&mut optimizer, 0.1, gradients.unwrap());
+        }
+        (start, bits(ddp.module()), named_values(ddp.module()))
+    });
+    assert_same(&models);
+    let values = |name: &str| {
+        let (_, _, all) = &models[0];
+        all.iter()
+            .find(|(found, _)| found == name)
+            .unwrap()
+            .1
+            .clone()
+    };
+    assert_eq!(values("frozen"), [1.0, 1.0]);
+    // The mean of the seeds is 2: two steps of 0.1 take 0.4 away.
+    for value in values("double") {
+        assert!(
+            (value - 0.6).abs() < 4.0 * f64::from(f32::EPSILON),
+            "{value}"
+        );
+    }
+}
+
+#[test]
+fn a_model_with_gradient_checkpointing_is_followed_too() {
+    let with = |checkpointing: bool| {
+        on_ranks(2, |world| {
+            let device = world.device().autodiff();
+            let device = if checkpointing {
+                device.gradient_checkpointing()
+            } else {
+                device
+            };
+            let mut ddp = Ddp::with_config(Mlp::new(1, &device), &world, small_buckets()).unwrap();
+            let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
+            for step in 0..3 {
+                let indices = share(&world, step, 2);
+                let gradients = ddp.backward(|model| model.loss(&indices, &device)).unwrap();
+                ddp.step(&mut optimizer, 0.05, gradients);
+            }
+            bits(ddp.module())
+        })
+    };
+    assert_eq!(with(true), with(false));
+}
+
+#[test]
+fn the_loss_of_the_step_is_kept_without_its_graph() {
+    on_ranks(2, |world| {
+        let device = world.device();
+        let mut ddp = Ddp::new(Mlp::new(1, &device), &world).unwrap();
+        assert!(ddp.last_loss().is_none());
+        let expected = ddp.module().loss(&[1], &device).into_scalar::<f32>();
+        let _gradients = ddp.backward(|model| model.loss(&[1], &device)).unwrap();
+        let loss = ddp.last_loss().unwrap();
+        assert!(!loss.is_autodiff());
+        assert_eq!(loss.into_scalar::<f32>(), expected);
+        assert!(ddp.last_step().forward_backward > std::time::Duration::ZERO);
+    });
+}

@@ -1,0 +1,112 @@
+//! What one rank does wrong, the others hear of.
+
+use super::*;
+
+fn peer_failed(error: &TrainError) -> Option<(u32, &str)> {
+    match error {
+        TrainError::Collective(CollectiveError::PeerFailed { rank, cause }) => {
+            Some((rank.get(), cause))
+        }
+        _ => None,
+    }
+}
+
+#[test]
+fn a_model_of_another_shape_is_a_typed_error_on_every_rank() {
+    let errors = on_ranks(3, |world| {
+        let width = if world.rank().get() == 2 { 5 } else { 4 };
+        let model: Linear = LinearConfig::new(3, width).init(&world.device());
+        Ddp::new(model, &world).unwrap_err()
+    });
+    for error in errors {
+        let TrainError::ModelMismatch(difference) = &error else {
+            panic!("expected a mismatch, got {error}");
+        };
+        assert_eq!(difference.subject, "parameter weight");
+        assert_eq!((difference.rank.get(), difference.other_rank.get()), (0, 2));
+        let message = error.to_string();
+        assert!(
+            message.contains("[3, 4]") && message.contains("[3, 5]"),
+            "{message}"
+        );
+    }
+}
+
+#[test]
+fn other_bucket_sizes_on_one_rank_are_found_at_the_start() {
+    let errors = on_ranks(2, |world| {
+        let config = DdpConfig {
+            bucket_bytes_max: 1000 + world.rank().index(),
+            ..DdpConfig::default()
+        };
+        Ddp::with_config(Mlp::new(1, &world.device()), &world, config).unwrap_err()
+    });
+    for error in errors {
+        assert!(matches!(error, TrainError::ModelMismatch(_)), "{error}");
+    }
+}
+
+#[test]
+fn an_error_of_one_forward_pass_ends_the_step_of_all() {
+    for config in [small_buckets(), naive()] {
+        let errors = on_ranks(3, |world| {
+            let device = world.device();
+            let mut ddp = Ddp::with_config(Mlp::new(1, &device), &world, config).unwrap();
+            let mut step = |indices: &[usize]| {
+                ddp.backward(|model| {
+                    let tired = indices[0] >= 4 && world.rank().get() == 1;
+                    if tired {
+                        Err("out of data")
+                    } else {
+                        Ok(model.loss(indices, &device))
+                    }
+                })
+            };
+            step(&[0, 1]).unwrap();
+            let first = step(&[4, 5]).unwrap_err();
+            // The group has ended: there is no second try.
+            let second = step(&[0, 1]).unwrap_err();
+            assert!(peer_failed(&second).is_some(), "{second}");
+            first
+        });
+        assert!(matches!(errors[1], TrainError::Forward(_)), "{}", errors[1]);
+        for other in [0, 2] {
+            let (rank, cause) = peer_failed(&errors[other]).unwrap();
+            assert_eq!(rank, 1);
+            assert!(cause.contains("out of data"), "{cause}");
+        }
+    }
+}
+
+#[test]
+fn a_panic_in_one_forward_pass_is_a_peer_failure_on_the_others() {
+    let outcomes = on_ranks(2, |world| {
+        let device = world.device();
+        let mut ddp = Ddp::new(Mlp::new(1, &device), &world).unwrap();
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            ddp.backward(|model| {
+                assert!(world.is_main(), "this rank gives up");
+                model.loss(&[1], &device)
+            })
+        }));
+        outcome.map(|result| result.unwrap_err())
+    });
+    assert!(outcomes[1].is_err(), "the panic goes on where it happened");
+    let error = outcomes[0].as_ref().unwrap();
+    let (rank, cause) = peer_failed(error).unwrap();
+    assert_eq!(rank, 1);
+    assert!(cause.contains("this rank gives up"), "{cause}");
+}
+
+#[test]
+fn weighting_some_losses_of_a_step_only_is_an_error() {
+    on_ranks(1, |world| {
+        let device = world.device();
+        let mut ddp = Ddp::new(Mlp::new(1, &device), &world).unwrap();
+        ddp.no_sync(|model| model.loss(&[1], &device)).unwrap();
+        let error = ddp
+            .backward(|model| Loss::mean_over(model.loss(&[1], &device), 1))
+            .unwrap_err();
+        assert!(matches!(error, TrainError::MixedWeights), "{error}");
+    });
+}

@@ -1,0 +1,133 @@
+//! Gradients travel while the backward pass still runs: shown by the order of events.
+
+use burn::backend::autodiff::checkpoint::base::Checkpointer;
+use burn::backend::autodiff::checkpoint::strategy::NoCheckpointing;
+use burn::backend::autodiff::grads::Gradients as Tape;
+use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+use burn::backend::{Autodiff, Flex};
+
+use super::*;
+use crate::trace::{Event, Trace};
+
+/// An operation that does nothing but mark when the backward pass comes by.
+#[derive(Clone, Debug)]
+struct Probe {
+    mark: &'static str,
+    trace: Trace,
+}
+
+impl Backward<Flex, 1> for Probe {
+    type State = ();
+
+    fn backward(self, ops: Ops<(), 1>, tape: &mut Tape, _checkpointer: &mut Checkpointer) {
+        let gradient = tape.consume::<Flex>(&ops.node);
+        self.trace.mark(self.mark);
+        if let [Some(parent)] = ops.parents {
+            tape.register::<Flex>(parent.id, gradient);
+        }
+    }
+}
+
+fn probe(tensor: Tensor<2>, mark: &'static str, trace: &Trace) -> Tensor<2> {
+    let trace = trace.clone();
+    let primitive = tensor.try_into_primitive::<Autodiff<Flex>>().unwrap();
+    let (values, node) = primitive.into_parts();
+    let prepared = Probe { mark, trace }.prepare::<NoCheckpointing>([node]);
+    let probed = match prepared.compute_bound().stateful() {
+        OpsKind::Tracked(prepared) => prepared.finish((), values),
+        OpsKind::UnTracked(prepared) => prepared.finish(values),
+    };
+    Tensor::from_primitive::<Autodiff<Flex>>(probed)
+}
+
+/// The model with a mark after every layer.
+fn marked_loss(model: &Mlp, indices: &[usize], device: &Device, trace: &Trace) -> Tensor<1> {
+    let (x, y) = samples(indices, device);
+    let x = probe(
+        activation::tanh(model.first.forward(x)),
+        "first layer",
+        trace,
+    );
+    let x = probe(
+        activation::tanh(model.second.forward(x)),
+        "second layer",
+        trace,
+    );
+    let x = probe(model.third.forward(x), "third layer", trace);
+    (x - y).powi_scalar(2).mean()
+}
+
+#[test]
+fn gradients_of_the_last_layers_travel_before_the_first_layers_are_reached() {
+    let traces = on_ranks(2, |world| {
+        let device = world.device();
+        let config = DdpConfig {
+            bucket_bytes_max: 1,
+            first_bucket_bytes_max: 1,
+            ..DdpConfig::default()
+        };
+        let mut ddp = Ddp::with_config(Mlp::new(1, &device), &world, config).unwrap();
+        let trace = ddp.trace();
+        for step in 0..2 {
+            let indices = share(&world, step, 2);
+            ddp.backward(|model| marked_loss(model, &indices, &device, &trace))
+                .unwrap();
+        }
+        let buckets = ddp.buckets();
+        let named = trace.events().into_iter().map(|event| match event {
+            Event::Sent { bucket } => format!("sent {}", buckets[bucket].parameters[0]),
+            Event::Taken { parameter } => format!("taken {}", ddp.table.get(parameter).name),
+            Event::Mark(mark) => mark.to_owned(),
+        });
+        named.collect::<Vec<String>>()
+    });
+    assert_same(&traces);
+    let position = |event: &str| {
+        let found = traces[0].iter().position(|found| found == event);
+        found.unwrap_or_else(|| panic!("no {event} in {:?}", traces[0]))
+    };
+    let in_order = [
+        "third layer",
+        "sent third.weight",
+        "second layer",
+        "sent second.weight",
+        "first layer",
+        "sent first.weight",
+    ];
+    for pair in in_order.windows(2) {
+        assert!(
+            position(pair[0]) < position(pair[1]),
+            "{} must come before {} in {:#?}",
+            pair[0],
+            pair[1],
+            traces[0]
+        );
+    }
+    let taken = traces[0].iter().filter(|event| event.starts_with("taken"));
+    assert_eq!(
+        taken.count(),
+        6,
+        "every gradient is taken once: {:?}",
+        traces[0]
+    );
+}
+
+/// In the first step nothing is known about the gradients, so none is taken before all are final.
+#[test]
+fn the_first_step_takes_no_risk() {
+    on_ranks(2, |world| {
+        let device = world.device();
+        let mut ddp = Ddp::new(Mlp::new(1, &device), &world).unwrap();
+        let trace = ddp.trace();
+        ddp.backward(|model| marked_loss(model, &[1], &device, &trace))
+            .unwrap();
+        let events = trace.events();
+        let last_mark = events
+            .iter()
+            .rposition(|event| matches!(event, Event::Mark(_)));
+        let first_taken = events
+            .iter()
+            .position(|event| matches!(event, Event::Taken { .. }));
+        assert!(last_mark < first_taken, "{events:?}");
+    });
+}
