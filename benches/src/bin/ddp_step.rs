@@ -1,0 +1,158 @@
+//! What gradient synchronisation costs: the same step without it, with overlapped buckets, and with
+//! one all-reduce per parameter after backward, interleaved in one run.
+//!
+//! `cargo run --release -p bonfire-benches --bin ddp-step -- --nproc 2`
+//!
+//! A step is forward, backward, and averaged gradients in hand; the optimizer, equal in all three,
+//! is left out, so the ratios are not flattered by it.
+
+#![forbid(unsafe_code)]
+
+use std::time::{Duration, Instant};
+
+use bonfire::prelude::*;
+use bonfire::{DdpConfig, GradientSync, LaunchArgs, ReduceOp};
+use burn::module::Module;
+use burn::nn::{Linear, LinearConfig};
+use burn::optim::GradientsParams;
+use burn::tensor::{Device, Distribution, Tensor, activation};
+use clap::Parser;
+
+/// Time a training step with and without gradient synchronisation.
+#[derive(Clone, Debug, Parser)]
+struct Args {
+    #[command(flatten)]
+    launch: LaunchArgs,
+
+    /// Hidden layers, each with a weight and a bias
+    #[arg(long, default_value_t = 25)]
+    layers: usize,
+
+    /// Width of every layer
+    #[arg(long, default_value_t = 768)]
+    width: usize,
+
+    /// Samples per rank and step
+    #[arg(long, default_value_t = 256)]
+    batch: usize,
+
+    /// Timed steps of each kind
+    #[arg(long, default_value_t = 15)]
+    steps: usize,
+
+    /// Bucket size in MiB; the first one is at most 1 MiB
+    #[arg(long, default_value_t = 25)]
+    bucket_mib: usize,
+}
+
+/// A plain deep network: a chain, so that its gradients become final one after the other.
+#[derive(Module, Debug)]
+struct Mlp {
+    layers: Vec<Linear>,
+}
+
+impl Mlp {
+    fn new(args: &Args, device: &Device) -> Self {
+        let layer = |_| LinearConfig::new(args.width, args.width).init(device);
+        Self { layers: (0..args.layers).map(layer).collect() }
+    }
+
+    /// Mean square of the output; `input` is `[batch, width]`.
+    fn loss(&self, input: Tensor<2>) -> Tensor<1> {
+        let forward = |x, layer: &Linear| activation::relu(layer.forward(x));
+        self.layers.iter().fold(input, forward).powi_scalar(2).mean()
+    }
+}
+
+fn main() -> bonfire::Result<()> {
+    let args: Args = bonfire::parse_args();
+    bonfire::launch_with(&args.launch.clone(), |world| measure(&world, &args))
+}
+
+fn measure(world: &World, args: &Args) -> anyhow::Result<()> {
+    let device = world.device();
+    let model = Mlp::new(args, &device);
+    let config = |sync| DdpConfig {
+        bucket_bytes_max: args.bucket_mib << 20,
+        sync,
+        ..DdpConfig::default()
+    };
+    let alone = model.clone().train();
+    let mut naive = Ddp::with_config(model.clone(), world, config(GradientSync::Naive))?;
+    let mut bucketed = Ddp::with_config(model, world, config(GradientSync::Bucketed))?;
+    let shape = [args.batch, args.width];
+    let input = Tensor::<2>::random(shape, Distribution::Normal(0.0, 1.0), &device.autodiff());
+
+    let mut times: [Vec<Duration>; 3] = Default::default();
+    let mut exposed = Vec::new();
+    // Two rounds to warm up: buckets are rebuilt after the first step.
+    for round in 0..args.steps + 2 {
+        let plain = timed(world, || {
+            let gradients = alone.loss(input.clone()).backward();
+            let _ = GradientsParams::from_grads(gradients, &alone);
+            Ok(())
+        })?;
+        let with_buckets = timed(world, || {
+            bucketed.backward(|model| model.loss(input.clone())).map(drop)
+        })?;
+        let one_by_one = timed(world, || {
+            naive.backward(|model| model.loss(input.clone())).map(drop)
+        })?;
+        if round >= 2 {
+            times[0].push(plain);
+            times[1].push(with_buckets);
+            times[2].push(one_by_one);
+            exposed.push(bucketed.last_step().exposed_communication);
+        }
+    }
+    if world.is_main() {
+        report(world, args, alone.num_params(), times, exposed);
+    }
+    Ok(())
+}
+
+/// The time of one step on the slowest rank; all ranks start together.
+fn timed(
+    world: &World,
+    step: impl FnOnce() -> Result<(), bonfire::TrainError>,
+) -> anyhow::Result<Duration> {
+    world.group().barrier()?;
+    let started = Instant::now();
+    step()?;
+    let mut slowest = [started.elapsed().as_secs_f64()];
+    world.group().all_reduce(&mut slowest, ReduceOp::Max)?;
+    Ok(Duration::from_secs_f64(slowest[0]))
+}
+
+fn report(
+    world: &World,
+    args: &Args,
+    parameters: usize,
+    times: [Vec<Duration>; 3],
+    exposed: Vec<Duration>,
+) {
+    let [plain, bucketed, naive] = times.map(median);
+    println!(
+        "{parameters} parameters in {} tensors, {} ranks x batch {}, buckets of {} MiB, median of {} steps",
+        2 * args.layers,
+        world.world_size(),
+        args.batch,
+        args.bucket_mib,
+        args.steps
+    );
+    println!("{:<34} {:>10} {:>22}", "step", "time (ms)", "relative to no sync");
+    for (name, time) in [
+        ("no synchronisation", plain),
+        ("buckets overlapped with backward", bucketed),
+        ("one all-reduce per parameter, after", naive),
+    ] {
+        let ratio = time.as_secs_f64() / plain.as_secs_f64();
+        println!("{name:<34} {:>10.1} {ratio:>22.3}", time.as_secs_f64() * 1e3);
+    }
+    println!("exposed communication with buckets: {:.1} ms", median(exposed).as_secs_f64() * 1e3);
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times[times.len() / 2]
+}

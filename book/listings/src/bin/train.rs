@@ -1,0 +1,67 @@
+//! The smallest complete training program of the book.
+
+// ANCHOR: imports
+use std::num::NonZeroUsize;
+
+use bonfire::prelude::*;
+use burn::module::Module;
+use burn::nn::{Linear, LinearConfig};
+use burn::optim::{ModuleOptimizer, SgdConfig};
+use burn::tensor::{Device, Tensor};
+// ANCHOR_END: imports
+
+// ANCHOR: model
+#[derive(Module, Debug)]
+struct Line {
+    layer: Linear,
+}
+
+impl Line {
+    fn new(device: &Device) -> Self {
+        Self { layer: LinearConfig::new(1, 1).init(device) }
+    }
+
+    /// Mean squared distance to y = 3x + 1 at the points `x`, `[batch, 1]`.
+    fn loss(&self, x: Tensor<2>) -> Tensor<1> {
+        let y = x.clone() * 3.0 + 1.0;
+        (self.layer.forward(x) - y).powi_scalar(2).mean()
+    }
+}
+// ANCHOR_END: model
+
+// ANCHOR: train
+fn main() -> bonfire::Result<()> {
+    bonfire::launch(train)
+}
+
+fn train(world: World) -> bonfire::Result<()> {
+    let device = world.device().autodiff();
+    let mut ddp = Ddp::new(Line::new(&device), &world)?;
+    let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
+    let sampler = DistributedSampler::new(SamplerConfig {
+        len: 64,
+        rank: world.rank(),
+        world_size: world.world_size(),
+        order: Order::Shuffled { seed: 7 },
+        remainder: Remainder::Pad,
+    });
+    let batch = NonZeroUsize::new(8).expect("eight is not zero");
+    let mut loader = Loader::new(sampler, batch, LastBatch::Keep);
+    for _ in 0..60 {
+        let mut epoch_loss = WeightedMean::new();
+        for indices in loader.next_epoch() {
+            let points: Vec<f32> = indices.iter().map(|index| *index as f32 / 64.0).collect();
+            let x = Tensor::<1>::from_floats(points.as_slice(), &device).unsqueeze_dim(1);
+            let gradients = ddp.backward(|model| model.loss(x))?;
+            ddp.step(&mut optimizer, 0.3, gradients);
+            let loss = ddp.last_loss().expect("backward has just run");
+            epoch_loss.add(f64::from(loss.into_scalar::<f32>()), indices.len());
+        }
+        let over_all_ranks = epoch_loss.over_ranks(world.group())?;
+        if world.is_main() && loader.epoch() % 20 == 0 {
+            println!("epoch {} loss {:.6}", loader.epoch(), over_all_ranks.unwrap_or(f64::NAN));
+        }
+    }
+    Ok(())
+}
+// ANCHOR_END: train

@@ -1,0 +1,38 @@
+//! The listings run and do what the book says.
+
+use std::process::Command;
+
+fn run(program: &str, args: &[&str]) -> String {
+    let output = Command::new(program).args(args).output().expect("the listing exists");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program}: {errors}");
+    String::from_utf8(output.stdout).expect("the listing prints text")
+}
+
+/// The loss that the training listing printed last.
+fn last_loss(printed: &str) -> f64 {
+    let last = printed.lines().rev().find_map(|line| line.split("loss ").nth(1));
+    last.expect("it prints a loss").parse().expect("a number")
+}
+
+#[test]
+fn the_training_listing_learns_on_one_and_on_two_ranks() {
+    let program = env!("CARGO_BIN_EXE_train");
+    for ranks in ["1", "2"] {
+        let loss = last_loss(&run(program, &["--nproc", ranks, "--device", "cpu"]));
+        // The targets lie exactly on the line, so the loss falls towards zero.
+        assert!(loss < 1e-3, "{ranks} ranks end with a loss of {loss}");
+    }
+}
+
+#[test]
+fn the_collectives_listing_holds_its_assertions() {
+    run(env!("CARGO_BIN_EXE_collectives"), &[]);
+}
+
+#[test]
+fn the_plan_listing_prints_the_ring() {
+    let printed = run(env!("CARGO_BIN_EXE_plan"), &[]);
+    assert!(printed.starts_with("rounds: 6\n"), "2(n-1) rounds for 4 ranks: {printed}");
+    assert!(printed.contains("put"), "{printed}");
+}
