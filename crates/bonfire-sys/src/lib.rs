@@ -15,7 +15,9 @@
 mod doorbell;
 pub mod process;
 mod region;
+#[cfg(not(loom))]
 pub mod ring;
+mod sync;
 
 pub use doorbell::Doorbell;
 pub use region::{Region, RegionError};
