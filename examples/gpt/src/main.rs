@@ -1,2 +1,91 @@
-//! Placeholder.
-fn main() {}
+//! Trains a character transformer on one rank or many: `gpt --nproc 2`.
+//!
+//! The program is its own launcher. What can be wrong with the command line, the text and the
+//! report's folder is found before any rank is started, so it is said once.
+
+use std::fs;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use bonfire::{LaunchArgs, World};
+use clap::Parser;
+use gpt::data::Corpus;
+use gpt::options::{Settings, TrainArgs};
+use gpt::sample::Sample;
+use gpt::train::{Trained, train};
+
+/// Trains a decoder-only character transformer data-parallel: a few minutes on two cores.
+#[derive(Debug, Parser)]
+#[command(version, about)]
+struct Cli {
+    #[command(flatten)]
+    launch: LaunchArgs,
+    #[command(flatten)]
+    train: TrainArgs,
+}
+
+fn main() -> ExitCode {
+    let Cli { launch, train } = bonfire::parse_args();
+    match run(&launch, train) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(launch: &LaunchArgs, args: TrainArgs) -> Result<()> {
+    if let Some(threads) = args.threads {
+        rayon::ThreadPoolBuilder::new()
+            .num_threads(threads)
+            .build_global()
+            .context("--threads cannot be set")?;
+    }
+    let settings = Settings::try_from(args)?;
+    let context = settings.model.context;
+    let corpus = match &settings.data {
+        Some(path) => Corpus::read(path, context)?,
+        None => Corpus::own(context)?,
+    };
+    let folder = &settings.reporting.report_dir;
+    fs::create_dir_all(folder).with_context(|| {
+        format!(
+            "cannot create {}; choose another --report-dir",
+            folder.display()
+        )
+    })?;
+    bonfire::launch_with(launch, |world: World| -> Result<()> {
+        let trained = train(&world, &settings, &corpus)?;
+        if world.is_main() {
+            present(&trained, &world, &settings, &corpus)?;
+        }
+        Ok(())
+    })?;
+    Ok(())
+}
+
+/// Shows what the model has learnt and what that took.
+fn present(trained: &Trained, world: &World, settings: &Settings, corpus: &Corpus) -> Result<()> {
+    let reporting = &settings.reporting;
+    let sample = Sample {
+        len: reporting.sample,
+        context: settings.model.context,
+        temperature: reporting.temperature,
+        seed: settings.seed,
+    };
+    if sample.len > 0 {
+        let text = sample.generate(&trained.model, &corpus.vocabulary, &world.device());
+        println!(
+            "\n--- sample, temperature {} ---\n{text}\n",
+            sample.temperature
+        );
+    }
+    println!("--- report ---\n{}", trained.report);
+    trained.report.write(&reporting.report_dir)?;
+    println!(
+        "report.txt, report.json and loss.svg are in {}",
+        reporting.report_dir.display()
+    );
+    Ok(())
+}

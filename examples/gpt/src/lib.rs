@@ -1,0 +1,19 @@
+//! A decoder-only character transformer, trained data-parallel with Bonfire.
+//!
+//! Read `main.rs`, then `train.rs`: the loop. `model.rs` is the model and knows nothing of ranks.
+
+#![forbid(unsafe_code)]
+
+pub mod batch;
+pub mod clip;
+pub mod curve;
+pub mod data;
+pub mod journal;
+pub mod model;
+pub mod optimizer;
+pub mod options;
+pub mod progress;
+pub mod report;
+pub mod sample;
+pub mod schedule;
+pub mod train;

@@ -1,0 +1,315 @@
+//! The model: a decoder-only transformer over characters, after nanoGPT's `model.py`.
+//!
+//! Pre-norm blocks of causal self-attention and a GELU MLP, learned positions, no biases, and an
+//! output head that shares the token embedding's matrix: one parameter, so one gradient to
+//! synchronise. Nothing in this file knows that there is more than one rank.
+//!
+//! Shapes in comments: `B` windows of `T` tokens, width `C`, `H` heads of `D = C / H`, `V`
+//! characters. Outside attention the tokens of all windows are simply rows, `[B*T, C]`, so every
+//! layer is one plain matrix product.
+
+use std::f64::consts::TAU;
+
+use burn::module::{Module, Param};
+use burn::nn::loss::CrossEntropyLossConfig;
+use burn::nn::{Embedding, LayerNorm, LayerNormConfig, Linear};
+use burn::tensor::{Bool, Device, Int, Tensor, TensorData, activation};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+/// The standard deviation of every initial matrix, as in GPT-2.
+const INITIAL_STD: f64 = 0.02;
+
+/// The sizes of a [`Gpt`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GptConfig {
+    /// Distinct characters, `V`.
+    pub vocabulary: usize,
+    /// Longest window the model can look back on, in characters.
+    pub context: usize,
+    /// Blocks, one after the other.
+    pub layers: usize,
+    /// Attention heads in each block, `H`; divides the width.
+    pub heads: usize,
+    /// Width of the residual stream, `C`.
+    pub width: usize,
+}
+
+/// A decoder-only transformer.
+#[derive(Module, Debug)]
+pub struct Gpt {
+    tokens: Embedding,
+    positions: Param<Tensor<2>>,
+    blocks: Vec<Block>,
+    norm: LayerNorm,
+}
+
+/// Attention, then an MLP, each reading a normalised copy of the stream and adding to it.
+#[derive(Module, Debug)]
+struct Block {
+    attention_norm: LayerNorm,
+    attention: Attention,
+    mlp_norm: LayerNorm,
+    mlp: Mlp,
+}
+
+/// Causal self-attention; one matrix makes the queries, keys and values.
+#[derive(Module, Debug)]
+struct Attention {
+    query_key_value: Linear,
+    output: Linear,
+    heads: usize,
+}
+
+/// Two layers, four times as wide inside.
+#[derive(Module, Debug)]
+struct Mlp {
+    input: Linear,
+    output: Linear,
+}
+
+impl GptConfig {
+    /// Builds the model; the same seed gives the same parameters on every device and every rank.
+    ///
+    /// Matrices are normal with deviation 0.02; those that write to the residual stream are scaled
+    /// by `1 / sqrt(2 * layers)`, because that many of them add up.
+    pub fn init(&self, seed: u64, device: &Device) -> Gpt {
+        assert_eq!(
+            self.width % self.heads,
+            0,
+            "{} heads share a width of {}",
+            self.heads,
+            self.width
+        );
+        let rng = &mut ChaCha8Rng::seed_from_u64(seed);
+        let residual_std = INITIAL_STD / (2.0 * self.layers as f64).sqrt();
+        let (c, v) = (self.width, self.vocabulary);
+        let norm = || LayerNormConfig::new(c).with_bias(false).init(device);
+        let tokens = Embedding {
+            weight: normal([v, c], INITIAL_STD, rng, device),
+        };
+        let positions = normal([self.context, c], INITIAL_STD, rng, device);
+        let mut linear = |shape, std| Linear {
+            weight: normal(shape, std, rng, device),
+            bias: None,
+        };
+        let blocks = (0..self.layers).map(|_| Block {
+            attention_norm: norm(),
+            attention: Attention {
+                query_key_value: linear([c, 3 * c], INITIAL_STD),
+                output: linear([c, c], residual_std),
+                heads: self.heads,
+            },
+            mlp_norm: norm(),
+            mlp: Mlp {
+                input: linear([c, 4 * c], INITIAL_STD),
+                output: linear([4 * c, c], residual_std),
+            },
+        });
+        Gpt {
+            tokens,
+            positions,
+            blocks: blocks.collect(),
+            norm: norm(),
+        }
+    }
+}
+
+impl Gpt {
+    /// The scores of every character as the successor of every token: `[B, T]` to `[B*T, V]`.
+    pub fn forward(&self, tokens: Tensor<2, Int>) -> Tensor<2> {
+        let [b, t] = tokens.dims();
+        let mask = causal_mask(t, &tokens.device());
+        let positions = self.positions.val().slice([0..t]).unsqueeze(); // [1, T, C]
+        let embedded = self.tokens.forward(tokens) + positions; // [B, T, C]
+        let mut stream = embedded.flatten(0, 1); // [B*T, C]
+        for block in &self.blocks {
+            stream = block.forward(stream, b, &mask); // [B*T, C]
+        }
+        let head = self.tokens.weight.val().transpose(); // [C, V]
+        self.norm.forward(stream).matmul(head) // [B*T, V]
+    }
+
+    /// The mean cross entropy, in nats per character, of `targets` after `tokens`, both `[B, T]`.
+    pub fn loss(&self, tokens: Tensor<2, Int>, targets: Tensor<2, Int>) -> Tensor<1> {
+        let scores = self.forward(tokens); // [B*T, V]
+        let cross_entropy = CrossEntropyLossConfig::new().init(&scores.device());
+        cross_entropy.forward(scores, targets.flatten(0, 1))
+    }
+}
+
+impl Block {
+    fn forward(&self, stream: Tensor<2>, b: usize, mask: &Tensor<3>) -> Tensor<2> {
+        let attended = self
+            .attention
+            .forward(self.attention_norm.forward(stream.clone()), b, mask);
+        let stream = stream + attended; // [B*T, C]
+        let thought = self.mlp.forward(self.mlp_norm.forward(stream.clone()));
+        stream + thought // [B*T, C]
+    }
+}
+
+impl Attention {
+    fn forward(&self, x: Tensor<2>, b: usize, mask: &Tensor<3>) -> Tensor<2> {
+        let [rows, c] = x.dims();
+        let (t, h, d) = (rows / b, self.heads, c / self.heads);
+        let parts = self.query_key_value.forward(x); // [B*T, 3*C]
+        let parts = parts.reshape([b, t, 3, h, d]).permute([2, 0, 3, 1, 4]); // [3, B, H, T, D]
+        let part = |i: usize| parts.clone().slice([i..i + 1]).reshape([b * h, t, d]);
+        let (query, key, value) = (part(0), part(1), part(2)); // [B*H, T, D] each
+        // Scaling the queries touches T*D numbers where scaling the scores would touch T*T.
+        let query = query.div_scalar((d as f64).sqrt());
+        let scores = query.matmul(key.transpose()) + mask.clone(); // [B*H, T, T]
+        let seen = activation::softmax(scores, 2).matmul(value); // [B*H, T, D]
+        let seen = seen.reshape([b, h, t, d]).swap_dims(1, 2); // [B, T, H, D]
+        self.output.forward(seen.reshape([rows, c])) // [B*T, C]
+    }
+}
+
+impl Mlp {
+    fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+        let inner = activation::gelu(self.input.forward(x)); // [B*T, 4*C]
+        self.output.forward(inner) // [B*T, C]
+    }
+}
+
+/// Zero where a token may look, minus infinity in its future: `[1, T, T]`.
+///
+/// Added rather than filled in, because an addition costs nothing in the backward pass.
+fn causal_mask(t: usize, device: &Device) -> Tensor<3> {
+    let future = Tensor::<2, Bool>::tril_mask([t, t], 0, device); // true above the diagonal
+    Tensor::zeros([t, t], device)
+        .mask_fill(future, f32::NEG_INFINITY)
+        .unsqueeze()
+}
+
+/// A trainable matrix of independent normal values.
+fn normal(shape: [usize; 2], std: f64, rng: &mut ChaCha8Rng, device: &Device) -> Param<Tensor<2>> {
+    let values = (0..shape[0] * shape[1]).map(|_| (std * standard_normal(rng)) as f32);
+    Param::from_data(TensorData::new(values.collect::<Vec<f32>>(), shape), device)
+}
+
+/// One draw from the standard normal distribution (Box and Muller, 1958).
+fn standard_normal(rng: &mut ChaCha8Rng) -> f64 {
+    let radius = (-2.0 * (1.0 - rng.random::<f64>()).ln()).sqrt();
+    radius * (TAU * rng.random::<f64>()).cos()
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::module::ModuleVisitor;
+
+    use super::*;
+
+    const CONFIG: GptConfig = GptConfig {
+        vocabulary: 11,
+        context: 8,
+        layers: 2,
+        heads: 2,
+        width: 12,
+    };
+
+    fn device() -> Device {
+        Device::flex()
+    }
+
+    fn tokens(values: [[i32; 8]; 2]) -> Tensor<2, Int> {
+        Tensor::from_data(values, &device())
+    }
+
+    #[test]
+    fn a_later_token_does_not_change_earlier_scores() {
+        let model = CONFIG.init(1, &device());
+        let row = [1, 2, 3, 4, 5, 6, 7, 8];
+        let before = model.forward(tokens([row, row])).slice([0..8]).to_data();
+        let before = before.to_vec::<f32>().unwrap();
+        for position in 1..8 {
+            let mut changed = row;
+            changed[position] = 10;
+            let after = model
+                .forward(tokens([changed, row]))
+                .slice([0..8])
+                .to_data();
+            let after = after.to_vec::<f32>().unwrap();
+            let past = position * CONFIG.vocabulary;
+            assert_eq!(
+                before[..past],
+                after[..past],
+                "scores before position {position}"
+            );
+            assert_ne!(
+                before[past..],
+                after[past..],
+                "scores from position {position}"
+            );
+        }
+    }
+
+    #[test]
+    fn windows_do_not_see_each_other() {
+        let model = CONFIG.init(1, &device());
+        let row = [1, 2, 3, 4, 5, 6, 7, 8];
+        let alone = model.forward(tokens([row, row])).slice([8..16]).to_data();
+        let beside = model
+            .forward(tokens([[9; 8], row]))
+            .slice([8..16])
+            .to_data();
+        assert_eq!(
+            alone.to_vec::<f32>().unwrap(),
+            beside.to_vec::<f32>().unwrap()
+        );
+    }
+
+    #[test]
+    fn an_untrained_model_finds_all_characters_equally_likely() {
+        let model = CONFIG.init(7, &device());
+        let row = [0, 1, 2, 3, 4, 5, 6, 7];
+        let target = [1, 2, 3, 4, 5, 6, 7, 8];
+        let loss = model
+            .loss(tokens([row, row]), tokens([target, target]))
+            .into_scalar::<f32>();
+        // Scores are sums of C products of a normalised activation with a weight of deviation
+        // 0.02, so their deviation is 0.02 * sqrt(C) and the mean loss over 16 tokens is within
+        // about four standard errors of the uniform one.
+        let tolerance = 4.0 * INITIAL_STD * (CONFIG.width as f64).sqrt() / 16f64.sqrt();
+        let uniform = (CONFIG.vocabulary as f64).ln();
+        assert!(
+            (f64::from(loss) - uniform).abs() < tolerance,
+            "{loss} against {uniform}"
+        );
+    }
+
+    #[test]
+    fn the_head_shares_the_token_matrix() {
+        let GptConfig {
+            vocabulary: v,
+            context: t,
+            layers,
+            width: c,
+            ..
+        } = CONFIG;
+        let block = c * 3 * c + c * c + 2 * (c * 4 * c) + 2 * c;
+        assert_eq!(
+            CONFIG.init(0, &device()).num_params(),
+            v * c + t * c + layers * block + c
+        );
+    }
+
+    #[test]
+    fn the_seed_alone_decides_the_parameters() {
+        struct Collect(Vec<f32>);
+        impl ModuleVisitor for Collect {
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                self.0
+                    .extend(param.val().to_data().to_vec::<f32>().unwrap());
+            }
+        }
+        let parameters = |seed| {
+            let mut collect = Collect(Vec::new());
+            CONFIG.init(seed, &device()).visit(&mut collect);
+            collect.0
+        };
+        assert_eq!(parameters(3), parameters(3));
+        assert_ne!(parameters(3), parameters(4));
+    }
+}

@@ -1,0 +1,415 @@
+//! The command line: every size and rate, checked once, here.
+//!
+//! [`TrainArgs`] is what was typed; [`Settings`] is what it means: a preset's values wherever
+//! nothing was typed, sizes above zero, heads that divide the width. Only `Settings` goes further.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use crate::model::GptConfig;
+use crate::schedule::Schedule;
+
+/// What can be set on the command line. Sizes and rates not given come from the preset.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Text and model")]
+pub struct TrainArgs {
+    /// A UTF-8 text file to learn [default: this repository's own text]
+    #[arg(long, value_name = "FILE")]
+    pub data: Option<PathBuf>,
+
+    /// Where the values of options that are not given come from
+    #[arg(long, value_enum, default_value_t)]
+    pub preset: Preset,
+
+    /// Transformer blocks [default: 4]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    pub layers: Option<usize>,
+
+    /// Attention heads in each block; must divide the width [default: 4]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    pub heads: Option<usize>,
+
+    /// Width of the residual stream [default: 128]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    pub width: Option<usize>,
+
+    /// Characters in a window, the furthest the model looks back [default: 64]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    pub context: Option<usize>,
+
+    /// Windows in a step on EACH rank; all ranks together work on ranks x N
+    /// [default: 6; nanogpt-cpu: 12]
+    #[arg(long, value_name = "N", value_parser = at_least_one, help_heading = "Training")]
+    pub batch: Option<usize>,
+
+    /// Training steps [default: 600; nanogpt-cpu: 2000]
+    #[arg(long, value_name = "N", value_parser = at_least_one, help_heading = "Training")]
+    pub steps: Option<usize>,
+
+    /// Highest learning rate [default: 0.001]
+    #[arg(long, value_name = "RATE", value_parser = positive, help_heading = "Training")]
+    pub learning_rate: Option<f64>,
+
+    /// Last learning rate as a fraction of the highest [default: 0.1]
+    #[arg(long, value_name = "F", value_parser = fraction, help_heading = "Training")]
+    pub final_factor: Option<f64>,
+
+    /// Steps over which the learning rate rises [default: 60; nanogpt-cpu: 100]
+    #[arg(long, value_name = "N", help_heading = "Training")]
+    pub warmup: Option<usize>,
+
+    /// AdamW's decay of the first moment [default: 0.9]
+    #[arg(long, value_name = "F", value_parser = decay, help_heading = "Training")]
+    pub beta1: Option<f64>,
+
+    /// AdamW's decay of the second moment [default: 0.99]
+    #[arg(long, value_name = "F", value_parser = decay, help_heading = "Training")]
+    pub beta2: Option<f64>,
+
+    /// AdamW's weight decay, on matrices only [default: 0.1]
+    #[arg(long, value_name = "F", value_parser = not_negative, help_heading = "Training")]
+    pub weight_decay: Option<f64>,
+
+    /// Largest norm of the whole gradient; 0 turns clipping off [default: 1]
+    #[arg(long, value_name = "NORM", value_parser = not_negative, help_heading = "Training")]
+    pub clip: Option<f64>,
+
+    /// Decides the initial parameters, the windows drawn and the sample [default: 1337]
+    #[arg(long, value_name = "N", help_heading = "Training")]
+    pub seed: Option<u64>,
+
+    /// CPU threads of each rank [default: the cores of the host, divided among its ranks]
+    #[arg(long, value_name = "N", value_parser = at_least_one, help_heading = "Training")]
+    pub threads: Option<usize>,
+
+    /// Steps between two evaluations [default: 100; nanogpt-cpu: 250]
+    #[arg(long, value_name = "N", value_parser = at_least_one, help_heading = "Reporting")]
+    pub eval_interval: Option<usize>,
+
+    /// Validation windows in an evaluation, divided among the ranks [default: 256]
+    #[arg(long, value_name = "N", value_parser = at_least_one, help_heading = "Reporting")]
+    pub eval_windows: Option<usize>,
+
+    /// Steps between two progress lines [default: 20]
+    #[arg(long, value_name = "N", value_parser = at_least_one, help_heading = "Reporting")]
+    pub log_interval: Option<usize>,
+
+    /// Characters of sample text at the end; 0 for none [default: 400]
+    #[arg(long, value_name = "N", help_heading = "Reporting")]
+    pub sample: Option<usize>,
+
+    /// Sampling temperature: below 1 safer text, above 1 wilder [default: 0.8]
+    #[arg(long, value_name = "T", value_parser = positive, help_heading = "Reporting")]
+    pub temperature: Option<f64>,
+
+    /// Folder for report.txt, report.json and loss.svg
+    #[arg(
+        long,
+        value_name = "FOLDER",
+        default_value = "gpt-report",
+        help_heading = "Reporting"
+    )]
+    pub report_dir: PathBuf,
+}
+
+/// A named set of values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum Preset {
+    /// The sizes of nanoGPT's CPU setting, trained for a minute or two
+    #[default]
+    Quick,
+    /// nanoGPT's CPU setting: 2000 steps; batch 12 is meant for one rank, so give 2 ranks --batch 6
+    NanogptCpu,
+}
+
+/// A checked training.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    /// The text; `None` is this repository's own.
+    pub data: Option<PathBuf>,
+    /// The model's sizes, except the vocabulary's, which the text decides.
+    pub model: ModelSizes,
+    /// Windows in a step on each rank.
+    pub batch: usize,
+    /// Learning rates; knows the number of steps.
+    pub schedule: Schedule,
+    /// The optimizer's constants.
+    pub optimizer: OptimizerSettings,
+    /// See [`TrainArgs::seed`].
+    pub seed: u64,
+    /// How often and how much to evaluate and to report.
+    pub reporting: Reporting,
+}
+
+/// The sizes of a model for a vocabulary that is not known yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ModelSizes {
+    /// Blocks.
+    pub layers: usize,
+    /// Heads in each; divides the width.
+    pub heads: usize,
+    /// Width of the residual stream.
+    pub width: usize,
+    /// Longest window.
+    pub context: usize,
+}
+
+/// AdamW's constants and the clipping before it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct OptimizerSettings {
+    /// Decay of the first moment.
+    pub beta1: f32,
+    /// Decay of the second moment.
+    pub beta2: f32,
+    /// Weight decay of matrices.
+    pub weight_decay: f32,
+    /// Largest norm of the whole gradient, if it is bounded.
+    pub clip: Option<f32>,
+}
+
+/// What is reported, when and where.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reporting {
+    /// Steps between two evaluations.
+    pub eval_interval: usize,
+    /// Validation windows in each.
+    pub eval_windows: usize,
+    /// Steps between two progress lines.
+    pub log_interval: usize,
+    /// Characters of sample text.
+    pub sample: usize,
+    /// Sampling temperature.
+    pub temperature: f64,
+    /// Folder of the final report.
+    pub report_dir: PathBuf,
+}
+
+/// Options that are fine each by itself but do not go together.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OptionsError {
+    /// Heads share the width equally.
+    #[error(
+        "--width {width} cannot be divided among --heads {heads}; choose a width that is a \
+         multiple of the heads"
+    )]
+    HeadsDoNotDivideWidth {
+        /// The width.
+        width: usize,
+        /// The heads.
+        heads: usize,
+    },
+}
+
+impl ModelSizes {
+    /// The model for `vocabulary` characters.
+    pub fn config(self, vocabulary: usize) -> GptConfig {
+        let Self {
+            layers,
+            heads,
+            width,
+            context,
+        } = self;
+        GptConfig {
+            vocabulary,
+            context,
+            layers,
+            heads,
+            width,
+        }
+    }
+}
+
+impl TryFrom<TrainArgs> for Settings {
+    type Error = OptionsError;
+
+    fn try_from(args: TrainArgs) -> Result<Self, OptionsError> {
+        let nanogpt = args.preset == Preset::NanogptCpu;
+        let preset = |quick, nanogpt_cpu| if nanogpt { nanogpt_cpu } else { quick };
+        let model = ModelSizes {
+            layers: args.layers.unwrap_or(4),
+            heads: args.heads.unwrap_or(4),
+            width: args.width.unwrap_or(128),
+            context: args.context.unwrap_or(64),
+        };
+        let ModelSizes { width, heads, .. } = model;
+        if width % heads != 0 {
+            return Err(OptionsError::HeadsDoNotDivideWidth { width, heads });
+        }
+        let clip = args.clip.unwrap_or(1.0) as f32;
+        Ok(Self {
+            data: args.data,
+            model,
+            batch: args.batch.unwrap_or(preset(6, 12)),
+            schedule: Schedule {
+                peak: args.learning_rate.unwrap_or(1e-3),
+                final_factor: args.final_factor.unwrap_or(0.1),
+                warmup_steps: args.warmup.unwrap_or(preset(60, 100)),
+                steps: args.steps.unwrap_or(preset(600, 2000)),
+            },
+            optimizer: OptimizerSettings {
+                beta1: args.beta1.unwrap_or(0.9) as f32,
+                beta2: args.beta2.unwrap_or(0.99) as f32,
+                weight_decay: args.weight_decay.unwrap_or(0.1) as f32,
+                clip: (clip > 0.0).then_some(clip),
+            },
+            seed: args.seed.unwrap_or(1337),
+            reporting: Reporting {
+                eval_interval: args.eval_interval.unwrap_or(preset(100, 250)),
+                eval_windows: args.eval_windows.unwrap_or(256),
+                log_interval: args.log_interval.unwrap_or(20),
+                sample: args.sample.unwrap_or(400),
+                temperature: args.temperature.unwrap_or(0.8),
+                report_dir: args.report_dir,
+            },
+        })
+    }
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("must be at least 1".to_string()),
+        Ok(size) => Ok(size),
+        Err(error) => Err(format!("{error}")),
+    }
+}
+
+fn number(text: &str, wanted: &str, holds: impl Fn(f64) -> bool) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if holds(value) => Ok(value),
+        _ => Err(format!("must be {wanted}")),
+    }
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    number(text, "a number above 0", |value| {
+        value > 0.0 && value.is_finite()
+    })
+}
+
+fn not_negative(text: &str) -> Result<f64, String> {
+    number(text, "a number not below 0", |value| {
+        value >= 0.0 && value.is_finite()
+    })
+}
+
+fn fraction(text: &str) -> Result<f64, String> {
+    number(text, "a number from 0 to 1", |value| {
+        (0.0..=1.0).contains(&value)
+    })
+}
+
+fn decay(text: &str) -> Result<f64, String> {
+    number(text, "a number from 0 to below 1", |value| {
+        (0.0..1.0).contains(&value)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        train: TrainArgs,
+    }
+
+    fn parse(line: &str) -> Result<Settings, String> {
+        let words = std::iter::once("gpt").chain(line.split_whitespace());
+        let line = Line::try_parse_from(words).map_err(|error| error.to_string())?;
+        Settings::try_from(line.train).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn nothing_given_means_the_quick_preset() {
+        let settings = parse("").unwrap();
+        assert_eq!((settings.batch, settings.schedule.steps), (6, 600));
+        assert_eq!(settings.reporting.report_dir, PathBuf::from("gpt-report"));
+    }
+
+    #[test]
+    fn the_nanogpt_preset_is_its_cpu_setting() {
+        let settings = parse("--preset nanogpt-cpu").unwrap();
+        let model = ModelSizes {
+            layers: 4,
+            heads: 4,
+            width: 128,
+            context: 64,
+        };
+        assert_eq!(settings.model, model);
+        assert_eq!(settings.batch, 12);
+        let schedule = Schedule {
+            peak: 1e-3,
+            final_factor: 0.1,
+            warmup_steps: 100,
+            steps: 2000,
+        };
+        assert_eq!(settings.schedule, schedule);
+        let optimizer = OptimizerSettings {
+            beta1: 0.9,
+            beta2: 0.99,
+            weight_decay: 0.1,
+            clip: Some(1.0),
+        };
+        assert_eq!(settings.optimizer, optimizer);
+    }
+
+    #[test]
+    fn given_values_win_over_the_preset() {
+        let settings = parse("--preset nanogpt-cpu --batch 6 --steps 10 --clip 0").unwrap();
+        assert_eq!((settings.batch, settings.schedule.steps), (6, 10));
+        assert_eq!(settings.optimizer.clip, None);
+        assert_eq!(settings.schedule.warmup_steps, 100);
+    }
+
+    #[test]
+    fn bad_values_are_refused_with_the_option_named() {
+        let lines = [
+            "--layers 0",
+            "--heads 0",
+            "--width -1",
+            "--context 0",
+            "--batch none",
+            "--steps 0",
+            "--learning-rate 0",
+            "--learning-rate nan",
+            "--final-factor 2",
+            "--beta1 1",
+            "--weight-decay -1",
+            "--clip inf",
+            "--threads 0",
+            "--eval-interval 0",
+            "--log-interval 0",
+            "--temperature 0",
+            "--preset huge",
+        ];
+        for line in lines {
+            let option = line.split_whitespace().next().unwrap();
+            let message = parse(line).unwrap_err();
+            assert!(message.contains(option), "{line}: {message}");
+        }
+    }
+
+    #[test]
+    fn heads_must_divide_the_width() {
+        let message = parse("--width 100 --heads 3").unwrap_err();
+        assert!(
+            message.contains("--width 100") && message.contains("--heads 3"),
+            "{message}"
+        );
+        assert!(parse("--width 100 --heads 5").is_ok());
+    }
+
+    #[test]
+    fn unknown_options_are_refused() {
+        assert!(
+            parse("--learning-rat 1")
+                .unwrap_err()
+                .contains("--learning-rate")
+        );
+    }
+}

@@ -1,0 +1,116 @@
+//! Text from the model: one character after the other, each drawn from the model's own odds.
+//!
+//! Every character costs a whole forward pass over the window; fit for a glimpse at what has been
+//! learnt, not for serving.
+
+use burn::tensor::{Device, Tensor, TensorData};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use crate::data::Vocabulary;
+use crate::model::Gpt;
+
+/// What to generate.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Sample {
+    /// Characters.
+    pub len: usize,
+    /// Longest window the model can look back on.
+    pub context: usize,
+    /// The scores are divided by this before they become odds.
+    pub temperature: f64,
+    /// Decides every draw.
+    pub seed: u64,
+}
+
+impl Sample {
+    /// Text that `model` thinks likely, beginning with a new line where the text has lines.
+    pub fn generate(&self, model: &Gpt, vocabulary: &Vocabulary, device: &Device) -> String {
+        let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
+        let first = vocabulary.token('\n').unwrap_or(0);
+        let mut tokens = vec![first];
+        for _ in 0..self.len {
+            let window = &tokens[tokens.len().saturating_sub(self.context)..];
+            let scores = last_scores(model, window, device);
+            tokens.push(draw(&scores, self.temperature, rng.random()));
+        }
+        vocabulary.decode(&tokens[1..])
+    }
+}
+
+/// The scores of the characters that may follow `window`.
+fn last_scores(model: &Gpt, window: &[i32], device: &Device) -> Vec<f32> {
+    let shape = [1, window.len()];
+    let tokens = Tensor::from_data(TensorData::new(window.to_vec(), shape), device);
+    let scores = model.forward(tokens); // [T, V]
+    let last = window.len() - 1;
+    let scores = scores.slice([last..last + 1]); // [1, V]
+    scores.into_data().iter::<f32>().collect()
+}
+
+/// The character at which the odds, added up, pass `point` of their sum; `point` is below one.
+fn draw(scores: &[f32], temperature: f64, point: f64) -> i32 {
+    assert!(!scores.is_empty(), "a character is drawn from at least one");
+    assert!(
+        (0.0..1.0).contains(&point),
+        "{point} is from zero to below one"
+    );
+    let highest = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let odds = scores
+        .iter()
+        .map(|&score| (f64::from(score - highest) / temperature).exp());
+    let odds: Vec<f64> = odds.collect();
+    let mut left = point * odds.iter().sum::<f64>();
+    let passed = odds.iter().position(|odds| {
+        left -= odds;
+        left < 0.0
+    });
+    // Rounding may leave a trace behind the last one.
+    i32::try_from(passed.unwrap_or(odds.len() - 1)).expect("a vocabulary is far below 2^31")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::GptConfig;
+
+    #[test]
+    fn draws_follow_the_odds() {
+        let scores = [0.0, 2f32.ln(), 0.0];
+        let at = |point| draw(&scores, 1.0, point);
+        assert_eq!(
+            [at(0.0), at(0.2), at(0.3), at(0.7), at(0.8), at(0.999)],
+            [0, 0, 1, 1, 2, 2]
+        );
+    }
+
+    #[test]
+    fn a_low_temperature_takes_the_best() {
+        assert_eq!(draw(&[1.0, 3.0, 2.9], 1e-3, 0.999), 1);
+    }
+
+    #[test]
+    fn a_seed_gives_one_text_of_the_length_asked_for() {
+        let vocabulary = Vocabulary::of("\nabcdefg");
+        let config = GptConfig {
+            vocabulary: 8,
+            context: 4,
+            layers: 1,
+            heads: 2,
+            width: 8,
+        };
+        let model = config.init(3, &Device::flex());
+        let text = |seed| {
+            let sample = Sample {
+                len: 50,
+                context: 4,
+                temperature: 1.0,
+                seed,
+            };
+            sample.generate(&model, &vocabulary, &Device::flex())
+        };
+        assert_eq!(text(1).chars().count(), 50);
+        assert_eq!(text(1), text(1));
+        assert_ne!(text(1), text(2));
+    }
+}

@@ -1,0 +1,167 @@
+//! The training loop. Every rank runs it with the same settings and the same corpus.
+
+use anyhow::{Context, Result};
+use bonfire::{
+    Ddp, DistributedSampler, Order, Remainder, SamplerConfig, WeightedMean, World, WorldSize,
+};
+use burn::module::Module;
+
+use crate::batch::{self, Sampler};
+use crate::clip::clip_by_global_norm;
+use crate::data::Corpus;
+use crate::journal::{Activity, Journal, rate};
+use crate::model::Gpt;
+use crate::optimizer::adamw;
+use crate::options::Settings;
+use crate::report::Report;
+
+/// A trained model and the account of its training.
+#[derive(Debug)]
+pub struct Trained {
+    /// The model, without autodiff: the same bits on every rank.
+    pub model: Gpt,
+    /// What the training came to, as this rank saw it.
+    pub report: Report,
+}
+
+/// Trains a model on all ranks of `world`.
+pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trained> {
+    let device = world.device().autodiff();
+    let context = settings.model.context;
+    let schedule = settings.schedule;
+    let model = settings
+        .model
+        .config(corpus.vocabulary.len())
+        .init(settings.seed, &device);
+    let mut ddp = Ddp::new(model, world)?;
+    let mut optimizer = adamw(settings.optimizer);
+    let sampler = Sampler {
+        seed: settings.seed,
+        text_len: corpus.training.len(),
+        context,
+        batch: settings.batch,
+    };
+    let global_batch = settings.batch * world.world_size().len();
+    let mut journal = Journal::new(world, schedule.steps, global_batch * context);
+    journal.note(&headline(
+        world.world_size(),
+        settings,
+        corpus,
+        ddp.module().num_params(),
+    ));
+
+    let loss = evaluate(&mut journal, ddp.module(), world, settings, corpus)?;
+    journal.validation(0, loss);
+    for step in 0..schedule.steps {
+        let batch = journal.time(Activity::Data, || {
+            let starts = sampler.starts(step, world.rank(), world.world_size());
+            batch::load(&corpus.training, &starts, context, &device)
+        });
+        let gradients = ddp.backward(|model| model.loss(batch.tokens, batch.targets))?;
+        journal.step(ddp.last_step(), ddp.last_loss());
+        journal.time(Activity::Optimizer, || {
+            let gradients = match settings.optimizer.clip {
+                Some(norm_max) => clip_by_global_norm(ddp.module(), gradients, norm_max),
+                None => gradients,
+            };
+            ddp.step(&mut optimizer, schedule.rate(step), gradients);
+        });
+
+        let done = step + 1;
+        let last = done == schedule.steps;
+        if done % settings.reporting.log_interval == 0 || last {
+            journal.show(done)?;
+        }
+        if done % settings.reporting.eval_interval == 0 || last {
+            let loss = evaluate(&mut journal, ddp.module(), world, settings, corpus)?;
+            journal.validation(done, loss);
+        }
+    }
+
+    let account = journal.close();
+    let parameters = ddp.module().num_params();
+    Ok(Trained {
+        model: ddp.module().valid(),
+        report: Report {
+            data: corpus.name.clone(),
+            parameters,
+            world_size: world.world_size().len(),
+            device: world.device_name().to_string(),
+            batch: settings.batch,
+            global_batch,
+            context,
+            steps: schedule.steps,
+            tokens_per_second: rate(
+                global_batch * context * schedule.steps,
+                account.times.training(),
+            ),
+            seconds: account.times,
+            total_seconds: account.total,
+            training_loss: account.training_loss,
+            validation_loss: account.validation_loss,
+        },
+    })
+}
+
+fn evaluate(
+    journal: &mut Journal,
+    model: &Gpt,
+    world: &World,
+    settings: &Settings,
+    corpus: &Corpus,
+) -> Result<f64> {
+    journal.time(Activity::Evaluation, || {
+        validation_loss(&model.valid(), world, settings, corpus)
+    })
+}
+
+/// The mean loss over the same windows for every world size, each scored by exactly one rank.
+fn validation_loss(
+    model: &Gpt,
+    world: &World,
+    settings: &Settings,
+    corpus: &Corpus,
+) -> Result<f64> {
+    let context = settings.model.context;
+    let text = &corpus.validation;
+    let windows = batch::spread_windows(text.len(), context, settings.reporting.eval_windows);
+    let sampler = DistributedSampler::new(SamplerConfig {
+        len: windows.len(),
+        rank: world.rank(),
+        world_size: world.world_size(),
+        order: Order::Sequential,
+        remainder: Remainder::Exact,
+    });
+    let own: Vec<usize> = sampler
+        .indices(0)
+        .into_iter()
+        .map(|window| windows[window])
+        .collect();
+    let mut mean = WeightedMean::new();
+    for starts in own.chunks(settings.batch) {
+        let batch = batch::load(text, starts, context, &world.device());
+        let loss = model.loss(batch.tokens, batch.targets);
+        mean.add(loss.into_scalar::<f64>(), starts.len());
+    }
+    mean.over_ranks(world.group())?
+        .context("there is no validation window")
+}
+
+/// The decisions of a training in one line.
+fn headline(
+    world_size: WorldSize,
+    settings: &Settings,
+    corpus: &Corpus,
+    parameters: usize,
+) -> String {
+    let (batch, steps) = (settings.batch, settings.schedule.steps);
+    format!(
+        "{parameters} parameters, {} characters of {} ({} distinct), {world_size} ranks x batch \
+         {batch} = global batch {} windows of {}, {steps} steps",
+        corpus.training.len() + corpus.validation.len(),
+        corpus.name,
+        corpus.vocabulary.len(),
+        batch * world_size.len(),
+        settings.model.context,
+    )
+}
