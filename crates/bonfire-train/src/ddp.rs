@@ -238,7 +238,7 @@ impl<M: Module> Ddp<M> {
     fn trace(&self) -> crate::trace::Trace {
         match &self.synchroniser {
             Synchroniser::Bucketed(reducer) => lock(reducer).trace.clone(),
-            Synchroniser::Naive(_) => crate::trace::Trace::default(),
+            Synchroniser::Naive(_) => crate::trace::Trace::new(),
         }
     }
 

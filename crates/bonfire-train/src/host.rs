@@ -233,7 +233,7 @@ mod tests {
         for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
             let mut source = Values::zeros(dtype, 2);
             let ones = TensorData::from([1.0_f32, 2.0]).convert::<f32>();
-            let one = Values::F32(ones.to_vec::<f32>().unwrap());
+            let one = Values::F32(ones.try_to_vec::<f32>().unwrap());
             if let (Values::F32(_), slice) = (&source, one.slice(0..2)) {
                 source.set(0..2, slice, Entering::Plain);
             }

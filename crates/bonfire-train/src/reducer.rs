@@ -107,7 +107,7 @@ impl Reducer {
                 normalizer: Normalizer::Known(1.0),
                 error: None,
             },
-            trace: trace::Trace::default(),
+            trace: trace::Trace::new(),
         };
         reducer.deal(&order);
         reducer

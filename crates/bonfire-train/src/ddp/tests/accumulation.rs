@@ -30,7 +30,7 @@ fn assert_gradients_close(found: &[Option<Vec<f32>>], expected: &[Option<Vec<f32
             .map(|(index, values)| (format!("gradient {index}"), values))
             .collect()
     };
-    let allowed = tolerance(1, 1.0, terms(12), MAGNITUDE);
+    let allowed = tolerance(1, 1.0, terms(12), largest_sample_gradient(12));
     assert_close(&named(found), &named(expected), allowed);
 }
 

@@ -25,17 +25,35 @@ fn replicas_stay_bit_identical_for_200_steps() {
 #[test]
 fn several_ranks_train_what_one_rank_trains_with_the_whole_batch() {
     let (steps, lr, samples) = (10, 0.05, 24);
-    let alone = on_ranks(1, |world| {
-        named_values(&train(&world, DdpConfig::default(), steps, samples, lr))
-    });
+    let moved = |world: &World, config, batch| {
+        let start = named_values(&Mlp::new(1, &world.device()));
+        difference(
+            &named_values(&train(world, config, steps, batch, lr)),
+            &start,
+        )
+    };
+    let alone = on_ranks(1, |world| moved(&world, DdpConfig::default(), samples));
+    let magnitude = largest_sample_gradient(steps * samples);
     for ranks in [2, 3, 4] {
         let batch = samples / ranks as usize;
-        let together = on_ranks(ranks, |world| {
-            named_values(&train(&world, small_buckets(), steps, batch, lr))
-        });
-        let allowed = tolerance(steps, lr, terms(samples), MAGNITUDE);
+        let together = on_ranks(ranks, |world| moved(&world, small_buckets(), batch));
+        let allowed = tolerance(steps, lr, terms(samples), magnitude);
         assert_close(&together[0], &alone[0], allowed);
     }
+}
+
+/// How far parameters are from where they were.
+fn difference(
+    values: &[(String, Vec<f64>)],
+    start: &[(String, Vec<f64>)],
+) -> Vec<(String, Vec<f64>)> {
+    let pairs = values.iter().zip(start);
+    pairs
+        .map(|((name, values), (_, start))| {
+            let moved = values.iter().zip(start).map(|(value, start)| value - start);
+            (name.clone(), moved.collect())
+        })
+        .collect()
 }
 
 #[test]

@@ -62,8 +62,8 @@ fn an_error_of_one_forward_pass_ends_the_step_of_all() {
                     }
                 })
             };
-            step(&[0, 1]).unwrap();
-            let first = step(&[4, 5]).unwrap_err();
+            // A slow rank may still be in the first step when it hears of the second.
+            let first = step(&[0, 1]).and_then(|_| step(&[4, 5])).unwrap_err();
             // The group has ended: there is no second try.
             let second = step(&[0, 1]).unwrap_err();
             assert!(peer_failed(&second).is_some(), "{second}");
