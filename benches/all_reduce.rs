@@ -3,7 +3,10 @@
 //! `cargo bench -p bonfire-benches --bench all_reduce`. For ranks as processes, and for the columns
 //! of nccl-tests, use `bonfire bench all-reduce`.
 
-#![allow(missing_docs, reason = "criterion's macros make undocumented functions")]
+#![allow(
+    missing_docs,
+    reason = "criterion's macros make undocumented functions"
+)]
 
 use std::time::{Duration, Instant};
 
@@ -12,8 +15,12 @@ use bonfire_testkit::{connected, local};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 
 const SIZES_BYTES: [usize; 4] = [1 << 10, 64 << 10, 1 << 20, 16 << 20];
-const TRANSPORTS: [TransportKind; 4] =
-    [TransportKind::Local, TransportKind::Shm, TransportKind::Unix, TransportKind::Tcp];
+const TRANSPORTS: [TransportKind; 4] = [
+    TransportKind::Local,
+    TransportKind::Shm,
+    TransportKind::Unix,
+    TransportKind::Tcp,
+];
 
 /// Buffers rotate through this much memory, so that no size lives in the caches.
 const ROTATE_BYTES: usize = 64 << 20;
@@ -33,13 +40,23 @@ fn timed(transport: TransportKind, world_size: u32, bytes: usize, iters: u64) ->
         let started = Instant::now();
         (0..iters as usize).for_each(&mut reduce);
         let elapsed = started.elapsed();
-        assert!(buffers.iter().flatten().all(|element| *element == 1.0), "a wrong result");
+        assert!(
+            buffers.iter().flatten().all(|element| *element == 1.0),
+            "a wrong result"
+        );
         elapsed
     };
     let options = GroupOptions::default();
     let times = match transport {
         TransportKind::Local => local(world_size, options, body),
-        other => connected(world_size, GroupOptions { transport: Some(other), ..options }, body),
+        other => connected(
+            world_size,
+            GroupOptions {
+                transport: Some(other),
+                ..options
+            },
+            body,
+        ),
     };
     times[0]
 }
@@ -47,8 +64,11 @@ fn timed(transport: TransportKind, world_size: u32, bytes: usize, iters: u64) ->
 fn all_reduce(criterion: &mut Criterion) {
     for world_size in [2, 4] {
         for transport in TRANSPORTS {
-            let mut group = criterion.benchmark_group(format!("all_reduce/{transport}/{world_size}"));
-            group.sample_size(10).measurement_time(Duration::from_secs(2));
+            let mut group =
+                criterion.benchmark_group(format!("all_reduce/{transport}/{world_size}"));
+            group
+                .sample_size(10)
+                .measurement_time(Duration::from_secs(2));
             for bytes in SIZES_BYTES {
                 group.throughput(Throughput::Bytes(bytes as u64));
                 group.bench_function(BenchmarkId::from_parameter(bytes), |bencher| {

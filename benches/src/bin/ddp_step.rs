@@ -54,13 +54,19 @@ struct Mlp {
 impl Mlp {
     fn new(args: &Args, device: &Device) -> Self {
         let layer = |_| LinearConfig::new(args.width, args.width).init(device);
-        Self { layers: (0..args.layers).map(layer).collect() }
+        Self {
+            layers: (0..args.layers).map(layer).collect(),
+        }
     }
 
     /// Mean square of the output; `input` is `[batch, width]`.
     fn loss(&self, input: Tensor<2>) -> Tensor<1> {
         let forward = |x, layer: &Linear| activation::relu(layer.forward(x));
-        self.layers.iter().fold(input, forward).powi_scalar(2).mean()
+        self.layers
+            .iter()
+            .fold(input, forward)
+            .powi_scalar(2)
+            .mean()
     }
 }
 
@@ -93,7 +99,9 @@ fn measure(world: &World, args: &Args) -> anyhow::Result<()> {
             Ok(())
         })?;
         let with_buckets = timed(world, || {
-            bucketed.backward(|model| model.loss(input.clone())).map(drop)
+            bucketed
+                .backward(|model| model.loss(input.clone()))
+                .map(drop)
         })?;
         let one_by_one = timed(world, || {
             naive.backward(|model| model.loss(input.clone())).map(drop)
@@ -140,16 +148,25 @@ fn report(
         args.bucket_mib,
         args.steps
     );
-    println!("{:<34} {:>10} {:>22}", "step", "time (ms)", "relative to no sync");
+    println!(
+        "{:<34} {:>10} {:>22}",
+        "step", "time (ms)", "relative to no sync"
+    );
     for (name, time) in [
         ("no synchronisation", plain),
         ("buckets overlapped with backward", bucketed),
         ("one all-reduce per parameter, after", naive),
     ] {
         let ratio = time.as_secs_f64() / plain.as_secs_f64();
-        println!("{name:<34} {:>10.1} {ratio:>22.3}", time.as_secs_f64() * 1e3);
+        println!(
+            "{name:<34} {:>10.1} {ratio:>22.3}",
+            time.as_secs_f64() * 1e3
+        );
     }
-    println!("exposed communication with buckets: {:.1} ms", median(exposed).as_secs_f64() * 1e3);
+    println!(
+        "exposed communication with buckets: {:.1} ms",
+        median(exposed).as_secs_f64() * 1e3
+    );
 }
 
 fn median(mut times: Vec<Duration>) -> Duration {

@@ -3,7 +3,10 @@
 use std::process::Command;
 
 fn run(program: &str, args: &[&str]) -> String {
-    let output = Command::new(program).args(args).output().expect("the listing exists");
+    let output = Command::new(program)
+        .args(args)
+        .output()
+        .expect("the listing exists");
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{program}: {errors}");
     String::from_utf8(output.stdout).expect("the listing prints text")
@@ -11,7 +14,10 @@ fn run(program: &str, args: &[&str]) -> String {
 
 /// The loss that the training listing printed last.
 fn last_loss(printed: &str) -> f64 {
-    let last = printed.lines().rev().find_map(|line| line.split("loss ").nth(1));
+    let last = printed
+        .lines()
+        .rev()
+        .find_map(|line| line.split("loss ").nth(1));
     last.expect("it prints a loss").parse().expect("a number")
 }
 
@@ -33,6 +39,9 @@ fn the_collectives_listing_holds_its_assertions() {
 #[test]
 fn the_plan_listing_prints_the_ring() {
     let printed = run(env!("CARGO_BIN_EXE_plan"), &[]);
-    assert!(printed.starts_with("rounds: 6\n"), "2(n-1) rounds for 4 ranks: {printed}");
+    assert!(
+        printed.starts_with("rounds: 6\n"),
+        "2(n-1) rounds for 4 ranks: {printed}"
+    );
     assert!(printed.contains("put"), "{printed}");
 }

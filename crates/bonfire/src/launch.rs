@@ -120,9 +120,7 @@ fn run_alone<E: Into<BoxError>>(
         local_rank: 0,
         local_world_size: 1,
     };
-    let groups = ProcessGroup::local(WorldSize::new(1)?, args.group.clone())?;
-    for group in groups {
-        return rank::run(group, placement, args.device, train).map_err(|failure| failure.error);
-    }
-    unreachable!("a world of one has one group")
+    let mut groups = ProcessGroup::local(WorldSize::ONE, args.group.clone())?;
+    let group = groups.pop().expect("a world of one has one group");
+    rank::run(group, placement, args.device, train).map_err(|failure| failure.error)
 }

@@ -3,9 +3,7 @@
 // ANCHOR: all
 use std::num::NonZeroUsize;
 
-use bonfire_plan::{
-    Algorithm, Collective, Rank, Schedule, ScheduleShape, WorldSize, check,
-};
+use bonfire_plan::{Algorithm, Collective, Rank, Schedule, ScheduleShape, WorldSize, check};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let one = NonZeroUsize::MIN;

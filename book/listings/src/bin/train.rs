@@ -18,7 +18,9 @@ struct Line {
 
 impl Line {
     fn new(device: &Device) -> Self {
-        Self { layer: LinearConfig::new(1, 1).init(device) }
+        Self {
+            layer: LinearConfig::new(1, 1).init(device),
+        }
     }
 
     /// Mean squared distance to y = 3x + 1 at the points `x`, `[batch, 1]`.
@@ -58,8 +60,12 @@ fn train(world: World) -> bonfire::Result<()> {
             epoch_loss.add(f64::from(loss.into_scalar::<f32>()), indices.len());
         }
         let over_all_ranks = epoch_loss.over_ranks(world.group())?;
-        if world.is_main() && loader.epoch() % 20 == 0 {
-            println!("epoch {} loss {:.6}", loader.epoch(), over_all_ranks.unwrap_or(f64::NAN));
+        if world.is_main() && loader.epoch().is_multiple_of(20) {
+            println!(
+                "epoch {} loss {:.6}",
+                loader.epoch(),
+                over_all_ranks.unwrap_or(f64::NAN)
+            );
         }
     }
     Ok(())
