@@ -44,7 +44,7 @@ fn last_scores(model: &Gpt, window: &[i32], device: &Device) -> Vec<f32> {
     let tokens = Tensor::from_data(TensorData::new(window.to_vec(), shape), device);
     let scores = model.forward(tokens); // [T, V]
     let last = window.len() - 1;
-    let scores = scores.slice([last..last + 1]); // [1, V]
+    let scores = scores.slice(last..last + 1); // [1, V]
     scores.into_data().iter::<f32>().collect()
 }
 
