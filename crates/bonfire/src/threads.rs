@@ -117,3 +117,6 @@ fn verdict<T>(ends: Vec<(Rank, Result<T, RankFailure>)>) -> Result<Vec<T>> {
         }),
     }
 }
+
+#[cfg(test)]
+mod tests;

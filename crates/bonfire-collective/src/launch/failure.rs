@@ -75,7 +75,7 @@ impl fmt::Display for Exit {
             Self::Code(code) if code == i32::from(PEER_FAILED_EXIT_CODE) => {
                 write!(
                     formatter,
-                    "exited with code {code}, because a rank elsewhere failed"
+                    "exited with code {code}, because another rank failed or left the job"
                 )
             }
             Self::Code(code) => write!(formatter, "exited with code {code}"),
