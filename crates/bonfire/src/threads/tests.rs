@@ -1,0 +1,71 @@
+use bonfire_collective::{CollectiveError, ReduceOp};
+
+use super::*;
+
+/// Runs three ranks on the CPU that all-reduce until rank 1 misbehaves.
+fn three(misbehave: impl Fn() -> Result<u32> + Sync) -> Result<Vec<u32>> {
+    let options = SpawnOptions {
+        world_size: WorldSize::new(3).unwrap(),
+        device: DeviceKind::Cpu,
+        group: GroupOptions::default(),
+    };
+    spawn_with(&options, |world| {
+        for step in 0..20 {
+            if world.rank().get() == 1 && step == 10 {
+                return misbehave();
+            }
+            world.group().all_reduce(&mut [1.0_f32; 8], ReduceOp::Sum)?;
+        }
+        Ok(world.rank().get())
+    })
+}
+
+#[test]
+fn results_come_in_rank_order() {
+    let options = SpawnOptions {
+        world_size: WorldSize::new(4).unwrap(),
+        device: DeviceKind::Cpu,
+        group: GroupOptions::default(),
+    };
+    let ranks = spawn_with(&options, |world| {
+        let name = thread::current().name().map(str::to_owned);
+        assert_eq!(name, Some(format!("rank-{}", world.rank())));
+        world.group().barrier()?;
+        Ok::<_, Error>(world.rank().get())
+    });
+    assert_eq!(ranks.unwrap(), [0, 1, 2, 3]);
+}
+
+#[test]
+fn the_error_is_that_of_the_rank_that_failed_by_itself() {
+    for _ in 0..20 {
+        let error = three(|| Err(Error::Usage("no more data".to_owned()))).unwrap_err();
+        assert_eq!(format!("{error:?}"), "rank 1 failed: no more data");
+    }
+}
+
+#[test]
+fn a_panic_ends_all_ranks_and_is_named() {
+    let error = three(|| panic!("index out of range")).unwrap_err();
+    assert_eq!(format!("{error:?}"), "rank 1 panicked: index out of range");
+}
+
+#[test]
+fn a_rank_that_leaves_early_fails_the_others() {
+    let error = three(|| Ok(1)).unwrap_err();
+    let Error::Rank { source, .. } = &error else {
+        panic!("{error:?}")
+    };
+    let source = source.downcast_ref::<Error>();
+    let is_named = matches!(
+        source,
+        Some(Error::Collective(CollectiveError::PeerFailed { rank, .. })) if rank.get() == 1
+    );
+    assert!(is_named, "{error:?}");
+}
+
+#[test]
+fn no_ranks_are_an_error() {
+    let error = spawn(0, |_| Ok::<_, Error>(())).unwrap_err();
+    assert!(!format!("{error:?}").contains('\n'), "{error:?}");
+}
