@@ -1,6 +1,5 @@
 //! A model that several ranks train together, each on its share of the data.
 
-use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -8,7 +7,7 @@ use std::time::{Duration, Instant};
 use bonfire_collective::ProcessGroup;
 use bonfire_plan::DType;
 use burn::Tensor;
-use burn::module::{Module, ModuleVisitor, Param};
+use burn::module::Module;
 use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::optim::{GradientsParams, ModuleOptimizer};
 use burn::tensor::Gradients;
@@ -19,7 +18,8 @@ use crate::harvest::{averaged, harvest};
 use crate::hooks;
 use crate::loss::{IntoLoss, Loss, Weight};
 use crate::naive::Naive;
-use crate::parameters::ParameterTable;
+use crate::panic::panic_message;
+use crate::parameters::{ParameterTable, is_autodiff};
 use crate::reducer::{Accumulate, Reducer};
 use crate::replicate::replicate;
 use crate::timing::{StepTiming, Stopwatch};
@@ -399,28 +399,6 @@ fn counts(loss: &Loss) -> bool {
 
 fn lock(reducer: &Mutex<Reducer>) -> MutexGuard<'_, Reducer> {
     reducer.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// What a panic said.
-pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> &str {
-    panic
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("without a message")
-}
-
-/// Whether a model has been put in training mode, or made for it.
-fn is_autodiff<M: Module>(model: &M) -> bool {
-    struct Finder(bool);
-    impl ModuleVisitor for Finder {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            self.0 |= param.lazy_device().is_autodiff();
-        }
-    }
-    let mut finder = Finder(false);
-    model.visit(&mut finder);
-    finder.0
 }
 
 #[cfg(test)]

@@ -228,22 +228,34 @@ fn add<T: Scalar>(target: &mut [T], source: &[T], entering: Entering) {
 mod tests {
     use super::*;
 
+    fn quarters(dtype: DType) -> TensorData {
+        let data = TensorData::from([0.25_f32, -0.5, 3.0]);
+        match dtype {
+            DType::F64 => data.convert::<f64>(),
+            DType::F16 => data.convert::<f16>(),
+            DType::BF16 => data.convert::<bf16>(),
+            _ => data,
+        }
+    }
+
+    /// With values that every type can hold exactly.
     #[test]
-    fn values_enter_leave_and_scale_in_every_type() {
+    fn arithmetic_works_in_every_type() {
         for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
-            let mut source = Values::zeros(dtype, 2);
-            let ones = TensorData::from([1.0_f32, 2.0]).convert::<f32>();
-            let one = Values::F32(ones.try_to_vec::<f32>().unwrap());
-            if let (Values::F32(_), slice) = (&source, one.slice(0..2)) {
-                source.set(0..2, slice, Entering::Plain);
-            }
-            let mut values = Values::zeros(dtype, 3);
-            values.set(1..3, source.slice(0..2), Entering::Scaled(2.0));
-            values.add(1..3, source.slice(0..2), Entering::Plain);
+            let data = quarters(dtype);
+            let source = HostSlice::of(&data).unwrap();
+            assert_eq!((source.dtype(), source.len()), (dtype, 3));
+            let mut values = Values::zeros(dtype, 5);
+            values.set(1..4, source, Entering::Scaled(2.0));
+            values.add(1..4, source, Entering::Plain);
+            values.add(1..4, source, Entering::Scaled(-1.0));
             values.scale(0.5);
-            values.clear(2..3);
-            assert_eq!(values.len(), 3);
-            assert_eq!(values.slice(0..1).dtype(), dtype);
+            values.clear(3..4);
+            let found = values.tensor_data(0..5, &[5]).convert::<f32>();
+            assert_eq!(
+                found.as_slice::<f32>().unwrap(),
+                [0.0, 0.25, -0.5, 0.0, 0.0]
+            );
         }
     }
 

@@ -4,6 +4,27 @@
 //! [`DistributedSampler`] and [`Loader`] deal the data, [`WeightedMean`] combines what ranks
 //! measure, and [`World`] is a rank's place in the job: its group and its device.
 //!
+//! ```no_run
+//! use bonfire_train::{Ddp, TrainError, World};
+//! use burn::nn::{Linear, LinearConfig};
+//! use burn::optim::{AdamWConfig, ModuleOptimizer};
+//! use burn::tensor::{Distribution, Tensor};
+//!
+//! fn train(world: &World) -> Result<(), TrainError> {
+//!     let device = world.device();
+//!     let model: Linear = LinearConfig::new(8, 1).init(&device);
+//!     let mut ddp = Ddp::new(model, world)?;
+//!     let mut optimizer: ModuleOptimizer = AdamWConfig::new().init();
+//!     for _ in 0..100 {
+//!         // Every rank draws a batch of its own; the gradients are the mean over all of them.
+//!         let batch = Tensor::<2>::random([32, 8], Distribution::Default, &device);
+//!         let gradients = ddp.backward(|model| model.forward(batch).powi_scalar(2).mean())?;
+//!         ddp.step(&mut optimizer, 1e-3, gradients);
+//!     }
+//!     Ok(())
+//! }
+//! ```
+//!
 //! This is the only crate of the workspace that knows Burn.
 
 #![forbid(unsafe_code)]
@@ -12,6 +33,7 @@ mod assignment;
 mod bucket;
 mod config;
 mod ddp;
+mod device;
 mod error;
 mod fingerprint;
 mod harvest;
@@ -21,6 +43,7 @@ mod loader;
 mod loss;
 mod metrics;
 mod naive;
+mod panic;
 mod parameters;
 mod readback;
 mod reducer;
@@ -33,6 +56,7 @@ mod world;
 
 pub use config::{DdpConfig, GradientSync};
 pub use ddp::{BucketSummary, Ddp};
+pub use device::{DeviceKind, UnknownDeviceKind};
 pub use error::TrainError;
 pub use fingerprint::Difference;
 pub use loader::{EpochBatches, LastBatch, Loader};
@@ -40,4 +64,4 @@ pub use loss::{IntoLoss, Loss};
 pub use metrics::{WeightedMean, sum_over_ranks};
 pub use sampler::{DistributedSampler, Order, Remainder, SamplerConfig};
 pub use timing::StepTiming;
-pub use world::{DeviceKind, Placement, UnknownDeviceKind, World};
+pub use world::{Placement, World};

@@ -82,6 +82,19 @@ pub(crate) fn reducible(dtype: TensorDType) -> Option<DType> {
     }
 }
 
+/// Whether a model has been put in training mode, or made for it.
+pub(crate) fn is_autodiff<M: Module>(model: &M) -> bool {
+    struct Finder(bool);
+    impl ModuleVisitor for Finder {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.0 |= param.lazy_device().is_autodiff();
+        }
+    }
+    let mut finder = Finder(false);
+    model.visit(&mut finder);
+    finder.0
+}
+
 #[derive(Default)]
 struct Lister {
     path: Vec<String>,
