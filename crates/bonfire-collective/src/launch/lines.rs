@@ -11,6 +11,9 @@ pub(super) enum Piece<'a> {
     Line(&'a [u8]),
     /// A line that the next one is to overwrite, as a progress bar's.
     Status(&'a [u8]),
+    /// What will be a status or a line, as far as it is known, to be shown without delay; the same
+    /// comes again when it is complete.
+    Preview(&'a [u8]),
 }
 
 /// Holds the line that has begun and not ended.
@@ -25,14 +28,14 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    /// Takes the next bytes and hands out the pieces that they complete. A status that has begun is
-    /// handed out too, and again when there is more of it.
+    /// Takes the next bytes and hands out the pieces that they complete, and a preview of one that
+    /// overwrites or will be overwritten.
     pub(super) fn feed(&mut self, bytes: &[u8], mut emit: impl FnMut(Piece<'_>)) {
         for &byte in bytes {
             self.push(byte, &mut emit);
         }
-        if self.overwrites && !self.returned && !self.pending.is_empty() {
-            emit(Piece::Status(&self.pending));
+        if (self.overwrites || self.returned) && !self.pending.is_empty() {
+            emit(Piece::Preview(&self.pending));
         }
     }
 
@@ -81,13 +84,14 @@ impl Lines {
 mod tests {
     use super::*;
 
-    /// The pieces of some output, `L` for lines and `S` for statuses.
+    /// The pieces of some output, `L` for lines, `S` for statuses and `P` for previews.
     fn pieces(chunks: &[&str]) -> Vec<String> {
         let mut seen = Vec::new();
         let mut note = |piece: Piece<'_>| {
             let (kind, text) = match piece {
                 Piece::Line(text) => ('L', text),
                 Piece::Status(text) => ('S', text),
+                Piece::Preview(text) => ('P', text),
             };
             seen.push(format!("{kind}{}", String::from_utf8_lossy(text)));
         };
@@ -114,15 +118,24 @@ mod tests {
 
     #[test]
     fn a_carriage_return_before_a_newline_is_no_status() {
-        assert_eq!(pieces(&["one\r\ntwo\r", "\n"]), ["Lone", "Ltwo"]);
+        assert_eq!(pieces(&["one\r\ntwo\r\n"]), ["Lone", "Ltwo"]);
+        assert_eq!(pieces(&["one\r", "\n"]), ["Pone", "Lone"]);
     }
 
     #[test]
     fn what_a_carriage_return_overwrites_is_a_status() {
         assert_eq!(pieces(&["10%\r20%\r30%\n"]), ["S10%", "S20%", "L30%"]);
+    }
+
+    #[test]
+    fn a_status_is_shown_before_the_next_one_comes() {
+        assert_eq!(
+            pieces(&["10%\r", "20%\r", "done\n"]),
+            ["P10%", "S10%", "P20%", "S20%", "Ldone"]
+        );
         assert_eq!(
             pieces(&["\r10%", "\r20%", "\ndone\n"]),
-            ["S10%", "S10%", "S20%", "L20%", "Ldone"]
+            ["P10%", "S10%", "P20%", "L20%", "Ldone"]
         );
     }
 

@@ -84,6 +84,7 @@ impl Relay {
                 self.screen.line(self.channel, &self.prefix, text);
             }
             Piece::Status(text) => self.screen.status(self.channel, &self.prefix, text),
+            Piece::Preview(text) => self.screen.preview(&self.prefix, text),
         }
     }
 }

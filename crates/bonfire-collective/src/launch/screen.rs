@@ -31,6 +31,8 @@ struct Streams {
     output_is_terminal: bool,
     /// The status that stands in the last line of the terminal, to be overwritten.
     status: Vec<u8>,
+    /// The prefix of whose status it is.
+    status_prefix: String,
 }
 
 impl Screen {
@@ -49,6 +51,7 @@ impl Screen {
             columns,
             output_is_terminal: io::stdout().is_terminal(),
             status: Vec::new(),
+            status_prefix: String::new(),
         })
     }
 
@@ -72,17 +75,28 @@ impl Screen {
         line.extend_from_slice(prefix.as_bytes());
         line.extend_from_slice(text);
         line.push(b'\n');
-        let _ = self.lock().line(channel, &line);
+        let mut streams = self.lock();
+        let _ = streams.hide_status_before(channel);
+        // A line takes the place of a status of the same stream, as on a terminal of its own.
+        if channel == Channel::Error && streams.status_prefix == prefix {
+            streams.status.clear();
+        }
+        let _ = streams.line(channel, &line);
     }
 
     /// Shows a status in the last line of the terminal, in place of the one before; where there is no
     /// terminal, prints it as a line.
     pub(super) fn status(&self, channel: Channel, prefix: &str, text: &[u8]) {
         match self.kind() {
-            LauncherOutput::StatusLine => {
-                let _ = self.lock().show(prefix, text);
-            }
+            LauncherOutput::StatusLine => self.preview(prefix, text),
             LauncherOutput::Lines | LauncherOutput::Direct => self.line(channel, prefix, text),
+        }
+    }
+
+    /// Shows a status that may not be complete; where there is no terminal, does nothing.
+    pub(super) fn preview(&self, prefix: &str, text: &[u8]) {
+        if self.kind() == LauncherOutput::StatusLine {
+            let _ = self.lock().show(prefix, text);
         }
     }
 
@@ -100,36 +114,50 @@ impl Screen {
 
 impl Streams {
     fn line(&mut self, channel: Channel, line: &[u8]) -> io::Result<()> {
-        let shares_terminal = channel == Channel::Error || self.output_is_terminal;
-        if shares_terminal {
-            self.hide_status()?;
-        }
         let stream = match channel {
             Channel::Output => &mut self.output,
             Channel::Error => &mut self.error,
         };
         stream.write_all(line)?;
         stream.flush()?;
-        if shares_terminal && !self.status.is_empty() {
+        if self.shares_terminal(channel) && !self.status.is_empty() {
             self.error.write_all(&self.status)?;
             self.error.flush()?;
         }
         Ok(())
     }
 
+    /// Whether what is written to the channel appears where the status stands.
+    fn shares_terminal(&self, channel: Channel) -> bool {
+        channel == Channel::Error || self.output_is_terminal
+    }
+
     fn show(&mut self, prefix: &str, text: &[u8]) -> io::Result<()> {
-        self.hide_status()?;
         let columns = self.columns.unwrap_or(COLUMNS_DEFAULT);
-        self.status = fit(prefix, text, columns).into_bytes();
+        let status = fit(prefix, text, columns).into_bytes();
+        if status == self.status {
+            return Ok(());
+        }
+        self.hide_status()?;
+        self.status = status;
+        prefix.clone_into(&mut self.status_prefix);
         self.error.write_all(&self.status)?;
         self.error.flush()
+    }
+
+    fn hide_status_before(&mut self, channel: Channel) -> io::Result<()> {
+        if self.shares_terminal(channel) {
+            self.hide_status()?;
+        }
+        Ok(())
     }
 
     fn hide_status(&mut self) -> io::Result<()> {
         if self.status.is_empty() {
             return Ok(());
         }
-        self.error.write_all(CLEAR_LINE)
+        self.error.write_all(CLEAR_LINE)?;
+        self.error.flush()
     }
 }
 
@@ -169,6 +197,7 @@ mod tests {
             columns,
             output_is_terminal: columns.is_some(),
             status: Vec::new(),
+            status_prefix: String::new(),
         });
         (screen, paper)
     }
@@ -200,6 +229,19 @@ mod tests {
         screen.clear_status();
         screen.line(Channel::Output, "", b"two");
         assert_eq!(text(&paper), "10%\r\x1b[Kone\n10%\r\x1b[Ktwo\n");
+    }
+
+    #[test]
+    fn a_line_of_the_same_rank_replaces_its_status() {
+        let (screen, paper) = screen(Some(80));
+        screen.status(Channel::Error, "[0] ", b"10%");
+        screen.line(Channel::Error, "[1] ", b"one");
+        screen.line(Channel::Error, "[0] ", b"100%");
+        screen.line(Channel::Error, "[0] ", b"end");
+        assert_eq!(
+            text(&paper),
+            "[0] 10%\r\x1b[K[1] one\n[0] 10%\r\x1b[K[0] 100%\n[0] end\n"
+        );
     }
 
     #[test]
