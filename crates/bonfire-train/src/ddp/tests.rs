@@ -2,7 +2,7 @@
 
 use bonfire_collective::{CollectiveError, GroupOptions, ProcessGroup};
 use bonfire_testkit::local;
-use burn::module::{ModuleMapper, ParamId};
+use burn::module::{ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{AdamWConfig, SgdConfig};
 use burn::tensor::{Device, TensorData, activation};
