@@ -57,3 +57,50 @@ pub fn sum_over_ranks(group: &ProcessGroup, value: f64) -> Result<f64, TrainErro
     group.all_reduce(&mut total, ReduceOp::Sum)?;
     Ok(total[0])
 }
+
+#[cfg(test)]
+mod tests {
+    use bonfire_collective::GroupOptions;
+    use bonfire_testkit::local;
+
+    use super::*;
+
+    #[test]
+    fn the_mean_is_over_samples_and_not_over_ranks() {
+        let means = local(3, GroupOptions::default(), |group| {
+            let mut mean = WeightedMean::new();
+            match group.rank().get() {
+                0 => {
+                    mean.add(1.0, 1);
+                    mean.add(4.0, 2);
+                }
+                1 => mean.add(11.0, 1),
+                // A rank without data, whose mean of nothing must not spoil the others'.
+                _ => mean.add(f64::NAN, 0),
+            }
+            let local = mean.local();
+            (local, mean.over_ranks(&group).unwrap())
+        });
+        let global = Some(5.0);
+        assert_eq!(
+            means,
+            [(Some(3.0), global), (Some(11.0), global), (None, global)]
+        );
+    }
+
+    #[test]
+    fn a_mean_of_nothing_is_none_everywhere() {
+        let means = local(2, GroupOptions::default(), |group| {
+            WeightedMean::new().over_ranks(&group).unwrap()
+        });
+        assert_eq!(means, [None, None]);
+    }
+
+    #[test]
+    fn sums_are_the_same_on_every_rank() {
+        let sums = local(3, GroupOptions::default(), |group| {
+            sum_over_ranks(&group, f64::from(group.rank().get())).unwrap()
+        });
+        assert_eq!(sums, [3.0, 3.0, 3.0]);
+    }
+}

@@ -1,7 +1,7 @@
 //! Replicas on threads, compared with each other and with training on one rank.
 
 use bonfire_collective::{CollectiveError, GroupOptions, ProcessGroup};
-use bonfire_testkit::local;
+use bonfire_testkit::{connected, local};
 use burn::module::{ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{AdamWConfig, SgdConfig};
@@ -147,13 +147,16 @@ fn gradient_values<M: Module>(model: &M, gradients: &GradientsParams) -> Vec<Opt
 
 /// Runs `body` on `ranks` ranks, each a thread.
 fn on_ranks<R: Send>(ranks: u32, body: impl Fn(World) -> R + Sync) -> Vec<R> {
-    local(ranks, GroupOptions::default(), |group: ProcessGroup| {
-        let placement = Placement {
-            local_rank: group.rank().get(),
-            local_world_size: group.world_size().get(),
-        };
-        body(World::new(group, placement, DeviceKind::Cpu).unwrap())
-    })
+    local(ranks, GroupOptions::default(), |group| body(world(group)))
+}
+
+/// A rank's place, on the CPU.
+fn world(group: ProcessGroup) -> World {
+    let placement = Placement {
+        local_rank: group.rank().get(),
+        local_world_size: group.world_size().get(),
+    };
+    World::new(group, placement, DeviceKind::Cpu).unwrap()
 }
 
 /// Buckets so small that several are under way.

@@ -1,5 +1,7 @@
 //! Replicas are equal, and equal to what one rank computes.
 
+use bonfire_collective::TransportKind;
+
 use super::*;
 
 #[test]
@@ -88,6 +90,20 @@ fn buckets_of_any_size_and_the_naive_way_give_the_same_bits() {
                 "{ranks} ranks with buckets of {bucket_bytes_max} bytes differ from naive"
             );
         }
+    }
+}
+
+#[test]
+fn every_transport_trains_to_the_same_bits() {
+    let body = |world: World| bits(&train(&world, small_buckets(), 5, 3, 0.05));
+    let reference = on_ranks(3, body);
+    for transport in [TransportKind::Shm, TransportKind::Tcp] {
+        let options = GroupOptions {
+            transport: Some(transport),
+            ..GroupOptions::default()
+        };
+        let models = connected(3, options, |group| body(world(group)));
+        assert!(models == reference, "{transport} differs from threads");
     }
 }
 
