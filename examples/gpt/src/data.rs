@@ -121,10 +121,16 @@ impl Vocabulary {
 impl Corpus {
     /// The text of a file, ready for windows of `context` characters.
     pub fn read(path: &Path, context: usize) -> Result<Self, DataError> {
-        let bytes = fs::read(path).map_err(|source| DataError::Unreadable {
-            path: path.to_path_buf(),
-            source,
-        })?;
+        match fs::read(path) {
+            Ok(bytes) => Self::from_bytes(path, bytes, context),
+            Err(source) => Err(DataError::Unreadable {
+                path: path.to_path_buf(),
+                source,
+            }),
+        }
+    }
+
+    fn from_bytes(path: &Path, bytes: Vec<u8>, context: usize) -> Result<Self, DataError> {
         let text = String::from_utf8(bytes).map_err(|error| DataError::NotText {
             path: path.to_path_buf(),
             offset: error.utf8_error().valid_up_to(),
@@ -168,14 +174,10 @@ impl Corpus {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
-
     use super::*;
 
     fn read(content: &[u8]) -> Result<Corpus, DataError> {
-        let mut file = tempfile::NamedTempFile::new().unwrap();
-        file.write_all(content).unwrap();
-        Corpus::read(file.path(), 8)
+        Corpus::from_bytes(Path::new("some.txt"), content.to_vec(), 8)
     }
 
     #[test]

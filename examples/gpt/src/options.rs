@@ -12,7 +12,7 @@ use crate::schedule::Schedule;
 
 /// What can be set on the command line. Sizes and rates not given come from the preset.
 #[derive(Debug, Clone, Default, Args)]
-#[command(next_help_heading = "Text and model")]
+#[command(next_help_heading = "Text and model", allow_negative_numbers = true)]
 pub struct TrainArgs {
     /// A UTF-8 text file to learn [default: this repository's own text]
     #[arg(long, value_name = "FILE")]
