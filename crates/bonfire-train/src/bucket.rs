@@ -174,11 +174,11 @@ impl Bucket {
     }
 
     /// The values of a slot.
-    pub(crate) fn slot(&self, slot: usize) -> (&Values, Range<usize>) {
+    pub(crate) fn slot(&self, slot: usize) -> HostSlice<'_> {
         let State::Here(values) = &self.state else {
             panic!("a bucket that is away cannot be read");
         };
-        (values, self.slots[slot].range.clone())
+        values.slice(self.slots[slot].range.clone())
     }
 
     fn here(&mut self) -> &mut Values {

@@ -347,8 +347,8 @@ impl<M: Module> Ddp<M> {
             harvest(module, &table, gradients.as_ref(), &mut *reducer)?;
             reducer.repeat(&again, watch)?;
         }
-        drop(gradients);
-        let averages = averaged(module, &table, |parameter| reducer.average(parameter));
+        let average = |parameter| reducer.average(parameter);
+        let averages = averaged(module, &table, gradients, average);
         reducer.end()?;
         self.forward_backward += forward_backward;
         Ok(averages)
@@ -383,7 +383,8 @@ impl<M: Module> Ddp<M> {
         harvest(module, &self.table, gradients.as_ref(), naive)?;
         self.forward_backward += start.elapsed();
         naive.average_all(normalizer, self.micro_batches, watch)?;
-        let averages = averaged(module, &self.table, |parameter| naive.average(parameter));
+        let average = |parameter| naive.average(parameter);
+        let averages = averaged(module, &self.table, gradients, average);
         naive.end();
         Ok(averages)
     }

@@ -2,11 +2,12 @@
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
-use burn::tensor::{Gradients, Tensor, TensorData};
+use burn::tensor::{Gradients, Tensor};
 
 use crate::TrainError;
 use crate::host::HostSlice;
 use crate::parameters::ParameterTable;
+use crate::readback::overwritten;
 
 /// Takes the gradients of a backward pass, parameter by parameter.
 pub(crate) trait GradientSink {
@@ -113,15 +114,18 @@ pub(crate) fn checked<'a>(
     })
 }
 
-/// Gradients for an optimizer, under the identities of the model's parameters. A parameter without
-/// an average has no gradient.
-pub(crate) fn averaged<M: Module>(
+/// The averages as gradients for an optimizer, under the identities of the model's parameters. A
+/// parameter without an average has no gradient. The gradients of this rank's own pass are used up:
+/// the averages take their memory where the backend allows it.
+pub(crate) fn averaged<'a, M: Module>(
     model: &M,
     table: &ParameterTable,
-    average: impl Fn(usize) -> Option<TensorData>,
+    own: Option<Gradients>,
+    average: impl Fn(usize) -> Option<HostSlice<'a>>,
 ) -> GradientsParams {
     let mut writer = Writer {
         table,
+        own,
         average,
         gradients: GradientsParams::new(),
         done: vec![false; table.len()],
@@ -132,12 +136,13 @@ pub(crate) fn averaged<M: Module>(
 
 struct Writer<'a, F> {
     table: &'a ParameterTable,
+    own: Option<Gradients>,
     average: F,
     gradients: GradientsParams,
     done: Vec<bool>,
 }
 
-impl<F: Fn(usize) -> Option<TensorData>> ModuleVisitor for Writer<'_, F> {
+impl<'a, F: Fn(usize) -> Option<HostSlice<'a>>> ModuleVisitor for Writer<'_, F> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let Some(index) = self.table.index_of(param.id) else {
             return;
@@ -145,11 +150,19 @@ impl<F: Fn(usize) -> Option<TensorData>> ModuleVisitor for Writer<'_, F> {
         if std::mem::replace(&mut self.done[index], true) {
             return;
         }
-        if let Some(data) = (self.average)(index) {
-            let device = param.lazy_device().without_autodiff();
-            let dtype = self.table.get(index).tensor_dtype;
-            let gradient = Tensor::<D>::from_data(data, (&device, dtype));
-            self.gradients.register(param.id, gradient);
-        }
+        let Some(average) = (self.average)(index) else {
+            return;
+        };
+        let own = self.own.as_mut();
+        let own = own.and_then(|gradients| param.val().grad_remove(gradients));
+        let gradient = own
+            .and_then(|own| overwritten(own, average))
+            .unwrap_or_else(|| {
+                let device = param.lazy_device().without_autodiff();
+                let parameter = self.table.get(index);
+                let data = average.to_tensor_data(&parameter.shape);
+                Tensor::<D>::from_data(data, (&device, parameter.tensor_dtype))
+            });
+        self.gradients.register(param.id, gradient);
     }
 }

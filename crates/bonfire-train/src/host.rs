@@ -53,6 +53,13 @@ impl<'a> HostSlice<'a> {
     }
 }
 
+impl HostSlice<'_> {
+    /// A copy as the content of a tensor.
+    pub(crate) fn to_tensor_data(self, shape: &[usize]) -> TensorData {
+        each_dtype!(Self, self, values => TensorData::new(values.to_vec(), shape))
+    }
+}
+
 /// Values that are reduced: the memory of a bucket.
 #[derive(Debug)]
 pub(crate) enum Values {
@@ -169,16 +176,6 @@ impl Values {
         }
     }
 
-    /// A copy of `range` as the content of a tensor.
-    pub(crate) fn tensor_data(&self, range: Range<usize>, shape: &[usize]) -> TensorData {
-        match self.slice(range) {
-            HostSlice::F32(values) => TensorData::new(values.to_vec(), shape),
-            HostSlice::F64(values) => TensorData::new(values.to_vec(), shape),
-            HostSlice::F16(values) => TensorData::new(values.to_vec(), shape),
-            HostSlice::BF16(values) => TensorData::new(values.to_vec(), shape),
-        }
-    }
-
     /// Starts to average the values over all ranks.
     #[track_caller]
     pub(crate) fn average_async(self, group: &ProcessGroup) -> ValuesWork {
@@ -251,7 +248,7 @@ mod tests {
             values.add(1..4, source, Entering::Scaled(-1.0));
             values.scale(0.5);
             values.clear(3..4);
-            let found = values.tensor_data(0..5, &[5]).convert::<f32>();
+            let found = values.slice(0..5).to_tensor_data(&[5]).convert::<f32>();
             assert_eq!(
                 found.as_slice::<f32>().unwrap(),
                 [0.0, 0.25, -0.5, 0.0, 0.0]
@@ -266,7 +263,7 @@ mod tests {
         values.set(1..3, source.slice(0..2), Entering::Scaled(2.0));
         values.add(1..3, source.slice(0..2), Entering::Plain);
         values.scale(1.0 / 3.0);
-        let data = values.tensor_data(0..3, &[3]);
+        let data = values.slice(0..3).to_tensor_data(&[3]);
         assert_eq!(data.as_slice::<f32>().unwrap(), [0.0, 1.0, 2.0]);
     }
 }

@@ -5,7 +5,6 @@
 use std::sync::Arc;
 
 use bonfire_collective::{ProcessGroup, ReduceOp};
-use burn::tensor::TensorData;
 
 use crate::TrainError;
 use crate::harvest::GradientSink;
@@ -66,9 +65,9 @@ impl Naive {
     }
 
     /// The average of a parameter's gradient, if any rank had one.
-    pub(crate) fn average(&self, parameter: usize) -> Option<TensorData> {
+    pub(crate) fn average(&self, parameter: usize) -> Option<HostSlice<'_>> {
         let values = self.sums[parameter].as_ref()?;
-        Some(values.tensor_data(0..values.len(), &self.table.get(parameter).shape))
+        Some(values.slice(0..values.len()))
     }
 
     /// Ends a step.

@@ -1,4 +1,4 @@
-//! Reading a tensor's values into host memory, as each backend does it best.
+//! Moving a tensor's values to and from host memory, as each backend does it best.
 
 use burn::backend::Backend;
 use burn::tensor::TensorData;
@@ -27,11 +27,52 @@ fn take_data(
 }
 
 #[cfg(feature = "flex")]
+pub(crate) use flex::overwritten;
+
+/// No backend of this build has its tensors in host memory.
+#[cfg(not(feature = "flex"))]
+pub(crate) fn overwritten<const D: usize>(
+    _tensor: burn::Tensor<D>,
+    _values: HostSlice<'_>,
+) -> Option<burn::Tensor<D>> {
+    None
+}
+
+#[cfg(feature = "flex")]
 mod flex {
-    use burn::backend::Flex;
+    use burn::Tensor;
+    use burn::backend::flex::FlexTensor;
+    use burn::backend::{Element, Flex};
     use burn::tensor::DType;
+    use bytemuck::Pod;
 
     use super::{HostSlice, Readback, take_data};
+
+    /// The tensor with other values of the same number and type, in its own memory; nothing if
+    /// somebody else sees that memory or it is not in host memory and row-major.
+    pub(crate) fn overwritten<const D: usize>(
+        tensor: Tensor<D>,
+        values: HostSlice<'_>,
+    ) -> Option<Tensor<D>> {
+        let mut primitive = tensor.try_into_primitive::<Flex>().ok()?;
+        match values {
+            HostSlice::F32(values) => overwrite(&mut primitive, values),
+            HostSlice::F64(values) => overwrite(&mut primitive, values),
+            HostSlice::F16(values) => overwrite(&mut primitive, values),
+            HostSlice::BF16(values) => overwrite(&mut primitive, values),
+        }?;
+        Some(Tensor::from_primitive::<Flex>(primitive))
+    }
+
+    fn overwrite<T: Element + Pod>(tensor: &mut FlexTensor, values: &[T]) -> Option<()> {
+        let (start, end) = tensor.layout().contiguous_offsets()?;
+        if tensor.dtype() != T::dtype() || end - start != values.len() {
+            return None;
+        }
+        let storage = tensor.try_storage_mut::<T>()?;
+        storage[start..end].copy_from_slice(values);
+        Some(())
+    }
 
     impl Readback for Flex {
         fn read(
@@ -72,5 +113,38 @@ mod cube {
             let data = Tensor::<1>::from_primitive::<Cube>(flat).try_into_data();
             take_data(data.map_err(|cause| cause.to_string()), take);
         }
+    }
+}
+
+#[cfg(all(test, feature = "flex"))]
+mod tests {
+    use burn::Tensor;
+    use burn::tensor::Device;
+
+    use super::*;
+
+    fn values<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+        tensor.into_data().try_to_vec().unwrap()
+    }
+
+    #[test]
+    fn memory_of_ones_own_is_overwritten() {
+        let tensor = Tensor::<2>::zeros([2, 2], &Device::flex());
+        let changed = overwritten(tensor, HostSlice::F32(&[1.0, 2.0, 3.0, 4.0])).unwrap();
+        assert_eq!(changed.dims(), [2, 2]);
+        assert_eq!(values(changed), [1.0, 2.0, 3.0, 4.0]);
+    }
+
+    #[test]
+    fn shared_transposed_and_other_memory_is_left_alone() {
+        let new = HostSlice::F32(&[1.0, 2.0, 3.0, 4.0]);
+        let tensor = Tensor::<2>::ones([2, 2], &Device::flex());
+        assert!(overwritten(tensor.clone(), new).is_none());
+        assert_eq!(values(tensor.clone()), [1.0; 4]);
+        assert!(overwritten(tensor.transpose(), new).is_none());
+        let short = Tensor::<1>::ones([3], &Device::flex());
+        assert!(overwritten(short, new).is_none());
+        let integers = HostSlice::F64(&[1.0]);
+        assert!(overwritten(Tensor::<1>::ones([1], &Device::flex()), integers).is_none());
     }
 }

@@ -10,7 +10,6 @@
 use std::sync::Arc;
 
 use bonfire_collective::{ProcessGroup, Rank, ReduceOp};
-use burn::tensor::TensorData;
 
 use crate::assignment::{Assignment, Caps, assign};
 use crate::bucket::Bucket;
@@ -281,13 +280,12 @@ impl Reducer {
     }
 
     /// The average of a parameter's gradient, if any rank had one.
-    pub(crate) fn average(&self, parameter: usize) -> Option<TensorData> {
+    pub(crate) fn average(&self, parameter: usize) -> Option<HostSlice<'_>> {
         if !self.parameters[parameter].present {
             return None;
         }
         let Home { bucket, slot } = self.homes[parameter];
-        let (values, range) = self.buckets[bucket].slot(slot);
-        Some(values.tensor_data(range, &self.table.get(parameter).shape))
+        Some(self.buckets[bucket].slot(slot))
     }
 
     /// Ends a step. After the first one the buckets are dealt again, in the order in which the

@@ -97,7 +97,7 @@ fn buckets_of_any_size_and_the_naive_way_give_the_same_bits() {
 fn every_transport_trains_to_the_same_bits() {
     let body = |world: World| bits(&train(&world, small_buckets(), 5, 3, 0.05));
     let reference = on_ranks(3, body);
-    for transport in [TransportKind::Shm, TransportKind::Tcp] {
+    for transport in [TransportKind::Shm, TransportKind::Unix, TransportKind::Tcp] {
         let options = GroupOptions {
             transport: Some(transport),
             ..GroupOptions::default()
