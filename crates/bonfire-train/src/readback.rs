@@ -116,7 +116,8 @@ mod cube {
     }
 }
 
-#[cfg(all(test, feature = "flex"))]
+#[cfg(test)]
+#[cfg(feature = "flex")]
 mod tests {
     use burn::Tensor;
     use burn::tensor::Device;
