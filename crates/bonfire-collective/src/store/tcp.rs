@@ -135,9 +135,10 @@ fn accept(listener: &TcpListener, token: &JobToken, stop: &AtomicBool) {
                     .remove(&id);
             });
         }
-        // Closing the streams ends the threads that read from them.
+        // No more requests: this ends the threads that wait for one. The answer to the last request
+        // still goes out, for what it asked is done, and perhaps is why the server stops.
         for stream in open.lock().unwrap_or_else(PoisonError::into_inner).values() {
-            let _ = stream.shutdown(Shutdown::Both);
+            let _ = stream.shutdown(Shutdown::Read);
         }
     });
 }
@@ -150,6 +151,8 @@ fn serve(
 ) -> io::Result<()> {
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(HANDSHAKE_TIMEOUT))?;
+    // A client that does not take its answer must not hold the server up when it stops.
+    stream.set_write_timeout(Some(HANDSHAKE_TIMEOUT))?;
     if shake_hands(&mut stream, Role::Acceptor, token).is_err() {
         return Ok(());
     }

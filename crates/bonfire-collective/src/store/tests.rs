@@ -51,6 +51,23 @@ fn tcp_store_keeps_its_promises() {
 }
 
 #[test]
+fn a_server_that_stops_still_answers_what_it_has_done() {
+    let token = JobToken::random().unwrap();
+    for _ in 0..100 {
+        let server = serve(&token);
+        let writer = connect(&server, &token).unwrap();
+        let reader = connect(&server, &token).unwrap();
+        std::thread::scope(|scope| {
+            let written = scope.spawn(|| writer.set("last", b"word"));
+            reader.get("last", Duration::from_secs(60)).unwrap();
+            // As rank 0 does when it has seen that all are connected.
+            drop(server);
+            written.join().unwrap().unwrap();
+        });
+    }
+}
+
+#[test]
 fn a_stranger_is_refused_and_disturbs_nobody() {
     let token = JobToken::random().unwrap();
     let server = serve(&token);
