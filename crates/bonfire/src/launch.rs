@@ -103,8 +103,9 @@ fn work<E: Into<BoxError>>(
 /// Ends this process. Its memory, its connections and its devices are the system's to clean up, which
 /// cannot block on a peer that is no more.
 fn fail(prefix: &str, error: &Error, fault: Fault) -> ! {
-    // With the output closed there is nobody to tell.
-    let _ = writeln!(std::io::stderr(), "{prefix}error: {}", with_causes(error));
+    // In one piece, because several ranks may share the stream; closed, it has nobody to tell.
+    let line = format!("{prefix}error: {}\n", with_causes(error));
+    let _ = std::io::stderr().write_all(line.as_bytes());
     std::process::exit(match fault {
         Fault::Own => FAILED_EXIT_CODE,
         Fault::Peer => PEER_FAILED_EXIT_CODE.into(),
