@@ -90,7 +90,7 @@ fn draw(svg: &mut String, title: &str, training: &[Point], validation: &[Point])
         writeln!(
             svg,
             r#"<line x1="{x}" y1="{y}" x2="{end}" y2="{y}" stroke="{colour}" stroke-width="3"/>
-<text x="{text}" y="{y}" dominant-baseline="middle">{name}</text>"#
+<text x="{text}" y="{y}" dy="5">{name}</text>"#
         )?;
     }
     writeln!(svg, "</svg>")
@@ -105,7 +105,7 @@ fn draw_grid(svg: &mut String, steps: &Axis, losses: &Axis) -> fmt::Result {
         writeln!(
             svg,
             r##"<line x1="{left}" y1="{y:.1}" x2="{right}" y2="{y:.1}" stroke="#e4e4e4"/>
-<text x="{x}" y="{y:.1}" text-anchor="end" dominant-baseline="middle">{label}</text>"##
+<text x="{x}" y="{y:.1}" text-anchor="end" dy="5">{label}</text>"##
         )?;
     }
     for step in steps.labels() {

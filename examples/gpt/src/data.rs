@@ -38,7 +38,7 @@ pub struct Corpus {
 #[non_exhaustive]
 pub enum DataError {
     /// The file could not be opened or read.
-    #[error("cannot read {path}: {source}; give --data a readable text file")]
+    #[error("cannot read {path}; give --data a readable text file")]
     Unreadable {
         /// The file.
         path: PathBuf,

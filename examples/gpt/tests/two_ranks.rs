@@ -1,6 +1,6 @@
 //! The whole example on two ranks: threads of this process, each with a small model.
 
-#![allow(missing_docs)]
+#![allow(clippy::unwrap_used)] // helpers of tests
 
 use std::process::abort;
 use std::sync::mpsc::{RecvTimeoutError, channel};
