@@ -16,7 +16,7 @@ use gpt::train::{Trained, train};
 
 /// Trains a decoder-only character transformer data-parallel: a few minutes on two cores.
 #[derive(Debug, Parser)]
-#[command(version, about)]
+#[command(version)]
 struct Cli {
     #[command(flatten)]
     launch: LaunchArgs,

@@ -95,8 +95,10 @@ impl Report {
             )
         })?;
         let title = format!(
-            "{} parameters, {} ranks x batch {}",
-            self.parameters, self.world_size, self.batch
+            "{} parameters, {} x batch {}",
+            self.parameters,
+            ranks(self.world_size),
+            self.batch
         );
         write("report.txt", &self.to_string())?;
         write("report.json", &serde_json::to_string_pretty(self)?)?;
@@ -121,7 +123,8 @@ impl fmt::Display for Report {
             ..
         } = self;
         let batch = format!(
-            "{world_size} ranks x {batch} windows = {global_batch} windows of {context} characters"
+            "{} x {batch} windows = {global_batch} windows of {context} characters",
+            ranks(*world_size)
         );
         let whole = self.total_seconds.as_secs_f64();
         let rows = [
@@ -149,6 +152,14 @@ impl fmt::Display for Report {
             writeln!(f, "  {name:<22} {part:6.1} s  {percent:5.1} %")?;
         }
         Ok(())
+    }
+}
+
+/// So many ranks, in words.
+pub fn ranks(world_size: usize) -> String {
+    match world_size {
+        1 => "1 rank".to_string(),
+        more => format!("{more} ranks"),
     }
 }
 

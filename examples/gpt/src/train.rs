@@ -1,19 +1,17 @@
 //! The training loop. Every rank runs it with the same settings and the same corpus.
 
 use anyhow::{Context, Result};
-use bonfire::{
-    Ddp, DistributedSampler, Order, Remainder, SamplerConfig, WeightedMean, World, WorldSize,
-};
+use bonfire::{Ddp, DistributedSampler, Order, Remainder, SamplerConfig, WeightedMean, World};
 use burn::module::Module;
 
 use crate::batch::{self, Sampler};
 use crate::clip::clip_by_global_norm;
 use crate::data::Corpus;
-use crate::journal::{Activity, Journal, rate};
+use crate::journal::{Account, Activity, Journal, rate};
 use crate::model::Gpt;
 use crate::optimizer::adamw;
 use crate::options::Settings;
-use crate::report::Report;
+use crate::report::{Report, ranks};
 
 /// A trained model and the account of its training.
 #[derive(Debug)]
@@ -43,12 +41,7 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
     };
     let global_batch = settings.batch * world.world_size().len();
     let mut journal = Journal::new(world, schedule.steps, global_batch * context);
-    journal.note(&headline(
-        world.world_size(),
-        settings,
-        corpus,
-        ddp.module().num_params(),
-    ));
+    journal.note(&headline(world, settings, corpus, ddp.module()));
 
     let loss = evaluate(&mut journal, ddp.module(), world, settings, corpus)?;
     journal.validation(0, loss);
@@ -78,29 +71,9 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
         }
     }
 
-    let account = journal.close();
-    let parameters = ddp.module().num_params();
-    Ok(Trained {
-        model: ddp.module().valid(),
-        report: Report {
-            data: corpus.name.clone(),
-            parameters,
-            world_size: world.world_size().len(),
-            device: world.device_name().to_string(),
-            batch: settings.batch,
-            global_batch,
-            context,
-            steps: schedule.steps,
-            tokens_per_second: rate(
-                global_batch * context * schedule.steps,
-                account.times.training(),
-            ),
-            seconds: account.times,
-            total_seconds: account.total,
-            training_loss: account.training_loss,
-            validation_loss: account.validation_loss,
-        },
-    })
+    let model = ddp.module().valid();
+    let report = report(world, settings, corpus, &model, journal.close());
+    Ok(Trained { model, report })
 }
 
 fn evaluate(
@@ -147,21 +120,49 @@ fn validation_loss(
         .context("there is no validation window")
 }
 
-/// The decisions of a training in one line.
-fn headline(
-    world_size: WorldSize,
+/// The account of a training, with the sizes that it belongs to.
+fn report(
+    world: &World,
     settings: &Settings,
     corpus: &Corpus,
-    parameters: usize,
-) -> String {
-    let (batch, steps) = (settings.batch, settings.schedule.steps);
+    model: &Gpt,
+    account: Account,
+) -> Report {
+    let world_size = world.world_size().len();
+    let (context, steps) = (settings.model.context, settings.schedule.steps);
+    let global_batch = settings.batch * world_size;
+    let tokens = global_batch * context * steps;
+    Report {
+        data: corpus.name.clone(),
+        parameters: model.num_params(),
+        world_size,
+        device: world.device_name().to_string(),
+        batch: settings.batch,
+        global_batch,
+        context,
+        steps,
+        tokens_per_second: rate(tokens, account.times.training()),
+        seconds: account.times,
+        total_seconds: account.total,
+        training_loss: account.training_loss,
+        validation_loss: account.validation_loss,
+    }
+}
+
+/// The decisions of a training in one line.
+fn headline(world: &World, settings: &Settings, corpus: &Corpus, model: &Gpt) -> String {
+    let (batch, world_size) = (settings.batch, world.world_size().len());
     format!(
-        "{parameters} parameters, {} characters of {} ({} distinct), {world_size} ranks x batch \
-         {batch} = global batch {} windows of {}, {steps} steps",
+        "{} parameters on {}; {} characters of {}, {} distinct; {} x batch {batch} = \
+         global batch {} windows of {}; {} steps",
+        model.num_params(),
+        world.device_name(),
         corpus.training.len() + corpus.validation.len(),
         corpus.name,
         corpus.vocabulary.len(),
-        batch * world_size.len(),
+        ranks(world_size),
+        batch * world_size,
         settings.model.context,
+        settings.schedule.steps,
     )
 }
