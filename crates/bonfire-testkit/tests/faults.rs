@@ -120,8 +120,10 @@ fn different_roots_are_named_on_all_ranks() {
 #[test]
 fn an_abort_ends_pending_and_future_operations_everywhere() {
     for (transport, errors) in on_all_transports(3, options(), |group| {
-        group.barrier().unwrap();
+        // Rank 1 may be the first to leave it, and then the abort ends it for the others.
+        let met = group.barrier();
         if group.rank().get() == 1 {
+            met.unwrap();
             group.abort("no more disk");
         }
         let pending = group
@@ -219,7 +221,8 @@ fn a_wait_ends_at_its_deadline_and_names_who_is_late() {
         let result = if late { Ok(()) } else { group.barrier() };
         rendezvous.wait();
         if late {
-            group.barrier().unwrap_err()
+            // Rank 0 had said that it is there, so the first one may succeed before the news comes.
+            group.barrier().and_then(|()| group.barrier()).unwrap_err()
         } else {
             result.unwrap_err()
         }
