@@ -73,7 +73,10 @@ impl Progress {
         match self {
             Self::Bar(bar) => bar.set_message(figures.to_string()),
             Self::StatusLine { steps } => {
-                eprint!("{} {step:>5}/{steps} {figures}\r", cells(step, *steps));
+                // The last line stays. Each in one piece, or the launcher would show the pieces.
+                let end = if step < *steps { '\r' } else { '\n' };
+                let line = format!("{} {step:>5}/{steps} {figures}{end}", cells(step, *steps));
+                eprint!("{line}");
             }
             Self::Lines { steps } => println!("step {step:>5}/{steps}  {figures}"),
             Self::Silent => {}
