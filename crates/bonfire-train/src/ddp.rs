@@ -10,12 +10,11 @@ use burn::Tensor;
 use burn::module::Module;
 use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::optim::{GradientsParams, ModuleOptimizer};
-use burn::tensor::Gradients;
 
 use crate::assignment::Caps;
 use crate::fingerprint::{self, Fingerprint};
 use crate::harvest::{averaged, harvest};
-use crate::hooks;
+use crate::hooks::{Anchors, Depth, Listener, measured};
 use crate::loss::{IntoLoss, Loss, Weight};
 use crate::naive::Naive;
 use crate::panic::panic_message;
@@ -41,6 +40,8 @@ pub struct Ddp<M> {
     group: ProcessGroup,
     table: Arc<ParameterTable>,
     synchroniser: Synchroniser,
+    anchors: Anchors,
+    depth: Depth,
     micro_batches: MicroBatches,
     /// Of the micro-batches since the last synchronised step.
     forward_backward: Duration,
@@ -128,6 +129,8 @@ impl<M: Module> Ddp<M> {
             group,
             table,
             synchroniser,
+            anchors: Anchors::default(),
+            depth: Depth::default(),
             micro_batches: MicroBatches::default(),
             forward_backward: Duration::ZERO,
             last_step: StepTiming::default(),
@@ -265,19 +268,29 @@ impl<M: Module> Ddp<M> {
         }
     }
 
-    /// The forward pass.
-    fn loss<L: IntoLoss>(&mut self, forward: impl FnOnce(&M) -> L) -> Result<Loss, TrainError> {
-        let loss = forward(self.module())
-            .into_loss()
-            .map_err(TrainError::Forward)?;
+    /// The forward pass. The graph is the same whoever listens, so that the bits of the gradients
+    /// are, too.
+    fn loss<L: IntoLoss>(
+        &mut self,
+        forward: impl FnOnce(&M) -> L,
+        listener: &Listener,
+    ) -> Result<Loss, TrainError> {
+        let module = self.module.as_ref().expect(MODULE_PRESENT);
+        let hooked = self
+            .anchors
+            .attach(module, &self.table, &self.depth, listener)?;
+        let mut loss = forward(&hooked).into_loss().map_err(TrainError::Forward)?;
         self.micro_batches.add(loss.weight)?;
         self.last_loss = Some(loss.tensor.clone().without_autodiff());
+        if counts(&loss) {
+            loss.tensor = measured(loss.tensor, &self.depth)?;
+        }
         Ok(loss)
     }
 
     fn accumulate<L: IntoLoss>(&mut self, forward: impl FnOnce(&M) -> L) -> Result<(), TrainError> {
         let start = Instant::now();
-        let loss = self.loss(forward)?;
+        let loss = self.loss(forward, &Listener::Nobody)?;
         let entering = self.micro_batches.entering(loss.weight, Last::No);
         let gradients = counts(&loss).then(|| loss.tensor.backward());
         let module = self.module.as_ref().expect(MODULE_PRESENT);
@@ -304,14 +317,17 @@ impl<M: Module> Ddp<M> {
         forward: impl FnOnce(&M) -> L,
     ) -> Result<GradientsParams, TrainError> {
         let start = Instant::now();
-        let loss = self.loss(forward)?;
         let mut watch = Stopwatch::default();
         let gradients = match &self.synchroniser {
             Synchroniser::Bucketed(reducer) => {
                 let reducer = Arc::clone(reducer);
+                let loss = self.loss(forward, &Listener::Reducer(Arc::clone(&reducer)))?;
                 self.synchronise_buckets(&reducer, loss, start, &mut watch)?
             }
-            Synchroniser::Naive(_) => self.synchronise_naively(loss, start, &mut watch)?,
+            Synchroniser::Naive(_) => {
+                let loss = self.loss(forward, &Listener::Nobody)?;
+                self.synchronise_naively(loss, start, &mut watch)?
+            }
         };
         self.micro_batches = MicroBatches::default();
         self.last_step = StepTiming {
@@ -331,40 +347,20 @@ impl<M: Module> Ddp<M> {
         let (table, micro_batches) = (Arc::clone(&self.table), self.micro_batches);
         let entering = micro_batches.entering(loss.weight, Last::Yes);
         lock(shared).begin(entering, micro_batches.normalizer(&self.group));
-        let gradients = self.followed_backward(loss, shared)?;
+        // Gradients travel from here on.
+        let gradients = counts(&loss).then(|| loss.tensor.backward());
         let module = self.module();
         let mut reducer = lock(shared);
         reducer.check()?;
         harvest(module, &table, gradients.as_ref(), &mut *reducer)?;
         let forward_backward = start.elapsed();
 
-        let again = reducer.settle(micro_batches, watch)?;
-        if !again.is_empty() {
-            tracing::debug!(
-                buckets = again.len(),
-                "gradients travelled too early: repeating"
-            );
-            harvest(module, &table, gradients.as_ref(), &mut *reducer)?;
-            reducer.repeat(&again, watch)?;
-        }
+        reducer.settle(micro_batches, watch)?;
         let average = |parameter| reducer.average(parameter);
         let averages = averaged(module, &table, gradients, average);
         reducer.end()?;
         self.forward_backward += forward_backward;
         Ok(averages)
-    }
-
-    /// The backward pass, while which gradients travel.
-    fn followed_backward(
-        &self,
-        loss: Loss,
-        reducer: &Arc<Mutex<Reducer>>,
-    ) -> Result<Option<Gradients>, TrainError> {
-        if !counts(&loss) {
-            return Ok(None);
-        }
-        let loss = hooks::follow(loss.tensor, self.module(), &self.table, reducer)?;
-        Ok(Some(loss.backward()))
     }
 
     fn synchronise_naively(

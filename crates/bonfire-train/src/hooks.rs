@@ -1,168 +1,305 @@
-//! Follows a backward pass: which parameter's gradient was just added to.
+//! Telling the reducer about gradients while a backward pass runs.
 //!
-//! The loss gets one more operation, whose backward step runs first of all. It exchanges the
-//! gradients of the pass, still empty but for the loss's own, for ones that report every addition.
-//! An operation around each parameter would not do: Burn runs backward steps by their distance from
-//! the leaves, so all steps next to a parameter run at the very end.
+//! For every forward pass each parameter goes through an operation that changes nothing. Its
+//! backward step runs when all operations that used the parameter have run theirs, so the gradient
+//! it sees is final, however often the parameter was used.
+//!
+//! *When* it runs is another matter: Burn runs backward steps by their order, the length of the
+//! longest path from the leaves, largest first. A step next to a parameter has order 1, so all of
+//! them would run at the very end, and nothing would overlap. The operation therefore gets a second
+//! input, an anchor of a chosen order that needs no gradient: it is then as far from the leaves as
+//! the layer that uses the parameter. Where that is, is estimated from the order in which a model
+//! defines its parameters; a bad estimate costs overlap, never correctness.
 //!
 //! Must never change a value: the gradients are those that the pass computes without it.
 
-use std::collections::HashMap;
-use std::fmt;
-use std::marker::PhantomData;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use burn::backend::autodiff::Autodiff;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::{
     BalancedCheckpointing, CheckpointStrategy, NoCheckpointing,
 };
-use burn::backend::autodiff::grads::{DistributedRegistration, Gradients};
+use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
-use burn::backend::autodiff::{Autodiff, NodeId};
-use burn::backend::{Backend, DispatchDevice, DispatchKindConversion, TensorPrimitive};
-use burn::module::{Module, ModuleVisitor, Param};
-use burn::tensor::container::TensorContainer;
+use burn::backend::{DispatchDevice, DispatchKindConversion};
+use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{DispatchTensor, GradientCheckpointingStrategy, Tensor};
 
 use crate::TrainError;
-use crate::harvest::checked;
+use crate::harvest::{checked, unreadable};
 use crate::parameters::ParameterTable;
 use crate::readback::Readback;
-use crate::reducer::{Addition, Reducer};
+use crate::reducer::Reducer;
 
-/// The same loss, whose backward pass tells the reducer about the gradients of the model.
-pub(crate) fn follow<M: Module>(
-    loss: Tensor<1>,
-    model: &M,
-    table: &Arc<ParameterTable>,
-    reducer: &Arc<Mutex<Reducer>>,
-) -> Result<Tensor<1>, TrainError> {
-    let device = loss.device();
-    let unsupported = || TrainError::UnsupportedBackend {
-        what: "the loss".to_owned(),
-        device: format!("{device:?}"),
-    };
-    let DispatchDevice::Autodiff(autodiff) = device.as_dispatch() else {
-        return Err(unsupported());
-    };
-    let follower = Follower {
-        model,
-        table,
-        reducer,
-    };
-    let strategy = loss.gradient_checkpointing_strategy();
-    match (&**autodiff, strategy) {
-        #[cfg(feature = "flex")]
-        (DispatchDevice::Flex(_), Some(GradientCheckpointingStrategy::Disabled)) => {
-            follower.on::<burn::backend::Flex, NoCheckpointing>(loss)
-        }
-        #[cfg(feature = "flex")]
-        (DispatchDevice::Flex(_), Some(GradientCheckpointingStrategy::Balanced)) => {
-            follower.on::<burn::backend::Flex, BalancedCheckpointing>(loss)
-        }
-        #[cfg(feature = "cube")]
-        (DispatchDevice::Cube(_), Some(GradientCheckpointingStrategy::Disabled)) => {
-            follower.on::<burn::backend::Cube, NoCheckpointing>(loss)
-        }
-        #[cfg(feature = "cube")]
-        (DispatchDevice::Cube(_), Some(GradientCheckpointingStrategy::Balanced)) => {
-            follower.on::<burn::backend::Cube, BalancedCheckpointing>(loss)
-        }
-        #[allow(
-            unreachable_patterns,
-            reason = "other packages may add backends to the build"
-        )]
-        _ => Err(unsupported()),
-    }
+/// How much further apart anchors are than layers are on average. A layer behind an anchor too far
+/// from the leaves moves there, with all that follow it, and its hook runs just in time; one behind
+/// an anchor too near has its hook run late. Layers are not equally deep, so: rather too far.
+const STRETCH: usize = 4;
+
+/// How deep the graph of a model's loss is; 0 until a backward pass has shown it.
+pub(crate) type Depth = Arc<AtomicUsize>;
+
+/// Who is told about final gradients.
+#[derive(Clone, Debug)]
+pub(crate) enum Listener {
+    /// Nobody: the pass only has the same graph as others.
+    Nobody,
+    /// A reducer.
+    Reducer(Arc<Mutex<Reducer>>),
 }
 
-struct Follower<'a, M> {
-    model: &'a M,
-    table: &'a Arc<ParameterTable>,
-    reducer: &'a Arc<Mutex<Reducer>>,
-}
-
-impl<M: Module> Follower<'_, M> {
-    fn on<B, C>(&self, loss: Tensor<1>) -> Result<Tensor<1>, TrainError>
-    where
-        B: Readback,
-        C: CheckpointStrategy,
-        DispatchTensor: DispatchKindConversion<Autodiff<B, C>>,
-    {
-        let mut leaves = Leaves::<B, C> {
-            table: self.table,
-            nodes: HashMap::with_capacity(self.table.len()),
-            error: None,
-            backend: PhantomData,
+/// Runs `$call` with the backend and the strategy of a tensor.
+macro_rules! on_backend_of {
+    ($tensor:expr, $what:expr, $function:ident($($argument:expr),*)) => {{
+        let device = $tensor.device();
+        let strategy = $tensor.gradient_checkpointing_strategy();
+        let backend = match device.as_dispatch() {
+            DispatchDevice::Autodiff(device) => Some(&**device),
+            #[allow(unreachable_patterns, reason = "other packages may add backends")]
+            _ => None,
         };
-        self.model.visit(&mut leaves);
-        if let Some(error) = leaves.error {
-            return Err(error);
-        }
-        let tap = Tap::<B> {
-            watcher: Watcher {
-                nodes: leaves.nodes,
-                table: Arc::clone(self.table),
-                reducer: Arc::clone(self.reducer),
-                backend: PhantomData,
-            },
-        };
-        let device = loss.device();
-        let loss = loss.try_into_primitive::<Autodiff<B, C>>().map_err(|_| {
-            TrainError::UnsupportedBackend {
-                what: "the loss".to_owned(),
-                device: format!("{device:?}"),
+        match (backend, strategy) {
+            #[cfg(feature = "flex")]
+            (Some(DispatchDevice::Flex(_)), Some(GradientCheckpointingStrategy::Disabled)) => {
+                $function::<burn::backend::Flex, NoCheckpointing, _>($($argument),*)
             }
-        })?;
-        let (values, node) = loss.into_parts();
-        let prepared = tap.prepare::<C>([node]).compute_bound().stateful();
-        let tapped = match prepared {
-            OpsKind::Tracked(prepared) => prepared.finish((), values),
-            OpsKind::UnTracked(prepared) => prepared.finish(values),
-        };
-        Ok(Tensor::from_primitive::<Autodiff<B, C>>(tapped))
+            #[cfg(feature = "flex")]
+            (Some(DispatchDevice::Flex(_)), Some(GradientCheckpointingStrategy::Balanced)) => {
+                $function::<burn::backend::Flex, BalancedCheckpointing, _>($($argument),*)
+            }
+            #[cfg(feature = "cube")]
+            (Some(DispatchDevice::Cube(_)), Some(GradientCheckpointingStrategy::Disabled)) => {
+                $function::<burn::backend::Cube, NoCheckpointing, _>($($argument),*)
+            }
+            #[cfg(feature = "cube")]
+            (Some(DispatchDevice::Cube(_)), Some(GradientCheckpointingStrategy::Balanced)) => {
+                $function::<burn::backend::Cube, BalancedCheckpointing, _>($($argument),*)
+            }
+            #[allow(unreachable_patterns, reason = "other packages may add backends")]
+            _ => Err(unsupported($what, &device)),
+        }
+    }};
+}
+
+fn unsupported(what: String, device: &burn::tensor::Device) -> TrainError {
+    TrainError::UnsupportedBackend {
+        what,
+        device: format!("{device:?}"),
     }
 }
 
-/// Finds the places of the parameters in the graph of the backward pass.
-struct Leaves<'a, B, C> {
-    table: &'a ParameterTable,
-    nodes: HashMap<u64, usize>,
-    error: Option<TrainError>,
-    backend: PhantomData<fn() -> (B, C)>,
+/// The places in the graph where the parameters' operations go. Made once: anchors need no
+/// gradient, so no backward pass uses them up.
+#[derive(Debug, Default)]
+pub(crate) struct Anchors {
+    /// One per parameter.
+    anchors: Vec<Tensor<1>>,
 }
 
-impl<B, C> ModuleVisitor for Leaves<'_, B, C>
+impl Anchors {
+    /// Anchors for the parameters of a model whose loss has a graph of the given depth, spread
+    /// evenly over [`STRETCH`] times that: the layers are assumed to be defined in the order of their
+    /// use.
+    fn spread(first: &Tensor<1>, parameters: usize, depth: usize) -> Result<Self, TrainError> {
+        let mut anchor = first.clone();
+        let mut order = 0;
+        let mut anchors = Vec::with_capacity(parameters);
+        for parameter in 0..parameters {
+            while order < STRETCH * depth * (parameter + 1) / parameters {
+                anchor = on_backend_of!(anchor, "the loss".to_owned(), one_further(anchor))?;
+                order += 1;
+            }
+            anchors.push(anchor.clone());
+        }
+        Ok(Self { anchors })
+    }
+
+    /// The same model, whose backward pass tells `listener` about final gradients.
+    pub(crate) fn attach<M: Module>(
+        &mut self,
+        model: &M,
+        table: &Arc<ParameterTable>,
+        depth: &Depth,
+        listener: &Listener,
+    ) -> Result<M, TrainError> {
+        let depth = depth.load(Ordering::Relaxed);
+        let mut attacher = Attacher {
+            anchors: self,
+            depth,
+            table,
+            listener,
+            result: Ok(()),
+        };
+        let attached = model.clone().map(&mut attacher);
+        attacher.result.map(|()| attached)
+    }
+}
+
+struct Attacher<'a> {
+    anchors: &'a mut Anchors,
+    depth: usize,
+    table: &'a Arc<ParameterTable>,
+    listener: &'a Listener,
+    result: Result<(), TrainError>,
+}
+
+impl Attacher<'_> {
+    fn attach<const D: usize>(
+        &mut self,
+        parameter: usize,
+        tensor: Tensor<D>,
+    ) -> Result<Tensor<D>, TrainError> {
+        if self.depth > 0 && self.anchors.anchors.is_empty() {
+            let first = Tensor::zeros([1], &tensor.device());
+            *self.anchors = Anchors::spread(&first, self.table.len(), self.depth)?;
+        }
+        // In the first pass the depth is not known: every operation stays next to its parameter.
+        let anchor = match self.anchors.anchors.get(parameter) {
+            Some(anchor) => anchor.clone(),
+            None => Tensor::zeros([1], &tensor.device()),
+        };
+        let hook = Hook {
+            parameter,
+            table: Arc::clone(self.table),
+            listener: self.listener.clone(),
+        };
+        let what = format!("parameter {}", self.table.get(parameter).name);
+        on_backend_of!(tensor, what, hooked(tensor, anchor, hook))
+    }
+}
+
+impl ModuleMapper for Attacher<'_> {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let index = self.table.index_of(param.id);
+        let (Some(index), Ok(())) = (index, &self.result) else {
+            return param;
+        };
+        let (id, tensor, mapper) = param.consume();
+        let tensor = self.attach(index, tensor.clone()).unwrap_or_else(|error| {
+            self.result = Err(error);
+            tensor
+        });
+        Param::from_mapped_value(id, tensor, mapper)
+    }
+}
+
+/// An anchor whose order is larger by one.
+fn one_further<B, C, const D: usize>(anchor: Tensor<D>) -> Result<Tensor<D>, TrainError>
 where
-    B: Backend,
+    B: Readback,
     C: CheckpointStrategy,
     DispatchTensor: DispatchKindConversion<Autodiff<B, C>>,
 {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let Some(index) = self.table.index_of(param.id) else {
-            return;
-        };
-        match param.val().try_into_primitive::<Autodiff<B, C>>() {
-            Ok(leaf) => {
-                self.nodes.insert(leaf.id().value, index);
-            }
-            Err(_) => {
-                self.error.get_or_insert(TrainError::UnsupportedBackend {
-                    what: format!("parameter {}", self.table.get(index).name),
-                    device: format!("{:?}", param.lazy_device()),
-                });
-            }
+    let (values, node) = primitive::<B, C, D>(anchor)?.into_parts();
+    let prepared = Pass(None).prepare::<C>([node]).compute_bound().stateful();
+    let further = match prepared {
+        OpsKind::Tracked(prepared) => prepared.finish((), values),
+        OpsKind::UnTracked(prepared) => prepared.finish(values),
+    };
+    Ok(Tensor::from_primitive::<Autodiff<B, C>>(further))
+}
+
+/// The same values behind a hook.
+fn hooked<B, C, const D: usize>(
+    tensor: Tensor<D>,
+    anchor: Tensor<1>,
+    hook: Hook,
+) -> Result<Tensor<D>, TrainError>
+where
+    B: Readback,
+    C: CheckpointStrategy,
+    DispatchTensor: DispatchKindConversion<Autodiff<B, C>>,
+{
+    let (values, node) = primitive::<B, C, D>(tensor)?.into_parts();
+    let anchor = primitive::<B, C, 1>(anchor)?.node();
+    let prepared = hook.prepare::<C>([node, anchor]).compute_bound().stateful();
+    let hooked = match prepared {
+        OpsKind::Tracked(prepared) => prepared.finish((), values),
+        OpsKind::UnTracked(prepared) => prepared.finish(values),
+    };
+    Ok(Tensor::from_primitive::<Autodiff<B, C>>(hooked))
+}
+
+type Primitive<B, C> = <Autodiff<B, C> as burn::backend::BackendTypes>::FloatTensorPrimitive;
+
+fn primitive<B, C, const D: usize>(tensor: Tensor<D>) -> Result<Primitive<B, C>, TrainError>
+where
+    B: Readback,
+    C: CheckpointStrategy,
+    DispatchTensor: DispatchKindConversion<Autodiff<B, C>>,
+{
+    let device = tensor.device();
+    tensor
+        .try_into_primitive::<Autodiff<B, C>>()
+        .map_err(|_| unsupported("a part of the model".to_owned(), &device))
+}
+
+/// The operation on a parameter.
+#[derive(Debug)]
+struct Hook {
+    parameter: usize,
+    table: Arc<ParameterTable>,
+    listener: Listener,
+}
+
+impl<B: Readback> Backward<B, 2> for Hook {
+    type State = ();
+
+    fn backward(
+        self,
+        ops: Ops<Self::State, 2>,
+        gradients: &mut Gradients,
+        _checkpointer: &mut Checkpointer,
+    ) {
+        let gradient = gradients.consume::<B>(&ops.node);
+        if let Listener::Reducer(reducer) = &self.listener {
+            let mut reducer = reducer.lock().unwrap_or_else(PoisonError::into_inner);
+            B::read(gradient.clone(), |values| {
+                let values = values
+                    .map_err(|cause| unreadable(&self.table, self.parameter, &cause))
+                    .and_then(|values| checked(&self.table, self.parameter, values));
+                reducer.take_early(self.parameter, values);
+            });
+        }
+        let [parameter, _anchor] = ops.parents;
+        if let Some(parameter) = parameter {
+            gradients.register::<B>(parameter.id, gradient);
         }
     }
 }
 
-/// The operation on the loss.
-#[derive(Debug)]
-struct Tap<B: Readback> {
-    watcher: Watcher<B>,
+/// The same loss, whose backward pass shows how deep its graph is.
+pub(crate) fn measured(loss: Tensor<1>, depth: &Depth) -> Result<Tensor<1>, TrainError> {
+    if depth.load(Ordering::Relaxed) > 0 {
+        return Ok(loss);
+    }
+    let depth = Arc::clone(depth);
+    on_backend_of!(loss, "the loss".to_owned(), measured_on(loss, depth))
 }
 
-impl<B: Readback> Backward<B, 1> for Tap<B> {
+fn measured_on<B, C, const D: usize>(loss: Tensor<D>, depth: Depth) -> Result<Tensor<D>, TrainError>
+where
+    B: Readback,
+    C: CheckpointStrategy,
+    DispatchTensor: DispatchKindConversion<Autodiff<B, C>>,
+{
+    let (values, node) = primitive::<B, C, D>(loss)?.into_parts();
+    let pass = Pass(Some(depth));
+    let prepared = pass.prepare::<C>([node]).compute_bound().stateful();
+    let measured = match prepared {
+        OpsKind::Tracked(prepared) => prepared.finish((), values),
+        OpsKind::UnTracked(prepared) => prepared.finish(values),
+    };
+    Ok(Tensor::from_primitive::<Autodiff<B, C>>(measured))
+}
+
+/// An operation that passes everything on, and may note how far from the leaves it is.
+#[derive(Debug)]
+struct Pass(Option<Depth>);
+
+impl<B: Readback> Backward<B, 1> for Pass {
     type State = ();
 
     fn backward(
@@ -171,51 +308,12 @@ impl<B: Readback> Backward<B, 1> for Tap<B> {
         gradients: &mut Gradients,
         _checkpointer: &mut Checkpointer,
     ) {
-        // All ones: the backward pass starts here. The new gradients start with ones as well.
-        let ones = gradients.consume::<B>(&ops.node);
-        if let [Some(loss)] = ops.parents {
-            *gradients = Gradients::new_distributed::<B>(loss, ones, Box::new(self.watcher));
+        if let Some(depth) = self.0 {
+            depth.store(ops.node.order, Ordering::Relaxed);
         }
-    }
-}
-
-/// Sees every addition to a gradient.
-struct Watcher<B> {
-    nodes: HashMap<u64, usize>,
-    table: Arc<ParameterTable>,
-    reducer: Arc<Mutex<Reducer>>,
-    backend: PhantomData<fn() -> B>,
-}
-
-impl<B> fmt::Debug for Watcher<B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Watcher({} parameters)", self.nodes.len())
-    }
-}
-
-impl<B: Readback> DistributedRegistration for Watcher<B> {
-    fn on_register(&mut self, node: &NodeId, gradients: &mut TensorContainer<u64>) {
-        let Some(&parameter) = self.nodes.get(&node.value) else {
-            return;
-        };
-        let mut reducer = self.reducer.lock().unwrap_or_else(PoisonError::into_inner);
-        if reducer.added(parameter) == Addition::NotFinal {
-            return;
+        let gradient = gradients.consume::<B>(&ops.node);
+        if let [Some(parent)] = ops.parents {
+            gradients.register::<B>(parent.id, gradient);
         }
-        let Some(TensorPrimitive::Float(gradient)) =
-            gradients.get::<TensorPrimitive<B>>(&node.value)
-        else {
-            // Not there, or quantized: the reducer finds it missing after the pass.
-            return;
-        };
-        B::read(gradient, |values| match values {
-            Ok(values) => {
-                reducer.take_early(parameter, checked(&self.table, parameter, values));
-            }
-            Err(cause) => {
-                let error = crate::harvest::unreadable(&self.table, parameter, &cause);
-                reducer.take_early(parameter, Err(error));
-            }
-        });
     }
 }

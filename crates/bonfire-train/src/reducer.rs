@@ -1,11 +1,7 @@
 //! Averages gradients over the ranks, in buckets, while the backward pass still runs.
 //!
 //! Buckets travel in their order on every rank, whatever order they become complete in, so that all
-//! ranks call the same operations. A gradient is final when as many operations have added to it as
-//! in earlier steps; how many that will be cannot be asked of Burn. Should one operation more add
-//! to it later, what has travelled was too early: after the backward pass the ranks tell each other,
-//! and the buckets concerned travel again. Results therefore never depend on the expectation.
-//! Follows PyTorch's `reducer.cpp` otherwise.
+//! ranks call the same operations. Follows PyTorch's `reducer.cpp`.
 
 use std::sync::Arc;
 
@@ -31,9 +27,10 @@ pub(crate) struct Reducer {
     parameters: Vec<Progress>,
     /// The bucket that travels next.
     next: usize,
-    /// Counts the additions to gradients in this step.
+    /// Counts the final gradients of this step.
     clock: u64,
-    order: OrderState,
+    /// Synchronised steps so far, up to [`GUESSED_STEPS`].
+    steps: u32,
     step: Step,
     pub(crate) trace: trace::Trace,
 }
@@ -48,26 +45,17 @@ struct Home {
 /// What has happened to a parameter's gradient in this step.
 #[derive(Clone, Copy, Debug, Default)]
 struct Progress {
-    /// How many operations have added to it.
-    additions: u32,
-    /// How many will, by the experience of earlier steps; 0 without experience.
-    expected: u32,
-    /// When the last one did.
-    last_addition: u64,
+    /// When it became final, counted in gradients; 0 if it did not while the pass ran.
+    ready: u64,
     /// Whether it is in its bucket.
     taken: bool,
     /// Whether there is one, from this or an earlier micro-batch.
     present: bool,
 }
 
-/// Where the order of the buckets comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum OrderState {
-    /// From the definition of the model: a guess.
-    Guessed,
-    /// From the first backward pass of rank 0.
-    Observed,
-}
+/// How many steps the order of the buckets is a guess for. In the first step, hooks do not know yet
+/// where they belong in the backward pass; the second shows the order of the gradients.
+const GUESSED_STEPS: u32 = 2;
 
 /// What is the same for all gradients of a step.
 #[derive(Debug)]
@@ -76,15 +64,6 @@ struct Step {
     normalizer: Normalizer,
     /// Of the communication while the backward pass runs: there is nobody to return it to.
     error: Option<TrainError>,
-}
-
-/// What to do with a gradient that was added to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Addition {
-    /// More is expected, or what is expected is not known.
-    NotFinal,
-    /// It is final: hand it over.
-    Final,
 }
 
 impl Reducer {
@@ -100,7 +79,7 @@ impl Reducer {
             parameters,
             next: 0,
             clock: 0,
-            order: OrderState::Guessed,
+            steps: 0,
             step: Step {
                 entering: Entering::Plain,
                 normalizer: Normalizer::Known(1.0),
@@ -141,26 +120,8 @@ impl Reducer {
         self.next = 0;
         self.clock = 0;
         self.buckets.iter_mut().for_each(Bucket::reopen);
-        for progress in &mut self.parameters {
-            *progress = Progress {
-                expected: progress.expected,
-                ..Progress::default()
-            };
-        }
+        self.parameters.fill(Progress::default());
         self.trace.clear();
-    }
-
-    /// An operation of the backward pass added to the gradient of a parameter.
-    pub(crate) fn added(&mut self, parameter: usize) -> Addition {
-        self.clock += 1;
-        let progress = &mut self.parameters[parameter];
-        progress.additions += 1;
-        progress.last_addition = self.clock;
-        if progress.additions == progress.expected && self.step.error.is_none() {
-            Addition::Final
-        } else {
-            Addition::NotFinal
-        }
     }
 
     /// Takes a final gradient while the backward pass runs.
@@ -169,9 +130,14 @@ impl Reducer {
         parameter: usize,
         gradient: Result<HostSlice<'_>, TrainError>,
     ) {
+        if self.step.error.is_some() {
+            return;
+        }
+        self.clock += 1;
+        self.parameters[parameter].ready = self.clock;
         let taken = gradient.and_then(|gradient| self.put(parameter, Some(gradient)));
         if let Err(error) = taken {
-            self.step.error.get_or_insert(error);
+            self.step.error = Some(error);
         }
     }
 
@@ -190,8 +156,7 @@ impl Reducer {
                 self.buckets[bucket].put(slot, gradient, self.step.entering);
                 progress.present = true;
             }
-            // Never back to absent: a repeated bucket may hold gradients of other ranks only.
-            None => progress.present |= self.buckets[bucket].put_none(slot),
+            None => progress.present = self.buckets[bucket].put_none(slot),
         }
         self.trace.taken(parameter);
         self.send_complete()
@@ -209,72 +174,30 @@ impl Reducer {
         Ok(())
     }
 
-    /// Waits for all averages. Returns the buckets that must travel again, the same on every rank,
-    /// opened for it.
+    /// Waits for all averages.
     pub(crate) fn settle(
         &mut self,
         micro_batches: MicroBatches,
         watch: &mut Stopwatch,
-    ) -> Result<Vec<usize>, TrainError> {
+    ) -> Result<(), TrainError> {
         assert_eq!(self.next, self.buckets.len(), "every bucket has been sent");
-        let verdict = self.verdict(micro_batches);
+        // Maxima are taken: of the number of micro-batches and its negative, and of whether each
+        // parameter has a gradient.
+        let comparable = micro_batches.comparable();
+        let mut verdict = vec![comparable, -comparable];
+        verdict.extend(self.parameters.iter().map(|p| i64::from(p.present)));
         let verdict = self.group.all_reduce_async(verdict, ReduceOp::Max);
         for bucket in &mut self.buckets {
             watch.time(|| bucket.receive())?;
         }
         let verdict = watch.time(|| verdict.wait())?;
-        let (comparable, bits) = verdict.split_at(2);
+        let (comparable, present) = verdict.split_at(2);
         let (most, least) = (comparable[0], -comparable[1]);
         if most != least {
             return Err(TrainError::UnequalAccumulation { least, most });
         }
-        let (present, early) = bits.split_at(self.parameters.len());
         for (progress, present) in self.parameters.iter_mut().zip(present) {
             progress.present = *present > 0;
-            progress.expected = progress.expected.max(progress.additions);
-        }
-        let again: Vec<usize> = (0..early.len()).filter(|&b| early[b] > 0).collect();
-        for &bucket in &again {
-            self.reopen(bucket);
-        }
-        Ok(again)
-    }
-
-    /// What this rank tells the others: maxima are taken of it. The number of micro-batches and its
-    /// negative; which parameters have a gradient; which buckets travelled too early.
-    fn verdict(&self, micro_batches: MicroBatches) -> Vec<i64> {
-        let comparable = micro_batches.comparable();
-        let mut verdict = vec![comparable, -comparable];
-        verdict.extend(self.parameters.iter().map(|p| i64::from(p.present)));
-        let early_start = verdict.len();
-        verdict.resize(early_start + self.buckets.len(), 0);
-        for (progress, home) in self.parameters.iter().zip(&self.homes) {
-            if progress.expected > 0 && progress.additions > progress.expected {
-                verdict[early_start + home.bucket] = 1;
-            }
-        }
-        verdict
-    }
-
-    fn reopen(&mut self, bucket: usize) {
-        self.buckets[bucket].reopen();
-        for parameter in self.buckets[bucket].parameters().collect::<Vec<_>>() {
-            self.parameters[parameter].taken = false;
-        }
-    }
-
-    /// Sends reopened buckets, which are complete again, and waits for them.
-    pub(crate) fn repeat(
-        &mut self,
-        again: &[usize],
-        watch: &mut Stopwatch,
-    ) -> Result<(), TrainError> {
-        let factor = self.step.normalizer.factor()?;
-        for &bucket in again {
-            self.buckets[bucket].send(&self.group, factor);
-        }
-        for &bucket in again {
-            watch.time(|| self.buckets[bucket].receive())?;
         }
         Ok(())
     }
@@ -288,25 +211,28 @@ impl Reducer {
         Some(self.buckets[bucket].slot(slot))
     }
 
-    /// Ends a step. After the first one the buckets are dealt again, in the order in which the
+    /// Ends a step. After the second one the buckets are dealt again, in the order in which the
     /// gradients of rank 0 became final.
     pub(crate) fn end(&mut self) -> Result<(), TrainError> {
         self.buckets.iter_mut().for_each(Bucket::end_accumulation);
-        if self.order == OrderState::Guessed {
+        if self.steps == GUESSED_STEPS {
+            return Ok(());
+        }
+        self.steps += 1;
+        if self.steps == GUESSED_STEPS {
             let mut order = self.observed_order();
             self.group.broadcast(&mut order, Rank::new(0))?;
             let order: Vec<usize> = order.into_iter().map(|index| index as usize).collect();
             self.deal(&order);
-            self.order = OrderState::Observed;
         }
         Ok(())
     }
 
-    /// Parameters in the order of their last additions; those without any at the end, last defined
-    /// first.
+    /// Parameters in the order in which their gradients became final; those without one at the end,
+    /// last defined first.
     fn observed_order(&self) -> Vec<i64> {
         let mut order: Vec<usize> = (0..self.parameters.len()).rev().collect();
-        order.sort_by_key(|&index| match self.parameters[index].last_addition {
+        order.sort_by_key(|&index| match self.parameters[index].ready {
             0 => u64::MAX,
             time => time,
         });
