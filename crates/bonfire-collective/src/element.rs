@@ -45,21 +45,27 @@ macro_rules! float {
         impl sealed::Arithmetic for $type {
             type Partial = $partial;
 
+            #[inline]
             fn widen(self) -> $partial {
                 $widen(self)
             }
+            #[inline]
             fn narrow(partial: $partial) -> Self {
                 $narrow(partial)
             }
+            #[inline]
             fn sum(left: $partial, right: $partial) -> $partial {
                 left + right
             }
+            #[inline]
             fn min(left: $partial, right: $partial) -> $partial {
                 float_pick!(left, right, <)
             }
+            #[inline]
             fn max(left: $partial, right: $partial) -> $partial {
                 float_pick!(left, right, >)
             }
+            #[inline]
             fn divide(partial: $partial, by: u32) -> $partial {
                 partial / by as $partial
             }
@@ -76,21 +82,27 @@ macro_rules! integer {
         impl sealed::Arithmetic for $type {
             type Partial = $type;
 
+            #[inline]
             fn widen(self) -> $type {
                 self
             }
+            #[inline]
             fn narrow(partial: $type) -> Self {
                 partial
             }
+            #[inline]
             fn sum(left: $type, right: $type) -> $type {
                 left.wrapping_add(right)
             }
+            #[inline]
             fn min(left: $type, right: $type) -> $type {
                 Ord::min(left, right)
             }
+            #[inline]
             fn max(left: $type, right: $type) -> $type {
                 Ord::max(left, right)
             }
+            #[inline]
             fn divide(partial: $type, by: u32) -> $type {
                 // A group of 256 and more ranks cannot be a u8; its mean of u8 sums is 0 anyway.
                 <$type>::try_from(by).map_or(0, |by| partial / by)
