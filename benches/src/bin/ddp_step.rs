@@ -33,7 +33,7 @@ struct Args {
     width: usize,
 
     /// Samples per rank and step; with the default, backward takes longer than communication
-    #[arg(long, default_value_t = 1024)]
+    #[arg(long, default_value_t = 512)]
     batch: usize,
 
     /// Timed steps of each kind
