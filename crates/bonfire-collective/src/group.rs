@@ -49,6 +49,10 @@ struct Queue {
     jobs: Option<Sender<Job>>,
 }
 
+/// A cause is cut to this; the rest of a long message is in the failing rank's own output, and the
+/// message that carries it must fit a socket's buffer.
+const CAUSE_BYTES_MAX: usize = 4 << 10;
+
 /// A background operation.
 struct Job {
     ticket: u64,
@@ -304,6 +308,7 @@ impl ProcessGroup {
     /// ones change nothing.
     pub fn abort(&self, cause: &str) {
         let core = &self.member.core;
+        let cause = &cause[..cause.floor_char_boundary(CAUSE_BYTES_MAX)];
         core.fail(Failure::Peer {
             rank: core.me,
             cause: cause.to_owned(),

@@ -24,7 +24,8 @@ struct Outcome<T> {
 /// The side that completes a [`Work`]. Dropped without completing, it completes with an error.
 #[derive(Debug)]
 pub(crate) struct Completion<T> {
-    outcome: Arc<Outcome<T>>,
+    /// Taken when the operation completes.
+    outcome: Option<Arc<Outcome<T>>>,
     me: Rank,
 }
 
@@ -38,7 +39,10 @@ impl<T> Work<T> {
             Self {
                 outcome: Arc::clone(&outcome),
             },
-            Completion { outcome, me },
+            Completion {
+                outcome: Some(outcome),
+                me,
+            },
         )
     }
 
@@ -75,30 +79,29 @@ impl<T> Work<T> {
 }
 
 impl<T> Completion<T> {
-    pub(crate) fn complete(self, result: Result<T, CollectiveError>) {
-        self.fill(result);
+    pub(crate) fn complete(mut self, result: Result<T, CollectiveError>) {
+        self.fill(|| result);
     }
 
-    fn fill(&self, outcome: Result<T, CollectiveError>) {
-        let mut result = self
-            .outcome
-            .result
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if result.is_none() {
-            *result = Some(outcome);
-            self.outcome.done.notify_all();
+    fn fill(&mut self, result: impl FnOnce() -> Result<T, CollectiveError>) {
+        if let Some(outcome) = self.outcome.take() {
+            let mut place = outcome
+                .result
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            *place = Some(result());
+            outcome.done.notify_all();
         }
     }
 }
 
 impl<T> Drop for Completion<T> {
     fn drop(&mut self) {
-        // After `complete` this finds the result there, or taken by a waiter that no longer looks.
-        self.fill(Err(CollectiveError::PeerFailed {
-            rank: self.me,
-            cause: "the group was closed before the operation ran".to_owned(),
-        }));
+        let rank = self.me;
+        self.fill(|| {
+            let cause = "the group was closed before the operation ran".to_owned();
+            Err(CollectiveError::PeerFailed { rank, cause })
+        });
     }
 }
 

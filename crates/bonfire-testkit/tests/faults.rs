@@ -241,6 +241,29 @@ fn a_wait_ends_at_its_deadline_and_names_who_is_late() {
     }
 }
 
+#[test]
+fn a_very_long_cause_arrives_cut() {
+    for (transport, errors) in on_all_transports(2, options(), |group| {
+        group.barrier().unwrap();
+        if group.rank().get() == 1 {
+            group.abort(&"é".repeat(100_000));
+        }
+        group.barrier().unwrap_err()
+    }) {
+        for error in errors {
+            let CollectiveError::PeerFailed { rank, cause } = &error else {
+                panic!("{transport}: {error}");
+            };
+            assert_eq!(rank.get(), 1, "{transport}");
+            assert!(
+                cause.starts_with("éé") && cause.len() < 10_000,
+                "{transport}: {}",
+                cause.len()
+            );
+        }
+    }
+}
+
 /// What the ranks printed when the last of three met `fault`.
 fn heard(transport: &str, fault: &str) -> Vec<(Option<i32>, String)> {
     let program = Path::new(env!("CARGO_BIN_EXE_fault-rank"));
