@@ -4,6 +4,8 @@
 //! - [`Doorbell`]: a counter in such memory that another process can sleep on.
 //! - [`ring`]: a single-producer single-consumer queue of frames in a region, whose types hand the
 //!   ownership of each slot back and forth, so that no two sides ever touch the same bytes.
+//! - [`Arena`]: blocks of typed memory in a region, which other processes can reach.
+//! - [`window`]: buffers that ranks open to each other, each rank to its own shard of all of them.
 //!
 //! Nothing here knows about ranks, plans or tensors.
 
@@ -11,13 +13,27 @@
     unsafe_code,
     reason = "this crate is where the unsafe code lives, each site with its proof"
 )]
+#![cfg_attr(
+    loom,
+    allow(
+        dead_code,
+        reason = "the model checker sees the protocols without their users"
+    )
+)]
 
+#[cfg(not(loom))]
+mod arena;
 mod doorbell;
+mod lease;
 pub mod process;
 mod region;
 #[cfg(not(loom))]
 pub mod ring;
 mod sync;
+#[cfg(not(loom))]
+pub mod window;
 
+#[cfg(not(loom))]
+pub use arena::{Arena, ArenaError, Block};
 pub use doorbell::Doorbell;
 pub use region::{Region, RegionError};

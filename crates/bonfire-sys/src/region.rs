@@ -5,12 +5,16 @@
 //! size cannot change under a process that mapped it (a shrunk file would raise SIGBUS).
 //! This module never hands out references into the memory; [`ring`](crate::ring) does, and proves it.
 
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
+
+/// The granularity of mappings.
+pub(crate) const PAGE_BYTES: usize = 4096;
 
 /// A shared region cannot be made or mapped.
 #[derive(Debug, thiserror::Error)]
@@ -101,15 +105,16 @@ impl Region {
     /// [`descriptor`](Self::descriptor). The bytes are reserved now, so a full machine is an error
     /// here and not a signal later.
     pub fn shared(len: usize) -> Result<Self, RegionError> {
+        require_available(len)?;
+        let region = Self::reserved(len)?;
+        region.commit(0..len)?;
+        Ok(region)
+    }
+
+    /// As [`shared`](Self::shared), but the bytes are only addresses: each range must be backed with
+    /// [`commit`](Self::commit) before it is touched.
+    pub(crate) fn reserved(len: usize) -> Result<Self, RegionError> {
         assert!(len > 0, "a region needs at least one byte, got {len}");
-        if let Some(available) = available_bytes()
-            && len as u64 > available
-        {
-            return Err(RegionError::TooLarge {
-                bytes: len,
-                available,
-            });
-        }
         let file = rustix::fs::memfd_create(
             "bonfire-region",
             MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING,
@@ -120,14 +125,95 @@ impl Region {
         })?;
         rustix::fs::ftruncate(&file, len as u64)
             .map_err(|source| RegionError::NoMemory { bytes: len, source })?;
-        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, len as u64)
-            .map_err(|source| RegionError::NoMemory { bytes: len, source })?;
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
             .map_err(|source| RegionError::System {
             call: "fcntl(F_ADD_SEALS)",
             source,
         })?;
         Self::map(file, len)
+    }
+
+    /// Takes memory for these bytes now, so that a full machine is an error here and not a signal at
+    /// the first touch. New bytes are zero.
+    pub(crate) fn commit(&self, range: Range<usize>) -> Result<(), RegionError> {
+        assert!(
+            range.end <= self.len,
+            "{range:?} of a region of {}",
+            self.len
+        );
+        let Some(file) = &self.file else {
+            return Ok(());
+        };
+        let bytes = range.len();
+        require_available(bytes)?;
+        let (start, len) = (range.start as u64, bytes as u64);
+        rustix::fs::fallocate(file, FallocateFlags::empty(), start, len)
+            .map_err(|source| RegionError::NoMemory { bytes, source })
+    }
+
+    /// Gives the memory of these whole pages back; they read as zero until committed again, in every
+    /// process that maps the region.
+    pub(crate) fn discard(&self, range: Range<usize>) {
+        assert!(
+            range.end <= self.len,
+            "{range:?} of a region of {}",
+            self.len
+        );
+        if let Some(file) = &self.file {
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            // Failing costs memory and nothing else: whoever commits the range again clears it.
+            let _ = rustix::fs::fallocate(file, flags, range.start as u64, range.len() as u64);
+        }
+    }
+
+    /// Replaces the mapping of these bytes by private zero pages, in this process only. What else lies
+    /// on their first and last page keeps its content.
+    ///
+    /// For memory that another process may still write and whose content is void. The caller must own
+    /// the bytes exclusively, as far as this process is concerned.
+    pub(crate) fn detach(&self, range: Range<usize>) {
+        assert!(
+            range.start <= range.end && range.end <= self.len,
+            "{range:?} of a region of {}",
+            self.len
+        );
+        let pages = range.start / PAGE_BYTES * PAGE_BYTES
+            ..range.end.next_multiple_of(PAGE_BYTES).min(self.len);
+        let before = self.copy_of(pages.start..range.start);
+        let after = self.copy_of(range.end..pages.end);
+        // SAFETY: pages.start is inside the mapping.
+        let start = unsafe { self.base.add(pages.start) };
+        // SAFETY: replaces pages of this mapping, which `self` owns, by as many zero pages at the same
+        // place: every pointer into them stays valid. The content changes under no reference but the
+        // caller's own, who declares it void.
+        let mapped = unsafe {
+            rustix::mm::mmap_anonymous(
+                start.as_ptr().cast(),
+                pages.len(),
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::FIXED,
+            )
+        };
+        // Without memory for the page tables there is no safe way to go on.
+        mapped.expect("private pages can replace shared ones");
+        self.restore(pages.start, &before);
+        self.restore(range.end, &after);
+    }
+
+    fn copy_of(&self, range: Range<usize>) -> Vec<u8> {
+        let mut copy = vec![0; range.len()];
+        // SAFETY: the range is inside the mapping, checked by the caller.
+        let from = unsafe { self.base.add(range.start) };
+        // SAFETY: both are valid for the length and do not overlap: `copy` is new.
+        unsafe { ptr::copy_nonoverlapping(from.as_ptr(), copy.as_mut_ptr(), copy.len()) };
+        copy
+    }
+
+    fn restore(&self, start: usize, bytes: &[u8]) {
+        // SAFETY: the bytes were copied from here, so they fit the mapping.
+        let to = unsafe { self.base.add(start) };
+        // SAFETY: both are valid for the length and do not overlap: `bytes` is memory of our own.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to.as_ptr(), bytes.len()) };
     }
 
     /// Maps a region that another process made with [`shared`](Self::shared) and sent here.
@@ -204,6 +290,16 @@ impl Drop for Region {
             unmapped.is_ok(),
             "munmap of an own mapping cannot fail: {unmapped:?}"
         );
+    }
+}
+
+/// The kernel would rather kill a process than refuse shared memory, so the question comes first.
+fn require_available(bytes: usize) -> Result<(), RegionError> {
+    match available_bytes() {
+        Some(available) if bytes as u64 > available => {
+            Err(RegionError::TooLarge { bytes, available })
+        }
+        _ => Ok(()),
     }
 }
 

@@ -4,7 +4,7 @@
 //! interleavings of the tests named so.
 
 #[cfg(not(loom))]
-pub(crate) use std::sync::atomic::{AtomicU32, Ordering, fence};
+pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicU32, Ordering, fence};

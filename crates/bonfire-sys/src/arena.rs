@@ -1,0 +1,256 @@
+//! Typed blocks of a region that other processes map: memory whose content peers can reach.
+//!
+//! The region is address space; memory is taken when a block is allocated and given back when it is
+//! dropped. This module hands out each byte to one block at a time. What peers may do with the bytes
+//! of a block, and when, is said and proved in [`window`](crate::window).
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut, Range};
+use std::ptr::NonNull;
+use std::slice;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytemuck::Pod;
+
+use crate::region::PAGE_BYTES;
+use crate::{Region, RegionError};
+
+/// A block cannot be allocated.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ArenaError {
+    /// No gap of this size is left in the address space of the arena.
+    #[error(
+        "no {bytes} bytes in a row are left of the {capacity} that a group shares: drop buffers, or \
+         allocate fewer and larger ones"
+    )]
+    Full {
+        /// Size asked for.
+        bytes: usize,
+        /// Size of the arena.
+        capacity: usize,
+    },
+    /// The machine has no memory left.
+    #[error(transparent)]
+    Region(#[from] RegionError),
+}
+
+/// An allocator over a region. Clones share it. Blocks start and end on pages, so that their memory
+/// can be given back.
+#[derive(Clone, Debug)]
+pub struct Arena {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    region: Arc<Region>,
+    free: Mutex<Gaps>,
+}
+
+/// Free ranges by start, never adjacent to one another.
+#[derive(Debug)]
+struct Gaps(BTreeMap<usize, usize>);
+
+/// A run of elements inside an arena, zero when new. Its memory is given back on drop.
+pub struct Block<T> {
+    inner: Arc<Inner>,
+    bytes: Range<usize>,
+    len: usize,
+    element: PhantomData<T>,
+}
+
+// SAFETY: a Block owns its elements as a Vec does; they are reached through `&self` and `&mut self`
+// only, and by peers only under the rules of `window`, which hold a `&mut` borrow of them.
+unsafe impl<T: Send> Send for Block<T> {}
+// SAFETY: as above: `&Block` gives `&[T]`.
+unsafe impl<T: Sync> Sync for Block<T> {}
+
+impl Arena {
+    /// Address space for `capacity` bytes of blocks behind the first `reserved` bytes, which are
+    /// backed by memory now and belong to the caller.
+    pub fn new(reserved: usize, capacity: usize) -> Result<Self, RegionError> {
+        let start = reserved.next_multiple_of(PAGE_BYTES);
+        let end = start + capacity.next_multiple_of(PAGE_BYTES);
+        let region = Region::reserved(end)?;
+        if start > 0 {
+            region.commit(0..start)?;
+        }
+        let free = Mutex::new(Gaps(BTreeMap::from([(start, end - start)])));
+        let region = Arc::new(region);
+        Ok(Self {
+            inner: Arc::new(Inner { region, free }),
+        })
+    }
+
+    /// The region whose descriptor other processes need.
+    pub fn region(&self) -> &Arc<Region> {
+        &self.inner.region
+    }
+
+    /// A block of `len` zero elements.
+    pub fn allocate<T: Pod>(&self, len: usize) -> Result<Block<T>, ArenaError> {
+        assert!(
+            PAGE_BYTES.is_multiple_of(align_of::<T>()),
+            "elements are aligned to {}, pages to {PAGE_BYTES}",
+            align_of::<T>()
+        );
+        let full = |bytes| ArenaError::Full {
+            bytes,
+            capacity: self.inner.region.len(),
+        };
+        let bytes = len
+            .checked_mul(size_of::<T>())
+            .and_then(|bytes| bytes.max(1).checked_next_multiple_of(PAGE_BYTES))
+            .ok_or(full(usize::MAX))?;
+        let start = self
+            .inner
+            .gaps(|gaps| gaps.take(bytes))
+            .ok_or(full(bytes))?;
+        let range = start..start + bytes;
+        if let Err(error) = self.inner.region.commit(range.clone()) {
+            self.inner.gaps(|gaps| gaps.give(range));
+            return Err(error.into());
+        }
+        Ok(Block {
+            inner: Arc::clone(&self.inner),
+            bytes: range,
+            len,
+            element: PhantomData,
+        })
+    }
+
+    /// Where in the region `elements` lies, or `None` if it is not in a block of this arena.
+    pub fn offset_of<T>(&self, elements: &[T]) -> Option<usize> {
+        let base = self.inner.region.base().addr().get();
+        let start = elements.as_ptr().addr().checked_sub(base)?;
+        let end = start.checked_add(size_of_val(elements))?;
+        (end <= self.inner.region.len()).then_some(start)
+    }
+}
+
+impl Inner {
+    fn gaps<R>(&self, body: impl FnOnce(&mut Gaps) -> R) -> R {
+        body(&mut self.free.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Gaps {
+    /// The first gap that is large enough.
+    fn take(&mut self, bytes: usize) -> Option<usize> {
+        let (&start, &len) = self.0.iter().find(|(_, len)| **len >= bytes)?;
+        self.0.remove(&start);
+        if len > bytes {
+            self.0.insert(start + bytes, len - bytes);
+        }
+        Some(start)
+    }
+
+    /// Takes a range back and joins it with its neighbours.
+    fn give(&mut self, range: Range<usize>) {
+        let Range { mut start, mut end } = range;
+        if let Some((&before, &len)) = self.0.range(..start).next_back() {
+            assert!(before + len <= start, "a free range was given back");
+            if before + len == start {
+                self.0.remove(&before);
+                start = before;
+            }
+        }
+        if let Some(len) = self.0.remove(&end) {
+            end += len;
+        }
+        self.0.insert(start, end - start);
+    }
+}
+
+impl<T> Block<T> {
+    fn start(&self) -> NonNull<T> {
+        // SAFETY: the range lies inside the region, by construction in `allocate`.
+        unsafe { self.inner.region.base().add(self.bytes.start) }.cast()
+    }
+}
+
+impl<T: Pod> Deref for Block<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        // SAFETY: valid: committed memory of at least len elements, mapped while `inner` lives, and
+        // any bytes are a T (Pod). Aligned: blocks start on pages, checked in `allocate`. Aliasing:
+        // no other block has these bytes; peers write them only while `window` holds `&mut [T]`.
+        unsafe { slice::from_raw_parts(self.start().as_ptr(), self.len) }
+    }
+}
+
+impl<T: Pod> DerefMut for Block<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as in `deref`; `&mut self` makes it the only access from this process.
+        unsafe { slice::from_raw_parts_mut(self.start().as_ptr(), self.len) }
+    }
+}
+
+impl<T> Drop for Block<T> {
+    fn drop(&mut self) {
+        // Gives the memory back before anybody else can have the range, and makes it zero again.
+        self.inner.region.discard(self.bytes.clone());
+        self.inner.gaps(|gaps| gaps.give(self.bytes.clone()));
+    }
+}
+
+impl<T: Pod + fmt::Debug> fmt::Debug for Block<T> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&**self, formatter)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_do_not_overlap_and_are_zero_again_when_reused() {
+        let arena = Arena::new(64, 16 * PAGE_BYTES).unwrap();
+        let mut first = arena.allocate::<f32>(1000).unwrap();
+        let mut second = arena.allocate::<u8>(3 * PAGE_BYTES).unwrap();
+        first.fill(1.0);
+        second.fill(2);
+        assert!(first.iter().all(|value| *value == 1.0));
+        let at = arena.offset_of(&first[10..]).unwrap();
+        assert_eq!(at, PAGE_BYTES + 40);
+        drop(first);
+        let again = arena.allocate::<f32>(1000).unwrap();
+        assert_eq!(arena.offset_of(&again), Some(PAGE_BYTES));
+        assert!(
+            again.iter().all(|value| *value == 0.0),
+            "old content is gone"
+        );
+        assert!(second.iter().all(|value| *value == 2));
+    }
+
+    #[test]
+    fn gaps_join_so_that_all_of_the_arena_can_be_had_again() {
+        let arena = Arena::new(0, 8 * PAGE_BYTES).unwrap();
+        let blocks: Vec<_> = (0..8)
+            .map(|_| arena.allocate::<u8>(PAGE_BYTES).unwrap())
+            .collect();
+        let error = arena.allocate::<u8>(1).unwrap_err();
+        assert!(matches!(error, ArenaError::Full { .. }), "{error}");
+        let (even, odd): (Vec<_>, Vec<_>) = blocks
+            .into_iter()
+            .enumerate()
+            .partition(|(index, _)| index % 2 == 0);
+        drop(even);
+        assert!(arena.allocate::<u8>(2 * PAGE_BYTES).is_err());
+        drop(odd);
+        assert!(arena.allocate::<u8>(8 * PAGE_BYTES).is_ok());
+    }
+
+    #[test]
+    fn other_memory_is_not_in_the_arena() {
+        let arena = Arena::new(0, PAGE_BYTES).unwrap();
+        assert_eq!(arena.offset_of(&[1_u8, 2]), None);
+        let empty = arena.allocate::<u64>(0).unwrap();
+        assert!(empty.is_empty());
+    }
+}

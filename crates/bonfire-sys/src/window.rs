@@ -1,0 +1,364 @@
+//! Windows: buffers that the ranks of a group open to each other for the length of one operation.
+//!
+//! Every rank has a *pane*, a small record in shared memory that says where its open buffer is. While
+//! its window is open, rank r may read and write the elements of *shard r* of every open window, and
+//! nobody may touch any other element. Shards are balanced and contiguous, as
+//! `bonfire_plan::shard_range` has them, so no two ranks ever touch the same element of a window and
+//! no order between them is needed for memory safety. What the values mean is the plan's business.
+//!
+//! Three rules make that hold in safe code:
+//! - a rank's end of a board can be claimed once, so "rank r" is one owner, borrowed mutably;
+//! - a window is open only inside [`Board::open`], which holds the buffer's `&mut` borrow;
+//! - before it returns, `open` closes the pane and waits until no peer is inside (the *lease*).
+//!
+//! A peer that is stopped or dies inside a window of a group of processes never leaves it. Then the
+//! pages under the buffer are replaced by private zero pages before the borrow ends: the peer's
+//! late writes go to memory that this process no longer maps.
+
+use std::ops::Range;
+use std::ptr::{self, NonNull};
+use std::slice;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytemuck::Pod;
+
+use smallvec::SmallVec;
+
+use crate::lease::Lease;
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::{Arena, Region};
+
+/// How long a close waits for a peer that is inside. A visit is one pass over one chunk, so only a
+/// peer that is stopped or dead takes this long.
+const LEAVE_PATIENCE: Duration = Duration::from_secs(2);
+
+/// One rank's record. All zero bytes are a closed pane.
+#[repr(C, align(64))]
+struct Pane {
+    lease: Lease,
+    claimed: AtomicU32,
+    /// An address in this process (threads), or an offset in the owner's region (processes).
+    start: AtomicU64,
+    bytes: AtomicU64,
+    /// Bytes of one element.
+    element_bytes: AtomicU64,
+}
+
+const _: () = assert!(size_of::<Pane>() == PANE_BYTES);
+
+/// Bytes of shared memory that one pane takes.
+pub const PANE_BYTES: usize = 64;
+
+/// One rank's view of the panes of all ranks.
+#[derive(Debug)]
+pub struct Board {
+    me: usize,
+    homes: Homes,
+}
+
+/// Where panes and buffers are.
+#[derive(Debug)]
+enum Homes {
+    /// One region of panes; buffers are anywhere in this process.
+    Threads { panes: Arc<Region>, ranks: usize },
+    /// Every rank's pane is at the start of its region, and its buffers are in the same region.
+    Processes {
+        mine: Arena,
+        regions: Vec<Arc<Region>>,
+    },
+}
+
+/// The pane of a rank is claimed by somebody else.
+#[derive(Debug, thiserror::Error)]
+#[error("the window of rank {rank} is already claimed")]
+pub struct WindowClaimed {
+    rank: usize,
+}
+
+/// Why the windows cannot be used together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shut {
+    /// This rank's window is not open, or no longer.
+    Closed {
+        /// The rank.
+        rank: usize,
+    },
+    /// This rank's buffer has another length or element type.
+    Differs {
+        /// The rank.
+        rank: usize,
+    },
+}
+
+impl Board {
+    /// A board for the threads of one process; `panes` has [`PANE_BYTES`] for each rank.
+    ///
+    /// # Errors
+    /// If there is another board for rank `me`.
+    pub fn for_threads(panes: Arc<Region>, me: usize, ranks: usize) -> Result<Self, WindowClaimed> {
+        assert!(me < ranks, "rank {me} of {ranks}");
+        assert!(
+            ranks * PANE_BYTES <= panes.len(),
+            "{ranks} panes in a region of {}",
+            panes.len()
+        );
+        Self::claim(me, Homes::Threads { panes, ranks })
+    }
+
+    /// A board for processes. `regions` are the arenas' regions of all ranks, in rank order, each with
+    /// at least [`PANE_BYTES`] reserved at its start; `mine` is this rank's arena.
+    ///
+    /// # Errors
+    /// If there is another board for rank `me`.
+    pub fn for_processes(
+        mine: Arena,
+        regions: Vec<Arc<Region>>,
+        me: usize,
+    ) -> Result<Self, WindowClaimed> {
+        assert!(me < regions.len(), "rank {me} of {}", regions.len());
+        assert!(
+            Arc::ptr_eq(&regions[me], mine.region()),
+            "the region at place {me} is not this rank's arena"
+        );
+        Self::claim(me, Homes::Processes { mine, regions })
+    }
+
+    fn claim(me: usize, homes: Homes) -> Result<Self, WindowClaimed> {
+        let board = Self { me, homes };
+        let claimed = &board.pane(me).claimed;
+        claimed
+            .compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire)
+            .map_err(|_| WindowClaimed { rank: me })?;
+        Ok(board)
+    }
+
+    /// How many ranks there are.
+    pub fn ranks(&self) -> usize {
+        match &self.homes {
+            Homes::Threads { ranks, .. } => *ranks,
+            Homes::Processes { regions, .. } => regions.len(),
+        }
+    }
+
+    /// Whether `data` is memory that peers can reach: any in a group of threads, a block of this
+    /// rank's arena in a group of processes.
+    pub fn reaches<T>(&self, data: &[T]) -> bool {
+        match &self.homes {
+            Homes::Threads { .. } => true,
+            Homes::Processes { mine, .. } => mine.offset_of(data).is_some(),
+        }
+    }
+
+    fn pane(&self, rank: usize) -> &Pane {
+        let (region, offset) = match &self.homes {
+            Homes::Threads { panes, .. } => (panes, rank * PANE_BYTES),
+            Homes::Processes { regions, .. } => (&regions[rank], 0),
+        };
+        // SAFETY: offset + PANE_BYTES is inside the region, checked by the constructors.
+        let pane = unsafe { region.base().add(offset) }.cast::<Pane>();
+        // SAFETY: aligned: a page plus a multiple of 64; inside the mapping, which `self` keeps; a
+        // Pane is made of atomics, for which any bytes are valid and shared mutation is allowed.
+        unsafe { pane.as_ref() }
+    }
+
+    /// Opens `data` to the peers while `body` runs; when this returns, nobody but the caller reaches
+    /// it. An operation that failed leaves unspecified content.
+    ///
+    /// # Panics
+    /// If peers cannot reach `data`, see [`reaches`](Self::reaches).
+    pub fn open<T: Pod, R>(
+        &mut self,
+        data: &mut [T],
+        body: impl FnOnce(&mut Windows<'_, T>) -> R,
+    ) -> R {
+        let (len, bytes) = (data.len(), size_of_val(data));
+        let offset = match &self.homes {
+            Homes::Threads { .. } => None,
+            Homes::Processes { mine, .. } => Some(
+                mine.offset_of(data)
+                    .expect("the caller asked `reaches` before"),
+            ),
+        };
+        let own = NonNull::from(data).cast::<T>();
+        let start = offset.unwrap_or_else(|| own.as_ptr().expose_provenance());
+        let pane = self.pane(self.me);
+        pane.start.store(start as u64, Ordering::Relaxed);
+        pane.bytes.store(bytes as u64, Ordering::Relaxed);
+        pane.element_bytes
+            .store(size_of::<T>() as u64, Ordering::Relaxed);
+        pane.lease.open();
+        // Closes also when `body` panics.
+        let closer = Closer {
+            board: self,
+            own: own.cast(),
+            bytes,
+        };
+        let mut windows = Windows {
+            board: closer.board,
+            own,
+            len,
+        };
+        body(&mut windows)
+    }
+}
+
+/// Ends the peers' access to a buffer.
+struct Closer<'a> {
+    board: &'a Board,
+    own: NonNull<u8>,
+    bytes: usize,
+}
+
+impl Drop for Closer<'_> {
+    fn drop(&mut self) {
+        let lease = &self.board.pane(self.board.me).lease;
+        lease.shut();
+        let started = Instant::now();
+        let mut looks = 0_u32;
+        while !lease.is_empty() {
+            looks = looks.saturating_add(1);
+            if looks < 1000 {
+                std::hint::spin_loop();
+                continue;
+            }
+            std::thread::sleep(Duration::from_micros(50));
+            // A thread of this process cannot vanish inside a visit, which is one pass over a chunk.
+            let foreign = matches!(self.board.homes, Homes::Processes { .. });
+            if foreign && started.elapsed() > LEAVE_PATIENCE {
+                self.abandon();
+                return;
+            }
+        }
+    }
+}
+
+impl Closer<'_> {
+    /// Replaces the pages under the buffer, keeping what lies beside it on its first and last page.
+    fn abandon(&self) {
+        let Homes::Processes { mine, .. } = &self.board.homes else {
+            return;
+        };
+        let offset = self.own.addr().get() - mine.region().base().addr().get();
+        mine.region().detach(offset..offset + self.bytes);
+    }
+}
+
+/// The open windows of all ranks, during one operation.
+#[derive(Debug)]
+pub struct Windows<'a, T> {
+    board: &'a Board,
+    own: NonNull<T>,
+    len: usize,
+}
+
+impl<T: Pod> Windows<'_, T> {
+    /// The elements that this rank may touch, in every window.
+    pub fn shard(&self) -> Range<usize> {
+        let (ranks, me) = (self.board.ranks(), self.board.me);
+        let (base, longer) = (self.len / ranks, self.len % ranks);
+        let start = me * base + me.min(longer);
+        start..start + base + usize::from(me < longer)
+    }
+
+    /// Gives `body` the elements `range` of every rank's window, in rank order.
+    ///
+    /// Everything that a peer wrote before it opened its window is visible.
+    ///
+    /// # Errors
+    /// If a window is closed or another one than this rank's; `body` is then not run.
+    ///
+    /// # Panics
+    /// If `range` is not inside [`shard`](Self::shard).
+    pub fn visit<R>(
+        &mut self,
+        range: Range<usize>,
+        body: impl FnOnce(&mut [&mut [T]]) -> R,
+    ) -> Result<R, Shut> {
+        let shard = self.shard();
+        assert!(
+            shard.start <= range.start && range.start <= range.end && range.end <= shard.end,
+            "elements {range:?} of shard {shard:?}"
+        );
+        let mut visits = Visits {
+            board: self.board,
+            entered: 0,
+        };
+        let mut views: SmallVec<[&mut [T]; 16]> = SmallVec::new();
+        for rank in 0..self.board.ranks() {
+            let start = visits.enter::<T>(rank, self.len, self.own)?;
+            // SAFETY: the range is inside the window, whose `len` elements `enter` has checked.
+            let first = unsafe { start.add(range.start) };
+            // SAFETY: valid: the owner's `open` does not return, so its borrow of the buffer lasts,
+            // before this visit has left (or, for a process, detaches the pages from its own mapping
+            // only). Any bytes are a T (Pod). Aliasing: these are elements of shard `me`; every rank
+            // asserts its own shard above, shards of one length are disjoint, `enter` checked that
+            // this window has that length, there is one board per rank, and `&mut self` makes this
+            // the only visit of this rank. The slices of different ranks are different buffers,
+            // because each was opened through a `&mut` borrow. The owner itself visits like a peer.
+            views.push(unsafe { slice::from_raw_parts_mut(first.as_ptr(), range.len()) });
+        }
+        Ok(body(&mut views))
+    }
+}
+
+/// Leaves what was entered, also after an error or a panic.
+struct Visits<'a> {
+    board: &'a Board,
+    entered: usize,
+}
+
+impl Visits<'_> {
+    /// Enters the next rank's window and returns its first element.
+    fn enter<T: Pod>(
+        &mut self,
+        rank: usize,
+        len: usize,
+        own: NonNull<T>,
+    ) -> Result<NonNull<T>, Shut> {
+        assert_eq!(rank, self.entered, "windows are entered in rank order");
+        let pane = self.board.pane(rank);
+        if !pane.lease.enter() {
+            return Err(Shut::Closed { rank });
+        }
+        self.entered = rank + 1;
+        let bytes = len * size_of::<T>();
+        let same = pane.bytes.load(Ordering::Relaxed) == bytes as u64
+            && pane.element_bytes.load(Ordering::Relaxed) == size_of::<T>() as u64;
+        if !same {
+            return Err(Shut::Differs { rank });
+        }
+        if rank == self.board.me {
+            return Ok(own);
+        }
+        let start = pane.start.load(Ordering::Relaxed) as usize;
+        if !start.is_multiple_of(align_of::<T>()) {
+            return Err(Shut::Differs { rank });
+        }
+        let place = match &self.board.homes {
+            Homes::Threads { .. } => NonNull::new(ptr::with_exposed_provenance_mut::<T>(start)),
+            Homes::Processes { regions, .. } => {
+                let region = &regions[rank];
+                // A peer that breaks the protocol must not make us touch memory outside its region.
+                let end = start.checked_add(bytes);
+                if end.is_none_or(|end| end > region.len()) {
+                    return Err(Shut::Differs { rank });
+                }
+                // SAFETY: start is inside the region, checked above.
+                Some(unsafe { region.base().add(start) }.cast::<T>())
+            }
+        };
+        place.ok_or(Shut::Differs { rank })
+    }
+}
+
+impl Drop for Visits<'_> {
+    fn drop(&mut self) {
+        for rank in 0..self.entered {
+            self.board.pane(rank).lease.leave();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
