@@ -7,6 +7,7 @@
 
 pub mod conformance;
 mod job;
+pub mod limits;
 pub mod oracle;
 mod ranks;
 mod watchdog;

@@ -1,0 +1,241 @@
+//! What the machine itself can do, as the measure beside an all-reduce of two ranks.
+//!
+//! Both limits are measured with as few instructions as the task allows and nothing else: no frames,
+//! no checks, no waits but busy ones. Call them in the run that they are compared with, because a
+//! figure of this kind changes with the neighbours of a machine and with its temperature.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Memory that one measurement rotates through: beyond common last-level caches.
+const ROTATE_BYTES: usize = 192 << 20;
+
+/// But through no more buffers than this, which small sizes would reach.
+const BUFFERS_MAX: usize = 64;
+
+/// Rounds of a measurement at most; small sizes reach it first.
+const ROUNDS_MAX: usize = 2_000;
+
+/// Bytes that a measurement moves in all, so that large sizes do not take minutes.
+const MOVED_BYTES: usize = 2 << 30;
+
+/// Rounds of a measurement at least.
+const ROUNDS_MIN: usize = 10;
+
+/// The most that one read or write of the loopback exchange asks for. Larger calls keep the other
+/// direction waiting, smaller ones are system calls for nothing.
+const CALL_BYTES_MAX: usize = 256 << 10;
+
+/// A measured bandwidth in GB/s, comparable with the algbw of an all-reduce of as many bytes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Limit {
+    /// Of the fastest round: what the machine can do.
+    pub best: f64,
+    /// Of the median round: what to compare a median with.
+    pub median: f64,
+}
+
+impl Limit {
+    fn of(bytes: usize, mut rounds: Vec<Duration>) -> Self {
+        assert!(!rounds.is_empty(), "a limit of {bytes} bytes needs rounds");
+        rounds.sort_unstable();
+        let gb_per_s = |time: Duration| bytes as f64 / time.as_secs_f64().max(1e-9) / 1e9;
+        Self {
+            best: gb_per_s(rounds[0]),
+            median: gb_per_s(rounds[rounds.len() / 2]),
+        }
+    }
+}
+
+fn rounds_of(bytes: usize) -> usize {
+    (MOVED_BYTES / bytes.max(1)).clamp(ROUNDS_MIN, ROUNDS_MAX)
+}
+
+fn buffers_of(bytes: usize) -> usize {
+    ROTATE_BYTES.div_ceil(bytes.max(1)).clamp(2, BUFFERS_MAX)
+}
+
+/// Two threads exchange `bytes` over one TCP connection of the loopback device, both directions at
+/// once, without ever sleeping: the bytes that a rank of an all-reduce of two sends and receives.
+///
+/// # Panics
+/// If the loopback device has no connection to give, or `bytes` is 0.
+pub fn loopback_duplex(bytes: usize) -> Limit {
+    loopback_of(bytes, rounds_of(bytes))
+}
+
+fn loopback_of(bytes: usize, rounds: usize) -> Limit {
+    assert!(bytes > 0, "an exchange of nothing has no bandwidth");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port on loopback");
+    let address = listener.local_addr().expect("the listener is bound");
+    let near = TcpStream::connect(address).expect("loopback connects");
+    let (far, _) = listener.accept().expect("loopback connects");
+    let gate = Gate::default();
+    let gate = &gate;
+    let rounds = thread::scope(|scope| {
+        scope.spawn(move || exchange_rounds(far, bytes, rounds, gate));
+        exchange_rounds(near, bytes, rounds, gate)
+    });
+    Limit::of(bytes, rounds)
+}
+
+fn exchange_rounds(
+    mut stream: TcpStream,
+    bytes: usize,
+    rounds: usize,
+    gate: &Gate,
+) -> Vec<Duration> {
+    stream.set_nodelay(true).expect("a TCP option");
+    stream.set_nonblocking(true).expect("a socket option");
+    let buffers = buffers_of(bytes);
+    // Written once, so that every page is there and no two are the same page of zeros.
+    let outgoing = vec![0x5a_u8; bytes];
+    let mut incoming = vec![vec![1_u8; bytes]; buffers];
+    let mut times = Vec::with_capacity(rounds);
+    for round in 0..rounds {
+        gate.pass();
+        let started = Instant::now();
+        exchange(&mut stream, &outgoing, &mut incoming[round % buffers]);
+        times.push(started.elapsed());
+    }
+    times
+}
+
+/// Sends all of `outgoing` and fills `incoming`, looking at both directions in turn.
+fn exchange(stream: &mut TcpStream, outgoing: &[u8], incoming: &mut [u8]) {
+    let (mut sent, mut received) = (0, 0);
+    while sent < outgoing.len() || received < incoming.len() {
+        if sent < outgoing.len() {
+            let end = outgoing.len().min(sent + CALL_BYTES_MAX);
+            sent += moved(stream.write(&outgoing[sent..end]));
+        }
+        if received < incoming.len() {
+            let end = incoming.len().min(received + CALL_BYTES_MAX);
+            received += moved(stream.read(&mut incoming[received..end]));
+        }
+    }
+}
+
+/// Bytes that a call moved; none when the kernel has no room or no data at the moment.
+fn moved(result: std::io::Result<usize>) -> usize {
+    match result {
+        Ok(0) => panic!("the other thread of the exchange is gone"),
+        Ok(bytes) => bytes,
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => 0,
+        Err(error) => panic!("the exchange broke: {error}"),
+    }
+}
+
+/// Two threads add two buffers of f32 in place, `bytes` each: each thread reads its half of both and
+/// writes the sum to both, which is all the memory traffic that an all-reduce of two ranks needs.
+///
+/// # Panics
+/// If `bytes` is less than one element.
+pub fn in_place_sum(bytes: usize) -> Limit {
+    sum_of(bytes, rounds_of(bytes))
+}
+
+fn sum_of(bytes: usize, rounds: usize) -> Limit {
+    let count = bytes / size_of::<f32>();
+    assert!(count > 0, "a sum of nothing has no bandwidth");
+    let rotated = buffers_of(2 * bytes);
+    let mut first: Vec<Vec<f32>> = (0..rotated).map(|_| vec![1.0; count]).collect();
+    let mut second: Vec<Vec<f32>> = (0..rotated).map(|_| vec![0.5; count]).collect();
+    let gate = Gate::default();
+    let gate = &gate;
+    let (mut low, mut high) = (Vec::new(), Vec::new());
+    for (a, b) in first.iter_mut().zip(&mut second) {
+        let (a_low, a_high) = a.split_at_mut(count / 2);
+        let (b_low, b_high) = b.split_at_mut(count / 2);
+        low.push((a_low, b_low));
+        high.push((a_high, b_high));
+    }
+    let rounds = thread::scope(|scope| {
+        scope.spawn(move || sum_rounds(&mut low, rounds, gate));
+        sum_rounds(&mut high, rounds, gate)
+    });
+    Limit::of(bytes, rounds)
+}
+
+fn sum_rounds(pairs: &mut [(&mut [f32], &mut [f32])], rounds: usize, gate: &Gate) -> Vec<Duration> {
+    let mut times = Vec::with_capacity(rounds);
+    for round in 0..rounds {
+        let (a, b) = &mut pairs[round % pairs.len()];
+        gate.pass();
+        let started = Instant::now();
+        for (a, b) in a.iter_mut().zip(b.iter_mut()) {
+            // Half of the sum, so that the numbers stay where they are however often they are added.
+            let sum = (*a + *b) * 0.5;
+            *a = sum;
+            *b = sum;
+        }
+        // Until the other half is there too: an all-reduce is done when both are.
+        gate.pass();
+        times.push(started.elapsed());
+    }
+    times
+}
+
+/// A barrier of two threads that only ever spins.
+#[derive(Debug, Default)]
+struct Gate {
+    arrivals: AtomicUsize,
+}
+
+impl Gate {
+    fn pass(&self) {
+        // AcqRel and Acquire: what either thread did before the gate, the other sees after it.
+        let arrival = self.arrivals.fetch_add(1, Ordering::AcqRel);
+        let both = (arrival / 2 + 1) * 2;
+        while self.arrivals.load(Ordering::Acquire) < both {
+            std::hint::spin_loop();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Watchdog;
+
+    /// Far beyond what a small measurement takes.
+    const LIMIT: Duration = Duration::from_secs(120);
+
+    #[test]
+    fn the_limits_are_positive_and_the_best_round_is_the_best() {
+        let _watchdog = Watchdog::start("limits", LIMIT);
+        for bytes in [4, 100_000, 1 << 20] {
+            for limit in [loopback_of(bytes, 5), sum_of(bytes, 5)] {
+                assert!(
+                    limit.best.is_finite() && limit.median > 0.0,
+                    "{bytes} bytes: {limit:?}"
+                );
+                assert!(limit.best >= limit.median, "{bytes} bytes: {limit:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_exchange_moves_every_byte_both_ways() {
+        let _watchdog = Watchdog::start("exchange", LIMIT);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut far, _) = listener.accept().unwrap();
+        near.set_nonblocking(true).unwrap();
+        far.set_nonblocking(true).unwrap();
+        let bytes: Vec<u8> = (0..3_000_000_u32)
+            .map(|index| (index % 251) as u8)
+            .collect();
+        let reversed: Vec<u8> = bytes.iter().rev().copied().collect();
+        let (mut here, mut there) = (vec![0; bytes.len()], vec![0; bytes.len()]);
+        thread::scope(|scope| {
+            scope.spawn(|| exchange(&mut far, &reversed, &mut there));
+            exchange(&mut near, &bytes, &mut here);
+        });
+        assert!(here == reversed, "the near side has other bytes");
+        assert!(there == bytes, "the far side has other bytes");
+    }
+}
