@@ -1,8 +1,10 @@
-//! `bonfire bench`: times a collective and prints the columns of nccl-tests.
+//! `bonfire bench`: times an operation of a group and prints the columns of nccl-tests.
 
+mod data;
+mod host;
 mod measure;
+mod operation;
 mod table;
-mod value;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,33 +12,28 @@ use std::thread;
 
 use anyhow::{Context, bail};
 use bonfire_collective::{
-    AgentOptions, Algorithm, DType, Graces, GroupOptions, LaunchError, Nodes, ProcessGroup,
-    RankCount, RankEnv, ReduceOp, TransportKind, WorldSize,
+    AgentOptions, Algorithm, DType, Graces, GroupOptions, LaunchError, Nodes, OutputLabels,
+    ProcessGroup, Rank, RankCount, RankEnv, ReduceOp, TransportKind, WorldSize,
 };
-use clap::{Args, Subcommand};
+use clap::Args;
 
+use host::Host;
 use measure::{Measurement, Sizes};
-use table::Table;
+use operation::{Operation, Parameters};
+use table::{Report, Row, Setting};
 
-/// Measure a collective: time, bandwidth and correctness for each message size.
-#[derive(Debug, Args)]
-pub(crate) struct BenchArgs {
-    #[command(subcommand)]
-    operation: Operation,
-}
-
-#[derive(Debug, Subcommand)]
-enum Operation {
-    AllReduce(CollectiveArgs),
-}
-
-/// Every rank ends with the reduction of all ranks' data, in place.
+/// Measure operations of a group: time, bandwidth and correctness for each message size.
 ///
-/// algbw is size / time, busbw is algbw x 2(n-1)/n. Every result is verified, and the buffers rotate
-/// through more memory than the caches hold. Under `bonfire run`, torchrun or the like it joins their
-/// job; otherwise it starts its own ranks.
+/// time is the median of the iterations, algbw is size / time, and busbw is algbw times the factor
+/// of nccl-tests: 2(n-1)/n for all-reduce, (n-1)/n where each rank keeps a block, else 1. Every
+/// result is verified, and the buffers rotate through more memory than the caches hold. Under
+/// `bonfire run`, torchrun or the like it joins their job; otherwise it starts its own ranks.
 #[derive(Clone, Debug, Args)]
-struct CollectiveArgs {
+pub(crate) struct BenchArgs {
+    /// What to measure; several are measured one after the other
+    #[arg(required = true, value_name = "OPERATION", value_enum)]
+    operations: Vec<Operation>,
+
     /// Ranks to start: a number, or `cpu` for one per core
     #[arg(
         long,
@@ -70,7 +67,11 @@ struct CollectiveArgs {
     #[arg(long, default_value = "sum")]
     redop: ReduceOp,
 
-    /// Timed operations per size
+    /// The rank that has the data, or gets it, where the operation has such a one
+    #[arg(long, value_name = "RANK", default_value = "0")]
+    root: u32,
+
+    /// Timed samples per size: one operation each, or as many as fill 20 us
     #[arg(long, value_name = "N", default_value = "20", value_parser = clap::value_parser!(u32).range(1..))]
     iters: u32,
 
@@ -78,7 +79,11 @@ struct CollectiveArgs {
     #[arg(long, value_name = "N", default_value = "3")]
     warmup: u32,
 
-    /// Force an algorithm: ring, one_shot, two_shot
+    /// Memory through which the buffers of each rank rotate
+    #[arg(long, value_name = "SIZE", default_value = "192M", value_parser = size)]
+    rotate_bytes: usize,
+
+    /// Force an algorithm where the operation has it: ring, one_shot, two_shot
     #[arg(long)]
     algorithm: Option<Algorithm>,
 
@@ -93,8 +98,7 @@ struct CollectiveArgs {
 
 /// Measures and reports how it went.
 pub(crate) fn run(args: BenchArgs) -> ExitCode {
-    let Operation::AllReduce(args) = args.operation;
-    match all_reduce(&args) {
+    match bench(&args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");
@@ -103,7 +107,7 @@ pub(crate) fn run(args: BenchArgs) -> ExitCode {
     }
 }
 
-fn all_reduce(args: &CollectiveArgs) -> anyhow::Result<()> {
+fn bench(args: &BenchArgs) -> anyhow::Result<()> {
     if args.min_bytes > args.max_bytes {
         bail!(
             "--min-bytes {} is larger than --max-bytes {}",
@@ -120,7 +124,7 @@ fn all_reduce(args: &CollectiveArgs) -> anyhow::Result<()> {
     }
 }
 
-fn on_threads(args: &CollectiveArgs) -> anyhow::Result<()> {
+fn on_threads(args: &BenchArgs) -> anyhow::Result<()> {
     let world_size = WorldSize::new(args.ranks.resolve()?.get())?;
     let groups = ProcessGroup::local(world_size, args.group_options())?;
     thread::scope(|scope| {
@@ -138,7 +142,7 @@ fn on_threads(args: &CollectiveArgs) -> anyhow::Result<()> {
 }
 
 /// Starts this program again, once per rank, with the same arguments.
-fn on_processes(args: &CollectiveArgs) -> anyhow::Result<()> {
+fn on_processes(args: &BenchArgs) -> anyhow::Result<()> {
     let program = std::env::current_exe().context("cannot find the path of this program")?;
     let options = AgentOptions {
         program: program.into(),
@@ -147,33 +151,61 @@ fn on_processes(args: &CollectiveArgs) -> anyhow::Result<()> {
         nodes: Nodes::One { port: 0 },
         variables: Vec::new(),
         graces: Graces::default(),
+        // Only rank 0 prints, and what it prints is a table.
+        labels: OutputLabels::Errors,
     };
     Ok(options.run()?)
 }
 
-fn on_rank(group: &ProcessGroup, args: &CollectiveArgs) -> anyhow::Result<()> {
-    let mut table = Table::new(group, args.transport, args.iters);
+fn on_rank(group: &ProcessGroup, args: &BenchArgs) -> anyhow::Result<()> {
+    let ranks = group.world_size();
+    let root = Rank::new(args.root);
+    if !ranks.contains(root) {
+        bail!("--root is {root}, but there are {ranks} ranks: ranks count from 0");
+    }
     let sizes = Sizes {
         min_bytes: args.min_bytes,
         max_bytes: args.max_bytes,
         step_factor: args.step_factor as usize,
     };
-    let measurement = Measurement {
-        redop: args.redop,
-        iters: args.iters,
-        warmup: args.warmup,
-    };
-    for bytes in sizes.list(args.dtype) {
-        table.add(measurement.all_reduce(group, args.dtype, bytes)?);
+    let mut report = Report::new(group, args.setting(ranks));
+    for &operation in &args.operations {
+        report.begin(operation);
+        let blocks = operation.blocks_per_message(ranks.len());
+        let measurements = operation.forms().iter().map(|&form| Measurement {
+            operation,
+            form,
+            dtype: args.dtype,
+            parameters: Parameters {
+                redop: args.redop,
+                root,
+            },
+            iters: args.iters as usize,
+            warmup: args.warmup as usize,
+            rotate_bytes: args.rotate_bytes,
+        });
+        let block_bytes = blocks * args.dtype.size_bytes();
+        for bytes in sizes.list(block_bytes) {
+            let forms = measurements
+                .clone()
+                .map(|measurement| Ok((measurement, measurement.time(group, bytes)?)))
+                .collect::<anyhow::Result<_>>()?;
+            let count = bytes.checked_div(block_bytes).unwrap_or(0);
+            report.add(Row {
+                bytes,
+                count,
+                forms,
+            });
+        }
     }
-    let wrong = table.finish(args.json.as_deref())?;
+    let wrong = report.finish(args.json.as_deref())?;
     if wrong > 0 {
         bail!("{wrong} elements are wrong");
     }
     Ok(())
 }
 
-impl CollectiveArgs {
+impl BenchArgs {
     fn group_options(&self) -> GroupOptions {
         let default = GroupOptions::default();
         GroupOptions {
@@ -181,6 +213,23 @@ impl CollectiveArgs {
             transport: (self.transport != TransportKind::Local).then_some(self.transport),
             chunk_bytes: self.chunk_bytes.unwrap_or(default.chunk_bytes),
             ..default
+        }
+    }
+
+    fn setting(&self, ranks: WorldSize) -> Setting {
+        Setting {
+            ranks: ranks.get(),
+            transport: self.transport.name(),
+            algorithm: self
+                .algorithm
+                .map_or("auto".to_owned(), |algorithm| algorithm.to_string()),
+            chunk_bytes: self.group_options().chunk_bytes,
+            buffers: "private",
+            iters: self.iters as usize,
+            warmup: self.warmup as usize,
+            rotate_bytes: self.rotate_bytes,
+            host: Host::this(),
+            version: env!("CARGO_PKG_VERSION"),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
-use bonfire_collective::{AgentOptions, Graces, LaunchError, Nodes, RankCount};
+use bonfire_collective::{AgentOptions, Graces, LaunchError, Nodes, OutputLabels, RankCount};
 use clap::Args;
 
 /// Start a program as several ranks, on this host or as this host's part of a larger job.
@@ -96,6 +96,7 @@ fn options(args: RunArgs) -> anyhow::Result<AgentOptions> {
         nodes,
         variables: Vec::new(),
         graces: Graces::default(),
+        labels: OutputLabels::default(),
     })
 }
 

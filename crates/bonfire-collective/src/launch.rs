@@ -50,6 +50,8 @@ pub struct AgentOptions {
     pub variables: Vec<(OsString, OsString)>,
     /// How long the ranks may take to end.
     pub graces: Graces,
+    /// Which lines of the ranks carry their rank.
+    pub labels: OutputLabels,
 }
 
 impl AgentOptions {
@@ -83,6 +85,16 @@ pub enum Nodes {
         /// The port of the store on host 0.
         master_port: u16,
     },
+}
+
+/// Which lines that ranks print are labelled with their rank.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OutputLabels {
+    /// Both streams, unless there is only one rank.
+    #[default]
+    All,
+    /// The error stream only: for a program of which one rank prints, and that to be read by others.
+    Errors,
 }
 
 /// How long ranks may take to end by themselves before they are made to.

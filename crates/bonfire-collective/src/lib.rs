@@ -49,8 +49,8 @@ pub use environment::{EnvError, LauncherOutput, RankEnv, StoreHost};
 pub use error::{CollectiveError, Mismatch, Timeout};
 pub use group::ProcessGroup;
 pub use launch::{
-    AgentOptions, Exit, Graces, JobFailure, LaunchError, Nodes, PEER_FAILED_EXIT_CODE, RankCount,
-    RankCountError,
+    AgentOptions, Exit, Graces, JobFailure, LaunchError, Nodes, OutputLabels,
+    PEER_FAILED_EXIT_CODE, RankCount, RankCountError,
 };
 pub use options::GroupOptions;
 pub use rendezvous::ConnectError;

@@ -5,7 +5,8 @@ use std::io::Write;
 use std::num::NonZeroU32;
 
 use bonfire_collective::{
-    AgentOptions, Graces, Nodes, PEER_FAILED_EXIT_CODE, ProcessGroup, RankEnv, WorldSize,
+    AgentOptions, Graces, Nodes, OutputLabels, PEER_FAILED_EXIT_CODE, ProcessGroup, RankEnv,
+    WorldSize,
 };
 use bonfire_train::{Placement, World};
 
@@ -76,6 +77,7 @@ pub fn launch_with<E: Into<BoxError>>(
         nodes: Nodes::One { port: 0 },
         variables: Vec::new(),
         graces: Graces::default(),
+        labels: OutputLabels::default(),
     };
     Ok(options.run()?)
 }

@@ -5,13 +5,15 @@ use std::time::{Duration, Instant};
 use bonfire_collective::{CollectiveError, DType, ProcessGroup, ReduceOp};
 use half::{bf16, f16};
 
-use super::value::{Value, limit, number};
-
-/// Buffers rotate through at least this much memory per rank, beyond common last-level caches.
-const ROTATE_BYTES: usize = 192 << 20;
+use super::data::{Data, Value};
+use super::operation::{Form, Operation, Parameters, Place};
 
 /// But through no more buffers than this, which small messages would reach.
-const BUFFERS_MAX: usize = 64;
+const SLOTS_MAX: usize = 64;
+
+/// A sample is at least this long, so that reading the clock is a small part of it. Short operations
+/// are timed in batches.
+const SAMPLE_MIN: Duration = Duration::from_micros(20);
 
 /// The message sizes of a run.
 #[derive(Clone, Copy, Debug)]
@@ -22,12 +24,15 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
-    /// The sizes in bytes, each rounded up to whole elements.
-    pub(super) fn list(self, dtype: DType) -> Vec<usize> {
+    /// The sizes in bytes, each rounded up to whole blocks of whole elements.
+    pub(super) fn list(self, block_bytes: usize) -> Vec<usize> {
+        if block_bytes == 0 {
+            return vec![0];
+        }
         let mut sizes = Vec::new();
         let mut bytes = self.min_bytes;
         while bytes <= self.max_bytes {
-            sizes.push(bytes.next_multiple_of(dtype.size_bytes()));
+            sizes.push(bytes.next_multiple_of(block_bytes));
             let Some(next) = bytes.checked_mul(self.step_factor) else {
                 break;
             };
@@ -38,35 +43,58 @@ impl Sizes {
     }
 }
 
-/// How each size is measured.
+/// What is measured, and how.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Measurement {
-    pub(super) redop: ReduceOp,
-    pub(super) iters: u32,
-    pub(super) warmup: u32,
+    pub(super) operation: Operation,
+    pub(super) form: Form,
+    pub(super) dtype: DType,
+    pub(super) parameters: Parameters,
+    /// Timed samples.
+    pub(super) iters: usize,
+    pub(super) warmup: usize,
+    /// Buffers rotate through this much memory per rank.
+    pub(super) rotate_bytes: usize,
 }
 
-/// The result for one size.
+/// The result for one size. Each time is that of one operation, on the rank where it is largest.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Row {
-    pub(super) bytes: usize,
-    pub(super) count: usize,
-    pub(super) dtype: DType,
-    pub(super) redop: ReduceOp,
-    /// Mean time of one operation on the slowest rank.
-    pub(super) time: Duration,
-    /// Wrong elements over all iterations and ranks.
+pub(super) struct Timing {
+    pub(super) min: Duration,
+    pub(super) median: Duration,
+    pub(super) mean: Duration,
+    /// Operations per sample.
+    pub(super) batch: usize,
+    /// Wrong elements over all operations and ranks.
     pub(super) wrong: u64,
 }
 
+/// The buffers of one operation.
+struct Slot<T> {
+    input: Vec<T>,
+    output: Vec<T>,
+}
+
+/// One size on one rank.
+struct Run<'g, T> {
+    group: &'g ProcessGroup,
+    measurement: Measurement,
+    /// Elements of a block.
+    count: usize,
+    slots: Vec<Slot<T>>,
+    /// Operations so far; each has data of its own.
+    operations: usize,
+    wrong: u64,
+}
+
 impl Measurement {
-    pub(super) fn all_reduce(
+    /// Messages of so many bytes, which are whole blocks of whole elements.
+    pub(super) fn time(
         self,
         group: &ProcessGroup,
-        dtype: DType,
         bytes: usize,
-    ) -> Result<Row, CollectiveError> {
-        let run = match dtype {
+    ) -> Result<Timing, CollectiveError> {
+        let run = match self.dtype {
             DType::F32 => Self::run::<f32>,
             DType::F64 => Self::run::<f64>,
             DType::F16 => Self::run::<f16>,
@@ -76,89 +104,168 @@ impl Measurement {
             DType::U8 => Self::run::<u8>,
             DType::U32 => Self::run::<u32>,
         };
-        let count = bytes / dtype.size_bytes();
-        let (time, wrong) = run(self, group, count)?;
-        Ok(Row {
-            bytes,
-            count,
-            dtype,
-            redop: self.redop,
-            time,
-            wrong,
-        })
+        run(self, group, bytes)
     }
 
-    fn run<T: Value>(
-        self,
-        group: &ProcessGroup,
-        count: usize,
-    ) -> Result<(Duration, u64), CollectiveError> {
-        let bytes = (count * size_of::<T>()).max(1);
-        let wanted = ROTATE_BYTES.div_ceil(bytes).clamp(2, BUFFERS_MAX);
-        let mut buffers: Vec<Vec<T>> = vec![vec![T::zeroed(); count]; wanted];
-        let mut elapsed = Duration::ZERO;
-        let mut wrong = 0;
-        self.fill(group, &mut buffers);
-        for index in 0..self.warmup as usize {
-            let warm = index % buffers.len();
-            group.all_reduce(&mut buffers[warm], self.redop)?;
+    fn run<T: Value>(self, group: &ProcessGroup, bytes: usize) -> Result<Timing, CollectiveError> {
+        let mut run = Run::<T>::new(self, group, bytes);
+        let batch = run.warm_up()?;
+        let mut samples = Vec::with_capacity(self.iters);
+        while samples.len() < self.iters {
+            let round = (run.slots.len() / batch).min(self.iters - samples.len());
+            run.round(round, batch, &mut samples)?;
         }
-        let mut left = self.iters as usize;
+        run.report(samples, batch)
+    }
+
+    fn place(self, group: &ProcessGroup) -> Place {
+        Place {
+            me: group.rank().index(),
+            ranks: group.world_size().len(),
+            root: self.parameters.root.index(),
+        }
+    }
+}
+
+impl<'g, T: Value> Run<'g, T> {
+    fn new(measurement: Measurement, group: &'g ProcessGroup, bytes: usize) -> Self {
+        let Measurement {
+            operation, form, ..
+        } = measurement;
+        let place = measurement.place(group);
+        let message_blocks = operation.blocks_per_message(place.ranks).max(1);
+        let count = bytes / message_blocks / size_of::<T>();
+        let blocks = operation.blocks(place);
+        let (input, output) = match form {
+            Form::OutOfPlace => (blocks.input * count, blocks.output * count),
+            Form::InPlace => (blocks.input.max(blocks.output) * count, 0),
+        };
+        // Of the largest message, so that all ranks have equally many.
+        let slot_bytes = bytes.max(1);
+        let slots = measurement.rotate_bytes.div_ceil(slot_bytes);
+        let slots = (0..slots.clamp(2, SLOTS_MAX)).map(|_| Slot {
+            input: vec![T::zeroed(); input],
+            output: vec![T::zeroed(); output],
+        });
+        Self {
+            group,
+            measurement,
+            count,
+            slots: slots.collect(),
+            operations: 0,
+            wrong: 0,
+        }
+    }
+
+    /// Operations off the record; how many of them make a sample, agreed from rank 0.
+    fn warm_up(&mut self) -> Result<usize, CollectiveError> {
+        let mut samples = Vec::new();
+        let mut left = self.measurement.warmup.max(1);
         while left > 0 {
-            let round = left.min(buffers.len());
-            self.fill(group, &mut buffers[..round]);
-            group.barrier()?;
-            let started = Instant::now();
-            for buffer in &mut buffers[..round] {
-                group.all_reduce(buffer, self.redop)?;
-            }
-            elapsed += started.elapsed();
-            wrong += self.count_wrong(group, &buffers[..round]);
+            let round = left.min(self.slots.len());
+            self.round(round, 1, &mut samples)?;
             left -= round;
         }
-        let mut slowest = [elapsed.as_secs_f64() / f64::from(self.iters)];
-        group.all_reduce(&mut slowest, ReduceOp::Max)?;
-        let mut total_wrong = [wrong];
-        group.all_reduce(&mut total_wrong, ReduceOp::Sum)?;
-        Ok((Duration::from_secs_f64(slowest[0]), total_wrong[0] as u64))
+        let fastest = samples.iter().min().copied().unwrap_or_default();
+        let batch = SAMPLE_MIN.as_nanos().div_ceil(fastest.as_nanos().max(1));
+        let mut agreed = [batch.min(self.slots.len() as u128) as i64];
+        self.group
+            .broadcast(&mut agreed, self.measurement.parameters.root)?;
+        Ok(agreed[0] as usize)
     }
 
-    fn fill<T: Value>(self, group: &ProcessGroup, buffers: &mut [Vec<T>]) {
-        let limit = limit(group.world_size().len());
-        let me = group.rank().index();
-        for (buffer, elements) in buffers.iter_mut().enumerate() {
-            for (index, element) in elements.iter_mut().enumerate() {
-                *element = T::from_number(f64::from(number(me, index, buffer, limit)));
+    /// `samples` samples of `batch` operations, each operation in buffers of its own.
+    fn round(
+        &mut self,
+        samples: usize,
+        batch: usize,
+        times: &mut Vec<Duration>,
+    ) -> Result<(), CollectiveError> {
+        let used = samples * batch;
+        assert!(
+            used <= self.slots.len(),
+            "{used} operations in {} buffers",
+            self.slots.len()
+        );
+        for index in 0..used {
+            let data = self.data(index);
+            data.fill(&mut self.slots[index].input);
+        }
+        let Measurement {
+            operation,
+            parameters,
+            ..
+        } = self.measurement;
+        self.group.barrier()?;
+        for batch in self.slots[..used].chunks_mut(batch) {
+            let started = Instant::now();
+            for Slot { input, output } in batch.iter_mut() {
+                operation.perform(self.group, parameters, input, output)?;
             }
+            times.push(started.elapsed() / batch.len() as u32);
+        }
+        for index in 0..used {
+            let slot = &self.slots[index];
+            let result = match self.measurement.form {
+                Form::OutOfPlace => &slot.output,
+                Form::InPlace => &slot.input,
+            };
+            self.wrong += self.data(index).count_wrong(result);
+        }
+        self.operations += used;
+        Ok(())
+    }
+
+    fn data(&self, slot: usize) -> Data {
+        Data {
+            operation: self.measurement.operation,
+            place: self.measurement.place(self.group),
+            redop: self.measurement.parameters.redop,
+            count: self.count,
+            slot: self.operations + slot,
         }
     }
 
-    fn count_wrong<T: Value>(self, group: &ProcessGroup, buffers: &[Vec<T>]) -> i64 {
-        let ranks = group.world_size().len();
-        let limit = limit(ranks);
-        let mut wrong = 0;
-        for (buffer, elements) in buffers.iter().enumerate() {
-            // The numbers repeat every `limit` indices.
-            let expected: Vec<T> = (0..limit as usize)
-                .map(|index| {
-                    let numbers: Vec<u32> = (0..ranks)
-                        .map(|rank| number(rank, index, buffer, limit))
-                        .collect();
-                    T::expected(&numbers, self.redop)
-                })
-                .collect();
-            for (element, expected) in elements.iter().zip(expected.iter().cycle()) {
-                wrong += i64::from(element != expected);
-            }
-        }
-        wrong
+    fn report(self, mut samples: Vec<Duration>, batch: usize) -> Result<Timing, CollectiveError> {
+        samples.sort_unstable();
+        let mean = samples.iter().sum::<Duration>() / samples.len() as u32;
+        let own = [samples[0], samples[samples.len() / 2], mean];
+        let mut times = own.map(|time| time.as_secs_f64());
+        self.group.all_reduce(&mut times, ReduceOp::Max)?;
+        let mut wrong = [self.wrong as i64];
+        self.group.all_reduce(&mut wrong, ReduceOp::Sum)?;
+        let [min, median, mean] = times.map(Duration::from_secs_f64);
+        Ok(Timing {
+            min,
+            median,
+            mean,
+            batch,
+            wrong: wrong[0] as u64,
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bonfire_collective::{GroupOptions, WorldSize};
+    use bonfire_collective::{GroupOptions, Rank};
+    use bonfire_testkit::local;
+    use clap::ValueEnum;
+
+    fn measurement(operation: Operation, form: Form, dtype: DType, redop: ReduceOp) -> Measurement {
+        Measurement {
+            operation,
+            form,
+            dtype,
+            parameters: Parameters {
+                redop,
+                root: Rank::new(0),
+            },
+            iters: 5,
+            warmup: 2,
+            rotate_bytes: 1 << 14,
+        }
+    }
 
     #[test]
     fn sizes_step_up_to_the_largest() {
@@ -167,44 +274,44 @@ mod tests {
             max_bytes: 64,
             step_factor: 2,
         };
-        assert_eq!(sizes.list(DType::F32), [4, 8, 16, 32, 64]);
-        assert_eq!(sizes.list(DType::U8), [2, 4, 8, 16, 32, 64]);
+        assert_eq!(sizes.list(4), [4, 8, 16, 32, 64]);
+        assert_eq!(sizes.list(1), [2, 4, 8, 16, 32, 64]);
+        assert_eq!(sizes.list(12), [12, 24, 36, 72]);
+        assert_eq!(sizes.list(0), [0]);
     }
 
     #[test]
-    fn every_type_and_reduction_is_right_and_a_wrong_element_is_counted() {
-        let types = [
-            DType::F32,
-            DType::F64,
-            DType::F16,
-            DType::BF16,
-            DType::I32,
-            DType::I64,
-            DType::U8,
-            DType::U32,
-        ];
-        let one = ProcessGroup::local(WorldSize::new(1).unwrap(), GroupOptions::default());
-        let group = one.unwrap().remove(0);
-        for dtype in types {
-            for redop in [ReduceOp::Sum, ReduceOp::Mean, ReduceOp::Min, ReduceOp::Max] {
-                let measurement = Measurement {
-                    redop,
-                    iters: 2,
-                    warmup: 1,
-                };
-                let row = measurement.all_reduce(&group, dtype, 1024).unwrap();
-                assert_eq!(row.wrong, 0, "{redop} of {dtype}");
+    fn every_operation_is_right_for_every_number_of_ranks() {
+        for &operation in Operation::value_variants() {
+            for ranks in 1..=4 {
+                let block_bytes = 4 * operation.blocks_per_message(ranks as usize);
+                for &form in operation.forms() {
+                    let measurement = measurement(operation, form, DType::F32, ReduceOp::Sum);
+                    let timings = local(ranks, GroupOptions::default(), |group| {
+                        measurement.time(&group, 333 * block_bytes).unwrap()
+                    });
+                    let name = operation.name();
+                    for timing in timings {
+                        assert_eq!(timing.wrong, 0, "{name} of {ranks}");
+                        assert!(timing.min <= timing.median, "{name}: {timing:?}");
+                        assert!(timing.min <= timing.mean, "{name}: {timing:?}");
+                        assert!(timing.batch >= 1, "{name}: {timing:?}");
+                    }
+                }
             }
         }
-        let measurement = Measurement {
-            redop: ReduceOp::Sum,
-            iters: 1,
-            warmup: 0,
-        };
-        let mut buffers = vec![vec![0.0_f32; 100]];
-        measurement.fill(&group, &mut buffers);
-        assert_eq!(measurement.count_wrong(&group, &buffers), 0);
-        buffers[0][42] += 1.0;
-        assert_eq!(measurement.count_wrong(&group, &buffers), 1);
+    }
+
+    #[test]
+    fn every_type_and_reduction_is_right() {
+        for &dtype in DType::ALL {
+            for &redop in ReduceOp::ALL {
+                let measurement = measurement(Operation::AllReduce, Form::InPlace, dtype, redop);
+                let timings = local(3, GroupOptions::default(), |group| {
+                    measurement.time(&group, 1000 * dtype.size_bytes()).unwrap()
+                });
+                assert_eq!(timings[0].wrong, 0, "{redop} of {dtype}");
+            }
+        }
     }
 }

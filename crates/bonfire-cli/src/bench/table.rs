@@ -1,119 +1,200 @@
 //! The table of nccl-tests, printed by rank 0, and the same rows as JSON.
 
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::Context;
-use bonfire_collective::{ProcessGroup, Rank, TransportKind};
+use bonfire_collective::{DType, ProcessGroup};
 use serde::Serialize;
 
-use super::measure::Row;
+use super::host::Host;
+use super::measure::{Measurement, Timing};
+use super::operation::{Form, Operation};
 
-/// One row as written to the JSON file.
+/// What all rows of a run have in common.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Setting {
+    /// Ranks that took part.
+    pub(super) ranks: u32,
+    pub(super) transport: &'static str,
+    /// `auto`, or what was forced.
+    pub(super) algorithm: String,
+    /// Payload of one frame.
+    pub(super) chunk_bytes: usize,
+    /// Where the buffers are.
+    pub(super) buffers: &'static str,
+    pub(super) iters: usize,
+    pub(super) warmup: usize,
+    pub(super) rotate_bytes: usize,
+    pub(super) host: Host,
+    /// Of this program.
+    pub(super) version: &'static str,
+}
+
+/// One row as written to the JSON file: everything that is needed to repeat it.
 #[derive(Debug, Serialize)]
 struct Record {
     operation: &'static str,
-    transport: &'static str,
-    ranks: u32,
+    form: &'static str,
     size_bytes: usize,
     count: usize,
-    dtype: String,
-    redop: String,
+    dtype: DType,
+    redop: Option<&'static str>,
+    root: Option<u32>,
+    /// Of the median operation.
     time_us: f64,
-    /// GB/s, 10^9 bytes.
+    min_us: f64,
+    mean_us: f64,
+    /// Operations per sample.
+    batch: usize,
+    /// Of the median, in GB/s, 10^9 bytes.
     algbw: f64,
-    /// GB/s, 10^9 bytes.
+    /// Of the median, in GB/s, 10^9 bytes.
     busbw: f64,
     wrong: u64,
+    #[serde(flatten)]
+    setting: Setting,
 }
 
-pub(super) struct Table {
-    rank: Rank,
-    ranks: u32,
-    transport: TransportKind,
+/// The tables of all operations of a run.
+pub(super) struct Report {
+    setting: Setting,
+    speaks: bool,
     records: Vec<Record>,
 }
 
-impl Table {
-    pub(super) fn new(group: &ProcessGroup, transport: TransportKind, iters: u32) -> Self {
-        let ranks = group.world_size().get();
-        let table = Self {
-            rank: group.rank(),
+/// One message size.
+pub(super) struct Row {
+    pub(super) bytes: usize,
+    pub(super) count: usize,
+    /// One for each form of the operation.
+    pub(super) forms: Vec<(Measurement, Timing)>,
+}
+
+impl Report {
+    pub(super) fn new(group: &ProcessGroup, setting: Setting) -> Self {
+        Self {
+            setting,
+            speaks: group.rank().get() == 0,
+            records: Vec::new(),
+        }
+    }
+
+    /// Starts the table of an operation.
+    pub(super) fn begin(&self, operation: Operation) {
+        let Setting {
             ranks,
             transport,
-            records: Vec::new(),
-        };
-        table.print(format!(
-            "# all_reduce in place, {ranks} ranks over {transport}, {iters} iterations"
+            buffers,
+            iters,
+            ..
+        } = &self.setting;
+        self.print(&format!(
+            "# {} of {ranks} ranks over {transport}, {buffers} buffers, {iters} iterations",
+            operation.name()
         ));
-        table.print(columns([
-            "size", "count", "type", "redop", "time", "algbw", "busbw", "#wrong",
-        ]));
-        table.print(columns([
-            "(B)",
-            "(elements)",
-            "",
-            "",
-            "(us)",
-            "(GB/s)",
-            "(GB/s)",
-            "",
-        ]));
-        table
+        let mut names = fixed(["size", "count", "type", "redop", "root"]);
+        let mut units = fixed(["(B)", "(elements)", "", "", ""]);
+        let mut places = fixed(["#", "", "", "", ""]);
+        for form in operation.forms() {
+            names += &times(["time", "mean", "algbw", "busbw", "#wrong"]);
+            units += &times(["(us)", "(us)", "(GB/s)", "(GB/s)", ""]);
+            places += &times(["", "", form.label(), "", ""]);
+        }
+        for line in [places, names, units] {
+            self.print(&line);
+        }
     }
 
     pub(super) fn add(&mut self, row: Row) {
-        let algbw = row.bytes as f64 / row.time.as_secs_f64().max(f64::MIN_POSITIVE) / 1e9;
-        // Bytes that cross each link of a bandwidth-optimal all-reduce, per byte of message.
-        let crossings = 2.0 * f64::from(self.ranks - 1) / f64::from(self.ranks);
-        let record = Record {
-            operation: "all_reduce",
-            transport: self.transport.name(),
-            ranks: self.ranks,
-            size_bytes: row.bytes,
-            count: row.count,
-            dtype: row.dtype.to_string(),
-            redop: row.redop.to_string(),
-            time_us: row.time.as_secs_f64() * 1e6,
+        let mut line = String::new();
+        for (measurement, timing) in row.forms {
+            let record = self.record(row.bytes, row.count, measurement, timing);
+            if line.is_empty() {
+                line = fixed([
+                    &record.size_bytes.to_string(),
+                    &record.count.to_string(),
+                    record.dtype.name(),
+                    record.redop.unwrap_or("none"),
+                    &record.root.map_or("-1".to_owned(), |root| root.to_string()),
+                ]);
+            }
+            line += &times([
+                &format!("{:.2}", record.time_us),
+                &format!("{:.2}", record.mean_us),
+                &format!("{:.3}", record.algbw),
+                &format!("{:.3}", record.busbw),
+                &record.wrong.to_string(),
+            ]);
+            self.records.push(record);
+        }
+        self.print(&line);
+    }
+
+    fn record(&self, bytes: usize, count: usize, of: Measurement, timing: Timing) -> Record {
+        let operation = of.operation;
+        let microseconds = |time: Duration| time.as_secs_f64() * 1e6;
+        let algbw = bytes as f64 / timing.median.as_secs_f64().max(1e-9) / 1e9;
+        Record {
+            operation: operation.name(),
+            form: of.form.name(),
+            size_bytes: bytes,
+            count,
+            dtype: of.dtype,
+            redop: operation.reduces().then(|| of.parameters.redop.name()),
+            root: operation.has_root().then(|| of.parameters.root.get()),
+            time_us: microseconds(timing.median),
+            min_us: microseconds(timing.min),
+            mean_us: microseconds(timing.mean),
+            batch: timing.batch,
             algbw,
-            busbw: algbw * crossings,
-            wrong: row.wrong,
-        };
-        self.print(columns([
-            &record.size_bytes.to_string(),
-            &record.count.to_string(),
-            &record.dtype,
-            &record.redop,
-            &format!("{:.2}", record.time_us),
-            &format!("{:.3}", record.algbw),
-            &format!("{:.3}", record.busbw),
-            &record.wrong.to_string(),
-        ]));
-        self.records.push(record);
+            busbw: algbw * operation.bus_factor(self.setting.ranks as usize),
+            wrong: timing.wrong,
+            setting: self.setting.clone(),
+        }
     }
 
     /// Writes the file, if one is wanted; the number of wrong elements in all rows.
     pub(super) fn finish(self, json: Option<&Path>) -> anyhow::Result<u64> {
+        let wrong: u64 = self.records.iter().map(|record| record.wrong).sum();
         let busbw: f64 = self.records.iter().map(|record| record.busbw).sum();
         let rows = self.records.len().max(1) as f64;
-        self.print(format!("# average busbw {:.3} GB/s", busbw / rows));
-        if let (Some(path), 0) = (json, self.rank.get()) {
+        let verdict = if wrong == 0 { "OK" } else { "FAILED" };
+        self.print(&format!("# Out of bounds values : {wrong} {verdict}"));
+        self.print(&format!(
+            "# Avg bus bandwidth    : {:.3} GB/s",
+            busbw / rows
+        ));
+        if let (Some(path), true) = (json, self.speaks) {
             let text = serde_json::to_string_pretty(&self.records)?;
             std::fs::write(path, text + "\n")
                 .with_context(|| format!("cannot write {}", path.display()))?;
         }
-        Ok(self.records.iter().map(|record| record.wrong).sum())
+        Ok(wrong)
     }
 
-    fn print(&self, line: String) {
-        if self.rank.get() == 0 {
-            println!("{line}");
+    fn print(&self, line: &str) {
+        if self.speaks {
+            println!("{}", line.trim_end());
         }
     }
 }
 
-fn columns(cells: [&str; 8]) -> String {
-    let [size, count, dtype, redop, time, algbw, busbw, wrong] = cells;
-    format!(
-        "{size:>12} {count:>12} {dtype:>6} {redop:>6} {time:>11} {algbw:>8} {busbw:>8} {wrong:>7}"
-    )
+impl Form {
+    fn label(self) -> &'static str {
+        match self {
+            Self::OutOfPlace => "out-of-place",
+            Self::InPlace => "in-place",
+        }
+    }
+}
+
+/// The columns that every row has once.
+fn fixed([size, count, dtype, redop, root]: [&str; 5]) -> String {
+    format!("{size:>12} {count:>12} {dtype:>6} {redop:>7} {root:>5}")
+}
+
+/// The columns of each form.
+fn times([time, mean, algbw, busbw, wrong]: [&str; 5]) -> String {
+    format!("  {time:>11} {mean:>11} {algbw:>12} {busbw:>8} {wrong:>7}")
 }

@@ -20,7 +20,7 @@ use super::meeting::Meeting;
 use super::ranks::cores;
 use super::relay::{Relay, Tail};
 use super::screen::{Channel, Screen};
-use super::{AgentOptions, LaunchError};
+use super::{AgentOptions, LaunchError, OutputLabels};
 use crate::environment::{LauncherOutput, OUTPUT, RankEnv};
 
 /// Room for the signals that a user may send while the agent is busy; more are one too many.
@@ -143,7 +143,10 @@ impl Supervisor {
         let waiter = wait_for(child.exit_watch(), local_rank, events)?;
         let tail = Tail::default();
         let relay = |channel, tail| Relay {
-            prefix: format!("[rank {}] ", place.rank),
+            prefix: match (options.labels, channel) {
+                (OutputLabels::Errors, Channel::Output) => String::new(),
+                _ => format!("[rank {}] ", place.rank),
+            },
             channel,
             screen: Arc::clone(&self.screen),
             tail,

@@ -1,0 +1,132 @@
+//! `bonfire bench` with real processes: who prints what, and what is in the file.
+
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
+
+use std::fs;
+use std::process::Command;
+
+use bonfire_testkit::{Job, JobEnd};
+
+fn bench(arguments: &[&str]) -> JobEnd {
+    Job::start(
+        Command::new(env!("CARGO_BIN_EXE_bonfire"))
+            .arg("bench")
+            .args(arguments),
+    )
+    .end()
+}
+
+const SMALL: [&str; 8] = [
+    "--min-bytes",
+    "64",
+    "--max-bytes",
+    "4K",
+    "--iters",
+    "3",
+    "--rotate-bytes",
+    "16K",
+];
+
+#[test]
+fn the_table_has_no_rank_before_it_and_the_file_has_its_rows() {
+    let path = std::env::temp_dir().join(format!("bonfire-bench-{}.json", std::process::id()));
+    let file = path.to_str().unwrap();
+    let operations = ["all-reduce", "all-gather", "barrier"];
+    let arguments = [&operations[..], &SMALL, &["--ranks", "3", "--json", file]].concat();
+    let end = bench(&arguments);
+    assert!(end.status.success(), "{:?}", end.stderr);
+    assert_eq!(end.stderr, Vec::<String>::new());
+    assert_eq!(
+        end.stdout[0],
+        "# all_reduce of 3 ranks over shm, private buffers, 3 iterations"
+    );
+    let rows = |line: &&String| line.trim_start().starts_with(|c: char| c.is_ascii_digit());
+    let table: Vec<Vec<&str>> = end
+        .stdout
+        .iter()
+        .filter(rows)
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+
+    let text = fs::read_to_string(&path).unwrap();
+    fs::remove_file(&path).unwrap();
+    let records: Vec<serde_json::Value> = serde_json::from_str(&text).unwrap();
+    // 64 B to 4 KiB by fours; an all-gather's message is rounded up to three blocks.
+    let sizes = [64, 256, 1024, 4096, 72, 264, 1032, 4104, 0];
+    assert_eq!(table.len(), sizes.len(), "{:?}", end.stdout);
+    assert_eq!(records.len(), sizes.len());
+    for ((cells, record), bytes) in table.iter().zip(&records).zip(sizes) {
+        assert_eq!(cells.len(), 10, "{cells:?}");
+        assert_eq!(cells[0], bytes.to_string());
+        assert_eq!(cells[9], "0", "{cells:?}");
+        assert_eq!(record["size_bytes"], bytes);
+        assert_eq!(record["count"].to_string(), cells[1]);
+        assert_eq!(record["wrong"], 0);
+        assert_eq!(record["ranks"], 3);
+        assert_eq!(record["transport"], "shm");
+        let time = |name: &str| record[name].as_f64().unwrap();
+        assert!(time("min_us") <= time("time_us"), "{record}");
+        let ratio = time("busbw") / time("algbw");
+        match record["operation"].as_str().unwrap() {
+            "all_reduce" => assert!((ratio - 4.0 / 3.0).abs() < 1e-9, "{record}"),
+            "all_gather" => assert!((ratio - 2.0 / 3.0).abs() < 1e-9, "{record}"),
+            other => assert_eq!((other, time("busbw")), ("barrier", 0.0)),
+        }
+    }
+}
+
+#[test]
+fn threads_print_the_same_table() {
+    let end = bench(
+        &[
+            &["broadcast", "--transport", "local", "--root", "1"],
+            &SMALL[..],
+        ]
+        .concat(),
+    );
+    assert!(end.status.success(), "{:?}", end.stderr);
+    assert!(
+        end.stdout[0].starts_with("# broadcast of 2 ranks over local"),
+        "{:?}",
+        end.stdout
+    );
+    assert!(
+        end.stdout
+            .contains(&"# Out of bounds values : 0 OK".to_owned()),
+        "{:?}",
+        end.stdout
+    );
+}
+
+#[test]
+fn under_a_launcher_it_joins_the_job() {
+    let program = env!("CARGO_BIN_EXE_bonfire");
+    let end = Job::start(
+        Command::new(program)
+            .args(["run", "--nproc", "2", "--", program, "bench", "all-reduce"])
+            .args(SMALL),
+    )
+    .end();
+    assert!(end.status.success(), "{:?}", end.stderr);
+    assert!(
+        end.stdout[0].starts_with("[rank 0] # all_reduce of 2 ranks"),
+        "{:?}",
+        end.stdout
+    );
+}
+
+#[test]
+fn a_root_outside_the_group_is_one_clear_line() {
+    let end = bench(
+        &[
+            &["broadcast", "--transport", "local", "--root", "2"],
+            &SMALL[..],
+        ]
+        .concat(),
+    );
+    assert_eq!(end.status.code(), Some(1));
+    assert_eq!(
+        end.stderr,
+        ["error: --root is 2, but there are 2 ranks: ranks count from 0"]
+    );
+}
