@@ -27,6 +27,9 @@ pub(crate) const MASTER_PORT: &str = "MASTER_PORT";
 pub(crate) const JOB_TOKEN: &str = "BONFIRE_JOB_TOKEN";
 /// `1` when the launcher serves the store, `0` or missing when rank 0 does.
 pub(crate) const AGENT_STORE: &str = "BONFIRE_AGENT_STORE";
+/// Text that joins the identity of this host: ranks with different values count as being on
+/// different hosts.
+pub(crate) const HOST_ID: &str = "BONFIRE_HOST_ID";
 
 /// How the launcher prints this process's output: `lines` or `status`; see [`LauncherOutput`].
 pub(crate) const OUTPUT: &str = "BONFIRE_OUTPUT";
@@ -95,7 +98,15 @@ pub struct RankEnv {
     pub job_token: JobToken,
     /// Who serves the store.
     pub agent_store: StoreHost,
+    /// `BONFIRE_HOST_ID`, at most [`HOST_ID_BYTES_MAX`] long: ranks with different texts count as
+    /// being on different hosts, though they may share one. Several hosts can so be rehearsed on one
+    /// machine; ranks on "different hosts" connect by TCP. It divides only: ranks on different
+    /// machines, or in different network namespaces, stay on different hosts whatever it says.
+    pub host_id: Option<String>,
 }
+
+/// The longest `BONFIRE_HOST_ID`, in bytes: a host name's length.
+pub const HOST_ID_BYTES_MAX: usize = 64;
 
 /// The environment does not say who this process is.
 #[derive(Debug, Error)]
@@ -154,6 +165,12 @@ pub enum EnvError {
         variable: &'static str,
         /// What it holds.
         value: String,
+    },
+    /// The host's extra name is too long.
+    #[error("{HOST_ID} has {bytes} bytes; at most {HOST_ID_BYTES_MAX} are allowed")]
+    HostIdTooLong {
+        /// Its length.
+        bytes: usize,
     },
     /// The job token is malformed.
     #[error("{JOB_TOKEN} is wrong")]
@@ -228,12 +245,13 @@ impl RankEnv {
             master_port: u16::try_from(master_port).expect("the range was checked above"),
             job_token: source.job_token()?,
             agent_store: source.store_host()?,
+            host_id: source.host_id()?,
         })
     }
 
     /// The variables that make a child process the worker which this describes: what
     /// [`from_lookup`](Self::from_lookup) reads.
-    pub fn variables(&self) -> [(&'static str, String); 8] {
+    pub fn variables(&self) -> Vec<(&'static str, String)> {
         let agent_store = match self.agent_store {
             StoreHost::Agent => "1",
             StoreHost::RankZero => "0",
@@ -243,7 +261,7 @@ impl RankEnv {
         } else {
             self.job_token.to_hex()
         };
-        [
+        let mut variables = vec![
             (RANK, self.rank.get().to_string()),
             (WORLD_SIZE, self.world_size.get().to_string()),
             (LOCAL_RANK, self.local_rank.to_string()),
@@ -252,7 +270,12 @@ impl RankEnv {
             (MASTER_PORT, self.master_port.to_string()),
             (JOB_TOKEN, job_token),
             (AGENT_STORE, agent_store.to_owned()),
-        ]
+        ];
+        // What is not set here, the child inherits.
+        if let Some(host_id) = &self.host_id {
+            variables.push((HOST_ID, host_id.clone()));
+        }
+        variables
     }
 }
 
@@ -331,6 +354,16 @@ impl<F: Fn(&str) -> Option<OsString>> Source<F> {
             Some(text) => {
                 JobToken::from_hex(text.trim()).map_err(|source| EnvError::Token { source })
             }
+        }
+    }
+
+    fn host_id(&self) -> Result<Option<String>, EnvError> {
+        let host_id = self.text(HOST_ID).filter(|text| !text.is_empty());
+        match &host_id {
+            Some(text) if text.len() > HOST_ID_BYTES_MAX => {
+                Err(EnvError::HostIdTooLong { bytes: text.len() })
+            }
+            _ => Ok(host_id),
         }
     }
 

@@ -83,6 +83,11 @@ impl Executor {
         }
     }
 
+    /// Stamps every frame with this number of the group.
+    pub(crate) fn of_group(self, group: u32) -> Self {
+        Self { group, ..self }
+    }
+
     /// Runs one operation on this rank's data, in place.
     pub(crate) fn run<T: Element>(
         &mut self,

@@ -1,5 +1,9 @@
 //! The process group: what a program calls.
 
+mod hub;
+mod roster;
+mod split;
+
 use std::panic::Location;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,10 +18,13 @@ use crate::options::GroupOptions;
 use crate::patience::Eagerness;
 use crate::poison::Poison;
 use crate::rendezvous::{self, ConnectError};
+use crate::topology::Topology;
 use crate::transport::{Links, local_links};
 use crate::turnstile::Turnstile;
 use crate::work::{Completion, Work};
 use crate::{CollectiveError, Element, RankEnv};
+
+pub(crate) use roster::{Origin, Roster};
 
 /// A rank's membership in a group of ranks that communicate.
 ///
@@ -64,6 +71,7 @@ struct Job {
 struct Core {
     me: Rank,
     world_size: WorldSize,
+    roster: Roster,
     eagerness: Eagerness,
     turnstile: Turnstile,
     executor: Mutex<Executor>,
@@ -76,8 +84,8 @@ struct Core {
 pub(crate) struct Parts {
     pub(crate) me: Rank,
     pub(crate) world_size: WorldSize,
-    /// Ranks on this host; they share its cores.
-    pub(crate) local_world_size: usize,
+    /// Who the ranks are, and how they meet again.
+    pub(crate) roster: Roster,
     pub(crate) links: Links,
     pub(crate) control: Option<Control>,
     pub(crate) poison: Arc<Poison>,
@@ -93,17 +101,15 @@ impl ProcessGroup {
         world_size: WorldSize,
         options: GroupOptions,
     ) -> Result<Vec<Self>, CollectiveError> {
-        let chunk_bytes = options
-            .chunk_bytes_checked()
-            .ok_or(ConnectError::ChunkBytes {
-                found: options.chunk_bytes,
-            })?;
+        let chunk_bytes = options.chunk_bytes_checked()?;
         let poison = Arc::new(Poison::new(world_size));
         let links = local_links(world_size, chunk_bytes).map_err(ConnectError::Region)?;
+        let topology = Topology::of(world_size.ranks().map(|_| "this process"));
+        let origin = Origin::Threads(Arc::default());
         let parts = world_size.ranks().zip(links).map(|(me, links)| Parts {
             me,
             world_size,
-            local_world_size: world_size.len(),
+            roster: Roster::of_job(me, topology.clone(), origin.clone(), options.clone()),
             links,
             control: None,
             poison: Arc::clone(&poison),
@@ -130,6 +136,7 @@ impl ProcessGroup {
         let Parts {
             me,
             world_size,
+            roster,
             links,
             poison,
             chunk_bytes,
@@ -138,13 +145,16 @@ impl ProcessGroup {
         let core = Arc::new(Core {
             me,
             world_size,
-            eagerness: if parts.local_world_size <= cores {
+            eagerness: if roster.local_world_size <= cores {
                 Eagerness::Spin
             } else {
                 Eagerness::Sleep
             },
             turnstile: Turnstile::default(),
-            executor: Mutex::new(Executor::new(me, world_size, links, options, chunk_bytes)),
+            executor: Mutex::new(
+                Executor::new(me, world_size, links, options, chunk_bytes).of_group(roster.number),
+            ),
+            roster,
             poison,
             control: Mutex::new(parts.control),
         });
@@ -317,7 +327,10 @@ impl ProcessGroup {
 
     /// The failure that ended the group, if one has.
     pub fn failure(&self) -> Option<CollectiveError> {
-        self.member.core.poison.failure().map(CollectiveError::from)
+        let core = &self.member.core;
+        core.poison
+            .failure()
+            .map(|failure| core.roster.explain(failure))
     }
 
     #[track_caller]
@@ -378,15 +391,16 @@ impl Core {
         match executor.run(request, data, &self.poison) {
             Ok(()) => Ok(()),
             Err(RunError::Usage(error)) => Err(error.into()),
-            Err(RunError::Failed(failure)) => {
-                self.fail(failure);
-                let first = self
-                    .poison
-                    .failure()
-                    .expect("fail() recorded one at the latest");
-                Err(first.into())
-            }
+            Err(RunError::Failed(failure)) => Err(self.end(failure)),
         }
+    }
+
+    /// As [`fail`](Self::fail); the error that callers see from now on.
+    fn end(&self, failure: Failure) -> CollectiveError {
+        self.fail(failure);
+        let first = self.poison.failure();
+        self.roster
+            .explain(first.expect("fail() recorded one at the latest"))
     }
 
     /// Makes this the failure of the group, on all ranks, unless it has failed already.

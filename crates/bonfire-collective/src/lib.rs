@@ -39,13 +39,14 @@ mod select;
 mod store;
 mod stream;
 mod token;
+mod topology;
 mod transport;
 mod turnstile;
 mod work;
 
 pub use bonfire_plan::{Algorithm, DType, Rank, ReduceOp, WorldSize};
 pub use element::Element;
-pub use environment::{EnvError, LauncherOutput, RankEnv, StoreHost};
+pub use environment::{EnvError, HOST_ID_BYTES_MAX, LauncherOutput, RankEnv, StoreHost};
 pub use error::{CollectiveError, Mismatch, Timeout};
 pub use group::ProcessGroup;
 pub use launch::{
@@ -58,5 +59,6 @@ pub use store::{
     KEY_BYTES_MAX, MemoryStore, Store, StoreError, TcpStore, TcpStoreServer, VALUE_BYTES_MAX,
 };
 pub use token::{JobToken, TokenError};
+pub use topology::Topology;
 pub use transport::{TransportKind, UnknownTransport};
 pub use work::Work;

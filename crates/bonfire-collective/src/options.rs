@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bonfire_plan::Algorithm;
 
+use crate::rendezvous::ConnectError;
 use crate::transport::TransportKind;
 
 /// Options of a process group. All ranks must agree on them; set-up checks that they do.
@@ -40,10 +41,13 @@ impl Default for GroupOptions {
 
 impl GroupOptions {
     /// `chunk_bytes` rounded up to whole elements of every type, if it is in range.
-    pub(crate) fn chunk_bytes_checked(&self) -> Option<usize> {
+    pub(crate) fn chunk_bytes_checked(&self) -> Result<usize, ConnectError> {
         let range = CHUNK_BYTES_MIN..=CHUNK_BYTES_MAX;
         range
             .contains(&self.chunk_bytes)
             .then(|| self.chunk_bytes.next_multiple_of(64))
+            .ok_or(ConnectError::ChunkBytes {
+                found: self.chunk_bytes,
+            })
     }
 }

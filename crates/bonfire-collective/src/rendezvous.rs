@@ -7,141 +7,37 @@
 //!    pair, and one data connection where the pair uses sockets.
 //! 4. Pairs that share memory send each other the descriptors of their regions.
 //!
+//! A part of a group that is split meets in the same way from step 3 on: its members learn each
+//! other's addresses through the group that they come from.
+//!
 //! Nothing of this has a name in a file system: Unix sockets are abstract, regions are `memfd`s.
 
 mod address;
 mod descriptors;
+mod error;
+mod formation;
 mod mesh;
 
-use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bonfire_plan::{Rank, WorldSize};
-use bonfire_sys::{Region, RegionError};
+use bonfire_plan::Rank;
 
-use crate::control::Control;
 use crate::environment::{RankEnv, StoreHost};
-use crate::group::Parts;
-use crate::options::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, GroupOptions};
-use crate::poison::Poison;
+use crate::group::{Origin, Parts, Roster};
+use crate::options::GroupOptions;
 use crate::store::{Store, StoreError, TcpStore, TcpStoreServer};
-use crate::stream::Stream;
-use crate::transport::{HostId, Links, MemoryLink, SocketLink, TransportKind, ring_layout};
+use crate::token::JobToken;
+use crate::topology::Topology;
+use crate::transport::HostId;
 
-use address::Address;
-use mesh::{Connections, Listeners, Mesh};
+pub(crate) use address::{Address, Settings};
+pub use error::ConnectError;
+pub(crate) use formation::{Formation, Formed};
+pub(crate) use mesh::Listeners;
 
-/// A group could not be formed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ConnectError {
-    /// The store did not answer or refused.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// MASTER_ADDR has no address to serve at.
-    #[error("MASTER_ADDR {host:?} cannot be resolved: {reason}")]
-    Resolve {
-        /// The name.
-        host: String,
-        /// Why.
-        reason: String,
-    },
-    /// Some ranks never came.
-    #[error(
-        "{} of {world_size} ranks did not come within {} s: rank {}; did they start, and do they \
-         have the same MASTER_ADDR and MASTER_PORT?",
-        .missing.len(), .waited.as_secs_f32(), list(.missing)
-    )]
-    Missing {
-        /// The ranks that are not there.
-        missing: Vec<Rank>,
-        /// How many there should be.
-        world_size: WorldSize,
-        /// How long they were waited for.
-        waited: Duration,
-    },
-    /// Two processes claim one rank.
-    #[error("there is another rank {rank}: is RANK set right, or does another job use this store?")]
-    RankTaken {
-        /// The rank.
-        rank: Rank,
-    },
-    /// Ranks were started with different settings.
-    #[error("rank {mine} has {what} {my_value}, but rank {theirs} has {their_value}")]
-    Disagree {
-        /// This rank.
-        mine: Rank,
-        /// What differs.
-        what: &'static str,
-        /// This rank's value.
-        my_value: String,
-        /// The other rank.
-        theirs: Rank,
-        /// The other rank's value.
-        their_value: String,
-    },
-    /// The transport that was asked for cannot connect a pair.
-    #[error("the {transport} transport cannot connect ranks {mine} and {theirs}: {reason}")]
-    Transport {
-        /// The transport.
-        transport: TransportKind,
-        /// This rank.
-        mine: Rank,
-        /// The other.
-        theirs: Rank,
-        /// Why not.
-        reason: &'static str,
-    },
-    /// A peer cannot be reached.
-    #[error("rank {mine} cannot reach rank {theirs} at {address}: {reason}")]
-    Unreachable {
-        /// This rank.
-        mine: Rank,
-        /// The peer.
-        theirs: Rank,
-        /// Where it said it is.
-        address: String,
-        /// What went wrong.
-        reason: String,
-    },
-    /// A peer published something that is not an address.
-    #[error("rank {rank} published an address that this version does not understand: {reason}")]
-    Address {
-        /// The peer.
-        rank: Rank,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// No shared memory.
-    #[error(transparent)]
-    Region(#[from] RegionError),
-    /// The chunk size is out of range.
-    #[error("chunk_bytes must be {CHUNK_BYTES_MIN} to {CHUNK_BYTES_MAX}, got {found}")]
-    ChunkBytes {
-        /// What was asked for.
-        found: usize,
-    },
-    /// A thread cannot be started.
-    #[error("cannot start a communication thread")]
-    Thread(#[source] io::Error),
-    /// A socket call failed.
-    #[error("{call} failed while the ranks were connecting")]
-    System {
-        /// What was done.
-        call: &'static str,
-        /// What the operating system said.
-        source: io::Error,
-    },
-}
-
-fn list(ranks: &[Rank]) -> String {
-    ranks
-        .iter()
-        .map(Rank::to_string)
-        .collect::<Vec<_>>()
-        .join(", ")
-}
+use address::Card;
 
 /// What set-up must finish by.
 #[derive(Clone, Copy, Debug)]
@@ -151,7 +47,7 @@ pub(crate) struct Deadline {
 }
 
 impl Deadline {
-    fn after(timeout: Duration) -> Self {
+    pub(crate) fn after(timeout: Duration) -> Self {
         let started = Instant::now();
         Self {
             end: started + timeout,
@@ -168,13 +64,31 @@ impl Deadline {
     }
 }
 
+/// What a process needs to meet others of its job again.
+#[derive(Debug)]
+pub(crate) struct Home {
+    pub(crate) token: JobToken,
+    pub(crate) host: HostId,
+    /// The interface through which the others reach it.
+    interface: IpAddr,
+}
+
+impl Home {
+    /// Starts to listen; where.
+    pub(crate) fn listen(&self) -> Result<(Listeners, Address), ConnectError> {
+        let (listeners, tcp) = Listeners::open(self.interface)?;
+        let address = Address {
+            host: self.host.clone(),
+            unix: listeners.unix_name().to_owned(),
+            tcp,
+        };
+        Ok((listeners, address))
+    }
+}
+
 /// Forms the group of all processes of the job.
 pub(crate) fn meet(env: &RankEnv, options: &GroupOptions) -> Result<Parts, ConnectError> {
-    let chunk_bytes = options
-        .chunk_bytes_checked()
-        .ok_or(ConnectError::ChunkBytes {
-            found: options.chunk_bytes,
-        })?;
+    let chunk_bytes = options.chunk_bytes_checked()?;
     let deadline = Deadline::after(options.startup_timeout);
     let server = match env.agent_store {
         StoreHost::RankZero if env.rank == Rank::new(0) => Some(serve(env)?),
@@ -186,41 +100,38 @@ pub(crate) fn meet(env: &RankEnv, options: &GroupOptions) -> Result<Parts, Conne
         &env.job_token,
         deadline.left(),
     )?;
-    let host = HostId::of_this_process();
-    let (listeners, tcp) = Listeners::open(store.local_addr().ip())?;
-    let mine = Address::new(
-        host,
-        listeners.unix_name().to_owned(),
-        tcp,
-        options,
-        chunk_bytes,
-    );
+    let home = Home {
+        token: env.job_token.clone(),
+        host: HostId::of_this_process(env.host_id.as_deref()),
+        interface: store.local_addr().ip(),
+    };
+    let (listeners, address) = home.listen()?;
+    let mine = Card {
+        settings: Settings::new(options),
+        address,
+    };
     let addresses = publish(env, &store, &mine, deadline)?;
-    let kinds = choose_transports(env.rank, &mine, &addresses, options)?;
-
-    let mesh = Mesh {
+    let formation = Formation {
         me: env.rank,
+        group: 0,
         token: &env.job_token,
         addresses: &addresses,
-        kinds: &kinds,
+        options,
+        chunk_bytes,
+        deadline,
+        guard: &|| Ok(()),
     };
-    let connections = mesh.connect(listeners, deadline)?;
-    let (links, control) = make_links(env, &kinds, connections, chunk_bytes, deadline)?;
-    let poison = Arc::new(Poison::new(env.world_size));
-    let control =
-        Control::start(env.rank, control, Arc::clone(&poison)).map_err(ConnectError::Thread)?;
+    let formed = formation.form(listeners)?;
     finish(env, &store, server.as_ref(), deadline)?;
-    announce(env.rank, &kinds);
+    let topology = Topology::of(addresses.iter().map(|address| &address.host));
+    let origin = Origin::Processes(Arc::new(home));
     Ok(Parts {
         me: env.rank,
         world_size: env.world_size,
-        local_world_size: addresses
-            .iter()
-            .filter(|address| address.host == mine.host)
-            .count(),
-        links,
-        control: Some(control),
-        poison,
+        roster: Roster::of_job(env.rank, topology, origin, options.clone()),
+        links: formed.links,
+        control: Some(formed.control),
+        poison: formed.poison,
         chunk_bytes,
     })
 }
@@ -244,7 +155,7 @@ fn serve(env: &RankEnv) -> Result<TcpStoreServer, ConnectError> {
 fn publish(
     env: &RankEnv,
     store: &TcpStore,
-    mine: &Address,
+    mine: &Card,
     deadline: Deadline,
 ) -> Result<Vec<Address>, ConnectError> {
     if store.add(&format!("claim/{}", env.rank), 1)? != 1 {
@@ -252,10 +163,10 @@ fn publish(
     }
     let key = |rank: Rank| format!("address/{rank}");
     store.set(&key(env.rank), &mine.encode())?;
-    let mut addresses = Vec::with_capacity(env.world_size.len());
+    let mut cards = Vec::with_capacity(env.world_size.len());
     for rank in env.world_size.ranks() {
         match store.get(&key(rank), deadline.left()) {
-            Ok(bytes) => addresses.push(Address::decode(rank, &bytes)?),
+            Ok(bytes) => cards.push(Card::decode(rank, &bytes)?),
             Err(StoreError::Timeout { .. }) => {
                 let is_missing = |rank: &Rank| store.get(&key(*rank), Duration::ZERO).is_err();
                 return Err(ConnectError::Missing {
@@ -267,100 +178,10 @@ fn publish(
             Err(error) => return Err(error.into()),
         }
     }
-    for rank in env.world_size.ranks() {
-        mine.agree(env.rank, rank, &addresses[rank.index()])?;
+    for (rank, card) in env.world_size.ranks().zip(&cards) {
+        mine.settings.agree(env.rank, rank, &card.settings)?;
     }
-    Ok(addresses)
-}
-
-/// The first transport of the table that connects each pair; `None` at this rank's own place.
-fn choose_transports(
-    me: Rank,
-    mine: &Address,
-    addresses: &[Address],
-    options: &GroupOptions,
-) -> Result<Vec<Option<TransportKind>>, ConnectError> {
-    let choose = |(index, theirs): (usize, &Address)| {
-        let peer = Rank::new(index as u32);
-        if peer == me {
-            return Ok(None);
-        }
-        if let Some(transport) = options.transport {
-            let possible = transport.can_connect(&mine.host, &theirs.host);
-            return possible
-                .map(|()| Some(transport))
-                .map_err(|reason| ConnectError::Transport {
-                    transport,
-                    mine: me,
-                    theirs: peer,
-                    reason,
-                });
-        }
-        let best = TransportKind::BETWEEN_PROCESSES
-            .into_iter()
-            .find(|kind| kind.can_connect(&mine.host, &theirs.host).is_ok());
-        Ok(Some(best.expect(
-            "TCP is the last of the table and connects any two hosts",
-        )))
-    };
-    addresses.iter().enumerate().map(choose).collect()
-}
-
-/// Turns connections into links; pairs with shared memory exchange their regions first.
-fn make_links(
-    env: &RankEnv,
-    kinds: &[Option<TransportKind>],
-    connections: Connections,
-    chunk_bytes: usize,
-    deadline: Deadline,
-) -> Result<(Links, Vec<(Rank, Stream)>), ConnectError> {
-    let system = |source| ConnectError::System {
-        call: "setsockopt",
-        source,
-    };
-    let mut links = Links::new(env.rank, env.world_size);
-    for (peer, stream) in connections.data {
-        links.add_socket(peer, SocketLink::new(stream, chunk_bytes).map_err(system)?);
-    }
-    let control = connections.control;
-    for (_, stream) in &control {
-        let patience = deadline.left().max(Duration::from_millis(1));
-        stream.set_read_timeout(Some(patience)).map_err(system)?;
-    }
-    let shared: Vec<&(Rank, Stream)> = control
-        .iter()
-        .filter(|(peer, _)| kinds[peer.index()] == Some(TransportKind::Shm))
-        .collect();
-    if shared.is_empty() {
-        return Ok((links, control));
-    }
-    let layout = ring_layout(chunk_bytes);
-    // Room for a ring from every peer, wherever it is: the offsets are then the same arithmetic on
-    // every host, and rings nobody uses cost address space only on the far side.
-    let region_bytes = (env.world_size.len() - 1) * layout.bytes();
-    let region = Arc::new(Region::shared(region_bytes)?);
-    for (peer, stream) in &shared {
-        descriptors::send(stream, &region)
-            .map_err(|source| unreachable(env.rank, *peer, "its control socket", source))?;
-    }
-    for (peer, stream) in &shared {
-        let file = descriptors::receive(stream)
-            .map_err(|source| unreachable(env.rank, *peer, "its control socket", source))?;
-        let peer_region = Arc::new(Region::open(file, region_bytes)?);
-        let link = MemoryLink::claim(env.rank, &region, *peer, &peer_region, layout)
-            .map_err(|_| ConnectError::RankTaken { rank: env.rank })?;
-        links.add_memory(*peer, link);
-    }
-    Ok((links, control))
-}
-
-fn unreachable(mine: Rank, theirs: Rank, address: &str, source: io::Error) -> ConnectError {
-    ConnectError::Unreachable {
-        mine,
-        theirs,
-        address: address.to_owned(),
-        reason: source.to_string(),
-    }
+    Ok(cards.into_iter().map(|card| card.address).collect())
 }
 
 /// All ranks are through: from here on nobody needs the store, so its server may go.
@@ -377,18 +198,4 @@ fn finish(
         store.get("all-connected", deadline.left())?;
     }
     Ok(())
-}
-
-fn announce(me: Rank, kinds: &[Option<TransportKind>]) {
-    for kind in TransportKind::BETWEEN_PROCESSES {
-        let peers: Vec<Rank> = kinds
-            .iter()
-            .enumerate()
-            .filter(|(_, chosen)| **chosen == Some(kind))
-            .map(|(index, _)| Rank::new(index as u32))
-            .collect();
-        if !peers.is_empty() {
-            tracing::info!(target: "bonfire", "rank {me}: transport {kind} to rank {}", list(&peers));
-        }
-    }
 }

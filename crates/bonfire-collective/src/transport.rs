@@ -87,7 +87,8 @@ impl FromStr for TransportKind {
 pub(crate) struct HostId(String);
 
 impl HostId {
-    pub(crate) fn of_this_process() -> Self {
+    /// The host of this process; `extra` divides what would otherwise be one host.
+    pub(crate) fn of_this_process(extra: Option<&str>) -> Self {
         let read = |path| {
             std::fs::read_to_string(path)
                 .unwrap_or_default()
@@ -101,9 +102,8 @@ impl HostId {
             .nodename()
             .to_string_lossy()
             .into_owned();
-        Self(format!(
-            "{name} {} {namespace}",
-            read("/proc/sys/kernel/random/boot_id")
-        ))
+        let boot = read("/proc/sys/kernel/random/boot_id");
+        let extra = extra.unwrap_or_default();
+        Self(format!("{name} {boot} {namespace} {extra}"))
     }
 }

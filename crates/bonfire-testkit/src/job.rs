@@ -51,6 +51,8 @@ impl Job {
             "BONFIRE_JOB_TOKEN",
             "BONFIRE_AGENT_STORE",
             "BONFIRE_OUTPUT",
+            "BONFIRE_HOST_ID",
+            "BONFIRE_ALGORITHM",
             "BONFIRE_NPROC",
             "BONFIRE_DEVICE",
             "BONFIRE_LOG",

@@ -13,6 +13,6 @@ mod ranks;
 mod watchdog;
 
 pub use job::{Job, JobEnd, assert_gone, is_running, signal_process, wait_until_gone};
-pub use ranks::{connected, env_of, local, processes};
+pub use ranks::{connected, env_of, local, on_hosts, processes};
 pub use rustix::process::Signal;
 pub use watchdog::Watchdog;

@@ -47,6 +47,28 @@ pub fn connected<R: Send>(
     })
 }
 
+/// As [`connected`], with ranks that say which host they are on: one name per rank. Ranks on
+/// different hosts use TCP, though all of them are here.
+///
+/// # Panics
+/// If a rank cannot connect or panics.
+pub fn on_hosts<R: Send>(
+    hosts: &[&str],
+    options: GroupOptions,
+    body: impl Fn(ProcessGroup) -> R + Sync,
+) -> Vec<R> {
+    let token = JobToken::random().expect("the operating system has random bytes");
+    let server = store(&token);
+    let world_size = u32::try_from(hosts.len()).expect("tests use few ranks");
+    on_threads((0..world_size).zip(hosts).collect(), |(rank, host)| {
+        let env = RankEnv {
+            host_id: Some((*host).to_owned()),
+            ..env_of(rank, world_size, &server, &token)
+        };
+        body(ProcessGroup::connect(&env, options.clone()).expect("the rank connects"))
+    })
+}
+
 /// The environment of one rank on this host.
 pub fn env_of(rank: u32, world_size: u32, server: &TcpStoreServer, token: &JobToken) -> RankEnv {
     RankEnv {
@@ -58,6 +80,7 @@ pub fn env_of(rank: u32, world_size: u32, server: &TcpStoreServer, token: &JobTo
         master_port: server.local_addr().port(),
         job_token: token.clone(),
         agent_store: StoreHost::Agent,
+        host_id: None,
     }
 }
 

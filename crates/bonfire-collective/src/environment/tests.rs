@@ -60,6 +60,7 @@ fn what_the_launcher_writes_is_what_the_worker_reads() {
         master_port: 4242,
         job_token: JobToken::random().unwrap(),
         agent_store: StoreHost::Agent,
+        host_id: Some("rack 7".to_owned()),
     };
     let variables: HashMap<_, _> = written.variables().into_iter().collect();
     let read = RankEnv::from_lookup(|name| variables.get(name).map(OsString::from)).unwrap();
@@ -68,6 +69,7 @@ fn what_the_launcher_writes_is_what_the_worker_reads() {
     let silent = RankEnv {
         job_token: JobToken::empty(),
         agent_store: StoreHost::RankZero,
+        host_id: None,
         ..written
     };
     let variables: HashMap<_, _> = silent.variables().into_iter().collect();

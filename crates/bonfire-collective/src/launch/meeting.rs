@@ -96,6 +96,7 @@ impl Meeting {
             master_port: self.port,
             job_token: self.token.clone(),
             agent_store: StoreHost::Agent,
+            host_id: None,
         })
     }
 

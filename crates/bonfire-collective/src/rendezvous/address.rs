@@ -1,46 +1,77 @@
-//! What a rank publishes about itself.
+//! What a rank tells the others about itself before they connect.
 
 use std::net::SocketAddr;
 
-use bonfire_plan::{Algorithm, Rank};
+use bonfire_plan::Rank;
 use serde::{Deserialize, Serialize};
 
 use super::ConnectError;
 use crate::options::GroupOptions;
-use crate::transport::{HostId, TransportKind};
+use crate::transport::HostId;
 
-/// Where a rank listens, and the settings that all ranks must share.
+/// Where a rank listens.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Address {
-    pub(super) version: String,
-    pub(super) host: HostId,
+pub(crate) struct Address {
+    pub(crate) host: HostId,
     /// Name of the abstract Unix-domain socket.
-    pub(super) unix: String,
-    pub(super) tcp: SocketAddr,
-    pub(super) transport: Option<TransportKind>,
-    pub(super) algorithm: Option<Algorithm>,
-    pub(super) chunk_bytes: usize,
+    pub(crate) unix: String,
+    pub(crate) tcp: SocketAddr,
 }
 
-impl Address {
-    pub(super) fn new(
-        host: HostId,
-        unix: String,
-        tcp: SocketAddr,
-        options: &GroupOptions,
-        chunk_bytes: usize,
-    ) -> Self {
+/// The settings that all ranks of a group must share, as text: they are compared and printed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Settings {
+    version: String,
+    transport: String,
+    algorithm: String,
+    chunk_bytes: String,
+}
+
+/// What a rank publishes in the store.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Card {
+    pub(super) settings: Settings,
+    pub(super) address: Address,
+}
+
+impl Settings {
+    pub(crate) fn new(options: &GroupOptions) -> Self {
         Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            host,
-            unix,
-            tcp,
-            transport: options.transport,
-            algorithm: options.algorithm,
-            chunk_bytes,
+            transport: name_of(options.transport),
+            algorithm: name_of(options.algorithm),
+            chunk_bytes: options.chunk_bytes.to_string(),
         }
     }
 
+    /// Compares what must be the same on all ranks.
+    pub(crate) fn agree(&self, me: Rank, peer: Rank, theirs: &Self) -> Result<(), ConnectError> {
+        let settings = [
+            ("version", &self.version, &theirs.version),
+            ("transport", &self.transport, &theirs.transport),
+            ("algorithm", &self.algorithm, &theirs.algorithm),
+            ("chunk_bytes", &self.chunk_bytes, &theirs.chunk_bytes),
+        ];
+        for (what, my_value, their_value) in settings {
+            if my_value != their_value {
+                return Err(ConnectError::Disagree {
+                    mine: me,
+                    what,
+                    my_value: my_value.clone(),
+                    theirs: peer,
+                    their_value: their_value.clone(),
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn name_of(choice: Option<impl ToString>) -> String {
+    choice.map_or_else(|| "any".to_owned(), |choice| choice.to_string())
+}
+
+impl Card {
     pub(super) fn encode(&self) -> Vec<u8> {
         serde_json::to_vec(self).expect("an address is plain data")
     }
@@ -50,39 +81,5 @@ impl Address {
             rank,
             reason: error.to_string(),
         })
-    }
-
-    /// Compares what must be the same on all ranks.
-    pub(super) fn agree(&self, me: Rank, peer: Rank, theirs: &Self) -> Result<(), ConnectError> {
-        let settings = [
-            ("version", self.version.clone(), theirs.version.clone()),
-            (
-                "transport",
-                format!("{:?}", self.transport),
-                format!("{:?}", theirs.transport),
-            ),
-            (
-                "algorithm",
-                format!("{:?}", self.algorithm),
-                format!("{:?}", theirs.algorithm),
-            ),
-            (
-                "chunk_bytes",
-                self.chunk_bytes.to_string(),
-                theirs.chunk_bytes.to_string(),
-            ),
-        ];
-        for (what, my_value, their_value) in settings {
-            if my_value != their_value {
-                return Err(ConnectError::Disagree {
-                    mine: me,
-                    what,
-                    my_value,
-                    theirs: peer,
-                    their_value,
-                });
-            }
-        }
-        Ok(())
     }
 }

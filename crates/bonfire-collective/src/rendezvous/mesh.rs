@@ -29,7 +29,7 @@ const ACCEPT_SLICE: Duration = Duration::from_millis(200);
 
 /// Where this rank accepts its peers.
 #[derive(Debug)]
-pub(super) struct Listeners {
+pub(crate) struct Listeners {
     unix: UnixListener,
     unix_name: String,
     tcp: TcpListener,
@@ -49,6 +49,9 @@ struct Hello {
     purpose: Purpose,
 }
 
+/// Group, rank and purpose.
+const HELLO_BYTES: usize = 9;
+
 /// The connections of one rank, in no particular order.
 #[derive(Debug, Default)]
 pub(super) struct Connections {
@@ -59,9 +62,13 @@ pub(super) struct Connections {
 /// What is needed to connect.
 pub(super) struct Mesh<'a> {
     pub(super) me: Rank,
+    /// Number of the group: a late connection of another group is not one of this.
+    pub(super) group: u32,
     pub(super) token: &'a JobToken,
     pub(super) addresses: &'a [Address],
     pub(super) kinds: &'a [Option<TransportKind>],
+    /// Asked between two waits; its error ends the attempt.
+    pub(super) guard: &'a dyn Fn() -> Result<(), ConnectError>,
 }
 
 impl Listeners {
@@ -154,6 +161,7 @@ impl Mesh<'_> {
             })
             .collect();
         while !expected.is_empty() {
+            (self.guard)()?;
             if deadline.left().is_zero() {
                 let mut missing: Vec<Rank> = expected.iter().map(|hello| hello.rank).collect();
                 missing.dedup();
@@ -202,6 +210,7 @@ impl Mesh<'_> {
             && (purpose == Purpose::Control
                 || self.kinds[peer.index()] == Some(TransportKind::Unix));
         loop {
+            (self.guard)()?;
             let tried = if over_unix {
                 UnixAddr::from_abstract_name(&theirs.unix)
                     .and_then(|address| UnixStream::connect_addr(&address))
@@ -240,9 +249,10 @@ impl Mesh<'_> {
         // The acceptor may be busy with the ranks before us, so this end waits longer than it does.
         stream.set_read_timeout(Some(HANDSHAKE_TIMEOUT * 4))?;
         shake_hands(stream, Role::Connector, self.token)?;
-        let mut hello = [0; 5];
-        hello[..4].copy_from_slice(&self.me.get().to_le_bytes());
-        hello[4] = match purpose {
+        let mut hello = [0; HELLO_BYTES];
+        hello[..4].copy_from_slice(&self.group.to_le_bytes());
+        hello[4..8].copy_from_slice(&self.me.get().to_le_bytes());
+        hello[8] = match purpose {
             Purpose::Control => 1,
             Purpose::Data => 2,
         };
@@ -254,12 +264,16 @@ impl Mesh<'_> {
         stream.set_blocking()?;
         stream.set_read_timeout(Some(HANDSHAKE_TIMEOUT))?;
         shake_hands(stream, Role::Acceptor, self.token)?;
-        let mut hello = [0; 5];
+        let mut hello = [0; HELLO_BYTES];
         stream.read_exact(&mut hello)?;
-        let rank = u32::from_le_bytes(hello[..4].try_into().expect("four bytes"));
-        let purpose = match hello[4] {
-            1 => Purpose::Control,
-            2 => Purpose::Data,
+        let number = |at: usize| {
+            let bytes = hello[at..at + 4].try_into().expect("four bytes");
+            u32::from_le_bytes(bytes)
+        };
+        let (group, rank) = (number(0), number(4));
+        let purpose = match hello[8] {
+            1 if group == self.group => Purpose::Control,
+            2 if group == self.group => Purpose::Data,
             _ => return Err(io::Error::from(io::ErrorKind::InvalidData).into()),
         };
         Ok(Hello {

@@ -1,0 +1,150 @@
+//! Why a group could not be formed.
+
+use std::io;
+use std::time::Duration;
+
+use bonfire_plan::{Rank, WorldSize};
+use bonfire_sys::RegionError;
+
+use crate::options::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN};
+use crate::store::StoreError;
+use crate::transport::TransportKind;
+
+/// A group could not be formed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The store did not answer or refused.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// MASTER_ADDR has no address to serve at.
+    #[error("MASTER_ADDR {host:?} cannot be resolved: {reason}")]
+    Resolve {
+        /// The name.
+        host: String,
+        /// Why.
+        reason: String,
+    },
+    /// Some ranks never came.
+    #[error(
+        "{} of {world_size} ranks did not come within {} s: rank {}; did they start, and do they \
+         have the same MASTER_ADDR and MASTER_PORT?",
+        .missing.len(), .waited.as_secs_f32(), list(.missing)
+    )]
+    Missing {
+        /// The ranks that are not there.
+        missing: Vec<Rank>,
+        /// How many there should be.
+        world_size: WorldSize,
+        /// How long they were waited for.
+        waited: Duration,
+    },
+    /// Two processes claim one rank.
+    #[error("there is another rank {rank}: is RANK set right, or does another job use this store?")]
+    RankTaken {
+        /// The rank.
+        rank: Rank,
+    },
+    /// Ranks were started with different settings.
+    #[error("rank {mine} has {what} {my_value}, but rank {theirs} has {their_value}")]
+    Disagree {
+        /// This rank.
+        mine: Rank,
+        /// What differs.
+        what: &'static str,
+        /// This rank's value.
+        my_value: String,
+        /// The other rank.
+        theirs: Rank,
+        /// The other rank's value.
+        their_value: String,
+    },
+    /// The transport that was asked for cannot connect a pair.
+    #[error("the {transport} transport cannot connect ranks {mine} and {theirs}: {reason}")]
+    Transport {
+        /// The transport.
+        transport: TransportKind,
+        /// This rank.
+        mine: Rank,
+        /// The other.
+        theirs: Rank,
+        /// Why not.
+        reason: &'static str,
+    },
+    /// A peer cannot be reached.
+    #[error("rank {mine} cannot reach rank {theirs} at {address}: {reason}")]
+    Unreachable {
+        /// This rank.
+        mine: Rank,
+        /// The peer.
+        theirs: Rank,
+        /// Where it said it is.
+        address: String,
+        /// What went wrong.
+        reason: String,
+    },
+    /// A peer published something that is not an address.
+    #[error("rank {rank} published an address that this version does not understand: {reason}")]
+    Address {
+        /// The peer.
+        rank: Rank,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A rank could not do its part when a group was split. The group that was split goes on.
+    #[error("rank {rank} could not do its part of the split: {reason}")]
+    PeerUnable {
+        /// The rank, in the group that was to be.
+        rank: Rank,
+        /// What it said.
+        reason: String,
+    },
+    /// The group that was being split failed before its parts were connected.
+    #[error("the group failed while it was being split: {cause}")]
+    ParentFailed {
+        /// Why.
+        cause: String,
+    },
+    /// A list of ranks names one that does not exist.
+    #[error("there is no rank {rank} in a group of {world_size}")]
+    NoSuchRank {
+        /// The rank.
+        rank: Rank,
+        /// How many there are.
+        world_size: WorldSize,
+    },
+    /// A list of ranks names one twice.
+    #[error("rank {rank} is named twice; a group has each rank once")]
+    NamedTwice {
+        /// The rank.
+        rank: Rank,
+    },
+    /// No shared memory.
+    #[error(transparent)]
+    Region(#[from] RegionError),
+    /// The chunk size is out of range.
+    #[error("chunk_bytes must be {CHUNK_BYTES_MIN} to {CHUNK_BYTES_MAX}, got {found}")]
+    ChunkBytes {
+        /// What was asked for.
+        found: usize,
+    },
+    /// A thread cannot be started.
+    #[error("cannot start a communication thread")]
+    Thread(#[source] io::Error),
+    /// A socket call failed.
+    #[error("{call} failed while the ranks were connecting")]
+    System {
+        /// What was done.
+        call: &'static str,
+        /// What the operating system said.
+        source: io::Error,
+    },
+}
+
+pub(super) fn list(ranks: &[Rank]) -> String {
+    ranks
+        .iter()
+        .map(Rank::to_string)
+        .collect::<Vec<_>>()
+        .join(", ")
+}

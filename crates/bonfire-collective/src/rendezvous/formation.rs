@@ -1,0 +1,181 @@
+//! Connecting ranks that know each other's addresses.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bonfire_plan::{Rank, WorldSize};
+use bonfire_sys::Region;
+
+use super::address::Address;
+use super::error::list;
+use super::mesh::{Connections, Listeners, Mesh};
+use super::{ConnectError, Deadline, descriptors};
+use crate::control::Control;
+use crate::options::GroupOptions;
+use crate::poison::Poison;
+use crate::stream::Stream;
+use crate::token::JobToken;
+use crate::transport::{Links, MemoryLink, SocketLink, TransportKind, ring_layout};
+
+/// A group about to form, seen from one of its ranks.
+pub(crate) struct Formation<'a> {
+    pub(crate) me: Rank,
+    /// The number of the group, which keeps connections of other groups out.
+    pub(crate) group: u32,
+    pub(crate) token: &'a JobToken,
+    /// Of every rank of the group, in rank order.
+    pub(crate) addresses: &'a [Address],
+    pub(crate) options: &'a GroupOptions,
+    pub(crate) chunk_bytes: usize,
+    pub(crate) deadline: Deadline,
+    /// Asked between two waits; its error ends the attempt.
+    pub(crate) guard: &'a dyn Fn() -> Result<(), ConnectError>,
+}
+
+/// What a formation makes.
+#[derive(Debug)]
+pub(crate) struct Formed {
+    pub(crate) links: Links,
+    pub(crate) control: Control,
+    pub(crate) poison: Arc<Poison>,
+}
+
+impl Formation<'_> {
+    pub(crate) fn form(&self, listeners: Listeners) -> Result<Formed, ConnectError> {
+        let kinds = self.choose_transports()?;
+        let mesh = Mesh {
+            me: self.me,
+            group: self.group,
+            token: self.token,
+            addresses: self.addresses,
+            kinds: &kinds,
+            guard: self.guard,
+        };
+        let connections = mesh.connect(listeners, self.deadline)?;
+        let (links, control) = self.make_links(&kinds, connections)?;
+        let poison = Arc::new(Poison::new(self.world_size()));
+        let control =
+            Control::start(self.me, control, Arc::clone(&poison)).map_err(ConnectError::Thread)?;
+        self.announce(&kinds);
+        Ok(Formed {
+            links,
+            control,
+            poison,
+        })
+    }
+
+    fn world_size(&self) -> WorldSize {
+        let ranks = u32::try_from(self.addresses.len()).expect("ranks are numbered in 32 bits");
+        WorldSize::new(ranks).expect("this rank is in the group")
+    }
+
+    /// The first transport of the table that connects each pair; `None` at this rank's own place.
+    fn choose_transports(&self) -> Result<Vec<Option<TransportKind>>, ConnectError> {
+        let mine = &self.addresses[self.me.index()];
+        let choose = |(peer, theirs): (Rank, &Address)| {
+            if peer == self.me {
+                return Ok(None);
+            }
+            if let Some(transport) = self.options.transport {
+                let possible = transport.can_connect(&mine.host, &theirs.host);
+                return possible.map(|()| Some(transport)).map_err(|reason| {
+                    ConnectError::Transport {
+                        transport,
+                        mine: self.me,
+                        theirs: peer,
+                        reason,
+                    }
+                });
+            }
+            let best = TransportKind::BETWEEN_PROCESSES
+                .into_iter()
+                .find(|kind| kind.can_connect(&mine.host, &theirs.host).is_ok());
+            Ok(Some(best.expect(
+                "TCP is the last of the table and connects any two hosts",
+            )))
+        };
+        self.world_size()
+            .ranks()
+            .zip(self.addresses)
+            .map(choose)
+            .collect()
+    }
+
+    /// Turns connections into links; pairs with shared memory exchange their regions first.
+    fn make_links(
+        &self,
+        kinds: &[Option<TransportKind>],
+        connections: Connections,
+    ) -> Result<(Links, Vec<(Rank, Stream)>), ConnectError> {
+        let system = |source| ConnectError::System {
+            call: "setsockopt",
+            source,
+        };
+        let world_size = self.world_size();
+        let mut links = Links::new(self.me, world_size);
+        for (peer, stream) in connections.data {
+            let link = SocketLink::new(stream, self.chunk_bytes).map_err(system)?;
+            links.add_socket(peer, link);
+        }
+        let control = connections.control;
+        for (_, stream) in &control {
+            let patience = self.deadline.left().max(Duration::from_millis(1));
+            stream.set_read_timeout(Some(patience)).map_err(system)?;
+        }
+        let shared: Vec<&(Rank, Stream)> = control
+            .iter()
+            .filter(|(peer, _)| kinds[peer.index()] == Some(TransportKind::Shm))
+            .collect();
+        if shared.is_empty() {
+            return Ok((links, control));
+        }
+        let layout = ring_layout(self.chunk_bytes);
+        // Room for a ring from every peer, wherever it is: the offsets are then the same arithmetic
+        // on every host, and rings nobody uses cost address space only on the far side.
+        let region_bytes = (world_size.len() - 1) * layout.bytes();
+        let region = Arc::new(Region::shared(region_bytes)?);
+        for (peer, stream) in &shared {
+            descriptors::send(stream, &region)
+                .map_err(|source| self.unreachable(*peer, &source))?;
+        }
+        for (peer, stream) in &shared {
+            let file =
+                descriptors::receive(stream).map_err(|source| self.unreachable(*peer, &source))?;
+            let peer_region = Arc::new(Region::open(file, region_bytes)?);
+            let link = MemoryLink::claim(self.me, &region, *peer, &peer_region, layout)
+                .map_err(|_| ConnectError::RankTaken { rank: self.me })?;
+            links.add_memory(*peer, link);
+        }
+        Ok((links, control))
+    }
+
+    fn unreachable(&self, peer: Rank, source: &io::Error) -> ConnectError {
+        ConnectError::Unreachable {
+            mine: self.me,
+            theirs: peer,
+            address: "its control socket".to_owned(),
+            reason: source.to_string(),
+        }
+    }
+
+    fn announce(&self, kinds: &[Option<TransportKind>]) {
+        let (me, group) = (self.me, self.group);
+        let of = if group == 0 {
+            String::new()
+        } else {
+            format!(" of group {group}")
+        };
+        for kind in TransportKind::BETWEEN_PROCESSES {
+            let peers: Vec<Rank> = self
+                .world_size()
+                .ranks()
+                .filter(|peer| kinds[peer.index()] == Some(kind))
+                .collect();
+            if !peers.is_empty() {
+                let peers = list(&peers);
+                tracing::info!(target: "bonfire", "rank {me}{of}: transport {kind} to rank {peers}");
+            }
+        }
+    }
+}
