@@ -6,6 +6,7 @@
 //! A message is `kind u8 | length u32 | JSON`, at most [`MESSAGE_BYTES_MAX`] long.
 
 use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -51,8 +52,11 @@ impl Control {
         peers: Vec<(Rank, Stream)>,
         poison: Arc<Poison>,
     ) -> io::Result<Self> {
+        // Clones of the descriptors, so that polling does not hold the write locks.
+        let mut descriptors = Vec::with_capacity(peers.len());
         for (_, stream) in &peers {
             stream.set_nonblocking()?;
+            descriptors.push(rustix::io::dup(stream)?);
         }
         let peers: Vec<Peer> = peers
             .into_iter()
@@ -71,7 +75,7 @@ impl Control {
             Some(
                 thread::Builder::new()
                     .name(name)
-                    .spawn(move || watch(&peers, &poison, &stop))?,
+                    .spawn(move || watch(&peers, &descriptors, &poison, &stop))?,
             )
         };
         Ok(Self {
@@ -125,7 +129,7 @@ struct Inbox {
     open: bool,
 }
 
-fn watch(peers: &[Peer], poison: &Poison, stop: &AtomicBool) {
+fn watch(peers: &[Peer], descriptors: &[OwnedFd], poison: &Poison, stop: &AtomicBool) {
     let mut inboxes: Vec<Inbox> = peers
         .iter()
         .map(|_| Inbox {
@@ -133,21 +137,13 @@ fn watch(peers: &[Peer], poison: &Poison, stop: &AtomicBool) {
             open: true,
         })
         .collect();
-    // Clones of the descriptors, so that polling does not hold the write locks.
-    let descriptors: Vec<_> = peers
-        .iter()
-        .map(|peer| {
-            let stream = peer.stream.lock().unwrap_or_else(PoisonError::into_inner);
-            rustix::io::dup(&*stream)
-        })
-        .collect();
     while !stop.load(Ordering::Acquire) {
         let mut polled: Vec<usize> = Vec::new();
         let mut interests: Vec<PollFd<'_>> = Vec::new();
         for (index, inbox) in inboxes.iter().enumerate() {
-            if let (true, Ok(descriptor)) = (inbox.open, &descriptors[index]) {
+            if inbox.open {
                 polled.push(index);
-                interests.push(PollFd::new(descriptor, PollFlags::IN));
+                interests.push(PollFd::new(&descriptors[index], PollFlags::IN));
             }
         }
         // A failed poll (a signal) is an empty one.
