@@ -22,7 +22,7 @@ use crate::options::GroupOptions;
 use crate::patience::{Eagerness, Interrupt, Patience};
 use crate::poison::Poison;
 use crate::select::select;
-use crate::transport::{LinkError, Links};
+use crate::transport::{LinkError, Links, Traffic};
 
 /// Plans kept ready. A training step uses a handful of shapes; a program that uses more than this
 /// many builds some again.
@@ -86,6 +86,11 @@ impl Executor {
     /// Stamps every frame with this number of the group.
     pub(crate) fn of_group(self, group: u32) -> Self {
         Self { group, ..self }
+    }
+
+    /// What went over all links since set-up.
+    pub(crate) fn traffic(&self) -> Traffic {
+        self.links.traffic()
     }
 
     /// Runs one operation on this rank's data, in place.
@@ -274,7 +279,7 @@ impl Run<'_> {
                 elapsed_ms: u64::try_from(self.patience.started.elapsed().as_millis())
                     .unwrap_or(u64::MAX),
             })),
-            LinkError::Broken(cause) => Failure::Peer { rank: peer, cause },
+            LinkError::Broken { rank, cause } => Failure::Peer { rank, cause },
             LinkError::Ended => self.reason_for_the_end(peer),
         }
     }

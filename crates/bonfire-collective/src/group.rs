@@ -19,7 +19,7 @@ use crate::patience::Eagerness;
 use crate::poison::Poison;
 use crate::rendezvous::{self, ConnectError};
 use crate::topology::Topology;
-use crate::transport::{Links, local_links};
+use crate::transport::{Links, Traffic, local_links};
 use crate::turnstile::Turnstile;
 use crate::work::{Completion, Work};
 use crate::{CollectiveError, Element, RankEnv};
@@ -189,6 +189,14 @@ impl ProcessGroup {
     /// How many ranks there are.
     pub fn world_size(&self) -> WorldSize {
         self.member.core.world_size
+    }
+
+    /// What this rank has sent and received since the group was formed. Waits for the
+    /// operation that is running.
+    pub fn traffic(&self) -> Traffic {
+        let executor = &self.member.core.executor;
+        let executor = executor.lock().unwrap_or_else(PoisonError::into_inner);
+        executor.traffic()
     }
 
     /// Replaces every element by its reduction over all ranks, folded in the order of the ranks.

@@ -60,5 +60,5 @@ pub use store::{
 };
 pub use token::{JobToken, TokenError};
 pub use topology::Topology;
-pub use transport::{TransportKind, UnknownTransport};
+pub use transport::{Traffic, TransportKind, UnknownTransport};
 pub use work::Work;

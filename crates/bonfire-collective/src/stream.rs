@@ -1,6 +1,6 @@
 //! A byte stream to another process: TCP between hosts, a Unix-domain socket on one host.
 
-use std::io::{self, IoSlice, Read, Write};
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -35,6 +35,16 @@ impl Stream {
     }
 }
 
+impl Stream {
+    /// Sets what a stream of frames needs: each goes out at once, without waiting for company.
+    pub(crate) fn tune_for_frames(&self) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => stream.set_nodelay(true),
+            Self::Unix(_) => Ok(()),
+        }
+    }
+}
+
 impl AsFd for Stream {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
@@ -49,6 +59,13 @@ impl Read for Stream {
         match self {
             Self::Tcp(stream) => stream.read(bytes),
             Self::Unix(stream) => stream.read(bytes),
+        }
+    }
+
+    fn read_vectored(&mut self, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.read_vectored(parts),
+            Self::Unix(stream) => stream.read_vectored(parts),
         }
     }
 }

@@ -4,9 +4,12 @@
 //! Unix-domain socket, TCP. Every link is a FIFO of frames with a fixed number of slots and the same
 //! verbs: put a frame, wait for the oldest one, read it, release it.
 
+mod inbox;
 mod links;
 mod memory;
+mod readiness;
 mod socket;
+mod traffic;
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,6 +19,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) use links::{LinkError, Links};
 pub(crate) use memory::{MemoryLink, local_links, ring_layout};
 pub(crate) use socket::SocketLink;
+pub use traffic::Traffic;
 
 /// Frames that can be under way on a link before a put waits. Four keep both sides busy while they
 /// are a chunk or two apart; more would only take memory.

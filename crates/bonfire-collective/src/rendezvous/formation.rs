@@ -116,7 +116,7 @@ impl Formation<'_> {
         let mut links = Links::new(self.me, world_size);
         for (peer, stream) in connections.data {
             let link = SocketLink::new(stream, self.chunk_bytes).map_err(system)?;
-            links.add_socket(peer, link);
+            links.add_socket(peer, link).map_err(system)?;
         }
         let control = connections.control;
         for (_, stream) in &control {

@@ -1,14 +1,16 @@
 //! All links of one rank, and the waits on them.
 
+use std::io;
 use std::time::Duration;
 
 use bonfire_plan::wire::HEADER_BYTES;
 use bonfire_plan::{Rank, WorldSize};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::memory::MemoryLink;
+use super::readiness::Readiness;
 use super::socket::SocketLink;
-use crate::patience::{Interrupt, NAP_MAX, Patience};
+use super::traffic::Traffic;
+use crate::patience::{Interrupt, NAP_MAX, Patience, Pause};
 
 /// While a rank naps on shared memory it still moves the bytes of its sockets this often, because a
 /// third rank may need them before the second can go on.
@@ -21,8 +23,8 @@ pub(crate) enum LinkError {
     Interrupted(Interrupt),
     /// The peer's end is closed.
     Ended,
-    /// The stream is unusable; the text says why.
-    Broken(String),
+    /// The stream to or from this rank, perhaps not the one that was waited for, is unusable.
+    Broken { rank: Rank, cause: String },
 }
 
 impl From<Interrupt> for LinkError {
@@ -32,7 +34,13 @@ impl From<Interrupt> for LinkError {
 }
 
 #[derive(Debug)]
-enum Link {
+struct Link {
+    way: Way,
+    traffic: Traffic,
+}
+
+#[derive(Debug)]
+enum Way {
     Memory(MemoryLink),
     Socket(Box<SocketLink>),
 }
@@ -51,6 +59,8 @@ enum Need {
 pub(crate) struct Links {
     by_rank: Vec<Option<Link>>,
     sockets: Vec<Rank>,
+    /// There from the first socket on.
+    readiness: Option<Readiness>,
 }
 
 impl Links {
@@ -64,16 +74,34 @@ impl Links {
         Self {
             by_rank: world_size.ranks().map(|_| None).collect(),
             sockets: Vec::new(),
+            readiness: None,
         }
     }
 
     pub(crate) fn add_memory(&mut self, peer: Rank, link: MemoryLink) {
-        self.by_rank[peer.index()] = Some(Link::Memory(link));
+        self.add(peer, Way::Memory(link));
     }
 
-    pub(crate) fn add_socket(&mut self, peer: Rank, link: SocketLink) {
-        self.by_rank[peer.index()] = Some(Link::Socket(Box::new(link)));
+    pub(crate) fn add_socket(&mut self, peer: Rank, link: SocketLink) -> io::Result<()> {
+        let readiness = match &mut self.readiness {
+            Some(readiness) => readiness,
+            none => none.insert(Readiness::new()?),
+        };
+        readiness.add(peer, &link.stream)?;
         self.sockets.push(peer);
+        self.add(peer, Way::Socket(Box::new(link)));
+        Ok(())
+    }
+
+    fn add(&mut self, peer: Rank, way: Way) {
+        let traffic = Traffic::default();
+        self.by_rank[peer.index()] = Some(Link { way, traffic });
+    }
+
+    /// What went over all links since set-up.
+    pub(crate) fn traffic(&self) -> Traffic {
+        let links = self.by_rank.iter().flatten();
+        links.fold(Traffic::default(), |sum, link| sum + link.traffic)
     }
 
     fn link(&self, peer: Rank) -> &Link {
@@ -97,147 +125,171 @@ impl Links {
         payload: &[u8],
         patience: &Patience<'_>,
     ) -> Result<(), LinkError> {
+        let mut vigil = patience.vigil();
         let mut sent = 0;
-        let mut looks = 0;
         loop {
             let departed = patience.has_departed(peer);
-            let done = match self.link_mut(peer) {
-                Link::Memory(link) => link.try_put(header, payload),
-                Link::Socket(link) => {
-                    sent = link.send(header, payload, sent)?;
+            let link = self.link_mut(peer);
+            let before = sent;
+            let done = match &mut link.way {
+                Way::Memory(memory) => memory.try_put(header, payload),
+                Way::Socket(socket) => {
+                    sent = socket.send(peer, header, payload, sent)?;
                     sent == HEADER_BYTES + payload.len()
                 }
             };
             if done {
+                link.traffic.count_sent(payload);
                 return Ok(());
             }
-            patience.check(departed)?;
-            self.pass_time(peer, Need::Room, &mut looks, patience)?;
+            if let Way::Socket(socket) = &mut link.way {
+                // The peer may be unable to read because it is sending, too.
+                let received = socket.receive();
+                if sent > before || received > 0 {
+                    vigil = patience.vigil();
+                    continue;
+                }
+            }
+            let pause = patience.pause(&mut vigil, departed)?;
+            self.pass_time(peer, Need::Room, pause)?;
         }
     }
 
     /// Waits until there is a frame from `peer`.
     pub(crate) fn wait(&mut self, peer: Rank, patience: &Patience<'_>) -> Result<(), LinkError> {
-        let mut looks = 0;
+        let mut vigil = patience.vigil();
         loop {
             let departed = patience.has_departed(peer);
             if self.front(peer).is_some() {
                 return Ok(());
             }
-            if let Link::Socket(link) = self.link_mut(peer) {
-                link.receive()?;
-                if link.front().is_some() {
-                    return Ok(());
+            if let Way::Socket(socket) = &mut self.link_mut(peer).way {
+                if socket.receive() > 0 {
+                    vigil = patience.vigil();
+                    continue;
                 }
-                if link.has_ended() {
+                socket.check(peer)?;
+                if socket.has_ended() {
                     return Err(LinkError::Ended);
                 }
             }
-            patience.check(departed)?;
-            self.pass_time(peer, Need::Frame, &mut looks, patience)?;
+            let pause = patience.pause(&mut vigil, departed)?;
+            self.pass_time(peer, Need::Frame, pause)?;
         }
     }
 
     /// The oldest frame from `peer`: header and payload.
     pub(crate) fn front(&self, peer: Rank) -> Option<&[u8]> {
-        match self.link(peer) {
-            Link::Memory(link) => link.inbox.front(),
-            Link::Socket(link) => link.front(),
+        match &self.link(peer).way {
+            Way::Memory(memory) => memory.inbox.front(),
+            Way::Socket(socket) => socket.front(),
         }
     }
 
     /// Gives the slot of the oldest frame from `peer` back.
     pub(crate) fn release(&mut self, peer: Rank) {
-        match self.link_mut(peer) {
-            Link::Memory(link) => link.inbox.release(),
-            Link::Socket(link) => link.release(),
+        let Link { way, traffic } = self.link_mut(peer);
+        match way {
+            Way::Memory(memory) => {
+                traffic.count_received(memory.inbox.front().unwrap_or_default());
+                memory.inbox.release();
+            }
+            Way::Socket(socket) => {
+                traffic.count_received(socket.front().unwrap_or_default());
+                socket.release();
+            }
         }
     }
 
-    /// Spins at first if the caller is eager, then sleeps until something may have happened.
-    fn pass_time(
-        &mut self,
-        peer: Rank,
-        need: Need,
-        looks: &mut u32,
-        patience: &Patience<'_>,
-    ) -> Result<(), LinkError> {
-        *looks = looks.saturating_add(1);
-        let spinning = *looks <= patience.spins();
-        match (self.link(peer), need) {
-            (Link::Memory(_), _) if spinning => {
+    /// Spends the time until the next look at the link to `peer`.
+    fn pass_time(&mut self, peer: Rank, need: Need, pause: Pause) -> Result<(), LinkError> {
+        match pause {
+            Pause::Spin => {
                 std::hint::spin_loop();
                 Ok(())
             }
-            (Link::Memory(link), need) => {
+            Pause::LookAround if self.has_others(peer) => self.move_bytes(Duration::ZERO, None),
+            Pause::LookAround => Ok(()),
+            Pause::Nap => self.nap(peer, need),
+        }
+    }
+
+    /// Whether there are sockets beside the one to `peer`.
+    fn has_others(&self, peer: Rank) -> bool {
+        self.sockets.iter().any(|rank| *rank != peer)
+    }
+
+    fn nap(&mut self, peer: Rank, need: Need) -> Result<(), LinkError> {
+        match (&self.link(peer).way, need) {
+            (Way::Memory(memory), need) => {
                 let nap = if self.sockets.is_empty() {
                     NAP_MAX
                 } else {
                     MIXED_NAP
                 };
                 match need {
-                    Need::Frame => link.inbox.sleep(nap),
-                    Need::Room => link.outbox.sleep(nap),
+                    Need::Frame => memory.inbox.sleep(nap),
+                    Need::Room => memory.outbox.sleep(nap),
                 }
-                self.move_bytes(None, Duration::ZERO)
+                self.move_bytes(Duration::ZERO, None)
             }
-            (Link::Socket(_), need) => {
-                let writer = (need == Need::Room).then_some(peer);
-                // A poll costs more than a look at memory, so spin fewer times.
-                let nap = if spinning && *looks <= patience.spins() / 20 {
-                    Duration::ZERO
-                } else {
-                    NAP_MAX
-                };
-                self.move_bytes(writer, nap)
-            }
+            (Way::Socket(_), Need::Room) => self.move_bytes(NAP_MAX, Some(peer)),
+            (Way::Socket(_), Need::Frame) => self.move_bytes(NAP_MAX, None),
         }
     }
 
-    /// Waits up to `nap` for a socket to become readable, or `writer`'s to take more, and reads what
-    /// there is into the free slots.
-    fn move_bytes(&mut self, writer: Option<Rank>, nap: Duration) -> Result<(), LinkError> {
-        if self.sockets.is_empty() {
+    /// Reads what sockets are known to have; if none has anything, sleeps until there is news or
+    /// `writer`'s socket takes more bytes, for `nap` at most, and reads that.
+    fn move_bytes(&mut self, nap: Duration, writer: Option<Rank>) -> Result<(), LinkError> {
+        let Self {
+            by_rank,
+            sockets,
+            readiness: Some(readiness),
+        } = self
+        else {
             return Ok(());
+        };
+        // What is known already must not be slept on: the kernel will not tell of it again.
+        let known = |rank: &Rank| socket(by_rank, *rank).has_news();
+        let nap = if sockets.iter().any(known) {
+            Duration::ZERO
+        } else {
+            nap
+        };
+        let news = match writer {
+            Some(writer) => readiness.sleep_for_room(&socket(by_rank, writer).stream, nap),
+            None => readiness.sleep(nap),
+        };
+        for rank in news.ranks() {
+            socket_mut(by_rank, rank).hear_of_news();
         }
-        let mut readable: Vec<Rank> = Vec::with_capacity(self.sockets.len());
-        {
-            let mut ranks: Vec<Rank> = Vec::with_capacity(self.sockets.len());
-            let mut interests: Vec<PollFd<'_>> = Vec::with_capacity(self.sockets.len());
-            for rank in &self.sockets {
-                let Link::Socket(link) = self.link(*rank) else {
-                    continue;
-                };
-                let mut flags = PollFlags::empty();
-                if link.wants_bytes() {
-                    flags |= PollFlags::IN;
-                }
-                if writer == Some(*rank) {
-                    flags |= PollFlags::OUT;
-                }
-                if !flags.is_empty() {
-                    ranks.push(*rank);
-                    interests.push(PollFd::new(&link.stream, flags));
-                }
-            }
-            let nap = Timespec {
-                tv_sec: 0,
-                tv_nsec: i64::from(nap.subsec_nanos()),
-            };
-            // A failed poll (a signal) is an empty one: the caller's loop looks again.
-            let _ = poll(&mut interests, Some(&nap));
-            let ready = ranks.iter().zip(&interests).filter(|(_, interest)| {
-                interest
-                    .revents()
-                    .intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR)
-            });
-            readable.extend(ready.map(|(rank, _)| *rank));
-        }
-        for rank in readable {
-            if let Link::Socket(link) = self.link_mut(rank) {
-                link.receive()?;
+        for rank in sockets.iter() {
+            let socket = socket_mut(by_rank, *rank);
+            if socket.has_news() {
+                socket.receive();
+                socket.check(*rank)?;
             }
         }
         Ok(())
+    }
+}
+
+fn socket(by_rank: &[Option<Link>], rank: Rank) -> &SocketLink {
+    match &by_rank[rank.index()] {
+        Some(Link {
+            way: Way::Socket(socket),
+            ..
+        }) => socket,
+        _ => unreachable!("rank {rank} is listed as a socket"),
+    }
+}
+
+fn socket_mut(by_rank: &mut [Option<Link>], rank: Rank) -> &mut SocketLink {
+    match &mut by_rank[rank.index()] {
+        Some(Link {
+            way: Way::Socket(socket),
+            ..
+        }) => socket,
+        _ => unreachable!("rank {rank} is listed as a socket"),
     }
 }
