@@ -59,11 +59,11 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "N", default_value = "4", value_parser = clap::value_parser!(u32).range(2..))]
     step_factor: u32,
 
-    /// Element type: f32, f64, f16, bf16, i32, i64, u8, u32
-    #[arg(long, default_value = "f32")]
+    /// Element type: f32, f64, f16, bf16, i8, i16, i32, i64, u8, u16, u32, u64
+    #[arg(long, default_value = "f32", value_parser = number_type)]
     dtype: DType,
 
-    /// Reduction: sum, mean, min, max
+    /// Reduction: sum, mean, min, max, product; of integers also and, or, xor
     #[arg(long, default_value = "sum")]
     redop: ReduceOp,
 
@@ -234,6 +234,17 @@ impl BenchArgs {
     }
 }
 
+/// Reads the name of an element type that numbers fit into.
+fn number_type(text: &str) -> Result<DType, String> {
+    match text.parse::<DType>() {
+        Ok(DType::Bool) => {
+            Err("truth values are not measured; use u8, which is as long".to_owned())
+        }
+        Ok(dtype) => Ok(dtype),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
 /// Reads `4096`, `64K`, `16M` or `1G`.
 fn size(text: &str) -> Result<usize, String> {
     let (digits, shift) = match text.as_bytes().last() {
@@ -257,7 +268,16 @@ fn size(text: &str) -> Result<usize, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::size;
+    use bonfire_collective::DType;
+
+    use super::{number_type, size};
+
+    #[test]
+    fn truth_values_are_not_numbers() {
+        assert_eq!(number_type("u64"), Ok(DType::U64));
+        assert!(number_type("bool").is_err());
+        assert!(number_type("quaternion").is_err());
+    }
 
     #[test]
     fn sizes_have_suffixes() {

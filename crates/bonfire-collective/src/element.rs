@@ -24,6 +24,10 @@ pub(crate) mod sealed {
         fn sum(left: Self::Partial, right: Self::Partial) -> Self::Partial;
         fn min(left: Self::Partial, right: Self::Partial) -> Self::Partial;
         fn max(left: Self::Partial, right: Self::Partial) -> Self::Partial;
+        fn product(left: Self::Partial, right: Self::Partial) -> Self::Partial;
+        fn and(left: Self::Partial, right: Self::Partial) -> Self::Partial;
+        fn or(left: Self::Partial, right: Self::Partial) -> Self::Partial;
+        fn xor(left: Self::Partial, right: Self::Partial) -> Self::Partial;
         /// Integers are divided towards zero.
         fn divide(partial: Self::Partial, by: u32) -> Self::Partial;
     }
@@ -66,6 +70,19 @@ macro_rules! float {
                 float_pick!(left, right, >)
             }
             #[inline]
+            fn product(left: $partial, right: $partial) -> $partial {
+                left * right
+            }
+            fn and(_: $partial, _: $partial) -> $partial {
+                unreachable!("operations on bits of floats are refused before they start")
+            }
+            fn or(_: $partial, _: $partial) -> $partial {
+                unreachable!("operations on bits of floats are refused before they start")
+            }
+            fn xor(_: $partial, _: $partial) -> $partial {
+                unreachable!("operations on bits of floats are refused before they start")
+            }
+            #[inline]
             fn divide(partial: $partial, by: u32) -> $partial {
                 partial / by as $partial
             }
@@ -103,6 +120,22 @@ macro_rules! integer {
                 Ord::max(left, right)
             }
             #[inline]
+            fn product(left: $type, right: $type) -> $type {
+                left.wrapping_mul(right)
+            }
+            #[inline]
+            fn and(left: $type, right: $type) -> $type {
+                left & right
+            }
+            #[inline]
+            fn or(left: $type, right: $type) -> $type {
+                left | right
+            }
+            #[inline]
+            fn xor(left: $type, right: $type) -> $type {
+                left ^ right
+            }
+            #[inline]
             fn divide(partial: $type, by: u32) -> $type {
                 // A group of 256 and more ranks cannot be a u8; its mean of u8 sums is 0 anyway.
                 <$type>::try_from(by).map_or(0, |by| partial / by)
@@ -131,3 +164,7 @@ integer!(i32, I32);
 integer!(i64, I64);
 integer!(u8, U8);
 integer!(u32, U32);
+integer!(i8, I8);
+integer!(i16, I16);
+integer!(u16, U16);
+integer!(u64, U64);

@@ -9,9 +9,10 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bonfire_plan::wire::{self, HEADER_BYTES, Operation};
+use bonfire_plan::wire::{self, AGREED_BYTES, HEADER_BYTES, Operation};
 use bonfire_plan::{
-    Collective, PlanError, Rank, ReduceOp, Schedule, ScheduleShape, Source, Step, WorldSize,
+    Collective, Hosts, Partition, PlanError, Rank, ReduceOp, Schedule, ScheduleShape, Source, Step,
+    WorldSize,
 };
 use smallvec::SmallVec;
 
@@ -27,9 +28,6 @@ use crate::transport::{LinkError, Links, Traffic};
 /// Plans kept ready. A training step uses a handful of shapes; a program that uses more than this
 /// many builds some again.
 const PLANS_MAX: usize = 256;
-
-/// The part of a header that both sides must agree on; the payload's length and the call-site follow.
-const AGREED_BYTES: usize = 32;
 
 /// How long to wait for the control channel to say why a data connection closed.
 const REASON_PATIENCE: Duration = Duration::from_millis(500);
@@ -112,16 +110,23 @@ impl Executor {
             world_size: self.world_size,
             count: data.len(),
             chunk_elems_max,
+            partition: Partition::Balanced,
+            hosts: Hosts::one(self.world_size),
         };
+        if let Some(reduce) = request.reduce {
+            reduce.require(T::DTYPE).map_err(RunError::Usage)?;
+        }
+        let (algorithm, layout) = (shape.algorithm, shape.layout_hash());
         let steps = self.plan(shape).map_err(RunError::Usage)?;
         let operation = Operation {
             group: self.group,
             seq: self.seq,
             collective: request.collective,
-            algorithm: shape.algorithm,
+            algorithm,
             dtype: T::DTYPE,
             reduce: request.reduce,
             count: data.len() as u64,
+            layout,
             call_site: wire::CallSite::new(request.call_site),
         };
         self.seq += 1;
@@ -150,7 +155,7 @@ impl Executor {
         if let Some(steps) = self.plans.get(&shape) {
             return Ok(Arc::clone(steps));
         }
-        let steps: Arc<[Step]> = Schedule::new(shape)?.steps(self.me).into();
+        let steps: Arc<[Step]> = Schedule::new(shape.clone())?.steps(self.me).into();
         if self.plans.len() >= PLANS_MAX {
             self.plans.clear();
         }
@@ -218,6 +223,9 @@ impl Run<'_> {
             Step::Release { peer } => {
                 self.executor.links.release(*peer);
                 Ok(())
+            }
+            Step::ReduceDirect { .. } => {
+                unreachable!("no algorithm that this engine selects reaches into peers' buffers")
             }
         }
     }

@@ -52,6 +52,10 @@ pub(crate) fn fold<T: Element>(
         ReduceOp::Sum | ReduceOp::Mean => fold_with(target, operands, options, T::sum),
         ReduceOp::Min => fold_with(target, operands, options, T::min),
         ReduceOp::Max => fold_with(target, operands, options, T::max),
+        ReduceOp::Product => fold_with(target, operands, options, T::product),
+        ReduceOp::And => fold_with(target, operands, options, T::and),
+        ReduceOp::Or => fold_with(target, operands, options, T::or),
+        ReduceOp::Xor => fold_with(target, operands, options, T::xor),
     }
 }
 
@@ -113,6 +117,10 @@ mod tests {
                 ReduceOp::Sum | ReduceOp::Mean => T::sum(partial, operand),
                 ReduceOp::Min => T::min(partial, operand),
                 ReduceOp::Max => T::max(partial, operand),
+                ReduceOp::Product => T::product(partial, operand),
+                ReduceOp::And => T::and(partial, operand),
+                ReduceOp::Or => T::or(partial, operand),
+                ReduceOp::Xor => T::xor(partial, operand),
             };
         }
         if options.reduce == ReduceOp::Mean && options.stage == Stage::Final {
@@ -122,7 +130,8 @@ mod tests {
     }
 
     fn check<T: Element + PartialEq + std::fmt::Debug>(make: impl Fn(usize) -> T) {
-        for reduce in [ReduceOp::Sum, ReduceOp::Mean, ReduceOp::Min, ReduceOp::Max] {
+        let supported = ReduceOp::ALL.iter().filter(|op| op.supports(T::DTYPE));
+        for &reduce in supported {
             for len in [0, 1, BLOCK_ELEMS - 1, BLOCK_ELEMS, 2 * BLOCK_ELEMS + 3] {
                 let options = FoldOptions {
                     reduce,
@@ -160,6 +169,10 @@ mod tests {
         check(|seed| -(seed as i64));
         check(|seed| (seed * 31) as u8);
         check(|seed| seed as u32);
+        check(|seed| seed as i8);
+        check(|seed| seed as i16 - 50);
+        check(|seed| (seed * 31) as u16);
+        check(|seed| seed as u64);
     }
 
     #[test]

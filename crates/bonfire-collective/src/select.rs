@@ -19,10 +19,15 @@ pub(crate) fn select(collective: Collective, bytes: usize, forced: Option<Algori
     }
     match collective {
         Collective::AllReduce if bytes > ONE_SHOT_BYTES_MAX => Algorithm::TwoShot,
-        Collective::AllReduce | Collective::ReduceScatter | Collective::AllGather => {
-            Algorithm::OneShot
-        }
-        Collective::Broadcast { .. } => Algorithm::Binomial,
+        Collective::AllReduce
+        | Collective::ReduceScatter
+        | Collective::AllGather
+        | Collective::Gather { .. }
+        | Collective::Scatter { .. }
+        | Collective::Transfer { .. }
+        | Collective::Exchange { .. } => Algorithm::OneShot,
+        Collective::Broadcast { .. } | Collective::Reduce { .. } => Algorithm::Binomial,
+        Collective::AllToAll => Algorithm::Pairwise,
         Collective::Barrier => Algorithm::Dissemination,
     }
 }

@@ -3,8 +3,11 @@
 //! It executes the steps of all ranks on symbols instead of numbers, with queues of a given number
 //! of slots, and requires that
 //! - every rank finishes, and every frame is waited for, read and released exactly once;
-//! - no range leaves the buffer, no frame is longer than a slot, and every frame is written to the
+//! - no range leaves the rank's part of the space of elements, nothing is written that the
+//!   collective leaves as it is, no frame is longer than a slot, and every frame is written to the
 //!   elements that it was put from;
+//! - of any two accesses to one element of which one writes, frames put one before the other, the
+//!   caller's own before and after the collective included;
 //! - nothing is read before it is written;
 //! - no rank's data is folded into an element twice, and no fold goes on after its final stage;
 //! - every rank ends with what the collective promises, folded in the same order on all of them,
@@ -17,7 +20,9 @@ mod content;
 mod error;
 mod expression;
 mod link;
+mod races;
 mod rank_set;
+mod reach;
 mod run;
 
 use std::num::NonZeroUsize;
@@ -53,15 +58,18 @@ pub struct Report {
 /// use std::num::NonZeroUsize;
 ///
 /// use bonfire_plan::{
-///     Algorithm, Collective, Order, Schedule, ScheduleShape, WorldSize, check,
+///     Algorithm, Collective, Hosts, Order, Partition, Schedule, ScheduleShape, WorldSize, check,
 /// };
 ///
+/// let world_size = WorldSize::new(8)?;
 /// let schedule = Schedule::new(ScheduleShape {
 ///     collective: Collective::AllReduce,
 ///     algorithm: Algorithm::TwoShot,
-///     world_size: WorldSize::new(8)?,
+///     world_size,
 ///     count: 1_000_003,
 ///     chunk_elems_max: NonZeroUsize::new(1 << 18).unwrap(),
+///     partition: Partition::Balanced,
+///     hosts: Hosts::one(world_size),
 /// })?;
 /// let report = check(&schedule, NonZeroUsize::MIN)?;
 /// assert_eq!(report.order, Order::Canonical);
@@ -72,7 +80,7 @@ pub struct Report {
 /// # Errors
 /// The first violation found.
 pub fn check(schedule: &Schedule, slots: NonZeroUsize) -> Result<Report, CheckError> {
-    check_plan(&Plan::new(*schedule), slots)
+    check_plan(&Plan::new(schedule.clone()), slots)
 }
 
 /// As [`check`], for step lists that are already there.

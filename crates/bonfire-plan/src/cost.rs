@@ -16,6 +16,10 @@ pub struct RankCost {
     pub elems_sent: u64,
     /// Elements in the frames received.
     pub elems_received: u64,
+    /// Elements read from the buffers of peers, without a frame.
+    pub elems_read_direct: u64,
+    /// Elements written to the buffers of peers, without a frame.
+    pub elems_written_direct: u64,
     /// Additions (or whatever the fold does): every operand after the first, element by element.
     pub elems_folded: u64,
 }
@@ -102,16 +106,21 @@ impl fmt::Display for Cost {
 mod tests {
     use std::num::NonZeroUsize;
 
-    use crate::{Algorithm, Collective, Schedule, ScheduleShape, WorldSize, check};
+    use crate::{
+        Algorithm, Collective, Hosts, Partition, Schedule, ScheduleShape, WorldSize, check,
+    };
 
     #[test]
     fn a_cost_prints_one_line_per_rank() {
+        let world_size = WorldSize::new(3).unwrap();
         let schedule = Schedule::new(ScheduleShape {
             collective: Collective::AllReduce,
             algorithm: Algorithm::Ring,
-            world_size: WorldSize::new(3).unwrap(),
+            world_size,
             count: 10,
             chunk_elems_max: NonZeroUsize::new(64).unwrap(),
+            partition: Partition::Balanced,
+            hosts: Hosts::one(world_size),
         });
         let report = check(&schedule.unwrap(), NonZeroUsize::MIN).unwrap();
         let expected = "\

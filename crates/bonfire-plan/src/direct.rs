@@ -7,13 +7,14 @@
 //! No deadlock, even with one slot: order all work by chunk index. A put waits only for a release
 //! of an earlier index, a wait only for a put of its own index.
 
-use crate::schedule::ScheduleShape;
+use crate::binomial::Place;
+use crate::chunking::{Chunking, receive};
 use crate::{ElemRange, Rank, Source, Stage, Step, WorldSize};
 
 /// One shot: everyone sends everything to everyone, and everyone folds everything.
-pub(crate) fn all_reduce(shape: &ScheduleShape, rank: Rank, steps: &mut Vec<Step>) {
-    let world = shape.world_size;
-    for chunk in shape.buffer_chunks() {
+pub(crate) fn all_reduce(chunking: &Chunking, rank: Rank, steps: &mut Vec<Step>) {
+    let world = chunking.world_size;
+    for chunk in chunking.of_buffer() {
         steps.extend(world.peers(rank).map(|peer| Step::Put {
             peer,
             source: chunk,
@@ -23,14 +24,14 @@ pub(crate) fn all_reduce(shape: &ScheduleShape, rank: Rank, steps: &mut Vec<Step
 }
 
 /// Everyone sends each shard to its owner, which folds it.
-pub(crate) fn reduce_scatter(shape: &ScheduleShape, rank: Rank, steps: &mut Vec<Step>) {
-    let world = shape.world_size;
-    let mut own = shape.shard_chunks(rank);
+pub(crate) fn reduce_scatter(chunking: &Chunking, rank: Rank, steps: &mut Vec<Step>) {
+    let world = chunking.world_size;
+    let mut own = chunking.of_block(rank);
     let mut outgoing: Vec<_> = world
         .peers(rank)
-        .map(|peer| (peer, shape.shard_chunks(peer)))
+        .map(|peer| (peer, chunking.of_block(peer)))
         .collect();
-    for _ in 0..most_chunks(shape) {
+    for _ in 0..chunking.of_longest_block() {
         for (peer, shard) in &mut outgoing {
             steps.extend(shard.next().map(|source| Step::Put {
                 peer: *peer,
@@ -44,33 +45,69 @@ pub(crate) fn reduce_scatter(shape: &ScheduleShape, rank: Rank, steps: &mut Vec<
 }
 
 /// Every owner sends its shard to everyone.
-pub(crate) fn all_gather(shape: &ScheduleShape, rank: Rank, steps: &mut Vec<Step>) {
-    let world = shape.world_size;
-    let mut own = shape.shard_chunks(rank);
+pub(crate) fn all_gather(chunking: &Chunking, rank: Rank, steps: &mut Vec<Step>) {
+    let world = chunking.world_size;
+    let mut own = chunking.of_block(rank);
     // Nearest sender first: the one behind this rank puts to it first.
     let mut incoming: Vec<_> = world
         .peers(rank)
         .rev()
-        .map(|peer| (peer, shape.shard_chunks(peer)))
+        .map(|peer| (peer, chunking.of_block(peer)))
         .collect();
-    for _ in 0..most_chunks(shape) {
+    for _ in 0..chunking.of_longest_block() {
         if let Some(source) = own.next() {
             steps.extend(world.peers(rank).map(|peer| Step::Put { peer, source }));
         }
         for (peer, shard) in &mut incoming {
             let peer = *peer;
             if let Some(target) = shard.next() {
-                steps.push(Step::Wait { peer });
-                steps.push(Step::Copy { peer, target });
-                steps.push(Step::Release { peer });
+                steps.extend(receive(peer, target));
             }
         }
     }
 }
 
-/// The chunks of the longest shard, which is rank 0's.
-fn most_chunks(shape: &ScheduleShape) -> usize {
-    shape.shard_chunks(Rank::new(0)).len()
+/// Every owner sends its block to the root.
+pub(crate) fn gather(chunking: &Chunking, place: Place, steps: &mut Vec<Step>) {
+    let Place { root, rank } = place;
+    if rank != root {
+        let put = |source| Step::Put { peer: root, source };
+        steps.extend(chunking.of_block(rank).map(put));
+        return;
+    }
+    let mut incoming: Vec<_> = chunking
+        .world_size
+        .peers(root)
+        .map(|peer| (peer, chunking.of_block(peer)))
+        .collect();
+    for _ in 0..chunking.of_longest_block() {
+        for (peer, block) in &mut incoming {
+            if let Some(target) = block.next() {
+                steps.extend(receive(*peer, target));
+            }
+        }
+    }
+}
+
+/// The root sends every block to its owner.
+pub(crate) fn scatter(chunking: &Chunking, place: Place, steps: &mut Vec<Step>) {
+    let Place { root, rank } = place;
+    if rank != root {
+        let blocks = chunking.of_block(rank);
+        steps.extend(blocks.flat_map(|target| receive(root, target)));
+        return;
+    }
+    let mut outgoing: Vec<_> = chunking
+        .world_size
+        .peers(root)
+        .map(|peer| (peer, chunking.of_block(peer)))
+        .collect();
+    for _ in 0..chunking.of_longest_block() {
+        for (peer, block) in &mut outgoing {
+            let peer = *peer;
+            steps.extend(block.next().map(|source| Step::Put { peer, source }));
+        }
+    }
 }
 
 /// Waits for one frame of every peer, and folds them with this rank's own data in rank order.

@@ -7,11 +7,9 @@
 //! No deadlock, even with one slot: every round uses another link, and a wait needs only the put of
 //! its own round.
 
-use crate::schedule::ScheduleShape;
-use crate::{ElemRange, Rank, Step};
+use crate::{ElemRange, Rank, Step, WorldSize};
 
-pub(crate) fn barrier(shape: &ScheduleShape, rank: Rank, steps: &mut Vec<Step>) {
-    let world = shape.world_size;
+pub(crate) fn barrier(world: WorldSize, rank: Rank, steps: &mut Vec<Step>) {
     let distances = (0..u32::BITS)
         .map(|round| 1 << round)
         .take_while(|&far| far < world.get());

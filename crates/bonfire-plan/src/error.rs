@@ -1,6 +1,6 @@
 //! Why a plan cannot be built.
 
-use crate::{Algorithm, Collective, Rank, WorldSize};
+use crate::{Algorithm, Collective, DType, Rank, ReduceOp, WorldSize};
 
 /// A request that no plan can satisfy. The caller is at fault; nothing was started.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -37,6 +37,74 @@ pub enum PlanError {
         /// The element count that was asked for.
         count: usize,
     },
+    /// Two ranks that are to meet, but are one and the same, or in the wrong order.
+    #[error(
+        "{collective} names two different ranks, of which an exchange names the lower one first"
+    )]
+    NotAPair {
+        /// The collective that was asked for.
+        collective: Collective,
+    },
+    /// An element type that the operation is not defined for.
+    #[error("{op} does not reduce {dtype}; use one of: {}", reductions(*dtype))]
+    UnsupportedReduce {
+        /// How values were to be folded.
+        op: ReduceOp,
+        /// Their type.
+        dtype: DType,
+    },
+    /// Block lengths for a collective whose division is fixed, or a matrix where a list is due.
+    #[error(
+        "{collective} takes no such block lengths; all_gather, reduce_scatter, gather and scatter \
+         by ring or one_shot take one per rank, all_to_all one per ordered pair"
+    )]
+    UnsupportedPartition {
+        /// The collective that was asked for.
+        collective: Collective,
+    },
+    /// Too few or too many block lengths.
+    #[error("{given} block lengths were given where {expected} are due")]
+    PartitionLength {
+        /// How many were given.
+        given: usize,
+        /// How many there should be.
+        expected: usize,
+    },
+    /// Block lengths that do not add up.
+    #[error(
+        "the block lengths add up to {}, not to the count of {count}; give their sum as the count",
+        sum.map_or("more than the address space".to_owned(), |sum| sum.to_string())
+    )]
+    PartitionSum {
+        /// Their sum; `None` when it overflows.
+        sum: Option<usize>,
+        /// The element count that was asked for.
+        count: usize,
+    },
+    /// An all-to-all of equal blocks whose count is not divisible by their number.
+    #[error(
+        "{count} elements are not {blocks} equal blocks; pad them, or give the length of each block"
+    )]
+    UnequalBlocks {
+        /// The element count that was asked for, over all ranks.
+        count: usize,
+        /// The number of blocks.
+        blocks: usize,
+    },
+    /// Hosts for another number of ranks than the world has.
+    #[error("hosts are given for {given} ranks in a world of {world_size}; give one per rank")]
+    HostsLength {
+        /// The ranks whose hosts are given.
+        given: usize,
+        /// The size of the world.
+        world_size: WorldSize,
+    },
+    /// More elements than a plan can address.
+    #[error("{count} elements on each of two ranks are more than the address space holds")]
+    TooManyElements {
+        /// The element count that was asked for.
+        count: usize,
+    },
     /// A name that is not in the list.
     #[error("unknown {kind} `{given}`; use one of: {expected}")]
     UnknownName {
@@ -55,4 +123,10 @@ fn alternatives(collective: Collective) -> String {
         .map(|algorithm| algorithm.name())
         .collect();
     names.join(" or ")
+}
+
+fn reductions(dtype: DType) -> String {
+    let supported = ReduceOp::ALL.iter().filter(|op| op.supports(dtype));
+    let names: Vec<_> = supported.map(|op| op.name()).collect();
+    names.join(", ")
 }

@@ -10,16 +10,20 @@
 //! use std::num::NonZeroUsize;
 //!
 //! use bonfire_plan::{
-//!     Algorithm, Collective, DType, Order, Plan, Schedule, ScheduleShape, WorldSize, check,
+//!     Algorithm, Collective, DType, Hosts, Order, Partition, Plan, Schedule, ScheduleShape,
+//!     WorldSize, check,
 //! };
 //!
 //! // Four ranks reduce 1000 elements round a ring, in frames of at most 256 elements.
+//! let world_size = WorldSize::new(4)?;
 //! let schedule = Schedule::new(ScheduleShape {
 //!     collective: Collective::AllReduce,
 //!     algorithm: Algorithm::Ring,
-//!     world_size: WorldSize::new(4)?,
+//!     world_size,
 //!     count: 1000,
 //!     chunk_elems_max: NonZeroUsize::new(256).unwrap(),
+//!     partition: Partition::Balanced,
+//!     hosts: Hosts::one(world_size),
 //! })?;
 //!
 //! // Proved for one slot between each two ranks, and so for any number of slots.
@@ -42,13 +46,19 @@
 mod binomial;
 mod check;
 mod chunk;
+mod chunking;
 mod cost;
 mod direct;
 mod dissemination;
 mod dtype;
 mod error;
+mod extent;
+mod hosts;
 mod names;
 mod op;
+mod pairs;
+mod pairwise;
+mod partition;
 mod plan;
 mod rank;
 mod ring;
@@ -61,7 +71,10 @@ pub use chunk::{Bytes, ElemRange, chunks, shard_range};
 pub use cost::{Cost, RankCost};
 pub use dtype::DType;
 pub use error::PlanError;
-pub use op::{Algorithm, Collective, ReduceOp};
+pub use extent::Role;
+pub use hosts::Hosts;
+pub use op::{Algorithm, Collective, NamedRanks, ReduceOp};
+pub use partition::Partition;
 pub use plan::Plan;
 pub use rank::{Rank, WorldSize};
 pub use schedule::{Schedule, ScheduleShape};

@@ -4,8 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Rank;
 use crate::names::named_codes;
+use crate::{DType, PlanError, Rank};
 
 named_codes! {
     /// How the values of all ranks become one.
@@ -18,6 +18,44 @@ named_codes! {
         Min = 3, "min";
         /// The largest.
         Max = 4, "max";
+        /// The product.
+        Product = 5, "product";
+        /// Bits that are set everywhere; of truth values, whether all are true.
+        And = 6, "and";
+        /// Bits that are set anywhere; of truth values, whether any is true.
+        Or = 7, "or";
+        /// Bits that are set an odd number of times; of truth values, whether an odd number is true.
+        Xor = 8, "xor";
+    }
+}
+
+impl ReduceOp {
+    /// Whether values of `dtype` can be folded by this operation: bits are folded in integers and
+    /// truth values only, and truth values have no sum and no mean.
+    pub const fn supports(self, dtype: DType) -> bool {
+        match self {
+            Self::Sum | Self::Mean => !matches!(dtype, DType::Bool),
+            Self::Min | Self::Max | Self::Product => true,
+            Self::And | Self::Or | Self::Xor => !dtype.is_float(),
+        }
+    }
+
+    /// As [`ReduceOp::supports`], as an error that names both.
+    ///
+    /// # Errors
+    /// [`PlanError::UnsupportedReduce`] when it is not supported.
+    pub const fn require(self, dtype: DType) -> Result<(), PlanError> {
+        if self.supports(dtype) {
+            Ok(())
+        } else {
+            Err(PlanError::UnsupportedReduce { op: self, dtype })
+        }
+    }
+
+    /// Whether the bits of a fold of `dtype` are the same in every order: integers wrap, minimum
+    /// and maximum pick, and bits do not carry. A mean divides once, at the end.
+    pub const fn is_exact(self, dtype: DType) -> bool {
+        !dtype.is_float() || matches!(self, Self::Min | Self::Max)
     }
 }
 
@@ -34,6 +72,18 @@ named_codes! {
         Binomial = 4, "binomial";
         /// Each round doubles the distance at which ranks hear of one another.
         Dissemination = 5, "dissemination";
+        /// Recursive halving, then recursive doubling: the bytes of a ring in a logarithmic number
+        /// of rounds.
+        HalvingDoubling = 6, "halving_doubling";
+        /// Two complementary binary trees, each of which carries half of the data.
+        DoubleTree = 7, "double_tree";
+        /// Within each host first, between hosts next, within each host again.
+        Hierarchical = 8, "hierarchical";
+        /// No frames with data: between two barriers, every rank reads and writes its peers'
+        /// buffers where they are.
+        ZeroCopy = 9, "zero_copy";
+        /// A round for each rank, in which ranks meet in pairs.
+        Pairwise = 10, "pairwise";
     }
 }
 
@@ -43,23 +93,30 @@ impl Algorithm {
         match collective {
             Collective::AllReduce => &[Self::Ring, Self::OneShot, Self::TwoShot],
             Collective::ReduceScatter | Collective::AllGather => &[Self::Ring, Self::OneShot],
-            Collective::Broadcast { .. } => &[Self::Binomial],
+            Collective::Broadcast { .. } | Collective::Reduce { .. } => &[Self::Binomial],
             Collective::Barrier => &[Self::Dissemination],
+            Collective::Gather { .. }
+            | Collective::Scatter { .. }
+            | Collective::Transfer { .. }
+            | Collective::Exchange { .. } => &[Self::OneShot],
+            Collective::AllToAll => &[Self::Pairwise],
         }
     }
 }
 
-/// The operation that all ranks take part in.
+/// The operation that the ranks take part in.
 ///
-/// Every rank has one buffer of `count` elements, worked on in place.
+/// A plan addresses one space of elements for all ranks; [`Schedule::extent`](crate::Schedule::extent)
+/// says which part of it a rank has. Unless said otherwise every rank has all of it, `count`
+/// elements, worked on in place. Blocks are those of the [`Partition`](crate::Partition).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Collective {
     /// Every rank ends with the fold of all ranks' buffers.
     AllReduce,
-    /// Rank r ends with the fold of its own balanced shard; the rest of its buffer is unspecified.
+    /// Rank r ends with the fold of block r; the rest of its buffer is unspecified.
     ReduceScatter,
-    /// Rank r brings its own balanced shard; every rank ends with all of them.
+    /// Rank r brings block r; every rank ends with all blocks.
     AllGather,
     /// Every rank ends with the root's buffer.
     Broadcast {
@@ -68,6 +125,49 @@ pub enum Collective {
     },
     /// No rank leaves before every rank has entered.
     Barrier,
+    /// The root ends with the fold of all ranks' buffers; the other buffers are unspecified.
+    Reduce {
+        /// The rank that ends with the result.
+        root: Rank,
+    },
+    /// Rank r brings block r and has no other; the root ends with all blocks.
+    Gather {
+        /// The rank that ends with the blocks.
+        root: Rank,
+    },
+    /// The root brings all blocks; rank r ends with block r and has no other.
+    Scatter {
+        /// The rank that brings the blocks.
+        root: Rank,
+    },
+    /// Every rank brings one block for every rank, and ends with one from every rank. The space is
+    /// the matrix of blocks, row by row: rank r brings row r and ends with column r. `count` is
+    /// the sum of all n * n blocks.
+    AllToAll,
+    /// One rank sends its buffer to another; no other rank takes part.
+    Transfer {
+        /// The rank that sends.
+        source: Rank,
+        /// The rank that receives.
+        target: Rank,
+    },
+    /// Two ranks send each other their buffers of `count` elements; no other rank takes part. The
+    /// space has `2 * count` elements: first what `first` brings, then what `second` brings.
+    Exchange {
+        /// The lower of the two ranks.
+        first: Rank,
+        /// The higher of the two ranks.
+        second: Rank,
+    },
+}
+
+/// The ranks that a collective names, in the order in which they travel on the wire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct NamedRanks {
+    /// The root, the source, or the first of a pair.
+    pub first: Option<Rank>,
+    /// The target, or the second of a pair.
+    pub second: Option<Rank>,
 }
 
 impl Collective {
@@ -79,10 +179,17 @@ impl Collective {
             Self::AllGather => "all_gather",
             Self::Broadcast { .. } => "broadcast",
             Self::Barrier => "barrier",
+            Self::Reduce { .. } => "reduce",
+            Self::Gather { .. } => "gather",
+            Self::Scatter { .. } => "scatter",
+            Self::AllToAll => "all_to_all",
+            Self::Transfer { .. } => "transfer",
+            Self::Exchange { .. } => "exchange",
         }
     }
 
-    /// The code on the wire; never 0. The root travels beside it, see [`Collective::root`].
+    /// The code on the wire; never 0. The ranks it names travel beside it, see
+    /// [`Collective::named`].
     pub const fn code(self) -> u8 {
         match self {
             Self::AllReduce => 1,
@@ -90,48 +197,116 @@ impl Collective {
             Self::AllGather => 3,
             Self::Broadcast { .. } => 4,
             Self::Barrier => 5,
+            Self::Reduce { .. } => 6,
+            Self::Gather { .. } => 7,
+            Self::Scatter { .. } => 8,
+            Self::AllToAll => 9,
+            Self::Transfer { .. } => 10,
+            Self::Exchange { .. } => 11,
         }
     }
 
     /// The root, if this collective has one.
     pub const fn root(self) -> Option<Rank> {
         match self {
-            Self::Broadcast { root } => Some(root),
-            Self::AllReduce | Self::ReduceScatter | Self::AllGather | Self::Barrier => None,
-        }
-    }
-
-    /// The collective with this wire code. A broadcast needs its root; the others ignore it.
-    pub const fn from_parts(code: u8, root: Option<Rank>) -> Option<Self> {
-        match (code, root) {
-            (1, _) => Some(Self::AllReduce),
-            (2, _) => Some(Self::ReduceScatter),
-            (3, _) => Some(Self::AllGather),
-            (4, Some(root)) => Some(Self::Broadcast { root }),
-            (5, _) => Some(Self::Barrier),
+            Self::Broadcast { root }
+            | Self::Reduce { root }
+            | Self::Gather { root }
+            | Self::Scatter { root } => Some(root),
             _ => None,
         }
     }
 
+    /// The ranks that this collective names.
+    pub const fn named(self) -> NamedRanks {
+        let (first, second) = match self {
+            Self::Transfer { source, target } => (Some(source), Some(target)),
+            Self::Exchange { first, second } => (Some(first), Some(second)),
+            _ => (self.root(), None),
+        };
+        NamedRanks { first, second }
+    }
+
+    /// The collective with this wire code; `None` for a code nobody sends, or without the ranks
+    /// that it needs.
+    pub const fn from_parts(code: u8, named: NamedRanks) -> Option<Self> {
+        let NamedRanks { first, second } = named;
+        Some(match (code, first, second) {
+            (1, None, None) => Self::AllReduce,
+            (2, None, None) => Self::ReduceScatter,
+            (3, None, None) => Self::AllGather,
+            (4, Some(root), None) => Self::Broadcast { root },
+            (5, None, None) => Self::Barrier,
+            (6, Some(root), None) => Self::Reduce { root },
+            (7, Some(root), None) => Self::Gather { root },
+            (8, Some(root), None) => Self::Scatter { root },
+            (9, None, None) => Self::AllToAll,
+            (10, Some(source), Some(target)) => Self::Transfer { source, target },
+            (11, Some(first), Some(second)) => Self::Exchange { first, second },
+            _ => return None,
+        })
+    }
+
     /// Whether the data of several ranks is folded into one.
     pub const fn reduces(self) -> bool {
-        matches!(self, Self::AllReduce | Self::ReduceScatter)
+        matches!(
+            self,
+            Self::AllReduce | Self::ReduceScatter | Self::Reduce { .. }
+        )
+    }
+
+    /// Whether `rank` takes part: all ranks do, but for a transfer and an exchange.
+    pub const fn involves(self, rank: Rank) -> bool {
+        match self {
+            Self::Transfer { source, target } => {
+                rank.get() == source.get() || rank.get() == target.get()
+            }
+            Self::Exchange { first, second } => {
+                rank.get() == first.get() || rank.get() == second.get()
+            }
+            _ => true,
+        }
     }
 }
 
 impl fmt::Display for Collective {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.root() {
-            Some(root) => formatter.pad(&format!("{} from {root}", self.name())),
-            None => formatter.pad(self.name()),
-        }
+        let name = self.name();
+        let text = match *self {
+            Self::Broadcast { root } | Self::Scatter { root } => format!("{name} from {root}"),
+            Self::Reduce { root } | Self::Gather { root } => format!("{name} to {root}"),
+            Self::Transfer { source, target } => format!("{name} from {source} to {target}"),
+            Self::Exchange { first, second } => format!("{name} of {first} and {second}"),
+            _ => return formatter.pad(name),
+        };
+        formatter.pad(&text)
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
-    use crate::{DType, PlanError};
+
+    /// One collective of each kind.
+    pub(crate) fn one_of_each() -> [Collective; 11] {
+        let [root, first, second] = [3, 1, 2].map(Rank::new);
+        [
+            Collective::AllReduce,
+            Collective::ReduceScatter,
+            Collective::AllGather,
+            Collective::Broadcast { root },
+            Collective::Barrier,
+            Collective::Reduce { root },
+            Collective::Gather { root },
+            Collective::Scatter { root },
+            Collective::AllToAll,
+            Collective::Transfer {
+                source: second,
+                target: first,
+            },
+            Collective::Exchange { first, second },
+        ]
+    }
 
     #[test]
     fn names_and_codes_come_back() {
@@ -150,25 +325,55 @@ mod tests {
     }
 
     #[test]
-    fn collectives_come_back_with_their_root() {
-        let root = Rank::new(3);
-        for collective in [
-            Collective::AllReduce,
-            Collective::ReduceScatter,
-            Collective::AllGather,
-            Collective::Broadcast { root },
-            Collective::Barrier,
-        ] {
-            let (code, root) = (collective.code(), collective.root());
-            assert_eq!(Collective::from_parts(code, root), Some(collective));
+    fn collectives_come_back_with_the_ranks_they_name() {
+        for collective in one_of_each() {
+            let (code, named) = (collective.code(), collective.named());
+            assert_eq!(Collective::from_parts(code, named), Some(collective));
+            // A rank too few or too many is another operation, or none.
+            for named in [
+                NamedRanks {
+                    first: named.first.xor(Some(Rank::new(1))),
+                    ..named
+                },
+                NamedRanks {
+                    second: named.second.xor(Some(Rank::new(1))),
+                    ..named
+                },
+            ] {
+                assert_eq!(Collective::from_parts(code, named), None, "{collective}");
+            }
         }
-        assert_eq!(Collective::from_parts(4, None), None);
-        assert_eq!(Collective::from_parts(0, Some(root)), None);
+        for code in [0, 12, u8::MAX] {
+            assert_eq!(Collective::from_parts(code, NamedRanks::default()), None);
+        }
+    }
+
+    #[test]
+    fn bits_are_folded_in_integers_and_truth_values_only() {
+        for &dtype in DType::ALL {
+            for op in [ReduceOp::And, ReduceOp::Or, ReduceOp::Xor] {
+                assert_eq!(op.supports(dtype), !dtype.is_float(), "{op} of {dtype}");
+            }
+            for op in [ReduceOp::Min, ReduceOp::Max, ReduceOp::Product] {
+                assert!(op.supports(dtype), "{op} of {dtype}");
+            }
+            for op in [ReduceOp::Sum, ReduceOp::Mean] {
+                assert_eq!(op.supports(dtype), dtype != DType::Bool, "{op} of {dtype}");
+            }
+        }
+        let error = ReduceOp::Sum.require(DType::Bool).unwrap_err();
+        let (op, dtype) = (ReduceOp::Sum, DType::Bool);
+        assert_eq!(error, PlanError::UnsupportedReduce { op, dtype });
+        assert_eq!(
+            error.to_string(),
+            "sum does not reduce bool; use one of: min, max, product, and, or, xor"
+        );
+        assert_eq!(ReduceOp::Xor.require(DType::U64), Ok(()));
     }
 
     #[test]
     fn an_unknown_name_lists_the_known_ones() {
-        let error = "product".parse::<ReduceOp>().unwrap_err();
+        let error = "average".parse::<ReduceOp>().unwrap_err();
         assert!(matches!(
             error,
             PlanError::UnknownName {
@@ -178,7 +383,7 @@ mod tests {
         ));
         assert_eq!(
             error.to_string(),
-            "unknown reduce op `product`; use one of: sum, mean, min, max"
+            "unknown reduce op `average`; use one of: sum, mean, min, max, product, and, or, xor"
         );
     }
 }

@@ -9,14 +9,19 @@ use crate::{Rank, Schedule, Step};
 /// ```
 /// use std::num::NonZeroUsize;
 ///
-/// use bonfire_plan::{Algorithm, Collective, Plan, Schedule, ScheduleShape, WorldSize};
+/// use bonfire_plan::{
+///     Algorithm, Collective, Hosts, Partition, Plan, Schedule, ScheduleShape, WorldSize,
+/// };
 ///
+/// let world_size = WorldSize::new(2)?;
 /// let schedule = Schedule::new(ScheduleShape {
 ///     collective: Collective::AllGather,
 ///     algorithm: Algorithm::Ring,
-///     world_size: WorldSize::new(2)?,
+///     world_size,
 ///     count: 6,
 ///     chunk_elems_max: NonZeroUsize::new(64).unwrap(),
+///     partition: Partition::Balanced,
+///     hosts: Hosts::one(world_size),
 /// })?;
 /// let listing = Plan::new(schedule).to_string();
 /// assert_eq!(

@@ -8,19 +8,19 @@
 //! No deadlock, even with one slot: order all work by (round, chunk). A put waits only for the
 //! release of an earlier place of that order, a wait only for a put of its own place.
 
-use crate::schedule::ScheduleShape;
+use crate::chunking::Chunking;
 use crate::{ElemRange, Rank, Source, Stage, Step};
 
 /// The fold of shard j starts with rank j + 1 and ends with rank j, which then owns it.
-pub(crate) fn reduce_scatter(shape: &ScheduleShape, rank: Rank, steps: &mut Vec<Step>) {
-    let world = shape.world_size;
+pub(crate) fn reduce_scatter(chunking: &Chunking, rank: Rank, steps: &mut Vec<Step>) {
+    let world = chunking.world_size;
     if world.len() == 1 {
         let own = |target| Step::Reduce {
             target,
             sources: Box::new([Source::Own]),
             stage: Stage::Final,
         };
-        steps.extend(shape.shard_chunks(rank).map(own));
+        steps.extend(chunking.of_block(rank).map(own));
         return;
     }
     let prev = world.prev(rank);
@@ -35,7 +35,7 @@ pub(crate) fn reduce_scatter(shape: &ScheduleShape, rank: Rank, steps: &mut Vec<
             sent: world.behind(rank, round + 1),
             received: world.behind(rank, round + 2),
         };
-        exchange(shape, rank, hop, steps, |target| Step::Reduce {
+        exchange(chunking, rank, hop, steps, |target| Step::Reduce {
             target,
             sources: Box::new([Source::Inbox(prev), Source::Own]),
             stage,
@@ -44,15 +44,15 @@ pub(crate) fn reduce_scatter(shape: &ScheduleShape, rank: Rank, steps: &mut Vec<
 }
 
 /// Every rank starts with its own shard and passes on what it received in the round before.
-pub(crate) fn all_gather(shape: &ScheduleShape, rank: Rank, steps: &mut Vec<Step>) {
-    let world = shape.world_size;
+pub(crate) fn all_gather(chunking: &Chunking, rank: Rank, steps: &mut Vec<Step>) {
+    let world = chunking.world_size;
     let prev = world.prev(rank);
     for round in 0..world.get() - 1 {
         let hop = Hop {
             sent: world.behind(rank, round),
             received: world.behind(rank, round + 1),
         };
-        exchange(shape, rank, hop, steps, |target| Step::Copy {
+        exchange(chunking, rank, hop, steps, |target| Step::Copy {
             peer: prev,
             target,
         });
@@ -67,17 +67,20 @@ struct Hop {
 }
 
 /// One round: chunk by chunk, sends one shard to the next neighbour and takes another from the
-/// previous one. The two may differ by a chunk, because shards may differ by an element.
+/// previous one. The two may differ in their number of chunks.
 fn exchange(
-    shape: &ScheduleShape,
+    chunking: &Chunking,
     rank: Rank,
     hop: Hop,
     steps: &mut Vec<Step>,
     take: impl Fn(ElemRange) -> Step,
 ) {
-    let (prev, next) = (shape.world_size.prev(rank), shape.world_size.next(rank));
-    let mut sent = shape.shard_chunks(hop.sent);
-    let mut received = shape.shard_chunks(hop.received);
+    let (prev, next) = (
+        chunking.world_size.prev(rank),
+        chunking.world_size.next(rank),
+    );
+    let mut sent = chunking.of_block(hop.sent);
+    let mut received = chunking.of_block(hop.received);
     for _ in 0..sent.len().max(received.len()) {
         if let Some(source) = sent.next() {
             steps.push(Step::Put { peer: next, source });

@@ -3,13 +3,17 @@
 use std::fmt;
 use std::num::NonZeroUsize;
 
+use crate::binomial::Place;
+use crate::chunking::Chunking;
+use crate::extent::{Role, exchange_halves, extent};
+use crate::pairs::Meeting;
 use crate::{
-    Algorithm, Collective, ElemRange, PlanError, Rank, Step, WorldSize, binomial, chunks, direct,
-    dissemination, ring, shard_range,
+    Algorithm, Collective, ElemRange, Hosts, Partition, PlanError, Rank, Step, WorldSize, binomial,
+    direct, dissemination, pairs, pairwise, ring,
 };
 
 /// Everything that determines a plan. Ranks that agree on it agree on every frame.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ScheduleShape {
     /// The operation.
     pub collective: Collective,
@@ -17,16 +21,21 @@ pub struct ScheduleShape {
     pub algorithm: Algorithm,
     /// The number of ranks that take part.
     pub world_size: WorldSize,
-    /// The elements of every rank's buffer; 0 for a barrier.
+    /// The elements of every rank's buffer; 0 for a barrier. What [`Collective`] says otherwise
+    /// of its space of elements holds.
     pub count: usize,
     /// The most elements that one frame carries.
     pub chunk_elems_max: NonZeroUsize,
+    /// The blocks of the ranks.
+    pub partition: Partition,
+    /// Which ranks share a host; only [`Algorithm::Hierarchical`] looks at it.
+    pub hosts: Hosts,
 }
 
 /// A plan that exists for its shape: what every rank does, computed on demand.
 ///
 /// No schedule deadlocks, even with one slot for each ordered pair of ranks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Schedule {
     shape: ScheduleShape,
 }
@@ -36,34 +45,18 @@ impl Schedule {
     ///
     /// # Errors
     /// [`PlanError::Unsupported`] when the algorithm does not implement the collective,
-    /// [`PlanError::RootOutOfRange`] when the root is not in the world, and
-    /// [`PlanError::BarrierWithData`] when a barrier has elements.
+    /// [`PlanError::RootOutOfRange`] when a rank it names is not in the world, and others that say
+    /// what of the shape does not fit together.
     pub fn new(shape: ScheduleShape) -> Result<Self, PlanError> {
-        let ScheduleShape {
-            collective,
-            algorithm,
-            world_size,
-            count,
-            ..
-        } = shape;
-        if !Algorithm::candidates(collective).contains(&algorithm) {
-            return Err(PlanError::Unsupported {
-                collective,
-                algorithm,
-            });
-        }
-        if let Some(root) = collective.root().filter(|&root| !world_size.contains(root)) {
-            return Err(PlanError::RootOutOfRange { root, world_size });
-        }
-        if collective == Collective::Barrier && count > 0 {
-            return Err(PlanError::BarrierWithData { count });
-        }
-        Ok(Self { shape })
+        shape.validate()?;
+        Ok(Self {
+            shape: shape.normalized(),
+        })
     }
 
     /// What the plan was made for.
-    pub const fn shape(&self) -> ScheduleShape {
-        self.shape
+    pub const fn shape(&self) -> &ScheduleShape {
+        &self.shape
     }
 
     /// The operation.
@@ -91,6 +84,55 @@ impl Schedule {
         self.shape.chunk_elems_max
     }
 
+    /// The elements of the space that the steps of all ranks address.
+    pub const fn space(&self) -> ElemRange {
+        ElemRange::up_to(match self.shape.collective {
+            Collective::Exchange { .. } => 2 * self.shape.count,
+            _ => self.shape.count,
+        })
+    }
+
+    /// The ranges of the space of elements that `rank` has in `role`, ascending; a buffer for that
+    /// role holds one after the other, without gaps. Ranges of both roles are the same memory where
+    /// a collective works in place.
+    ///
+    /// The steps of a rank touch only its input and its output. Where its input is the larger of
+    /// the two, in reduce-scatter and reduce, they work in the input.
+    ///
+    /// ```
+    /// use std::num::NonZeroUsize;
+    ///
+    /// use bonfire_plan::{
+    ///     Algorithm, Collective, ElemRange, Hosts, Partition, Rank, Role, Schedule,
+    ///     ScheduleShape, WorldSize,
+    /// };
+    ///
+    /// let world_size = WorldSize::new(2)?;
+    /// let schedule = Schedule::new(ScheduleShape {
+    ///     collective: Collective::AllGather,
+    ///     algorithm: Algorithm::Ring,
+    ///     world_size,
+    ///     count: 5,
+    ///     chunk_elems_max: NonZeroUsize::new(64).unwrap(),
+    ///     partition: Partition::Ragged([2, 3].into()),
+    ///     hosts: Hosts::one(world_size),
+    /// })?;
+    /// assert_eq!(schedule.extent(Rank::new(1), Role::Input), [ElemRange::new(2, 5)]);
+    /// assert_eq!(schedule.extent(Rank::new(1), Role::Output), [ElemRange::new(0, 5)]);
+    /// # Ok::<(), bonfire_plan::PlanError>(())
+    /// ```
+    ///
+    /// # Panics
+    /// When `rank` is not a member of the world.
+    pub fn extent(&self, rank: Rank, role: Role) -> Vec<ElemRange> {
+        let world_size = self.world_size();
+        assert!(
+            world_size.contains(rank),
+            "rank {rank} is not a member of a world of {world_size}"
+        );
+        extent(&self.shape, rank, role)
+    }
+
     /// What `rank` does, in order.
     ///
     /// # Panics
@@ -101,42 +143,9 @@ impl Schedule {
             world_size.contains(rank),
             "rank {rank} is not a member of a world of {world_size}"
         );
-        let shape = &self.shape;
         let mut steps = Vec::new();
-        match (shape.collective, shape.algorithm) {
-            (Collective::AllReduce, Algorithm::Ring) => {
-                ring::reduce_scatter(shape, rank, &mut steps);
-                ring::all_gather(shape, rank, &mut steps);
-            }
-            (Collective::AllReduce, Algorithm::OneShot) => {
-                direct::all_reduce(shape, rank, &mut steps);
-            }
-            (Collective::AllReduce, Algorithm::TwoShot) => {
-                direct::reduce_scatter(shape, rank, &mut steps);
-                direct::all_gather(shape, rank, &mut steps);
-            }
-            (Collective::ReduceScatter, Algorithm::Ring) => {
-                ring::reduce_scatter(shape, rank, &mut steps);
-            }
-            (Collective::ReduceScatter, Algorithm::OneShot) => {
-                direct::reduce_scatter(shape, rank, &mut steps);
-            }
-            (Collective::AllGather, Algorithm::Ring) => {
-                ring::all_gather(shape, rank, &mut steps);
-            }
-            (Collective::AllGather, Algorithm::OneShot) => {
-                direct::all_gather(shape, rank, &mut steps);
-            }
-            (Collective::Broadcast { root }, Algorithm::Binomial) => {
-                binomial::broadcast(shape, binomial::Place { root, rank }, &mut steps);
-            }
-            (Collective::Barrier, Algorithm::Dissemination) => {
-                dissemination::barrier(shape, rank, &mut steps);
-            }
-            (collective, algorithm) => {
-                unreachable!("Schedule::new refuses {collective} by {algorithm}")
-            }
-        }
+        let shape = &self.shape;
+        build(shape, rank, &mut steps);
         steps
     }
 }
@@ -149,7 +158,8 @@ impl fmt::Display for Schedule {
             world_size,
             count,
             chunk_elems_max,
-        } = self.shape;
+            ..
+        } = &self.shape;
         write!(
             formatter,
             "{collective} by {algorithm}: world size {world_size}, {count} elements, \
@@ -159,26 +169,182 @@ impl fmt::Display for Schedule {
 }
 
 impl ScheduleShape {
-    /// The chunks of the shard that `rank` owns.
-    pub(crate) fn shard_chunks(
-        &self,
-        rank: Rank,
-    ) -> impl ExactSizeIterator<Item = ElemRange> + Clone + use<> {
-        chunks(
-            shard_range(self.count, self.world_size, rank),
-            self.chunk_elems_max,
-        )
+    /// The same plan, written the one way that compares equal: hosts are forgotten where the
+    /// algorithm does not look at them, and block lengths that are the balanced ones are not
+    /// spelled out. [`Schedule::new`] does this; a cache of plans does it to its keys.
+    pub fn normalized(self) -> Self {
+        let hosts = match self.algorithm {
+            Algorithm::Hierarchical => self.hosts,
+            _ => Hosts::one(self.world_size),
+        };
+        let partition = self.partition.normalized(self.world_size);
+        Self {
+            partition,
+            hosts,
+            ..self
+        }
     }
 
-    /// The chunks of the whole buffer.
-    pub(crate) fn buffer_chunks(&self) -> impl ExactSizeIterator<Item = ElemRange> + Clone + use<> {
-        chunks(ElemRange::up_to(self.count), self.chunk_elems_max)
+    /// A number that differs, but for a chance of one in 2^32, where block lengths or hosts differ;
+    /// the same on every machine. 0 where blocks are balanced and all ranks are on one host.
+    ///
+    /// It is made of what is written, so two ranks compare it after [`ScheduleShape::normalized`].
+    pub fn layout_hash(&self) -> u32 {
+        let lengths: &[usize] = match &self.partition {
+            Partition::Balanced => &[],
+            Partition::Ragged(lengths) | Partition::Matrix(lengths) => lengths,
+        };
+        let lengths = lengths.iter().map(|&length| length as u64);
+        let hosts = (self.hosts.host_count() > 1).then(|| self.hosts.numbers());
+        let hosts = hosts.into_iter().flatten().map(u64::from);
+        // FNV-1a (Fowler, Noll and Vo), .
+        let mut hash = FNV_OFFSET;
+        let mut words = 0;
+        for word in lengths.chain(hosts) {
+            words += 1;
+            for byte in word.to_le_bytes() {
+                hash = (hash ^ u32::from(byte)).wrapping_mul(FNV_PRIME);
+            }
+        }
+        if words == 0 { 0 } else { hash.max(1) }
+    }
+
+    /// Why this shape has no plan.
+    fn validate(&self) -> Result<(), PlanError> {
+        let (collective, algorithm) = (self.collective, self.algorithm);
+        let (world_size, count) = (self.world_size, self.count);
+        if !Algorithm::candidates(collective).contains(&algorithm) {
+            return Err(PlanError::Unsupported {
+                collective,
+                algorithm,
+            });
+        }
+        let named = collective.named();
+        let outsider = [named.first, named.second]
+            .into_iter()
+            .flatten()
+            .find(|&rank| !world_size.contains(rank));
+        if let Some(root) = outsider {
+            return Err(PlanError::RootOutOfRange { root, world_size });
+        }
+        match collective {
+            Collective::Barrier if count > 0 => return Err(PlanError::BarrierWithData { count }),
+            Collective::Transfer { source, target } if source == target => {
+                return Err(PlanError::NotAPair { collective });
+            }
+            Collective::Exchange { first, second } if first >= second => {
+                return Err(PlanError::NotAPair { collective });
+            }
+            Collective::Exchange { .. } if count.checked_mul(2).is_none() => {
+                return Err(PlanError::TooManyElements { count });
+            }
+            _ => {}
+        }
+        if self.hosts.rank_count() != world_size.len() {
+            return Err(PlanError::HostsLength {
+                given: self.hosts.rank_count(),
+                world_size,
+            });
+        }
+        if self.partition != Partition::Balanced && !takes_partition(collective, algorithm) {
+            return Err(PlanError::UnsupportedPartition { collective });
+        }
+        self.partition.validate(self)
+    }
+}
+
+/// Appends the steps of `rank`.
+fn build(shape: &ScheduleShape, rank: Rank, steps: &mut Vec<Step>) {
+    let chunking = &Chunking::new(shape);
+    match (shape.collective, shape.algorithm) {
+        (Collective::AllReduce, Algorithm::Ring) => {
+            ring::reduce_scatter(chunking, rank, steps);
+            ring::all_gather(chunking, rank, steps);
+        }
+        (Collective::AllReduce, Algorithm::OneShot) => direct::all_reduce(chunking, rank, steps),
+        (Collective::AllReduce, Algorithm::TwoShot) => {
+            direct::reduce_scatter(chunking, rank, steps);
+            direct::all_gather(chunking, rank, steps);
+        }
+        (Collective::ReduceScatter, Algorithm::Ring) => {
+            ring::reduce_scatter(chunking, rank, steps);
+        }
+        (Collective::ReduceScatter, Algorithm::OneShot) => {
+            direct::reduce_scatter(chunking, rank, steps);
+        }
+        (Collective::AllGather, Algorithm::Ring) => ring::all_gather(chunking, rank, steps),
+        (Collective::AllGather, Algorithm::OneShot) => direct::all_gather(chunking, rank, steps),
+        (Collective::Broadcast { root }, Algorithm::Binomial) => {
+            binomial::broadcast(chunking, Place { root, rank }, steps);
+        }
+        (Collective::Reduce { root }, Algorithm::Binomial) => {
+            binomial::reduce(chunking, Place { root, rank }, steps);
+        }
+        (Collective::Gather { root }, Algorithm::OneShot) => {
+            direct::gather(chunking, Place { root, rank }, steps);
+        }
+        (Collective::Scatter { root }, Algorithm::OneShot) => {
+            direct::scatter(chunking, Place { root, rank }, steps);
+        }
+        (Collective::AllToAll, Algorithm::Pairwise) => {
+            pairwise::all_to_all(chunking, rank, steps);
+        }
+        (Collective::Barrier, Algorithm::Dissemination) => {
+            dissemination::barrier(shape.world_size, rank, steps);
+        }
+        (Collective::Transfer { source, target }, Algorithm::OneShot) => {
+            if rank == source {
+                pairs::send(chunking, target, steps);
+            } else if rank == target {
+                pairs::receive_all(chunking, source, steps);
+            }
+        }
+        (Collective::Exchange { first, second }, Algorithm::OneShot) => {
+            let halves = exchange_halves(shape.count);
+            if rank == first {
+                let [outgoing, incoming] = halves;
+                let peer = second;
+                let meeting = Meeting {
+                    peer,
+                    outgoing,
+                    incoming,
+                };
+                pairs::exchange(chunking, meeting, steps);
+            } else if rank == second {
+                let [incoming, outgoing] = halves;
+                let peer = first;
+                let meeting = Meeting {
+                    peer,
+                    outgoing,
+                    incoming,
+                };
+                pairs::exchange(chunking, meeting, steps);
+            }
+        }
+        (collective, algorithm) => {
+            unreachable!("Schedule::new refuses {collective} by {algorithm}")
+        }
+    }
+}
+
+const FNV_OFFSET: u32 = 0x811c_9dc5;
+const FNV_PRIME: u32 = 0x0100_0193;
+
+/// Whether the plans of this algorithm allow for blocks of any length.
+const fn takes_partition(collective: Collective, algorithm: Algorithm) -> bool {
+    match collective {
+        Collective::AllGather | Collective::ReduceScatter => {
+            matches!(algorithm, Algorithm::Ring | Algorithm::OneShot)
+        }
+        Collective::Gather { .. } | Collective::Scatter { .. } | Collective::AllToAll => true,
+        _ => false,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::op::tests::one_of_each;
 
     fn shape(collective: Collective, algorithm: Algorithm) -> ScheduleShape {
         ScheduleShape {
@@ -187,24 +353,22 @@ mod tests {
             world_size: WorldSize::new(4).unwrap(),
             count: 0,
             chunk_elems_max: NonZeroUsize::MIN,
+            partition: Partition::Balanced,
+            hosts: Hosts::one(WorldSize::new(4).unwrap()),
         }
     }
 
     #[test]
     fn every_candidate_has_a_schedule_and_nothing_else_does() {
-        let root = Rank::new(3);
-        for collective in [
-            Collective::AllReduce,
-            Collective::ReduceScatter,
-            Collective::AllGather,
-            Collective::Broadcast { root },
-            Collective::Barrier,
-        ] {
+        for collective in one_of_each() {
             for &algorithm in Algorithm::ALL {
                 let made = Schedule::new(shape(collective, algorithm));
                 if Algorithm::candidates(collective).contains(&algorithm) {
                     let schedule = made.unwrap();
-                    assert!(!schedule.steps(root).is_empty());
+                    for rank in schedule.world_size().ranks() {
+                        let is_idle = schedule.steps(rank).is_empty();
+                        assert_eq!(is_idle, !collective.involves(rank), "{schedule}: {rank}");
+                    }
                 } else {
                     assert_eq!(
                         made,

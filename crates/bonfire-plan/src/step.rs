@@ -6,6 +6,10 @@
 //! queue of frames, first in first out, with a fixed number of slots (one or more), each of which
 //! holds up to `chunk_elems_max` elements. The queue from a peer to this rank is that peer's
 //! *inbox*. Frames carry no address: the receiver knows from its own steps what the next one is.
+//!
+//! Only [`Step::ReduceDirect`] reaches into the data buffers of other ranks. Frames order it: what a
+//! rank did before a [`Step::Put`] comes before what its peer does after the [`Step::Wait`] for that
+//! frame. A plan may not leave any two accesses to an element unordered if one of them writes.
 
 use std::fmt;
 
@@ -51,6 +55,20 @@ pub enum Step {
         /// The rank whose frame is given up.
         peer: Rank,
     },
+    /// Folds `range` of the buffers of `sources` from left to right, as [`Step::Reduce`] does, and
+    /// writes the result to the same range of the buffers of `targets`. This rank may be among
+    /// both; one source makes it a copy. No frame is involved: the plan orders this step against
+    /// every other that touches the same elements.
+    ReduceDirect {
+        /// The range that is read and written.
+        range: ElemRange,
+        /// The ranks whose buffers are read; at least one.
+        sources: Box<[Rank]>,
+        /// The ranks whose buffers are written; at least one.
+        targets: Box<[Rank]>,
+        /// Whether the result is complete.
+        stage: Stage,
+    },
 }
 
 /// One operand of a [`Step::Reduce`].
@@ -93,6 +111,23 @@ impl fmt::Display for Step {
             }
             Self::Copy { peer, target } => write!(formatter, "copy {target} = inbox[{peer}]"),
             Self::Release { peer } => write!(formatter, "release rank {peer}"),
+            Self::ReduceDirect {
+                range,
+                sources,
+                targets,
+                stage,
+            } => {
+                let sources = join(sources, " + ");
+                let targets = join(targets, ", ");
+                write!(
+                    formatter,
+                    "reduce {range} of ranks {targets} = ranks {sources}"
+                )?;
+                match stage {
+                    Stage::Partial => Ok(()),
+                    Stage::Final => formatter.write_str(", final"),
+                }
+            }
         }
     }
 }
@@ -104,4 +139,9 @@ impl fmt::Display for Source {
             Self::Inbox(peer) => write!(formatter, "inbox[{peer}]"),
         }
     }
+}
+
+fn join(ranks: &[Rank], separator: &str) -> String {
+    let names: Vec<_> = ranks.iter().map(Rank::to_string).collect();
+    names.join(separator)
 }

@@ -4,9 +4,10 @@
 //! that they mean the same one before it looks at the data. All integers are little-endian.
 //!
 //! ```text
-//! offset  0 magic u32 | 4 collective u8 | 5 algorithm u8 | 6 dtype u8 | 7 reduce u8
-//!         8 group u32 | 12 root u32 | 16 seq u64 | 24 count u64 | 32 payload_bytes u32
-//!        36 call-site length u8 | 37 call-site, UTF-8, up to 91 bytes | 128 end
+//! offset  0 magic u32 | 4 collective u8 | 5 algorithm u8 | 6 dtype u8 | 7 reduce op u8
+//!         8 group u32 | 12 first rank u32 | 16 seq u64 | 24 count u64
+//!        32 second rank u32 | 36 layout u32 | 40 payload_bytes u32
+//!        44 call-site length u8 | 45 call-site, UTF-8, up to 83 bytes | 128 end
 //! ```
 
 use std::fmt;
@@ -14,16 +15,21 @@ use std::panic::Location;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Algorithm, Collective, DType, Rank, ReduceOp};
+use crate::{Algorithm, Collective, DType, NamedRanks, Rank, ReduceOp};
 
 /// Bytes of an encoded header; a multiple of 64, so that a payload behind it stays aligned.
 pub const HEADER_BYTES: usize = 128;
 
-const MAGIC: u32 = 0x4246_0001;
-const CALL_SITE_AT: usize = 37;
+/// The bytes that two ranks in one operation encode alike, at the start of a header.
+pub const AGREED_BYTES: usize = 40;
+
+const MAGIC: u32 = 0x4246_0002;
+const PAYLOAD_BYTES_AT: usize = AGREED_BYTES;
+const CALL_SITE_LEN_AT: usize = 44;
+const CALL_SITE_AT: usize = 45;
 const CALL_SITE_BYTES_MAX: usize = HEADER_BYTES - CALL_SITE_AT;
 const NO_REDUCE: u8 = u8::MAX;
-const NO_ROOT: u32 = u32::MAX;
+const NO_RANK: u32 = u32::MAX;
 
 /// One collective operation as one rank sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,6 +48,8 @@ pub struct Operation {
     pub reduce: Option<ReduceOp>,
     /// Elements in the data buffer of the schedule.
     pub count: u64,
+    /// [`ScheduleShape::layout_hash`](crate::ScheduleShape::layout_hash): block lengths and hosts.
+    pub layout: u32,
     /// Where the program asked for it.
     pub call_site: CallSite,
 }
@@ -57,6 +65,7 @@ impl Operation {
             && self.dtype == other.dtype
             && self.reduce == other.reduce
             && self.count == other.count
+            && self.layout == other.layout
     }
 }
 
@@ -66,10 +75,22 @@ impl fmt::Display for Operation {
         if let Some(reduce) = self.reduce {
             write!(f, "{reduce}, ")?;
         }
-        if let Collective::Broadcast { root } = self.collective {
-            write!(f, "root {root}, ")?;
+        match self.collective {
+            Collective::Transfer { source, target } => {
+                write!(f, "from rank {source} to rank {target}, ")?;
+            }
+            Collective::Exchange { first, second } => write!(f, "ranks {first} and {second}, ")?,
+            other => {
+                if let Some(root) = other.root() {
+                    write!(f, "root {root}, ")?;
+                }
+            }
         }
-        write!(f, "{} x {}, {})", self.dtype, self.count, self.algorithm)?;
+        write!(f, "{} x {}", self.dtype, self.count)?;
+        if self.layout != 0 {
+            write!(f, " in layout {:08x}", self.layout)?;
+        }
+        write!(f, ", {})", self.algorithm)?;
         if !self.call_site.as_str().is_empty() {
             write!(f, " at {}", self.call_site)?;
         }
@@ -131,22 +152,25 @@ pub enum WireError {
 pub fn encode_header(operation: &Operation, payload_bytes: u32) -> [u8; HEADER_BYTES] {
     let mut bytes = [0; HEADER_BYTES];
     bytes[0..4].copy_from_slice(&MAGIC.to_le_bytes());
-    let (collective, root) = collective_code(operation.collective);
-    bytes[4] = collective;
-    bytes[5] = algorithm_code(operation.algorithm);
+    let NamedRanks { first, second } = operation.collective.named();
+    let rank = |rank: Option<Rank>| rank.map_or(NO_RANK, Rank::get).to_le_bytes();
+    bytes[4] = operation.collective.code();
+    bytes[5] = operation.algorithm.code();
     bytes[6] = operation.dtype.code();
-    bytes[7] = operation.reduce.map_or(NO_REDUCE, |reduce| reduce.code());
+    bytes[7] = operation.reduce.map_or(NO_REDUCE, ReduceOp::code);
     bytes[8..12].copy_from_slice(&operation.group.to_le_bytes());
-    bytes[12..16].copy_from_slice(&root.to_le_bytes());
+    bytes[12..16].copy_from_slice(&rank(first));
     bytes[16..24].copy_from_slice(&operation.seq.to_le_bytes());
     bytes[24..32].copy_from_slice(&operation.count.to_le_bytes());
-    bytes[32..36].copy_from_slice(&payload_bytes.to_le_bytes());
+    bytes[32..36].copy_from_slice(&rank(second));
+    bytes[36..40].copy_from_slice(&operation.layout.to_le_bytes());
+    bytes[40..44].copy_from_slice(&payload_bytes.to_le_bytes());
     let site = operation.call_site.as_str().as_bytes();
     assert!(
         site.len() <= CALL_SITE_BYTES_MAX,
         "CallSite cuts to {CALL_SITE_BYTES_MAX} bytes"
     );
-    bytes[36] = site.len() as u8;
+    bytes[CALL_SITE_LEN_AT] = site.len() as u8;
     bytes[CALL_SITE_AT..CALL_SITE_AT + site.len()].copy_from_slice(site);
     bytes
 }
@@ -160,7 +184,7 @@ pub fn payload_bytes(header: &[u8]) -> Result<u32, WireError> {
     if magic != MAGIC {
         return Err(WireError::Magic(magic));
     }
-    Ok(u32_at(header, 32))
+    Ok(u32_at(header, PAYLOAD_BYTES_AT))
 }
 
 /// Reads a header; the operation and the number of payload bytes behind it.
@@ -171,17 +195,23 @@ pub fn decode_header(header: &[u8]) -> Result<(Operation, u32), WireError> {
         NO_REDUCE => None,
         byte => Some(ReduceOp::from_code(byte).ok_or(code("reduce op", byte))?),
     };
-    let site_end = (CALL_SITE_AT + header[36] as usize).min(HEADER_BYTES);
+    let rank = |at| Some(u32_at(header, at)).filter(|&rank| rank != NO_RANK);
+    let named = NamedRanks {
+        first: rank(12).map(Rank::new),
+        second: rank(32).map(Rank::new),
+    };
+    let site_end = (CALL_SITE_AT + header[CALL_SITE_LEN_AT] as usize).min(HEADER_BYTES);
     let site = String::from_utf8_lossy(&header[CALL_SITE_AT..site_end]);
     let operation = Operation {
         group: u32_at(header, 8),
         seq: u64_at(header, 16),
-        collective: collective_from(header[4], u32_at(header, 12))
+        collective: Collective::from_parts(header[4], named)
             .ok_or(code("collective", header[4]))?,
-        algorithm: algorithm_from(header[5]).ok_or(code("algorithm", header[5]))?,
+        algorithm: Algorithm::from_code(header[5]).ok_or(code("algorithm", header[5]))?,
         dtype: DType::from_code(header[6]).ok_or(code("dtype", header[6]))?,
         reduce,
         count: u64_at(header, 24),
+        layout: u32_at(header, 36),
         call_site: CallSite::from_text(&site),
     };
     Ok((operation, payload_bytes))
@@ -195,49 +225,10 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
 
-fn collective_code(collective: Collective) -> (u8, u32) {
-    match collective {
-        Collective::AllReduce => (0, NO_ROOT),
-        Collective::ReduceScatter => (1, NO_ROOT),
-        Collective::AllGather => (2, NO_ROOT),
-        Collective::Broadcast { root } => (3, root.get()),
-        Collective::Barrier => (4, NO_ROOT),
-    }
-}
-
-fn collective_from(code: u8, root: u32) -> Option<Collective> {
-    Some(match code {
-        0 => Collective::AllReduce,
-        1 => Collective::ReduceScatter,
-        2 => Collective::AllGather,
-        3 => Collective::Broadcast {
-            root: Rank::new(root),
-        },
-        4 => Collective::Barrier,
-        _ => return None,
-    })
-}
-
-const ALGORITHMS: [Algorithm; 5] = [
-    Algorithm::Ring,
-    Algorithm::OneShot,
-    Algorithm::TwoShot,
-    Algorithm::Binomial,
-    Algorithm::Dissemination,
-];
-
-fn algorithm_code(algorithm: Algorithm) -> u8 {
-    let index = ALGORITHMS.iter().position(|known| *known == algorithm);
-    index.expect("ALGORITHMS lists every algorithm") as u8
-}
-
-fn algorithm_from(code: u8) -> Option<Algorithm> {
-    ALGORITHMS.get(code as usize).copied()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::op::tests::one_of_each;
 
     fn operation(collective: Collective, algorithm: Algorithm) -> Operation {
         Operation {
@@ -248,21 +239,15 @@ mod tests {
             dtype: DType::BF16,
             reduce: Some(ReduceOp::Max),
             count: 1 << 40,
+            layout: 0xdead_beef,
             call_site: CallSite::new(Location::caller()),
         }
     }
 
     #[test]
     fn every_operation_survives_the_wire() {
-        let collectives = [
-            Collective::AllReduce,
-            Collective::ReduceScatter,
-            Collective::AllGather,
-            Collective::Broadcast { root: Rank::new(3) },
-            Collective::Barrier,
-        ];
-        for collective in collectives {
-            for algorithm in ALGORITHMS {
+        for collective in one_of_each() {
+            for &algorithm in Algorithm::ALL {
                 let sent = operation(collective, algorithm);
                 let header = encode_header(&sent, 77);
                 assert_eq!(decode_header(&header), Ok((sent, 77)));
@@ -303,5 +288,46 @@ mod tests {
         assert!(mine.matches(&theirs));
         theirs.count += 1;
         assert!(!mine.matches(&theirs));
+        theirs.count -= 1;
+        theirs.layout += 1;
+        assert!(!mine.matches(&theirs));
+    }
+
+    /// Whatever makes two operations differ is in the bytes that ranks compare, and nothing else.
+    #[test]
+    fn the_agreed_bytes_say_whether_operations_match() {
+        let agreed = |operation: &Operation| encode_header(operation, 5)[..AGREED_BYTES].to_vec();
+        let mine = operation(Collective::AllReduce, Algorithm::Ring);
+        let elsewhere = Operation {
+            call_site: CallSite::default(),
+            ..mine.clone()
+        };
+        assert_eq!(agreed(&mine), agreed(&elsewhere));
+        assert_eq!(agreed(&mine), encode_header(&mine, 6)[..AGREED_BYTES]);
+        let mut others: Vec<_> = one_of_each()
+            .map(|collective| operation(collective, Algorithm::Ring))
+            .into();
+        others.extend((0..2).map(|second| {
+            let [first, second] = [3, second].map(Rank::new);
+            let transfer = Collective::Transfer {
+                source: first,
+                target: second,
+            };
+            operation(transfer, Algorithm::Ring)
+        }));
+        others.push(Operation {
+            layout: 0,
+            ..mine.clone()
+        });
+        others.push(Operation {
+            reduce: None,
+            ..mine.clone()
+        });
+        for (index, left) in others.iter().enumerate() {
+            for (other_index, right) in others.iter().enumerate() {
+                assert_eq!(left.matches(right), index == other_index);
+                assert_eq!(agreed(left) == agreed(right), index == other_index);
+            }
+        }
     }
 }

@@ -59,7 +59,7 @@ fn samples() -> Vec<Schedule> {
 fn replaced(schedule: &Schedule, rank: Rank, at: std::ops::Range<usize>, by: Vec<Step>) -> Plan {
     let mut lists = step_lists(schedule);
     lists[rank.index()].splice(at, by);
-    Plan::with_steps(*schedule, lists)
+    Plan::with_steps(schedule.clone(), lists)
 }
 
 /// The plan is refused with any number of slots.
@@ -92,7 +92,7 @@ fn refuse_everywhere(name: &str, damage: impl Fn(&Schedule, Rank, &Step) -> Vec<
 #[test]
 fn undamaged_samples_are_accepted() {
     for schedule in samples() {
-        let plan = Plan::new(schedule);
+        let plan = Plan::new(schedule.clone());
         for slots in 1..4 {
             assert!(check_plan(&plan, elems(slots)).is_ok(), "{plan}");
         }
@@ -132,7 +132,7 @@ fn with_peer(step: &Step, peer: Rank) -> Option<Step> {
         Step::Wait { .. } => Step::Wait { peer },
         Step::Copy { target, .. } => Step::Copy { peer, target },
         Step::Release { .. } => Step::Release { peer },
-        Step::Reduce { .. } => return None,
+        Step::Reduce { .. } | Step::ReduceDirect { .. } => return None,
     };
     (changed != *step).then_some(changed)
 }
@@ -142,7 +142,8 @@ fn another_range_is_refused() {
     refuse_everywhere("has another range", |_, _, step| {
         let (Step::Put { source: range, .. }
         | Step::Reduce { target: range, .. }
-        | Step::Copy { target: range, .. }) = step
+        | Step::Copy { target: range, .. }
+        | Step::ReduceDirect { range, .. }) = step
         else {
             return vec![];
         };
@@ -185,6 +186,17 @@ fn with_range(step: &Step, range: ElemRange) -> Step {
         Step::Copy { peer, .. } => Step::Copy {
             peer,
             target: range,
+        },
+        Step::ReduceDirect {
+            sources,
+            targets,
+            stage,
+            ..
+        } => Step::ReduceDirect {
+            range,
+            sources,
+            targets,
+            stage,
         },
         step @ (Step::Wait { .. } | Step::Release { .. }) => step,
     }
@@ -318,7 +330,7 @@ fn swapped_steps_are_refused_unless_the_numbers_stay_right() {
             for second in first + 1..steps.len() {
                 let mut lists = step_lists(&schedule);
                 lists[rank.index()].swap(first, second);
-                let plan = Plan::with_steps(schedule, lists);
+                let plan = Plan::with_steps(schedule.clone(), lists);
                 match assert_sound(&plan, 1, 7).unwrap() {
                     Verdict::Accepted => accepted += 1,
                     Verdict::Refused => refused += 1,
@@ -458,7 +470,7 @@ proptest! {
         for damage in &damages {
             inflict(&mut lists, damage);
         }
-        let verdict = assert_sound(&Plan::with_steps(schedule, lists), slots, seed)?;
+        let verdict = assert_sound(&Plan::with_steps(schedule.clone(), lists), slots, seed)?;
         prop_assert!(!damages.is_empty() || verdict == Verdict::Accepted);
     }
 }
@@ -468,9 +480,9 @@ proptest! {
 fn canonical_plans_give_the_bits_of_the_fold_in_rank_order() {
     let (mut canonical, mut fixed) = (0, 0);
     for schedule in samples() {
-        let report = check_plan(&Plan::new(schedule), NonZeroUsize::MIN).unwrap();
+        let report = check_plan(&Plan::new(schedule.clone()), NonZeroUsize::MIN).unwrap();
         let input = Noise(11).floats(&schedule);
-        let output = execute(&Plan::new(schedule), 1, input.clone()).unwrap();
+        let output = execute(&Plan::new(schedule.clone()), 1, input.clone()).unwrap();
         if report.order == bonfire_plan::Order::Canonical {
             assert!(is_promised(&schedule, &input, &output), "{schedule}");
             canonical += 1;

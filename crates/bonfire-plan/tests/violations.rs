@@ -32,7 +32,10 @@ fn range(start: usize, end: usize) -> ElemRange {
 fn violation(schedule: Schedule, damage: impl FnOnce(&mut Vec<Vec<Step>>)) -> CheckError {
     let mut lists = step_lists(&schedule);
     damage(&mut lists);
-    let checked = check_plan(&Plan::with_steps(schedule, lists), NonZeroUsize::MIN);
+    let checked = check_plan(
+        &Plan::with_steps(schedule.clone(), lists),
+        NonZeroUsize::MIN,
+    );
     checked.expect_err("the plan was damaged")
 }
 
@@ -105,7 +108,7 @@ fn too_few_slots_are_a_deadlock_and_enough_are_not() {
         steps.insert(0, put);
         steps.swap(0, 1);
     }
-    let plan = Plan::with_steps(schedule, lists);
+    let plan = Plan::with_steps(schedule.clone(), lists);
     let error = check_plan(&plan, elems(1)).unwrap_err();
     let CheckError::Deadlock { blocked } = error else {
         panic!("{error}")
@@ -194,13 +197,13 @@ fn ranges_must_fit_the_buffer_the_slot_and_the_frame() {
         peer: R1,
         source: range(start, end),
     };
-    let error = violation(schedule, |lists| lists[0][0] = put(3, 5));
+    let error = violation(schedule.clone(), |lists| lists[0][0] = put(3, 5));
     let outside = Fault::OutOfBounds {
         range: range(3, 5),
         count: 4,
     };
     assert_eq!(fault_at(error, (R0, 0)), outside);
-    let error = violation(schedule, |lists| lists[0][0] = put(0, 3));
+    let error = violation(schedule.clone(), |lists| lists[0][0] = put(0, 3));
     let long = Fault::FrameTooLong {
         range: range(0, 3),
         chunk_elems_max: 2,

@@ -44,6 +44,10 @@ macro_rules! float_sample {
                         .map(|sum| sum / values.len() as $wide),
                     ReduceOp::Min => wide.reduce(<$wide>::min),
                     ReduceOp::Max => wide.reduce(<$wide>::max),
+                    ReduceOp::Product => wide.reduce(|a, b| a * b),
+                    ReduceOp::And | ReduceOp::Or | ReduceOp::Xor => {
+                        panic!("{reduce} is not defined for floats")
+                    }
                 }
                 .expect("at least one rank");
                 $from(result)
@@ -67,6 +71,10 @@ macro_rules! integer_sample {
                     ReduceOp::Mean => values.fold(0, <$type>::wrapping_add) / ranks,
                     ReduceOp::Min => values.min().expect("at least one rank"),
                     ReduceOp::Max => values.max().expect("at least one rank"),
+                    ReduceOp::Product => values.fold(1, <$type>::wrapping_mul),
+                    ReduceOp::And => values.fold(!0, |a, b| a & b),
+                    ReduceOp::Or => values.fold(0, |a, b| a | b),
+                    ReduceOp::Xor => values.fold(0, |a, b| a ^ b),
                 }
             }
         }
@@ -81,3 +89,7 @@ integer_sample!(i32);
 integer_sample!(i64);
 integer_sample!(u8);
 integer_sample!(u32);
+integer_sample!(i8);
+integer_sample!(i16);
+integer_sample!(u16);
+integer_sample!(u64);

@@ -64,6 +64,10 @@ integer_value!(i32);
 integer_value!(i64);
 integer_value!(u8);
 integer_value!(u32);
+integer_value!(i8);
+integer_value!(i16);
+integer_value!(u16);
+integer_value!(u64);
 
 impl Value for f64 {
     fn limit(ranks: usize) -> u32 {
@@ -147,6 +151,10 @@ impl Data {
                 }
                 ReduceOp::Min => self.add(&mut folded, numbers, first, u32::min),
                 ReduceOp::Max => self.add(&mut folded, numbers, first, u32::max),
+                ReduceOp::Product => self.add(&mut folded, numbers, first, u32::wrapping_mul),
+                ReduceOp::And => self.add(&mut folded, numbers, first, |a, b| a & b),
+                ReduceOp::Or => self.add(&mut folded, numbers, first, |a, b| a | b),
+                ReduceOp::Xor => self.add(&mut folded, numbers, first, |a, b| a ^ b),
             }
         }
         match self.redop {
@@ -181,7 +189,11 @@ impl Numbers {
         let seed = (rank as u32)
             .wrapping_mul(0x85eb_ca6b)
             .wrapping_add((data.slot as u32).wrapping_mul(0xc2b2_ae35));
-        let limit = T::limit(data.place.ranks);
+        let limit = match data.redop {
+            // Zeros and ones, whose product is exact in every type.
+            ReduceOp::Product => 2,
+            _ => T::limit(data.place.ranks),
+        };
         Self { seed, limit }
     }
 
@@ -231,6 +243,7 @@ mod tests {
             (ReduceOp::Sum, (|a, b| a + b) as fn(f64, f64) -> f64),
             (ReduceOp::Min, f64::min),
             (ReduceOp::Max, f64::max),
+            (ReduceOp::Product, |a, b| a * b),
         ] {
             let inputs = inputs::<f64>(redop);
             let count = inputs[0].len();

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use crate::{ElemRange, Plan, Step, shard_range};
+use crate::{ElemRange, Plan, Role, Step};
 
 pub(super) struct Atoms {
     /// Where atoms begin, ascending, and the end of the buffer last.
@@ -14,15 +14,20 @@ pub(super) struct Atoms {
 
 impl Atoms {
     pub(super) fn new(plan: &Plan) -> Self {
-        let (count, world_size) = (plan.schedule().count(), plan.schedule().world_size());
+        let schedule = plan.schedule();
+        let count = schedule.space().end();
         let mut cuts = vec![0, count];
-        for rank in world_size.ranks() {
-            cuts.push(shard_range(count, world_size, rank).end());
+        for rank in schedule.world_size().ranks() {
+            for role in [Role::Input, Role::Output] {
+                let extent = schedule.extent(rank, role);
+                cuts.extend(extent.iter().flat_map(|range| [range.start(), range.end()]));
+            }
             for step in plan.steps(rank) {
                 match step {
                     Step::Put { source: range, .. }
                     | Step::Reduce { target: range, .. }
-                    | Step::Copy { target: range, .. } => {
+                    | Step::Copy { target: range, .. }
+                    | Step::ReduceDirect { range, .. } => {
                         cuts.extend(
                             [range.start(), range.end()]
                                 .into_iter()

@@ -4,18 +4,15 @@ use super::atoms::Atoms;
 use super::error::{CheckError, Flaw};
 use super::expression::{Expressions, Value};
 use super::{Order, rank_set};
-use crate::{Collective, ElemRange, Rank, Schedule, shard_range};
+use crate::partition::Blocks;
+use crate::{Collective, ElemRange, Rank, Role, Schedule};
 
 /// What `rank` holds before the collective starts, atom by atom.
 pub(super) fn initial(schedule: &Schedule, atoms: &Atoms, rank: Rank) -> Vec<Value> {
     let mut data = vec![Value::UNDEFINED; atoms.len()];
-    let input = match schedule.collective() {
-        Collective::AllReduce | Collective::ReduceScatter => ElemRange::up_to(schedule.count()),
-        Collective::AllGather => shard_range(schedule.count(), schedule.world_size(), rank),
-        Collective::Broadcast { root } if root == rank => ElemRange::up_to(schedule.count()),
-        Collective::Broadcast { .. } | Collective::Barrier => ElemRange::up_to(0),
-    };
-    data[atoms.of(input)].fill(Value::leaf(rank));
+    for input in schedule.extent(rank, Role::Input) {
+        data[atoms.of(input)].fill(Value::leaf(rank));
+    }
     data
 }
 
@@ -26,63 +23,61 @@ pub(super) fn verify(
     expressions: &mut Expressions,
     data: &[&[Value]],
 ) -> Result<Order, CheckError> {
-    let (count, world_size) = (schedule.count(), schedule.world_size());
-    let shard = |rank| shard_range(count, world_size, rank);
     let mut order = Order::Canonical;
-    match schedule.collective() {
-        Collective::AllReduce => {
-            let canonical = expressions.canonical();
-            for rank in world_size.ranks() {
-                let held = data[rank.index()];
-                let span = Span {
-                    rank,
-                    range: ElemRange::up_to(count),
-                };
-                order = order.max(verify_folded(atoms, expressions, span, held, canonical)?);
-                if let Some(atom) = (0..atoms.len()).find(|&atom| held[atom] != data[0][atom]) {
-                    let (first, range) = (Rank::new(0), atoms.range(atom));
-                    return Err(CheckError::Divergence {
-                        first,
-                        second: rank,
-                        range,
-                    });
-                }
-            }
-        }
-        Collective::ReduceScatter => {
-            let canonical = expressions.canonical();
-            for rank in world_size.ranks() {
-                let span = Span {
-                    rank,
-                    range: shard(rank),
-                };
-                let held = data[rank.index()];
+    let folds = schedule.collective().reduces();
+    let canonical = folds.then(|| expressions.canonical());
+    for rank in schedule.world_size().ranks() {
+        let held = data[rank.index()];
+        if let Some(canonical) = canonical {
+            for range in schedule.extent(rank, Role::Output) {
+                let span = Span { rank, range };
                 order = order.max(verify_folded(atoms, expressions, span, held, canonical)?);
             }
-        }
-        Collective::AllGather => {
-            for rank in world_size.ranks() {
-                for owner in world_size.ranks() {
-                    let span = Span {
-                        rank,
-                        range: shard(owner),
-                    };
-                    verify_owned(atoms, expressions, span, data[rank.index()], owner)?;
-                }
+        } else {
+            for (owner, range) in owned(schedule, rank) {
+                verify_owned(atoms, expressions, Span { rank, range }, held, owner)?;
             }
         }
-        Collective::Broadcast { root } => {
-            for rank in world_size.ranks() {
-                let span = Span {
-                    rank,
-                    range: ElemRange::up_to(count),
-                };
-                verify_owned(atoms, expressions, span, data[rank.index()], root)?;
-            }
+        if schedule.collective() == Collective::AllReduce
+            && let Some(atom) = (0..atoms.len()).find(|&atom| held[atom] != data[0][atom])
+        {
+            return Err(CheckError::Divergence {
+                first: Rank::new(0),
+                second: rank,
+                range: atoms.range(atom),
+            });
         }
-        Collective::Barrier => {}
     }
     Ok(order)
+}
+
+/// The ranges that `rank` ends with where nothing is folded, each with the rank it comes from.
+fn owned(schedule: &Schedule, rank: Rank) -> Vec<(Rank, ElemRange)> {
+    let ranges = schedule.extent(rank, Role::Output).into_iter();
+    match schedule.collective() {
+        Collective::AllGather | Collective::Gather { .. } => {
+            let blocks = Blocks::new(schedule.shape());
+            let owners = schedule.world_size().ranks();
+            let receives = ranges.len() > 0;
+            owners
+                .filter(|_| receives)
+                .map(|owner| (owner, blocks.of(owner)))
+                .collect()
+        }
+        Collective::AllToAll => schedule.world_size().ranks().zip(ranges).collect(),
+        Collective::Broadcast { root } | Collective::Scatter { root } => {
+            ranges.map(|range| (root, range)).collect()
+        }
+        Collective::Transfer { source, .. } => ranges.map(|range| (source, range)).collect(),
+        Collective::Exchange { first, second } => {
+            let other = if rank == first { second } else { first };
+            ranges.map(|range| (other, range)).collect()
+        }
+        Collective::Barrier => Vec::new(),
+        Collective::AllReduce | Collective::ReduceScatter | Collective::Reduce { .. } => {
+            unreachable!("a fold belongs to all ranks")
+        }
+    }
 }
 
 /// Whether each rank knows at the end that every rank has entered.

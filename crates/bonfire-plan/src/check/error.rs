@@ -60,6 +60,16 @@ pub enum CheckError {
         /// The elements concerned.
         range: ElemRange,
     },
+    /// An access to a rank's buffer that may come after the rank is done.
+    #[error("rank {rank} may still access {range} of rank {owner}'s buffer when that rank is done")]
+    LateAccess {
+        /// The rank that reads or writes.
+        rank: Rank,
+        /// The rank whose buffer it is.
+        owner: Rank,
+        /// The elements concerned.
+        range: ElemRange,
+    },
     /// A rank that leaves a barrier too early.
     #[error("rank {rank} leaves the barrier without knowing that rank {missing} has entered")]
     EarlyLeave {
@@ -88,6 +98,37 @@ pub enum Fault {
         /// The elements of the buffer.
         count: usize,
     },
+    /// The rank's memory does not hold these elements.
+    #[error("{range} is outside of what the rank brings and ends with")]
+    OutsideExtent {
+        /// The elements concerned.
+        range: ElemRange,
+    },
+    /// A write to what the rank brings, which the collective leaves as it is.
+    #[error("{range} is only brought by the rank and must not be written")]
+    WritesInput {
+        /// The elements concerned.
+        range: ElemRange,
+    },
+    /// An access that no frame orders against another to the same elements; one of them writes.
+    #[error("rank {other} may access {range} of rank {owner}'s buffer at the same time")]
+    Race {
+        /// The rank of the other access.
+        other: Rank,
+        /// The rank whose buffer it is.
+        owner: Rank,
+        /// The elements concerned.
+        range: ElemRange,
+    },
+    /// A direct step that names a rank outside of the world.
+    #[error("rank {rank} is not a member of the world")]
+    NotAMember {
+        /// The rank named by the step.
+        rank: Rank,
+    },
+    /// A direct step that writes nowhere.
+    #[error("a direct reduce needs at least one target")]
+    NoTargets,
     /// The frame does not fit into a slot.
     #[error("{range} is longer than a slot of {chunk_elems_max} elements")]
     FrameTooLong {

@@ -30,6 +30,8 @@ pub(super) struct Frame {
     pub(super) values: Box<[Value]>,
     /// The ranks that the sender knew to have entered.
     pub(super) heard: Vec<u64>,
+    /// What the sender had heard of, for [`Races`](super::races::Races); empty without direct steps.
+    pub(super) known: Box<[u32]>,
     /// When it arrives.
     pub(super) clock: Clock,
     /// The place of the put in the sender's list.

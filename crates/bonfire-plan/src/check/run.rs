@@ -11,6 +11,8 @@ use super::atoms::Atoms;
 use super::error::{Blocked, CheckError, Fault, Obstacle};
 use super::expression::{Expressions, Value};
 use super::link::{Clock, Frame, Link};
+use super::races::{Place, Races};
+use super::reach::Reach;
 use super::{Order, content, rank_set};
 use crate::cost::{Cost, RankCost};
 use crate::{Collective, ElemRange, Plan, Rank, Source, Stage, Step};
@@ -24,12 +26,15 @@ pub(super) struct Run<'a> {
     ranks: Vec<RankState>,
     /// The queue from rank s to rank t is at s * n + t.
     links: Vec<Link>,
+    /// Only for plans with direct steps: without them a buffer has one user.
+    races: Option<Races>,
 }
 
 struct RankState {
     next_step: usize,
     obstacle: Option<Obstacle>,
     data: Vec<Value>,
+    reach: Reach,
     /// The ranks that are known to have entered; no words unless the collective is a barrier.
     heard: Vec<u64>,
     clock: Clock,
@@ -59,6 +64,7 @@ impl<'a> Run<'a> {
                 next_step: 0,
                 obstacle: None,
                 data: content::initial(schedule, &atoms, rank),
+                reach: Reach::new(schedule, &atoms, rank),
                 heard,
                 clock: Clock::default(),
                 cost: RankCost::default(),
@@ -69,6 +75,12 @@ impl<'a> Run<'a> {
             .map(|_| Link::default())
             .collect();
         let expressions = Expressions::new(world_size);
+        let is_direct = |step: &Step| matches!(step, Step::ReduceDirect { .. });
+        let has_direct = |rank| plan.steps(rank).iter().any(is_direct);
+        let races = world_size
+            .ranks()
+            .any(has_direct)
+            .then(|| Races::new(world_size, &atoms));
         Self {
             plan,
             slots,
@@ -76,6 +88,7 @@ impl<'a> Run<'a> {
             expressions,
             ranks,
             links,
+            races,
         }
     }
 
@@ -114,7 +127,10 @@ impl<'a> Run<'a> {
                 }
             }
         }
-        Ok(())
+        match &self.races {
+            Some(races) => races.finish(&self.atoms),
+            None => Ok(()),
+        }
     }
 
     /// Compares what the ranks hold, and know, with what the collective promises.
@@ -168,7 +184,10 @@ impl<'a> Run<'a> {
             let freed = match *step {
                 Step::Put { peer, .. } => Some((peer, Obstacle::FrameFrom(rank))),
                 Step::Release { peer } => Some((peer, Obstacle::SlotAt(rank))),
-                Step::Wait { .. } | Step::Reduce { .. } | Step::Copy { .. } => None,
+                Step::Wait { .. }
+                | Step::Reduce { .. }
+                | Step::Copy { .. }
+                | Step::ReduceDirect { .. } => None,
             };
             if let Some((peer, obstacle)) = freed {
                 let peer_state = &mut self.ranks[peer.index()];
@@ -194,12 +213,24 @@ impl<'a> Run<'a> {
                 .map(|()| Progress::Done),
             Step::Copy { peer, target } => self.copy(rank, *peer, *target).map(|()| Progress::Done),
             Step::Release { peer } => self.release(rank, *peer).map(|()| Progress::Done),
+            Step::ReduceDirect {
+                range,
+                sources,
+                targets,
+                stage,
+            } => {
+                self.reduce_direct(rank, *range, sources, targets, *stage)?;
+                Ok(Progress::Done)
+            }
         }
     }
 
     fn put(&mut self, rank: Rank, peer: Rank, source: ElemRange) -> Result<Progress, Fault> {
         self.require_peer(rank, peer)?;
-        self.require_range(source)?;
+        self.require_bounds(source)?;
+        self.ranks[rank.index()]
+            .reach
+            .require_read(&self.atoms, source)?;
         let chunk_elems_max = self.plan.schedule().chunk_elems_max().get();
         if source.len() > chunk_elems_max {
             return Err(Fault::FrameTooLong {
@@ -210,8 +241,10 @@ impl<'a> Run<'a> {
         if self.links[self.link(rank, peer)].len() == self.slots {
             return Ok(Progress::Blocked(Obstacle::SlotAt(peer)));
         }
-        let state = &mut self.ranks[rank.index()];
         let run = self.atoms.of(source);
+        self.note_read(rank, rank, source)?;
+        let known = self.races.as_mut().map(|races| races.publish(rank));
+        let state = &mut self.ranks[rank.index()];
         let values: Box<[Value]> = state.data[run.clone()].into();
         if let Some(at) = values.iter().position(|value| value.is_undefined()) {
             return Err(Fault::Undefined {
@@ -225,6 +258,7 @@ impl<'a> Run<'a> {
             source,
             values,
             heard: state.heard.clone(),
+            known: known.unwrap_or_default(),
             clock: Clock {
                 chain: state.clock.chain + 1,
                 one_port: state.clock.one_port,
@@ -247,6 +281,9 @@ impl<'a> Run<'a> {
         state.cost.elems_received += frame.source.len() as u64;
         state.clock = state.clock.later(frame.clock);
         rank_set::unite(&mut state.heard, &frame.heard);
+        if let Some(races) = &mut self.races {
+            races.hear(rank, &frame.known);
+        }
         Ok(Progress::Done)
     }
 
@@ -257,7 +294,7 @@ impl<'a> Run<'a> {
         sources: &[Source],
         stage: Stage,
     ) -> Result<(), Fault> {
-        self.require_range(target)?;
+        self.require_writable(rank, target)?;
         if sources.is_empty() {
             return Err(Fault::NoSources);
         }
@@ -268,6 +305,10 @@ impl<'a> Run<'a> {
                 self.links[link].read(peer, target)?;
             }
         }
+        if sources.contains(&Source::Own) {
+            self.note_read(rank, rank, target)?;
+        }
+        self.note_write(rank, rank, target)?;
         let run = self.atoms.of(target);
         for atom in run.clone() {
             let mut folded = None;
@@ -312,11 +353,59 @@ impl<'a> Run<'a> {
     }
 
     fn copy(&mut self, rank: Rank, peer: Rank, target: ElemRange) -> Result<(), Fault> {
-        self.require_range(target)?;
+        self.require_writable(rank, target)?;
         self.require_peer(rank, peer)?;
+        self.note_write(rank, rank, target)?;
         let link = self.link(peer, rank);
         let frame = self.links[link].read(peer, target)?;
         self.ranks[rank.index()].data[self.atoms.of(target)].copy_from_slice(&frame.values);
+        Ok(())
+    }
+
+    fn reduce_direct(
+        &mut self,
+        rank: Rank,
+        range: ElemRange,
+        sources: &[Rank],
+        targets: &[Rank],
+        stage: Stage,
+    ) -> Result<(), Fault> {
+        self.require_bounds(range)?;
+        if sources.is_empty() {
+            return Err(Fault::NoSources);
+        }
+        if targets.is_empty() {
+            return Err(Fault::NoTargets);
+        }
+        for &source in sources {
+            self.require_member(source)?;
+            self.ranks[source.index()]
+                .reach
+                .require_read(&self.atoms, range)?;
+            self.note_read(rank, source, range)?;
+        }
+        for &target in targets {
+            self.require_member(target)?;
+            self.require_writable(target, range)?;
+            self.note_write(rank, target, range)?;
+        }
+        for atom in self.atoms.of(range) {
+            let mut folded = None;
+            for source in sources {
+                let operand = self.ranks[source.index()].data[atom];
+                folded = Some(self.fold(folded, operand, atom)?);
+            }
+            let folded = folded.expect("there is at least one source");
+            for target in targets {
+                self.ranks[target.index()].data[atom] = folded.stored(stage, sources.len());
+            }
+        }
+        let remote = |ranks: &[Rank]| ranks.iter().filter(|&&other| other != rank).count() as u64;
+        let elems = range.len() as u64;
+        let cost = &mut self.ranks[rank.index()].cost;
+        cost.elems_read_direct += remote(sources) * elems;
+        cost.elems_written_direct += remote(targets) * elems;
+        cost.elems_folded += (sources.len() - 1) as u64 * elems;
         Ok(())
     }
 
@@ -333,12 +422,45 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    fn require_range(&self, range: ElemRange) -> Result<(), Fault> {
-        let count = self.plan.schedule().count();
+    fn require_member(&self, rank: Rank) -> Result<(), Fault> {
+        if self.plan.schedule().world_size().contains(rank) {
+            Ok(())
+        } else {
+            Err(Fault::NotAMember { rank })
+        }
+    }
+
+    fn require_bounds(&self, range: ElemRange) -> Result<(), Fault> {
+        let count = self.plan.schedule().space().end();
         if range.end() > count {
             return Err(Fault::OutOfBounds { range, count });
         }
         Ok(())
+    }
+
+    fn require_writable(&self, rank: Rank, range: ElemRange) -> Result<(), Fault> {
+        self.require_bounds(range)?;
+        self.ranks[rank.index()]
+            .reach
+            .require_write(&self.atoms, range)
+    }
+
+    /// `rank` reads from `owner`'s buffer.
+    fn note_read(&mut self, rank: Rank, owner: Rank, range: ElemRange) -> Result<(), Fault> {
+        let atoms = self.atoms.of(range);
+        match &mut self.races {
+            Some(races) => races.read(rank, Place { owner, atoms }, &self.atoms),
+            None => Ok(()),
+        }
+    }
+
+    /// `rank` writes to `owner`'s buffer.
+    fn note_write(&mut self, rank: Rank, owner: Rank, range: ElemRange) -> Result<(), Fault> {
+        let atoms = self.atoms.of(range);
+        match &mut self.races {
+            Some(races) => races.write(rank, Place { owner, atoms }, &self.atoms),
+            None => Ok(()),
+        }
     }
 
     /// The place of a queue in the list of queues.

@@ -10,8 +10,8 @@ use std::collections::{HashMap, VecDeque};
 use std::num::NonZeroUsize;
 
 use bonfire_plan::{
-    Algorithm, Collective, ElemRange, Plan, Rank, Schedule, ScheduleShape, Source, Stage, Step,
-    WorldSize, shard_range,
+    Algorithm, Collective, ElemRange, Hosts, Partition, Plan, Rank, Schedule, ScheduleShape,
+    Source, Stage, Step, WorldSize, shard_range,
 };
 
 /// Larger than any buffer in these tests: one chunk is enough.
@@ -41,6 +41,8 @@ pub(crate) fn schedule(collective: Collective, algorithm: Algorithm, sizes: Size
         world_size: world(sizes.ranks),
         count: sizes.count,
         chunk_elems_max: elems(sizes.chunk),
+        partition: Partition::Balanced,
+        hosts: Hosts::one(world(sizes.ranks)),
     })
     .expect("the tests ask only for schedules that exist")
 }
@@ -99,9 +101,13 @@ pub(crate) fn execute<T: Number>(
     loop {
         let mut moved = false;
         for &rank in &ranks {
-            let own = &mut data[rank.index()];
             while let Some(step) = plan.steps(rank).get(places[rank.index()]) {
-                if !execute_step(step, Local { rank, own, slots }, &mut inboxes)? {
+                let mut local = Local {
+                    rank,
+                    data: &mut data,
+                    slots,
+                };
+                if !execute_step(step, &mut local, &mut inboxes)? {
                     break;
                 }
                 places[rank.index()] += 1;
@@ -119,19 +125,21 @@ pub(crate) fn execute<T: Number>(
     (finished && drained).then_some(data)
 }
 
+/// The buffers of all ranks, of which a step that is not direct uses its own rank's only.
 struct Local<'a, T> {
     rank: Rank,
-    own: &'a mut Vec<T>,
+    data: &'a mut [Vec<T>],
     slots: usize,
 }
 
 /// Whether the step was taken; `None` when it is impossible.
 fn execute_step<T: Number>(
     step: &Step,
-    local: Local<'_, T>,
+    local: &mut Local<'_, T>,
     inboxes: &mut HashMap<(Rank, Rank), VecDeque<Frame<T>>>,
 ) -> Option<bool> {
-    let Local { rank, own, slots } = local;
+    let (rank, slots) = (local.rank, local.slots);
+    let own = &mut local.data[rank.index()];
     match step {
         Step::Put { peer, source } => {
             let inbox = inboxes.entry((rank, *peer)).or_default();
@@ -161,17 +169,8 @@ fn execute_step<T: Number>(
                     Source::Inbox(peer) => readable(inboxes, (*peer, rank), target.len()),
                 })
                 .collect();
-            let operands = operands?;
-            let (first, rest) = operands.split_first()?;
-            for (index, at) in target.as_range().enumerate() {
-                let folded = rest
-                    .iter()
-                    .fold(first[index], |sum, next| sum.fold(next[index]));
-                own[at] = match stage {
-                    Stage::Partial => folded,
-                    Stage::Final => folded.finish(),
-                };
-            }
+            let result = folded(&operands?, *stage)?;
+            own.get_mut(target.as_range())?.copy_from_slice(&result);
         }
         Step::Copy { peer, target } => {
             let frame = readable(inboxes, (*peer, rank), target.len())?;
@@ -183,8 +182,38 @@ fn execute_step<T: Number>(
                 return None;
             }
         }
+        Step::ReduceDirect {
+            range,
+            sources,
+            targets,
+            stage,
+        } => {
+            let operand = |source: &Rank| {
+                let data = local.data.get(source.index())?;
+                data.get(range.as_range()).map(<[T]>::to_vec)
+            };
+            let operands: Option<Vec<Vec<T>>> = sources.iter().map(operand).collect();
+            let result = folded(&operands?, *stage)?;
+            for target in targets {
+                let data = local.data.get_mut(target.index())?;
+                data.get_mut(range.as_range())?.copy_from_slice(&result);
+            }
+        }
     }
     Some(true)
+}
+
+/// The fold of equally long operands; `None` without any.
+fn folded<T: Number>(operands: &[Vec<T>], stage: Stage) -> Option<Vec<T>> {
+    let (first, rest) = operands.split_first()?;
+    let element = |(index, &first): (usize, &T)| {
+        let folded = rest.iter().fold(first, |sum, next| sum.fold(next[index]));
+        match stage {
+            Stage::Partial => folded,
+            Stage::Final => folded.finish(),
+        }
+    };
+    Some(first.iter().enumerate().map(element).collect())
 }
 
 fn readable<T: Number>(
@@ -197,14 +226,13 @@ fn readable<T: Number>(
 }
 
 /// Whether `output` is what the collective promises for `input`, where sums run over the ranks in
-/// ascending order.
+/// ascending order. Buffers have the whole space of elements on every rank.
 pub(crate) fn is_promised<T: Number>(
     schedule: &Schedule,
     input: &[Vec<T>],
     output: &[Vec<T>],
 ) -> bool {
     let (world, count) = (schedule.world_size(), schedule.count());
-    let shard = |rank| shard_range(count, world, rank);
     let folded = |at: usize| {
         let sum = input.iter().map(|data| data[at]).reduce(T::fold);
         sum.expect("a world has ranks").finish()
@@ -218,15 +246,51 @@ pub(crate) fn is_promised<T: Number>(
         output[rank.index()][range.as_range()] == input[owner.index()][range.as_range()]
     };
     let everything = ElemRange::up_to(count);
+    let holds_blocks = |rank: Rank| {
+        let mut owners = world.ranks();
+        owners.all(|owner| holds_data_of(rank, owner, block(schedule, owner.index())))
+    };
     world.ranks().all(|rank| match schedule.collective() {
         Collective::AllReduce => holds_fold(rank, everything),
-        Collective::ReduceScatter => holds_fold(rank, shard(rank)),
-        Collective::AllGather => world
-            .ranks()
-            .all(|owner| holds_data_of(rank, owner, shard(owner))),
+        Collective::ReduceScatter => holds_fold(rank, block(schedule, rank.index())),
+        Collective::Reduce { root } => rank != root || holds_fold(rank, everything),
+        Collective::AllGather => holds_blocks(rank),
+        Collective::Gather { root } => rank != root || holds_blocks(rank),
+        Collective::Scatter { root } => holds_data_of(rank, root, block(schedule, rank.index())),
+        Collective::AllToAll => world.ranks().all(|source| {
+            let index = source.index() * world.len() + rank.index();
+            holds_data_of(rank, source, block(schedule, index))
+        }),
         Collective::Broadcast { root } => holds_data_of(rank, root, everything),
         Collective::Barrier => true,
+        Collective::Transfer { source, target } => {
+            rank != target || holds_data_of(rank, source, everything)
+        }
+        Collective::Exchange { first, second } => {
+            let theirs = ElemRange::new(count, 2 * count);
+            (rank != first || holds_data_of(rank, second, theirs))
+                && (rank != second || holds_data_of(rank, first, everything))
+        }
     })
+}
+
+/// The block with this number; of an all-to-all, row by row.
+pub(crate) fn block(schedule: &Schedule, index: usize) -> ElemRange {
+    let (ranks, count) = (schedule.world_size().len(), schedule.count());
+    match &schedule.shape().partition {
+        Partition::Ragged(lengths) | Partition::Matrix(lengths) => {
+            let start = lengths[..index].iter().sum();
+            ElemRange::new(start, start + lengths[index])
+        }
+        Partition::Balanced if schedule.collective() == Collective::AllToAll => {
+            let len = count / (ranks * ranks);
+            ElemRange::new(index * len, index * len + len)
+        }
+        Partition::Balanced => {
+            let rank = Rank::new(u32::try_from(index).expect("a test's world is small"));
+            shard_range(count, schedule.world_size(), rank)
+        }
+    }
 }
 
 /// A small generator for data, so that every case is the same in every run.
@@ -242,7 +306,7 @@ impl Noise {
     }
 
     pub(crate) fn words(&mut self, schedule: &Schedule) -> Vec<Vec<u64>> {
-        let row = |_| (0..schedule.count()).map(|_| self.next()).collect();
+        let row = |_| (0..schedule.space().len()).map(|_| self.next()).collect();
         schedule.world_size().ranks().map(row).collect()
     }
 
@@ -250,7 +314,7 @@ impl Noise {
         let mut float = || (self.next() >> 40) as f32 / (1 << 20) as f32 - 8.0;
         let mut rows = Vec::new();
         for _ in schedule.world_size().ranks() {
-            rows.push((0..schedule.count()).map(|_| float()).collect());
+            rows.push((0..schedule.space().len()).map(|_| float()).collect());
         }
         rows
     }

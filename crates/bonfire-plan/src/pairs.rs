@@ -1,0 +1,49 @@
+//! Two ranks: a transfer from one to the other, and an exchange.
+//!
+//! No deadlock, even with one slot: order all work by chunk index. A put waits only for a release
+//! of an earlier index, a wait only for a put of its own index, which comes first on both sides.
+
+use crate::chunking::{Chunking, receive};
+use crate::{ElemRange, Rank, Step};
+
+/// Two ranks that meet, as one of them sees it.
+#[derive(Clone, Copy)]
+pub(crate) struct Meeting {
+    /// The other rank.
+    pub(crate) peer: Rank,
+    /// What this rank brings.
+    pub(crate) outgoing: ElemRange,
+    /// What the other brings.
+    pub(crate) incoming: ElemRange,
+}
+
+/// Sends `buffer` to `target`, chunk by chunk.
+pub(crate) fn send(chunking: &Chunking, target: Rank, steps: &mut Vec<Step>) {
+    steps.extend(chunking.of_buffer().map(|source| Step::Put {
+        peer: target,
+        source,
+    }));
+}
+
+/// Receives what [`send`] sends.
+pub(crate) fn receive_all(chunking: &Chunking, source: Rank, steps: &mut Vec<Step>) {
+    steps.extend(
+        chunking
+            .of_buffer()
+            .flat_map(|target| receive(source, target)),
+    );
+}
+
+/// Both ways at once. Every chunk leaves before the one with its index arrives, so that ranges of
+/// equal length can be the same memory.
+pub(crate) fn exchange(chunking: &Chunking, meeting: Meeting, steps: &mut Vec<Step>) {
+    let peer = meeting.peer;
+    let mut outgoing = chunking.of(meeting.outgoing);
+    let mut incoming = chunking.of(meeting.incoming);
+    for _ in 0..outgoing.len().max(incoming.len()) {
+        steps.extend(outgoing.next().map(|source| Step::Put { peer, source }));
+        if let Some(target) = incoming.next() {
+            steps.extend(receive(peer, target));
+        }
+    }
+}
