@@ -1,0 +1,248 @@
+//! The element types that kernels work on, and their arithmetic on the CPU.
+//!
+//! [`Arithmetic`] is the reference that every kernel is held to. It is the arithmetic of
+//! `bonfire-collective`, written down here once more because kernels import nothing of the
+//! workspace: a kernel must give the same bits as the CPU transports.
+
+use bytemuck::Pod;
+use half::{bf16, f16};
+
+/// What a buffer holds. Booleans are bytes of 0 and 1, so their kernels are those of [`U8`].
+///
+/// [`U8`]: Element::U8
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Element {
+    /// 32-bit float.
+    F32,
+    /// 64-bit float.
+    F64,
+    /// 16-bit float with 11 significant bits; partial results are f32.
+    F16,
+    /// 16-bit float with the exponent of f32; partial results are f32.
+    Bf16,
+    /// 8-bit integer.
+    I8,
+    /// 16-bit integer.
+    I16,
+    /// 32-bit integer.
+    I32,
+    /// 64-bit integer.
+    I64,
+    /// 8-bit unsigned integer.
+    U8,
+    /// 16-bit unsigned integer.
+    U16,
+    /// 32-bit unsigned integer.
+    U32,
+    /// 64-bit unsigned integer.
+    U64,
+}
+
+impl Element {
+    /// All of them.
+    pub const ALL: [Self; 12] = [
+        Self::F32,
+        Self::F64,
+        Self::F16,
+        Self::Bf16,
+        Self::I8,
+        Self::I16,
+        Self::I32,
+        Self::I64,
+        Self::U8,
+        Self::U16,
+        Self::U32,
+        Self::U64,
+    ];
+
+    /// Bytes of one element.
+    #[must_use]
+    pub const fn bytes(self) -> usize {
+        match self {
+            Self::I8 | Self::U8 => 1,
+            Self::F16 | Self::Bf16 | Self::I16 | Self::U16 => 2,
+            Self::F32 | Self::I32 | Self::U32 => 4,
+            Self::F64 | Self::I64 | Self::U64 => 8,
+        }
+    }
+
+    /// Whether it is one of the floats.
+    #[must_use]
+    pub const fn is_float(self) -> bool {
+        matches!(self, Self::F32 | Self::F64 | Self::F16 | Self::Bf16)
+    }
+
+    /// Its name, as in Rust.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::F64 => "f64",
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+            Self::I8 => "i8",
+            Self::I16 => "i16",
+            Self::I32 => "i32",
+            Self::I64 => "i64",
+            Self::U8 => "u8",
+            Self::U16 => "u16",
+            Self::U32 => "u32",
+            Self::U64 => "u64",
+        }
+    }
+}
+
+impl std::fmt::Display for Element {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(self.name())
+    }
+}
+
+/// How elements are combined; a fold goes over the sources in their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Fold {
+    /// Sum; integers wrap around.
+    Sum,
+    /// Sum divided by a number given at launch, integers towards zero.
+    Mean,
+    /// Product; integers wrap around.
+    Product,
+    /// The smallest; NaN if any is NaN.
+    Min,
+    /// The largest; NaN if any is NaN.
+    Max,
+    /// Bitwise and, of integers.
+    And,
+    /// Bitwise or, of integers.
+    Or,
+    /// Bitwise exclusive or, of integers.
+    Xor,
+}
+
+impl Fold {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::Sum,
+        Self::Mean,
+        Self::Product,
+        Self::Min,
+        Self::Max,
+        Self::And,
+        Self::Or,
+        Self::Xor,
+    ];
+
+    /// Whether elements of this type can be combined so.
+    #[must_use]
+    pub const fn takes(self, element: Element) -> bool {
+        match self {
+            Self::And | Self::Or | Self::Xor => !element.is_float(),
+            Self::Sum | Self::Mean | Self::Product | Self::Min | Self::Max => true,
+        }
+    }
+}
+
+/// The arithmetic of one element type, in the type that partial results are kept in: f32 for the
+/// 16-bit floats, the type itself otherwise.
+pub trait Arithmetic: Pod + PartialEq + std::fmt::Debug + Send + Sync {
+    /// Partial results.
+    type Partial: Copy + std::fmt::Debug;
+    /// The name of this type.
+    const ELEMENT: Element;
+
+    /// The element as a partial result; exact.
+    fn widen(self) -> Self::Partial;
+    /// The element nearest to a partial result, ties to even.
+    fn narrow(partial: Self::Partial) -> Self;
+    /// One step of a fold.
+    ///
+    /// # Panics
+    /// If floats are to be combined bit by bit.
+    fn combine(fold: Fold, left: Self::Partial, right: Self::Partial) -> Self::Partial;
+    /// The end of [`Fold::Mean`]: correctly rounded for floats, towards zero for integers.
+    fn divide(partial: Self::Partial, by: u32) -> Self::Partial;
+}
+
+macro_rules! float {
+    ($type:ty, $partial:ty, $element:ident, $widen:expr, $narrow:expr) => {
+        impl Arithmetic for $type {
+            type Partial = $partial;
+            const ELEMENT: Element = Element::$element;
+
+            fn widen(self) -> $partial {
+                $widen(self)
+            }
+
+            fn narrow(partial: $partial) -> Self {
+                $narrow(partial)
+            }
+
+            fn combine(fold: Fold, left: $partial, right: $partial) -> $partial {
+                match fold {
+                    Fold::Sum | Fold::Mean => left + right,
+                    Fold::Product => left * right,
+                    // A comparison with NaN is false, so that a NaN on the right is taken too.
+                    Fold::Min if left.is_nan() || left < right => left,
+                    Fold::Max if left.is_nan() || left > right => left,
+                    Fold::Min | Fold::Max => right,
+                    Fold::And | Fold::Or | Fold::Xor => {
+                        panic!("floats have no {fold:?}: ask Fold::takes first")
+                    }
+                }
+            }
+
+            fn divide(partial: $partial, by: u32) -> $partial {
+                partial / by as $partial
+            }
+        }
+    };
+}
+
+macro_rules! integer {
+    ($type:ty, $element:ident) => {
+        impl Arithmetic for $type {
+            type Partial = $type;
+            const ELEMENT: Element = Element::$element;
+
+            fn widen(self) -> $type {
+                self
+            }
+
+            fn narrow(partial: $type) -> Self {
+                partial
+            }
+
+            fn combine(fold: Fold, left: $type, right: $type) -> $type {
+                match fold {
+                    Fold::Sum | Fold::Mean => left.wrapping_add(right),
+                    Fold::Product => left.wrapping_mul(right),
+                    Fold::Min => Ord::min(left, right),
+                    Fold::Max => Ord::max(left, right),
+                    Fold::And => left & right,
+                    Fold::Or => left | right,
+                    Fold::Xor => left ^ right,
+                }
+            }
+
+            fn divide(partial: $type, by: u32) -> $type {
+                // What does not fit the type is larger than every partial result.
+                <$type>::try_from(by).map_or(0, |by| partial / by)
+            }
+        }
+    };
+}
+
+use std::convert::identity;
+
+float!(f32, f32, F32, identity, identity);
+float!(f64, f64, F64, identity, identity);
+float!(f16, f32, F16, f16::to_f32, f16::from_f32);
+float!(bf16, f32, Bf16, bf16::to_f32, bf16::from_f32);
+integer!(i8, I8);
+integer!(i16, I16);
+integer!(i32, I32);
+integer!(i64, I64);
+integer!(u8, U8);
+integer!(u16, U16);
+integer!(u32, U32);
+integer!(u64, U64);

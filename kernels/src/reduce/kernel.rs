@@ -1,0 +1,201 @@
+//! The reduction in CubeCL.
+//!
+//! Elements of type `T` are folded in type `A` and divided in type `D`. For floats `D` is `A`. For
+//! integers `A` is the unsigned type of the same size where a result may wrap around, because C++
+//! defines that for unsigned types alone, and `D` has at least 32 bits, so that every divisor fits.
+
+use cubecl::prelude::*;
+
+use super::Role;
+use crate::element::{Element, Fold};
+
+/// The part of a [`Reduce`](super::Reduce) that shapes the code.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Shape {
+    pub(crate) element: Element,
+    pub(crate) fold: Fold,
+    pub(crate) roles: Vec<Role>,
+    pub(crate) tail: Tail,
+}
+
+impl Shape {
+    fn is_source(&self, buffer: usize) -> bool {
+        self.roles[buffer].is_source()
+    }
+
+    fn is_target(&self, buffer: usize) -> bool {
+        self.roles[buffer].is_target()
+    }
+
+    fn first_source(&self) -> usize {
+        let first = self.roles.iter().position(|role| role.is_source());
+        first.expect("a reduction has a source")
+    }
+}
+
+/// Who does the elements that do not fill a vector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Tail {
+    /// The kernel, through a scalar view of its buffers.
+    Scalars,
+    /// Nobody, since there are none.
+    Absent,
+}
+
+/// How two values of type `A` become one.
+#[cube]
+trait Combine<A: Numeric>: Send + Sync + 'static {
+    fn combine<N: Size>(
+        partial: Vector<A, N>,
+        next: Vector<A, N>,
+        #[comptime] fold: Fold,
+    ) -> Vector<A, N>;
+}
+
+struct Floats;
+struct Integers;
+
+#[cube]
+impl<A: Float> Combine<A> for Floats {
+    fn combine<N: Size>(
+        partial: Vector<A, N>,
+        next: Vector<A, N>,
+        #[comptime] fold: Fold,
+    ) -> Vector<A, N> {
+        match comptime!(fold) {
+            Fold::Sum | Fold::Mean => partial + next,
+            Fold::Product => partial * next,
+            Fold::Min => {
+                let keep = partial.is_nan().or(partial.less_than(&next));
+                select_many(keep, partial, next)
+            }
+            Fold::Max => {
+                let keep = partial.is_nan().or(partial.greater_than(&next));
+                select_many(keep, partial, next)
+            }
+            Fold::And | Fold::Or | Fold::Xor => panic!("floats are not combined bit by bit"),
+        }
+    }
+}
+
+#[cube]
+impl<A: Int> Combine<A> for Integers {
+    fn combine<N: Size>(
+        partial: Vector<A, N>,
+        next: Vector<A, N>,
+        #[comptime] fold: Fold,
+    ) -> Vector<A, N> {
+        match comptime!(fold) {
+            Fold::Sum | Fold::Mean => partial + next,
+            Fold::Product => partial * next,
+            Fold::Min => select_many(partial.less_than(&next), partial, next),
+            Fold::Max => select_many(partial.greater_than(&next), partial, next),
+            Fold::And => partial & next,
+            Fold::Or => partial | next,
+            Fold::Xor => partial ^ next,
+        }
+    }
+}
+
+/// Folds the sources at `index` and writes the result to the targets. Buffers of vectors of `N` are
+/// seen as vectors of `M`.
+#[cube]
+fn reduce_at<T: Numeric, A: Numeric, D: Numeric, C: Combine<A>, N: Size, M: Size>(
+    buffers: &mut Sequence<Box<[Vector<T, N>]>>,
+    index: usize,
+    divisor: D,
+    #[comptime] shape: Shape,
+) {
+    let first = comptime!(shape.first_source());
+    let source = buffers.index(first).with_vector_size::<M>();
+    let mut partial = Vector::<A, M>::cast_from(source[index]);
+    #[unroll]
+    for buffer in comptime!(first + 1)..comptime!(shape.roles.len()) {
+        if comptime!(shape.is_source(buffer)) {
+            let source = buffers.index(buffer).with_vector_size::<M>();
+            let next = Vector::<A, M>::cast_from(source[index]);
+            partial = C::combine::<M>(partial, next, shape.fold);
+        }
+    }
+    let result = if comptime!(shape.fold != Fold::Mean) {
+        Vector::<T, M>::cast_from(partial)
+    } else if comptime!(shape.element.is_float()) {
+        let mean = Vector::<D, M>::cast_from(partial) / Vector::new(divisor);
+        Vector::<T, M>::cast_from(mean)
+    } else {
+        // Through `T`, which may have a sign that `A` has not.
+        let sum = Vector::<T, M>::cast_from(partial);
+        let mean = Vector::<D, M>::cast_from(sum) / Vector::new(divisor);
+        Vector::<T, M>::cast_from(mean)
+    };
+    #[unroll]
+    for buffer in 0..comptime!(shape.roles.len()) {
+        if comptime!(shape.is_target(buffer)) {
+            let target = buffers.index_mut(buffer).with_vector_size_mut::<M>();
+            target[index] = result;
+        }
+    }
+}
+
+/// All whole vectors, in steps of the grid; then the tail.
+#[cube]
+fn reduce_all<T: Numeric, A: Numeric, D: Numeric, C: Combine<A>, N: Size>(
+    buffers: &mut Sequence<Box<[Vector<T, N>]>>,
+    vectors: u32,
+    tail: u32,
+    divisor: D,
+    #[comptime] shape: Shape,
+) {
+    let stride = CUBE_COUNT * CUBE_DIM as usize;
+    let mut index = ABSOLUTE_POS;
+    while index < vectors as usize {
+        reduce_at::<T, A, D, C, N, N>(buffers, index, divisor, shape.clone());
+        index += stride;
+    }
+    if comptime!(shape.tail == Tail::Scalars) {
+        reduce_tail::<T, A, D, C, N>(buffers, vectors, tail, divisor, shape);
+    }
+}
+
+/// The elements behind the last whole vector, one per unit.
+#[cube]
+fn reduce_tail<T: Numeric, A: Numeric, D: Numeric, C: Combine<A>, N: Size>(
+    buffers: &mut Sequence<Box<[Vector<T, N>]>>,
+    vectors: u32,
+    tail: u32,
+    divisor: D,
+    #[comptime] shape: Shape,
+) {
+    if ABSOLUTE_POS < tail as usize {
+        let index = vectors as usize * N::value() + ABSOLUTE_POS;
+        reduce_at::<T, A, D, C, N, Const<1>>(buffers, index, divisor, shape);
+    }
+}
+
+/// Of floats.
+#[cube(launch_unchecked)]
+pub(crate) fn reduce_floats<T: Float, A: Float, N: Size>(
+    mut buffers: Sequence<Box<[Vector<T, N>]>>,
+    vectors: u32,
+    tail: u32,
+    divisor: InputScalar,
+    #[comptime] shape: Shape,
+    #[define(T, A)] _elements: [ElemType; 2],
+) {
+    let divisor = divisor.get::<A>();
+    reduce_all::<T, A, A, Floats, N>(&mut buffers, vectors, tail, divisor, shape);
+}
+
+/// Of integers.
+#[cube(launch_unchecked)]
+pub(crate) fn reduce_integers<T: Int, A: Int, D: Int, N: Size>(
+    mut buffers: Sequence<Box<[Vector<T, N>]>>,
+    vectors: u32,
+    tail: u32,
+    divisor: InputScalar,
+    #[comptime] shape: Shape,
+    #[define(T, A, D)] _elements: [ElemType; 3],
+) {
+    let divisor = divisor.get::<D>();
+    reduce_all::<T, A, D, Integers, N>(&mut buffers, vectors, tail, divisor, shape);
+}

@@ -1,0 +1,13 @@
+// What the kernels use of cuda_fp16.h: conversions from and to float, to nearest even.
+struct __half {
+    unsigned short bits;
+    __half() = default;
+    __device__ explicit __half(float value) {
+        asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    }
+    __device__ operator float() const {
+        float value;
+        asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+        return value;
+    }
+};
