@@ -9,6 +9,7 @@ use std::ffi::OsString;
 use bonfire_plan::{Rank, WorldSize};
 use thiserror::Error;
 
+use crate::overrides::{AlgorithmOverrides, OverrideError};
 use crate::token::{JobToken, TokenError};
 
 /// This process's number among all processes of the job, from 0.
@@ -30,6 +31,9 @@ pub(crate) const AGENT_STORE: &str = "BONFIRE_AGENT_STORE";
 /// Text that joins the identity of this host: ranks with different values count as being on
 /// different hosts.
 pub(crate) const HOST_ID: &str = "BONFIRE_HOST_ID";
+
+/// Algorithms in place of those that Bonfire or the program chooses; see [`AlgorithmOverrides`].
+pub(crate) const ALGORITHM: &str = "BONFIRE_ALGORITHM";
 
 /// How the launcher prints this process's output: `lines` or `status`; see [`LauncherOutput`].
 pub(crate) const OUTPUT: &str = "BONFIRE_OUTPUT";
@@ -103,6 +107,9 @@ pub struct RankEnv {
     /// machine; ranks on "different hosts" connect by TCP. It divides only: ranks on different
     /// machines, or in different network namespaces, stay on different hosts whatever it says.
     pub host_id: Option<String>,
+    /// `BONFIRE_ALGORITHM`: algorithms in place of those that Bonfire or the program chooses. All
+    /// ranks need the same.
+    pub overrides: AlgorithmOverrides,
 }
 
 /// The longest `BONFIRE_HOST_ID`, in bytes: a host name's length.
@@ -171,6 +178,12 @@ pub enum EnvError {
     HostIdTooLong {
         /// Its length.
         bytes: usize,
+    },
+    /// There are no such algorithms.
+    #[error("{ALGORITHM} is wrong")]
+    Algorithm {
+        /// What is wrong with it.
+        source: OverrideError,
     },
     /// The job token is malformed.
     #[error("{JOB_TOKEN} is wrong")]
@@ -246,6 +259,7 @@ impl RankEnv {
             job_token: source.job_token()?,
             agent_store: source.store_host()?,
             host_id: source.host_id()?,
+            overrides: source.overrides()?,
         })
     }
 
@@ -275,7 +289,19 @@ impl RankEnv {
         if let Some(host_id) = &self.host_id {
             variables.push((HOST_ID, host_id.clone()));
         }
+        if !self.overrides.is_empty() {
+            variables.push((ALGORITHM, self.overrides.to_string()));
+        }
         variables
+    }
+}
+
+impl AlgorithmOverrides {
+    /// What `BONFIRE_ALGORITHM` says in the environment of this process; nothing if it is not set.
+    /// For programs whose ranks are threads; processes have it in [`RankEnv`].
+    pub fn from_env() -> Result<Self, EnvError> {
+        let lookup = process_variable;
+        Source { lookup }.overrides()
     }
 }
 
@@ -355,6 +381,12 @@ impl<F: Fn(&str) -> Option<OsString>> Source<F> {
                 JobToken::from_hex(text.trim()).map_err(|source| EnvError::Token { source })
             }
         }
+    }
+
+    fn overrides(&self) -> Result<AlgorithmOverrides, EnvError> {
+        let text = self.text(ALGORITHM).unwrap_or_default();
+        text.parse()
+            .map_err(|source| EnvError::Algorithm { source })
     }
 
     fn host_id(&self) -> Result<Option<String>, EnvError> {

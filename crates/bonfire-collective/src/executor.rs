@@ -105,7 +105,7 @@ impl Executor {
             algorithm: select(
                 request.collective,
                 size_of_val(data),
-                self.options.algorithm,
+                self.options.forced(request.collective),
             ),
             world_size: self.world_size,
             count: data.len(),

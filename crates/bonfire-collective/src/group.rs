@@ -126,7 +126,10 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// [`CollectiveError::Connect`] naming what is missing, who disagrees, or what cannot be reached.
-    pub fn connect(env: &RankEnv, options: GroupOptions) -> Result<Self, CollectiveError> {
+    pub fn connect(env: &RankEnv, mut options: GroupOptions) -> Result<Self, CollectiveError> {
+        if !env.overrides.is_empty() {
+            options.overrides = env.overrides.clone();
+        }
         let parts = rendezvous::meet(env, &options)?;
         Ok(Self::new(parts, options)?)
     }

@@ -32,6 +32,7 @@ mod handshake;
 mod launch;
 mod local_reduce;
 mod options;
+mod overrides;
 mod patience;
 mod poison;
 mod rendezvous;
@@ -53,7 +54,8 @@ pub use launch::{
     AgentOptions, Exit, Graces, JobFailure, LaunchError, Nodes, OutputLabels,
     PEER_FAILED_EXIT_CODE, RankCount, RankCountError,
 };
-pub use options::GroupOptions;
+pub use options::{FoldOrder, GroupOptions};
+pub use overrides::{AlgorithmOverrides, OverrideError};
 pub use rendezvous::ConnectError;
 pub use store::{
     KEY_BYTES_MAX, MemoryStore, Store, StoreError, TcpStore, TcpStoreServer, VALUE_BYTES_MAX,

@@ -2,10 +2,25 @@
 
 use std::time::Duration;
 
-use bonfire_plan::Algorithm;
+use bonfire_plan::{Algorithm, Collective};
 
+use crate::overrides::AlgorithmOverrides;
 use crate::rendezvous::ConnectError;
 use crate::transport::TransportKind;
+
+/// In which orders the ranks' values may be folded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum FoldOrder {
+    /// Over ranks 0 to n-1, element by element, rounded once: the bits of a result depend on nothing
+    /// but the ranks' values. Sums of floats are then reduced by direct algorithms; whatever rounds
+    /// nothing uses any algorithm.
+    #[default]
+    Canonical,
+    /// In whatever fixed order is fastest by the measure of the links: the same bits on all ranks,
+    /// but perhaps others with another length, chunk size or number of hosts, or in another run,
+    /// whose links measure otherwise. Ask for an algorithm to have the same bits in every run.
+    Any,
+}
 
 /// Options of a process group. All ranks must agree on them; set-up checks that they do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,6 +31,13 @@ pub struct GroupOptions {
     pub startup_timeout: Duration,
     /// The algorithm for the collectives that it implements; `None` lets Bonfire choose.
     pub algorithm: Option<Algorithm>,
+    /// Algorithms that go before `algorithm` and every choice: what whoever starts the program asks
+    /// for. [`ProcessGroup::connect`](crate::ProcessGroup::connect) puts what `BONFIRE_ALGORITHM`
+    /// says here, if it says anything.
+    pub overrides: AlgorithmOverrides,
+    /// The orders of additions among which Bonfire may choose an algorithm. An algorithm that is
+    /// asked for is used whatever its order.
+    pub order: FoldOrder,
     /// The only transport to use between processes; `None` takes the best that connects each pair.
     pub transport: Option<TransportKind>,
     /// Payload of one frame, in bytes. Default 256 KiB: a frame and what it is reduced into stay in
@@ -33,6 +55,8 @@ impl Default for GroupOptions {
             timeout: Duration::from_secs(60),
             startup_timeout: Duration::from_secs(600),
             algorithm: None,
+            overrides: AlgorithmOverrides::default(),
+            order: FoldOrder::default(),
             transport: None,
             chunk_bytes: 256 << 10,
         }
@@ -40,6 +64,14 @@ impl Default for GroupOptions {
 }
 
 impl GroupOptions {
+    /// The algorithm that somebody asked for, if `collective` has it.
+    pub(crate) fn forced(&self, collective: Collective) -> Option<Algorithm> {
+        let in_code = self
+            .algorithm
+            .filter(|algorithm| Algorithm::candidates(collective).contains(algorithm));
+        self.overrides.of(collective).or(in_code)
+    }
+
     /// `chunk_bytes` rounded up to whole elements of every type, if it is in range.
     pub(crate) fn chunk_bytes_checked(&self) -> Result<usize, ConnectError> {
         let range = CHUNK_BYTES_MIN..=CHUNK_BYTES_MAX;

@@ -6,7 +6,8 @@ use std::thread;
 use std::time::Duration;
 
 use bonfire_collective::{
-    GroupOptions, JobToken, ProcessGroup, Rank, RankEnv, StoreHost, TcpStoreServer, WorldSize,
+    AlgorithmOverrides, GroupOptions, JobToken, ProcessGroup, Rank, RankEnv, StoreHost,
+    TcpStoreServer, WorldSize,
 };
 
 use crate::Watchdog;
@@ -81,6 +82,7 @@ pub fn env_of(rank: u32, world_size: u32, server: &TcpStoreServer, token: &JobTo
         job_token: token.clone(),
         agent_store: StoreHost::Agent,
         host_id: None,
+        overrides: AlgorithmOverrides::default(),
     }
 }
 

@@ -496,8 +496,8 @@ fn a_split_does_not_match_another_operation() {
     check_mixed(|group| group.all_reduce(&mut [1.0_f32; 8], ReduceOp::Sum));
     check_mixed(|group| group.all_gather(&[1_u8; 8]).map(drop));
     // As long as what the ranks of a split say to one another.
-    check_mixed(|group| group.all_gather(&[b'7'; 2045]).map(drop));
-    check_mixed(|group| group.all_gather(&[0_u8; 2045]).map(drop));
+    check_mixed(|group| group.all_gather(&[b'7'; 4093]).map(drop));
+    check_mixed(|group| group.all_gather(&[0_u8; 4093]).map(drop));
 }
 
 #[test]

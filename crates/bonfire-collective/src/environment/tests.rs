@@ -61,15 +61,19 @@ fn what_the_launcher_writes_is_what_the_worker_reads() {
         job_token: JobToken::random().unwrap(),
         agent_store: StoreHost::Agent,
         host_id: Some("rack 7".to_owned()),
+        overrides: "all_reduce=ring".parse().unwrap(),
     };
     let variables: HashMap<_, _> = written.variables().into_iter().collect();
     let read = RankEnv::from_lookup(|name| variables.get(name).map(OsString::from)).unwrap();
     assert_eq!(read.variables(), written.variables());
+    assert_eq!(read.host_id, written.host_id);
+    assert_eq!(read.overrides, written.overrides);
 
     let silent = RankEnv {
         job_token: JobToken::empty(),
         agent_store: StoreHost::RankZero,
         host_id: None,
+        overrides: AlgorithmOverrides::default(),
         ..written
     };
     let variables: HashMap<_, _> = silent.variables().into_iter().collect();
@@ -159,5 +163,18 @@ fn a_bad_token_or_switch_is_refused() {
     refused(
         &format!("{base} BONFIRE_AGENT_STORE=yes"),
         "BONFIRE_AGENT_STORE must be 0 or 1",
+    );
+}
+
+#[test]
+fn a_bad_host_or_algorithm_is_refused() {
+    let base = format!("RANK=0 WORLD_SIZE=1 {MEETING}");
+    refused(
+        &format!("{base} BONFIRE_HOST_ID={}", "h".repeat(65)),
+        "BONFIRE_HOST_ID has 65 bytes",
+    );
+    refused(
+        &format!("{base} BONFIRE_ALGORITHM=fast"),
+        "BONFIRE_ALGORITHM is wrong",
     );
 }

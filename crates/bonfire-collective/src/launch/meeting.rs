@@ -9,6 +9,7 @@ use tracing::warn;
 
 use super::{AgentOptions, LaunchError, Nodes};
 use crate::environment::{JOB_TOKEN, RankEnv, StoreHost, job_token_from_env};
+use crate::overrides::AlgorithmOverrides;
 use crate::store::{StoreError, TcpStoreServer};
 use crate::token::JobToken;
 
@@ -97,6 +98,7 @@ impl Meeting {
             job_token: self.token.clone(),
             agent_store: StoreHost::Agent,
             host_id: None,
+            overrides: AlgorithmOverrides::default(),
         })
     }
 

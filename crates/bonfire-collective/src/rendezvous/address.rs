@@ -24,6 +24,8 @@ pub(crate) struct Settings {
     version: String,
     transport: String,
     algorithm: String,
+    overrides: String,
+    order: String,
     chunk_bytes: String,
 }
 
@@ -40,6 +42,8 @@ impl Settings {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             transport: name_of(options.transport),
             algorithm: name_of(options.algorithm),
+            overrides: options.overrides.to_string(),
+            order: format!("{:?}", options.order),
             chunk_bytes: options.chunk_bytes.to_string(),
         }
     }
@@ -50,6 +54,8 @@ impl Settings {
             ("version", &self.version, &theirs.version),
             ("transport", &self.transport, &theirs.transport),
             ("algorithm", &self.algorithm, &theirs.algorithm),
+            ("BONFIRE_ALGORITHM", &self.overrides, &theirs.overrides),
+            ("order", &self.order, &theirs.order),
             ("chunk_bytes", &self.chunk_bytes, &theirs.chunk_bytes),
         ];
         for (what, my_value, their_value) in settings {

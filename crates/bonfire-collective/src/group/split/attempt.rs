@@ -27,7 +27,7 @@ use crate::rendezvous::{
 /// What a rank says in an all-gather of a split, padded to one length for all. Several times what a
 /// proposal can take: a host's name, the socket's, and the settings. Odd, so that it is unlikely to
 /// be the length of an all-gather that a rank calls by mistake; if it is, the content gives it away.
-const RECORD_BYTES: usize = 2045;
+const RECORD_BYTES: usize = 4093;
 
 /// The reason of a failure is cut to this, so that it fits a record also when every byte is escaped.
 const REASON_BYTES_MAX: usize = 300;
