@@ -268,6 +268,7 @@ mod tests {
             dtype: DType::F32,
             reduce: None,
             count: 0,
+            layout: 0,
             call_site: CallSite::default(),
         };
         encode_header(&operation, payload_bytes as u32)
