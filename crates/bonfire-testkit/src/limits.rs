@@ -10,11 +10,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Memory that one measurement rotates through: beyond common last-level caches.
-const ROTATE_BYTES: usize = 192 << 20;
-
-/// But through no more buffers than this, which small sizes would reach.
-const BUFFERS_MAX: usize = 64;
+/// Buffers rotate through no more than this many, which small sizes would reach.
+const BUFFERS_MAX: usize = 512;
 
 /// Rounds of a measurement at most; small sizes reach it first.
 const ROUNDS_MAX: usize = 2_000;
@@ -28,6 +25,27 @@ const ROUNDS_MIN: usize = 10;
 /// The most that one read or write of the loopback exchange asks for. Larger calls keep the other
 /// direction waiting, smaller ones are system calls for nothing.
 const CALL_BYTES_MAX: usize = 256 << 10;
+
+/// How much memory the buffers of each rank take together: they take turns, so that no round finds
+/// its data in a cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rotation {
+    /// The memory of one rank.
+    pub bytes: usize,
+}
+
+impl Default for Rotation {
+    /// Beyond common last-level caches.
+    fn default() -> Self {
+        Self { bytes: 192 << 20 }
+    }
+}
+
+impl Rotation {
+    fn buffers_of(self, bytes: usize) -> usize {
+        self.bytes.div_ceil(bytes.max(1)).clamp(2, BUFFERS_MAX)
+    }
+}
 
 /// A measured bandwidth in GB/s, comparable with the algbw of an all-reduce of as many bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -54,20 +72,16 @@ fn rounds_of(bytes: usize) -> usize {
     (MOVED_BYTES / bytes.max(1)).clamp(ROUNDS_MIN, ROUNDS_MAX)
 }
 
-fn buffers_of(bytes: usize) -> usize {
-    ROTATE_BYTES.div_ceil(bytes.max(1)).clamp(2, BUFFERS_MAX)
-}
-
 /// Two threads exchange `bytes` over one TCP connection of the loopback device, both directions at
 /// once, without ever sleeping: the bytes that a rank of an all-reduce of two sends and receives.
 ///
 /// # Panics
 /// If the loopback device has no connection to give, or `bytes` is 0.
-pub fn loopback_duplex(bytes: usize) -> Limit {
-    loopback_of(bytes, rounds_of(bytes))
+pub fn loopback_duplex(bytes: usize, rotation: Rotation) -> Limit {
+    loopback_of(bytes, rounds_of(bytes), rotation)
 }
 
-fn loopback_of(bytes: usize, rounds: usize) -> Limit {
+fn loopback_of(bytes: usize, rounds: usize, rotation: Rotation) -> Limit {
     assert!(bytes > 0, "an exchange of nothing has no bandwidth");
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port on loopback");
     let address = listener.local_addr().expect("the listener is bound");
@@ -76,8 +90,8 @@ fn loopback_of(bytes: usize, rounds: usize) -> Limit {
     let gate = Gate::default();
     let gate = &gate;
     let rounds = thread::scope(|scope| {
-        scope.spawn(move || exchange_rounds(far, bytes, rounds, gate));
-        exchange_rounds(near, bytes, rounds, gate)
+        scope.spawn(move || exchange_rounds(far, bytes, rounds, rotation, gate));
+        exchange_rounds(near, bytes, rounds, rotation, gate)
     });
     Limit::of(bytes, rounds)
 }
@@ -86,11 +100,12 @@ fn exchange_rounds(
     mut stream: TcpStream,
     bytes: usize,
     rounds: usize,
+    rotation: Rotation,
     gate: &Gate,
 ) -> Vec<Duration> {
     stream.set_nodelay(true).expect("a TCP option");
     stream.set_nonblocking(true).expect("a socket option");
-    let buffers = buffers_of(bytes);
+    let buffers = rotation.buffers_of(bytes);
     // Written once, so that every page is there and no two are the same page of zeros.
     let outgoing = vec![0x5a_u8; bytes];
     let mut incoming = vec![vec![1_u8; bytes]; buffers];
@@ -134,14 +149,14 @@ fn moved(result: std::io::Result<usize>) -> usize {
 ///
 /// # Panics
 /// If `bytes` is less than one element.
-pub fn in_place_sum(bytes: usize) -> Limit {
-    sum_of(bytes, rounds_of(bytes))
+pub fn in_place_sum(bytes: usize, rotation: Rotation) -> Limit {
+    sum_of(bytes, rounds_of(bytes), rotation)
 }
 
-fn sum_of(bytes: usize, rounds: usize) -> Limit {
+fn sum_of(bytes: usize, rounds: usize, rotation: Rotation) -> Limit {
     let count = bytes / size_of::<f32>();
     assert!(count > 0, "a sum of nothing has no bandwidth");
-    let rotated = buffers_of(2 * bytes);
+    let rotated = rotation.buffers_of(bytes);
     let mut first: Vec<Vec<f32>> = (0..rotated).map(|_| vec![1.0; count]).collect();
     let mut second: Vec<Vec<f32>> = (0..rotated).map(|_| vec![0.5; count]).collect();
     let gate = Gate::default();
@@ -208,7 +223,8 @@ mod tests {
     fn the_limits_are_positive_and_the_best_round_is_the_best() {
         let _watchdog = Watchdog::start("limits", LIMIT);
         for bytes in [4, 100_000, 1 << 20] {
-            for limit in [loopback_of(bytes, 5), sum_of(bytes, 5)] {
+            let rotation = Rotation { bytes: 1 << 22 };
+            for limit in [loopback_of(bytes, 5, rotation), sum_of(bytes, 5, rotation)] {
                 assert!(
                     limit.best.is_finite() && limit.median > 0.0,
                     "{bytes} bytes: {limit:?}"

@@ -8,8 +8,11 @@ use half::{bf16, f16};
 use super::data::{Data, Value};
 use super::operation::{Form, Operation, Parameters, Place};
 
-/// But through no more buffers than this, which small messages would reach.
-const SLOTS_MAX: usize = 64;
+/// Buffers rotate through no more than this many, which small messages would reach.
+const SLOTS_MAX: usize = 512;
+
+/// Buffers start at cache lines.
+const LINE_BYTES: usize = 64;
 
 /// A sample is at least this long, so that reading the clock is a small part of it. Short operations
 /// are timed in batches.
@@ -69,10 +72,28 @@ pub(super) struct Timing {
     pub(super) wrong: u64,
 }
 
-/// The buffers of one operation.
-struct Slot<T> {
-    input: Vec<T>,
-    output: Vec<T>,
+/// Equally long buffers in one piece of memory.
+struct Buffers<T> {
+    memory: Vec<T>,
+    len: usize,
+    stride: usize,
+}
+
+impl<T: Value> Buffers<T> {
+    fn new(buffers: usize, len: usize) -> Self {
+        let line = (LINE_BYTES / size_of::<T>()).max(1);
+        let stride = len.next_multiple_of(line);
+        // Ones, because zeros may be pages that are not there before they are written.
+        Self {
+            memory: vec![T::from_number(1); buffers * stride],
+            len,
+            stride,
+        }
+    }
+
+    fn get_mut(&mut self, index: usize) -> &mut [T] {
+        &mut self.memory[index * self.stride..][..self.len]
+    }
 }
 
 /// One size on one rank.
@@ -81,7 +102,10 @@ struct Run<'g, T> {
     measurement: Measurement,
     /// Elements of a block.
     count: usize,
-    slots: Vec<Slot<T>>,
+    /// Operations that a round can have.
+    slots: usize,
+    inputs: Buffers<T>,
+    outputs: Buffers<T>,
     /// Operations so far; each has data of its own.
     operations: usize,
     wrong: u64,
@@ -117,7 +141,7 @@ impl Measurement {
         let batch = run.warm_up()?;
         let mut samples = Vec::with_capacity(self.iters);
         while samples.len() < self.iters {
-            let round = (run.slots.len() / batch).min(self.iters - samples.len());
+            let round = (run.slots / batch).min(self.iters - samples.len());
             run.round(round, batch, &mut samples)?;
         }
         run.report(samples, batch)
@@ -145,18 +169,16 @@ impl<'g, T: Value> Run<'g, T> {
             Form::OutOfPlace => (blocks.input * count, blocks.output * count),
             Form::InPlace => (blocks.input.max(blocks.output) * count, 0),
         };
-        // Of the largest message, so that all ranks have equally many.
-        let slot_bytes = bytes.max(1);
-        let slots = measurement.rotate_bytes.div_ceil(slot_bytes);
-        let slots = (0..slots.clamp(2, SLOTS_MAX)).map(|_| Slot {
-            input: vec![T::zeroed(); input],
-            output: vec![T::zeroed(); output],
-        });
+        // By the size of the message, so that all ranks have equally many.
+        let slots = measurement.rotate_bytes.div_ceil(bytes.max(1));
+        let slots = slots.clamp(2, SLOTS_MAX);
         Self {
             group,
             measurement,
             count,
-            slots: slots.collect(),
+            slots,
+            inputs: Buffers::new(slots, input),
+            outputs: Buffers::new(slots, output),
             operations: 0,
             wrong: 0,
         }
@@ -167,13 +189,13 @@ impl<'g, T: Value> Run<'g, T> {
         let mut samples = Vec::new();
         let mut left = self.measurement.warmup.max(1);
         while left > 0 {
-            let round = left.min(self.slots.len());
+            let round = left.min(self.slots);
             self.round(round, 1, &mut samples)?;
             left -= round;
         }
         let fastest = samples.iter().min().copied().unwrap_or_default();
         let batch = SAMPLE_MIN.as_nanos().div_ceil(fastest.as_nanos().max(1));
-        let mut agreed = [batch.min(self.slots.len() as u128) as i64];
+        let mut agreed = [batch.min(self.slots as u128) as i64];
         self.group
             .broadcast(&mut agreed, self.measurement.parameters.root)?;
         Ok(agreed[0] as usize)
@@ -188,34 +210,36 @@ impl<'g, T: Value> Run<'g, T> {
     ) -> Result<(), CollectiveError> {
         let used = samples * batch;
         assert!(
-            used <= self.slots.len(),
+            used <= self.slots,
             "{used} operations in {} buffers",
-            self.slots.len()
+            self.slots
         );
         for index in 0..used {
             let data = self.data(index);
-            data.fill(&mut self.slots[index].input);
+            data.fill(self.inputs.get_mut(index));
         }
         let Measurement {
             operation,
             parameters,
+            form,
             ..
         } = self.measurement;
         self.group.barrier()?;
-        for batch in self.slots[..used].chunks_mut(batch) {
+        for sample in 0..samples {
             let started = Instant::now();
-            for Slot { input, output } in batch.iter_mut() {
+            for index in sample * batch..(sample + 1) * batch {
+                let (input, output) = (self.inputs.get_mut(index), self.outputs.get_mut(index));
                 operation.perform(self.group, parameters, input, output)?;
             }
-            times.push(started.elapsed() / batch.len() as u32);
+            times.push(started.elapsed() / batch as u32);
         }
         for index in 0..used {
-            let slot = &self.slots[index];
-            let result = match self.measurement.form {
-                Form::OutOfPlace => &slot.output,
-                Form::InPlace => &slot.input,
+            let data = self.data(index);
+            let result = match form {
+                Form::OutOfPlace => self.outputs.get_mut(index),
+                Form::InPlace => self.inputs.get_mut(index),
             };
-            self.wrong += self.data(index).count_wrong(result);
+            self.wrong += data.count_wrong(result);
         }
         self.operations += used;
         Ok(())
