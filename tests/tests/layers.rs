@@ -55,6 +55,11 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
     ("gpt", Imports::Libraries, Burn::Named),
     ("bonfire-tests", Imports::Libraries, Burn::Named),
     ("bonfire-benches", Imports::Libraries, Burn::Named),
+    (
+        "bonfire-collective-benches",
+        Imports::Only(&["bonfire-collective"]),
+        Burn::Unknown,
+    ),
     ("book-listings", Imports::Libraries, Burn::Named),
 ];
 
