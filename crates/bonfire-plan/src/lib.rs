@@ -63,6 +63,7 @@ mod plan;
 mod rank;
 mod ring;
 mod schedule;
+pub mod simulate;
 mod step;
 pub mod wire;
 

@@ -1,0 +1,461 @@
+//! The simulation itself: its state, its loop, and the ports.
+//!
+//! A rank runs ahead of the others until it needs something that has not been decided: a frame, a
+//! slot, the data of a direct load. What ranks compete for, the ports, is decided in the order of
+//! time: a frame on its way is an event per port, except for a port out that only one rank ever
+//! uses, whose order is that rank's own. Whatever a rank or a frame does next lies at or after the
+//! event that is being handled, so nothing that was decided is ever overtaken.
+
+use super::events::{Arrival, Events, Hop};
+use super::path::critical_path;
+use super::program::{Kind, LinkEnds, NONE, Op, Program};
+use super::trace::{Cause, SlotReturn, Transit, Wake};
+use super::{
+    Activity, Class, Detail, Lane, Link, Network, NicTotals, RankTotals, SimulateError, Simulation,
+    Span,
+};
+use crate::{DType, Rank};
+
+pub(super) struct Engine<'a> {
+    pub(super) program: &'a Program,
+    /// By [`Class`].
+    pub(super) costs: [Link; 2],
+    elem_bytes: u64,
+    pub(super) slots: u32,
+    detail: Detail,
+    events: Events,
+    /// Ranks that can go on.
+    pub(super) ready: Vec<u32>,
+    pub(super) ranks: Vec<RankState>,
+    pub(super) links: Vec<LinkState>,
+    /// As many as there are slots, for one link after the other.
+    pub(super) slot_states: Vec<SlotState>,
+    /// Until when each port is taken: those of the ranks, then those of the hosts.
+    out_free_s: Vec<f64>,
+    in_free_s: Vec<f64>,
+    /// Whether a port out has more users than the puts of one rank.
+    is_out_shared: Vec<bool>,
+    nics: Vec<NicTotals>,
+    pub(super) transits: Vec<Transit>,
+    /// Of each rank, in order.
+    pub(super) wakes: Vec<Vec<Wake>>,
+    pub(super) slot_returns: Vec<SlotReturn>,
+    spans: Vec<Span>,
+}
+
+/// A rank's place in its list, and what it waits for.
+#[derive(Debug)]
+pub(super) struct RankState {
+    pub(super) clock_s: f64,
+    pub(super) next: u32,
+    pub(super) end: u32,
+    /// The link whose next frame it waits for, and the one whose slot.
+    pub(super) awaits_frame: u32,
+    pub(super) awaits_slot: u32,
+    /// Whether the loads of the direct step at hand have been asked for.
+    pub(super) has_asked: bool,
+    /// Whether it waits for its direct writes.
+    pub(super) awaits_stores: bool,
+    pub(super) loads: Outstanding,
+    pub(super) stores: Outstanding,
+    pub(super) round: u32,
+    pub(super) totals: RankTotals,
+}
+
+/// Direct loads or writes of a rank.
+#[derive(Debug, Default)]
+pub(super) struct Outstanding {
+    /// How many have not arrived.
+    pub(super) count: u32,
+    /// The last to have arrived, if any has.
+    pub(super) last: Option<u32>,
+}
+
+/// How far the frames of a link have come.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct LinkState {
+    pub(super) sent: u32,
+    pub(super) arrived: u32,
+    pub(super) waited: u32,
+    pub(super) released: u32,
+}
+
+/// The frame in a slot of a link, or the return of the slot.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SlotState {
+    pub(super) transit: u32,
+    pub(super) round: u32,
+    pub(super) free_s: f64,
+    pub(super) release: u32,
+}
+
+/// The start of a transit.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Launch {
+    pub(super) link: u32,
+    pub(super) op: u32,
+    pub(super) issued_s: f64,
+    /// When it reaches the port out.
+    pub(super) reach_s: f64,
+    /// Its turn among those that reach it at the same time.
+    pub(super) turn: u32,
+}
+
+impl RankState {
+    fn new(start: u32, end: u32) -> Self {
+        Self {
+            clock_s: 0.0,
+            next: start,
+            end,
+            awaits_frame: NONE,
+            awaits_slot: NONE,
+            has_asked: false,
+            awaits_stores: false,
+            loads: Outstanding::default(),
+            stores: Outstanding::default(),
+            round: 0,
+            totals: RankTotals::default(),
+        }
+    }
+}
+
+impl<'a> Engine<'a> {
+    pub(super) fn new(
+        program: &'a Program,
+        dtype: DType,
+        network: &Network,
+        detail: Detail,
+    ) -> Result<Self, SimulateError> {
+        network.intra.validate()?;
+        network.inter.validate()?;
+        let ranks = program.hosts.len();
+        let hosts = program.host_ranks.len();
+        let has_direct = !program.directs.is_empty();
+        let shared_nics = program.host_ranks.iter().map(|&ranks| ranks > 1);
+        // More slots than frames change nothing.
+        let most_puts = program.links.iter().map(|link| link.puts).max();
+        let slots = u32::try_from(network.slots.get())
+            .unwrap_or(u32::MAX)
+            .min(most_puts.unwrap_or(1).max(1));
+        let slot = SlotState {
+            transit: NONE,
+            round: 0,
+            free_s: 0.0,
+            release: NONE,
+        };
+        Ok(Self {
+            program,
+            costs: [network.intra, network.inter],
+            elem_bytes: dtype.size_bytes() as u64,
+            slots,
+            detail,
+            events: Events::default(),
+            ready: Vec::with_capacity(ranks),
+            ranks: (program.starts.windows(2))
+                .map(|pair| RankState::new(pair[0], pair[1]))
+                .collect(),
+            links: vec![LinkState::default(); program.links.len()],
+            slot_states: vec![slot; program.links.len() * slots as usize],
+            out_free_s: vec![0.0; ranks + hosts],
+            in_free_s: vec![0.0; ranks + hosts],
+            is_out_shared: std::iter::repeat_n(has_direct, ranks)
+                .chain(shared_nics)
+                .collect(),
+            nics: vec![NicTotals::default(); hosts],
+            transits: Vec::new(),
+            wakes: vec![Vec::new(); ranks],
+            slot_returns: Vec::new(),
+            spans: Vec::new(),
+        })
+    }
+
+    pub(super) fn run(mut self) -> Result<Simulation, SimulateError> {
+        let ranks = u32::try_from(self.ranks.len()).expect("ranks are counted in 32 bits");
+        self.ready.extend((0..ranks).rev());
+        loop {
+            while let Some(rank) = self.ready.pop() {
+                self.advance(rank)?;
+            }
+            let Some(Arrival {
+                time_s,
+                transit,
+                hop,
+                ..
+            }) = self.events.pop()
+            else {
+                return self.finish();
+            };
+            match hop {
+                Hop::Out => self.leave(transit, time_s),
+                Hop::In => self.enter(transit, time_s),
+            }
+        }
+    }
+
+    fn finish(mut self) -> Result<Simulation, SimulateError> {
+        let unfinished = (0..self.ranks.len()).find(|&rank| {
+            let state = &self.ranks[rank];
+            state.next < state.end || state.stores.count > 0
+        });
+        if let Some(rank) = unfinished {
+            return Err(self.stuck(rank as u32));
+        }
+        let (mut last, mut time_s) = (0, 0.0);
+        for (rank, state) in (0..).zip(&mut self.ranks) {
+            state.totals.end_s = state.clock_s;
+            if state.clock_s > time_s {
+                (last, time_s) = (rank, state.clock_s);
+            }
+        }
+        let path = critical_path(&self, last);
+        Ok(Simulation {
+            time_s,
+            rounds: self
+                .ranks
+                .iter()
+                .map(|rank| rank.round)
+                .max()
+                .map_or(0, u64::from),
+            ranks: self.ranks.into_iter().map(|rank| rank.totals).collect(),
+            nics: self.nics,
+            path,
+            spans: self.spans,
+        })
+    }
+
+    pub(super) fn stuck(&self, rank: u32) -> SimulateError {
+        let start = self.program.starts[rank as usize];
+        SimulateError::Stuck {
+            rank: Rank::new(rank),
+            step: (self.ranks[rank as usize].next - start) as usize,
+        }
+    }
+
+    /// Sets a frame or direct data going; its number.
+    pub(super) fn launch(&mut self, launch: Launch) -> u32 {
+        let Launch {
+            link,
+            op,
+            issued_s,
+            reach_s,
+            turn,
+        } = launch;
+        let transit = u32::try_from(self.transits.len()).expect("transits are fewer than steps");
+        self.transits.push(Transit {
+            link,
+            op,
+            issued_s,
+            arrived_s: f64::INFINITY,
+            queued_out_s: 0.0,
+            queued_in_s: 0.0,
+        });
+        let port = self.program.links[link as usize].port_out as usize;
+        if self.is_out_shared[port] {
+            self.events.push(Arrival {
+                time_s: reach_s,
+                turn,
+                transit,
+                hop: Hop::Out,
+            });
+        } else {
+            self.leave(transit, reach_s);
+        }
+        transit
+    }
+
+    /// A transit's first byte reaches the port out at `reach_s`.
+    fn leave(&mut self, transit: u32, reach_s: f64) {
+        let (ends, bytes) = self.cargo(transit);
+        let link = &self.costs[ends.class as usize];
+        let free_s = &mut self.out_free_s[ends.port_out as usize];
+        let start_s = reach_s.max(*free_s);
+        *free_s = start_s + bytes as f64 * link.s_per_byte;
+        let end_s = *free_s;
+        self.events.push(Arrival {
+            time_s: start_s + link.latency_s,
+            turn: 0,
+            transit,
+            hop: Hop::In,
+        });
+        self.transits[transit as usize].queued_out_s = (start_s - reach_s) as f32;
+        self.ranks[ends.source as usize].totals.bytes_sent += bytes;
+        if ends.class == Class::Inter {
+            let host = self.program.hosts[ends.source as usize];
+            let nic = &mut self.nics[host as usize];
+            nic.frames_sent += 1;
+            nic.bytes_sent += bytes;
+            self.note_transfer(Lane::NicOut(host), &ends, (start_s, end_s), bytes);
+        }
+    }
+
+    /// A transit's first byte reaches the port in at `reach_s`.
+    fn enter(&mut self, transit: u32, reach_s: f64) {
+        let (ends, bytes) = self.cargo(transit);
+        let link = &self.costs[ends.class as usize];
+        let free_s = &mut self.in_free_s[ends.port_in as usize];
+        let start_s = reach_s.max(*free_s);
+        *free_s = start_s + bytes as f64 * link.s_per_byte;
+        let end_s = *free_s;
+        let arriving = &mut self.transits[transit as usize];
+        arriving.queued_in_s = (start_s - reach_s) as f32;
+        arriving.arrived_s = end_s;
+        self.ranks[ends.target as usize].totals.bytes_received += bytes;
+        if ends.class == Class::Inter {
+            let host = self.program.hosts[ends.target as usize];
+            self.nics[host as usize].bytes_received += bytes;
+            self.note_transfer(Lane::NicIn(host), &ends, (start_s, end_s), bytes);
+        }
+        self.deliver(transit, &ends);
+    }
+
+    /// Lets the rank go on that waits for this transit.
+    fn deliver(&mut self, transit: u32, ends: &LinkEnds) {
+        let Transit { link, op, .. } = self.transits[transit as usize];
+        if self.program.ops[op as usize].kind() == Kind::Put {
+            self.links[link as usize].arrived += 1;
+            let target = &mut self.ranks[ends.target as usize];
+            if target.awaits_frame == link {
+                target.awaits_frame = NONE;
+                self.ready.push(ends.target);
+            }
+            return;
+        }
+        let initiator = self.program.initiator(op, ends);
+        let rank = &mut self.ranks[initiator as usize];
+        let is_load = initiator == ends.target;
+        let outstanding = if is_load {
+            &mut rank.loads
+        } else {
+            &mut rank.stores
+        };
+        outstanding.count -= 1;
+        // Transits arrive in the order of their first bytes, which need not be that of their last.
+        let arrived_s = |transit: u32| self.transits[transit as usize].arrived_s;
+        if outstanding
+            .last
+            .is_none_or(|last| arrived_s(last) < arrived_s(transit))
+        {
+            outstanding.last = Some(transit);
+        }
+        if outstanding.count == 0 && (is_load || std::mem::take(&mut rank.awaits_stores)) {
+            self.ready.push(initiator);
+        }
+    }
+
+    /// The ends of a transit's link, and its bytes.
+    fn cargo(&self, transit: u32) -> (LinkEnds, u64) {
+        let Transit { link, op, .. } = self.transits[transit as usize];
+        let bytes = self.bytes(self.program.ops[op as usize]);
+        (self.program.links[link as usize], bytes)
+    }
+
+    pub(super) fn bytes(&self, op: Op) -> u64 {
+        op.elems() * self.elem_bytes
+    }
+
+    /// What a step costs its rank, once it has all that it waits for.
+    pub(super) fn busy_parts(&self, op: Op) -> [(Activity, f64); 2] {
+        let bytes = self.bytes(op) as f64;
+        let nothing = (Activity::Overhead, 0.0);
+        match op.kind() {
+            Kind::Put => {
+                let link = &self.costs[self.program.links[op.index()].class as usize];
+                [
+                    (Activity::Overhead, link.overhead_s),
+                    (Activity::Copy, bytes * link.copy_s_per_byte),
+                ]
+            }
+            Kind::Wait => {
+                let link = &self.costs[self.program.links[op.index()].class as usize];
+                [(Activity::Overhead, link.overhead_s), nothing]
+            }
+            Kind::Release => [nothing, nothing],
+            Kind::Copy => {
+                let link = &self.costs[op.index()];
+                [(Activity::Copy, bytes * link.copy_s_per_byte), nothing]
+            }
+            Kind::Fold => {
+                let [intra, inter] = self.program.folds[op.index()].0.map(f64::from);
+                let s_per_byte =
+                    intra * self.costs[0].fold_s_per_byte + inter * self.costs[1].fold_s_per_byte;
+                [(Activity::Fold, bytes * s_per_byte), nothing]
+            }
+            Kind::Direct => {
+                let direct = &self.program.directs[op.index()];
+                let link = &self.costs[Class::Intra as usize];
+                let (folds, copies) = (f64::from(direct.folds), f64::from(direct.copies));
+                [
+                    (Activity::Fold, bytes * folds * link.fold_s_per_byte),
+                    (Activity::Copy, bytes * copies * link.copy_s_per_byte),
+                ]
+            }
+        }
+    }
+
+    /// A rank is busy with its step `op`.
+    pub(super) fn work(&mut self, rank: u32, op: Op) {
+        for (activity, duration_s) in self.busy_parts(op) {
+            if duration_s > 0.0 {
+                let start_s = self.ranks[rank as usize].clock_s;
+                let end_s = start_s + duration_s;
+                self.ranks[rank as usize].clock_s = end_s;
+                if self.detail == Detail::Timeline {
+                    self.spans.push(Span {
+                        lane: Lane::Rank(Rank::new(rank)),
+                        activity,
+                        peer: None,
+                        bytes: self.bytes(op),
+                        start_s,
+                        end_s,
+                    });
+                }
+            }
+        }
+    }
+
+    /// A rank was blocked until `until_s`, if that is not past already.
+    pub(super) fn block(&mut self, rank: u32, cause: Cause, until_s: f64) {
+        let state = &mut self.ranks[rank as usize];
+        let start_s = state.clock_s;
+        if until_s <= start_s {
+            return;
+        }
+        state.clock_s = until_s;
+        state.totals.blocked_s += until_s - start_s;
+        self.wakes[rank as usize].push(Wake::new(state.next, cause));
+        if self.detail == Detail::Timeline {
+            let link = match cause {
+                Cause::Arrival(transit) => self.transits[transit as usize].link,
+                Cause::Slot(index) => self.slot_returns[index as usize].link,
+            };
+            let ends = &self.program.links[link as usize];
+            let peer = if ends.source == rank {
+                ends.target
+            } else {
+                ends.source
+            };
+            self.spans.push(Span {
+                lane: Lane::Rank(Rank::new(rank)),
+                activity: Activity::Blocked,
+                peer: Some(Rank::new(peer)),
+                bytes: 0,
+                start_s,
+                end_s: until_s,
+            });
+        }
+    }
+
+    fn note_transfer(&mut self, lane: Lane, ends: &LinkEnds, span_s: (f64, f64), bytes: u64) {
+        let (start_s, end_s) = span_s;
+        if self.detail == Detail::Timeline && end_s > start_s {
+            self.spans.push(Span {
+                lane,
+                activity: Activity::Transfer,
+                peer: Some(Rank::new(ends.target)),
+                bytes,
+                start_s,
+                end_s,
+            });
+        }
+    }
+}

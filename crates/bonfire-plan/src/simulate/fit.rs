@@ -1,0 +1,327 @@
+//! A link that takes as long as a real one did.
+//!
+//! Two figures cannot describe a real link: a message that fits into a cache is faster per byte
+//! than one that does not, and an implementation switches protocols by size. SimGrid's SMPI
+//! therefore multiplies the latency and the bandwidth of a link by factors that depend on the
+//! message's size (Clauss, Stillwell, Genaud, Suter, Casanova and Quinson, "Single node on-line
+//! simulation of MPI applications with SMPI", 2011). Here one factor, a piecewise-linear function of
+//! the operation's bytes in logarithms of both, multiplies every cost of the link.
+//!
+//! The fit goes through the simulator. All times of a simulation are sums and maxima of costs, so a
+//! link that is slower by some factor makes a simulation take longer by exactly that factor. One
+//! ratio of latency to bandwidth is searched for all measurements together, namely that with which
+//! the simulated times are closest to being proportional to the measured ones; what is left
+//! at each size is its factor. At the sizes that were fitted, the simulated plan takes exactly the
+//! measured time.
+
+use serde::{Deserialize, Serialize};
+
+use super::engine::Engine;
+use super::program::Program;
+use super::{Detail, FitError, Link, Network, SimulateError};
+use crate::{Bytes, DType, Hosts, Schedule};
+
+/// The ratios of latency to time per byte that are searched, in bytes: from links for which any
+/// message is long to links for which none is. As powers of two.
+const RATIO_LOG2_MAX: u32 = 32;
+
+/// Steps of the search between two powers of two; each makes the interval smaller by the golden
+/// ratio, so that the last is narrower than a thousandth.
+const REFINEMENTS: u32 = 18;
+
+/// A plan between ranks of one host, and how long it really took.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FitSample {
+    /// What was run.
+    pub schedule: Schedule,
+    /// On elements of this type.
+    pub dtype: DType,
+    /// How long it took, in seconds.
+    pub time_s: f64,
+}
+
+/// What the bytes of a frame are moved by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mover {
+    /// The two ranks themselves, which do nothing else meanwhile: shared memory.
+    Processor,
+    /// Something beside them, such as an operating system, a network card or a copy engine.
+    Port,
+}
+
+/// How much slower than its figures a link is for operations of some size.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Knot {
+    /// The bytes of the operation.
+    pub bytes: u64,
+    /// What its costs are multiplied by.
+    pub factor: f64,
+}
+
+/// A link whose costs depend on the size of the operation.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "Parts", into = "Parts")]
+pub struct LinkModel {
+    link: Link,
+    /// Ascending.
+    knots: Vec<Knot>,
+}
+
+/// A [`LinkModel`] as written to a file.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Parts {
+    link: Link,
+    #[serde(default)]
+    knots: Vec<Knot>,
+}
+
+impl LinkModel {
+    /// A link that costs the same for all sizes.
+    pub const fn uniform(link: Link) -> Self {
+        Self {
+            link,
+            knots: Vec::new(),
+        }
+    }
+
+    /// A link and its factors, by ascending sizes.
+    ///
+    /// # Errors
+    /// [`FitError::Knots`] when sizes do not ascend or a factor is not positive, and
+    /// [`FitError::Simulate`] when a cost of the link is not a time.
+    pub fn new(link: Link, knots: Vec<Knot>) -> Result<Self, FitError> {
+        link.validate()?;
+        let ascend = knots.windows(2).all(|pair| pair[0].bytes < pair[1].bytes);
+        let is_factor = |knot: &Knot| knot.factor.is_finite() && knot.factor > 0.0;
+        if !ascend || !knots.iter().all(is_factor) {
+            return Err(FitError::Knots);
+        }
+        Ok(Self { link, knots })
+    }
+
+    /// The link's figures, before factors.
+    pub const fn link(&self) -> &Link {
+        &self.link
+    }
+
+    /// The factors by size, ascending.
+    pub fn knots(&self) -> &[Knot] {
+        &self.knots
+    }
+
+    /// What the link costs in an operation of this many bytes. Between two knots the factor is
+    /// interpolated, in logarithms; outside of all it is that of the nearest.
+    pub fn at(&self, bytes: Bytes) -> Link {
+        let bytes = bytes.get();
+        let above = self.knots.partition_point(|knot| knot.bytes <= bytes);
+        let (Some(low), Some(high)) = (
+            self.knots.get(above.saturating_sub(1)),
+            self.knots.get(above).or(self.knots.last()),
+        ) else {
+            return self.link;
+        };
+        if bytes <= low.bytes || low.bytes == high.bytes {
+            return self.link.slower(low.factor);
+        }
+        // Sizes of 0 bytes have no logarithm; next to others they are as good as 1.
+        let log = |bytes: u64| (bytes.max(1) as f64).ln();
+        let span = log(high.bytes) - log(low.bytes);
+        let share = if span > 0.0 {
+            (log(bytes) - log(low.bytes)) / span
+        } else {
+            1.0
+        };
+        let factor = low.factor.ln() * (1.0 - share) + high.factor.ln() * share;
+        self.link.slower(factor.exp())
+    }
+
+    /// The link over which simulations of `samples` take as long as the samples did: exactly, where
+    /// each size was measured once, and the geometric mean where it was several times.
+    ///
+    /// # Errors
+    /// [`FitError`] when there is no sample, or one that tells nothing about a link.
+    pub fn fit(samples: &[FitSample], mover: Mover) -> Result<Self, FitError> {
+        let samples = samples
+            .iter()
+            .map(Sample::new)
+            .collect::<Result<Vec<_>, _>>()?;
+        if samples.is_empty() {
+            return Err(FitError::NoSamples);
+        }
+        let fit = best_ratio(&samples, mover)?;
+        let link = fit.link.slower(fit.mean.exp());
+        let mut by_size: Vec<(u64, f64)> = samples
+            .iter()
+            .zip(&fit.logs)
+            .map(|(sample, log)| (sample.bytes, log - fit.mean))
+            .collect();
+        by_size.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
+        let knots = by_size
+            .chunk_by(|a, b| a.0 == b.0)
+            .map(|same| Knot {
+                bytes: same[0].0,
+                factor: mean(same.iter().map(|(_, log)| *log)).exp(),
+            })
+            .collect();
+        Self::new(link, knots)
+    }
+
+    /// How long `sample` takes over this link, in seconds.
+    ///
+    /// # Errors
+    /// As [`simulate`](super::simulate).
+    pub fn predict_s(&self, sample: &FitSample) -> Result<f64, SimulateError> {
+        let count = sample.schedule.count() as u64;
+        let link = self.at(Bytes::of(count, sample.dtype));
+        let hosts = Hosts::one(sample.schedule.world_size());
+        let program = Program::of_schedule(&sample.schedule, &hosts)?;
+        time_s(&program, sample.dtype, &hosts, link)
+    }
+}
+
+impl From<LinkModel> for Parts {
+    fn from(model: LinkModel) -> Self {
+        let LinkModel { link, knots } = model;
+        Self { link, knots }
+    }
+}
+
+impl TryFrom<Parts> for LinkModel {
+    type Error = FitError;
+
+    fn try_from(parts: Parts) -> Result<Self, FitError> {
+        Self::new(parts.link, parts.knots)
+    }
+}
+
+impl Mover {
+    /// A link with these two figures.
+    const fn link(self, latency_s: f64, s_per_byte: f64) -> Link {
+        match self {
+            Self::Port => Link::new(latency_s, s_per_byte),
+            Self::Processor => Link {
+                copy_s_per_byte: s_per_byte,
+                fold_s_per_byte: s_per_byte,
+                ..Link::new(latency_s, 0.0)
+            },
+        }
+    }
+}
+
+/// A measurement, ready to be simulated again and again.
+struct Sample {
+    program: Program,
+    hosts: Hosts,
+    dtype: DType,
+    bytes: u64,
+    measured_s: f64,
+}
+
+impl Sample {
+    fn new(sample: &FitSample) -> Result<Self, FitError> {
+        let FitSample {
+            schedule,
+            dtype,
+            time_s,
+        } = sample;
+        let bytes = Bytes::of(schedule.count() as u64, *dtype).get();
+        if !(time_s.is_finite() && *time_s > 0.0) {
+            return Err(FitError::NotATime {
+                bytes,
+                time_s: *time_s,
+            });
+        }
+        let hosts = Hosts::one(schedule.world_size());
+        Ok(Self {
+            program: Program::of_schedule(schedule, &hosts)?,
+            hosts,
+            dtype: *dtype,
+            bytes,
+            measured_s: *time_s,
+        })
+    }
+}
+
+/// A link, and the logarithm of measured by simulated time for each sample.
+struct Fit {
+    link: Link,
+    logs: Vec<f64>,
+    mean: f64,
+    /// How far the logarithms are from one another.
+    spread: f64,
+}
+
+/// The ratio of latency to time per byte that explains the measurements best.
+fn best_ratio(samples: &[Sample], mover: Mover) -> Result<Fit, FitError> {
+    let mut best = try_ratio(samples, mover, 0.0)?;
+    let mut best_log2 = 0.0;
+    for log2 in 1..=RATIO_LOG2_MAX {
+        let fit = try_ratio(samples, mover, f64::from(log2))?;
+        if fit.spread < best.spread {
+            (best, best_log2) = (fit, f64::from(log2));
+        }
+    }
+    // Golden-section search in the two intervals beside it.
+    let golden = (5.0_f64.sqrt() - 1.0) / 2.0;
+    let (mut low, mut high) = (best_log2 - 1.0, best_log2 + 1.0);
+    for _ in 0..REFINEMENTS {
+        let (left, right) = (high - golden * (high - low), low + golden * (high - low));
+        let (at_left, at_right) = (
+            try_ratio(samples, mover, left)?,
+            try_ratio(samples, mover, right)?,
+        );
+        let left_wins = at_left.spread <= at_right.spread;
+        if left_wins {
+            high = right;
+        } else {
+            low = left;
+        }
+        let nearer = if left_wins { at_left } else { at_right };
+        if nearer.spread < best.spread {
+            best = nearer;
+        }
+    }
+    Ok(best)
+}
+
+fn try_ratio(samples: &[Sample], mover: Mover, ratio_log2: f64) -> Result<Fit, FitError> {
+    // About a microsecond and upwards; the mean of the logarithms corrects the scale.
+    let s_per_byte = 1e-9;
+    let link = mover.link(ratio_log2.exp2() * s_per_byte, s_per_byte);
+    let mut logs = Vec::with_capacity(samples.len());
+    for sample in samples {
+        let simulated_s = time_s(&sample.program, sample.dtype, &sample.hosts, link)?;
+        if simulated_s <= 0.0 {
+            return Err(FitError::NothingMoves {
+                bytes: sample.bytes,
+            });
+        }
+        logs.push((sample.measured_s / simulated_s).ln());
+    }
+    let mean = mean(logs.iter().copied());
+    let spread = logs.iter().map(|log| (log - mean).powi(2)).sum();
+    Ok(Fit {
+        link,
+        logs,
+        mean,
+        spread,
+    })
+}
+
+fn mean(numbers: impl ExactSizeIterator<Item = f64>) -> f64 {
+    let count = numbers.len() as f64;
+    numbers.sum::<f64>() / count
+}
+
+fn time_s(
+    program: &Program,
+    dtype: DType,
+    hosts: &Hosts,
+    link: Link,
+) -> Result<f64, SimulateError> {
+    let network = Network::new(hosts.clone(), link, link);
+    let simulation = Engine::new(program, dtype, &network, Detail::Totals)?.run()?;
+    Ok(simulation.time_s)
+}

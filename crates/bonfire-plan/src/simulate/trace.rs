@@ -1,0 +1,96 @@
+//! What a simulation writes down while it runs: enough to find out afterwards what each rank waited
+//! for, and on request what everyone did when.
+
+use crate::Rank;
+
+use super::Activity;
+
+/// A frame, or the data of a direct load or write, on its way.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Transit {
+    pub(super) link: u32,
+    /// The step that set it going, counted over all ranks.
+    pub(super) op: u32,
+    /// When it was handed to the sender's port; of a load, when it was asked for.
+    pub(super) issued_s: f64,
+    /// When its last byte had arrived.
+    pub(super) arrived_s: f64,
+    /// How long it waited for the port out, and for the port in.
+    pub(super) queued_out_s: f32,
+    pub(super) queued_in_s: f32,
+}
+
+/// What a rank was blocked by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// The arrival of this transit.
+    Arrival(u32),
+    /// The return of a slot; an index into the list of returns.
+    Slot(u32),
+}
+
+/// A rank goes on with the step at which it was blocked.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wake {
+    pub(super) op: u32,
+    cause: u32,
+}
+
+/// A slot that a sender waited for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SlotReturn {
+    /// When the sender could use it.
+    pub(super) time_s: f64,
+    /// The release, counted over all ranks.
+    pub(super) op: u32,
+    pub(super) link: u32,
+}
+
+/// A row of a timeline.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Lane {
+    /// What a rank does.
+    Rank(Rank),
+    /// What leaves a host's network card.
+    NicOut(u32),
+    /// What reaches a host's network card.
+    NicIn(u32),
+}
+
+/// Something that took time.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub struct Span {
+    /// Where it happened.
+    pub lane: Lane,
+    /// What it was.
+    pub activity: Activity,
+    /// The other rank, where there is one; of a network card, the receiver.
+    pub peer: Option<Rank>,
+    /// The bytes that were sent, awaited, copied or folded; 0 for a wait.
+    pub bytes: u64,
+    /// When it began, in seconds from the start.
+    pub start_s: f64,
+    /// When it ended.
+    pub end_s: f64,
+}
+
+const SLOT_BIT: u32 = 1 << 31;
+
+impl Wake {
+    pub(super) fn new(op: u32, cause: Cause) -> Self {
+        let cause = match cause {
+            Cause::Arrival(transit) => transit,
+            Cause::Slot(index) => index | SLOT_BIT,
+        };
+        Self { op, cause }
+    }
+
+    pub(super) fn cause(self) -> Cause {
+        if self.cause & SLOT_BIT == 0 {
+            Cause::Arrival(self.cause)
+        } else {
+            Cause::Slot(self.cause & !SLOT_BIT)
+        }
+    }
+}
