@@ -77,13 +77,14 @@ fn the_link_behind_the_measurements_is_found() {
     }
 }
 
-/// Half as fast beyond a cache, with a protocol that is slow in between.
+/// Half as fast beyond a cache, with a protocol that is slow in between. All knots are among the sizes
+/// that a fit to every second one sees.
 fn uneven() -> LinkModel {
     let knot = |log2: u32, factor| Knot {
         bytes: 1 << log2,
         factor,
     };
-    let knots = vec![knot(10, 1.0), knot(16, 1.4), knot(18, 0.9), knot(22, 2.0)];
+    let knots = vec![knot(11, 1.0), knot(17, 1.6), knot(19, 0.9), knot(23, 2.0)];
     LinkModel::new(LINK, knots).unwrap()
 }
 
@@ -97,7 +98,7 @@ fn fitted_sizes_take_the_measured_time_and_those_between_come_close() {
             assert_within(model.predict_s(sample).unwrap(), sample.time_s, 1e-6);
         }
         for sample in &measured {
-            assert_within(model.predict_s(sample).unwrap(), sample.time_s, 0.15);
+            assert_within(model.predict_s(sample).unwrap(), sample.time_s, 0.05);
         }
     }
 }
