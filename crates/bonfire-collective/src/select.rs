@@ -14,19 +14,24 @@ const ONE_SHOT_BYTES_MAX: usize = 16 << 10;
 pub(crate) fn select(collective: Collective, bytes: usize, forced: Option<Algorithm>) -> Algorithm {
     if let Some(algorithm) = forced
         && Algorithm::candidates(collective).contains(&algorithm)
+        // Needs buffers in memory that peers can reach.
+        && algorithm != Algorithm::ZeroCopy
     {
         return algorithm;
     }
     match collective {
-        Collective::AllReduce if bytes > ONE_SHOT_BYTES_MAX => Algorithm::TwoShot,
+        Collective::AllReduce | Collective::Reduce { .. } if bytes > ONE_SHOT_BYTES_MAX => {
+            Algorithm::TwoShot
+        }
         Collective::AllReduce
+        | Collective::Reduce { .. }
         | Collective::ReduceScatter
         | Collective::AllGather
         | Collective::Gather { .. }
         | Collective::Scatter { .. }
         | Collective::Transfer { .. }
         | Collective::Exchange { .. } => Algorithm::OneShot,
-        Collective::Broadcast { .. } | Collective::Reduce { .. } => Algorithm::Binomial,
+        Collective::Broadcast { .. } => Algorithm::Binomial,
         Collective::AllToAll => Algorithm::Pairwise,
         Collective::Barrier => Algorithm::Dissemination,
     }
@@ -44,6 +49,8 @@ mod tests {
             select(Collective::Barrier, 0, forced),
             Algorithm::Dissemination
         );
+        let direct = Some(Algorithm::ZeroCopy);
+        assert_eq!(select(Collective::AllReduce, 4, direct), Algorithm::OneShot);
     }
 
     #[test]

@@ -23,6 +23,89 @@ pub(crate) fn all_reduce(chunking: &Chunking, rank: Rank, steps: &mut Vec<Step>)
     }
 }
 
+/// Everyone sends everything to the root, which folds it.
+pub(crate) fn reduce(chunking: &Chunking, place: Place, steps: &mut Vec<Step>) {
+    let Place { root, rank } = place;
+    for chunk in chunking.of_buffer() {
+        if rank == root {
+            fold(chunking.world_size, rank, chunk, steps);
+        } else {
+            steps.push(Step::Put {
+                peer: root,
+                source: chunk,
+            });
+        }
+    }
+}
+
+/// The root sends every shard to its owner, who passes it on to everyone else. Each chunk is passed
+/// on as soon as it is there.
+pub(crate) fn broadcast(chunking: &Chunking, place: Place, steps: &mut Vec<Step>) {
+    let Place { root, rank } = place;
+    let world = chunking.world_size;
+    let mut shards: Vec<_> = world
+        .peers(rank)
+        .chain([rank])
+        .map(|owner| (owner, chunking.of_block(owner)))
+        .collect();
+    for _ in 0..chunking.of_longest_block() {
+        let round: Vec<_> = shards
+            .iter_mut()
+            .filter_map(|(owner, shard)| Some((*owner, shard.next()?)))
+            .collect();
+        let own = round.iter().find(|&&(owner, _)| owner == rank);
+        if rank == root {
+            let others = round.iter().filter(|&&(owner, _)| owner != root);
+            steps.extend(others.map(|&(peer, source)| Step::Put { peer, source }));
+        } else if let Some(&(_, target)) = own {
+            steps.extend(receive(root, target));
+        }
+        if let Some(&(_, source)) = own {
+            let others = world.peers(rank).filter(|&peer| peer != root);
+            steps.extend(others.map(|peer| Step::Put { peer, source }));
+        }
+        if rank != root {
+            let others = round.iter().filter(|&&(owner, _)| owner != rank);
+            // Nearest sender first, as in an all-gather.
+            steps.extend(
+                others
+                    .rev()
+                    .flat_map(|&(owner, target)| receive(owner, target)),
+            );
+        }
+    }
+}
+
+/// Everyone sends each block to the rank that it is for. Every chunk leaves before the one with its
+/// index arrives, so that equal blocks can stay in the same memory.
+pub(crate) fn all_to_all(chunking: &Chunking, rank: Rank, steps: &mut Vec<Step>) {
+    let world = chunking.world_size;
+    let mut outgoing: Vec<_> = world
+        .peers(rank)
+        .map(|peer| (peer, chunking.of(chunking.block_between(rank, peer))))
+        .collect();
+    let mut incoming: Vec<_> = world
+        .peers(rank)
+        .rev()
+        .map(|peer| (peer, chunking.of(chunking.block_between(peer, rank))))
+        .collect();
+    let lengths = outgoing
+        .iter()
+        .chain(&incoming)
+        .map(|(_, chunks)| chunks.len());
+    for _ in 0..lengths.max().unwrap_or_default() {
+        for (peer, block) in &mut outgoing {
+            let peer = *peer;
+            steps.extend(block.next().map(|source| Step::Put { peer, source }));
+        }
+        for (peer, block) in &mut incoming {
+            if let Some(target) = block.next() {
+                steps.extend(receive(*peer, target));
+            }
+        }
+    }
+}
+
 /// Everyone sends each shard to its owner, which folds it.
 pub(crate) fn reduce_scatter(chunking: &Chunking, rank: Rank, steps: &mut Vec<Step>) {
     let world = chunking.world_size;

@@ -55,8 +55,8 @@ pub enum PlanError {
     },
     /// Block lengths for a collective whose division is fixed, or a matrix where a list is due.
     #[error(
-        "{collective} takes no such block lengths; all_gather, reduce_scatter, gather and scatter \
-         by ring or one_shot take one per rank, all_to_all one per ordered pair"
+        "{collective} takes no such block lengths here; all_gather, reduce_scatter, gather and \
+         scatter take one per rank by any algorithm but zero_copy, all_to_all one per ordered pair"
     )]
     UnsupportedPartition {
         /// The collective that was asked for.

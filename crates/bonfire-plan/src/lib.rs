@@ -66,6 +66,7 @@ mod schedule;
 pub mod simulate;
 mod step;
 pub mod wire;
+mod zero_copy;
 
 pub use check::{Blocked, CheckError, Fault, Flaw, Obstacle, Order, Report, check, check_plan};
 pub use chunk::{Bytes, ElemRange, chunks, shard_range};

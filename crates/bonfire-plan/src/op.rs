@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::names::named_codes;
-use crate::{DType, PlanError, Rank};
+use crate::{DType, Order, PlanError, Rank};
 
 named_codes! {
     /// How the values of all ranks become one.
@@ -54,6 +54,9 @@ impl ReduceOp {
 
     /// Whether the bits of a fold of `dtype` are the same in every order: integers wrap, minimum
     /// and maximum pick, and bits do not carry. A mean divides once, at the end.
+    ///
+    /// This asks of an engine that its minimum and maximum of floats order all values: -0 below 0,
+    /// and one and the same NaN whenever an operand is one.
     pub const fn is_exact(self, dtype: DType) -> bool {
         !dtype.is_float() || matches!(self, Self::Min | Self::Max)
     }
@@ -66,7 +69,8 @@ named_codes! {
         Ring = 1, "ring";
         /// Everyone sends everything to everyone that needs it, in one round.
         OneShot = 2, "one_shot";
-        /// A direct reduce-scatter, then a direct all-gather: two rounds, the bytes of a ring.
+        /// Direct in two rounds, the bytes of a ring: shards go to their owners, and from there to
+        /// everyone that needs them.
         TwoShot = 3, "two_shot";
         /// A binomial tree.
         Binomial = 4, "binomial";
@@ -91,15 +95,63 @@ impl Algorithm {
     /// The algorithms that implement `collective`; never empty.
     pub const fn candidates(collective: Collective) -> &'static [Self] {
         match collective {
-            Collective::AllReduce => &[Self::Ring, Self::OneShot, Self::TwoShot],
-            Collective::ReduceScatter | Collective::AllGather => &[Self::Ring, Self::OneShot],
-            Collective::Broadcast { .. } | Collective::Reduce { .. } => &[Self::Binomial],
+            Collective::AllReduce => &[Self::Ring, Self::OneShot, Self::TwoShot, Self::ZeroCopy],
+            Collective::ReduceScatter | Collective::AllGather => {
+                &[Self::Ring, Self::OneShot, Self::ZeroCopy]
+            }
+            Collective::Broadcast { .. } => &[Self::Binomial, Self::TwoShot, Self::ZeroCopy],
+            Collective::Reduce { .. } => {
+                &[Self::Binomial, Self::OneShot, Self::TwoShot, Self::ZeroCopy]
+            }
             Collective::Barrier => &[Self::Dissemination],
             Collective::Gather { .. }
             | Collective::Scatter { .. }
             | Collective::Transfer { .. }
             | Collective::Exchange { .. } => &[Self::OneShot],
-            Collective::AllToAll => &[Self::Pairwise],
+            Collective::AllToAll => &[Self::Pairwise, Self::OneShot],
+        }
+    }
+
+    /// The order in which this algorithm folds in worlds of any size.
+    ///
+    /// In small worlds a plan may do better: two operands may always change places. What holds for
+    /// one plan is in the verifier's [`Report`](crate::Report).
+    pub const fn order(self, collective: Collective) -> Order {
+        match self {
+            Self::OneShot
+            | Self::TwoShot
+            | Self::ZeroCopy
+            | Self::Dissemination
+            | Self::Pairwise => Order::Canonical,
+            Self::Ring
+            | Self::Binomial
+            | Self::HalvingDoubling
+            | Self::DoubleTree
+            | Self::Hierarchical => {
+                if collective.reduces() {
+                    Order::Fixed
+                } else {
+                    Order::Canonical
+                }
+            }
+        }
+    }
+
+    /// As [`Algorithm::order`], for values of a type whose folds may be the same in every order.
+    ///
+    /// ```
+    /// use bonfire_plan::{Algorithm, Collective, DType, Order, ReduceOp};
+    ///
+    /// let ring = |op, dtype| Algorithm::Ring.order_of(Collective::AllReduce, op, dtype);
+    /// assert_eq!(ring(ReduceOp::Sum, DType::F32), Order::Fixed);
+    /// assert_eq!(ring(ReduceOp::Max, DType::F32), Order::Canonical);
+    /// assert_eq!(ring(ReduceOp::Mean, DType::I64), Order::Canonical);
+    /// ```
+    pub const fn order_of(self, collective: Collective, op: ReduceOp, dtype: DType) -> Order {
+        if op.is_exact(dtype) {
+            Order::Canonical
+        } else {
+            self.order(collective)
         }
     }
 }

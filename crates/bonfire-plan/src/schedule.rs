@@ -7,9 +7,10 @@ use crate::binomial::Place;
 use crate::chunking::Chunking;
 use crate::extent::{Role, exchange_halves, extent};
 use crate::pairs::Meeting;
+use crate::zero_copy::Between;
 use crate::{
     Algorithm, Collective, ElemRange, Hosts, Partition, PlanError, Rank, Step, WorldSize, binomial,
-    direct, dissemination, pairs, pairwise, ring,
+    direct, dissemination, pairs, pairwise, ring, zero_copy,
 };
 
 /// Everything that determines a plan. Ranks that agree on it agree on every frame.
@@ -195,8 +196,11 @@ impl ScheduleShape {
             Partition::Ragged(lengths) | Partition::Matrix(lengths) => lengths,
         };
         let lengths = lengths.iter().map(|&length| length as u64);
-        let hosts = (self.hosts.host_count() > 1).then(|| self.hosts.numbers());
-        let hosts = hosts.into_iter().flatten().map(u64::from);
+        // Behind a mark that no length has, so that lengths are not taken for hosts.
+        let numbers = (self.hosts.host_count() > 1).then(|| self.hosts.numbers().map(u64::from));
+        let hosts = numbers
+            .into_iter()
+            .flat_map(|numbers| std::iter::once(u64::MAX).chain(numbers));
         // FNV-1a (Fowler, Noll and Vo), .
         let mut hash = FNV_OFFSET;
         let mut words = 0;
@@ -274,17 +278,41 @@ fn build(shape: &ScheduleShape, rank: Rank, steps: &mut Vec<Step>) {
         }
         (Collective::AllGather, Algorithm::Ring) => ring::all_gather(chunking, rank, steps),
         (Collective::AllGather, Algorithm::OneShot) => direct::all_gather(chunking, rank, steps),
+        (collective, Algorithm::ZeroCopy) => {
+            let between = match collective {
+                Collective::AllReduce => Between::AllReduce,
+                Collective::ReduceScatter => Between::ReduceScatter,
+                Collective::AllGather => Between::AllGather,
+                Collective::Broadcast { root } => Between::Broadcast { root },
+                Collective::Reduce { root } => Between::Reduce { root },
+                other => unreachable!("Schedule::new refuses {other} by zero_copy"),
+            };
+            zero_copy::build(chunking, between, rank, steps);
+        }
         (Collective::Broadcast { root }, Algorithm::Binomial) => {
             binomial::broadcast(chunking, Place { root, rank }, steps);
         }
         (Collective::Reduce { root }, Algorithm::Binomial) => {
             binomial::reduce(chunking, Place { root, rank }, steps);
         }
+        (Collective::Broadcast { root }, Algorithm::TwoShot) => {
+            direct::broadcast(chunking, Place { root, rank }, steps);
+        }
+        (Collective::Reduce { root }, Algorithm::OneShot) => {
+            direct::reduce(chunking, Place { root, rank }, steps);
+        }
+        (Collective::Reduce { root }, Algorithm::TwoShot) => {
+            direct::reduce_scatter(chunking, rank, steps);
+            direct::gather(chunking, Place { root, rank }, steps);
+        }
         (Collective::Gather { root }, Algorithm::OneShot) => {
             direct::gather(chunking, Place { root, rank }, steps);
         }
         (Collective::Scatter { root }, Algorithm::OneShot) => {
             direct::scatter(chunking, Place { root, rank }, steps);
+        }
+        (Collective::AllToAll, Algorithm::OneShot) => {
+            direct::all_to_all(chunking, rank, steps);
         }
         (Collective::AllToAll, Algorithm::Pairwise) => {
             pairwise::all_to_all(chunking, rank, steps);
@@ -334,7 +362,7 @@ const FNV_PRIME: u32 = 0x0100_0193;
 const fn takes_partition(collective: Collective, algorithm: Algorithm) -> bool {
     match collective {
         Collective::AllGather | Collective::ReduceScatter => {
-            matches!(algorithm, Algorithm::Ring | Algorithm::OneShot)
+            !matches!(algorithm, Algorithm::ZeroCopy)
         }
         Collective::Gather { .. } | Collective::Scatter { .. } | Collective::AllToAll => true,
         _ => false,

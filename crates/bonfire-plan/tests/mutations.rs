@@ -9,24 +9,9 @@ use bonfire_plan::{
     Algorithm, Collective, ElemRange, Plan, Rank, Schedule, Source, Stage, Step, check_plan,
 };
 use proptest::prelude::*;
-use support::{Noise, Sizes, elems, execute, is_promised, schedule, step_lists, world};
-
-/// Every collective by every algorithm that implements it.
-fn all_kinds(ranks: usize) -> Vec<(Collective, Algorithm)> {
-    let root = Rank::new(world(ranks).get() / 2);
-    let collectives = [
-        Collective::AllReduce,
-        Collective::ReduceScatter,
-        Collective::AllGather,
-        Collective::Broadcast { root },
-        Collective::Barrier,
-    ];
-    let with_algorithms = |collective| {
-        let algorithms = Algorithm::candidates(collective).iter();
-        algorithms.map(move |&algorithm| (collective, algorithm))
-    };
-    collectives.into_iter().flat_map(with_algorithms).collect()
-}
+use support::{
+    Noise, Sizes, all_kinds, elems, execute, is_promised, possible_count, schedule, step_lists,
+};
 
 /// Schedules without an empty frame of data, in which nothing can be left out unnoticed; shards
 /// of unequal length, in one chunk and in several.
@@ -35,11 +20,7 @@ fn samples() -> Vec<Schedule> {
     for ranks in 1..=5 {
         for (collective, algorithm) in all_kinds(ranks) {
             for chunk in [2, 64] {
-                let count = if collective == Collective::Barrier {
-                    0
-                } else {
-                    3 * ranks + 2
-                };
+                let count = possible_count(collective, ranks, 3 * ranks + 2);
                 samples.push(schedule(
                     collective,
                     algorithm,
@@ -106,9 +87,10 @@ fn a_dropped_step_is_refused() {
 
 #[test]
 fn a_doubled_step_is_refused() {
-    // Copying one frame twice to the same place is harmless.
+    // Copying the same data twice to the same place is harmless.
     refuse_everywhere("is doubled", |_, _, step| match step {
         Step::Copy { .. } => vec![],
+        Step::ReduceDirect { sources, .. } if sources.len() == 1 => vec![],
         _ => vec![vec![step.clone(), step.clone()]],
     });
 }
@@ -139,7 +121,8 @@ fn with_peer(step: &Step, peer: Rank) -> Option<Step> {
 
 #[test]
 fn another_range_is_refused() {
-    refuse_everywhere("has another range", |_, _, step| {
+    refuse_everywhere("has another range", |schedule, _, step| {
+        let count = schedule.count();
         let (Step::Put { source: range, .. }
         | Step::Reduce { target: range, .. }
         | Step::Copy { target: range, .. }
@@ -164,6 +147,12 @@ fn another_range_is_refused() {
                 ElemRange::new(start - 1, end),
                 ElemRange::new(start - 1, end - 1),
             ]);
+        }
+        // Where an empty frame is empty makes no difference.
+        others.retain(|other| !(range.is_empty() && other.is_empty() && other.end() <= count));
+        // Nor does a copy of more than is due, if it stays between the barriers.
+        if matches!(step, Step::ReduceDirect { sources, .. } if sources.len() == 1) {
+            others.retain(|other| start < other.start() || other.end() < end);
         }
         others
             .into_iter()
@@ -261,6 +250,92 @@ fn other_sources_are_refused() {
             .map(|sources| vec![reduce(sources)])
             .collect()
     });
+}
+
+#[test]
+fn other_ranks_of_a_direct_step_are_refused() {
+    refuse_everywhere("has other ranks", |schedule, _, step| {
+        let Step::ReduceDirect {
+            range,
+            sources,
+            targets,
+            stage,
+        } = step
+        else {
+            return vec![];
+        };
+        let direct = |sources: Vec<Rank>, targets: Vec<Rank>| {
+            vec![Step::ReduceDirect {
+                range: *range,
+                sources: sources.into(),
+                targets: targets.into(),
+                stage: *stage,
+            }]
+        };
+        let other_sources = changed(schedule, sources)
+            .into_iter()
+            .map(|sources| direct(sources, targets.to_vec()));
+        // One target too many may be harmless; one that is missing never is.
+        let other_targets = changed(schedule, targets)
+            .into_iter()
+            .map(|targets| direct(sources.to_vec(), targets));
+        other_sources.chain(other_targets).collect()
+    });
+}
+
+/// The list without one of its ranks, and with one that is not in it in that one's place.
+fn changed(schedule: &Schedule, ranks: &[Rank]) -> Vec<Vec<Rank>> {
+    let outsider = Rank::new(schedule.world_size().get());
+    let others: Vec<_> = schedule
+        .world_size()
+        .ranks()
+        .chain([outsider])
+        .filter(|rank| !ranks.contains(rank))
+        .collect();
+    let mut lists = Vec::new();
+    for index in 0..ranks.len() {
+        let mut fewer = ranks.to_vec();
+        fewer.remove(index);
+        lists.push(fewer);
+        for &other in &others {
+            let mut replaced = ranks.to_vec();
+            replaced[index] = other;
+            lists.push(replaced);
+        }
+    }
+    lists
+}
+
+#[test]
+fn a_direct_step_outside_of_its_barriers_is_refused() {
+    let mut damaged = 0;
+    for schedule in samples() {
+        let has_barriers = schedule.algorithm() == Algorithm::ZeroCopy;
+        if !has_barriers || schedule.world_size().len() == 1 {
+            continue;
+        }
+        for rank in schedule.world_size().ranks() {
+            let steps = schedule.steps(rank);
+            for at in 0..steps.len() {
+                if !matches!(steps[at], Step::ReduceDirect { .. }) {
+                    continue;
+                }
+                let is_wait = |step: &Step| matches!(step, Step::Wait { .. });
+                let is_put = |step: &Step| matches!(step, Step::Put { .. });
+                let last_wait = steps[..at].iter().rposition(is_wait).unwrap();
+                let next_put = at + steps[at..].iter().position(is_put).unwrap();
+                for to in [last_wait, next_put] {
+                    let mut lists = step_lists(&schedule);
+                    let step = lists[rank.index()].remove(at);
+                    lists[rank.index()].insert(to, step);
+                    let plan = Plan::with_steps(schedule.clone(), lists);
+                    assert_refused(&plan, &format!("rank {rank} moves step {at} to {to}"));
+                    damaged += 1;
+                }
+            }
+        }
+    }
+    assert!(damaged > 100, "only {damaged} plans were damaged");
 }
 
 #[test]
@@ -464,7 +539,7 @@ proptest! {
     ) {
         let kinds = all_kinds(ranks);
         let (collective, algorithm) = kinds[kind % kinds.len()];
-        let count = if collective == Collective::Barrier { 0 } else { count };
+        let count = possible_count(collective, ranks, count);
         let schedule = schedule(collective, algorithm, Sizes { ranks, count, chunk });
         let mut lists = step_lists(&schedule);
         for damage in &damages {

@@ -10,8 +10,8 @@ use std::collections::{HashMap, VecDeque};
 use std::num::NonZeroUsize;
 
 use bonfire_plan::{
-    Algorithm, Collective, ElemRange, Hosts, Partition, Plan, Rank, Schedule, ScheduleShape,
-    Source, Stage, Step, WorldSize, shard_range,
+    Algorithm, Collective, ElemRange, Hosts, Partition, Plan, Rank, Report, Schedule,
+    ScheduleShape, Source, Stage, Step, WorldSize, check_plan, shard_range,
 };
 
 /// Larger than any buffer in these tests: one chunk is enough.
@@ -34,8 +34,9 @@ pub(crate) struct Sizes {
     pub(crate) chunk: usize,
 }
 
-pub(crate) fn schedule(collective: Collective, algorithm: Algorithm, sizes: Sizes) -> Schedule {
-    Schedule::new(ScheduleShape {
+/// Balanced blocks, and all ranks on one host.
+pub(crate) fn shape(collective: Collective, algorithm: Algorithm, sizes: Sizes) -> ScheduleShape {
+    ScheduleShape {
         collective,
         algorithm,
         world_size: world(sizes.ranks),
@@ -43,8 +44,83 @@ pub(crate) fn schedule(collective: Collective, algorithm: Algorithm, sizes: Size
         chunk_elems_max: elems(sizes.chunk),
         partition: Partition::Balanced,
         hosts: Hosts::one(world(sizes.ranks)),
-    })
-    .expect("the tests ask only for schedules that exist")
+    }
+}
+
+pub(crate) fn schedule(collective: Collective, algorithm: Algorithm, sizes: Sizes) -> Schedule {
+    schedule_of(shape(collective, algorithm, sizes))
+}
+
+pub(crate) fn schedule_of(shape: ScheduleShape) -> Schedule {
+    Schedule::new(shape).expect("the tests ask only for schedules that exist")
+}
+
+/// The report on a schedule, which must pass, and alike with one slot and with two.
+pub(crate) fn prove(schedule: &Schedule) -> Report {
+    let plan = Plan::new(schedule.clone());
+    let shape = schedule.shape();
+    let fail = |error| -> Report { panic!("{schedule}: {error}\n{shape:?}") };
+    let report = check_plan(&plan, elems(1)).unwrap_or_else(fail);
+    let wider = check_plan(&plan, elems(2)).unwrap_or_else(fail);
+    assert_eq!(report, wider, "{schedule}: slots change the report");
+    report
+}
+
+/// Runs a schedule on numbers, with one slot; the result must be what was promised.
+pub(crate) fn compute(schedule: &Schedule, seed: u64) {
+    let plan = Plan::new(schedule.clone());
+    let input = Noise(seed).words(schedule);
+    let output = execute(&plan, 1, input.clone()).expect("a proved plan runs to its end");
+    let shape = schedule.shape();
+    assert!(
+        is_promised(schedule, &input, &output),
+        "{schedule}\n{shape:?}"
+    );
+}
+
+/// One collective of each kind that a world of this size has; roots and pairs in its middle.
+pub(crate) fn collectives(ranks: usize) -> Vec<Collective> {
+    let world = world(ranks);
+    let root = Rank::new(world.get() / 2);
+    let mut collectives = vec![
+        Collective::AllReduce,
+        Collective::ReduceScatter,
+        Collective::AllGather,
+        Collective::Broadcast { root },
+        Collective::Barrier,
+        Collective::Reduce { root },
+        Collective::Gather { root },
+        Collective::Scatter { root },
+        Collective::AllToAll,
+    ];
+    if ranks > 1 {
+        let (first, second) = (world.prev(root), root);
+        collectives.push(Collective::Transfer {
+            source: second,
+            target: first,
+        });
+        collectives.push(Collective::Exchange { first, second });
+    }
+    collectives
+}
+
+/// Every collective by every algorithm that implements it.
+pub(crate) fn all_kinds(ranks: usize) -> Vec<(Collective, Algorithm)> {
+    let with_algorithms = |collective| {
+        let algorithms = Algorithm::candidates(collective).iter();
+        algorithms.map(move |&algorithm| (collective, algorithm))
+    };
+    let collectives = collectives(ranks).into_iter();
+    collectives.flat_map(with_algorithms).collect()
+}
+
+/// The nearest count that the collective can have.
+pub(crate) fn possible_count(collective: Collective, ranks: usize, count: usize) -> usize {
+    match collective {
+        Collective::Barrier => 0,
+        Collective::AllToAll => count.next_multiple_of(ranks * ranks),
+        _ => count,
+    }
 }
 
 /// Every step list of a schedule, for changing one of them.
