@@ -3,6 +3,8 @@
 //! The schedule says everything about order; this file only does what a step says, checks each
 //! frame's header against the operation, and turns a broken wait into the group's failure.
 
+mod probe;
+
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -11,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use bonfire_plan::wire::{self, AGREED_BYTES, HEADER_BYTES, Operation};
 use bonfire_plan::{
-    Collective, Hosts, Partition, PlanError, Rank, ReduceOp, Schedule, ScheduleShape, Source, Step,
-    WorldSize,
+    Algorithm, Collective, Partition, PlanError, Rank, ReduceOp, Schedule, ScheduleShape, Source,
+    Step, WorldSize,
 };
 use smallvec::SmallVec;
 
@@ -22,8 +24,13 @@ use crate::local_reduce::{FoldOptions, Operand, fold};
 use crate::options::GroupOptions;
 use crate::patience::{Eagerness, Interrupt, Patience};
 use crate::poison::Poison;
-use crate::select::select;
+use crate::select::{Question, Selector};
+use crate::topology::Topology;
 use crate::transport::{LinkError, Links, Traffic};
+
+pub(crate) use probe::Figures;
+#[cfg(test)]
+pub(crate) use probe::LinkCost;
 
 /// Plans kept ready. A training step uses a handful of shapes; a program that uses more than this
 /// many builds some again.
@@ -48,6 +55,19 @@ pub(crate) enum RunError {
     Failed(Failure),
 }
 
+/// Which rank of which group an executor works for.
+#[derive(Debug)]
+pub(crate) struct Seat {
+    pub(crate) me: Rank,
+    pub(crate) topology: Topology,
+    /// Number of the group, with which every frame is stamped.
+    pub(crate) group: u32,
+    /// How this rank waits when it has nothing else to do.
+    pub(crate) eagerness: Eagerness,
+    /// What the links cost, where that is known from a group with the same kind of links.
+    pub(crate) figures: Option<Figures>,
+}
+
 #[derive(Debug)]
 pub(crate) struct Executor {
     me: Rank,
@@ -56,34 +76,43 @@ pub(crate) struct Executor {
     seq: u64,
     options: GroupOptions,
     chunk_bytes: usize,
+    selector: Selector,
+    /// How a measurement waits, whoever waits for the operation that needs it.
+    eagerness: Eagerness,
     links: Links,
     plans: HashMap<ScheduleShape, Arc<[Step]>>,
 }
 
 impl Executor {
-    pub(crate) fn new(
-        me: Rank,
-        world_size: WorldSize,
-        links: Links,
-        options: GroupOptions,
-        chunk_bytes: usize,
-    ) -> Self {
-        let plans = HashMap::new();
+    pub(crate) fn new(seat: Seat, links: Links, options: GroupOptions, chunk_bytes: usize) -> Self {
+        let Seat {
+            me,
+            topology,
+            group,
+            eagerness,
+            figures,
+        } = seat;
+        let mut selector = Selector::new(me, topology, options.clone(), chunk_bytes);
+        if let Some(figures) = figures {
+            selector.learn(figures);
+        }
         Self {
             me,
-            world_size,
-            group: 0,
+            world_size: selector.world_size(),
+            group,
             seq: 0,
             options,
             chunk_bytes,
+            selector,
+            eagerness,
             links,
-            plans,
+            plans: HashMap::new(),
         }
     }
 
-    /// Stamps every frame with this number of the group.
-    pub(crate) fn of_group(self, group: u32) -> Self {
-        Self { group, ..self }
+    /// What the links cost, once that has been measured.
+    pub(crate) fn figures(&self) -> Option<Figures> {
+        self.selector.figures()
     }
 
     /// What went over all links since set-up.
@@ -98,24 +127,35 @@ impl Executor {
         data: &mut [T],
         poison: &Poison,
     ) -> Result<(), RunError> {
-        let chunk_elems_max = NonZeroUsize::new(self.chunk_bytes / size_of::<T>())
-            .expect("a chunk holds at least one element of every type");
-        let shape = ScheduleShape {
-            collective: request.collective,
-            algorithm: select(
-                request.collective,
-                size_of_val(data),
-                self.options.forced(request.collective),
-            ),
-            world_size: self.world_size,
-            count: data.len(),
-            chunk_elems_max,
-            partition: Partition::Balanced,
-            hosts: Hosts::one(self.world_size),
-        };
         if let Some(reduce) = request.reduce {
             reduce.require(T::DTYPE).map_err(RunError::Usage)?;
         }
+        if let Some(failure) = poison.failure() {
+            return Err(RunError::Failed(failure));
+        }
+        let patience = Patience {
+            started: Instant::now(),
+            timeout: self.options.timeout,
+            eagerness: request.eagerness,
+            poison,
+        };
+        let question = Question {
+            collective: request.collective,
+            reduce: request.reduce,
+            dtype: T::DTYPE,
+            count: data.len(),
+            partition: &Partition::Balanced,
+        };
+        let shape = ScheduleShape {
+            collective: request.collective,
+            algorithm: self.select(&question, &request, &patience)?,
+            world_size: self.world_size,
+            count: data.len(),
+            chunk_elems_max: NonZeroUsize::new(self.chunk_bytes / size_of::<T>())
+                .expect("a chunk holds at least one element of every type"),
+            partition: Partition::Balanced,
+            hosts: self.selector.hosts(),
+        };
         let (algorithm, layout) = (shape.algorithm, shape.layout_hash());
         let steps = self.plan(shape).map_err(RunError::Usage)?;
         let operation = Operation {
@@ -130,15 +170,6 @@ impl Executor {
             call_site: wire::CallSite::new(request.call_site),
         };
         self.seq += 1;
-        let patience = Patience {
-            started: Instant::now(),
-            timeout: self.options.timeout,
-            eagerness: request.eagerness,
-            poison,
-        };
-        if let Some(failure) = poison.failure() {
-            return Err(RunError::Failed(failure));
-        }
         let mut run = Run {
             executor: self,
             operation: &operation,
@@ -149,6 +180,45 @@ impl Executor {
                 .map_err(RunError::Failed)?;
         }
         Ok(())
+    }
+
+    /// The algorithm for this operation. The first choice that depends on what the links cost
+    /// measures them, together with all ranks.
+    fn select(
+        &mut self,
+        question: &Question<'_>,
+        request: &Request,
+        patience: &Patience<'_>,
+    ) -> Result<Algorithm, RunError> {
+        if let Some(algorithm) = self.selector.known(question) {
+            return Ok(algorithm);
+        }
+        if self.selector.wants_figures(question) {
+            let operation = Operation {
+                group: self.group,
+                seq: self.seq,
+                collective: question.collective,
+                // None yet; the same on all ranks.
+                algorithm: Algorithm::candidates(question.collective)[0],
+                dtype: question.dtype,
+                reduce: question.reduce,
+                count: question.count as u64,
+                layout: 0,
+                call_site: wire::CallSite::new(request.call_site),
+            };
+            let patience = Patience {
+                eagerness: self.eagerness,
+                ..*patience
+            };
+            let mut run = Run {
+                executor: self,
+                operation: &operation,
+                patience: &patience,
+            };
+            let figures = run.measure().map_err(RunError::Failed)?;
+            self.selector.learn(figures);
+        }
+        Ok(self.selector.select(question))
     }
 
     fn plan(&mut self, shape: ScheduleShape) -> Result<Arc<[Step]>, PlanError> {

@@ -13,7 +13,7 @@ use bonfire_plan::{Collective, Rank, ReduceOp, WorldSize, shard_range};
 
 use crate::control::Control;
 use crate::error::Failure;
-use crate::executor::{Executor, Request, RunError};
+use crate::executor::{Executor, Figures, Request, RunError, Seat};
 use crate::options::GroupOptions;
 use crate::patience::Eagerness;
 use crate::poison::Poison;
@@ -86,6 +86,8 @@ pub(crate) struct Parts {
     pub(crate) world_size: WorldSize,
     /// Who the ranks are, and how they meet again.
     pub(crate) roster: Roster,
+    /// What the links cost, if that is known.
+    pub(crate) figures: Option<Figures>,
     pub(crate) links: Links,
     pub(crate) control: Option<Control>,
     pub(crate) poison: Arc<Poison>,
@@ -110,6 +112,7 @@ impl ProcessGroup {
             me,
             world_size,
             roster: Roster::of_job(me, topology.clone(), origin.clone(), options.clone()),
+            figures: None,
             links,
             control: None,
             poison: Arc::clone(&poison),
@@ -145,18 +148,24 @@ impl ProcessGroup {
             chunk_bytes,
             ..
         } = parts;
+        let eagerness = if roster.local_world_size <= cores {
+            Eagerness::Spin
+        } else {
+            Eagerness::Sleep
+        };
+        let seat = Seat {
+            me,
+            topology: roster.topology.clone(),
+            group: roster.number,
+            eagerness,
+            figures: parts.figures,
+        };
         let core = Arc::new(Core {
             me,
             world_size,
-            eagerness: if roster.local_world_size <= cores {
-                Eagerness::Spin
-            } else {
-                Eagerness::Sleep
-            },
+            eagerness,
             turnstile: Turnstile::default(),
-            executor: Mutex::new(
-                Executor::new(me, world_size, links, options, chunk_bytes).of_group(roster.number),
-            ),
+            executor: Mutex::new(Executor::new(seat, links, options, chunk_bytes)),
             roster,
             poison,
             control: Mutex::new(parts.control),

@@ -129,6 +129,7 @@ pub(crate) fn meet(env: &RankEnv, options: &GroupOptions) -> Result<Parts, Conne
         me: env.rank,
         world_size: env.world_size,
         roster: Roster::of_job(env.rank, topology, origin, options.clone()),
+        figures: None,
         links: formed.links,
         control: Some(formed.control),
         poison: formed.poison,

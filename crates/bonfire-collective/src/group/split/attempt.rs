@@ -8,6 +8,7 @@
 //!
 //! Both all-gathers are one turn of the old group: no other operation of this rank comes between.
 
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use bonfire_plan::{Collective, Rank, WorldSize};
@@ -19,7 +20,7 @@ use super::super::{Core, Parts};
 use super::Wish;
 use crate::CollectiveError;
 use crate::error::Failure;
-use crate::executor::Request;
+use crate::executor::{Figures, Request};
 use crate::rendezvous::{
     Address, ConnectError, Deadline, Formation, Formed, Home, Listeners, Settings,
 };
@@ -315,11 +316,22 @@ impl Attempt<'_> {
                 ranks: party.ranks,
                 options: self.wish.options.clone(),
             }),
+            figures: self.inherited(),
             links,
             control,
             poison,
             chunk_bytes,
         }))
+    }
+
+    /// What is known of the old group's links, if those of the new one are of the same kind. All
+    /// ranks of the old group know the same, for they measured together.
+    fn inherited(&self) -> Option<Figures> {
+        let (old, new) = (&self.core.roster.options, &self.wish.options);
+        let alike = old.transport == new.transport && old.chunk_bytes == new.chunk_bytes;
+        let executor = self.core.executor.lock();
+        let executor = executor.unwrap_or_else(PoisonError::into_inner);
+        executor.figures().filter(|_| alike)
     }
 
     /// Ends a group that is not to be, for those who hold it to be complete.
