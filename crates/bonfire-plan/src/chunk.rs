@@ -157,10 +157,28 @@ pub fn chunks(
     range: ElemRange,
     chunk_elems_max: NonZeroUsize,
 ) -> impl ExactSizeIterator<Item = ElemRange> + DoubleEndedIterator + Clone {
-    let count = range.len().div_ceil(chunk_elems_max.get()).max(1);
-    (0..count).map(move |index| {
-        let start = range.start + index * chunk_elems_max.get();
-        let rest = range.end - start;
-        ElemRange::new(start, start + rest.min(chunk_elems_max.get()))
+    (0..chunk_count(range, chunk_elems_max)).map(move |index| {
+        chunk(range, chunk_elems_max, index).expect("the index is below the count")
     })
+}
+
+/// One of the [`chunks`] of a range, if it has so many.
+pub(crate) fn chunk(
+    range: ElemRange,
+    chunk_elems_max: NonZeroUsize,
+    index: usize,
+) -> Option<ElemRange> {
+    if index >= chunk_count(range, chunk_elems_max) {
+        return None;
+    }
+    let start = range.start + index * chunk_elems_max.get();
+    let rest = range.end - start;
+    Some(ElemRange::new(
+        start,
+        start + rest.min(chunk_elems_max.get()),
+    ))
+}
+
+fn chunk_count(range: ElemRange, chunk_elems_max: NonZeroUsize) -> usize {
+    range.len().div_ceil(chunk_elems_max.get()).max(1)
 }

@@ -2,12 +2,14 @@
 
 use std::num::NonZeroUsize;
 
+use crate::chunk::chunk;
 use crate::partition::Blocks;
 use crate::{ElemRange, Rank, ScheduleShape, Step, WorldSize, chunks};
 
 pub(crate) struct Chunking {
     pub(crate) world_size: WorldSize,
-    buffer: ElemRange,
+    /// All elements, where there are no pairs.
+    pub(crate) buffer: ElemRange,
     chunk_elems_max: NonZeroUsize,
     blocks: Blocks,
 }
@@ -32,7 +34,17 @@ impl Chunking {
         &self,
         rank: Rank,
     ) -> impl ExactSizeIterator<Item = ElemRange> + Clone + use<> {
-        self.of(self.blocks.of(rank))
+        self.of(self.block(rank))
+    }
+
+    /// The block of `rank`.
+    pub(crate) fn block(&self, rank: Rank) -> ElemRange {
+        self.blocks.of(rank)
+    }
+
+    /// One chunk of `rank`'s block, if it has so many.
+    pub(crate) fn chunk_of_block(&self, rank: Rank, index: usize) -> Option<ElemRange> {
+        chunk(self.block(rank), self.chunk_elems_max, index)
     }
 
     /// The block that `source` has for `target`.

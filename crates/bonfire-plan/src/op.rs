@@ -95,14 +95,37 @@ impl Algorithm {
     /// The algorithms that implement `collective`; never empty.
     pub const fn candidates(collective: Collective) -> &'static [Self] {
         match collective {
-            Collective::AllReduce => &[Self::Ring, Self::OneShot, Self::TwoShot, Self::ZeroCopy],
-            Collective::ReduceScatter | Collective::AllGather => {
-                &[Self::Ring, Self::OneShot, Self::ZeroCopy]
-            }
-            Collective::Broadcast { .. } => &[Self::Binomial, Self::TwoShot, Self::ZeroCopy],
-            Collective::Reduce { .. } => {
-                &[Self::Binomial, Self::OneShot, Self::TwoShot, Self::ZeroCopy]
-            }
+            Collective::AllReduce => &[
+                Self::Ring,
+                Self::OneShot,
+                Self::TwoShot,
+                Self::HalvingDoubling,
+                Self::DoubleTree,
+                Self::Hierarchical,
+                Self::ZeroCopy,
+            ],
+            Collective::ReduceScatter | Collective::AllGather => &[
+                Self::Ring,
+                Self::OneShot,
+                Self::HalvingDoubling,
+                Self::Hierarchical,
+                Self::ZeroCopy,
+            ],
+            Collective::Broadcast { .. } => &[
+                Self::Binomial,
+                Self::TwoShot,
+                Self::DoubleTree,
+                Self::Hierarchical,
+                Self::ZeroCopy,
+            ],
+            Collective::Reduce { .. } => &[
+                Self::Binomial,
+                Self::OneShot,
+                Self::TwoShot,
+                Self::DoubleTree,
+                Self::Hierarchical,
+                Self::ZeroCopy,
+            ],
             Collective::Barrier => &[Self::Dissemination],
             Collective::Gather { .. }
             | Collective::Scatter { .. }

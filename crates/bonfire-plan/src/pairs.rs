@@ -17,33 +17,45 @@ pub(crate) struct Meeting {
     pub(crate) incoming: ElemRange,
 }
 
-/// Sends `buffer` to `target`, chunk by chunk.
-pub(crate) fn send(chunking: &Chunking, target: Rank, steps: &mut Vec<Step>) {
-    steps.extend(chunking.of_buffer().map(|source| Step::Put {
-        peer: target,
-        source,
-    }));
+/// Sends `range` to `peer`, chunk by chunk.
+pub(crate) fn send(chunking: &Chunking, peer: Rank, range: ElemRange, steps: &mut Vec<Step>) {
+    let put = |source| Step::Put { peer, source };
+    steps.extend(chunking.of(range).map(put));
 }
 
 /// Receives what [`send`] sends.
-pub(crate) fn receive_all(chunking: &Chunking, source: Rank, steps: &mut Vec<Step>) {
-    steps.extend(
-        chunking
-            .of_buffer()
-            .flat_map(|target| receive(source, target)),
-    );
+pub(crate) fn receive_all(
+    chunking: &Chunking,
+    peer: Rank,
+    range: ElemRange,
+    steps: &mut Vec<Step>,
+) {
+    let chunks = chunking.of(range);
+    steps.extend(chunks.flat_map(|target| receive(peer, target)));
 }
 
 /// Both ways at once. Every chunk leaves before the one with its index arrives, so that ranges of
 /// equal length can be the same memory.
 pub(crate) fn exchange(chunking: &Chunking, meeting: Meeting, steps: &mut Vec<Step>) {
     let peer = meeting.peer;
+    let copy = |target| Step::Copy { peer, target };
+    exchange_with(chunking, meeting, steps, copy);
+}
+
+/// As [`exchange`], where `take` says what is done with each chunk that arrives.
+pub(crate) fn exchange_with(
+    chunking: &Chunking,
+    meeting: Meeting,
+    steps: &mut Vec<Step>,
+    take: impl Fn(ElemRange) -> Step,
+) {
+    let peer = meeting.peer;
     let mut outgoing = chunking.of(meeting.outgoing);
     let mut incoming = chunking.of(meeting.incoming);
     for _ in 0..outgoing.len().max(incoming.len()) {
         steps.extend(outgoing.next().map(|source| Step::Put { peer, source }));
         if let Some(target) = incoming.next() {
-            steps.extend(receive(peer, target));
+            steps.extend([Step::Wait { peer }, take(target), Step::Release { peer }]);
         }
     }
 }

@@ -55,6 +55,9 @@ impl WorldSize {
     /// A world of one rank, which communicates with nobody.
     pub const ONE: Self = Self(NonZeroU32::MIN);
 
+    /// A world of two ranks.
+    pub(crate) const TWO: Self = Self(NonZeroU32::MIN.saturating_add(1));
+
     /// A world of `ranks` ranks.
     ///
     /// # Errors

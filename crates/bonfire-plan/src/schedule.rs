@@ -3,14 +3,15 @@
 use std::fmt;
 use std::num::NonZeroUsize;
 
-use crate::binomial::Place;
 use crate::chunking::Chunking;
 use crate::extent::{Role, exchange_halves, extent};
+use crate::hierarchical::Route;
 use crate::pairs::Meeting;
+use crate::tree::Place;
 use crate::zero_copy::Between;
 use crate::{
     Algorithm, Collective, ElemRange, Hosts, Partition, PlanError, Rank, Step, WorldSize, binomial,
-    direct, dissemination, pairs, pairwise, ring, zero_copy,
+    direct, dissemination, double_tree, halving, hierarchical, pairs, pairwise, ring, zero_copy,
 };
 
 /// Everything that determines a plan. Ranks that agree on it agree on every frame.
@@ -278,6 +279,37 @@ fn build(shape: &ScheduleShape, rank: Rank, steps: &mut Vec<Step>) {
         }
         (Collective::AllGather, Algorithm::Ring) => ring::all_gather(chunking, rank, steps),
         (Collective::AllGather, Algorithm::OneShot) => direct::all_gather(chunking, rank, steps),
+        (Collective::AllReduce, Algorithm::HalvingDoubling) => {
+            halving::all_reduce(chunking, rank, steps);
+        }
+        (Collective::ReduceScatter, Algorithm::HalvingDoubling) => {
+            halving::reduce_scatter(chunking, rank, steps);
+        }
+        (Collective::AllGather, Algorithm::HalvingDoubling) => {
+            halving::all_gather(chunking, rank, steps);
+        }
+        (Collective::AllReduce, Algorithm::DoubleTree) => {
+            let root = Rank::new(0);
+            double_tree::reduce(chunking, Place { root, rank }, steps);
+            double_tree::broadcast(chunking, Place { root, rank }, steps);
+        }
+        (Collective::Broadcast { root }, Algorithm::DoubleTree) => {
+            double_tree::broadcast(chunking, Place { root, rank }, steps);
+        }
+        (Collective::Reduce { root }, Algorithm::DoubleTree) => {
+            double_tree::reduce(chunking, Place { root, rank }, steps);
+        }
+        (collective, Algorithm::Hierarchical) => {
+            let route = match collective {
+                Collective::AllReduce => Route::AllReduce,
+                Collective::ReduceScatter => Route::ReduceScatter,
+                Collective::AllGather => Route::AllGather,
+                Collective::Broadcast { root } => Route::Broadcast { root },
+                Collective::Reduce { root } => Route::Reduce { root },
+                other => unreachable!("Schedule::new refuses {other} by hierarchical"),
+            };
+            hierarchical::build(chunking, &shape.hosts, route, rank, steps);
+        }
         (collective, Algorithm::ZeroCopy) => {
             let between = match collective {
                 Collective::AllReduce => Between::AllReduce,
@@ -322,9 +354,9 @@ fn build(shape: &ScheduleShape, rank: Rank, steps: &mut Vec<Step>) {
         }
         (Collective::Transfer { source, target }, Algorithm::OneShot) => {
             if rank == source {
-                pairs::send(chunking, target, steps);
+                pairs::send(chunking, target, chunking.buffer, steps);
             } else if rank == target {
-                pairs::receive_all(chunking, source, steps);
+                pairs::receive_all(chunking, source, chunking.buffer, steps);
             }
         }
         (Collective::Exchange { first, second }, Algorithm::OneShot) => {

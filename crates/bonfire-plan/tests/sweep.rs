@@ -82,6 +82,10 @@ macro_rules! every_root {
 }
 
 everywhere! {
+    halving_doubling_all_reduce: AllReduce by HalvingDoubling;
+    halving_doubling_reduce_scatter: ReduceScatter by HalvingDoubling;
+    halving_doubling_all_gather: AllGather by HalvingDoubling;
+    double_tree_all_reduce: AllReduce by DoubleTree;
     zero_copy_all_reduce: AllReduce by ZeroCopy;
     zero_copy_reduce_scatter: ReduceScatter by ZeroCopy;
     zero_copy_all_gather: AllGather by ZeroCopy;
@@ -90,6 +94,8 @@ everywhere! {
 }
 
 every_root! {
+    double_tree_broadcast: Broadcast by DoubleTree;
+    double_tree_reduce: Reduce by DoubleTree;
     zero_copy_broadcast: Broadcast by ZeroCopy;
     two_shot_broadcast: Broadcast by TwoShot;
     zero_copy_reduce: Reduce by ZeroCopy;
