@@ -98,6 +98,35 @@ impl std::fmt::Display for Element {
     }
 }
 
+/// The floats among the elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FloatElement {
+    /// 32-bit float.
+    F32,
+    /// 64-bit float.
+    F64,
+    /// 16-bit float with 11 significant bits.
+    F16,
+    /// 16-bit float with the exponent of f32.
+    Bf16,
+}
+
+impl FloatElement {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::F32, Self::F64, Self::F16, Self::Bf16];
+}
+
+impl From<FloatElement> for Element {
+    fn from(float: FloatElement) -> Self {
+        match float {
+            FloatElement::F32 => Self::F32,
+            FloatElement::F64 => Self::F64,
+            FloatElement::F16 => Self::F16,
+            FloatElement::Bf16 => Self::Bf16,
+        }
+    }
+}
+
 /// How elements are combined; a fold goes over the sources in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fold {
@@ -163,6 +192,19 @@ pub trait Arithmetic: Pod + PartialEq + std::fmt::Debug + Send + Sync {
     fn divide(partial: Self::Partial, by: u32) -> Self::Partial;
 }
 
+/// The arithmetic that only floats have.
+pub trait FloatArithmetic: Arithmetic {
+    /// This type among the floats.
+    const FLOAT: FloatElement;
+
+    /// Zero.
+    fn zero() -> Self::Partial;
+    /// `factor * factor + addend`, rounded once.
+    fn square_add(factor: Self::Partial, addend: Self::Partial) -> Self::Partial;
+    /// Whether it is neither infinite nor NaN.
+    fn is_finite(self) -> bool;
+}
+
 macro_rules! float {
     ($type:ty, $partial:ty, $element:ident, $widen:expr, $narrow:expr) => {
         impl Arithmetic for $type {
@@ -193,6 +235,22 @@ macro_rules! float {
 
             fn divide(partial: $partial, by: u32) -> $partial {
                 partial / by as $partial
+            }
+        }
+
+        impl FloatArithmetic for $type {
+            const FLOAT: FloatElement = FloatElement::$element;
+
+            fn zero() -> $partial {
+                0.0
+            }
+
+            fn square_add(factor: $partial, addend: $partial) -> $partial {
+                factor.mul_add(factor, addend)
+            }
+
+            fn is_finite(self) -> bool {
+                $widen(self).is_finite()
             }
         }
     };

@@ -12,12 +12,21 @@
 
 #![deny(unsafe_code)]
 
+pub mod cast;
+pub mod copy;
 mod element;
+pub mod finite;
+#[cfg(feature = "wgpu")]
+#[allow(unsafe_code)]
+pub mod launch;
+pub mod norm;
+pub mod pack;
 pub mod reduce;
+pub mod scale;
 #[cfg(feature = "cuda")]
 pub mod source;
 #[cfg(any(feature = "cuda", feature = "wgpu"))]
 mod types;
 pub mod variants;
 
-pub use element::{Arithmetic, Element, Fold};
+pub use element::{Arithmetic, Element, FloatArithmetic, FloatElement, Fold};

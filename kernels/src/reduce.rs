@@ -23,9 +23,6 @@ pub(crate) mod kernel;
 #[cfg(test)]
 mod tests;
 
-#[cfg(feature = "cuda")]
-pub use cuda::ReduceSize;
-
 /// Buffers that one kernel takes; more are folded in several steps.
 pub const BUFFERS_MAX: usize = 64;
 

@@ -24,7 +24,8 @@ use cubecl::cmma::MatrixLayout;
 use cubecl::ir::settings::KernelSettings;
 use cubecl::ir::{
     AddressType, ContiguousElements, DeviceIdentity, DeviceProperties, ElemType,
-    HardwareProperties, MemoryDeviceProperties, MmaProperties, TargetProperties, VectorSize,
+    HardwareProperties, MemoryDeviceProperties, MmaProperties, TargetProperties, UIntKind,
+    VectorSize,
 };
 use cubecl::prelude::*;
 use cubecl::profile::TimingMethod;
@@ -42,6 +43,10 @@ pub const NVRTC_OPTIONS: [&str; 4] = [
     "--prec-div=true",
     "--prec-sqrt=true",
 ];
+
+/// Threads per block: with one vector of each buffer in flight per thread, the size that reached the
+/// copy bandwidth of an H200 (2026-11-20), together with two blocks per multiprocessor.
+pub(crate) const UNITS: u32 = 512;
 
 /// Elements of one launch: with more, a 32-bit index could overflow.
 pub const ELEMS_MAX: usize = 1 << 31;
@@ -116,16 +121,12 @@ impl Launch {
 
     /// Puts a launch together from scalars in the order of the kernel's parameters and the length of
     /// each buffer.
-    pub(crate) fn new(
-        grid: Grid,
-        scalars: &[Scalar],
-        lengths: impl Iterator<Item = usize>,
-    ) -> Self {
+    pub(crate) fn new(grid: Grid, scalars: &[Scalar], lengths: &[usize]) -> Self {
         let mut info = InfoBuilder::default();
         for scalar in scalars {
             info.scalars.push_raw(scalar.bytes(), scalar.element);
         }
-        for length in lengths {
+        for &length in lengths {
             info.metadata
                 .register_buffer(length as u64, AddressType::U32);
         }
@@ -136,6 +137,54 @@ impl Launch {
             info: info.finish(AddressType::U32).data,
         }
     }
+
+    /// A launch of a kernel with 64-bit indices and no scalars that asks for no length.
+    pub(crate) fn of_unknown_lengths(grid: Grid, buffers: usize) -> Self {
+        Self {
+            cubes: grid.cubes,
+            units: grid.units,
+            shared_bytes: grid.shared_bytes,
+            info: vec![0; buffers],
+        }
+    }
+}
+
+/// How many elements a launch does, and on how much of the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spread {
+    /// Elements of each buffer; at most [`ELEMS_MAX`].
+    pub elems: usize,
+    /// Blocks at most. Two per multiprocessor fill a device; fewer leave room for computation.
+    pub cubes_max: u32,
+}
+
+impl Spread {
+    /// The work in steps of one vector of `width` elements.
+    pub(crate) fn steps(self, width: usize) -> Result<Steps, SourceError> {
+        let Self { elems, cubes_max } = self;
+        if elems > ELEMS_MAX {
+            return Err(SourceError::TooMany { elems });
+        }
+        let (vectors, tail) = (elems / width, elems % width);
+        Ok(Steps {
+            vectors: vectors as u32,
+            tail: tail as u32,
+            length: elems.div_ceil(width),
+            grid: Grid::over(vectors.max(tail), UNITS, cubes_max),
+        })
+    }
+}
+
+/// What the units of a launch do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Steps {
+    /// Whole vectors.
+    pub(crate) vectors: u32,
+    /// Elements behind them.
+    pub(crate) tail: u32,
+    /// Vectors of a buffer, the last one perhaps not whole.
+    pub(crate) length: usize,
+    pub(crate) grid: Grid,
 }
 
 /// The shape of a launch.
@@ -167,7 +216,7 @@ pub(crate) struct Scalar {
 }
 
 impl Scalar {
-    pub(crate) fn new(element: ElemType, value: &[u8]) -> Self {
+    fn new(element: ElemType, value: &[u8]) -> Self {
         assert_eq!(element.size(), value.len(), "a scalar of {element:?}");
         let mut bytes = [0; 8];
         bytes[..value.len()].copy_from_slice(value);
@@ -175,10 +224,11 @@ impl Scalar {
     }
 
     pub(crate) fn u32(value: u32) -> Self {
-        Self::new(
-            ElemType::UInt(cubecl::ir::UIntKind::U32),
-            &value.to_le_bytes(),
-        )
+        Self::new(ElemType::UInt(UIntKind::U32), &value.to_le_bytes())
+    }
+
+    pub(crate) fn of((element, value): (ElemType, InputScalar)) -> Self {
+        Self::new(element, value.as_bytes())
     }
 
     fn bytes(&self) -> &[u8] {

@@ -1,8 +1,15 @@
 //! The kernels that tests compile and compare: every element type with every operation, and every
 //! shape of buffers with one of them.
 
-use crate::element::{Element, Fold};
+use crate::cast::{Cast, Conversion, Half};
+use crate::element::{Element, FloatElement, Fold};
+use crate::finite::NonFinite;
+use crate::norm::SquaredNorm;
+use crate::pack::Pack;
 use crate::reduce::{Reduce, Role, Width};
+use crate::scale::Scale;
+
+const WIDTHS: [Width; 2] = [Width::Vector, Width::Element];
 
 /// Reductions.
 #[must_use]
@@ -10,7 +17,7 @@ pub fn reductions() -> Vec<Reduce> {
     let mut variants = Vec::new();
     for element in Element::ALL {
         for fold in Fold::ALL.into_iter().filter(|fold| fold.takes(element)) {
-            for width in [Width::Vector, Width::Element] {
+            for width in WIDTHS {
                 variants.push((element, fold, vec![Role::Both; 2], width));
             }
         }
@@ -40,4 +47,54 @@ fn shapes() -> Vec<Vec<Role>> {
         vec![Source, Source, Source, Target],
         vec![Target, Source, Target, Target],
     ]
+}
+
+/// Every float with every width.
+fn floats() -> impl Iterator<Item = (FloatElement, Width)> {
+    let widths = |element| WIDTHS.map(|width| (element, width));
+    FloatElement::ALL.into_iter().flat_map(widths)
+}
+
+/// Multiplications.
+#[must_use]
+pub fn scales() -> Vec<Scale> {
+    let scale = |(element, width)| Scale { element, width };
+    floats().map(scale).collect()
+}
+
+/// Conversions.
+#[must_use]
+pub fn casts() -> Vec<Cast> {
+    use FloatElement::{Bf16, F16, F64};
+    let mut conversions = vec![
+        Conversion::Stochastic(Half::F16),
+        Conversion::Stochastic(Half::Bf16),
+    ];
+    for float in [F64, F16, Bf16] {
+        conversions.push(Conversion::Narrow(float));
+        conversions.push(Conversion::Widen(float));
+    }
+    let casts = |conversion| WIDTHS.map(|width| Cast { conversion, width });
+    conversions.into_iter().flat_map(casts).collect()
+}
+
+/// Sums of squares.
+#[must_use]
+pub fn norms() -> Vec<SquaredNorm> {
+    let norm = |(element, width)| SquaredNorm { element, width };
+    floats().map(norm).collect()
+}
+
+/// Searches for what is not finite.
+#[must_use]
+pub fn searches() -> Vec<NonFinite> {
+    let search = |(element, width)| NonFinite { element, width };
+    floats().map(search).collect()
+}
+
+/// Copies of segments.
+#[must_use]
+pub fn packs() -> Vec<Pack> {
+    let elements = [Element::U8, Element::Bf16, Element::F32, Element::F64];
+    elements.map(|element| Pack { element }).to_vec()
 }

@@ -5,29 +5,12 @@
 //! `tail: u32` and the divisor, which is of the type that the mean is divided in and 1 where
 //! nothing is divided.
 
-use cubecl::ir::{ElemType, FloatKind, IntKind, UIntKind};
 use cubecl::prelude::*;
 
 use super::Reduce;
-use super::kernel::{Shape, Tail, reduce_floats, reduce_integers};
-use crate::element::Element;
-use crate::source::{ELEMS_MAX, Grid, KernelSource, Launch, Scalar, SourceError, Target, compile};
-use crate::types;
-
-/// Threads per block: with one vector of each buffer in flight per thread, the size that reached
-/// the copy bandwidth of an H200 (2026-11-20), together with two blocks per multiprocessor.
-const UNITS: u32 = 512;
-
-/// How much one launch reduces, and on how much of the device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReduceSize {
-    /// Elements of each buffer; at most [`ELEMS_MAX`].
-    pub elems: usize,
-    /// What [`Fold::Mean`](crate::Fold::Mean) divides by: the world size. Others ignore it.
-    pub divisor: u32,
-    /// Blocks at most. Two per multiprocessor fill a device; fewer leave room for computation.
-    pub cubes_max: u32,
-}
+use super::kernel::{Shape, reduce_floats, reduce_integers};
+use crate::source::{KernelSource, Launch, Scalar, SourceError, Spread, Target, UNITS, compile};
+use crate::types::{self, Tail};
 
 impl Reduce {
     /// The kernel as CUDA C++.
@@ -47,16 +30,7 @@ impl Reduce {
         let divided = types::divided(self.element);
         let divisor = InputScalarCompilationArg::new(divided);
         let width = self.width.elems(self.element);
-        let shape = Shape {
-            element: self.element,
-            fold: self.fold,
-            roles: self.roles.clone(),
-            tail: if width > 1 {
-                Tail::Scalars
-            } else {
-                Tail::Absent
-            },
-        };
+        let shape = Shape::new(self, Tail::of_width(width));
         if self.element.is_float() {
             let elements = [stored, partial];
             let kernel = reduce_floats::ReduceFloats::new(
@@ -90,58 +64,19 @@ impl Reduce {
         }
     }
 
-    /// A launch of [`cuda_source`](Self::cuda_source).
+    /// A launch of [`cuda_source`](Self::cuda_source). `divisor` is what
+    /// [`Fold::Mean`](crate::Fold::Mean) divides by, the world size; others ignore it.
     ///
     /// # Errors
     /// If there are more elements than one launch can index.
-    pub fn cuda_launch(&self, size: ReduceSize) -> Result<Launch, SourceError> {
-        let ReduceSize {
-            elems,
-            divisor,
-            cubes_max,
-        } = size;
-        if elems > ELEMS_MAX {
-            return Err(SourceError::TooMany { elems });
-        }
-        let width = self.width.elems(self.element);
-        let (vectors, tail) = (elems / width, elems % width);
+    pub fn cuda_launch(&self, spread: Spread, divisor: u32) -> Result<Launch, SourceError> {
+        let steps = spread.steps(self.width.elems(self.element))?;
         let scalars = [
-            Scalar::u32(vectors as u32),
-            Scalar::u32(tail as u32),
-            self.divisor(divisor),
+            Scalar::u32(steps.vectors),
+            Scalar::u32(steps.tail),
+            Scalar::of(types::divisor(self.element, divisor)),
         ];
-        let lengths = std::iter::repeat_n(elems.div_ceil(width), self.roles.len());
-        let grid = Grid::over(vectors.max(tail), UNITS, cubes_max);
-        Ok(Launch::new(grid, &scalars, lengths))
-    }
-
-    /// The divisor in the type that it is divided in. What the elements cannot hold gives a mean of
-    /// zero on the CPU: so does the largest number of a wider type.
-    fn divisor(&self, divisor: u32) -> Scalar {
-        let divided = types::divided(self.element);
-        let elements_max = match self.element {
-            Element::I8 => i8::MAX as u32,
-            Element::I16 => i16::MAX as u32,
-            Element::I32 => i32::MAX as u32,
-            Element::U8 => u32::from(u8::MAX),
-            Element::U16 => u32::from(u16::MAX),
-            _ => u32::MAX,
-        };
-        let fits = divisor <= elements_max;
-        match divided {
-            ElemType::Float(FloatKind::F64) => {
-                Scalar::new(divided, &f64::from(divisor).to_le_bytes())
-            }
-            ElemType::Float(_) => Scalar::new(divided, &(divisor as f32).to_le_bytes()),
-            ElemType::Int(IntKind::I64) => Scalar::new(divided, &i64::from(divisor).to_le_bytes()),
-            ElemType::UInt(UIntKind::U64) => {
-                Scalar::new(divided, &u64::from(divisor).to_le_bytes())
-            }
-            ElemType::Int(_) => {
-                let divisor = if fits { divisor as i32 } else { i32::MAX };
-                Scalar::new(divided, &divisor.to_le_bytes())
-            }
-            _ => Scalar::u32(if fits { divisor } else { u32::MAX }),
-        }
+        let lengths = vec![steps.length; self.roles.len()];
+        Ok(Launch::new(steps.grid, &scalars, &lengths))
     }
 }

@@ -6,19 +6,29 @@
 
 use cubecl::prelude::*;
 
-use super::Role;
+use super::{Reduce, Role};
 use crate::element::{Element, Fold};
+use crate::types::Tail;
 
 /// The part of a [`Reduce`](super::Reduce) that shapes the code.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Shape {
-    pub(crate) element: Element,
-    pub(crate) fold: Fold,
-    pub(crate) roles: Vec<Role>,
-    pub(crate) tail: Tail,
+    element: Element,
+    fold: Fold,
+    roles: Vec<Role>,
+    tail: Tail,
 }
 
 impl Shape {
+    pub(crate) fn new(reduce: &Reduce, tail: Tail) -> Self {
+        Self {
+            element: reduce.element,
+            fold: reduce.fold,
+            roles: reduce.roles.clone(),
+            tail,
+        }
+    }
+
     fn is_source(&self, buffer: usize) -> bool {
         self.roles[buffer].is_source()
     }
@@ -31,15 +41,6 @@ impl Shape {
         let first = self.roles.iter().position(|role| role.is_source());
         first.expect("a reduction has a source")
     }
-}
-
-/// Who does the elements that do not fill a vector.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Tail {
-    /// The kernel, through a scalar view of its buffers.
-    Scalars,
-    /// Nobody, since there are none.
-    Absent,
 }
 
 /// How two values of type `A` become one.

@@ -2,7 +2,8 @@
 //! give.
 
 use super::*;
-use crate::reduce::ReduceSize;
+use crate::cast::Random;
+use crate::pack::{Segment, Tiles};
 
 /// The bytes of `info_st`, as the C++ compiler lays it out.
 fn info_bytes(source: &str) -> usize {
@@ -23,6 +24,11 @@ fn info_bytes(source: &str) -> usize {
         })
         .sum()
 }
+
+const SPREAD: Spread = Spread {
+    elems: 1_000_003,
+    cubes_max: 264,
+};
 
 fn check(source: &KernelSource, launch: &Launch) {
     assert!(!source.source.contains("#include"), "{}", source.entry);
@@ -52,12 +58,64 @@ fn check(source: &KernelSource, launch: &Launch) {
 #[test]
 fn every_reduction_takes_what_its_launches_give() {
     for reduce in crate::variants::reductions() {
-        let size = ReduceSize {
-            elems: 1_000_003,
-            divisor: 3,
-            cubes_max: 264,
-        };
         let source = reduce.cuda_source().expect("a variant compiles");
-        check(&source, &reduce.cuda_launch(size).expect("it fits"));
+        check(&source, &reduce.cuda_launch(SPREAD, 3).expect("it fits"));
     }
+}
+
+#[test]
+fn every_other_kernel_takes_what_its_launches_give() {
+    for scale in crate::variants::scales() {
+        let launch = scale.cuda_launch(SPREAD, 0.5).expect("it fits");
+        check(&scale.cuda_source().expect("a variant compiles"), &launch);
+    }
+    for cast in crate::variants::casts() {
+        let launch = cast.cuda_launch(SPREAD, Random::default());
+        let source = cast.cuda_source().expect("a variant compiles");
+        check(&source, &launch.expect("it fits"));
+    }
+    for norm in crate::variants::norms() {
+        let launch = norm.cuda_sums_launch(1_000_003).expect("it fits");
+        let source = norm.cuda_sums_source().expect("a variant compiles");
+        check(&source, &launch);
+        let source = norm.cuda_total_source().expect("a variant compiles");
+        check(&source, &norm.cuda_total_launch());
+    }
+    for search in crate::variants::searches() {
+        let launch = search.cuda_launch(SPREAD).expect("it fits");
+        check(&search.cuda_source().expect("a variant compiles"), &launch);
+    }
+    for pack in crate::variants::packs() {
+        let segment = Segment {
+            source: 0,
+            target: 0,
+            elems: 1_000_003,
+        };
+        let launch = pack.cuda_launch(&Tiles::new(pack.element, &[segment]));
+        check(&pack.cuda_source().expect("a variant compiles"), &launch);
+    }
+}
+
+#[test]
+fn a_range_that_32_bits_do_not_index_is_refused() {
+    let elems = ELEMS_MAX + 1;
+    let spread = Spread { elems, ..SPREAD };
+    let scale = crate::variants::scales()[0];
+    let fault = scale.cuda_launch(spread, 1.0).expect_err("it is too much");
+    assert!(fault.to_string().contains("split the range"), "{fault}");
+}
+
+#[test]
+fn a_grid_covers_its_work_and_no_more() {
+    let cubes = |elems| {
+        Spread { elems, ..SPREAD }
+            .steps(4)
+            .expect("it fits")
+            .grid
+            .cubes
+    };
+    assert_eq!(cubes(0), 1);
+    assert_eq!(cubes(4 * UNITS as usize), 1);
+    assert_eq!(cubes(4 * UNITS as usize + 4), 2);
+    assert_eq!(cubes(1 << 30), SPREAD.cubes_max);
 }

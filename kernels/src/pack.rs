@@ -1,0 +1,113 @@
+//! Copy of many segments in one launch: tensors into a bucket, and back.
+//!
+//! A [`Segment`] says which elements of the source go where in the target. [`Tiles`] cuts the
+//! segments into tiles of at most [`TILE_BYTES`], one for each cube, as a table that the kernel
+//! reads. Packing and unpacking are the same kernel with sources and targets exchanged.
+//!
+//! Offsets count elements from the address that the kernel is given. On CUDA that is any address
+//! below all segments, in 64 bits: tensors in allocations of their own are one source whose address
+//! is the lowest of theirs. A tile whose two offsets are multiples of 16 bytes moves 16 bytes at
+//! once, others go element by element; buckets should start each tensor at such a multiple.
+//!
+//! Bytes moved per element: twice its size, and 24 bytes of table per tile; memory is the bound.
+
+use bytemuck::Pod;
+
+use crate::element::Element;
+
+#[cfg(feature = "cuda")]
+mod cuda;
+#[cfg(any(feature = "cuda", feature = "wgpu"))]
+pub(crate) mod kernel;
+#[cfg(test)]
+mod tests;
+
+/// Bytes of the largest tile: long enough that a cube's start does not count, short enough that a
+/// bucket of 25 MiB has some for every multiprocessor.
+pub const TILE_BYTES: usize = 32 << 10;
+
+/// Consecutive elements and where they go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Segment {
+    /// The first element in the source.
+    pub source: u64,
+    /// The first element in the target.
+    pub target: u64,
+    /// How many.
+    pub elems: u64,
+}
+
+impl Segment {
+    /// The way back.
+    #[must_use]
+    pub fn reversed(self) -> Self {
+        Self {
+            source: self.target,
+            target: self.source,
+            elems: self.elems,
+        }
+    }
+}
+
+/// One variant of the kernel: all elements of a size are copied alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Pack {
+    /// What the buffers hold.
+    pub element: Element,
+}
+
+/// Segments, cut for the cubes of one launch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tiles {
+    tiles: Vec<Segment>,
+}
+
+impl Tiles {
+    /// Cuts segments of elements of this type.
+    #[must_use]
+    pub fn new(element: Element, segments: &[Segment]) -> Self {
+        let tile_elems = (TILE_BYTES / element.bytes()) as u64;
+        let mut tiles = Vec::new();
+        for segment in segments {
+            let mut done = 0;
+            while done < segment.elems {
+                let elems = tile_elems.min(segment.elems - done);
+                tiles.push(Segment {
+                    source: segment.source + done,
+                    target: segment.target + done,
+                    elems,
+                });
+                done += elems;
+            }
+        }
+        Self { tiles }
+    }
+
+    /// How many: one for each cube.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.tiles.len()
+    }
+
+    /// The table that the kernel reads on CUDA: source, target and length of each tile.
+    #[must_use]
+    pub fn table(&self) -> Vec<u64> {
+        self.numbers().collect()
+    }
+
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = u64> {
+        let tiles = self.tiles.iter();
+        tiles.flat_map(|tile| [tile.source, tile.target, tile.elems])
+    }
+}
+
+/// What the kernel does, on the CPU.
+///
+/// # Panics
+/// If a segment does not lie in both buffers.
+pub fn reference<T: Pod>(segments: &[Segment], source: &[T], target: &mut [T]) {
+    for segment in segments {
+        let range = |first: u64| first as usize..(first + segment.elems) as usize;
+        target[range(segment.target)].copy_from_slice(&source[range(segment.source)]);
+    }
+}
