@@ -3,7 +3,7 @@
 //! Every module holds one operation: what it does as data ([`Reduce`](reduce::Reduce) and its like),
 //! a `reference` in plain Rust, and the kernel in CubeCL. A kernel runs in two ways:
 //!
-//! - feature `cuda`: as CUDA C++ with a documented argument layout ([`source`]), for a
+//! - feature `cuda`: as CUDA C++ with a documented argument layout (module `source`), for a
 //!   caller that has its own streams, its own memory and the memory of its peers;
 //! - feature `wgpu`: through CubeCL's launch on any adapter of wgpu, in memory that CubeCL manages.
 //!

@@ -59,7 +59,7 @@ fn what_is_exact_stays_and_what_is_special_too() {
         -2.5,
         f32::INFINITY,
         f32::NEG_INFINITY,
-        0.000_061_035_156,
+        f16::MIN_POSITIVE.to_f32(),
     ];
     for half in [Half::F16, Half::Bf16] {
         for value in values {
@@ -104,11 +104,18 @@ fn random_numbers_do_not_depend_on_the_division_of_the_work() {
 
 #[test]
 fn conversions_round_to_nearest_even() {
-    let source = [1.003_906_25_f32, 1.011_718_75, 65_520.0, 1e-8, f32::NAN];
+    // Two ties of bf16, one to either side, and a tie of f16 between its largest and infinity.
+    let source = [
+        1.0 + 0.5 / 128.0,
+        1.0 + 1.5 / 128.0,
+        65_520.0,
+        1e-8,
+        f32::NAN,
+    ];
     let mut target = [bf16::ZERO; 5];
     reference(&source, &mut target);
     assert_eq!(target[0].to_f32(), 1.0);
-    assert_eq!(target[1].to_f32(), 1.015_625);
+    assert_eq!(target[1].to_f32(), 1.0 + 2.0 / 128.0);
     assert!(target[4].is_nan());
     let mut target = [f16::ZERO; 5];
     reference(&source, &mut target);

@@ -18,7 +18,7 @@ pub(crate) fn non_finite<T: Float, A: Float, N: Size>(
     let stride = CUBE_COUNT * CUBE_DIM as usize;
     let mut index = ABSOLUTE_POS;
     while index < vectors as usize {
-        found = found | faults::<A, N>(Vector::cast_from(source[index]));
+        found |= faults::<A, N>(Vector::cast_from(source[index]));
         index += stride;
     }
     let mut any = 0u32;

@@ -46,7 +46,8 @@ fn whole_vectors<E: Int, N: Size>(
 ) -> usize {
     let width = N::value().runtime();
     let mut done = 0usize;
-    if source_first % width == 0 && target_first % width == 0 {
+    // The width is a power of two.
+    if (source_first | target_first) & (width - 1) == 0 {
         let vectors = elems / width;
         let source_first = source_first / width;
         let target_first = target_first / width;
