@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bonfire_plan::wire::Operation;
 use bonfire_plan::{PlanError, Rank};
+use bonfire_sys::ArenaError;
 use serde::{Deserialize, Serialize};
 
 use crate::rendezvous::ConnectError;
@@ -53,7 +54,8 @@ pub struct Timeout {
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CollectiveError {
-    /// A rank died, panicked, gave up, or left the group while it was needed.
+    /// A rank died, panicked, gave up, left the group while it was needed, or gave an operation
+    /// buffers that do not fit it.
     #[error("rank {rank} failed: {cause}")]
     PeerFailed {
         /// The culprit.
@@ -78,6 +80,9 @@ pub enum CollectiveError {
     /// The caller asked for something that no rank can do. The group goes on.
     #[error(transparent)]
     Usage(#[from] PlanError),
+    /// There is no memory for a buffer. The group goes on.
+    #[error(transparent)]
+    Buffer(#[from] Arc<ArenaError>),
     /// The group could not be formed.
     #[error(transparent)]
     Connect(#[from] Arc<ConnectError>),

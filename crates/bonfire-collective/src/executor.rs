@@ -1,21 +1,22 @@
-//! Runs one rank's steps of a schedule over its links.
+//! Runs one rank's steps of a schedule over its links, or in the ranks' own memory.
 //!
 //! The schedule says everything about order; this file only does what a step says, checks each
 //! frame's header against the operation, and turns a broken wait into the group's failure.
 
+mod memory;
+mod plans;
 mod probe;
+mod zero_copy;
 
-use std::collections::HashMap;
-use std::num::NonZeroUsize;
-use std::sync::Arc;
+use std::panic::Location;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use bonfire_plan::wire::{self, AGREED_BYTES, HEADER_BYTES, Operation};
 use bonfire_plan::{
-    Algorithm, Collective, Partition, PlanError, Rank, ReduceOp, Schedule, ScheduleShape, Source,
-    Step, WorldSize,
+    Algorithm, Collective, Partition, PlanError, Rank, ReduceOp, Source, Step, WorldSize,
 };
+use bonfire_sys::window::Board;
 use smallvec::SmallVec;
 
 use crate::Element;
@@ -28,23 +29,25 @@ use crate::select::{Question, Selector};
 use crate::topology::Topology;
 use crate::transport::{LinkError, Links, Traffic};
 
+pub(crate) use memory::Memory;
+use memory::Space;
+use plans::{Plans, Prepared};
 pub(crate) use probe::Figures;
 #[cfg(test)]
 pub(crate) use probe::LinkCost;
-
-/// Plans kept ready. A training step uses a handful of shapes; a program that uses more than this
-/// many builds some again.
-const PLANS_MAX: usize = 256;
 
 /// How long to wait for the control channel to say why a data connection closed.
 const REASON_PATIENCE: Duration = Duration::from_millis(500);
 
 /// What the caller asked for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub(crate) collective: Collective,
     pub(crate) reduce: Option<ReduceOp>,
-    pub(crate) call_site: &'static std::panic::Location<'static>,
+    /// The elements of the collective; see [`Collective`].
+    pub(crate) count: usize,
+    pub(crate) partition: Partition,
+    pub(crate) call_site: &'static Location<'static>,
     pub(crate) eagerness: Eagerness,
 }
 
@@ -53,6 +56,18 @@ pub(crate) struct Request {
 pub(crate) enum RunError {
     Usage(PlanError),
     Failed(Failure),
+}
+
+impl From<PlanError> for RunError {
+    fn from(error: PlanError) -> Self {
+        Self::Usage(error)
+    }
+}
+
+impl From<Failure> for RunError {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
 }
 
 /// Which rank of which group an executor works for.
@@ -68,23 +83,43 @@ pub(crate) struct Seat {
     pub(crate) figures: Option<Figures>,
 }
 
+/// Operations of this rank with one other so far. The directions are counted apart, so that both may
+/// send before they receive.
+#[derive(Clone, Copy, Debug, Default)]
+struct PairSeqs {
+    sent: u64,
+    received: u64,
+    exchanged: u64,
+}
+
 #[derive(Debug)]
 pub(crate) struct Executor {
     me: Rank,
     world_size: WorldSize,
     group: u32,
+    /// Operations of all ranks so far.
     seq: u64,
+    /// Operations with one other rank alone.
+    pairs: Vec<PairSeqs>,
     options: GroupOptions,
     chunk_bytes: usize,
     selector: Selector,
     /// How a measurement waits, whoever waits for the operation that needs it.
     eagerness: Eagerness,
     links: Links,
-    plans: HashMap<ScheduleShape, Arc<[Step]>>,
+    /// Where every rank can reach the memory of every other.
+    board: Option<Board>,
+    plans: Plans,
 }
 
 impl Executor {
-    pub(crate) fn new(seat: Seat, links: Links, options: GroupOptions, chunk_bytes: usize) -> Self {
+    pub(crate) fn new(
+        seat: Seat,
+        links: Links,
+        board: Option<Board>,
+        options: GroupOptions,
+        chunk_bytes: usize,
+    ) -> Self {
         let Seat {
             me,
             topology,
@@ -96,17 +131,20 @@ impl Executor {
         if let Some(figures) = figures {
             selector.learn(figures);
         }
+        let (world_size, hosts) = (selector.world_size(), selector.hosts());
         Self {
             me,
-            world_size: selector.world_size(),
+            world_size,
             group,
             seq: 0,
+            pairs: vec![PairSeqs::default(); world_size.len()],
             options,
-            chunk_bytes,
             selector,
             eagerness,
             links,
-            plans: HashMap::new(),
+            board,
+            plans: Plans::new(me, world_size, hosts, chunk_bytes),
+            chunk_bytes,
         }
     }
 
@@ -120,18 +158,15 @@ impl Executor {
         self.links.traffic()
     }
 
-    /// Runs one operation on this rank's data, in place.
+    /// Runs one operation on this rank's memory.
     pub(crate) fn run<T: Element>(
         &mut self,
-        request: Request,
-        data: &mut [T],
+        request: &Request,
+        mut memory: Memory<'_, T>,
         poison: &Poison,
     ) -> Result<(), RunError> {
         if let Some(reduce) = request.reduce {
-            reduce.require(T::DTYPE).map_err(RunError::Usage)?;
-        }
-        if let Some(failure) = poison.failure() {
-            return Err(RunError::Failed(failure));
+            reduce.require(T::DTYPE)?;
         }
         let patience = Patience {
             started: Instant::now(),
@@ -139,45 +174,32 @@ impl Executor {
             eagerness: request.eagerness,
             poison,
         };
+        if let Memory::InPlace(data) = &mut memory
+            && let Some(data) = T::as_plain(data)
+            && self.may_share(request, size_of_val(data))
+            && self.run_shared(request, data, &patience)?
+        {
+            self.advance(request.collective);
+            return Ok(());
+        }
         let question = Question {
             collective: request.collective,
             reduce: request.reduce,
             dtype: T::DTYPE,
-            count: data.len(),
-            partition: &Partition::Balanced,
+            count: request.count,
+            partition: &request.partition,
         };
-        let shape = ScheduleShape {
-            collective: request.collective,
-            algorithm: self.select(&question, &request, &patience)?,
-            world_size: self.world_size,
-            count: data.len(),
-            chunk_elems_max: NonZeroUsize::new(self.chunk_bytes / size_of::<T>())
-                .expect("a chunk holds at least one element of every type"),
-            partition: Partition::Balanced,
-            hosts: self.selector.hosts(),
-        };
-        let (algorithm, layout) = (shape.algorithm, shape.layout_hash());
-        let steps = self.plan(shape).map_err(RunError::Usage)?;
-        let operation = Operation {
-            group: self.group,
-            seq: self.seq,
-            collective: request.collective,
-            algorithm,
-            dtype: T::DTYPE,
-            reduce: request.reduce,
-            count: data.len() as u64,
-            layout,
-            call_site: wire::CallSite::new(request.call_site),
-        };
-        self.seq += 1;
-        let mut run = Run {
-            executor: self,
-            operation: &operation,
-            patience: &patience,
-        };
-        for step in steps.iter() {
-            run.step(step, request.reduce, data)
-                .map_err(RunError::Failed)?;
+        let algorithm = self.select(&question, request, &patience)?;
+        let prepared = self.plans.prepare::<T>(request, algorithm)?;
+        let operation = self.operation::<T>(request, &prepared);
+        self.advance(request.collective);
+        if let Some(failure) = poison.failure() {
+            return Err(failure.into());
+        }
+        let mut space = Space::new(memory, &prepared.extents);
+        let mut run = Run::new(self, &operation, &patience);
+        for step in prepared.steps.iter() {
+            run.step(step, request.reduce, &mut space)?;
         }
         Ok(())
     }
@@ -196,7 +218,7 @@ impl Executor {
         if self.selector.wants_figures(question) {
             let operation = Operation {
                 group: self.group,
-                seq: self.seq,
+                seq: *self.seq(question.collective),
                 collective: question.collective,
                 // None yet; the same on all ranks.
                 algorithm: Algorithm::candidates(question.collective)[0],
@@ -210,27 +232,43 @@ impl Executor {
                 eagerness: self.eagerness,
                 ..*patience
             };
-            let mut run = Run {
-                executor: self,
-                operation: &operation,
-                patience: &patience,
-            };
-            let figures = run.measure().map_err(RunError::Failed)?;
+            let figures = Run::new(self, &operation, &patience).measure()?;
             self.selector.learn(figures);
         }
         Ok(self.selector.select(question))
     }
 
-    fn plan(&mut self, shape: ScheduleShape) -> Result<Arc<[Step]>, PlanError> {
-        if let Some(steps) = self.plans.get(&shape) {
-            return Ok(Arc::clone(steps));
+    /// The number of the operation among those that are told apart by nothing else.
+    fn seq(&mut self, collective: Collective) -> &mut u64 {
+        match collective {
+            Collective::Transfer { source, target } if source == self.me => {
+                &mut self.pairs[target.index()].sent
+            }
+            Collective::Transfer { source, .. } => &mut self.pairs[source.index()].received,
+            Collective::Exchange { first, second } if first == self.me => {
+                &mut self.pairs[second.index()].exchanged
+            }
+            Collective::Exchange { first, .. } => &mut self.pairs[first.index()].exchanged,
+            _ => &mut self.seq,
         }
-        let steps: Arc<[Step]> = Schedule::new(shape.clone())?.steps(self.me).into();
-        if self.plans.len() >= PLANS_MAX {
-            self.plans.clear();
+    }
+
+    fn advance(&mut self, collective: Collective) {
+        *self.seq(collective) += 1;
+    }
+
+    fn operation<T: Element>(&mut self, request: &Request, prepared: &Prepared) -> Operation {
+        Operation {
+            group: self.group,
+            seq: *self.seq(request.collective),
+            collective: request.collective,
+            algorithm: prepared.algorithm,
+            dtype: T::DTYPE,
+            reduce: request.reduce,
+            count: request.count as u64,
+            layout: prepared.layout,
+            call_site: wire::CallSite::new(request.call_site),
         }
-        self.plans.insert(shape, Arc::clone(&steps));
-        Ok(steps)
     }
 }
 
@@ -241,29 +279,28 @@ struct Run<'a> {
     patience: &'a Patience<'a>,
 }
 
-impl Run<'_> {
+impl<'a> Run<'a> {
+    fn new(
+        executor: &'a mut Executor,
+        operation: &'a Operation,
+        patience: &'a Patience<'a>,
+    ) -> Self {
+        Self {
+            executor,
+            operation,
+            patience,
+        }
+    }
+
     fn step<T: Element>(
         &mut self,
         step: &Step,
         reduce: Option<ReduceOp>,
-        data: &mut [T],
+        space: &mut Space<'_, '_, T>,
     ) -> Result<(), Failure> {
         match step {
-            Step::Put { peer, source } => {
-                let payload: &[u8] = bytemuck::cast_slice(&data[source.as_range()]);
-                let payload_bytes = u32::try_from(payload.len()).expect("a chunk is below 4 GiB");
-                let header = wire::encode_header(self.operation, payload_bytes);
-                let put = self
-                    .executor
-                    .links
-                    .put(*peer, &header, payload, self.patience);
-                put.map_err(|error| self.explain(*peer, error))
-            }
-            Step::Wait { peer } => {
-                let waited = self.executor.links.wait(*peer, self.patience);
-                waited.map_err(|error| self.explain(*peer, error))?;
-                self.check_header(*peer)
-            }
+            Step::Put { peer, source } => self.put(*peer, space.source(*source)),
+            Step::Wait { peer } => self.wait(*peer),
             Step::Reduce {
                 target,
                 sources,
@@ -274,7 +311,7 @@ impl Run<'_> {
                     stage: *stage,
                     world_size: self.executor.world_size,
                 };
-                let target = &mut data[target.as_range()];
+                let target = space.target(*target);
                 let mut operands: SmallVec<[Operand<'_, T>; 16]> = SmallVec::new();
                 for source in sources {
                     operands.push(match source {
@@ -286,7 +323,7 @@ impl Run<'_> {
                 Ok(())
             }
             Step::Copy { peer, target } => {
-                let target = &mut data[target.as_range()];
+                let target = space.target(*target);
                 target.copy_from_slice(self.payload(*peer, target.len())?);
                 Ok(())
             }
@@ -295,9 +332,24 @@ impl Run<'_> {
                 Ok(())
             }
             Step::ReduceDirect { .. } => {
-                unreachable!("no algorithm that this engine selects reaches into peers' buffers")
+                unreachable!("only zero-copy plans have direct steps, and run_shared runs those")
             }
         }
+    }
+
+    fn put<T: Element>(&mut self, peer: Rank, elements: &[T]) -> Result<(), Failure> {
+        let payload: &[u8] = bytemuck::cast_slice(elements);
+        let payload_bytes = u32::try_from(payload.len()).expect("a chunk is below 4 GiB");
+        let header = wire::encode_header(self.operation, payload_bytes);
+        let links = &mut self.executor.links;
+        let put = links.put(peer, &header, payload, self.patience);
+        put.map_err(|error| self.explain(peer, error))
+    }
+
+    fn wait(&mut self, peer: Rank) -> Result<(), Failure> {
+        let waited = self.executor.links.wait(peer, self.patience);
+        waited.map_err(|error| self.explain(peer, error))?;
+        self.check_header(peer)
     }
 
     /// The payload of the oldest frame from `peer`, which must have `count` elements.
@@ -308,7 +360,7 @@ impl Run<'_> {
             .front(peer)
             .expect("the plan waits before it reads");
         let payload = &frame[HEADER_BYTES..];
-        bytemuck::try_cast_slice(payload)
+        bytemuck::checked::try_cast_slice(payload)
             .ok()
             .filter(|elements: &&[T]| elements.len() == count)
             .ok_or_else(|| Failure::Peer {

@@ -1,30 +1,36 @@
 //! The process group: what a program calls.
 
+mod background;
+mod blocking;
 mod hub;
+mod operations;
 mod roster;
+mod scratch;
 mod split;
 
-use std::panic::Location;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use bonfire_plan::{Collective, Rank, ReduceOp, WorldSize, shard_range};
+use bonfire_plan::{Rank, WorldSize, shard_range};
+use bonfire_sys::Arena;
+use bytemuck::Pod;
 
+use crate::buffer::GroupBuffer;
 use crate::control::Control;
 use crate::error::Failure;
-use crate::executor::{Executor, Figures, Request, RunError, Seat};
+use crate::executor::{Executor, Figures, Memory, Request, RunError, Seat};
 use crate::options::GroupOptions;
 use crate::patience::Eagerness;
 use crate::poison::Poison;
 use crate::rendezvous::{self, ConnectError};
 use crate::topology::Topology;
-use crate::transport::{Links, Traffic, local_links};
+use crate::transport::{Links, Sharing, Traffic, local_links};
 use crate::turnstile::Turnstile;
-use crate::work::{Completion, Work};
 use crate::{CollectiveError, Element, RankEnv};
 
 pub(crate) use roster::{Origin, Roster};
+use scratch::Scratch;
 
 /// A rank's membership in a group of ranks that communicate.
 ///
@@ -75,6 +81,9 @@ struct Core {
     eagerness: Eagerness,
     turnstile: Turnstile,
     executor: Mutex<Executor>,
+    /// Memory that all ranks can reach, in a group of processes of one host.
+    arena: Option<Arena>,
+    scratch: Mutex<Scratch>,
     poison: Arc<Poison>,
     control: Mutex<Option<Control>>,
 }
@@ -89,6 +98,8 @@ pub(crate) struct Parts {
     /// What the links cost, if that is known.
     pub(crate) figures: Option<Figures>,
     pub(crate) links: Links,
+    /// How ranks reach each other's memory, where they can.
+    pub(crate) sharing: Option<Sharing>,
     pub(crate) control: Option<Control>,
     pub(crate) poison: Arc<Poison>,
     pub(crate) chunk_bytes: usize,
@@ -106,18 +117,24 @@ impl ProcessGroup {
         let chunk_bytes = options.chunk_bytes_checked()?;
         let poison = Arc::new(Poison::new(world_size));
         let links = local_links(world_size, chunk_bytes).map_err(ConnectError::Region)?;
+        let sharing = Sharing::of_threads(world_size).map_err(ConnectError::Region)?;
         let topology = Topology::of(world_size.ranks().map(|_| "this process"));
         let origin = Origin::Threads(Arc::default());
-        let parts = world_size.ranks().zip(links).map(|(me, links)| Parts {
-            me,
-            world_size,
-            roster: Roster::of_job(me, topology.clone(), origin.clone(), options.clone()),
-            figures: None,
-            links,
-            control: None,
-            poison: Arc::clone(&poison),
-            chunk_bytes,
-        });
+        let parts = world_size
+            .ranks()
+            .zip(links)
+            .zip(sharing)
+            .map(|((me, links), sharing)| Parts {
+                me,
+                world_size,
+                roster: Roster::of_job(me, topology.clone(), origin.clone(), options.clone()),
+                figures: None,
+                links,
+                sharing: Some(sharing),
+                control: None,
+                poison: Arc::clone(&poison),
+                chunk_bytes,
+            });
         parts
             .map(|parts| Ok(Self::new(parts, options.clone())?))
             .collect()
@@ -144,10 +161,15 @@ impl ProcessGroup {
             world_size,
             roster,
             links,
+            sharing,
             poison,
             chunk_bytes,
             ..
         } = parts;
+        let (board, arena) = match sharing {
+            Some(Sharing { board, arena }) => (Some(board), arena),
+            None => (None, None),
+        };
         let eagerness = if roster.local_world_size <= cores {
             Eagerness::Spin
         } else {
@@ -165,8 +187,10 @@ impl ProcessGroup {
             world_size,
             eagerness,
             turnstile: Turnstile::default(),
-            executor: Mutex::new(Executor::new(seat, links, options, chunk_bytes)),
+            executor: Mutex::new(Executor::new(seat, links, board, options, chunk_bytes)),
             roster,
+            scratch: Mutex::new(Scratch::new(arena.clone())),
+            arena,
             poison,
             control: Mutex::new(parts.control),
         });
@@ -203,134 +227,24 @@ impl ProcessGroup {
         self.member.core.world_size
     }
 
+    /// A buffer of `len` zero elements that the other ranks can reach, so that a collective works in it
+    /// without copies. Any part of it may be passed to an operation.
+    ///
+    /// # Errors
+    /// [`CollectiveError::Buffer`] if there is no memory for it. The group goes on.
+    pub fn buffer<T: Element + Pod>(&self, len: usize) -> Result<GroupBuffer<T>, CollectiveError> {
+        match &self.member.core.arena {
+            Some(arena) => Ok(GroupBuffer::shared(arena.allocate(len).map_err(Arc::new)?)),
+            None => Ok(GroupBuffer::own(len)),
+        }
+    }
+
     /// What this rank has sent and received since the group was formed. Waits for the
     /// operation that is running.
     pub fn traffic(&self) -> Traffic {
         let executor = &self.member.core.executor;
         let executor = executor.lock().unwrap_or_else(PoisonError::into_inner);
         executor.traffic()
-    }
-
-    /// Replaces every element by its reduction over all ranks, folded in the order of the ranks.
-    ///
-    /// # Errors
-    /// See [`CollectiveError`]; after an error the content of `data` is unspecified.
-    #[track_caller]
-    pub fn all_reduce<T: Element>(
-        &self,
-        data: &mut [T],
-        reduce: ReduceOp,
-    ) -> Result<(), CollectiveError> {
-        self.run(Collective::AllReduce, Some(reduce), data)
-    }
-
-    /// [`all_reduce`](Self::all_reduce) in the background; the buffer comes back with the result.
-    #[track_caller]
-    pub fn all_reduce_async<T: Element>(&self, data: Vec<T>, reduce: ReduceOp) -> Work<Vec<T>> {
-        self.start(Collective::AllReduce, Some(reduce), data, |data| data)
-    }
-
-    /// Reduces `data` over all ranks and returns this rank's shard of it: the elements
-    /// [`shard_range(data.len(), world_size, rank)`](shard_range).
-    ///
-    /// # Errors
-    /// See [`CollectiveError`].
-    #[track_caller]
-    pub fn reduce_scatter<T: Element>(
-        &self,
-        data: &[T],
-        reduce: ReduceOp,
-    ) -> Result<Vec<T>, CollectiveError> {
-        let mut data = data.to_vec();
-        self.run(Collective::ReduceScatter, Some(reduce), &mut data)?;
-        Ok(own_shard(data, self.world_size(), self.rank()))
-    }
-
-    /// [`reduce_scatter`](Self::reduce_scatter) in the background.
-    #[track_caller]
-    pub fn reduce_scatter_async<T: Element>(&self, data: Vec<T>, reduce: ReduceOp) -> Work<Vec<T>> {
-        let (world_size, me) = (self.world_size(), self.rank());
-        let shard = move |data| own_shard(data, world_size, me);
-        self.start(Collective::ReduceScatter, Some(reduce), data, shard)
-    }
-
-    /// The `shard` of every rank, one after the other in rank order. All must be equally long.
-    ///
-    /// # Errors
-    /// See [`CollectiveError`].
-    #[track_caller]
-    pub fn all_gather<T: Element>(&self, shard: &[T]) -> Result<Vec<T>, CollectiveError> {
-        let mut data = self.gather_buffer(shard);
-        self.run(Collective::AllGather, None, &mut data)?;
-        Ok(data)
-    }
-
-    /// [`all_gather`](Self::all_gather) in the background.
-    #[track_caller]
-    pub fn all_gather_async<T: Element>(&self, shard: &[T]) -> Work<Vec<T>> {
-        self.start(
-            Collective::AllGather,
-            None,
-            self.gather_buffer(shard),
-            |data| data,
-        )
-    }
-
-    fn gather_buffer<T: Element>(&self, shard: &[T]) -> Vec<T> {
-        let world_size = self.world_size();
-        let mut data = vec![T::zeroed(); shard.len() * world_size.len()];
-        let own = shard_range(data.len(), world_size, self.rank()).as_range();
-        data[own].copy_from_slice(shard);
-        data
-    }
-
-    /// Gives every rank the elements of `root`.
-    ///
-    /// # Errors
-    /// [`CollectiveError::Usage`] if there is no such rank; else see [`CollectiveError`].
-    #[track_caller]
-    pub fn broadcast<T: Element>(&self, data: &mut [T], root: Rank) -> Result<(), CollectiveError> {
-        self.run(Collective::Broadcast { root }, None, data)
-    }
-
-    /// [`broadcast`](Self::broadcast) in the background.
-    #[track_caller]
-    pub fn broadcast_async<T: Element>(&self, data: Vec<T>, root: Rank) -> Work<Vec<T>> {
-        self.start(Collective::Broadcast { root }, None, data, |data| data)
-    }
-
-    /// Returns once every rank has called it.
-    ///
-    /// # Errors
-    /// See [`CollectiveError`].
-    #[track_caller]
-    pub fn barrier(&self) -> Result<(), CollectiveError> {
-        self.run::<u8>(Collective::Barrier, None, &mut [])
-    }
-
-    /// [`barrier`](Self::barrier) in the background: done once every rank has called it and all
-    /// earlier operations of this rank are done.
-    #[track_caller]
-    pub fn barrier_async(&self) -> Work<()> {
-        self.start(Collective::Barrier, None, Vec::<u8>::new(), drop)
-    }
-
-    /// Every rank's bytes in rank order; they may differ in length. For set-up: it allocates.
-    ///
-    /// # Errors
-    /// See [`CollectiveError`].
-    #[track_caller]
-    pub fn exchange(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, CollectiveError> {
-        let lengths = self.all_gather(&[bytes.len() as i64])?;
-        let longest = lengths.iter().copied().max().unwrap_or(0) as usize;
-        let mut padded = bytes.to_vec();
-        padded.resize(longest, 0);
-        let all = self.all_gather(&padded)?;
-        let pieces = lengths.iter().enumerate().map(|(rank, len)| {
-            let start = rank * longest;
-            all[start..start + *len as usize].to_vec()
-        });
-        Ok(pieces.collect())
     }
 
     /// Ends the group on all ranks: every pending and future operation everywhere returns
@@ -353,62 +267,38 @@ impl ProcessGroup {
             .map(|failure| core.roster.explain(failure))
     }
 
-    #[track_caller]
-    fn run<T: Element>(
+    /// Runs `body` after all operations issued before.
+    fn in_turn<R>(
         &self,
-        collective: Collective,
-        reduce: Option<ReduceOp>,
-        data: &mut [T],
-    ) -> Result<(), CollectiveError> {
+        body: impl FnOnce(&Core) -> Result<R, CollectiveError>,
+    ) -> Result<R, CollectiveError> {
         let core = &self.member.core;
-        let request = Request {
-            collective,
-            reduce,
-            call_site: Location::caller(),
-            eagerness: core.eagerness,
-        };
         let ticket = self.member.queue().issue();
         let _turn = core.turnstile.enter(ticket);
-        core.run(request, data)
+        body(core)
     }
 
-    #[track_caller]
-    fn start<T: Element, R: Send + 'static>(
-        &self,
-        collective: Collective,
-        reduce: Option<ReduceOp>,
-        mut data: Vec<T>,
-        finish: impl FnOnce(Vec<T>) -> R + Send + 'static,
-    ) -> Work<R> {
-        // The caller computes meanwhile, and a spinning thread would take a core from it.
-        let eagerness = Eagerness::Sleep;
-        let request = Request {
-            collective,
-            reduce,
-            call_site: Location::caller(),
-            eagerness,
-        };
-        let (work, completion): (Work<R>, Completion<R>) = Work::new(self.rank());
-        let run = Box::new(move |core: &Core| {
-            let result = core.run(request, &mut data).map(|()| finish(data));
-            completion.complete(result);
-        });
-        let mut queue = self.member.queue();
-        let ticket = queue.issue();
-        let jobs = queue
-            .jobs
-            .as_ref()
-            .expect("the queue closes with the last clone");
-        // A communication thread that is gone drops the job, which completes the work with an error.
-        let _ = jobs.send(Job { ticket, run });
-        work
+    fn gather_buffer<T: Element>(&self, shard: &[T]) -> Vec<T> {
+        let world_size = self.world_size();
+        let mut data = vec![T::zeroed(); shard.len() * world_size.len()];
+        let own = shard_range(data.len(), world_size, self.rank()).as_range();
+        data[own].copy_from_slice(shard);
+        data
+    }
+
+    fn own_shard<T: Element>(&self, data: Vec<T>) -> Vec<T> {
+        own_shard(data, self.world_size(), self.rank())
     }
 }
 
 impl Core {
-    fn run<T: Element>(&self, request: Request, data: &mut [T]) -> Result<(), CollectiveError> {
+    fn run<T: Element>(
+        &self,
+        request: &Request,
+        memory: Memory<'_, T>,
+    ) -> Result<(), CollectiveError> {
         let mut executor = self.executor.lock().unwrap_or_else(PoisonError::into_inner);
-        match executor.run(request, data, &self.poison) {
+        match executor.run(request, memory, &self.poison) {
             Ok(()) => Ok(()),
             Err(RunError::Usage(error)) => Err(error.into()),
             Err(RunError::Failed(failure)) => Err(self.end(failure)),
@@ -421,6 +311,21 @@ impl Core {
         let first = self.poison.failure();
         self.roster
             .explain(first.expect("fail() recorded one at the latest"))
+    }
+
+    /// Ends the group because of what this rank's caller did: the others must not wait for it.
+    fn refuse(&self, cause: String) -> CollectiveError {
+        let rank = self.me;
+        self.end(Failure::Peer { rank, cause })
+    }
+
+    fn with_scratch<T: Element + Pod, R>(
+        &self,
+        len: usize,
+        body: impl FnOnce(&mut [T]) -> Result<R, CollectiveError>,
+    ) -> Result<R, CollectiveError> {
+        let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+        body(scratch.elements(len))
     }
 
     /// Makes this the failure of the group, on all ranks, unless it has failed already.

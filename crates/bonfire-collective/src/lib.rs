@@ -22,6 +22,8 @@
 
 #![forbid(unsafe_code)]
 
+mod blocks;
+mod buffer;
 mod control;
 mod element;
 mod environment;
@@ -45,7 +47,9 @@ mod transport;
 mod turnstile;
 mod work;
 
+pub use blocks::Blocks;
 pub use bonfire_plan::{Algorithm, DType, Rank, ReduceOp, WorldSize};
+pub use buffer::{Buffer, GroupBuffer};
 pub use element::Element;
 pub use environment::{EnvError, HOST_ID_BYTES_MAX, LauncherOutput, RankEnv, StoreHost};
 pub use error::{CollectiveError, Mismatch, Timeout};

@@ -131,6 +131,7 @@ pub(crate) fn meet(env: &RankEnv, options: &GroupOptions) -> Result<Parts, Conne
         roster: Roster::of_job(env.rank, topology, origin, options.clone()),
         figures: None,
         links: formed.links,
+        sharing: formed.sharing,
         control: Some(formed.control),
         poison: formed.poison,
         chunk_bytes,

@@ -8,6 +8,7 @@ mod inbox;
 mod links;
 mod memory;
 mod readiness;
+mod sharing;
 mod socket;
 mod traffic;
 
@@ -18,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use links::{LinkError, Links};
 pub(crate) use memory::{MemoryLink, local_links, ring_layout};
+pub(crate) use sharing::{Sharing, new_arena};
 pub(crate) use socket::SocketLink;
 pub use traffic::Traffic;
 

@@ -216,8 +216,21 @@ impl Region {
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to.as_ptr(), bytes.len()) };
     }
 
-    /// Maps a region that another process made with [`shared`](Self::shared) and sent here.
+    /// Maps a region of a known size that another process made with [`shared`](Self::shared) and sent
+    /// here.
     pub fn open(file: OwnedFd, expected_len: usize) -> Result<Self, RegionError> {
+        let found = size_of_file(&file)?;
+        if found != expected_len as u64 {
+            return Err(RegionError::Size {
+                expected: expected_len,
+                found,
+            });
+        }
+        Self::open_whole(file)
+    }
+
+    /// Maps all of a region that another process made and sent here.
+    pub fn open_whole(file: OwnedFd) -> Result<Self, RegionError> {
         let seals = rustix::fs::fcntl_get_seals(&file).map_err(|source| RegionError::System {
             call: "fcntl(F_GET_SEALS)",
             source,
@@ -225,19 +238,14 @@ impl Region {
         if !seals.contains(SealFlags::SHRINK) {
             return Err(RegionError::NotSealed);
         }
-        let found = rustix::fs::fstat(&file)
-            .map_err(|source| RegionError::System {
-                call: "fstat",
-                source,
-            })?
-            .st_size as u64;
-        if found != expected_len as u64 {
-            return Err(RegionError::Size {
-                expected: expected_len,
-                found,
-            });
+        let len = size_of_file(&file)?;
+        match usize::try_from(len) {
+            Ok(len) if len > 0 => Self::map(file, len),
+            _ => Err(RegionError::Size {
+                expected: 1,
+                found: len,
+            }),
         }
-        Self::map(file, expected_len)
     }
 
     fn map(file: OwnedFd, len: usize) -> Result<Self, RegionError> {
@@ -291,6 +299,14 @@ impl Drop for Region {
             "munmap of an own mapping cannot fail: {unmapped:?}"
         );
     }
+}
+
+fn size_of_file(file: &OwnedFd) -> Result<u64, RegionError> {
+    let status = rustix::fs::fstat(file).map_err(|source| RegionError::System {
+        call: "fstat",
+        source,
+    })?;
+    Ok(status.st_size as u64)
 }
 
 /// The kernel would rather kill a process than refuse shared memory, so the question comes first.

@@ -43,6 +43,8 @@ struct Pane {
     bytes: AtomicU64,
     /// Bytes of one element.
     element_bytes: AtomicU64,
+    /// For which operation it is open.
+    stamp: AtomicU64,
 }
 
 const _: () = assert!(size_of::<Pane>() == PANE_BYTES);
@@ -84,7 +86,7 @@ pub enum Shut {
         /// The rank.
         rank: usize,
     },
-    /// This rank's buffer has another length or element type.
+    /// This rank's buffer has another length or element type, or is open for another operation.
     Differs {
         /// The rank.
         rank: usize,
@@ -121,6 +123,10 @@ impl Board {
             Arc::ptr_eq(&regions[me], mine.region()),
             "the region at place {me} is not this rank's arena"
         );
+        for region in &regions {
+            let len = region.len();
+            assert!(len >= PANE_BYTES, "no room for a pane in a region of {len}");
+        }
         Self::claim(me, Homes::Processes { mine, regions })
     }
 
@@ -162,7 +168,7 @@ impl Board {
         unsafe { pane.as_ref() }
     }
 
-    /// Opens `data` to the peers while `body` runs; when this returns, nobody but the caller reaches
+    /// Opens `data` to the peers while `body` runs, for the operation that all of them call `stamp`; when this returns, nobody but the caller reaches
     /// it. An operation that failed leaves unspecified content.
     ///
     /// # Panics
@@ -170,6 +176,7 @@ impl Board {
     pub fn open<T: Pod, R>(
         &mut self,
         data: &mut [T],
+        stamp: u64,
         body: impl FnOnce(&mut Windows<'_, T>) -> R,
     ) -> R {
         let (len, bytes) = (data.len(), size_of_val(data));
@@ -187,6 +194,7 @@ impl Board {
         pane.bytes.store(bytes as u64, Ordering::Relaxed);
         pane.element_bytes
             .store(size_of::<T>() as u64, Ordering::Relaxed);
+        pane.stamp.store(stamp, Ordering::Relaxed);
         pane.lease.open();
         // Closes also when `body` panics.
         let closer = Closer {
@@ -198,6 +206,7 @@ impl Board {
             board: closer.board,
             own,
             len,
+            stamp,
         };
         body(&mut windows)
     }
@@ -250,6 +259,7 @@ pub struct Windows<'a, T> {
     board: &'a Board,
     own: NonNull<T>,
     len: usize,
+    stamp: u64,
 }
 
 impl<T: Pod> Windows<'_, T> {
@@ -286,7 +296,7 @@ impl<T: Pod> Windows<'_, T> {
         };
         let mut views: SmallVec<[&mut [T]; 16]> = SmallVec::new();
         for rank in 0..self.board.ranks() {
-            let start = visits.enter::<T>(rank, self.len, self.own)?;
+            let start = visits.enter(rank, self)?;
             // SAFETY: the range is inside the window, whose `len` elements `enter` has checked.
             let first = unsafe { start.add(range.start) };
             // SAFETY: valid: the owner's `open` does not return, so its borrow of the buffer lasts,
@@ -310,26 +320,22 @@ struct Visits<'a> {
 
 impl Visits<'_> {
     /// Enters the next rank's window and returns its first element.
-    fn enter<T: Pod>(
-        &mut self,
-        rank: usize,
-        len: usize,
-        own: NonNull<T>,
-    ) -> Result<NonNull<T>, Shut> {
+    fn enter<T: Pod>(&mut self, rank: usize, windows: &Windows<'_, T>) -> Result<NonNull<T>, Shut> {
         assert_eq!(rank, self.entered, "windows are entered in rank order");
         let pane = self.board.pane(rank);
         if !pane.lease.enter() {
             return Err(Shut::Closed { rank });
         }
         self.entered = rank + 1;
-        let bytes = len * size_of::<T>();
-        let same = pane.bytes.load(Ordering::Relaxed) == bytes as u64
+        let bytes = windows.len * size_of::<T>();
+        let same = pane.stamp.load(Ordering::Relaxed) == windows.stamp
+            && pane.bytes.load(Ordering::Relaxed) == bytes as u64
             && pane.element_bytes.load(Ordering::Relaxed) == size_of::<T>() as u64;
         if !same {
             return Err(Shut::Differs { rank });
         }
         if rank == self.board.me {
-            return Ok(own);
+            return Ok(windows.own);
         }
         let start = pane.start.load(Ordering::Relaxed) as usize;
         if !start.is_multiple_of(align_of::<T>()) {

@@ -3,13 +3,13 @@
 //! [`check_all`] runs on every rank of a group and panics at the first wrong bit. It returns a digest
 //! of all results; two transports conform to each other when their digests are equal.
 
+mod operations;
+
 use bonfire_collective::{CollectiveError, ProcessGroup, Rank, ReduceOp};
 use bonfire_plan::shard_range;
 use half::{bf16, f16};
 
 use crate::oracle::{Sample, scramble};
-
-const REDUCTIONS: [ReduceOp; 4] = [ReduceOp::Sum, ReduceOp::Mean, ReduceOp::Min, ReduceOp::Max];
 
 /// Whether results must have the bits of the canonical order, or may differ by rounding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,8 +34,16 @@ pub fn check_all(group: &ProcessGroup, bits: Bits) -> u64 {
     check_type::<i64>(group, Bits::Canonical, &mut digest);
     check_type::<u8>(group, Bits::Canonical, &mut digest);
     check_type::<u32>(group, Bits::Canonical, &mut digest);
+    check_type::<i8>(group, Bits::Canonical, &mut digest);
+    check_type::<i16>(group, Bits::Canonical, &mut digest);
+    check_type::<u16>(group, Bits::Canonical, &mut digest);
+    check_type::<u64>(group, Bits::Canonical, &mut digest);
+    check_type::<bool>(group, Bits::Canonical, &mut digest);
+    if bits == Bits::Canonical {
+        operations::check_buffers(group, &mut digest);
+    }
     check_order(group);
-    check_exchange(group);
+    check_bytes(group);
     check_usage(group);
     digest.0
 }
@@ -77,12 +85,17 @@ fn reduced<T: Sample>(group: &ProcessGroup, len: usize, reduce: ReduceOp) -> Vec
 
 fn check_type<T: Sample>(group: &ProcessGroup, bits: Bits, digest: &mut Digest) {
     for len in lengths(group) {
-        for reduce in REDUCTIONS {
+        for reduce in ReduceOp::ALL
+            .iter()
+            .copied()
+            .filter(|op| op.supports(T::DTYPE))
+        {
             // The oracle's order only matters where additions round.
             let exact = bits == Bits::Canonical || matches!(reduce, ReduceOp::Min | ReduceOp::Max);
             check_reductions::<T>(group, len, reduce, exact, digest);
         }
         check_moves::<T>(group, len, digest);
+        operations::check_operations::<T>(group, len.min(300), digest);
     }
 }
 
@@ -101,10 +114,11 @@ fn check_reductions<T: Sample>(
         assert_eq!(data, reduced::<T>(group, len, reduce), "all_reduce, {what}");
     }
     let bytes: &[u8] = bytemuck::cast_slice(&data);
-    for theirs in group.exchange(bytes).expect("exchange") {
+    for theirs in group.all_gather_bytes(bytes).expect("all_gather_bytes") {
         assert_eq!(theirs, bytes, "ranks differ after all_reduce, {what}");
     }
     digest.add(&data);
+    operations::check_reduction_forms(group, reduce, &data, exact);
 
     let work = group.all_reduce_async(sample::<T>(me.index(), len), reduce);
     assert_eq!(
@@ -185,9 +199,9 @@ fn check_order(group: &ProcessGroup) {
     group.barrier_async().wait().expect("barrier_async");
 }
 
-fn check_exchange(group: &ProcessGroup) {
+fn check_bytes(group: &ProcessGroup) {
     let mine = vec![group.rank().get() as u8; group.rank().index() * 3];
-    let all = group.exchange(&mine).expect("exchange");
+    let all = group.all_gather_bytes(&mine).expect("all_gather_bytes");
     for (rank, bytes) in all.iter().enumerate() {
         assert_eq!(*bytes, vec![rank as u8; rank * 3]);
     }

@@ -93,3 +93,18 @@ integer_sample!(i8);
 integer_sample!(i16);
 integer_sample!(u16);
 integer_sample!(u64);
+
+impl Sample for bool {
+    fn sample(seed: u64) -> Self {
+        scramble(seed) & 1 == 1
+    }
+
+    fn reduce(values: &[Self], reduce: ReduceOp) -> Self {
+        match reduce {
+            ReduceOp::And | ReduceOp::Min | ReduceOp::Product => values.iter().all(|value| *value),
+            ReduceOp::Or | ReduceOp::Max => values.iter().any(|value| *value),
+            ReduceOp::Xor => values.iter().filter(|value| **value).count() % 2 == 1,
+            ReduceOp::Sum | ReduceOp::Mean => panic!("{reduce} is not defined for bool"),
+        }
+    }
+}

@@ -11,12 +11,13 @@ use bonfire_plan::{Rank, WorldSize};
 use crate::error::Failure;
 use crate::poison::Poison;
 use crate::rendezvous::ConnectError;
-use crate::transport::{Links, local_links};
+use crate::transport::{Links, Sharing, local_links};
 
 /// What one rank of a group of threads takes.
 #[derive(Debug)]
 pub(super) struct Seat {
     pub(super) links: Links,
+    pub(super) sharing: Sharing,
     pub(super) poison: Arc<Poison>,
 }
 
@@ -43,9 +44,14 @@ impl Hub {
         let poison = Arc::new(Poison::new(world_size));
         let seats = local_links(world_size, chunk_bytes)?
             .into_iter()
-            .map(|links| {
+            .zip(Sharing::of_threads(world_size)?)
+            .map(|(links, sharing)| {
                 let poison = Arc::clone(&poison);
-                Some(Seat { links, poison })
+                Some(Seat {
+                    links,
+                    sharing,
+                    poison,
+                })
             })
             .collect();
         let earlier = self.tables().insert(group, Table { seats, poison });

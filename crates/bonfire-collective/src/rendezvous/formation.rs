@@ -16,7 +16,9 @@ use crate::options::GroupOptions;
 use crate::poison::Poison;
 use crate::stream::Stream;
 use crate::token::JobToken;
-use crate::transport::{Links, MemoryLink, SocketLink, TransportKind, ring_layout};
+use crate::transport::{
+    Links, MemoryLink, Sharing, SocketLink, TransportKind, new_arena, ring_layout,
+};
 
 /// A group about to form, seen from one of its ranks.
 pub(crate) struct Formation<'a> {
@@ -37,6 +39,7 @@ pub(crate) struct Formation<'a> {
 #[derive(Debug)]
 pub(crate) struct Formed {
     pub(crate) links: Links,
+    pub(crate) sharing: Option<Sharing>,
     pub(crate) control: Control,
     pub(crate) poison: Arc<Poison>,
 }
@@ -54,12 +57,14 @@ impl Formation<'_> {
         };
         let connections = mesh.connect(listeners, self.deadline)?;
         let (links, control) = self.make_links(&kinds, connections)?;
+        let sharing = self.share_memory(&kinds, &control)?;
         let poison = Arc::new(Poison::new(self.world_size()));
         let control =
             Control::start(self.me, control, Arc::clone(&poison)).map_err(ConnectError::Thread)?;
         self.announce(&kinds);
         Ok(Formed {
             links,
+            sharing,
             control,
             poison,
         })
@@ -148,6 +153,33 @@ impl Formation<'_> {
             links.add_memory(*peer, link);
         }
         Ok((links, control))
+    }
+
+    /// If all ranks share memory, they also map each other's buffers.
+    fn share_memory(
+        &self,
+        kinds: &[Option<TransportKind>],
+        control: &[(Rank, Stream)],
+    ) -> Result<Option<Sharing>, ConnectError> {
+        let shares = |kind: &TransportKind| *kind == TransportKind::Shm;
+        if control.is_empty() || !kinds.iter().flatten().all(shares) {
+            return Ok(None);
+        }
+        let arena = new_arena()?;
+        for (peer, stream) in control {
+            descriptors::send(stream, arena.region())
+                .map_err(|source| self.unreachable(*peer, &source))?;
+        }
+        let mut regions = vec![Arc::clone(arena.region()); self.addresses.len()];
+        for (peer, stream) in control {
+            let file =
+                descriptors::receive(stream).map_err(|source| self.unreachable(*peer, &source))?;
+            regions[peer.index()] = Arc::new(Region::open_whole(file)?);
+        }
+        let sharing = Sharing::of_processes(self.me, arena, regions);
+        sharing
+            .map(Some)
+            .map_err(|_| ConnectError::RankTaken { rank: self.me })
     }
 
     fn unreachable(&self, peer: Rank, source: &io::Error) -> ConnectError {

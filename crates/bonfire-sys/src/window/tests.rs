@@ -12,7 +12,7 @@ fn boards() -> Vec<Board> {
 
 /// Every rank doubles its shard of every window, in steps of a few elements.
 fn double_all(board: &mut Board, data: &mut [u32], barrier: &Barrier) {
-    board.open(data, |windows| {
+    board.open(data, 7, |windows| {
         barrier.wait();
         let shard = windows.shard();
         for start in shard.clone().step_by(7) {
@@ -87,11 +87,11 @@ fn windows_in_arenas_of_other_mappings() {
 fn a_window_that_is_closed_or_differs_is_an_error() {
     let mut boards = boards();
     let (first, rest) = boards.split_first_mut().unwrap();
-    let outcome = first.open(&mut [1_u32; 9], |windows| windows.visit(0..1, |_| ()));
+    let outcome = first.open(&mut [1_u32; 9], 7, |windows| windows.visit(0..1, |_| ()));
     assert_eq!(outcome, Err(Shut::Closed { rank: 1 }));
     let (second, _) = rest.split_first_mut().unwrap();
-    let outcome = second.open(&mut [1_u32; 8], |_| {
-        first.open(&mut [1_u32; 9], |windows| windows.visit(0..1, |_| ()))
+    let outcome = second.open(&mut [1_u32; 8], 7, |_| {
+        first.open(&mut [1_u32; 9], 7, |windows| windows.visit(0..1, |_| ()))
     });
     assert_eq!(outcome, Err(Shut::Differs { rank: 1 }));
 }
@@ -100,7 +100,7 @@ fn a_window_that_is_closed_or_differs_is_an_error() {
 #[should_panic(expected = "of shard")]
 fn another_ranks_shard_is_out_of_reach() {
     let mut boards = boards();
-    boards[0].open(&mut [1_u32; 9], |windows| {
+    boards[0].open(&mut [1_u32; 9], 7, |windows| {
         let _ = windows.visit(2..4, |_| ());
     });
 }
@@ -124,7 +124,7 @@ fn a_buffer_that_a_peer_never_leaves_is_detached_and_its_neighbours_kept() {
     let mut data = arena.allocate::<u8>(3 * 4096).unwrap();
     data.fill(5);
     let offset = arena.offset_of(&data).unwrap();
-    board.open(&mut data[100..9000], |windows| {
+    board.open(&mut data[100..9000], 7, |windows| {
         assert!(windows.board.pane(0).lease.enter(), "the peer that dies");
     });
     assert!(

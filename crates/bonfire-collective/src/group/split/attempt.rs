@@ -11,16 +11,17 @@
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use bonfire_plan::{Collective, Rank, WorldSize};
+use bonfire_plan::{Partition, Rank, WorldSize};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::super::operations::Caller;
 use super::super::roster::{Origin, Part};
 use super::super::{Core, Parts};
 use super::Wish;
 use crate::CollectiveError;
 use crate::error::Failure;
-use crate::executor::{Figures, Request};
+use crate::executor::Figures;
 use crate::rendezvous::{
     Address, ConnectError, Deadline, Formation, Formed, Home, Listeners, Settings,
 };
@@ -137,13 +138,11 @@ impl Attempt<'_> {
         );
         let mut data = vec![0_u8; RECORD_BYTES * core.world_size.len()];
         data[RECORD_BYTES * core.me.index()..][..text.len()].copy_from_slice(&text);
-        let request = Request {
-            collective: Collective::AllGather,
-            reduce: None,
+        let caller = Caller {
             call_site: self.wish.call_site,
             eagerness: core.eagerness,
         };
-        core.run(request, &mut data)?;
+        core.all_gather(caller, &mut data, Partition::Balanced)?;
         let records = core.world_size.ranks().zip(data.chunks_exact(RECORD_BYTES));
         let decode = |(peer, bytes): (Rank, &[u8])| {
             let end = bytes.iter().position(|byte| *byte == 0);
@@ -291,11 +290,15 @@ impl Attempt<'_> {
             self.forsake(draft, &error.to_string());
             return Err(error.into());
         }
-        let (party, links, control, poison) = match draft {
+        let (party, links, sharing, control, poison) = match draft {
             Draft::Nothing => return Ok(None),
-            Draft::Connected(party, formed) => {
-                (party, formed.links, Some(formed.control), formed.poison)
-            }
+            Draft::Connected(party, formed) => (
+                party,
+                formed.links,
+                formed.sharing,
+                Some(formed.control),
+                formed.poison,
+            ),
             Draft::Seat(party) => {
                 let seat = match &self.core.roster.origin {
                     Origin::Threads(hub) => hub.take(party.number, party.me),
@@ -304,7 +307,7 @@ impl Attempt<'_> {
                 let seat = seat.ok_or(ConnectError::ParentFailed {
                     cause: "another rank gave the split up".to_owned(),
                 })?;
-                (party, seat.links, None, seat.poison)
+                (party, seat.links, Some(seat.sharing), None, seat.poison)
             }
         };
         let (me, world_size, chunk_bytes) = (party.me, party.world_size(), party.chunk_bytes);
@@ -318,6 +321,7 @@ impl Attempt<'_> {
             }),
             figures: self.inherited(),
             links,
+            sharing,
             control,
             poison,
             chunk_bytes,

@@ -1,0 +1,406 @@
+//! The operations that return when they are done.
+
+use std::panic::Location;
+
+use bonfire_plan::{Partition, Rank, ReduceOp, shard_range};
+use bytemuck::Pod;
+
+use super::ProcessGroup;
+use super::operations::Caller;
+use crate::blocks::Blocks;
+use crate::{CollectiveError, Element};
+
+impl ProcessGroup {
+    /// Replaces every element by its reduction over all ranks, folded in the order of the ranks.
+    ///
+    /// # Errors
+    /// See [`CollectiveError`]; after an error the content of `data` is unspecified.
+    #[track_caller]
+    pub fn all_reduce<T: Element>(
+        &self,
+        data: &mut [T],
+        reduce: ReduceOp,
+    ) -> Result<(), CollectiveError> {
+        let caller = self.caller();
+        self.in_turn(|core| core.all_reduce(caller, data, reduce))
+    }
+
+    /// [`all_reduce`](Self::all_reduce) of `input`, which stays as it is, to `output`.
+    ///
+    /// # Errors
+    /// See [`CollectiveError`].
+    #[track_caller]
+    pub fn all_reduce_into<T: Element>(
+        &self,
+        input: &[T],
+        output: &mut [T],
+        reduce: ReduceOp,
+    ) -> Result<(), CollectiveError> {
+        let caller = self.caller();
+        self.in_turn(|core| {
+            core.require_len("all_reduce_into", "an output", output.len(), input.len())?;
+            output.copy_from_slice(input);
+            core.all_reduce(caller, output, reduce)
+        })
+    }
+
+    /// [`all_reduce`](Self::all_reduce) of many tensors as one operation: for small ones, the latency
+    /// of one. The result is the same, bit for bit.
+    ///
+    /// # Errors
+    /// See [`CollectiveError`].
+    #[track_caller]
+    pub fn all_reduce_coalesced<T: Element + Pod>(
+        &self,
+        tensors: &mut [&mut [T]],
+        reduce: ReduceOp,
+    ) -> Result<(), CollectiveError> {
+        let caller = self.caller();
+        self.in_turn(|core| core.all_reduce_coalesced(caller, tensors, reduce))
+    }
+
+    /// Reduces to the root: its `data` becomes the reduction over all ranks. On the other ranks the
+    /// content is unspecified afterwards.
+    ///
+    /// # Errors
+    /// See [`CollectiveError`].
+    #[track_caller]
+    pub fn reduce<T: Element>(
+        &self,
+        data: &mut [T],
+        root: Rank,
+        reduce: ReduceOp,
+    ) -> Result<(), CollectiveError> {
+        let caller = self.caller();
+        self.in_turn(|core| core.reduce(caller, data, root, reduce))
+    }
+
+    /// Gives every rank the elements of `root`.
+    ///
+    /// # Errors
+    /// [`CollectiveError::Usage`] if there is no such rank; else see [`CollectiveError`].
+    #[track_caller]
+    pub fn broadcast<T: Element>(&self, data: &mut [T], root: Rank) -> Result<(), CollectiveError> {
+        let caller = self.caller();
+        self.in_turn(|core| core.broadcast(caller, data, root))
+    }
+
+    /// Reduces `data` over all ranks and returns this rank's shard of it: the elements
+    /// [`shard_range(data.len(), world_size, rank)`](shard_range).
+    ///
+    /// # Errors
+    /// See [`CollectiveError`].
+    #[track_caller]
+    pub fn reduce_scatter<T: Element>(
+        &self,
+        data: &[T],
+        reduce: ReduceOp,
+    ) -> Result<Vec<T>, CollectiveError> {
+        let caller = self.caller();
+        let mut data = data.to_vec();
+        self.in_turn(|core| core.reduce_scatter(caller, &mut data, reduce, Partition::Balanced))?;
+        Ok(self.own_shard(data))
+    }
+
+    /// [`reduce_scatter`](Self::reduce_scatter) to `output`, which has the length of this rank's shard.
+    ///
+    /// # Errors
+    /// See [`CollectiveError`].
+    #[track_caller]
+    pub fn reduce_scatter_into<T: Element + Pod>(
+        &self,
+        data: &[T],
+        output: &mut [T],
+        reduce: ReduceOp,
+    ) -> Result<(), CollectiveError> {
+        let caller = self.caller();
+        let own = shard_range(data.len(), self.world_size(), self.rank()).as_range();
+        self.in_turn(|core| {
+            core.require_len("reduce_scatter_into", "an output", output.len(), own.len())?;
+            core.with_scratch(data.len(), |scratch: &mut [T]| {
+                scratch.copy_from_slice(data);
+                core.reduce_scatter(caller, scratch, reduce, Partition::Balanced)?;
+                output.copy_from_slice(&scratch[own]);
+                Ok(())
+            })
+        })
+    }
+
+    /// [`reduce_scatter`](Self::reduce_scatter) without a copy: this rank's shard of `data` becomes the
+    /// reduction, the rest of `data` is unspecified.
+    ///
+    /// # Errors
+    /// See [`CollectiveError`].
+    #[track_caller]
+    pub fn reduce_scatter_in_place<T: Element>(
+        &self,
+        data: &mut [T],
+        reduce: ReduceOp,
+    ) -> Result<(), CollectiveError> {
+        let caller = self.caller();
+        self.in_turn(|core| core.reduce_scatter(caller, data, reduce, Partition::Balanced))
+    }
+
+    /// [`reduce_scatter`](Self::reduce_scatter) with blocks of given lengths, the same on all ranks;
+    /// their sum is the length of `data`.
+    ///
+    /// # Errors
+    /// [`CollectiveError::Usage`] if `lengths` do not fit; else see [`CollectiveError`].
+    #[track_caller]
+    pub fn reduce_scatter_v<T: Element>(
+        &self,
+        data: &[T],
+        lengths: &[usize],
+        reduce: ReduceOp,
+    ) -> Result<Vec<T>, CollectiveError> {
+        let caller = self.caller();
+        let mut data = data.to_vec();
+        let partition = Partition::Ragged(lengths.into());
+        self.in_turn(|core| core.reduce_scatter(caller, &mut data, reduce, partition))?;
+        let me = self.rank().index();
+        let start: usize = lengths[..me].iter().sum();
+        Ok(data[start..start + lengths[me]].to_vec())
+    }
+
+    /// The `shard` of every rank, one after the other in rank order. All must be equally long.
+    ///
+    /// # Errors
+    /// See [`CollectiveError`].
+    #[track_caller]
+    pub fn all_gather<T: Element>(&self, shard: &[T]) -> Result<Vec<T>, CollectiveError> {
+        let caller = self.caller();
+        let mut data = self.gather_buffer(shard);
+        self.in_turn(|core| core.all_gather(caller, &mut data, Partition::Balanced))?;
+        Ok(data)
+    }
+
+    /// [`all_gather`](Self::all_gather) to `output`, which is `world_size` times as long as `shard`.
+    ///
+    /// # Errors
+    /// See [`CollectiveError`].
+    #[track_caller]
+    pub fn all_gather_into<T: Element>(
+        &self,
+        shard: &[T],
+        output: &mut [T],
+    ) -> Result<(), CollectiveError> {
+        let caller = self.caller();
+        self.in_turn(|core| {
+            let needed = shard.len() * core.world_size.len();
+            core.require_len("all_gather_into", "an output", output.len(), needed)?;
+            let own = shard_range(output.len(), core.world_size, core.me).as_range();
+            output[own].copy_from_slice(shard);
+            core.all_gather(caller, output, Partition::Balanced)
+        })
+    }
+
+    /// Fills `data` with the shards of all ranks; each brings its own at
+    /// [`shard_range(data.len(), world_size, rank)`](shard_range) of `data`.
+    ///
+    /// # Errors
+    /// See [`CollectiveError`].
+    #[track_caller]
+    pub fn all_gather_in_place<T: Element>(&self, data: &mut [T]) -> Result<(), CollectiveError> {
+        let caller = self.caller();
+        self.in_turn(|core| core.all_gather(caller, data, Partition::Balanced))
+    }
+
+    /// The block of every rank; they may differ in length.
+    ///
+    /// # Errors
+    /// See [`CollectiveError`].
+    #[track_caller]
+    pub fn all_gather_v<T: Element>(&self, block: &[T]) -> Result<Blocks<T>, CollectiveError> {
+        let caller = self.caller();
+        self.in_turn(|core| core.all_gather_v(caller, block))
+    }
+
+    /// Every rank's bytes in rank order; they may differ in length. For set-up: it allocates.
+    ///
+    /// # Errors
+    /// See [`CollectiveError`].
+    #[track_caller]
+    pub fn all_gather_bytes(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, CollectiveError> {
+        let blocks = self.all_gather_v(bytes)?;
+        Ok(blocks.iter().map(<[u8]>::to_vec).collect())
+    }
+
+    /// The blocks of all ranks, one after the other, on the root; `None` elsewhere. All must be
+    /// equally long.
+    ///
+    /// # Errors
+    /// See [`CollectiveError`].
+    #[track_caller]
+    pub fn gather<T: Element>(
+        &self,
+        block: &[T],
+        root: Rank,
+    ) -> Result<Option<Vec<T>>, CollectiveError> {
+        let caller = self.caller();
+        let is_root = self.rank() == root;
+        let len = if is_root {
+            block.len() * self.world_size().len()
+        } else {
+            0
+        };
+        let mut output = vec![T::zeroed(); len];
+        self.in_turn(|core| core.gather(caller, root, block, &mut output))?;
+        Ok(is_root.then_some(output))
+    }
+
+    /// [`gather`](Self::gather) to `output`: on the root `world_size` times as long as `block`, empty
+    /// elsewhere.
+    ///
+    /// # Errors
+    /// See [`CollectiveError`].
+    #[track_caller]
+    pub fn gather_into<T: Element>(
+        &self,
+        block: &[T],
+        output: &mut [T],
+        root: Rank,
+    ) -> Result<(), CollectiveError> {
+        let caller = self.caller();
+        self.in_turn(|core| core.gather(caller, root, block, output))
+    }
+
+    /// [`gather`](Self::gather) of blocks that may differ in length.
+    ///
+    /// # Errors
+    /// See [`CollectiveError`].
+    #[track_caller]
+    pub fn gather_v<T: Element>(
+        &self,
+        block: &[T],
+        root: Rank,
+    ) -> Result<Option<Blocks<T>>, CollectiveError> {
+        let caller = self.caller();
+        self.in_turn(|core| core.gather_v(caller, root, block))
+    }
+
+    /// Gives rank r the r-th block of the root's `input`, which is `world_size` times as long as
+    /// `output`; elsewhere `input` is empty.
+    ///
+    /// # Errors
+    /// See [`CollectiveError`].
+    #[track_caller]
+    pub fn scatter_into<T: Element>(
+        &self,
+        input: &[T],
+        output: &mut [T],
+        root: Rank,
+    ) -> Result<(), CollectiveError> {
+        let caller = self.caller();
+        self.in_turn(|core| core.scatter(caller, root, input, output))
+    }
+
+    /// This rank's block of what the root has. The root, and only it, brings all blocks and the length
+    /// of each.
+    ///
+    /// # Errors
+    /// See [`CollectiveError`].
+    #[track_caller]
+    pub fn scatter_v<T: Element>(
+        &self,
+        blocks: Option<(&[T], &[usize])>,
+        root: Rank,
+    ) -> Result<Vec<T>, CollectiveError> {
+        let caller = self.caller();
+        self.in_turn(|core| core.scatter_v(caller, root, blocks))
+    }
+
+    /// Sends the r-th block of `data` to rank r and puts the block that rank r sent in its place. All
+    /// blocks are equally long.
+    ///
+    /// # Errors
+    /// See [`CollectiveError`].
+    #[track_caller]
+    pub fn all_to_all<T: Element>(&self, data: &mut [T]) -> Result<(), CollectiveError> {
+        let caller = self.caller();
+        self.in_turn(|core| core.all_to_all(caller, data))
+    }
+
+    /// [`all_to_all`](Self::all_to_all) of `input`, which stays as it is, to `output`.
+    ///
+    /// # Errors
+    /// See [`CollectiveError`].
+    #[track_caller]
+    pub fn all_to_all_into<T: Element>(
+        &self,
+        input: &[T],
+        output: &mut [T],
+    ) -> Result<(), CollectiveError> {
+        let caller = self.caller();
+        self.in_turn(|core| core.all_to_all_into(caller, input, output))
+    }
+
+    /// [`all_to_all`](Self::all_to_all) with blocks of any lengths: `lengths[r]` elements of `input` go
+    /// to rank r. What comes back says how many came from each rank.
+    ///
+    /// # Errors
+    /// See [`CollectiveError`].
+    #[track_caller]
+    pub fn all_to_all_v<T: Element>(
+        &self,
+        input: &[T],
+        lengths: &[usize],
+    ) -> Result<Blocks<T>, CollectiveError> {
+        let caller = self.caller();
+        self.in_turn(|core| core.all_to_all_v(caller, input, lengths))
+    }
+
+    /// Sends `data` to `target`, which must call [`recv`](Self::recv) with as many elements. May return
+    /// before it has; two ranks that both send first wait for each other once the links are full, so
+    /// let them [`exchange`](Self::exchange).
+    ///
+    /// # Errors
+    /// [`CollectiveError::Usage`] if `target` is this rank or none; else see [`CollectiveError`].
+    #[track_caller]
+    pub fn send<T: Element>(&self, data: &[T], target: Rank) -> Result<(), CollectiveError> {
+        let caller = self.caller();
+        self.in_turn(|core| core.send(caller, data, target))
+    }
+
+    /// Receives what `source` sends with [`send`](Self::send).
+    ///
+    /// # Errors
+    /// [`CollectiveError::Usage`] if `source` is this rank or none; else see [`CollectiveError`].
+    #[track_caller]
+    pub fn recv<T: Element>(&self, data: &mut [T], source: Rank) -> Result<(), CollectiveError> {
+        let caller = self.caller();
+        self.in_turn(|core| core.recv(caller, data, source))
+    }
+
+    /// Sends `input` to `peer` and receives as much from it, both at once. The peer must do the same.
+    ///
+    /// # Errors
+    /// [`CollectiveError::Usage`] if `peer` is this rank or none; else see [`CollectiveError`].
+    #[track_caller]
+    pub fn exchange<T: Element>(
+        &self,
+        peer: Rank,
+        input: &[T],
+        output: &mut [T],
+    ) -> Result<(), CollectiveError> {
+        let caller = self.caller();
+        self.in_turn(|core| core.exchange(caller, peer, input, output))
+    }
+
+    /// Returns once every rank has called it.
+    ///
+    /// # Errors
+    /// See [`CollectiveError`].
+    #[track_caller]
+    pub fn barrier(&self) -> Result<(), CollectiveError> {
+        let caller = self.caller();
+        self.in_turn(|core| core.barrier(caller))
+    }
+
+    #[track_caller]
+    fn caller(&self) -> Caller {
+        Caller {
+            call_site: Location::caller(),
+            eagerness: self.member.core.eagerness,
+        }
+    }
+}

@@ -1,0 +1,366 @@
+//! What each operation does, in terms of plans: shared by the blocking and the background forms.
+//!
+//! Operations that need lengths from other ranks exchange them first, within the same turn, so that
+//! nothing of this rank comes in between.
+
+use std::panic::Location;
+
+use bonfire_plan::{Collective, Partition, Rank, ReduceOp, shard_range};
+use bytemuck::Pod;
+
+use super::Core;
+use crate::blocks::Blocks;
+use crate::executor::{Memory, Request};
+use crate::patience::Eagerness;
+use crate::{CollectiveError, Element};
+
+/// Who asks, and how it waits.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Caller {
+    pub(super) call_site: &'static Location<'static>,
+    pub(super) eagerness: Eagerness,
+}
+
+impl Caller {
+    fn request(self, collective: Collective, count: usize) -> Request {
+        Request {
+            collective,
+            reduce: None,
+            count,
+            partition: Partition::Balanced,
+            call_site: self.call_site,
+            eagerness: self.eagerness,
+        }
+    }
+
+    fn reduction(self, collective: Collective, reduce: ReduceOp, count: usize) -> Request {
+        Request {
+            reduce: Some(reduce),
+            ..self.request(collective, count)
+        }
+    }
+}
+
+type Done = Result<(), CollectiveError>;
+
+impl Core {
+    pub(super) fn all_reduce<T: Element>(
+        &self,
+        caller: Caller,
+        data: &mut [T],
+        reduce: ReduceOp,
+    ) -> Done {
+        let request = caller.reduction(Collective::AllReduce, reduce, data.len());
+        self.run(&request, Memory::InPlace(data))
+    }
+
+    /// One operation for all tensors: packs them into a buffer that is kept.
+    pub(super) fn all_reduce_coalesced<T: Element + Pod>(
+        &self,
+        caller: Caller,
+        tensors: &mut [&mut [T]],
+        reduce: ReduceOp,
+    ) -> Done {
+        let len = tensors.iter().map(|tensor| tensor.len()).sum();
+        self.with_scratch(len, |packed: &mut [T]| {
+            let mut rest = &mut *packed;
+            for tensor in tensors.iter() {
+                let (place, after) = rest.split_at_mut(tensor.len());
+                place.copy_from_slice(tensor);
+                rest = after;
+            }
+            self.all_reduce(caller, packed, reduce)?;
+            let mut rest = &*packed;
+            for tensor in tensors.iter_mut() {
+                let (place, after) = rest.split_at(tensor.len());
+                tensor.copy_from_slice(place);
+                rest = after;
+            }
+            Ok(())
+        })
+    }
+
+    pub(super) fn reduce<T: Element>(
+        &self,
+        caller: Caller,
+        data: &mut [T],
+        root: Rank,
+        reduce: ReduceOp,
+    ) -> Done {
+        let request = caller.reduction(Collective::Reduce { root }, reduce, data.len());
+        self.run(&request, Memory::InPlace(data))
+    }
+
+    pub(super) fn broadcast<T: Element>(&self, caller: Caller, data: &mut [T], root: Rank) -> Done {
+        let request = caller.request(Collective::Broadcast { root }, data.len());
+        self.run(&request, Memory::InPlace(data))
+    }
+
+    /// Leaves this rank's block at its place in `data`; the rest is unspecified.
+    pub(super) fn reduce_scatter<T: Element>(
+        &self,
+        caller: Caller,
+        data: &mut [T],
+        reduce: ReduceOp,
+        partition: Partition,
+    ) -> Done {
+        let request = Request {
+            partition,
+            ..caller.reduction(Collective::ReduceScatter, reduce, data.len())
+        };
+        self.run(&request, Memory::InPlace(data))
+    }
+
+    /// Takes this rank's block from its place in `data`, and fills in the others.
+    pub(super) fn all_gather<T: Element>(
+        &self,
+        caller: Caller,
+        data: &mut [T],
+        partition: Partition,
+    ) -> Done {
+        let request = Request {
+            partition,
+            ..caller.request(Collective::AllGather, data.len())
+        };
+        self.run(&request, Memory::InPlace(data))
+    }
+
+    /// The blocks of all ranks, whatever their lengths.
+    pub(super) fn all_gather_v<T: Element>(
+        &self,
+        caller: Caller,
+        block: &[T],
+    ) -> Result<Blocks<T>, CollectiveError> {
+        let mut blocks = Blocks::zeroed(self.lengths(caller, block.len())?);
+        blocks.of_mut(self.me).copy_from_slice(block);
+        let partition = blocks.partition();
+        self.all_gather(caller, blocks.all_mut(), partition)?;
+        Ok(blocks)
+    }
+
+    /// This number of every rank, in rank order.
+    fn lengths(&self, caller: Caller, mine: usize) -> Result<Vec<usize>, CollectiveError> {
+        let mut lengths = vec![0_u64; self.world_size.len()];
+        lengths[self.me.index()] = mine as u64;
+        self.all_gather(caller, &mut lengths, Partition::Balanced)?;
+        Ok(lengths.into_iter().map(|len| len as usize).collect())
+    }
+
+    /// `output` is the root's, for all blocks; elsewhere it is empty.
+    pub(super) fn gather<T: Element>(
+        &self,
+        caller: Caller,
+        root: Rank,
+        block: &[T],
+        output: &mut [T],
+    ) -> Done {
+        let count = block.len() * self.world_size.len();
+        let needed = if self.me == root { count } else { 0 };
+        self.require_len("gather_into", "an output", output.len(), needed)?;
+        if self.me == root {
+            let own = shard_range(count, self.world_size, root).as_range();
+            output[own].copy_from_slice(block);
+        }
+        let request = caller.request(Collective::Gather { root }, count);
+        let input = block;
+        self.run(&request, Memory::Apart { input, output })
+    }
+
+    pub(super) fn gather_v<T: Element>(
+        &self,
+        caller: Caller,
+        root: Rank,
+        block: &[T],
+    ) -> Result<Option<Blocks<T>>, CollectiveError> {
+        let lengths = self.lengths(caller, block.len())?;
+        let request = Request {
+            partition: Partition::Ragged(lengths.as_slice().into()),
+            ..caller.request(Collective::Gather { root }, lengths.iter().sum())
+        };
+        let mut blocks = (self.me == root).then(|| Blocks::zeroed(lengths));
+        if let Some(blocks) = &mut blocks {
+            blocks.of_mut(root).copy_from_slice(block);
+        }
+        let output = blocks.as_mut().map_or(&mut [][..], Blocks::all_mut);
+        let input = block;
+        self.run(&request, Memory::Apart { input, output })?;
+        Ok(blocks)
+    }
+
+    /// `input` is the root's, with all blocks; elsewhere it is empty.
+    pub(super) fn scatter<T: Element>(
+        &self,
+        caller: Caller,
+        root: Rank,
+        input: &[T],
+        output: &mut [T],
+    ) -> Done {
+        let count = output.len() * self.world_size.len();
+        let needed = if self.me == root { count } else { 0 };
+        self.require_len("scatter_into", "an input", input.len(), needed)?;
+        if self.me == root {
+            let own = shard_range(count, self.world_size, root).as_range();
+            output.copy_from_slice(&input[own]);
+        }
+        let request = caller.request(Collective::Scatter { root }, count);
+        self.run(&request, Memory::Apart { input, output })
+    }
+
+    /// The root says how long each block is.
+    pub(super) fn scatter_v<T: Element>(
+        &self,
+        caller: Caller,
+        root: Rank,
+        blocks: Option<(&[T], &[usize])>,
+    ) -> Result<Vec<T>, CollectiveError> {
+        let mut lengths = vec![0_u64; self.world_size.len()];
+        if self.me == root {
+            let (input, given) = blocks.unwrap_or_default();
+            let ranks = self.world_size.len();
+            self.require_len("scatter_v", "block lengths", given.len(), ranks)?;
+            self.require_len("scatter_v", "an input", input.len(), given.iter().sum())?;
+            lengths = given.iter().map(|&len| len as u64).collect();
+        }
+        self.broadcast(caller, &mut lengths, root)?;
+        let lengths: Vec<usize> = lengths.into_iter().map(|len| len as usize).collect();
+        let request = Request {
+            partition: Partition::Ragged(lengths.as_slice().into()),
+            ..caller.request(Collective::Scatter { root }, lengths.iter().sum())
+        };
+        let mut output = vec![T::zeroed(); lengths[self.me.index()]];
+        let input = match blocks {
+            Some((input, _)) if self.me == root => input,
+            _ => &[],
+        };
+        if self.me == root {
+            let start: usize = lengths[..root.index()].iter().sum();
+            output.copy_from_slice(&input[start..start + lengths[root.index()]]);
+        }
+        let memory = Memory::Apart {
+            input,
+            output: &mut output,
+        };
+        self.run(&request, memory)?;
+        Ok(output)
+    }
+
+    pub(super) fn all_to_all<T: Element>(&self, caller: Caller, data: &mut [T]) -> Done {
+        let ranks = self.world_size.len();
+        self.require_blocks("all_to_all", data.len())?;
+        let request = caller.request(Collective::AllToAll, data.len() * ranks);
+        self.run(&request, Memory::InPlace(data))
+    }
+
+    pub(super) fn all_to_all_into<T: Element>(
+        &self,
+        caller: Caller,
+        input: &[T],
+        output: &mut [T],
+    ) -> Done {
+        let ranks = self.world_size.len();
+        self.require_blocks("all_to_all_into", input.len())?;
+        self.require_len("all_to_all_into", "an output", output.len(), input.len())?;
+        let own = shard_range(input.len(), self.world_size, self.me).as_range();
+        output[own.clone()].copy_from_slice(&input[own]);
+        let request = caller.request(Collective::AllToAll, input.len() * ranks);
+        self.run(&request, Memory::Apart { input, output })
+    }
+
+    pub(super) fn all_to_all_v<T: Element>(
+        &self,
+        caller: Caller,
+        input: &[T],
+        lengths: &[usize],
+    ) -> Result<Blocks<T>, CollectiveError> {
+        let (ranks, me) = (self.world_size.len(), self.me.index());
+        self.require_len("all_to_all_v", "block lengths", lengths.len(), ranks)?;
+        let total = lengths.iter().sum();
+        self.require_len("all_to_all_v", "an input", input.len(), total)?;
+        let mut matrix = vec![0_u64; ranks * ranks];
+        let row = me * ranks..(me + 1) * ranks;
+        let wide = lengths.iter().map(|&len| len as u64);
+        matrix[row]
+            .iter_mut()
+            .zip(wide)
+            .for_each(|(to, from)| *to = from);
+        self.all_gather(caller, &mut matrix, Partition::Balanced)?;
+        let matrix: Vec<usize> = matrix.into_iter().map(|len| len as usize).collect();
+        let column = (0..ranks)
+            .map(|source| matrix[source * ranks + me])
+            .collect();
+        let mut blocks = Blocks::zeroed(column);
+        let start: usize = lengths[..me].iter().sum();
+        let own = &input[start..start + lengths[me]];
+        blocks.of_mut(self.me).copy_from_slice(own);
+        let request = Request {
+            partition: Partition::Matrix(matrix.as_slice().into()),
+            ..caller.request(Collective::AllToAll, matrix.iter().sum())
+        };
+        let output = blocks.all_mut();
+        self.run(&request, Memory::Apart { input, output })?;
+        Ok(blocks)
+    }
+
+    pub(super) fn send<T: Element>(&self, caller: Caller, data: &[T], target: Rank) -> Done {
+        let source = self.me;
+        let request = caller.request(Collective::Transfer { source, target }, data.len());
+        let memory = Memory::Apart {
+            input: data,
+            output: &mut [],
+        };
+        self.run(&request, memory)
+    }
+
+    pub(super) fn recv<T: Element>(&self, caller: Caller, data: &mut [T], source: Rank) -> Done {
+        let target = self.me;
+        let request = caller.request(Collective::Transfer { source, target }, data.len());
+        let memory = Memory::Apart {
+            input: &[],
+            output: data,
+        };
+        self.run(&request, memory)
+    }
+
+    pub(super) fn exchange<T: Element>(
+        &self,
+        caller: Caller,
+        peer: Rank,
+        input: &[T],
+        output: &mut [T],
+    ) -> Done {
+        self.require_len("exchange", "an output", output.len(), input.len())?;
+        let (first, second) = (self.me.min(peer), self.me.max(peer));
+        let request = caller.request(Collective::Exchange { first, second }, input.len());
+        self.run(&request, Memory::Apart { input, output })
+    }
+
+    pub(super) fn barrier(&self, caller: Caller) -> Done {
+        let request = caller.request(Collective::Barrier, 0);
+        self.run::<u8>(&request, Memory::InPlace(&mut []))
+    }
+
+    pub(super) fn require_len(
+        &self,
+        operation: &str,
+        what: &str,
+        found: usize,
+        needed: usize,
+    ) -> Done {
+        if found == needed {
+            return Ok(());
+        }
+        Err(self.refuse(format!(
+            "{operation} was given {what} of {found} elements where {needed} are needed"
+        )))
+    }
+
+    fn require_blocks(&self, operation: &str, len: usize) -> Done {
+        let ranks = self.world_size.len();
+        if len.is_multiple_of(ranks) {
+            return Ok(());
+        }
+        Err(self.refuse(format!(
+            "{operation} was given {len} elements, which are no {ranks} equal blocks"
+        )))
+    }
+}

@@ -1,0 +1,51 @@
+//! How ranks reach each other's buffers, where all of them share memory.
+
+use std::sync::Arc;
+
+use bonfire_plan::{Rank, WorldSize};
+use bonfire_sys::window::{Board, PANE_BYTES, WindowClaimed};
+use bonfire_sys::{Arena, Region, RegionError};
+
+/// The memory of a host, as one rank sees it.
+#[derive(Debug)]
+pub(crate) struct Sharing {
+    pub(crate) board: Board,
+    /// Where this rank's buffers are; threads need none, they share everything.
+    pub(crate) arena: Option<Arena>,
+}
+
+impl Sharing {
+    /// Of all ranks of a group of threads, in rank order.
+    pub(crate) fn of_threads(world_size: WorldSize) -> Result<Vec<Self>, RegionError> {
+        let ranks = world_size.len();
+        let panes = Arc::new(Region::anonymous(ranks * PANE_BYTES)?);
+        let sharing = |me| {
+            let board = Board::for_threads(Arc::clone(&panes), me, ranks);
+            Self {
+                board: board.expect("the panes are new, so nothing is claimed"),
+                arena: None,
+            }
+        };
+        Ok((0..ranks).map(sharing).collect())
+    }
+
+    /// Of a rank among processes, which knows the regions of all arenas, in rank order.
+    pub(crate) fn of_processes(
+        me: Rank,
+        arena: Arena,
+        regions: Vec<Arc<Region>>,
+    ) -> Result<Self, WindowClaimed> {
+        Ok(Self {
+            board: Board::for_processes(arena.clone(), regions, me.index())?,
+            arena: Some(arena),
+        })
+    }
+}
+
+/// Address space for the buffers of one rank: as much as the machine has memory, which is taken only
+/// when a buffer is made. Where even addresses are limited, next to none: operations then copy.
+pub(crate) fn new_arena() -> Result<Arena, RegionError> {
+    let info = rustix::system::sysinfo();
+    let memory = info.totalram as usize * info.mem_unit as usize;
+    Arena::new(PANE_BYTES, memory).or_else(|_| Arena::new(PANE_BYTES, PANE_BYTES))
+}
