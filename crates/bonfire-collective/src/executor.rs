@@ -8,11 +8,12 @@ mod plans;
 mod probe;
 mod zero_copy;
 
+use std::collections::HashMap;
 use std::panic::Location;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bonfire_plan::wire::{self, AGREED_BYTES, HEADER_BYTES, Operation};
+use bonfire_plan::wire::{self, AGREED_BYTES, CallSite, HEADER_BYTES, Operation};
 use bonfire_plan::{
     Algorithm, Collective, Partition, PlanError, Rank, ReduceOp, Source, Step, WorldSize,
 };
@@ -70,6 +71,17 @@ impl From<Failure> for RunError {
     }
 }
 
+/// The texts of the calls seen so far, so that none is made twice.
+#[derive(Debug, Default)]
+struct CallSites(HashMap<&'static Location<'static>, CallSite>);
+
+impl CallSites {
+    fn get(&mut self, location: &'static Location<'static>) -> CallSite {
+        let known = self.0.entry(location);
+        known.or_insert_with(|| CallSite::new(location)).clone()
+    }
+}
+
 /// Which rank of which group an executor works for.
 #[derive(Debug)]
 pub(crate) struct Seat {
@@ -110,6 +122,7 @@ pub(crate) struct Executor {
     /// Where every rank can reach the memory of every other.
     board: Option<Board>,
     plans: Plans,
+    sites: CallSites,
 }
 
 impl Executor {
@@ -144,6 +157,7 @@ impl Executor {
             links,
             board,
             plans: Plans::new(me, world_size, hosts, chunk_bytes),
+            sites: CallSites::default(),
             chunk_bytes,
         }
     }
@@ -226,7 +240,7 @@ impl Executor {
                 reduce: question.reduce,
                 count: question.count as u64,
                 layout: 0,
-                call_site: wire::CallSite::new(request.call_site),
+                call_site: self.sites.get(request.call_site),
             };
             let patience = Patience {
                 eagerness: self.eagerness,
@@ -267,7 +281,7 @@ impl Executor {
             reduce: request.reduce,
             count: request.count as u64,
             layout: prepared.layout,
-            call_site: wire::CallSite::new(request.call_site),
+            call_site: self.sites.get(request.call_site),
         }
     }
 }
@@ -276,6 +290,8 @@ impl Executor {
 struct Run<'a> {
     executor: &'a mut Executor,
     operation: &'a Operation,
+    /// Of the next frame; all of the operation's are alike but for the length.
+    header: [u8; HEADER_BYTES],
     patience: &'a Patience<'a>,
 }
 
@@ -287,6 +303,7 @@ impl<'a> Run<'a> {
     ) -> Self {
         Self {
             executor,
+            header: wire::encode_header(operation, 0),
             operation,
             patience,
         }
@@ -340,9 +357,10 @@ impl<'a> Run<'a> {
     fn put<T: Element>(&mut self, peer: Rank, elements: &[T]) -> Result<(), Failure> {
         let payload: &[u8] = bytemuck::cast_slice(elements);
         let payload_bytes = u32::try_from(payload.len()).expect("a chunk is below 4 GiB");
-        let header = wire::encode_header(self.operation, payload_bytes);
+        wire::set_payload_bytes(&mut self.header, payload_bytes);
+        let header = &self.header;
         let links = &mut self.executor.links;
-        let put = links.put(peer, &header, payload, self.patience);
+        let put = links.put(peer, header, payload, self.patience);
         put.map_err(|error| self.explain(peer, error))
     }
 
@@ -377,8 +395,7 @@ impl<'a> Run<'a> {
     /// Compares what the peer says it is doing with what this rank is doing.
     fn check_header(&self, peer: Rank) -> Result<(), Failure> {
         let frame = self.executor.links.front(peer).expect("the wait returned");
-        let mine = wire::encode_header(self.operation, 0);
-        if frame.len() >= HEADER_BYTES && frame[..AGREED_BYTES] == mine[..AGREED_BYTES] {
+        if frame.len() >= HEADER_BYTES && frame[..AGREED_BYTES] == self.header[..AGREED_BYTES] {
             return Ok(());
         }
         match wire::decode_header(frame) {

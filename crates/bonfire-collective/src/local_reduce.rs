@@ -160,6 +160,12 @@ fn fold_views_with<T: Element>(
     divisor: Option<u32>,
     combine: impl Fn(T::Partial, T::Partial) -> T::Partial,
 ) {
+    if let ([first, second], true) = (sources, size_of::<T::Partial>() == size_of::<T>())
+        && let Ok([first, second]) = views.get_disjoint_mut([first.index(), second.index()])
+        && targets == sources
+    {
+        return fold_pair(first, second, divisor, combine);
+    }
     let len = views[sources[0].index()].len();
     let mut partial = [T::Partial::zeroed(); BLOCK_ELEMS];
     let mut scratch = partial;
@@ -175,6 +181,29 @@ fn fold_views_with<T: Element>(
         for target in targets {
             T::narrow_all(partial, &mut views[target.index()][range.clone()]);
         }
+    }
+}
+
+/// The fold of two buffers, written to both, without partial results in memory: as fast as memory is.
+/// For types whose partial results are the type itself.
+#[inline(always)]
+fn fold_pair<T: Element>(
+    first: &mut [T],
+    second: &mut [T],
+    divisor: Option<u32>,
+    combine: impl Fn(T::Partial, T::Partial) -> T::Partial,
+) {
+    let pairs = first.iter_mut().zip(second);
+    match divisor {
+        None => pairs.for_each(|(first, second)| {
+            let folded = T::narrow(combine(first.widen(), second.widen()));
+            (*first, *second) = (folded, folded);
+        }),
+        Some(divisor) => pairs.for_each(|(first, second)| {
+            let folded = combine(first.widen(), second.widen());
+            let folded = T::narrow(T::divide(folded, divisor));
+            (*first, *second) = (folded, folded);
+        }),
     }
 }
 

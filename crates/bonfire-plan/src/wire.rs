@@ -12,6 +12,7 @@
 
 use std::fmt;
 use std::panic::Location;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -98,9 +99,10 @@ impl fmt::Display for Operation {
     }
 }
 
-/// `file:line` of a call, cut from the front to what fits a header.
+/// `file:line` of a call, cut from the front to what fits a header. Cheap to clone.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CallSite(String);
+#[serde(from = "String", into = "String")]
+pub struct CallSite(Arc<str>);
 
 impl CallSite {
     /// The place that `location` names.
@@ -113,12 +115,24 @@ impl CallSite {
         while !text.is_char_boundary(start) {
             start += 1;
         }
-        Self(text[start..].to_owned())
+        Self(text[start..].into())
     }
 
     /// The text.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+}
+
+impl From<String> for CallSite {
+    fn from(text: String) -> Self {
+        Self::from_text(&text)
+    }
+}
+
+impl From<CallSite> for String {
+    fn from(site: CallSite) -> Self {
+        site.as_str().to_owned()
     }
 }
 
@@ -164,7 +178,7 @@ pub fn encode_header(operation: &Operation, payload_bytes: u32) -> [u8; HEADER_B
     bytes[24..32].copy_from_slice(&operation.count.to_le_bytes());
     bytes[32..36].copy_from_slice(&rank(second));
     bytes[36..40].copy_from_slice(&operation.layout.to_le_bytes());
-    bytes[40..44].copy_from_slice(&payload_bytes.to_le_bytes());
+    set_payload_bytes(&mut bytes, payload_bytes);
     let site = operation.call_site.as_str().as_bytes();
     assert!(
         site.len() <= CALL_SITE_BYTES_MAX,
@@ -173,6 +187,11 @@ pub fn encode_header(operation: &Operation, payload_bytes: u32) -> [u8; HEADER_B
     bytes[CALL_SITE_LEN_AT] = site.len() as u8;
     bytes[CALL_SITE_AT..CALL_SITE_AT + site.len()].copy_from_slice(site);
     bytes
+}
+
+/// Says in an encoded header that `payload_bytes` bytes follow it.
+pub fn set_payload_bytes(header: &mut [u8; HEADER_BYTES], payload_bytes: u32) {
+    header[PAYLOAD_BYTES_AT..PAYLOAD_BYTES_AT + 4].copy_from_slice(&payload_bytes.to_le_bytes());
 }
 
 /// How many payload bytes follow this header; cheap, for receivers that must know how far to read.

@@ -10,7 +10,7 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use bonfire_plan::wire::{self, HEADER_BYTES};
+use bonfire_plan::wire::HEADER_BYTES;
 use bonfire_plan::{Rank, ReduceOp, Stage, WorldSize};
 
 use super::Run;
@@ -202,9 +202,9 @@ impl Run<'_> {
         let started = Instant::now();
         for _ in 0..BURSTS_MAX {
             let sent = Instant::now();
-            self.send(peer, &BURST.to_le_bytes())?;
+            self.put::<u8>(peer, &BURST.to_le_bytes())?;
             for _ in 0..BURST_FRAMES {
-                self.send(peer, burst)?;
+                self.put::<u8>(peer, burst)?;
             }
             self.receive_word(peer)?;
             burst_time = burst_time.min(sent.elapsed().as_secs_f64());
@@ -212,7 +212,7 @@ impl Run<'_> {
                 break;
             }
         }
-        self.send(peer, &DONE.to_le_bytes())?;
+        self.put::<u8>(peer, &DONE.to_le_bytes())?;
         let bytes = (burst.len() * BURST_FRAMES) as f64;
         Ok(LinkCost {
             seconds: round_trip / 2.0,
@@ -223,7 +223,7 @@ impl Run<'_> {
     /// Seconds until the answer is there.
     fn ping(&mut self, peer: Rank) -> Result<f64, Failure> {
         let sent = Instant::now();
-        self.send(peer, &PING.to_le_bytes())?;
+        self.put::<u8>(peer, &PING.to_le_bytes())?;
         self.receive_word(peer)?;
         Ok(sent.elapsed().as_secs_f64())
     }
@@ -241,7 +241,7 @@ impl Run<'_> {
                 DONE => return Ok(()),
                 word => return Err(self.nonsense(peer, word)),
             }
-            self.send(peer, &PING.to_le_bytes())?;
+            self.put::<u8>(peer, &PING.to_le_bytes())?;
         }
     }
 
@@ -251,7 +251,7 @@ impl Run<'_> {
         let (me, world_size) = (self.executor.me, self.executor.world_size);
         let bytes = mine.encode();
         for peer in world_size.ranks().filter(|peer| *peer != me) {
-            self.send(peer, &bytes)?;
+            self.put::<u8>(peer, &bytes)?;
         }
         let mut worst = mine;
         for peer in world_size.ranks().filter(|peer| *peer != me) {
@@ -261,14 +261,6 @@ impl Run<'_> {
             worst = worst.worst(&theirs);
         }
         Ok(worst)
-    }
-
-    fn send(&mut self, peer: Rank, payload: &[u8]) -> Result<(), Failure> {
-        let payload_bytes = u32::try_from(payload.len()).expect("bursts are cut to their maximum");
-        let header = wire::encode_header(self.operation, payload_bytes);
-        let links = &mut self.executor.links;
-        let put = links.put(peer, &header, payload, self.patience);
-        put.map_err(|error| self.explain(peer, error))
     }
 
     fn receive_word(&mut self, peer: Rank) -> Result<u64, Failure> {
