@@ -10,38 +10,82 @@
 //! position of the other parity, by mirroring an even number of them and by shifting an odd number
 //! by one. When that number is odd, one rank is a leaf twice.
 //!
-//! No deadlock, even with one slot: order all work by (direction, chunk, tree, depth). A put waits
-//! only for a release of an earlier chunk or tree, a wait only for a put of its own that is nearer
-//! to where the chunk comes from.
+//! A rank is at different depths in the two trees, so a chunk reaches it earlier in one than in the
+//! other. It handles chunks in the order in which they can reach it if every hop takes one unit of
+//! time: chunk c at time c plus the number of hops before. Taking the trees by turns instead would
+//! hold every chunk back by the depth of a tree.
+//!
+//! No deadlock, even with one slot: order all work by (direction, time, tree, hops before, from the
+//! last to the first). A put waits for the release of the chunk before, at the same time but one hop
+//! further on; a wait for a put of an earlier time.
 
 use crate::chunking::Chunking;
 use crate::tree::{Family, Place};
 use crate::{ElemRange, Step, WorldSize, shard_range};
 
 pub(crate) fn broadcast(chunking: &Chunking, place: Place, steps: &mut Vec<Step>) {
-    each_chunk(chunking, place, |family, chunk| {
-        family.pass_down(chunk, steps);
+    let branches = branches(chunking.world_size, place);
+    let hops = branches.each_ref().map(|branch| branch.depth);
+    each_chunk(chunking, hops, |tree, chunk| {
+        branches[tree].family.pass_down(chunk, steps);
     });
 }
 
 pub(crate) fn reduce(chunking: &Chunking, place: Place, steps: &mut Vec<Step>) {
-    each_chunk(chunking, place, |family, chunk| {
-        family.fold_up(chunk, steps);
+    let branches = branches(chunking.world_size, place);
+    let hops = branches.each_ref().map(|branch| branch.height);
+    each_chunk(chunking, hops, |tree, chunk| {
+        branches[tree].family.fold_up(chunk, steps);
     });
 }
 
-/// Calls for every chunk of both halves, the halves by turns, with the tree that carries it.
-fn each_chunk(chunking: &Chunking, place: Place, mut call: impl FnMut(&Family, ElemRange)) {
-    let world = chunking.world_size;
-    let families = [Tree::Straight, Tree::Crossed].map(|tree| family(world, place, tree));
-    let mut halves = chunking.halves().map(|half| chunking.of(half));
-    for _ in 0..halves[0].len().max(halves[1].len()) {
-        for (family, half) in families.iter().zip(&mut halves) {
-            if let Some(chunk) = half.next() {
-                call(family, chunk);
-            }
-        }
+/// Calls for every chunk of both halves, in the order of their times, with the number of the tree.
+fn each_chunk(chunking: &Chunking, hops: [usize; 2], mut call: impl FnMut(usize, ElemRange)) {
+    let halves = chunking.halves();
+    let mut chunks: Vec<_> = (0..halves.len())
+        .flat_map(|tree| {
+            let chunks = chunking.of(halves[tree]).enumerate();
+            chunks.map(move |(index, chunk)| (index + hops[tree], tree, chunk))
+        })
+        .collect();
+    chunks.sort_by_key(|&(time, tree, _)| (time, tree));
+    for (_, tree, chunk) in chunks {
+        call(tree, chunk);
     }
+}
+
+/// A rank in one of the trees.
+struct Branch {
+    family: Family,
+    /// Hops from the root to this rank.
+    depth: usize,
+    /// Hops from the ranks that are furthest from the root to as far from it as this rank.
+    height: usize,
+}
+
+fn branches(world: WorldSize, place: Place) -> [Branch; 2] {
+    let last = world.get() - 1;
+    let distance = world.behind(place.rank, place.root.get()).get();
+    let deepest = deepest(last);
+    [Tree::Straight, Tree::Crossed].map(|tree| {
+        let depth = depth(tree.position(distance, last), last);
+        Branch {
+            family: family(world, place, tree),
+            depth,
+            height: deepest - depth,
+        }
+    })
+}
+
+/// The most ancestors that any position has: those of position 1, which is leftmost.
+fn deepest(last: u32) -> usize {
+    depth(last.min(1), last)
+}
+
+/// The ancestors of a position.
+fn depth(position: u32, last: u32) -> usize {
+    let ancestors = std::iter::successors(parent(position, last), |&above| parent(above, last));
+    ancestors.count()
 }
 
 /// The two trees.
@@ -170,6 +214,10 @@ mod tests {
                 assert!(position % 2 == 0 || children(position, last) == [None; 2]);
                 let ancestors = std::iter::successors(Some(position), |&at| parent(at, last));
                 assert!(ancestors.count() as u32 <= (last + 1).ilog2() + 2);
+                assert!(
+                    depth(position, last) <= deepest(last),
+                    "{position} up to {last}"
+                );
             }
         }
     }

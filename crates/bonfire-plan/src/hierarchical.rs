@@ -8,14 +8,15 @@
 //! have, and all ranks of a host take part in that. Hosts may have different numbers of ranks; with
 //! one host the plans are the direct ones.
 //!
-//! A chunk passes through the stages one iteration after the other, and the next chunk follows one
-//! stage behind, so that frames between hosts travel while others are folded and copied within.
+//! The legs of the way of a chunk follow one another, and the next chunk follows behind: while a chunk
+//! travels between hosts, the one behind it is folded, or the one before it copied, within.
 //!
 //! Every element is folded over the ranks of each host in their order, rounded, and then over the
 //! hosts in the order of their first ranks: whatever the buffer it lies in.
 //!
-//! No deadlock, even with one slot: order all work by (iteration, stage, batch). In each of these
-//! places a link carries one frame at most, and a rank puts before it waits.
+//! No deadlock, even with one slot: order all work by (iteration, part of a leg, batch). In each of
+//! these places a link carries one frame at most, and a frame that is put in one place is taken in the
+//! same or in a later one, before its link carries the next.
 
 use crate::chunking::{Chunking, receive};
 use crate::{Hosts, Rank, Source, Stage, Step};
@@ -35,16 +36,63 @@ pub(crate) enum Route {
 enum Leg {
     /// Everyone on a host sends the chunk to the block's agent, which folds it.
     FoldWithin,
-    /// The agents send what they folded to the owner, which folds it.
+    /// The agents send what they folded to the owner.
+    SendFolded,
+    /// The owner folds what the agents sent.
     FoldBetween,
     /// The owner sends the chunk to its agents; `except` has it already.
     SpreadBetween { except: Option<Rank> },
+    /// The agents take what the owner sent.
+    TakeSpread { except: Option<Rank> },
     /// The agent, or the owner, sends the chunk to everyone on its host; `except` has it already.
     SpreadWithin { except: Option<Rank> },
     /// The root sends the chunk to its owner.
     Scatter { root: Rank },
     /// The owner sends the chunk to the root.
     Gather { root: Rank },
+}
+
+/// A leg, and how many iterations after the first leg it comes.
+type Delayed = (Leg, usize);
+
+/// The legs of an iteration, in the order in which they are taken.
+fn itinerary(route: Route) -> Vec<Delayed> {
+    let except = None;
+    match route {
+        Route::AllReduce => vec![
+            (Leg::SendFolded, 1),
+            (Leg::FoldWithin, 0),
+            (Leg::FoldBetween, 1),
+            (Leg::SpreadBetween { except }, 1),
+            (Leg::SpreadWithin { except }, 2),
+            (Leg::TakeSpread { except }, 1),
+        ],
+        Route::ReduceScatter => vec![
+            (Leg::SendFolded, 1),
+            (Leg::FoldWithin, 0),
+            (Leg::FoldBetween, 1),
+        ],
+        Route::AllGather => vec![
+            (Leg::SpreadBetween { except }, 0),
+            (Leg::SpreadWithin { except }, 1),
+            (Leg::TakeSpread { except }, 0),
+        ],
+        Route::Broadcast { root } => {
+            let except = Some(root);
+            vec![
+                (Leg::Scatter { root }, 0),
+                (Leg::SpreadBetween { except }, 0),
+                (Leg::SpreadWithin { except }, 1),
+                (Leg::TakeSpread { except }, 0),
+            ]
+        }
+        Route::Reduce { root } => vec![
+            (Leg::SendFolded, 1),
+            (Leg::FoldWithin, 0),
+            (Leg::FoldBetween, 1),
+            (Leg::Gather { root }, 1),
+        ],
+    }
 }
 
 pub(crate) fn build(
@@ -54,30 +102,13 @@ pub(crate) fn build(
     rank: Rank,
     steps: &mut Vec<Step>,
 ) {
-    let except = None;
-    let legs = match route {
-        Route::AllReduce => vec![
-            Leg::FoldWithin,
-            Leg::FoldBetween,
-            Leg::SpreadBetween { except },
-            Leg::SpreadWithin { except },
-        ],
-        Route::ReduceScatter => vec![Leg::FoldWithin, Leg::FoldBetween],
-        Route::AllGather => vec![Leg::SpreadBetween { except }, Leg::SpreadWithin { except }],
-        Route::Broadcast { root } => {
-            let except = Some(root);
-            vec![
-                Leg::Scatter { root },
-                Leg::SpreadBetween { except },
-                Leg::SpreadWithin { except },
-            ]
-        }
-        Route::Reduce { root } => vec![Leg::FoldWithin, Leg::FoldBetween, Leg::Gather { root }],
-    };
+    let legs = itinerary(route);
+    let last_delay = legs.iter().map(|&(_, delay)| delay).max();
+    let last_delay = last_delay.expect("every route has legs");
     let view = View::new(hosts, rank);
     let chunks = chunking.of_longest_block();
-    for iteration in 0..chunks + legs.len() - 1 {
-        for (delay, &leg) in legs.iter().enumerate() {
+    for iteration in 0..chunks + last_delay {
+        for &(leg, delay) in &legs {
             let index = iteration.checked_sub(delay).filter(|&index| index < chunks);
             if let Some(index) = index {
                 let mut walk = Walk {
@@ -168,8 +199,10 @@ impl Walk<'_> {
     fn take(&mut self, leg: Leg) {
         match leg {
             Leg::FoldWithin => self.fold_within(),
+            Leg::SendFolded => self.send_folded(),
             Leg::FoldBetween => self.fold_between(),
             Leg::SpreadBetween { except } => self.spread_between(except),
+            Leg::TakeSpread { except } => self.take_spread(except),
             Leg::SpreadWithin { except } => self.spread_within(except),
             Leg::Scatter { root } => self.scatter(root),
             Leg::Gather { root } => self.gather(root),
@@ -199,13 +232,16 @@ impl Walk<'_> {
         }
     }
 
+    fn send_folded(&mut self) {
+        for owner in self.view.charges() {
+            self.put(owner, owner);
+        }
+    }
+
     fn fold_between(&mut self) {
         let view = self.view;
         if view.members.len() == 1 {
             return;
-        }
-        for owner in view.charges() {
-            self.put(owner, owner);
         }
         let agents: Vec<_> = (0..view.members.len())
             .map(|host| view.agent(view.rank, host))
@@ -221,6 +257,10 @@ impl Walk<'_> {
                 self.put(agent, view.rank);
             }
         }
+    }
+
+    fn take_spread(&mut self, except: Option<Rank>) {
+        let view = self.view;
         if Some(view.rank) != except {
             for owner in view.charges() {
                 self.receive(owner, owner);

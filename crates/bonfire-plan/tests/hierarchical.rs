@@ -42,13 +42,11 @@ fn check_layout(numbers: &[u32]) {
     collectives.push(Collective::Broadcast { root: last });
     collectives.push(Collective::Reduce { root: last });
     for collective in collectives {
-        for (count, chunk) in [
-            (0, 1),
-            (1, 1),
-            (ranks + 1, 4),
-            (5 * ranks - 1, 2),
-            (257, 999),
-        ] {
+        let mut counts = vec![(ranks + 1, 4), (5 * ranks - 1, 2)];
+        if ranks <= 16 {
+            counts.extend([(0, 1), (1, 1), (257, 999)]);
+        }
+        for (count, chunk) in counts {
             let sizes = Sizes {
                 ranks,
                 count,
@@ -84,7 +82,8 @@ fn every_grouping_of_up_to_five_ranks_holds() {
 fn equal_hosts_hold() {
     for ranks in 6..=64 {
         for hosts in [2, 3, 4, 8, ranks] {
-            if ranks % hosts == 0 {
+            let is_sampled = ranks <= 24 || ranks % 8 == 0 || hosts == 3;
+            if ranks % hosts == 0 && is_sampled {
                 check_layout(&filled(&vec![ranks / hosts; hosts]));
             }
         }
@@ -178,14 +177,16 @@ fn every_element_crosses_between_two_hosts_once_each_way() {
     }
 }
 
-/// Four hops: within, between, between, within; chunks follow one stage behind one another.
+/// Two hops between hosts, however many chunks there are: the others hide behind them. Within a host
+/// each host's blocks take a round each way.
 #[test]
-fn rounds_are_four_whatever_the_number_of_ranks() {
+fn hops_between_hosts_hide_behind_those_within() {
     for (ranks_of_host, hosts) in [(2, 2), (4, 4), (8, 8)] {
         let ranks = ranks_of_host * hosts;
+        let chunks = 5;
         let sizes = Sizes {
             ranks,
-            count: 16 * ranks,
+            count: 16 * ranks * chunks,
             chunk: 16,
         };
         let schedule = hierarchical(
@@ -195,15 +196,14 @@ fn rounds_are_four_whatever_the_number_of_ranks() {
         );
         let report = prove(&schedule);
         assert_eq!(report.order, Order::Fixed);
-        // On a host the blocks of one batch each take a round.
-        let rounds = report.cost.rounds();
-        assert!(
-            (4..=4 * hosts as u64).contains(&rounds),
-            "{schedule}: {rounds}"
+        assert_eq!(
+            report.cost.rounds(),
+            2 * (hosts * chunks) as u64 + 2,
+            "{schedule}"
         );
         // Bytes of a rank: its own host's traffic, and its share of what crosses.
         let (g, h) = (ranks_of_host as u64, hosts as u64);
-        let bytes = (16 * ranks * 4) as u64;
+        let bytes = (sizes.count * 4) as u64;
         let within = 2 * (g - 1) * bytes / g;
         let between = 2 * (h - 1) * bytes / (g * h);
         for rank in report.cost.ranks() {

@@ -375,3 +375,58 @@ fn a_one_shot_all_reduce_sends_the_buffer_to_everyone() {
         );
     }
 }
+
+/// Where a frame takes one unit of time, a chunk of each half leaves the root in every other unit, and
+/// the last one has two units per level to go: 2 k + 2 log2 n, against k log2 n of a binomial tree.
+#[test]
+fn a_double_tree_streams_chunks_through_logarithmic_depth() {
+    for (ranks, depth) in [(2, 1), (4, 2), (8, 3), (16, 4), (32, 5), (64, 6)] {
+        for chunks in [1, 2, 5, 16, 40] {
+            let sizes = Sizes {
+                ranks,
+                count: 2 * 7 * chunks,
+                chunk: 7,
+            };
+            let one_port = |collective| {
+                let schedule = schedule(collective, Algorithm::DoubleTree, sizes);
+                prove(&schedule).cost.rounds_one_port() as usize
+            };
+            let root = Rank::new(1);
+            let last = 2 * (chunks - 1);
+            let down = one_port(Collective::Broadcast { root });
+            assert_eq!(down, last + 2 * depth, "{ranks} ranks, {chunks} chunks");
+            let up = one_port(Collective::Reduce { root });
+            assert_eq!(up, last + depth + 1, "{ranks} ranks, {chunks} chunks");
+            assert_eq!(one_port(Collective::AllReduce), up + down);
+        }
+    }
+}
+
+/// The bytes of a ring, in rounds that grow with the logarithm.
+#[test]
+fn halving_and_doubling_cost_a_ring_in_logarithmic_rounds() {
+    for (ranks, log) in [(2, 1), (4, 2), (8, 3), (16, 4), (32, 5), (64, 6)] {
+        let sizes = Sizes {
+            ranks,
+            count: 12 * ranks,
+            chunk: UNCHUNKED,
+        };
+        for (collective, phases) in [
+            (Collective::AllReduce, 2),
+            (Collective::ReduceScatter, 1),
+            (Collective::AllGather, 1),
+        ] {
+            let schedule = schedule(collective, Algorithm::HalvingDoubling, sizes);
+            let cost = prove(&schedule).cost;
+            assert_eq!(cost.rounds(), phases * log, "{schedule}");
+            assert_eq!(cost.rounds_one_port(), phases * log, "{schedule}");
+            for rank in cost.ranks() {
+                assert_eq!(
+                    rank.elems_sent,
+                    phases * 12 * (ranks as u64 - 1),
+                    "{schedule}"
+                );
+            }
+        }
+    }
+}
