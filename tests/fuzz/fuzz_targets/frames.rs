@@ -79,6 +79,7 @@ fn header(payload: u32) -> [u8; HEADER_BYTES] {
         dtype: DType::F32,
         reduce: None,
         count: 3,
+        layout: 0,
         call_site: CallSite::default(),
     };
     wire::encode_header(&operation, payload)
