@@ -56,6 +56,7 @@ impl Control {
         let mut descriptors = Vec::with_capacity(peers.len());
         for (_, stream) in &peers {
             stream.set_nonblocking()?;
+            stream.notice_silence()?;
             descriptors.push(rustix::io::dup(stream)?);
         }
         let peers: Vec<Peer> = peers

@@ -6,6 +6,26 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use rustix::net::sockopt;
+
+/// Buffer of each direction of a TCP connection within a host. Four chunks: a sender that runs into
+/// the end of a buffer is woken for every little piece, and one that grows (as the kernel's own do)
+/// lets the bytes under way leave the caches. Measured at 16 MiB on two cores, 2026-11-21: 2.4 to
+/// 2.6 GB/s with this and 128 to 256 KiB chunks, 1.7 to 2.6 without. Between hosts the kernel
+/// chooses, for it measures the round trip.
+const SAME_HOST_BUFFER_BYTES: usize = 1 << 20;
+
+/// A host that answers nothing for this long is lost. Longer than switches take to find another
+/// way, much shorter than the default deadline of an operation, which would blame whoever happened
+/// to be waited for.
+const SILENCE_MAX: Duration = Duration::from_secs(15);
+
+/// Silence on an idle connection before the kernel asks whether the other side is there.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(5);
+
+/// Pause between two such questions.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(2);
+
 #[derive(Debug)]
 pub(crate) enum Stream {
     Tcp(TcpStream),
@@ -36,13 +56,48 @@ impl Stream {
 }
 
 impl Stream {
-    /// Sets what a stream of frames needs: each goes out at once, without waiting for company.
+    /// Sets what a stream of frames needs: each goes out at once, without waiting for company, and
+    /// on one host the buffers have a size that keeps what is under way in a cache.
     pub(crate) fn tune_for_frames(&self) -> io::Result<()> {
-        match self {
-            Self::Tcp(stream) => stream.set_nodelay(true),
-            Self::Unix(_) => Ok(()),
+        let Self::Tcp(stream) = self else {
+            return Ok(());
+        };
+        stream.set_nodelay(true)?;
+        let one_host = stream.local_addr()?.ip() == stream.peer_addr()?.ip();
+        if one_host && may_buffer(SAME_HOST_BUFFER_BYTES) {
+            sockopt::set_socket_send_buffer_size(stream, SAME_HOST_BUFFER_BYTES)?;
+            sockopt::set_socket_recv_buffer_size(stream, SAME_HOST_BUFFER_BYTES)?;
         }
+        Ok(())
     }
+
+    /// Ends the connection with an error when the other host falls silent: when it does not answer
+    /// what was sent to it or, if nothing is sent, what the kernel asks it from time to time. A
+    /// process that dies is seen without this, because its kernel closes the connection.
+    ///
+    /// For connections whose other side always reads: the kernel takes a process that has no room
+    /// for more bytes, as one with frames still to use, for a silent host.
+    pub(crate) fn notice_silence(&self) -> io::Result<()> {
+        let Self::Tcp(stream) = self else {
+            return Ok(());
+        };
+        sockopt::set_socket_keepalive(stream, true)?;
+        sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE)?;
+        sockopt::set_tcp_keepintvl(stream, KEEPALIVE_INTERVAL)?;
+        // This also bounds the questions: the kernel counts time, not answers, where it is set.
+        sockopt::set_tcp_user_timeout(stream, SILENCE_MAX.as_millis() as u32)?;
+        Ok(())
+    }
+}
+
+/// Whether the administrator allows buffers of this size. Asking for more gives less than the kernel
+/// would take by itself, and for good, so then it is better not to ask.
+fn may_buffer(bytes: usize) -> bool {
+    ["wmem_max", "rmem_max"].iter().all(|limit| {
+        let text = std::fs::read_to_string(format!("/proc/sys/net/core/{limit}"));
+        let limit = text.ok().and_then(|text| text.trim().parse::<usize>().ok());
+        limit.is_some_and(|limit| limit >= bytes)
+    })
 }
 
 impl AsFd for Stream {

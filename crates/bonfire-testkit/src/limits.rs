@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_send_buffer_size};
+
 /// Buffers rotate through no more than this many, which small sizes would reach.
 const BUFFERS_MAX: usize = 512;
 
@@ -23,8 +25,16 @@ const MOVED_BYTES: usize = 2 << 30;
 const ROUNDS_MIN: usize = 10;
 
 /// The most that one read or write of the loopback exchange asks for. Larger calls keep the other
-/// direction waiting, smaller ones are system calls for nothing.
+/// direction waiting, smaller ones are system calls for nothing: 3.3 GB/s each way at 16 MB with
+/// this, 1.9 with a megabyte, 1.2 with 64 KiB (two cores of a Sapphire Rapids server, 2026-11-21).
 const CALL_BYTES_MAX: usize = 256 << 10;
+
+/// How far sending may be ahead of receiving. Without a bound the bytes under way leave the caches,
+/// and the same machine drops from 3.3 to 1.9 GB/s.
+const AHEAD_BYTES_MAX: usize = 256 << 10;
+
+/// Kernel buffer of each direction; fixed, because one that grows lets the bytes under way grow.
+const SOCKET_BUFFER_BYTES: usize = 2 << 20;
 
 /// How much memory the buffers of each rank take together: they take turns, so that no round finds
 /// its data in a cache.
@@ -105,15 +115,21 @@ fn exchange_rounds(
 ) -> Vec<Duration> {
     stream.set_nodelay(true).expect("a TCP option");
     stream.set_nonblocking(true).expect("a socket option");
+    set_socket_send_buffer_size(&stream, SOCKET_BUFFER_BYTES).expect("a socket option");
+    set_socket_recv_buffer_size(&stream, SOCKET_BUFFER_BYTES).expect("a socket option");
     let buffers = rotation.buffers_of(bytes);
     // Written once, so that every page is there and no two are the same page of zeros.
-    let outgoing = vec![0x5a_u8; bytes];
-    let mut incoming = vec![vec![1_u8; bytes]; buffers];
+    let mut data = vec![vec![1_u8; bytes]; buffers];
     let mut times = Vec::with_capacity(rounds);
     for round in 0..rounds {
         gate.pass();
         let started = Instant::now();
-        exchange(&mut stream, &outgoing, &mut incoming[round % buffers]);
+        let [outgoing, incoming] = data
+            .get_disjoint_mut([round % buffers, (round + 1) % buffers])
+            .expect("at least two buffers rotate");
+        exchange(&mut stream, outgoing, incoming);
+        // Until the other side has everything too: what is left in the buffers counts.
+        gate.pass();
         times.push(started.elapsed());
     }
     times
@@ -123,7 +139,7 @@ fn exchange_rounds(
 fn exchange(stream: &mut TcpStream, outgoing: &[u8], incoming: &mut [u8]) {
     let (mut sent, mut received) = (0, 0);
     while sent < outgoing.len() || received < incoming.len() {
-        if sent < outgoing.len() {
+        if sent < outgoing.len() && sent < received + AHEAD_BYTES_MAX {
             let end = outgoing.len().min(sent + CALL_BYTES_MAX);
             sent += moved(stream.write(&outgoing[sent..end]));
         }
