@@ -173,7 +173,7 @@ impl ProcessGroup {
         let eagerness = if roster.local_world_size <= cores {
             Eagerness::Spin
         } else {
-            Eagerness::Sleep
+            Eagerness::Yield
         };
         let seat = Seat {
             me,

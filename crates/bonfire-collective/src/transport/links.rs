@@ -210,6 +210,10 @@ impl Links {
             }
             Pause::LookAround if self.has_others(peer) => self.move_bytes(Duration::ZERO, None),
             Pause::LookAround => Ok(()),
+            Pause::Yield => {
+                std::thread::yield_now();
+                self.move_bytes(Duration::ZERO, None)
+            }
             Pause::Nap => self.nap(peer, need),
         }
     }
