@@ -1,7 +1,7 @@
 //! Conversion between floats, to nearest even or stochastically.
 //!
-//! Stochastic rounding takes one of the two neighbours at random, the nearer one more often, so that
-//! the result is right on average: small updates of a 16-bit parameter are not always lost. Its
+//! Stochastic rounding takes one of the two neighbours at random, the nearer one more often, so
+//! that the result is right on average: small updates of a 16-bit parameter are not always lost. Its
 //! random numbers are a function of a seed and the index of the element in [`Random`]: the same on
 //! every device and for every division of the work.
 //!

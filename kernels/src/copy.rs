@@ -1,7 +1,7 @@
 //! Copy of one buffer into others.
 //!
-//! It is a [`Reduce`] with one source, of unsigned integers so that no bit changes. Its reference is
-//! that of the reduction. Bytes moved per element: its size, times one more than the targets.
+//! It is a [`Reduce`] with one source, of unsigned integers so that no bit changes. Its reference
+//! is that of the reduction. Bytes moved per element: its size, times one more than the targets.
 
 use crate::element::Element;
 use crate::reduce::{Reduce, ReduceError, Role, Width};

@@ -41,7 +41,8 @@ const CUBES_MAX: usize = 1024;
 pub enum LaunchFault {
     /// The adapter has no such type.
     #[error(
-        "the adapter has no {kind:?}, which a kernel of {element} computes in: cast before, or run it on the CPU"
+        "the adapter has no {kind:?}, which a kernel of {element} computes in: cast before, or run \
+         it on the CPU"
     )]
     Unsupported {
         /// The elements asked for.

@@ -1,14 +1,14 @@
 //! Kernels for the arithmetic of collectives and training, each with its reference on the CPU.
 //!
-//! Every module holds one operation: what it does as data ([`Reduce`](reduce::Reduce) and its like),
-//! a `reference` in plain Rust, and the kernel in CubeCL. A kernel runs in two ways:
+//! Every module holds one operation: what it does as data ([`Reduce`](reduce::Reduce) and its
+//! like), a `reference` in plain Rust, and the kernel in CubeCL. A kernel runs in two ways:
 //!
 //! - feature `cuda`: as CUDA C++ with a documented argument layout (module `source`), for a
 //!   caller that has its own streams, its own memory and the memory of its peers;
 //! - feature `wgpu`: through CubeCL's launch on any adapter of wgpu, in memory that CubeCL manages.
 //!
-//! Without features there are the references alone. A kernel's result is its reference's result, bit
-//! for bit on CUDA; how far a wgpu adapter may stray is said at each kernel.
+//! Without features there are the references alone. A kernel's result is its reference's result,
+//! bit for bit but for the payload of NaN; where an adapter of wgpu may stray is said at the kernel.
 
 #![deny(unsafe_code)]
 

@@ -5,7 +5,8 @@
 //! cubes of [`UNITS`] units: each unit adds up the squares of its vectors lane by lane, then its
 //! lanes in order, then the element of the tail that it has, if any; a cube adds its units up in a
 //! tree and leaves one number. A second kernel of one cube adds those up in the same way. Each
-//! square and its addition are one operation with one rounding.
+//! square and its addition are one operation with one rounding, except on an adapter of wgpu that
+//! has no such operation: there it may be two.
 //!
 //! Bytes moved per element: its size, once; memory is the bound. Partial results are f32, and f64
 //! for f64: with 2^18 sums side by side, the error grows with the elements per unit.

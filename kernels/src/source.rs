@@ -44,8 +44,8 @@ pub const NVRTC_OPTIONS: [&str; 4] = [
     "--prec-sqrt=true",
 ];
 
-/// Threads per block: with one vector of each buffer in flight per thread, the size that reached the
-/// copy bandwidth of an H200 (2026-11-20), together with two blocks per multiprocessor.
+/// Threads per block: with one vector of each buffer in flight per thread, the size that reached
+/// the copy bandwidth of an H200 (2026-11-20), together with two blocks per multiprocessor.
 pub(crate) const UNITS: u32 = 512;
 
 /// Elements of one launch: with more, a 32-bit index could overflow.
@@ -119,8 +119,8 @@ impl Launch {
         bytemuck::cast_slice(&self.info)
     }
 
-    /// Puts a launch together from scalars in the order of the kernel's parameters and the length of
-    /// each buffer.
+    /// Puts a launch together from scalars in the order of the kernel's parameters and the length
+    /// of each buffer.
     pub(crate) fn new(grid: Grid, scalars: &[Scalar], lengths: &[usize]) -> Self {
         let mut info = InfoBuilder::default();
         for scalar in scalars {

@@ -33,8 +33,8 @@ pub fn reductions() -> Vec<Reduce> {
     made.collect()
 }
 
-/// One buffer, direct all-reduces, reduce-scatters with the target at either end, a reduction into a
-/// buffer of its own, broadcasts.
+/// One buffer, direct all-reduces, reduce-scatters with the target at either end, a reduction into
+/// a buffer of its own, broadcasts.
 fn shapes() -> Vec<Vec<Role>> {
     use Role::{Both, Source, Target};
     vec![

@@ -1,5 +1,5 @@
-//! Every kernel through NVRTC, for several generations of GPUs. No GPU and no driver is needed, only
-//! libnvrtc, which is on the loader's path if `BONFIRE_TEST_NVRTC` is set: `.ci/run` fetches it.
+//! Every kernel through NVRTC, for several generations of GPUs. No GPU and no driver is needed,
+//! only libnvrtc, which is on the loader's path if `BONFIRE_TEST_NVRTC` is set: `.ci/run` fetches it.
 
 #![cfg(feature = "cuda")]
 

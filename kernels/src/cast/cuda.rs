@@ -67,7 +67,7 @@ impl Cast {
         }
     }
 
-    /// A launch over `spread.elems` elements. `random` is for stochastic rounding; others ignore it.
+    /// A launch over `spread.elems` elements. Only stochastic rounding uses `random`.
     ///
     /// # Errors
     /// If there are more elements than one launch can index.
