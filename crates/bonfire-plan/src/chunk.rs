@@ -179,6 +179,7 @@ pub(crate) fn chunk(
     ))
 }
 
-fn chunk_count(range: ElemRange, chunk_elems_max: NonZeroUsize) -> usize {
+/// How many [`chunks`] a range has.
+pub(crate) fn chunk_count(range: ElemRange, chunk_elems_max: NonZeroUsize) -> usize {
     range.len().div_ceil(chunk_elems_max.get()).max(1)
 }

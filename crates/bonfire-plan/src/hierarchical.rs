@@ -50,6 +50,8 @@ enum Leg {
     Scatter { root: Rank },
     /// The owner sends the chunk to the root.
     Gather { root: Rank },
+    /// The root takes what the owners sent.
+    TakeGathered { root: Rank },
 }
 
 /// A leg, and how many iterations after the first leg it comes.
@@ -87,6 +89,7 @@ fn itinerary(route: Route) -> Vec<Delayed> {
             ]
         }
         Route::Reduce { root } => vec![
+            (Leg::TakeGathered { root }, 2),
             (Leg::SendFolded, 1),
             (Leg::FoldWithin, 0),
             (Leg::FoldBetween, 1),
@@ -206,6 +209,7 @@ impl Walk<'_> {
             Leg::SpreadWithin { except } => self.spread_within(except),
             Leg::Scatter { root } => self.scatter(root),
             Leg::Gather { root } => self.gather(root),
+            Leg::TakeGathered { root } => self.take_gathered(root),
         }
     }
 
@@ -298,13 +302,16 @@ impl Walk<'_> {
     }
 
     fn gather(&mut self, root: Rank) {
-        let view = self.view;
-        if view.rank == root {
+        if self.view.rank != root {
+            self.put(root, self.view.rank);
+        }
+    }
+
+    fn take_gathered(&mut self, root: Rank) {
+        if self.view.rank == root {
             for owner in self.chunking.world_size.peers(root) {
                 self.receive(owner, owner);
             }
-        } else {
-            self.put(root, view.rank);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::WorldSize;
+use crate::{Rank, WorldSize};
 
 /// The host of every rank. Cheap to clone.
 ///
@@ -71,9 +71,26 @@ impl Hosts {
 
     /// The number of the host of every rank, in rank order; from 0.
     pub fn numbers(&self) -> impl ExactSizeIterator<Item = u32> + '_ {
-        (0..self.rank_count()).map(|index| match &self.0 {
+        (0..self.rank_count()).map(|index| self.number_at(index))
+    }
+
+    /// The number of `rank`'s host; from 0.
+    ///
+    /// # Panics
+    /// When there is no such rank.
+    pub fn number(&self, rank: Rank) -> u32 {
+        let ranks = self.rank_count();
+        assert!(
+            rank.index() < ranks,
+            "rank {rank} of {ranks} ranks has no host"
+        );
+        self.number_at(rank.index())
+    }
+
+    fn number_at(&self, index: usize) -> u32 {
+        match &self.0 {
             Layout::One { .. } => 0,
             Layout::Many(numbers) => numbers[index],
-        })
+        }
     }
 }

@@ -215,7 +215,7 @@ impl ScheduleShape {
     }
 
     /// Why this shape has no plan.
-    fn validate(&self) -> Result<(), PlanError> {
+    pub(crate) fn validate(&self) -> Result<(), PlanError> {
         let (collective, algorithm) = (self.collective, self.algorithm);
         let (world_size, count) = (self.world_size, self.count);
         if !Algorithm::candidates(collective).contains(&algorithm) {

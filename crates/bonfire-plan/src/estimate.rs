@@ -1,0 +1,457 @@
+//! How long a plan takes by the closed form of its algorithm: no step list is made.
+//!
+//! Hockney's model ("The communication challenge for MPP", 1994) as used by Thakur, Rabenseifner and
+//! Gropp, "Optimization of collective communication operations in MPICH" (2005): a round of frames
+//! that wait for one another costs α, a byte through the busiest rank's link costs β, and folding a
+//! byte costs γ. With S bytes, n ranks, and each message in one chunk:
+//!
+//! | plan | rounds · α | bytes · β | bytes · γ | source |
+//! |---|---|---|---|---|
+//! | all-reduce by ring | 2 (n - 1) | 2 (n-1)/n S | (n-1)/n S | Patarasuk and Yuan 2009 |
+//! | by one shot | 1 | (n - 1) S | (n - 1) S | every rank sends to every other |
+//! | by two shots | 2 | 2 (n-1)/n S | (n-1)/n S | the same, shard by shard |
+//! | by halving and doubling, n = 2^d | 2 d | 2 (n-1)/n S | (n-1)/n S | Rabenseifner 2004 |
+//! | by a double tree of depth d | 2 d | 2 S + (3 d - 3) S/2 | S | Sanders, Speck and Träff 2009 |
+//! | by H hosts of g ranks | 2 H, and 2 between | 2 (g-1)/g S, and 2 (H-1)/H S/g between | (g-1)/g S + (H-1)/H S/g | two levels |
+//! | broadcast by a binomial tree | log2 n | log2 n S | 0 | Thakur et al. 2005 |
+//!
+//! Several chunks cost their rounds where a rank takes one before it puts the next (ring, direct and
+//! pairwise plans), and stream where it does not (trees): of the double tree above, k chunks of each
+//! half take 2 d + 2 (k - 1) rounds and (4 k + 3 d - 3) chunks' bytes.
+//!
+//! It leaves out what depends on more than two ranks: a port that several ranks share, copies, and
+//! the cost of a frame as such. The simulator has those.
+
+use crate::chunk::chunk_count;
+use crate::partition::Blocks;
+use crate::{Algorithm, Collective, DType, ElemRange, Rank, ScheduleShape};
+
+/// What a message over a link costs.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct LinkCosts {
+    /// Seconds until a message without data has arrived.
+    pub alpha_s: f64,
+    /// Seconds for each of its bytes.
+    pub beta_s_per_byte: f64,
+}
+
+/// What communication and folding cost.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct LinkFigures {
+    /// Between two ranks of a host.
+    pub intra_host: LinkCosts,
+    /// Between ranks of two hosts.
+    pub inter_host: LinkCosts,
+    /// Seconds to fold one byte into another.
+    pub gamma_s_per_byte: f64,
+}
+
+/// The seconds that the plan for `shape` takes.
+///
+/// Hosts count whatever the algorithm, so give the shape as it was before
+/// [`ScheduleShape::normalized`]: an algorithm that does not look at hosts is taken to pay for links
+/// between hosts wherever one of its rounds may cross.
+///
+/// ```
+/// use std::num::NonZeroUsize;
+///
+/// use bonfire_plan::{
+///     Algorithm, Collective, DType, Hosts, LinkCosts, LinkFigures, Partition, ScheduleShape,
+///     WorldSize, estimate,
+/// };
+///
+/// let figures = LinkFigures {
+///     intra_host: LinkCosts {
+///         alpha_s: 1e-6,
+///         beta_s_per_byte: 1e-10,
+///     },
+///     ..LinkFigures::default()
+/// };
+/// let world_size = WorldSize::new(8)?;
+/// let all_reduce = |algorithm, count| {
+///     let shape = ScheduleShape {
+///         collective: Collective::AllReduce,
+///         algorithm,
+///         world_size,
+///         count,
+///         chunk_elems_max: NonZeroUsize::new(1 << 20).unwrap(),
+///         partition: Partition::Balanced,
+///         hosts: Hosts::one(world_size),
+///     };
+///     estimate(&shape, DType::F32, &figures)
+/// };
+/// assert!(all_reduce(Algorithm::OneShot, 8) < all_reduce(Algorithm::Ring, 8));
+/// assert!(all_reduce(Algorithm::OneShot, 1 << 20) > all_reduce(Algorithm::Ring, 1 << 20));
+/// # Ok::<(), bonfire_plan::PlanError>(())
+/// ```
+///
+/// # Panics
+/// When no plan for the shape exists: see [`Schedule::new`](crate::Schedule::new).
+pub fn estimate(shape: &ScheduleShape, dtype: DType, figures: &LinkFigures) -> f64 {
+    if let Err(error) = shape.validate() {
+        panic!("an estimate is for a shape that has a plan: {error}");
+    }
+    let terms = Form::new(shape).terms();
+    let elem_bytes = dtype.size_bytes() as f64;
+    let link = |traffic: Traffic, costs: LinkCosts| {
+        traffic.rounds * costs.alpha_s + traffic.elems * elem_bytes * costs.beta_s_per_byte
+    };
+    link(terms.within, figures.intra_host)
+        + link(terms.between, figures.inter_host)
+        + terms.folded * elem_bytes * figures.gamma_s_per_byte
+}
+
+/// What the busiest rank has to do.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+struct Terms {
+    /// On its host.
+    within: Traffic,
+    /// With other hosts.
+    between: Traffic,
+    /// Elements folded into others.
+    folded: f64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+struct Traffic {
+    /// Frames that wait for one another.
+    rounds: f64,
+    /// Elements through its link, one way.
+    elems: f64,
+}
+
+/// The quantities that closed forms are made of.
+struct Form<'a> {
+    shape: &'a ScheduleShape,
+    ranks: f64,
+    /// All elements.
+    count: f64,
+    /// The elements of the longest block.
+    block: f64,
+    /// All elements but a block of mean length.
+    others: f64,
+    /// The chunks of the longest block.
+    chunks: f64,
+    /// The ranks of the smallest host.
+    host_ranks_min: f64,
+    hosts: f64,
+}
+
+impl<'a> Form<'a> {
+    fn new(shape: &'a ScheduleShape) -> Self {
+        let ranks = shape.world_size.len() as f64;
+        let count = shape.count as f64;
+        let block = match shape.collective {
+            Collective::AllToAll => longest_pair(shape),
+            _ => longest_block(shape),
+        };
+        let mut host_ranks = vec![0_u32; shape.hosts.host_count()];
+        for host in shape.hosts.numbers() {
+            host_ranks[host as usize] += 1;
+        }
+        let fewest = host_ranks.iter().min().expect("a world has a host");
+        Self {
+            shape,
+            ranks,
+            count,
+            block: block as f64,
+            others: count - count / ranks,
+            chunks: chunk_count(ElemRange::up_to(block), shape.chunk_elems_max) as f64,
+            host_ranks_min: f64::from(*fewest),
+            hosts: host_ranks.len() as f64,
+        }
+    }
+
+    fn terms(&self) -> Terms {
+        if self.ranks == 1.0 {
+            return Terms::default();
+        }
+        match self.shape.algorithm {
+            Algorithm::Ring => self.ring(),
+            Algorithm::OneShot => self.one_shot(),
+            Algorithm::TwoShot => self.two_shot(),
+            Algorithm::Binomial => self.binomial(),
+            Algorithm::Dissemination => self.everywhere(log2_ceil(self.ranks), 0.0, 0.0),
+            Algorithm::HalvingDoubling => self.halving_doubling(),
+            Algorithm::DoubleTree => self.double_tree(),
+            Algorithm::Hierarchical => self.hierarchical(),
+            Algorithm::ZeroCopy => self.zero_copy(),
+            Algorithm::Pairwise => {
+                // Beyond two ranks there is a round for each, in which some meet nobody.
+                let meetings = if self.ranks > 2.0 { self.ranks } else { 1.0 };
+                let rounds = meetings * self.chunks;
+                self.spread(rounds, longest_row_or_column(self.shape), 0.0)
+            }
+        }
+    }
+
+    /// On the slowest links that there are.
+    fn everywhere(&self, rounds: f64, elems: f64, folded: f64) -> Terms {
+        let traffic = Traffic { rounds, elems };
+        let (within, between) = if self.hosts > 1.0 {
+            (Traffic::default(), traffic)
+        } else {
+            (traffic, Traffic::default())
+        };
+        Terms {
+            within,
+            between,
+            folded,
+        }
+    }
+
+    /// As [`Form::everywhere`], where elements go to all other ranks alike.
+    fn spread(&self, rounds: f64, elems: f64, folded: f64) -> Terms {
+        let away = elems * (self.ranks - self.host_ranks_min) / (self.ranks - 1.0);
+        let mut terms = self.everywhere(rounds, 0.0, folded);
+        terms.within.elems += elems - away;
+        terms.between.elems += away;
+        terms
+    }
+
+    fn ring(&self) -> Terms {
+        let hops = self.ranks - 1.0;
+        let (rounds, elems) = (hops * self.chunks, hops * self.block);
+        match self.shape.collective {
+            Collective::AllReduce => self.everywhere(2.0 * rounds, 2.0 * elems, elems),
+            Collective::ReduceScatter => self.everywhere(rounds, elems, elems),
+            _ => self.everywhere(rounds, elems, 0.0),
+        }
+    }
+
+    fn one_shot(&self) -> Terms {
+        let peers = self.ranks - 1.0;
+        let buffer_chunks = self.chunks_of(self.shape.count);
+        match self.shape.collective {
+            Collective::AllReduce => {
+                let elems = peers * self.count;
+                self.spread(buffer_chunks, elems, elems)
+            }
+            // The root takes everything; nobody waits before a put.
+            Collective::Reduce { .. } => {
+                let elems = peers * self.count;
+                self.spread(1.0, elems, elems)
+            }
+            Collective::ReduceScatter => {
+                self.spread(self.chunks, peers * self.block, peers * self.block)
+            }
+            Collective::AllGather => self.spread(self.chunks, peers * self.block, 0.0),
+            Collective::Gather { .. } | Collective::Scatter { .. } => {
+                self.spread(1.0, self.others, 0.0)
+            }
+            Collective::AllToAll => {
+                self.spread(self.chunks, longest_row_or_column(self.shape), 0.0)
+            }
+            Collective::Exchange { first, second } => self.pair([first, second], buffer_chunks),
+            Collective::Transfer { source, target } => self.pair([source, target], 1.0),
+            Collective::Broadcast { .. } | Collective::Barrier => {
+                unreachable!("one_shot has no plan for them")
+            }
+        }
+    }
+
+    fn pair(&self, pair: [Rank; 2], rounds: f64) -> Terms {
+        let traffic = Traffic {
+            rounds,
+            elems: self.count,
+        };
+        let mut terms = Terms::default();
+        if self.crosses(pair) {
+            terms.between = traffic;
+        } else {
+            terms.within = traffic;
+        }
+        terms
+    }
+
+    fn two_shot(&self) -> Terms {
+        let elems = 2.0 * (self.ranks - 1.0) * self.block;
+        match self.shape.collective {
+            Collective::AllReduce => self.spread(2.0 * self.chunks, elems, elems / 2.0),
+            // The second hop of a chunk overlaps the first one of the next.
+            Collective::Reduce { .. } => self.spread(self.chunks + 1.0, elems, elems / 2.0),
+            _ => self.spread(self.chunks + 1.0, elems, 0.0),
+        }
+    }
+
+    /// The root puts, or takes, the whole buffer once for each level.
+    fn binomial(&self) -> Terms {
+        let rounds = f64::from(self.shape.world_size.get().ilog2());
+        let elems = log2_ceil(self.ranks) * self.count;
+        let folded = if self.shape.collective.reduces() {
+            elems
+        } else {
+            0.0
+        };
+        self.everywhere(rounds, elems, folded)
+    }
+
+    fn halving_doubling(&self) -> Terms {
+        let corners = 1_u32 << self.shape.world_size.get().ilog2();
+        let spares = self.shape.world_size.get() - corners;
+        let rank = |corner: u32| Rank::new(corner + corner.min(spares));
+        let (folds, gathers) = match self.shape.collective {
+            Collective::AllReduce => (1.0, 1.0),
+            Collective::ReduceScatter => (1.0, 0.0),
+            _ => (0.0, 1.0),
+        };
+        let mut terms = Terms::default();
+        let mut distance = 1;
+        while distance < corners {
+            let segment = match self.shape.collective {
+                Collective::AllReduce => {
+                    (self.count * f64::from(distance) / f64::from(corners)).ceil()
+                }
+                // The first corners stand in for spare ranks.
+                _ => (f64::from(rank(distance).get()) * self.block).min(self.count),
+            };
+            let crosses =
+                (0..corners).any(|corner| self.crosses([rank(corner), rank(corner ^ distance)]));
+            let traffic = if crosses {
+                &mut terms.between
+            } else {
+                &mut terms.within
+            };
+            traffic.rounds += (folds + gathers) * self.chunks_of(segment as usize);
+            traffic.elems += (folds + gathers) * segment;
+            terms.folded += folds * segment;
+            distance *= 2;
+        }
+        if spares > 0 {
+            let crosses =
+                (0..spares).any(|corner| self.crosses([rank(corner), Rank::new(2 * corner + 1)]));
+            let traffic = if crosses {
+                &mut terms.between
+            } else {
+                &mut terms.within
+            };
+            traffic.rounds += 2.0;
+            // One way the whole buffer, the other way the whole result or what is due of it.
+            traffic.elems += match self.shape.collective {
+                Collective::AllReduce => 2.0 * self.count,
+                Collective::ReduceScatter => self.count + self.block,
+                _ => self.count,
+            };
+            terms.folded += folds * self.count;
+        }
+        terms
+    }
+
+    fn double_tree(&self) -> Terms {
+        let half = self.shape.count.div_ceil(2);
+        let chunk = half.min(self.shape.chunk_elems_max.get()) as f64;
+        let chunks = self.chunks_of(half);
+        let depth = f64::from((self.shape.world_size.get() - 1).ilog2() + 1);
+        // Every other frame of the root's is for the same tree.
+        let last = 2.0 * (chunks - 1.0);
+        let down = (last + 2.0 * depth) * chunk;
+        let up = (last + depth + 1.0) * chunk;
+        let rounds = depth + chunks - 1.0;
+        match self.shape.collective {
+            Collective::AllReduce => self.everywhere(2.0 * rounds, up + down, self.count),
+            Collective::Reduce { .. } => self.everywhere(rounds, up, self.count),
+            _ => self.everywhere(rounds, down, 0.0),
+        }
+    }
+
+    fn hierarchical(&self) -> Terms {
+        let (hosts, members) = (self.hosts, self.host_ranks_min);
+        let crossing = if hosts > 1.0 { 1.0 } else { 0.0 };
+        // One leg, folding or spreading: within the smallest host, and between its ranks and others.
+        let host_blocks = self.ranks / members * self.block;
+        let leg = Terms {
+            within: Traffic {
+                rounds: if members > 1.0 {
+                    (self.ranks / members).ceil() * self.chunks
+                } else {
+                    0.0
+                },
+                elems: (members - 1.0) * host_blocks,
+            },
+            between: Traffic {
+                rounds: crossing,
+                elems: host_blocks - self.block,
+            },
+            folded: (members - 1.0) * host_blocks + (hosts - 1.0) * self.block,
+        };
+        let spread = Terms { folded: 0.0, ..leg };
+        // Chunks follow each other from the root, but the root waits for each before the next.
+        let root = |rounds| self.spread(rounds, self.others, 0.0);
+        match self.shape.collective {
+            Collective::AllReduce => leg.and(spread),
+            Collective::ReduceScatter => leg,
+            Collective::AllGather => spread,
+            Collective::Reduce { .. } => leg.and(root(self.chunks)),
+            _ => spread.and(root(1.0)),
+        }
+    }
+
+    fn zero_copy(&self) -> Terms {
+        let shards = (self.ranks - 1.0) * self.block;
+        let (written, folded) = match self.shape.collective {
+            Collective::AllReduce => (shards, shards),
+            Collective::ReduceScatter => (0.0, shards),
+            Collective::Reduce { .. } => (self.block, shards),
+            _ => (shards, 0.0),
+        };
+        self.everywhere(2.0 * log2_ceil(self.ranks), written, folded)
+    }
+
+    fn chunks_of(&self, elems: usize) -> f64 {
+        chunk_count(ElemRange::up_to(elems), self.shape.chunk_elems_max) as f64
+    }
+
+    fn crosses(&self, pair: [Rank; 2]) -> bool {
+        let [one, other] = pair.map(|rank| self.shape.hosts.number(rank));
+        one != other
+    }
+}
+
+impl Terms {
+    fn and(self, other: Self) -> Self {
+        let and = |one: Traffic, other: Traffic| Traffic {
+            rounds: one.rounds + other.rounds,
+            elems: one.elems + other.elems,
+        };
+        Self {
+            within: and(self.within, other.within),
+            between: and(self.between, other.between),
+            folded: self.folded + other.folded,
+        }
+    }
+}
+
+fn log2_ceil(number: f64) -> f64 {
+    number.log2().ceil()
+}
+
+fn longest_block(shape: &ScheduleShape) -> usize {
+    let blocks = Blocks::new(shape);
+    let lengths = shape.world_size.ranks().map(|rank| blocks.of(rank).len());
+    lengths.max().expect("a world has ranks")
+}
+
+fn longest_pair(shape: &ScheduleShape) -> usize {
+    let blocks = Blocks::new(shape);
+    let ranks = || shape.world_size.ranks();
+    let pairs = ranks().flat_map(|source| ranks().map(move |target| (source, target)));
+    let others = pairs.filter(|(source, target)| source != target);
+    let lengths = others.map(|(source, target)| blocks.between(source, target).len());
+    lengths.max().unwrap_or_default()
+}
+
+/// The most that a rank of an all-to-all sends to others, or takes from them.
+fn longest_row_or_column(shape: &ScheduleShape) -> f64 {
+    let blocks = Blocks::new(shape);
+    let ranks = || shape.world_size.ranks();
+    let longest = ranks().map(|rank| {
+        let peers = || ranks().filter(|&peer| peer != rank);
+        let row: usize = peers().map(|peer| blocks.between(rank, peer).len()).sum();
+        let column: usize = peers().map(|peer| blocks.between(peer, rank).len()).sum();
+        row.max(column)
+    });
+    longest.max().expect("a world has ranks") as f64
+}
+
+#[cfg(test)]
+mod tests;

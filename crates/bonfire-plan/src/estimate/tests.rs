@@ -1,0 +1,245 @@
+//! Closed forms against what the verifier counts.
+
+use std::num::NonZeroUsize;
+
+use super::*;
+use crate::op::tests::one_of_each;
+use crate::{Cost, Hosts, Partition, RankCost, Schedule, WorldSize, check};
+
+/// Blocks of this many elements, in so many chunks, on hosts of so many ranks.
+#[derive(Clone, Copy)]
+struct Case {
+    ranks: u32,
+    block: usize,
+    chunks: usize,
+    host_ranks: u32,
+}
+
+fn shape(collective: Collective, algorithm: Algorithm, case: Case) -> ScheduleShape {
+    let world_size = WorldSize::new(case.ranks).unwrap();
+    let count = match collective {
+        Collective::Barrier => 0,
+        Collective::AllToAll => case.block * world_size.len() * world_size.len(),
+        _ => case.block * world_size.len(),
+    };
+    let hosts = (0..case.ranks).map(|rank| rank / case.host_ranks).collect();
+    ScheduleShape {
+        collective,
+        algorithm,
+        world_size,
+        count,
+        chunk_elems_max: NonZeroUsize::new(case.block / case.chunks).unwrap(),
+        partition: Partition::Balanced,
+        hosts: Hosts::new(hosts),
+    }
+}
+
+fn counted(shape: &ScheduleShape) -> Cost {
+    let schedule = Schedule::new(shape.clone()).unwrap();
+    check(&schedule, NonZeroUsize::MIN).unwrap().cost
+}
+
+fn most(cost: &Cost, of: fn(&RankCost) -> u64) -> f64 {
+    cost.ranks().iter().map(of).max().unwrap() as f64
+}
+
+fn kinds() -> impl Iterator<Item = (Collective, Algorithm)> {
+    one_of_each().into_iter().flat_map(|collective| {
+        let algorithms = Algorithm::candidates(collective).iter();
+        algorithms.map(move |&algorithm| (collective, algorithm))
+    })
+}
+
+fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for ranks in [4, 8, 16, 32] {
+        for chunks in [1, 3] {
+            cases.push(Case {
+                ranks,
+                block: 12,
+                chunks,
+                host_ranks: ranks,
+            });
+        }
+    }
+    cases
+}
+
+/// Powers of two and equal blocks, where the forms are exact.
+#[test]
+fn closed_forms_count_what_the_verifier_counts() {
+    for case in cases() {
+        for (collective, algorithm) in kinds() {
+            let shape = shape(collective, algorithm, case);
+            let terms = Form::new(&shape).terms();
+            let cost = counted(&shape);
+            assert_eq!(terms.between, Traffic::default(), "{shape:?}");
+            assert_eq!(
+                terms.folded,
+                most(&cost, |rank| rank.elems_folded),
+                "{shape:?}"
+            );
+            let written = most(&cost, |rank| rank.elems_written_direct);
+            let sent = most(&cost, |rank| rank.elems_sent);
+            let received = most(&cost, |rank| rank.elems_received);
+            let moved = sent.max(received) + written;
+            let (rounds, elems) = (terms.within.rounds, terms.within.elems);
+            let counted_rounds = cost.rounds() as f64;
+            if algorithm == Algorithm::DoubleTree {
+                // Units of a frame, of which the last ones wait for the levels.
+                let half = shape.count.div_ceil(2);
+                let chunk = half.min(shape.chunk_elems_max.get()) as f64;
+                assert_eq!(elems, cost.rounds_one_port() as f64 * chunk, "{shape:?}");
+                assert!(
+                    (counted_rounds..2.0 * counted_rounds).contains(&rounds),
+                    "{shape:?}"
+                );
+            } else {
+                assert_eq!(elems, moved, "{shape:?}");
+                // The root of a two-level reduce takes the first chunk while it folds the second.
+                let overlap = if algorithm == Algorithm::Hierarchical
+                    && matches!(collective, Collective::Reduce { .. })
+                    && case.chunks > 1
+                {
+                    1.0
+                } else {
+                    0.0
+                };
+                assert_eq!(rounds - overlap, counted_rounds, "{shape:?}");
+            }
+        }
+    }
+}
+
+/// Any number of ranks, and blocks of unequal length: not exact, but not far off either.
+#[test]
+fn closed_forms_are_close_in_any_world() {
+    let case = Case {
+        ranks: 0,
+        block: 12,
+        chunks: 1,
+        host_ranks: 100,
+    };
+    for ranks in [2, 3, 5, 6, 7, 9, 12, 23, 33, 48] {
+        for (collective, algorithm) in kinds() {
+            let named = collective.named();
+            let mut named = named.first.into_iter().chain(named.second);
+            if named.any(|rank| rank.get() >= ranks) {
+                continue;
+            }
+            let even = shape(collective, algorithm, Case { ranks, ..case });
+            let count = match collective {
+                Collective::Barrier | Collective::AllToAll => even.count,
+                _ => even.count + 1,
+            };
+            let shape = ScheduleShape { count, ..even };
+            let terms = Form::new(&shape).terms();
+            let cost = counted(&shape);
+            let written = most(&cost, |rank| rank.elems_written_direct);
+            let sent = most(&cost, |rank| rank.elems_sent);
+            let received = most(&cost, |rank| rank.elems_received);
+            let moved = sent.max(received) + written;
+            let folded = most(&cost, |rank| rank.elems_folded);
+            let near = |form: f64, counted: f64, name: &str| {
+                let range = 0.9 * counted..=2.0 * counted + 1.0;
+                assert!(
+                    range.contains(&form),
+                    "{name}: {form} for {counted} of {shape:?}"
+                );
+            };
+            if algorithm == Algorithm::DoubleTree {
+                near(terms.within.rounds, cost.rounds() as f64, "rounds");
+            } else {
+                near(terms.within.elems, moved, "elements");
+                near(terms.within.rounds, cost.rounds() as f64, "rounds");
+            }
+            near(terms.folded, folded, "folds");
+        }
+    }
+}
+
+/// The frames of a two-level plan, counted by whether they leave the host.
+#[test]
+fn two_levels_are_told_apart() {
+    for (ranks, host_ranks) in [(4, 2), (16, 4), (32, 8), (24, 4)] {
+        let case = Case {
+            ranks,
+            block: 10,
+            chunks: 2,
+            host_ranks,
+        };
+        for collective in [
+            Collective::AllReduce,
+            Collective::ReduceScatter,
+            Collective::AllGather,
+        ] {
+            let shape = shape(collective, Algorithm::Hierarchical, case);
+            let terms = Form::new(&shape).terms();
+            let schedule = Schedule::new(shape.clone()).unwrap();
+            let host = |rank: Rank| rank.get() / host_ranks;
+            let (mut within, mut between) = (0, 0);
+            for rank in schedule.world_size().ranks() {
+                let (mut near, mut far) = (0, 0);
+                for step in schedule.steps(rank) {
+                    if let crate::Step::Put { peer, source } = step {
+                        *if host(peer) == host(rank) {
+                            &mut near
+                        } else {
+                            &mut far
+                        } += source.len();
+                    }
+                }
+                (within, between) = (within.max(near), between.max(far));
+            }
+            assert_eq!(terms.within.elems, within as f64, "{shape:?}");
+            assert_eq!(terms.between.elems, between as f64, "{shape:?}");
+            let rounds = terms.within.rounds + terms.between.rounds;
+            let cost = check(&schedule, NonZeroUsize::MIN).unwrap().cost;
+            assert_eq!(rounds, cost.rounds() as f64, "{shape:?}");
+            assert_eq!(terms.folded, most(&cost, |rank| rank.elems_folded));
+        }
+    }
+}
+
+/// Rings with a slow hop pay for it in every round; two levels pay once each way.
+#[test]
+fn slow_links_between_hosts_make_two_levels_worth_it() {
+    let figures = LinkFigures {
+        intra_host: LinkCosts {
+            alpha_s: 1e-6,
+            beta_s_per_byte: 1e-10,
+        },
+        inter_host: LinkCosts {
+            alpha_s: 3e-5,
+            beta_s_per_byte: 1e-9,
+        },
+        gamma_s_per_byte: 1e-10,
+    };
+    let case = Case {
+        ranks: 32,
+        block: 1 << 15,
+        chunks: 1,
+        host_ranks: 8,
+    };
+    let time = |algorithm| {
+        let shape = shape(Collective::AllReduce, algorithm, case);
+        estimate(&shape, DType::F32, &figures)
+    };
+    let two_levels = time(Algorithm::Hierarchical);
+    for flat in [Algorithm::Ring, Algorithm::OneShot, Algorithm::TwoShot] {
+        assert!(two_levels < time(flat), "{flat}");
+    }
+    // 2 (n - 1) rounds and 2 (n - 1) / n of the bytes over the slow link, and one fold of them.
+    let bytes = f64::from(32 * (1 << 15) * 4);
+    let share = 31.0 / 32.0 * bytes;
+    let ring = 62.0 * 3e-5 + 2.0 * share * 1e-9 + share * 1e-10;
+    assert!((time(Algorithm::Ring) / ring - 1.0).abs() < 1e-9);
+}
+
+#[test]
+#[should_panic(expected = "an estimate is for a shape that has a plan")]
+fn a_shape_without_a_plan_has_no_estimate() {
+    let case = cases()[0];
+    let shape = shape(Collective::Barrier, Algorithm::Ring, case);
+    estimate(&shape, DType::F32, &LinkFigures::default());
+}
