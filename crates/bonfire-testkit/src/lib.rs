@@ -8,11 +8,13 @@
 pub mod conformance;
 mod job;
 pub mod limits;
+mod network;
 pub mod oracle;
 mod ranks;
 mod watchdog;
 
 pub use job::{Job, JobEnd, assert_gone, is_running, signal_process, wait_until_gone};
+pub use network::{Network, Shape, Unavailable};
 pub use ranks::{connected, env_of, local, on_hosts, processes};
 pub use rustix::process::Signal;
 pub use watchdog::Watchdog;

@@ -1,5 +1,5 @@
-//! One rank that meets a misfortune: `fault-rank TRANSPORT FAULT`. The last rank has the fault, the
-//! others must hear of it. Prints `heard: ERROR` when an operation fails.
+//! One rank that meets a misfortune: `fault-rank TRANSPORT FAULT`, where `auto` is the best
+//! transport. The last rank has the fault, the others must hear of it. Prints `heard: ERROR` when an operation fails.
 
 use std::process::ExitCode;
 use std::thread;
@@ -28,7 +28,10 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
         return Err("usage: fault-rank TRANSPORT FAULT".into());
     };
     let options = GroupOptions {
-        transport: Some(transport.parse()?),
+        transport: match transport.as_str() {
+            "auto" => None,
+            name => Some(name.parse()?),
+        },
         timeout: TIMEOUT,
         ..GroupOptions::default()
     };

@@ -1,0 +1,136 @@
+//! Ranks on several hosts, which are network namespaces of this machine: the conformance suite over
+//! a real network, and what the others hear when a host is lost. Without root or `ip`, the tests say
+//! so and do nothing.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use std::path::Path;
+use std::time::Duration;
+
+use bonfire_testkit::{Job, Network, Shape, Watchdog};
+
+/// Far beyond what any of these takes, also where the loss of a host takes 15 s to be noticed.
+const LIMIT: Duration = Duration::from_secs(240);
+
+/// Small enough that the longest data takes many chunks and wraps around the slots.
+const CHUNK_BYTES: &str = "320";
+
+/// A network for the test called `name`, or a word about why there is none.
+fn network(name: &str, hosts: usize, shape: Shape) -> Option<Network> {
+    match Network::new(hosts, shape) {
+        Ok(network) => Some(network),
+        Err(reason) => {
+            eprintln!("skipped: {name} needs network namespaces (root and iproute2): {reason}");
+            None
+        }
+    }
+}
+
+/// Runs the suite with a rank on each of `hosts` and expects one digest.
+fn check_conformance(name: &str, shape: Shape, hosts: &[usize], args: &[&str]) {
+    let _watchdog = Watchdog::start(name, LIMIT);
+    let count = hosts.iter().max().unwrap() + 1;
+    let Some(network) = network(name, count, shape) else {
+        return;
+    };
+    let program = Path::new(env!("CARGO_BIN_EXE_conformance-rank"));
+    let ranks = network.start(program, args, hosts);
+    let digests: Vec<Vec<String>> = ranks
+        .into_iter()
+        .map(|rank| {
+            let end = rank.end();
+            assert!(end.status.success(), "{}: {:?}", end.status, end.stderr);
+            end.stdout
+        })
+        .collect();
+    assert_eq!(digests[0].len(), 1, "one digest, got {digests:?}");
+    assert!(
+        digests.windows(2).all(|pair| pair[0] == pair[1]),
+        "{digests:?}"
+    );
+}
+
+#[test]
+fn ranks_on_three_hosts_conform() {
+    let args = ["tcp", CHUNK_BYTES];
+    check_conformance("three hosts", Shape::Plain, &[0, 1, 2], &args);
+}
+
+#[test]
+fn ranks_share_memory_within_a_host_and_use_tcp_between_hosts() {
+    let args = ["auto", CHUNK_BYTES];
+    check_conformance("two by two", Shape::Plain, &[0, 0, 1, 1], &args);
+}
+
+#[test]
+fn ranks_across_a_slow_network_conform() {
+    let args = ["auto", "4096"];
+    check_conformance("a slow network", Shape::Slow, &[0, 1], &args);
+}
+
+#[test]
+fn two_level_plans_conform_across_hosts() {
+    let args = ["auto", CHUNK_BYTES, "hierarchical"];
+    check_conformance("two levels", Shape::Plain, &[0, 0, 1, 1], &args);
+}
+
+/// Ranks 0 and 1 are on hosts of their own, 2 and 3 on the last, where rank 3 never answers. When
+/// that host is lost, ranks 0 and 1 must name one of its ranks.
+fn check_loss(name: &str, lose: impl Fn(&Network)) {
+    let _watchdog = Watchdog::start(name, LIMIT);
+    let Some(network) = network(name, 3, Shape::Plain) else {
+        return;
+    };
+    let program = Path::new(env!("CARGO_BIN_EXE_fault-rank"));
+    let ranks = network.start(program, &["auto", "hang"], &[0, 1, 2, 2]);
+    assert_eq!(ranks[3].next_line(), "hanging");
+    lose(&network);
+    let survivors = ranks.into_iter().take(2);
+    for (rank, end) in survivors.map(Job::end).enumerate() {
+        assert_eq!(end.status.code(), Some(3), "rank {rank}: {:?}", end.stderr);
+        let said = end.stdout.join("\n");
+        assert!(
+            said.contains("heard: rank 2 failed") || said.contains("heard: rank 3 failed"),
+            "rank {rank}: {said}"
+        );
+    }
+}
+
+#[test]
+fn a_host_whose_link_goes_down_is_named_by_all_others() {
+    check_loss("a link goes down", |network| network.cut(2));
+}
+
+#[test]
+fn a_host_whose_processes_are_killed_is_named_by_all_others() {
+    check_loss("a host is killed", |network| network.kill(2));
+}
+
+/// The namespaces of this process that are still there.
+fn left_behind(network: &str) -> Vec<String> {
+    let names = std::fs::read_dir("/run/netns").into_iter().flatten();
+    names
+        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+        .filter(|name| name.starts_with(network))
+        .collect()
+}
+
+#[test]
+fn a_network_leaves_nothing_behind_even_after_a_panic() {
+    let _watchdog = Watchdog::start("clean-up", LIMIT);
+    let Some(network) = network("clean-up", 2, Shape::Plain) else {
+        return;
+    };
+    let name = network.name().to_owned();
+    assert_eq!(left_behind(&name).len(), 3, "two hosts and a switch");
+    let sleepers = network.start(Path::new("/bin/sleep"), &["200"], &[0, 1]);
+    let panicking = std::panic::AssertUnwindSafe(move || {
+        let _owned = network;
+        panic!("a test fails (wanted by this test)");
+    });
+    assert!(std::panic::catch_unwind(panicking).is_err());
+    assert_eq!(left_behind(&name), Vec::<String>::new());
+    for sleeper in sleepers {
+        assert!(!sleeper.end().status.success(), "it was not killed");
+    }
+}
