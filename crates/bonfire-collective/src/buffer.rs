@@ -29,7 +29,14 @@ impl<T: Element + Pod> GroupBuffer<T> {
     }
 
     pub(crate) fn own(len: usize) -> Self {
-        Self(Memory::Own(vec![T::zeroed(); len]))
+        vec![T::zeroed(); len].into()
+    }
+}
+
+/// Ordinary memory, for elements that need not be shared.
+impl<T: Element + Pod> From<Vec<T>> for GroupBuffer<T> {
+    fn from(elements: Vec<T>) -> Self {
+        Self(Memory::Own(elements))
     }
 }
 

@@ -40,7 +40,8 @@ enum State {
 }
 
 impl Bucket {
-    pub(crate) fn new(assignment: &Assignment, extents: &[Extent]) -> Self {
+    /// An empty bucket, in memory of the group.
+    pub(crate) fn new(assignment: &Assignment, extents: &[Extent], group: &ProcessGroup) -> Self {
         let mut start = 0;
         let mut slots = Vec::with_capacity(assignment.parameters.len());
         for &parameter in &assignment.parameters {
@@ -57,7 +58,7 @@ impl Bucket {
             dtype: assignment.dtype,
             waiting: slots.len(),
             slots,
-            state: State::Here(Values::zeros(assignment.dtype, start)),
+            state: State::Here(Values::shared(group, assignment.dtype, start)),
             accumulated: None,
         }
     }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use bonfire_collective::{CollectiveError, ProcessGroup, ReduceOp, Work};
+use bonfire_collective::{CollectiveError, GroupBuffer, ProcessGroup, ReduceOp, Work};
 use bonfire_plan::DType;
 use burn::tensor::TensorData;
 use half::{bf16, f16};
@@ -63,19 +63,19 @@ impl HostSlice<'_> {
 /// Values that are reduced: the memory of a bucket.
 #[derive(Debug)]
 pub(crate) enum Values {
-    F32(Vec<f32>),
-    F64(Vec<f64>),
-    F16(Vec<f16>),
-    BF16(Vec<bf16>),
+    F32(GroupBuffer<f32>),
+    F64(GroupBuffer<f64>),
+    F16(GroupBuffer<f16>),
+    BF16(GroupBuffer<bf16>),
 }
 
 /// Values on their way.
 #[derive(Debug)]
 pub(crate) enum ValuesWork {
-    F32(Work<Vec<f32>>),
-    F64(Work<Vec<f64>>),
-    F16(Work<Vec<f16>>),
-    BF16(Work<Vec<bf16>>),
+    F32(Work<GroupBuffer<f32>>),
+    F64(Work<GroupBuffer<f64>>),
+    F16(Work<GroupBuffer<f16>>),
+    BF16(Work<GroupBuffer<bf16>>),
 }
 
 /// Element-wise arithmetic, so that results do not depend on how parameters are dealt to buckets.
@@ -116,12 +116,31 @@ impl Values {
     /// If the type is not one of those that gradients have.
     pub(crate) fn zeros(dtype: DType, len: usize) -> Self {
         match dtype {
-            DType::F32 => Self::F32(vec![0.0; len]),
-            DType::F64 => Self::F64(vec![0.0; len]),
-            DType::F16 => Self::F16(vec![f16::ZERO; len]),
-            DType::BF16 => Self::BF16(vec![bf16::ZERO; len]),
+            DType::F32 => Self::F32(vec![0.0; len].into()),
+            DType::F64 => Self::F64(vec![0.0; len].into()),
+            DType::F16 => Self::F16(vec![f16::ZERO; len].into()),
+            DType::BF16 => Self::BF16(vec![bf16::ZERO; len].into()),
             other => panic!("gradients are never of type {other}"),
         }
+    }
+
+    /// [`zeros`](Self::zeros) in memory that the other ranks can reach, if there is any: they are then
+    /// averaged in place.
+    ///
+    /// # Panics
+    /// If the type is not one of those that gradients have.
+    pub(crate) fn shared(group: &ProcessGroup, dtype: DType, len: usize) -> Self {
+        let shared = match dtype {
+            DType::F32 => group.buffer(len).map(Self::F32),
+            DType::F64 => group.buffer(len).map(Self::F64),
+            DType::F16 => group.buffer(len).map(Self::F16),
+            DType::BF16 => group.buffer(len).map(Self::BF16),
+            other => panic!("gradients are never of type {other}"),
+        };
+        shared.unwrap_or_else(|error| {
+            tracing::info!(target: "bonfire", "a bucket in ordinary memory: {error}");
+            Self::zeros(dtype, len)
+        })
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -258,7 +277,7 @@ mod tests {
 
     #[test]
     fn arithmetic_is_elementwise() {
-        let source = Values::F32(vec![1.0, 2.0]);
+        let source = Values::F32(vec![1.0, 2.0].into());
         let mut values = Values::zeros(DType::F32, 3);
         values.set(1..3, source.slice(0..2), Entering::Scaled(2.0));
         values.add(1..3, source.slice(0..2), Entering::Plain);

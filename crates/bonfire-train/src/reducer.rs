@@ -106,7 +106,7 @@ impl Reducer {
         }
         self.buckets = assignments
             .iter()
-            .map(|assignment| Bucket::new(assignment, &extents))
+            .map(|assignment| Bucket::new(assignment, &extents, &self.group))
             .collect();
     }
 
