@@ -37,6 +37,11 @@ fn the_collectives_listing_holds_its_assertions() {
 }
 
 #[test]
+fn the_operations_listing_holds_its_assertions() {
+    run(env!("CARGO_BIN_EXE_operations"), &[]);
+}
+
+#[test]
 fn the_plan_listing_prints_the_ring() {
     let printed = run(env!("CARGO_BIN_EXE_plan"), &[]);
     assert!(

@@ -48,7 +48,7 @@ mod turnstile;
 mod work;
 
 pub use blocks::Blocks;
-pub use bonfire_plan::{Algorithm, DType, Rank, ReduceOp, WorldSize};
+pub use bonfire_plan::{Algorithm, DType, PlanError, Rank, ReduceOp, WorldSize, shard_range};
 pub use buffer::{Buffer, GroupBuffer};
 pub use element::Element;
 pub use environment::{EnvError, HOST_ID_BYTES_MAX, LauncherOutput, RankEnv, StoreHost};

@@ -1,0 +1,190 @@
+//! Wrong arguments: a typed error on every rank, which says who did what, and never a hang.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use bonfire_collective::{CollectiveError, GroupOptions, ProcessGroup, Rank, ReduceOp};
+use bonfire_testkit::{connected, local};
+
+type Outcome = Result<(), CollectiveError>;
+
+/// What each of three ranks gets from `body`, as threads and over sockets.
+fn outcomes(
+    body: impl Fn(&ProcessGroup) -> Outcome + Sync + Copy + Send + 'static,
+) -> Vec<Outcome> {
+    let options = GroupOptions::default();
+    let mut all = local(3, options.clone(), move |group| body(&group));
+    all.extend(connected(3, options, move |group| body(&group)));
+    all
+}
+
+/// Every rank's error names rank 1 and says `what`.
+fn rank_one_is_to_blame(
+    what: &'static str,
+    body: impl Fn(&ProcessGroup) -> Outcome + Sync + Copy + Send + 'static,
+) {
+    for outcome in outcomes(body) {
+        let error = outcome.unwrap_err();
+        let CollectiveError::PeerFailed { rank, .. } = &error else {
+            panic!("{error}");
+        };
+        assert_eq!(*rank, Rank::new(1), "{error}");
+        assert!(error.to_string().contains(what), "{error}");
+    }
+}
+
+/// All ranks make the same mistake: each is told, and the group goes on.
+fn all_are_told(
+    what: &'static str,
+    body: impl Fn(&ProcessGroup) -> Outcome + Sync + Copy + Send + 'static,
+) {
+    let then_barrier = move |group: &ProcessGroup| {
+        let error = body(group).unwrap_err();
+        assert!(matches!(error, CollectiveError::Usage(_)), "{error}");
+        assert!(error.to_string().contains(what), "{error}");
+        group.barrier()
+    };
+    for outcome in outcomes(then_barrier) {
+        outcome.unwrap();
+    }
+}
+
+/// Somebody finds that ranks 0 and 1 are in different operations.
+fn ranks_disagree(body: impl Fn(&ProcessGroup) -> Outcome + Sync + Copy + Send + 'static) {
+    for outcome in outcomes(body) {
+        let error = outcome.unwrap_err();
+        let CollectiveError::Mismatch(mismatch) = &error else {
+            panic!("{error}");
+        };
+        let ranks = [mismatch.rank, mismatch.other_rank];
+        assert!(ranks.contains(&Rank::new(1)), "{error}");
+        assert!(error.to_string().contains("usage.rs"), "{error}");
+    }
+}
+
+fn is_one(group: &ProcessGroup) -> usize {
+    usize::from(group.rank() == Rank::new(1))
+}
+
+#[test]
+fn an_output_that_is_too_short() {
+    rank_one_is_to_blame("an output of 5 elements where 6 are needed", |group| {
+        let mut output = vec![0_u8; 6 - is_one(group)];
+        group.all_gather_into(&[1, 2], &mut output)
+    });
+}
+
+#[test]
+fn block_lengths_that_do_not_cover_the_input() {
+    rank_one_is_to_blame("an input of 6 elements where 7 are needed", |group| {
+        let lengths = [2, 2, 2 + is_one(group)];
+        group.all_to_all_v(&[0_i32; 6], &lengths).map(drop)
+    });
+}
+
+#[test]
+fn blocks_that_are_not_equal() {
+    rank_one_is_to_blame("no 3 equal blocks", |group| {
+        group.all_to_all(&mut vec![0_u16; 6 + is_one(group)])
+    });
+}
+
+#[test]
+fn counts_that_differ() {
+    ranks_disagree(|group| group.all_reduce(&mut vec![0.0_f32; 4 + is_one(group)], ReduceOp::Sum));
+}
+
+#[test]
+fn counts_that_differ_in_memory_that_is_shared() {
+    ranks_disagree(|group| {
+        let mut data = group.buffer::<f32>(100_000 + is_one(group)).unwrap();
+        group.all_reduce(&mut data, ReduceOp::Sum)
+    });
+}
+
+#[test]
+fn types_that_differ() {
+    ranks_disagree(|group| match is_one(group) {
+        0 => group.all_reduce(&mut [0_u32], ReduceOp::Sum),
+        _ => group.all_reduce(&mut [0_i32], ReduceOp::Sum),
+    });
+}
+
+#[test]
+fn operations_that_differ() {
+    ranks_disagree(|group| match is_one(group) {
+        0 => group.all_reduce(&mut [0_u32; 3], ReduceOp::Sum),
+        _ => group.all_gather_in_place(&mut [0_u32; 3]),
+    });
+}
+
+#[test]
+fn block_lengths_that_differ() {
+    ranks_disagree(|group| {
+        let lengths = [[1, 2, 3], [3, 2, 1]][is_one(group)];
+        group
+            .reduce_scatter_v(&[0_i64; 6], &lengths, ReduceOp::Sum)
+            .map(drop)
+    });
+}
+
+#[test]
+fn a_reduction_that_the_type_does_not_have() {
+    all_are_told("sum does not reduce bool", |group| {
+        group.all_reduce(&mut [true], ReduceOp::Sum)
+    });
+    all_are_told("xor does not reduce f32", |group| {
+        group.all_reduce(&mut [1.0_f32], ReduceOp::Xor)
+    });
+}
+
+#[test]
+fn a_rank_that_is_not_there() {
+    all_are_told("rank", |group| {
+        group.reduce(&mut [1], Rank::new(3), ReduceOp::Sum)
+    });
+    all_are_told("rank", |group| group.send(&[1], Rank::new(3)));
+}
+
+#[test]
+fn a_message_to_oneself() {
+    all_are_told("rank", |group| group.send(&[1], group.rank()));
+}
+
+#[test]
+fn lengths_that_do_not_add_up() {
+    all_are_told("add up to 3", |group| {
+        group
+            .reduce_scatter_v(&[1; 5], &[1, 1, 1], ReduceOp::Sum)
+            .map(drop)
+    });
+}
+
+#[test]
+fn use_after_abort() {
+    rank_one_is_to_blame("enough", |group| {
+        if is_one(group) == 1 {
+            group.abort("enough");
+        }
+        group.all_to_all(&mut [0_u8; 3])?;
+        group.barrier()
+    });
+}
+
+#[test]
+fn a_send_that_nobody_receives_ends_by_the_deadline() {
+    let options = GroupOptions {
+        timeout: std::time::Duration::from_millis(300),
+        ..GroupOptions::default()
+    };
+    let outcomes = local(2, options, |group| {
+        // More than the link holds.
+        let data = vec![0_u8; 8 << 20];
+        let peer = Rank::new(1 - group.rank().get());
+        group.send(&data, peer)
+    });
+    for outcome in outcomes {
+        let error = outcome.unwrap_err();
+        assert!(matches!(error, CollectiveError::Timeout(_)), "{error}");
+        assert!(error.to_string().contains("transfer"), "{error}");
+    }
+}
