@@ -1,9 +1,11 @@
 //! The element types that groups move and reduce.
 
-use bonfire_plan::DType;
+use bonfire_plan::{DType, Rank};
 use bytemuck::{CheckedBitPattern, NoUninit, Zeroable};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
+
+use crate::local_reduce::{self, FoldOptions, Operand};
 
 /// A type whose slices can be communicated. Sealed: the set is [`DType`].
 ///
@@ -16,7 +18,10 @@ pub trait Element:
 }
 
 pub(crate) mod sealed {
+    use bonfire_plan::Rank;
     use bytemuck::{Pod, Zeroable};
+
+    use crate::local_reduce::{FoldOptions, Operand};
 
     /// Arithmetic in the type that partial results are kept in: f32 for the 16-bit floats, the
     /// type itself otherwise.
@@ -41,6 +46,18 @@ pub(crate) mod sealed {
         fn xor(left: Self::Partial, right: Self::Partial) -> Self::Partial;
         /// Integers are divided towards zero.
         fn divide(partial: Self::Partial, by: u32) -> Self::Partial;
+
+        /// [`fold`](crate::local_reduce::fold()) of this type, compiled once, in this crate: the crates
+        /// that use groups would else each compile every reduction of every type.
+        fn fold(target: &mut [Self], operands: &[Operand<'_, Self>], options: FoldOptions);
+
+        /// [`fold_views`](crate::local_reduce::fold_views()) likewise.
+        fn fold_views(
+            views: &mut [&mut [Self]],
+            sources: &[Rank],
+            targets: &[Rank],
+            options: FoldOptions,
+        );
 
         /// [`widen`](Self::widen) for slices of one length.
         #[inline(always)]
@@ -105,6 +122,24 @@ macro_rules! float_arithmetic {
 /// The group refuses these before anything moves.
 const NO_BITS: &str = "ReduceOp::supports refuses bit operations on floats";
 
+/// The folds of a type, in a place that is compiled with this crate.
+macro_rules! folds {
+    ($type:ty) => {
+        fn fold(target: &mut [$type], operands: &[Operand<'_, $type>], options: FoldOptions) {
+            local_reduce::fold(target, operands, options);
+        }
+
+        fn fold_views(
+            views: &mut [&mut [$type]],
+            sources: &[Rank],
+            targets: &[Rank],
+            options: FoldOptions,
+        ) {
+            local_reduce::fold_views(views, sources, targets, options);
+        }
+    };
+}
+
 /// A type of which any bytes are a value.
 macro_rules! plain {
     ($type:ty) => {
@@ -126,6 +161,7 @@ macro_rules! float {
         impl sealed::Arithmetic for $type {
             type Partial = $type;
             plain!($type);
+            folds!($type);
 
             #[inline(always)]
             fn widen(self) -> $type {
@@ -149,6 +185,7 @@ macro_rules! half_float {
         impl sealed::Arithmetic for $type {
             type Partial = f32;
             plain!($type);
+            folds!($type);
 
             #[inline(always)]
             fn widen(self) -> f32 {
@@ -178,6 +215,7 @@ macro_rules! integer {
         impl sealed::Arithmetic for $type {
             type Partial = $type;
             plain!($type);
+            folds!($type);
 
             #[inline(always)]
             fn widen(self) -> $type {
@@ -249,6 +287,8 @@ impl sealed::Arithmetic for bool {
     fn as_plain(_: &mut [bool]) -> Option<&mut [u8]> {
         None
     }
+
+    folds!(bool);
 
     #[inline(always)]
     fn widen(self) -> u8 {

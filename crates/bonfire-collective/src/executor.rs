@@ -22,7 +22,7 @@ use smallvec::SmallVec;
 
 use crate::Element;
 use crate::error::{Failure, Mismatch, Timeout};
-use crate::local_reduce::{FoldOptions, Operand, fold};
+use crate::local_reduce::{FoldOptions, Operand};
 use crate::options::GroupOptions;
 use crate::patience::{Eagerness, Interrupt, Patience};
 use crate::poison::Poison;
@@ -336,7 +336,7 @@ impl<'a> Run<'a> {
                         Source::Inbox(peer) => Operand::Peer(self.payload(*peer, target.len())?),
                     });
                 }
-                fold(target, &operands, options);
+                T::fold(target, &operands, options);
                 Ok(())
             }
             Step::Copy { peer, target } => {

@@ -35,7 +35,7 @@ const BLOCK_ELEMS: usize = 1024;
 
 /// One operand of a fold.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Operand<'a, T> {
+pub enum Operand<'a, T> {
     /// The target's own content before the fold.
     Target,
     /// Elements from a peer, as many as the target has.
@@ -55,10 +55,10 @@ impl<T> Operand<'_, T> {
 
 /// How a fold combines and ends.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct FoldOptions {
-    pub(crate) reduce: ReduceOp,
-    pub(crate) stage: Stage,
-    pub(crate) world_size: WorldSize,
+pub struct FoldOptions {
+    pub reduce: ReduceOp,
+    pub stage: Stage,
+    pub world_size: WorldSize,
 }
 
 /// `target[i] = operands[0][i] op operands[1][i] op ...`, left to right.

@@ -12,7 +12,7 @@ use super::plans::Prepared;
 use super::{Executor, Request, Run, RunError};
 use crate::Element;
 use crate::error::Failure;
-use crate::local_reduce::{FoldOptions, fold_views};
+use crate::local_reduce::FoldOptions;
 use crate::patience::Patience;
 
 impl Executor {
@@ -124,7 +124,7 @@ impl<'a> Attempt<'a> {
                     };
                     windows
                         .visit(range.as_range(), |views| {
-                            fold_views(views, sources, targets, options);
+                            T::fold_views(views, sources, targets, options);
                         })
                         .map_err(|shut| self.explain_shut(shut))?;
                     self.check_on_the_group()?;
