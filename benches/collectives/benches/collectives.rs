@@ -45,32 +45,72 @@ struct Operation {
     run: Run,
 }
 
-const OPERATIONS: [Operation; 4] = [
+const OPERATIONS: [Operation; 10] = [
     Operation {
         name: "all_reduce",
         run: |group, message, _| group.all_reduce(message, ReduceOp::Mean),
     },
     Operation {
+        name: "all_reduce_out_of_place",
+        run: |group, message, result| group.all_reduce_into(message, result, ReduceOp::Mean),
+    },
+    Operation {
         name: "reduce_scatter",
         run: |group, message, result| {
             let own = block(group, message.len());
-            result[..own].copy_from_slice(&group.reduce_scatter(message, ReduceOp::Mean)?);
-            Ok(())
+            group.reduce_scatter_into(message, &mut result[..own], ReduceOp::Mean)
         },
     },
     Operation {
         name: "all_gather",
         run: |group, message, result| {
             let own = block(group, message.len());
-            result.copy_from_slice(&group.all_gather(&message[..own])?);
-            Ok(())
+            group.all_gather_into(&message[..own], result)
         },
     },
     Operation {
         name: "broadcast",
-        run: |group, message, _| group.broadcast(message, Rank::new(0)),
+        run: |group, message, _| group.broadcast(message, ROOT),
+    },
+    Operation {
+        // The others are left with a part of the fold: of a mean, that would be a sum.
+        name: "reduce",
+        run: |group, message, _| group.reduce(message, ROOT, ReduceOp::Max),
+    },
+    Operation {
+        name: "gather",
+        run: |group, message, result| {
+            let (own, all) = (block(group, message.len()), of_root(group, result.len()));
+            group.gather_into(&message[..own], &mut result[..all], ROOT)
+        },
+    },
+    Operation {
+        name: "scatter",
+        run: |group, message, result| {
+            let (own, all) = (block(group, message.len()), of_root(group, message.len()));
+            group.scatter_into(&message[..all], &mut result[..own], ROOT)
+        },
+    },
+    Operation {
+        name: "all_to_all",
+        run: |group, message, result| group.all_to_all_into(message, result),
+    },
+    Operation {
+        name: "exchange",
+        run: |group, message, result| {
+            let peer = Rank::new(group.rank().get() ^ 1);
+            group.exchange(peer, message, result)
+        },
     },
 ];
+
+/// The rank that has the data, or gets it.
+const ROOT: Rank = Rank::new(0);
+
+/// What a rank has of a message that is only on the root.
+fn of_root(group: &ProcessGroup, count: usize) -> usize {
+    if group.rank() == ROOT { count } else { 0 }
+}
 
 /// The elements of a message that belong to one rank.
 fn block(group: &ProcessGroup, count: usize) -> usize {

@@ -1,5 +1,6 @@
 //! `bonfire bench`: times an operation of a group and prints the columns of nccl-tests.
 
+mod buffers;
 mod data;
 mod host;
 mod measure;
@@ -17,9 +18,10 @@ use bonfire_collective::{
 };
 use clap::Args;
 
+use buffers::Home;
 use host::Host;
 use measure::{Measurement, Sizes};
-use operation::{Operation, Parameters};
+use operation::{Form, Operation, Parameters};
 use table::{Report, Row, Setting};
 
 /// Measure operations of a group: time, bandwidth and correctness for each message size.
@@ -83,6 +85,15 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "SIZE", default_value = "192M", value_parser = size)]
     rotate_bytes: usize,
 
+    /// Measure only this form of the operations
+    #[arg(long, value_enum)]
+    form: Option<Form>,
+
+    /// Where buffers are: `region`, the memory that the ranks of a group share, in which a collective
+    /// works without copies, or `private`
+    #[arg(long, value_name = "region|private", default_value_t = Home::Region)]
+    buffers: Home,
+
     /// Force an algorithm where the operation has it: ring, one_shot, two_shot
     #[arg(long)]
     algorithm: Option<Algorithm>,
@@ -114,6 +125,9 @@ fn bench(args: &BenchArgs) -> anyhow::Result<()> {
             args.min_bytes,
             args.max_bytes
         );
+    }
+    for &operation in &args.operations {
+        args.forms(operation)?;
     }
     if let Some(env) = RankEnv::detect()? {
         return on_rank(&ProcessGroup::connect(&env, args.group_options())?, args);
@@ -170,9 +184,10 @@ fn on_rank(group: &ProcessGroup, args: &BenchArgs) -> anyhow::Result<()> {
     };
     let mut report = Report::new(group, args.setting(ranks));
     for &operation in &args.operations {
-        report.begin(operation);
+        let forms = args.forms(operation)?;
+        report.begin(operation, &forms);
         let blocks = operation.blocks_per_message(ranks.len());
-        let measurements = operation.forms().iter().map(|&form| Measurement {
+        let measurements = forms.iter().map(|&form| Measurement {
             operation,
             form,
             dtype: args.dtype,
@@ -180,6 +195,7 @@ fn on_rank(group: &ProcessGroup, args: &BenchArgs) -> anyhow::Result<()> {
                 redop: args.redop,
                 root,
             },
+            buffers: args.buffers,
             iters: args.iters as usize,
             warmup: args.warmup as usize,
             rotate_bytes: args.rotate_bytes,
@@ -206,6 +222,20 @@ fn on_rank(group: &ProcessGroup, args: &BenchArgs) -> anyhow::Result<()> {
 }
 
 impl BenchArgs {
+    /// The forms of an operation that are wanted.
+    fn forms(&self, operation: Operation) -> anyhow::Result<Vec<Form>> {
+        let exist = operation.forms();
+        match self.form {
+            None => Ok(exist.to_vec()),
+            Some(form) if exist.contains(&form) => Ok(vec![form]),
+            Some(form) => bail!(
+                "{} has no form {}: leave --form out, or measure other operations",
+                operation.name(),
+                form.name()
+            ),
+        }
+    }
+
     fn group_options(&self) -> GroupOptions {
         let default = GroupOptions::default();
         GroupOptions {
@@ -224,7 +254,7 @@ impl BenchArgs {
                 .algorithm
                 .map_or("auto".to_owned(), |algorithm| algorithm.to_string()),
             chunk_bytes: self.group_options().chunk_bytes,
-            buffers: "private",
+            buffers: self.buffers.name(),
             iters: self.iters as usize,
             warmup: self.warmup as usize,
             rotate_bytes: self.rotate_bytes,

@@ -31,14 +31,14 @@ const SMALL: [&str; 8] = [
 fn the_table_has_no_rank_before_it_and_the_file_has_its_rows() {
     let path = std::env::temp_dir().join(format!("bonfire-bench-{}.json", std::process::id()));
     let file = path.to_str().unwrap();
-    let operations = ["all-reduce", "all-gather", "barrier"];
+    let operations = ["reduce", "gather", "barrier"];
     let arguments = [&operations[..], &SMALL, &["--ranks", "3", "--json", file]].concat();
     let end = bench(&arguments);
     assert!(end.status.success(), "{:?}", end.stderr);
     assert_eq!(end.stderr, Vec::<String>::new());
     assert_eq!(
         end.stdout[0],
-        "# all_reduce of 3 ranks over shm, private buffers, 3 iterations"
+        "# reduce of 3 ranks over shm, region buffers, 3 iterations"
     );
     let rows = |line: &&String| line.trim_start().starts_with(|c: char| c.is_ascii_digit());
     let table: Vec<Vec<&str>> = end
@@ -51,7 +51,7 @@ fn the_table_has_no_rank_before_it_and_the_file_has_its_rows() {
     let text = fs::read_to_string(&path).unwrap();
     fs::remove_file(&path).unwrap();
     let records: Vec<serde_json::Value> = serde_json::from_str(&text).unwrap();
-    // 64 B to 4 KiB by fours; an all-gather's message is rounded up to three blocks.
+    // 64 B to 4 KiB by fours; a gather's message is rounded up to three blocks.
     let sizes = [64, 256, 1024, 4096, 72, 264, 1032, 4104, 0];
     assert_eq!(table.len(), sizes.len(), "{:?}", end.stdout);
     assert_eq!(records.len(), sizes.len());
@@ -68,10 +68,57 @@ fn the_table_has_no_rank_before_it_and_the_file_has_its_rows() {
         assert!(time("min_us") <= time("time_us"), "{record}");
         let ratio = time("busbw") / time("algbw");
         match record["operation"].as_str().unwrap() {
-            "all_reduce" => assert!((ratio - 4.0 / 3.0).abs() < 1e-9, "{record}"),
-            "all_gather" => assert!((ratio - 2.0 / 3.0).abs() < 1e-9, "{record}"),
+            "reduce" => assert!((ratio - 1.0).abs() < 1e-9, "{record}"),
+            "gather" => assert!((ratio - 2.0 / 3.0).abs() < 1e-9, "{record}"),
             other => assert_eq!((other, time("busbw")), ("barrier", 0.0)),
         }
+    }
+}
+
+#[test]
+fn every_operation_is_right_in_buffers_of_either_kind() {
+    let operations = [
+        "all-reduce",
+        "reduce-scatter",
+        "all-gather",
+        "broadcast",
+        "reduce",
+        "gather",
+        "scatter",
+        "all-to-all",
+        "send-recv",
+    ];
+    for buffers in ["region", "private"] {
+        let end = bench(
+            &[
+                &operations[..],
+                &SMALL,
+                &["--buffers", buffers, "--ranks", "3"],
+            ]
+            .concat(),
+        );
+        assert!(end.status.success(), "{:?}", end.stderr);
+        let titles: Vec<&String> = end
+            .stdout
+            .iter()
+            .filter(|line| line.contains(" of 3 "))
+            .collect();
+        assert_eq!(titles.len(), operations.len(), "{:?}", end.stdout);
+        for (title, operation) in titles.iter().zip(operations) {
+            let expected = format!(
+                "# {} of 3 ranks over shm, {buffers}",
+                operation.replace('-', "_")
+            );
+            assert!(title.starts_with(&expected), "{title}");
+        }
+        // Both forms side by side, where both exist.
+        let all_reduce: Vec<&str> = end.stdout[4].split_whitespace().collect();
+        assert_eq!(all_reduce.len(), 15, "{all_reduce:?}");
+        assert_eq!(
+            (all_reduce[9], all_reduce[14]),
+            ("0", "0"),
+            "{all_reduce:?}"
+        );
     }
 }
 
@@ -128,5 +175,24 @@ fn a_root_outside_the_group_is_one_clear_line() {
     assert_eq!(
         end.stderr,
         ["error: --root is 2, but there are 2 ranks: ranks count from 0"]
+    );
+}
+
+#[test]
+fn one_form_can_be_asked_for_where_it_exists() {
+    let in_place = ["--transport", "local", "--form", "in-place"];
+    let end = bench(&[&["all-reduce"], &SMALL[..], &in_place].concat());
+    assert!(end.status.success(), "{:?}", end.stderr);
+    assert_eq!(
+        end.stdout[4].split_whitespace().count(),
+        10,
+        "{:?}",
+        end.stdout
+    );
+    let end = bench(&[&["gather"], &SMALL[..], &in_place].concat());
+    assert_eq!(end.status.code(), Some(1));
+    assert_eq!(
+        end.stderr,
+        ["error: gather has no form in_place: leave --form out, or measure other operations"]
     );
 }

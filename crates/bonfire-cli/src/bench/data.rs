@@ -1,6 +1,7 @@
 //! Test data that looks random and whose reduction is known exactly.
 
 use bonfire_collective::{Element, ReduceOp};
+use bytemuck::Pod;
 use half::{bf16, f16};
 
 use super::operation::{Operation, Origin, Place};
@@ -9,7 +10,7 @@ use super::operation::{Operation, Origin, Place};
 const CHUNK_ELEMS: usize = 1024;
 
 /// An element type that small whole numbers fit into.
-pub(super) trait Value: Element + PartialEq {
+pub(super) trait Value: Element + Pod + PartialEq {
     /// Numbers brought by ranks are below this: every partial sum of up to 127 ranks is exact.
     fn limit(ranks: usize) -> u32;
 

@@ -5,14 +5,12 @@ use std::time::{Duration, Instant};
 use bonfire_collective::{CollectiveError, DType, ProcessGroup, ReduceOp};
 use half::{bf16, f16};
 
+use super::buffers::{Buffers, Home};
 use super::data::{Data, Value};
 use super::operation::{Form, Operation, Parameters, Place};
 
 /// Buffers rotate through no more than this many, which small messages would reach.
 const SLOTS_MAX: usize = 512;
-
-/// Buffers start at cache lines.
-const LINE_BYTES: usize = 64;
 
 /// A sample is at least this long, so that reading the clock is a small part of it. Short operations
 /// are timed in batches.
@@ -53,6 +51,7 @@ pub(super) struct Measurement {
     pub(super) form: Form,
     pub(super) dtype: DType,
     pub(super) parameters: Parameters,
+    pub(super) buffers: Home,
     /// Timed samples.
     pub(super) iters: usize,
     pub(super) warmup: usize,
@@ -70,30 +69,6 @@ pub(super) struct Timing {
     pub(super) batch: usize,
     /// Wrong elements over all operations and ranks.
     pub(super) wrong: u64,
-}
-
-/// Equally long buffers in one piece of memory.
-struct Buffers<T> {
-    memory: Vec<T>,
-    len: usize,
-    stride: usize,
-}
-
-impl<T: Value> Buffers<T> {
-    fn new(buffers: usize, len: usize) -> Self {
-        let line = (LINE_BYTES / size_of::<T>()).max(1);
-        let stride = len.next_multiple_of(line);
-        // Ones, because zeros may be pages that are not there before they are written.
-        Self {
-            memory: vec![T::from_number(1); buffers * stride],
-            len,
-            stride,
-        }
-    }
-
-    fn get_mut(&mut self, index: usize) -> &mut [T] {
-        &mut self.memory[index * self.stride..][..self.len]
-    }
 }
 
 /// One size on one rank.
@@ -137,7 +112,7 @@ impl Measurement {
     }
 
     fn run<T: Value>(self, group: &ProcessGroup, bytes: usize) -> Result<Timing, CollectiveError> {
-        let mut run = Run::<T>::new(self, group, bytes);
+        let mut run = Run::<T>::new(self, group, bytes)?;
         let batch = run.warm_up()?;
         let mut samples = Vec::with_capacity(self.iters);
         while samples.len() < self.iters {
@@ -157,9 +132,16 @@ impl Measurement {
 }
 
 impl<'g, T: Value> Run<'g, T> {
-    fn new(measurement: Measurement, group: &'g ProcessGroup, bytes: usize) -> Self {
+    fn new(
+        measurement: Measurement,
+        group: &'g ProcessGroup,
+        bytes: usize,
+    ) -> Result<Self, CollectiveError> {
         let Measurement {
-            operation, form, ..
+            operation,
+            form,
+            buffers,
+            ..
         } = measurement;
         let place = measurement.place(group);
         let message_blocks = operation.blocks_per_message(place.ranks).max(1);
@@ -172,16 +154,16 @@ impl<'g, T: Value> Run<'g, T> {
         // By the size of the message, so that all ranks have equally many.
         let slots = measurement.rotate_bytes.div_ceil(bytes.max(1));
         let slots = slots.clamp(2, SLOTS_MAX);
-        Self {
+        Ok(Self {
             group,
             measurement,
             count,
             slots,
-            inputs: Buffers::new(slots, input),
-            outputs: Buffers::new(slots, output),
+            inputs: Buffers::new(group, buffers, (slots, input))?,
+            outputs: Buffers::new(group, buffers, (slots, output))?,
             operations: 0,
             wrong: 0,
-        }
+        })
     }
 
     /// Operations off the record; how many of them make a sample, agreed from rank 0.
@@ -216,33 +198,72 @@ impl<'g, T: Value> Run<'g, T> {
         );
         for index in 0..used {
             let data = self.data(index);
-            data.fill(self.inputs.get_mut(index));
+            data.fill(self.input(index));
         }
+        self.group.barrier()?;
+        for sample in 0..samples {
+            let started = Instant::now();
+            for index in sample * batch..(sample + 1) * batch {
+                self.perform(index)?;
+            }
+            times.push(started.elapsed() / batch as u32);
+        }
+        for index in 0..used {
+            let data = self.data(index);
+            self.wrong += data.count_wrong(self.result(index));
+        }
+        self.operations += used;
+        Ok(())
+    }
+
+    #[inline]
+    fn perform(&mut self, slot: usize) -> Result<(), CollectiveError> {
         let Measurement {
             operation,
             parameters,
             form,
             ..
         } = self.measurement;
-        self.group.barrier()?;
-        for sample in 0..samples {
-            let started = Instant::now();
-            for index in sample * batch..(sample + 1) * batch {
-                let (input, output) = (self.inputs.get_mut(index), self.outputs.get_mut(index));
-                operation.perform(self.group, parameters, input, output)?;
+        let input = self.inputs.get_mut(slot);
+        match form {
+            Form::OutOfPlace => {
+                operation.perform(self.group, parameters, input, self.outputs.get_mut(slot))
             }
-            times.push(started.elapsed() / batch as u32);
+            Form::InPlace => operation.perform_in_place(self.group, parameters, input),
         }
-        for index in 0..used {
-            let data = self.data(index);
-            let result = match form {
-                Form::OutOfPlace => self.outputs.get_mut(index),
-                Form::InPlace => self.inputs.get_mut(index),
-            };
-            self.wrong += data.count_wrong(result);
+    }
+
+    /// What this rank brings.
+    fn input(&mut self, slot: usize) -> &mut [T] {
+        let Measurement {
+            operation, form, ..
+        } = self.measurement;
+        let place = self.measurement.place(self.group);
+        let buffer = self.inputs.get_mut(slot);
+        match form {
+            Form::OutOfPlace => buffer,
+            Form::InPlace => {
+                let start = operation.starts(place).input * self.count;
+                let len = operation.blocks(place).input * self.count;
+                &mut buffer[start..start + len]
+            }
         }
-        self.operations += used;
-        Ok(())
+    }
+
+    /// What this rank ends with.
+    fn result(&mut self, slot: usize) -> &[T] {
+        let Measurement {
+            operation, form, ..
+        } = self.measurement;
+        let place = self.measurement.place(self.group);
+        match form {
+            Form::OutOfPlace => self.outputs.get_mut(slot),
+            Form::InPlace => {
+                let start = operation.starts(place).output * self.count;
+                let len = operation.blocks(place).output * self.count;
+                &self.inputs.get_mut(slot)[start..start + len]
+            }
+        }
     }
 
     fn data(&self, slot: usize) -> Data {
@@ -290,6 +311,7 @@ mod tests {
                 redop,
                 root: Rank::new(0),
             },
+            buffers: Home::Region,
             iters: 5,
             warmup: 2,
             rotate_bytes: 1 << 14,

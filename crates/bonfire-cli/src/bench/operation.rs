@@ -19,14 +19,26 @@ pub(super) enum Operation {
     AllGather,
     /// Every rank ends with the data of the root
     Broadcast,
+    /// The root ends with the reduction of all ranks' data
+    Reduce,
+    /// The root ends with the blocks of all ranks
+    Gather,
+    /// Every rank ends with its block of the root's data
+    Scatter,
+    /// Every rank ends with the blocks that all ranks have for it
+    AllToAll,
+    /// Ranks 0 and 1, 2 and 3, and so on exchange their data
+    SendRecv,
     /// No data: returns once every rank has called it
     Barrier,
 }
 
 /// Where the result goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Form {
+    /// To a buffer of its own
     OutOfPlace,
+    /// Into the buffer of the input
     InPlace,
 }
 
@@ -47,11 +59,36 @@ pub(super) struct Place {
     pub(super) root: usize,
 }
 
-/// The blocks of the buffers that one rank brings and ends with.
+/// What one rank brings and ends with, in blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Blocks {
     pub(super) input: usize,
     pub(super) output: usize,
+}
+
+/// Where input and output start in the one buffer of an operation in place, in blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Starts {
+    pub(super) input: usize,
+    pub(super) output: usize,
+}
+
+/// What an operation is told besides its buffers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Parameters {
+    pub(super) redop: ReduceOp,
+    pub(super) root: Rank,
+}
+
+impl Place {
+    fn is_root(self) -> bool {
+        self.me == self.root
+    }
+
+    /// Whom this rank exchanges data with; the last of an odd number of ranks has nobody.
+    fn peer(self) -> Option<usize> {
+        Some(self.me ^ 1).filter(|peer| *peer < self.ranks)
+    }
 }
 
 impl Operation {
@@ -61,6 +98,11 @@ impl Operation {
             Self::ReduceScatter => "reduce_scatter",
             Self::AllGather => "all_gather",
             Self::Broadcast => "broadcast",
+            Self::Reduce => "reduce",
+            Self::Gather => "gather",
+            Self::Scatter => "scatter",
+            Self::AllToAll => "all_to_all",
+            Self::SendRecv => "send_recv",
             Self::Barrier => "barrier",
         }
     }
@@ -68,53 +110,79 @@ impl Operation {
     /// The forms that exist, in the order of the columns.
     pub(super) fn forms(self) -> &'static [Form] {
         match self {
-            Self::AllReduce | Self::Broadcast | Self::Barrier => &[Form::InPlace],
-            Self::ReduceScatter | Self::AllGather => &[Form::OutOfPlace],
+            Self::AllReduce | Self::ReduceScatter | Self::AllGather | Self::AllToAll => {
+                &[Form::OutOfPlace, Form::InPlace]
+            }
+            Self::Gather | Self::Scatter | Self::SendRecv => &[Form::OutOfPlace],
+            Self::Broadcast | Self::Reduce | Self::Barrier => &[Form::InPlace],
         }
     }
 
     pub(super) fn reduces(self) -> bool {
-        matches!(self, Self::AllReduce | Self::ReduceScatter)
+        matches!(self, Self::AllReduce | Self::ReduceScatter | Self::Reduce)
     }
 
     pub(super) fn has_root(self) -> bool {
-        matches!(self, Self::Broadcast)
+        matches!(
+            self,
+            Self::Broadcast | Self::Reduce | Self::Gather | Self::Scatter
+        )
     }
 
     /// How many blocks a message has: its size is that of so many blocks.
     pub(super) fn blocks_per_message(self, ranks: usize) -> usize {
         match self {
-            Self::AllReduce | Self::Broadcast => 1,
-            Self::ReduceScatter | Self::AllGather => ranks,
+            Self::AllReduce | Self::Broadcast | Self::Reduce | Self::SendRecv => 1,
+            Self::ReduceScatter
+            | Self::AllGather
+            | Self::Gather
+            | Self::Scatter
+            | Self::AllToAll => ranks,
             Self::Barrier => 0,
         }
     }
 
-    /// The blocks of the buffers of a rank. In place, the output is in the input.
+    /// What this rank brings and ends with.
     pub(super) fn blocks(self, place: Place) -> Blocks {
+        let all = place.ranks;
+        let of_root = if place.is_root() { all } else { 0 };
+        let of_pair = usize::from(place.peer().is_some());
         let (input, output) = match self {
-            Self::AllReduce | Self::Broadcast => (1, 1),
-            Self::ReduceScatter => (place.ranks, 1),
-            Self::AllGather => (1, place.ranks),
+            Self::AllReduce | Self::Broadcast | Self::Reduce => (1, 1),
+            Self::ReduceScatter => (all, 1),
+            Self::AllGather => (1, all),
+            Self::Gather => (1, of_root),
+            Self::Scatter => (of_root, 1),
+            Self::AllToAll => (all, all),
+            Self::SendRecv => (of_pair, of_pair),
             Self::Barrier => (0, 0),
         };
         Blocks { input, output }
     }
 
+    /// Where they are in the buffer of an operation in place.
+    pub(super) fn starts(self, place: Place) -> Starts {
+        let (input, output) = match self {
+            Self::ReduceScatter => (0, place.me),
+            Self::AllGather => (place.me, 0),
+            _ => (0, 0),
+        };
+        Starts { input, output }
+    }
+
     /// Where a block of this rank's result comes from; `None` where the operation promises nothing.
     pub(super) fn origin(self, place: Place, block: usize) -> Option<Origin> {
         let Place { me, root, .. } = place;
+        let copy = |rank, block| Some(Origin::Copy { rank, block });
         match self {
             Self::AllReduce => Some(Origin::Fold { block: 0 }),
+            Self::Reduce => place.is_root().then_some(Origin::Fold { block: 0 }),
             Self::ReduceScatter => Some(Origin::Fold { block: me }),
-            Self::AllGather => Some(Origin::Copy {
-                rank: block,
-                block: 0,
-            }),
-            Self::Broadcast => Some(Origin::Copy {
-                rank: root,
-                block: 0,
-            }),
+            Self::AllGather | Self::Gather => copy(block, 0),
+            Self::Broadcast => copy(root, 0),
+            Self::Scatter => copy(root, me),
+            Self::AllToAll => copy(block, me),
+            Self::SendRecv => copy(place.peer()?, 0),
             Self::Barrier => None,
         }
     }
@@ -125,33 +193,64 @@ impl Operation {
         let share = (ranks as f64 - 1.0) / ranks as f64;
         match self {
             Self::AllReduce => 2.0 * share,
-            Self::ReduceScatter | Self::AllGather => share,
-            Self::Broadcast => 1.0,
+            Self::ReduceScatter
+            | Self::AllGather
+            | Self::Gather
+            | Self::Scatter
+            | Self::AllToAll => share,
+            Self::Broadcast | Self::Reduce | Self::SendRecv => 1.0,
             Self::Barrier => 0.0,
         }
     }
 
-    /// Performs it once. In place, `output` is not used.
+    /// Performs it once in place.
+    pub(super) fn perform_in_place<T: Value>(
+        self,
+        group: &ProcessGroup,
+        parameters: Parameters,
+        data: &mut [T],
+    ) -> Result<(), CollectiveError> {
+        let Parameters { redop, root } = parameters;
+        match self {
+            Self::AllReduce => group.all_reduce(data, redop),
+            Self::ReduceScatter => group.reduce_scatter_in_place(data, redop),
+            Self::AllGather => group.all_gather_in_place(data),
+            Self::AllToAll => group.all_to_all(data),
+            Self::Broadcast => group.broadcast(data, root),
+            Self::Reduce => group.reduce(data, root, redop),
+            Self::Barrier => group.barrier(),
+            Self::Gather | Self::Scatter | Self::SendRecv => {
+                unreachable!("forms() does not list {} in place", self.name())
+            }
+        }
+    }
+
+    /// Performs it once, from one buffer to another.
     pub(super) fn perform<T: Value>(
         self,
         group: &ProcessGroup,
         parameters: Parameters,
-        input: &mut [T],
+        input: &[T],
         output: &mut [T],
     ) -> Result<(), CollectiveError> {
         let Parameters { redop, root } = parameters;
         match self {
-            Self::AllReduce => group.all_reduce(input, redop),
-            Self::ReduceScatter => {
-                output.copy_from_slice(&group.reduce_scatter(input, redop)?);
-                Ok(())
+            Self::AllReduce => group.all_reduce_into(input, output, redop),
+            Self::ReduceScatter => group.reduce_scatter_into(input, output, redop),
+            Self::AllGather => group.all_gather_into(input, output),
+            Self::AllToAll => group.all_to_all_into(input, output),
+            Self::Gather => group.gather_into(input, output, root),
+            Self::Scatter => group.scatter_into(input, output, root),
+            Self::SendRecv => {
+                let peer = Rank::new(group.rank().get() ^ 1);
+                if !group.world_size().contains(peer) {
+                    return Ok(());
+                }
+                group.exchange(peer, input, output)
             }
-            Self::AllGather => {
-                output.copy_from_slice(&group.all_gather(input)?);
-                Ok(())
+            Self::Broadcast | Self::Reduce | Self::Barrier => {
+                unreachable!("forms() does not list {} out of place", self.name())
             }
-            Self::Broadcast => group.broadcast(input, root),
-            Self::Barrier => group.barrier(),
         }
     }
 }
@@ -163,13 +262,6 @@ impl Form {
             Self::InPlace => "in_place",
         }
     }
-}
-
-/// What an operation is told besides its buffers.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Parameters {
-    pub(super) redop: ReduceOp,
-    pub(super) root: Rank,
 }
 
 #[cfg(test)]
@@ -189,6 +281,11 @@ mod tests {
             ("reduce_scatter", 0.875),
             ("all_gather", 0.875),
             ("broadcast", 1.0),
+            ("reduce", 1.0),
+            ("gather", 0.875),
+            ("scatter", 0.875),
+            ("all_to_all", 0.875),
+            ("send_recv", 1.0),
             ("barrier", 0.0),
         ];
         assert_eq!(factors(8), expected);
@@ -196,22 +293,48 @@ mod tests {
     }
 
     #[test]
-    fn every_block_of_a_result_has_an_origin() {
+    fn every_block_of_a_result_comes_from_an_input() {
+        for &operation in Operation::value_variants() {
+            for me in 0..5 {
+                let place = Place {
+                    me,
+                    ranks: 5,
+                    root: 2,
+                };
+                let outputs = operation.blocks(place).output;
+                for block in 0..outputs {
+                    let (from, block) = match operation.origin(place, block) {
+                        Some(Origin::Fold { block }) => (me, block),
+                        Some(Origin::Copy { rank, block }) => (rank, block),
+                        None => {
+                            assert_eq!(operation, Operation::Reduce);
+                            assert_ne!(me, place.root);
+                            continue;
+                        }
+                    };
+                    let brought = operation.blocks(Place { me: from, ..place }).input;
+                    assert!(block < brought, "{} from rank {from}", operation.name());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn in_place_input_and_output_are_parts_of_one_buffer() {
         for &operation in Operation::value_variants() {
             for me in 0..4 {
                 let place = Place {
                     me,
                     ranks: 4,
-                    root: 2,
+                    root: 0,
                 };
-                let blocks = operation.blocks(place);
-                for block in 0..blocks.output {
-                    match operation.origin(place, block) {
-                        Some(Origin::Fold { block }) => assert!(block < blocks.input),
-                        Some(Origin::Copy { rank, .. }) => assert!(rank < 4),
-                        None => assert_ne!(me, place.root, "{}", operation.name()),
-                    }
+                if !operation.forms().contains(&Form::InPlace) {
+                    continue;
                 }
+                let (blocks, starts) = (operation.blocks(place), operation.starts(place));
+                let len = blocks.input.max(blocks.output);
+                assert!(starts.input + blocks.input <= len, "{}", operation.name());
+                assert!(starts.output + blocks.output <= len, "{}", operation.name());
             }
         }
     }

@@ -1,0 +1,101 @@
+//! The memory of a measurement: one piece, of which each operation has a part of its own.
+
+use std::fmt;
+use std::ops::Range;
+use std::str::FromStr;
+
+use bonfire_collective::{CollectiveError, GroupBuffer, ProcessGroup};
+
+use super::data::Value;
+
+/// Parts start at cache lines.
+const LINE_BYTES: usize = 64;
+
+/// Where buffers are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Home {
+    /// In the memory that the ranks of a group share, as buckets are.
+    Region,
+    /// In this rank's own memory.
+    Private,
+}
+
+impl Home {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Region => "region",
+            Self::Private => "private",
+        }
+    }
+}
+
+impl fmt::Display for Home {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Home {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        [Self::Region, Self::Private]
+            .into_iter()
+            .find(|home| home.name() == text)
+            .ok_or("expected region or private")
+    }
+}
+
+/// Equally long buffers.
+pub(super) struct Buffers<T> {
+    memory: Memory<T>,
+    len: usize,
+    stride: usize,
+}
+
+enum Memory<T> {
+    Region(GroupBuffer<T>),
+    Private(Vec<T>),
+}
+
+impl<T: Value> Buffers<T> {
+    pub(super) fn new(
+        group: &ProcessGroup,
+        home: Home,
+        (buffers, len): (usize, usize),
+    ) -> Result<Self, CollectiveError> {
+        let line = (LINE_BYTES / size_of::<T>()).max(1);
+        let stride = len.next_multiple_of(line);
+        let total = buffers * stride;
+        let mut memory = match home {
+            Home::Region => Memory::Region(group.buffer(total)?),
+            Home::Private => Memory::Private(vec![T::zeroed(); total]),
+        };
+        // Zeros may be pages that are not there before they are written.
+        memory.elements().fill(T::from_number(1));
+        Ok(Self {
+            memory,
+            len,
+            stride,
+        })
+    }
+
+    pub(super) fn get_mut(&mut self, index: usize) -> &mut [T] {
+        let range = self.range(index);
+        &mut self.memory.elements()[range]
+    }
+
+    fn range(&self, index: usize) -> Range<usize> {
+        let start = index * self.stride;
+        start..start + self.len
+    }
+}
+
+impl<T: Value> Memory<T> {
+    fn elements(&mut self) -> &mut [T] {
+        match self {
+            Self::Region(buffer) => buffer,
+            Self::Private(buffer) => buffer,
+        }
+    }
+}
