@@ -33,9 +33,7 @@ use crate::transport::{LinkError, Links, Traffic};
 pub(crate) use memory::Memory;
 use memory::Space;
 use plans::{Plans, Prepared};
-pub(crate) use probe::Figures;
-#[cfg(test)]
-pub(crate) use probe::LinkCost;
+pub(crate) use probe::{Figures, LinkCost};
 
 /// How long to wait for the control channel to say why a data connection closed.
 const REASON_PATIENCE: Duration = Duration::from_millis(500);
