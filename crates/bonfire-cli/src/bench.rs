@@ -276,7 +276,7 @@ fn number_type(text: &str) -> Result<DType, String> {
 }
 
 /// Reads `4096`, `64K`, `16M` or `1G`.
-fn size(text: &str) -> Result<usize, String> {
+pub(crate) fn size(text: &str) -> Result<usize, String> {
     let (digits, shift) = match text.as_bytes().last() {
         Some(b'K' | b'k') => (&text[..text.len() - 1], 10),
         Some(b'M' | b'm') => (&text[..text.len() - 1], 20),

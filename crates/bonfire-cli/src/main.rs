@@ -4,6 +4,7 @@
 
 mod bench;
 mod run;
+mod simulate;
 mod usage;
 
 use std::io::IsTerminal;
@@ -11,7 +12,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Data-parallel training: start jobs and measure communication.
+/// Data-parallel training: start jobs, and measure or simulate their communication.
 #[derive(Debug, Parser)]
 #[command(name = "bonfire", version, propagate_version = true)]
 struct Cli {
@@ -23,6 +24,7 @@ struct Cli {
 enum Command {
     Run(run::RunArgs),
     Bench(bench::BenchArgs),
+    Simulate(simulate::SimulateArgs),
 }
 
 fn main() -> ExitCode {
@@ -34,6 +36,7 @@ fn main() -> ExitCode {
     match cli.command {
         Command::Run(args) => run::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Simulate(args) => simulate::run(&args),
     }
 }
 

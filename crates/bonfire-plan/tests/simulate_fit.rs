@@ -26,6 +26,7 @@ fn sample(ranks: usize, count: usize, time_s: f64) -> FitSample {
     FitSample {
         schedule: schedule(Collective::AllReduce, algorithm, sizes),
         dtype: DType::F32,
+        bytes: Bytes::of(count as u64, DType::F32),
         time_s,
     }
 }
@@ -115,6 +116,7 @@ fn a_fitted_link_predicts_other_plans_and_worlds() {
         let ring = FitSample {
             schedule: schedule(Collective::AllReduce, Algorithm::Ring, sizes),
             dtype: DType::F32,
+            bytes: Bytes::new(1 << log2),
             time_s: 1.0,
         };
         let (seen, expected) = (model.predict_s(&ring), uneven().predict_s(&ring));

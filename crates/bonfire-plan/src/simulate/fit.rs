@@ -36,6 +36,8 @@ pub struct FitSample {
     pub schedule: Schedule,
     /// On elements of this type.
     pub dtype: DType,
+    /// The size of the operation, as its user counts it; what [`LinkModel::at`] is asked for.
+    pub bytes: Bytes,
     /// How long it took, in seconds.
     pub time_s: f64,
 }
@@ -173,8 +175,7 @@ impl LinkModel {
     /// # Errors
     /// As [`simulate`](super::simulate).
     pub fn predict_s(&self, sample: &FitSample) -> Result<f64, SimulateError> {
-        let count = sample.schedule.count() as u64;
-        let link = self.at(Bytes::of(count, sample.dtype));
+        let link = self.at(sample.bytes);
         let hosts = Hosts::one(sample.schedule.world_size());
         let program = Program::of_schedule(&sample.schedule, &hosts)?;
         time_s(&program, sample.dtype, &hosts, link)
@@ -224,9 +225,10 @@ impl Sample {
         let FitSample {
             schedule,
             dtype,
+            bytes,
             time_s,
         } = sample;
-        let bytes = Bytes::of(schedule.count() as u64, *dtype).get();
+        let bytes = bytes.get();
         if !(time_s.is_finite() && *time_s > 0.0) {
             return Err(FitError::NotATime {
                 bytes,

@@ -1,0 +1,301 @@
+//! `bonfire simulate`: how long a collective would take on machines that are not there.
+
+mod fit;
+mod link;
+mod operation;
+mod plot;
+mod quantity;
+mod report;
+mod scenario;
+mod timeline;
+
+use std::fs;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use bonfire_collective::GroupOptions;
+use bonfire_plan::simulate::Detail;
+use bonfire_plan::{Algorithm, DType, Rank, WorldSize};
+use clap::Args;
+
+use crate::bench::size;
+use fit::{FitOptions, HoldOut};
+use link::LinkSource;
+use operation::Operation;
+use plot::Curve;
+use report::{Record, counted};
+use scenario::{Outcome, Scenario};
+
+/// Predict how long an operation takes: its plan, run in simulated time.
+///
+/// The very steps that Bonfire executes are run over links that cost latency and time per byte, and
+/// whose ports frames compete for. Prints time, bandwidth and what the critical path is made of.
+/// With --fit it finds the link that reproduces what `bonfire bench --json` measured.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct SimulateArgs {
+    /// Ranks that take part
+    #[arg(long, value_name = "N", required_unless_present = "fit")]
+    ranks: Option<u32>,
+
+    /// Hosts that they are on, rank by rank
+    #[arg(long, value_name = "N", default_value = "1")]
+    hosts: u32,
+
+    /// Link between ranks of a host: a name, figures such as `alpha=3us,bandwidth=10GB/s` (also
+    /// `overhead`, `copy`, `fold`), or a file that --write-link wrote, as FILE or FILE:TRANSPORT.
+    ///
+    /// Names: nvlink-h100, nvlink-a100, pcie4, pcie5, net-400g, eth-100g, eth-25g, eth-10g,
+    /// tcp-loopback, unix, shm. Times are in ns, us, ms or s; rates in GB/s (bytes) or Gb/s (bits).
+    #[arg(long, value_name = "LINK", required_unless_present = "fit")]
+    link: Option<LinkSource>,
+
+    /// Link between hosts, which all ranks of a host share; like --link unless given
+    #[arg(long, value_name = "LINK")]
+    inter_link: Option<LinkSource>,
+
+    /// What is done
+    #[arg(
+        long,
+        value_name = "OPERATION",
+        value_enum,
+        default_value = "all-reduce"
+    )]
+    op: Operation,
+
+    /// The rank that has the data, or gets it, where the operation has such a one
+    #[arg(long, value_name = "RANK", default_value = "0")]
+    root: u32,
+
+    /// Size of the message; suffixes K, M and G are powers of 1024
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size)]
+    bytes: usize,
+
+    /// Algorithm such as ring or two_shot, or `all` that the operation has. With --fit: of
+    /// measurements that do not say it
+    #[arg(long, value_name = "NAME|all", default_value = "all")]
+    algorithm: Choice,
+
+    /// Payload of one frame in bytes
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    chunk_bytes: Option<usize>,
+
+    /// Element type
+    #[arg(long, default_value = "f32")]
+    dtype: DType,
+
+    /// Frames that may be on their way between two ranks
+    #[arg(long, value_name = "N", default_value = "4")]
+    slots: NonZeroUsize,
+
+    /// Write what everyone did when, for chrome://tracing or ui.perfetto.dev; of the fastest algorithm
+    #[arg(long, value_name = "FILE")]
+    timeline: Option<PathBuf>,
+
+    /// Draw time against size as SVG
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+
+    /// Smallest message of the plot
+    #[arg(long, value_name = "SIZE", default_value = "1K", value_parser = size)]
+    min_bytes: usize,
+
+    /// Largest message of the plot
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
+    max_bytes: usize,
+
+    /// Each message of the plot is this many times larger than the one before
+    #[arg(long, value_name = "N", default_value = "4", value_parser = clap::value_parser!(u32).range(2..))]
+    step_factor: u32,
+
+    /// Also write what is printed to this file as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+
+    /// Fit links to rows of `bonfire bench --json`, and simulate nothing else
+    #[arg(
+        long,
+        value_name = "FILE",
+        num_args = 1..,
+        conflicts_with_all = ["ranks", "link", "inter_link", "timeline", "plot"]
+    )]
+    fit: Vec<PathBuf>,
+
+    /// Sizes that the fit does not see but predicts
+    #[arg(long, value_enum, default_value = "none", requires = "fit")]
+    hold_out: HoldOut,
+
+    /// Write the fitted links to this file, for --link
+    #[arg(long, value_name = "FILE", requires = "fit")]
+    write_link: Option<PathBuf>,
+}
+
+/// Which algorithms are simulated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Choice {
+    All,
+    One(Algorithm),
+}
+
+impl std::str::FromStr for Choice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.eq_ignore_ascii_case("all") {
+            return Ok(Self::All);
+        }
+        let one = text.parse().map(Self::One);
+        one.map_err(|error: bonfire_plan::PlanError| format!("{error}, or all"))
+    }
+}
+
+/// Simulates or fits, and reports how it went.
+pub(crate) fn run(args: &SimulateArgs) -> ExitCode {
+    let report = if args.fit.is_empty() {
+        args.simulate()
+    } else {
+        args.fit()
+    };
+    match report {
+        Ok(text) => {
+            print!("{text}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+impl SimulateArgs {
+    fn fit(&self) -> anyhow::Result<String> {
+        let algorithm = match self.algorithm {
+            Choice::All => None,
+            Choice::One(algorithm) => Some(algorithm),
+        };
+        fit::fit(
+            &self.fit,
+            FitOptions {
+                hold_out: self.hold_out,
+                algorithm,
+                chunk_bytes: self.chunk_bytes(),
+                json: self.json.as_deref(),
+                write_link: self.write_link.as_deref(),
+            },
+        )
+    }
+
+    fn simulate(&self) -> anyhow::Result<String> {
+        let scenario = self.scenario()?;
+        let one;
+        let algorithms = match self.algorithm {
+            Choice::All => Algorithm::candidates(scenario.collective()),
+            Choice::One(algorithm) => {
+                one = [algorithm];
+                &one[..]
+            }
+        };
+        let (outcomes, mut skipped) = scenario.run_all(algorithms, self.bytes);
+        let Some(fastest) = outcomes.first() else {
+            return Err(match skipped.pop() {
+                Some(last) => last.reason,
+                None => anyhow::anyhow!("the operation has no algorithm"),
+            });
+        };
+        if let Some(path) = &self.json {
+            let records: Vec<Record> = outcomes
+                .iter()
+                .map(|outcome| Record::new(&scenario, outcome))
+                .collect();
+            write(path, &(serde_json::to_string_pretty(&records)? + "\n"))?;
+        }
+        if let Some(path) = &self.timeline {
+            self.write_timeline(path, &scenario, fastest)?;
+        }
+        if let Some(path) = &self.plot {
+            self.write_plot(path, &scenario, algorithms)?;
+        }
+        Ok(report::text(&scenario, &outcomes, &skipped))
+    }
+
+    fn scenario(&self) -> anyhow::Result<Scenario> {
+        let (Some(ranks), Some(link)) = (self.ranks, &self.link) else {
+            bail!("--ranks and --link are needed");
+        };
+        let world_size = WorldSize::new(ranks)?;
+        let inter = self.inter_link.as_ref().unwrap_or(link);
+        Ok(Scenario {
+            operation: self.op,
+            root: Rank::new(self.root),
+            dtype: self.dtype,
+            world_size,
+            hosts: scenario::place(world_size, self.hosts)?,
+            chunk_bytes: self.chunk_bytes(),
+            slots: self.slots,
+            intra: link.resolve(self.op, world_size)?,
+            inter: inter.resolve(self.op, world_size)?,
+        })
+    }
+
+    fn chunk_bytes(&self) -> usize {
+        self.chunk_bytes
+            .unwrap_or(GroupOptions::default().chunk_bytes)
+    }
+
+    fn write_timeline(
+        &self,
+        path: &Path,
+        scenario: &Scenario,
+        outcome: &Outcome,
+    ) -> anyhow::Result<()> {
+        timeline::check_size(&outcome.simulation)?;
+        let detailed = scenario.run(outcome.algorithm, self.bytes, Detail::Timeline)?;
+        timeline::write(path, &scenario.hosts, &detailed.simulation)
+    }
+
+    fn write_plot(
+        &self,
+        path: &Path,
+        scenario: &Scenario,
+        algorithms: &[Algorithm],
+    ) -> anyhow::Result<()> {
+        if self.min_bytes > self.max_bytes {
+            bail!(
+                "--min-bytes {} is larger than --max-bytes {}",
+                self.min_bytes,
+                self.max_bytes
+            );
+        }
+        let next = |&bytes: &usize| bytes.checked_mul(self.step_factor as usize);
+        let sizes: Vec<usize> = std::iter::successors(Some(self.min_bytes), next)
+            .take_while(|&bytes| bytes <= self.max_bytes)
+            .collect();
+        let curve = |&algorithm: &Algorithm| Curve {
+            name: algorithm.name(),
+            points: sizes
+                .iter()
+                .filter_map(|&bytes| scenario.run(algorithm, bytes, Detail::Totals).ok())
+                .filter(|outcome| outcome.size.bytes > 0 && outcome.simulation.time_s > 0.0)
+                .map(|outcome| (outcome.size.bytes as u64, outcome.simulation.time_s))
+                .collect(),
+        };
+        let mut curves: Vec<Curve> = algorithms.iter().map(curve).collect();
+        curves.retain(|curve| !curve.points.is_empty());
+        if curves.is_empty() {
+            bail!("there is nothing to plot: no size takes any time");
+        }
+        let title = format!(
+            "{}, {} on {}",
+            scenario.collective(),
+            counted(scenario.world_size.len(), "rank"),
+            counted(scenario.hosts.host_count(), "host"),
+        );
+        write(path, &plot::svg(&title, &curves))
+    }
+}
+
+fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}

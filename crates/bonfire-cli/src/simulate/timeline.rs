@@ -1,0 +1,137 @@
+//! A timeline in the Trace Event Format, which chrome://tracing and Perfetto show.
+//!
+//! A host is a process; its ranks are threads, and so are the two directions of its network card.
+//! Every event is a complete one (`"ph": "X"`) with its times in microseconds.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use bonfire_plan::Hosts;
+use bonfire_plan::simulate::{Lane, Simulation, Span};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+/// More events than this are a file that no viewer opens.
+const EVENTS_MAX: u64 = 2_000_000;
+
+/// Events of a frame, about: the work of both ends, two waits, and two network cards.
+const EVENTS_PER_FRAME: u64 = 6;
+
+#[derive(Serialize)]
+struct Event {
+    name: String,
+    cat: &'static str,
+    ph: &'static str,
+    pid: u32,
+    tid: usize,
+    /// Microseconds.
+    ts: f64,
+    dur: f64,
+    args: Value,
+}
+
+/// Refuses what would be too large, before anything is kept in memory for it.
+pub(super) fn check_size(simulation: &Simulation) -> anyhow::Result<()> {
+    let events = simulation.frames_sent_total() * EVENTS_PER_FRAME;
+    if events > EVENTS_MAX {
+        bail!(
+            "a timeline of {} frames is too large for any viewer; use fewer ranks, or larger \
+             chunks",
+            simulation.frames_sent_total()
+        );
+    }
+    Ok(())
+}
+
+pub(super) fn write(path: &Path, hosts: &Hosts, simulation: &Simulation) -> anyhow::Result<()> {
+    File::create(path)
+        .map(BufWriter::new)
+        .and_then(|file| write_to(file, hosts, &simulation.spans))
+        .with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn write_to(mut file: impl Write, hosts: &Hosts, spans: &[Span]) -> io::Result<()> {
+    let hosts_of: Vec<u32> = hosts.numbers().collect();
+    let threads = Threads {
+        hosts_of: &hosts_of,
+    };
+    write!(file, "{{\"displayTimeUnit\":\"ns\",\"traceEvents\":[")?;
+    let mut separator = "\n";
+    for name in threads.names(spans) {
+        write!(file, "{separator}{name}")?;
+        separator = ",\n";
+    }
+    for span in spans {
+        file.write_all(separator.as_bytes())?;
+        serde_json::to_writer(&mut file, &threads.event(span))?;
+        separator = ",\n";
+    }
+    writeln!(file, "\n]}}")?;
+    file.flush()
+}
+
+/// The process and the thread of each lane.
+struct Threads<'a> {
+    /// Of each rank.
+    hosts_of: &'a [u32],
+}
+
+impl Threads<'_> {
+    fn place(&self, lane: Lane) -> (u32, usize) {
+        let ranks = self.hosts_of.len();
+        match lane {
+            Lane::Rank(rank) => (self.hosts_of[rank.index()], rank.index()),
+            Lane::NicOut(host) => (host, ranks),
+            Lane::NicIn(host) => (host, ranks + 1),
+        }
+    }
+
+    /// The names of all processes and threads.
+    fn names(&self, spans: &[Span]) -> Vec<Value> {
+        let mut lanes: Vec<Lane> = spans.iter().map(|span| span.lane).collect();
+        lanes.sort_unstable();
+        lanes.dedup();
+        let mut names = Vec::new();
+        let mut hosts: Vec<u32> = self.hosts_of.to_vec();
+        hosts.dedup();
+        for host in hosts {
+            let args = json!({ "name": format!("host {host}") });
+            names.push(json!({ "name": "process_name", "ph": "M", "pid": host, "args": args }));
+        }
+        for lane in lanes {
+            let (pid, tid) = self.place(lane);
+            let name = match lane {
+                Lane::Rank(rank) => format!("rank {rank}"),
+                Lane::NicOut(_) => "network card, out".to_owned(),
+                Lane::NicIn(_) => "network card, in".to_owned(),
+            };
+            let args = json!({ "name": name });
+            names.push(json!({
+                "name": "thread_name", "ph": "M", "pid": pid, "tid": tid, "args": args,
+            }));
+        }
+        names
+    }
+
+    fn event(&self, span: &Span) -> Event {
+        let (pid, tid) = self.place(span.lane);
+        let activity = span.activity.name();
+        let name = match (span.lane, span.peer) {
+            (Lane::Rank(_), Some(peer)) => format!("{activity} by rank {peer}"),
+            (_, Some(peer)) => format!("{activity} to rank {peer}"),
+            (_, None) => activity.to_owned(),
+        };
+        Event {
+            name,
+            cat: activity,
+            ph: "X",
+            pid,
+            tid,
+            ts: span.start_s * 1e6,
+            dur: (span.end_s - span.start_s) * 1e6,
+            args: json!({ "bytes": span.bytes }),
+        }
+    }
+}
