@@ -12,10 +12,10 @@ use bonfire_plan::simulate::{
     simulate_plan,
 };
 use bonfire_plan::{
-    Algorithm, Collective, DType, ElemRange, Hosts, Plan, Rank, Schedule, Source, Stage, Step,
-    WorldSize, check,
+    Algorithm, Collective, DType, ElemRange, Hosts, Plan, Rank, Schedule, ScheduleShape, Source,
+    Stage, Step, WorldSize, check,
 };
-use support::{Sizes, schedule, world};
+use support::{Sizes, schedule, schedule_of, shape, world};
 
 /// 1 us, 1 GB/s, and folds at 4 GB/s.
 const LINK: Link = Link {
@@ -144,6 +144,100 @@ fn direct_plans_take_their_closed_forms() {
         let all_gather = time_s(Collective::AllGather, Algorithm::OneShot, sizes);
         assert_close(all_gather, hop(shard));
     }
+}
+
+#[test]
+fn recursive_halving_and_doubling_takes_its_closed_form() {
+    for (ranks, rounds) in [(2, 1.0), (4, 2.0), (16, 4.0), (64, 6.0)] {
+        let bytes = (ranks * 1000) as f64;
+        let share = bytes - 1000.0;
+        let sizes = unchunked(ranks, ranks * 1000);
+        let half = rounds * 1e-6 + share * 1e-9;
+        let all_reduce = time_s(Collective::AllReduce, Algorithm::HalvingDoubling, sizes);
+        assert_close(all_reduce, 2.0 * half + share * 0.25e-9);
+        let all_gather = time_s(Collective::AllGather, Algorithm::HalvingDoubling, sizes);
+        assert_close(all_gather, half);
+    }
+}
+
+#[test]
+fn zero_copy_takes_its_closed_form() {
+    for (ranks, rounds) in [(2, 1.0), (4, 2.0), (8, 3.0)] {
+        let seen = time_s(
+            Collective::AllReduce,
+            Algorithm::ZeroCopy,
+            unchunked(ranks, ranks * 1000),
+        );
+        assert_close(seen, zero_copy_s(ranks, rounds));
+    }
+}
+
+#[test]
+fn a_binomial_reduce_folds_all_children_of_a_rank_at_once() {
+    let reduce = Collective::Reduce { root: Rank::new(0) };
+    for (ranks, rounds) in [(2, 1.0), (8, 3.0), (32, 5.0)] {
+        let seen = time_s(reduce, Algorithm::Binomial, unchunked(ranks, 4000));
+        // A rank at height h has h children.
+        let folds = rounds * (rounds + 1.0) / 2.0;
+        assert_close(seen, rounds * (1e-6 + 4e-6) + folds * 1e-6);
+    }
+}
+
+#[test]
+fn blocks_from_and_to_a_root_pass_its_port_one_by_one() {
+    let root = Rank::new(1);
+    for ranks in [2, 5, 16] {
+        let expected = 1e-6 + (ranks as f64 - 1.0) * 1e-6;
+        for collective in [Collective::Gather { root }, Collective::Scatter { root }] {
+            let seen = time_s(
+                collective,
+                Algorithm::OneShot,
+                unchunked(ranks, ranks * 1000),
+            );
+            assert_close(seen, expected);
+        }
+    }
+}
+
+#[test]
+fn every_block_of_an_all_to_all_passes_the_port_of_its_rank() {
+    for ranks in [2, 4, 16] {
+        let sizes = unchunked(ranks, ranks * ranks * 1000);
+        let others = ranks as f64 - 1.0;
+        let one_shot = time_s(Collective::AllToAll, Algorithm::OneShot, sizes);
+        assert_close(one_shot, 1e-6 + others * 1e-6);
+        // In pairs every block pays the latency too; and a rank that has nobody to meet in a round
+        // goes ahead and is in the way of others.
+        let pairwise = time_s(Collective::AllToAll, Algorithm::Pairwise, sizes);
+        assert!(pairwise >= others * 2e-6 * (1.0 - 1e-9), "{pairwise}");
+    }
+}
+
+#[test]
+fn two_levels_take_the_time_of_each() {
+    let (ranks, per_host, host_count) = (16, 4, 4);
+    let bytes = 16_000.0;
+    let sizes = unchunked(ranks, 16_000);
+    let hosts = hosts(ranks, per_host);
+    let two_levels = schedule_of(ScheduleShape {
+        hosts: hosts.clone(),
+        ..shape(Collective::AllReduce, Algorithm::Hierarchical, sizes)
+    });
+    let free = |link| Link {
+        fold_s_per_byte: 0.0,
+        ..link
+    };
+    let network = Network::new(hosts, free(LINK), free(SLOW));
+    let simulation = simulate(&two_levels, DType::U8, &network, Detail::Totals).unwrap();
+    let share = |parts: usize| (parts as f64 - 1.0) / parts as f64 * bytes;
+    let within = 1e-6 + share(per_host) * 1e-9;
+    let between = 1e-5 + share(host_count) * 1e-8;
+    // Agents of blocks of their own host wait for one latency less.
+    let expected = 2.0 * (within + between);
+    assert!(
+        (simulation.time_s / expected - 1.0).abs() < 0.01,
+        "{expected}"
+    );
 }
 
 #[test]
@@ -283,16 +377,19 @@ fn direct_all_reduce(ranks: usize, shard: usize) -> Vec<Vec<Step>> {
     world(ranks).ranks().map(list).collect()
 }
 
+/// All-reduce of 1000 bytes per rank over [`LINK`]: two barriers of so many rounds; a request and its
+/// data; the fold; the writes, which the second barrier waits for.
+fn zero_copy_s(ranks: usize, rounds: f64) -> f64 {
+    let others = ranks as f64 - 1.0;
+    (2.0 * rounds + 3.0) * 1e-6 + 2.0 * others * 1e-6 + others * 0.25e-6
+}
+
 #[test]
 fn a_direct_step_moves_what_is_remote_over_all_ports() {
     for (ranks, rounds) in [(2, 1.0), (4, 2.0), (8, 3.0)] {
         let one_host = Hosts::one(world(ranks));
         let simulation = by_hand(direct_all_reduce(ranks, 1000), one_host, 4).unwrap();
-        let others = ranks as f64 - 1.0;
-        // Two barriers; a request and its data; the writes, which the second barrier waits for.
-        let latency = (2.0 * rounds + 3.0) * 1e-6;
-        let expected = latency + 2.0 * others * 1e-6 + others * 0.25e-6;
-        assert_close(simulation.time_s, expected);
+        assert_close(simulation.time_s, zero_copy_s(ranks, rounds));
         let sent = 2 * (ranks as u64 - 1) * 1000;
         for rank in &simulation.ranks {
             assert_eq!((rank.bytes_sent, rank.bytes_received), (sent, sent));
@@ -308,36 +405,46 @@ fn a_direct_step_between_hosts_is_refused() {
     assert_eq!(error, SimulateError::DirectAcrossHosts { rank, peer });
 }
 
-/// Every schedule of every collective with one root, small enough to check.
-fn every_schedule() -> Vec<Schedule> {
+/// Every kind of collective, small enough to check.
+fn every_shape() -> Vec<ScheduleShape> {
+    let [root, other] = [0, 1].map(Rank::new);
     let collectives = [
         Collective::AllReduce,
         Collective::ReduceScatter,
         Collective::AllGather,
         BROADCAST,
+        Collective::Reduce { root },
+        Collective::Gather { root },
+        Collective::Scatter { root },
+        Collective::AllToAll,
         Collective::Barrier,
+        Collective::Exchange {
+            first: root,
+            second: other,
+        },
     ];
-    let mut schedules = Vec::new();
+    let mut shapes = Vec::new();
     for collective in collectives {
         for &algorithm in Algorithm::candidates(collective) {
-            for ranks in [1, 2, 3, 4, 6, 8, 13] {
-                let count = if collective == Collective::Barrier {
-                    0
-                } else {
-                    601
+            for ranks in [1, 2, 4, 7] {
+                let count = match collective {
+                    Collective::Exchange { .. } if ranks == 1 => continue,
+                    Collective::Barrier => 0,
+                    Collective::AllToAll => ranks * ranks * 13,
+                    _ => 601,
                 };
-                for chunk in [17, 1000] {
+                for chunk in [37, 1000] {
                     let sizes = Sizes {
                         ranks,
                         count,
                         chunk,
                     };
-                    schedules.push(schedule(collective, algorithm, sizes));
+                    shapes.push(shape(collective, algorithm, sizes));
                 }
             }
         }
     }
-    schedules
+    shapes
 }
 
 /// Networks with one host, one host for each rank, and in between.
@@ -359,8 +466,12 @@ fn is_direct(schedule: &Schedule) -> bool {
 
 /// Every schedule over every network that it can run on.
 fn everywhere(test: impl Fn(&Schedule, &Network)) {
-    for schedule in every_schedule() {
-        for network in networks(schedule.world_size()) {
+    for shape in every_shape() {
+        for network in networks(shape.world_size) {
+            let schedule = schedule_of(ScheduleShape {
+                hosts: network.hosts.clone(),
+                ..shape.clone()
+            });
             if network.hosts.host_count() == 1 || !is_direct(&schedule) {
                 test(&schedule, &network);
             }
