@@ -25,6 +25,9 @@ const SLOTS: usize = 4;
 /// Chunks beyond this only cost the fuzzer time.
 const CHUNK_BYTES_MAX: u32 = 40 << 10;
 
+/// Streams are cut to about this: several times all slots, and little enough for byte-wise reads.
+const STREAM_BYTES_MAX: usize = 512 << 10;
+
 #[derive(Arbitrary, Debug)]
 struct Input {
     chunk_bytes: u32,
@@ -56,7 +59,10 @@ impl Read for Trickle<'_> {
     }
 
     fn read_vectored(&mut self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        let cut = self.cuts.next().map_or(usize::MAX, |cut| usize::from(*cut).max(1));
+        let cut = self
+            .cuts
+            .next()
+            .map_or(usize::MAX, |cut| usize::from(*cut).max(1));
         let mut left = cut.min(self.bytes.len());
         let mut read = 0;
         for buffer in buffers {
@@ -88,6 +94,9 @@ fn header(payload: u32) -> [u8; HEADER_BYTES] {
 fn stream_of(pieces: &[Piece]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for piece in pieces {
+        if bytes.len() >= STREAM_BYTES_MAX {
+            break;
+        }
         match piece {
             Piece::Frame { payload, fill } => {
                 bytes.extend_from_slice(&header(u32::from(*payload)));
@@ -141,7 +150,9 @@ fuzz_target!(|input: Input| {
     let mut limit = SLOTS;
     let found = loop {
         // Frames that wait are released from time to time, all of them at the end of the stream.
-        if inbox.is_full() || waiting >= limit || (source.bytes.is_empty() && inbox.front().is_some())
+        if inbox.is_full()
+            || waiting >= limit
+            || (source.bytes.is_empty() && inbox.front().is_some())
         {
             let frame = inbox.front().expect("frames wait");
             assert_eq!(frame, expected[seen], "frame {seen}");

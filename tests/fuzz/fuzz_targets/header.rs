@@ -9,10 +9,18 @@ fuzz_target!(|bytes: &[u8]| {
     let length = payload_bytes(bytes);
     match decode_header(bytes) {
         Ok((operation, payload)) => {
-            assert_eq!(length, Ok(payload), "the short reading differs from the full one");
+            assert_eq!(
+                length,
+                Ok(payload),
+                "the short reading differs from the full one"
+            );
             let written = encode_header(&operation, payload);
             let again = decode_header(&written);
-            assert_eq!(again, Ok((operation.clone(), payload)), "not what was written");
+            assert_eq!(
+                again,
+                Ok((operation.clone(), payload)),
+                "not what was written"
+            );
             // What people read of it in an error.
             assert!(!operation.to_string().is_empty());
         }
