@@ -135,6 +135,19 @@ fn fold_with<T: Element>(
     divisor: Option<u32>,
     combine: impl Fn(T::Partial, T::Partial) -> T::Partial,
 ) {
+    if size_of::<T::Partial>() == size_of::<T>() {
+        // Two ranks: the common case of a ring, and of two hosts.
+        match *operands {
+            [Operand::Target, Operand::Peer(theirs)] => {
+                return fold_into(target, theirs, divisor, combine);
+            }
+            [Operand::Peer(theirs), Operand::Target] => {
+                let swapped = |own, theirs| combine(theirs, own);
+                return fold_into(target, theirs, divisor, swapped);
+            }
+            _ => {}
+        }
+    }
     let mut partial = [T::Partial::zeroed(); BLOCK_ELEMS];
     let mut scratch = partial;
     let mut start = 0;
@@ -181,6 +194,27 @@ fn fold_views_with<T: Element>(
         for target in targets {
             T::narrow_all(partial, &mut views[target.index()][range.clone()]);
         }
+    }
+}
+
+/// `target[i] = combine(target[i], theirs[i])`, without partial results in memory. For types whose
+/// partial results are the type itself.
+#[inline(always)]
+fn fold_into<T: Element>(
+    target: &mut [T],
+    theirs: &[T],
+    divisor: Option<u32>,
+    combine: impl Fn(T::Partial, T::Partial) -> T::Partial,
+) {
+    let pairs = target.iter_mut().zip(theirs);
+    match divisor {
+        None => pairs.for_each(|(target, theirs)| {
+            *target = T::narrow(combine(target.widen(), theirs.widen()));
+        }),
+        Some(divisor) => pairs.for_each(|(target, theirs)| {
+            let folded = combine(target.widen(), theirs.widen());
+            *target = T::narrow(T::divide(folded, divisor));
+        }),
     }
 }
 
@@ -293,7 +327,35 @@ mod tests {
                     .collect();
                 assert_eq!(target, expected, "{reduce} of {len}");
                 check_views(&ranks, &expected, options);
+                check_pair(&ranks, options);
             }
+        }
+    }
+
+    /// Two operands, in both orders.
+    fn check_pair<T: Element + PartialEq + std::fmt::Debug>(
+        ranks: &[Vec<T>],
+        options: FoldOptions,
+    ) {
+        let options = FoldOptions {
+            world_size: WorldSize::new(2).unwrap(),
+            ..options
+        };
+        for first in [0, 1] {
+            let (own, theirs) = (&ranks[0], &ranks[1]);
+            let mut operands = [Operand::Target, Operand::Peer(&theirs[..])];
+            operands.rotate_left(first);
+            let mut target = own.clone();
+            fold(&mut target, &operands, options);
+            let pairs = own.iter().zip(theirs);
+            let expected: Vec<T> = pairs
+                .map(|(own, theirs)| {
+                    let mut pair = [*own, *theirs];
+                    pair.rotate_left(first);
+                    fold_one(&pair, options)
+                })
+                .collect();
+            assert_eq!(target, expected, "{} of two", options.reduce);
         }
     }
 
