@@ -85,7 +85,9 @@ def versions(peers, release):
 def task(ranks, size, quick):
     """How a size is measured: with buffers of twice the cache in all, each used once in a round."""
     rotate = max(384 * MIB, 2 * cache_bytes()) // ranks
-    samples = min(max(rotate // size, 5), 40 if quick else 200 if size < MIB else 480)
+    # More ranks than cores take long to wait for one another where they do not sleep.
+    few = quick or ranks > len(os.sched_getaffinity(0))
+    samples = min(max(rotate // size, 5), 40 if few else 200 if size < MIB else 480)
     return programs.Task(ranks, size, samples, WARMUP, rotate)
 
 
@@ -138,7 +140,9 @@ class Session:
                     row[name] = result[name]
             said = f"{row['time_us']:12.2f} us"
         except programs.Failed as failure:
-            self.failures[key] = self.failures.get(key, 0) + 1
+            # What hangs once costs too much time to be asked again.
+            hung = isinstance(failure, programs.TimedOut)
+            self.failures[key] = FAILURES_MAX if hung else self.failures.get(key, 0) + 1
             row["error"] = said = str(failure)
         self.rows.append(row)
         print(

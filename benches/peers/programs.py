@@ -31,12 +31,16 @@ class Failed(Exception):
     """The program did not give a figure."""
 
 
+class TimedOut(Failed):
+    """It took too long."""
+
+
 def finish(processes, seconds):
     """The outputs of processes that were started together; ends all of them in any case."""
     try:
         outputs = [process.communicate(timeout=seconds) for process in processes]
     except subprocess.TimeoutExpired:
-        raise Failed(f"took more than {seconds} s") from None
+        raise TimedOut(f"took more than {seconds} s") from None
     finally:
         for process in processes:
             if process.poll() is None:
