@@ -8,7 +8,6 @@ mod plans;
 mod probe;
 mod zero_copy;
 
-use std::collections::HashMap;
 use std::panic::Location;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -18,6 +17,7 @@ use bonfire_plan::{
     Algorithm, Collective, Partition, PlanError, Rank, ReduceOp, Source, Step, WorldSize,
 };
 use bonfire_sys::window::Board;
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use crate::Element;
@@ -71,7 +71,7 @@ impl From<Failure> for RunError {
 
 /// The texts of the calls seen so far, so that none is made twice.
 #[derive(Debug, Default)]
-struct CallSites(HashMap<&'static Location<'static>, CallSite>);
+struct CallSites(FxHashMap<&'static Location<'static>, CallSite>);
 
 impl CallSites {
     fn get(&mut self, location: &'static Location<'static>) -> CallSite {

@@ -10,7 +10,6 @@
 
 mod estimate;
 
-use std::collections::HashMap;
 use std::fmt;
 use std::num::NonZeroUsize;
 
@@ -18,6 +17,7 @@ use bonfire_plan::{
     Algorithm, Collective, DType, Hosts, Order, Partition, Rank, ReduceOp, Schedule, ScheduleShape,
     WorldSize,
 };
+use rustc_hash::FxHashMap;
 
 use crate::executor::Figures;
 use crate::options::{FoldOrder, GroupOptions};
@@ -56,7 +56,7 @@ pub(crate) struct Selector {
     options: GroupOptions,
     chunk_bytes: usize,
     figures: Option<Figures>,
-    choices: HashMap<Class, Algorithm>,
+    choices: FxHashMap<Class, Algorithm>,
 }
 
 impl Question<'_> {
@@ -102,7 +102,7 @@ impl Selector {
             options,
             chunk_bytes,
             figures: None,
-            choices: HashMap::new(),
+            choices: FxHashMap::default(),
         }
     }
 

@@ -1,12 +1,19 @@
 //! Runs the operations of a group in the order in which they were issued, from whatever thread.
 
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Tickets are handed out in issue order and served in ticket order.
 #[derive(Debug, Default)]
 pub(crate) struct Turnstile {
-    serving: Mutex<u64>,
+    state: Mutex<State>,
     moved: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    serving: u64,
+    /// Threads that sleep; a wake is a system call, which most turns can do without.
+    waiting: usize,
 }
 
 /// The right to run; passes to the next ticket when dropped, also by a panic.
@@ -16,26 +23,32 @@ pub(crate) struct Turn<'a>(&'a Turnstile);
 impl Turnstile {
     /// Waits until all earlier tickets are done. Each of them ends by its own deadline.
     pub(crate) fn enter(&self, ticket: u64) -> Turn<'_> {
-        let mut serving = self.serving.lock().unwrap_or_else(PoisonError::into_inner);
-        while *serving != ticket {
-            assert!(*serving < ticket, "ticket {ticket} was served already");
-            serving = self
+        let mut state = self.state();
+        while state.serving != ticket {
+            assert!(state.serving < ticket, "ticket {ticket} was served already");
+            state.waiting += 1;
+            state = self
                 .moved
-                .wait(serving)
+                .wait(state)
                 .unwrap_or_else(PoisonError::into_inner);
+            state.waiting -= 1;
         }
+        drop(state);
         Turn(self)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        *self
-            .0
-            .serving
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) += 1;
-        self.0.moved.notify_all();
+        let mut state = self.0.state();
+        state.serving += 1;
+        if state.waiting > 0 {
+            self.0.moved.notify_all();
+        }
     }
 }
 

@@ -1,12 +1,12 @@
 //! Plans kept ready, so that an operation of a known shape builds nothing.
 
-use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use bonfire_plan::{
     Algorithm, Hosts, PlanError, Rank, Role, Schedule, ScheduleShape, Step, WorldSize,
 };
+use rustc_hash::FxHashMap;
 
 use super::Request;
 use super::memory::Extents;
@@ -32,7 +32,7 @@ pub(super) struct Plans {
     world_size: WorldSize,
     hosts: Hosts,
     chunk_bytes: usize,
-    ready: HashMap<ScheduleShape, Arc<Prepared>>,
+    ready: FxHashMap<ScheduleShape, Arc<Prepared>>,
 }
 
 impl Plans {
@@ -42,7 +42,7 @@ impl Plans {
             world_size,
             hosts,
             chunk_bytes,
-            ready: HashMap::new(),
+            ready: FxHashMap::default(),
         }
     }
 
