@@ -149,6 +149,9 @@ impl Ring {
 pub struct Producer {
     ring: Ring,
     published: u32,
+    /// What `released` was when it was last read. The counter belongs to the consumer's core; it is
+    /// only asked again when by this number all slots are taken.
+    released: u32,
 }
 
 impl Producer {
@@ -156,26 +159,34 @@ impl Producer {
     pub fn claim(region: Arc<Region>, offset: usize, layout: RingLayout) -> Result<Self, Claimed> {
         let ring = Ring::new(region, offset, layout);
         claim(&ring.control().producer_claimed, "producer")?;
-        Ok(Self { ring, published: 0 })
+        Ok(Self {
+            ring,
+            published: 0,
+            released: 0,
+        })
     }
 
     /// The next slot to fill, all `slot_bytes` of it, or `None` while the consumer holds them all.
     /// Its content is unspecified. Nothing is visible to the consumer before
     /// [`publish`](Self::publish).
     pub fn free_slot(&mut self) -> Option<&mut [u8]> {
-        if self
-            .published
-            .wrapping_sub(self.ring.control().released.count())
-            >= self.ring.layout.slots
-        {
-            return None;
+        if self.is_full() {
+            self.released = self.ring.control().released.count();
+            if self.is_full() {
+                return None;
+            }
         }
         let bytes = self.ring.bytes(self.published);
         // SAFETY: valid: inside the mapping for slot_bytes. Aliasing: frame number `published` is
-        // not yet published, and the frame that used this slot before was released (the acquire in
-        // `count` orders the consumer's reads before our writes), so the consumer does not touch
+        // not yet published, and the frame that used this slot before was released (the acquire in the
+        // `count` that said so orders the consumer's reads before our writes), so the consumer does not touch
         // it; there is one producer, borrowed mutably for as long as the slice lives.
         Some(unsafe { slice::from_raw_parts_mut(bytes.as_ptr(), self.ring.layout.slot_bytes) })
+    }
+
+    /// Whether all slots were taken when the consumer's counter was last read.
+    fn is_full(&self) -> bool {
+        self.published.wrapping_sub(self.released) >= self.ring.layout.slots
     }
 
     /// Hands the slot last returned by [`free_slot`](Self::free_slot) to the consumer as a frame of
