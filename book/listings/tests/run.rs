@@ -42,6 +42,11 @@ fn the_operations_listing_holds_its_assertions() {
 }
 
 #[test]
+fn the_groups_listing_holds_its_assertions() {
+    run(env!("CARGO_BIN_EXE_groups"), &[]);
+}
+
+#[test]
 fn the_plan_listing_prints_the_ring() {
     let printed = run(env!("CARGO_BIN_EXE_plan"), &[]);
     assert!(
