@@ -61,6 +61,25 @@ fn several_hosts_give_the_bits_of_one() {
     }
 }
 
+#[test]
+fn every_algorithm_conforms_between_hosts() {
+    for algorithm in [
+        Algorithm::Ring,
+        Algorithm::HalvingDoubling,
+        Algorithm::DoubleTree,
+        Algorithm::Hierarchical,
+    ] {
+        let forced = GroupOptions {
+            algorithm: Some(algorithm),
+            ..options(FoldOrder::Canonical)
+        };
+        let digests = on_hosts(&["a", "b", "a", "b", "b"], forced, |group| {
+            check_all(&group, Bits::AnyOrder)
+        });
+        one_digest(&digests);
+    }
+}
+
 /// The algorithm of an all-reduce, which an error of ranks that disagree tells.
 fn algorithm_of_all_reduce(group: &ProcessGroup) -> Algorithm {
     let mut data = vec![1.0_f32; 100 + group.rank().index()];
