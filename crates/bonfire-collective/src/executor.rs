@@ -201,13 +201,13 @@ impl Executor {
             count: request.count,
             partition: &request.partition,
         };
+        if let Some(failure) = poison.failure() {
+            return Err(failure.into());
+        }
         let algorithm = self.select(&question, request, &patience)?;
         let prepared = self.plans.prepare::<T>(request, algorithm)?;
         let operation = self.operation::<T>(request, &prepared);
         self.advance(request.collective);
-        if let Some(failure) = poison.failure() {
-            return Err(failure.into());
-        }
         let mut space = Space::new(memory, &prepared.extents);
         let mut run = Run::new(self, &operation, &patience);
         for step in prepared.steps.iter() {

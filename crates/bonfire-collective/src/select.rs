@@ -157,27 +157,32 @@ impl Selector {
     /// Makes the choice.
     pub(crate) fn select(&mut self, question: &Question<'_>) -> Algorithm {
         let class = question.class();
-        let algorithm = self.choose(question, class);
+        let Some(algorithm) = self.choose(question, class) else {
+            // No algorithm has a plan: this rank's caller asked for the impossible, and making a plan
+            // says what is wrong. Not a choice to remember, for the other ranks do not know of it.
+            return Algorithm::candidates(question.collective)[0];
+        };
         self.choices.insert(class, algorithm);
         algorithm
     }
 
-    fn choose(&self, question: &Question<'_>, class: Class) -> Algorithm {
+    fn choose(&self, question: &Question<'_>, class: Class) -> Option<Algorithm> {
+        let allowed = self.allowed(question);
+        let first = *allowed.first()?;
         if let Some(algorithm) = self.forced(question) {
             self.announce(question, class, algorithm, &"it was asked for");
-            return algorithm;
+            return Some(algorithm);
         }
-        let allowed = self.allowed(question);
         let (Some(figures), 2..) = (self.figures, allowed.len()) else {
             // One is left, or there is nothing to move, where one round is best.
             let one_round = allowed.iter().find(|one| **one == Algorithm::OneShot);
-            return *one_round.unwrap_or(&allowed[0]);
+            return Some(*one_round.unwrap_or(&first));
         };
-        let dtype = question.dtype;
+        let (count, dtype) = (self.middle(question, class), question.dtype);
         let mut estimated: Vec<(Algorithm, f64)> = allowed
             .into_iter()
             .map(|algorithm| {
-                let shape = self.shape(question, class, algorithm);
+                let shape = self.shape(question, count, algorithm);
                 (algorithm, estimate(&shape, &figures, dtype))
             })
             .collect();
@@ -185,7 +190,7 @@ impl Selector {
         estimated.sort_by(|one, other| one.1.total_cmp(&other.1));
         let (algorithm, _) = estimated[0];
         self.announce(question, class, algorithm, &Estimates(estimated));
-        algorithm
+        Some(algorithm)
     }
 
     /// What somebody asked for. Work in the ranks' own memory is chosen before, where it is possible.
@@ -194,46 +199,41 @@ impl Selector {
         forced.filter(|algorithm| *algorithm != Algorithm::ZeroCopy)
     }
 
-    /// The algorithms among which the options leave a choice; never none.
+    /// The algorithms among which the options leave a choice; none if the shape is impossible.
     fn allowed(&self, question: &Question<'_>) -> Vec<Algorithm> {
         let possible = |algorithm: &Algorithm| {
             *algorithm != Algorithm::ZeroCopy
                 && (*algorithm != Algorithm::Hierarchical || self.hosts.host_count() > 1)
-                && Schedule::new(self.shape(question, question.class(), *algorithm)).is_ok()
+                && Schedule::new(self.shape(question, question.count, *algorithm)).is_ok()
         };
         let candidates = Algorithm::candidates(question.collective);
         let possible: Vec<Algorithm> = candidates.iter().copied().filter(possible).collect();
         let any = self.options.order == FoldOrder::Any;
         let canonical = |algorithm: &Algorithm| any || question.is_canonical_by(*algorithm);
         let allowed: Vec<Algorithm> = possible.iter().copied().filter(canonical).collect();
-        if !allowed.is_empty() {
-            allowed
-        } else if !possible.is_empty() {
-            possible
-        } else {
-            // The shape itself is impossible, and making its plan says why.
-            vec![candidates[0]]
-        }
+        if allowed.is_empty() { possible } else { allowed }
     }
 
-    /// What an operation like this is estimated as: of the size in the middle of its class, so that a
-    /// choice does not depend on which operation of the class came first.
-    fn shape(&self, question: &Question<'_>, class: Class, algorithm: Algorithm) -> ScheduleShape {
-        let elem_bytes = question.dtype.size_bytes();
-        let count = match question.partition {
-            Partition::Balanced if question.count > 0 && class.size > 1 => {
-                let middle = (3_usize << (class.size - 1)) / 2;
-                let blocks = self.world_size.len().pow(2);
-                (middle / elem_bytes).max(1).next_multiple_of(blocks)
-            }
-            _ => question.count,
-        };
+    /// What operations of a class are estimated as: of the size in the middle, so that a choice does
+    /// not depend on which operation of the class came first.
+    fn middle(&self, question: &Question<'_>, class: Class) -> usize {
+        if !class.balanced || class.size <= 1 {
+            return question.count;
+        }
+        let middle = (3_usize << (class.size - 1)) / 2;
+        let blocks = self.world_size.len().pow(2);
+        (middle / question.dtype.size_bytes())
+            .max(1)
+            .next_multiple_of(blocks)
+    }
+
+    fn shape(&self, question: &Question<'_>, count: usize, algorithm: Algorithm) -> ScheduleShape {
         ScheduleShape {
             collective: question.collective,
             algorithm,
             world_size: self.world_size,
             count,
-            chunk_elems_max: NonZeroUsize::new(self.chunk_bytes / elem_bytes)
+            chunk_elems_max: NonZeroUsize::new(self.chunk_bytes / question.dtype.size_bytes())
                 .expect("a chunk holds at least one element of every type"),
             partition: question.partition.clone(),
             hosts: self.hosts.clone(),

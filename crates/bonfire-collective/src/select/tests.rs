@@ -169,12 +169,43 @@ fn every_operation_gets_an_algorithm_that_has_a_plan() {
                     };
                     let algorithm = selector.select(&question);
                     assert_ne!(algorithm, Algorithm::ZeroCopy);
-                    let shape = selector.shape(&question, question.class(), algorithm);
+                    let shape = selector.shape(&question, question.count, algorithm);
                     assert!(Schedule::new(shape).is_ok(), "{collective} by {algorithm}");
                 }
             }
         }
     }
+}
+
+#[test]
+fn a_rank_that_asks_for_the_impossible_chooses_later_as_the_others() {
+    let broadcast = |root| Question {
+        collective: Collective::Broadcast {
+            root: Rank::new(root),
+        },
+        reduce: None,
+        ..sum(FLOATS, 1 << 22)
+    };
+    let [mut careless, mut careful] = [(); 2].map(|()| {
+        let mut selector = selector(&[0; 4], GroupOptions::default());
+        selector.learn(figures());
+        selector
+    });
+    careless.select(&broadcast(9));
+    assert_eq!(careless.known(&broadcast(1)), None);
+    // Nor does it measure anything, for which the others are not there.
+    let unequal = Question {
+        collective: Collective::AllToAll,
+        reduce: None,
+        ..sum(FLOATS, 17)
+    };
+    let fresh = selector(&[0; 4], GroupOptions::default());
+    assert!(!fresh.wants_figures(&unequal) && !fresh.wants_figures(&broadcast(9)));
+    assert!(fresh.wants_figures(&broadcast(1)));
+    assert_eq!(
+        careless.select(&broadcast(1)),
+        careful.select(&broadcast(1))
+    );
 }
 
 #[test]
