@@ -211,7 +211,11 @@ impl Selector {
         let any = self.options.order == FoldOrder::Any;
         let canonical = |algorithm: &Algorithm| any || question.is_canonical_by(*algorithm);
         let allowed: Vec<Algorithm> = possible.iter().copied().filter(canonical).collect();
-        if allowed.is_empty() { possible } else { allowed }
+        if allowed.is_empty() {
+            possible
+        } else {
+            allowed
+        }
     }
 
     /// What operations of a class are estimated as: of the size in the middle, so that a choice does
