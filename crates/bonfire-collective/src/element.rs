@@ -77,10 +77,20 @@ pub(crate) mod sealed {
     }
 }
 
-/// The smaller; NaN if either is, as PyTorch has it, so that an overflow on one rank is not hidden.
+/// The smaller or larger; NaN if either is, as PyTorch has it, so that an overflow on one rank is not
+/// hidden. There is one NaN, and -0 is below +0: the bits do not depend on the order of the ranks.
 macro_rules! float_pick {
-    ($left:ident, $right:ident, $better:tt) => {
-        if $left.is_nan() || $left $better $right { $left } else { $right }
+    ($left:ident, $right:ident, $type:ty, $better:tt, $zero:expr) => {
+        if $left.is_nan() || $right.is_nan() {
+            <$type>::NAN
+        } else if $left == $right {
+            // Equal, but perhaps zeros of different signs.
+            <$type>::from_bits($zero($left.to_bits(), $right.to_bits()))
+        } else if $left $better $right {
+            $left
+        } else {
+            $right
+        }
     };
 }
 
@@ -97,11 +107,11 @@ macro_rules! float_arithmetic {
         }
         #[inline(always)]
         fn min(left: $partial, right: $partial) -> $partial {
-            float_pick!(left, right, <)
+            float_pick!(left, right, $partial, <, |left, right| left | right)
         }
         #[inline(always)]
         fn max(left: $partial, right: $partial) -> $partial {
-            float_pick!(left, right, >)
+            float_pick!(left, right, $partial, >, |left, right| left & right)
         }
         fn and(_: $partial, _: $partial) -> $partial {
             panic!("{NO_BITS}")

@@ -444,6 +444,32 @@ mod tests {
     }
 
     #[test]
+    fn the_order_of_zeros_and_nans_leaves_no_trace() {
+        let values = [0.0_f32, -0.0, f32::NAN, -f32::NAN, 1.0, -1.0];
+        for reduce in [ReduceOp::Min, ReduceOp::Max] {
+            let options = FoldOptions {
+                reduce,
+                stage: Stage::Final,
+                world_size: WorldSize::new(2).unwrap(),
+            };
+            for (one, other) in values
+                .iter()
+                .flat_map(|one| values.map(|other| (*one, other)))
+            {
+                let forth = fold_one(&[one, other], options);
+                let back = fold_one(&[other, one], options);
+                assert_eq!(
+                    forth.to_bits(),
+                    back.to_bits(),
+                    "{reduce} of {one} and {other}"
+                );
+            }
+            let zero = fold_one(&[0.0_f32, -0.0], options);
+            assert_eq!(zero.is_sign_negative(), reduce == ReduceOp::Min, "{reduce}");
+        }
+    }
+
+    #[test]
     fn not_a_number_is_not_hidden_by_min_or_max() {
         for reduce in [ReduceOp::Min, ReduceOp::Max] {
             let options = FoldOptions {
