@@ -6,6 +6,7 @@
 //!   ownership of each slot back and forth, so that no two sides ever touch the same bytes.
 //! - [`Arena`]: blocks of typed memory in a region, which other processes can reach.
 //! - [`window`]: buffers that ranks open to each other, each rank to its own shard of all of them.
+//! - `cuda` (feature `cuda`): the CUDA driver, loaded at run time.
 //!
 //! Nothing here knows about ranks, plans or tensors.
 
@@ -23,6 +24,8 @@
 
 #[cfg(not(loom))]
 mod arena;
+#[cfg(all(feature = "cuda", not(loom)))]
+pub mod cuda;
 mod doorbell;
 mod lease;
 pub mod process;

@@ -1,0 +1,132 @@
+//! What can go wrong with a GPU, and what to do about it.
+
+use cudarc::driver::sys::CUresult;
+
+use super::driver::CudaVersion;
+
+/// A CUDA operation failed.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CudaError {
+    /// The driver is not there or does not start.
+    #[error(
+        "no CUDA driver: {reason}; install NVIDIA's driver, or start the container with the GPUs \
+         (`--gpus all`)"
+    )]
+    NoDriver {
+        /// What was found instead.
+        reason: String,
+    },
+    /// The driver is too old.
+    #[error(
+        "the driver is made for CUDA {found}, but {needed} or later is needed: update the driver"
+    )]
+    DriverTooOld {
+        /// What it supports.
+        found: CudaVersion,
+        /// The oldest that works.
+        needed: CudaVersion,
+    },
+    /// The driver is there, the device is not.
+    #[error("no CUDA device {ordinal}: there are {count}; see CUDA_VISIBLE_DEVICES and nvidia-smi")]
+    NoDevice {
+        /// The device asked for.
+        ordinal: u32,
+        /// How many there are.
+        count: u32,
+    },
+    /// The compiler of CUDA C++ is not there.
+    #[error(
+        "no NVRTC ({reason}): install the CUDA toolkit or its nvrtc package of the driver's major \
+         version, and set CUDA_PATH if it is not in the library path"
+    )]
+    NoCompiler {
+        /// Where it was looked for.
+        reason: String,
+    },
+    /// A kernel does not compile; a fault of this crate or of an NVRTC that is too old.
+    #[error("NVRTC refuses the kernel {kernel} ({code}):\n{log}")]
+    Compile {
+        /// Which kernel.
+        kernel: String,
+        /// What NVRTC returned.
+        code: String,
+        /// What it printed.
+        log: String,
+    },
+    /// The device has less memory than that left.
+    #[error(
+        "no {bytes} bytes of device memory to be had on device {ordinal}, {free} of {total} are \
+         free: use a smaller model or batch, or fewer ranks on this device"
+    )]
+    OutOfMemory {
+        /// Size asked for.
+        bytes: usize,
+        /// The device.
+        ordinal: u32,
+        /// Bytes that are free.
+        free: usize,
+        /// Bytes that it has.
+        total: usize,
+    },
+    /// An operation asks for bytes outside its memory.
+    #[error("{what}: bytes {start}..{end} of {len}")]
+    Range {
+        /// The operation.
+        what: &'static str,
+        /// First byte.
+        start: usize,
+        /// One past the last byte.
+        end: usize,
+        /// The bytes that there are.
+        len: usize,
+    },
+    /// The driver does not have a function that a later one has.
+    #[error("this driver has no {function}: it came with CUDA {since}; update the driver")]
+    Missing {
+        /// Its name.
+        function: &'static str,
+        /// When it came.
+        since: CudaVersion,
+    },
+    /// A call failed.
+    #[error("{call}: {name} ({description})")]
+    Call {
+        /// The function of the driver.
+        call: &'static str,
+        /// The name of the error.
+        name: String,
+        /// What the driver says about it.
+        description: String,
+        /// Its number.
+        code: u32,
+    },
+}
+
+impl CudaError {
+    /// Whether nothing more can be done in this process with this device: its context is lost.
+    pub fn is_sticky(&self) -> bool {
+        const STICKY: [CUresult; 6] = [
+            CUresult::CUDA_ERROR_ILLEGAL_ADDRESS,
+            CUresult::CUDA_ERROR_LAUNCH_FAILED,
+            CUresult::CUDA_ERROR_LAUNCH_TIMEOUT,
+            CUresult::CUDA_ERROR_ECC_UNCORRECTABLE,
+            CUresult::CUDA_ERROR_HARDWARE_STACK_ERROR,
+            CUresult::CUDA_ERROR_MISALIGNED_ADDRESS,
+        ];
+        matches!(self, Self::Call { code, .. } if STICKY.iter().any(|sticky| *sticky as u32 == *code))
+    }
+}
+
+/// Turns the result of a driver call into an error that names the call.
+pub(super) fn check(call: &'static str, result: CUresult) -> Result<(), CudaError> {
+    if result == CUresult::CUDA_SUCCESS {
+        return Ok(());
+    }
+    Err(CudaError::Call {
+        call,
+        name: format!("{result:?}"),
+        description: super::driver::describe(result),
+        code: result as u32,
+    })
+}

@@ -1,0 +1,161 @@
+//! Code on a device.
+
+use std::ffi::{CString, c_void};
+use std::ptr;
+use std::sync::Arc;
+
+use cudarc::driver::sys::{self, CUfunction, CUmodule};
+
+use super::context::Context;
+use super::error::{CudaError, check};
+use super::stream::Stream;
+
+/// Compiled code for one kind of device.
+#[derive(Clone, Debug)]
+pub struct Cubin {
+    bytes: Arc<[u8]>,
+}
+
+impl Cubin {
+    pub(super) fn new(bytes: Vec<u8>) -> Self {
+        Self {
+            bytes: bytes.into(),
+        }
+    }
+
+    /// Its size.
+    pub fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+}
+
+/// Code loaded in a context. Unloaded when the last of its functions is dropped.
+#[derive(Clone, Debug)]
+pub struct Module {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    raw: CUmodule,
+    context: Context,
+}
+
+/// One kernel of a module.
+#[derive(Clone, Debug)]
+pub struct Function {
+    raw: CUfunction,
+    module: Arc<Inner>,
+}
+
+/// How many threads run a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grid {
+    /// Blocks.
+    pub blocks: u32,
+    /// Threads in each.
+    pub threads: u32,
+}
+
+// SAFETY: a module handle is an opaque name for an object of the driver, whose functions may be called
+// from any thread.
+unsafe impl Send for Inner {}
+// SAFETY: as above; the functions that take it may be called from several threads at once.
+unsafe impl Sync for Inner {}
+// SAFETY: a function handle is an opaque name, valid while its module is, which it holds.
+unsafe impl Send for Function {}
+// SAFETY: as above; it may be launched from several threads at once.
+unsafe impl Sync for Function {}
+
+impl Module {
+    /// Loads code. May wait for running kernels: load before streams begin to wait for other ranks.
+    ///
+    /// # Errors
+    /// What the driver says, for example that the code is for another kind of device.
+    pub fn load(context: &Context, cubin: &Cubin) -> Result<Self, CudaError> {
+        context.bind()?;
+        let mut raw = ptr::null_mut();
+        // SAFETY: `raw` is a live pointer that the call writes; the image is what NVRTC made, an ELF
+        // file that states its own size; the driver copies what it needs.
+        check("cuModuleLoadData", unsafe {
+            sys::cuModuleLoadData(&mut raw, cubin.bytes.as_ptr().cast())
+        })?;
+        let inner = Arc::new(Inner {
+            raw,
+            context: context.clone(),
+        });
+        Ok(Self { inner })
+    }
+
+    /// The kernel with this name, declared `extern "C"`.
+    ///
+    /// # Errors
+    /// What the driver says if there is none.
+    pub fn function(&self, name: &str) -> Result<Function, CudaError> {
+        self.inner.context.bind()?;
+        let text = CString::new(name).expect("names of kernels have no NUL");
+        let mut raw = ptr::null_mut();
+        // SAFETY: `raw` is a live pointer that the call writes; the name ends in NUL; the module is
+        // valid until drop.
+        check("cuModuleGetFunction", unsafe {
+            sys::cuModuleGetFunction(&mut raw, self.inner.raw, text.as_ptr())
+        })?;
+        Ok(Function {
+            raw,
+            module: Arc::clone(&self.inner),
+        })
+    }
+}
+
+impl Function {
+    /// Queues the kernel with one parameter, passed by value.
+    ///
+    /// # Safety
+    /// The kernel must take exactly one parameter whose layout is that of `P`, and whatever addresses
+    /// are in it, the kernel may only touch device memory that stays allocated until it has run.
+    pub unsafe fn launch<P>(
+        &self,
+        stream: &Stream,
+        grid: Grid,
+        parameter: &P,
+    ) -> Result<(), CudaError> {
+        assert!(
+            grid.blocks > 0 && grid.threads > 0,
+            "a kernel needs threads, got {grid:?}"
+        );
+        assert!(
+            stream.context().is_same(&self.module.context),
+            "the stream and the kernel belong to different contexts"
+        );
+        stream.context().bind()?;
+        let mut parameters = [ptr::from_ref(parameter).cast_mut().cast::<c_void>()];
+        // SAFETY: function and stream are valid handles of one context; the one parameter has the
+        // layout that the kernel declares and lives through the call, which copies it; what the kernel
+        // does is the promise of the caller.
+        check("cuLaunchKernel", unsafe {
+            sys::cuLaunchKernel(
+                self.raw,
+                grid.blocks,
+                1,
+                1,
+                grid.threads,
+                1,
+                1,
+                0,
+                stream.raw(),
+                parameters.as_mut_ptr(),
+                ptr::null_mut(),
+            )
+        })
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // Unloading code that still runs is an error of its user; wait for it.
+        let _ = self.context.synchronize();
+        // SAFETY: the module was loaded once and is unloaded once; every function holds the Arc, so
+        // none is left, and the context is idle.
+        let _ = unsafe { sys::cuModuleUnload(self.raw) };
+    }
+}
