@@ -25,6 +25,8 @@
 mod blocks;
 mod buffer;
 mod control;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 mod element;
 mod environment;
 mod error;

@@ -37,8 +37,6 @@ pub enum Signals {
     Round(u32),
     /// The word of a channel of a ring.
     Channel(u32),
-    /// The word of a peer in the barrier kernel.
-    Peer(u32),
 }
 
 impl FlagPage {
@@ -70,15 +68,36 @@ impl FlagPage {
         self.word(ABORT)
     }
 
+    /// The number of the word that `peer` writes in the barrier kernel.
+    pub const fn peer_index(peer: u32) -> usize {
+        BARRIER + peer as usize
+    }
+
+    /// The number of the word of a round.
+    pub const fn round_index(round: u32) -> usize {
+        ROUNDS + round as usize
+    }
+
+    /// The number of the word of a channel.
+    pub const fn channel_index(channel: u32) -> usize {
+        CHANNELS + channel as usize
+    }
+
+    /// The number of the word that `peer` writes in the first block of a `one_shot` kernel.
+    pub const fn block_index(peer: u32) -> usize {
+        BLOCKS + peer as usize
+    }
+
     /// One of the words that streams wait for.
     pub fn signal(&self, signal: Signals) -> Span {
-        let (part, index, len) = match signal {
-            Signals::Round(round) => (ROUNDS, round, Self::ROUNDS_MAX),
-            Signals::Channel(channel) => (CHANNELS, channel, Self::CHANNELS_MAX),
-            Signals::Peer(peer) => (BARRIER, peer, FOLD_RANKS_MAX as u32),
+        let (word, index, len) = match signal {
+            Signals::Round(round) => (Self::round_index(round), round, Self::ROUNDS_MAX),
+            Signals::Channel(channel) => {
+                (Self::channel_index(channel), channel, Self::CHANNELS_MAX)
+            }
         };
         assert!(index < len, "{signal:?}: there are {len}");
-        self.word(part + index as usize)
+        self.word(word)
     }
 
     /// The words of the `one_shot` kernel: [`FOLD_RANKS_MAX`] for each block.

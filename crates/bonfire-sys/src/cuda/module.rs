@@ -4,9 +4,9 @@ use std::ffi::{CString, c_void};
 use std::ptr;
 use std::sync::Arc;
 
-use cudarc::driver::sys::{self, CUfunction, CUmodule};
+use cudarc::driver::sys::{self, CUfunction, CUmodule, CUresult};
 
-use super::context::Context;
+use super::context::{Context, symbol};
 use super::error::{CudaError, check};
 use super::stream::Stream;
 
@@ -100,11 +100,26 @@ impl Module {
         check("cuModuleGetFunction", unsafe {
             sys::cuModuleGetFunction(&mut raw, self.inner.raw, text.as_ptr())
         })?;
+        load_now(raw)?;
         Ok(Function {
             raw,
             module: Arc::clone(&self.inner),
         })
     }
+}
+
+/// Loads a kernel now rather than at its first launch, which would wait for all running kernels and so
+/// for ranks that wait for this one. Drivers before CUDA 12.4 have no function for it; they load when
+/// the module is loaded if CUDA_MODULE_LOADING=EAGER.
+fn load_now(function: CUfunction) -> Result<(), CudaError> {
+    type Load = unsafe extern "C" fn(CUfunction) -> CUresult;
+    // SAFETY: the driver's function of that name has this type since CUDA 12.4 (cuda.h).
+    let Some(load) = (unsafe { symbol::<Load>("cuFuncLoad") }) else {
+        return Ok(());
+    };
+    // SAFETY: the handle was given by cuModuleGetFunction just now; a context is current.
+    let result = unsafe { load(function) };
+    check("cuFuncLoad", result)
 }
 
 impl Function {

@@ -1,0 +1,38 @@
+//! Collectives between GPUs: kernels that read and write the memory of all ranks, ordered by streams.
+//!
+//! A [`CudaGroup`] stands on a [`ProcessGroup`](crate::ProcessGroup), over which its ranks set up: they
+//! share [buffers](CudaBuffer) (by address between threads of one process, through CUDA IPC between
+//! processes), look whether they really reach each other's memory, and agree on the kernels. After that
+//! no host takes part in a collective but to queue it.
+//!
+//! - *direct*: a barrier, one kernel per rank that folds its shard of all ranks' buffers in rank order
+//!   and writes it to all of them, a barrier. Least traffic, canonical order, the same bits on every rank.
+//! - *one-shot*, for small buffers: one kernel per rank that also waits for its peers.
+//! - *ring*: where only neighbours reach each other; its order is that of the ring plan.
+//!
+//! Ranks may share a device, which is slower than a device each and exists for tests. Nothing here knows
+//! of tensors.
+
+mod agreement;
+mod buffer;
+mod core;
+mod engine;
+mod error;
+mod group;
+mod kernels;
+mod neighbours;
+mod options;
+mod peers;
+mod probe;
+mod ring;
+mod sync;
+
+pub use bonfire_sys::cuda::{
+    ComputeCapability, Context, CudaError, CudaVersion, Device, Driver, Event, EventState,
+    MemoryInfo, Nvrtc, PeerAccess, Priority, Stream, nccl, peer_access,
+};
+pub use buffer::{CudaBuffer, Elements};
+pub use error::CudaGroupError;
+pub use group::CudaGroup;
+pub use neighbours::Neighbours;
+pub use options::{CudaAlgorithm, CudaOptions, CudaSync};

@@ -1,0 +1,109 @@
+//! What a rank needs to wait, to fail and to come to rest, whatever is queued.
+
+use std::time::{Duration, Instant};
+
+use bonfire_plan::Rank;
+use bonfire_sys::cuda::{Context, CudaError, Event, EventState, FoldKey, PinnedRegion, Stream};
+
+use super::agreement::agree;
+use super::error::CudaGroupError;
+use super::group::State;
+use crate::ProcessGroup;
+
+/// The part of a membership that no operation changes.
+#[derive(Debug)]
+pub(super) struct Core {
+    pub(super) group: ProcessGroup,
+    pub(super) context: Context,
+    /// Waits for nothing: frees the others.
+    pub(super) control: Stream,
+    pub(super) timeout: Duration,
+}
+
+impl Core {
+    /// A failure of this rank's device is the failure of all ranks.
+    pub(super) fn local<T>(&self, result: Result<T, CudaError>) -> Result<T, CudaGroupError> {
+        result.map_err(|source| {
+            let rank = self.group.rank();
+            self.group.abort(&source.to_string());
+            CudaGroupError::Device { rank, source }
+        })
+    }
+
+    /// Loads kernels that are not loaded yet. Loading may wait for the device, so no rank may be waiting
+    /// there for another: all come to rest first.
+    pub(super) fn load(&self, state: &mut State, keys: &[FoldKey]) -> Result<(), CudaGroupError> {
+        if keys.iter().all(|key| state.kernels.get(*key).is_some()) {
+            return Ok(());
+        }
+        self.quiesce(state)?;
+        let loaded = keys.iter().try_for_each(|key| state.kernels.load(*key));
+        agree(&self.group, loaded)
+    }
+
+    /// Returns once no rank has anything queued.
+    pub(super) fn quiesce(&self, state: &mut State) -> Result<(), CudaGroupError> {
+        self.wait_idle(state)?;
+        Ok(self.group.barrier()?)
+    }
+
+    pub(super) fn wait_idle(&self, state: &mut State) -> Result<(), CudaGroupError> {
+        /// How long a failure elsewhere may go unnoticed.
+        const LOOK: Duration = Duration::from_millis(2);
+        let started = Instant::now();
+        self.local(state.stream.record(&state.done))?;
+        loop {
+            if let Some(failure) = self.group.failure() {
+                self.free(state);
+                return Err(failure.into());
+            }
+            let left = (started + self.timeout).saturating_duration_since(Instant::now());
+            let until = Instant::now() + left.min(LOOK);
+            if self.local(state.done.wait_until(until))? == EventState::Done {
+                return Ok(());
+            }
+            if left.is_zero() {
+                return Err(self.time_out(state, started.elapsed()));
+            }
+        }
+    }
+
+    pub(super) fn time_out(&self, state: &mut State, elapsed: Duration) -> CudaGroupError {
+        let error = CudaGroupError::Timeout {
+            rank: self.group.rank(),
+            waited_for: self.missing(state).unwrap_or_default(),
+            operation: state.last.to_string(),
+            elapsed_ms: elapsed.as_millis() as u64,
+        };
+        self.group.abort(&error.to_string());
+        self.free(state);
+        error
+    }
+
+    /// Who this rank has not heard of: read from its flags, beside the stream that waits.
+    pub(super) fn missing(&self, state: &State) -> Result<Vec<Rank>, CudaError> {
+        let page = state.flags.pages()[self.group.rank().index()].span();
+        let words = PinnedRegion::allocate(&self.context, page.len())?;
+        self.control.copy_to_pinned(&words, page)?;
+        let event = Event::new(&self.context)?;
+        self.control.record(&event)?;
+        let _ = event.wait_until(Instant::now() + Duration::from_secs(5))?;
+        let words: Vec<u32> = words
+            .words()
+            .iter()
+            .map(|word| word.load(std::sync::atomic::Ordering::Acquire))
+            .collect();
+        Ok(state.flags.missing(&words))
+    }
+
+    /// Frees this rank's streams and kernels from whatever they wait for, and waits until they are done. The
+    /// group has failed.
+    pub(super) fn free(&self, state: &mut State) {
+        let freed = state.flags.release(&self.control);
+        let until = Instant::now() + self.timeout;
+        if freed.is_err() || state.stream.record(&state.done).is_err() {
+            return;
+        }
+        let _ = state.done.wait_until(until);
+    }
+}

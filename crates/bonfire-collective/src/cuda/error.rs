@@ -1,0 +1,83 @@
+//! What can go wrong with a group of GPUs.
+
+use bonfire_plan::{PlanError, Rank};
+use bonfire_sys::cuda::{CudaError, FOLD_RANKS_MAX};
+
+use crate::CollectiveError;
+
+/// An operation of a group of GPUs failed.
+///
+/// All but [`Usage`](Self::Usage) and [`TooSmall`](Self::TooSmall) end the group on every rank.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CudaGroupError {
+    /// The group below it failed, or a peer did.
+    #[error(transparent)]
+    Collective(#[from] CollectiveError),
+    /// This rank's device or driver refused something.
+    #[error("rank {rank}: {source}")]
+    Device {
+        /// This rank.
+        rank: Rank,
+        /// What it said.
+        source: CudaError,
+    },
+    /// The device did not finish in time.
+    #[error(
+        "rank {rank} waited {elapsed_ms} ms for {}: {} never got there, or is slower than the timeout \
+         (CudaOptions::timeout)",
+        operation,
+        ranks(waited_for)
+    )]
+    Timeout {
+        /// This rank.
+        rank: Rank,
+        /// The ranks that had not arrived; empty if all had, and a device is merely slow.
+        waited_for: Vec<Rank>,
+        /// The last operation that was queued.
+        operation: String,
+        /// How long it waited.
+        elapsed_ms: u64,
+    },
+    /// A rank cannot set up.
+    #[error("rank {rank} cannot take part: {reason}")]
+    SetUp {
+        /// The rank.
+        rank: Rank,
+        /// Why not.
+        reason: String,
+    },
+    /// More ranks than a kernel takes.
+    #[error(
+        "{world_size} ranks, but a group of GPUs has at most {FOLD_RANKS_MAX}: split the group"
+    )]
+    TooManyRanks {
+        /// How many there are.
+        world_size: usize,
+    },
+    /// The elements are not all in the buffer.
+    #[error(
+        "elements {start}..{end} of {dtype_bytes} bytes each are not in a buffer of {bytes} bytes"
+    )]
+    TooSmall {
+        /// First element.
+        start: usize,
+        /// One past the last element.
+        end: usize,
+        /// Size of an element.
+        dtype_bytes: usize,
+        /// Size of the buffer.
+        bytes: usize,
+    },
+    /// The caller asked for something that no rank can do. The group goes on.
+    #[error(transparent)]
+    Usage(#[from] PlanError),
+}
+
+fn ranks(ranks: &[Rank]) -> String {
+    if ranks.is_empty() {
+        return "the device".to_owned();
+    }
+    let numbers: Vec<String> = ranks.iter().map(|rank| format!("rank {rank}")).collect();
+    numbers.join(", ")
+}
