@@ -4,6 +4,8 @@
 
 mod bench;
 mod run;
+#[cfg(feature = "cuda")]
+mod selftest;
 mod simulate;
 mod usage;
 
@@ -25,6 +27,8 @@ enum Command {
     Run(run::RunArgs),
     Bench(bench::BenchArgs),
     Simulate(simulate::SimulateArgs),
+    #[cfg(feature = "cuda")]
+    Selftest(selftest::SelftestArgs),
 }
 
 fn main() -> ExitCode {
@@ -37,6 +41,8 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Simulate(args) => simulate::run(&args),
+        #[cfg(feature = "cuda")]
+        Command::Selftest(args) => selftest::run(args),
     }
 }
 

@@ -1,5 +1,7 @@
 //! What a rank needs to wait, to fail and to come to rest, whatever is queued.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bonfire_plan::Rank;
@@ -17,6 +19,9 @@ pub(super) struct Core {
     pub(super) context: Context,
     /// Waits for nothing: frees the others.
     pub(super) control: Stream,
+    /// For this rank's flags, to see who is missing.
+    pub(super) page_copy: Arc<PinnedRegion>,
+    pub(super) copied: Event,
     pub(super) timeout: Duration,
 }
 
@@ -80,18 +85,20 @@ impl Core {
         error
     }
 
-    /// Who this rank has not heard of: read from its flags, beside the stream that waits.
-    pub(super) fn missing(&self, state: &State) -> Result<Vec<Rank>, CudaError> {
+    /// Who this rank has not heard of: read from its flags, beside the stream that waits. Nothing is
+    /// allocated or freed here, since both may wait for that stream.
+    fn missing(&self, state: &State) -> Result<Vec<Rank>, CudaError> {
         let page = state.flags.pages()[self.group.rank().index()].span();
-        let words = PinnedRegion::allocate(&self.context, page.len())?;
-        self.control.copy_to_pinned(&words, page)?;
-        let event = Event::new(&self.context)?;
-        self.control.record(&event)?;
-        let _ = event.wait_until(Instant::now() + Duration::from_secs(5))?;
-        let words: Vec<u32> = words
+        self.control.copy_to_pinned(&self.page_copy, page)?;
+        self.control.record(&self.copied)?;
+        let _ = self
+            .copied
+            .wait_until(Instant::now() + Duration::from_secs(5))?;
+        let words: Vec<u32> = self
+            .page_copy
             .words()
             .iter()
-            .map(|word| word.load(std::sync::atomic::Ordering::Acquire))
+            .map(|word| word.load(Ordering::Acquire))
             .collect();
         Ok(state.flags.missing(&words))
     }

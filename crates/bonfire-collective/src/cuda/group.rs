@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bonfire_plan::{Collective, Rank, ReduceOp, WorldSize};
 use bonfire_sys::cuda::{
-    Context, CudaError, Event, FOLD_RANKS_MAX, FlagPage, FoldKernel, Nvrtc, Priority, Span, Stream,
+    Context, CudaError, Event, FOLD_RANKS_MAX, FlagPage, FoldKernel, Nvrtc, PinnedRegion, Priority,
+    Span, Stream,
 };
 
 use super::agreement::agree;
@@ -158,6 +159,8 @@ impl CudaGroup {
                 group,
                 context: context.clone(),
                 control: local.control,
+                page_copy: local.page_copy,
+                copied: local.copied,
                 timeout: state.options.timeout,
             },
             state: Mutex::new(state),
@@ -461,22 +464,18 @@ impl CudaGroup {
         self.inner
             .core
             .load(state, &State::ring_keys(job.elements, reduce))?;
-        let channels = state.options.ring_channels.min(FlagPage::CHANNELS_MAX);
-        let ring = match state.ring.take() {
-            Some(ring) => ring,
-            None => self
-                .inner
-                .core
-                .local(Ring::new(&self.inner.core.context, channels))?,
-        };
+        if state.ring.is_none() {
+            let channels = state.options.ring_channels.min(FlagPage::CHANNELS_MAX);
+            self.inner.core.quiesce(state)?;
+            let ring = Ring::new(&self.inner.core.context, channels);
+            state.ring = Some(agree(&self.inner.core.group, ring)?);
+        }
         let place = Place {
             me: state.me,
             world_size: state.world_size,
         };
-        state
-            .ring
-            .insert(ring)
-            .prepare(collective, place, job.elements)?;
+        let ring = state.ring.as_mut().expect("made above");
+        ring.prepare(collective, place, job.elements)?;
         self.inner
             .core
             .local(state.run_ring(job, collective, reduce))
@@ -555,6 +554,8 @@ struct Local {
     stream: Stream,
     control: Stream,
     done: Event,
+    page_copy: Arc<PinnedRegion>,
+    copied: Event,
     kernels: Kernels,
 }
 
@@ -564,6 +565,8 @@ impl Local {
             stream: Stream::new(context, Priority::High)?,
             control: Stream::new(context, Priority::High)?,
             done: Event::new(context)?,
+            page_copy: PinnedRegion::allocate(context, FlagPage::BYTES)?,
+            copied: Event::new(context)?,
             kernels: Kernels::new(context, Nvrtc::load()?, neighbours),
         })
     }

@@ -7,6 +7,7 @@
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
+#ifdef __CUDACC__
 static __device__ __forceinline__ u32 load_acquire(const u32* word) {
   u32 value;
   asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
@@ -22,6 +23,8 @@ static __device__ __forceinline__ u32 load_relaxed(const u32* word) {
 static __device__ __forceinline__ void store_release(u32* word, u32 value) {
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
 }
+
+#endif
 
 // Waits until the word has reached `value`; gives up when the host raises `abort`.
 static __device__ __forceinline__ bool reached(const u32* word, u32 value, const u32* abort) {

@@ -11,16 +11,20 @@ union Pack {
 };
 
 #if defined(KIND_F16)
-static __device__ __forceinline__ PARTIAL widen(STORE x) {
+#ifdef __CUDACC__
+static __device__ __forceinline__ float half_to_float(unsigned short x) {
   float wide;
   asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(x));
   return wide;
 }
-static __device__ __forceinline__ STORE narrow(PARTIAL x) {
+static __device__ __forceinline__ unsigned short float_to_half(float x) {
   unsigned short half;
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half) : "f"(x));
   return half;
 }
+#endif
+static __device__ __forceinline__ PARTIAL widen(STORE x) { return half_to_float(x); }
+static __device__ __forceinline__ STORE narrow(PARTIAL x) { return float_to_half(x); }
 #elif defined(KIND_BF16)
 static __device__ __forceinline__ PARTIAL widen(STORE x) { return __uint_as_float((u32)x << 16); }
 // To nearest, ties to even; NaN stays NaN.

@@ -1,0 +1,162 @@
+//! Failures: every rank must get an error that names the culprit, and no stream may stay behind.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use bonfire_collective::cuda::{
+    CudaAlgorithm, CudaGroup, CudaGroupError, CudaOptions, CudaSync, Elements,
+};
+use bonfire_collective::{CollectiveError, DType, Rank, RankEnv, ReduceOp};
+
+use super::conformance::{join, launch};
+use super::part::Part;
+use super::ranks::on_threads;
+
+const COUNT: usize = 1 << 20;
+
+pub(super) fn all() -> anyhow::Result<()> {
+    if let Some(env) = RankEnv::detect()? {
+        return dying_rank(&env);
+    }
+    for sync in [CudaSync::Kernel, CudaSync::Stream] {
+        for algorithm in [CudaAlgorithm::Direct, CudaAlgorithm::Ring] {
+            abort_frees_who_waits(sync, algorithm)?;
+        }
+        absence_is_a_timeout(sync, CudaAlgorithm::Direct)?;
+    }
+    abort_frees_who_waits(CudaSync::Kernel, CudaAlgorithm::OneShot)?;
+    absence_is_a_timeout(CudaSync::Kernel, CudaAlgorithm::OneShot)?;
+    death_is_noticed()
+}
+
+fn options(sync: CudaSync, timeout: Duration) -> CudaOptions {
+    CudaOptions {
+        timeout,
+        sync: Some(sync),
+        ..CudaOptions::default()
+    }
+}
+
+/// Elements small enough for a one-shot where that is meant.
+fn elements(algorithm: CudaAlgorithm) -> Elements {
+    let count = match algorithm {
+        CudaAlgorithm::OneShot => 1000,
+        _ => COUNT,
+    };
+    Elements::first(DType::F32, count)
+}
+
+/// All ranks but the last queue an operation; the last one aborts.
+fn abort_frees_who_waits(sync: CudaSync, algorithm: CudaAlgorithm) -> anyhow::Result<()> {
+    let culprit = Rank::new(2);
+    let body = |group: CudaGroup| -> anyhow::Result<Option<Duration>> {
+        let buffer = group.allocate(COUNT * 4)?;
+        warm_up(&group, &buffer, algorithm)?;
+        if group.rank() == culprit {
+            thread::sleep(Duration::from_millis(200));
+            group.abort("asked to");
+            return Ok(None);
+        }
+        let started = Instant::now();
+        group.all_reduce_with(algorithm, &buffer, &elements(algorithm), ReduceOp::Sum)?;
+        match group.synchronize() {
+            Err(CudaGroupError::Collective(CollectiveError::PeerFailed { rank, .. }))
+                if rank == culprit =>
+            {
+                Ok(Some(started.elapsed()))
+            }
+            other => bail!("instead of the failure of rank {culprit}: {other:?}"),
+        }
+    };
+    let times = on_threads(3, &options(sync, Duration::from_secs(20)), body)?;
+    let slowest = times.into_iter().flatten().max().unwrap_or_default();
+    println!(
+        "{algorithm:?}, {sync:?}: an abort after 200 ms freed who waited; they knew after {:.0} ms",
+        slowest.as_secs_f64() * 1e3
+    );
+    Ok(())
+}
+
+/// All ranks but one queue an operation; that one comes too late.
+fn absence_is_a_timeout(sync: CudaSync, algorithm: CudaAlgorithm) -> anyhow::Result<()> {
+    let absent = Rank::new(1);
+    let timeout = Duration::from_millis(500);
+    let body = |group: CudaGroup| -> anyhow::Result<String> {
+        let buffer = group.allocate(COUNT * 4)?;
+        warm_up(&group, &buffer, algorithm)?;
+        if group.rank() == absent {
+            thread::sleep(Duration::from_millis(1500));
+            ensure!(
+                group.process_group().failure().is_some(),
+                "the rank that did not come knows of no failure"
+            );
+            return Ok(String::new());
+        }
+        group.all_reduce_with(algorithm, &buffer, &elements(algorithm), ReduceOp::Sum)?;
+        match group.synchronize() {
+            Err(error @ CudaGroupError::Timeout { .. }) => {
+                let CudaGroupError::Timeout { waited_for, .. } = &error else {
+                    unreachable!("matched above")
+                };
+                ensure!(*waited_for == [absent], "{error}");
+                Ok(error.to_string())
+            }
+            // Another rank's time-out came first.
+            Err(CudaGroupError::Collective(error @ CollectiveError::PeerFailed { .. })) => {
+                Ok(error.to_string())
+            }
+            other => bail!("instead of a time-out: {other:?}"),
+        }
+    };
+    let errors = on_threads(2, &options(sync, timeout), body)?;
+    println!(
+        "{algorithm:?}, {sync:?}: a rank that does not come: {}",
+        errors[0]
+    );
+    Ok(())
+}
+
+/// The first operation of a kind loads kernels with all ranks.
+fn warm_up(
+    group: &CudaGroup,
+    buffer: &bonfire_collective::cuda::CudaBuffer,
+    algorithm: CudaAlgorithm,
+) -> anyhow::Result<()> {
+    group.all_reduce_with(algorithm, buffer, &elements(algorithm), ReduceOp::Sum)?;
+    Ok(group.synchronize()?)
+}
+
+/// A process dies while the others wait for it on the device.
+fn death_is_noticed() -> anyhow::Result<()> {
+    let started = Instant::now();
+    let arguments = ["selftest", "--cuda", "--part", Part::Faults.name()];
+    let Err(error) = launch(3, &arguments) else {
+        bail!("a rank died and nobody noticed");
+    };
+    let text = format!("{error:#}");
+    ensure!(
+        text.contains("rank 1"),
+        "the failure does not name rank 1: {text}"
+    );
+    println!(
+        "a process that died was named after {:.1} s, start included: {}",
+        started.elapsed().as_secs_f64(),
+        text.lines().next().unwrap_or_default()
+    );
+    Ok(())
+}
+
+fn dying_rank(env: &RankEnv) -> anyhow::Result<()> {
+    let group = join(env, Duration::from_secs(20))?;
+    let buffer = group.allocate(COUNT * 4)?;
+    warm_up(&group, &buffer, CudaAlgorithm::Direct)?;
+    if env.rank == Rank::new(1) {
+        thread::sleep(Duration::from_millis(200));
+        std::process::abort();
+    }
+    group
+        .all_reduce(&buffer, &elements(CudaAlgorithm::Direct), ReduceOp::Sum)
+        .context("queueing")?;
+    Ok(group.synchronize()?)
+}

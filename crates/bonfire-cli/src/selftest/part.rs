@@ -1,0 +1,165 @@
+//! The parts of the self-test, each in a process of its own.
+
+use std::fmt;
+use std::process::{Child, Command, ExitStatus};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use clap::ValueEnum;
+
+use super::{SelftestArgs, bench, conformance, faults, inventory, nccl};
+
+/// One part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Part {
+    /// What there is
+    Inventory,
+    /// Ranks as threads against the CPU, bit for bit
+    Threads,
+    /// Ranks as processes against the CPU, bit for bit
+    Processes,
+    /// Failures: an abort, a rank that does not come, a rank that dies
+    Faults,
+    /// Times beside the limit of the memory
+    Bench,
+    /// Times of every way to do an all-reduce
+    Sweep,
+    /// Times of NCCL, where it is found
+    Nccl,
+}
+
+/// How a part went.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    Passed(Duration),
+    Failed(String),
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Passed(time) => write!(f, "passed in {:.1} s", time.as_secs_f64()),
+            Self::Failed(reason) => write!(f, "FAILED: {reason}"),
+        }
+    }
+}
+
+/// The driver maps streams to this many queues; two streams in one queue wait for each other.
+const CONNECTIONS: (&str, &str) = ("CUDA_DEVICE_MAX_CONNECTIONS", "32");
+
+impl Part {
+    /// Those that run unless others are named.
+    pub(super) fn all() -> &'static [Self] {
+        &[
+            Self::Inventory,
+            Self::Threads,
+            Self::Processes,
+            Self::Faults,
+            Self::Bench,
+            Self::Nccl,
+        ]
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Inventory => "inventory",
+            Self::Threads => "threads",
+            Self::Processes => "processes",
+            Self::Faults => "faults",
+            Self::Bench => "bench",
+            Self::Sweep => "sweep",
+            Self::Nccl => "nccl",
+        }
+    }
+
+    /// Far more than it takes.
+    fn limit(self) -> Duration {
+        Duration::from_secs(match self {
+            Self::Inventory => 60,
+            Self::Faults => 120,
+            Self::Threads | Self::Processes => 240,
+            Self::Bench | Self::Sweep | Self::Nccl => 180,
+        })
+    }
+
+    /// In this process.
+    pub(super) fn run_here(self, args: &SelftestArgs) -> anyhow::Result<()> {
+        match self {
+            Self::Inventory => inventory::print(),
+            Self::Threads => conformance::on_threads(args),
+            Self::Processes => conformance::on_processes(args),
+            Self::Faults => faults::all(),
+            Self::Bench => bench::table(args),
+            Self::Sweep => bench::sweep(args),
+            Self::Nccl => nccl::table(args),
+        }
+    }
+
+    /// In a process of its own, within its limit.
+    pub(super) fn run_apart(self, args: &SelftestArgs) -> anyhow::Result<Outcome> {
+        println!("\n== {}", self.name());
+        if self != Self::Nccl {
+            return self.run_child(args, None);
+        }
+        if !nccl::is_there() {
+            println!("NCCL is not found; put its folder into LD_LIBRARY_PATH to measure it");
+            return Ok(Outcome::Passed(Duration::ZERO));
+        }
+        let mut outcome = Outcome::Passed(Duration::ZERO);
+        for max_ctas in [8, 16, 32] {
+            outcome = self.run_child(args, Some(max_ctas))?;
+        }
+        Ok(outcome)
+    }
+
+    fn run_child(self, args: &SelftestArgs, max_ctas: Option<u32>) -> anyhow::Result<Outcome> {
+        let program = std::env::current_exe().context("cannot find the path of this program")?;
+        let mut command = Command::new(program);
+        command
+            .args(["selftest", "--cuda", "--part", self.name()])
+            .arg("--ranks")
+            .arg(list(&args.ranks))
+            .env(CONNECTIONS.0, CONNECTIONS.1);
+        if args.quick {
+            command.arg("--quick");
+        }
+        if let Some(max_ctas) = max_ctas {
+            command
+                .arg("--nccl-max-ctas")
+                .arg(max_ctas.to_string())
+                .env("NCCL_MAX_CTAS", max_ctas.to_string())
+                .env("NCCL_MULTI_RANK_GPU_ENABLE", "1")
+                .env("NCCL_NVLS_ENABLE", "0");
+        }
+        let started = Instant::now();
+        let child = command.spawn().context("cannot start this program again")?;
+        Ok(match end(child, self.limit())? {
+            None => Outcome::Failed(format!("no end after {} s", self.limit().as_secs())),
+            Some(status) if status.success() => Outcome::Passed(started.elapsed()),
+            Some(status) => Outcome::Failed(status.to_string()),
+        })
+    }
+}
+
+/// Waits for the end of a child; kills it at the limit.
+fn end(mut child: Child, limit: Duration) -> anyhow::Result<Option<ExitStatus>> {
+    const PAUSE: Duration = Duration::from_millis(10);
+    let deadline = Instant::now() + limit;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if Instant::now() > deadline {
+            child.kill()?;
+            child.wait()?;
+            return Ok(None);
+        }
+        thread::sleep(PAUSE);
+    }
+}
+
+fn list(ranks: &[u32]) -> String {
+    let numbers: Vec<String> = ranks.iter().map(u32::to_string).collect();
+    numbers.join(",")
+}

@@ -1,0 +1,46 @@
+//! Ranks as threads, on the devices in turn.
+
+use std::thread;
+
+use bonfire_collective::cuda::{CudaGroup, CudaOptions, Neighbours};
+use bonfire_collective::{Algorithm, GroupOptions, ProcessGroup, WorldSize};
+
+use super::inventory::context_of;
+
+/// Runs `body` once per rank; the results in rank order.
+pub(super) fn on_threads<R: Send>(
+    ranks: u32,
+    options: &CudaOptions,
+    body: impl Fn(CudaGroup) -> anyhow::Result<R> + Sync,
+) -> anyhow::Result<Vec<R>> {
+    // The canonical order, which the direct engine must reproduce.
+    let group_options = GroupOptions {
+        algorithm: Some(Algorithm::OneShot),
+        timeout: options.timeout,
+        ..GroupOptions::default()
+    };
+    let groups = ProcessGroup::local(WorldSize::new(ranks)?, group_options)?;
+    let neighbours = Neighbours::new();
+    let (body, neighbours) = (&body, &neighbours);
+    thread::scope(|scope| {
+        let threads: Vec<_> = groups
+            .into_iter()
+            .map(|group| {
+                scope.spawn(move || {
+                    let context = context_of(group.rank().get())?;
+                    body(CudaGroup::new(
+                        group,
+                        &context,
+                        neighbours,
+                        options.clone(),
+                    )?)
+                })
+            })
+            .collect();
+        let results: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
+        results
+            .into_iter()
+            .map(|result| result.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
+    })
+}
