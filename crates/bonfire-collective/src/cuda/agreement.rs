@@ -15,7 +15,7 @@ pub(super) fn agree<T, E: std::fmt::Display>(
         Ok(_) => String::new(),
         Err(error) => error.to_string(),
     };
-    let reasons = group.exchange(reason.as_bytes())?;
+    let reasons = group.all_gather_bytes(reason.as_bytes())?;
     let failed = reasons.iter().position(|reason| !reason.is_empty());
     match (failed, mine) {
         (None, Ok(value)) => Ok(value),

@@ -7,7 +7,8 @@ use crate::CollectiveError;
 
 /// An operation of a group of GPUs failed.
 ///
-/// All but [`Usage`](Self::Usage) and [`TooSmall`](Self::TooSmall) end the group on every rank.
+/// All but [`Usage`](Self::Usage), [`TooSmall`](Self::TooSmall) and [`NotAValue`](Self::NotAValue) end the
+/// group on every rank.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CudaGroupError {
@@ -68,6 +69,12 @@ pub enum CudaGroupError {
         dtype_bytes: usize,
         /// Size of the buffer.
         bytes: usize,
+    },
+    /// The memory holds something else than was read from it.
+    #[error("element {index} is not a value of its type: what was written there?")]
+    NotAValue {
+        /// The first such element.
+        index: usize,
     },
     /// The caller asked for something that no rank can do. The group goes on.
     #[error(transparent)]

@@ -251,10 +251,12 @@ impl CudaGroup {
         self.inner.core.local(stream.write(&span, bytes))
     }
 
-    /// Copies elements out of the buffer, as [`write`](Self::write) does in.
+    /// Copies elements out of the buffer, as [`write`](Self::write) does in. For set-up and tests: it
+    /// allocates.
     ///
     /// # Errors
-    /// [`CudaGroupError::TooSmall`] if they are not in the buffer.
+    /// [`CudaGroupError::TooSmall`] if they are not in the buffer, [`CudaGroupError::NotAValue`] if the
+    /// memory holds no truth values where those are read.
     pub fn read<T: Element>(
         &self,
         buffer: &CudaBuffer,
@@ -264,8 +266,14 @@ impl CudaGroup {
         let span = self.inner.span_of::<T>(buffer, start, values.len())?;
         self.synchronize()?;
         let stream = self.stream();
-        let bytes = bytemuck::cast_slice_mut(values);
-        self.inner.core.local(stream.read(&span, bytes))
+        let mut bytes = vec![0; span.len()];
+        self.inner.core.local(stream.read(&span, &mut bytes))?;
+        for (index, value) in values.iter_mut().enumerate() {
+            let own = &bytes[index * size_of::<T>()..][..size_of::<T>()];
+            *value = bytemuck::checked::try_pod_read_unaligned(own)
+                .map_err(|_| CudaGroupError::NotAValue { index })?;
+        }
+        Ok(())
     }
 
     /// Replaces every element by its reduction over all ranks.

@@ -74,7 +74,7 @@ impl Peers {
         };
         let text = serde_json::to_vec(&mine).expect("a card is plain data");
         let cards: Result<Vec<Card>, _> = group
-            .exchange(&text)?
+            .all_gather_bytes(&text)?
             .iter()
             .map(|bytes| serde_json::from_slice(bytes))
             .collect();
@@ -188,7 +188,7 @@ impl Peers {
         });
         let (own, handle) = agree(&self.group, made)?;
         self.neighbours.put(number, me, Arc::clone(&own));
-        let handles = self.group.exchange(&handle)?;
+        let handles = self.group.all_gather_bytes(&handle)?;
         let opened = self.open_all(number, len, &handles);
         let spans = agree(&self.group, opened);
         self.neighbours.take_back(number, me);
