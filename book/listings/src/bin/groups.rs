@@ -25,7 +25,7 @@ fn rank(world: &ProcessGroup) -> Result<(), bonfire::CollectiveError> {
     let column = column.expect("every rank gave a color");
     let mut sum = [me];
     column.all_reduce(&mut sum, ReduceOp::Sum)?;
-    assert_eq!(sum, [if me % 2 == 0 { 2 } else { 4 }]);
+    assert_eq!(sum, [if me.is_multiple_of(2) { 2 } else { 4 }]);
 
     // Rank 0 of each column; the others take part in the split and get no group.
     let leads = column.rank() == Rank::new(0);
