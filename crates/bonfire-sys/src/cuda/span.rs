@@ -21,7 +21,6 @@ pub struct Span {
 enum Memory {
     Own(Arc<DeviceRegion>),
     Imported(Arc<ImportedRegion>),
-    Lent { address: u64 },
 }
 
 impl Span {
@@ -38,19 +37,6 @@ impl Span {
         let len = region.len();
         Self {
             memory: Memory::Imported(region),
-            start: 0,
-            len,
-        }
-    }
-
-    /// Device memory that somebody else allocated, such as a tensor's.
-    ///
-    /// # Safety
-    /// `len` bytes from `address` must be device memory that every context which is given the span can
-    /// reach, and must stay allocated until all work queued with the span or its parts is done.
-    pub unsafe fn lent(address: u64, len: usize) -> Self {
-        Self {
-            memory: Memory::Lent { address },
             start: 0,
             len,
         }
@@ -91,7 +77,6 @@ impl Span {
         let base = match &self.memory {
             Memory::Own(region) => region.address(),
             Memory::Imported(region) => region.address(),
-            Memory::Lent { address } => *address,
         };
         base + self.start as u64
     }
@@ -102,7 +87,6 @@ impl Span {
         match &self.memory {
             Memory::Own(region) => region.users().add(context, region.context()),
             Memory::Imported(region) => region.users().add(context, region.context()),
-            Memory::Lent { .. } => {}
         }
     }
 }
