@@ -10,27 +10,27 @@ use crate::poison::Poison;
 /// Longest nap before a wait looks at its deadline and at the group's health again.
 pub(crate) const NAP_MAX: Duration = Duration::from_millis(20);
 
-/// How long an eager wait looks again and again before its first nap: about what going to sleep and
-/// being woken costs both sides (40 to 80 us over TCP), so a wait costs at most twice the better of
-/// the two.
-const SPIN_TIME: Duration = Duration::from_micros(100);
+/// How long an eager wait goes on before its first nap: about what going to sleep and being woken
+/// costs both sides (40 to 80 us over TCP), so a wait costs at most twice the better of the two.
+///
+/// Ranks that outnumber the cores need it as much as others, although they yield instead of
+/// spinning. Where they gave up after a few yields, a rank that happened to have a core to itself
+/// yielded to nobody, slept after a microsecond, and had to be woken for every frame, which kept it
+/// alone on its core: four ranks on two cores stayed for seconds at 26 or 65 us for a small
+/// all-reduce over shared memory, or at 4 to 7 us, as it fell out. With this they need 4 to 7 us
+/// always; over TCP 40 to 50 instead of 40 to 80 (2026-11-21).
+const EAGER_TIME: Duration = Duration::from_micros(100);
 
 /// Looks between two readings of the clock. A reading costs as much as a look at memory, and a tenth
 /// of a look at a socket.
 const LOOKS_PER_READING: u32 = 16;
-
-/// How often a wait of ranks that outnumber the cores lets the others run before its first nap. What
-/// is waited for is mostly done by then, without a sleep and a wake: four ranks on two cores need
-/// 6 us for a small all-reduce over shared memory instead of 10, and 0.8 to 1.2 ms for 1 MiB over
-/// TCP instead of 1.4 (2026-11-21). More than a few gains nothing.
-const YIELDS: u32 = 4;
 
 /// How a wait begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Eagerness {
     /// Look again and again for a moment, then sleep: the lowest latency.
     Spin,
-    /// Let others run a few times, then sleep: they need the core to do what is waited for.
+    /// Let others run for a moment, then sleep: they need the core to do what is waited for.
     Yield,
     /// Sleep at once: a core is worth more to somebody else.
     Sleep,
@@ -80,10 +80,9 @@ pub(crate) struct Vigil {
 enum Stage {
     /// The clock has not been read yet: most waits end before.
     Fresh,
-    Spinning {
+    Eager {
         since: Instant,
     },
-    Yielding,
     Napping,
 }
 
@@ -93,8 +92,7 @@ impl Patience<'_> {
         Vigil {
             looks: 0,
             stage: match self.eagerness {
-                Eagerness::Spin => Stage::Fresh,
-                Eagerness::Yield => Stage::Yielding,
+                Eagerness::Spin | Eagerness::Yield => Stage::Fresh,
                 Eagerness::Sleep => Stage::Napping,
             },
         }
@@ -111,8 +109,9 @@ impl Patience<'_> {
             return Err(Interrupt::Departed);
         }
         vigil.looks = vigil.looks.wrapping_add(1);
-        let spinning = matches!(vigil.stage, Stage::Fresh | Stage::Spinning { .. });
-        if spinning && !vigil.looks.is_multiple_of(LOOKS_PER_READING) {
+        let is_eager = !matches!(vigil.stage, Stage::Napping);
+        let spins = is_eager && self.eagerness == Eagerness::Spin;
+        if spins && !vigil.looks.is_multiple_of(LOOKS_PER_READING) {
             return Ok(Pause::Spin);
         }
         let now = Instant::now();
@@ -120,16 +119,18 @@ impl Patience<'_> {
             return Err(Interrupt::Expired);
         }
         match vigil.stage {
-            Stage::Fresh => vigil.stage = Stage::Spinning { since: now },
-            Stage::Spinning { since } if now.duration_since(since) >= SPIN_TIME => {
+            Stage::Fresh => vigil.stage = Stage::Eager { since: now },
+            Stage::Eager { since } if now.duration_since(since) >= EAGER_TIME => {
                 vigil.stage = Stage::Napping;
             }
-            Stage::Spinning { .. } => {}
-            Stage::Yielding if vigil.looks > YIELDS => vigil.stage = Stage::Napping,
-            Stage::Yielding => return Ok(Pause::Yield),
+            Stage::Eager { .. } => {}
             Stage::Napping => return Ok(Pause::Nap),
         }
-        Ok(Pause::LookAround)
+        Ok(match self.eagerness {
+            Eagerness::Spin => Pause::LookAround,
+            Eagerness::Yield => Pause::Yield,
+            Eagerness::Sleep => unreachable!("such a wait naps from the start"),
+        })
     }
 
     pub(crate) fn has_departed(&self, peer: Rank) -> bool {
@@ -172,6 +173,20 @@ mod tests {
                 Eagerness::Sleep => Pause::Nap,
             };
             assert_eq!(pauses[0], first, "{eagerness:?}");
+        }
+    }
+
+    /// A core of one's own must not end it: yielding to nobody takes a fraction of a microsecond.
+    #[test]
+    fn an_eager_wait_lasts_for_its_time_however_fast_its_looks_are() {
+        let poison = poison();
+        for eagerness in [Eagerness::Spin, Eagerness::Yield] {
+            let patience = patience(eagerness, Duration::from_secs(100), &poison);
+            let mut vigil = patience.vigil();
+            let began = Instant::now();
+            while patience.pause(&mut vigil, false).unwrap() != Pause::Nap {}
+            let lasted = began.elapsed();
+            assert!(lasted >= EAGER_TIME, "{eagerness:?} lasted {lasted:?}");
         }
     }
 
