@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod doctor;
 mod run;
 #[cfg(feature = "cuda")]
 mod selftest;
@@ -27,6 +28,7 @@ enum Command {
     Run(run::RunArgs),
     Bench(bench::BenchArgs),
     Simulate(simulate::SimulateArgs),
+    Doctor(doctor::DoctorArgs),
     #[cfg(feature = "cuda")]
     Selftest(selftest::SelftestArgs),
 }
@@ -41,6 +43,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Simulate(args) => simulate::run(&args),
+        Command::Doctor(args) => doctor::run(args),
         #[cfg(feature = "cuda")]
         Command::Selftest(args) => selftest::run(args),
     }

@@ -29,7 +29,8 @@ mod sync;
 
 pub use bonfire_sys::cuda::{
     ComputeCapability, Context, CudaError, CudaVersion, Device, Driver, Event, EventState,
-    MemoryInfo, Nvrtc, PeerAccess, Priority, Stream, nccl, peer_access,
+    MemoryInfo, Nvrtc, PciAddress, PciAddressError, PeerAccess, Priority, Stream, nccl, nvml,
+    peer_access,
 };
 pub use buffer::{CudaBuffer, Elements};
 pub use error::CudaGroupError;
