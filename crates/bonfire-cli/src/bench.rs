@@ -13,8 +13,8 @@ use std::thread;
 
 use anyhow::{Context, bail};
 use bonfire_collective::{
-    AgentOptions, Algorithm, DType, Graces, GroupOptions, LaunchError, Nodes, OutputLabels,
-    ProcessGroup, Rank, RankCount, RankEnv, ReduceOp, TransportKind, WorldSize,
+    AgentOptions, Algorithm, DType, GroupOptions, LaunchError, OutputLabels, ProcessGroup, Rank,
+    RankCount, RankEnv, ReduceOp, TransportKind, WorldSize,
 };
 use clap::Args;
 
@@ -159,14 +159,11 @@ fn on_threads(args: &BenchArgs) -> anyhow::Result<()> {
 fn on_processes(args: &BenchArgs) -> anyhow::Result<()> {
     let program = std::env::current_exe().context("cannot find the path of this program")?;
     let options = AgentOptions {
-        program: program.into(),
         args: std::env::args_os().skip(1).collect(),
         nproc_per_node: args.ranks.resolve()?,
-        nodes: Nodes::One { port: 0 },
-        variables: Vec::new(),
-        graces: Graces::default(),
         // Only rank 0 prints, and what it prints is a table.
         labels: OutputLabels::Errors,
+        ..AgentOptions::new(program)
     };
     Ok(options.run()?)
 }

@@ -78,39 +78,6 @@ fn two_jobs_at_once_need_no_ports() {
 }
 
 #[test]
-fn node_ranks_count_on_and_only_node_zero_serves_the_store() {
-    let free = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port()
-        .to_string();
-    let job = bonfire(&[
-        "--nproc_per_node=2",
-        "--nnodes=3",
-        "--node_rank=2",
-        "--master_addr=127.0.0.1",
-        "--master_port",
-        &free,
-        "/bin/sh",
-        "-c",
-        "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_PORT",
-    ]);
-    let mut end = job.end();
-    assert!(end.status.success(), "{:?}", end.stderr);
-    end.stdout.sort();
-    let expected = [4, 5].map(|rank| format!("[rank {rank}] {rank} 6 {} 2 {free}", rank - 4));
-    assert_eq!(end.stdout, expected);
-    // Strangers could join: that is worth a warning, and nothing else is said.
-    assert_eq!(end.stderr.len(), 1, "{:?}", end.stderr);
-    assert!(
-        end.stderr[0].contains("BONFIRE_JOB_TOKEN is not set"),
-        "{:?}",
-        end.stderr
-    );
-}
-
-#[test]
 fn the_user_s_threads_and_arguments_are_left_alone() {
     let job = bonfire(&[
         "--nproc-per-node",

@@ -28,6 +28,18 @@ pub(crate) const MASTER_PORT: &str = "MASTER_PORT";
 pub(crate) const JOB_TOKEN: &str = "BONFIRE_JOB_TOKEN";
 /// `1` when the launcher serves the store, `0` or missing when rank 0 does.
 pub(crate) const AGENT_STORE: &str = "BONFIRE_AGENT_STORE";
+/// Which job this is; part of every handshake, so that two jobs never meet.
+pub(crate) const RUN_ID: &str = "TORCHELASTIC_RUN_ID";
+/// How often all ranks of the job were started anew.
+pub(crate) const RESTART_COUNT: &str = "TORCHELASTIC_RESTART_COUNT";
+/// This host's number among the hosts of the job, from 0; the launcher sets it, nothing here reads it.
+pub(crate) const NODE_RANK: &str = "NODE_RANK";
+/// The same in torchrun's words.
+pub(crate) const GROUP_RANK: &str = "GROUP_RANK";
+/// The number of hosts; the launcher sets it, nothing here reads it.
+pub(crate) const GROUP_WORLD_SIZE: &str = "GROUP_WORLD_SIZE";
+/// How often all ranks may be started anew; the launcher sets it, nothing here reads it.
+pub(crate) const MAX_RESTARTS: &str = "TORCHELASTIC_MAX_RESTARTS";
 /// Text that joins the identity of this host: ranks with different values count as being on
 /// different hosts.
 pub(crate) const HOST_ID: &str = "BONFIRE_HOST_ID";
@@ -102,6 +114,12 @@ pub struct RankEnv {
     pub job_token: JobToken,
     /// Who serves the store.
     pub agent_store: StoreHost,
+    /// The name of the job, empty if it has none. It is part of every handshake: processes of jobs
+    /// with different names never meet, even where they have the same token or none.
+    pub job_id: String,
+    /// How often all ranks of the job were started anew after a failure. A rank that is left over
+    /// from an earlier attempt is refused.
+    pub restart_count: u32,
     /// `BONFIRE_HOST_ID`, at most [`HOST_ID_BYTES_MAX`] long: ranks with different texts count as
     /// being on different hosts, though they may share one. Several hosts can so be rehearsed on one
     /// machine; ranks on "different hosts" connect by TCP. It divides only: ranks on different
@@ -114,6 +132,9 @@ pub struct RankEnv {
 
 /// The longest `BONFIRE_HOST_ID`, in bytes: a host name's length.
 pub const HOST_ID_BYTES_MAX: usize = 64;
+
+/// The longest name of a job, in bytes.
+pub const JOB_ID_BYTES_MAX: usize = 256;
 
 /// The environment does not say who this process is.
 #[derive(Debug, Error)]
@@ -172,6 +193,12 @@ pub enum EnvError {
         variable: &'static str,
         /// What it holds.
         value: String,
+    },
+    /// The name of the job is too long.
+    #[error("{RUN_ID} has {bytes} bytes; at most {JOB_ID_BYTES_MAX} are allowed")]
+    JobIdTooLong {
+        /// Its length.
+        bytes: usize,
     },
     /// The host's extra name is too long.
     #[error("{HOST_ID} has {bytes} bytes; at most {HOST_ID_BYTES_MAX} are allowed")]
@@ -258,6 +285,8 @@ impl RankEnv {
             master_port: u16::try_from(master_port).expect("the range was checked above"),
             job_token: source.job_token()?,
             agent_store: source.store_host()?,
+            job_id: source.job_id()?,
+            restart_count: source.number(RESTART_COUNT, (0, u32::MAX))?.unwrap_or(0),
             host_id: source.host_id()?,
             overrides: source.overrides()?,
         })
@@ -284,6 +313,8 @@ impl RankEnv {
             (MASTER_PORT, self.master_port.to_string()),
             (JOB_TOKEN, job_token),
             (AGENT_STORE, agent_store.to_owned()),
+            (RUN_ID, self.job_id.clone()),
+            (RESTART_COUNT, self.restart_count.to_string()),
         ];
         // What is not set here, the child inherits.
         if let Some(host_id) = &self.host_id {
@@ -293,6 +324,11 @@ impl RankEnv {
             variables.push((ALGORITHM, self.overrides.to_string()));
         }
         variables
+    }
+
+    /// What the connections of this job prove: the token, bound to the name of the job.
+    pub(crate) fn connection_token(&self) -> JobToken {
+        self.job_token.for_job(&self.job_id)
     }
 }
 
@@ -387,6 +423,15 @@ impl<F: Fn(&str) -> Option<OsString>> Source<F> {
         let text = self.text(ALGORITHM).unwrap_or_default();
         text.parse()
             .map_err(|source| EnvError::Algorithm { source })
+    }
+
+    fn job_id(&self) -> Result<String, EnvError> {
+        let job_id = self.text(RUN_ID).unwrap_or_default();
+        if job_id.len() > JOB_ID_BYTES_MAX {
+            let bytes = job_id.len();
+            return Err(EnvError::JobIdTooLong { bytes });
+        }
+        Ok(job_id)
     }
 
     fn host_id(&self) -> Result<Option<String>, EnvError> {

@@ -4,9 +4,13 @@
 //! prints their output line by line, and at the end says which rank failed first and why. It never
 //! touches the data of the job and never leaves a process behind.
 
+mod agents;
 mod ending;
 mod failure;
+#[cfg(feature = "clap")]
+mod flags;
 mod lines;
+mod logs;
 mod meeting;
 mod ranks;
 mod relay;
@@ -15,18 +19,24 @@ mod supervisor;
 
 use std::ffi::OsString;
 use std::io;
+use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use bonfire_sys::process::Interrupt;
 use thiserror::Error;
+use tracing::{info, warn};
 
 pub use failure::{Exit, JobFailure};
+#[cfg(feature = "clap")]
+pub use flags::{FlagError, LaunchFlags, own_arguments};
+pub use logs::{LogOptions, StreamChoice, StreamChoiceError, Streams};
 pub use ranks::{RankCount, RankCountError};
 
+use self::logs::Logs;
 use self::meeting::Meeting;
-use self::supervisor::Supervisor;
+use self::supervisor::{End, Supervisor};
 use crate::environment::EnvError;
 use crate::store::StoreError;
 use crate::token::TokenError;
@@ -52,16 +62,72 @@ pub struct AgentOptions {
     pub graces: Graces,
     /// Which lines of the ranks carry their rank.
     pub labels: OutputLabels,
+    /// How often all ranks of the job may be started anew after one failed. The program then goes
+    /// on from its last checkpoint; `TORCHELASTIC_RESTART_COUNT` tells it which start this is.
+    pub max_restarts: u32,
+    /// Which output goes to files.
+    pub logs: LogOptions,
+    /// The name of the job, part of every handshake; the same on every host. Without one, a job on
+    /// one host gets a random name, and one on several hosts none.
+    pub job_id: Option<String>,
 }
 
 impl AgentOptions {
-    /// Runs the ranks of this host to the end of the job, on the calling thread.
+    /// One rank of a program on this host; change the fields for more.
+    pub fn new(program: impl Into<OsString>) -> Self {
+        Self {
+            program: program.into(),
+            args: Vec::new(),
+            nproc_per_node: NonZeroU32::MIN,
+            nodes: Nodes::One { port: 0 },
+            variables: Vec::new(),
+            graces: Graces::default(),
+            labels: OutputLabels::default(),
+            max_restarts: 0,
+            logs: LogOptions::default(),
+            job_id: None,
+        }
+    }
+
+    /// Runs the ranks of this host to the end of the job, on the calling thread, and starts all of
+    /// them anew after a failure as often as `max_restarts` allows.
     ///
     /// While it runs, SIGINT and SIGTERM are the agent's. When it returns, whatever it returns, no
     /// process that it started is left.
     pub fn run(&self) -> Result<(), LaunchError> {
-        let meeting = Meeting::open(self)?;
-        Supervisor::start(self, &meeting)?.run()
+        let mut meeting = Meeting::open(self)?;
+        let logs = self.open_logs(&meeting)?;
+        loop {
+            let end = match Supervisor::start(self, &meeting, &logs) {
+                Ok(supervisor) => supervisor.run(),
+                Err(error) => End::last(error),
+            };
+            let end = meeting.agree(end, self.graces);
+            let restart_count = meeting.restart_count() + 1;
+            match end.result {
+                Err(LaunchError::Rank(failure))
+                    if !end.is_last && restart_count <= self.max_restarts =>
+                {
+                    warn!(
+                        "{failure}\nstarting all ranks anew: restart {restart_count} of {}",
+                        self.max_restarts
+                    );
+                    meeting.start_anew()?;
+                }
+                result => {
+                    meeting.part();
+                    return result;
+                }
+            }
+        }
+    }
+
+    fn open_logs(&self, meeting: &Meeting) -> Result<Logs, LaunchError> {
+        let logs = Logs::open(&self.logs, meeting.job_name()).map_err(LaunchError::Logs)?;
+        if let Some(folder) = logs.folder() {
+            info!("the output of the ranks is kept in {}", folder.display());
+        }
+        Ok(logs)
     }
 }
 
@@ -170,7 +236,10 @@ pub enum LaunchError {
     #[error("a job on several nodes needs a port: give the same --master-port on every node")]
     NoPort,
     /// The name of host 0 means nothing to this host.
-    #[error("cannot resolve the master address {address}")]
+    #[error(
+        "cannot resolve the master address {address}: check the spelling of --master-addr, or give \
+         a numeric address"
+    )]
     Resolve {
         /// The name.
         address: String,
@@ -186,12 +255,80 @@ pub enum LaunchError {
         /// The address.
         address: String,
     },
+    /// Host 0 takes its own name for a loopback address.
+    #[error(
+        "this is node 0, and takes {address} for its loopback address {ip} (see /etc/hosts), where \
+         no other node can reach it: give --master-addr an address of node 0"
+    )]
+    LoopbackMaster {
+        /// The name.
+        address: String,
+        /// What it resolves to.
+        ip: IpAddr,
+    },
     /// The store cannot be served.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// A variable that the agent reads is wrong.
     #[error(transparent)]
     Environment(#[from] EnvError),
+    /// Another agent says that it is this host of the job.
+    #[error(
+        "there is another node {node_rank} in this job: give every host its own --node-rank, and \
+         every job its own --master-port"
+    )]
+    NodeTaken {
+        /// This host's number.
+        node_rank: u32,
+    },
+    /// An agent of another host never came.
+    #[error(
+        "node {node} did not come within {} s: start the same command on every host, each with \
+         its own --node-rank", .waited.as_secs()
+    )]
+    NodeMissing {
+        /// The host's number.
+        node: u32,
+        /// How long it was waited for.
+        waited: Duration,
+    },
+    /// Two agents were started differently.
+    #[error("node {node_rank} has {what} {ours}, but node {other} has {theirs}: make them equal")]
+    NodesDisagree {
+        /// This host's number.
+        node_rank: u32,
+        /// What differs.
+        what: &'static str,
+        /// This host's value.
+        ours: String,
+        /// The other host's number.
+        other: u32,
+        /// The other host's value.
+        theirs: String,
+    },
+    /// The agent of another host stopped answering.
+    #[error("node {node} is lost: its launcher no longer answers")]
+    NodeLost {
+        /// The host's number.
+        node: u32,
+    },
+    /// The agent of another host could not start its ranks.
+    #[error("node {node} cannot go on: {reason}")]
+    NodeUnable {
+        /// The host's number.
+        node: u32,
+        /// What its agent said.
+        reason: String,
+    },
+    /// The agent of another host was asked to end.
+    #[error("node {node} was interrupted; all ranks have ended")]
+    NodeInterrupted {
+        /// The host's number.
+        node: u32,
+    },
+    /// No folder or file for the output of ranks.
+    #[error("cannot keep the output of the ranks in files; see --log-dir")]
+    Logs(#[source] io::Error),
     /// No job token could be made.
     #[error(transparent)]
     Token(#[from] TokenError),

@@ -53,13 +53,17 @@ pub use blocks::Blocks;
 pub use bonfire_plan::{Algorithm, DType, PlanError, Rank, ReduceOp, WorldSize, shard_range};
 pub use buffer::{Buffer, GroupBuffer};
 pub use element::Element;
-pub use environment::{EnvError, HOST_ID_BYTES_MAX, LauncherOutput, RankEnv, StoreHost};
+pub use environment::{
+    EnvError, HOST_ID_BYTES_MAX, JOB_ID_BYTES_MAX, LauncherOutput, RankEnv, StoreHost,
+};
 pub use error::{CollectiveError, Mismatch, Timeout};
 pub use group::ProcessGroup;
 pub use launch::{
-    AgentOptions, Exit, Graces, JobFailure, LaunchError, Nodes, OutputLabels,
-    PEER_FAILED_EXIT_CODE, RankCount, RankCountError,
+    AgentOptions, Exit, Graces, JobFailure, LaunchError, LogOptions, Nodes, OutputLabels,
+    PEER_FAILED_EXIT_CODE, RankCount, RankCountError, StreamChoice, StreamChoiceError, Streams,
 };
+#[cfg(feature = "clap")]
+pub use launch::{FlagError, LaunchFlags, own_arguments};
 pub use options::{FoldOrder, GroupOptions};
 pub use overrides::{AlgorithmOverrides, OverrideError};
 pub use rendezvous::ConnectError;

@@ -39,6 +39,12 @@ pub(crate) use mesh::Listeners;
 
 use address::Card;
 
+/// The counter in the store of how often the launcher has started all ranks anew.
+pub(crate) const RESTARTS_KEY: &str = "restarts";
+
+/// How often a rank that waits for others looks whether they have begun anew without it.
+const STALE_LOOK: Duration = Duration::from_secs(2);
+
 /// What set-up must finish by.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline {
@@ -90,18 +96,14 @@ impl Home {
 pub(crate) fn meet(env: &RankEnv, options: &GroupOptions) -> Result<Parts, ConnectError> {
     let chunk_bytes = options.chunk_bytes_checked()?;
     let deadline = Deadline::after(options.startup_timeout);
+    let token = env.connection_token();
     let server = match env.agent_store {
-        StoreHost::RankZero if env.rank == Rank::new(0) => Some(serve(env)?),
+        StoreHost::RankZero if env.rank == Rank::new(0) => Some(serve(env, &token)?),
         _ => None,
     };
-    let store = TcpStore::connect(
-        &env.master_addr,
-        env.master_port,
-        &env.job_token,
-        deadline.left(),
-    )?;
+    let store = TcpStore::connect(&env.master_addr, env.master_port, &token, deadline.left())?;
     let home = Home {
-        token: env.job_token.clone(),
+        token: token.clone(),
         host: HostId::of_this_process(env.host_id.as_deref()),
         interface: store.local_addr().ip(),
     };
@@ -114,7 +116,7 @@ pub(crate) fn meet(env: &RankEnv, options: &GroupOptions) -> Result<Parts, Conne
     let formation = Formation {
         me: env.rank,
         group: 0,
-        token: &env.job_token,
+        token: &token,
         addresses: &addresses,
         options,
         chunk_bytes,
@@ -139,7 +141,7 @@ pub(crate) fn meet(env: &RankEnv, options: &GroupOptions) -> Result<Parts, Conne
 }
 
 /// Serves the store in rank 0, at MASTER_PORT of whatever MASTER_ADDR resolves to here.
-fn serve(env: &RankEnv) -> Result<TcpStoreServer, ConnectError> {
+fn serve(env: &RankEnv, token: &JobToken) -> Result<TcpStoreServer, ConnectError> {
     use std::net::ToSocketAddrs;
     let unresolved = |reason: String| ConnectError::Resolve {
         host: env.master_addr.clone(),
@@ -150,7 +152,7 @@ fn serve(env: &RankEnv) -> Result<TcpStoreServer, ConnectError> {
         .map_err(|error| unresolved(error.to_string()))?
         .next()
         .ok_or_else(|| unresolved("the name has no address".to_owned()))?;
-    Ok(TcpStoreServer::bind(address, &env.job_token)?)
+    Ok(TcpStoreServer::bind(address, token)?)
 }
 
 /// Publishes this rank's address and waits for everybody's, in rank order.
@@ -160,30 +162,65 @@ fn publish(
     mine: &Card,
     deadline: Deadline,
 ) -> Result<Vec<Address>, ConnectError> {
-    if store.add(&format!("claim/{}", env.rank), 1)? != 1 {
+    refuse_stale(env, store)?;
+    if store.add(&key(env, &format!("claim/{}", env.rank)), 1)? != 1 {
         return Err(ConnectError::RankTaken { rank: env.rank });
     }
-    let key = |rank: Rank| format!("address/{rank}");
-    store.set(&key(env.rank), &mine.encode())?;
+    let address_key = |rank: Rank| key(env, &format!("address/{rank}"));
+    store.set(&address_key(env.rank), &mine.encode())?;
     let mut cards = Vec::with_capacity(env.world_size.len());
     for rank in env.world_size.ranks() {
-        match store.get(&key(rank), deadline.left()) {
-            Ok(bytes) => cards.push(Card::decode(rank, &bytes)?),
-            Err(StoreError::Timeout { .. }) => {
-                let is_missing = |rank: &Rank| store.get(&key(*rank), Duration::ZERO).is_err();
-                return Err(ConnectError::Missing {
-                    missing: env.world_size.ranks().filter(is_missing).collect(),
-                    world_size: env.world_size,
-                    waited: deadline.waited(),
-                });
-            }
-            Err(error) => return Err(error.into()),
-        }
+        let Some(bytes) = await_key(env, store, &address_key(rank), deadline)? else {
+            let is_missing = |rank: &Rank| store.get(&address_key(*rank), Duration::ZERO).is_err();
+            return Err(ConnectError::Missing {
+                missing: env.world_size.ranks().filter(is_missing).collect(),
+                world_size: env.world_size,
+                waited: deadline.waited(),
+            });
+        };
+        cards.push(Card::decode(rank, &bytes)?);
     }
     for (rank, card) in env.world_size.ranks().zip(&cards) {
         mine.settings.agree(env.rank, rank, &card.settings)?;
     }
     Ok(cards.into_iter().map(|card| card.address).collect())
+}
+
+/// The name in the store of what belongs to this attempt: the ranks of two attempts never mix.
+fn key(env: &RankEnv, name: &str) -> String {
+    format!("attempt/{}/{name}", env.restart_count)
+}
+
+/// An error if the job has begun a later attempt than the one that this rank belongs to.
+fn refuse_stale(env: &RankEnv, store: &TcpStore) -> Result<(), ConnectError> {
+    let current = store.add(RESTARTS_KEY, 0)?;
+    if current > i64::from(env.restart_count) {
+        return Err(ConnectError::StaleAttempt {
+            rank: env.rank,
+            restart_count: env.restart_count,
+            current,
+        });
+    }
+    Ok(())
+}
+
+/// The value of a key of this attempt, or nothing if it does not come in time.
+fn await_key(
+    env: &RankEnv,
+    store: &TcpStore,
+    key: &str,
+    deadline: Deadline,
+) -> Result<Option<Vec<u8>>, ConnectError> {
+    loop {
+        let left = deadline.left();
+        match store.get(key, left.min(STALE_LOOK)) {
+            Ok(bytes) => return Ok(Some(bytes)),
+            Err(StoreError::Timeout { .. }) if left <= STALE_LOOK => return Ok(None),
+            // The others may have begun anew without this rank, which then waits for nobody.
+            Err(StoreError::Timeout { .. }) => refuse_stale(env, store)?,
+            Err(error) => return Err(error.into()),
+        }
+    }
 }
 
 /// All ranks are through: from here on nobody needs the store, so its server may go.
@@ -193,11 +230,14 @@ fn finish(
     server: Option<&TcpStoreServer>,
     deadline: Deadline,
 ) -> Result<(), ConnectError> {
-    if store.add("connected", 1)? == i64::from(env.world_size.get()) {
-        store.set("all-connected", b"")?;
+    if store.add(&key(env, "connected"), 1)? == i64::from(env.world_size.get()) {
+        store.set(&key(env, "all-connected"), b"")?;
     }
     if server.is_some() {
-        store.get("all-connected", deadline.left())?;
+        store.get(&key(env, "all-connected"), deadline.left())?;
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

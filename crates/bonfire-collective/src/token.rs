@@ -7,6 +7,8 @@
 
 use std::fmt;
 
+use hmac::{Hmac, Mac};
+use sha2::Sha256;
 use thiserror::Error;
 
 /// The length of a token in bytes, that of the hash it keys.
@@ -73,6 +75,23 @@ impl JobToken {
         Ok(Self { bytes })
     }
 
+    /// The token of one job among those that share this one: what its connections prove. A job
+    /// without a name has this token itself.
+    ///
+    /// It is `HMAC-SHA256(token, "bonfire job " | name)`, so it is a secret if this one is.
+    pub fn for_job(&self, name: &str) -> Self {
+        if name.is_empty() {
+            return self.clone();
+        }
+        let mut mac = <Hmac<Sha256> as Mac>::new_from_slice(&self.bytes)
+            .expect("HMAC takes keys of any length");
+        mac.update(b"bonfire job ");
+        mac.update(name.as_bytes());
+        Self {
+            bytes: mac.finalize().into_bytes().into(),
+        }
+    }
+
     /// The token as 64 hexadecimal digits, for the environment of a child process and nothing else.
     pub fn to_hex(&self) -> String {
         self.bytes
@@ -127,6 +146,17 @@ mod tests {
     fn two_tokens_differ() {
         let (a, b) = (JobToken::random().unwrap(), JobToken::random().unwrap());
         assert_ne!(a.as_bytes(), b.as_bytes());
+    }
+
+    #[test]
+    fn jobs_that_share_a_token_have_tokens_of_their_own() {
+        for shared in [JobToken::empty(), JobToken::random().unwrap()] {
+            let of = |name| *shared.for_job(name).as_bytes();
+            assert_eq!(of("a"), of("a"));
+            assert_ne!(of("a"), of("b"));
+            assert_ne!(of("a"), *shared.as_bytes());
+            assert_eq!(of(""), *shared.as_bytes());
+        }
     }
 
     #[test]

@@ -50,6 +50,8 @@ impl Job {
             "RAYON_NUM_THREADS",
             "BONFIRE_JOB_TOKEN",
             "BONFIRE_AGENT_STORE",
+            "TORCHELASTIC_RUN_ID",
+            "TORCHELASTIC_RESTART_COUNT",
             "BONFIRE_OUTPUT",
             "BONFIRE_HOST_ID",
             "BONFIRE_ALGORITHM",

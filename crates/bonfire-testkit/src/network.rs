@@ -111,6 +111,8 @@ impl Network {
                 master_port: STORE_PORT,
                 job_token: token.clone(),
                 agent_store: StoreHost::RankZero,
+                job_id: String::new(),
+                restart_count: 0,
                 host_id: None,
                 overrides: AlgorithmOverrides::default(),
             };

@@ -81,6 +81,8 @@ pub fn env_of(rank: u32, world_size: u32, server: &TcpStoreServer, token: &JobTo
         master_port: server.local_addr().port(),
         job_token: token.clone(),
         agent_store: StoreHost::Agent,
+        job_id: String::new(),
+        restart_count: 0,
         host_id: None,
         overrides: AlgorithmOverrides::default(),
     }

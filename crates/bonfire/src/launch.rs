@@ -4,10 +4,7 @@ use std::env;
 use std::io::Write;
 use std::num::NonZeroU32;
 
-use bonfire_collective::{
-    AgentOptions, Graces, Nodes, OutputLabels, PEER_FAILED_EXIT_CODE, ProcessGroup, RankEnv,
-    WorldSize,
-};
+use bonfire_collective::{AgentOptions, PEER_FAILED_EXIT_CODE, ProcessGroup, RankEnv, WorldSize};
 use bonfire_train::{Placement, World};
 
 use crate::args::LaunchArgs;
@@ -71,13 +68,9 @@ pub fn launch_with<E: Into<BoxError>>(
         return run_alone(args, train);
     }
     let options = AgentOptions {
-        program: env::current_exe().map_err(Error::OwnPath)?.into(),
         args: env::args_os().skip(1).collect(),
         nproc_per_node: nproc,
-        nodes: Nodes::One { port: 0 },
-        variables: Vec::new(),
-        graces: Graces::default(),
-        labels: OutputLabels::default(),
+        ..AgentOptions::new(env::current_exe().map_err(Error::OwnPath)?)
     };
     Ok(options.run()?)
 }

@@ -8,8 +8,7 @@ use bonfire_collective::cuda::{
     CudaAlgorithm, CudaBuffer, CudaGroup, CudaOptions, CudaSync, Elements, Neighbours,
 };
 use bonfire_collective::{
-    AgentOptions, Algorithm, Graces, GroupOptions, Nodes, OutputLabels, ProcessGroup, Rank,
-    RankEnv, ReduceOp,
+    AgentOptions, Algorithm, GroupOptions, ProcessGroup, Rank, RankEnv, ReduceOp,
 };
 use half::{bf16, f16};
 
@@ -78,13 +77,9 @@ pub(super) fn launch(ranks: u32, arguments: &[&str]) -> anyhow::Result<()> {
     let program = std::env::current_exe().context("cannot find the path of this program")?;
     let ranks = NonZeroU32::new(ranks).context("a job has at least one rank")?;
     let options = AgentOptions {
-        program: program.into(),
         args: arguments.iter().map(Into::into).collect(),
         nproc_per_node: ranks,
-        nodes: Nodes::One { port: 0 },
-        variables: Vec::new(),
-        graces: Graces::default(),
-        labels: OutputLabels::default(),
+        ..AgentOptions::new(program)
     };
     Ok(options.run()?)
 }

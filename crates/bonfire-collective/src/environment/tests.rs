@@ -60,12 +60,15 @@ fn what_the_launcher_writes_is_what_the_worker_reads() {
         master_port: 4242,
         job_token: JobToken::random().unwrap(),
         agent_store: StoreHost::Agent,
+        job_id: "night run".to_owned(),
+        restart_count: 2,
         host_id: Some("rack 7".to_owned()),
         overrides: "all_reduce=ring".parse().unwrap(),
     };
     let variables: HashMap<_, _> = written.variables().into_iter().collect();
     let read = RankEnv::from_lookup(|name| variables.get(name).map(OsString::from)).unwrap();
     assert_eq!(read.variables(), written.variables());
+    assert_eq!((read.job_id.as_str(), read.restart_count), ("night run", 2));
     assert_eq!(read.host_id, written.host_id);
     assert_eq!(read.overrides, written.overrides);
 
@@ -172,6 +175,14 @@ fn a_bad_host_or_algorithm_is_refused() {
     refused(
         &format!("{base} BONFIRE_HOST_ID={}", "h".repeat(65)),
         "BONFIRE_HOST_ID has 65 bytes",
+    );
+    refused(
+        &format!("{base} TORCHELASTIC_RUN_ID={}", "j".repeat(257)),
+        "TORCHELASTIC_RUN_ID has 257 bytes",
+    );
+    refused(
+        &format!("{base} TORCHELASTIC_RESTART_COUNT=twice"),
+        "TORCHELASTIC_RESTART_COUNT must be a whole number",
     );
     refused(
         &format!("{base} BONFIRE_ALGORITHM=fast"),

@@ -6,11 +6,12 @@ use std::process::ExitStatus;
 use std::time::Instant;
 
 use bonfire_plan::Rank;
+use serde::{Deserialize, Serialize};
 
 use super::PEER_FAILED_EXIT_CODE;
 
 /// How a process ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Exit {
     /// By itself, with this code.
     Code(i32),
@@ -131,7 +132,7 @@ pub(super) fn root_cause(ends: &[BadEnd]) -> Option<BadEnd> {
 }
 
 /// 0 for the most suspect kind of end.
-fn suspicion(exit: Exit) -> u8 {
+pub(super) fn suspicion(exit: Exit) -> u8 {
     match exit {
         Exit::Signal(SIGKILL | SIGTERM | SIGINT | SIGHUP | SIGQUIT | SIGXCPU) => 0,
         Exit::Code(code) if code == i32::from(PEER_FAILED_EXIT_CODE) => 2,

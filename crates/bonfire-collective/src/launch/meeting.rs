@@ -1,95 +1,206 @@
 //! Where the ranks of the job meet, and which ranks are this host's.
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::num::NonZeroU32;
 
 use bonfire_plan::{Rank, WorldSize};
 use tracing::warn;
 
-use super::{AgentOptions, LaunchError, Nodes};
+use super::agents::{Agents, Seat, Watch};
+use super::supervisor::End;
+use super::{AgentOptions, Graces, LaunchError, Nodes};
 use crate::environment::{JOB_TOKEN, RankEnv, StoreHost, job_token_from_env};
 use crate::overrides::AlgorithmOverrides;
-use crate::store::{StoreError, TcpStoreServer};
+use crate::rendezvous::RESTARTS_KEY;
+use crate::store::{Store, StoreError, TcpStoreServer};
 use crate::token::JobToken;
 
 /// The store, served here or on host 0, and the numbering of the ranks.
 #[derive(Debug)]
 pub(super) struct Meeting {
+    /// The agents of the other hosts, if there are any. Goes before the server that it talks to.
+    agents: Option<Agents>,
     /// Serves until dropped; on other hosts than host 0 there is none.
-    _server: Option<TcpStoreServer>,
+    server: Option<TcpStoreServer>,
     address: String,
     port: u16,
     token: JobToken,
+    job_id: String,
     world_size: WorldSize,
-    first_rank: u32,
+    node_rank: u32,
     nproc_per_node: NonZeroU32,
+    restart_count: u32,
+}
+
+/// The hosts of a job on several.
+#[derive(Clone, Copy, Debug)]
+struct Several<'a> {
+    nnodes: NonZeroU32,
+    node_rank: u32,
+    address: &'a str,
+    port: u16,
 }
 
 impl Meeting {
-    /// Checks the layout of the job and serves the store if that is this host's task.
+    /// Checks the layout of the job, serves the store if that is this host's task, and waits for the
+    /// agents of the other hosts.
     pub(super) fn open(options: &AgentOptions) -> Result<Self, LaunchError> {
-        let nproc_per_node = options.nproc_per_node;
-        let own_token = job_token_from_env()?;
         match &options.nodes {
-            Nodes::One { port } => {
-                let token = own_token.map_or_else(JobToken::random, Ok)?;
-                let address = SocketAddr::from((Ipv4Addr::LOCALHOST, *port));
-                let server = TcpStoreServer::bind(address, &token)?;
-                Ok(Self {
-                    address: server.local_addr().ip().to_string(),
-                    port: server.local_addr().port(),
-                    _server: Some(server),
-                    token,
-                    world_size: world_size(NonZeroU32::MIN, nproc_per_node)?,
-                    first_rank: 0,
-                    nproc_per_node,
-                })
-            }
+            Nodes::One { port } => Self::on_one_host(options, *port),
             Nodes::Several {
                 nnodes,
                 node_rank,
                 master_addr,
                 master_port,
             } => {
-                let world_size = world_size(*nnodes, nproc_per_node)?;
-                if *node_rank >= nnodes.get() {
-                    return Err(LaunchError::NodeRankOutOfRange {
-                        node_rank: *node_rank,
-                        nnodes: *nnodes,
-                    });
-                }
-                if *master_port == 0 {
-                    return Err(LaunchError::NoPort);
-                }
-                let token = own_token.unwrap_or_else(|| {
-                    warn!(
-                        "{JOB_TOKEN} is not set, so whoever reaches {master_addr}:{master_port} can \
-                         join this job; set it to one `openssl rand -hex 32` on every node"
-                    );
-                    JobToken::empty()
-                });
-                let server = match node_rank {
-                    0 => Some(serve(master_addr, *master_port, &token)?),
-                    _ => None,
-                };
-                Ok(Self {
-                    _server: server,
-                    address: master_addr.clone(),
+                let several = Several {
+                    nnodes: *nnodes,
+                    node_rank: *node_rank,
+                    address: master_addr,
                     port: *master_port,
-                    token,
-                    world_size,
-                    first_rank: node_rank * nproc_per_node.get(),
-                    nproc_per_node,
-                })
+                };
+                Self::on_several_hosts(options, several)
             }
         }
+    }
+
+    fn on_one_host(options: &AgentOptions, port: u16) -> Result<Self, LaunchError> {
+        let world_size = world_size(NonZeroU32::MIN, options.nproc_per_node)?;
+        let token = job_token_from_env()?.map_or_else(JobToken::random, Ok)?;
+        let job_id = match &options.job_id {
+            Some(job_id) => job_id.clone(),
+            None => JobToken::random()?.to_hex()[..16].to_owned(),
+        };
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let server = TcpStoreServer::bind(address, &token.for_job(&job_id))?;
+        Ok(Self {
+            agents: None,
+            address: server.local_addr().ip().to_string(),
+            port: server.local_addr().port(),
+            server: Some(server),
+            token,
+            job_id,
+            world_size,
+            node_rank: 0,
+            nproc_per_node: options.nproc_per_node,
+            restart_count: 0,
+        })
+    }
+
+    fn on_several_hosts(options: &AgentOptions, hosts: Several<'_>) -> Result<Self, LaunchError> {
+        let Several {
+            nnodes,
+            node_rank,
+            address,
+            port,
+        } = hosts;
+        let world_size = world_size(nnodes, options.nproc_per_node)?;
+        if node_rank >= nnodes.get() {
+            return Err(LaunchError::NodeRankOutOfRange { node_rank, nnodes });
+        }
+        if port == 0 {
+            return Err(LaunchError::NoPort);
+        }
+        let token = job_token_from_env()?.unwrap_or_else(|| {
+            warn!(
+                "{JOB_TOKEN} is not set, so whoever reaches {address}:{port} can join this job; \
+                 set it to one `openssl rand -hex 32` on every node"
+            );
+            JobToken::empty()
+        });
+        let job_id = options.job_id.clone().unwrap_or_default();
+        let connection_token = token.for_job(&job_id);
+        let server = match node_rank {
+            0 => Some(serve(address, port, &connection_token)?),
+            _ => {
+                check_name(address, port)?;
+                None
+            }
+        };
+        let agents = Agents::join(Seat {
+            node_rank,
+            nnodes: nnodes.get(),
+            nproc_per_node: options.nproc_per_node.get(),
+            address: address.to_owned(),
+            port,
+            token: connection_token,
+        })?;
+        Ok(Self {
+            agents: Some(agents),
+            server,
+            address: address.to_owned(),
+            port,
+            token,
+            job_id,
+            world_size,
+            node_rank,
+            nproc_per_node: options.nproc_per_node,
+            restart_count: 0,
+        })
+    }
+
+    /// How often all ranks were started anew.
+    pub(super) fn restart_count(&self) -> u32 {
+        self.restart_count
+    }
+
+    /// The ranks are about to be started anew: from here on those of the last attempt are refused.
+    pub(super) fn start_anew(&mut self) -> Result<(), LaunchError> {
+        self.restart_count += 1;
+        if let Some(server) = &self.server {
+            server.store().add(RESTARTS_KEY, 1)?;
+        }
+        Ok(())
+    }
+
+    /// The name of the job, for its folder of logs.
+    pub(super) fn job_name(&self) -> &str {
+        if self.job_id.is_empty() {
+            "none"
+        } else {
+            &self.job_id
+        }
+    }
+
+    /// Has `on_failure` called when a rank of another host fails.
+    pub(super) fn watch(
+        &self,
+        on_failure: impl FnOnce() + Send + 'static,
+    ) -> Result<Option<Watch>, LaunchError> {
+        let watch = |agents: &Agents| agents.watch(self.restart_count, on_failure);
+        self.agents.as_ref().map(watch).transpose()
+    }
+
+    /// The end of the attempt on all hosts, given that on this one.
+    pub(super) fn agree(&self, end: End, graces: Graces) -> End {
+        match &self.agents {
+            Some(agents) => agents.agree(self.restart_count, end, graces),
+            None => end,
+        }
+    }
+
+    /// The job is over.
+    pub(super) fn part(&self) {
+        if let Some(agents) = &self.agents {
+            agents.part();
+        }
+    }
+
+    /// This host's number.
+    pub(super) fn node_rank(&self) -> u32 {
+        self.node_rank
+    }
+
+    /// The number of hosts.
+    pub(super) fn nnodes(&self) -> u32 {
+        self.world_size.get() / self.nproc_per_node
     }
 
     /// The place of each rank of this host, in the order of their local ranks.
     pub(super) fn places(&self) -> impl Iterator<Item = RankEnv> {
         (0..self.nproc_per_node.get()).map(|local_rank| RankEnv {
-            rank: Rank::new(self.first_rank + local_rank),
+            rank: Rank::new(self.node_rank * self.nproc_per_node.get() + local_rank),
             world_size: self.world_size,
             local_rank,
             local_world_size: self.nproc_per_node.get(),
@@ -97,6 +208,8 @@ impl Meeting {
             master_port: self.port,
             job_token: self.token.clone(),
             agent_store: StoreHost::Agent,
+            job_id: self.job_id.clone(),
+            restart_count: self.restart_count,
             host_id: None,
             overrides: AlgorithmOverrides::default(),
         })
@@ -123,27 +236,47 @@ fn world_size(nnodes: NonZeroU32, nproc_per_node: NonZeroU32) -> Result<WorldSiz
         })
 }
 
-/// Serves the store on the first of host 0's addresses that is this host's.
-fn serve(address: &str, port: u16, token: &JobToken) -> Result<TcpStoreServer, LaunchError> {
-    let resolve = |source| LaunchError::Resolve {
+/// An error if the name of host 0 means nothing here, at once instead of after minutes of trying.
+fn check_name(address: &str, port: u16) -> Result<(), LaunchError> {
+    resolve(address, port).map(drop)
+}
+
+fn resolve(address: &str, port: u16) -> Result<Vec<SocketAddr>, LaunchError> {
+    let unresolved = |source| LaunchError::Resolve {
         address: address.to_owned(),
         source,
     };
-    let candidates = (address, port).to_socket_addrs().map_err(resolve)?;
-    let mut refusal = resolve(io::Error::new(
-        io::ErrorKind::NotFound,
-        "the name has no address",
-    ));
-    for candidate in candidates {
+    let candidates = (address, port).to_socket_addrs().map_err(unresolved)?;
+    let candidates: Vec<SocketAddr> = candidates.collect();
+    if candidates.is_empty() {
+        let nothing = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+        return Err(unresolved(nothing));
+    }
+    Ok(candidates)
+}
+
+/// Serves the store on the first of host 0's addresses that is this host's. A host's name may mean
+/// its own loopback address on that host; the other hosts would wait for it in vain.
+fn serve(address: &str, port: u16, token: &JobToken) -> Result<TcpStoreServer, LaunchError> {
+    let is_name = address.parse::<IpAddr>().is_err() && address != "localhost";
+    let mut refusal = None;
+    for candidate in resolve(address, port)? {
+        if is_name && candidate.ip().is_loopback() {
+            refusal.get_or_insert(LaunchError::LoopbackMaster {
+                address: address.to_owned(),
+                ip: candidate.ip(),
+            });
+            continue;
+        }
         match TcpStoreServer::bind(candidate, token) {
             Ok(server) => return Ok(server),
             Err(StoreError::Bind { address, source })
                 if source.kind() == io::ErrorKind::AddrNotAvailable =>
             {
-                refusal = LaunchError::NotMyAddress { address };
+                refusal = Some(LaunchError::NotMyAddress { address });
             }
             Err(error) => return Err(error.into()),
         }
     }
-    Err(refusal)
+    Err(refusal.expect("a name with addresses was served or refused"))
 }

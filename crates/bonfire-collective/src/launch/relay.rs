@@ -1,11 +1,15 @@
 //! Reads what one rank writes to one stream, on a thread of its own, and puts it on the screen.
 
 use std::collections::VecDeque;
-use std::io::{self, Read};
+use std::fs::File;
+use std::io::{self, Read, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
+use tracing::warn;
+
 use super::lines::{Lines, Piece};
+use super::logs::Sink;
 use super::screen::{Channel, Screen};
 
 /// How much is read at once.
@@ -52,6 +56,8 @@ pub(super) struct Relay {
     pub(super) screen: Arc<Screen>,
     /// Keeps the last lines.
     pub(super) tail: Tail,
+    /// Where else it goes.
+    pub(super) sink: Sink,
 }
 
 impl Relay {
@@ -62,13 +68,17 @@ impl Relay {
             .spawn(move || self.run(source))
     }
 
-    fn run(&self, mut source: impl Read) {
+    fn run(mut self, mut source: impl Read) {
         let mut lines = Lines::default();
+        let mut file = self.sink.file.take();
         let mut buffer = vec![0; READ_BYTES];
         loop {
             match source.read(&mut buffer) {
                 Ok(0) => break,
-                Ok(count) => lines.feed(&buffer[..count], |piece| self.put(piece)),
+                Ok(count) => {
+                    keep(&mut file, &buffer[..count], &self.prefix);
+                    lines.feed(&buffer[..count], |piece| self.put(piece));
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 // A pipe that cannot be read has no more to say.
                 Err(_) => break,
@@ -81,11 +91,24 @@ impl Relay {
         match piece {
             Piece::Line(text) => {
                 self.tail.push(text);
-                self.screen.line(self.channel, &self.prefix, text);
+                if self.sink.is_shown {
+                    self.screen.line(self.channel, &self.prefix, text);
+                }
             }
+            Piece::Status(_) | Piece::Preview(_) if !self.sink.is_shown => {}
             Piece::Status(text) => self.screen.status(self.channel, &self.prefix, text),
             Piece::Preview(text) => self.screen.preview(&self.prefix, text),
         }
+    }
+}
+
+/// Writes to the log file. One that takes no more, as on a full disk, is given up with a word: the
+/// job is worth more than its log.
+fn keep(file: &mut Option<File>, bytes: &[u8], prefix: &str) {
+    let Some(open) = file else { return };
+    if let Err(error) = open.write_all(bytes) {
+        warn!("{prefix}the log file takes no more: {error}");
+        *file = None;
     }
 }
 

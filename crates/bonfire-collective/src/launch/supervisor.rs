@@ -14,14 +14,18 @@ use bonfire_plan::Rank;
 use bonfire_sys::process::{ChildProcess, EndSignal, ExitWatch, Interrupt, InterruptWatch};
 use tracing::{info, warn};
 
+use super::agents::Watch;
 use super::ending::{Ending, Order};
 use super::failure::{BadEnd, Exit, JobFailure, root_cause};
+use super::logs::{LogPlace, Logs};
 use super::meeting::Meeting;
 use super::ranks::cores;
 use super::relay::{Relay, Tail};
 use super::screen::{Channel, Screen};
 use super::{AgentOptions, LaunchError, OutputLabels};
-use crate::environment::{LauncherOutput, OUTPUT, RankEnv};
+use crate::environment::{
+    GROUP_RANK, GROUP_WORLD_SIZE, LauncherOutput, MAX_RESTARTS, NODE_RANK, OUTPUT, RankEnv,
+};
 
 /// Room for the signals that a user may send while the agent is busy; more are one too many.
 const INTERRUPTS_MAX: usize = 16;
@@ -35,8 +39,31 @@ const RAYON_NUM_THREADS: &str = "RAYON_NUM_THREADS";
 
 /// What the agent waits for.
 enum Event {
-    Ended { local_rank: usize, at: Instant },
+    Ended {
+        local_rank: usize,
+        at: Instant,
+    },
     Interrupted(Interrupt),
+    /// A rank of another host has failed.
+    FailedElsewhere,
+}
+
+/// How an attempt of the job ended.
+#[derive(Debug)]
+pub(super) struct End {
+    pub(super) result: Result<(), LaunchError>,
+    /// Whether starting anew would not help, or nobody wants it.
+    pub(super) is_last: bool,
+}
+
+impl End {
+    /// An end after which nothing is started anew.
+    pub(super) fn last(error: LaunchError) -> Self {
+        Self {
+            result: Err(error),
+            is_last: true,
+        }
+    }
 }
 
 /// One rank's process and the threads that serve it.
@@ -60,11 +87,16 @@ pub(super) struct Supervisor {
     screen: Arc<Screen>,
     is_one_host: bool,
     _interrupts: InterruptWatch,
+    _others: Option<Watch>,
 }
 
 impl Supervisor {
     /// Starts all ranks of this host, or none.
-    pub(super) fn start(options: &AgentOptions, meeting: &Meeting) -> Result<Self, LaunchError> {
+    pub(super) fn start(
+        options: &AgentOptions,
+        meeting: &Meeting,
+        logs: &Logs,
+    ) -> Result<Self, LaunchError> {
         let nproc = options.nproc_per_node.get();
         info!(
             "starting {nproc} of {} ranks of {}",
@@ -72,7 +104,7 @@ impl Supervisor {
             options.program.display()
         );
         let (sender, events) = sync_channel(options.nproc_per_node.get() as usize + INTERRUPTS_MAX);
-        let interrupts = sender.clone();
+        let (interrupts, others) = (sender.clone(), sender.clone());
         let mut supervisor = Self {
             ranks: Vec::new(),
             running: BTreeSet::new(),
@@ -86,9 +118,13 @@ impl Supervisor {
             _interrupts: InterruptWatch::start(move |by| {
                 let _ = interrupts.try_send(Event::Interrupted(by));
             })?,
+            _others: meeting.watch(move || {
+                let _ = others.try_send(Event::FailedElsewhere);
+            })?,
         };
         for place in meeting.places() {
-            let rank = supervisor.start_rank(options, &place, sender.clone())?;
+            let command = command(options, meeting, &place);
+            let rank = supervisor.start_rank((options, logs), &place, command, sender.clone())?;
             supervisor.running.insert(supervisor.ranks.len());
             supervisor.ranks.push(rank);
         }
@@ -96,7 +132,20 @@ impl Supervisor {
     }
 
     /// Waits for the end of all ranks and says how it was.
-    pub(super) fn run(mut self) -> Result<(), LaunchError> {
+    pub(super) fn run(mut self) -> End {
+        match self.wait_for_all() {
+            Ok(()) => {
+                self.drain_output();
+                End {
+                    is_last: self.interrupted.is_some(),
+                    result: self.verdict(),
+                }
+            }
+            Err(error) => End::last(error),
+        }
+    }
+
+    fn wait_for_all(&mut self) -> Result<(), LaunchError> {
         while !self.running.is_empty() {
             let order = match self.next_event() {
                 Some(Event::Ended { local_rank, at }) => {
@@ -107,29 +156,26 @@ impl Supervisor {
                     self.interrupted.get_or_insert(by);
                     self.ending.interrupted(Instant::now())
                 }
+                Some(Event::FailedElsewhere) => {
+                    self.ending.rank_failed(Instant::now());
+                    Order::Wait
+                }
                 None => self.ending.time_passed(Instant::now()),
             };
             self.carry_out(order)?;
         }
-        self.drain_output();
-        self.verdict()
+        Ok(())
     }
 
     fn start_rank(
         &self,
-        options: &AgentOptions,
+        (options, logs): (&AgentOptions, &Logs),
         place: &RankEnv,
+        mut command: Command,
         events: SyncSender<Event>,
     ) -> Result<RankProcess, LaunchError> {
-        let mut command = Command::new(&options.program);
-        command.args(&options.args).stdin(Stdio::null());
-        command.envs(place.variables());
-        if std::env::var_os(RAYON_NUM_THREADS).is_none() {
-            let threads = (cores().get() / options.nproc_per_node).max(1);
-            command.env(RAYON_NUM_THREADS, threads.to_string());
-        }
         // A single rank has the screen for itself.
-        if options.nproc_per_node.get() == 1 {
+        if options.nproc_per_node.get() == 1 && !logs.keep(place.local_rank) {
             command.env(OUTPUT, LauncherOutput::Direct.variable());
         } else {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -141,22 +187,34 @@ impl Supervisor {
             .map_err(|source| spawn_error(&options.program, place.rank, source))?;
         let local_rank = place.local_rank as usize;
         let waiter = wait_for(child.exit_watch(), local_rank, events)?;
-        let tail = Tail::default();
-        let relay = |channel, tail| Relay {
-            prefix: match (options.labels, channel) {
-                (OutputLabels::Errors, Channel::Output) => String::new(),
-                _ => format!("[rank {}] ", place.rank),
-            },
-            channel,
-            screen: Arc::clone(&self.screen),
-            tail,
+        let log_place = LogPlace {
+            rank: place.rank,
+            local_rank: place.local_rank,
+            restart_count: place.restart_count,
         };
+        let relay = |channel, tail| {
+            let is_bare = options.nproc_per_node.get() == 1
+                || (options.labels == OutputLabels::Errors && channel == Channel::Output);
+            let sink = logs.sink(channel, log_place).map_err(LaunchError::Logs)?;
+            let prefix = match is_bare {
+                true => String::new(),
+                false => format!("[rank {}] ", place.rank),
+            };
+            Ok::<_, LaunchError>(Relay {
+                prefix,
+                channel,
+                screen: Arc::clone(&self.screen),
+                tail,
+                sink,
+            })
+        };
+        let tail = Tail::default();
         let mut relays = Vec::new();
         if let Some(output) = child.take_stdout() {
-            relays.push(relay(Channel::Output, Tail::default()).start(output)?);
+            relays.push(relay(Channel::Output, Tail::default())?.start(output)?);
         }
         if let Some(error) = child.take_stderr() {
-            relays.push(relay(Channel::Error, tail.clone()).start(error)?);
+            relays.push(relay(Channel::Error, tail.clone())?.start(error)?);
         }
         Ok(RankProcess {
             rank: place.rank,
@@ -273,6 +331,23 @@ impl Supervisor {
             last_lines: rank.tail.lines(),
         }
     }
+}
+
+/// The program of a rank, with all that the environment says about its place in the job.
+fn command(options: &AgentOptions, meeting: &Meeting, place: &RankEnv) -> Command {
+    let mut command = Command::new(&options.program);
+    command.args(&options.args).stdin(Stdio::null());
+    command.envs(place.variables());
+    for variable in [NODE_RANK, GROUP_RANK] {
+        command.env(variable, meeting.node_rank().to_string());
+    }
+    command.env(GROUP_WORLD_SIZE, meeting.nnodes().to_string());
+    command.env(MAX_RESTARTS, options.max_restarts.to_string());
+    if std::env::var_os(RAYON_NUM_THREADS).is_none() {
+        let threads = (cores().get() / options.nproc_per_node).max(1);
+        command.env(RAYON_NUM_THREADS, threads.to_string());
+    }
+    command
 }
 
 fn wait_for(

@@ -48,6 +48,15 @@ impl Settings {
         }
     }
 
+    /// These settings of another version of Bonfire.
+    #[cfg(test)]
+    pub(super) fn of_version(self, version: &str) -> Self {
+        Self {
+            version: version.to_owned(),
+            ..self
+        }
+    }
+
     /// Compares what must be the same on all ranks.
     pub(crate) fn agree(&self, me: Rank, peer: Rank, theirs: &Self) -> Result<(), ConnectError> {
         let settings = [

@@ -45,8 +45,24 @@ pub enum ConnectError {
         /// The rank.
         rank: Rank,
     },
+    /// The rank is left over from an earlier attempt of the job.
+    #[error(
+        "this is rank {rank} of attempt {restart_count}, but the job is at attempt {current}: all \
+         ranks were started anew, and this one must end"
+    )]
+    StaleAttempt {
+        /// This rank.
+        rank: Rank,
+        /// Its attempt, from 0.
+        restart_count: u32,
+        /// The attempt that the job is at.
+        current: i64,
+    },
     /// Ranks were started with different settings.
-    #[error("rank {mine} has {what} {my_value}, but rank {theirs} has {their_value}")]
+    #[error(
+        "rank {mine} has {what} {my_value}, but rank {theirs} has {their_value}: start the same \
+         program with the same settings as every rank"
+    )]
     Disagree {
         /// This rank.
         mine: Rank,

@@ -27,6 +27,9 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest time the server holds one `get`; clients ask again until their own timeout.
 const GET_SLICE: Duration = Duration::from_secs(2);
 
+/// A server that answers nothing for this long, beyond what it was asked to wait, is lost.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
+
 /// Pause between two attempts to reach a server that is not up yet.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
@@ -34,6 +37,7 @@ const RETRY_PAUSE: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub struct TcpStoreServer {
     address: SocketAddr,
+    tables: Arc<MemoryStore>,
     stop: Arc<AtomicBool>,
     acceptor: Option<JoinHandle<()>>,
 }
@@ -52,12 +56,15 @@ impl TcpStoreServer {
         })?;
         let address = listener.local_addr()?;
         let stop = Arc::new(AtomicBool::new(false));
-        let (token, stop_there) = (token.clone(), Arc::clone(&stop));
+        let tables = Arc::new(MemoryStore::new());
+        let (token, stop_there, tables_there) =
+            (token.clone(), Arc::clone(&stop), Arc::clone(&tables));
         let acceptor = thread::Builder::new()
             .name("bonfire-store".to_owned())
-            .spawn(move || accept(&listener, &token, &stop_there))?;
+            .spawn(move || accept(&listener, &token, &tables_there, &stop_there))?;
         Ok(Self {
             address,
+            tables,
             stop,
             acceptor: Some(acceptor),
         })
@@ -66,6 +73,11 @@ impl TcpStoreServer {
     /// Where it serves.
     pub fn local_addr(&self) -> SocketAddr {
         self.address
+    }
+
+    /// What it serves, for the process that serves it.
+    pub fn store(&self) -> &MemoryStore {
+        &self.tables
     }
 }
 
@@ -104,8 +116,7 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
-fn accept(listener: &TcpListener, token: &JobToken, stop: &AtomicBool) {
-    let tables = Arc::new(MemoryStore::new());
+fn accept(listener: &TcpListener, token: &JobToken, tables: &MemoryStore, stop: &AtomicBool) {
     let open: Mutex<HashMap<u64, TcpStream>> = Mutex::new(HashMap::new());
     let open = &open;
     let mut connections = 0_u64;
@@ -126,10 +137,9 @@ fn accept(listener: &TcpListener, token: &JobToken, stop: &AtomicBool) {
                 }
                 open.insert(id, handle);
             }
-            let tables = Arc::clone(&tables);
             scope.spawn(move || {
                 // A broken connection concerns its client only, who sees it too.
-                let _ = serve(stream, token, &tables, stop);
+                let _ = serve(stream, token, tables, stop);
                 open.lock()
                     .unwrap_or_else(PoisonError::into_inner)
                     .remove(&id);
@@ -199,7 +209,7 @@ impl TcpStore {
             let source = match try_connect(host, port, timeout) {
                 Ok(mut stream) => match shake_hands(&mut stream, Role::Connector, token) {
                     Ok(()) => {
-                        stream.set_read_timeout(None)?;
+                        stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
                         let local = stream.local_addr()?;
                         return Ok(Self {
                             stream: Mutex::new(stream),

@@ -1,0 +1,317 @@
+//! `bonfire run` with restarts, log files and several hosts, whose agents all run on this one. The
+//! ranks are shell scripts.
+
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::Command;
+
+use bonfire_testkit::{Job, JobEnd, Signal, assert_gone, wait_until_gone};
+
+fn bonfire(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bonfire"));
+    command.arg("run").args(arguments);
+    command
+}
+
+fn shell(flags: &[&str], script: &str) -> Job {
+    let script = ["--", "/bin/sh", "-c", script];
+    Job::start(&mut bonfire(&[flags, &script[..]].concat()))
+}
+
+/// A folder of this test's own, empty.
+fn folder(name: &str) -> PathBuf {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+fn free_port() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port().to_string()
+}
+
+/// The agents of a job on several hosts, one rank each unless `flags` say otherwise.
+fn agents(nnodes: usize, flags: &[&str], script: &str) -> Vec<Job> {
+    let (port, count) = (free_port(), nnodes.to_string());
+    let token = "ab".repeat(32);
+    let start = |node: usize| {
+        let node = node.to_string();
+        let place = [
+            "--nnodes",
+            &count,
+            "--node_rank",
+            &node,
+            "--master_addr",
+            "127.0.0.1",
+            "--master_port",
+            &port,
+        ];
+        let script = ["--", "/bin/sh", "-c", script];
+        let arguments = [&place[..], flags, &script[..]].concat();
+        Job::start(bonfire(&arguments).env("BONFIRE_JOB_TOKEN", &token))
+    };
+    (0..nnodes).map(start).collect()
+}
+
+fn ends(jobs: Vec<Job>) -> Vec<JobEnd> {
+    jobs.into_iter().map(Job::end).collect()
+}
+
+#[track_caller]
+fn says(end: &JobEnd, expected: &str) {
+    let text = end.stderr.join("\n");
+    assert!(text.contains(expected), "{text} lacks {expected:?}");
+}
+
+#[test]
+fn the_environment_says_what_torchrun_says() {
+    let script = "echo $NODE_RANK $GROUP_RANK $GROUP_WORLD_SIZE $TORCHELASTIC_RESTART_COUNT \
+                  $TORCHELASTIC_MAX_RESTARTS $TORCHELASTIC_RUN_ID";
+    let end = shell(
+        &["--standalone", "--max_restarts=2", "--rdzv_id=me"],
+        script,
+    )
+    .end();
+    assert!(end.status.success(), "{:?}", end.stderr);
+    assert_eq!(end.stdout, ["0 0 1 0 2 me"]);
+}
+
+#[test]
+fn all_ranks_start_anew_until_the_job_succeeds() {
+    // Rank 1 fails in the first two attempts; rank 0 would run for ever in them.
+    let script = "echo attempt $TORCHELASTIC_RESTART_COUNT; \
+                  if [ $TORCHELASTIC_RESTART_COUNT = 2 ]; then exit 0; fi; \
+                  if [ $RANK = 1 ]; then echo lost >&2; exit 3; fi; exec sleep 1000";
+    let end = shell(&["--nproc-per-node=2", "--max-restarts=3"], script).end();
+    assert!(end.status.success(), "{:?}", end.stderr);
+    for attempt in 0..3 {
+        for rank in 0..2 {
+            let line = format!("[rank {rank}] attempt {attempt}");
+            assert_eq!(end.stdout.iter().filter(|said| **said == line).count(), 1);
+        }
+    }
+    assert_eq!(end.stdout.len(), 6);
+    says(&end, "root cause: rank 1");
+    says(&end, "starting all ranks anew: restart 2 of 3");
+}
+
+#[test]
+fn restarts_are_counted_and_come_to_an_end() {
+    let script = "echo again; exit 4";
+    let end = shell(&["--nproc-per-node=2", "--max-restarts=2"], script).end();
+    assert_eq!(end.status.code(), Some(4));
+    let mut starts = end.stdout;
+    starts.sort();
+    // A rank can be ended before it speaks, but not before another has failed.
+    assert!(starts.len() >= 3, "{starts:?}");
+    assert!(end.stderr.last().unwrap().contains("exited with code 4"));
+}
+
+#[test]
+fn an_interrupted_job_is_not_started_anew() {
+    let script = "echo id $$; trap 'exit 9' TERM; while true; do sleep 0.05; done";
+    let job = shell(&["--nproc-per-node=2", "--max-restarts=9"], script);
+    let ids = job.next_numbers(2);
+    job.signal(Signal::TERM);
+    let end = job.end();
+    assert_eq!(end.status.code(), Some(143), "{:?}", end.stderr);
+    assert_gone(&ids);
+    assert!(end.stdout.is_empty(), "{:?}", end.stdout);
+}
+
+#[test]
+fn output_goes_to_files_as_asked() {
+    let folder = folder("logs");
+    let dir = format!("--log-dir={}", folder.display());
+    let script = "echo out $RANK; echo err $RANK >&2";
+    let flags = ["--nproc-per-node=2", &dir, "--job-id=j"];
+    // Rank 0's output only in the file, rank 1's error stream in both places.
+    let flags = [&flags[..], &["--redirects=0:1", "--tee=1:2"]].concat();
+    let mut end = shell(&flags, script).end();
+    assert!(end.status.success());
+    end.stderr.sort();
+    assert_eq!(end.stdout, ["[rank 1] out 1"]);
+    assert_eq!(end.stderr, ["[rank 0] err 0", "[rank 1] err 1"]);
+    let text = |path: &str| fs::read_to_string(folder.join("j/attempt_0").join(path)).ok();
+    assert_eq!(text("0/stdout.log").as_deref(), Some("out 0\n"));
+    assert_eq!(text("1/stderr.log").as_deref(), Some("err 1\n"));
+    assert_eq!((text("0/stderr.log"), text("1/stdout.log")), (None, None));
+}
+
+#[test]
+fn a_log_folder_alone_keeps_everything_of_every_attempt() {
+    let folder = folder("all-logs");
+    let dir = folder.display().to_string();
+    let script = "echo out $TORCHELASTIC_RESTART_COUNT; echo err >&2; \
+                  [ $TORCHELASTIC_RESTART_COUNT = 1 ]";
+    let end = shell(
+        &["--log-dir", &dir, "--rdzv-id=j", "--max-restarts=1"],
+        script,
+    )
+    .end();
+    assert!(end.status.success(), "{:?}", end.stderr);
+    assert_eq!(end.stdout, ["out 0", "out 1"]);
+    for attempt in 0..2 {
+        let of =
+            |name: &str| fs::read_to_string(folder.join(format!("j/attempt_{attempt}/0/{name}")));
+        assert_eq!(of("stdout.log").unwrap(), format!("out {attempt}\n"));
+        assert_eq!(of("stderr.log").unwrap(), "err\n");
+    }
+}
+
+#[test]
+fn a_log_folder_that_cannot_be_made_is_one_clear_line() {
+    let end = shell(&["--log-dir=/proc/none"], "true").end();
+    assert_eq!(end.status.code(), Some(1));
+    assert_eq!(end.stderr.len(), 1, "{:?}", end.stderr);
+    says(&end, "--log-dir");
+}
+
+#[test]
+fn a_grace_of_its_own_ends_ranks_that_ignore_sigterm() {
+    let script = "trap '' TERM; echo id $$; while true; do sleep 1; done";
+    let job = shell(&["--nproc=2", "--shutdown-timeout=0"], script);
+    let ids = job.next_numbers(2);
+    job.signal(Signal::INT);
+    let end = job.end();
+    assert_eq!(end.status.code(), Some(130));
+    assert_gone(&ids);
+}
+
+#[test]
+fn node_ranks_count_on() {
+    let script =
+        "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $NODE_RANK $GROUP_WORLD_SIZE";
+    for (node, mut end) in ends(agents(3, &["--nproc_per_node=2"], script))
+        .into_iter()
+        .enumerate()
+    {
+        assert!(end.status.success(), "{:?}", end.stderr);
+        assert!(end.stderr.is_empty(), "{:?}", end.stderr);
+        end.stdout.sort();
+        let line = |local: usize| {
+            let rank = 2 * node + local;
+            format!("[rank {rank}] {rank} 6 {local} 2 {node} 3")
+        };
+        assert_eq!(end.stdout, [line(0), line(1)]);
+    }
+}
+
+#[test]
+fn a_failure_on_one_host_ends_all_and_is_named_by_all() {
+    let script = "echo id $$; if [ $RANK = 1 ]; then echo no data >&2; exit 5; fi; exec sleep 1000";
+    let jobs = agents(2, &[], script);
+    let ids = jobs[0].next_numbers(1);
+    for (node, end) in ends(jobs).into_iter().enumerate() {
+        assert_eq!(end.status.code(), Some(5), "node {node}: {:?}", end.stderr);
+        says(&end, "root cause: rank 1 (process ");
+        says(&end, "exited with code 5");
+    }
+    assert_gone(&ids);
+}
+
+#[test]
+fn all_hosts_start_anew_together() {
+    let script = "echo attempt $TORCHELASTIC_RESTART_COUNT; \
+                  if [ $TORCHELASTIC_RESTART_COUNT = 1 ]; then exit 0; fi; \
+                  if [ $RANK = 2 ]; then exit 3; fi; exec sleep 1000";
+    for end in ends(agents(3, &["--max-restarts=1"], script)) {
+        assert!(end.status.success(), "{:?}", end.stderr);
+        assert_eq!(end.stdout, ["attempt 0", "attempt 1"]);
+    }
+}
+
+#[test]
+fn a_killed_launcher_on_one_host_ends_the_others() {
+    let jobs = agents(2, &[], "echo id $$; exec sleep 1000");
+    let ids: Vec<u32> = jobs.iter().flat_map(|job| job.next_numbers(1)).collect();
+    // Host 0 serves the store; without it the other host cannot know what became of the job.
+    jobs[0].signal(Signal::KILL);
+    let end = ends(jobs).pop().unwrap();
+    assert!(!end.status.success());
+    wait_until_gone(&ids);
+}
+
+#[test]
+fn hosts_that_were_started_differently_say_so() {
+    let (port, token) = (free_port(), "ab".repeat(32));
+    let start = |node: &str, nproc: &str| {
+        let flags = [
+            "--nnodes=2",
+            "--master-addr=127.0.0.1",
+            "--master-port",
+            &port,
+        ];
+        let flags = [&flags[..], &["--node-rank", node, "--nproc", nproc, "true"]].concat();
+        Job::start(bonfire(&flags).env("BONFIRE_JOB_TOKEN", &token))
+    };
+    let jobs = vec![start("0", "1"), start("1", "2")];
+    for (node, end) in ends(jobs).into_iter().enumerate() {
+        assert_eq!(end.status.code(), Some(1));
+        assert_eq!(end.stderr.len(), 1, "{:?}", end.stderr);
+        // Whichever hears of it first may be gone before the other has asked.
+        if node == 0 {
+            says(
+                &end,
+                "--nproc-per-node 1, but node 1 has 2: make them equal",
+            );
+        }
+    }
+}
+
+#[test]
+fn one_node_rank_twice_is_one_clear_line() {
+    let jobs = agents(2, &[], "true");
+    drop(jobs);
+    let (port, token) = (free_port(), "ab".repeat(32));
+    let start = |node: &str| {
+        let flags = [
+            "--nnodes=3",
+            "--master-addr=127.0.0.1",
+            "--master-port",
+            &port,
+        ];
+        let flags = [&flags[..], &["--node-rank", node, "true"]].concat();
+        Job::start(bonfire(&flags).env("BONFIRE_JOB_TOKEN", &token))
+    };
+    let _first = start("0");
+    let twins = [start("1"), start("1")];
+    // One of the two waits for node 2, which never comes; the other is told at once.
+    let refused = loop {
+        if let Some(refused) = twins
+            .iter()
+            .position(|twin| !bonfire_testkit::is_running(twin.id()))
+        {
+            break refused;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    };
+    let end = twins.into_iter().nth(refused).unwrap().end();
+    assert_eq!(end.status.code(), Some(1));
+    assert_eq!(end.stderr.len(), 1, "{:?}", end.stderr);
+    says(&end, "there is another node 1 in this job");
+}
+
+#[test]
+fn a_master_that_nobody_knows_is_one_clear_line() {
+    for node in ["0", "1"] {
+        let flags = [
+            "--nnodes=2",
+            "--master-addr=no.such.host.invalid",
+            "--master-port=9",
+        ];
+        let flags = [&flags[..], &["--node-rank", node, "true"]].concat();
+        let token = "ab".repeat(32);
+        let end = Job::start(bonfire(&flags).env("BONFIRE_JOB_TOKEN", token)).end();
+        assert_eq!(end.status.code(), Some(1));
+        assert_eq!(end.stderr.len(), 1, "{:?}", end.stderr);
+        says(
+            &end,
+            "cannot resolve the master address no.such.host.invalid",
+        );
+    }
+}

@@ -1,0 +1,142 @@
+//! Ranks that do not belong together are told so, by name.
+
+use super::*;
+use crate::environment::StoreHost;
+use bonfire_plan::WorldSize;
+
+/// Far more than a refusal takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A rank of a world of two at a store.
+fn env_of(rank: u32, server: &TcpStoreServer, token: &JobToken) -> RankEnv {
+    RankEnv {
+        rank: Rank::new(rank),
+        world_size: WorldSize::new(2).unwrap(),
+        local_rank: rank,
+        local_world_size: 2,
+        master_addr: server.local_addr().ip().to_string(),
+        master_port: server.local_addr().port(),
+        job_token: token.clone(),
+        agent_store: StoreHost::Agent,
+        job_id: String::new(),
+        restart_count: 0,
+        host_id: None,
+        overrides: crate::overrides::AlgorithmOverrides::default(),
+    }
+}
+
+fn options() -> GroupOptions {
+    GroupOptions {
+        startup_timeout: PATIENCE,
+        ..GroupOptions::default()
+    }
+}
+
+fn serve_store(token: &JobToken) -> TcpStoreServer {
+    TcpStoreServer::bind("127.0.0.1:0".parse().unwrap(), token).unwrap()
+}
+
+#[test]
+fn a_rank_of_an_earlier_attempt_is_refused_by_name() {
+    let token = JobToken::random().unwrap();
+    let server = serve_store(&token);
+    let stale = env_of(1, &server, &token);
+    server.store().add(RESTARTS_KEY, 1).unwrap();
+    let error = meet(&stale, &options()).err().unwrap();
+    assert!(
+        matches!(
+            error,
+            ConnectError::StaleAttempt {
+                restart_count: 0,
+                current: 1,
+                ..
+            }
+        ),
+        "{error}"
+    );
+    assert!(error.to_string().contains("rank 1 of attempt 0"), "{error}");
+}
+
+#[test]
+fn a_rank_that_waits_while_the_others_begin_anew_is_refused_too() {
+    let token = JobToken::random().unwrap();
+    let server = serve_store(&token);
+    let stale = env_of(1, &server, &token);
+    let error = std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| meet(&stale, &options()).err().unwrap());
+        // It has come, and waits for rank 0.
+        server.store().get("attempt/0/address/1", PATIENCE).unwrap();
+        server.store().add(RESTARTS_KEY, 1).unwrap();
+        waiting.join().unwrap()
+    });
+    assert!(
+        matches!(error, ConnectError::StaleAttempt { .. }),
+        "{error}"
+    );
+}
+
+#[test]
+fn the_ranks_of_the_next_attempt_meet_in_the_same_store() {
+    let token = JobToken::random().unwrap();
+    let server = serve_store(&token);
+    for restart_count in 0..3 {
+        std::thread::scope(|scope| {
+            for rank in 0..2 {
+                let env = RankEnv {
+                    restart_count,
+                    ..env_of(rank, &server, &token)
+                };
+                scope.spawn(move || meet(&env, &options()).unwrap().world_size);
+            }
+        });
+        server.store().add(RESTARTS_KEY, 1).unwrap();
+    }
+}
+
+#[test]
+fn a_rank_of_another_version_is_named() {
+    let token = JobToken::random().unwrap();
+    let server = serve_store(&token);
+    let home = Home {
+        token: token.clone(),
+        host: HostId::of_this_process(None),
+        interface: server.local_addr().ip(),
+    };
+    let (_listeners, address) = home.listen().unwrap();
+    let other = Card {
+        settings: Settings::new(&options()).of_version("0.0.9"),
+        address,
+    };
+    server
+        .store()
+        .set("attempt/0/address/1", &other.encode())
+        .unwrap();
+    let error = meet(&env_of(0, &server, &token), &options()).err().unwrap();
+    let (ours, text) = (env!("CARGO_PKG_VERSION"), error.to_string());
+    assert!(
+        text.contains(&format!("rank 0 has version {ours}, but rank 1 has 0.0.9")),
+        "{text}"
+    );
+}
+
+#[test]
+fn jobs_with_different_names_never_meet_though_they_share_a_token() {
+    let token = JobToken::random().unwrap();
+    let server = serve_store(&token.for_job("one"));
+    let stranger = RankEnv {
+        job_id: "two".to_owned(),
+        ..env_of(0, &server, &token)
+    };
+    let options = GroupOptions {
+        startup_timeout: Duration::from_millis(300),
+        ..GroupOptions::default()
+    };
+    let error = meet(&stranger, &options).err().unwrap();
+    assert!(
+        matches!(
+            error,
+            ConnectError::Store(StoreError::WrongToken { .. } | StoreError::Unreachable { .. })
+        ),
+        "{error}"
+    );
+}
