@@ -83,12 +83,16 @@ def versions(peers, release):
 
 
 def task(ranks, size, quick):
-    """How a size is measured: with buffers of twice the cache in all, each used once in a round."""
+    """How a size is measured: with buffers of twice the cache in all, each used once in a round.
+
+    Large buffers were all used once before, as those of a training step are: the first use of memory
+    that another process made costs page tables."""
     rotate = max(384 * MIB, 2 * cache_bytes()) // ranks
     # More ranks than cores take long to wait for one another where they do not sleep.
     few = quick or ranks > len(os.sched_getaffinity(0))
     samples = min(max(rotate // size, 5), 40 if few else 200 if size < MIB else 480)
-    return programs.Task(ranks, size, samples, WARMUP, rotate)
+    warmup = WARMUP if size < MIB else max(WARMUP, rotate // size)
+    return programs.Task(ranks, size, samples, warmup, rotate)
 
 
 class Session:

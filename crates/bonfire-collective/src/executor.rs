@@ -9,15 +9,15 @@ mod probe;
 mod zero_copy;
 
 use std::panic::Location;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bonfire_plan::wire::{self, AGREED_BYTES, CallSite, HEADER_BYTES, Operation};
+use bonfire_plan::wire::{self, CallSite, HEADER_BYTES, Operation};
 use bonfire_plan::{
     Algorithm, Collective, Partition, PlanError, Rank, ReduceOp, Source, Step, WorldSize,
 };
 use bonfire_sys::window::Board;
-use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use crate::Element;
@@ -32,7 +32,7 @@ use crate::transport::{LinkError, Links, Traffic};
 
 pub(crate) use memory::Memory;
 use memory::Space;
-use plans::{Plans, Prepared};
+use plans::{Key, Place, Plans, Prepared};
 pub(crate) use probe::{Figures, LinkCost};
 
 /// How long to wait for the control channel to say why a data connection closed.
@@ -66,17 +66,6 @@ impl From<PlanError> for RunError {
 impl From<Failure> for RunError {
     fn from(failure: Failure) -> Self {
         Self::Failed(failure)
-    }
-}
-
-/// The texts of the calls seen so far, so that none is made twice.
-#[derive(Debug, Default)]
-struct CallSites(FxHashMap<&'static Location<'static>, CallSite>);
-
-impl CallSites {
-    fn get(&mut self, location: &'static Location<'static>) -> CallSite {
-        let known = self.0.entry(location);
-        known.or_insert_with(|| CallSite::new(location)).clone()
     }
 }
 
@@ -120,7 +109,6 @@ pub(crate) struct Executor {
     /// Where every rank can reach the memory of every other.
     board: Option<Board>,
     plans: Plans,
-    sites: CallSites,
 }
 
 impl Executor {
@@ -155,7 +143,6 @@ impl Executor {
             links,
             board,
             plans: Plans::new(me, world_size, hosts, chunk_bytes),
-            sites: CallSites::default(),
             chunk_bytes,
         }
     }
@@ -180,12 +167,7 @@ impl Executor {
         if let Some(reduce) = request.reduce {
             reduce.require(T::DTYPE)?;
         }
-        let patience = Patience {
-            started: Instant::now(),
-            timeout: self.options.timeout,
-            eagerness: request.eagerness,
-            poison,
-        };
+        let patience = Patience::new(self.options.timeout, request.eagerness, poison);
         if let Memory::InPlace(data) = &mut memory
             && let Some(data) = T::as_plain(data)
             && self.may_share(request, size_of_val(data))
@@ -194,6 +176,54 @@ impl Executor {
             self.advance(request.collective);
             return Ok(());
         }
+        if let Some(failure) = poison.failure() {
+            return Err(failure.into());
+        }
+        let prepared = self.prepare_frames::<T>(request, &patience)?;
+        let seq = self.advance(request.collective);
+        let mut space = Space::new(memory, &prepared.extents);
+        let mut run = Run::new(self, &prepared, seq, &patience);
+        for step in prepared.steps.iter() {
+            run.step(step, request.reduce, &mut space)?;
+        }
+        Ok(())
+    }
+
+    /// The plan of an operation whose data travels in frames.
+    fn prepare_frames<T: Element>(
+        &mut self,
+        request: &Request,
+        patience: &Patience<'_>,
+    ) -> Result<Arc<Prepared>, RunError> {
+        let key = Key::new::<T>(request, Place::Frames);
+        if let Some(prepared) = self.plans.get(&key) {
+            return Ok(prepared);
+        }
+        let algorithm = self.select::<T>(request, patience)?;
+        let operation = self.operation::<T>(request, algorithm);
+        Ok(self.plans.prepare(key, operation)?)
+    }
+
+    /// The plan of an operation in the ranks' own memory.
+    fn prepare_in_place<T: Element>(
+        &mut self,
+        request: &Request,
+    ) -> Result<Arc<Prepared>, PlanError> {
+        let key = Key::new::<T>(request, Place::InPlace);
+        if let Some(prepared) = self.plans.get(&key) {
+            return Ok(prepared);
+        }
+        let operation = self.operation::<T>(request, Algorithm::ZeroCopy);
+        self.plans.prepare(key, operation)
+    }
+
+    /// The algorithm for this operation. The first choice that depends on what the links cost
+    /// measures them, together with all ranks.
+    fn select<T: Element>(
+        &mut self,
+        request: &Request,
+        patience: &Patience<'_>,
+    ) -> Result<Algorithm, RunError> {
         let question = Question {
             collective: request.collective,
             reduce: request.reduce,
@@ -201,53 +231,20 @@ impl Executor {
             count: request.count,
             partition: &request.partition,
         };
-        if let Some(failure) = poison.failure() {
-            return Err(failure.into());
-        }
-        let algorithm = self.select(&question, request, &patience)?;
-        let prepared = self.plans.prepare::<T>(request, algorithm)?;
-        let operation = self.operation::<T>(request, &prepared);
-        self.advance(request.collective);
-        let mut space = Space::new(memory, &prepared.extents);
-        let mut run = Run::new(self, &operation, &patience);
-        for step in prepared.steps.iter() {
-            run.step(step, request.reduce, &mut space)?;
-        }
-        Ok(())
-    }
-
-    /// The algorithm for this operation. The first choice that depends on what the links cost
-    /// measures them, together with all ranks.
-    fn select(
-        &mut self,
-        question: &Question<'_>,
-        request: &Request,
-        patience: &Patience<'_>,
-    ) -> Result<Algorithm, RunError> {
-        if let Some(algorithm) = self.selector.known(question) {
+        if let Some(algorithm) = self.selector.known(&question) {
             return Ok(algorithm);
         }
-        if self.selector.wants_figures(question) {
-            let operation = Operation {
-                group: self.group,
-                seq: *self.seq(question.collective),
-                collective: question.collective,
-                // None yet; the same on all ranks.
-                algorithm: Algorithm::candidates(question.collective)[0],
-                dtype: question.dtype,
-                reduce: question.reduce,
-                count: question.count as u64,
-                layout: 0,
-                call_site: self.sites.get(request.call_site),
-            };
-            let patience = Patience {
-                eagerness: self.eagerness,
-                ..*patience
-            };
-            let figures = Run::new(self, &operation, &patience).measure()?;
+        if self.selector.wants_figures(&question) {
+            // No algorithm yet; the same on all ranks.
+            let algorithm = Algorithm::candidates(request.collective)[0];
+            let operation = self.operation::<T>(request, algorithm);
+            let seq = *self.seq(request.collective);
+            let patience = patience.with_eagerness(self.eagerness);
+            let header = wire::encode_header(&operation, 0);
+            let figures = Run::of(self, &operation, header, seq, &patience).measure()?;
             self.selector.learn(figures);
         }
-        Ok(self.selector.select(question))
+        Ok(self.selector.select(&question))
     }
 
     /// The number of the operation among those that are told apart by nothing else.
@@ -265,21 +262,26 @@ impl Executor {
         }
     }
 
-    fn advance(&mut self, collective: Collective) {
-        *self.seq(collective) += 1;
+    /// Counts an operation; the number it had.
+    fn advance(&mut self, collective: Collective) -> u64 {
+        let next = self.seq(collective);
+        let seq = *next;
+        *next += 1;
+        seq
     }
 
-    fn operation<T: Element>(&mut self, request: &Request, prepared: &Prepared) -> Operation {
+    /// An operation of no particular number.
+    fn operation<T: Element>(&mut self, request: &Request, algorithm: Algorithm) -> Operation {
         Operation {
             group: self.group,
-            seq: *self.seq(request.collective),
+            seq: 0,
             collective: request.collective,
-            algorithm: prepared.algorithm,
+            algorithm,
             dtype: T::DTYPE,
             reduce: request.reduce,
             count: request.count as u64,
-            layout: prepared.layout,
-            call_site: self.sites.get(request.call_site),
+            layout: 0,
+            call_site: CallSite::new(request.call_site),
         }
     }
 }
@@ -287,7 +289,9 @@ impl Executor {
 /// One operation under way.
 struct Run<'a> {
     executor: &'a mut Executor,
-    operation: &'a Operation,
+    /// But for its number.
+    like: &'a Operation,
+    seq: u64,
     /// Of the next frame; all of the operation's are alike but for the length.
     header: [u8; HEADER_BYTES],
     patience: &'a Patience<'a>,
@@ -296,14 +300,42 @@ struct Run<'a> {
 impl<'a> Run<'a> {
     fn new(
         executor: &'a mut Executor,
-        operation: &'a Operation,
+        prepared: &'a Prepared,
+        seq: u64,
         patience: &'a Patience<'a>,
     ) -> Self {
+        Self::of(
+            executor,
+            &prepared.operation,
+            prepared.header,
+            seq,
+            patience,
+        )
+    }
+
+    /// Operation number `seq`, which is else like `like`, as encoded in `header`.
+    fn of(
+        executor: &'a mut Executor,
+        like: &'a Operation,
+        mut header: [u8; HEADER_BYTES],
+        seq: u64,
+        patience: &'a Patience<'a>,
+    ) -> Self {
+        wire::set_seq(&mut header, seq);
         Self {
             executor,
-            header: wire::encode_header(operation, 0),
-            operation,
+            like,
+            seq,
+            header,
             patience,
+        }
+    }
+
+    /// What this rank is doing, to tell people.
+    fn operation(&self) -> Operation {
+        Operation {
+            seq: self.seq,
+            ..self.like.clone()
         }
     }
 
@@ -370,12 +402,8 @@ impl<'a> Run<'a> {
 
     /// The payload of the oldest frame from `peer`, which must have `count` elements.
     fn payload<T: Element>(&self, peer: Rank, count: usize) -> Result<&[T], Failure> {
-        let frame = self
-            .executor
-            .links
-            .front(peer)
-            .expect("the plan waits before it reads");
-        let payload = &frame[HEADER_BYTES..];
+        let frame = self.executor.links.front(peer);
+        let payload = frame.expect("the plan waits before it reads").payload();
         bytemuck::checked::try_cast_slice(payload)
             .ok()
             .filter(|elements: &&[T]| elements.len() == count)
@@ -385,7 +413,7 @@ impl<'a> Run<'a> {
                     "it sent {} bytes where {count} elements of {} bytes were due in {}",
                     payload.len(),
                     size_of::<T>(),
-                    self.operation
+                    self.operation()
                 ),
             })
     }
@@ -393,13 +421,13 @@ impl<'a> Run<'a> {
     /// Compares what the peer says it is doing with what this rank is doing.
     fn check_header(&self, peer: Rank) -> Result<(), Failure> {
         let frame = self.executor.links.front(peer).expect("the wait returned");
-        if frame.len() >= HEADER_BYTES && frame[..AGREED_BYTES] == self.header[..AGREED_BYTES] {
+        if frame.agrees_with(&self.header) {
             return Ok(());
         }
-        match wire::decode_header(frame) {
-            Ok((other_operation, _)) => Err(Failure::Mismatch(Box::new(Mismatch {
+        match frame.operation() {
+            Ok(other_operation) => Err(Failure::Mismatch(Box::new(Mismatch {
                 rank: self.executor.me,
-                operation: self.operation.clone(),
+                operation: self.operation(),
                 other_rank: peer,
                 other_operation,
             }))),
@@ -415,14 +443,13 @@ impl<'a> Run<'a> {
             LinkError::Interrupted(Interrupt::Failed(failure)) => failure,
             LinkError::Interrupted(Interrupt::Departed) => Failure::Peer {
                 rank: peer,
-                cause: format!("it left the group; the others were in {}", self.operation),
+                cause: format!("it left the group; the others were in {}", self.operation()),
             },
             LinkError::Interrupted(Interrupt::Expired) => Failure::Timeout(Box::new(Timeout {
                 rank: self.executor.me,
                 waited_for: peer,
-                operation: self.operation.clone(),
-                elapsed_ms: u64::try_from(self.patience.started.elapsed().as_millis())
-                    .unwrap_or(u64::MAX),
+                operation: self.operation(),
+                elapsed_ms: u64::try_from(self.patience.elapsed().as_millis()).unwrap_or(u64::MAX),
             })),
             LinkError::Broken { rank, cause } => Failure::Peer { rank, cause },
             LinkError::Ended => self.reason_for_the_end(peer),
@@ -433,7 +460,7 @@ impl<'a> Run<'a> {
     fn reason_for_the_end(&self, peer: Rank) -> Failure {
         let started = Instant::now();
         while started.elapsed() < REASON_PATIENCE {
-            if let Some(failure) = self.patience.poison.failure() {
+            if let Some(failure) = self.patience.poison().failure() {
                 return failure;
             }
             if self.patience.has_departed(peer) {
@@ -444,7 +471,7 @@ impl<'a> Run<'a> {
         }
         Failure::Peer {
             rank: peer,
-            cause: format!("it closed its link during {}", self.operation),
+            cause: format!("it closed its link during {}", self.operation()),
         }
     }
 }

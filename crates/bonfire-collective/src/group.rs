@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use bonfire_plan::{Rank, WorldSize, shard_range};
-use bonfire_sys::Arena;
+use bonfire_sys::{Arena, Ticket, Turnstile};
 use bytemuck::Pod;
 
 use crate::buffer::GroupBuffer;
@@ -26,7 +26,6 @@ use crate::poison::Poison;
 use crate::rendezvous::{self, ConnectError};
 use crate::topology::Topology;
 use crate::transport::{Links, Sharing, Traffic, local_links};
-use crate::turnstile::Turnstile;
 use crate::{CollectiveError, Element, RankEnv};
 
 pub(crate) use roster::{Origin, Roster};
@@ -51,15 +50,9 @@ pub struct ProcessGroup {
 #[derive(Debug)]
 struct Member {
     core: Arc<Core>,
-    queue: Mutex<Queue>,
+    /// Passes background operations on, in the order of their tickets; gone when the member leaves.
+    jobs: Mutex<Option<Sender<Job>>>,
     communicator: Mutex<Option<JoinHandle<()>>>,
-}
-
-/// Issues tickets, and passes background operations on, in one order.
-#[derive(Debug)]
-struct Queue {
-    next_ticket: u64,
-    jobs: Option<Sender<Job>>,
 }
 
 /// A cause is cut to this; the rest of a long message is in the failing rank's own output, and the
@@ -68,7 +61,7 @@ const CAUSE_BYTES_MAX: usize = 4 << 10;
 
 /// A background operation.
 struct Job {
-    ticket: u64,
+    ticket: Ticket,
     run: Box<dyn FnOnce(&Core) + Send>,
 }
 
@@ -208,10 +201,7 @@ impl ProcessGroup {
         Ok(Self {
             member: Arc::new(Member {
                 core,
-                queue: Mutex::new(Queue {
-                    next_ticket: 0,
-                    jobs: Some(jobs),
-                }),
+                jobs: Mutex::new(Some(jobs)),
                 communicator: Mutex::new(Some(communicator)),
             }),
         })
@@ -273,8 +263,7 @@ impl ProcessGroup {
         body: impl FnOnce(&Core) -> Result<R, CollectiveError>,
     ) -> Result<R, CollectiveError> {
         let core = &self.member.core;
-        let ticket = self.member.queue().issue();
-        let _turn = core.turnstile.enter(ticket);
+        let _turn = core.turnstile.enter(core.turnstile.issue());
         body(core)
     }
 
@@ -343,16 +332,8 @@ impl Core {
 }
 
 impl Member {
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Queue {
-    fn issue(&mut self) -> u64 {
-        let ticket = self.next_ticket;
-        self.next_ticket += 1;
-        ticket
+    fn jobs(&self) -> MutexGuard<'_, Option<Sender<Job>>> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -367,7 +348,7 @@ impl Drop for Member {
         }
         // Background operations already issued still run: the other ranks wait for them. Each ends
         // by its deadline.
-        self.queue().jobs = None;
+        *self.jobs() = None;
         let communicator = self
             .communicator
             .lock()

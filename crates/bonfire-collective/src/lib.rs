@@ -46,7 +46,6 @@ mod stream;
 mod token;
 mod topology;
 mod transport;
-mod turnstile;
 mod work;
 
 pub use blocks::Blocks;

@@ -1,5 +1,6 @@
 //! How long a wait goes on, and how it passes the time.
 
+use std::cell::OnceCell;
 use std::time::{Duration, Instant};
 
 use bonfire_plan::Rank;
@@ -61,12 +62,14 @@ pub(crate) enum Pause {
 }
 
 /// The limits of all waits of one operation.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Patience<'a> {
-    pub(crate) started: Instant,
-    pub(crate) timeout: Duration,
-    pub(crate) eagerness: Eagerness,
-    pub(crate) poison: &'a Poison,
+    /// When the first wait had looked in vain for a while, and the clock was read for the first time.
+    /// A small operation is over before: reading the clock would be a tenth of it.
+    started: OnceCell<Instant>,
+    timeout: Duration,
+    eagerness: Eagerness,
+    poison: &'a Poison,
 }
 
 /// The course of one wait.
@@ -86,7 +89,35 @@ enum Stage {
     Napping,
 }
 
-impl Patience<'_> {
+impl<'a> Patience<'a> {
+    /// An operation begins.
+    pub(crate) fn new(timeout: Duration, eagerness: Eagerness, poison: &'a Poison) -> Self {
+        Self {
+            started: OnceCell::new(),
+            timeout,
+            eagerness,
+            poison,
+        }
+    }
+
+    /// The same limits for somebody who waits in another way.
+    pub(crate) fn with_eagerness(&self, eagerness: Eagerness) -> Self {
+        Self {
+            eagerness,
+            ..self.clone()
+        }
+    }
+
+    /// What the waits are told of the group's health.
+    pub(crate) fn poison(&self) -> &'a Poison {
+        self.poison
+    }
+
+    /// How long the operation has been waiting.
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.started.get().map_or(Duration::ZERO, Instant::elapsed)
+    }
+
     /// A wait begins.
     pub(crate) fn vigil(&self) -> Vigil {
         Vigil {
@@ -115,7 +146,8 @@ impl Patience<'_> {
             return Ok(Pause::Spin);
         }
         let now = Instant::now();
-        if now.duration_since(self.started) >= self.timeout {
+        let started = *self.started.get_or_init(|| now);
+        if now.duration_since(started) >= self.timeout {
             return Err(Interrupt::Expired);
         }
         match vigil.stage {
@@ -144,12 +176,7 @@ mod tests {
     use bonfire_plan::WorldSize;
 
     fn patience(eagerness: Eagerness, timeout: Duration, poison: &Poison) -> Patience<'_> {
-        Patience {
-            started: Instant::now(),
-            timeout,
-            eagerness,
-            poison,
-        }
+        Patience::new(timeout, eagerness, poison)
     }
 
     fn poison() -> Poison {

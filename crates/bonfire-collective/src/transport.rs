@@ -4,6 +4,7 @@
 //! Unix-domain socket, TCP. Every link is a FIFO of frames with a fixed number of slots and the same
 //! verbs: put a frame, wait for the oldest one, read it, release it.
 
+mod frame;
 mod inbox;
 mod links;
 mod memory;
@@ -17,6 +18,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use frame::Frame;
 pub(crate) use links::{LinkError, Links};
 pub(crate) use memory::{MemoryLink, local_links, ring_layout};
 pub(crate) use sharing::{Sharing, new_arena};

@@ -25,6 +25,7 @@ pub const HEADER_BYTES: usize = 128;
 pub const AGREED_BYTES: usize = 40;
 
 const MAGIC: u32 = 0x4246_0002;
+const SEQ_AT: usize = 16;
 const PAYLOAD_BYTES_AT: usize = AGREED_BYTES;
 const CALL_SITE_LEN_AT: usize = 44;
 const CALL_SITE_AT: usize = 45;
@@ -174,7 +175,7 @@ pub fn encode_header(operation: &Operation, payload_bytes: u32) -> [u8; HEADER_B
     bytes[7] = operation.reduce.map_or(NO_REDUCE, ReduceOp::code);
     bytes[8..12].copy_from_slice(&operation.group.to_le_bytes());
     bytes[12..16].copy_from_slice(&rank(first));
-    bytes[16..24].copy_from_slice(&operation.seq.to_le_bytes());
+    set_seq(&mut bytes, operation.seq);
     bytes[24..32].copy_from_slice(&operation.count.to_le_bytes());
     bytes[32..36].copy_from_slice(&rank(second));
     bytes[36..40].copy_from_slice(&operation.layout.to_le_bytes());
@@ -187,6 +188,11 @@ pub fn encode_header(operation: &Operation, payload_bytes: u32) -> [u8; HEADER_B
     bytes[CALL_SITE_LEN_AT] = site.len() as u8;
     bytes[CALL_SITE_AT..CALL_SITE_AT + site.len()].copy_from_slice(site);
     bytes
+}
+
+/// Says in an encoded header that its operation is number `seq` of the group.
+pub fn set_seq(header: &mut [u8; HEADER_BYTES], seq: u64) {
+    header[SEQ_AT..SEQ_AT + 8].copy_from_slice(&seq.to_le_bytes());
 }
 
 /// Says in an encoded header that `payload_bytes` bytes follow it.
@@ -223,7 +229,7 @@ pub fn decode_header(header: &[u8]) -> Result<(Operation, u32), WireError> {
     let site = String::from_utf8_lossy(&header[CALL_SITE_AT..site_end]);
     let operation = Operation {
         group: u32_at(header, 8),
-        seq: u64_at(header, 16),
+        seq: u64_at(header, SEQ_AT),
         collective: Collective::from_parts(header[4], named)
             .ok_or(code("collective", header[4]))?,
         algorithm: Algorithm::from_code(header[5]).ok_or(code("algorithm", header[5]))?,

@@ -1,22 +1,21 @@
 //! A counter that one side advances and another side, possibly in another process, sleeps on.
 //!
-//! The sleeping side registers itself in `sleepers` before it checks the counter for the last time;
-//! the advancing side bumps the counter before it looks at `sleepers`. Both sides put a
-//! sequentially consistent fence between their write and their read (Dekker's pattern), so at least
-//! one of them sees the other: either the sleeper finds the new count, or the ringer finds the
-//! sleeper and wakes it. The kernel closes the remaining gap, because a futex wait returns at once
-//! when the word no longer holds the expected value.
+//! Count and sleepers are in one word, so all looks at them and changes to them have one order: a
+//! sleeper leaves its mark and learns the count in one step; the ringing side counts and learns of the
+//! mark in one step. Either the sleeper finds the new count, or the ringer finds the mark and wakes it.
+//! The kernel closes the remaining gap, because a futex wait returns at once when the word no longer
+//! holds the expected value.
 
 use std::time::Duration;
 
-use crate::sync::{AtomicU32, Futex, Ordering, fence};
+use crate::sync::{AtomicU32, Futex, Ordering};
 
 /// A monotonic event counter in shared memory. All zero bytes are a valid, fresh doorbell.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct Doorbell {
-    count: AtomicU32,
-    sleepers: AtomicU32,
+    /// Bit 0: somebody may sleep. Above it: the count.
+    word: AtomicU32,
     futex: Futex,
 }
 
@@ -25,36 +24,46 @@ const _: () = assert!(size_of::<Doorbell>() == 64);
 #[cfg(not(loom))]
 const _: () = assert!(align_of::<Doorbell>() == 64);
 
+const SLEEPER: u32 = 1;
+const EVENT: u32 = 2;
+
 impl Doorbell {
-    /// The events so far, modulo 2^32.
+    /// Counts run from 0 to one less than this, and then from 0 again.
+    pub const COUNTS: u32 = 1 << 31;
+
+    /// The events so far, modulo [`COUNTS`](Self::COUNTS).
     ///
     /// Everything the ringing side wrote before its [`ring`](Self::ring) of that count is visible
     /// after this returns (acquire, pairs with the release in `ring`).
     pub fn count(&self) -> u32 {
-        self.count.load(Ordering::Acquire)
+        self.word.load(Ordering::Acquire) / EVENT
     }
 
     /// Counts one event and wakes whoever sleeps on this doorbell.
     ///
-    /// Everything written before is visible to the side that reads the new count. Only one side may
-    /// ring a doorbell.
+    /// Everything written before is visible to the side that reads the new count.
     pub fn ring(&self) {
-        self.count.fetch_add(1, Ordering::Release);
-        fence(Ordering::SeqCst);
-        if self.sleepers.load(Ordering::Relaxed) != 0 {
-            self.futex.wake_all(&self.count);
+        let before = self.word.fetch_add(EVENT, Ordering::Release);
+        if before & SLEEPER != 0 {
+            // A sleeper that comes now has seen the new count, and marks the word again if it sleeps.
+            self.word.fetch_and(!SLEEPER, Ordering::Relaxed);
+            self.futex.wake_all(&self.word);
         }
     }
 
-    /// Sleeps until the count differs from `seen`, somebody wakes this doorbell, or `slice` is over,
+    /// Sleeps until the count has passed `seen`, somebody wakes this doorbell, or `slice` is over,
     /// whichever comes first. May return early for no reason; callers look again.
+    ///
+    /// `seen` may be ahead of the count: who learns of an event in another way may be here before the
+    /// other side has rung.
     pub fn sleep_past(&self, seen: u32, slice: Duration) {
-        self.sleepers.fetch_add(1, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-        if self.count.load(Ordering::Relaxed) == seen {
-            self.futex.wait(&self.count, seen, slice);
+        // Acquire, so that who returns because of an event finds what was written before it.
+        let marked = self.word.fetch_or(SLEEPER, Ordering::Acquire) | SLEEPER;
+        // Without the mark, as numbers of 32 bits: the sign says which is ahead.
+        let ahead = (marked & !SLEEPER).wrapping_sub(seen.wrapping_mul(EVENT));
+        if ahead.cast_signed() <= 0 {
+            self.futex.wait(&self.word, marked, slice);
         }
-        self.sleepers.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -94,6 +103,21 @@ mod tests {
         bell.sleep_past(0, Duration::from_secs(3600));
         assert_eq!(bell.count(), 1);
     }
+
+    #[test]
+    fn the_count_may_lag_behind_what_was_seen() {
+        let bell = Arc::new(Doorbell::default());
+        let slice = Duration::from_millis(20);
+        let started = std::time::Instant::now();
+        bell.sleep_past(1, slice);
+        assert!(started.elapsed() >= slice, "it must not spin");
+        let there = Arc::clone(&bell);
+        let ringer = std::thread::spawn(move || (0..2).for_each(|_| there.ring()));
+        while bell.count() != 2 {
+            bell.sleep_past(1, Duration::from_secs(3600));
+        }
+        ringer.join().unwrap();
+    }
 }
 
 /// The interleavings of two threads.
@@ -126,10 +150,12 @@ mod loom_tests {
         });
     }
 
-    /// The protocol of a ring with one slot: publish, read, release, write again.
+    /// The protocol of a ring with one slot: publish in the slot, ring for a sleeper, read, release,
+    /// write again.
     #[test]
     fn loom_a_slot_has_one_owner_at_a_time() {
         struct Slot {
+            holds: AtomicU32,
             published: Doorbell,
             released: Doorbell,
             bytes: UnsafeCell<u32>,
@@ -140,6 +166,7 @@ mod loom_tests {
         unsafe impl Send for Slot {}
         check(|| {
             let slot = Arc::new(Slot {
+                holds: AtomicU32::new(0),
                 published: Doorbell::default(),
                 released: Doorbell::default(),
                 bytes: UnsafeCell::new(0),
@@ -154,11 +181,12 @@ mod loom_tests {
                         // SAFETY: the pointer is valid; loom checks that nobody else uses it now.
                         unsafe { *bytes = frame }
                     });
+                    there.holds.store(frame, Ordering::Release);
                     there.published.ring();
                 }
             });
             for frame in 1..=2 {
-                while slot.published.count() != frame {
+                while slot.holds.load(Ordering::Acquire) != frame {
                     slot.published.sleep_past(frame - 1, FOREVER);
                 }
                 // SAFETY: the pointer is valid; loom checks that nobody writes it now.

@@ -6,6 +6,7 @@
 //!   ownership of each slot back and forth, so that no two sides ever touch the same bytes.
 //! - [`Arena`]: blocks of typed memory in a region, which other processes can reach.
 //! - [`window`]: buffers that ranks open to each other, each rank to its own shard of all of them.
+//! - [`Turnstile`]: threads go on one at a time, in the order of their tickets.
 //! - `cuda` (feature `cuda`): the CUDA driver, loaded at run time.
 //!
 //! Nothing here knows about ranks, plans or tensors.
@@ -33,6 +34,7 @@ mod region;
 #[cfg(not(loom))]
 pub mod ring;
 mod sync;
+mod turnstile;
 #[cfg(not(loom))]
 pub mod window;
 
@@ -40,3 +42,4 @@ pub mod window;
 pub use arena::{Arena, ArenaError, Block};
 pub use doorbell::Doorbell;
 pub use region::{Region, RegionError};
+pub use turnstile::{Ticket, Turn, Turnstile};

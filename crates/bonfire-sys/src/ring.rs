@@ -5,9 +5,15 @@
 //! which. [`Producer`] and [`Consumer`] can each be claimed once per ring, in whatever process, so
 //! the borrow checker's "one owner at a time" holds across threads and processes.
 //!
+//! What a small frame costs is cache lines that go from one core to the other. So a slot says itself
+//! which frame it holds, in the line in which the frame begins (its label): one line brings the news
+//! and the first bytes, and the counters, which only sleepers need, stay with the core that advances
+//! them.
+//!
 //! Trust: every process that maps the region runs this code. The region's descriptor travels only
 //! over connections that proved knowledge of the job's token.
 
+use std::cell::UnsafeCell;
 use std::ptr::NonNull;
 use std::slice;
 use std::sync::Arc;
@@ -32,10 +38,35 @@ struct Control {
     consumer_claimed: AtomicU32,
 }
 
+/// Bytes at the start of a slot that share a cache line with the word that publishes it.
+pub const LABEL_BYTES: usize = 56;
+
 /// What precedes the bytes of a slot.
 #[repr(C, align(64))]
 struct SlotHead {
+    /// One more than the number of the frame that was last published here. Slot `s` first holds frame
+    /// `s`, so the zero of new memory, and whatever an earlier frame left, is not the next frame's.
+    published: AtomicU32,
     frame_bytes: AtomicU32,
+    label: UnsafeCell<[u8; LABEL_BYTES]>,
+}
+
+/// A slot that belongs to the producer, to be filled. Its content is unspecified.
+#[derive(Debug)]
+pub struct Slot<'a> {
+    /// Arrives with the news that there is a frame; its end is 16-aligned.
+    pub label: &'a mut [u8; LABEL_BYTES],
+    /// The rest, all of [`RingLayout::slot_bytes`]; 64-aligned.
+    pub bytes: &'a mut [u8],
+}
+
+/// A published frame, which belongs to the consumer.
+#[derive(Clone, Copy, Debug)]
+pub struct Frame<'a> {
+    /// As the producer left it.
+    pub label: &'a [u8; LABEL_BYTES],
+    /// As many bytes as were published; 64-aligned.
+    pub bytes: &'a [u8],
 }
 
 const _: () = assert!(size_of::<Control>() == 192);
@@ -132,10 +163,10 @@ impl Ring {
         unsafe { self.base.add(offset) }
     }
 
-    fn head(&self, count: u32) -> &AtomicU32 {
-        // SAFETY: a slot starts 64-aligned with its SlotHead, an atomic, inside the mapping.
-        let head = unsafe { self.slot(count).cast::<SlotHead>().as_ref() };
-        &head.frame_bytes
+    fn head(&self, count: u32) -> &SlotHead {
+        // SAFETY: a slot starts 64-aligned with its SlotHead, inside the mapping; atomics and the
+        // UnsafeCell may be shared while others write them, and zero bytes are valid for them.
+        unsafe { self.slot(count).cast::<SlotHead>().as_ref() }
     }
 
     fn bytes(&self, count: u32) -> NonNull<u8> {
@@ -166,32 +197,38 @@ impl Producer {
         })
     }
 
-    /// The next slot to fill, all `slot_bytes` of it, or `None` while the consumer holds them all.
-    /// Its content is unspecified. Nothing is visible to the consumer before
-    /// [`publish`](Self::publish).
-    pub fn free_slot(&mut self) -> Option<&mut [u8]> {
+    /// The next slot to fill, or `None` while the consumer holds them all. Nothing is visible to the
+    /// consumer before [`publish`](Self::publish).
+    pub fn free_slot(&mut self) -> Option<Slot<'_>> {
         if self.is_full() {
             self.released = self.ring.control().released.count();
             if self.is_full() {
                 return None;
             }
         }
+        let label = self.ring.head(self.published).label.get();
         let bytes = self.ring.bytes(self.published);
-        // SAFETY: valid: inside the mapping for slot_bytes. Aliasing: frame number `published` is
-        // not yet published, and the frame that used this slot before was released (the acquire in the
-        // `count` that said so orders the consumer's reads before our writes), so the consumer does not touch
-        // it; there is one producer, borrowed mutably for as long as the slice lives.
-        Some(unsafe { slice::from_raw_parts_mut(bytes.as_ptr(), self.ring.layout.slot_bytes) })
+        // SAFETY: valid: part of the slot's head, inside the mapping. Aliasing: frame number
+        // `published` is not yet published, and the frame that used this slot before was released (the
+        // acquire in the `count` that said so orders the consumer's reads before our writes), so the
+        // consumer does not touch it; there is one producer, borrowed mutably for as long as the
+        // reference lives.
+        let label = unsafe { &mut *label };
+        // SAFETY: valid: inside the mapping for slot_bytes. Aliasing: as for the label, from which the
+        // bytes are disjoint.
+        let bytes =
+            unsafe { slice::from_raw_parts_mut(bytes.as_ptr(), self.ring.layout.slot_bytes) };
+        Some(Slot { label, bytes })
     }
 
     /// Whether all slots were taken when the consumer's counter was last read.
     fn is_full(&self) -> bool {
-        self.published.wrapping_sub(self.released) >= self.ring.layout.slots
+        self.published.wrapping_sub(self.released) % Doorbell::COUNTS >= self.ring.layout.slots
     }
 
     /// Hands the slot last returned by [`free_slot`](Self::free_slot) to the consumer as a frame of
-    /// its first `frame_bytes` bytes. After this the consumer sees them, and this side must ask for
-    /// a slot again.
+    /// its label and its first `frame_bytes` bytes. After this the consumer sees them, and this side
+    /// must ask for a slot again.
     ///
     /// # Panics
     /// If no slot is free, or the frame is larger than a slot.
@@ -204,10 +241,12 @@ impl Producer {
         );
         assert!(self.free_slot().is_some(), "publish without a free slot");
         let frame_bytes = u32::try_from(frame_bytes).expect("slot_bytes fits u32");
-        self.ring
-            .head(self.published)
-            .store(frame_bytes, Ordering::Relaxed);
+        let head = self.ring.head(self.published);
+        head.frame_bytes.store(frame_bytes, Ordering::Relaxed);
         self.published = self.published.wrapping_add(1);
+        // Release pairs with the acquire in `front`: who sees the number sees the frame.
+        head.published.store(self.published, Ordering::Release);
+        // For a consumer that sleeps.
         self.ring.control().published.ring();
     }
 
@@ -235,19 +274,23 @@ impl Consumer {
 
     /// The oldest frame not yet released, or `None` while there is none. It keeps its content and
     /// its address until [`release`](Self::release).
-    pub fn front(&self) -> Option<&[u8]> {
-        if self.ring.control().published.count() == self.released {
+    pub fn front(&self) -> Option<Frame<'_>> {
+        let head = self.ring.head(self.released);
+        if head.published.load(Ordering::Acquire) != self.released.wrapping_add(1) {
             return None;
         }
         // A peer that breaks the protocol must not make us read outside the slot.
-        let frame_bytes = self.ring.head(self.released).load(Ordering::Relaxed) as usize;
+        let frame_bytes = head.frame_bytes.load(Ordering::Relaxed) as usize;
         let frame_bytes = frame_bytes.min(self.ring.layout.slot_bytes);
         let bytes = self.ring.bytes(self.released);
-        // SAFETY: valid: inside the mapping for frame_bytes <= slot_bytes. Aliasing: frame number
-        // `released` is published (the acquire in `count` orders the producer's writes before our
-        // reads) and not released, so the producer does not touch its slot; releasing it needs
-        // `&mut self`, which the returned borrow excludes.
-        Some(unsafe { slice::from_raw_parts(bytes.as_ptr(), frame_bytes) })
+        // SAFETY: valid: part of the slot's head, inside the mapping. Aliasing: frame number
+        // `released` is published (the acquire orders the producer's writes before our reads) and not
+        // released, so the producer does not touch its slot; releasing it needs `&mut self`, which the
+        // returned borrow excludes.
+        let label = unsafe { &*head.label.get() };
+        // SAFETY: valid: inside the mapping for frame_bytes <= slot_bytes. Aliasing: as for the label.
+        let bytes = unsafe { slice::from_raw_parts(bytes.as_ptr(), frame_bytes) };
+        Some(Frame { label, bytes })
     }
 
     /// Gives the slot of the oldest frame back to the producer.
@@ -295,9 +338,10 @@ mod tests {
                         producer.sleep(Duration::from_secs(5));
                     }
                     let slot = producer.free_slot().unwrap();
-                    let len = 4 + (frame % 60) as usize;
-                    slot[..len].fill(frame as u8);
-                    slot[..4].copy_from_slice(&frame.to_le_bytes());
+                    let len = (frame % 64) as usize;
+                    slot.label.fill(!frame as u8);
+                    slot.label[..4].copy_from_slice(&frame.to_le_bytes());
+                    slot.bytes[..len].fill(frame as u8);
                     producer.publish(len);
                 }
             });
@@ -305,10 +349,11 @@ mod tests {
                 while consumer.front().is_none() {
                     consumer.sleep(Duration::from_secs(5));
                 }
-                let bytes = consumer.front().unwrap();
-                assert_eq!(bytes.len(), 4 + (frame % 60) as usize);
-                assert_eq!(bytes[..4], frame.to_le_bytes());
-                assert!(bytes[4..].iter().all(|byte| *byte == frame as u8));
+                let Frame { label, bytes } = consumer.front().unwrap();
+                assert_eq!(label[..4], frame.to_le_bytes());
+                assert!(label[4..].iter().all(|byte| *byte == !frame as u8));
+                assert_eq!(bytes.len(), (frame % 64) as usize);
+                assert!(bytes.iter().all(|byte| *byte == frame as u8));
                 consumer.release();
             }
             writer.join().unwrap();
@@ -318,10 +363,10 @@ mod tests {
     #[test]
     fn an_unreleased_slot_is_not_given_to_the_producer_again() {
         let (mut producer, mut consumer) = pair(RingLayout::new(1, 8));
-        producer.free_slot().unwrap()[0] = 7;
+        producer.free_slot().unwrap().bytes[0] = 7;
         producer.publish(1);
         assert!(producer.free_slot().is_none());
-        assert_eq!(consumer.front().unwrap(), [7]);
+        assert_eq!(consumer.front().unwrap().bytes, [7]);
         consumer.release();
         assert!(producer.free_slot().is_some());
     }

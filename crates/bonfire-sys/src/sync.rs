@@ -1,13 +1,19 @@
-//! Atomics and the futex, from the standard library and the kernel, or from the model checker.
+//! Atomics, locks and the futex, from the standard library and the kernel, or from the model checker.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p bonfire-sys --lib --release loom` explores all
 //! interleavings of the tests named so.
 
 #[cfg(not(loom))]
-pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+#[cfg(not(loom))]
+pub(crate) use std::sync::{Condvar, Mutex};
 
 #[cfg(loom)]
-pub(crate) use loom::sync::atomic::{AtomicU32, Ordering, fence};
+pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+#[cfg(loom)]
+pub(crate) use loom::sync::{Condvar, Mutex};
 
 #[cfg(not(loom))]
 pub(crate) use kernel::Futex;

@@ -1,10 +1,14 @@
-//! Plans kept ready, so that an operation of a known shape builds nothing.
+//! What a call needs again each time, kept ready, so that a repeated operation builds nothing.
 
 use std::num::NonZeroUsize;
+use std::panic::Location;
+use std::ptr;
 use std::sync::Arc;
 
+use bonfire_plan::wire::{self, HEADER_BYTES, Operation};
 use bonfire_plan::{
-    Algorithm, Hosts, PlanError, Rank, Role, Schedule, ScheduleShape, Step, WorldSize,
+    Collective, DType, Hosts, Partition, PlanError, Rank, ReduceOp, Role, Schedule, ScheduleShape,
+    Step, WorldSize,
 };
 use rustc_hash::FxHashMap;
 
@@ -12,18 +16,54 @@ use super::Request;
 use super::memory::Extents;
 use crate::Element;
 
-/// A training step uses a handful of shapes; a program that uses more than this many builds some
-/// again.
-const PLANS_MAX: usize = 256;
+/// A training step makes a handful of calls; a program that makes more than this many different ones
+/// builds some again.
+const PLANS_MAX: usize = 1024;
 
-/// One rank's part of a plan.
+/// One rank's part of a plan, and what its frames say.
 #[derive(Debug)]
 pub(super) struct Prepared {
-    pub(super) algorithm: Algorithm,
+    /// Its number is that of no particular call.
+    pub(super) operation: Operation,
+    pub(super) header: [u8; HEADER_BYTES],
     pub(super) steps: Vec<Step>,
     pub(super) extents: Extents,
-    /// What ranks compare of the block lengths.
-    pub(super) layout: u32,
+}
+
+/// Where the data is worked on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Place {
+    /// In frames, by an algorithm of the selector's choice, which never changes.
+    Frames,
+    /// In the ranks' own memory.
+    InPlace,
+}
+
+/// What calls differ by.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Key {
+    /// The address says as much as the text, in less time.
+    call_site: usize,
+    place: Place,
+    collective: Collective,
+    reduce: Option<ReduceOp>,
+    dtype: DType,
+    count: usize,
+    partition: Partition,
+}
+
+impl Key {
+    pub(super) fn new<T: Element>(request: &Request, place: Place) -> Self {
+        Self {
+            call_site: ptr::from_ref::<Location<'static>>(request.call_site).addr(),
+            place,
+            collective: request.collective,
+            reduce: request.reduce,
+            dtype: T::DTYPE,
+            count: request.count,
+            partition: request.partition.clone(),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -32,7 +72,7 @@ pub(super) struct Plans {
     world_size: WorldSize,
     hosts: Hosts,
     chunk_bytes: usize,
-    ready: FxHashMap<ScheduleShape, Arc<Prepared>>,
+    ready: FxHashMap<Key, Arc<Prepared>>,
 }
 
 impl Plans {
@@ -46,40 +86,48 @@ impl Plans {
         }
     }
 
-    pub(super) fn prepare<T: Element>(
+    /// What was prepared for a call like this one.
+    pub(super) fn get(&self, key: &Key) -> Option<Arc<Prepared>> {
+        self.ready.get(key).cloned()
+    }
+
+    /// Prepares this and all further calls like it. `operation` says by which algorithm; its layout is
+    /// filled in.
+    pub(super) fn prepare(
         &mut self,
-        request: &Request,
-        algorithm: Algorithm,
+        key: Key,
+        mut operation: Operation,
     ) -> Result<Arc<Prepared>, PlanError> {
-        let shape = ScheduleShape {
-            collective: request.collective,
-            algorithm,
-            world_size: self.world_size,
-            count: request.count,
-            chunk_elems_max: NonZeroUsize::new(self.chunk_bytes / size_of::<T>())
-                .expect("a chunk holds at least one element of every type"),
-            partition: request.partition.clone(),
-            hosts: self.hosts.clone(),
-        };
-        if let Some(prepared) = self.ready.get(&shape) {
-            return Ok(Arc::clone(prepared));
-        }
-        let schedule = Schedule::new(shape.clone())?;
+        let schedule = Schedule::new(self.shape(&key, &operation))?;
+        operation.layout = schedule.shape().layout_hash();
         let extents = Extents::new(
-            request.collective,
+            key.collective,
             schedule.extent(self.me, Role::Input),
             schedule.extent(self.me, Role::Output),
         );
         let prepared = Arc::new(Prepared {
-            algorithm,
+            header: wire::encode_header(&operation, 0),
+            operation,
             steps: schedule.steps(self.me),
             extents,
-            layout: schedule.shape().layout_hash(),
         });
         if self.ready.len() >= PLANS_MAX {
             self.ready.clear();
         }
-        self.ready.insert(shape, Arc::clone(&prepared));
+        self.ready.insert(key, Arc::clone(&prepared));
         Ok(prepared)
+    }
+
+    fn shape(&self, key: &Key, operation: &Operation) -> ScheduleShape {
+        ScheduleShape {
+            collective: key.collective,
+            algorithm: operation.algorithm,
+            world_size: self.world_size,
+            count: key.count,
+            chunk_elems_max: NonZeroUsize::new(self.chunk_bytes / key.dtype.size_bytes())
+                .expect("a chunk holds at least one element of every type"),
+            partition: key.partition.clone(),
+            hosts: self.hosts.clone(),
+        }
     }
 }

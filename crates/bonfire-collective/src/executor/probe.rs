@@ -10,7 +10,6 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use bonfire_plan::wire::HEADER_BYTES;
 use bonfire_plan::{Rank, ReduceOp, Stage, WorldSize};
 
 use super::Run;
@@ -274,7 +273,7 @@ impl Run<'_> {
         waited.map_err(|error| self.explain(peer, error))?;
         self.check_header(peer)?;
         let frame = self.executor.links.front(peer).expect("the wait returned");
-        let payload = &frame[HEADER_BYTES..];
+        let payload = frame.payload();
         if payload.len() != target.len() {
             return Err(self.nonsense(peer, payload.len() as u64));
         }
@@ -289,7 +288,7 @@ impl Run<'_> {
             cause: format!(
                 "it sent something else ({number}) while the links were measured for {}; do all \
                  ranks run the same version with the same options?",
-                self.operation
+                self.operation()
             ),
         }
     }

@@ -37,19 +37,19 @@ impl Executor {
         data: &mut [T],
         patience: &Patience<'_>,
     ) -> Result<bool, RunError> {
-        let prepared = self.plans.prepare::<T>(request, Algorithm::ZeroCopy)?;
-        let operation = self.operation::<T>(request, &prepared);
-        if let Some(failure) = patience.poison.failure() {
+        let prepared = self.prepare_in_place::<T>(request)?;
+        let seq = *self.seq(request.collective);
+        if let Some(failure) = patience.poison().failure() {
             return Err(failure.into());
         }
         let mut board = self.board.take().expect("may_share has seen it");
         let mut attempt = Attempt {
-            run: Run::new(self, &operation, patience),
+            run: Run::new(self, &prepared, seq, patience),
             prepared: &prepared,
             request,
         };
         let done = if board.reaches(data) {
-            board.open(data, operation.seq, |windows| attempt.complete(windows))
+            board.open(data, seq, |windows| attempt.complete(windows))
         } else {
             // The others see that this window is shut.
             attempt.frames::<T>(attempt.opening()).map(|()| false)
@@ -136,7 +136,7 @@ impl<'a> Attempt<'a> {
     }
 
     fn check_on_the_group(&self) -> Result<(), Failure> {
-        match self.run.patience.poison.failure() {
+        match self.run.patience.poison().failure() {
             Some(failure) => Err(failure),
             None => Ok(()),
         }

@@ -203,12 +203,10 @@ impl ProcessGroup {
     ) -> Work<R> {
         let (work, completion): (Work<R>, Completion<R>) = Work::new(self.rank());
         let run = Box::new(move |core: &Core| completion.complete(body(core)));
-        let mut queue = self.member.queue();
-        let ticket = queue.issue();
-        let jobs = queue
-            .jobs
-            .as_ref()
-            .expect("the queue closes with the last clone");
+        let jobs = self.member.jobs();
+        let jobs = jobs.as_ref().expect("jobs end with the last clone");
+        // Under the lock, so that jobs are passed on in the order of their tickets.
+        let ticket = self.member.core.turnstile.issue();
         // A communication thread that is gone drops the job, which completes the work with an error.
         let _ = jobs.send(Job { ticket, run });
         work

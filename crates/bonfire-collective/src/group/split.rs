@@ -166,8 +166,7 @@ impl ProcessGroup {
 
     fn split_as(&self, wish: Wish) -> Result<Option<Self>, CollectiveError> {
         let core = &self.member.core;
-        let ticket = self.member.queue().issue();
-        let turn = core.turnstile.enter(ticket);
+        let turn = core.turnstile.enter(core.turnstile.issue());
         let options = wish.options.clone();
         let parts = Attempt { core, wish }.run()?;
         drop(turn);

@@ -6,6 +6,7 @@ use std::time::Duration;
 use bonfire_plan::wire::HEADER_BYTES;
 use bonfire_plan::{Rank, WorldSize};
 
+use super::Frame;
 use super::memory::MemoryLink;
 use super::readiness::Readiness;
 use super::socket::SocketLink;
@@ -178,10 +179,10 @@ impl Links {
         }
     }
 
-    /// The oldest frame from `peer`: header and payload.
-    pub(crate) fn front(&self, peer: Rank) -> Option<&[u8]> {
+    /// The oldest frame from `peer`.
+    pub(crate) fn front(&self, peer: Rank) -> Option<Frame<'_>> {
         match &self.link(peer).way {
-            Way::Memory(memory) => memory.inbox.front(),
+            Way::Memory(memory) => memory.front(),
             Way::Socket(socket) => socket.front(),
         }
     }
@@ -191,11 +192,11 @@ impl Links {
         let Link { way, traffic } = self.link_mut(peer);
         match way {
             Way::Memory(memory) => {
-                traffic.count_received(memory.inbox.front().unwrap_or_default());
+                traffic.count_received(memory.front());
                 memory.inbox.release();
             }
             Way::Socket(socket) => {
-                traffic.count_received(socket.front().unwrap_or_default());
+                traffic.count_received(socket.front());
                 socket.release();
             }
         }

@@ -2,12 +2,24 @@
 
 use std::sync::Arc;
 
-use bonfire_plan::wire::HEADER_BYTES;
+use bonfire_plan::wire::{AGREED_BYTES, HEADER_BYTES};
 use bonfire_plan::{Rank, WorldSize};
-use bonfire_sys::ring::{Claimed, Consumer, Producer, RingLayout};
+use bonfire_sys::ring::{Claimed, Consumer, LABEL_BYTES, Producer, RingLayout};
 use bonfire_sys::{Region, RegionError};
 
-use super::{Links, SLOTS};
+use super::{Frame, Links, SLOTS};
+
+/// Payload that fits a slot's label behind what ranks compare: with it, a frame is one cache line that
+/// goes from one core to the other.
+const SHORT_BYTES: usize = LABEL_BYTES - AGREED_BYTES;
+
+/// Where in the bytes of a slot a longer payload starts: behind the rest of the header, on a cache
+/// line. Nobody reads that rest unless the ranks disagree, so its lines stay with the core that wrote
+/// them.
+const PAYLOAD_AT: usize = (HEADER_BYTES - AGREED_BYTES).next_multiple_of(64);
+
+// So that a short payload is aligned for every element type.
+const _: () = assert!(SHORT_BYTES == 16);
 
 /// Both directions between this rank and one peer.
 #[derive(Debug)]
@@ -39,22 +51,41 @@ impl MemoryLink {
         let Some(slot) = self.outbox.free_slot() else {
             return false;
         };
-        let end = HEADER_BYTES + payload.len();
+        let end = PAYLOAD_AT + payload.len();
         assert!(
-            end <= slot.len(),
+            end <= slot.bytes.len(),
             "frame of {end} bytes in a slot of {}",
-            slot.len()
+            slot.bytes.len()
         );
-        slot[..HEADER_BYTES].copy_from_slice(header);
-        slot[HEADER_BYTES..end].copy_from_slice(payload);
+        let (agreed, rest) = header.split_at(AGREED_BYTES);
+        let (label, short) = slot.label.split_at_mut(AGREED_BYTES);
+        label.copy_from_slice(agreed);
+        slot.bytes[..rest.len()].copy_from_slice(rest);
+        if payload.len() <= SHORT_BYTES {
+            short[..payload.len()].copy_from_slice(payload);
+        } else {
+            slot.bytes[PAYLOAD_AT..end].copy_from_slice(payload);
+        }
         self.outbox.publish(end);
         true
+    }
+
+    /// The oldest frame that was not released.
+    #[inline]
+    pub(super) fn front(&self) -> Option<Frame<'_>> {
+        let frame = self.inbox.front()?;
+        let (agreed, short) = frame.label.split_at(AGREED_BYTES);
+        // A peer that breaks the protocol must not make us panic: its header will not agree.
+        let rest = frame.bytes.get(..HEADER_BYTES - AGREED_BYTES);
+        let payload = frame.bytes.get(PAYLOAD_AT..).unwrap_or_default();
+        let payload = short.get(..payload.len()).unwrap_or(payload);
+        Some(Frame::new([agreed, rest.unwrap_or_default()], payload))
     }
 }
 
 /// The rings of frames with up to `chunk_bytes` of payload.
 pub(crate) fn ring_layout(chunk_bytes: usize) -> RingLayout {
-    RingLayout::new(SLOTS, HEADER_BYTES + chunk_bytes)
+    RingLayout::new(SLOTS, PAYLOAD_AT + chunk_bytes)
 }
 
 /// Where in `owner`'s region the ring from `source` starts. The rings stand in rank order without
@@ -94,4 +125,32 @@ pub(crate) fn local_links(
         links
     };
     Ok(world_size.ranks().map(links_of).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Short payloads lie elsewhere than long ones.
+    #[test]
+    fn payloads_of_all_lengths_arrive() {
+        let layout = ring_layout(64);
+        let regions: Vec<_> = (0..2)
+            .map(|_| Arc::new(Region::anonymous(layout.bytes()).unwrap()))
+            .collect();
+        let [mut zero, mut one] = [0, 1].map(|me: usize| {
+            let [me, peer] = [me, 1 - me].map(|rank| (Rank::new(rank as u32), &regions[rank]));
+            MemoryLink::claim(me.0, me.1, peer.0, peer.1, layout).unwrap()
+        });
+        let header: [u8; HEADER_BYTES] = std::array::from_fn(|index| index as u8);
+        for len in 0..=64 {
+            let payload: Vec<u8> = (0..len).map(|byte| byte as u8 ^ 0x5a).collect();
+            assert!(zero.try_put(&header, &payload));
+            let frame = one.front().unwrap();
+            assert_eq!(frame.payload(), payload);
+            assert_eq!(frame.payload().as_ptr().align_offset(16), 0, "{len} bytes");
+            assert!(frame.agrees_with(&header));
+            one.inbox.release();
+        }
+    }
 }

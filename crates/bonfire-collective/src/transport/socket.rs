@@ -7,7 +7,7 @@ use bonfire_plan::Rank;
 use bonfire_plan::wire::HEADER_BYTES;
 
 use super::inbox::{Inbox, InboxError};
-use super::{LinkError, SLOTS};
+use super::{Frame, LinkError, SLOTS};
 use crate::stream::Stream;
 
 /// Both directions between this rank and one peer.
@@ -39,8 +39,9 @@ impl SocketLink {
     }
 
     /// The oldest complete frame.
-    pub(super) fn front(&self) -> Option<&[u8]> {
-        self.inbox.front()
+    pub(super) fn front(&self) -> Option<Frame<'_>> {
+        let (header, payload) = self.inbox.front()?.split_at(HEADER_BYTES);
+        Some(Frame::new([header, &[]], payload))
     }
 
     pub(super) fn release(&mut self) {
