@@ -1,14 +1,20 @@
 //! Who this process is: rank, world size and meeting point, from the environment of a launcher.
 //!
 //! The names are those of torchrun, so every launcher that can start such programs can start ours.
+//! What Slurm, Open MPI, MPICH and Kubernetes say in their own words is understood too (`cluster`).
 //! The environment is parsed once, here; nothing else reads these variables, and the launcher
 //! writes them from the same type that parses them.
+
+mod cluster;
+mod source;
 
 use std::ffi::OsString;
 
 use bonfire_plan::{Rank, WorldSize};
 use thiserror::Error;
 
+use self::cluster::Cluster;
+use self::source::Source;
 use crate::overrides::{AlgorithmOverrides, OverrideError};
 use crate::token::{JobToken, TokenError};
 
@@ -26,8 +32,12 @@ pub(crate) const MASTER_ADDR: &str = "MASTER_ADDR";
 pub(crate) const MASTER_PORT: &str = "MASTER_PORT";
 /// The job's secret, as 64 hexadecimal digits; empty or missing for none.
 pub(crate) const JOB_TOKEN: &str = "BONFIRE_JOB_TOKEN";
-/// `1` when the launcher serves the store, `0` or missing when rank 0 does.
+/// Who serves the store: see [`StoreHost`].
 pub(crate) const AGENT_STORE: &str = "BONFIRE_AGENT_STORE";
+/// `True` when torchrun's agent serves a store of its own at `MASTER_PORT`.
+pub(crate) const TORCHRUN_STORE: &str = "TORCHELASTIC_USE_AGENT_STORE";
+/// Set in every pod of Kubernetes.
+pub(crate) const KUBERNETES: &str = "KUBERNETES_SERVICE_HOST";
 /// Which job this is; part of every handshake, so that two jobs never meet.
 pub(crate) const RUN_ID: &str = "TORCHELASTIC_RUN_ID";
 /// How often all ranks of the job were started anew.
@@ -54,6 +64,18 @@ pub(crate) const OUTPUT: &str = "BONFIRE_OUTPUT";
 /// them, because a user may export those for the launcher.
 const WORKER_VARIABLES: [&str; 4] = [RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE];
 
+/// The variables that say that `WORKER_VARIABLES` come from an agent, whatever else is set around it.
+const AGENT_VARIABLES: [&str; 2] = [AGENT_STORE, RUN_ID];
+
+/// Where a rank is among all, and among those of its host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    rank: u32,
+    world_size: u32,
+    local_rank: u32,
+    local_world_size: u32,
+}
+
 /// Who serves the store through which the ranks meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreHost {
@@ -61,6 +83,34 @@ pub enum StoreHost {
     Agent,
     /// Rank 0 does, at `MASTER_PORT`.
     RankZero,
+    /// Rank 0 does, at a free port of the host that all ranks are on, and tells the others which
+    /// through a Unix-domain socket named by the job. `MASTER_ADDR` and `MASTER_PORT` do not matter.
+    Nearby,
+    /// Rank 0 does, at a free port, and tells the others which through the store of torchrun's
+    /// agent, which has `MASTER_PORT` for itself.
+    Torchrun,
+}
+
+impl StoreHost {
+    /// What `BONFIRE_AGENT_STORE` says.
+    fn variable(self) -> &'static str {
+        match self {
+            Self::Agent => "1",
+            Self::RankZero => "0",
+            Self::Nearby => "nearby",
+            Self::Torchrun => "torchrun",
+        }
+    }
+
+    fn of_variable(text: &str) -> Option<Self> {
+        match text {
+            "1" | "true" => Some(Self::Agent),
+            "" | "0" | "false" => Some(Self::RankZero),
+            "nearby" => Some(Self::Nearby),
+            "torchrun" => Some(Self::Torchrun),
+            _ => None,
+        }
+    }
 }
 
 /// What becomes of this process's output, which the process itself, seeing a pipe, could not tell.
@@ -143,7 +193,8 @@ pub enum EnvError {
     /// A variable that has no default is missing.
     #[error(
         "{variable} is not set; a worker needs {RANK}, {WORLD_SIZE}, {MASTER_ADDR} and \
-         {MASTER_PORT}, which `bonfire run` and torchrun-style launchers set"
+         {MASTER_PORT}, which `bonfire run` and torchrun-style launchers set; under mpirun and srun \
+         it needs none"
     )]
     Missing {
         /// The missing variable.
@@ -183,11 +234,43 @@ pub enum EnvError {
         /// The ranks of the world.
         world_size: u32,
     },
+    /// Two launchers say different things.
+    #[error(
+        "two launchers disagree: {first} is {first_value}, but {second} is {second_value}; unset \
+         what does not belong to this job"
+    )]
+    LaunchersDisagree {
+        /// A variable of one.
+        first: &'static str,
+        /// What it says.
+        first_value: u32,
+        /// A variable of the other.
+        second: &'static str,
+        /// What it says.
+        second_value: u32,
+    },
+    /// The ranks are on several hosts, and the cluster does not say where rank 0 is.
+    #[error(
+        "{launcher} started ranks on several hosts but does not say where they meet: export \
+         {MASTER_ADDR}, the host of rank 0, and {MASTER_PORT}, a free port there"
+    )]
+    NoMeetingPlace {
+        /// What started the ranks.
+        launcher: &'static str,
+    },
+    /// A list of hosts or of tasks makes no sense.
+    #[error("{variable} makes no sense: \"{value}\"")]
+    Unintelligible {
+        /// The variable.
+        variable: &'static str,
+        /// What it holds.
+        value: String,
+    },
     /// The address is empty.
     #[error("{MASTER_ADDR} is empty; it must be a host name or an address")]
     NoAddress,
     /// A switch is neither on nor off.
-    #[error("{variable} must be 0 or 1, not \"{value}\"")]
+    #[error("{variable} must be 0, 1, nearby or torchrun, not \"{value}\"")]
     NotASwitch {
         /// The variable.
         variable: &'static str,
@@ -221,72 +304,148 @@ pub enum EnvError {
 }
 
 impl RankEnv {
-    /// Reads the environment of this process, all variables required.
+    /// Reads the environment of this process, which a launcher must have started.
     pub fn from_env() -> Result<Self, EnvError> {
         Self::from_lookup(process_variable)
     }
 
     /// Reads the environment of this process; `None` when nothing in it says that a launcher
-    /// started this process, an error when only a part of it does.
+    /// started this process as one of several, an error when only a part of it does.
     pub fn detect() -> Result<Option<Self>, EnvError> {
         Self::detect_in(process_variable)
     }
 
     /// As [`detect`](Self::detect), from any key-value source.
     pub fn detect_in(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Option<Self>, EnvError> {
-        if WORKER_VARIABLES
-            .iter()
-            .all(|&variable| lookup(variable).is_none())
-        {
-            return Ok(None);
+        let source = Source { lookup };
+        let is_worker = source.has_any(&WORKER_VARIABLES);
+        if is_worker && source.has_any(&AGENT_VARIABLES) {
+            return Self::explicit(&source).map(Some);
         }
-        Self::from_lookup(lookup).map(Some)
+        match Cluster::detect(&source)? {
+            // The only process of a step or a job, as a shell that Slurm gives to a user, may start
+            // ranks of its own.
+            Some(cluster) if cluster.is_alone() && !is_worker => Ok(None),
+            Some(cluster) => Self::of_cluster(&source, cluster).map(Some),
+            None if is_worker => Self::explicit(&source).map(Some),
+            None => Ok(None),
+        }
     }
 
     /// As [`from_env`](Self::from_env), from any key-value source.
     ///
-    /// Without `LOCAL_WORLD_SIZE` the whole world is taken to be on this host; without `LOCAL_RANK`
-    /// the hosts are taken to hold equally many consecutive ranks, as torchrun places them.
+    /// The innermost launcher counts: an agent (`bonfire run`, a program that launches itself,
+    /// torchrun) over everything else, then what a cluster says: `mpirun` of Open MPI or MPICH, a
+    /// step of Slurm, an indexed job of Kubernetes, in this order. `RANK`, `WORLD_SIZE`,
+    /// `LOCAL_RANK` and `LOCAL_WORLD_SIZE` that no agent has set must agree with the cluster.
+    ///
+    /// Without `LOCAL_WORLD_SIZE` the whole world is taken to be on this host, but in a pod of
+    /// Kubernetes each rank to have a pod of its own; without `LOCAL_RANK` the hosts are taken to
+    /// hold equally many consecutive ranks, as torchrun places them.
     pub fn from_lookup(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Self, EnvError> {
         let source = Source { lookup };
+        if source.has_any(&WORKER_VARIABLES) && source.has_any(&AGENT_VARIABLES) {
+            return Self::explicit(&source);
+        }
+        match Cluster::detect(&source)? {
+            Some(cluster) => Self::of_cluster(&source, cluster),
+            None => Self::explicit(&source),
+        }
+    }
+
+    /// What torchrun's variables say.
+    fn explicit<F: Fn(&str) -> Option<OsString>>(source: &Source<F>) -> Result<Self, EnvError> {
         let rank = source.required_number(RANK, (0, u32::MAX - 1))?;
         let world_size = source.required_number(WORLD_SIZE, (1, u32::MAX))?;
-        check_rank((RANK, rank), (WORLD_SIZE, world_size))?;
-
+        let alone_in_pod = source.has_any(&[KUBERNETES]) && !source.has_any(&AGENT_VARIABLES);
         let local_world_size = source
             .number(LOCAL_WORLD_SIZE, (1, u32::MAX))?
-            .unwrap_or(world_size);
+            .unwrap_or(if alone_in_pod { 1 } else { world_size });
+        let local_rank = source
+            .number(LOCAL_RANK, (0, u32::MAX - 1))?
+            .unwrap_or(rank % local_world_size);
+        let agent_store = source.store_host()?;
+        let (master_addr, master_port) = match agent_store {
+            StoreHost::Nearby => (String::new(), 0),
+            _ => source.master()?,
+        };
+        let place = Place {
+            rank,
+            world_size,
+            local_rank,
+            local_world_size,
+        };
+        let restart_count = source.number(RESTART_COUNT, (0, u32::MAX))?.unwrap_or(0);
+        let env = Self {
+            master_addr,
+            master_port,
+            agent_store,
+            job_id: source.job_id()?,
+            restart_count,
+            ..Self::at(source, place)?
+        };
+        Ok(env)
+    }
+
+    /// What a cluster's variables say.
+    fn of_cluster<F: Fn(&str) -> Option<OsString>>(
+        source: &Source<F>,
+        cluster: Cluster,
+    ) -> Result<Self, EnvError> {
+        cluster.agree_with(source)?;
+        let place = cluster.place();
+        let exported = source.has_any(&[MASTER_ADDR]) && source.has_any(&[MASTER_PORT]);
+        let one_host = place.local_world_size == place.world_size;
+        let (agent_store, (master_addr, master_port)) = if exported {
+            (StoreHost::RankZero, source.master()?)
+        } else if one_host && cluster.may_share_host() {
+            (StoreHost::Nearby, (String::new(), 0))
+        } else {
+            let port = source.number(MASTER_PORT, (1, u16::MAX.into()))?;
+            (StoreHost::RankZero, cluster.master(source, port)?)
+        };
+        Ok(Self {
+            master_addr,
+            master_port,
+            agent_store,
+            job_id: cluster.job_id(),
+            ..Self::at(source, place)?
+        })
+    }
+
+    /// A worker at a checked place, with what does not depend on the launcher.
+    fn at<F: Fn(&str) -> Option<OsString>>(
+        source: &Source<F>,
+        place: Place,
+    ) -> Result<Self, EnvError> {
+        let Place {
+            rank,
+            world_size,
+            local_rank,
+            local_world_size,
+        } = place;
+        check_rank((RANK, rank), (WORLD_SIZE, world_size))?;
         if local_world_size > world_size {
             return Err(EnvError::LocalWorldTooLarge {
                 local_world_size,
                 world_size,
             });
         }
-        let local_rank = source
-            .number(LOCAL_RANK, (0, u32::MAX - 1))?
-            .unwrap_or(rank % local_world_size);
         check_rank(
             (LOCAL_RANK, local_rank),
             (LOCAL_WORLD_SIZE, local_world_size),
         )?;
-
-        let master_addr = source.required(MASTER_ADDR)?;
-        if master_addr.is_empty() {
-            return Err(EnvError::NoAddress);
-        }
-        let master_port = source.required_number(MASTER_PORT, (1, u16::MAX.into()))?;
-
         Ok(Self {
             rank: Rank::new(rank),
-            world_size: WorldSize::new(world_size).expect("a world of zero was refused above"),
+            world_size: WorldSize::new(world_size).expect("a rank is below it, so it is not zero"),
             local_rank,
             local_world_size,
-            master_addr,
-            master_port: u16::try_from(master_port).expect("the range was checked above"),
+            master_addr: String::new(),
+            master_port: 0,
             job_token: source.job_token()?,
-            agent_store: source.store_host()?,
-            job_id: source.job_id()?,
-            restart_count: source.number(RESTART_COUNT, (0, u32::MAX))?.unwrap_or(0),
+            agent_store: StoreHost::RankZero,
+            job_id: String::new(),
+            restart_count: 0,
             host_id: source.host_id()?,
             overrides: source.overrides()?,
         })
@@ -295,10 +454,6 @@ impl RankEnv {
     /// The variables that make a child process the worker which this describes: what
     /// [`from_lookup`](Self::from_lookup) reads.
     pub fn variables(&self) -> Vec<(&'static str, String)> {
-        let agent_store = match self.agent_store {
-            StoreHost::Agent => "1",
-            StoreHost::RankZero => "0",
-        };
         let job_token = if self.job_token.is_empty() {
             String::new()
         } else {
@@ -312,7 +467,7 @@ impl RankEnv {
             (MASTER_ADDR, self.master_addr.clone()),
             (MASTER_PORT, self.master_port.to_string()),
             (JOB_TOKEN, job_token),
-            (AGENT_STORE, agent_store.to_owned()),
+            (AGENT_STORE, self.agent_store.variable().to_owned()),
             (RUN_ID, self.job_id.clone()),
             (RESTART_COUNT, self.restart_count.to_string()),
         ];
@@ -368,95 +523,6 @@ fn check_rank(
         count_variable,
         count,
     })
-}
-
-/// A key-value source with typed readings.
-struct Source<F> {
-    lookup: F,
-}
-
-impl<F: Fn(&str) -> Option<OsString>> Source<F> {
-    /// Text that is not Unicode becomes text that no parser accepts, which is what it deserves.
-    fn text(&self, variable: &'static str) -> Option<String> {
-        (self.lookup)(variable).map(|value| value.to_string_lossy().into_owned())
-    }
-
-    fn required(&self, variable: &'static str) -> Result<String, EnvError> {
-        self.text(variable).ok_or(EnvError::Missing { variable })
-    }
-
-    fn number(
-        &self,
-        variable: &'static str,
-        (min, max): (u32, u32),
-    ) -> Result<Option<u32>, EnvError> {
-        let Some(value) = self.text(variable) else {
-            return Ok(None);
-        };
-        match value.trim().parse() {
-            Ok(number) if (min..=max).contains(&number) => Ok(Some(number)),
-            _ => Err(EnvError::NotANumber {
-                variable,
-                value,
-                min,
-                max,
-            }),
-        }
-    }
-
-    fn required_number(&self, variable: &'static str, range: (u32, u32)) -> Result<u32, EnvError> {
-        self.number(variable, range)?
-            .ok_or(EnvError::Missing { variable })
-    }
-
-    fn job_token(&self) -> Result<JobToken, EnvError> {
-        match self.text(JOB_TOKEN) {
-            None => Ok(JobToken::empty()),
-            Some(text) if text.is_empty() => Ok(JobToken::empty()),
-            Some(text) => {
-                JobToken::from_hex(text.trim()).map_err(|source| EnvError::Token { source })
-            }
-        }
-    }
-
-    fn overrides(&self) -> Result<AlgorithmOverrides, EnvError> {
-        let text = self.text(ALGORITHM).unwrap_or_default();
-        text.parse()
-            .map_err(|source| EnvError::Algorithm { source })
-    }
-
-    fn job_id(&self) -> Result<String, EnvError> {
-        let job_id = self.text(RUN_ID).unwrap_or_default();
-        if job_id.len() > JOB_ID_BYTES_MAX {
-            let bytes = job_id.len();
-            return Err(EnvError::JobIdTooLong { bytes });
-        }
-        Ok(job_id)
-    }
-
-    fn host_id(&self) -> Result<Option<String>, EnvError> {
-        let host_id = self.text(HOST_ID).filter(|text| !text.is_empty());
-        match &host_id {
-            Some(text) if text.len() > HOST_ID_BYTES_MAX => {
-                Err(EnvError::HostIdTooLong { bytes: text.len() })
-            }
-            _ => Ok(host_id),
-        }
-    }
-
-    fn store_host(&self) -> Result<StoreHost, EnvError> {
-        let Some(value) = self.text(AGENT_STORE) else {
-            return Ok(StoreHost::RankZero);
-        };
-        match value.trim() {
-            "1" | "true" => Ok(StoreHost::Agent),
-            "" | "0" | "false" => Ok(StoreHost::RankZero),
-            _ => Err(EnvError::NotASwitch {
-                variable: AGENT_STORE,
-                value,
-            }),
-        }
-    }
 }
 
 #[cfg(test)]

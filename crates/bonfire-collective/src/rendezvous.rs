@@ -1,7 +1,7 @@
 //! How the processes of a job find each other and connect.
 //!
-//! 1. Everybody reaches the store at `MASTER_ADDR:MASTER_PORT` (rank 0 serves it unless the launcher
-//!    does) and proves the job's token.
+//! 1. Everybody reaches the store and proves the job's token. The launcher serves it, or rank 0 at
+//!    `MASTER_ADDR:MASTER_PORT`, or rank 0 at a free port that it tells the others (`entrance`).
 //! 2. Everybody publishes its [`Address`] there and reads the others'; what must agree is compared.
 //! 3. Every rank connects to the lower ranks and accepts the higher ones: one control connection per
 //!    pair, and one data connection where the pair uses sockets.
@@ -13,10 +13,14 @@
 //! Nothing of this has a name in a file system: Unix sockets are abstract, regions are `memfd`s.
 
 mod address;
+mod beacon;
 mod descriptors;
+mod entrance;
 mod error;
 mod formation;
 mod mesh;
+mod torchrun;
+mod whereabouts;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -24,7 +28,7 @@ use std::time::{Duration, Instant};
 
 use bonfire_plan::Rank;
 
-use crate::environment::{RankEnv, StoreHost};
+use crate::environment::RankEnv;
 use crate::group::{Origin, Parts, Roster};
 use crate::options::GroupOptions;
 use crate::store::{Store, StoreError, TcpStore, TcpStoreServer};
@@ -38,6 +42,7 @@ pub(crate) use formation::{Formation, Formed};
 pub(crate) use mesh::Listeners;
 
 use address::Card;
+use entrance::enter;
 
 /// The counter in the store of how often the launcher has started all ranks anew.
 pub(crate) const RESTARTS_KEY: &str = "restarts";
@@ -96,12 +101,8 @@ impl Home {
 pub(crate) fn meet(env: &RankEnv, options: &GroupOptions) -> Result<Parts, ConnectError> {
     let chunk_bytes = options.chunk_bytes_checked()?;
     let deadline = Deadline::after(options.startup_timeout);
-    let token = env.connection_token();
-    let server = match env.agent_store {
-        StoreHost::RankZero if env.rank == Rank::new(0) => Some(serve(env, &token)?),
-        _ => None,
-    };
-    let store = TcpStore::connect(&env.master_addr, env.master_port, &token, deadline.left())?;
+    let entrance = enter(env, deadline)?;
+    let (store, token) = (&entrance.store, &entrance.token);
     let home = Home {
         token: token.clone(),
         host: HostId::of_this_process(env.host_id.as_deref()),
@@ -112,11 +113,11 @@ pub(crate) fn meet(env: &RankEnv, options: &GroupOptions) -> Result<Parts, Conne
         settings: Settings::new(options),
         address,
     };
-    let addresses = publish(env, &store, &mine, deadline)?;
+    let addresses = publish(env, store, &mine, deadline)?;
     let formation = Formation {
         me: env.rank,
         group: 0,
-        token: &token,
+        token,
         addresses: &addresses,
         options,
         chunk_bytes,
@@ -124,7 +125,7 @@ pub(crate) fn meet(env: &RankEnv, options: &GroupOptions) -> Result<Parts, Conne
         guard: &|| Ok(()),
     };
     let formed = formation.form(listeners)?;
-    finish(env, &store, server.as_ref(), deadline)?;
+    finish(env, store, entrance.server.as_ref(), deadline)?;
     let topology = Topology::of(addresses.iter().map(|address| &address.host));
     let origin = Origin::Processes(Arc::new(home));
     Ok(Parts {
@@ -138,21 +139,6 @@ pub(crate) fn meet(env: &RankEnv, options: &GroupOptions) -> Result<Parts, Conne
         poison: formed.poison,
         chunk_bytes,
     })
-}
-
-/// Serves the store in rank 0, at MASTER_PORT of whatever MASTER_ADDR resolves to here.
-fn serve(env: &RankEnv, token: &JobToken) -> Result<TcpStoreServer, ConnectError> {
-    use std::net::ToSocketAddrs;
-    let unresolved = |reason: String| ConnectError::Resolve {
-        host: env.master_addr.clone(),
-        reason,
-    };
-    let address = (env.master_addr.as_str(), env.master_port)
-        .to_socket_addrs()
-        .map_err(|error| unresolved(error.to_string()))?
-        .next()
-        .ok_or_else(|| unresolved("the name has no address".to_owned()))?;
-    Ok(TcpStoreServer::bind(address, token)?)
 }
 
 /// Publishes this rank's address and waits for everybody's, in rank order.

@@ -8,6 +8,7 @@ use bonfire_sys::RegionError;
 
 use crate::options::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN};
 use crate::store::StoreError;
+use crate::token::TokenError;
 use crate::transport::TransportKind;
 
 /// A group could not be formed.
@@ -25,6 +26,17 @@ pub enum ConnectError {
         /// Why.
         reason: String,
     },
+    /// torchrun's store, through which the ranks find each other, does not answer as it should.
+    #[error("torchrun's store at {address} is of no use; is torchrun still there?")]
+    Torchrun {
+        /// Where it is.
+        address: String,
+        /// What went wrong.
+        source: io::Error,
+    },
+    /// No job token could be made.
+    #[error(transparent)]
+    Token(#[from] TokenError),
     /// Some ranks never came.
     #[error(
         "{} of {world_size} ranks did not come within {} s: rank {}; did they start, and do they \
