@@ -5,10 +5,12 @@
 //! processes), look whether they really reach each other's memory, and agree on the kernels. After that
 //! no host takes part in a collective but to queue it.
 //!
-//! - *direct*: a barrier, one kernel per rank that folds its shard of all ranks' buffers in rank order
-//!   and writes it to all of them, a barrier. Least traffic, canonical order, the same bits on every rank.
-//! - *one-shot*, for small buffers: one kernel per rank that also waits for its peers.
-//! - *ring*: where only neighbours reach each other; its order is that of the ring plan.
+//! - *direct*: the zero-copy schedules of `bonfire-plan`, step by step: a barrier, one kernel per rank that
+//!   folds its shard of all ranks' buffers in rank order and writes it to all of them, a barrier. Least
+//!   traffic, canonical order, the same bits on every rank.
+//! - *ring*: the ring schedules in place, step by step, several beside each other: where only neighbours
+//!   reach each other. Its order is that of the ring on the CPU.
+//! - *one-shot*, for small buffers: the one-shot schedule in one kernel, which also waits for its peers.
 //!
 //! Ranks may share a device, which is slower than a device each and exists for tests. Nothing here knows
 //! of tensors.
@@ -20,11 +22,16 @@ mod engine;
 mod error;
 mod group;
 mod kernels;
+mod lanes;
+mod memory;
 mod neighbours;
+mod one_shot;
+mod operations;
 mod options;
 mod peers;
 mod probe;
-mod ring;
+mod program;
+mod state;
 mod sync;
 
 pub use bonfire_sys::cuda::{

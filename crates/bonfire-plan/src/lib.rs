@@ -59,6 +59,7 @@ mod extent;
 mod halving;
 mod hierarchical;
 mod hosts;
+mod in_place;
 mod names;
 mod op;
 mod pairs;

@@ -593,6 +593,30 @@ fn direct_steps_name_members_and_write_somewhere() {
     }
 }
 
+/// The same step, but for its stage, behind the fold of rank 0's shard.
+fn again(stage: Stage) -> Plan {
+    let schedule = direct(2);
+    let mut lists = step_lists(&schedule);
+    let step = Step::ReduceDirect {
+        range: range(0, 1),
+        sources: [R0].into(),
+        targets: [R1].into(),
+        stage,
+    };
+    lists[0].insert(BARRIER_STEPS + 1, step);
+    Plan::with_steps(schedule, lists)
+}
+
+#[test]
+fn a_finished_value_is_copied_directly_but_not_finished_again() {
+    check_plan(&again(Stage::Partial), NonZeroUsize::MIN).unwrap();
+    let error = check_plan(&again(Stage::Final), NonZeroUsize::MIN).unwrap_err();
+    assert_eq!(
+        fault_at(error, (R0, BARRIER_STEPS + 1)),
+        Fault::AlreadyFinal { range: range(0, 1) }
+    );
+}
+
 #[test]
 fn a_rank_touches_only_what_it_has() {
     let sizes = Sizes {

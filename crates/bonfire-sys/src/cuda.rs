@@ -8,7 +8,7 @@
 //! - [`DeviceRegion`], [`PinnedRegion`], [`ImportedRegion`], [`Span`]: memory. Of device memory there
 //!   are never references, only copies, so what a kernel does to it cannot break a promise of Rust.
 //! - [`Cubin`], [`Module`]: code, compiled by NVRTC.
-//! - [`FoldKernel`], [`BarrierKernel`]: the kernels of collectives, which check what they are given.
+//! - [`FoldKernel`], [`SignalKernel`]: the kernels of collectives, which check what they are given.
 //!
 //! After the CUDA Driver API reference, versions 12.8 to 13.0.
 
@@ -40,7 +40,7 @@ pub use device::{ComputeCapability, Device};
 pub use driver::{CudaVersion, Driver};
 pub use error::CudaError;
 pub use event::{Event, EventState};
-pub use flags::{BarrierKernel, BarrierLaunch, FlagPage, Signals};
+pub use flags::{FlagPage, Link, Signal, SignalKernel};
 pub use fold::{FOLD_RANKS_MAX, Fold, FoldKernel, FoldKey, FoldLaunch, OneShotLaunch};
 pub use ipc::{ImportedRegion, IpcHandle};
 pub use memory::DeviceRegion;

@@ -109,7 +109,7 @@ fn absence_is_a_timeout(sync: CudaSync, algorithm: CudaAlgorithm) -> anyhow::Res
             other => bail!("instead of a time-out: {other:?}"),
         }
     };
-    let errors = on_threads(2, &options(sync, timeout), body)?;
+    let errors = on_threads(4, &options(sync, timeout), body)?;
     println!(
         "{algorithm:?}, {sync:?}: a rank that does not come: {}",
         errors[0]

@@ -5,11 +5,14 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bonfire_plan::Rank;
-use bonfire_sys::cuda::{Context, CudaError, Event, EventState, FoldKey, PinnedRegion, Stream};
+use bonfire_sys::cuda::{
+    Context, CudaError, Event, EventState, FlagPage, FoldKey, PinnedRegion, Stream,
+};
 
 use super::agreement::agree;
+use super::engine::Need;
 use super::error::CudaGroupError;
-use super::group::State;
+use super::state::State;
 use crate::ProcessGroup;
 
 /// The part of a membership that no operation changes.
@@ -19,7 +22,7 @@ pub(super) struct Core {
     pub(super) context: Context,
     /// Waits for nothing: frees the others.
     pub(super) control: Stream,
-    /// For this rank's flags, to see who is missing.
+    /// For the flags of one rank, to see who is missing.
     pub(super) page_copy: Arc<PinnedRegion>,
     pub(super) copied: Event,
     pub(super) timeout: Duration,
@@ -35,15 +38,19 @@ impl Core {
         })
     }
 
-    /// Loads kernels that are not loaded yet. Loading may wait for the device, so no rank may be waiting
-    /// there for another: all come to rest first.
-    pub(super) fn load(&self, state: &mut State, keys: &[FoldKey]) -> Result<(), CudaGroupError> {
-        if keys.iter().all(|key| state.kernels.get(*key).is_some()) {
-            return Ok(());
-        }
+    /// Loads kernels with all ranks. Loading may wait for the device, so no rank may be waiting there for
+    /// another: all come to rest first.
+    pub(super) fn load(
+        &self,
+        state: &mut State,
+        need: Need,
+        keys: &[FoldKey],
+    ) -> Result<(), CudaGroupError> {
         self.quiesce(state)?;
         let loaded = keys.iter().try_for_each(|key| state.kernels.load(*key));
-        agree(&self.group, loaded)
+        agree(&self.group, loaded)?;
+        state.ready.insert(need);
+        Ok(())
     }
 
     /// Returns once no rank has anything queued.
@@ -85,22 +92,27 @@ impl Core {
         error
     }
 
-    /// Who this rank has not heard of: read from its flags, beside the stream that waits. Nothing is
-    /// allocated or freed here, since both may wait for that stream.
+    /// Who keeps the others waiting: read from the flags of all ranks, beside the stream that waits. Nothing
+    /// is allocated or freed on the device here, since both may wait for that stream.
     fn missing(&self, state: &State) -> Result<Vec<Rank>, CudaError> {
-        let page = state.flags.pages()[self.group.rank().index()].span();
-        self.control.copy_to_pinned(&self.page_copy, page)?;
+        let pages: Result<Vec<Vec<u32>>, CudaError> = state
+            .flags
+            .pages()
+            .iter()
+            .map(|page| self.words(page))
+            .collect();
+        Ok(state.flags.missing(&pages?))
+    }
+
+    /// The words of a page as they are now.
+    fn words(&self, page: &FlagPage) -> Result<Vec<u32>, CudaError> {
+        self.control.copy_to_pinned(&self.page_copy, page.span())?;
         self.control.record(&self.copied)?;
         let _ = self
             .copied
             .wait_until(Instant::now() + Duration::from_secs(5))?;
-        let words: Vec<u32> = self
-            .page_copy
-            .words()
-            .iter()
-            .map(|word| word.load(Ordering::Acquire))
-            .collect();
-        Ok(state.flags.missing(&words))
+        let words = self.page_copy.words().iter();
+        Ok(words.map(|word| word.load(Ordering::Acquire)).collect())
     }
 
     /// Frees this rank's streams and kernels from whatever they wait for, and waits until they are done. The

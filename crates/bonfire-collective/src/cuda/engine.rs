@@ -1,148 +1,162 @@
-//! What a rank queues for each collective: the direct and the one-shot engine.
+//! Queues programs on streams.
 
-use std::ops::ControlFlow;
-
-use bonfire_plan::{ElemRange, Rank, ReduceOp, shard_range};
-use bonfire_sys::cuda::{CudaError, FoldKernel, FoldKey, FoldLaunch, OneShotLaunch, Span};
+use bonfire_plan::{Collective, DType, Rank, ReduceOp, Stage};
+use bonfire_sys::cuda::{CudaError, FoldKernel, FoldKey, FoldLaunch, Span, Stream};
 use smallvec::SmallVec;
 
 use super::buffer::{CudaBuffer, Elements};
-use super::group::State;
 use super::kernels::{copy_key, divisor, key};
-use super::options::{CudaAlgorithm, CudaSync};
+use super::lanes::Lanes;
+use super::program::{Action, Fold, Key, Layout, Program};
+use super::state::State;
+use super::sync::MAIN;
 
 /// A buffer's part on each of some ranks; no allocation for up to 8.
-pub(super) type Spans = SmallVec<[Span; 8]>;
-
-/// What is done between two barriers: each rank folds one range of some ranks' buffers, in this order, and
-/// writes it to the same range of others. It is the `ReduceDirect` of the zero-copy plans.
-#[derive(Debug)]
-pub(super) struct Direct {
-    pub(super) key: FoldKey,
-    pub(super) divisor: u32,
-    pub(super) range: ElemRange,
-    pub(super) sources: SmallVec<[Rank; 8]>,
-    pub(super) targets: SmallVec<[Rank; 8]>,
-}
+type Spans = SmallVec<[Span; 8]>;
 
 /// Everything that one collective is about.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Job<'a> {
     pub(super) buffer: &'a CudaBuffer,
     pub(super) elements: &'a Elements,
+    /// How values are combined, where they are.
+    pub(super) reduce: Option<ReduceOp>,
+}
+
+/// The kind of operation that kernels are loaded for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Shape {
+    /// A schedule, run step by step.
+    Programs(Collective, Layout),
+    /// The one-shot kernel.
+    OneShot,
+}
+
+/// What kernels are loaded for: the same on all ranks, though their kernels may differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Need {
+    shape: Shape,
+    dtype: DType,
+    reduce: Option<ReduceOp>,
+}
+
+impl Job<'_> {
+    pub(super) fn need(&self, shape: Shape) -> Need {
+        Need {
+            shape,
+            dtype: self.elements.dtype,
+            reduce: self.reduce,
+        }
+    }
+
+    pub(super) fn key(&self, collective: Collective, layout: Layout) -> Key {
+        Key {
+            collective,
+            layout,
+            count: self.elements.count(),
+        }
+    }
+
+    /// The kernel of a fold.
+    pub(super) fn kernel(&self, fold: &Fold) -> FoldKey {
+        match self.reduce {
+            Some(reduce) if fold.sources.len() > 1 => {
+                key(self.elements.dtype, reduce, fold.sources.len())
+            }
+            _ => copy_key(self.elements.dtype),
+        }
+    }
+
+    fn divisor(&self, fold: &Fold, world_size: usize) -> u32 {
+        match (fold.stage, self.reduce) {
+            (Stage::Final, Some(reduce)) => divisor(reduce, world_size),
+            (Stage::Partial | Stage::Final, _) => 1,
+        }
+    }
 }
 
 impl State {
-    /// The algorithm for an all-reduce of that many bytes.
-    pub(super) fn choose(&self, bytes: usize) -> CudaAlgorithm {
-        let one_shot = self.flags.sync() == CudaSync::Kernel
-            && bytes <= self.options.one_shot_bytes_max
-            && bytes > 0;
-        match self.options.algorithm {
-            Some(CudaAlgorithm::OneShot) | None if one_shot => CudaAlgorithm::OneShot,
-            Some(CudaAlgorithm::Ring) => CudaAlgorithm::Ring,
-            Some(_) | None => CudaAlgorithm::Direct,
-        }
-    }
-
-    /// Each rank folds its shard of all buffers and writes it to all of them.
-    pub(super) fn direct_all_reduce(&self, job: Job<'_>, reduce: ReduceOp) -> Direct {
-        let (world, dtype) = (self.world_size, job.elements.dtype);
-        Direct {
-            key: key(dtype, reduce, world.len()),
-            divisor: divisor(reduce, world.len()),
-            range: shard_range(job.elements.count(), world, self.me),
-            sources: world.ranks().collect(),
-            targets: world.ranks().collect(),
-        }
-    }
-
-    /// Each rank folds its shard of all buffers into its own.
-    pub(super) fn direct_reduce_scatter(&self, job: Job<'_>, reduce: ReduceOp) -> Direct {
-        Direct {
-            targets: [self.me].into_iter().collect(),
-            ..self.direct_all_reduce(job, reduce)
-        }
-    }
-
-    /// Each rank folds its shard of all buffers and writes it to the root's.
-    pub(super) fn direct_reduce(&self, job: Job<'_>, reduce: ReduceOp, root: Rank) -> Direct {
-        Direct {
-            targets: [root].into_iter().collect(),
-            ..self.direct_all_reduce(job, reduce)
-        }
-    }
-
-    /// Each rank writes its shard to all others.
-    pub(super) fn direct_all_gather(&self, job: Job<'_>) -> Direct {
-        self.direct_copy(job, self.me)
-    }
-
-    /// Each rank copies its shard of the root's buffer to all others, so that every link carries a part.
-    pub(super) fn direct_broadcast(&self, job: Job<'_>, root: Rank) -> Direct {
-        self.direct_copy(job, root)
-    }
-
-    fn direct_copy(&self, job: Job<'_>, from: Rank) -> Direct {
-        let world = self.world_size;
-        Direct {
-            key: copy_key(job.elements.dtype),
-            divisor: 1,
-            range: shard_range(job.elements.count(), world, self.me),
-            sources: [from].into_iter().collect(),
-            targets: world.ranks().filter(|rank| *rank != from).collect(),
-        }
-    }
-
-    /// Queues a barrier, the kernel and a barrier: nobody reads before all are ready, and nobody's stream
-    /// goes on before all have written.
-    pub(super) fn run_direct(&mut self, job: Job<'_>, direct: &Direct) -> Result<(), CudaError> {
-        self.flags.barrier(&self.stream)?;
-        if !direct.range.is_empty() && !direct.targets.is_empty() {
-            let part = |rank: &Rank| job.buffer.part(rank.index(), job.elements, direct.range);
-            let sources: Spans = direct.sources.iter().map(part).collect();
-            let targets: Spans = direct.targets.iter().map(part).collect();
-            let launch = FoldLaunch {
-                sources: &sources,
-                targets: &targets,
-                divisor: direct.divisor,
-                blocks_max: self.blocks_max,
-            };
-            self.kernel(direct.key).launch(&self.stream, &launch)?;
-        }
-        self.flags.barrier(&self.stream)
-    }
-
-    /// Queues the one-shot kernel.
-    pub(super) fn run_one_shot(&mut self, job: Job<'_>, reduce: ReduceOp) -> Result<(), CudaError> {
-        let world = self.world_size.len();
-        let bytes = job.elements.bytes();
-        let seq = self.flags.next_one_shot();
-        let all = ElemRange::up_to(job.elements.count());
-        let data = job.buffer.part(self.me.index(), job.elements, all);
-        let launch = OneShotLaunch {
-            data: &data,
-            staging: &self.staging[seq as usize % 2],
-            pages: self.flags.pages(),
-            me: self.me.index(),
-            seq,
-            divisor: divisor(reduce, world),
-            blocks: FoldKernel::one_shot_blocks(bytes).min(self.waiting_blocks_max),
+    /// Queues programs: a single one on the main stream, several each on a lane.
+    pub(super) fn run(&mut self, programs: &[Program], job: Job<'_>) -> Result<(), CudaError> {
+        let result = match programs {
+            [program] => {
+                let stream = self.stream.clone();
+                self.run_one(program, Some(job), (&stream, MAIN))
+            }
+            programs => {
+                let lanes = self.lanes.take().expect("made before the operation");
+                let result = self.run_lanes(programs, job, &lanes);
+                self.lanes = Some(lanes);
+                result
+            }
         };
-        let kernel = self.kernel(key(job.elements.dtype, reduce, world));
-        kernel.launch_one_shot(&self.stream, &launch)
+        self.flags.clear();
+        result
+    }
+
+    /// Queues a program that touches no buffer.
+    pub(super) fn run_barrier(&mut self, program: &Program) -> Result<(), CudaError> {
+        let stream = self.stream.clone();
+        let result = self.run_one(program, None, (&stream, MAIN));
+        self.flags.clear();
+        result
+    }
+
+    fn run_lanes(
+        &mut self,
+        programs: &[Program],
+        job: Job<'_>,
+        lanes: &Lanes,
+    ) -> Result<(), CudaError> {
+        assert_eq!(programs.len(), lanes.lanes.len(), "one program per lane");
+        // Orders the lanes behind what the main stream has done to the buffers.
+        self.stream.record(&lanes.begun)?;
+        for (number, (lane, program)) in lanes.lanes.iter().zip(programs).enumerate() {
+            lane.stream.wait(&lanes.begun)?;
+            let channel = MAIN + 1 + number as u32;
+            self.run_one(program, Some(job), (&lane.stream, channel))?;
+            // Orders what the main stream does next behind the lane.
+            lane.stream.record(&lane.done)?;
+            self.stream.wait(&lane.done)?;
+        }
+        Ok(())
+    }
+
+    fn run_one(
+        &mut self,
+        program: &Program,
+        job: Option<Job<'_>>,
+        (stream, channel): (&Stream, u32),
+    ) -> Result<(), CudaError> {
+        self.flags.expect(channel, &program.tells);
+        for action in &program.actions {
+            match (action, job) {
+                (Action::Tell(peer), _) => self.flags.tell(channel, *peer),
+                (Action::Hear(peer), _) => self.flags.hear(channel, *peer),
+                (Action::Fold(fold), Some(job)) => {
+                    self.flags.queue(channel, stream)?;
+                    self.fold(job, fold, stream)?;
+                }
+                (Action::Fold(fold), None) => unreachable!("a barrier folds nothing: {fold:?}"),
+            }
+        }
+        self.flags.queue(channel, stream)
+    }
+
+    fn fold(&self, job: Job<'_>, fold: &Fold, stream: &Stream) -> Result<(), CudaError> {
+        let part = |rank: &Rank| job.buffer.part(rank.index(), job.elements, fold.range);
+        let sources: Spans = fold.sources.iter().map(part).collect();
+        let targets: Spans = fold.targets.iter().map(part).collect();
+        let launch = FoldLaunch {
+            sources: &sources,
+            targets: &targets,
+            divisor: job.divisor(fold, self.world_size.len()),
+            blocks_max: self.blocks_max,
+        };
+        self.kernel(job.kernel(fold)).launch(stream, &launch)
     }
 
     pub(super) fn kernel(&self, key: FoldKey) -> &FoldKernel {
         self.kernels.get(key).expect("loaded before the operation")
-    }
-}
-
-/// Whether there is anything to do: a world of one rank has its result already.
-pub(super) fn alone(world_size: usize, count: usize) -> ControlFlow<()> {
-    if world_size == 1 || count == 0 {
-        ControlFlow::Break(())
-    } else {
-        ControlFlow::Continue(())
     }
 }

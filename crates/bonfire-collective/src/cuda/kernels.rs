@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use bonfire_plan::{DType, ReduceOp};
 use bonfire_sys::cuda::{
-    BarrierKernel, Context, CudaError, Fold, FoldKernel, FoldKey, Nvrtc, Scalar,
+    Context, CudaError, Fold, FoldKernel, FoldKey, Nvrtc, Scalar, SignalKernel,
 };
 
 use super::neighbours::Neighbours;
@@ -32,8 +32,11 @@ impl Kernels {
         self.loaded.get(&key)
     }
 
-    /// Compiles and loads a kernel. It may wait for running kernels.
+    /// Compiles and loads a kernel, unless it is loaded. It may wait for running kernels.
     pub(super) fn load(&mut self, key: FoldKey) -> Result<(), CudaError> {
+        if self.loaded.contains_key(&key) {
+            return Ok(());
+        }
         let capability = self.context.device().capability();
         let cubin = self.neighbours.cubin(format!("{key:?}"), capability, || {
             key.compile(self.nvrtc, capability)
@@ -43,14 +46,14 @@ impl Kernels {
         Ok(())
     }
 
-    pub(super) fn barrier(&self) -> Result<BarrierKernel, CudaError> {
+    pub(super) fn signals(&self) -> Result<SignalKernel, CudaError> {
         let capability = self.context.device().capability();
         let cubin = self
             .neighbours
-            .cubin("barrier".to_owned(), capability, || {
-                BarrierKernel::compile(self.nvrtc, capability)
+            .cubin("signals".to_owned(), capability, || {
+                SignalKernel::compile(self.nvrtc, capability)
             })?;
-        BarrierKernel::load(&self.context, &cubin)
+        SignalKernel::load(&self.context, &cubin)
     }
 }
 

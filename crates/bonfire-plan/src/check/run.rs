@@ -352,6 +352,16 @@ impl<'a> Run<'a> {
         })
     }
 
+    /// One source that nothing is folded with is a copy, of finished values too.
+    fn copied(&self, operand: Value, atom: usize) -> Result<Value, Fault> {
+        if operand.is_undefined() {
+            return Err(Fault::Undefined {
+                range: self.atoms.range(atom),
+            });
+        }
+        Ok(operand)
+    }
+
     fn copy(&mut self, rank: Rank, peer: Rank, target: ElemRange) -> Result<(), Fault> {
         self.require_writable(rank, target)?;
         self.require_peer(rank, peer)?;
@@ -393,7 +403,10 @@ impl<'a> Run<'a> {
             let mut folded = None;
             for source in sources {
                 let operand = self.ranks[source.index()].data[atom];
-                folded = Some(self.fold(folded, operand, atom)?);
+                folded = Some(match (sources.len(), stage) {
+                    (1, Stage::Partial) => self.copied(operand, atom)?,
+                    _ => self.fold(folded, operand, atom)?,
+                });
             }
             let folded = folded.expect("there is at least one source");
             for target in targets {

@@ -1,4 +1,4 @@
-//! The words through which ranks tell each other how far they are, and the barrier kernel.
+//! The words through which ranks tell each other how far they are, and the kernel that does it.
 
 use super::context::Context;
 use super::device::ComputeCapability;
@@ -16,27 +16,25 @@ const WORD_BYTES: usize = 4;
 
 /// Word numbers of the parts of a page.
 const ABORT: usize = 0;
-const BARRIER: usize = 32;
-const ROUNDS: usize = 64;
-const CHANNELS: usize = 128;
+const LINKS: usize = 32;
 const BLOCKS: usize = 1024;
 
 /// A rank's page of words, all zero at first. Its peers write them; the rank and its host wait for them.
 ///
-/// Each word only grows. The parts are for one kind of synchronization each, so that each has a counter
-/// of its own.
+/// Each word only grows, and only one rank writes it.
 #[derive(Clone, Debug)]
 pub struct FlagPage {
     span: Span,
 }
 
-/// Which of the words that streams wait for.
+/// What a peer counts its messages in: one word for each channel, so that streams that run beside each
+/// other have a counter each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Signals {
-    /// The word of a round of a dissemination barrier.
-    Round(u32),
-    /// The word of a channel of a ring.
-    Channel(u32),
+pub struct Link {
+    /// The channel.
+    pub channel: u32,
+    /// The rank that writes the word.
+    pub peer: u32,
 }
 
 impl FlagPage {
@@ -44,10 +42,7 @@ impl FlagPage {
     pub const BLOCKS_MAX: u32 = 64;
 
     /// The channels that have words.
-    pub const CHANNELS_MAX: u32 = 64;
-
-    /// The rounds that have words: enough for any number of ranks.
-    pub const ROUNDS_MAX: u32 = 32;
+    pub const CHANNELS_MAX: u32 = 32;
 
     /// The size of a page.
     pub const BYTES: usize = (BLOCKS + Self::BLOCKS_MAX as usize * FOLD_RANKS_MAX) * WORD_BYTES;
@@ -68,19 +63,9 @@ impl FlagPage {
         self.word(ABORT)
     }
 
-    /// The number of the word that `peer` writes in the barrier kernel.
-    pub const fn peer_index(peer: u32) -> usize {
-        BARRIER + peer as usize
-    }
-
-    /// The number of the word of a round.
-    pub const fn round_index(round: u32) -> usize {
-        ROUNDS + round as usize
-    }
-
-    /// The number of the word of a channel.
-    pub const fn channel_index(channel: u32) -> usize {
-        CHANNELS + channel as usize
+    /// The number of the word of a link.
+    pub const fn link_index(link: Link) -> usize {
+        LINKS + link.channel as usize * FOLD_RANKS_MAX + link.peer as usize
     }
 
     /// The number of the word that `peer` writes in the first block of a `one_shot` kernel.
@@ -88,16 +73,18 @@ impl FlagPage {
         BLOCKS + peer as usize
     }
 
-    /// One of the words that streams wait for.
-    pub fn signal(&self, signal: Signals) -> Span {
-        let (word, index, len) = match signal {
-            Signals::Round(round) => (Self::round_index(round), round, Self::ROUNDS_MAX),
-            Signals::Channel(channel) => {
-                (Self::channel_index(channel), channel, Self::CHANNELS_MAX)
-            }
-        };
-        assert!(index < len, "{signal:?}: there are {len}");
-        self.word(word)
+    /// The word of a link.
+    pub fn link(&self, link: Link) -> Span {
+        assert!(
+            link.channel < Self::CHANNELS_MAX,
+            "{link:?}: there are {} channels",
+            Self::CHANNELS_MAX
+        );
+        assert!(
+            (link.peer as usize) < FOLD_RANKS_MAX,
+            "{link:?}: there are {FOLD_RANKS_MAX} ranks"
+        );
+        self.word(Self::link_index(link))
     }
 
     /// The words of the `one_shot` kernel: [`FOLD_RANKS_MAX`] for each block.
@@ -116,49 +103,48 @@ impl FlagPage {
     }
 }
 
-/// The barrier as a kernel of one warp.
+/// One message of a plan, by way of a word.
 #[derive(Clone, Debug)]
-pub struct BarrierKernel {
+pub enum Signal {
+    /// Raises the word to this value, after everything that the stream did before.
+    Tell(Span, u32),
+    /// Waits until the word has reached this value, counted round its 32 bits.
+    Hear(Span, u32),
+}
+
+/// The kernel of one warp that tells and hears.
+#[derive(Clone, Debug)]
+pub struct SignalKernel {
     function: Function,
 }
 
-/// One launch of the barrier.
-#[derive(Clone, Copy, Debug)]
-pub struct BarrierLaunch<'a> {
-    /// Each rank's flags.
-    pub pages: &'a [FlagPage],
-    /// This rank.
-    pub me: usize,
-    /// The number of this barrier, from 1.
-    pub seq: u32,
-}
+/// Messages of one launch.
+const SIGNALS_MAX: usize = 32;
 
-/// As in barrier.cu.
+/// As in signals.cu.
 #[repr(C)]
 #[derive(Default)]
-struct BarrierArgs {
-    pages: [u64; FOLD_RANKS_MAX],
+struct SignalsArgs {
+    words: [u64; SIGNALS_MAX],
+    values: [u32; SIGNALS_MAX],
     abort: u64,
-    ranks: u32,
-    me: u32,
-    seq: u32,
-    padding: u32,
+    awaited: u32,
+    len: u32,
 }
 
-const _: () = assert!(size_of::<BarrierArgs>() == 8 * FOLD_RANKS_MAX + 24);
-const _: () = assert!(BARRIER + FOLD_RANKS_MAX <= ROUNDS);
-const _: () = assert!(ROUNDS + FlagPage::ROUNDS_MAX as usize <= CHANNELS);
-const _: () = assert!(CHANNELS + FlagPage::CHANNELS_MAX as usize <= BLOCKS);
+const _: () = assert!(size_of::<SignalsArgs>() == 12 * SIGNALS_MAX + 16);
+const _: () = assert!(SIGNALS_MAX <= u32::BITS as usize);
+const _: () = assert!(LINKS + FlagPage::CHANNELS_MAX as usize * FOLD_RANKS_MAX <= BLOCKS);
 
-impl BarrierKernel {
+impl SignalKernel {
     /// Compiles the kernel.
     ///
     /// # Errors
     /// [`CudaError::Compile`].
     pub fn compile(nvrtc: Nvrtc, capability: ComputeCapability) -> Result<Cubin, CudaError> {
-        let source = [FLAGS_SOURCE, include_str!("barrier.cu")].concat();
-        let defines = [format!("RANKS_MAX={FOLD_RANKS_MAX}")];
-        nvrtc.compile(capability, "barrier", &source, &defines)
+        let source = [FLAGS_SOURCE, include_str!("signals.cu")].concat();
+        let defines = [format!("SIGNALS_MAX={SIGNALS_MAX}")];
+        nvrtc.compile(capability, "signals", &source, &defines)
     }
 
     /// Loads what [`compile`](Self::compile) made.
@@ -166,40 +152,56 @@ impl BarrierKernel {
     /// # Errors
     /// What the driver says.
     pub fn load(context: &Context, cubin: &Cubin) -> Result<Self, CudaError> {
-        let function = Module::load(context, cubin)?.function("barrier")?;
+        let function = Module::load(context, cubin)?.function("signals")?;
         Ok(Self { function })
     }
 
-    /// Queues a barrier: what any rank queued before its own is done before what this stream does
-    /// behind it. The kernel waits on the device, with one warp.
+    /// Queues messages, done in this order. The kernel waits on the device, with one warp, until its
+    /// words have been written or the host raises `abort`.
     ///
     /// # Errors
     /// What the driver says.
-    pub fn launch(&self, stream: &Stream, launch: &BarrierLaunch<'_>) -> Result<(), CudaError> {
-        let ranks = launch.pages.len();
-        assert!(
-            (1..=FOLD_RANKS_MAX).contains(&ranks) && launch.me < ranks,
-            "rank {} of {ranks}",
-            launch.me
-        );
-        let mut args = BarrierArgs {
-            abort: launch.pages[launch.me].abort().address(),
-            ranks: ranks as u32,
-            me: launch.me as u32,
-            seq: launch.seq,
-            ..BarrierArgs::default()
-        };
-        for (address, page) in args.pages.iter_mut().zip(launch.pages) {
-            page.span().used_by(stream.context());
-            *address = page.words(BARRIER, FOLD_RANKS_MAX).address();
+    pub fn launch(
+        &self,
+        stream: &Stream,
+        signals: &[Signal],
+        abort: &Span,
+    ) -> Result<(), CudaError> {
+        assert_word(abort);
+        abort.used_by(stream.context());
+        for batch in signals.chunks(SIGNALS_MAX) {
+            let mut args = SignalsArgs {
+                abort: abort.address(),
+                len: batch.len() as u32,
+                ..SignalsArgs::default()
+            };
+            for (index, signal) in batch.iter().enumerate() {
+                let (Signal::Tell(word, value) | Signal::Hear(word, value)) = signal;
+                assert_word(word);
+                word.used_by(stream.context());
+                args.words[index] = word.address();
+                args.values[index] = *value;
+                args.awaited |= u32::from(matches!(signal, Signal::Hear(..))) << index;
+            }
+            let grid = Grid {
+                blocks: 1,
+                threads: 32,
+            };
+            // SAFETY: the kernel takes one SignalsArgs, whose layout signals.cu states. It touches the
+            // first `len` words and the abort word, each 4 aligned bytes (`assert_word`) of device memory
+            // that is freed only after this context is idle (`used_by`).
+            unsafe { self.function.launch(stream, grid, &args) }?;
         }
-        let grid = Grid {
-            blocks: 1,
-            threads: 32,
-        };
-        // SAFETY: the kernel takes one BarrierArgs, whose layout barrier.cu states. It touches one word per
-        // rank of each page and the abort word, which the pages have. They are device memory that is
-        // freed only after this context is idle (`used_by`).
-        unsafe { self.function.launch(stream, grid, &args) }
+        Ok(())
     }
+}
+
+#[track_caller]
+pub(super) fn assert_word(word: &Span) {
+    assert_eq!(word.len(), WORD_BYTES, "a word has 4 bytes");
+    assert!(
+        word.address().is_multiple_of(WORD_BYTES as u64),
+        "a word must be aligned, got address {:#x}",
+        word.address()
+    );
 }

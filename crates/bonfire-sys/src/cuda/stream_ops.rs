@@ -13,6 +13,7 @@ use cudarc::driver::sys::{
 };
 
 use super::error::{CudaError, check};
+use super::flags::{Signal, assert_word};
 use super::span::Span;
 use super::stream::Stream;
 
@@ -81,6 +82,14 @@ impl StreamOps {
         self
     }
 
+    /// Notes a message, as [`wait`](Self::wait) or [`write`](Self::write).
+    pub fn signal(&mut self, signal: &Signal) -> &mut Self {
+        match signal {
+            Signal::Tell(word, value) => self.write(word, *value),
+            Signal::Hear(word, value) => self.wait(word, *value),
+        }
+    }
+
     /// Queues the batch.
     ///
     /// # Errors
@@ -101,14 +110,4 @@ impl StreamOps {
         }
         Ok(())
     }
-}
-
-#[track_caller]
-fn assert_word(word: &Span) {
-    assert_eq!(word.len(), 4, "a word has 4 bytes");
-    assert!(
-        word.address().is_multiple_of(4),
-        "a word must be aligned, got address {:#x}",
-        word.address()
-    );
 }

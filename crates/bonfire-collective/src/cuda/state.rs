@@ -1,0 +1,125 @@
+//! What an operation of a rank changes.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::Arc;
+
+use bonfire_plan::{Collective, DType, Rank, WorldSize};
+use bonfire_sys::cuda::{
+    Context, CudaError, Event, FlagPage, Nvrtc, PinnedRegion, Priority, Span, Stream,
+};
+
+use super::buffer::Elements;
+use super::engine::Need;
+use super::kernels::Kernels;
+use super::lanes::Lanes;
+use super::neighbours::Neighbours;
+use super::options::{CudaAlgorithm, CudaOptions, CudaSync};
+use super::peers::Peers;
+use super::program::{Place, Programs};
+use super::sync::Flags;
+
+/// What an operation changes.
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) me: Rank,
+    pub(super) world_size: WorldSize,
+    pub(super) options: CudaOptions,
+    pub(super) stream: Arc<Stream>,
+    pub(super) flags: Flags,
+    pub(super) kernels: Kernels,
+    pub(super) staging: [Vec<Span>; 2],
+    pub(super) programs: Programs,
+    /// What all ranks have loaded kernels for.
+    pub(super) ready: HashSet<Need>,
+    pub(super) lanes: Option<Lanes>,
+    pub(super) blocks_max: u32,
+    pub(super) waiting_blocks_max: u32,
+    pub(super) peers: Peers,
+    pub(super) done: Event,
+    pub(super) last: Last,
+    pub(super) retired: Vec<Vec<Span>>,
+}
+
+/// The operation that was queued last, for messages.
+#[derive(Clone, Debug)]
+pub(super) struct Last {
+    pub(super) collective: Collective,
+    pub(super) elements: Elements,
+}
+
+impl fmt::Display for Last {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Elements { dtype, range } = &self.elements;
+        write!(f, "{} of {dtype} x {}", self.collective, range.len())
+    }
+}
+
+impl Last {
+    /// Before the first.
+    pub(super) fn none() -> Self {
+        Self {
+            collective: Collective::Barrier,
+            elements: Elements::first(DType::U8, 0),
+        }
+    }
+}
+
+impl State {
+    pub(super) fn place(&self) -> Place {
+        Place {
+            me: self.me,
+            world_size: self.world_size,
+        }
+    }
+
+    /// Whether all ranks have loaded the kernels for it.
+    pub(super) fn is_ready(&self, need: &Need) -> bool {
+        self.ready.contains(need)
+    }
+
+    /// The algorithm for an all-reduce of that many bytes.
+    pub(super) fn choose(&self, bytes: usize) -> CudaAlgorithm {
+        let one_shot = self.flags.sync() == CudaSync::Kernel
+            && bytes <= self.options.one_shot_bytes_max
+            && bytes > 0;
+        match self.options.algorithm {
+            Some(CudaAlgorithm::OneShot) | None if one_shot => CudaAlgorithm::OneShot,
+            Some(CudaAlgorithm::Ring) => CudaAlgorithm::Ring,
+            Some(_) | None => CudaAlgorithm::Direct,
+        }
+    }
+
+    /// Gives up the memory of the other ranks; returns the own.
+    pub(super) fn close_peers(&mut self) -> Vec<Span> {
+        let me = self.me.index();
+        let staging = self.staging.iter_mut().map(std::mem::take);
+        let retired = std::mem::take(&mut self.retired).into_iter();
+        let pages = self.flags.close();
+        let mut all: Vec<Vec<Span>> = staging.chain(retired).chain([pages]).collect();
+        all.iter_mut().map(|spans| spans.swap_remove(me)).collect()
+    }
+}
+
+/// What a rank makes by itself.
+pub(super) struct Local {
+    pub(super) stream: Stream,
+    pub(super) control: Stream,
+    pub(super) done: Event,
+    pub(super) page_copy: Arc<PinnedRegion>,
+    pub(super) copied: Event,
+    pub(super) kernels: Kernels,
+}
+
+impl Local {
+    pub(super) fn new(context: &Context, neighbours: &Neighbours) -> Result<Self, CudaError> {
+        Ok(Self {
+            stream: Stream::new(context, Priority::High)?,
+            control: Stream::new(context, Priority::High)?,
+            done: Event::new(context)?,
+            page_copy: PinnedRegion::allocate(context, FlagPage::BYTES)?,
+            copied: Event::new(context)?,
+            kernels: Kernels::new(context, Nvrtc::load()?, neighbours),
+        })
+    }
+}
