@@ -489,8 +489,8 @@ impl RankEnv {
 
 impl AlgorithmOverrides {
     /// What `BONFIRE_ALGORITHM` says in the environment of this process; nothing if it is not set.
-    /// For programs whose ranks are threads; processes have it in [`RankEnv`].
-    pub fn from_env() -> Result<Self, EnvError> {
+    /// For groups of threads; processes have it in [`RankEnv`].
+    pub(crate) fn from_env() -> Result<Self, EnvError> {
         let lookup = process_variable;
         Source { lookup }.overrides()
     }

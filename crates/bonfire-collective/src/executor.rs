@@ -109,6 +109,8 @@ pub(crate) struct Executor {
     /// Where every rank can reach the memory of every other.
     board: Option<Board>,
     plans: Plans,
+    /// Of the last operation that this rank completed.
+    last_algorithm: Option<Algorithm>,
 }
 
 impl Executor {
@@ -143,6 +145,7 @@ impl Executor {
             links,
             board,
             plans: Plans::new(me, world_size, hosts, chunk_bytes),
+            last_algorithm: None,
             chunk_bytes,
         }
     }
@@ -155,6 +158,11 @@ impl Executor {
     /// What went over all links since set-up.
     pub(crate) fn traffic(&self) -> Traffic {
         self.links.traffic()
+    }
+
+    /// The algorithm of the last operation that this rank completed.
+    pub(crate) fn last_algorithm(&self) -> Option<Algorithm> {
+        self.last_algorithm
     }
 
     /// Runs one operation on this rank's memory.
@@ -174,6 +182,7 @@ impl Executor {
             && self.run_shared(request, data, &patience)?
         {
             self.advance(request.collective);
+            self.last_algorithm = Some(Algorithm::ZeroCopy);
             return Ok(());
         }
         if let Some(failure) = poison.failure() {
@@ -186,6 +195,7 @@ impl Executor {
         for step in prepared.steps.iter() {
             run.step(step, request.reduce, &mut space)?;
         }
+        self.last_algorithm = Some(prepared.operation.algorithm);
         Ok(())
     }
 

@@ -12,7 +12,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use bonfire_plan::{Rank, WorldSize, shard_range};
+use bonfire_plan::{Algorithm, Rank, WorldSize, shard_range};
 use bonfire_sys::{Arena, Ticket, Turnstile};
 use bytemuck::Pod;
 
@@ -21,6 +21,7 @@ use crate::control::Control;
 use crate::error::Failure;
 use crate::executor::{Executor, Figures, Memory, Request, RunError, Seat};
 use crate::options::GroupOptions;
+use crate::overrides::AlgorithmOverrides;
 use crate::patience::Eagerness;
 use crate::poison::Poison;
 use crate::rendezvous::{self, ConnectError};
@@ -99,14 +100,20 @@ pub(crate) struct Parts {
 }
 
 impl ProcessGroup {
-    /// A group of threads of this process, in rank order. Give each to its thread.
+    /// A group of threads of this process, in rank order. Give each to its thread. What
+    /// `BONFIRE_ALGORITHM` asks for goes before the options, as in a group of processes.
     ///
     /// # Errors
-    /// [`CollectiveError::Connect`] if there is no memory for the links or the options are bad.
+    /// [`CollectiveError::Connect`] if there is no memory for the links, or the options or
+    /// `BONFIRE_ALGORITHM` are bad.
     pub fn local(
         world_size: WorldSize,
-        options: GroupOptions,
+        mut options: GroupOptions,
     ) -> Result<Vec<Self>, CollectiveError> {
+        let overrides = AlgorithmOverrides::from_env().map_err(ConnectError::Environment)?;
+        if !overrides.is_empty() {
+            options.overrides = overrides;
+        }
         let chunk_bytes = options.chunk_bytes_checked()?;
         let poison = Arc::new(Poison::new(world_size));
         let links = local_links(world_size, chunk_bytes).map_err(ConnectError::Region)?;
@@ -235,6 +242,14 @@ impl ProcessGroup {
         let executor = &self.member.core.executor;
         let executor = executor.lock().unwrap_or_else(PoisonError::into_inner);
         executor.traffic()
+    }
+
+    /// The algorithm of the last operation that this rank completed: the one asked for, or Bonfire's
+    /// choice. Waits for the operation that is running; none before the first.
+    pub fn last_algorithm(&self) -> Option<Algorithm> {
+        let executor = &self.member.core.executor;
+        let executor = executor.lock().unwrap_or_else(PoisonError::into_inner);
+        executor.last_algorithm()
     }
 
     /// Ends the group on all ranks: every pending and future operation everywhere returns

@@ -32,8 +32,9 @@ pub struct GroupOptions {
     /// The algorithm for the collectives that it implements; `None` lets Bonfire choose.
     pub algorithm: Option<Algorithm>,
     /// Algorithms that go before `algorithm` and every choice: what whoever starts the program asks
-    /// for. [`ProcessGroup::connect`](crate::ProcessGroup::connect) puts what `BONFIRE_ALGORITHM`
-    /// says here, if it says anything.
+    /// for. [`ProcessGroup::connect`](crate::ProcessGroup::connect) and
+    /// [`ProcessGroup::local`](crate::ProcessGroup::local) put what `BONFIRE_ALGORITHM` says here, if
+    /// it says anything.
     pub overrides: AlgorithmOverrides,
     /// The orders of additions among which Bonfire may choose an algorithm. An algorithm that is
     /// asked for is used whatever its order.

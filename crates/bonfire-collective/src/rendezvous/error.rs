@@ -6,6 +6,7 @@ use std::time::Duration;
 use bonfire_plan::{Rank, WorldSize};
 use bonfire_sys::RegionError;
 
+use crate::environment::EnvError;
 use crate::options::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN};
 use crate::store::StoreError;
 use crate::token::TokenError;
@@ -18,6 +19,9 @@ pub enum ConnectError {
     /// The store did not answer or refused.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// A variable that is read at set-up is wrong.
+    #[error(transparent)]
+    Environment(#[from] EnvError),
     /// MASTER_ADDR has no address to serve at.
     #[error("MASTER_ADDR {host:?} cannot be resolved: {reason}")]
     Resolve {
