@@ -3,13 +3,14 @@
 mod buffers;
 mod data;
 mod host;
+mod layout;
 mod measure;
-mod operation;
 mod table;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use bonfire_collective::{
@@ -18,10 +19,12 @@ use bonfire_collective::{
 };
 use clap::Args;
 
+use crate::operation::Operation;
+use crate::quantity::{duration, size};
 use buffers::Home;
 use host::Host;
-use measure::{Measurement, Sizes};
-use operation::{Form, Operation, Parameters};
+use layout::{Form, Parameters};
+use measure::{Measurement, Sizes, Timing};
 use table::{Report, Row, Setting};
 
 /// Measure operations of a group: time, bandwidth and correctness for each message size.
@@ -73,9 +76,19 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "RANK", default_value = "0")]
     root: u32,
 
+    /// How often all sizes are measured, one after the other; a time is the median of so many. What
+    /// comes and goes slowly on a machine then changes no size alone
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..))]
+    repeats: u32,
+
     /// Timed samples per size: one operation each, or as many as fill 20 us
     #[arg(long, value_name = "N", default_value = "20", value_parser = clap::value_parser!(u32).range(1..))]
     iters: u32,
+
+    /// How long the samples of a size last together, at least: there are more where --iters of them
+    /// are done sooner
+    #[arg(long, value_name = "TIME", default_value = "20ms", value_parser = duration)]
+    min_time: Duration,
 
     /// Untimed operations before them
     #[arg(long, value_name = "N", default_value = "3")]
@@ -194,21 +207,27 @@ fn on_rank(group: &ProcessGroup, args: &BenchArgs) -> anyhow::Result<()> {
             },
             buffers: args.buffers,
             iters: args.iters as usize,
+            time_min: args.min_time,
             warmup: args.warmup as usize,
             rotate_bytes: args.rotate_bytes,
         });
         let block_bytes = blocks * args.dtype.size_bytes();
-        for bytes in sizes.list(block_bytes) {
-            let forms = measurements
-                .clone()
-                .map(|measurement| Ok((measurement, measurement.time(group, bytes)?)))
-                .collect::<anyhow::Result<_>>()?;
-            let count = bytes.checked_div(block_bytes).unwrap_or(0);
-            report.add(Row {
-                bytes,
-                count,
-                forms,
-            });
+        let sizes = sizes.list(block_bytes);
+        let mut timings = vec![Vec::new(); sizes.len() * forms.len()];
+        for repeat in 1..=args.repeats {
+            for (&bytes, timings) in sizes.iter().zip(timings.chunks_mut(forms.len())) {
+                for (measurement, timings) in measurements.clone().zip(&mut *timings) {
+                    timings.push(measurement.time(group, bytes)?);
+                }
+                if repeat == args.repeats {
+                    let timings = timings.iter().map(|repeats| Timing::typical(repeats));
+                    report.add(Row {
+                        bytes,
+                        count: bytes.checked_div(block_bytes).unwrap_or(0),
+                        forms: measurements.clone().zip(timings).collect(),
+                    });
+                }
+            }
         }
     }
     let wrong = report.finish(args.json.as_deref())?;
@@ -247,12 +266,12 @@ impl BenchArgs {
         Setting {
             ranks: ranks.get(),
             transport: self.transport.name(),
-            algorithm: self
-                .algorithm
-                .map_or("auto".to_owned(), |algorithm| algorithm.to_string()),
+            algorithm_asked: self.algorithm.map(Algorithm::name),
             chunk_bytes: self.group_options().chunk_bytes,
             buffers: self.buffers.name(),
+            repeats: self.repeats,
             iters: self.iters as usize,
+            min_time_us: self.min_time.as_secs_f64() * 1e6,
             warmup: self.warmup as usize,
             rotate_bytes: self.rotate_bytes,
             host: Host::this(),
@@ -272,48 +291,16 @@ fn number_type(text: &str) -> Result<DType, String> {
     }
 }
 
-/// Reads `4096`, `64K`, `16M` or `1G`.
-pub(crate) fn size(text: &str) -> Result<usize, String> {
-    let (digits, shift) = match text.as_bytes().last() {
-        Some(b'K' | b'k') => (&text[..text.len() - 1], 10),
-        Some(b'M' | b'm') => (&text[..text.len() - 1], 20),
-        Some(b'G' | b'g') => (&text[..text.len() - 1], 30),
-        _ => (text, 0),
-    };
-    let number: usize = digits
-        .parse()
-        .map_err(|_| "expected a number of bytes such as 4096, 64K, 16M or 1G".to_owned())?;
-    let bytes = number
-        .checked_mul(1 << shift)
-        .ok_or_else(|| format!("{text} is too large"))?;
-    if bytes == 0 {
-        Err("must be at least one byte".to_owned())
-    } else {
-        Ok(bytes)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use bonfire_collective::DType;
 
-    use super::{number_type, size};
+    use super::number_type;
 
     #[test]
     fn truth_values_are_not_numbers() {
         assert_eq!(number_type("u64"), Ok(DType::U64));
         assert!(number_type("bool").is_err());
         assert!(number_type("quaternion").is_err());
-    }
-
-    #[test]
-    fn sizes_have_suffixes() {
-        assert_eq!(size("8"), Ok(8));
-        assert_eq!(size("64K"), Ok(64 << 10));
-        assert_eq!(size("3m"), Ok(3 << 20));
-        assert_eq!(size("1G"), Ok(1 << 30));
-        for bad in ["", "K", "1T", "-1", "0", "99999999999999999999G"] {
-            assert!(size(bad).is_err(), "{bad}");
-        }
     }
 }

@@ -4,6 +4,8 @@
 
 mod bench;
 mod doctor;
+mod operation;
+mod quantity;
 mod run;
 #[cfg(feature = "cuda")]
 mod selftest;

@@ -2,11 +2,10 @@
 
 mod fit;
 mod link;
-mod operation;
 mod plot;
-mod quantity;
 mod report;
 mod scenario;
+mod size;
 mod timeline;
 
 use std::fs;
@@ -20,10 +19,11 @@ use bonfire_plan::simulate::Detail;
 use bonfire_plan::{Algorithm, DType, Rank, WorldSize};
 use clap::Args;
 
-use crate::bench::size;
+use crate::operation::Operation;
+use crate::quantity::size;
 use fit::{FitOptions, HoldOut};
 use link::LinkSource;
-use operation::Operation;
+
 use plot::Curve;
 use report::{Record, counted};
 use scenario::{Outcome, Scenario};

@@ -56,11 +56,15 @@ fn the_table_has_no_rank_before_it_and_the_file_has_its_rows() {
     assert_eq!(table.len(), sizes.len(), "{:?}", end.stdout);
     assert_eq!(records.len(), sizes.len());
     for ((cells, record), bytes) in table.iter().zip(&records).zip(sizes) {
-        assert_eq!(cells.len(), 10, "{cells:?}");
+        assert_eq!(cells.len(), 11, "{cells:?}");
         assert_eq!(cells[0], bytes.to_string());
         assert_eq!(cells[9], "0", "{cells:?}");
         assert_eq!(record["size_bytes"], bytes);
         assert_eq!(record["count"].to_string(), cells[1]);
+        assert_eq!(record["algorithm"], cells[10]);
+        assert_ne!(cells[10], "none");
+        assert_eq!(record["algorithm_asked"], serde_json::Value::Null);
+        assert!(record["samples"].as_u64().unwrap() >= 3, "{record}");
         assert_eq!(record["wrong"], 0);
         assert_eq!(record["ranks"], 3);
         assert_eq!(record["transport"], "shm");
@@ -113,9 +117,9 @@ fn every_operation_is_right_in_buffers_of_either_kind() {
         }
         // Both forms side by side, where both exist.
         let all_reduce: Vec<&str> = end.stdout[4].split_whitespace().collect();
-        assert_eq!(all_reduce.len(), 15, "{all_reduce:?}");
+        assert_eq!(all_reduce.len(), 17, "{all_reduce:?}");
         assert_eq!(
-            (all_reduce[9], all_reduce[14]),
+            (all_reduce[9], all_reduce[15]),
             ("0", "0"),
             "{all_reduce:?}"
         );
@@ -143,6 +147,81 @@ fn threads_print_the_same_table() {
         "{:?}",
         end.stdout
     );
+}
+
+/// The algorithms of the rows, in order.
+fn algorithms(end: &JobEnd) -> Vec<&str> {
+    assert!(end.status.success(), "{:?}", end.stderr);
+    let rows = |line: &&String| line.trim_start().starts_with(|c: char| c.is_ascii_digit());
+    let lines = end.stdout.iter().filter(rows);
+    lines
+        .map(|line| line.split_whitespace().nth(10).unwrap())
+        .collect()
+}
+
+#[test]
+fn rows_name_what_ran() {
+    let base = ["all-reduce", "--form", "in-place", "--transport", "local"];
+    let sizes = ["--min-bytes", "64", "--max-bytes", "256K"];
+    let steps = ["--step-factor", "4096", "--iters", "2", "--min-time", "0s"];
+    let run = |more: &[&str]| bench(&[&base[..], &sizes, &steps, more].concat());
+    // Of threads, large messages are reduced where they lie.
+    let chosen = run(&[]);
+    let chosen = algorithms(&chosen);
+    assert_eq!((chosen.len(), chosen[1]), (2, "zero_copy"), "{chosen:?}");
+    assert_ne!(chosen[0], "zero_copy");
+    assert_eq!(algorithms(&run(&["--algorithm", "ring"])), ["ring", "ring"]);
+    // The rank without a partner does nothing.
+    let alone = ["send-recv", "--ranks", "1", "--transport", "local"];
+    assert_eq!(
+        algorithms(&bench(&[&alone[..], &sizes, &steps].concat())),
+        ["none", "none"]
+    );
+}
+
+#[test]
+fn threads_and_processes_do_as_the_environment_says() {
+    for transport in ["local", "shm"] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_bonfire"));
+        command.arg("bench").arg("all-reduce").args(SMALL);
+        command.args(["--form", "in-place", "--transport", transport]);
+        command.args(["--algorithm", "one_shot"]);
+        command.env("BONFIRE_ALGORITHM", "all_reduce=ring");
+        let end = Job::start(&mut command).end();
+        assert_eq!(algorithms(&end), ["ring"; 4], "{transport}");
+        command.env("BONFIRE_ALGORITHM", "fast");
+        let end = Job::start(&mut command).end();
+        assert!(!end.status.success(), "{transport}");
+        let said = end.stderr.join("\n");
+        assert!(said.contains("BONFIRE_ALGORITHM is wrong"), "{said}");
+    }
+}
+
+#[test]
+fn repeats_are_one_row_with_all_their_samples() {
+    let path = std::env::temp_dir().join(format!("bonfire-repeats-{}.json", std::process::id()));
+    let file = path.to_str().unwrap();
+    let repeats = ["--repeats", "3", "--min-time", "0s", "--json", file];
+    let end = bench(
+        &[
+            &["all-reduce", "--transport", "local"],
+            &SMALL[..],
+            &repeats,
+        ]
+        .concat(),
+    );
+    assert!(end.status.success(), "{:?}", end.stderr);
+    let text = fs::read_to_string(&path).unwrap();
+    fs::remove_file(&path).unwrap();
+    let records: Vec<serde_json::Value> = serde_json::from_str(&text).unwrap();
+    // Four sizes in two forms.
+    assert_eq!(records.len(), 8);
+    for record in records {
+        assert_eq!(
+            (&record["samples"], &record["repeats"]),
+            (&9.into(), &3.into())
+        );
+    }
 }
 
 #[test]
@@ -185,7 +264,7 @@ fn one_form_can_be_asked_for_where_it_exists() {
     assert!(end.status.success(), "{:?}", end.stderr);
     assert_eq!(
         end.stdout[4].split_whitespace().count(),
-        10,
+        11,
         "{:?}",
         end.stdout
     );

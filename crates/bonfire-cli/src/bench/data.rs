@@ -4,7 +4,8 @@ use bonfire_collective::{Element, ReduceOp};
 use bytemuck::Pod;
 use half::{bf16, f16};
 
-use super::operation::{Operation, Origin, Place};
+use super::layout::{Origin, Place};
+use crate::operation::Operation;
 
 /// Elements verified at once: their expected values stay in a first-level cache.
 const CHUNK_ELEMS: usize = 1024;

@@ -2,12 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use bonfire_collective::{CollectiveError, DType, ProcessGroup, ReduceOp};
+use bonfire_collective::{Algorithm, CollectiveError, DType, ProcessGroup, ReduceOp};
 use half::{bf16, f16};
 
 use super::buffers::{Buffers, Home};
 use super::data::{Data, Value};
-use super::operation::{Form, Operation, Parameters, Place};
+use super::layout::{Form, Parameters, Place};
+use crate::operation::Operation;
 
 /// Buffers rotate through no more than this many, which small messages would reach.
 const SLOTS_MAX: usize = 512;
@@ -15,6 +16,10 @@ const SLOTS_MAX: usize = 512;
 /// A sample is at least this long, so that reading the clock is a small part of it. Short operations
 /// are timed in batches.
 const SAMPLE_MIN: Duration = Duration::from_micros(20);
+
+/// A measurement that would go on for its least time ends when it has taken so many times that with
+/// what is off the clock: of a group of one rank, the operations take next to no time.
+const SPENT_PER_TIMED_MAX: u32 = 10;
 
 /// The message sizes of a run.
 #[derive(Clone, Copy, Debug)]
@@ -52,8 +57,10 @@ pub(super) struct Measurement {
     pub(super) dtype: DType,
     pub(super) parameters: Parameters,
     pub(super) buffers: Home,
-    /// Timed samples.
+    /// Timed samples, at least.
     pub(super) iters: usize,
+    /// How long the timed samples last together, at least.
+    pub(super) time_min: Duration,
     pub(super) warmup: usize,
     /// Buffers rotate through this much memory per rank.
     pub(super) rotate_bytes: usize,
@@ -65,10 +72,23 @@ pub(super) struct Timing {
     pub(super) min: Duration,
     pub(super) median: Duration,
     pub(super) mean: Duration,
+    pub(super) samples: usize,
     /// Operations per sample.
     pub(super) batch: usize,
+    /// What this rank ran; none where it had nothing to do.
+    pub(super) algorithm: Option<Algorithm>,
     /// Wrong elements over all operations and ranks.
     pub(super) wrong: u64,
+}
+
+/// How far the measurement of a size is.
+#[derive(Clone, Copy, Debug)]
+struct Progress {
+    samples: usize,
+    /// How long they lasted together.
+    timed: Duration,
+    /// As `timed`, with what is done off the clock.
+    spent: Duration,
 }
 
 /// One size on one rank.
@@ -83,6 +103,8 @@ struct Run<'g, T> {
     outputs: Buffers<T>,
     /// Operations so far; each has data of its own.
     operations: usize,
+    /// Of the operations of the last round.
+    algorithm: Option<Algorithm>,
     wrong: u64,
 }
 
@@ -114,12 +136,32 @@ impl Measurement {
     fn run<T: Value>(self, group: &ProcessGroup, bytes: usize) -> Result<Timing, CollectiveError> {
         let mut run = Run::<T>::new(self, group, bytes)?;
         let batch = run.warm_up()?;
-        let mut samples = Vec::with_capacity(self.iters);
-        while samples.len() < self.iters {
-            let round = (run.slots / batch).min(self.iters - samples.len());
-            run.round(round, batch, &mut samples)?;
+        let started = Instant::now();
+        let mut times = Vec::with_capacity(self.iters);
+        loop {
+            let most = run.slots / batch;
+            let left = self.iters.saturating_sub(times.len());
+            let round = if left == 0 { most } else { most.min(left) };
+            run.round(round, batch, &mut times)?;
+            let progress = Progress {
+                samples: times.len(),
+                timed: times.iter().sum::<Duration>() * batch as u32,
+                spent: started.elapsed(),
+            };
+            if run.agree(self.is_enough(progress))? {
+                return run.report(times, batch);
+            }
         }
-        run.report(samples, batch)
+    }
+
+    fn is_enough(self, progress: Progress) -> bool {
+        let Progress {
+            samples,
+            timed,
+            spent,
+        } = progress;
+        samples >= self.iters
+            && (timed >= self.time_min || spent >= self.time_min * SPENT_PER_TIMED_MAX)
     }
 
     fn place(self, group: &ProcessGroup) -> Place {
@@ -128,6 +170,33 @@ impl Measurement {
             ranks: group.world_size().len(),
             root: self.parameters.root.index(),
         }
+    }
+}
+
+impl Timing {
+    /// Of several measurements of one size: what is typical of them.
+    pub(super) fn typical(repeats: &[Self]) -> Self {
+        let first = repeats.first().expect("a size is measured at least once");
+        let mut all = *first;
+        for timing in &repeats[1..] {
+            all.min = all.min.min(timing.min);
+            all.samples += timing.samples;
+            all.wrong += timing.wrong;
+        }
+        all.median = median(repeats.iter().map(|timing| timing.median).collect());
+        all.mean = median(repeats.iter().map(|timing| timing.mean).collect());
+        all
+    }
+}
+
+/// The time in the middle, or between the two that are.
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    let middle = times.len() / 2;
+    if times.len() % 2 == 1 {
+        times[middle]
+    } else {
+        (times[middle - 1] + times[middle]) / 2
     }
 }
 
@@ -162,25 +231,34 @@ impl<'g, T: Value> Run<'g, T> {
             inputs: Buffers::new(group, buffers, (slots, input))?,
             outputs: Buffers::new(group, buffers, (slots, output))?,
             operations: 0,
+            algorithm: None,
             wrong: 0,
         })
     }
 
-    /// Operations off the record; how many of them make a sample, agreed from rank 0.
+    /// Operations off the record; how many of them make a sample, agreed from the root.
     fn warm_up(&mut self) -> Result<usize, CollectiveError> {
-        let mut samples = Vec::new();
+        let mut times = Vec::new();
         let mut left = self.measurement.warmup.max(1);
         while left > 0 {
             let round = left.min(self.slots);
-            self.round(round, 1, &mut samples)?;
+            self.round(round, 1, &mut times)?;
             left -= round;
         }
-        let fastest = samples.iter().min().copied().unwrap_or_default();
-        let batch = SAMPLE_MIN.as_nanos().div_ceil(fastest.as_nanos().max(1));
+        let fastest = times.iter().min().map_or(1, Duration::as_nanos).max(1);
+        let batch = SAMPLE_MIN.as_nanos().div_ceil(fastest);
         let mut agreed = [batch.min(self.slots as u128) as i64];
-        self.group
-            .broadcast(&mut agreed, self.measurement.parameters.root)?;
+        let root = self.measurement.parameters.root;
+        self.group.broadcast(&mut agreed, root)?;
         Ok(agreed[0] as usize)
+    }
+
+    /// What the root says.
+    fn agree(&self, own: bool) -> Result<bool, CollectiveError> {
+        let mut agreed = [u8::from(own)];
+        let root = self.measurement.parameters.root;
+        self.group.broadcast(&mut agreed, root)?;
+        Ok(agreed[0] != 0)
     }
 
     /// `samples` samples of `batch` operations, each operation in buffers of its own.
@@ -208,6 +286,11 @@ impl<'g, T: Value> Run<'g, T> {
             }
             times.push(started.elapsed() / batch as u32);
         }
+        let place = self.measurement.place(self.group);
+        let took_part = self.measurement.operation.takes_part(place);
+        self.algorithm = self.group.last_algorithm().filter(|_| took_part);
+        // Whoever is done must not take a core to verify while others are timed on it.
+        self.group.barrier()?;
         for index in 0..used {
             let data = self.data(index);
             self.wrong += data.count_wrong(self.result(index));
@@ -276,10 +359,11 @@ impl<'g, T: Value> Run<'g, T> {
         }
     }
 
-    fn report(self, mut samples: Vec<Duration>, batch: usize) -> Result<Timing, CollectiveError> {
-        samples.sort_unstable();
-        let mean = samples.iter().sum::<Duration>() / samples.len() as u32;
-        let own = [samples[0], samples[samples.len() / 2], mean];
+    fn report(self, samples: Vec<Duration>, batch: usize) -> Result<Timing, CollectiveError> {
+        let count = samples.len();
+        let mean = samples.iter().sum::<Duration>() / count as u32;
+        let least = samples.iter().min().copied().unwrap_or_default();
+        let own = [least, median(samples), mean];
         let mut times = own.map(|time| time.as_secs_f64());
         self.group.all_reduce(&mut times, ReduceOp::Max)?;
         let mut wrong = [self.wrong as i64];
@@ -289,7 +373,9 @@ impl<'g, T: Value> Run<'g, T> {
             min,
             median,
             mean,
+            samples: count,
             batch,
+            algorithm: self.algorithm,
             wrong: wrong[0] as u64,
         })
     }
@@ -313,6 +399,7 @@ mod tests {
             },
             buffers: Home::Region,
             iters: 5,
+            time_min: Duration::ZERO,
             warmup: 2,
             rotate_bytes: 1 << 14,
         }
@@ -332,6 +419,62 @@ mod tests {
     }
 
     #[test]
+    fn a_size_takes_what_is_typical_of_its_repeats() {
+        let us = Duration::from_micros;
+        let timing = |times: [u64; 3], wrong| Timing {
+            min: us(times[0]),
+            median: us(times[1]),
+            mean: us(times[2]),
+            samples: 10,
+            batch: 2,
+            algorithm: Some(Algorithm::TwoShot),
+            wrong,
+        };
+        let repeats = [
+            timing([3, 10, 90], 0),
+            timing([2, 30, 20], 4),
+            timing([5, 20, 40], 1),
+        ];
+        let all = Timing::typical(&repeats);
+        assert_eq!((all.min, all.median, all.mean), (us(2), us(20), us(40)));
+        assert_eq!((all.samples, all.batch, all.wrong), (30, 2, 5));
+        assert_eq!(Timing::typical(&repeats[..2]).median, us(20));
+    }
+
+    #[test]
+    fn samples_go_on_until_they_are_many_and_have_lasted_long_enough() {
+        let ms = Duration::from_millis;
+        let measurement = Measurement {
+            time_min: ms(2),
+            ..measurement(
+                Operation::AllReduce,
+                Form::InPlace,
+                DType::F32,
+                ReduceOp::Sum,
+            )
+        };
+        let is_enough = |samples, timed, spent| {
+            measurement.is_enough(Progress {
+                samples,
+                timed,
+                spent,
+            })
+        };
+        assert!(!is_enough(4, ms(2), ms(3)) && is_enough(5, ms(2), ms(3)));
+        assert!(!is_enough(50, ms(1), ms(19)) && is_enough(50, ms(1), ms(20)));
+        // The ranks agree, though each has a clock of its own, and a group of one comes to an end.
+        for ranks in 1..=3 {
+            let timings = local(ranks, GroupOptions::default(), |group| {
+                measurement.time(&group, 64).unwrap()
+            });
+            for timing in &timings {
+                assert!(timing.samples >= measurement.iters, "{timing:?}");
+                assert_eq!((timing.samples, timing.wrong), (timings[0].samples, 0));
+            }
+        }
+    }
+
+    #[test]
     fn every_operation_is_right_for_every_number_of_ranks() {
         for &operation in Operation::value_variants() {
             for ranks in 1..=4 {
@@ -347,6 +490,12 @@ mod tests {
                         assert!(timing.min <= timing.median, "{name}: {timing:?}");
                         assert!(timing.min <= timing.mean, "{name}: {timing:?}");
                         assert!(timing.batch >= 1, "{name}: {timing:?}");
+                        let collective = operation.collective(Rank::new(0));
+                        let candidates = Algorithm::candidates(collective);
+                        match timing.algorithm {
+                            Some(algorithm) => assert!(candidates.contains(&algorithm)),
+                            None => assert!(operation == Operation::SendRecv && ranks % 2 == 1),
+                        }
                     }
                 }
             }

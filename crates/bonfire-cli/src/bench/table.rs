@@ -4,12 +4,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context;
-use bonfire_collective::{DType, ProcessGroup};
+use bonfire_collective::{Algorithm, DType, ProcessGroup};
 use serde::Serialize;
 
 use super::host::Host;
+use super::layout::Form;
 use super::measure::{Measurement, Timing};
-use super::operation::{Form, Operation};
+use crate::operation::Operation;
 
 /// What all rows of a run have in common.
 #[derive(Clone, Debug, Serialize)]
@@ -17,13 +18,15 @@ pub(super) struct Setting {
     /// Ranks that took part.
     pub(super) ranks: u32,
     pub(super) transport: &'static str,
-    /// `auto`, or what was forced.
-    pub(super) algorithm: String,
+    /// What the command line asks for, where an operation has it.
+    pub(super) algorithm_asked: Option<&'static str>,
     /// Payload of one frame.
     pub(super) chunk_bytes: usize,
     /// Where the buffers are.
     pub(super) buffers: &'static str,
+    pub(super) repeats: u32,
     pub(super) iters: usize,
+    pub(super) min_time_us: f64,
     pub(super) warmup: usize,
     pub(super) rotate_bytes: usize,
     pub(super) host: Host,
@@ -41,10 +44,14 @@ struct Record {
     dtype: DType,
     redop: Option<&'static str>,
     root: Option<u32>,
+    /// What ran, asked for or chosen by Bonfire; none where there was nothing to do.
+    algorithm: Option<&'static str>,
     /// Of the median operation.
     time_us: f64,
     min_us: f64,
     mean_us: f64,
+    /// Samples of all repeats together.
+    samples: usize,
     /// Operations per sample.
     batch: usize,
     /// Of the median, in GB/s, 10^9 bytes.
@@ -97,9 +104,9 @@ impl Report {
         let mut units = fixed(["(B)", "(elements)", "", "", ""]);
         let mut places = fixed(["#", "", "", "", ""]);
         for form in forms {
-            names += &times(["time", "mean", "algbw", "busbw", "#wrong"]);
-            units += &times(["(us)", "(us)", "(GB/s)", "(GB/s)", ""]);
-            places += &times(["", "", form.label(), "", ""]);
+            names += &times(["time", "mean", "algbw", "busbw", "#wrong", "algorithm"]);
+            units += &times(["(us)", "(us)", "(GB/s)", "(GB/s)", "", ""]);
+            places += &times(["", "", form.label(), "", "", ""]);
         }
         for line in [places, names, units] {
             self.print(&line);
@@ -125,6 +132,7 @@ impl Report {
                 &format!("{:.3}", record.algbw),
                 &format!("{:.3}", record.busbw),
                 &record.wrong.to_string(),
+                record.algorithm.unwrap_or("none"),
             ]);
             self.records.push(record);
         }
@@ -143,9 +151,11 @@ impl Report {
             dtype: of.dtype,
             redop: operation.reduces().then(|| of.parameters.redop.name()),
             root: operation.has_root().then(|| of.parameters.root.get()),
+            algorithm: timing.algorithm.map(Algorithm::name),
             time_us: microseconds(timing.median),
             min_us: microseconds(timing.min),
             mean_us: microseconds(timing.mean),
+            samples: timing.samples,
             batch: timing.batch,
             algbw,
             busbw: algbw * operation.bus_factor(self.setting.ranks as usize),
@@ -195,6 +205,6 @@ fn fixed([size, count, dtype, redop, root]: [&str; 5]) -> String {
 }
 
 /// The columns of each form.
-fn times([time, mean, algbw, busbw, wrong]: [&str; 5]) -> String {
-    format!("  {time:>11} {mean:>11} {algbw:>12} {busbw:>8} {wrong:>7}")
+fn times([time, mean, algbw, busbw, wrong, algorithm]: [&str; 6]) -> String {
+    format!("  {time:>11} {mean:>11} {algbw:>12} {busbw:>8} {wrong:>7} {algorithm:>16}")
 }

@@ -15,7 +15,7 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use super::link::{self, FittedLink, figures};
-use super::operation::Operation;
+use crate::operation::Operation;
 
 /// Which sizes a fit does not see, so that they show how well it predicts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

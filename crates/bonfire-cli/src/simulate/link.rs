@@ -10,8 +10,8 @@ use bonfire_plan::WorldSize;
 use bonfire_plan::simulate::{Link, LinkModel};
 use serde::{Deserialize, Serialize};
 
-use super::operation::Operation;
-use super::quantity::{bandwidth, seconds, show_bandwidth, show_seconds};
+use crate::operation::Operation;
+use crate::quantity::{bandwidth, seconds, show_bandwidth, show_seconds};
 
 /// Links with a name. Where the figures are from is in the book, chapter "Simulator".
 const PRESETS: [(&str, Link); 11] = [

@@ -5,7 +5,7 @@
 
 use std::fmt::{self, Write};
 
-use super::quantity::show_seconds;
+use crate::quantity::show_seconds;
 use bonfire_plan::Bytes;
 
 /// Pixels of the image.

@@ -6,8 +6,8 @@ use bonfire_plan::Bytes;
 use bonfire_plan::simulate::{Class, PathPart};
 use serde::Serialize;
 
-use super::quantity::show_seconds;
 use super::scenario::{Outcome, Scenario, Skipped};
+use crate::quantity::show_seconds;
 
 /// One simulation as written to the JSON file; fields that `bonfire bench` has too have its names.
 #[derive(Debug, Serialize)]

@@ -9,7 +9,8 @@ use bonfire_plan::{
 };
 
 use super::link::NamedLink;
-use super::operation::{Operation, Size};
+use super::size::Size;
+use crate::operation::Operation;
 
 /// Everything but the size and the algorithm.
 #[derive(Clone, Debug)]
@@ -97,7 +98,7 @@ impl Scenario {
             algorithm,
             size,
             algbw,
-            busbw: algbw * self.operation.bus_factor(self.world_size),
+            busbw: algbw * self.operation.bus_factor(self.world_size.len()),
             simulation,
         })
     }

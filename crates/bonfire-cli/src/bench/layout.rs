@@ -1,4 +1,4 @@
-//! The operations that can be measured: their names, buffers, and the factors of nccl-tests.
+//! Where the data of an operation that is measured lies, and how it is performed.
 //!
 //! What is called a block here is the part of a buffer that belongs to one rank; an operation that
 //! moves whole buffers has one block.
@@ -7,31 +7,7 @@ use bonfire_collective::{CollectiveError, ProcessGroup, Rank, ReduceOp};
 use clap::ValueEnum;
 
 use super::data::Value;
-
-/// An operation of a group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Operation {
-    /// Every rank ends with the reduction of all ranks' data
-    AllReduce,
-    /// Every rank ends with its block of that reduction
-    ReduceScatter,
-    /// Every rank ends with the blocks of all ranks
-    AllGather,
-    /// Every rank ends with the data of the root
-    Broadcast,
-    /// The root ends with the reduction of all ranks' data
-    Reduce,
-    /// The root ends with the blocks of all ranks
-    Gather,
-    /// Every rank ends with its block of the root's data
-    Scatter,
-    /// Every rank ends with the blocks that all ranks have for it
-    AllToAll,
-    /// Ranks 0 and 1, 2 and 3, and so on exchange their data
-    SendRecv,
-    /// No data: returns once every rank has called it
-    Barrier,
-}
+use crate::operation::Operation;
 
 /// Where the result goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -92,21 +68,6 @@ impl Place {
 }
 
 impl Operation {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::AllReduce => "all_reduce",
-            Self::ReduceScatter => "reduce_scatter",
-            Self::AllGather => "all_gather",
-            Self::Broadcast => "broadcast",
-            Self::Reduce => "reduce",
-            Self::Gather => "gather",
-            Self::Scatter => "scatter",
-            Self::AllToAll => "all_to_all",
-            Self::SendRecv => "send_recv",
-            Self::Barrier => "barrier",
-        }
-    }
-
     /// The forms that exist, in the order of the columns.
     pub(super) fn forms(self) -> &'static [Form] {
         match self {
@@ -118,28 +79,9 @@ impl Operation {
         }
     }
 
-    pub(super) fn reduces(self) -> bool {
-        matches!(self, Self::AllReduce | Self::ReduceScatter | Self::Reduce)
-    }
-
-    pub(super) fn has_root(self) -> bool {
-        matches!(
-            self,
-            Self::Broadcast | Self::Reduce | Self::Gather | Self::Scatter
-        )
-    }
-
-    /// How many blocks a message has: its size is that of so many blocks.
-    pub(super) fn blocks_per_message(self, ranks: usize) -> usize {
-        match self {
-            Self::AllReduce | Self::Broadcast | Self::Reduce | Self::SendRecv => 1,
-            Self::ReduceScatter
-            | Self::AllGather
-            | Self::Gather
-            | Self::Scatter
-            | Self::AllToAll => ranks,
-            Self::Barrier => 0,
-        }
+    /// Whether this rank does anything.
+    pub(super) fn takes_part(self, place: Place) -> bool {
+        self != Self::SendRecv || place.peer().is_some()
     }
 
     /// What this rank brings and ends with.
@@ -184,22 +126,6 @@ impl Operation {
             Self::AllToAll => copy(block, me),
             Self::SendRecv => copy(place.peer()?, 0),
             Self::Barrier => None,
-        }
-    }
-
-    /// busbw / algbw, as nccl-tests has it: the bytes that must cross each rank's link, per byte of
-    /// message, so that the result can be compared with the bandwidth of the hardware.
-    pub(super) fn bus_factor(self, ranks: usize) -> f64 {
-        let share = (ranks as f64 - 1.0) / ranks as f64;
-        match self {
-            Self::AllReduce => 2.0 * share,
-            Self::ReduceScatter
-            | Self::AllGather
-            | Self::Gather
-            | Self::Scatter
-            | Self::AllToAll => share,
-            Self::Broadcast | Self::Reduce | Self::SendRecv => 1.0,
-            Self::Barrier => 0.0,
         }
     }
 
@@ -267,30 +193,6 @@ impl Form {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn bus_bandwidth_has_the_factors_of_nccl_tests() {
-        let factors = |ranks| {
-            Operation::value_variants()
-                .iter()
-                .map(|operation| (operation.name(), operation.bus_factor(ranks)))
-                .collect::<Vec<_>>()
-        };
-        let expected = [
-            ("all_reduce", 1.75),
-            ("reduce_scatter", 0.875),
-            ("all_gather", 0.875),
-            ("broadcast", 1.0),
-            ("reduce", 1.0),
-            ("gather", 0.875),
-            ("scatter", 0.875),
-            ("all_to_all", 0.875),
-            ("send_recv", 1.0),
-            ("barrier", 0.0),
-        ];
-        assert_eq!(factors(8), expected);
-        assert_eq!(factors(1)[0], ("all_reduce", 0.0));
-    }
 
     #[test]
     fn every_block_of_a_result_comes_from_an_input() {

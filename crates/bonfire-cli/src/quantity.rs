@@ -1,10 +1,33 @@
-//! Times and bandwidths, as people write them.
+//! Sizes, times and bandwidths, as people write them.
+
+use std::time::Duration;
 
 /// Powers of ten behind which a number of bytes or bits per second is counted.
 const PREFIXES: [(&str, f64); 5] = [("T", 1e12), ("G", 1e9), ("M", 1e6), ("K", 1e3), ("", 1.0)];
 
+/// Reads `4096`, `64K`, `16M` or `1G`.
+pub(crate) fn size(text: &str) -> Result<usize, String> {
+    let (digits, shift) = match text.as_bytes().last() {
+        Some(b'K' | b'k') => (&text[..text.len() - 1], 10),
+        Some(b'M' | b'm') => (&text[..text.len() - 1], 20),
+        Some(b'G' | b'g') => (&text[..text.len() - 1], 30),
+        _ => (text, 0),
+    };
+    let number: usize = digits
+        .parse()
+        .map_err(|_| "expected a number of bytes such as 4096, 64K, 16M or 1G".to_owned())?;
+    let bytes = number
+        .checked_mul(1 << shift)
+        .ok_or_else(|| format!("{text} is too large"))?;
+    if bytes == 0 {
+        Err("must be at least one byte".to_owned())
+    } else {
+        Ok(bytes)
+    }
+}
+
 /// Reads `3.4us`, `500ns`, `1ms` or `2s`; in seconds.
-pub(super) fn seconds(text: &str) -> Result<f64, String> {
+pub(crate) fn seconds(text: &str) -> Result<f64, String> {
     let units = [("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0)];
     units
         .iter()
@@ -13,8 +36,14 @@ pub(super) fn seconds(text: &str) -> Result<f64, String> {
         .ok_or_else(|| format!("`{text}` is not a time such as 3.4us, 500ns or 1ms"))
 }
 
+/// As [`seconds`], for the standard library.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    let seconds = seconds(text)?;
+    Duration::try_from_secs_f64(seconds).map_err(|_| format!("`{text}` is too long a time"))
+}
+
 /// Reads `370GB/s`, `12.5G` (bytes) or `100Gb/s` (bits); in bytes per second.
-pub(super) fn bandwidth(text: &str) -> Result<f64, String> {
+pub(crate) fn bandwidth(text: &str) -> Result<f64, String> {
     let (amount, bytes) = match text.strip_suffix("/s") {
         None => (text.strip_suffix('B').unwrap_or(text), 1.0),
         Some(amount) => match (amount.strip_suffix('B'), amount.strip_suffix('b')) {
@@ -44,7 +73,7 @@ fn number(digits: &str) -> Option<f64> {
 }
 
 /// A time with three digits and a unit that suits it.
-pub(super) fn show_seconds(seconds: f64) -> String {
+pub(crate) fn show_seconds(seconds: f64) -> String {
     let units = [(1.0, "s"), (1e-3, "ms"), (1e-6, "us")];
     let unit = units.into_iter().find(|(scale, _)| seconds >= *scale);
     let (scale, unit) = unit.unwrap_or((1e-9, "ns"));
@@ -52,7 +81,7 @@ pub(super) fn show_seconds(seconds: f64) -> String {
 }
 
 /// The inverse of a time per byte, in GB/s.
-pub(super) fn show_bandwidth(s_per_byte: f64) -> String {
+pub(crate) fn show_bandwidth(s_per_byte: f64) -> String {
     format!("{} GB/s", three_digits(1e-9 / s_per_byte))
 }
 
@@ -75,6 +104,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn sizes_have_suffixes() {
+        assert_eq!(size("8"), Ok(8));
+        assert_eq!(size("64K"), Ok(64 << 10));
+        assert_eq!(size("3m"), Ok(3 << 20));
+        assert_eq!(size("1G"), Ok(1 << 30));
+        for bad in ["", "K", "1T", "-1", "0", "99999999999999999999G"] {
+            assert!(size(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
     fn times_have_units() {
         for (text, expected) in [
             ("3.4us", 3.4e-6),
@@ -89,7 +129,10 @@ mod tests {
         }
         for bad in ["", "3", "us", "-1us", "infs", "1 minute"] {
             assert!(seconds(bad).unwrap_err().contains(bad), "{bad}");
+            assert!(duration(bad).unwrap_err().contains(bad), "{bad}");
         }
+        assert_eq!(duration("1.5ms"), Ok(Duration::from_micros(1500)));
+        assert!(duration("1e30s").unwrap_err().contains("too long"));
     }
 
     #[test]
