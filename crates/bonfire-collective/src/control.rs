@@ -1,6 +1,6 @@
 //! The control channel: one connection to every peer beside the data path, read by one thread.
 //!
-//! It carries failures and farewells, and its end of stream is how the death of a process is seen:
+//! It carries failures, accounts of what the ranks were doing, and farewells, and its end of stream is how the death of a process is seen:
 //! the operating system closes the connection even after SIGKILL. Nothing on the step path touches it.
 //!
 //! A message is `kind u8 | length u32 | JSON`, at most [`MESSAGE_BYTES_MAX`] long.
@@ -14,6 +14,7 @@ use std::thread::{self, JoinHandle};
 use bonfire_plan::Rank;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::accounts::{Account, Accounts};
 use crate::error::Failure;
 use crate::poison::Poison;
 use crate::stream::Stream;
@@ -29,6 +30,7 @@ const POLL_SLICE: Timespec = Timespec {
 
 const KIND_FAILURE: u8 = 1;
 const KIND_FAREWELL: u8 = 2;
+const KIND_ACCOUNT: u8 = 3;
 
 /// The control connections of one rank.
 #[derive(Debug)]
@@ -86,28 +88,17 @@ impl Control {
         })
     }
 
-    /// Tells every peer why the group failed. A peer that cannot be told has failed itself.
-    pub(crate) fn broadcast(&self, failure: &Failure) {
+    /// Tells every peer why the group failed, and what the ranks of this process were doing. A peer
+    /// that cannot be told has failed itself.
+    pub(crate) fn broadcast(&self, failure: &Failure, accounts: &Accounts) {
         let text = serde_json::to_vec(failure).expect("a failure is plain data");
-        self.send_all(KIND_FAILURE, &text);
-    }
-
-    fn send_all(&self, kind: u8, text: &[u8]) {
-        let text = &text[..text.len().min(MESSAGE_BYTES_MAX)];
-        let mut message = vec![kind];
-        message.extend_from_slice(&(text.len() as u32).to_le_bytes());
-        message.extend_from_slice(text);
-        for peer in self.peers.iter() {
-            let mut stream = peer.stream.lock().unwrap_or_else(PoisonError::into_inner);
-            // The socket's buffer takes a message of this size at once unless the peer is stopped,
-            // and then it must not hold up the others.
-            let _ = stream.write_all(&message);
-        }
+        send_all(&self.peers, KIND_FAILURE, &text);
+        testify(&self.peers, failure, accounts);
     }
 
     /// Says farewell and stops watching. Peers keep what was sent before.
     pub(crate) fn leave(&mut self) {
-        self.send_all(KIND_FAREWELL, &[]);
+        send_all(&self.peers, KIND_FAREWELL, &[]);
         self.stop.store(true, Ordering::Release);
         if let Some(watcher) = self.watcher.take() {
             let _ = watcher.join();
@@ -121,6 +112,30 @@ impl Drop for Control {
         if let Some(watcher) = self.watcher.take() {
             let _ = watcher.join();
         }
+    }
+}
+
+fn send_all(peers: &[Peer], kind: u8, text: &[u8]) {
+    let text = &text[..text.len().min(MESSAGE_BYTES_MAX)];
+    let mut message = vec![kind];
+    message.extend_from_slice(&(text.len() as u32).to_le_bytes());
+    message.extend_from_slice(text);
+    for peer in peers {
+        let mut stream = peer.stream.lock().unwrap_or_else(PoisonError::into_inner);
+        // The socket's buffer takes a message of this size at once unless the peer is stopped,
+        // and then it must not hold up the others.
+        let _ = stream.write_all(&message);
+    }
+}
+
+/// Tells every peer what this process was doing, where that can say who is to blame.
+fn testify(peers: &[Peer], failure: &Failure, accounts: &Accounts) {
+    if !matches!(failure, Failure::Timeout(_)) {
+        return;
+    }
+    for account in accounts.own() {
+        let text = serde_json::to_vec(&account).expect("an account is plain data");
+        send_all(peers, KIND_ACCOUNT, &text);
     }
 }
 
@@ -138,6 +153,7 @@ fn watch(peers: &[Peer], descriptors: &[OwnedFd], poison: &Poison, stop: &Atomic
             open: true,
         })
         .collect();
+    let mut testified = false;
     while !stop.load(Ordering::Acquire) {
         let mut polled: Vec<usize> = Vec::new();
         let mut interests: Vec<PollFd<'_>> = Vec::new();
@@ -157,6 +173,10 @@ fn watch(peers: &[Peer], descriptors: &[OwnedFd], poison: &Poison, stop: &Atomic
             .collect();
         for index in ready {
             receive(&peers[index], &mut inboxes[index], poison);
+        }
+        if !testified && let Some(failure) = poison.failure() {
+            testify(peers, &failure, poison.accounts());
+            testified = true;
         }
     }
 }
@@ -207,6 +227,10 @@ fn interpret(peer: &Peer, inbox: &mut Inbox, poison: &Poison) -> bool {
         let text: Vec<u8> = inbox.bytes.drain(..5 + len).skip(5).collect();
         match kind {
             KIND_FAREWELL => poison.depart(peer.rank),
+            KIND_ACCOUNT => match serde_json::from_slice::<Account>(&text) {
+                Ok(account) => poison.accounts().receive(account),
+                Err(_) => return false,
+            },
             KIND_FAILURE => match serde_json::from_slice::<Failure>(&text) {
                 Ok(failure) => {
                     poison.set(failure);

@@ -45,6 +45,8 @@ pub struct Timeout {
     pub operation: Operation,
     /// How long it had been in that operation.
     pub elapsed_ms: u64,
+    /// Which ranks were not there, and what they were doing instead, in words.
+    pub verdict: String,
 }
 
 /// An operation of a process group failed.
@@ -72,9 +74,8 @@ pub enum CollectiveError {
     Mismatch(Box<Mismatch>),
     /// A rank waited longer than the group's timeout.
     #[error(
-        "rank {} waited {} ms for rank {} in {}: rank {} never got there, or is slower than the \
-         timeout (GroupOptions::timeout)",
-        .0.rank, .0.elapsed_ms, .0.waited_for, .0.operation, .0.waited_for
+        "rank {} waited {} ms for rank {} in {}: {} (who needs longer sets GroupOptions::timeout)",
+        .0.rank, .0.elapsed_ms, .0.waited_for, .0.operation, .0.verdict
     )]
     Timeout(Box<Timeout>),
     /// The caller asked for something that no rank can do. The group goes on.

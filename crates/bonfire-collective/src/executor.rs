@@ -26,6 +26,7 @@ use crate::local_reduce::{FoldOptions, Operand};
 use crate::options::GroupOptions;
 use crate::patience::{Eagerness, Interrupt, Patience};
 use crate::poison::Poison;
+use crate::recorder::{Name, Pace, Recorder};
 use crate::select::{Question, Selector};
 use crate::topology::Topology;
 use crate::transport::{LinkError, Links, Traffic};
@@ -47,6 +48,7 @@ pub(crate) struct Request {
     pub(crate) count: usize,
     pub(crate) partition: Partition,
     pub(crate) call_site: &'static Location<'static>,
+    pub(crate) name: Name,
     pub(crate) eagerness: Eagerness,
 }
 
@@ -80,6 +82,8 @@ pub(crate) struct Seat {
     pub(crate) eagerness: Eagerness,
     /// What the links cost, where that is known from a group with the same kind of links.
     pub(crate) figures: Option<Figures>,
+    /// Where it is written down what this rank does.
+    pub(crate) recorder: Arc<Recorder>,
 }
 
 /// Operations of this rank with one other so far. The directions are counted apart, so that both may
@@ -111,6 +115,7 @@ pub(crate) struct Executor {
     plans: Plans,
     /// Of the last operation that this rank completed.
     last_algorithm: Option<Algorithm>,
+    recorder: Arc<Recorder>,
 }
 
 impl Executor {
@@ -127,6 +132,7 @@ impl Executor {
             group,
             eagerness,
             figures,
+            recorder,
         } = seat;
         let mut selector = Selector::new(me, topology, options.clone(), chunk_bytes);
         if let Some(figures) = figures {
@@ -146,6 +152,7 @@ impl Executor {
             board,
             plans: Plans::new(me, world_size, hosts, chunk_bytes),
             last_algorithm: None,
+            recorder,
             chunk_bytes,
         }
     }
@@ -190,12 +197,15 @@ impl Executor {
         }
         let prepared = self.prepare_frames::<T>(request, &patience)?;
         let seq = self.advance(request.collective);
+        let bytes = request.count * size_of::<T>();
+        self.recorder.begin(prepared.call, seq, bytes);
         let mut space = Space::new(memory, &prepared.extents);
         let mut run = Run::new(self, &prepared, seq, &patience);
         for step in prepared.steps.iter() {
             run.step(step, request.reduce, &mut space)?;
         }
         self.last_algorithm = Some(prepared.operation.algorithm);
+        self.recorder.end(Pace::of(bytes, patience.elapsed()));
         Ok(())
     }
 
@@ -211,7 +221,7 @@ impl Executor {
         }
         let algorithm = self.select::<T>(request, patience)?;
         let operation = self.operation::<T>(request, algorithm);
-        Ok(self.plans.prepare(key, operation)?)
+        Ok(self.plans.prepare(key, operation, &self.recorder)?)
     }
 
     /// The plan of an operation in the ranks' own memory.
@@ -224,7 +234,7 @@ impl Executor {
             return Ok(prepared);
         }
         let operation = self.operation::<T>(request, Algorithm::ZeroCopy);
-        self.plans.prepare(key, operation)
+        self.plans.prepare(key, operation, &self.recorder)
     }
 
     /// The algorithm for this operation. The first choice that depends on what the links cost
@@ -460,6 +470,7 @@ impl<'a> Run<'a> {
                 waited_for: peer,
                 operation: self.operation(),
                 elapsed_ms: u64::try_from(self.patience.elapsed().as_millis()).unwrap_or(u64::MAX),
+                verdict: String::new(),
             })),
             LinkError::Broken { rank, cause } => Failure::Peer { rank, cause },
             LinkError::Ended => self.reason_for_the_end(peer),

@@ -11,6 +11,7 @@ mod split;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use bonfire_plan::{Algorithm, Rank, WorldSize, shard_range};
 use bonfire_sys::{Arena, Ticket, Turnstile};
@@ -24,6 +25,7 @@ use crate::options::GroupOptions;
 use crate::overrides::AlgorithmOverrides;
 use crate::patience::Eagerness;
 use crate::poison::Poison;
+use crate::recorder::{Name, Recorder};
 use crate::rendezvous::{self, ConnectError};
 use crate::topology::Topology;
 use crate::transport::{Links, Sharing, Traffic, local_links};
@@ -45,6 +47,8 @@ use scratch::Scratch;
 #[derive(Clone, Debug)]
 pub struct ProcessGroup {
     member: Arc<Member>,
+    /// What the flight recorder calls the operations of this handle.
+    name: Name,
 }
 
 /// What the clones share. Its drop is the rank's departure.
@@ -59,6 +63,10 @@ struct Member {
 /// A cause is cut to this; the rest of a long message is in the failing rank's own output, and the
 /// message that carries it must fit a socket's buffer.
 const CAUSE_BYTES_MAX: usize = 4 << 10;
+
+/// How long the accounts of other ranks may take. They come within milliseconds, but not from a process
+/// that is stopped.
+const ACCOUNTS_PATIENCE: Duration = Duration::from_millis(500);
 
 /// A background operation.
 struct Job {
@@ -79,6 +87,7 @@ struct Core {
     arena: Option<Arena>,
     scratch: Mutex<Scratch>,
     poison: Arc<Poison>,
+    recorder: Arc<Recorder>,
     control: Mutex<Option<Control>>,
 }
 
@@ -175,12 +184,15 @@ impl ProcessGroup {
         } else {
             Eagerness::Yield
         };
+        let recorder = Arc::new(Recorder::default());
+        poison.accounts().add(me, Arc::clone(&recorder));
         let seat = Seat {
             me,
             topology: roster.topology.clone(),
             group: roster.number,
             eagerness,
             figures: parts.figures,
+            recorder: Arc::clone(&recorder),
         };
         let core = Arc::new(Core {
             me,
@@ -192,6 +204,7 @@ impl ProcessGroup {
             scratch: Mutex::new(Scratch::new(arena.clone())),
             arena,
             poison,
+            recorder,
             control: Mutex::new(parts.control),
         });
         let (jobs, received) = channel::<Job>();
@@ -211,7 +224,17 @@ impl ProcessGroup {
                 jobs: Mutex::new(Some(jobs)),
                 communicator: Mutex::new(Some(communicator)),
             }),
+            name: Name::default(),
         })
+    }
+
+    /// The same membership, whose operations go by this name in what the flight recorder tells after a
+    /// failure: a layer, a bucket, a phase. Make it once and keep it: names are not forgotten.
+    pub fn named(&self, name: &str) -> Self {
+        Self {
+            member: Arc::clone(&self.member),
+            name: self.member.core.recorder.name(name),
+        }
     }
 
     /// This rank.
@@ -267,9 +290,7 @@ impl ProcessGroup {
     /// The failure that ended the group, if one has.
     pub fn failure(&self) -> Option<CollectiveError> {
         let core = &self.member.core;
-        core.poison
-            .failure()
-            .map(|failure| core.roster.explain(failure))
+        core.poison.failure().map(|failure| core.explain(failure))
     }
 
     /// Runs `body` after all operations issued before.
@@ -313,8 +334,30 @@ impl Core {
     fn end(&self, failure: Failure) -> CollectiveError {
         self.fail(failure);
         let first = self.poison.failure();
-        self.roster
-            .explain(first.expect("fail() recorded one at the latest"))
+        self.explain(first.expect("fail() recorded one at the latest"))
+    }
+
+    /// The error that a failure is to callers.
+    fn explain(&self, mut failure: Failure) -> CollectiveError {
+        if let Failure::Timeout(timeout) = &mut failure {
+            let accounts = self.poison.accounts();
+            timeout.verdict = accounts.verdict(timeout, self.world_size, || self.await_accounts());
+        }
+        self.roster.explain(failure)
+    }
+
+    /// Gives the other processes time to say what they were doing.
+    fn await_accounts(&self) {
+        let started = Instant::now();
+        while started.elapsed() < ACCOUNTS_PATIENCE {
+            let accounts = self.poison.accounts().all();
+            let silent =
+                |rank: &Rank| !accounts.contains_key(rank) && !self.poison.has_departed(*rank);
+            if !self.world_size.ranks().any(|rank| silent(&rank)) {
+                return;
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// Ends the group because of what this rank's caller did: the others must not wait for it.
@@ -341,7 +384,7 @@ impl Core {
                 .unwrap_or_else(PoisonError::into_inner)
                 .as_ref()
         {
-            control.broadcast(&failure);
+            control.broadcast(&failure, self.poison.accounts());
         }
     }
 }

@@ -22,6 +22,7 @@
 
 #![forbid(unsafe_code)]
 
+mod accounts;
 mod blocks;
 mod buffer;
 mod control;
@@ -39,6 +40,7 @@ mod options;
 mod overrides;
 mod patience;
 mod poison;
+mod recorder;
 mod rendezvous;
 mod select;
 mod store;

@@ -8,6 +8,7 @@ use std::sync::{Mutex, PoisonError};
 
 use bonfire_plan::{Rank, WorldSize};
 
+use crate::accounts::Accounts;
 use crate::error::Failure;
 
 #[derive(Debug)]
@@ -16,6 +17,7 @@ pub(crate) struct Poison {
     failed: AtomicBool,
     failure: Mutex<Option<Failure>>,
     departed: Vec<AtomicBool>,
+    accounts: Accounts,
 }
 
 impl Poison {
@@ -24,6 +26,7 @@ impl Poison {
             failed: AtomicBool::new(false),
             failure: Mutex::new(None),
             departed: world_size.ranks().map(|_| AtomicBool::new(false)).collect(),
+            accounts: Accounts::default(),
         }
     }
 
@@ -55,6 +58,11 @@ impl Poison {
         // Release pairs with the acquire in `has_departed`: whoever sees the departure also sees
         // the frames published before it.
         self.departed[rank.index()].store(true, Ordering::Release);
+    }
+
+    /// What the ranks were doing.
+    pub(crate) fn accounts(&self) -> &Accounts {
+        &self.accounts
     }
 
     pub(crate) fn has_departed(&self, rank: Rank) -> bool {

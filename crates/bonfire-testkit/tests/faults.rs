@@ -242,6 +242,44 @@ fn a_wait_ends_at_its_deadline_and_names_who_is_late() {
 }
 
 #[test]
+fn a_timeout_says_what_the_missing_rank_did_instead() {
+    let options = GroupOptions {
+        timeout: Duration::from_millis(300),
+        ..GroupOptions::default()
+    };
+    let rendezvous = std::sync::Barrier::new(3);
+    for (transport, errors) in on_all_transports(3, options, |group| {
+        let late = group.rank().get() == 2;
+        let weight = group.named("layers.7.weight");
+        weight.all_reduce(&mut [1_u8; 3], ReduceOp::Sum).unwrap();
+        let result = if late { Ok(()) } else { group.barrier() };
+        rendezvous.wait();
+        if late {
+            group.barrier().and_then(|()| group.barrier()).unwrap_err()
+        } else {
+            result.unwrap_err()
+        }
+    }) {
+        for (rank, error) in errors.iter().enumerate() {
+            let CollectiveError::Timeout(timeout) = error else {
+                panic!("{transport}: {error}")
+            };
+            // The missing rank may read its own account after it has come.
+            let verdict = &timeout.verdict;
+            assert!(
+                rank == 2
+                    || verdict.starts_with(
+                        "rank 2 never entered it: its last call, all_reduce #0 (sum, u8 x 3"
+                    ) && verdict.contains("(layers.7.weight), ended ")
+                        && !verdict.contains("rank 1")
+                        && !verdict.contains("rank 0"),
+                "{transport}, rank {rank}: {verdict}"
+            );
+        }
+    }
+}
+
+#[test]
 fn a_very_long_cause_arrives_cut() {
     for (transport, errors) in on_all_transports(2, options(), |group| {
         group.barrier().unwrap();

@@ -11,6 +11,8 @@ use crate::host::{Entering, HostSlice, Values, ValuesWork};
 /// A bucket. Its memory is used again in every step.
 #[derive(Debug)]
 pub(crate) struct Bucket {
+    /// With the bucket's name.
+    group: ProcessGroup,
     dtype: DType,
     slots: Vec<Slot>,
     /// Parameters whose gradient is not there yet.
@@ -41,7 +43,7 @@ enum State {
 
 impl Bucket {
     /// An empty bucket, in memory of the group.
-    pub(crate) fn new(assignment: &Assignment, extents: &[Extent], group: &ProcessGroup) -> Self {
+    pub(crate) fn new(assignment: &Assignment, extents: &[Extent], group: ProcessGroup) -> Self {
         let mut start = 0;
         let mut slots = Vec::with_capacity(assignment.parameters.len());
         for &parameter in &assignment.parameters {
@@ -58,8 +60,9 @@ impl Bucket {
             dtype: assignment.dtype,
             waiting: slots.len(),
             slots,
-            state: State::Here(Values::shared(group, assignment.dtype, start)),
+            state: State::Here(Values::shared(&group, assignment.dtype, start)),
             accumulated: None,
+            group,
         }
     }
 
@@ -154,7 +157,7 @@ impl Bucket {
 
     /// Hands the bucket to the group, which averages it over the ranks.
     #[track_caller]
-    pub(crate) fn send(&mut self, group: &ProcessGroup, factor: f64) {
+    pub(crate) fn send(&mut self, factor: f64) {
         assert!(self.is_complete(), "a bucket travels when it is complete");
         let State::Here(mut values) = std::mem::replace(&mut self.state, State::Lost) else {
             panic!("a bucket travels once per step");
@@ -162,7 +165,7 @@ impl Bucket {
         if factor != 1.0 {
             values.scale(factor);
         }
-        self.state = State::Away(values.average_async(group));
+        self.state = State::Away(values.average_async(&self.group));
     }
 
     /// Waits for the averages.

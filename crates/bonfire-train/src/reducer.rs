@@ -106,8 +106,22 @@ impl Reducer {
         }
         self.buckets = assignments
             .iter()
-            .map(|assignment| Bucket::new(assignment, &extents, &self.group))
+            .enumerate()
+            .map(|(bucket, assignment)| {
+                let group = self.group.named(&self.name_of(bucket, assignment));
+                Bucket::new(assignment, &extents, group)
+            })
             .collect();
+    }
+
+    /// What a bucket is called where something goes wrong in it.
+    fn name_of(&self, bucket: usize, assignment: &Assignment) -> String {
+        let name = |parameter: &usize| &self.table.get(*parameter).name;
+        match &assignment.parameters[..] {
+            [] => format!("bucket {bucket}"),
+            [only] => format!("bucket {bucket}: {}", name(only)),
+            [first, .., last] => format!("bucket {bucket}: {} to {}", name(first), name(last)),
+        }
     }
 
     /// Begins a backward pass whose gradients travel.
@@ -167,7 +181,7 @@ impl Reducer {
         while let Some(bucket) = self.buckets.get_mut(self.next)
             && bucket.is_complete()
         {
-            bucket.send(&self.group, self.step.normalizer.factor()?);
+            bucket.send(self.step.normalizer.factor()?);
             self.trace.sent(self.next);
             self.next += 1;
         }

@@ -15,6 +15,7 @@ use rustc_hash::FxHashMap;
 use super::Request;
 use super::memory::Extents;
 use crate::Element;
+use crate::recorder::{CallIndex, Name, Recorder};
 
 /// A training step makes a handful of calls; a program that makes more than this many different ones
 /// builds some again.
@@ -26,6 +27,8 @@ pub(super) struct Prepared {
     /// Its number is that of no particular call.
     pub(super) operation: Operation,
     pub(super) header: [u8; HEADER_BYTES],
+    /// What it is to the flight recorder.
+    pub(super) call: CallIndex,
     pub(super) steps: Vec<Step>,
     pub(super) extents: Extents,
 }
@@ -50,6 +53,7 @@ pub(super) struct Key {
     dtype: DType,
     count: usize,
     partition: Partition,
+    name: Name,
 }
 
 impl Key {
@@ -62,6 +66,7 @@ impl Key {
             dtype: T::DTYPE,
             count: request.count,
             partition: request.partition.clone(),
+            name: request.name,
         }
     }
 }
@@ -97,6 +102,7 @@ impl Plans {
         &mut self,
         key: Key,
         mut operation: Operation,
+        recorder: &Recorder,
     ) -> Result<Arc<Prepared>, PlanError> {
         let schedule = Schedule::new(self.shape(&key, &operation))?;
         operation.layout = schedule.shape().layout_hash();
@@ -107,6 +113,7 @@ impl Plans {
         );
         let prepared = Arc::new(Prepared {
             header: wire::encode_header(&operation, 0),
+            call: recorder.learn(operation.clone(), key.name),
             operation,
             steps: schedule.steps(self.me),
             extents,

@@ -14,6 +14,7 @@ use crate::Element;
 use crate::error::Failure;
 use crate::local_reduce::FoldOptions;
 use crate::patience::Patience;
+use crate::recorder::Pace;
 
 impl Executor {
     /// Whether all ranks would try; a matter of what they agree on, not of this rank's buffer.
@@ -42,6 +43,8 @@ impl Executor {
         if let Some(failure) = patience.poison().failure() {
             return Err(failure.into());
         }
+        let bytes = size_of_val(data);
+        self.recorder.begin(prepared.call, seq, bytes);
         let mut board = self.board.take().expect("may_share has seen it");
         let mut attempt = Attempt {
             run: Run::new(self, &prepared, seq, patience),
@@ -55,6 +58,11 @@ impl Executor {
             attempt.frames::<T>(attempt.opening()).map(|()| false)
         };
         self.board = Some(board);
+        match done {
+            Ok(true) => self.recorder.end(Pace::of(bytes, patience.elapsed())),
+            Ok(false) => self.recorder.withdraw(),
+            Err(_) => {}
+        }
         Ok(done?)
     }
 }

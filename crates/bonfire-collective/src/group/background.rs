@@ -19,7 +19,7 @@ impl ProcessGroup {
     /// [`all_reduce`](Self::all_reduce) in the background; the buffer comes back with the result.
     #[track_caller]
     pub fn all_reduce_async<B: Buffer>(&self, mut data: B, reduce: ReduceOp) -> Work<B> {
-        let caller = background_caller();
+        let caller = self.background_caller();
         self.start(move |core| {
             core.all_reduce(caller, data.elements(), reduce)?;
             Ok(data)
@@ -29,7 +29,7 @@ impl ProcessGroup {
     /// [`reduce`](Self::reduce) in the background.
     #[track_caller]
     pub fn reduce_async<B: Buffer>(&self, mut data: B, root: Rank, reduce: ReduceOp) -> Work<B> {
-        let caller = background_caller();
+        let caller = self.background_caller();
         self.start(move |core| {
             core.reduce(caller, data.elements(), root, reduce)?;
             Ok(data)
@@ -39,7 +39,7 @@ impl ProcessGroup {
     /// [`broadcast`](Self::broadcast) in the background.
     #[track_caller]
     pub fn broadcast_async<B: Buffer>(&self, mut data: B, root: Rank) -> Work<B> {
-        let caller = background_caller();
+        let caller = self.background_caller();
         self.start(move |core| {
             core.broadcast(caller, data.elements(), root)?;
             Ok(data)
@@ -53,7 +53,7 @@ impl ProcessGroup {
         mut data: Vec<T>,
         reduce: ReduceOp,
     ) -> Work<Vec<T>> {
-        let caller = background_caller();
+        let caller = self.background_caller();
         let group = (self.world_size(), self.rank());
         self.start(move |core| {
             core.reduce_scatter(caller, &mut data, reduce, Partition::Balanced)?;
@@ -68,7 +68,7 @@ impl ProcessGroup {
         mut data: B,
         reduce: ReduceOp,
     ) -> Work<B> {
-        let caller = background_caller();
+        let caller = self.background_caller();
         self.start(move |core| {
             core.reduce_scatter(caller, data.elements(), reduce, Partition::Balanced)?;
             Ok(data)
@@ -84,7 +84,7 @@ impl ProcessGroup {
     /// [`all_gather_in_place`](Self::all_gather_in_place) in the background.
     #[track_caller]
     pub fn all_gather_in_place_async<B: Buffer>(&self, mut data: B) -> Work<B> {
-        let caller = background_caller();
+        let caller = self.background_caller();
         self.start(move |core| {
             core.all_gather(caller, data.elements(), Partition::Balanced)?;
             Ok(data)
@@ -94,7 +94,7 @@ impl ProcessGroup {
     /// [`all_gather_v`](Self::all_gather_v) in the background.
     #[track_caller]
     pub fn all_gather_v_async<B: Buffer>(&self, mut block: B) -> Work<Blocks<B::Element>> {
-        let caller = background_caller();
+        let caller = self.background_caller();
         self.start(move |core| core.all_gather_v(caller, block.elements()))
     }
 
@@ -105,7 +105,7 @@ impl ProcessGroup {
         mut block: B,
         root: Rank,
     ) -> Work<Option<Vec<B::Element>>> {
-        let caller = background_caller();
+        let caller = self.background_caller();
         self.start(move |core| {
             let block = block.elements();
             let is_root = core.me == root;
@@ -128,7 +128,7 @@ impl ProcessGroup {
         mut output: B,
         root: Rank,
     ) -> Work<B> {
-        let caller = background_caller();
+        let caller = self.background_caller();
         self.start(move |core| {
             core.scatter(caller, root, input.elements(), output.elements())?;
             Ok(output)
@@ -138,7 +138,7 @@ impl ProcessGroup {
     /// [`all_to_all`](Self::all_to_all) in the background.
     #[track_caller]
     pub fn all_to_all_async<B: Buffer>(&self, mut data: B) -> Work<B> {
-        let caller = background_caller();
+        let caller = self.background_caller();
         self.start(move |core| {
             core.all_to_all(caller, data.elements())?;
             Ok(data)
@@ -152,14 +152,14 @@ impl ProcessGroup {
         mut input: B,
         lengths: Vec<usize>,
     ) -> Work<Blocks<B::Element>> {
-        let caller = background_caller();
+        let caller = self.background_caller();
         self.start(move |core| core.all_to_all_v(caller, input.elements(), &lengths))
     }
 
     /// [`send`](Self::send) in the background.
     #[track_caller]
     pub fn send_async<B: Buffer>(&self, mut data: B, target: Rank) -> Work<B> {
-        let caller = background_caller();
+        let caller = self.background_caller();
         self.start(move |core| {
             core.send(caller, data.elements(), target)?;
             Ok(data)
@@ -169,7 +169,7 @@ impl ProcessGroup {
     /// [`recv`](Self::recv) in the background.
     #[track_caller]
     pub fn recv_async<B: Buffer>(&self, mut data: B, source: Rank) -> Work<B> {
-        let caller = background_caller();
+        let caller = self.background_caller();
         self.start(move |core| {
             core.recv(caller, data.elements(), source)?;
             Ok(data)
@@ -180,7 +180,7 @@ impl ProcessGroup {
     /// what was sent to it.
     #[track_caller]
     pub fn exchange_async<T: Element>(&self, data: Vec<T>, peer: Rank) -> Work<Vec<T>> {
-        let caller = background_caller();
+        let caller = self.background_caller();
         self.start(move |core| {
             let mut output = vec![T::zeroed(); data.len()];
             core.exchange(caller, peer, &data, &mut output)?;
@@ -192,7 +192,7 @@ impl ProcessGroup {
     /// earlier operations of this rank are done.
     #[track_caller]
     pub fn barrier_async(&self) -> Work<()> {
-        let caller = background_caller();
+        let caller = self.background_caller();
         self.start(move |core| core.barrier(caller))
     }
 
@@ -211,13 +211,14 @@ impl ProcessGroup {
         let _ = jobs.send(Job { ticket, run });
         work
     }
-}
 
-/// The caller computes meanwhile, and a spinning thread would take a core from it.
-#[track_caller]
-fn background_caller() -> Caller {
-    Caller {
-        call_site: Location::caller(),
-        eagerness: Eagerness::Sleep,
+    /// The caller computes meanwhile, and a spinning thread would take a core from it.
+    #[track_caller]
+    fn background_caller(&self) -> Caller {
+        Caller {
+            call_site: Location::caller(),
+            name: self.name,
+            eagerness: Eagerness::Sleep,
+        }
     }
 }

@@ -400,6 +400,7 @@ impl ProcessGroup {
     fn caller(&self) -> Caller {
         Caller {
             call_site: Location::caller(),
+            name: self.name,
             eagerness: self.member.core.eagerness,
         }
     }

@@ -12,12 +12,14 @@ use super::Core;
 use crate::blocks::Blocks;
 use crate::executor::{Memory, Request};
 use crate::patience::Eagerness;
+use crate::recorder::Name;
 use crate::{CollectiveError, Element};
 
 /// Who asks, and how it waits.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Caller {
     pub(super) call_site: &'static Location<'static>,
+    pub(super) name: Name,
     pub(super) eagerness: Eagerness,
 }
 
@@ -29,6 +31,7 @@ impl Caller {
             count,
             partition: Partition::Balanced,
             call_site: self.call_site,
+            name: self.name,
             eagerness: self.eagerness,
         }
     }

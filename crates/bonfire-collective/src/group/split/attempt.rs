@@ -22,6 +22,7 @@ use super::Wish;
 use crate::CollectiveError;
 use crate::error::Failure;
 use crate::executor::Figures;
+use crate::recorder::Name;
 use crate::rendezvous::{
     Address, ConnectError, Deadline, Formation, Formed, Home, Listeners, Settings,
 };
@@ -140,6 +141,7 @@ impl Attempt<'_> {
         data[RECORD_BYTES * core.me.index()..][..text.len()].copy_from_slice(&text);
         let caller = Caller {
             call_site: self.wish.call_site,
+            name: Name::default(),
             eagerness: core.eagerness,
         };
         core.all_gather(caller, &mut data, Partition::Balanced)?;
@@ -347,7 +349,9 @@ impl Attempt<'_> {
             cause: format!("it gave up the split: {}", &reason[..end]),
         };
         match (&draft, &self.core.roster.origin) {
-            (Draft::Connected(_, formed), _) => formed.control.broadcast(&failure),
+            (Draft::Connected(_, formed), _) => {
+                formed.control.broadcast(&failure, formed.poison.accounts())
+            }
             (_, Origin::Threads(hub)) => hub.abandon(party.number, failure),
             (_, Origin::Processes(_)) => {}
         }

@@ -1,0 +1,136 @@
+use bonfire_plan::wire::{CallSite, Operation};
+use bonfire_plan::{Algorithm, DType, ReduceOp};
+
+use super::*;
+use crate::recorder::Call;
+
+const WORLD: u32 = 4;
+
+fn operation(collective: Collective, seq: u64) -> Operation {
+    Operation {
+        group: 0,
+        seq,
+        collective,
+        algorithm: Algorithm::OneShot,
+        dtype: DType::F32,
+        reduce: Some(ReduceOp::Sum),
+        count: 10,
+        layout: 0,
+        call_site: CallSite::default(),
+    }
+}
+
+fn all_reduce(seq: u64, ended_ago_s: Option<u64>) -> Option<Record> {
+    record(Collective::AllReduce, seq, ended_ago_s)
+}
+
+fn record(collective: Collective, seq: u64, ended_ago_s: Option<u64>) -> Option<Record> {
+    Some(Record {
+        call: Call {
+            operation: operation(collective, seq),
+            name: Some("layers.7.weight".to_owned()),
+        },
+        started_ago: Duration::from_secs(61),
+        ended_ago: ended_ago_s.map(Duration::from_secs),
+    })
+}
+
+/// What rank 0 is told, who waited for rank 1 in operation 120; `None` is a rank without an account.
+fn told(collective: Collective, others: [Option<Option<Record>>; 3]) -> String {
+    let timeout = Timeout {
+        rank: Rank::new(0),
+        waited_for: Rank::new(1),
+        operation: operation(collective, 120),
+        elapsed_ms: 60_000,
+        verdict: String::new(),
+    };
+    let accounts = (1..)
+        .map(Rank::new)
+        .zip(others)
+        .filter_map(|(rank, account)| {
+            Some((
+                rank,
+                Account {
+                    rank,
+                    last: account?,
+                },
+            ))
+        })
+        .collect();
+    verdict(&timeout, WorldSize::new(WORLD).unwrap(), &accounts)
+}
+
+#[test]
+fn the_rank_that_never_came_is_named_not_the_one_that_waits_too() {
+    let waits = Some(all_reduce(120, None));
+    let verdict = told(
+        Collective::AllReduce,
+        [waits.clone(), waits, Some(all_reduce(119, Some(58)))],
+    );
+    assert_eq!(
+        verdict,
+        "rank 3 never entered it: its last call, all_reduce #119 (sum, f32 x 10, one_shot) \
+         (layers.7.weight), ended 58.0 s ago, and the program has been busy with something else since"
+    );
+}
+
+#[test]
+fn silence_idleness_and_earlier_operations_are_told_apart() {
+    let verdict = told(
+        Collective::AllReduce,
+        [None, Some(None), Some(all_reduce(7, None))],
+    );
+    let parts: Vec<&str> = verdict.split("; ").collect();
+    assert!(
+        parts[0].starts_with("rank 1 gives no account of itself"),
+        "{verdict}"
+    );
+    assert!(
+        parts[1].contains("rank 2 never entered it, and has called nothing"),
+        "{verdict}"
+    );
+    assert!(
+        parts[2].starts_with("rank 3 never entered it: it is still in all_reduce #7"),
+        "{verdict}"
+    );
+}
+
+#[test]
+fn where_all_are_in_it_the_link_is_to_blame() {
+    let waits = Some(all_reduce(120, None));
+    let verdict = told(Collective::AllReduce, [waits.clone(), waits.clone(), waits]);
+    assert_eq!(
+        verdict,
+        "rank 1 entered it 61.0 s ago; every rank got there, so a link is slow or stuck"
+    );
+}
+
+#[test]
+fn of_a_pair_only_the_other_matters() {
+    let transfer = Collective::Transfer {
+        source: Rank::new(1),
+        target: Rank::new(0),
+    };
+    let verdict = told(transfer, [Some(all_reduce(500, Some(2))), None, None]);
+    assert!(
+        verdict.starts_with("rank 1 never entered it: its last call, all_reduce #500"),
+        "{verdict}"
+    );
+    assert!(!verdict.contains("rank 2"), "{verdict}");
+}
+
+#[test]
+fn many_culprits_are_counted() {
+    let timeout = Timeout {
+        rank: Rank::new(0),
+        waited_for: Rank::new(1),
+        operation: operation(Collective::Barrier, 3),
+        elapsed_ms: 1,
+        verdict: String::new(),
+    };
+    let verdict = verdict(&timeout, WorldSize::new(64).unwrap(), &BTreeMap::new());
+    assert!(
+        verdict.ends_with("; 59 more ranks are not there either"),
+        "{verdict}"
+    );
+}

@@ -1,0 +1,293 @@
+//! The flight recorder: the last operations of this rank, readable while it hangs.
+//!
+//! One thread at a time writes, whoever runs the operation; anybody reads, above all the thread that
+//! watches the control channel, when the group has failed and the writer may be stuck. An entry is a
+//! handful of atomic words under a version that is odd while they change (a seqlock, see Boehm 2012,
+//! "Can seqlocks get along with programming language memory models?"), so writing costs no lock and
+//! what is read is never half of two operations. What the words say in numbers is spelt out in a table
+//! of calls, which is locked only when a call is made for the first time.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use bonfire_plan::wire::Operation;
+use rustc_hash::FxHashMap;
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+
+/// Operations that are kept.
+const ENTRIES: u64 = 256;
+
+/// Calls that are spelt out; one that is older than this many others is forgotten.
+const CALLS_MAX: usize = 4096;
+
+/// Operations on less than this many bytes are mostly over within a microsecond, of which reading the
+/// clock twice would be a tenth: they begin by the clock that the kernel advances every few milliseconds.
+const EXACT_BYTES_MIN: usize = 4 << 10;
+
+/// How long an operation took, as far as its end can tell without a clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pace {
+    /// It was small and never waited for long: no time at all.
+    Instant,
+    /// Longer: its end is worth a look at the clock.
+    Timed,
+}
+
+impl Pace {
+    /// Of an operation on `bytes` bytes that waited for so long.
+    pub(crate) fn of(bytes: usize, waited: Duration) -> Self {
+        if bytes < EXACT_BYTES_MIN && waited.is_zero() {
+            Self::Instant
+        } else {
+            Self::Timed
+        }
+    }
+}
+
+/// What was called, and from where; the number of the operation is that of no particular call.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Call {
+    pub(crate) operation: Operation,
+    /// What the program calls the data: a bucket, a parameter.
+    pub(crate) name: Option<String>,
+}
+
+/// A name that calls can have; 0 is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Name(u32);
+
+/// A call's place in the table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CallIndex(u64);
+
+/// An operation as it was recorded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Record {
+    /// With its number.
+    pub(crate) call: Call,
+    /// How long ago it began.
+    pub(crate) started_ago: Duration,
+    /// How long ago it ended, if it has.
+    pub(crate) ended_ago: Option<Duration>,
+}
+
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.operation)?;
+        match &self.name {
+            Some(name) => write!(f, " ({name})"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// One cache line.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Entry {
+    /// Odd while the rest is being written.
+    version: AtomicU64,
+    /// Which operation of this rank it is, from 0.
+    number: AtomicU64,
+    call: AtomicU64,
+    seq: AtomicU64,
+    /// Nanoseconds since the recorder began.
+    started: AtomicU64,
+    /// The same; 0 while the operation runs.
+    ended: AtomicU64,
+}
+
+/// Names that are kept; more go without.
+const NAMES_MAX: usize = 1 << 16;
+
+/// Calls by their index, of which the oldest may be forgotten.
+#[derive(Debug, Default)]
+struct Calls {
+    known: VecDeque<Call>,
+    forgotten: u64,
+}
+
+/// Names in both directions.
+#[derive(Debug, Default)]
+struct Names {
+    texts: Vec<String>,
+    numbers: FxHashMap<String, Name>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Recorder {
+    /// What the exact and the coarse clock said when the recorder began.
+    origin: (Instant, Duration),
+    entries: Box<[Entry]>,
+    /// Operations so far.
+    written: AtomicU64,
+    calls: Mutex<Calls>,
+    names: Mutex<Names>,
+}
+
+impl Default for Recorder {
+    fn default() -> Self {
+        Self {
+            origin: (Instant::now(), coarse_time()),
+            entries: (0..ENTRIES).map(|_| Entry::default()).collect(),
+            written: AtomicU64::new(0),
+            calls: Mutex::default(),
+            names: Mutex::default(),
+        }
+    }
+}
+
+impl Recorder {
+    /// What stands for a name in the recorder.
+    pub(crate) fn name(&self, text: &str) -> Name {
+        self.names().number_of(text)
+    }
+
+    /// Spells a call out, for the operations that will be recorded with this index.
+    pub(crate) fn learn(&self, operation: Operation, name: Name) -> CallIndex {
+        let name = self.names().text_of(name);
+        let call = Call { operation, name };
+        let mut calls = self.calls();
+        if calls.known.len() >= CALLS_MAX {
+            calls.known.pop_front();
+            calls.forgotten += 1;
+        }
+        calls.known.push_back(call);
+        CallIndex(calls.forgotten + calls.known.len() as u64 - 1)
+    }
+
+    /// An operation on `bytes` bytes begins. Only one thread at a time may record.
+    pub(crate) fn begin(&self, call: CallIndex, seq: u64, bytes: usize) {
+        let number = self.written.load(Ordering::Relaxed);
+        let entry = self.entry(number);
+        let version = entry.version.load(Ordering::Relaxed);
+        entry.version.store(version + 1, Ordering::Relaxed);
+        // Pairs with the fence in `read`: who saw any of the words below sees the odd version.
+        fence(Ordering::Release);
+        entry.number.store(number, Ordering::Relaxed);
+        entry.call.store(call.0, Ordering::Relaxed);
+        entry.seq.store(seq, Ordering::Relaxed);
+        entry.started.store(self.time(bytes), Ordering::Relaxed);
+        entry.ended.store(0, Ordering::Relaxed);
+        entry.version.store(version + 2, Ordering::Release);
+        self.written.store(number + 1, Ordering::Release);
+    }
+
+    /// The operation that began last has ended. `pace` says whether the clock is worth a look.
+    pub(crate) fn end(&self, pace: Pace) {
+        let number = self.written.load(Ordering::Relaxed) - 1;
+        let entry = self.entry(number);
+        let ended = match pace {
+            Pace::Instant => entry.started.load(Ordering::Relaxed),
+            Pace::Timed => self.exact_time(),
+        };
+        entry.ended.store(ended.max(1), Ordering::Release);
+    }
+
+    /// The operation that began last was none: it begins again in another way.
+    pub(crate) fn withdraw(&self) {
+        let number = self.written.load(Ordering::Relaxed);
+        self.written.store(number - 1, Ordering::Release);
+    }
+
+    /// The last operations, the latest first, as far as they are still there.
+    pub(crate) fn records(&self) -> impl Iterator<Item = Record> {
+        let written = self.written.load(Ordering::Acquire);
+        let oldest = written.saturating_sub(ENTRIES);
+        (oldest..written)
+            .rev()
+            .filter_map(|number| self.read(number))
+    }
+
+    /// One operation; `None` if it was overwritten meanwhile or its call is forgotten.
+    fn read(&self, number: u64) -> Option<Record> {
+        let entry = self.entry(number);
+        let version = entry.version.load(Ordering::Acquire);
+        let found = entry.number.load(Ordering::Relaxed);
+        let call = entry.call.load(Ordering::Relaxed);
+        let seq = entry.seq.load(Ordering::Relaxed);
+        let started = entry.started.load(Ordering::Relaxed);
+        let ended = entry.ended.load(Ordering::Acquire);
+        fence(Ordering::Acquire);
+        let changed = entry.version.load(Ordering::Relaxed) != version;
+        if changed || !version.is_multiple_of(2) || found != number {
+            return None;
+        }
+        let mut call = self.calls().get(call)?;
+        call.operation.seq = seq;
+        let now = self.exact_time();
+        let ago = |time: u64| Duration::from_nanos(now.saturating_sub(time));
+        Some(Record {
+            call,
+            started_ago: ago(started),
+            ended_ago: (ended != 0).then(|| ago(ended)),
+        })
+    }
+
+    fn entry(&self, number: u64) -> &Entry {
+        &self.entries[(number % ENTRIES) as usize]
+    }
+
+    fn names(&self) -> MutexGuard<'_, Names> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn calls(&self) -> MutexGuard<'_, Calls> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn time(&self, bytes: usize) -> u64 {
+        if bytes < EXACT_BYTES_MIN {
+            coarse_time().saturating_sub(self.origin.1).as_nanos() as u64
+        } else {
+            self.exact_time()
+        }
+    }
+
+    fn exact_time(&self) -> u64 {
+        self.origin.0.elapsed().as_nanos() as u64
+    }
+}
+
+impl Calls {
+    fn get(&self, index: u64) -> Option<Call> {
+        let place = index.checked_sub(self.forgotten)?;
+        self.known.get(usize::try_from(place).ok()?).cloned()
+    }
+}
+
+impl Names {
+    fn number_of(&mut self, text: &str) -> Name {
+        if let Some(name) = self.numbers.get(text) {
+            return *name;
+        }
+        if self.texts.len() >= NAMES_MAX {
+            return Name::default();
+        }
+        self.texts.push(text.to_owned());
+        let name = Name(self.texts.len() as u32);
+        self.numbers.insert(text.to_owned(), name);
+        name
+    }
+
+    fn text_of(&self, Name(number): Name) -> Option<String> {
+        let place = (number as usize).checked_sub(1)?;
+        self.texts.get(place).cloned()
+    }
+}
+
+fn coarse_time() -> Duration {
+    let time = clock_gettime(ClockId::MonotonicCoarse);
+    Duration::new(
+        time.tv_sec.unsigned_abs(),
+        time.tv_nsec.unsigned_abs() as u32,
+    )
+}
+
+#[cfg(test)]
+mod tests;

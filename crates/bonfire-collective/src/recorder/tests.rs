@@ -1,0 +1,132 @@
+use std::sync::atomic::AtomicBool;
+use std::thread;
+
+use bonfire_plan::wire::CallSite;
+use bonfire_plan::{Algorithm, Collective, DType, ReduceOp};
+
+use super::*;
+
+fn operation(count: u64) -> Operation {
+    Operation {
+        group: 0,
+        seq: 0,
+        collective: Collective::AllReduce,
+        algorithm: Algorithm::OneShot,
+        dtype: DType::F32,
+        reduce: Some(ReduceOp::Sum),
+        count,
+        layout: 0,
+        call_site: CallSite::default(),
+    }
+}
+
+#[test]
+fn operations_are_read_latest_first_with_their_names() {
+    let recorder = Recorder::default();
+    let plain = recorder.learn(operation(1), Name::default());
+    let named = recorder.learn(operation(2), recorder.name("layers.7.weight"));
+    assert_eq!(
+        recorder.name("layers.7.weight"),
+        recorder.name("layers.7.weight")
+    );
+    recorder.begin(plain, 5, 4);
+    recorder.end(Pace::Instant);
+    recorder.begin(named, 6, 1 << 20);
+    let records: Vec<Record> = recorder.records().collect();
+    let [latest, before] = &records[..] else {
+        panic!("two operations, got {records:?}");
+    };
+    assert_eq!(
+        latest.call.to_string(),
+        "all_reduce #6 (sum, f32 x 2, one_shot) (layers.7.weight)"
+    );
+    assert_eq!(latest.ended_ago, None);
+    assert_eq!(before.call.operation.seq, 5);
+    assert!(
+        before
+            .ended_ago
+            .is_some_and(|ago| ago <= before.started_ago)
+    );
+}
+
+#[test]
+fn only_what_takes_time_is_timed() {
+    let waited = Duration::from_nanos(1);
+    assert_eq!(Pace::of(4, Duration::ZERO), Pace::Instant);
+    assert_eq!(Pace::of(4, waited), Pace::Timed);
+    assert_eq!(Pace::of(1 << 20, Duration::ZERO), Pace::Timed);
+    let recorder = Recorder::default();
+    let call = recorder.learn(operation(1), Name::default());
+    for (pace, took_time) in [(Pace::Instant, false), (Pace::Timed, true)] {
+        recorder.begin(call, 0, 1 << 20);
+        thread::sleep(Duration::from_millis(2));
+        recorder.end(pace);
+        let record = recorder.records().next().unwrap();
+        let took = record.started_ago - record.ended_ago.unwrap();
+        assert_eq!(
+            took >= Duration::from_millis(2),
+            took_time,
+            "{pace:?}: {took:?}"
+        );
+    }
+}
+
+#[test]
+fn what_was_withdrawn_never_was() {
+    let recorder = Recorder::default();
+    let call = recorder.learn(operation(1), Name::default());
+    recorder.begin(call, 0, 4);
+    recorder.withdraw();
+    assert_eq!(recorder.records().count(), 0);
+    recorder.begin(call, 0, 4);
+    assert_eq!(recorder.records().count(), 1);
+}
+
+#[test]
+fn the_latest_operations_and_calls_are_kept() {
+    let recorder = Recorder::default();
+    let first = recorder.learn(operation(0), Name::default());
+    recorder.begin(first, 0, 4);
+    let mut call = first;
+    for count in 1..=CALLS_MAX as u64 {
+        call = recorder.learn(operation(count), Name::default());
+    }
+    assert_eq!(recorder.records().count(), 0, "the first call is forgotten");
+    for seq in 0..3 * ENTRIES {
+        recorder.begin(call, seq, 4);
+        recorder.end(Pace::Instant);
+    }
+    let seqs: Vec<u64> = recorder
+        .records()
+        .map(|record| record.call.operation.seq)
+        .collect();
+    let kept: Vec<u64> = (2 * ENTRIES..3 * ENTRIES).rev().collect();
+    assert_eq!(seqs, kept);
+}
+
+/// Each operation's number says which call it must be.
+#[test]
+fn a_reader_never_sees_half_of_two_operations() {
+    let recorder = Recorder::default();
+    let calls: Vec<CallIndex> = (0..8)
+        .map(|count| recorder.learn(operation(count), Name::default()))
+        .collect();
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for seq in 0..200_000 {
+                recorder.begin(calls[seq % 8], seq as u64, 4);
+                recorder.end(Pace::Instant);
+            }
+            done.store(true, Ordering::Release);
+        });
+        let mut read = 0;
+        while !done.load(Ordering::Acquire) || read == 0 {
+            for record in recorder.records() {
+                let Operation { seq, count, .. } = record.call.operation;
+                assert_eq!(seq % 8, count);
+                read += 1;
+            }
+        }
+    });
+}
