@@ -84,13 +84,19 @@ impl Region {
     /// Memory for the threads of this process.
     pub fn anonymous(len: usize) -> Result<Self, RegionError> {
         assert!(len > 0, "a region needs at least one byte, got {len}");
+        // Miri knows private mappings only; to the threads of one process they are the same.
+        let flags = if cfg!(miri) {
+            MapFlags::PRIVATE
+        } else {
+            MapFlags::SHARED
+        };
         // SAFETY: a null hint lets the kernel choose the place, so no existing mapping is touched.
         let base = unsafe {
             rustix::mm::mmap_anonymous(
                 ptr::null_mut(),
                 len,
                 ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED,
+                flags,
             )
         }
         .map_err(|source| RegionError::NoMemory { bytes: len, source })?;

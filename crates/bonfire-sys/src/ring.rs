@@ -322,6 +322,9 @@ fn claim(word: &AtomicU32, end: &'static str) -> Result<(), Claimed> {
 mod tests {
     use super::*;
 
+    /// Miri runs a thousand times slower.
+    const FRAMES: u32 = if cfg!(miri) { 70 } else { 10_000 };
+
     fn pair(layout: RingLayout) -> (Producer, Consumer) {
         let region = Arc::new(Region::anonymous(layout.bytes()).unwrap());
         let producer = Producer::claim(Arc::clone(&region), 0, layout).unwrap();
@@ -333,7 +336,7 @@ mod tests {
         for slots in [1, 2, 4] {
             let (mut producer, mut consumer) = pair(RingLayout::new(slots, 100));
             let writer = std::thread::spawn(move || {
-                for frame in 0..10_000_u32 {
+                for frame in 0..FRAMES {
                     while producer.free_slot().is_none() {
                         producer.sleep(Duration::from_secs(5));
                     }
@@ -345,7 +348,7 @@ mod tests {
                     producer.publish(len);
                 }
             });
-            for frame in 0..10_000_u32 {
+            for frame in 0..FRAMES {
                 while consumer.front().is_none() {
                     consumer.sleep(Duration::from_secs(5));
                 }
