@@ -45,8 +45,7 @@ fn every_rank_reaches_its_shard_of_every_window_and_no_other() {
                 let barrier = &barrier;
                 scope.spawn(move || {
                     for round in 0..ROUNDS {
-                        let mut data: Vec<u32> =
-                            (0..len).map(|i| i + me as u32 + round).collect();
+                        let mut data: Vec<u32> = (0..len).map(|i| i + me as u32 + round).collect();
                         let expected: Vec<u32> = data.iter().map(|value| value * 2).collect();
                         double_all(&mut board, &mut data, barrier);
                         assert_eq!(data, expected, "rank {me}, {len} elements");
