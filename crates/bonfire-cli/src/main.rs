@@ -4,12 +4,14 @@
 
 mod bench;
 mod doctor;
+mod inspect;
 mod operation;
 mod quantity;
 mod run;
 #[cfg(feature = "cuda")]
 mod selftest;
 mod simulate;
+mod trace;
 mod usage;
 
 use std::io::IsTerminal;
@@ -31,6 +33,7 @@ enum Command {
     Bench(bench::BenchArgs),
     Simulate(simulate::SimulateArgs),
     Doctor(doctor::DoctorArgs),
+    Inspect(inspect::InspectArgs),
     #[cfg(feature = "cuda")]
     Selftest(selftest::SelftestArgs),
 }
@@ -46,6 +49,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(args),
         Command::Simulate(args) => simulate::run(&args),
         Command::Doctor(args) => doctor::run(args),
+        Command::Inspect(args) => inspect::run(&args),
         #[cfg(feature = "cuda")]
         Command::Selftest(args) => selftest::run(args),
     }

@@ -14,6 +14,7 @@ use bonfire_plan::{Collective, Rank, WorldSize};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Timeout;
+use crate::flight::Desk;
 use crate::recorder::{Record, Recorder};
 
 /// Culprits that are named one by one.
@@ -31,16 +32,46 @@ pub(crate) struct Account {
 #[derive(Debug, Default)]
 pub(crate) struct Accounts {
     /// Of the ranks of this process.
-    recorders: Mutex<BTreeMap<Rank, Arc<Recorder>>>,
+    witnesses: Mutex<BTreeMap<Rank, Witness>>,
     received: Mutex<BTreeMap<Rank, Account>>,
     /// The same for every caller, and put together once.
     verdict: OnceLock<String>,
+    /// Whether the flight records of this process are written.
+    written: OnceLock<()>,
+}
+
+/// A rank of this process.
+#[derive(Clone, Debug)]
+pub(crate) struct Witness {
+    pub(crate) recorder: Arc<Recorder>,
+    /// Where it leaves its flight record, if anywhere.
+    pub(crate) desk: Option<Desk>,
 }
 
 impl Accounts {
     /// A rank of this process, and where it writes down what it does.
-    pub(crate) fn add(&self, rank: Rank, recorder: Arc<Recorder>) {
-        lock(&self.recorders).insert(rank, recorder);
+    pub(crate) fn add(&self, rank: Rank, witness: Witness) {
+        lock(&self.witnesses).insert(rank, witness);
+    }
+
+    /// Leaves the flight records of this process behind, once.
+    pub(crate) fn write_flight_records(&self, failure: &str) {
+        self.written.get_or_init(|| {
+            let witnesses = lock(&self.witnesses).clone();
+            for (rank, Witness { recorder, desk }) in witnesses {
+                let Some(desk) = desk else { continue };
+                match desk.write(failure, recorder.records()) {
+                    Ok(path) => tracing::info!(
+                        target: "bonfire",
+                        "rank {rank}: flight record in {}", path.display()
+                    ),
+                    Err(error) => tracing::warn!(
+                        target: "bonfire",
+                        "rank {rank}: no flight record in {}: {error}", desk.folder.display()
+                    ),
+                }
+            }
+        });
     }
 
     /// What another process said of one of its ranks. The first account counts: it is the closest to
@@ -51,11 +82,11 @@ impl Accounts {
 
     /// The accounts of the ranks of this process.
     pub(crate) fn own(&self) -> Vec<Account> {
-        let account = |(rank, recorder): (&Rank, &Arc<Recorder>)| Account {
+        let account = |(rank, witness): (&Rank, &Witness)| Account {
             rank: *rank,
-            last: recorder.records().next(),
+            last: witness.recorder.records().next(),
         };
-        lock(&self.recorders).iter().map(account).collect()
+        lock(&self.witnesses).iter().map(account).collect()
     }
 
     /// Everybody's account, as far as it is known.

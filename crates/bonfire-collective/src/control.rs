@@ -10,10 +10,12 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use bonfire_plan::Rank;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::CollectiveError;
 use crate::accounts::{Account, Accounts};
 use crate::error::Failure;
 use crate::poison::Poison;
@@ -27,6 +29,9 @@ const POLL_SLICE: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 100_000_000,
 };
+
+/// How long a program has to notice a failure.
+const HANGING: Duration = Duration::from_secs(1);
 
 const KIND_FAILURE: u8 = 1;
 const KIND_FAREWELL: u8 = 2;
@@ -153,7 +158,7 @@ fn watch(peers: &[Peer], descriptors: &[OwnedFd], poison: &Poison, stop: &Atomic
             open: true,
         })
         .collect();
-    let mut testified = false;
+    let mut failed = None;
     while !stop.load(Ordering::Acquire) {
         let mut polled: Vec<usize> = Vec::new();
         let mut interests: Vec<PollFd<'_>> = Vec::new();
@@ -174,9 +179,20 @@ fn watch(peers: &[Peer], descriptors: &[OwnedFd], poison: &Poison, stop: &Atomic
         for index in ready {
             receive(&peers[index], &mut inboxes[index], poison);
         }
-        if !testified && let Some(failure) = poison.failure() {
-            testify(peers, &failure, poison.accounts());
-            testified = true;
+        let Some(failure) = poison.failure() else {
+            continue;
+        };
+        match failed {
+            None => {
+                testify(peers, &failure, poison.accounts());
+                failed = Some(Instant::now());
+            }
+            // The program hangs, or it would have written them itself, with the verdict.
+            Some(since) if since.elapsed() >= HANGING => {
+                let error = CollectiveError::from(failure);
+                poison.accounts().write_flight_records(&error.to_string());
+            }
+            Some(_) => {}
         }
     }
 }

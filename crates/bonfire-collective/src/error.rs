@@ -74,8 +74,9 @@ pub enum CollectiveError {
     Mismatch(Box<Mismatch>),
     /// A rank waited longer than the group's timeout.
     #[error(
-        "rank {} waited {} ms for rank {} in {}: {} (who needs longer sets GroupOptions::timeout)",
-        .0.rank, .0.elapsed_ms, .0.waited_for, .0.operation, .0.verdict
+        "rank {} waited {} ms for rank {} in {}{}{} (who needs longer sets GroupOptions::timeout)",
+        .0.rank, .0.elapsed_ms, .0.waited_for, .0.operation,
+        if .0.verdict.is_empty() { "" } else { ": " }, .0.verdict
     )]
     Timeout(Box<Timeout>),
     /// The caller asked for something that no rank can do. The group goes on.

@@ -17,10 +17,12 @@ use bonfire_plan::{Algorithm, Rank, WorldSize, shard_range};
 use bonfire_sys::{Arena, Ticket, Turnstile};
 use bytemuck::Pod;
 
+use crate::accounts::Witness;
 use crate::buffer::GroupBuffer;
 use crate::control::Control;
 use crate::error::Failure;
 use crate::executor::{Executor, Figures, Memory, Request, RunError, Seat};
+use crate::flight::Desk;
 use crate::options::GroupOptions;
 use crate::overrides::AlgorithmOverrides;
 use crate::patience::Eagerness;
@@ -185,7 +187,18 @@ impl ProcessGroup {
             Eagerness::Yield
         };
         let recorder = Arc::new(Recorder::default());
-        poison.accounts().add(me, Arc::clone(&recorder));
+        let desk = options.flight_folder().map(|folder| Desk {
+            folder,
+            group: roster.number,
+            rank: me,
+            job_rank: roster.world_rank(me),
+            world_size: world_size.get(),
+        });
+        let witness = Witness {
+            recorder: Arc::clone(&recorder),
+            desk,
+        };
+        poison.accounts().add(me, witness);
         let seat = Seat {
             me,
             topology: roster.topology.clone(),
@@ -343,7 +356,11 @@ impl Core {
             let accounts = self.poison.accounts();
             timeout.verdict = accounts.verdict(timeout, self.world_size, || self.await_accounts());
         }
-        self.roster.explain(failure)
+        let error = self.roster.explain(failure);
+        self.poison
+            .accounts()
+            .write_flight_records(&error.to_string());
+        error
     }
 
     /// Gives the other processes time to say what they were doing.

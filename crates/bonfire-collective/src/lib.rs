@@ -32,6 +32,7 @@ mod element;
 mod environment;
 mod error;
 mod executor;
+mod flight;
 mod group;
 mod handshake;
 mod launch;
@@ -58,6 +59,7 @@ pub use environment::{
     EnvError, HOST_ID_BYTES_MAX, JOB_ID_BYTES_MAX, LauncherOutput, RankEnv, StoreHost,
 };
 pub use error::{CollectiveError, Mismatch, Timeout};
+pub use flight::{FLIGHT_DIR_VARIABLE, FlightOperation, FlightRecord, read_flight_records};
 pub use group::ProcessGroup;
 pub use launch::{
     AgentOptions, Exit, Graces, JobFailure, LaunchError, LogOptions, Nodes, OutputLabels,

@@ -1,9 +1,11 @@
 //! What a group can be told at set-up.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use bonfire_plan::{Algorithm, Collective};
 
+use crate::flight::FLIGHT_DIR_VARIABLE;
 use crate::overrides::AlgorithmOverrides;
 use crate::rendezvous::ConnectError;
 use crate::transport::TransportKind;
@@ -44,6 +46,10 @@ pub struct GroupOptions {
     /// Payload of one frame, in bytes. Default 256 KiB: a frame and what it is reduced into stay in
     /// a second-level cache.
     pub chunk_bytes: usize,
+    /// The folder in which each rank leaves its flight record when the group fails, for
+    /// `bonfire inspect`. Without one, `BONFIRE_FLIGHT_DIR` names it; without that, none is left. The
+    /// only option that may differ between ranks.
+    pub flight_dir: Option<PathBuf>,
 }
 
 /// Smallest and largest `chunk_bytes`.
@@ -60,11 +66,20 @@ impl Default for GroupOptions {
             order: FoldOrder::default(),
             transport: None,
             chunk_bytes: 256 << 10,
+            flight_dir: None,
         }
     }
 }
 
 impl GroupOptions {
+    /// Where flight records go.
+    pub(crate) fn flight_folder(&self) -> Option<PathBuf> {
+        let named = || std::env::var_os(FLIGHT_DIR_VARIABLE).filter(|name| !name.is_empty());
+        self.flight_dir
+            .clone()
+            .or_else(|| named().map(PathBuf::from))
+    }
+
     /// The algorithm that somebody asked for, if `collective` has it.
     pub(crate) fn forced(&self, collective: Collective) -> Option<Algorithm> {
         let in_code = self

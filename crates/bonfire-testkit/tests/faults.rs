@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bonfire_collective::{
     CollectiveError, ConnectError, GroupOptions, JobToken, ProcessGroup, Rank, ReduceOp,
-    StoreError, TcpStoreServer, TransportKind,
+    StoreError, TcpStoreServer, TransportKind, read_flight_records,
 };
 use bonfire_testkit::{connected, env_of, local, processes};
 
@@ -297,6 +297,40 @@ fn a_very_long_cause_arrives_cut() {
                 cause.starts_with("éé") && cause.len() < 10_000,
                 "{transport}: {}",
                 cause.len()
+            );
+        }
+    }
+}
+
+/// The busy rank's record is written by the thread that watches the control channel.
+#[test]
+fn processes_leave_flight_records_also_one_that_hangs() {
+    let program = Path::new(env!("CARGO_BIN_EXE_fault-rank"));
+    for transport in ["shm", "tcp"] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().to_str().unwrap();
+        let ranks = processes(program, &[transport, "busy", path], 3);
+        for output in &ranks {
+            let said = String::from_utf8_lossy(&output.stdout);
+            assert_eq!(output.status.code(), Some(3), "{transport}: {said}");
+        }
+        let records = read_flight_records(folder.path()).unwrap();
+        let ranks: Vec<u32> = records.iter().map(|record| record.rank.get()).collect();
+        assert_eq!(ranks, [0, 1, 2], "{transport}");
+        let seqs = records
+            .iter()
+            .map(|record| record.operations[0].operation.seq);
+        assert_eq!(seqs.collect::<Vec<_>>(), [10, 10, 9], "{transport}");
+        assert_eq!(records[2].operations.len(), 10, "{transport}");
+        assert!(records[0].operations[0].ended_ago.is_none(), "{transport}");
+        assert!(records[2].operations[0].ended_ago.is_some(), "{transport}");
+        for record in &records[..2] {
+            assert!(
+                record
+                    .failure
+                    .contains("rank 2 never entered it: its last call, all_reduce #9"),
+                "{transport}: {}",
+                record.failure
             );
         }
     }

@@ -1,36 +1,20 @@
-//! A timeline in the Trace Event Format, which chrome://tracing and Perfetto show.
-//!
-//! A host is a process; its ranks are threads, and so are the two directions of its network card.
-//! Every event is a complete one (`"ph": "X"`) with its times in microseconds.
+//! A simulation as a trace: a host is a process; its ranks are threads, and so are the two directions of
+//! its network card.
 
-use std::fs::File;
-use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use bonfire_plan::Hosts;
 use bonfire_plan::simulate::{Lane, Simulation, Span};
-use serde::Serialize;
 use serde_json::{Value, json};
+
+use crate::trace::{self, Event};
 
 /// More events than this are a file that no viewer opens.
 const EVENTS_MAX: u64 = 2_000_000;
 
 /// Events of a frame, about: the work of both ends, two waits, and two network cards.
 const EVENTS_PER_FRAME: u64 = 6;
-
-#[derive(Serialize)]
-struct Event {
-    name: String,
-    cat: &'static str,
-    ph: &'static str,
-    pid: u32,
-    tid: usize,
-    /// Microseconds.
-    ts: f64,
-    dur: f64,
-    args: Value,
-}
 
 /// Refuses what would be too large, before anything is kept in memory for it.
 pub(super) fn check_size(simulation: &Simulation) -> anyhow::Result<()> {
@@ -46,30 +30,13 @@ pub(super) fn check_size(simulation: &Simulation) -> anyhow::Result<()> {
 }
 
 pub(super) fn write(path: &Path, hosts: &Hosts, simulation: &Simulation) -> anyhow::Result<()> {
-    File::create(path)
-        .map(BufWriter::new)
-        .and_then(|file| write_to(file, hosts, &simulation.spans))
-        .with_context(|| format!("cannot write {}", path.display()))
-}
-
-fn write_to(mut file: impl Write, hosts: &Hosts, spans: &[Span]) -> io::Result<()> {
     let hosts_of: Vec<u32> = hosts.numbers().collect();
     let threads = Threads {
         hosts_of: &hosts_of,
     };
-    write!(file, "{{\"displayTimeUnit\":\"ns\",\"traceEvents\":[")?;
-    let mut separator = "\n";
-    for name in threads.names(spans) {
-        write!(file, "{separator}{name}")?;
-        separator = ",\n";
-    }
-    for span in spans {
-        file.write_all(separator.as_bytes())?;
-        serde_json::to_writer(&mut file, &threads.event(span))?;
-        separator = ",\n";
-    }
-    writeln!(file, "\n]}}")?;
-    file.flush()
+    let spans = &simulation.spans;
+    let events = spans.iter().map(|span| threads.event(span));
+    trace::write(path, &threads.names(spans), events)
 }
 
 /// The process and the thread of each lane.
@@ -97,8 +64,7 @@ impl Threads<'_> {
         let mut hosts: Vec<u32> = self.hosts_of.to_vec();
         hosts.dedup();
         for host in hosts {
-            let args = json!({ "name": format!("host {host}") });
-            names.push(json!({ "name": "process_name", "ph": "M", "pid": host, "args": args }));
+            names.push(trace::process_name(host, &format!("host {host}")));
         }
         for lane in lanes {
             let (pid, tid) = self.place(lane);
@@ -107,10 +73,7 @@ impl Threads<'_> {
                 Lane::NicOut(_) => "network card, out".to_owned(),
                 Lane::NicIn(_) => "network card, in".to_owned(),
             };
-            let args = json!({ "name": name });
-            names.push(json!({
-                "name": "thread_name", "ph": "M", "pid": pid, "tid": tid, "args": args,
-            }));
+            names.push(trace::thread_name(pid, tid, &name));
         }
         names
     }

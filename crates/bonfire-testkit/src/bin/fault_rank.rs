@@ -1,6 +1,8 @@
-//! One rank that meets a misfortune: `fault-rank TRANSPORT FAULT`, where `auto` is the best
-//! transport. The last rank has the fault, the others must hear of it. Prints `heard: ERROR` when an operation fails.
+//! One rank that meets a misfortune: `fault-rank TRANSPORT FAULT [FOLDER]`, where `auto` is the best
+//! transport and the folder is for flight records. The last rank has the fault, the others must hear of
+//! it. Prints `heard: ERROR` when an operation fails.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
@@ -10,6 +12,11 @@ use bonfire_testkit::Watchdog;
 
 /// Longer than any test waits: an error from this timeout would be the wrong one.
 const TIMEOUT: Duration = Duration::from_secs(150);
+
+/// Of the fault that is to run into it, and how long that keeps the last rank busy: so long that the
+/// others give up, and that a rank counts as hanging.
+const SHORT_TIMEOUT: Duration = Duration::from_millis(500);
+const BUSY: Duration = Duration::from_secs(4);
 
 fn main() -> ExitCode {
     match run() {
@@ -32,7 +39,12 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
             "auto" => None,
             name => Some(name.parse()?),
         },
-        timeout: TIMEOUT,
+        timeout: if fault == "busy" {
+            SHORT_TIMEOUT
+        } else {
+            TIMEOUT
+        },
+        flight_dir: args.next().map(PathBuf::from),
         ..GroupOptions::default()
     };
     let group = ProcessGroup::connect(&RankEnv::from_env()?, options)?;
@@ -59,6 +71,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
                     thread::sleep(Duration::from_secs(1));
                 }
             }
+            "busy" => thread::sleep(BUSY),
             "none" => {}
             other => return Err(format!("unknown fault {other:?}").into()),
         }

@@ -1,0 +1,66 @@
+//! Files in the Trace Event Format, which chrome://tracing and Perfetto show.
+//!
+//! Every event is a complete one (`"ph": "X"`) with its times in microseconds.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+
+use anyhow::Context;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+/// Something that took time.
+#[derive(Debug, Serialize)]
+pub(crate) struct Event {
+    pub(crate) name: String,
+    pub(crate) cat: &'static str,
+    pub(crate) ph: &'static str,
+    pub(crate) pid: u32,
+    pub(crate) tid: usize,
+    /// Microseconds.
+    pub(crate) ts: f64,
+    pub(crate) dur: f64,
+    pub(crate) args: Value,
+}
+
+/// Says what a process is.
+pub(crate) fn process_name(pid: u32, name: &str) -> Value {
+    json!({ "name": "process_name", "ph": "M", "pid": pid, "args": { "name": name } })
+}
+
+/// Says what a thread is.
+pub(crate) fn thread_name(pid: u32, tid: usize, name: &str) -> Value {
+    json!({ "name": "thread_name", "ph": "M", "pid": pid, "tid": tid, "args": { "name": name } })
+}
+
+pub(crate) fn write(
+    path: &Path,
+    names: &[Value],
+    events: impl Iterator<Item = Event>,
+) -> anyhow::Result<()> {
+    File::create(path)
+        .map(BufWriter::new)
+        .and_then(|file| write_to(file, names, events))
+        .with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn write_to(
+    mut file: impl Write,
+    names: &[Value],
+    events: impl Iterator<Item = Event>,
+) -> io::Result<()> {
+    write!(file, "{{\"displayTimeUnit\":\"ns\",\"traceEvents\":[")?;
+    let mut separator = "\n";
+    for name in names {
+        write!(file, "{separator}{name}")?;
+        separator = ",\n";
+    }
+    for event in events {
+        file.write_all(separator.as_bytes())?;
+        serde_json::to_writer(&mut file, &event)?;
+        separator = ",\n";
+    }
+    writeln!(file, "\n]}}")?;
+    file.flush()
+}

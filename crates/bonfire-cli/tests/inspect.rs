@@ -1,0 +1,135 @@
+//! `bonfire inspect`, as a user runs it after a failure.
+
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Barrier;
+use std::time::Duration;
+
+use bonfire_collective::{CollectiveError, GroupOptions, ReduceOp};
+use bonfire_testkit::{Job, JobEnd, local};
+use serde_json::Value;
+
+fn inspect(folder: &Path, arguments: &[&str]) -> JobEnd {
+    Job::start(
+        Command::new(env!("CARGO_BIN_EXE_bonfire"))
+            .arg("inspect")
+            .arg(folder)
+            .args(arguments),
+    )
+    .end()
+}
+
+/// Two of three ranks wait for the third, which has other things to do.
+fn fail(folder: &Path) {
+    let options = GroupOptions {
+        timeout: Duration::from_millis(200),
+        flight_dir: Some(folder.to_owned()),
+        ..GroupOptions::default()
+    };
+    let failed = Barrier::new(3);
+    let errors = local(3, options, |group| {
+        let weight = group.named("layers.7.weight");
+        weight
+            .all_reduce(&mut [1.0_f32; 3000], ReduceOp::Sum)
+            .unwrap();
+        let result = match group.rank().get() {
+            2 => Ok(()),
+            _ => group.barrier(),
+        };
+        failed.wait();
+        result
+    });
+    assert!(
+        matches!(errors[0], Err(CollectiveError::Timeout(_))),
+        "{errors:?}"
+    );
+}
+
+#[test]
+fn the_ranks_last_operations_are_shown_with_the_verdict() {
+    let folder = tempfile::tempdir().unwrap();
+    fail(folder.path());
+    let trace = folder.path().join("trace.json");
+    let end = inspect(folder.path(), &["--trace", trace.to_str().unwrap()]);
+    assert!(end.status.success(), "{:?}", end.stderr);
+    let [verdict, _, rank_0, rank_1, rank_2] = &end.stdout[..] else {
+        panic!("five lines, got {:?}", end.stdout);
+    };
+    assert!(
+        verdict.starts_with("Group 0 of 3 ranks: rank "),
+        "{verdict}"
+    );
+    assert!(
+        verdict.contains("rank 2 never entered it: its last call, all_reduce #0"),
+        "{verdict}"
+    );
+    for line in [rank_0, rank_1] {
+        assert!(
+            line.contains("in it for ") && line.contains("barrier #1"),
+            "{line}"
+        );
+    }
+    assert!(
+        rank_2.contains(" s ago") && rank_2.ends_with("(layers.7.weight)"),
+        "{rank_2}"
+    );
+
+    let trace: Value = serde_json::from_str(&fs::read_to_string(&trace).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let complete = |event: &&Value| event["ph"] == "X";
+    let of_rank = |rank: u32| {
+        let of_rank = move |event: &&Value| event["tid"] == rank;
+        let names = events.iter().filter(complete).filter(of_rank);
+        names
+            .map(|event| event["name"].as_str().unwrap())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(of_rank(0), ["all_reduce layers.7.weight", "barrier"]);
+    assert_eq!(of_rank(2), ["all_reduce layers.7.weight"]);
+    let waiting = events
+        .iter()
+        .find(|event| event["cat"] == "pending")
+        .unwrap();
+    assert!(waiting["dur"].as_f64().unwrap() >= 200e3, "{waiting}");
+}
+
+#[test]
+fn a_missing_record_is_said_and_json_is_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    fail(folder.path());
+    let gone = fs::read_dir(folder.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .find(|path| path.to_str().unwrap().contains("rank-1-"))
+        .unwrap();
+    fs::remove_file(gone).unwrap();
+    let end = inspect(folder.path(), &[]);
+    assert!(
+        end.stdout
+            .last()
+            .unwrap()
+            .starts_with("No record of rank 1: "),
+        "{:?}",
+        end.stdout
+    );
+    let end = inspect(folder.path(), &["--json"]);
+    let records: Value = serde_json::from_str(&end.stdout.join("\n")).unwrap();
+    assert_eq!(records[1]["operations"][0]["name"], "layers.7.weight");
+}
+
+#[test]
+fn a_folder_without_records_is_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    for (folder, expected) in [
+        (folder.path().to_owned(), "has no flight records"),
+        (folder.path().join("none"), "cannot read the flight records"),
+    ] {
+        let end = inspect(&folder, &[]);
+        assert_eq!(end.status.code(), Some(1));
+        assert_eq!(end.stderr.len(), 1, "{:?}", end.stderr);
+        assert!(end.stderr[0].contains(expected), "{:?}", end.stderr);
+    }
+}
