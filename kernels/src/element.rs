@@ -136,9 +136,9 @@ pub enum Fold {
     Mean,
     /// Product; integers wrap around.
     Product,
-    /// The smallest; NaN if any is NaN.
+    /// The smallest, -0 below +0; the one NaN that there is if any is NaN.
     Min,
-    /// The largest; NaN if any is NaN.
+    /// The largest, +0 above -0; the one NaN that there is if any is NaN.
     Max,
     /// Bitwise and, of integers.
     And,
@@ -223,9 +223,16 @@ macro_rules! float {
                 match fold {
                     Fold::Sum | Fold::Mean => left + right,
                     Fold::Product => left * right,
-                    // A comparison with NaN is false, so that a NaN on the right is taken too.
-                    Fold::Min if left.is_nan() || left < right => left,
-                    Fold::Max if left.is_nan() || left > right => left,
+                    Fold::Min | Fold::Max if left.is_nan() || right.is_nan() => <$partial>::NAN,
+                    // Equal, but perhaps zeros of different signs.
+                    Fold::Min if left == right => {
+                        <$partial>::from_bits(left.to_bits() | right.to_bits())
+                    }
+                    Fold::Max if left == right => {
+                        <$partial>::from_bits(left.to_bits() & right.to_bits())
+                    }
+                    Fold::Min if left < right => left,
+                    Fold::Max if left > right => left,
                     Fold::Min | Fold::Max => right,
                     Fold::And | Fold::Or | Fold::Xor => {
                         panic!("floats have no {fold:?}: ask Fold::takes first")

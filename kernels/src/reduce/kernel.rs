@@ -50,6 +50,7 @@ trait Combine<A: Numeric>: Send + Sync + 'static {
         partial: Vector<A, N>,
         next: Vector<A, N>,
         #[comptime] fold: Fold,
+        #[comptime] element: Element,
     ) -> Vector<A, N>;
 }
 
@@ -62,20 +63,63 @@ impl<A: Float> Combine<A> for Floats {
         partial: Vector<A, N>,
         next: Vector<A, N>,
         #[comptime] fold: Fold,
+        #[comptime] element: Element,
     ) -> Vector<A, N> {
         match comptime!(fold) {
             Fold::Sum | Fold::Mean => partial + next,
             Fold::Product => partial * next,
             Fold::Min => {
-                let keep = partial.is_nan().or(partial.less_than(&next));
-                select_many(keep, partial, next)
+                let better = select_many(partial.less_than(&next), partial, next);
+                pick::<A, N>(partial, next, better, fold, element)
             }
             Fold::Max => {
-                let keep = partial.is_nan().or(partial.greater_than(&next));
-                select_many(keep, partial, next)
+                let better = select_many(partial.greater_than(&next), partial, next);
+                pick::<A, N>(partial, next, better, fold, element)
             }
             Fold::And | Fold::Or | Fold::Xor => panic!("floats are not combined bit by bit"),
         }
+    }
+}
+
+/// The better of two numbers, unless one is NaN or both are zeros: there is one NaN, and -0 is below +0.
+/// Numbers that are equal have equal bits, but for zeros, whose bits differ in the sign.
+#[cube]
+fn pick<A: Float, N: Size>(
+    left: Vector<A, N>,
+    right: Vector<A, N>,
+    better: Vector<A, N>,
+    #[comptime] fold: Fold,
+    #[comptime] element: Element,
+) -> Vector<A, N> {
+    let equal = left.equal(&right);
+    let nan = left.is_nan().or(right.is_nan());
+    let wide = comptime!(element == Element::F64);
+    if wide {
+        let (a, b) = (
+            Vector::<u64, N>::reinterpret(left),
+            Vector::<u64, N>::reinterpret(right),
+        );
+        let bits = if comptime!(fold == Fold::Min) {
+            a | b
+        } else {
+            a & b
+        };
+        let number = select_many(equal, Vector::<A, N>::reinterpret(bits), better);
+        let one_nan = Vector::<u64, N>::new(0x7ff8_0000_0000_0000);
+        select_many(nan, Vector::<A, N>::reinterpret(one_nan), number)
+    } else {
+        let (a, b) = (
+            Vector::<u32, N>::reinterpret(left),
+            Vector::<u32, N>::reinterpret(right),
+        );
+        let bits = if comptime!(fold == Fold::Min) {
+            a | b
+        } else {
+            a & b
+        };
+        let number = select_many(equal, Vector::<A, N>::reinterpret(bits), better);
+        let one_nan = Vector::<u32, N>::new(0x7fc0_0000);
+        select_many(nan, Vector::<A, N>::reinterpret(one_nan), number)
     }
 }
 
@@ -85,6 +129,7 @@ impl<A: Int> Combine<A> for Integers {
         partial: Vector<A, N>,
         next: Vector<A, N>,
         #[comptime] fold: Fold,
+        #[comptime] _element: Element,
     ) -> Vector<A, N> {
         match comptime!(fold) {
             Fold::Sum | Fold::Mean => partial + next,
@@ -115,7 +160,7 @@ fn reduce_at<T: Numeric, A: Numeric, D: Numeric, C: Combine<A>, N: Size, M: Size
         if comptime!(shape.is_source(buffer)) {
             let source = buffers.index(buffer).with_vector_size::<M>();
             let next = Vector::<A, M>::cast_from(source[index]);
-            partial = C::combine::<M>(partial, next, shape.fold);
+            partial = C::combine::<M>(partial, next, shape.fold, shape.element);
         }
     }
     let result = if comptime!(shape.fold != Fold::Mean) {

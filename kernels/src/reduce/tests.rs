@@ -85,6 +85,29 @@ fn nan_is_never_hidden() {
 }
 
 #[test]
+fn minimum_and_maximum_do_not_depend_on_the_order() {
+    let odd_nan = f32::from_bits(0xffc0_1234);
+    for fold in [Fold::Min, Fold::Max] {
+        for ranks in [[odd_nan, 1.0], [1.0, odd_nan], [odd_nan, f32::NAN]] {
+            let [left, right] = ranks.map(|value| [value]);
+            let found = in_place(fold, &[&left, &right], 0)[0];
+            assert_eq!(found.to_bits(), f32::NAN.to_bits(), "{fold:?}");
+        }
+        let zero = if fold == Fold::Min { -0.0_f64 } else { 0.0 };
+        for ranks in [[0.0_f64, -0.0], [-0.0, 0.0]] {
+            let [left, right] = ranks.map(|value| [value]);
+            let found = in_place(fold, &[&left, &right], 0)[0];
+            assert_eq!(found.to_bits(), zero.to_bits(), "{fold:?}");
+        }
+    }
+    let [left, right] = [bf16::from_bits(0xffff), bf16::ONE].map(|value| [value]);
+    assert_eq!(
+        in_place(Fold::Max, &[&left, &right], 0)[0].to_bits(),
+        bf16::NAN.to_bits()
+    );
+}
+
+#[test]
 fn only_targets_are_written_and_only_sources_are_read() {
     let roles = [Role::Source, Role::Target, Role::Both];
     let reduce = Reduce::new(Element::U32, Fold::Or, &roles, Width::Element).unwrap();

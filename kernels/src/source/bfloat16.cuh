@@ -1,4 +1,5 @@
-// What the kernels use of cuda_bf16.h: conversions from and to float, to nearest even.
+// What the kernels use of cuda_bf16.h: conversions from and to float, to nearest even. There is one NaN,
+// that of the CPU.
 struct __nv_bfloat16 {
     unsigned short bits;
     __nv_bfloat16() = default;
@@ -8,8 +9,9 @@ struct __nv_bfloat16 {
 #else
         unsigned int all = __float_as_uint(value);
         unsigned int rounded = (all + 0x7fffu + ((all >> 16) & 1u)) >> 16;
-        bits = value != value ? 0x7fffu : rounded;
+        bits = rounded;
 #endif
+        if (value != value) bits = 0x7fc0;
     }
     __device__ operator float() const {
         return __uint_as_float((unsigned int)bits << 16);

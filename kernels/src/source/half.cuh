@@ -1,9 +1,11 @@
-// What the kernels use of cuda_fp16.h: conversions from and to float, to nearest even.
+// What the kernels use of cuda_fp16.h: conversions from and to float, to nearest even. There is one NaN,
+// that of the CPU.
 struct __half {
     unsigned short bits;
     __half() = default;
     __device__ explicit __half(float value) {
         asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+        if (value != value) bits = 0x7e00;
     }
     __device__ operator float() const {
         float value;
