@@ -209,6 +209,18 @@ fn killing_the_launcher_leaves_no_rank() {
 }
 
 #[test]
+fn killing_the_launcher_leaves_nothing_that_ranks_have_started() {
+    // Each rank has a child in the background, which ignores what it can, and one of its own.
+    let background = "trap \"\" TERM INT HUP; sleep 1000 & echo id $!; wait";
+    let script = format!("sh -c '{background}' & echo id $!; echo id $$; exec sleep 1000");
+    let job = ranks("3", &script);
+    let ids = job.next_numbers(9);
+    job.signal(Signal::KILL);
+    wait_until_gone(&ids);
+    assert!(!job.end().status.success());
+}
+
+#[test]
 fn ctrl_c_ends_all_ranks() {
     for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
         let job = ranks("2", "echo id $$; exec sleep 1000");

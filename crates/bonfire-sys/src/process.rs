@@ -2,20 +2,23 @@
 //!
 //! Each child leads its own process group, so that a signal reaches whatever it started as well and
 //! a Ctrl-C on the terminal reaches only the launcher. Each child asks the kernel for a SIGKILL when
-//! its parent dies, so that even a launcher that is itself killed leaves no rank behind. What this
-//! cannot reach: a grandchild that left the group (a daemon), and, after a SIGKILL of the launcher,
-//! a grandchild that did not die with its own parent.
+//! its parent dies, so that even a launcher that is itself killed leaves no rank behind, and a
+//! [`Guard`] then ends what the children had started. What this cannot reach: a grandchild that left
+//! the group (a daemon).
 
+mod guard;
 mod interrupt;
 
 use std::io;
 use std::marker::PhantomData;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 
+pub use guard::Guard;
 pub use interrupt::{Interrupt, InterruptWatch};
 
 /// How long a dropped child may take to vanish after its SIGKILL before it is left to the kernel.
@@ -44,6 +47,7 @@ pub struct ChildProcess {
     child: Child,
     pid: Pid,
     reaped: bool,
+    guard: Arc<Guard>,
     _stays_on_its_thread: PhantomData<*const ()>,
 }
 
@@ -54,16 +58,19 @@ pub struct ExitWatch {
 }
 
 impl ChildProcess {
-    /// Starts `command` in its own process group, to be killed when this thread ends.
-    pub fn spawn(mut command: Command) -> io::Result<Self> {
+    /// Starts `command` in its own process group, to be killed when this thread ends. If this
+    /// process ends, the guard kills the group.
+    pub fn spawn(mut command: Command, guard: &Arc<Guard>) -> io::Result<Self> {
         command.process_group(0);
         die_with_the_parent(&mut command);
         let child = command.spawn()?;
         let pid = Pid::from_child(&child);
+        guard.watch(pid);
         Ok(Self {
             child,
             pid,
             reaped: false,
+            guard: Arc::clone(guard),
             _stays_on_its_thread: PhantomData,
         })
     }
@@ -113,6 +120,7 @@ impl ChildProcess {
             ExitWatch { pid: self.pid }.wait()?;
             // The leader is a zombie now, which keeps its id, so the group is still its own.
             self.signal_group(EndSignal::Kill)?;
+            self.guard.release(self.pid);
         }
         let status = self.child.wait()?;
         self.reaped = true;
@@ -126,6 +134,8 @@ impl Drop for ChildProcess {
             return;
         }
         let deadline = Instant::now() + DROP_WAIT;
+        // What has had its SIGKILL needs no guard.
+        self.guard.release(self.pid);
         while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(1));
         }

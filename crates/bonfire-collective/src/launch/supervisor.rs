@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use bonfire_plan::Rank;
-use bonfire_sys::process::{ChildProcess, EndSignal, ExitWatch, Interrupt, InterruptWatch};
+use bonfire_sys::process::{ChildProcess, EndSignal, ExitWatch, Guard, Interrupt, InterruptWatch};
 use tracing::{info, warn};
 
 use super::agents::Watch;
@@ -86,6 +86,8 @@ pub(super) struct Supervisor {
     events: Receiver<Event>,
     screen: Arc<Screen>,
     is_one_host: bool,
+    /// Ends the ranks, and what they started, if this process cannot any more.
+    guard: Arc<Guard>,
     _interrupts: InterruptWatch,
     _others: Option<Watch>,
 }
@@ -114,6 +116,7 @@ impl Supervisor {
             events,
             screen: Arc::new(Screen::standard()),
             is_one_host: meeting.is_one_host(),
+            guard: Arc::new(Guard::start()?),
             // A full queue means that the user has asked more than often enough.
             _interrupts: InterruptWatch::start(move |by| {
                 let _ = interrupts.try_send(Event::Interrupted(by));
@@ -183,7 +186,7 @@ impl Supervisor {
         }
         command.envs(options.variables.iter().map(|(name, value)| (name, value)));
 
-        let mut child = ChildProcess::spawn(command)
+        let mut child = ChildProcess::spawn(command, &self.guard)
             .map_err(|source| spawn_error(&options.program, place.rank, source))?;
         let local_rank = place.local_rank as usize;
         let waiter = wait_for(child.exit_watch(), local_rank, events)?;

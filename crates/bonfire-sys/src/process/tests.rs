@@ -9,10 +9,14 @@ use super::*;
 const WATCHDOG: Duration = Duration::from_secs(30);
 
 fn shell(script: &str) -> ChildProcess {
+    guarded(script, &Arc::new(Guard::start().unwrap()))
+}
+
+fn guarded(script: &str, guard: &Arc<Guard>) -> ChildProcess {
     let mut command = Command::new("/bin/sh");
     command.args(["-c", script]).stdin(Stdio::null());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    ChildProcess::spawn(command).unwrap()
+    ChildProcess::spawn(command, guard).unwrap()
 }
 
 /// Whether a process exists and is not a zombie.
@@ -100,8 +104,51 @@ fn a_child_dies_with_the_thread_that_started_it() {
 }
 
 #[test]
+fn a_guard_ends_the_groups_that_were_not_released() {
+    let guard = Guard::start().unwrap();
+    let group = |script: &str| {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", script]).stdin(Stdio::null());
+        command.stdout(Stdio::piped()).process_group(0);
+        command.spawn().unwrap()
+    };
+    let [mut guarded, mut released] = ["sleep 1000 & wait", "exec sleep 1000"].map(group);
+    guard.watch(Pid::from_child(&guarded));
+    guard.watch(Pid::from_child(&released));
+    guard.release(Pid::from_child(&released));
+    // As when the launcher is killed: the pipe ends, and nobody says anything.
+    drop(guard);
+    assert_eq!(guarded.wait().unwrap().signal(), Some(9));
+    let mut rest = Vec::new();
+    // The grandchild had the other end of this pipe.
+    guarded
+        .stdout
+        .take()
+        .unwrap()
+        .read_to_end(&mut rest)
+        .unwrap();
+    assert!(
+        is_running(released.id()),
+        "it was no group of the guard's any more"
+    );
+    released.kill().unwrap();
+    released.wait().unwrap();
+}
+
+#[test]
+fn a_guard_holds_nothing_of_its_launcher_open() {
+    let (mut reader, writer) = io::pipe().unwrap();
+    let guard = Guard::start().unwrap();
+    drop(writer);
+    // If the guard had a copy of the writing end, this would wait for it for ever.
+    assert_eq!(reader.read(&mut [0]).unwrap(), 0);
+    drop(guard);
+}
+
+#[test]
 fn a_missing_program_is_an_error_of_spawn() {
-    let error = ChildProcess::spawn(Command::new("/nonexistent/program")).unwrap_err();
+    let guard = Arc::new(Guard::start().unwrap());
+    let error = ChildProcess::spawn(Command::new("/nonexistent/program"), &guard).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::NotFound);
 }
 
