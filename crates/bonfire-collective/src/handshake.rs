@@ -106,6 +106,58 @@ mod tests {
     }
 
     #[test]
+    fn a_replayed_handshake_is_refused() {
+        let token = JobToken::random().unwrap();
+        // A stranger who has listened knows all that a connector once sent.
+        let sent = {
+            let (mut near, mut far) = UnixStream::pair().unwrap();
+            let theirs = token.clone();
+            let other = std::thread::spawn(move || {
+                let mut tap = Tap {
+                    stream: &mut far,
+                    sent: Vec::new(),
+                };
+                shake_hands(&mut tap, Role::Connector, &theirs).unwrap();
+                tap.sent
+            });
+            shake_hands(&mut near, Role::Acceptor, &token).unwrap();
+            other.join().unwrap()
+        };
+        assert_eq!(sent.len(), NONCE_BYTES + PROOF_BYTES);
+        let (mut near, mut far) = UnixStream::pair().unwrap();
+        far.write_all(&sent).unwrap();
+        let result = shake_hands(&mut near, Role::Acceptor, &token);
+        assert!(
+            matches!(result, Err(HandshakeError::WrongToken)),
+            "{result:?}"
+        );
+    }
+
+    /// Keeps what goes out.
+    struct Tap<'a> {
+        stream: &'a mut UnixStream,
+        sent: Vec<u8>,
+    }
+
+    impl Read for Tap<'_> {
+        fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+            self.stream.read(bytes)
+        }
+    }
+
+    impl Write for Tap<'_> {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.sent.extend_from_slice(bytes);
+            self.stream.write_all(bytes)?;
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            self.stream.flush()
+        }
+    }
+
+    #[test]
     fn a_reflected_challenge_is_refused() {
         // Both ends claim to be the connector, as a stranger who echoes our bytes would.
         let token = JobToken::random().unwrap();

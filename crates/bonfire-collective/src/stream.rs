@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use rustix::net::sockopt;
 
+use crate::lobby::Limited;
+
 /// Buffer of each direction of a TCP connection within a host. Four chunks: a sender that runs into
 /// the end of a buffer is woken for every little piece, and one that grows (as the kernel's own do)
 /// lets the bytes under way leave the caches. Measured at 16 MiB on two cores, 2026-11-21: 2.4 to
@@ -37,6 +39,14 @@ impl Stream {
         match self {
             Self::Tcp(stream) => stream.set_read_timeout(timeout),
             Self::Unix(stream) => stream.set_read_timeout(timeout),
+        }
+    }
+
+    /// Lets writes wait as long as they need.
+    pub(crate) fn unlimit_writes(&self) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => stream.set_write_timeout(None),
+            Self::Unix(stream) => stream.set_write_timeout(None),
         }
     }
 
@@ -105,6 +115,18 @@ impl AsFd for Stream {
         match self {
             Self::Tcp(stream) => stream.as_fd(),
             Self::Unix(stream) => stream.as_fd(),
+        }
+    }
+}
+
+impl Limited for Stream {
+    fn limit(&self, timeout: Duration) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => stream.limit(timeout),
+            Self::Unix(stream) => {
+                stream.set_read_timeout(Some(timeout))?;
+                stream.set_write_timeout(Some(timeout))
+            }
         }
     }
 }

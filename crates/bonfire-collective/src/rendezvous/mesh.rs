@@ -5,6 +5,8 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 use std::time::Duration;
 
 use bonfire_plan::Rank;
@@ -13,12 +15,13 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::address::Address;
 use super::{ConnectError, Deadline};
 use crate::handshake::{HandshakeError, Role, shake_hands};
+use crate::lobby::{Hurried, Lobby, Place};
 use crate::store::listen;
 use crate::stream::Stream;
 use crate::token::JobToken;
 use crate::transport::TransportKind;
 
-/// A stranger who connects and says nothing holds set-up for this long at most.
+/// A stranger who connects and says nothing, or says it slowly, is heard for this long at most.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Pause before a connection that was refused is tried again.
@@ -26,6 +29,9 @@ const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
 /// Longest sleep while waiting for a connection.
 const ACCEPT_SLICE: Duration = Duration::from_millis(200);
+
+/// Longest sleep while connections are proving themselves.
+const TALK_SLICE: Duration = Duration::from_millis(2);
 
 /// Where this rank accepts its peers.
 #[derive(Debug)]
@@ -102,15 +108,15 @@ impl Listeners {
         &self.unix_name
     }
 
-    /// The next connection, or `None` after a while without one.
-    fn accept(&self) -> io::Result<Option<Stream>> {
+    /// The next connection, or `None` after `patience` without one.
+    fn accept(&self, patience: Duration) -> io::Result<Option<Stream>> {
         let mut interests = [
             PollFd::new(&self.unix, PollFlags::IN),
             PollFd::new(&self.tcp, PollFlags::IN),
         ];
         let slice = Timespec {
             tv_sec: 0,
-            tv_nsec: i64::from(ACCEPT_SLICE.subsec_nanos()),
+            tv_nsec: i64::from(patience.subsec_nanos()),
         };
         let _ = poll(&mut interests, Some(&slice));
         match self.unix.accept() {
@@ -130,6 +136,15 @@ fn is_transient(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted
+    )
+}
+
+/// Whether the system has no descriptor or memory left for a connection at the moment.
+fn is_exhaustion(error: &io::Error) -> bool {
+    let errno = rustix::io::Errno::from_io_error(error);
+    matches!(
+        errno,
+        Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE | rustix::io::Errno::NOBUFS)
     )
 }
 
@@ -160,6 +175,35 @@ impl Mesh<'_> {
                     .map(move |purpose| Hello { rank, purpose })
             })
             .collect();
+        let reception = Reception {
+            group: self.group,
+            token: self.token,
+            lobby: Lobby::new(),
+            proven: Mutex::new(Vec::new()),
+        };
+        thread::scope(|scope| {
+            let accepted = self.accept_all(scope, &reception, &listeners, &mut expected, deadline);
+            // Those who have proved nothing keep nobody waiting.
+            reception.lobby.clear();
+            for (hello, stream) in accepted? {
+                connections.add(hello, stream);
+            }
+            Ok(connections)
+        })
+    }
+
+    /// Accepts until everybody expected has come. Each connection proves itself on a thread of its
+    /// own, so that none that is silent or slow keeps another waiting.
+    fn accept_all<'scope>(
+        &self,
+        scope: &'scope thread::Scope<'scope, '_>,
+        reception: &'scope Reception<'_>,
+        listeners: &Listeners,
+        expected: &mut Vec<Hello>,
+        deadline: Deadline,
+    ) -> Result<Vec<(Hello, Stream)>, ConnectError> {
+        let mut accepted = Vec::with_capacity(expected.len());
+        let mut talking: Vec<thread::ScopedJoinHandle<'scope, ()>> = Vec::new();
         while !expected.is_empty() {
             (self.guard)()?;
             if deadline.left().is_zero() {
@@ -172,21 +216,34 @@ impl Mesh<'_> {
                     waited: deadline.waited(),
                 });
             }
-            let accepted = listeners.accept().map_err(|source| ConnectError::System {
-                call: "accept",
-                source,
-            })?;
-            let Some(mut stream) = accepted else { continue };
-            // Whoever does not prove the token, or is not expected, is dropped without a word.
-            let Ok(hello) = self.receive_hello(&mut stream) else {
-                continue;
+            talking.retain(|thread| !thread.is_finished());
+            let patience = match talking.is_empty() {
+                true => ACCEPT_SLICE,
+                false => TALK_SLICE,
             };
-            if let Some(index) = expected.iter().position(|waited| *waited == hello) {
-                expected.swap_remove(index);
-                connections.add(hello, stream);
+            match listeners.accept(patience) {
+                Ok(None) => {}
+                Ok(Some(stream)) => {
+                    if let Ok(place) = reception.lobby.enter(&stream) {
+                        talking.push(scope.spawn(move || reception.receive(stream, place)));
+                    }
+                }
+                // Strangers have taken all descriptors; the lobby gives some back.
+                Err(source) if is_exhaustion(&source) => thread::sleep(TALK_SLICE),
+                Err(source) => {
+                    let call = "accept";
+                    return Err(ConnectError::System { call, source });
+                }
+            }
+            for (hello, stream) in reception.take_proven() {
+                // Whoever is not expected is dropped without a word.
+                if let Some(index) = expected.iter().position(|waited| *waited == hello) {
+                    expected.swap_remove(index);
+                    accepted.push((hello, stream));
+                }
             }
         }
-        Ok(connections)
+        Ok(accepted)
     }
 
     fn purposes(&self, peer: Rank) -> impl Iterator<Item = Purpose> + use<> {
@@ -259,13 +316,39 @@ impl Mesh<'_> {
         stream.write_all(&hello)?;
         Ok(())
     }
+}
+
+/// Where connections prove themselves.
+struct Reception<'a> {
+    group: u32,
+    token: &'a JobToken,
+    lobby: Lobby,
+    /// Those that have, with what they say they are.
+    proven: Mutex<Vec<(Hello, Stream)>>,
+}
+
+impl Reception<'_> {
+    /// Hears one connection; whoever does not prove the token is dropped without a word.
+    fn receive(&self, mut stream: Stream, place: Place) {
+        let hello = self.receive_hello(&mut stream);
+        self.lobby.leave(place);
+        if let Ok(hello) = hello {
+            let mut proven = self.proven.lock().unwrap_or_else(PoisonError::into_inner);
+            proven.push((hello, stream));
+        }
+    }
+
+    fn take_proven(&self) -> Vec<(Hello, Stream)> {
+        std::mem::take(&mut self.proven.lock().unwrap_or_else(PoisonError::into_inner))
+    }
 
     fn receive_hello(&self, stream: &mut Stream) -> Result<Hello, HandshakeError> {
         stream.set_blocking()?;
-        stream.set_read_timeout(Some(HANDSHAKE_TIMEOUT))?;
-        shake_hands(stream, Role::Acceptor, self.token)?;
+        let mut hurried = Hurried::new(stream, HANDSHAKE_TIMEOUT);
+        shake_hands(&mut hurried, Role::Acceptor, self.token)?;
         let mut hello = [0; HELLO_BYTES];
-        stream.read_exact(&mut hello)?;
+        hurried.read_exact(&mut hello)?;
+        stream.unlimit_writes()?;
         let number = |at: usize| {
             let bytes = hello[at..at + 4].try_into().expect("four bytes");
             u32::from_le_bytes(bytes)

@@ -13,6 +13,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use super::protocol::{Reply, Request};
 use super::{MemoryStore, Store, StoreError, check_lengths};
 use crate::handshake::{HandshakeError, Role, shake_hands};
+use crate::lobby::{Hurried, Lobby};
 use crate::token::JobToken;
 
 /// Connections served at once: every rank of a large job, and a bound on strangers.
@@ -23,6 +24,9 @@ const BACKLOG: i32 = 1024;
 
 /// A connection that does not prove the token in this time is closed.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Pause after a connection that could not be accepted.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
 /// Longest time the server holds one `get`; clients ask again until their own timeout.
 const GET_SLICE: Duration = Duration::from_secs(2);
@@ -119,13 +123,20 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 fn accept(listener: &TcpListener, token: &JobToken, tables: &MemoryStore, stop: &AtomicBool) {
     let open: Mutex<HashMap<u64, TcpStream>> = Mutex::new(HashMap::new());
     let open = &open;
+    let lobby = &Lobby::new();
     let mut connections = 0_u64;
     thread::scope(|scope| {
-        while let Ok((stream, _)) = listener.accept() {
+        loop {
+            let accepted = listener.accept();
             if stop.load(Ordering::Acquire) {
                 break;
             }
-            let Ok(handle) = stream.try_clone() else {
+            let Ok((stream, _)) = accepted else {
+                // A connection that broke before it was taken, or no descriptor left for one.
+                thread::sleep(ACCEPT_PAUSE);
+                continue;
+            };
+            let (Ok(handle), Ok(place)) = (stream.try_clone(), lobby.enter(&stream)) else {
                 continue;
             };
             let id = connections;
@@ -133,18 +144,22 @@ fn accept(listener: &TcpListener, token: &JobToken, tables: &MemoryStore, stop: 
             {
                 let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);
                 if open.len() >= CONNECTIONS_MAX {
+                    lobby.leave(place);
                     continue;
                 }
                 open.insert(id, handle);
             }
             scope.spawn(move || {
+                let proven = prove(stream, token);
+                lobby.leave(place);
                 // A broken connection concerns its client only, who sees it too.
-                let _ = serve(stream, token, tables, stop);
+                let _ = proven.map(|stream| serve(stream, tables, stop));
                 open.lock()
                     .unwrap_or_else(PoisonError::into_inner)
                     .remove(&id);
             });
         }
+        lobby.clear();
         // No more requests: this ends the threads that wait for one. The answer to the last request
         // still goes out, for what it asked is done, and perhaps is why the server stops.
         for stream in open.lock().unwrap_or_else(PoisonError::into_inner).values() {
@@ -153,20 +168,18 @@ fn accept(listener: &TcpListener, token: &JobToken, tables: &MemoryStore, stop: 
     });
 }
 
-fn serve(
-    mut stream: TcpStream,
-    token: &JobToken,
-    tables: &MemoryStore,
-    stop: &AtomicBool,
-) -> io::Result<()> {
+/// Returns the connection once its other end has proved the token, all within a set time.
+fn prove(mut stream: TcpStream, token: &JobToken) -> Result<TcpStream, HandshakeError> {
     stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(HANDSHAKE_TIMEOUT))?;
+    let mut hurried = Hurried::new(&mut stream, HANDSHAKE_TIMEOUT);
+    shake_hands(&mut hurried, Role::Acceptor, token)?;
+    stream.set_read_timeout(None)?;
     // A client that does not take its answer must not hold the server up when it stops.
     stream.set_write_timeout(Some(HANDSHAKE_TIMEOUT))?;
-    if shake_hands(&mut stream, Role::Acceptor, token).is_err() {
-        return Ok(());
-    }
-    stream.set_read_timeout(None)?;
+    Ok(stream)
+}
+
+fn serve(mut stream: TcpStream, tables: &MemoryStore, stop: &AtomicBool) -> io::Result<()> {
     while let Some(request) = Request::read(&mut stream)? {
         if stop.load(Ordering::Acquire) {
             break;
@@ -207,9 +220,10 @@ impl TcpStore {
         let address = format!("{host}:{port}");
         loop {
             let source = match try_connect(host, port, timeout) {
-                Ok(mut stream) => match shake_hands(&mut stream, Role::Connector, token) {
+                Ok(mut stream) => match greet(&mut stream, token) {
                     Ok(()) => {
                         stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
+                        stream.set_write_timeout(Some(REPLY_TIMEOUT))?;
                         let local = stream.local_addr()?;
                         return Ok(Self {
                             stream: Mutex::new(stream),
@@ -250,13 +264,18 @@ impl TcpStore {
     }
 }
 
+fn greet(stream: &mut TcpStream, token: &JobToken) -> Result<(), HandshakeError> {
+    // Longer than the server waits for us, which may have others to hear first.
+    let mut hurried = Hurried::new(stream, HANDSHAKE_TIMEOUT * 2);
+    shake_hands(&mut hurried, Role::Connector, token)
+}
+
 fn try_connect(host: &str, port: u16, timeout: Duration) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for address in (host, port).to_socket_addrs()? {
         match TcpStream::connect_timeout(&address, timeout.min(HANDSHAKE_TIMEOUT)) {
             Ok(stream) => {
                 stream.set_nodelay(true)?;
-                stream.set_read_timeout(Some(HANDSHAKE_TIMEOUT))?;
                 return Ok(stream);
             }
             Err(error) => last = error,

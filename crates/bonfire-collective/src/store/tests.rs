@@ -111,3 +111,74 @@ fn a_store_that_is_not_there_is_an_error_naming_the_address() {
         "{error}"
     );
 }
+
+/// Reads until the other end has nothing more to say.
+#[track_caller]
+fn is_ended(stream: &mut TcpStream) {
+    stream
+        .set_read_timeout(Some(Duration::from_secs(60)))
+        .unwrap();
+    let mut rest = Vec::new();
+    // A reset is an end too.
+    if let Err(error) = std::io::Read::read_to_end(stream, &mut rest) {
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{error}");
+    }
+}
+
+#[test]
+fn a_thousand_idle_connections_keep_nobody_out() {
+    let token = JobToken::random().unwrap();
+    let server = serve(&token);
+    let before = connect(&server, &token).unwrap();
+    let mut idle: Vec<TcpStream> = (0..1000)
+        .map(|_| TcpStream::connect(server.local_addr()).unwrap())
+        .collect();
+    let after = connect(&server, &token).unwrap();
+    after.set("k", b"v").unwrap();
+    assert_eq!(before.get("k", Duration::from_secs(10)).unwrap(), b"v");
+    // The first of them had to make room; the server waits for none.
+    is_ended(&mut idle[0]);
+    drop(server);
+}
+
+#[test]
+fn frames_that_make_no_sense_end_their_connection_only() {
+    use crate::handshake::{Role, shake_hands};
+    let token = JobToken::random().unwrap();
+    let server = serve(&token);
+    let bystander = connect(&server, &token).unwrap();
+    let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = || {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        seed.to_le_bytes()
+    };
+    let oversized = |key: u32, value: u32| {
+        let mut frame = vec![1];
+        frame.extend_from_slice(&key.to_le_bytes());
+        frame.extend_from_slice(&value.to_le_bytes());
+        frame.resize(17, 0);
+        frame
+    };
+    let mut frames = vec![
+        oversized(u32::MAX, 0),
+        oversized(1, u32::MAX),
+        // Truncated: the end comes before the key.
+        oversized(1 << 10, 0),
+        vec![1, 2, 3],
+        // A verb that there is none of, with a key.
+        [&[9][..], &oversized(0, 0)[1..]].concat(),
+    ];
+    frames.extend((0..200).map(|_| (0..5).flat_map(|_| random()).collect()));
+    for frame in frames {
+        let mut stream = TcpStream::connect(server.local_addr()).unwrap();
+        shake_hands(&mut stream, Role::Connector, &token).unwrap();
+        std::io::Write::write_all(&mut stream, &frame).unwrap();
+        // The server may have ended the connection already.
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        is_ended(&mut stream);
+    }
+    bystander.set("k", b"v").unwrap();
+    assert_eq!(bystander.get("k", Duration::ZERO).unwrap(), b"v");
+}
