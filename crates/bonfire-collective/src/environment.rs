@@ -32,6 +32,8 @@ pub(crate) const MASTER_ADDR: &str = "MASTER_ADDR";
 pub(crate) const MASTER_PORT: &str = "MASTER_PORT";
 /// The job's secret, as 64 hexadecimal digits; empty or missing for none.
 pub(crate) const JOB_TOKEN: &str = "BONFIRE_JOB_TOKEN";
+/// A file that holds it, for those who do not want it in the environment.
+pub(crate) const JOB_TOKEN_FILE: &str = "BONFIRE_JOB_TOKEN_FILE";
 /// Who serves the store: see [`StoreHost`].
 pub(crate) const AGENT_STORE: &str = "BONFIRE_AGENT_STORE";
 /// `True` when torchrun's agent serves a store of its own at `MASTER_PORT`.
@@ -296,8 +298,10 @@ pub enum EnvError {
         source: OverrideError,
     },
     /// The job token is malformed.
-    #[error("{JOB_TOKEN} is wrong")]
+    #[error("{variable} is wrong")]
     Token {
+        /// `BONFIRE_JOB_TOKEN` or `BONFIRE_JOB_TOKEN_FILE`.
+        variable: &'static str,
         /// What is wrong with it.
         source: TokenError,
     },

@@ -36,6 +36,7 @@ mod flight;
 mod group;
 mod handshake;
 mod launch;
+mod lobby;
 mod local_reduce;
 mod options;
 mod overrides;
@@ -69,7 +70,7 @@ pub use launch::{
 pub use launch::{FlagError, LaunchFlags, own_arguments};
 pub use options::{FoldOrder, GroupOptions};
 pub use overrides::{AlgorithmOverrides, OverrideError};
-pub use rendezvous::ConnectError;
+pub use rendezvous::{ConnectError, Reach};
 pub use store::{
     KEY_BYTES_MAX, MemoryStore, Store, StoreError, TcpStore, TcpStoreServer, VALUE_BYTES_MAX,
 };

@@ -3,11 +3,12 @@
 //! 1. Everybody reaches the store and proves the job's token. The launcher serves it, or rank 0 at
 //!    `MASTER_ADDR:MASTER_PORT`, or rank 0 at a free port that it tells the others (`entrance`).
 //! 2. Everybody publishes its [`Address`] there and reads the others'; what must agree is compared.
-//! 3. Every rank connects to the lower ranks and accepts the higher ones: one control connection per
+//! 3. Hosts try whether they reach each other, so that one that does not is known at once.
+//! 4. Every rank connects to the lower ranks and accepts the higher ones: one control connection per
 //!    pair, and one data connection where the pair uses sockets.
-//! 4. Pairs that share memory send each other the descriptors of their regions.
+//! 5. Pairs that share memory send each other the descriptors of their regions.
 //!
-//! A part of a group that is split meets in the same way from step 3 on: its members learn each
+//! A part of a group that is split meets in the same way from step 4 on: its members learn each
 //! other's addresses through the group that they come from.
 //!
 //! Nothing of this has a name in a file system: Unix sockets are abstract, regions are `memfd`s.
@@ -19,6 +20,7 @@ mod entrance;
 mod error;
 mod formation;
 mod mesh;
+mod reach;
 mod torchrun;
 mod whereabouts;
 
@@ -40,6 +42,7 @@ pub(crate) use address::{Address, Settings};
 pub use error::ConnectError;
 pub(crate) use formation::{Formation, Formed};
 pub(crate) use mesh::Listeners;
+pub use reach::Reach;
 
 use address::Card;
 use entrance::enter;
@@ -49,6 +52,12 @@ pub(crate) const RESTARTS_KEY: &str = "restarts";
 
 /// How often a rank that waits for others looks whether they have begun anew without it.
 const STALE_LOOK: Duration = Duration::from_secs(2);
+
+/// How long a rank that serves the store stays after its own failure.
+const LINGER: Duration = Duration::from_secs(3);
+
+/// How often it looks whether the others have left.
+const LEAVE_LOOK: Duration = Duration::from_millis(10);
 
 /// What set-up must finish by.
 #[derive(Clone, Copy, Debug)]
@@ -113,7 +122,17 @@ pub(crate) fn meet(env: &RankEnv, options: &GroupOptions) -> Result<Parts, Conne
         settings: Settings::new(options),
         address,
     };
-    let addresses = publish(env, store, &mine, deadline)?;
+    let met = publish(env, store, &mine, deadline).and_then(|addresses| {
+        reach::check(env, store, &addresses, deadline)?;
+        Ok(addresses)
+    });
+    let addresses = match met {
+        Ok(addresses) => addresses,
+        Err(error) => {
+            leave(env, store, entrance.server.as_ref());
+            return Err(error);
+        }
+    };
     let formation = Formation {
         me: env.rank,
         group: 0,
@@ -206,6 +225,22 @@ fn await_key(
             Err(StoreError::Timeout { .. }) => refuse_stale(env, store)?,
             Err(error) => return Err(error.into()),
         }
+    }
+}
+
+/// This rank has failed to meet the others. If it serves the store, it stays until they have had time
+/// to find out the same: otherwise all they would learn is that the store is gone.
+fn leave(env: &RankEnv, store: &TcpStore, server: Option<&TcpStoreServer>) {
+    let left_key = key(env, "left");
+    // An error here would hide the one that is about to be told.
+    let mut left = store.add(&left_key, 1);
+    let linger = Deadline::after(LINGER);
+    while server.is_some()
+        && !linger.left().is_zero()
+        && left.is_ok_and(|left| left < i64::from(env.world_size.get()))
+    {
+        std::thread::sleep(LEAVE_LOOK);
+        left = store.add(&left_key, 0);
     }
 }
 

@@ -1,11 +1,16 @@
 //! The secret that every process of one job shares.
 //!
-//! The launcher draws it and hands it down through the environment, never on a command line, where
+//! The launcher draws it and hands it down through the environment, or an administrator puts it into a
+//! file that only the user can read; it is never on a command line, where
 //! every user of the host could read it. A connection must prove that it knows the token before
 //! anything else it says is read, so neither a stranger nor a second job on the same host can join
 //! by accident. The token never appears in a log: its `Debug` form hides it.
 
 use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
@@ -13,6 +18,9 @@ use thiserror::Error;
 
 /// The length of a token in bytes, that of the hash it keys.
 const TOKEN_BYTES: usize = 32;
+
+/// More than a token and the white space around it; what is longer is no token.
+const FILE_BYTES_MAX: u64 = 256;
 
 /// The shared secret of a job: 32 random bytes, or nothing.
 ///
@@ -36,6 +44,24 @@ pub enum TokenError {
     NotHex {
         /// The number of characters found.
         length: usize,
+    },
+    /// The file of the token cannot be read.
+    #[error("cannot read the job token from {}", .path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// Others than the owner can read or write the file of the token.
+    #[error(
+        "{} has mode {mode:o}, so others can read or change the job token: chmod 600 it", .path.display()
+    )]
+    Exposed {
+        /// The file.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
     },
     /// The operating system gave no random bytes.
     #[error("the operating system's random source failed: {0}")]
@@ -73,6 +99,29 @@ impl JobToken {
             *byte = high << 4 | low;
         }
         Ok(Self { bytes })
+    }
+
+    /// Reads the token from a file that only its owner can read: the digits and nothing else but
+    /// white space around them.
+    pub fn from_file(path: &Path) -> Result<Self, TokenError> {
+        let unreadable = |source| TokenError::File {
+            path: path.to_owned(),
+            source,
+        };
+        let mut file = File::open(path).map_err(unreadable)?;
+        // Of the open file, so that it cannot be another one by the time it is read.
+        let mode = file.metadata().map_err(unreadable)?.mode() & 0o777;
+        if mode & 0o077 != 0 {
+            let path = path.to_owned();
+            return Err(TokenError::Exposed { path, mode });
+        }
+        let mut text = String::new();
+        let limit = FILE_BYTES_MAX;
+        Read::by_ref(&mut file)
+            .take(limit)
+            .read_to_string(&mut text)
+            .map_err(unreadable)?;
+        Self::from_hex(text.trim())
     }
 
     /// The token of one job among those that share this one: what its connections prove. A job
@@ -157,6 +206,31 @@ mod tests {
             assert_ne!(of("a"), *shared.as_bytes());
             assert_eq!(of(""), *shared.as_bytes());
         }
+    }
+
+    #[test]
+    fn a_file_is_read_only_if_nobody_else_can_read_it() {
+        use std::fs;
+        use std::os::unix::fs::PermissionsExt;
+        let token = JobToken::random().unwrap();
+        let name = format!("bonfire-token-test-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::write(&path, format!("{}\n", token.to_hex())).unwrap();
+        let with_mode = |mode| {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            JobToken::from_file(&path)
+        };
+        for mode in [0o600, 0o400] {
+            assert_eq!(with_mode(mode).unwrap().as_bytes(), token.as_bytes());
+        }
+        for mode in [0o640, 0o604, 0o622] {
+            let error = with_mode(mode).unwrap_err().to_string();
+            assert!(error.contains("chmod 600"), "{error}");
+            assert!(!error.contains(&token.to_hex()), "{error}");
+        }
+        fs::remove_file(&path).unwrap();
+        let error = JobToken::from_file(&path).unwrap_err();
+        assert!(matches!(error, TokenError::File { .. }), "{error}");
     }
 
     #[test]

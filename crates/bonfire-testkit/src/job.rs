@@ -49,6 +49,7 @@ impl Job {
             "MASTER_PORT",
             "RAYON_NUM_THREADS",
             "BONFIRE_JOB_TOKEN",
+            "BONFIRE_JOB_TOKEN_FILE",
             "BONFIRE_AGENT_STORE",
             "TORCHELASTIC_RUN_ID",
             "TORCHELASTIC_RESTART_COUNT",

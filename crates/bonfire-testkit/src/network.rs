@@ -116,13 +116,8 @@ impl Network {
                 host_id: None,
                 overrides: AlgorithmOverrides::default(),
             };
-            let mut command = Command::new("ip");
-            command
-                .args(["netns", "exec", &self.host(*host)])
-                .arg(program)
-                .args(args)
-                .envs(env.variables());
-            Job::start(&mut command)
+            let mut command = self.command(*host, program);
+            Job::start(command.args(args).envs(env.variables()))
         };
         hosts.iter().enumerate().map(start).collect()
     }
@@ -135,6 +130,28 @@ impl Network {
     pub fn cut(&self, host: usize) {
         let switch = self.switch();
         run(&format!("ip -n {switch} link set port{host} down")).expect("the host has a port");
+    }
+
+    /// Host `source` has no way to host `target` any more, in either direction, and the kernel says
+    /// so to whoever tries on `source`.
+    ///
+    /// # Panics
+    /// If there are no such hosts.
+    pub fn part(&self, source: usize, target: usize) {
+        let (source, target) = (self.host(source), self.address(target));
+        run(&format!("ip -n {source} route add prohibit {target}")).expect("the host has routes");
+    }
+
+    /// A command that runs on a host.
+    ///
+    /// # Panics
+    /// If there is no such host.
+    pub fn command(&self, host: usize, program: &Path) -> Command {
+        let mut command = Command::new("ip");
+        command
+            .args(["netns", "exec", &self.host(host)])
+            .arg(program);
+        command
     }
 
     /// Kills every process on a host with SIGKILL.
@@ -163,7 +180,7 @@ impl Network {
     }
 
     /// The address of a host. The same in every network, because they do not see each other.
-    fn address(&self, host: usize) -> String {
+    pub fn address(&self, host: usize) -> String {
         format!("10.77.0.{}", host + 1)
     }
 

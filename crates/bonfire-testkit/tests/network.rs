@@ -106,6 +106,34 @@ fn a_host_whose_processes_are_killed_is_named_by_all_others() {
     check_loss("a host is killed", |network| network.kill(2));
 }
 
+#[test]
+fn hosts_that_cannot_reach_each_other_are_named_in_a_matrix_on_every_rank() {
+    let name = "hosts apart";
+    let _watchdog = Watchdog::start(name, LIMIT);
+    let Some(network) = network(name, 3, Shape::Plain) else {
+        return;
+    };
+    network.part(1, 2);
+    let program = Path::new(env!("CARGO_BIN_EXE_conformance-rank"));
+    let ranks = network.start(program, &["auto", CHUNK_BYTES], &[0, 1, 1, 2]);
+    for (rank, end) in ranks.into_iter().map(Job::end).enumerate() {
+        let said = end.stderr.join("\n");
+        assert!(!end.status.success(), "rank {rank} went on");
+        assert!(
+            said.contains("host 10.77.0.2 (rank 1) cannot reach host 10.77.0.3 (rank 3)"),
+            "rank {rank}: {said}"
+        );
+        let rows: Vec<&String> = end
+            .stderr
+            .iter()
+            .filter(|line| line.starts_with("  10."))
+            .collect();
+        assert_eq!(rows.len(), 3, "rank {rank}: {said}");
+        assert_eq!(rows[0].matches("  ok").count(), 2, "rank {rank}: {said}");
+        assert_eq!(rows[1].matches("  ok").count(), 1, "rank {rank}: {said}");
+    }
+}
+
 /// The namespaces of this process that are still there.
 fn left_behind(network: &str) -> Vec<String> {
     let names = std::fs::read_dir("/run/netns").into_iter().flatten();

@@ -1,10 +1,11 @@
 //! Typed readings of environment variables.
 
 use std::ffi::OsString;
+use std::path::Path;
 
 use super::{
     AGENT_STORE, ALGORITHM, EnvError, HOST_ID, HOST_ID_BYTES_MAX, JOB_ID_BYTES_MAX, JOB_TOKEN,
-    MASTER_ADDR, MASTER_PORT, RUN_ID, StoreHost, TORCHRUN_STORE,
+    JOB_TOKEN_FILE, MASTER_ADDR, MASTER_PORT, RUN_ID, StoreHost, TORCHRUN_STORE,
 };
 use crate::overrides::AlgorithmOverrides;
 use crate::token::JobToken;
@@ -69,12 +70,13 @@ impl<F: Fn(&str) -> Option<OsString>> Source<F> {
     }
 
     pub(super) fn job_token(&self) -> Result<JobToken, EnvError> {
-        match self.text(JOB_TOKEN) {
+        let wrong = |variable| move |source| EnvError::Token { variable, source };
+        if let Some(text) = self.text(JOB_TOKEN).filter(|text| !text.is_empty()) {
+            return JobToken::from_hex(text.trim()).map_err(wrong(JOB_TOKEN));
+        }
+        match (self.lookup)(JOB_TOKEN_FILE).filter(|path| !path.is_empty()) {
+            Some(path) => JobToken::from_file(Path::new(&path)).map_err(wrong(JOB_TOKEN_FILE)),
             None => Ok(JobToken::empty()),
-            Some(text) if text.is_empty() => Ok(JobToken::empty()),
-            Some(text) => {
-                JobToken::from_hex(text.trim()).map_err(|source| EnvError::Token { source })
-            }
         }
     }
 

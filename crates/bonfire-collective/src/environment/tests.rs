@@ -164,6 +164,10 @@ fn a_bad_token_or_switch_is_refused() {
         "BONFIRE_JOB_TOKEN is wrong",
     );
     refused(
+        &format!("{base} BONFIRE_JOB_TOKEN_FILE=/none/such"),
+        "BONFIRE_JOB_TOKEN_FILE is wrong",
+    );
+    refused(
         &format!("{base} BONFIRE_AGENT_STORE=yes"),
         "BONFIRE_AGENT_STORE must be 0, 1, nearby or torchrun",
     );

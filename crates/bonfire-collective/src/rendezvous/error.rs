@@ -6,6 +6,7 @@ use std::time::Duration;
 use bonfire_plan::{Rank, WorldSize};
 use bonfire_sys::RegionError;
 
+use super::Reach;
 use crate::environment::EnvError;
 use crate::options::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN};
 use crate::store::StoreError;
@@ -115,6 +116,9 @@ pub enum ConnectError {
         /// What went wrong.
         reason: String,
     },
+    /// Hosts of the job cannot reach each other.
+    #[error("{0}")]
+    HostsApart(Box<Reach>),
     /// A peer published something that is not an address.
     #[error("rank {rank} published an address that this version does not understand: {reason}")]
     Address {

@@ -1,5 +1,8 @@
 //! Ranks that do not belong together are told so, by name.
 
+use std::io::Write;
+use std::net::TcpStream;
+
 use super::*;
 use crate::environment::StoreHost;
 use bonfire_plan::WorldSize;
@@ -139,4 +142,36 @@ fn jobs_with_different_names_never_meet_though_they_share_a_token() {
         ),
         "{error}"
     );
+}
+
+#[test]
+fn strangers_at_a_rank_s_door_keep_no_rank_out() {
+    let token = JobToken::random().unwrap();
+    let server = serve_store(&token);
+    let on_host = |rank: u32| RankEnv {
+        host_id: Some(format!("host {rank}")),
+        ..env_of(rank, &server, &token)
+    };
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| meet(&on_host(0), &options()).unwrap());
+        let card = server.store().get("attempt/0/address/0", PATIENCE).unwrap();
+        let door = Card::decode(Rank::new(0), &card).unwrap().address.tcp;
+        let mut strangers: Vec<TcpStream> = Vec::new();
+        for number in 0..1000_usize {
+            let mut stranger = TcpStream::connect(door).unwrap();
+            match number % 3 {
+                // Says nothing.
+                0 => {}
+                // Sends what is no handshake.
+                1 => stranger.write_all(&[number as u8; 200]).unwrap(),
+                // Stops within it.
+                _ => stranger.write_all(&[number as u8; 40]).unwrap(),
+            }
+            strangers.push(stranger);
+        }
+        let second = scope.spawn(|| meet(&on_host(1), &options()).unwrap());
+        for rank in [first, second] {
+            assert_eq!(rank.join().unwrap().world_size.get(), 2);
+        }
+    });
 }

@@ -1,0 +1,243 @@
+//! Which hosts of the job reach which, tried before anything waits for a connection.
+//!
+//! A host that has several interfaces, or a firewall, can reach the store and yet not its peers. Then
+//! connecting would try until the deadline of set-up, and name one pair. Instead the first rank of
+//! every host connects to the first rank of every other host once, rank 0 gathers who could, and all
+//! ranks get the same matrix.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use bonfire_plan::Rank;
+use serde::{Deserialize, Serialize};
+
+use super::{Address, ConnectError, Deadline, key};
+use crate::environment::RankEnv;
+use crate::store::{Store, StoreError, TcpStore};
+
+/// How long a connection may take; the kernel asks three times in this time.
+const TRY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long rank 0 waits for what the others have found, beyond that.
+const ROW_WAIT: Duration = Duration::from_secs(10);
+
+/// Connections tried at one time.
+const TRIES_MAX: usize = 64;
+
+/// Who reaches whom.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reach {
+    /// The first rank of each host and its address.
+    hosts: Vec<(u32, IpAddr)>,
+    /// By the host that tried; nothing from one that did not say.
+    rows: Vec<Option<Row>>,
+}
+
+/// What one host found, by the host that was tried: nothing, or what went wrong.
+type Row = Vec<Option<String>>;
+
+impl Reach {
+    /// The first pair that cannot connect, and why.
+    fn first_failure(&self) -> Option<(usize, usize, &str)> {
+        let rows = self.rows.iter().enumerate();
+        let found = rows.flat_map(|(source, row)| {
+            let row = row.iter().flatten().enumerate();
+            row.filter_map(move |(target, failure)| Some((source, target, failure.as_deref()?)))
+        });
+        let mut found = found;
+        found.next()
+    }
+
+    fn is_complete(&self) -> bool {
+        self.first_failure().is_none() && self.rows.iter().all(Option::is_some)
+    }
+
+    fn cell(&self, source: usize, target: usize) -> &str {
+        match self.rows[source].as_ref().map(|row| row.get(target)) {
+            _ if source == target => "-",
+            None | Some(None) => "?",
+            Some(Some(None)) => "ok",
+            Some(Some(Some(failure))) => failure,
+        }
+    }
+}
+
+impl fmt::Display for Reach {
+    /// What is wrong in one line, and below it the matrix.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = |host: usize| {
+            let (rank, address) = self.hosts[host];
+            format!("{address} (rank {rank})")
+        };
+        match self.first_failure() {
+            Some((source, target, failure)) => write!(
+                formatter,
+                "host {} cannot reach host {}: {failure}",
+                name(source),
+                name(target)
+            )?,
+            None => formatter.write_str("some hosts did not say which others they reach")?,
+        }
+        formatter.write_str(
+            "; let the hosts open TCP connections to each other on all ports, or choose a \
+             MASTER_ADDR in a network that joins them. From each row to each column:",
+        )?;
+        let names: Vec<String> = (0..self.hosts.len()).map(name).collect();
+        let hosts = || 0..self.hosts.len();
+        let width = |target: usize| {
+            let cells = hosts().map(|source| self.cell(source, target).len());
+            cells.max().unwrap_or(0).max(names[target].len())
+        };
+        let first = names.iter().map(String::len).max().unwrap_or(0);
+        write!(formatter, "\n  {:first$}", "")?;
+        for target in hosts() {
+            write!(
+                formatter,
+                "  {:width$}",
+                names[target],
+                width = width(target)
+            )?;
+        }
+        for source in hosts() {
+            write!(formatter, "\n  {:first$}", names[source])?;
+            for target in hosts() {
+                let (cell, width) = (self.cell(source, target), width(target));
+                write!(formatter, "  {cell:width$}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Finds out, together with all ranks, whether the hosts reach each other; nothing to do on one host.
+pub(super) fn check(
+    env: &RankEnv,
+    store: &TcpStore,
+    addresses: &[Address],
+    deadline: Deadline,
+) -> Result<(), ConnectError> {
+    let leaders = leaders(addresses);
+    if leaders.len() == 1 {
+        return Ok(());
+    }
+    let row_key = |host: usize| key(env, &format!("reach/{host}"));
+    if let Some(host) = leaders.iter().position(|leader| *leader == env.rank) {
+        let row = try_all(host, &leaders, addresses);
+        store.set(&row_key(host), &encode(&row))?;
+    }
+    let matrix_key = key(env, "reach");
+    if env.rank == Rank::new(0) {
+        let wait = Deadline::after(TRY_TIMEOUT + ROW_WAIT);
+        let mut rows = Vec::with_capacity(leaders.len());
+        for host in 0..leaders.len() {
+            rows.push(match store.get(&row_key(host), wait.left()) {
+                Ok(bytes) => serde_json::from_slice(&bytes).ok(),
+                Err(StoreError::Timeout { .. }) => None,
+                Err(error) => return Err(error.into()),
+            });
+        }
+        let of = |leader: &Rank| (leader.get(), addresses[leader.index()].tcp.ip());
+        let hosts = leaders.iter().map(of).collect();
+        store.set(&matrix_key, &encode(&Reach { hosts, rows }))?;
+    }
+    let matrix = store.get(&matrix_key, deadline.left())?;
+    match serde_json::from_slice::<Reach>(&matrix) {
+        Ok(reach) if reach.is_complete() => Ok(()),
+        Ok(reach) => Err(ConnectError::HostsApart(Box::new(reach))),
+        Err(error) => Err(ConnectError::Address {
+            rank: Rank::new(0),
+            reason: error.to_string(),
+        }),
+    }
+}
+
+/// The first rank of each host, in rank order.
+fn leaders(addresses: &[Address]) -> Vec<Rank> {
+    let mut leaders: Vec<Rank> = Vec::new();
+    for (rank, address) in (0..).map(Rank::new).zip(addresses) {
+        let known = |leader: &Rank| addresses[leader.index()].host == address.host;
+        if !leaders.iter().any(known) {
+            leaders.push(rank);
+        }
+    }
+    leaders
+}
+
+/// Connects to the first rank of every other host. Whoever listens there drops a connection that says
+/// nothing; that it came to be is all that matters.
+fn try_all(own: usize, leaders: &[Rank], addresses: &[Address]) -> Row {
+    let hosts: Vec<usize> = (0..leaders.len()).collect();
+    let mut row = Vec::with_capacity(leaders.len());
+    for some in hosts.chunks(TRIES_MAX) {
+        thread::scope(|scope| {
+            let tries: Vec<_> = some
+                .iter()
+                .map(|&host| {
+                    let address = addresses[leaders[host].index()].tcp;
+                    (host != own).then(|| scope.spawn(move || try_one(address)))
+                })
+                .collect();
+            row.extend(tries.into_iter().map(|tried| {
+                let failure = tried?.join();
+                failure.unwrap_or_else(|_| Some("not tried".to_owned()))
+            }));
+        });
+    }
+    row
+}
+
+fn try_one(address: SocketAddr) -> Option<String> {
+    let error = TcpStream::connect_timeout(&address, TRY_TIMEOUT).err()?;
+    // The kernel's own words, without the number behind them.
+    let text = error.to_string();
+    let words = text.split(" (os error").next().unwrap_or(&text);
+    Some(format!("port {}: {words}", address.port()))
+}
+
+fn encode(value: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).expect("addresses and words are plain data")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_matrix_says_who_cannot_reach_whom() {
+        let ok = || None;
+        let reach = Reach {
+            hosts: vec![
+                (0, "10.0.0.1".parse().unwrap()),
+                (4, "10.0.0.2".parse().unwrap()),
+            ],
+            rows: vec![
+                Some(vec![None, ok()]),
+                Some(vec![Some("refused".to_owned()), None]),
+            ],
+        };
+        let text = reach.to_string();
+        assert!(
+            text.starts_with(
+                "host 10.0.0.2 (rank 4) cannot reach host 10.0.0.1 (rank 0): refused;"
+            ),
+            "{text}"
+        );
+        let lines: Vec<&str> = text.lines().skip(1).collect();
+        assert_eq!(
+            lines,
+            [
+                "                     10.0.0.1 (rank 0)  10.0.0.2 (rank 4)",
+                "  10.0.0.1 (rank 0)  -                  ok               ",
+                "  10.0.0.2 (rank 4)  refused            -                ",
+            ]
+        );
+        let silent = Reach {
+            rows: vec![Some(vec![None, ok()]), None],
+            ..reach
+        };
+        assert!(!silent.is_complete());
+        assert!(silent.to_string().contains("did not say"), "{silent}");
+    }
+}
