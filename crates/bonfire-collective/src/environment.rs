@@ -6,17 +6,19 @@
 //! writes them from the same type that parses them.
 
 mod cluster;
+mod error;
 mod source;
 
 use std::ffi::OsString;
 
 use bonfire_plan::{Rank, WorldSize};
-use thiserror::Error;
 
 use self::cluster::Cluster;
 use self::source::Source;
-use crate::overrides::{AlgorithmOverrides, OverrideError};
-use crate::token::{JobToken, TokenError};
+use crate::overrides::AlgorithmOverrides;
+use crate::token::JobToken;
+
+pub use self::error::EnvError;
 
 /// This process's number among all processes of the job, from 0.
 pub(crate) const RANK: &str = "RANK";
@@ -188,125 +190,6 @@ pub const HOST_ID_BYTES_MAX: usize = 64;
 /// The longest name of a job, in bytes.
 pub const JOB_ID_BYTES_MAX: usize = 256;
 
-/// The environment does not say who this process is.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum EnvError {
-    /// A variable that has no default is missing.
-    #[error(
-        "{variable} is not set; a worker needs {RANK}, {WORLD_SIZE}, {MASTER_ADDR} and \
-         {MASTER_PORT}, which `bonfire run` and torchrun-style launchers set; under mpirun and srun \
-         it needs none"
-    )]
-    Missing {
-        /// The missing variable.
-        variable: &'static str,
-    },
-    /// A variable is not a whole number in its range.
-    #[error("{variable} must be a whole number from {min} to {max}, not \"{value}\"")]
-    NotANumber {
-        /// The variable.
-        variable: &'static str,
-        /// What it holds.
-        value: String,
-        /// The smallest number accepted.
-        min: u32,
-        /// The largest number accepted.
-        max: u32,
-    },
-    /// A rank is not smaller than the number of ranks.
-    #[error("{variable} is {rank}, but {count_variable} is {count}: ranks count from 0")]
-    RankOutOfRange {
-        /// `RANK` or `LOCAL_RANK`.
-        variable: &'static str,
-        /// The rank found.
-        rank: u32,
-        /// `WORLD_SIZE` or `LOCAL_WORLD_SIZE`.
-        count_variable: &'static str,
-        /// The number of ranks.
-        count: u32,
-    },
-    /// One host cannot hold more ranks than the world.
-    #[error(
-        "{LOCAL_WORLD_SIZE} is {local_world_size}, more than {WORLD_SIZE}, which is {world_size}"
-    )]
-    LocalWorldTooLarge {
-        /// The ranks of this host.
-        local_world_size: u32,
-        /// The ranks of the world.
-        world_size: u32,
-    },
-    /// Two launchers say different things.
-    #[error(
-        "two launchers disagree: {first} is {first_value}, but {second} is {second_value}; unset \
-         what does not belong to this job"
-    )]
-    LaunchersDisagree {
-        /// A variable of one.
-        first: &'static str,
-        /// What it says.
-        first_value: u32,
-        /// A variable of the other.
-        second: &'static str,
-        /// What it says.
-        second_value: u32,
-    },
-    /// The ranks are on several hosts, and the cluster does not say where rank 0 is.
-    #[error(
-        "{launcher} started ranks on several hosts but does not say where they meet: export \
-         {MASTER_ADDR}, the host of rank 0, and {MASTER_PORT}, a free port there"
-    )]
-    NoMeetingPlace {
-        /// What started the ranks.
-        launcher: &'static str,
-    },
-    /// A list of hosts or of tasks makes no sense.
-    #[error("{variable} makes no sense: \"{value}\"")]
-    Unintelligible {
-        /// The variable.
-        variable: &'static str,
-        /// What it holds.
-        value: String,
-    },
-    /// The address is empty.
-    #[error("{MASTER_ADDR} is empty; it must be a host name or an address")]
-    NoAddress,
-    /// A switch is neither on nor off.
-    #[error("{variable} must be 0, 1, nearby or torchrun, not \"{value}\"")]
-    NotASwitch {
-        /// The variable.
-        variable: &'static str,
-        /// What it holds.
-        value: String,
-    },
-    /// The name of the job is too long.
-    #[error("{RUN_ID} has {bytes} bytes; at most {JOB_ID_BYTES_MAX} are allowed")]
-    JobIdTooLong {
-        /// Its length.
-        bytes: usize,
-    },
-    /// The host's extra name is too long.
-    #[error("{HOST_ID} has {bytes} bytes; at most {HOST_ID_BYTES_MAX} are allowed")]
-    HostIdTooLong {
-        /// Its length.
-        bytes: usize,
-    },
-    /// There are no such algorithms.
-    #[error("{ALGORITHM} is wrong")]
-    Algorithm {
-        /// What is wrong with it.
-        source: OverrideError,
-    },
-    /// The job token is malformed.
-    #[error("{variable} is wrong")]
-    Token {
-        /// `BONFIRE_JOB_TOKEN` or `BONFIRE_JOB_TOKEN_FILE`.
-        variable: &'static str,
-        /// What is wrong with it.
-        source: TokenError,
-    },
-}
-
 impl RankEnv {
     /// Reads the environment of this process, which a launcher must have started.
     pub fn from_env() -> Result<Self, EnvError> {
@@ -368,16 +251,18 @@ impl RankEnv {
         let local_rank = source
             .number(LOCAL_RANK, (0, u32::MAX - 1))?
             .unwrap_or(rank % local_world_size);
-        let agent_store = source.store_host()?;
-        let (master_addr, master_port) = match agent_store {
-            StoreHost::Nearby => (String::new(), 0),
-            _ => source.master()?,
-        };
         let place = Place {
             rank,
             world_size,
             local_rank,
             local_world_size,
+        };
+        // First who it is: a wrong number matters more than a missing address.
+        let worker = Self::at(source, place)?;
+        let agent_store = source.store_host()?;
+        let (master_addr, master_port) = match agent_store {
+            StoreHost::Nearby => (String::new(), 0),
+            _ => source.master()?,
         };
         let restart_count = source.number(RESTART_COUNT, (0, u32::MAX))?.unwrap_or(0);
         let env = Self {
@@ -386,7 +271,7 @@ impl RankEnv {
             agent_store,
             job_id: source.job_id()?,
             restart_count,
-            ..Self::at(source, place)?
+            ..worker
         };
         Ok(env)
     }
