@@ -164,6 +164,24 @@ fn a_log_folder_alone_keeps_everything_of_every_attempt() {
 }
 
 #[test]
+fn flight_records_go_to_the_log_folder_unless_the_user_names_another() {
+    let folder = folder("flights");
+    let dir = folder.display().to_string();
+    let script = "echo $BONFIRE_FLIGHT_DIR";
+    let end = shell(&["--log-dir", &dir, "--job-id=j"], script).end();
+    assert_eq!(end.stdout, [format!("{dir}/j/attempt_0/flights")]);
+    let script =
+        "BONFIRE_FLIGHT_DIR=/mine \"$0\" run --log-dir=\"$1\" -- sh -c 'echo $BONFIRE_FLIGHT_DIR'";
+    let mut command = Command::new("sh");
+    command.args(["-c", script, env!("CARGO_BIN_EXE_bonfire"), &dir]);
+    assert_eq!(Job::start(&mut command).end().stdout, ["/mine"]);
+    assert_eq!(
+        shell(&[], "echo none$BONFIRE_FLIGHT_DIR").end().stdout,
+        ["none"]
+    );
+}
+
+#[test]
 fn a_log_folder_that_cannot_be_made_is_one_clear_line() {
     let end = shell(&["--log-dir=/proc/none"], "true").end();
     assert_eq!(end.status.code(), Some(1));

@@ -162,15 +162,19 @@ impl Logs {
         self.folder.as_deref()
     }
 
+    /// Where the ranks of an attempt leave their flight records, if anything goes to files.
+    pub(super) fn flight_folder(&self, restart_count: u32) -> Option<PathBuf> {
+        let folder = self.folder.as_ref()?;
+        Some(attempt(folder, restart_count).join("flights"))
+    }
+
     /// Makes the file of one stream, `attempt_N/RANK/stdout.log` or `stderr.log`, if it goes to one.
     pub(super) fn sink(&self, channel: Channel, place: LogPlace) -> io::Result<Sink> {
         let redirected = self.redirects.of(place.local_rank).contain(channel);
         let kept = redirected || self.tee.of(place.local_rank).contain(channel);
         let file = match &self.folder {
             Some(folder) if kept => {
-                let folder = folder
-                    .join(format!("attempt_{}", place.restart_count))
-                    .join(place.rank.to_string());
+                let folder = attempt(folder, place.restart_count).join(place.rank.to_string());
                 fs::create_dir_all(&folder)?;
                 let name = match channel {
                     Channel::Output => "stdout.log",
@@ -199,6 +203,11 @@ pub(super) struct LogPlace {
     pub(super) rank: Rank,
     pub(super) local_rank: u32,
     pub(super) restart_count: u32,
+}
+
+/// The folder of one attempt of a job.
+fn attempt(job: &Path, restart_count: u32) -> PathBuf {
+    job.join(format!("attempt_{restart_count}"))
 }
 
 #[cfg(test)]

@@ -26,6 +26,7 @@ use super::{AgentOptions, LaunchError, OutputLabels};
 use crate::environment::{
     GROUP_RANK, GROUP_WORLD_SIZE, LauncherOutput, MAX_RESTARTS, NODE_RANK, OUTPUT, RankEnv,
 };
+use crate::flight::FLIGHT_DIR_VARIABLE;
 
 /// Room for the signals that a user may send while the agent is busy; more are one too many.
 const INTERRUPTS_MAX: usize = 16;
@@ -183,6 +184,11 @@ impl Supervisor {
         } else {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
             command.env(OUTPUT, self.screen.kind().variable());
+        }
+        if let Some(folder) = logs.flight_folder(place.restart_count)
+            && std::env::var_os(FLIGHT_DIR_VARIABLE).is_none()
+        {
+            command.env(FLIGHT_DIR_VARIABLE, folder);
         }
         command.envs(options.variables.iter().map(|(name, value)| (name, value)));
 
