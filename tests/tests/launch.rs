@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
+use std::fs;
 use std::net::TcpListener;
 use std::process::Command;
 
@@ -236,6 +237,47 @@ fn ctrl_c_ends_all_ranks() {
 #[test]
 fn the_error_of_the_only_rank_is_one_line() {
     refused(&mut program(&["fail-alone"]), 1, "Error: no such file");
+}
+
+#[test]
+fn the_launchers_flags_are_the_programs_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let log_dir = folder.path().to_str().unwrap();
+    let flags = ["error", "--nproc_per_node", "2", "--max-restarts", "1"];
+    let end = Job::start(&mut program(
+        &[&flags[..], &["--log-dir", log_dir, "--job-id=j"]].concat(),
+    ));
+    let end = end.end();
+    assert_eq!(end.status.code(), Some(1), "{:?}", end.stderr);
+    for attempt in 0..2 {
+        let attempt = folder.path().join(format!("j/attempt_{attempt}"));
+        for rank in 0..2 {
+            let output = fs::read_to_string(attempt.join(format!("{rank}/stdout.log"))).unwrap();
+            assert!(output.starts_with("pid "), "{output}");
+        }
+        let flights = bonfire::read_flight_records(&attempt.join("flights")).unwrap();
+        let culprit = flights
+            .iter()
+            .find(|flight| flight.rank.get() == 1)
+            .unwrap();
+        assert!(
+            culprit.failure.contains("no more data"),
+            "{}",
+            culprit.failure
+        );
+        assert_eq!(culprit.operations[0].operation.seq, 19);
+    }
+    // A single rank needs an agent for its log, too.
+    let alone = program(&[
+        "finish",
+        "--nproc=1",
+        "--log-dir",
+        log_dir,
+        "--job-id=alone",
+    ]);
+    let end = Job::start(&mut { alone }).end();
+    assert!(end.status.success(), "{:?}", end.stderr);
+    assert!(folder.path().join("alone/attempt_0/0/stdout.log").exists());
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use bonfire_collective::{GroupOptions, RankCount};
+use bonfire_collective::{GroupOptions, LaunchFlags, RankCount, own_arguments};
 use bonfire_train::DeviceKind;
 use clap::{Args, Parser};
 
@@ -22,21 +22,15 @@ use crate::usage;
 /// }
 /// # use clap::Parser;
 /// # let args = Args::parse_from(["train", "--nproc", "2", "--steps", "7"]);
-/// # assert_eq!(args.launch.nproc.to_string(), "2");
+/// # assert_eq!(args.launch.flags.rank_count().unwrap().to_string(), "2");
 /// # assert_eq!(args.steps, 7);
 /// ```
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Default)]
 pub struct LaunchArgs {
-    /// Ranks to start on this host: a number, `gpu` (one per GPU), `cpu` (one per core), or `auto`
-    /// (one per GPU, or per core without one). Ignored under a launcher such as `bonfire run`
-    #[arg(
-        long,
-        value_name = "N|auto|gpu|cpu",
-        env = "BONFIRE_NPROC",
-        default_value = "1",
-        help_heading = "Launching"
-    )]
-    pub nproc: RankCount,
+    /// The ranks, the hosts, the restarts, the logs: the flags of `bonfire run`. Ignored under a
+    /// launcher.
+    #[command(flatten)]
+    pub flags: LaunchFlags,
 
     /// Where each rank computes: cpu, cuda, wgpu, or auto (the best that this build and host have)
     #[arg(
@@ -53,17 +47,6 @@ pub struct LaunchArgs {
     pub group: GroupOptions,
 }
 
-impl Default for LaunchArgs {
-    /// One rank on the best device.
-    fn default() -> Self {
-        Self {
-            nproc: RankCount::Exactly(std::num::NonZeroU32::MIN),
-            device: DeviceKind::default(),
-            group: GroupOptions::default(),
-        }
-    }
-}
-
 impl LaunchArgs {
     /// Reads the flags from a command line whose other arguments are the program's business.
     pub(crate) fn from_arguments(arguments: impl IntoIterator<Item = OsString>) -> Result<Self> {
@@ -72,7 +55,7 @@ impl LaunchArgs {
             #[command(flatten)]
             launch: LaunchArgs,
         }
-        let own = own_flags(arguments);
+        let own = own_arguments::<Self>(arguments);
         let flags = Flags::try_parse_from(std::iter::once(OsString::new()).chain(own));
         match flags {
             Ok(flags) => Ok(flags.launch),
@@ -81,40 +64,17 @@ impl LaunchArgs {
     }
 
     /// The ranks to start: `auto` counts GPUs only if they will be used.
-    pub(crate) fn rank_count(&self) -> RankCount {
+    pub(crate) fn rank_count(&self) -> Result<RankCount> {
         let uses_gpus = match self.device {
             DeviceKind::Cpu => false,
             DeviceKind::Cuda | DeviceKind::Wgpu => true,
             DeviceKind::Auto => cfg!(any(feature = "cuda", feature = "wgpu")),
         };
-        match self.nproc {
+        Ok(match self.flags.rank_count()? {
             RankCount::Auto if !uses_gpus => RankCount::Cpu,
             count => count,
-        }
+        })
     }
-}
-
-/// The flags of [`LaunchArgs`] and their values, from among all arguments.
-fn own_flags(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
-    const FLAGS: [&str; 2] = ["--nproc", "--device"];
-    let mut own = Vec::new();
-    let mut arguments = arguments.into_iter();
-    while let Some(argument) = arguments.next() {
-        let text = argument.to_string_lossy();
-        if text == "--" {
-            break;
-        }
-        let name = text.split_once('=').map_or(&*text, |(name, _)| name);
-        if !FLAGS.contains(&name) {
-            continue;
-        }
-        let holds_value = text.contains('=');
-        own.push(argument);
-        if !holds_value {
-            own.extend(arguments.next());
-        }
-    }
-    own
 }
 
 #[cfg(test)]
@@ -133,8 +93,8 @@ mod tests {
         ] {
             let args = parse(line).unwrap();
             assert_eq!(
-                (args.nproc.to_string().as_str(), args.device),
-                ("3", DeviceKind::Cpu)
+                (args.flags.rank_count().unwrap().to_string(), args.device),
+                ("3".to_owned(), DeviceKind::Cpu)
             );
         }
     }
@@ -156,11 +116,17 @@ mod tests {
     #[test]
     fn auto_on_the_cpu_counts_cores() {
         assert_eq!(
-            parse("--nproc auto --device cpu").unwrap().rank_count(),
+            parse("--nproc auto --device cpu")
+                .unwrap()
+                .rank_count()
+                .unwrap(),
             RankCount::Cpu
         );
         assert_eq!(
-            parse("--nproc auto --device cuda").unwrap().rank_count(),
+            parse("--nproc auto --device cuda")
+                .unwrap()
+                .rank_count()
+                .unwrap(),
             RankCount::Auto
         );
     }

@@ -4,7 +4,7 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::io;
 
-use bonfire_collective::{CollectiveError, EnvError, LaunchError, Rank, RankCountError};
+use bonfire_collective::{CollectiveError, EnvError, FlagError, LaunchError, Rank, RankCountError};
 use bonfire_plan::PlanError;
 use bonfire_train::TrainError;
 use thiserror::Error as ThisError;
@@ -25,6 +25,9 @@ pub enum Error {
     /// The environment of a launcher is wrong.
     #[error(transparent)]
     Environment(#[from] EnvError),
+    /// The launcher's flags contradict each other or lack something.
+    #[error(transparent)]
+    Flags(#[from] FlagError),
     /// The ranks could not be started, or one of them failed.
     #[error(transparent)]
     Launch(#[from] LaunchError),

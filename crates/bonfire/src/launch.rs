@@ -4,7 +4,7 @@ use std::env;
 use std::io::Write;
 use std::num::NonZeroU32;
 
-use bonfire_collective::{AgentOptions, PEER_FAILED_EXIT_CODE, ProcessGroup, RankEnv, WorldSize};
+use bonfire_collective::{PEER_FAILED_EXIT_CODE, ProcessGroup, RankEnv, WorldSize};
 use bonfire_train::{Placement, World};
 
 use crate::args::LaunchArgs;
@@ -63,15 +63,13 @@ pub fn launch_with<E: Into<BoxError>>(
         work(&env, args, &prefix, train);
         return Ok(());
     }
-    let nproc = args.rank_count().resolve()?;
-    if nproc == NonZeroU32::MIN {
+    let count = args.rank_count()?.resolve()?;
+    if count == NonZeroU32::MIN && !args.flags.need_agent() {
         return run_alone(args, train);
     }
-    let options = AgentOptions {
-        args: env::args_os().skip(1).collect(),
-        nproc_per_node: nproc,
-        ..AgentOptions::new(env::current_exe().map_err(Error::OwnPath)?)
-    };
+    let program = env::current_exe().map_err(Error::OwnPath)?;
+    let arguments = env::args_os().skip(1).collect();
+    let options = args.flags.options(program, arguments, count)?;
     Ok(options.run()?)
 }
 

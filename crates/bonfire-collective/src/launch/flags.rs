@@ -156,13 +156,12 @@ impl LaunchFlags {
         }
     }
 
-    /// Whether the flags ask for a job of one rank without anything that needs an agent.
-    pub fn is_trivial(&self) -> Result<bool, FlagError> {
-        let one_host = self.nnodes.is_none_or(|nnodes| nnodes == NonZeroU32::MIN);
-        Ok(one_host
-            && self.rank_count()?.resolve()? == NonZeroU32::MIN
-            && self.max_restarts == 0
-            && self.log_options() == LogOptions::default())
+    /// Whether something is asked for that even a single rank needs an agent for: other hosts, restarts
+    /// or files for the output.
+    pub fn need_agent(&self) -> bool {
+        self.nnodes.is_some_and(|nnodes| nnodes > NonZeroU32::MIN)
+            || self.max_restarts > 0
+            || self.log_options() != LogOptions::default()
     }
 
     /// What the agent is to do: start `program` with `args` as the flags say, `count` ranks on this
@@ -346,9 +345,9 @@ mod tests {
 
     #[test]
     fn one_rank_without_wishes_needs_no_agent() {
-        assert!(flags("--standalone").is_trivial().unwrap());
-        for line in ["--nproc 2", "--nnodes 2", "--max-restarts 1", "--tee 3"] {
-            assert!(!flags(line).is_trivial().unwrap(), "{line}");
+        assert!(!flags("--standalone").need_agent());
+        for line in ["--nnodes 2", "--max-restarts 1", "--tee 3"] {
+            assert!(flags(line).need_agent(), "{line}");
         }
     }
 
