@@ -12,6 +12,7 @@
 //!   and goes on.
 //! - A wait lasts until the frame has arrived, and then takes `overhead_s` of the receiver.
 //! - A copy takes `copy_s_per_byte`; a fold takes `fold_s_per_byte` for every operand but the first.
+//! - The latency of a frame with more than `short_bytes` of payload is `long_latency_s` longer.
 //! - A release takes nothing. The sender may use the slot `latency_s` later.
 //!
 //! # Contention

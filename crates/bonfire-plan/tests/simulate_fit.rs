@@ -179,3 +179,51 @@ fn measurements_that_say_nothing_are_refused() {
         );
     }
 }
+
+/// Messages of two ranks up to 32 bytes are short frames; the fit does not see those of 64.
+#[test]
+fn what_long_frames_add_is_found_and_predicts_the_sizes_beside_the_step() {
+    let link = Link {
+        copy_s_per_byte: 0.1e-9,
+        fold_s_per_byte: 0.1e-9,
+        short_bytes: 16,
+        long_latency_s: 80e-9,
+        ..Link::new(200e-9, 0.0)
+    };
+    let measured = measure_two_shot(&LinkModel::uniform(link));
+    let fitted: Vec<FitSample> = measured.iter().step_by(2).cloned().collect();
+    let model = LinkModel::fit(&fitted, Mover::Processor).unwrap();
+    let found = model.link();
+    assert_eq!(found.short_bytes, 16);
+    assert_within(found.long_latency_s / found.latency_s, 0.4, 0.01);
+    for sample in &measured {
+        assert_within(model.predict_s(sample).unwrap(), sample.time_s, 0.01);
+    }
+    // Sizes on one side of the step alone say nothing about it, and sockets have none.
+    let long = LinkModel::fit(&measured[5..], Mover::Processor).unwrap();
+    assert_eq!(long.link().long_latency_s, 0.0);
+    let socket = LinkModel::fit(&fitted, Mover::Port).unwrap();
+    assert_eq!(socket.link().long_latency_s, 0.0);
+}
+
+/// What two ranks would have measured by `two_shot`, from 8 bytes to 1 MiB.
+fn measure_two_shot(model: &LinkModel) -> Vec<FitSample> {
+    (3..=20)
+        .map(|log2| {
+            let sizes = Sizes {
+                ranks: 2,
+                count: 1 << (log2 - 2),
+                chunk: 1 << 16,
+            };
+            let unmeasured = FitSample {
+                schedule: schedule(Collective::AllReduce, Algorithm::TwoShot, sizes),
+                ..sample(2, sizes.count, 1.0)
+            };
+            let time_s = model.predict_s(&unmeasured).unwrap();
+            FitSample {
+                time_s,
+                ..unmeasured
+            }
+        })
+        .collect()
+}

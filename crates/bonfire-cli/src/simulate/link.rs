@@ -33,6 +33,8 @@ const PRESETS: [(&str, Link); 11] = [
             overhead_s: 0.0,
             copy_s_per_byte: 1.0 / 14e9,
             fold_s_per_byte: 1.0 / 12.3e9,
+            short_bytes: 0,
+            long_latency_s: 0.0,
         },
     ),
 ];
@@ -162,6 +164,10 @@ pub(super) fn figures(link: &Link) -> String {
     if link.overhead_s > 0.0 {
         parts.push(format!("overhead {}", show_seconds(link.overhead_s)));
     }
+    if link.long_latency_s > 0.0 {
+        let (more, bytes) = (show_seconds(link.long_latency_s), link.short_bytes);
+        parts.push(format!("{more} more beyond {bytes} B"));
+    }
     for (name, s_per_byte) in rates {
         if s_per_byte > 0.0 {
             parts.push(format!("{name} {}", show_bandwidth(s_per_byte)));
@@ -277,10 +283,18 @@ mod tests {
             overhead_s: 1e-6,
             copy_s_per_byte: 0.25e-9,
             fold_s_per_byte: 0.5e-9,
+            ..Link::default()
         };
         assert_eq!(link, expected);
         let words = "latency 2 us, overhead 1 us, bandwidth 1 GB/s, copies 4 GB/s, folds 2 GB/s";
         assert_eq!(figures(&link), words);
+        let stepped = Link {
+            short_bytes: 16,
+            long_latency_s: 1e-7,
+            ..Link::new(2e-6, 1e-9)
+        };
+        let words = "latency 2 us, 100 ns more beyond 16 B, bandwidth 1 GB/s";
+        assert_eq!(figures(&stepped), words);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use super::{
     Activity, Class, Detail, Lane, Link, Network, NicTotals, RankTotals, SimulateError, Simulation,
     Span,
 };
-use crate::{DType, Rank};
+use crate::{Bytes, DType, Rank};
 
 pub(super) struct Engine<'a> {
     pub(super) program: &'a Program,
@@ -272,7 +272,7 @@ impl<'a> Engine<'a> {
         *free_s = start_s + bytes as f64 * link.s_per_byte;
         let end_s = *free_s;
         self.events.push(Arrival {
-            time_s: start_s + link.latency_s,
+            time_s: start_s + self.transit_latency_s(transit),
             turn: 0,
             transit,
             hop: Hop::In,
@@ -347,6 +347,17 @@ impl<'a> Engine<'a> {
         let Transit { link, op, .. } = self.transits[transit as usize];
         let bytes = self.bytes(self.program.ops[op as usize]);
         (self.program.links[link as usize], bytes)
+    }
+
+    /// How long the first byte of a transit takes from port to port.
+    pub(super) fn transit_latency_s(&self, transit: u32) -> f64 {
+        let Transit { link, op, .. } = self.transits[transit as usize];
+        let link = &self.costs[self.program.links[link as usize].class as usize];
+        let op = self.program.ops[op as usize];
+        match op.kind() {
+            Kind::Put => link.frame_latency_s(Bytes::new(self.bytes(op))),
+            _ => link.latency_s,
+        }
     }
 
     pub(super) fn bytes(&self, op: Op) -> u64 {

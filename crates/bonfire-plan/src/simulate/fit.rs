@@ -13,12 +13,16 @@
 //! the simulated times are closest to being proportional to the measured ones; what is left
 //! at each size is its factor. At the sizes that were fitted, the simulated plan takes exactly the
 //! measured time.
+//!
+//! Through shared memory, a frame that does not fit one cache line with its header takes longer by
+//! something that the sizes on both sides of that step tell; it is searched for in the same way.
 
 use serde::{Deserialize, Serialize};
 
 use super::engine::Engine;
-use super::program::Program;
+use super::program::{Kind, Program};
 use super::{Detail, FitError, Link, Network, SimulateError};
+use crate::wire::AGREED_BYTES;
 use crate::{Bytes, DType, Hosts, Schedule};
 
 /// The ratios of latency to time per byte that are searched, in bytes: from links for which any
@@ -28,6 +32,14 @@ const RATIO_LOG2_MAX: u32 = 32;
 /// Steps of the search between two powers of two; each makes the interval smaller by the golden
 /// ratio, so that the last is narrower than a thousandth.
 const REFINEMENTS: u32 = 18;
+
+/// The payload of the longest frame that is a single cache line in Bonfire's shared memory, behind a
+/// count and what ranks compare. The payload of a longer one lies in lines of its own, which the
+/// receiver asks for when it has seen the first.
+const SHORT_BYTES: u64 = 64 - 8 - AGREED_BYTES as u64;
+
+/// What a second line may add to the latency: so many shares of it are tried, up to all of it.
+const LONG_SHARES: u32 = 20;
 
 /// A plan between ranks of one host, and how long it really took.
 #[derive(Debug, Clone, PartialEq)]
@@ -152,7 +164,7 @@ impl LinkModel {
         if samples.is_empty() {
             return Err(FitError::NoSamples);
         }
-        let fit = best_ratio(&samples, mover)?;
+        let fit = best_link(&samples, mover)?;
         let link = fit.link.slower(fit.mean.exp());
         let mut by_size: Vec<(u64, f64)> = samples
             .iter()
@@ -198,16 +210,27 @@ impl TryFrom<Parts> for LinkModel {
 }
 
 impl Mover {
-    /// A link with these two figures.
-    const fn link(self, latency_s: f64, s_per_byte: f64) -> Link {
+    /// A link with these two figures, where a long frame adds this share of the latency.
+    const fn link(self, latency_s: f64, s_per_byte: f64, long_share: f64) -> Link {
         match self {
             Self::Port => Link::new(latency_s, s_per_byte),
             Self::Processor => Link {
                 copy_s_per_byte: s_per_byte,
                 fold_s_per_byte: s_per_byte,
+                short_bytes: SHORT_BYTES,
+                long_latency_s: latency_s * long_share,
                 ..Link::new(latency_s, 0.0)
             },
         }
+    }
+
+    /// The shares of the latency that a long frame may add to it. Measurements of only one kind of
+    /// frames cannot tell.
+    fn long_shares(self, samples: &[Sample]) -> impl Iterator<Item = f64> {
+        let short = samples.iter().filter(|sample| sample.is_short()).count();
+        let can_tell = self == Self::Processor && short > 0 && short < samples.len();
+        let last = if can_tell { LONG_SHARES } else { 0 };
+        (0..=last).map(|step| f64::from(step) / f64::from(LONG_SHARES))
     }
 }
 
@@ -246,6 +269,15 @@ impl Sample {
     }
 }
 
+impl Sample {
+    /// Whether all its frames are short ones.
+    fn is_short(&self) -> bool {
+        let elem_bytes = self.dtype.size_bytes() as u64;
+        let mut puts = self.program.ops.iter().filter(|op| op.kind() == Kind::Put);
+        puts.all(|op| op.elems() * elem_bytes <= SHORT_BYTES)
+    }
+}
+
 /// A link, and the logarithm of measured by simulated time for each sample.
 struct Fit {
     link: Link,
@@ -255,12 +287,26 @@ struct Fit {
     spread: f64,
 }
 
+/// The link that explains the measurements best.
+fn best_link(samples: &[Sample], mover: Mover) -> Result<Fit, FitError> {
+    let mut best: Option<Fit> = None;
+    for long_share in mover.long_shares(samples) {
+        let fit = best_ratio(samples, |latency_s, s_per_byte| {
+            mover.link(latency_s, s_per_byte, long_share)
+        })?;
+        if best.as_ref().is_none_or(|best| fit.spread < best.spread) {
+            best = Some(fit);
+        }
+    }
+    Ok(best.expect("a share of nothing is always tried"))
+}
+
 /// The ratio of latency to time per byte that explains the measurements best.
-fn best_ratio(samples: &[Sample], mover: Mover) -> Result<Fit, FitError> {
-    let mut best = try_ratio(samples, mover, 0.0)?;
+fn best_ratio(samples: &[Sample], link: impl Fn(f64, f64) -> Link) -> Result<Fit, FitError> {
+    let mut best = try_ratio(samples, &link, 0.0)?;
     let mut best_log2 = 0.0;
     for log2 in 1..=RATIO_LOG2_MAX {
-        let fit = try_ratio(samples, mover, f64::from(log2))?;
+        let fit = try_ratio(samples, &link, f64::from(log2))?;
         if fit.spread < best.spread {
             (best, best_log2) = (fit, f64::from(log2));
         }
@@ -271,8 +317,8 @@ fn best_ratio(samples: &[Sample], mover: Mover) -> Result<Fit, FitError> {
     for _ in 0..REFINEMENTS {
         let (left, right) = (high - golden * (high - low), low + golden * (high - low));
         let (at_left, at_right) = (
-            try_ratio(samples, mover, left)?,
-            try_ratio(samples, mover, right)?,
+            try_ratio(samples, &link, left)?,
+            try_ratio(samples, &link, right)?,
         );
         let left_wins = at_left.spread <= at_right.spread;
         if left_wins {
@@ -288,10 +334,14 @@ fn best_ratio(samples: &[Sample], mover: Mover) -> Result<Fit, FitError> {
     Ok(best)
 }
 
-fn try_ratio(samples: &[Sample], mover: Mover, ratio_log2: f64) -> Result<Fit, FitError> {
+fn try_ratio(
+    samples: &[Sample],
+    link: &impl Fn(f64, f64) -> Link,
+    ratio_log2: f64,
+) -> Result<Fit, FitError> {
     // About a microsecond and upwards; the mean of the logarithms corrects the scale.
     let s_per_byte = 1e-9;
-    let link = mover.link(ratio_log2.exp2() * s_per_byte, s_per_byte);
+    let link = link(ratio_log2.exp2() * s_per_byte, s_per_byte);
     let mut logs = Vec::with_capacity(samples.len());
     for sample in samples {
         let simulated_s = time_s(&sample.program, sample.dtype, &sample.hosts, link)?;

@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use serde::{Deserialize, Serialize};
 
 use super::SimulateError;
-use crate::{Hosts, WorldSize};
+use crate::{Bytes, Hosts, WorldSize};
 
 /// The slots of a link in Bonfire's own transports.
 const SLOTS: NonZeroUsize = NonZeroUsize::new(4).expect("4 is not 0");
@@ -30,6 +30,12 @@ pub struct Link {
     /// The time of a rank for each byte that came over this link and that it folds into others.
     #[serde(default)]
     pub fold_s_per_byte: f64,
+    /// The longest payload that travels with what announces it, in bytes.
+    #[serde(default)]
+    pub short_bytes: u64,
+    /// What a longer frame adds to the latency: its payload is fetched only when it was announced.
+    #[serde(default)]
+    pub long_latency_s: f64,
 }
 
 /// Which of the two links of a [`Network`] joins two ranks.
@@ -64,6 +70,17 @@ impl Link {
             overhead_s: 0.0,
             copy_s_per_byte: 0.0,
             fold_s_per_byte: 0.0,
+            short_bytes: 0,
+            long_latency_s: 0.0,
+        }
+    }
+
+    /// The latency of a frame with this much payload.
+    pub fn frame_latency_s(&self, payload: Bytes) -> f64 {
+        if payload.get() > self.short_bytes {
+            self.latency_s + self.long_latency_s
+        } else {
+            self.latency_s
         }
     }
 
@@ -76,6 +93,8 @@ impl Link {
             overhead_s: self.overhead_s * factor,
             copy_s_per_byte: self.copy_s_per_byte * factor,
             fold_s_per_byte: self.fold_s_per_byte * factor,
+            short_bytes: self.short_bytes,
+            long_latency_s: self.long_latency_s * factor,
         }
     }
 
@@ -87,6 +106,7 @@ impl Link {
             ("overhead_s", self.overhead_s),
             ("copy_s_per_byte", self.copy_s_per_byte),
             ("fold_s_per_byte", self.fold_s_per_byte),
+            ("long_latency_s", self.long_latency_s),
         ];
         match figures
             .into_iter()

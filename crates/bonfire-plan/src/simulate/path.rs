@@ -163,10 +163,10 @@ impl Trail<'_, '_> {
             return None;
         };
         match wake.cause() {
-            Cause::Arrival(transit) => {
-                let transit = &engine.transits[transit as usize];
+            Cause::Arrival(number) => {
+                let transit = &engine.transits[number as usize];
                 self.busy(place, wake.op, transit.arrived_s);
-                Some(self.travel(transit))
+                Some(self.travel(transit, engine.transit_latency_s(number)))
             }
             Cause::Slot(index) => {
                 let slot = &engine.slot_returns[index as usize];
@@ -218,12 +218,11 @@ impl Trail<'_, '_> {
     }
 
     /// The parts of a journey, and the place of the rank that began it.
-    fn travel(&mut self, transit: &Transit) -> Place {
+    fn travel(&mut self, transit: &Transit, latency_s: f64) -> Place {
         let program = self.engine.program;
         let ends = &program.links[transit.link as usize];
         let initiator = program.initiator(transit.op, ends);
         let is_load = initiator == ends.target;
-        let latency_s = self.engine.costs[ends.class as usize].latency_s;
         let request_s = if is_load { latency_s } else { 0.0 };
         let parts = [
             (Activity::Latency, request_s),

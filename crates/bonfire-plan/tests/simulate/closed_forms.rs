@@ -212,3 +212,24 @@ fn folds_are_charged_by_the_link_of_each_frame() {
     let simulation = simulate_plan(&plan, DType::U8, &network, Detail::Totals).unwrap();
     assert_close(simulation.time_s, 2e-6 + 0.25e-6 + 7e-6);
 }
+
+/// The first payload of a frame that goes with its header arrives sooner than one that does not.
+#[test]
+fn a_long_frame_pays_for_its_second_transfer() {
+    let link = Link {
+        short_bytes: 16,
+        long_latency_s: 4e-7,
+        ..LINK
+    };
+    for (bytes, latency_s) in [(1, 1e-6), (16, 1e-6), (17, 1.4e-6), (1000, 1.4e-6)] {
+        let network = Network::one_host(world(2), link);
+        let schedule = schedule(BROADCAST, Algorithm::Binomial, unchunked(2, bytes));
+        let simulation = simulate(&schedule, DType::U8, &network, Detail::Totals).unwrap();
+        assert_close(simulation.time_s, latency_s + bytes as f64 * 1e-9);
+        let path: f64 = (simulation.path.iter())
+            .filter(|segment| segment.activity == Activity::Latency)
+            .map(|segment| segment.end_s - segment.start_s)
+            .sum();
+        assert_close(path, latency_s);
+    }
+}

@@ -30,6 +30,8 @@ const LINK: Link = Link {
     overhead_s: 0.0,
     copy_s_per_byte: 0.0,
     fold_s_per_byte: 0.25e-9,
+    short_bytes: 0,
+    long_latency_s: 0.0,
 };
 
 /// Ten times the latency and the time per byte.
