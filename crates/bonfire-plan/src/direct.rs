@@ -106,6 +106,34 @@ pub(crate) fn all_to_all(chunking: &Chunking, rank: Rank, steps: &mut Vec<Step>)
     }
 }
 
+/// Two shots: everyone sends each shard to its owner, which folds it and sends it to everyone. Each
+/// chunk goes both ways before the next, so that what is sent on was just folded and lies in a cache.
+pub(crate) fn all_reduce_two_shot(chunking: &Chunking, rank: Rank, steps: &mut Vec<Step>) {
+    let world = chunking.world_size;
+    for index in 0..chunking.of_longest_block() {
+        let chunk_of = |owner| chunking.chunk_of_block(owner, index);
+        for peer in world.peers(rank) {
+            steps.extend(chunk_of(peer).map(|source| Step::Put { peer, source }));
+        }
+        if let Some(own) = chunk_of(rank) {
+            fold(world, rank, own, steps);
+            steps.extend(
+                world
+                    .peers(rank)
+                    .map(|peer| Step::Put { peer, source: own }),
+            );
+        }
+        // Nearest sender first, as in an all-gather.
+        for peer in world.peers(rank).rev() {
+            steps.extend(
+                chunk_of(peer)
+                    .into_iter()
+                    .flat_map(|target| receive(peer, target)),
+            );
+        }
+    }
+}
+
 /// Everyone sends each shard to its owner, which folds it.
 pub(crate) fn reduce_scatter(chunking: &Chunking, rank: Rank, steps: &mut Vec<Step>) {
     let world = chunking.world_size;

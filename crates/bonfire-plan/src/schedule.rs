@@ -268,8 +268,7 @@ fn build(shape: &ScheduleShape, rank: Rank, steps: &mut Vec<Step>) {
         }
         (Collective::AllReduce, Algorithm::OneShot) => direct::all_reduce(chunking, rank, steps),
         (Collective::AllReduce, Algorithm::TwoShot) => {
-            direct::reduce_scatter(chunking, rank, steps);
-            direct::all_gather(chunking, rank, steps);
+            direct::all_reduce_two_shot(chunking, rank, steps);
         }
         (Collective::ReduceScatter, Algorithm::Ring) => {
             ring::reduce_scatter(chunking, rank, steps);
