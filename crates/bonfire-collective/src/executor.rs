@@ -6,6 +6,7 @@
 mod memory;
 mod plans;
 mod probe;
+mod receive;
 mod zero_copy;
 
 use std::panic::Location;
@@ -201,8 +202,14 @@ impl Executor {
         self.recorder.begin(prepared.call, seq, bytes);
         let mut space = Space::new(memory, &prepared.extents);
         let mut run = Run::new(self, &prepared, seq, &patience);
-        for step in prepared.steps.iter() {
-            run.step(step, request.reduce, &mut space)?;
+        let mut steps = &prepared.steps[..];
+        while let Some(step) = steps.first() {
+            let mut done = run.use_frame(steps, request.reduce, &mut space)?;
+            if done == 0 {
+                run.step(step, request.reduce, &mut space)?;
+                done = 1;
+            }
+            steps = &steps[done..];
         }
         self.last_algorithm = Some(prepared.operation.algorithm);
         self.recorder.end(Pace::of(bytes, patience.elapsed()));
@@ -373,11 +380,7 @@ impl<'a> Run<'a> {
                 sources,
                 stage,
             } => {
-                let options = FoldOptions {
-                    reduce: reduce.expect("only collectives with a reduce op have Reduce steps"),
-                    stage: *stage,
-                    world_size: self.executor.world_size,
-                };
+                let options = self.fold_options(reduce, *stage);
                 let target = space.target(*target);
                 let mut operands: SmallVec<[Operand<'_, T>; 16]> = SmallVec::new();
                 for source in sources {
@@ -418,24 +421,6 @@ impl<'a> Run<'a> {
         let waited = self.executor.links.wait(peer, self.patience);
         waited.map_err(|error| self.explain(peer, error))?;
         self.check_header(peer)
-    }
-
-    /// The payload of the oldest frame from `peer`, which must have `count` elements.
-    fn payload<T: Element>(&self, peer: Rank, count: usize) -> Result<&[T], Failure> {
-        let frame = self.executor.links.front(peer);
-        let payload = frame.expect("the plan waits before it reads").payload();
-        bytemuck::checked::try_cast_slice(payload)
-            .ok()
-            .filter(|elements: &&[T]| elements.len() == count)
-            .ok_or_else(|| Failure::Peer {
-                rank: peer,
-                cause: format!(
-                    "it sent {} bytes where {count} elements of {} bytes were due in {}",
-                    payload.len(),
-                    size_of::<T>(),
-                    self.operation()
-                ),
-            })
     }
 
     /// Compares what the peer says it is doing with what this rank is doing.

@@ -19,10 +19,10 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use frame::Frame;
-pub(crate) use links::{LinkError, Links};
+pub(crate) use links::{Arrival, LinkError, Links};
 pub(crate) use memory::{MemoryLink, local_links, ring_layout};
 pub(crate) use sharing::{Sharing, new_arena};
-pub(crate) use socket::SocketLink;
+pub(crate) use socket::{Due, SocketLink};
 pub use traffic::Traffic;
 
 /// Frames that can be under way on a link before a put waits. Four keep both sides busy while they

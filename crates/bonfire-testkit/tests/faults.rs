@@ -81,7 +81,7 @@ fn different_operations_are_named_on_all_ranks() {
 
 #[test]
 fn different_counts_are_named_on_all_ranks() {
-    for (mine, theirs) in [(7, 8), (0, 8), (100_000, 1)] {
+    for (mine, theirs) in [(7, 8), (0, 8), (100_000, 1), (100_000, 100_001)] {
         check_mismatch(
             "count",
             |group| group.all_reduce(&mut vec![1.0_f32; mine], ReduceOp::Sum),

@@ -36,6 +36,8 @@ struct Input {
     cuts: Vec<u16>,
     /// Frames kept before the oldest is released, over and over.
     held: Vec<u8>,
+    /// Whether a frame that is arriving is diverted, over and over.
+    diverted: Vec<bool>,
 }
 
 #[derive(Arbitrary, Debug)]
@@ -144,6 +146,8 @@ fuzz_target!(|input: Input| {
         cuts: input.cuts.iter().cycle(),
     };
     let mut held = input.held.iter().cycle();
+    let mut diverted = input.diverted.iter().cycle();
+    let mut target = Vec::new();
     let mut inbox = Inbox::new(SLOTS, chunk_bytes);
     let mut seen = 0;
     let mut waiting = 0;
@@ -162,6 +166,35 @@ fuzz_target!(|input: Input| {
             if let Err(error) = inbox.release() {
                 break Some(error);
             }
+            continue;
+        }
+        // A payload on its way to a place outside, or one that might go there.
+        if inbox.is_diverting() {
+            match inbox.fill_diverted(&mut source, &mut target) {
+                Ok(0) => break None,
+                Ok(_) => {}
+                Err(InboxError::Frame(error)) => {
+                    assert!(!inbox.is_diverting(), "the payload is complete");
+                    assert_eq!(target, expected[seen][HEADER_BYTES..], "frame {seen}");
+                    seen += 1;
+                    break Some(error);
+                }
+                Err(InboxError::Io(error)) => panic!("the source does not fail: {error}"),
+            }
+            if !inbox.is_diverting() {
+                assert_eq!(target, expected[seen][HEADER_BYTES..], "frame {seen}");
+                seen += 1;
+            }
+            continue;
+        }
+        if let Some(frame) = inbox.arriving()
+            && diverted.next().is_some_and(|diverted| *diverted)
+        {
+            // Checked when the header came: it is one, and not too long.
+            let payload = wire::payload_bytes(frame).expect("a header");
+            target.clear();
+            target.resize(payload as usize, 0);
+            inbox.divert(&mut target);
             continue;
         }
         match inbox.fill(&mut source) {

@@ -6,6 +6,9 @@
 //! its header in one call. What a read brings beyond the end of a short frame (the spill) is moved to
 //! the slot of the next.
 //!
+//! A frame that arrives may be diverted: what has come of its payload is copied to where the payload is
+//! to end, the rest is read to there, and the frame never takes a slot.
+//!
 //! Nothing here trusts the bytes: a frame's length is checked against its slot before it is used.
 
 use std::io::{self, IoSliceMut, Read};
@@ -50,6 +53,16 @@ pub(crate) struct Inbox {
     /// Bytes that lie in the slot of the frame that is arriving; when every slot holds a complete
     /// frame, bytes that lie behind the newest one.
     arrived: usize,
+    /// Where the payload of the frame that is arriving goes, if not to a slot.
+    diversion: Option<Diversion>,
+}
+
+/// A payload that is read to a place outside the slots. What arrived of the stream behind it lies
+/// where the next frame begins.
+#[derive(Clone, Copy, Debug)]
+struct Diversion {
+    payload_bytes: usize,
+    placed_bytes: usize,
 }
 
 /// Room for a frame. Words, so that payloads are aligned for every element type.
@@ -89,6 +102,7 @@ impl Inbox {
             frames: 0,
             oldest: 0,
             arrived: 0,
+            diversion: None,
         }
     }
 
@@ -107,7 +121,16 @@ impl Inbox {
         assert!(self.frames > 0, "release without a frame");
         let was_full = self.is_full();
         self.frames -= 1;
+        let released = self.oldest;
         self.oldest = (self.oldest + 1) % self.slots.len();
+        if self.frames == 0 && self.arrived <= HEADER_BYTES {
+            // The next frame gets the same slot, which is still in a cache.
+            let next = self.oldest;
+            self.oldest = released;
+            if self.arrived > 0 {
+                self.spill(next, 0..self.arrived);
+            }
+        }
         if was_full && self.arrived > 0 {
             let newest = self.index(self.frames - 1);
             let start = self.slots[newest].frame_bytes;
@@ -122,12 +145,78 @@ impl Inbox {
         self.frames == self.slots.len()
     }
 
+    /// What is there of a frame that is still arriving, from its header on, if its header is there
+    /// and no frame comes before it.
+    pub(crate) fn arriving(&self) -> Option<&[u8]> {
+        let next = self.frames == 0 && self.diversion.is_none() && self.arrived >= HEADER_BYTES;
+        next.then(|| &self.slots[self.oldest].bytes()[..self.arrived])
+    }
+
+    /// The payload of the frame that is [`arriving`](Self::arriving) goes to `target` from now on:
+    /// what is there is copied, the rest is for [`fill_diverted`](Self::fill_diverted).
+    ///
+    /// # Panics
+    /// If no frame is arriving or `target` is not as long as its payload.
+    pub(crate) fn divert(&mut self, target: &mut [u8]) {
+        let frame = self.arriving().expect("only a frame is diverted");
+        let payload_bytes = wire::payload_bytes(frame).expect("its header was read");
+        assert_eq!(
+            payload_bytes as usize,
+            target.len(),
+            "payload and target differ in length"
+        );
+        let placed = &frame[HEADER_BYTES..];
+        let placed_bytes = placed.len();
+        target[..placed_bytes].copy_from_slice(placed);
+        self.arrived = 0;
+        self.diversion = Some(Diversion {
+            payload_bytes: target.len(),
+            placed_bytes,
+        });
+    }
+
+    /// Whether a payload is being read to a place outside: [`fill`](Self::fill) must wait.
+    pub(crate) fn is_diverting(&self) -> bool {
+        self.diversion.is_some()
+    }
+
+    /// Reads once, to the `target` of [`divert`](Self::divert); the number of bytes that came. 0 is
+    /// the end of the stream. The diversion ends with the payload.
+    ///
+    /// # Panics
+    /// If nothing is diverted, or to a target of another length.
+    pub(crate) fn fill_diverted(
+        &mut self,
+        source: &mut impl Read,
+        target: &mut [u8],
+    ) -> Result<usize, InboxError> {
+        let diversion = self.diversion.as_mut().expect("a frame was diverted");
+        assert_eq!(
+            diversion.payload_bytes,
+            target.len(),
+            "not the target that the frame was diverted to"
+        );
+        let rest = &mut target[diversion.placed_bytes..];
+        let rest_bytes = rest.len();
+        let ahead = read_ahead(self.slots[self.oldest].bytes_mut(), diversion.payload_bytes);
+        let read = source.read_vectored(&mut [IoSliceMut::new(rest), IoSliceMut::new(ahead)])?;
+        if read < rest_bytes {
+            diversion.placed_bytes += read;
+            return Ok(read);
+        }
+        self.diversion = None;
+        self.arrived = read - rest_bytes;
+        self.settle()?;
+        Ok(read)
+    }
+
     /// Reads once; the number of bytes that came. 0 is the end of the stream.
     ///
     /// # Panics
-    /// If the inbox is full.
+    /// If the inbox is full, or a frame is being diverted.
     pub(crate) fn fill(&mut self, source: &mut impl Read) -> Result<usize, InboxError> {
         assert!(!self.is_full(), "no slot for what would be read");
+        assert!(!self.is_diverting(), "the bytes belong to another place");
         let arrived = self.arrived;
         let index = self.index(self.frames);
         let needed = self.needed(index)?;
@@ -138,7 +227,7 @@ impl Inbox {
                     .slots
                     .get_disjoint_mut([index, next])
                     .expect("two slots of a ring of at least two");
-                let ahead = window(next.bytes_mut(), 0);
+                let ahead = read_ahead(next.bytes_mut(), needed - HEADER_BYTES);
                 let rest = &mut slot.bytes_mut()[arrived..needed];
                 let rest_bytes = rest.len();
                 let read =
@@ -219,6 +308,16 @@ impl Inbox {
     }
 }
 
+/// Where what lies behind a payload of `payload_bytes` goes. What follows a large frame is mostly
+/// another: then only its header is asked for, so that its payload need not be moved.
+fn read_ahead(slot: &mut [u8], payload_bytes: usize) -> &mut [u8] {
+    if payload_bytes >= AHEAD_BYTES {
+        &mut slot[..HEADER_BYTES]
+    } else {
+        window(slot, 0)
+    }
+}
+
 /// Where a read goes while the length of the frame is not known: behind the `arrived` bytes, up to
 /// the read-ahead. Never empty, because a slot has room for a header and the header is not complete.
 fn window(slot: &mut [u8], arrived: usize) -> &mut [u8] {
@@ -226,136 +325,7 @@ fn window(slot: &mut [u8], arrived: usize) -> &mut [u8] {
     &mut slot[arrived..end]
 }
 
+// The fuzz target includes this file, and its folder is not known there.
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use bonfire_plan::wire::{CallSite, Operation, encode_header};
-    use bonfire_plan::{Algorithm, Collective, DType};
-
-    const SLOTS: usize = 4;
-
-    /// A stream that gives at most `step` bytes per call.
-    struct Trickle<'a> {
-        bytes: &'a [u8],
-        step: usize,
-    }
-
-    impl Read for Trickle<'_> {
-        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-            self.read_vectored(&mut [IoSliceMut::new(buffer)])
-        }
-
-        fn read_vectored(&mut self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-            let mut left = self.step.min(self.bytes.len());
-            let mut read = 0;
-            for buffer in buffers {
-                let len = left.min(buffer.len());
-                buffer[..len].copy_from_slice(&self.bytes[..len]);
-                self.bytes = &self.bytes[len..];
-                left -= len;
-                read += len;
-            }
-            Ok(read)
-        }
-    }
-
-    fn header(payload_bytes: usize) -> [u8; HEADER_BYTES] {
-        let operation = Operation {
-            group: 0,
-            seq: 0,
-            collective: Collective::AllReduce,
-            algorithm: Algorithm::Ring,
-            dtype: DType::F32,
-            reduce: None,
-            count: 0,
-            layout: 0,
-            call_site: CallSite::default(),
-        };
-        encode_header(&operation, payload_bytes as u32)
-    }
-
-    fn stream_of(payloads: &[usize]) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        for (number, payload) in payloads.iter().enumerate() {
-            bytes.extend_from_slice(&header(*payload));
-            bytes.extend(std::iter::repeat_n(number as u8, *payload));
-        }
-        bytes
-    }
-
-    /// Reads the whole stream, keeping up to `held` frames before releasing any.
-    fn check(payloads: &[usize], chunk_bytes: usize, step: usize, held: usize) {
-        let bytes = stream_of(payloads);
-        let mut source = Trickle {
-            bytes: &bytes,
-            step,
-        };
-        let mut inbox = Inbox::new(SLOTS, chunk_bytes);
-        let mut seen = 0;
-        loop {
-            while inbox.frames >= held || (source.bytes.is_empty() && inbox.frames > 0) {
-                let frame = inbox.front().unwrap();
-                assert_eq!(frame.len(), HEADER_BYTES + payloads[seen]);
-                assert!(frame[HEADER_BYTES..].iter().all(|byte| *byte == seen as u8));
-                inbox.release().unwrap();
-                seen += 1;
-            }
-            if source.bytes.is_empty() {
-                break;
-            }
-            assert!(inbox.fill(&mut source).unwrap() > 0);
-        }
-        assert_eq!(seen, payloads.len(), "{payloads:?}, {step} bytes at a time");
-        assert_eq!(inbox.fill(&mut source).unwrap(), 0);
-    }
-
-    #[test]
-    fn frames_of_every_length_arrive_whole_however_the_stream_is_cut() {
-        let small: Vec<usize> = (0..200).map(|index| index * 7 % 64).collect();
-        let mixed = [
-            0, 64_000, 1, 63_999, 16_384, 16_385, 0, 0, 0, 0, 0, 0, 64_000, 64_000, 3,
-        ];
-        for step in [1, 7, 127, 128, 129, 4096, 100_000, usize::MAX] {
-            for held in 1..=SLOTS {
-                check(&small, 64, step, held);
-                if step >= 127 {
-                    check(&mixed, 64_000, step, held);
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn many_small_frames_in_one_read_wait_behind_the_newest() {
-        let payloads = [0; 60];
-        let bytes = stream_of(&payloads);
-        let mut source = &bytes[..];
-        let mut inbox = Inbox::new(SLOTS, 64_000);
-        assert_eq!(inbox.fill(&mut source).unwrap(), bytes.len());
-        for _ in payloads {
-            assert_eq!(inbox.front().unwrap().len(), HEADER_BYTES);
-            inbox.release().unwrap();
-        }
-        assert!(inbox.front().is_none());
-    }
-
-    #[test]
-    fn a_frame_that_is_too_long_is_refused_before_it_is_read() {
-        let bytes = stream_of(&[65]);
-        let mut inbox = Inbox::new(SLOTS, 64);
-        assert!(matches!(
-            inbox.fill(&mut &bytes[..]),
-            Err(InboxError::Frame(FrameError::TooLong { frame_bytes, .. }))
-                if frame_bytes == HEADER_BYTES + 65
-        ));
-    }
-
-    #[test]
-    fn bytes_that_are_no_frame_are_refused() {
-        let mut inbox = Inbox::new(SLOTS, 64);
-        assert!(matches!(
-            inbox.fill(&mut &[7_u8; 500][..]),
-            Err(InboxError::Frame(FrameError::Header(WireError::Magic(_))))
-        ));
-    }
-}
+#[path = "inbox/tests.rs"]
+mod tests;

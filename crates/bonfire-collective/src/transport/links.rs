@@ -9,7 +9,7 @@ use bonfire_plan::{Rank, WorldSize};
 use super::Frame;
 use super::memory::MemoryLink;
 use super::readiness::Readiness;
-use super::socket::SocketLink;
+use super::socket::{Due, Receipt, SocketLink};
 use super::traffic::Traffic;
 use crate::patience::{Interrupt, NAP_MAX, Patience, Pause};
 
@@ -53,6 +53,24 @@ enum Need {
     Frame,
     /// Room for a frame to the peer.
     Room,
+}
+
+/// What ended a wait for a frame that is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Arrival {
+    /// A frame is in its slot as a whole, and may be another than the one that is due.
+    Whole,
+    /// The frame that is due is here as far as was asked.
+    Due,
+}
+
+/// A look at a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Look {
+    /// What is waited for is here, though not in a slot.
+    Enough,
+    /// So many bytes came.
+    News(usize),
 }
 
 /// The links of one rank to all its peers.
@@ -158,16 +176,81 @@ impl Links {
 
     /// Waits until there is a frame from `peer`.
     pub(crate) fn wait(&mut self, peer: Rank, patience: &Patience<'_>) -> Result<(), LinkError> {
+        self.watch(peer, patience, |socket| Look::News(socket.receive()))
+            .map(drop)
+    }
+
+    /// Waits until there is a frame from `peer`. If it is the one that is due and its link can, its
+    /// payload is received straight into `target`.
+    pub(crate) fn wait_to(
+        &mut self,
+        peer: Rank,
+        due: &Due<'_>,
+        target: &mut [u8],
+        patience: &Patience<'_>,
+    ) -> Result<Arrival, LinkError> {
+        let arrival = self.watch(peer, patience, |socket| {
+            match socket.receive_to(due, target) {
+                Receipt::Bytes(came) => Look::News(came),
+                Receipt::Payload => Look::Enough,
+            }
+        })?;
+        if arrival == Arrival::Due {
+            let traffic = &mut self.link_mut(peer).traffic;
+            traffic.count_received(due.payload_bytes);
+        }
+        Ok(arrival)
+    }
+
+    /// Waits until there is a frame from `peer` or, if it is the one that is due, `payload_bytes` of
+    /// its payload.
+    pub(crate) fn wait_for_part(
+        &mut self,
+        peer: Rank,
+        due: &Due<'_>,
+        payload_bytes: usize,
+        patience: &Patience<'_>,
+    ) -> Result<Arrival, LinkError> {
+        self.watch(peer, patience, |socket| {
+            let arrived = socket.arrived(due).map_or(0, <[u8]>::len);
+            if arrived >= payload_bytes {
+                Look::Enough
+            } else {
+                Look::News(socket.receive())
+            }
+        })
+    }
+
+    /// What is there of the payload of the frame that is due, whether it lies in its slot or arrives.
+    pub(crate) fn payload(&self, peer: Rank, due: &Due<'_>) -> Option<&[u8]> {
+        match (self.front(peer), &self.link(peer).way) {
+            (Some(frame), _) => Some(frame.payload()),
+            (None, Way::Socket(socket)) => socket.arrived(due),
+            (None, Way::Memory(_)) => None,
+        }
+    }
+
+    /// Looks until the oldest frame from `peer` lies in its slot, or `look` has seen enough of it.
+    fn watch(
+        &mut self,
+        peer: Rank,
+        patience: &Patience<'_>,
+        mut look: impl FnMut(&mut SocketLink) -> Look,
+    ) -> Result<Arrival, LinkError> {
         let mut vigil = patience.vigil();
         loop {
             let departed = patience.has_departed(peer);
             if self.front(peer).is_some() {
-                return Ok(());
+                return Ok(Arrival::Whole);
             }
             if let Way::Socket(socket) = &mut self.link_mut(peer).way {
-                if socket.receive() > 0 {
-                    vigil = patience.vigil();
-                    continue;
+                match look(socket) {
+                    Look::Enough => return Ok(Arrival::Due),
+                    Look::News(0) => {}
+                    Look::News(_) => {
+                        vigil = patience.vigil();
+                        continue;
+                    }
                 }
                 socket.check(peer)?;
                 if socket.has_ended() {
@@ -192,11 +275,11 @@ impl Links {
         let Link { way, traffic } = self.link_mut(peer);
         match way {
             Way::Memory(memory) => {
-                traffic.count_received(memory.front());
+                traffic.count_received(payload_bytes(memory.front()));
                 memory.inbox.release();
             }
             Way::Socket(socket) => {
-                traffic.count_received(socket.front());
+                traffic.count_received(payload_bytes(socket.front()));
                 socket.release();
             }
         }
@@ -277,6 +360,10 @@ impl Links {
         }
         Ok(())
     }
+}
+
+fn payload_bytes(frame: Option<Frame<'_>>) -> usize {
+    frame.map_or(0, |frame| frame.payload().len())
 }
 
 fn socket(by_rank: &[Option<Link>], rank: Rank) -> &SocketLink {

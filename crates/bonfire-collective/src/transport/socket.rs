@@ -4,7 +4,7 @@
 use std::io::{self, IoSlice, Write};
 
 use bonfire_plan::Rank;
-use bonfire_plan::wire::HEADER_BYTES;
+use bonfire_plan::wire::{self, AGREED_BYTES, HEADER_BYTES};
 
 use super::inbox::{Inbox, InboxError};
 use super::{Frame, LinkError, SLOTS};
@@ -22,6 +22,23 @@ pub(crate) struct SocketLink {
     ended: bool,
     /// What is wrong with the bytes that came. Nothing behind them is read.
     fault: Option<String>,
+}
+
+/// The frame that a rank's next step is about. Only such a frame is used before all of it is there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Due<'a> {
+    /// The beginning of its header.
+    pub(crate) agreed: &'a [u8; AGREED_BYTES],
+    pub(crate) payload_bytes: usize,
+}
+
+/// What a read brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Receipt {
+    /// So many bytes.
+    Bytes(usize),
+    /// The rest of a payload that went to where it was wanted.
+    Payload,
 }
 
 impl SocketLink {
@@ -52,7 +69,12 @@ impl SocketLink {
 
     /// Whether there is room for more bytes, and hope for some.
     fn wants_bytes(&self) -> bool {
-        !self.inbox.is_full() && !self.ended && self.fault.is_none()
+        !self.inbox.is_full() && !self.inbox.is_diverting() && self.is_sound()
+    }
+
+    /// Whether more bytes may come.
+    fn is_sound(&self) -> bool {
+        !self.ended && self.fault.is_none()
     }
 
     /// Whether a read would bring something that there is room for.
@@ -85,7 +107,44 @@ impl SocketLink {
         if !self.wants_bytes() {
             return 0;
         }
-        match self.inbox.fill(&mut self.stream) {
+        let read = self.inbox.fill(&mut self.stream);
+        self.note(read)
+    }
+
+    /// As [`receive`](Self::receive), but the payload of the next frame goes to `target` if it is
+    /// the frame that is due.
+    pub(super) fn receive_to(&mut self, due: &Due<'_>, target: &mut [u8]) -> Receipt {
+        assert_eq!(due.payload_bytes, target.len(), "another frame is due");
+        if !self.inbox.is_diverting() {
+            if self.arrived(due).is_none() {
+                return Receipt::Bytes(self.receive());
+            }
+            self.inbox.divert(target);
+        }
+        if !self.is_sound() {
+            return Receipt::Bytes(0);
+        }
+        let read = self.inbox.fill_diverted(&mut self.stream, target);
+        let came = self.note(read);
+        if self.inbox.is_diverting() {
+            Receipt::Bytes(came)
+        } else {
+            Receipt::Payload
+        }
+    }
+
+    /// What is there of the payload of the next frame, if that is the frame that is due and more of
+    /// it is to come.
+    pub(super) fn arrived(&self, due: &Due<'_>) -> Option<&[u8]> {
+        let frame = self.inbox.arriving()?;
+        let payload_bytes = wire::payload_bytes(frame).ok()?;
+        let is_due = frame[..AGREED_BYTES] == *due.agreed;
+        (is_due && payload_bytes as usize == due.payload_bytes).then(|| &frame[HEADER_BYTES..])
+    }
+
+    /// Remembers what a read says about the stream; the number of bytes that came.
+    fn note(&mut self, read: Result<usize, InboxError>) -> usize {
+        match read {
             Ok(0) => self.ended = true,
             Ok(len) => return len,
             Err(InboxError::Frame(error)) => self.fault = Some(error.to_string()),

@@ -1,7 +1,5 @@
 //! How much a rank has moved over its links.
 
-use super::Frame;
-
 /// Frames and payload that a rank has sent to and received from all its peers since the group was
 /// formed. Headers are not payload; what ranks read from each other's memory in place is no frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,9 +21,9 @@ impl Traffic {
         self.payload_bytes_sent += payload.len() as u64;
     }
 
-    pub(super) fn count_received(&mut self, frame: Option<Frame<'_>>) {
+    pub(super) fn count_received(&mut self, payload_bytes: usize) {
         self.frames_received += 1;
-        self.payload_bytes_received += frame.map_or(0, |frame| frame.payload().len() as u64);
+        self.payload_bytes_received += payload_bytes as u64;
     }
 }
 
