@@ -171,7 +171,9 @@ impl<'a> Form<'a> {
             Algorithm::OneShot => self.one_shot(),
             Algorithm::TwoShot => self.two_shot(),
             Algorithm::Binomial => self.binomial(),
-            Algorithm::Dissemination => self.everywhere(log2_ceil(self.ranks), 0.0, 0.0),
+            Algorithm::Dissemination => {
+                self.everywhere(log2_ceil(self.shape.world_size.get()), 0.0, 0.0)
+            }
             Algorithm::HalvingDoubling => self.halving_doubling(),
             Algorithm::DoubleTree => self.double_tree(),
             Algorithm::Hierarchical => self.hierarchical(),
@@ -277,7 +279,7 @@ impl<'a> Form<'a> {
     /// The root puts, or takes, the whole buffer once for each level.
     fn binomial(&self) -> Terms {
         let rounds = f64::from(self.shape.world_size.get().ilog2());
-        let elems = log2_ceil(self.ranks) * self.count;
+        let elems = log2_ceil(self.shape.world_size.get()) * self.count;
         let folded = if self.shape.collective.reduces() {
             elems
         } else {
@@ -394,7 +396,11 @@ impl<'a> Form<'a> {
             Collective::Reduce { .. } => (self.block, shards),
             _ => (shards, 0.0),
         };
-        self.everywhere(2.0 * log2_ceil(self.ranks), written, folded)
+        self.everywhere(
+            2.0 * log2_ceil(self.shape.world_size.get()),
+            written,
+            folded,
+        )
     }
 
     fn chunks_of(&self, elems: usize) -> f64 {
@@ -421,8 +427,10 @@ impl Terms {
     }
 }
 
-fn log2_ceil(number: f64) -> f64 {
-    number.log2().ceil()
+/// In integers: a logarithm of floats may be off by its last bit, which would be a whole round, and
+/// not on all machines alike, so that ranks would choose different algorithms.
+fn log2_ceil(number: u32) -> f64 {
+    f64::from(u32::BITS - number.saturating_sub(1).leading_zeros())
 }
 
 fn longest_block(shape: &ScheduleShape) -> usize {

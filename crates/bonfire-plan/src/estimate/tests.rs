@@ -257,3 +257,12 @@ fn a_shape_without_a_plan_has_no_estimate() {
     let shape = shape(Collective::Barrier, Algorithm::Ring, case);
     estimate(&shape, DType::F32, &LinkFigures::default());
 }
+
+#[test]
+fn rounds_are_whole_logarithms() {
+    let expected = [0, 1, 2, 2, 3, 3, 3, 3, 4];
+    for (number, rounds) in (1..).zip(expected) {
+        assert_eq!(log2_ceil(number), f64::from(rounds), "of {number}");
+    }
+    assert_eq!(log2_ceil(u32::MAX), 32.0);
+}
