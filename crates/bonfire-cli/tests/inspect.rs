@@ -93,7 +93,8 @@ fn the_ranks_last_operations_are_shown_with_the_verdict() {
         .iter()
         .find(|event| event["cat"] == "pending")
         .unwrap();
-    assert!(waiting["dur"].as_f64().unwrap() >= 200e3, "{waiting}");
+    // The beginning of a small operation is exact to a tick of the kernel, 10 ms at most.
+    assert!(waiting["dur"].as_f64().unwrap() >= 185e3, "{waiting}");
 }
 
 #[test]
