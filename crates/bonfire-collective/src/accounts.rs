@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bonfire_plan::{Collective, Rank, WorldSize};
@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Timeout;
 use crate::flight::Desk;
+use crate::platform::sync::{Mutex, MutexGuard};
 use crate::recorder::{Record, Recorder};
 
 /// Culprits that are named one by one.

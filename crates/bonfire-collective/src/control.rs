@@ -6,18 +6,19 @@
 //! A message is `kind u8 | length u32 | JSON`, at most [`MESSAGE_BYTES_MAX`] long.
 
 use std::io::{self, Read, Write};
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 use bonfire_plan::Rank;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::CollectiveError;
 use crate::accounts::{Account, Accounts};
 use crate::error::Failure;
+use crate::platform::clock;
+use crate::platform::net::{Handle, await_news};
+use crate::platform::sync::Mutex;
+use crate::platform::thread::{self, JoinHandle};
 use crate::poison::Poison;
 use crate::stream::Stream;
 
@@ -25,10 +26,7 @@ use crate::stream::Stream;
 const MESSAGE_BYTES_MAX: usize = 64 << 10;
 
 /// How often the thread looks whether the group has ended.
-const POLL_SLICE: Timespec = Timespec {
-    tv_sec: 0,
-    tv_nsec: 100_000_000,
-};
+const POLL_SLICE: Duration = Duration::from_millis(100);
 
 /// How long a program has to notice a failure.
 const HANGING: Duration = Duration::from_secs(1);
@@ -59,12 +57,12 @@ impl Control {
         peers: Vec<(Rank, Stream)>,
         poison: Arc<Poison>,
     ) -> io::Result<Self> {
-        // Clones of the descriptors, so that polling does not hold the write locks.
-        let mut descriptors = Vec::with_capacity(peers.len());
+        // Second handles, so that polling does not hold the write locks.
+        let mut handles = Vec::with_capacity(peers.len());
         for (_, stream) in &peers {
             stream.set_nonblocking()?;
             stream.notice_silence()?;
-            descriptors.push(rustix::io::dup(stream)?);
+            handles.push(Handle::of(stream)?);
         }
         let peers: Vec<Peer> = peers
             .into_iter()
@@ -80,11 +78,9 @@ impl Control {
         } else {
             let (peers, stop) = (Arc::clone(&peers), Arc::clone(&stop));
             let name = format!("bonfire-ctl-{my_rank}");
-            Some(
-                thread::Builder::new()
-                    .name(name)
-                    .spawn(move || watch(&peers, &descriptors, &poison, &stop))?,
-            )
+            Some(thread::spawn(&name, move || {
+                watch(&peers, &handles, &poison, &stop);
+            })?)
         };
         Ok(Self {
             peers,
@@ -150,7 +146,7 @@ struct Inbox {
     open: bool,
 }
 
-fn watch(peers: &[Peer], descriptors: &[OwnedFd], poison: &Poison, stop: &AtomicBool) {
+fn watch(peers: &[Peer], handles: &[Handle], poison: &Poison, stop: &AtomicBool) {
     let mut inboxes: Vec<Inbox> = peers
         .iter()
         .map(|_| Inbox {
@@ -161,22 +157,15 @@ fn watch(peers: &[Peer], descriptors: &[OwnedFd], poison: &Poison, stop: &Atomic
     let mut failed = None;
     while !stop.load(Ordering::Acquire) {
         let mut polled: Vec<usize> = Vec::new();
-        let mut interests: Vec<PollFd<'_>> = Vec::new();
+        let mut interests: Vec<&Handle> = Vec::new();
         for (index, inbox) in inboxes.iter().enumerate() {
             if inbox.open {
                 polled.push(index);
-                interests.push(PollFd::new(&descriptors[index], PollFlags::IN));
+                interests.push(&handles[index]);
             }
         }
-        // A failed poll (a signal) is an empty one.
-        let _ = poll(&mut interests, Some(&POLL_SLICE));
-        let ready: Vec<usize> = polled
-            .into_iter()
-            .zip(&interests)
-            .filter(|(_, interest)| !interest.revents().is_empty())
-            .map(|(index, _)| index)
-            .collect();
-        for index in ready {
+        for ready in await_news(&interests, POLL_SLICE) {
+            let index = polled[ready];
             receive(&peers[index], &mut inboxes[index], poison);
         }
         let Some(failure) = poison.failure() else {
@@ -185,10 +174,10 @@ fn watch(peers: &[Peer], descriptors: &[OwnedFd], poison: &Poison, stop: &Atomic
         match failed {
             None => {
                 testify(peers, &failure, poison.accounts());
-                failed = Some(Instant::now());
+                failed = Some(clock::now());
             }
             // The program hangs, or it would have written them itself, with the verdict.
-            Some(since) if since.elapsed() >= HANGING => {
+            Some(since) if clock::since(since) >= HANGING => {
                 let error = CollectiveError::from(failure);
                 poison.accounts().write_flight_records(&error.to_string());
             }

@@ -11,8 +11,7 @@ mod zero_copy;
 
 use std::panic::Location;
 use std::sync::Arc;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bonfire_plan::wire::{self, CallSite, HEADER_BYTES, Operation};
 use bonfire_plan::{
@@ -26,6 +25,7 @@ use crate::error::{Failure, Mismatch, Timeout};
 use crate::local_reduce::{FoldOptions, Operand};
 use crate::options::GroupOptions;
 use crate::patience::{Eagerness, Interrupt, Patience};
+use crate::platform::{clock, thread};
 use crate::poison::Poison;
 use crate::recorder::{Name, Pace, Recorder};
 use crate::select::{Question, Selector};
@@ -464,8 +464,8 @@ impl<'a> Run<'a> {
 
     /// A closed data connection says little; the control channel will say more in a moment.
     fn reason_for_the_end(&self, peer: Rank) -> Failure {
-        let started = Instant::now();
-        while started.elapsed() < REASON_PATIENCE {
+        let started = clock::now();
+        while clock::since(started) < REASON_PATIENCE {
             if let Some(failure) = self.patience.poison().failure() {
                 return failure;
             }

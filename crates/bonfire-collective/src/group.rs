@@ -8,13 +8,11 @@ mod roster;
 mod scratch;
 mod split;
 
-use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 use bonfire_plan::{Algorithm, Rank, WorldSize, shard_range};
-use bonfire_sys::{Arena, Ticket, Turnstile};
+use bonfire_sys::Arena;
 use bytemuck::Pod;
 
 use crate::accounts::Witness;
@@ -26,6 +24,9 @@ use crate::flight::Desk;
 use crate::options::GroupOptions;
 use crate::overrides::AlgorithmOverrides;
 use crate::patience::Eagerness;
+use crate::platform::sync::{Mutex, MutexGuard, Sender, Ticket, Turnstile, channel};
+use crate::platform::thread::{self, JoinHandle};
+use crate::platform::{clock, host};
 use crate::poison::Poison;
 use crate::recorder::{Name, Recorder};
 use crate::rendezvous::{self, ConnectError};
@@ -166,7 +167,7 @@ impl ProcessGroup {
     }
 
     fn new(parts: Parts, options: GroupOptions) -> Result<Self, ConnectError> {
-        let cores = thread::available_parallelism().map_or(1, usize::from);
+        let cores = host::cores();
         let Parts {
             me,
             world_size,
@@ -222,15 +223,13 @@ impl ProcessGroup {
         });
         let (jobs, received) = channel::<Job>();
         let core_there = Arc::clone(&core);
-        let communicator = thread::Builder::new()
-            .name(format!("bonfire-comm-{me}"))
-            .spawn(move || {
-                for job in received {
-                    let _turn = core_there.turnstile.enter(job.ticket);
-                    (job.run)(&core_there);
-                }
-            })
-            .map_err(ConnectError::Thread)?;
+        let communicator = thread::spawn(&format!("bonfire-comm-{me}"), move || {
+            for job in received {
+                let _turn = core_there.turnstile.enter(job.ticket);
+                (job.run)(&core_there);
+            }
+        })
+        .map_err(ConnectError::Thread)?;
         Ok(Self {
             member: Arc::new(Member {
                 core,
@@ -365,8 +364,8 @@ impl Core {
 
     /// Gives the other processes time to say what they were doing.
     fn await_accounts(&self) {
-        let started = Instant::now();
-        while started.elapsed() < ACCOUNTS_PATIENCE {
+        let started = clock::now();
+        while clock::since(started) < ACCOUNTS_PATIENCE {
             let accounts = self.poison.accounts().all();
             let silent =
                 |rank: &Rank| !accounts.contains_key(rank) && !self.poison.has_departed(*rank);
@@ -414,7 +413,7 @@ impl Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
-        if thread::panicking() {
+        if std::thread::panicking() {
             let cause = "it panicked".to_owned();
             self.core.fail(Failure::Peer {
                 rank: self.core.me,

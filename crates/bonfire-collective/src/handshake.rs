@@ -9,6 +9,7 @@ use std::io::{self, Read, Write};
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
 
+use crate::platform::random;
 use crate::token::JobToken;
 
 const NONCE_BYTES: usize = 32;
@@ -55,7 +56,7 @@ pub(crate) fn shake_hands<S: Read + Write>(
     token: &JobToken,
 ) -> Result<(), HandshakeError> {
     let mut mine = [0; NONCE_BYTES];
-    getrandom::fill(&mut mine).map_err(HandshakeError::Random)?;
+    random::fill(&mut mine).map_err(HandshakeError::Random)?;
     stream.write_all(&mine)?;
     let mut theirs = [0; NONCE_BYTES];
     stream.read_exact(&mut theirs)?;

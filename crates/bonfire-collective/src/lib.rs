@@ -41,6 +41,7 @@ mod local_reduce;
 mod options;
 mod overrides;
 mod patience;
+mod platform;
 mod poison;
 mod recorder;
 mod rendezvous;

@@ -6,11 +6,12 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-use rustix::net::{Shutdown, shutdown};
+use crate::platform::clock;
+use crate::platform::net::{Handle, Socket, TcpStream};
+use crate::platform::sync::{Mutex, MutexGuard};
 
 /// Connections that may be about to prove themselves at one time: more than the ranks of a large job
 /// that come in one moment need, few enough that their threads and descriptors cost little.
@@ -26,7 +27,7 @@ pub(crate) struct Lobby {
 struct Waiting {
     next: u64,
     /// In the order in which they came.
-    connections: BTreeMap<u64, OwnedFd>,
+    connections: BTreeMap<u64, Handle>,
 }
 
 /// A place in the lobby.
@@ -40,13 +41,13 @@ impl Lobby {
     }
 
     /// Takes a place, if need be that of whoever has waited longest, whose connection is ended.
-    pub(crate) fn enter(&self, stream: &impl AsFd) -> io::Result<Place> {
-        let handle = stream.as_fd().try_clone_to_owned()?;
+    pub(crate) fn enter(&self, stream: &impl Socket) -> io::Result<Place> {
+        let handle = Handle::of(stream)?;
         let mut waiting = self.lock();
         if waiting.connections.len() >= UNPROVEN_MAX
             && let Some((_, oldest)) = waiting.connections.pop_first()
         {
-            end(&oldest);
+            oldest.hang_up();
         }
         let place = waiting.next;
         waiting.next += 1;
@@ -62,18 +63,13 @@ impl Lobby {
     /// Ends all connections that have proved nothing.
     pub(crate) fn clear(&self) {
         for connection in self.lock().connections.values() {
-            end(connection);
+            connection.hang_up();
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Whoever reads from it or writes to it is told at once.
-fn end(connection: &OwnedFd) {
-    let _ = shutdown(connection, Shutdown::Both);
 }
 
 /// A connection whose waits can be limited.
@@ -92,12 +88,12 @@ pub(crate) struct Hurried<'a, S> {
 impl<'a, S: Limited> Hurried<'a, S> {
     /// Gives all that follows so much time together.
     pub(crate) fn new(stream: &'a mut S, timeout: Duration) -> Self {
-        let end = Instant::now() + timeout;
+        let end = clock::now() + timeout;
         Self { stream, end }
     }
 
     fn limit(&self) -> io::Result<()> {
-        let left = self.end.saturating_duration_since(Instant::now());
+        let left = self.end.saturating_duration_since(clock::now());
         if left.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
         }
@@ -123,7 +119,7 @@ impl<S: Limited> Write for Hurried<'_, S> {
     }
 }
 
-impl Limited for std::net::TcpStream {
+impl Limited for TcpStream {
     fn limit(&self, timeout: Duration) -> io::Result<()> {
         self.set_read_timeout(Some(timeout))?;
         self.set_write_timeout(Some(timeout))
@@ -132,9 +128,8 @@ impl Limited for std::net::TcpStream {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::net::UnixStream;
-
     use super::*;
+    use crate::platform::net::UnixStream;
 
     impl Limited for UnixStream {
         fn limit(&self, timeout: Duration) -> io::Result<()> {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use bonfire_plan::Rank;
 
 use crate::error::Failure;
+use crate::platform::clock;
 use crate::poison::Poison;
 
 /// Longest nap before a wait looks at its deadline and at the group's health again.
@@ -115,7 +116,8 @@ impl<'a> Patience<'a> {
 
     /// How long the operation has been waiting.
     pub(crate) fn elapsed(&self) -> Duration {
-        self.started.get().map_or(Duration::ZERO, Instant::elapsed)
+        let started = self.started.get();
+        started.map_or(Duration::ZERO, |started| clock::since(*started))
     }
 
     /// A wait begins.
@@ -145,7 +147,7 @@ impl<'a> Patience<'a> {
         if spins && !vigil.looks.is_multiple_of(LOOKS_PER_READING) {
             return Ok(Pause::Spin);
         }
-        let now = Instant::now();
+        let now = clock::now();
         let started = *self.started.get_or_init(|| now);
         if now.duration_since(started) >= self.timeout {
             return Err(Interrupt::Expired);

@@ -3,13 +3,14 @@
 //! Every wait of the group looks here between two naps, so a failure ends it within
 //! [`NAP_MAX`](crate::patience::NAP_MAX).
 
+use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use bonfire_plan::{Rank, WorldSize};
 
 use crate::accounts::Accounts;
 use crate::error::Failure;
+use crate::platform::sync::Mutex;
 
 #[derive(Debug)]
 pub(crate) struct Poison {

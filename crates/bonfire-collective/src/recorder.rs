@@ -9,14 +9,16 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bonfire_plan::wire::Operation;
 use rustc_hash::FxHashMap;
-use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
+
+use crate::platform::clock;
+use crate::platform::sync::{Mutex, MutexGuard};
 
 /// Operations that are kept.
 const ENTRIES: u64 = 256;
@@ -133,7 +135,7 @@ pub(crate) struct Recorder {
 impl Default for Recorder {
     fn default() -> Self {
         Self {
-            origin: (Instant::now(), coarse_time()),
+            origin: (clock::now(), clock::coarse()),
             entries: (0..ENTRIES).map(|_| Entry::default()).collect(),
             written: AtomicU64::new(0),
             calls: Mutex::default(),
@@ -243,14 +245,14 @@ impl Recorder {
 
     fn time(&self, bytes: usize) -> u64 {
         if bytes < EXACT_BYTES_MIN {
-            coarse_time().saturating_sub(self.origin.1).as_nanos() as u64
+            clock::coarse().saturating_sub(self.origin.1).as_nanos() as u64
         } else {
             self.exact_time()
         }
     }
 
     fn exact_time(&self) -> u64 {
-        self.origin.0.elapsed().as_nanos() as u64
+        clock::since(self.origin.0).as_nanos() as u64
     }
 }
 
@@ -279,14 +281,6 @@ impl Names {
         let place = (number as usize).checked_sub(1)?;
         self.texts.get(place).cloned()
     }
-}
-
-fn coarse_time() -> Duration {
-    let time = clock_gettime(ClockId::MonotonicCoarse);
-    Duration::new(
-        time.tv_sec.unsigned_abs(),
-        time.tv_nsec.unsigned_abs() as u32,
-    )
 }
 
 #[cfg(test)]

@@ -33,6 +33,7 @@ use bonfire_plan::Rank;
 use crate::environment::RankEnv;
 use crate::group::{Origin, Parts, Roster};
 use crate::options::GroupOptions;
+use crate::platform::{clock, thread};
 use crate::store::{Store, StoreError, TcpStore, TcpStoreServer};
 use crate::token::JobToken;
 use crate::topology::Topology;
@@ -68,7 +69,7 @@ pub(crate) struct Deadline {
 
 impl Deadline {
     pub(crate) fn after(timeout: Duration) -> Self {
-        let started = Instant::now();
+        let started = clock::now();
         Self {
             end: started + timeout,
             started,
@@ -76,11 +77,11 @@ impl Deadline {
     }
 
     fn left(&self) -> Duration {
-        self.end.saturating_duration_since(Instant::now())
+        self.end.saturating_duration_since(clock::now())
     }
 
     fn waited(&self) -> Duration {
-        self.started.elapsed()
+        clock::since(self.started)
     }
 }
 
@@ -239,7 +240,7 @@ fn leave(env: &RankEnv, store: &TcpStore, server: Option<&TcpStoreServer>) {
         && !linger.left().is_zero()
         && left.is_ok_and(|left| left < i64::from(env.world_size.get()))
     {
-        std::thread::sleep(LEAVE_LOOK);
+        thread::sleep(LEAVE_LOOK);
         left = store.add(&left_key, 0);
     }
 }

@@ -11,7 +11,6 @@ use std::io;
 use std::time::Duration;
 
 pub use memory::MemoryStore;
-pub(crate) use tcp::listen;
 pub use tcp::{TcpStore, TcpStoreServer};
 
 /// Longest key, in bytes.

@@ -1,14 +1,10 @@
 //! A byte stream to another process: TCP between hosts, a Unix-domain socket on one host.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
-use std::net::TcpStream;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use rustix::net::sockopt;
-
 use crate::lobby::Limited;
+use crate::platform::net::{self, SilenceLimits, Socket, SocketRef, TcpStream, UnixStream};
 
 /// Buffer of each direction of a TCP connection within a host. Four chunks: a sender that runs into
 /// the end of a buffer is woken for every little piece, and one that grows (as the kernel's own do)
@@ -17,16 +13,13 @@ use crate::lobby::Limited;
 /// chooses, for it measures the round trip.
 const SAME_HOST_BUFFER_BYTES: usize = 1 << 20;
 
-/// A host that answers nothing for this long is lost. Longer than switches take to find another
-/// way, much shorter than the default deadline of an operation, which would blame whoever happened
-/// to be waited for.
-const SILENCE_MAX: Duration = Duration::from_secs(15);
-
-/// Silence on an idle connection before the kernel asks whether the other side is there.
-const KEEPALIVE_IDLE: Duration = Duration::from_secs(5);
-
-/// Pause between two such questions.
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(2);
+/// Longer than switches take to find another way, much shorter than the default deadline of an
+/// operation, which would blame whoever happened to be waited for.
+const SILENCE_LIMITS: SilenceLimits = SilenceLimits {
+    idle: Duration::from_secs(5),
+    interval: Duration::from_secs(2),
+    silence_max: Duration::from_secs(15),
+};
 
 #[derive(Debug)]
 pub(crate) enum Stream {
@@ -74,9 +67,8 @@ impl Stream {
         };
         stream.set_nodelay(true)?;
         let one_host = stream.local_addr()?.ip() == stream.peer_addr()?.ip();
-        if one_host && may_buffer(SAME_HOST_BUFFER_BYTES) {
-            sockopt::set_socket_send_buffer_size(stream, SAME_HOST_BUFFER_BYTES)?;
-            sockopt::set_socket_recv_buffer_size(stream, SAME_HOST_BUFFER_BYTES)?;
+        if one_host {
+            net::set_buffers(stream, SAME_HOST_BUFFER_BYTES)?;
         }
         Ok(())
     }
@@ -91,30 +83,15 @@ impl Stream {
         let Self::Tcp(stream) = self else {
             return Ok(());
         };
-        sockopt::set_socket_keepalive(stream, true)?;
-        sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE)?;
-        sockopt::set_tcp_keepintvl(stream, KEEPALIVE_INTERVAL)?;
-        // This also bounds the questions: the kernel counts time, not answers, where it is set.
-        sockopt::set_tcp_user_timeout(stream, SILENCE_MAX.as_millis() as u32)?;
-        Ok(())
+        net::notice_silence(stream, SILENCE_LIMITS)
     }
 }
 
-/// Whether the administrator allows buffers of this size. Asking for more gives less than the kernel
-/// would take by itself, and for good, so then it is better not to ask.
-fn may_buffer(bytes: usize) -> bool {
-    ["wmem_max", "rmem_max"].iter().all(|limit| {
-        let text = std::fs::read_to_string(format!("/proc/sys/net/core/{limit}"));
-        let limit = text.ok().and_then(|text| text.trim().parse::<usize>().ok());
-        limit.is_some_and(|limit| limit >= bytes)
-    })
-}
-
-impl AsFd for Stream {
-    fn as_fd(&self) -> BorrowedFd<'_> {
+impl Socket for Stream {
+    fn socket(&self) -> SocketRef<'_> {
         match self {
-            Self::Tcp(stream) => stream.as_fd(),
-            Self::Unix(stream) => stream.as_fd(),
+            Self::Tcp(stream) => stream.socket(),
+            Self::Unix(stream) => stream.socket(),
         }
     }
 }

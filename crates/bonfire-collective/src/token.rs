@@ -16,6 +16,8 @@ use hmac::{Hmac, Mac};
 use sha2::Sha256;
 use thiserror::Error;
 
+use crate::platform::random;
+
 /// The length of a token in bytes, that of the hash it keys.
 const TOKEN_BYTES: usize = 32;
 
@@ -72,7 +74,7 @@ impl JobToken {
     /// A fresh token from the operating system's random source.
     pub fn random() -> Result<Self, TokenError> {
         let mut bytes = [0; TOKEN_BYTES];
-        getrandom::fill(&mut bytes).map_err(TokenError::Random)?;
+        random::fill(&mut bytes).map_err(TokenError::Random)?;
         Ok(Self { bytes })
     }
 

@@ -18,6 +18,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::platform::host;
 use frame::Frame;
 pub(crate) use links::{Arrival, LinkError, Links};
 pub(crate) use memory::{MemoryLink, local_links, ring_layout};
@@ -97,21 +98,7 @@ pub(crate) struct HostId(String);
 impl HostId {
     /// The host of this process; `extra` divides what would otherwise be one host.
     pub(crate) fn of_this_process(extra: Option<&str>) -> Self {
-        let read = |path| {
-            std::fs::read_to_string(path)
-                .unwrap_or_default()
-                .trim()
-                .to_owned()
-        };
-        let namespace = std::fs::read_link("/proc/self/ns/net")
-            .map(|link| link.to_string_lossy().into_owned())
-            .unwrap_or_default();
-        let name = rustix::system::uname()
-            .nodename()
-            .to_string_lossy()
-            .into_owned();
-        let boot = read("/proc/sys/kernel/random/boot_id");
         let extra = extra.unwrap_or_default();
-        Self(format!("{name} {boot} {namespace} {extra}"))
+        Self(format!("{} {extra}", host::identity()))
     }
 }

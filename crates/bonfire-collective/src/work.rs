@@ -1,10 +1,11 @@
 //! The handle of an operation that runs in the background.
 
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use bonfire_plan::Rank;
 
 use crate::CollectiveError;
+use crate::platform::sync::{Condvar, Mutex};
 
 /// A pending operation, which owns its buffer until it is done.
 ///

@@ -8,13 +8,14 @@
 //! operation is found out here as it would be there.
 
 use std::fmt;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bonfire_plan::{Rank, ReduceOp, Stage, WorldSize};
 
 use super::Run;
 use crate::error::Failure;
 use crate::local_reduce::{FoldOptions, Operand, fold};
+use crate::platform::clock;
 use crate::topology::Topology;
 
 /// Pings go on for this long after the first answer, which may be late because the peer was.
@@ -190,24 +191,24 @@ impl Run<'_> {
     fn ask(&mut self, peer: Rank, burst: &[u8]) -> Result<LinkCost, Failure> {
         self.ping(peer)?;
         let mut round_trip = f64::INFINITY;
-        let started = Instant::now();
+        let started = clock::now();
         for _ in 0..PINGS_MAX {
             round_trip = round_trip.min(self.ping(peer)?);
-            if started.elapsed() >= PING_TIME {
+            if clock::since(started) >= PING_TIME {
                 break;
             }
         }
         let mut burst_time = f64::INFINITY;
-        let started = Instant::now();
+        let started = clock::now();
         for _ in 0..BURSTS_MAX {
-            let sent = Instant::now();
+            let sent = clock::now();
             self.put::<u8>(peer, &BURST.to_le_bytes())?;
             for _ in 0..BURST_FRAMES {
                 self.put::<u8>(peer, burst)?;
             }
             self.receive_word(peer)?;
-            burst_time = burst_time.min(sent.elapsed().as_secs_f64());
-            if started.elapsed() >= BURST_TIME {
+            burst_time = burst_time.min(clock::since(sent).as_secs_f64());
+            if clock::since(started) >= BURST_TIME {
                 break;
             }
         }
@@ -221,10 +222,10 @@ impl Run<'_> {
 
     /// Seconds until the answer is there.
     fn ping(&mut self, peer: Rank) -> Result<f64, Failure> {
-        let sent = Instant::now();
+        let sent = clock::now();
         self.put::<u8>(peer, &PING.to_le_bytes())?;
         self.receive_word(peer)?;
-        Ok(sent.elapsed().as_secs_f64())
+        Ok(clock::since(sent).as_secs_f64())
     }
 
     fn answer(&mut self, peer: Rank, burst: &mut [u8]) -> Result<(), Failure> {
@@ -305,13 +306,13 @@ fn measure_fold(world_size: WorldSize) -> f64 {
     let other = vec![1.0_f32; FOLD_ELEMS];
     let mut fastest = f64::INFINITY;
     for _ in 0..FOLDS {
-        let started = Instant::now();
+        let started = clock::now();
         fold(
             &mut target,
             &[Operand::Target, Operand::Peer(&other)],
             options,
         );
-        fastest = fastest.min(started.elapsed().as_secs_f64());
+        fastest = fastest.min(clock::since(started).as_secs_f64());
     }
     std::hint::black_box(&target);
     fastest / size_of_val(&other[..]) as f64

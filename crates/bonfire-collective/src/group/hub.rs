@@ -4,11 +4,12 @@
 //! take them.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use bonfire_plan::{Rank, WorldSize};
 
 use crate::error::Failure;
+use crate::platform::sync::{Mutex, MutexGuard};
 use crate::poison::Poison;
 use crate::rendezvous::ConnectError;
 use crate::transport::{Links, Sharing, local_links};

@@ -5,20 +5,19 @@
 //! kernel says who is at the other end. So the token that goes this way stays within the user.
 
 use std::io::{self, Read, Write};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use bonfire_plan::Rank;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::sockopt::socket_peercred;
 
 use super::ConnectError;
 use super::whereabouts::{TEXT_BYTES_MAX, Whereabouts};
 use crate::environment::RankEnv;
+use crate::platform::net::{
+    Handle, UnixListener, await_news, connect_abstract, is_of_this_user, listen_abstract,
+};
+use crate::platform::thread::{self, JoinHandle};
 use crate::token::JobToken;
 
 /// Longest sleep of the thread that answers.
@@ -41,19 +40,18 @@ impl Beacon {
             call: "bind",
             source,
         };
-        let listener = address(env)
-            .and_then(|address| UnixListener::bind_addr(&address))
-            .map_err(|error| match error.kind() {
-                io::ErrorKind::AddrInUse => ConnectError::RankTaken { rank: env.rank },
-                _ => system(error),
-            })?;
+        let listener = listen_abstract(&name(env)).map_err(|error| match error.kind() {
+            io::ErrorKind::AddrInUse => ConnectError::RankTaken { rank: env.rank },
+            _ => system(error),
+        })?;
         listener.set_nonblocking(true).map_err(system)?;
+        let handle = Handle::of(&listener).map_err(system)?;
         let stop = Arc::new(AtomicBool::new(false));
         let (stopped, text) = (Arc::clone(&stop), whereabouts.to_string());
-        let thread = thread::Builder::new()
-            .name("bonfire-beacon".to_owned())
-            .spawn(move || answer(&listener, &text, &stopped))
-            .map_err(ConnectError::Thread)?;
+        let thread = thread::spawn("bonfire-beacon", move || {
+            answer(&listener, &handle, &text, &stopped);
+        })
+        .map_err(ConnectError::Thread)?;
         Ok(Self {
             stop,
             thread: Some(thread),
@@ -70,13 +68,9 @@ impl Drop for Beacon {
     }
 }
 
-fn answer(listener: &UnixListener, text: &str, stop: &AtomicBool) {
-    let slice = Timespec {
-        tv_sec: 0,
-        tv_nsec: i64::from(ANSWER_SLICE.subsec_nanos()),
-    };
+fn answer(listener: &UnixListener, handle: &Handle, text: &str, stop: &AtomicBool) {
     while !stop.load(Ordering::Acquire) {
-        let _ = poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&slice));
+        let _ = await_news(&[handle], ANSWER_SLICE);
         let Ok((mut stream, _)) = listener.accept() else {
             continue;
         };
@@ -89,8 +83,7 @@ fn answer(listener: &UnixListener, text: &str, stop: &AtomicBool) {
 
 /// Asks rank 0 once.
 pub(super) fn ask(env: &RankEnv) -> Result<Option<Whereabouts>, ConnectError> {
-    let asked = address(env).and_then(|address| UnixStream::connect_addr(&address));
-    let Ok(stream) = asked else {
+    let Ok(stream) = connect_abstract(&name(env)) else {
         return Ok(None);
     };
     if !is_of_this_user(&stream) {
@@ -105,13 +98,9 @@ pub(super) fn ask(env: &RankEnv) -> Result<Option<Whereabouts>, ConnectError> {
 }
 
 /// The name depends on all that distinguishes jobs, users and attempts, and says none of it.
-fn address(env: &RankEnv) -> io::Result<SocketAddr> {
+fn name(env: &RankEnv) -> String {
     let user = rustix::process::geteuid().as_raw();
     let (job, attempt) = (&env.job_id, env.restart_count);
     let name = JobToken::empty().for_job(&format!("beacon {user} {attempt} {job}"));
-    SocketAddr::from_abstract_name(format!("bonfire-beacon-{}", &name.to_hex()[..32]))
-}
-
-fn is_of_this_user(stream: &UnixStream) -> bool {
-    socket_peercred(stream).is_ok_and(|peer| peer.uid == rustix::process::geteuid())
+    format!("bonfire-beacon-{}", &name.to_hex()[..32])
 }

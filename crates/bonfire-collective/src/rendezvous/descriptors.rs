@@ -10,6 +10,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
+use crate::platform::net::descriptor;
 use crate::stream::Stream;
 
 /// A descriptor travels beside at least one byte of data.
@@ -24,7 +25,7 @@ pub(super) fn send(stream: &Stream, region: &Region) -> io::Result<()> {
     let fits = control.push(SendAncillaryMessage::ScmRights(&descriptors));
     assert!(fits, "the buffer has room for one descriptor");
     sendmsg(
-        stream,
+        descriptor(stream)?,
         &[IoSlice::new(&[MARK])],
         &mut control,
         SendFlags::empty(),
@@ -38,16 +39,16 @@ pub(super) fn receive(stream: &Stream) -> io::Result<OwnedFd> {
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut mark = [0];
     let received = recvmsg(
-        stream,
+        descriptor(stream)?,
         &mut [IoSliceMut::new(&mut mark)],
         &mut control,
         RecvFlags::CMSG_CLOEXEC,
     )?;
-    let descriptor = control.drain().find_map(|message| match message {
+    let received_descriptor = control.drain().find_map(|message| match message {
         RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
         _ => None,
     });
-    match descriptor {
+    match received_descriptor {
         Some(descriptor) if received.bytes == 1 && mark[0] == MARK => Ok(descriptor),
         _ => Err(io::Error::new(
             io::ErrorKind::InvalidData,

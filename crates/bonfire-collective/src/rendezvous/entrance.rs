@@ -2,7 +2,6 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
-use std::thread;
 use std::time::Duration;
 
 use bonfire_plan::Rank;
@@ -13,6 +12,7 @@ use super::torchrun::TorchStore;
 use super::whereabouts::Whereabouts;
 use super::{ConnectError, Deadline};
 use crate::environment::{JOB_TOKEN, RankEnv, StoreHost};
+use crate::platform::thread;
 use crate::store::{StoreError, TcpStore, TcpStoreServer};
 use crate::token::JobToken;
 

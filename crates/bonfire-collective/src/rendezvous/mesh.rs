@@ -2,21 +2,22 @@
 //! accepts. No circle of waiting can arise: rank 0 only accepts, rank 1 needs rank 0 only, and so on.
 
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
-use std::sync::{Mutex, PoisonError};
-use std::thread;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use bonfire_plan::Rank;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::address::Address;
 use super::{ConnectError, Deadline};
 use crate::handshake::{HandshakeError, Role, shake_hands};
 use crate::lobby::{Hurried, Lobby, Place};
-use crate::store::listen;
+use crate::platform::net::{
+    Handle, TcpListener, UnixListener, await_news, connect, connect_abstract, listen,
+    listen_abstract,
+};
+use crate::platform::sync::Mutex;
+use crate::platform::{random, thread};
 use crate::stream::Stream;
 use crate::token::JobToken;
 use crate::transport::TransportKind;
@@ -39,6 +40,8 @@ pub(crate) struct Listeners {
     unix: UnixListener,
     unix_name: String,
     tcp: TcpListener,
+    /// To wait for either.
+    handles: [Handle; 2],
 }
 
 /// What a connection is for.
@@ -81,24 +84,27 @@ impl Listeners {
     /// Listens on the interface with address `interface`, on any port, and on an abstract socket.
     pub(super) fn open(interface: IpAddr) -> Result<(Self, SocketAddr), ConnectError> {
         let system = |call| move |source| ConnectError::System { call, source };
-        let mut random = [0; 16];
-        getrandom::fill(&mut random)
-            .map_err(|error| system("getrandom")(io::Error::other(error)))?;
+        let mut name = [0; 16];
+        random::fill(&mut name).map_err(|error| system("getrandom")(io::Error::other(error)))?;
         let unix_name = format!(
             "bonfire-{}",
-            random.map(|byte| format!("{byte:02x}")).concat()
+            name.map(|byte| format!("{byte:02x}")).concat()
         );
-        let address = UnixAddr::from_abstract_name(&unix_name).map_err(system("bind"))?;
-        let unix = UnixListener::bind_addr(&address).map_err(system("bind"))?;
+        let unix = listen_abstract(&unix_name).map_err(system("bind"))?;
         let tcp = listen(SocketAddr::new(interface, 0)).map_err(system("bind"))?;
         unix.set_nonblocking(true).map_err(system("fcntl"))?;
         tcp.set_nonblocking(true).map_err(system("fcntl"))?;
+        let handles = [
+            Handle::of(&unix).map_err(system("dup"))?,
+            Handle::of(&tcp).map_err(system("dup"))?,
+        ];
         let tcp_address = tcp.local_addr().map_err(system("getsockname"))?;
         Ok((
             Self {
                 unix,
                 unix_name,
                 tcp,
+                handles,
             },
             tcp_address,
         ))
@@ -110,15 +116,8 @@ impl Listeners {
 
     /// The next connection, or `None` after `patience` without one.
     fn accept(&self, patience: Duration) -> io::Result<Option<Stream>> {
-        let mut interests = [
-            PollFd::new(&self.unix, PollFlags::IN),
-            PollFd::new(&self.tcp, PollFlags::IN),
-        ];
-        let slice = Timespec {
-            tv_sec: 0,
-            tv_nsec: i64::from(patience.subsec_nanos()),
-        };
-        let _ = poll(&mut interests, Some(&slice));
+        let [unix, tcp] = &self.handles;
+        let _ = await_news(&[unix, tcp], patience);
         match self.unix.accept() {
             Ok((stream, _)) => return Ok(Some(Stream::Unix(stream))),
             Err(error) if is_transient(&error) => {}
@@ -196,7 +195,7 @@ impl Mesh<'_> {
     /// own, so that none that is silent or slow keeps another waiting.
     fn accept_all<'scope>(
         &self,
-        scope: &'scope thread::Scope<'scope, '_>,
+        scope: &thread::Scope<'scope, '_>,
         reception: &'scope Reception<'_>,
         listeners: &Listeners,
         expected: &mut Vec<Hello>,
@@ -269,12 +268,10 @@ impl Mesh<'_> {
         loop {
             (self.guard)()?;
             let tried = if over_unix {
-                UnixAddr::from_abstract_name(&theirs.unix)
-                    .and_then(|address| UnixStream::connect_addr(&address))
-                    .map(Stream::Unix)
+                connect_abstract(&theirs.unix).map(Stream::Unix)
             } else {
                 let patience = deadline.left().clamp(RETRY_PAUSE, HANDSHAKE_TIMEOUT);
-                TcpStream::connect_timeout(&theirs.tcp, patience).map(Stream::Tcp)
+                connect(&theirs.tcp, patience).map(Stream::Tcp)
             };
             let said = tried.map_err(HandshakeError::Io).and_then(|mut stream| {
                 self.say_hello(&mut stream, purpose)?;
@@ -297,7 +294,7 @@ impl Mesh<'_> {
                         },
                     });
                 }
-                Err(_) => std::thread::sleep(RETRY_PAUSE),
+                Err(_) => thread::sleep(RETRY_PAUSE),
             }
         }
     }

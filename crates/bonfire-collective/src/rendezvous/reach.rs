@@ -6,8 +6,7 @@
 //! ranks get the same matrix.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr, TcpStream};
-use std::thread;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use bonfire_plan::Rank;
@@ -15,6 +14,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Address, ConnectError, Deadline, key};
 use crate::environment::RankEnv;
+use crate::platform::net::connect;
+use crate::platform::thread;
 use crate::store::{Store, StoreError, TcpStore};
 
 /// How long a connection may take; the kernel asks three times in this time.
@@ -189,7 +190,7 @@ fn try_all(own: usize, leaders: &[Rank], addresses: &[Address]) -> Row {
 }
 
 fn try_one(address: SocketAddr) -> Option<String> {
-    let error = TcpStream::connect_timeout(&address, TRY_TIMEOUT).err()?;
+    let error = connect(&address, TRY_TIMEOUT).err()?;
     // The kernel's own words, without the number behind them.
     let text = error.to_string();
     let words = text.split(" (os error").next().unwrap_or(&text);

@@ -1,10 +1,12 @@
 //! The store of one process; also the state behind the TCP store's server.
 
 use std::collections::HashMap;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::PoisonError;
+use std::time::Duration;
 
 use super::{Store, StoreError, check_lengths};
+use crate::platform::clock;
+use crate::platform::sync::{Condvar, Mutex, MutexGuard};
 
 /// A store for the threads of one process.
 #[derive(Debug, Default)]
@@ -42,13 +44,13 @@ impl Store for MemoryStore {
     }
 
     fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>, StoreError> {
-        let started = Instant::now();
+        let started = clock::now();
         let mut tables = self.tables();
         loop {
             if let Some(value) = tables.values.get(key) {
                 return Ok(value.clone());
             }
-            let waited = started.elapsed();
+            let waited = clock::since(started);
             let Some(left) = timeout.checked_sub(waited).filter(|left| !left.is_zero()) else {
                 return Err(StoreError::Timeout {
                     key: key.to_owned(),

@@ -1,26 +1,24 @@
 //! The store over TCP: one server, in the launcher or in rank 0, and a client in every rank.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::io;
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{Shutdown, SocketAddr, ToSocketAddrs};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
-
-use socket2::{Domain, Protocol, Socket, Type};
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 use super::protocol::{Reply, Request};
 use super::{MemoryStore, Store, StoreError, check_lengths};
 use crate::handshake::{HandshakeError, Role, shake_hands};
 use crate::lobby::{Hurried, Lobby};
+use crate::platform::clock;
+use crate::platform::net::{TcpListener, TcpStream, connect, listen};
+use crate::platform::sync::Mutex;
+use crate::platform::thread::{self, JoinHandle};
 use crate::token::JobToken;
 
 /// Connections served at once: every rank of a large job, and a bound on strangers.
 const CONNECTIONS_MAX: usize = 4096;
-
-/// Pending connections the kernel keeps while the server is busy.
-const BACKLOG: i32 = 1024;
 
 /// A connection that does not prove the token in this time is closed.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -63,9 +61,9 @@ impl TcpStoreServer {
         let tables = Arc::new(MemoryStore::new());
         let (token, stop_there, tables_there) =
             (token.clone(), Arc::clone(&stop), Arc::clone(&tables));
-        let acceptor = thread::Builder::new()
-            .name("bonfire-store".to_owned())
-            .spawn(move || accept(&listener, &token, &tables_there, &stop_there))?;
+        let acceptor = thread::spawn("bonfire-store", move || {
+            accept(&listener, &token, &tables_there, &stop_there);
+        })?;
         Ok(Self {
             address,
             tables,
@@ -89,7 +87,7 @@ impl Drop for TcpStoreServer {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
         // A connection of our own ends the blocking accept; the thread sees `stop` and returns.
-        let _ = TcpStream::connect_timeout(&reachable(self.address), Duration::from_secs(1));
+        let _ = connect(&reachable(self.address), Duration::from_secs(1));
         if let Some(acceptor) = self.acceptor.take() {
             let _ = acceptor.join();
         }
@@ -107,21 +105,8 @@ fn reachable(mut address: SocketAddr) -> SocketAddr {
     address
 }
 
-/// A listener that may take over a port whose last owner has just ended.
-pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = Socket::new(
-        Domain::for_address(address),
-        Type::STREAM,
-        Some(Protocol::TCP),
-    )?;
-    socket.set_reuse_address(true)?;
-    socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
-    Ok(socket.into())
-}
-
 fn accept(listener: &TcpListener, token: &JobToken, tables: &MemoryStore, stop: &AtomicBool) {
-    let open: Mutex<HashMap<u64, TcpStream>> = Mutex::new(HashMap::new());
+    let open: Mutex<BTreeMap<u64, TcpStream>> = Mutex::new(BTreeMap::new());
     let open = &open;
     let lobby = &Lobby::new();
     let mut connections = 0_u64;
@@ -216,7 +201,7 @@ impl TcpStore {
         token: &JobToken,
         timeout: Duration,
     ) -> Result<Self, StoreError> {
-        let started = Instant::now();
+        let started = clock::now();
         let address = format!("{host}:{port}");
         loop {
             let source = match try_connect(host, port, timeout) {
@@ -240,7 +225,7 @@ impl TcpStore {
                 },
                 Err(source) => source,
             };
-            let waited = started.elapsed();
+            let waited = clock::since(started);
             if waited + RETRY_PAUSE >= timeout {
                 return Err(StoreError::Unreachable {
                     address,
@@ -273,7 +258,7 @@ fn greet(stream: &mut TcpStream, token: &JobToken) -> Result<(), HandshakeError>
 fn try_connect(host: &str, port: u16, timeout: Duration) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for address in (host, port).to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, timeout.min(HANDSHAKE_TIMEOUT)) {
+        match connect(&address, timeout.min(HANDSHAKE_TIMEOUT)) {
             Ok(stream) => {
                 stream.set_nodelay(true)?;
                 return Ok(stream);
@@ -296,9 +281,9 @@ impl Store for TcpStore {
 
     fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>, StoreError> {
         check_lengths(key, &[])?;
-        let started = Instant::now();
+        let started = clock::now();
         loop {
-            let left = timeout.saturating_sub(started.elapsed());
+            let left = timeout.saturating_sub(clock::since(started));
             let timeout_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
             let request = Request::Get {
                 key: key.to_owned(),
@@ -307,7 +292,7 @@ impl Store for TcpStore {
             if let Reply::Value(value) = self.ask(&request)? {
                 return Ok(value);
             }
-            let waited = started.elapsed();
+            let waited = clock::since(started);
             if waited >= timeout {
                 return Err(StoreError::Timeout {
                     key: key.to_owned(),

@@ -12,6 +12,7 @@ use super::readiness::Readiness;
 use super::socket::{Due, Receipt, SocketLink};
 use super::traffic::Traffic;
 use crate::patience::{Interrupt, NAP_MAX, Patience, Pause};
+use crate::platform::thread;
 
 /// While a rank naps on shared memory it still moves the bytes of its sockets this often, because a
 /// third rank may need them before the second can go on.
@@ -295,7 +296,7 @@ impl Links {
             Pause::LookAround if self.has_others(peer) => self.move_bytes(Duration::ZERO, None),
             Pause::LookAround => Ok(()),
             Pause::Yield => {
-                std::thread::yield_now();
+                thread::yield_now();
                 self.move_bytes(Duration::ZERO, None)
             }
             Pause::Nap => self.nap(peer, need),

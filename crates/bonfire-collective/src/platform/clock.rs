@@ -1,0 +1,27 @@
+//! Time that never goes back.
+
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// The time.
+#[inline]
+pub(crate) fn now() -> Instant {
+    Instant::now()
+}
+
+/// How long ago that was.
+#[inline]
+pub(crate) fn since(instant: Instant) -> Duration {
+    now().saturating_duration_since(instant)
+}
+
+/// The time since some moment, exact to a tick of the kernel and read at a fraction of the cost.
+#[inline]
+pub(crate) fn coarse() -> Duration {
+    let time = clock_gettime(ClockId::MonotonicCoarse);
+    Duration::new(
+        time.tv_sec.unsigned_abs(),
+        time.tv_nsec.unsigned_abs() as u32,
+    )
+}

@@ -1,0 +1,156 @@
+//! Connections, and sleeping until one of them has news.
+
+mod edges;
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::SocketAddr as UnixAddr;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt;
+use rustix::net::{Shutdown, shutdown};
+use socket2::{Domain, Protocol, Type};
+
+pub(crate) use edges::{Edges, News};
+pub(crate) use std::net::{TcpListener, TcpStream};
+pub(crate) use std::os::unix::net::{UnixListener, UnixStream};
+
+/// Pending connections the kernel keeps while a listener is busy.
+const BACKLOG: i32 = 1024;
+
+/// When a connection to a silent host ends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SilenceLimits {
+    /// Silence on an idle connection before the kernel asks whether the other side is there.
+    pub(crate) idle: Duration,
+    /// Pause between two such questions.
+    pub(crate) interval: Duration,
+    /// A host that answers nothing for this long is lost.
+    pub(crate) silence_max: Duration,
+}
+
+/// A connection or a listener, however it is wrapped.
+pub(crate) trait Socket {
+    fn socket(&self) -> SocketRef<'_>;
+}
+
+/// What waits and options are about.
+pub(crate) type SocketRef<'a> = BorrowedFd<'a>;
+
+macro_rules! sockets {
+    ($($type:ty),*) => {$(
+        impl Socket for $type {
+            fn socket(&self) -> SocketRef<'_> {
+                self.as_fd()
+            }
+        }
+    )*};
+}
+sockets!(TcpListener, TcpStream, UnixListener, UnixStream);
+
+/// A second hold on a connection or a listener: to wait for news of it, or to end it, while its owner
+/// uses it. It keeps the connection open.
+#[derive(Debug)]
+pub(crate) struct Handle(OwnedFd);
+
+impl Handle {
+    pub(crate) fn of(socket: &impl Socket) -> io::Result<Self> {
+        Ok(Self(socket.socket().try_clone_to_owned()?))
+    }
+
+    /// Whoever reads from the connection or writes to it is told at once that it has ended.
+    pub(crate) fn hang_up(&self) {
+        let _ = shutdown(&self.0, Shutdown::Both);
+    }
+}
+
+/// Sleeps until one of them has something to read or to accept, or has failed, for `timeout` at most;
+/// the places of those that have.
+pub(crate) fn await_news(handles: &[&Handle], timeout: Duration) -> Vec<usize> {
+    let mut interests: Vec<PollFd<'_>> = handles
+        .iter()
+        .map(|handle| PollFd::new(&handle.0, PollFlags::IN))
+        .collect();
+    // A failed poll (a signal) is an empty one.
+    let _ = poll(&mut interests, Some(&timespec(timeout)));
+    let ready =
+        |(index, interest): (usize, &PollFd<'_>)| (!interest.revents().is_empty()).then_some(index);
+    interests.iter().enumerate().filter_map(ready).collect()
+}
+
+/// A listener that may take over a port whose last owner has just ended.
+pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = socket2::Socket::new(
+        Domain::for_address(address),
+        Type::STREAM,
+        Some(Protocol::TCP),
+    )?;
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// Connects to a listener of any host, for `timeout` at most.
+pub(crate) fn connect(address: &SocketAddr, timeout: Duration) -> io::Result<TcpStream> {
+    TcpStream::connect_timeout(address, timeout)
+}
+
+/// A listener with a name of this host that is in no file system.
+pub(crate) fn listen_abstract(name: &str) -> io::Result<UnixListener> {
+    UnixListener::bind_addr(&UnixAddr::from_abstract_name(name)?)
+}
+
+/// Connects to such a listener.
+pub(crate) fn connect_abstract(name: &str) -> io::Result<UnixStream> {
+    UnixStream::connect_addr(&UnixAddr::from_abstract_name(name)?)
+}
+
+/// Whether the other end is a process of the user of this one.
+pub(crate) fn is_of_this_user(stream: &UnixStream) -> bool {
+    sockopt::socket_peercred(stream).is_ok_and(|peer| peer.uid == rustix::process::geteuid())
+}
+
+/// Gives the kernel's buffers of both directions a size, if the administrator allows it.
+pub(crate) fn set_buffers(stream: &TcpStream, bytes: usize) -> io::Result<()> {
+    if may_buffer(bytes) {
+        sockopt::set_socket_send_buffer_size(stream, bytes)?;
+        sockopt::set_socket_recv_buffer_size(stream, bytes)?;
+    }
+    Ok(())
+}
+
+/// Ends the connection with an error when the other host falls silent.
+pub(crate) fn notice_silence(stream: &TcpStream, limits: SilenceLimits) -> io::Result<()> {
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, limits.idle)?;
+    sockopt::set_tcp_keepintvl(stream, limits.interval)?;
+    // This also bounds the questions: the kernel counts time, not answers, where it is set.
+    sockopt::set_tcp_user_timeout(stream, limits.silence_max.as_millis() as u32)?;
+    Ok(())
+}
+
+/// The descriptor, for what only the kernel can do: sending other descriptors.
+pub(crate) fn descriptor(socket: &impl Socket) -> io::Result<BorrowedFd<'_>> {
+    Ok(socket.socket())
+}
+
+/// Whether the administrator allows buffers of this size. Asking for more gives less than the kernel
+/// would take by itself, and for good, so then it is better not to ask.
+fn may_buffer(bytes: usize) -> bool {
+    ["wmem_max", "rmem_max"].iter().all(|limit| {
+        let text = std::fs::read_to_string(format!("/proc/sys/net/core/{limit}"));
+        let limit = text.ok().and_then(|text| text.trim().parse::<usize>().ok());
+        limit.is_some_and(|limit| limit >= bytes)
+    })
+}
+
+fn timespec(time: Duration) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(time.subsec_nanos()),
+    }
+}

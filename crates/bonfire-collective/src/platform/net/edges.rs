@@ -1,0 +1,73 @@
+//! Sleeping until one of many sockets has news, without a list made for every sleep.
+//!
+//! The kernel keeps the list (epoll). It tells of changes only (edge-triggered), once each, so a
+//! socket whose bytes this rank has no room for does not end every sleep.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags, poll};
+
+use super::{Socket, timespec};
+
+/// Sockets that one look at the kernel's list can name; what is beyond comes at the next look.
+const EVENTS_MAX: usize = 64;
+
+/// Sockets, each with a number.
+#[derive(Debug)]
+pub(crate) struct Edges {
+    epoll: OwnedFd,
+}
+
+/// The sockets with news.
+pub(crate) struct News {
+    events: [Event; EVENTS_MAX],
+    count: usize,
+}
+
+impl Edges {
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self {
+            epoll: epoll::create(CreateFlags::CLOEXEC)?,
+        })
+    }
+
+    /// From now on, what comes on `socket` is news of `number`.
+    pub(crate) fn add(&self, number: u64, socket: &impl Socket) -> io::Result<()> {
+        let flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
+        let data = EventData::new_u64(number);
+        Ok(epoll::add(&self.epoll, socket.socket(), data, flags)?)
+    }
+
+    /// Sleeps until there is news or `nap` is over.
+    pub(crate) fn sleep(&self, nap: Duration) -> News {
+        let none = Event {
+            flags: EventFlags::empty(),
+            data: EventData::new_u64(0),
+        };
+        let mut events = [none; EVENTS_MAX];
+        // A failed wait (a signal) is an empty one: the caller's loop looks again.
+        let count = epoll::wait(&self.epoll, &mut events[..], Some(&timespec(nap))).unwrap_or(0);
+        News { events, count }
+    }
+
+    /// Sleeps until there is news, `writer` takes more bytes, or `nap` is over.
+    pub(crate) fn sleep_for_room(&self, writer: &impl Socket, nap: Duration) -> News {
+        let mut interests = [
+            PollFd::from_borrowed_fd(writer.socket(), PollFlags::OUT),
+            PollFd::new(&self.epoll, PollFlags::IN),
+        ];
+        let _ = poll(&mut interests, Some(&timespec(nap)));
+        self.sleep(Duration::ZERO)
+    }
+}
+
+impl News {
+    /// Their numbers.
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = u64> {
+        let events = self.events[..self.count].iter();
+        events.map(|event| event.data.u64())
+    }
+}

@@ -1,0 +1,34 @@
+//! Threads with names and owners.
+
+use std::io;
+
+pub(crate) use std::thread::{JoinHandle, ScopedJoinHandle, sleep, yield_now};
+
+/// Starts a thread.
+pub(crate) fn spawn<T: Send + 'static>(
+    name: &str,
+    body: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<JoinHandle<T>> {
+    std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(body)
+}
+
+/// Threads that end before [`scope`] returns.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Scope<'scope, 'env: 'scope>(&'scope std::thread::Scope<'scope, 'env>);
+
+/// Runs `body`, then waits for the threads that it started.
+pub(crate) fn scope<'env, T>(body: impl for<'scope> FnOnce(&Scope<'scope, 'env>) -> T) -> T {
+    std::thread::scope(|scope| body(&Scope(scope)))
+}
+
+impl<'scope> Scope<'scope, '_> {
+    /// Starts a thread of the scope.
+    pub(crate) fn spawn<T: Send + 'scope>(
+        &self,
+        body: impl FnOnce() -> T + Send + 'scope,
+    ) -> ScopedJoinHandle<'scope, T> {
+        self.0.spawn(body)
+    }
+}
