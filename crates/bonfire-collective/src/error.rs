@@ -90,6 +90,21 @@ pub enum CollectiveError {
     Connect(#[from] Arc<ConnectError>),
 }
 
+impl CollectiveError {
+    /// Whether rank `me`, in the numbers of the group that failed, only suffers from what happened
+    /// elsewhere. A process that ends because of such an error exits with
+    /// [`PEER_FAILED_EXIT_CODE`](crate::PEER_FAILED_EXIT_CODE), so that its launcher looks for the
+    /// culprit elsewhere. A rank that waits for too long is no culprit, and who is late is told apart
+    /// by its account.
+    pub fn blames_another(&self, me: Rank) -> bool {
+        match self {
+            Self::PeerFailed { rank, .. } => *rank != me,
+            Self::Timeout(_) => true,
+            Self::Mismatch(_) | Self::Usage(_) | Self::Buffer(_) | Self::Connect(_) => false,
+        }
+    }
+}
+
 impl From<Failure> for CollectiveError {
     fn from(failure: Failure) -> Self {
         match failure {

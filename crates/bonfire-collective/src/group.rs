@@ -1,5 +1,6 @@
 //! The process group: what a program calls.
 
+mod agreement;
 mod background;
 mod blocking;
 mod hub;
@@ -34,6 +35,7 @@ use crate::topology::Topology;
 use crate::transport::{Links, Sharing, Traffic, local_links};
 use crate::{CollectiveError, Element, RankEnv};
 
+pub use agreement::{Agreement, Proposal};
 pub(crate) use roster::{Origin, Roster};
 use scratch::Scratch;
 

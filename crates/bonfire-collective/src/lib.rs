@@ -55,6 +55,7 @@ mod work;
 
 pub use blocks::Blocks;
 pub use bonfire_plan::{Algorithm, DType, PlanError, Rank, ReduceOp, WorldSize, shard_range};
+pub use bonfire_sys::process::{Interrupt, InterruptWatch};
 pub use buffer::{Buffer, GroupBuffer};
 pub use element::Element;
 pub use environment::{
@@ -62,7 +63,7 @@ pub use environment::{
 };
 pub use error::{CollectiveError, Mismatch, Timeout};
 pub use flight::{FLIGHT_DIR_VARIABLE, FlightOperation, FlightRecord, read_flight_records};
-pub use group::ProcessGroup;
+pub use group::{Agreement, ProcessGroup, Proposal};
 pub use launch::{
     AgentOptions, Exit, Graces, JobFailure, LaunchError, LogOptions, Nodes, OutputLabels,
     PEER_FAILED_EXIT_CODE, RankCount, RankCountError, StreamChoice, StreamChoiceError, Streams,

@@ -95,7 +95,16 @@ impl ChildProcess {
         ExitWatch { pid: self.pid }
     }
 
+    /// Whether the child is stopped, as by SIGSTOP or Ctrl-Z: alive, and doing nothing.
+    pub fn is_stopped(&self) -> bool {
+        let options = WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+        // The kernel reports nothing of a child that has been continued since.
+        let seen = rustix::process::waitid(WaitId::Pid(self.pid), options);
+        !self.reaped && matches!(seen, Ok(Some(status)) if status.stopped())
+    }
+
     /// Sends a signal to the child and to all of its group. Nothing happens after [`reap`](Self::reap).
+    /// One that is to clean up is woken for it if it is stopped.
     pub fn signal_group(&self, signal: EndSignal) -> io::Result<()> {
         // A process id may be used again only after its process was reaped, so until then this
         // cannot reach a stranger.
@@ -106,11 +115,16 @@ impl ChildProcess {
             EndSignal::Terminate => Signal::TERM,
             EndSignal::Kill => Signal::KILL,
         };
-        match rustix::process::kill_process_group(self.pid, signal) {
+        let send = |signal| match rustix::process::kill_process_group(self.pid, signal) {
             // All of the group may have ended already.
             Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
-            Err(error) => Err(error.into()),
+            Err(error) => Err(error),
+        };
+        send(signal)?;
+        if signal == Signal::TERM {
+            send(Signal::CONT)?;
         }
+        Ok(())
     }
 
     /// Takes the exit status of a child that an [`ExitWatch`] has seen end, and kills whatever is

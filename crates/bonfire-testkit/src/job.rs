@@ -7,7 +7,8 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+pub use rustix::process::Signal;
+use rustix::process::{Pid, kill_process};
 
 /// Far more than any job of a test takes, so that a hang is a failed test and not an endless one.
 const JOB_WATCHDOG: Duration = Duration::from_secs(120);
@@ -40,6 +41,12 @@ impl Job {
     /// say about ranks.
     #[track_caller]
     pub fn start(command: &mut Command) -> Self {
+        Self::start_for(command, JOB_WATCHDOG)
+    }
+
+    /// As [`start`](Self::start), for a command that hangs if it takes longer than `limit`.
+    #[track_caller]
+    pub fn start_for(command: &mut Command, limit: Duration) -> Self {
         let ours = [
             "RANK",
             "WORLD_SIZE",
@@ -59,6 +66,7 @@ impl Job {
             "BONFIRE_NPROC",
             "BONFIRE_DEVICE",
             "BONFIRE_LOG",
+            "BONFIRE_FLIGHT_DIR",
             // A backtrace would only push the message out of sight.
             "RUST_BACKTRACE",
         ];
@@ -82,7 +90,7 @@ impl Job {
             child,
             stdout,
             stderr,
-            deadline: Instant::now() + JOB_WATCHDOG,
+            deadline: Instant::now() + limit,
         }
     }
 
@@ -94,12 +102,19 @@ impl Job {
     /// The next line of output, waiting for it.
     #[track_caller]
     pub fn next_line(&self) -> String {
-        self.stdout
-            .recv_timeout(self.deadline.saturating_duration_since(Instant::now()))
-            .unwrap_or_else(|error| {
-                let said: Vec<String> = self.stderr.try_iter().collect();
-                panic!("no line of output ({error}); the error stream says {said:?}")
-            })
+        self.try_line().unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// As [`next_line`](Self::next_line).
+    ///
+    /// # Errors
+    /// There is none, and what the error stream says.
+    pub fn try_line(&self) -> Result<String, String> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        self.stdout.recv_timeout(left).map_err(|error| {
+            let said: Vec<String> = self.stderr.try_iter().collect();
+            format!("no line of output ({error}); the error stream says {said:?}")
+        })
     }
 
     /// The numbers at the ends of the next `count` lines of output.
@@ -122,22 +137,30 @@ impl Job {
 
     /// Waits for the end of the command and of its output.
     #[track_caller]
-    pub fn end(mut self) -> JobEnd {
+    pub fn end(self) -> JobEnd {
+        self.try_end().unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// As [`end`](Self::end).
+    ///
+    /// # Errors
+    /// The job hangs, and what the error stream says.
+    pub fn try_end(mut self) -> Result<JobEnd, String> {
         let status = loop {
             if let Some(status) = self.child.try_wait().expect("the command is our child") {
                 break status;
             }
             if Instant::now() > self.deadline {
                 let said: Vec<String> = self.stderr.try_iter().collect();
-                panic!("the job hangs; its error stream says {said:?}");
+                return Err(format!("the job hangs; its error stream says {said:?}"));
             }
             thread::sleep(LOOK_PAUSE);
         };
-        JobEnd {
+        Ok(JobEnd {
             status,
             stdout: self.rest(&self.stdout),
             stderr: self.rest(&self.stderr),
-        }
+        })
     }
 
     /// What comes until the stream ends, which the death of every writer does.

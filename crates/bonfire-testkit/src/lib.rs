@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod conformance;
+pub mod endings;
 mod job;
 pub mod limits;
 mod network;
@@ -13,8 +14,7 @@ pub mod oracle;
 mod ranks;
 mod watchdog;
 
-pub use job::{Job, JobEnd, assert_gone, is_running, signal_process, wait_until_gone};
+pub use job::{Job, JobEnd, Signal, assert_gone, is_running, signal_process, wait_until_gone};
 pub use network::{Network, Shape, Unavailable};
 pub use ranks::{connected, env_of, local, on_hosts, processes};
-pub use rustix::process::Signal;
 pub use watchdog::Watchdog;

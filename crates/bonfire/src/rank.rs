@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use bonfire_collective::{CollectiveError, ProcessGroup};
+use bonfire_collective::ProcessGroup;
 use bonfire_train::{DeviceKind, Placement, World};
 
 use crate::error::{BoxError, Error, with_causes};
@@ -55,7 +55,7 @@ pub(crate) fn run<T, E: Into<BoxError>>(
 /// Whose failure ended an aborted group: the first one, which every operation now returns.
 fn fault(group: &ProcessGroup) -> Fault {
     match group.barrier() {
-        Err(CollectiveError::PeerFailed { rank, .. }) if rank != group.rank() => Fault::Peer,
+        Err(error) if error.blames_another(group.rank()) => Fault::Peer,
         _ => Fault::Own,
     }
 }

@@ -79,6 +79,17 @@ impl Ending {
         }
     }
 
+    /// None of the ranks that still run can end by itself, whatever time it has.
+    pub(super) fn cut_short(&mut self, now: Instant) -> Order {
+        match self.phase {
+            Phase::Failing { .. } => {
+                self.phase = Phase::Failing { until: now };
+                self.time_passed(now)
+            }
+            _ => Order::Wait,
+        }
+    }
+
     /// The user or the system wants the job to end.
     pub(super) fn interrupted(&mut self, now: Instant) -> Order {
         match self.phase {
@@ -171,6 +182,17 @@ mod tests {
         assert_eq!(ending.deadline(), Some(now + GRACES.after_interrupt));
         assert_eq!(ending.interrupted(now), Order::Kill);
         assert_eq!(ending.interrupted(now), Order::Wait);
+    }
+
+    #[test]
+    fn nobody_waits_for_ranks_that_cannot_end() {
+        let now = Instant::now();
+        let mut ending = Ending::new(GRACES);
+        assert_eq!(ending.cut_short(now), Order::Wait, "nothing has failed");
+        ending.rank_failed(now);
+        assert_eq!(ending.cut_short(now), Order::Terminate);
+        assert_eq!(ending.deadline(), Some(now + GRACES.after_terminate));
+        assert_eq!(ending.cut_short(now), Order::Wait);
     }
 
     #[test]

@@ -3,12 +3,16 @@
 use std::fmt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bonfire_plan::Rank;
 use serde::{Deserialize, Serialize};
 
 use super::PEER_FAILED_EXIT_CODE;
+
+/// How much later an end may be noticed than one that it caused: peers are told by the kernel while the
+/// process still ends, and each end is noticed by a thread of its own, which needs a core.
+const NOTICE_MAX: Duration = Duration::from_millis(500);
 
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -17,6 +21,8 @@ pub enum Exit {
     Code(i32),
     /// By this signal.
     Signal(i32),
+    /// Not by itself: it was stopped, as by SIGSTOP, and had to be ended.
+    Stopped,
 }
 
 /// The rank that brought the job down.
@@ -34,7 +40,7 @@ pub struct JobFailure {
     pub last_lines: Vec<String>,
 }
 
-/// The end of one rank that was no success.
+/// The end of one rank that was no success, or that came too early.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BadEnd {
     /// Which of this host's ranks.
@@ -62,6 +68,7 @@ impl Exit {
         let code = match self {
             Self::Code(code) => code & 0xff,
             Self::Signal(signal) => 128 + signal,
+            Self::Stopped => 128 + SIGSTOP,
         };
         u8::try_from(code)
             .ok()
@@ -79,7 +86,12 @@ impl fmt::Display for Exit {
                     "exited with code {code}, because another rank failed or left the job"
                 )
             }
+            Self::Code(0) => formatter.write_str("ended while the other ranks still needed it"),
             Self::Code(code) => write!(formatter, "exited with code {code}"),
+            Self::Stopped => formatter.write_str(
+                "was stopped, so the others waited in vain (by SIGSTOP, a debugger, or a read from \
+                 the terminal?)",
+            ),
             Self::Signal(signal) => {
                 write!(
                     formatter,
@@ -122,12 +134,17 @@ impl std::error::Error for JobFailure {}
 
 /// The end that most likely caused the others.
 ///
-/// The earliest does, with two corrections. A rank that says that it failed because of a peer did not
-/// cause anything. And a rank killed from outside is the culprit even when it was noticed last: its
-/// peers see its connections break before the kernel has taken the process apart.
-pub(super) fn root_cause(ends: &[BadEnd]) -> Option<BadEnd> {
+/// The earliest does, with three corrections. A rank that says that it failed because of a peer did not
+/// cause anything. A rank killed from outside is the culprit even when it was noticed last: its
+/// peers see its connections break before the kernel has taken the process apart. And where all blame
+/// a peer, the culprit is one that has not failed itself: it was stopped, or ended, `early`, as if all
+/// were done.
+pub(super) fn root_cause(ends: &[BadEnd], early: Option<BadEnd>) -> Option<BadEnd> {
+    let first = ends.iter().map(|end| end.at).min()?;
+    let early = early.filter(|early| early.at <= first + NOTICE_MAX);
     ends.iter()
         .copied()
+        .chain(early)
         .min_by_key(|end| (suspicion(end.exit), end.at, end.local_rank))
 }
 
@@ -135,7 +152,9 @@ pub(super) fn root_cause(ends: &[BadEnd]) -> Option<BadEnd> {
 pub(super) fn suspicion(exit: Exit) -> u8 {
     match exit {
         Exit::Signal(SIGKILL | SIGTERM | SIGINT | SIGHUP | SIGQUIT | SIGXCPU) => 0,
-        Exit::Code(code) if code == i32::from(PEER_FAILED_EXIT_CODE) => 2,
+        Exit::Code(code) if code == i32::from(PEER_FAILED_EXIT_CODE) => 4,
+        Exit::Code(0) => 3,
+        Exit::Stopped => 2,
         Exit::Signal(_) | Exit::Code(_) => 1,
     }
 }
@@ -146,6 +165,7 @@ const SIGQUIT: i32 = 3;
 const SIGBUS: i32 = 7;
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
+const SIGSTOP: i32 = 19;
 const SIGXCPU: i32 = 24;
 
 /// The signals of Linux that end a process; the numbers are the same on all its common machines.
@@ -184,8 +204,6 @@ pub(super) fn signal_name(signal: i32) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     /// The local rank found guilty among ends 1 ms apart, in order of time.
@@ -200,7 +218,7 @@ mod tests {
                 at: start + Duration::from_millis(ms),
             })
             .collect();
-        root_cause(&ends).unwrap().local_rank
+        root_cause(&ends, None).unwrap().local_rank
     }
 
     const PEER_FAILED: Exit = Exit::Code(PEER_FAILED_EXIT_CODE as i32);
@@ -226,11 +244,39 @@ mod tests {
     }
 
     #[test]
+    fn a_stopped_rank_is_the_cause_if_all_others_blame_a_peer() {
+        assert_eq!(guilty(&[PEER_FAILED, PEER_FAILED, Exit::Stopped]), 2);
+        assert_eq!(guilty(&[PEER_FAILED, Exit::Code(1), Exit::Stopped]), 1);
+    }
+
+    #[test]
+    fn a_rank_that_ends_too_early_is_the_cause_if_all_others_blame_a_peer() {
+        let start = Instant::now();
+        let end = |ms, local_rank, exit| BadEnd {
+            local_rank,
+            exit,
+            at: start + Duration::from_millis(ms),
+        };
+        let blaming = end(1, 0, PEER_FAILED);
+        let cause = |ends: &[BadEnd], early| root_cause(ends, Some(early)).unwrap().local_rank;
+        assert_eq!(cause(&[blaming], end(0, 3, Exit::Code(0))), 3);
+        // Its end may be noticed later, but one that comes much later only heeded the failure.
+        assert_eq!(cause(&[blaming], end(20, 3, Exit::Code(0))), 3);
+        assert_eq!(cause(&[blaming], end(2_000, 3, Exit::Code(0))), 0);
+        let stopped = end(3_000, 2, Exit::Stopped);
+        assert_eq!(cause(&[blaming, stopped], end(0, 3, Exit::Code(0))), 2);
+        let own = end(2, 1, Exit::Code(5));
+        assert_eq!(cause(&[blaming, own], end(0, 3, Exit::Code(0))), 1);
+        assert!(root_cause(&[], Some(end(0, 3, Exit::Code(0)))).is_none());
+    }
+
+    #[test]
     fn exit_codes_are_those_of_a_shell_and_never_zero() {
         assert_eq!(Exit::Code(3).code(), 3);
         assert_eq!(Exit::Code(256).code(), 1);
         assert_eq!(Exit::Signal(SIGKILL).code(), 137);
         assert_eq!(Exit::Signal(11).code(), 139);
+        assert_eq!(Exit::Stopped.code(), 147);
     }
 
     #[test]

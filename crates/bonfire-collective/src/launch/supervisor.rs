@@ -82,6 +82,8 @@ pub(super) struct Supervisor {
     ranks: Vec<RankProcess>,
     running: BTreeSet<usize>,
     bad_ends: Vec<BadEnd>,
+    /// The first end of a rank that was a success.
+    first_success: Option<BadEnd>,
     ending: Ending,
     interrupted: Option<Interrupt>,
     events: Receiver<Event>,
@@ -112,6 +114,7 @@ impl Supervisor {
             ranks: Vec::new(),
             running: BTreeSet::new(),
             bad_ends: Vec::new(),
+            first_success: None,
             ending: Ending::new(options.graces),
             interrupted: None,
             events,
@@ -154,7 +157,11 @@ impl Supervisor {
             let order = match self.next_event() {
                 Some(Event::Ended { local_rank, at }) => {
                     self.rank_ended(local_rank, at)?;
-                    Order::Wait
+                    if self.nobody_can_end() {
+                        self.ending.cut_short(Instant::now())
+                    } else {
+                        Order::Wait
+                    }
                 }
                 Some(Event::Interrupted(by)) => {
                     self.interrupted.get_or_insert(by);
@@ -256,25 +263,56 @@ impl Supervisor {
             self.running
         );
         let status = self.ranks[local_rank].child.reap()?;
-        let Some(exit) = Exit::of_failure(status) else {
-            return Ok(());
+        let end = |exit| BadEnd {
+            local_rank,
+            exit,
+            at,
         };
         // What ends after our signals ended because of them.
-        if !self.ending.has_signalled() {
-            self.bad_ends.push(BadEnd {
-                local_rank,
-                exit,
-                at,
-            });
-            self.ending.rank_failed(Instant::now());
+        if self.ending.has_signalled() {
+            return Ok(());
+        }
+        match Exit::of_failure(status) {
+            None => {
+                self.first_success.get_or_insert(end(Exit::Code(0)));
+            }
+            Some(exit) => {
+                self.bad_ends.push(end(exit));
+                self.ending.rank_failed(Instant::now());
+            }
         }
         Ok(())
+    }
+
+    /// Whether all ranks that still run are stopped.
+    fn nobody_can_end(&self) -> bool {
+        let mut running = self.running.iter();
+        running.all(|&local_rank| self.ranks[local_rank].child.is_stopped())
+    }
+
+    /// Notes who does nothing while the job has failed, before our signals wake it.
+    fn note_the_stopped(&mut self) {
+        let at = Instant::now();
+        for &local_rank in &self.running {
+            if self.ranks[local_rank].child.is_stopped() {
+                self.bad_ends.push(BadEnd {
+                    local_rank,
+                    exit: Exit::Stopped,
+                    at,
+                });
+            }
+        }
     }
 
     fn carry_out(&mut self, order: Order) -> Result<(), LaunchError> {
         let signal = match order {
             Order::Wait => return Ok(()),
-            Order::Terminate => EndSignal::Terminate,
+            Order::Terminate => {
+                if self.interrupted.is_none() {
+                    self.note_the_stopped();
+                }
+                EndSignal::Terminate
+            }
             Order::Kill => EndSignal::Kill,
             Order::Abandon => {
                 for local_rank in std::mem::take(&mut self.running) {
@@ -312,7 +350,7 @@ impl Supervisor {
     }
 
     fn verdict(&mut self) -> Result<(), LaunchError> {
-        let cause = root_cause(&self.bad_ends);
+        let cause = root_cause(&self.bad_ends, self.first_success);
         let cause = cause.map(|end| self.describe(end));
         for rank in self.ranks.drain(..) {
             if rank.waiter.is_finished() {

@@ -74,6 +74,32 @@ fn both_signals_end_a_child() {
 }
 
 #[test]
+fn a_stopped_child_is_seen_and_still_ends_when_asked() {
+    let mut child = shell("trap 'exit 3' TERM; kill -STOP $$; while true; do sleep 0.01; done");
+    let deadline = Instant::now() + WATCHDOG;
+    while !child.is_stopped() {
+        assert!(Instant::now() < deadline, "the child does not stop");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    child.signal_group(EndSignal::Terminate).unwrap();
+    assert_eq!(child.reap().unwrap().code(), Some(3));
+    assert!(!child.is_stopped());
+}
+
+#[test]
+fn a_child_that_goes_on_is_not_stopped() {
+    let mut child = shell("kill -STOP $$; echo 1; exec sleep 1000");
+    while !child.is_stopped() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    rustix::process::kill_process(child.pid, Signal::CONT).unwrap();
+    assert_eq!(printed_id(&mut child), 1);
+    assert!(!child.is_stopped());
+    child.signal_group(EndSignal::Kill).unwrap();
+    child.reap().unwrap();
+}
+
+#[test]
 fn reaping_ends_what_the_child_left_in_its_group() {
     let mut child = shell("sleep 1000 & echo $!");
     let left = printed_id(&mut child);
