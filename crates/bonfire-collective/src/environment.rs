@@ -58,6 +58,8 @@ pub(crate) const MAX_RESTARTS: &str = "TORCHELASTIC_MAX_RESTARTS";
 /// different hosts.
 pub(crate) const HOST_ID: &str = "BONFIRE_HOST_ID";
 
+/// The number of streams of each link over TCP, in place of what the program chooses.
+pub(crate) const STREAMS: &str = "BONFIRE_STREAMS";
 /// Algorithms in place of those that Bonfire or the program chooses; see [`AlgorithmOverrides`].
 pub(crate) const ALGORITHM: &str = "BONFIRE_ALGORITHM";
 
@@ -182,6 +184,9 @@ pub struct RankEnv {
     /// `BONFIRE_ALGORITHM`: algorithms in place of those that Bonfire or the program chooses. All
     /// ranks need the same.
     pub overrides: AlgorithmOverrides,
+    /// `BONFIRE_STREAMS`, 1 to 16: the number of streams of each link over TCP, in place of what the
+    /// program chooses. All ranks need the same.
+    pub streams_per_link: Option<u32>,
 }
 
 /// The longest `BONFIRE_HOST_ID`, in bytes: a host name's length.
@@ -337,6 +342,7 @@ impl RankEnv {
             restart_count: 0,
             host_id: source.host_id()?,
             overrides: source.overrides()?,
+            streams_per_link: source.streams_per_link()?,
         })
     }
 
@@ -366,6 +372,9 @@ impl RankEnv {
         }
         if !self.overrides.is_empty() {
             variables.push((ALGORITHM, self.overrides.to_string()));
+        }
+        if let Some(streams) = self.streams_per_link {
+            variables.push((STREAMS, streams.to_string()));
         }
         variables
     }

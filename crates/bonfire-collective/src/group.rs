@@ -129,6 +129,8 @@ impl ProcessGroup {
             options.overrides = overrides;
         }
         let chunk_bytes = options.chunk_bytes_checked()?;
+        // Threads have no streams, but a wrong number is wrong everywhere.
+        options.streams_checked()?;
         let poison = Arc::new(Poison::new(world_size));
         let links = local_links(world_size, chunk_bytes).map_err(ConnectError::Region)?;
         let sharing = Sharing::of_threads(world_size).map_err(ConnectError::Region)?;
@@ -163,6 +165,9 @@ impl ProcessGroup {
     pub fn connect(env: &RankEnv, mut options: GroupOptions) -> Result<Self, CollectiveError> {
         if !env.overrides.is_empty() {
             options.overrides = env.overrides.clone();
+        }
+        if let Some(streams) = env.streams_per_link {
+            options.streams_per_link = streams;
         }
         let parts = rendezvous::meet(env, &options)?;
         Ok(Self::new(parts, options)?)

@@ -8,7 +8,7 @@ use bonfire_plan::{Algorithm, Collective};
 use crate::flight::FLIGHT_DIR_VARIABLE;
 use crate::overrides::AlgorithmOverrides;
 use crate::rendezvous::ConnectError;
-use crate::transport::TransportKind;
+use crate::transport::{STREAMS_MAX, TransportKind};
 
 /// In which orders the ranks' values may be folded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -46,6 +46,11 @@ pub struct GroupOptions {
     /// Payload of one frame, in bytes. Default 256 KiB: a frame and what it is reduced into stay in
     /// a second-level cache.
     pub chunk_bytes: usize,
+    /// Connections of each link over TCP, 1 to 16, over which payloads of 32 KiB and more are divided.
+    /// What `BONFIRE_STREAMS` says goes before it. Default 1. More help where something on the way
+    /// limits each connection below what the interface can do, as clouds do and networks with several
+    /// equal paths; the book has figures.
+    pub streams_per_link: u32,
     /// The folder in which each rank leaves its flight record when the group fails, for
     /// `bonfire inspect`. Without one, `BONFIRE_FLIGHT_DIR` names it; without that, none is left. The
     /// only option that may differ between ranks.
@@ -66,6 +71,7 @@ impl Default for GroupOptions {
             order: FoldOrder::default(),
             transport: None,
             chunk_bytes: 256 << 10,
+            streams_per_link: 1,
             flight_dir: None,
         }
     }
@@ -86,6 +92,15 @@ impl GroupOptions {
             .algorithm
             .filter(|algorithm| Algorithm::candidates(collective).contains(algorithm));
         self.overrides.of(collective).or(in_code)
+    }
+
+    /// `streams_per_link`, if it is in range.
+    pub(crate) fn streams_checked(&self) -> Result<u8, ConnectError> {
+        let found = self.streams_per_link;
+        u8::try_from(found)
+            .ok()
+            .filter(|streams| (1..=STREAMS_MAX).contains(&usize::from(*streams)))
+            .ok_or(ConnectError::Streams { found })
     }
 
     /// `chunk_bytes` rounded up to whole elements of every type, if it is in range.

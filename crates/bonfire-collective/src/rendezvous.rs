@@ -110,6 +110,7 @@ impl Home {
 /// Forms the group of all processes of the job.
 pub(crate) fn meet(env: &RankEnv, options: &GroupOptions) -> Result<Parts, ConnectError> {
     let chunk_bytes = options.chunk_bytes_checked()?;
+    let streams = options.streams_checked()?;
     let deadline = Deadline::after(options.startup_timeout);
     let entrance = enter(env, deadline)?;
     let (store, token) = (&entrance.store, &entrance.token);
@@ -141,6 +142,7 @@ pub(crate) fn meet(env: &RankEnv, options: &GroupOptions) -> Result<Parts, Conne
         addresses: &addresses,
         options,
         chunk_bytes,
+        streams,
         deadline,
         guard: &|| Ok(()),
     };

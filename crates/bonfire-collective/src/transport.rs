@@ -9,8 +9,11 @@ mod inbox;
 mod links;
 mod memory;
 mod readiness;
+#[cfg(test)]
+mod sample;
 mod sharing;
 mod socket;
+mod stripes;
 mod traffic;
 
 use std::fmt;
@@ -24,6 +27,7 @@ pub(crate) use links::{Arrival, LinkError, Links};
 pub(crate) use memory::{MemoryLink, local_links, ring_layout};
 pub(crate) use sharing::{Sharing, new_arena};
 pub(crate) use socket::{Due, SocketLink};
+pub(crate) use stripes::STREAMS_MAX;
 pub use traffic::Traffic;
 
 /// Frames that can be under way on a link before a put waits. Four keep both sides busy while they

@@ -48,6 +48,24 @@ pub fn check_all(group: &ProcessGroup, bits: Bits) -> u64 {
     digest.0
 }
 
+/// The operations that move most, on data of many chunks of the default size and of lengths around
+/// their edges; the digest of all results.
+///
+/// # Panics
+/// At the first result that is wrong.
+pub fn check_large(group: &ProcessGroup) -> u64 {
+    let mut digest = Digest(0);
+    // In elements of 4 bytes: about a frame in two pieces, one that cannot be cut evenly, a chunk
+    // and a bit, and many chunks.
+    for len in [8 << 10, 25_003, (64 << 10) + 1, 300_007] {
+        check_reductions::<f32>(group, len, ReduceOp::Sum, true, &mut digest);
+        check_moves::<i32>(group, len, &mut digest);
+        operations::check_moves_of_blocks::<u32>(group, len, &mut digest);
+    }
+    check_order(group);
+    digest.0
+}
+
 /// Lengths around every edge: of the shards, and (with small chunks) of chunks and slots.
 fn lengths(group: &ProcessGroup) -> Vec<usize> {
     let world_size = group.world_size().len();

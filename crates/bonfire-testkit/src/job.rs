@@ -63,6 +63,7 @@ impl Job {
             "BONFIRE_OUTPUT",
             "BONFIRE_HOST_ID",
             "BONFIRE_ALGORITHM",
+            "BONFIRE_STREAMS",
             "BONFIRE_NPROC",
             "BONFIRE_DEVICE",
             "BONFIRE_LOG",

@@ -18,6 +18,9 @@ use crate::Job;
 /// The store of rank 0 listens here; every network has all ports for itself.
 const STORE_PORT: u16 = 29_500;
 
+/// Paths of [`Shape::Paths`]: so many that a few connections rarely share one.
+const PATHS: usize = 64;
+
 /// Why there can be no network on this machine.
 #[derive(Debug)]
 pub struct Unavailable(String);
@@ -35,6 +38,9 @@ pub enum Shape {
     Plain,
     /// 1 Gbit/s per host, with a delay of a millisecond where the kernel can make one.
     Slow,
+    /// As over many equal paths of 200 Mbit/s each: every connection takes one at random, and stays
+    /// on it.
+    Paths,
 }
 
 /// Hosts and what joins them.
@@ -73,7 +79,7 @@ impl Network {
         let (switch, name) = (self.switch(), self.host(host));
         run(&format!("ip netns add {name}"))?;
         run(&format!(
-            "ip link add eth0 netns {name} type veth peer name port{host} netns {switch}"
+            "ip link add eth0 netns {name} numtxqueues {PATHS} type veth peer name port{host} netns {switch}"
         ))?;
         run(&format!(
             "ip -n {switch} link set port{host} master bridge up"
@@ -82,15 +88,24 @@ impl Network {
         run(&format!("ip -n {name} addr add {address}/24 dev eth0"))?;
         run(&format!("ip -n {name} link set lo up"))?;
         run(&format!("ip -n {name} link set eth0 up"))?;
-        if shape == Shape::Slow {
-            let add = format!("tc -n {name} qdisc add dev eth0 root");
-            let delayed = run(&format!("{add} netem delay 1ms rate 1gbit"));
-            if delayed.is_err() {
-                // Kernels without netem can still limit the rate.
-                run(&format!("{add} tbf rate 1gbit burst 256kb latency 50ms"))?;
+        let add = format!("tc -n {name} qdisc add dev eth0");
+        match shape {
+            Shape::Plain => Ok(()),
+            // Kernels without netem can still limit the rate.
+            Shape::Slow => run(&format!("{add} root netem delay 1ms rate 1gbit")).or_else(|_| {
+                run(&format!(
+                    "{add} root tbf rate 1gbit burst 256kb latency 50ms"
+                ))
+            }),
+            // The kernel sends each connection through one of the interface's queues.
+            Shape::Paths => {
+                run(&format!("{add} root handle 1: mq"))?;
+                (1..=PATHS).try_for_each(|path| {
+                    let limit = "tbf rate 200mbit burst 64kb latency 50ms";
+                    run(&format!("{add} parent 1:{path:x} {limit}"))
+                })
             }
         }
-        Ok(())
     }
 
     /// Starts `program args` once per rank; `hosts` says on which host each is.
@@ -115,6 +130,7 @@ impl Network {
                 restart_count: 0,
                 host_id: None,
                 overrides: AlgorithmOverrides::default(),
+                streams_per_link: None,
             };
             let mut command = self.command(*host, program);
             Job::start(command.args(args).envs(env.variables()))

@@ -85,6 +85,7 @@ pub fn env_of(rank: u32, world_size: u32, server: &TcpStoreServer, token: &JobTo
         restart_count: 0,
         host_id: None,
         overrides: AlgorithmOverrides::default(),
+        streams_per_link: None,
     }
 }
 

@@ -4,7 +4,7 @@
 
 use allocation_counter::measure;
 use bonfire_collective::{GroupOptions, ProcessGroup, Rank, ReduceOp, TransportKind};
-use bonfire_testkit::{connected, local};
+use bonfire_testkit::{connected, local, over};
 
 /// Elements of a message in one frame, of one in several, and of one that is reduced in place.
 const LENGTHS: [usize; 3] = [12, 1200, 120_000];
@@ -78,4 +78,6 @@ fn shared_memory_and_sockets_allocate_nothing_after_the_first_round() {
         let counts = connected(2, options, |group| allocations(&group));
         assert_eq!(counts, [0, 0], "over {transport}");
     }
+    let counts = connected(2, over("tcp:4").unwrap(), |group| allocations(&group));
+    assert_eq!(counts, [0, 0], "over four streams");
 }

@@ -74,6 +74,42 @@ fn two_level_plans_conform_across_hosts() {
     check_conformance("two levels", Shape::Plain, &[0, 0, 1, 1], &args);
 }
 
+/// The milliseconds of a large sum between two hosts, over so many streams.
+fn sum_over(network: &Network, streams: u32) -> f64 {
+    let program = Path::new(env!("CARGO_BIN_EXE_rate-rank"));
+    let way = format!("tcp:{streams}");
+    let ranks = network.start(program, &[&way, "16", "3"], &[0, 1]);
+    let fastest = ranks.into_iter().map(|rank| {
+        let end = rank.end();
+        assert!(end.status.success(), "{}: {:?}", end.status, end.stderr);
+        end.stdout[0].parse::<f64>().unwrap()
+    });
+    fastest.fold(0.0, f64::max)
+}
+
+#[test]
+fn several_streams_take_several_paths() {
+    let name = "streams over paths";
+    let _watchdog = Watchdog::start(name, LIMIT);
+    let Some(network) = network(name, 2, Shape::Paths) else {
+        return;
+    };
+    let [one, four] = [1, 4].map(|streams| sum_over(&network, streams));
+    // 16 MiB go each way over the only path of 200 Mbit/s.
+    let least = (16 << 20) as f64 * 8.0 / 200e6 * 1e3;
+    eprintln!(
+        "all-reduce of 16 MiB between two hosts, 200 Mbit/s per connection: {one:.0} ms over one \
+         stream, {four:.0} ms over four, {:.2} times as fast",
+        one / four
+    );
+    assert!(
+        one > least * 0.9,
+        "{one} ms: the paths are wider than they should be"
+    );
+    // One path alone could not do it: more than one was used.
+    assert!(four < one, "{four} ms over four streams, {one} ms over one");
+}
+
 /// Ranks 0 and 1 are on hosts of their own, 2 and 3 on the last, where rank 3 never answers. When
 /// that host is lost, ranks 0 and 1 must name one of its ranks.
 fn check_loss(name: &str, lose: impl Fn(&Network)) {

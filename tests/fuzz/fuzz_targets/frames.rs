@@ -4,26 +4,34 @@
 
 #![no_main]
 
-use std::io::{self, IoSliceMut, Read};
-
 use arbitrary::Arbitrary;
-use bonfire_plan::wire::{self, CallSite, HEADER_BYTES, Operation};
-use bonfire_plan::{Algorithm, Collective, DType};
+use bonfire_plan::wire::{self, HEADER_BYTES};
 use libfuzzer_sys::fuzz_target;
 
-// The file itself: the parser is private to its crate, and a public door for a test would be one
+// The files themselves: the parser is private to its crate, and a public door for a test would be one
 // for everybody.
 #[allow(dead_code, unreachable_pub, reason = "a module of another crate")]
 #[path = "../../../crates/bonfire-collective/src/transport/inbox.rs"]
 mod inbox;
+#[allow(unreachable_pub, reason = "a module of another crate")]
+#[path = "../../../crates/bonfire-collective/src/transport/sample.rs"]
+mod sample;
+#[allow(dead_code, unreachable_pub, reason = "a module of another crate")]
+#[path = "../../../crates/bonfire-collective/src/transport/stripes.rs"]
+mod stripes;
 
 use inbox::{FrameError, Inbox, InboxError};
+use sample::{Trickle, header};
+use stripes::Stripes;
 
 /// Slots as in a link.
 const SLOTS: usize = 4;
 
-/// Chunks beyond this only cost the fuzzer time.
-const CHUNK_BYTES_MAX: u32 = 40 << 10;
+/// Chunks beyond this only cost the fuzzer time; within it, there are frames of three pieces.
+const CHUNK_BYTES_MAX: u32 = 66 << 10;
+
+/// As many as there are pieces.
+const STREAMS_MAX: u8 = 3;
 
 /// Streams are cut to about this: several times all slots, and little enough for byte-wise reads.
 const STREAM_BYTES_MAX: usize = 512 << 10;
@@ -31,6 +39,7 @@ const STREAM_BYTES_MAX: usize = 512 << 10;
 #[derive(Arbitrary, Debug)]
 struct Input {
     chunk_bytes: u32,
+    streams: u8,
     pieces: Vec<Piece>,
     /// Bytes per read, over and over.
     cuts: Vec<u16>,
@@ -46,79 +55,39 @@ enum Piece {
     Frame { payload: u16, fill: u8 },
     /// A header of this length with nothing that fits behind it.
     Header { payload: u32 },
-    /// Anything.
-    Raw(Vec<u8>),
+    /// Anything, on any stream.
+    Raw(u8, Vec<u8>),
 }
 
-struct Trickle<'a> {
-    bytes: &'a [u8],
-    cuts: std::iter::Cycle<std::slice::Iter<'a, u16>>,
-}
-
-impl Read for Trickle<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.read_vectored(&mut [IoSliceMut::new(buffer)])
-    }
-
-    fn read_vectored(&mut self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        let cut = self
-            .cuts
-            .next()
-            .map_or(usize::MAX, |cut| usize::from(*cut).max(1));
-        let mut left = cut.min(self.bytes.len());
-        let mut read = 0;
-        for buffer in buffers {
-            let len = left.min(buffer.len());
-            buffer[..len].copy_from_slice(&self.bytes[..len]);
-            self.bytes = &self.bytes[len..];
-            left -= len;
-            read += len;
-        }
-        Ok(read)
-    }
-}
-
-fn header(payload: u32) -> [u8; HEADER_BYTES] {
-    let operation = Operation {
-        group: 1,
-        seq: 2,
-        collective: Collective::AllReduce,
-        algorithm: Algorithm::Ring,
-        dtype: DType::F32,
-        reduce: None,
-        count: 3,
-        layout: 0,
-        call_site: CallSite::default(),
-    };
-    wire::encode_header(&operation, payload)
-}
-
-fn stream_of(pieces: &[Piece]) -> Vec<u8> {
-    let mut bytes = Vec::new();
+fn streams_of(pieces: &[Piece], count: usize) -> Vec<Vec<u8>> {
+    let mut streams = vec![Vec::new(); count];
     for piece in pieces {
-        if bytes.len() >= STREAM_BYTES_MAX {
+        if streams.iter().map(Vec::len).sum::<usize>() >= STREAM_BYTES_MAX {
             break;
         }
         match piece {
             Piece::Frame { payload, fill } => {
-                bytes.extend_from_slice(&header(u32::from(*payload)));
-                bytes.resize(bytes.len() + usize::from(*payload), *fill);
+                // Every byte tells where it belongs.
+                let payload = (0..usize::from(*payload)).map(|index| *fill ^ (index / 64) as u8);
+                sample::put(&mut streams, &payload.collect::<Vec<u8>>());
             }
-            Piece::Header { payload } => bytes.extend_from_slice(&header(*payload)),
-            Piece::Raw(raw) => bytes.extend_from_slice(raw),
+            Piece::Header { payload } => streams[0].extend_from_slice(&header(*payload)),
+            Piece::Raw(stream, raw) => streams[usize::from(*stream) % count].extend_from_slice(raw),
         }
     }
-    bytes
+    streams
 }
 
-/// The frames of the whole stream, and what is wrong with what follows them.
-fn plain_reading(mut bytes: &[u8], slot_bytes: usize) -> (Vec<&[u8]>, Option<FrameError>) {
+/// The frames of the whole streams, and what is wrong with what follows them.
+fn plain_reading(streams: &[Vec<u8>], slot_bytes: usize) -> (Vec<Vec<u8>>, Option<FrameError>) {
+    let mut rest: Vec<&[u8]> = streams.iter().map(Vec::as_slice).collect();
     let mut frames = Vec::new();
-    while bytes.len() >= HEADER_BYTES {
-        let frame_bytes = match wire::payload_bytes(bytes) {
-            Ok(payload) => HEADER_BYTES + payload as usize,
+    while rest[0].len() >= HEADER_BYTES {
+        let payload_bytes = match wire::payload_bytes(rest[0]) {
+            Ok(payload_bytes) => payload_bytes as usize,
             Err(error) => return (frames, Some(error.into())),
         };
+        let frame_bytes = HEADER_BYTES + payload_bytes;
         if frame_bytes > slot_bytes {
             let error = FrameError::TooLong {
                 frame_bytes,
@@ -126,38 +95,56 @@ fn plain_reading(mut bytes: &[u8], slot_bytes: usize) -> (Vec<&[u8]>, Option<Fra
             };
             return (frames, Some(error));
         }
-        if bytes.len() < frame_bytes {
-            break;
+        let stripes = Stripes::of(payload_bytes, streams.len());
+        let mut frame = Vec::with_capacity(frame_bytes);
+        for (stream, bytes) in rest.iter_mut().enumerate() {
+            let head = if stream == 0 { HEADER_BYTES } else { 0 };
+            let Some((part, behind)) = bytes.split_at_checked(head + stripes.piece(stream).len())
+            else {
+                return (frames, None);
+            };
+            frame.extend_from_slice(part);
+            *bytes = behind;
         }
-        let (frame, rest) = bytes.split_at(frame_bytes);
         frames.push(frame);
-        bytes = rest;
     }
     (frames, None)
 }
 
+/// The next stream in turn that has something that is wanted.
+fn next<S>(inbox: &Inbox, sources: &[Trickle<'_, S>], last: usize) -> Option<usize> {
+    let count = sources.len();
+    let mut order = (1..=count).map(|step| (last + step) % count);
+    order.find(|stream| inbox.wants(*stream) && !sources[*stream].bytes.is_empty())
+}
+
 fuzz_target!(|input: Input| {
     let chunk_bytes = (input.chunk_bytes % CHUNK_BYTES_MAX) as usize;
+    let count = usize::from(input.streams % STREAMS_MAX) + 1;
     let slot_bytes = (HEADER_BYTES + chunk_bytes).next_multiple_of(size_of::<u64>());
-    let stream = stream_of(&input.pieces);
-    let (expected, error) = plain_reading(&stream, slot_bytes);
-    let mut source = Trickle {
-        bytes: &stream,
-        cuts: input.cuts.iter().cycle(),
+    let streams = streams_of(&input.pieces, count);
+    let (expected, error) = plain_reading(&streams, slot_bytes);
+    let source = |bytes| Trickle {
+        bytes,
+        steps: input
+            .cuts
+            .iter()
+            .cycle()
+            .map(|cut| usize::from(*cut).max(1)),
     };
+    let mut sources: Vec<_> = streams.iter().map(|bytes| source(&bytes[..])).collect();
+    let mut stream = 0;
     let mut held = input.held.iter().cycle();
     let mut diverted = input.diverted.iter().cycle();
     let mut target = Vec::new();
-    let mut inbox = Inbox::new(SLOTS, chunk_bytes);
+    let mut inbox = Inbox::new(SLOTS, chunk_bytes, count);
     let mut seen = 0;
     let mut waiting = 0;
     let mut limit = SLOTS;
     let found = loop {
-        // Frames that wait are released from time to time, all of them at the end of the stream.
-        if inbox.is_full()
-            || waiting >= limit
-            || (source.bytes.is_empty() && inbox.front().is_some())
-        {
+        let next = next(&inbox, &sources, stream);
+        // Frames that wait are released from time to time, all of them at the end of the streams.
+        if inbox.is_full() || waiting >= limit || (next.is_none() && inbox.front().is_some()) {
             let frame = inbox.front().expect("frames wait");
             assert_eq!(frame, expected[seen], "frame {seen}");
             seen += 1;
@@ -168,11 +155,14 @@ fuzz_target!(|input: Input| {
             }
             continue;
         }
+        stream = match next {
+            Some(stream) => stream,
+            None => break None,
+        };
         // A payload on its way to a place outside, or one that might go there.
         if inbox.is_diverting() {
-            match inbox.fill_diverted(&mut source, &mut target) {
-                Ok(0) => break None,
-                Ok(_) => {}
+            match inbox.fill_diverted(stream, &mut sources[stream], &mut target) {
+                Ok(read) => assert!(read > 0, "something is there"),
                 Err(InboxError::Frame(error)) => {
                     assert!(!inbox.is_diverting(), "the payload is complete");
                     assert_eq!(target, expected[seen][HEADER_BYTES..], "frame {seen}");
@@ -197,9 +187,11 @@ fuzz_target!(|input: Input| {
             inbox.divert(&mut target);
             continue;
         }
-        match inbox.fill(&mut source) {
-            Ok(0) => break None,
-            Ok(_) => waiting += usize::from(inbox.front().is_some()),
+        match inbox.fill(stream, &mut sources[stream]) {
+            Ok(read) => {
+                assert!(read > 0, "something is there");
+                waiting += usize::from(inbox.front().is_some());
+            }
             Err(InboxError::Frame(error)) => break Some(error),
             Err(InboxError::Io(error)) => panic!("the source does not fail: {error}"),
         }

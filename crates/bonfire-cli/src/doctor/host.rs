@@ -75,9 +75,10 @@ pub(super) struct Ptrace {
 }
 
 /// The variables that are shown; secrets are not among them.
-const VARIABLES: [&str; 11] = [
+const VARIABLES: [&str; 12] = [
     "BONFIRE_ALGORITHM",
     "BONFIRE_HOST_ID",
+    "BONFIRE_STREAMS",
     "CUDA_DEVICE_MAX_CONNECTIONS",
     "CUDA_DEVICE_ORDER",
     "CUDA_HOME",

@@ -5,10 +5,11 @@ use std::path::Path;
 
 use super::{
     AGENT_STORE, ALGORITHM, EnvError, HOST_ID, HOST_ID_BYTES_MAX, JOB_ID_BYTES_MAX, JOB_TOKEN,
-    JOB_TOKEN_FILE, MASTER_ADDR, MASTER_PORT, RUN_ID, StoreHost, TORCHRUN_STORE,
+    JOB_TOKEN_FILE, MASTER_ADDR, MASTER_PORT, RUN_ID, STREAMS, StoreHost, TORCHRUN_STORE,
 };
 use crate::overrides::AlgorithmOverrides;
 use crate::token::JobToken;
+use crate::transport::STREAMS_MAX;
 
 /// A key-value source with typed readings.
 pub(super) struct Source<F> {
@@ -84,6 +85,10 @@ impl<F: Fn(&str) -> Option<OsString>> Source<F> {
         let text = self.text(ALGORITHM).unwrap_or_default();
         text.parse()
             .map_err(|source| EnvError::Algorithm { source })
+    }
+
+    pub(super) fn streams_per_link(&self) -> Result<Option<u32>, EnvError> {
+        self.number(STREAMS, (1, STREAMS_MAX as u32))
     }
 
     pub(super) fn job_id(&self) -> Result<String, EnvError> {

@@ -64,6 +64,7 @@ fn what_the_launcher_writes_is_what_the_worker_reads() {
         restart_count: 2,
         host_id: Some("rack 7".to_owned()),
         overrides: "all_reduce=ring".parse().unwrap(),
+        streams_per_link: Some(4),
     };
     let variables: HashMap<_, _> = written.variables().into_iter().collect();
     let read = RankEnv::from_lookup(|name| variables.get(name).map(OsString::from)).unwrap();
@@ -71,12 +72,14 @@ fn what_the_launcher_writes_is_what_the_worker_reads() {
     assert_eq!((read.job_id.as_str(), read.restart_count), ("night run", 2));
     assert_eq!(read.host_id, written.host_id);
     assert_eq!(read.overrides, written.overrides);
+    assert_eq!(read.streams_per_link, Some(4));
 
     let silent = RankEnv {
         job_token: JobToken::empty(),
         agent_store: StoreHost::RankZero,
         host_id: None,
         overrides: AlgorithmOverrides::default(),
+        streams_per_link: None,
         ..written
     };
     let variables: HashMap<_, _> = silent.variables().into_iter().collect();
@@ -174,7 +177,7 @@ fn a_bad_token_or_switch_is_refused() {
 }
 
 #[test]
-fn a_bad_host_or_algorithm_is_refused() {
+fn a_bad_host_algorithm_or_number_of_streams_is_refused() {
     let base = format!("RANK=0 WORLD_SIZE=1 {MEETING}");
     refused(
         &format!("{base} BONFIRE_HOST_ID={}", "h".repeat(65)),
@@ -192,6 +195,12 @@ fn a_bad_host_or_algorithm_is_refused() {
         &format!("{base} BONFIRE_ALGORITHM=fast"),
         "BONFIRE_ALGORITHM is wrong",
     );
+    for number in ["0", "17", "many"] {
+        refused(
+            &format!("{base} BONFIRE_STREAMS={number}"),
+            "BONFIRE_STREAMS must be a whole number from 1 to 16",
+        );
+    }
 }
 
 const SLURM: &str = "SLURM_JOB_ID=77 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=6 SLURM_PROCID=5 \

@@ -212,6 +212,7 @@ impl Meeting {
             restart_count: self.restart_count,
             host_id: None,
             overrides: AlgorithmOverrides::default(),
+            streams_per_link: None,
         })
     }
 

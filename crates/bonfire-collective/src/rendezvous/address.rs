@@ -27,6 +27,7 @@ pub(crate) struct Settings {
     overrides: String,
     order: String,
     chunk_bytes: String,
+    streams_per_link: String,
 }
 
 /// What a rank publishes in the store.
@@ -45,6 +46,7 @@ impl Settings {
             overrides: options.overrides.to_string(),
             order: format!("{:?}", options.order),
             chunk_bytes: options.chunk_bytes.to_string(),
+            streams_per_link: options.streams_per_link.to_string(),
         }
     }
 
@@ -66,6 +68,11 @@ impl Settings {
             ("BONFIRE_ALGORITHM", &self.overrides, &theirs.overrides),
             ("order", &self.order, &theirs.order),
             ("chunk_bytes", &self.chunk_bytes, &theirs.chunk_bytes),
+            (
+                "streams_per_link (BONFIRE_STREAMS)",
+                &self.streams_per_link,
+                &theirs.streams_per_link,
+            ),
         ];
         for (what, my_value, their_value) in settings {
             if my_value != their_value {

@@ -11,7 +11,7 @@ use crate::environment::EnvError;
 use crate::options::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN};
 use crate::store::StoreError;
 use crate::token::TokenError;
-use crate::transport::TransportKind;
+use crate::transport::{STREAMS_MAX, TransportKind};
 
 /// A group could not be formed.
 #[derive(Debug, thiserror::Error)]
@@ -163,6 +163,12 @@ pub enum ConnectError {
     ChunkBytes {
         /// What was asked for.
         found: usize,
+    },
+    /// The number of streams is out of range.
+    #[error("streams_per_link must be 1 to {STREAMS_MAX}, got {found}")]
+    Streams {
+        /// What was asked for.
+        found: u32,
     },
     /// A thread cannot be started.
     #[error("cannot start a communication thread")]

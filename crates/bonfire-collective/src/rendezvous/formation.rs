@@ -30,6 +30,8 @@ pub(crate) struct Formation<'a> {
     pub(crate) addresses: &'a [Address],
     pub(crate) options: &'a GroupOptions,
     pub(crate) chunk_bytes: usize,
+    /// Of each link over TCP.
+    pub(crate) streams: u8,
     pub(crate) deadline: Deadline,
     /// Asked between two waits; its error ends the attempt.
     pub(crate) guard: &'a dyn Fn() -> Result<(), ConnectError>,
@@ -53,6 +55,7 @@ impl Formation<'_> {
             token: self.token,
             addresses: self.addresses,
             kinds: &kinds,
+            streams: self.streams,
             guard: self.guard,
         };
         let connections = mesh.connect(listeners, self.deadline)?;
@@ -119,8 +122,8 @@ impl Formation<'_> {
         };
         let world_size = self.world_size();
         let mut links = Links::new(self.me, world_size);
-        for (peer, stream) in connections.data {
-            let link = SocketLink::new(stream, self.chunk_bytes).map_err(system)?;
+        for (peer, streams) in connections.data {
+            let link = SocketLink::new(streams, self.chunk_bytes).map_err(system)?;
             links.add_socket(peer, link).map_err(system)?;
         }
         let control = connections.control;
@@ -206,7 +209,14 @@ impl Formation<'_> {
                 .collect();
             if !peers.is_empty() {
                 let peers = list(&peers);
-                tracing::info!(target: "bonfire", "rank {me}{of}: transport {kind} to rank {peers}");
+                let over = match (kind, self.streams) {
+                    (TransportKind::Tcp, 2..) => format!(" over {} streams each", self.streams),
+                    _ => String::new(),
+                };
+                tracing::info!(
+                    target: "bonfire",
+                    "rank {me}{of}: transport {kind} to rank {peers}{over}"
+                );
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Connections between every two ranks: to the lower ones this rank connects, the higher ones it
 //! accepts. No circle of waiting can arise: rank 0 only accepts, rank 1 needs rank 0 only, and so on.
 
+use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::PoisonError;
@@ -48,7 +49,8 @@ pub(crate) struct Listeners {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Purpose {
     Control,
-    Data,
+    /// Frames, or parts of them: the stream of this number.
+    Data(u8),
 }
 
 /// The first thing said on a proven connection.
@@ -58,14 +60,15 @@ struct Hello {
     purpose: Purpose,
 }
 
-/// Group, rank and purpose.
-const HELLO_BYTES: usize = 9;
+/// Group, rank, purpose and number of the stream.
+const HELLO_BYTES: usize = 10;
 
-/// The connections of one rank, in no particular order.
+/// The connections of one rank.
 #[derive(Debug, Default)]
 pub(super) struct Connections {
     pub(super) control: Vec<(Rank, Stream)>,
-    pub(super) data: Vec<(Rank, Stream)>,
+    /// Of each peer, in the order of the streams' numbers.
+    pub(super) data: BTreeMap<Rank, Vec<Stream>>,
 }
 
 /// What is needed to connect.
@@ -76,6 +79,8 @@ pub(super) struct Mesh<'a> {
     pub(super) token: &'a JobToken,
     pub(super) addresses: &'a [Address],
     pub(super) kinds: &'a [Option<TransportKind>],
+    /// Streams of each link over TCP.
+    pub(super) streams: u8,
     /// Asked between two waits; its error ends the attempt.
     pub(super) guard: &'a dyn Fn() -> Result<(), ConnectError>,
 }
@@ -153,18 +158,13 @@ impl Mesh<'_> {
         listeners: Listeners,
         deadline: Deadline,
     ) -> Result<Connections, ConnectError> {
-        let mut connections = Connections::default();
+        let mut all = Vec::new();
         let ranks = || (0..self.addresses.len() as u32).map(Rank::new);
         for peer in ranks().filter(|peer| *peer < self.me) {
             for purpose in self.purposes(peer) {
                 let stream = self.reach(peer, purpose, deadline)?;
-                connections.add(
-                    Hello {
-                        rank: peer,
-                        purpose,
-                    },
-                    stream,
-                );
+                let rank = peer;
+                all.push((Hello { rank, purpose }, stream));
             }
         }
         let mut expected: Vec<Hello> = ranks()
@@ -184,10 +184,8 @@ impl Mesh<'_> {
             let accepted = self.accept_all(scope, &reception, &listeners, &mut expected, deadline);
             // Those who have proved nothing keep nobody waiting.
             reception.lobby.clear();
-            for (hello, stream) in accepted? {
-                connections.add(hello, stream);
-            }
-            Ok(connections)
+            all.extend(accepted?);
+            Ok(Connections::sort(all))
         })
     }
 
@@ -246,11 +244,13 @@ impl Mesh<'_> {
     }
 
     fn purposes(&self, peer: Rank) -> impl Iterator<Item = Purpose> + use<> {
-        let data = match self.kinds[peer.index()] {
-            Some(TransportKind::Unix | TransportKind::Tcp) => Some(Purpose::Data),
-            _ => None,
+        let streams = match self.kinds[peer.index()] {
+            Some(TransportKind::Tcp) => self.streams,
+            // Nothing between two processes of one host deals with flows one by one.
+            Some(TransportKind::Unix) => 1,
+            _ => 0,
         };
-        std::iter::once(Purpose::Control).chain(data)
+        std::iter::once(Purpose::Control).chain((0..streams).map(Purpose::Data))
     }
 
     /// Connects to a lower rank, trying again while it is refused.
@@ -306,9 +306,9 @@ impl Mesh<'_> {
         let mut hello = [0; HELLO_BYTES];
         hello[..4].copy_from_slice(&self.group.to_le_bytes());
         hello[4..8].copy_from_slice(&self.me.get().to_le_bytes());
-        hello[8] = match purpose {
-            Purpose::Control => 1,
-            Purpose::Data => 2,
+        [hello[8], hello[9]] = match purpose {
+            Purpose::Control => [1, 0],
+            Purpose::Data(stream) => [2, stream],
         };
         stream.write_all(&hello)?;
         Ok(())
@@ -353,7 +353,7 @@ impl Reception<'_> {
         let (group, rank) = (number(0), number(4));
         let purpose = match hello[8] {
             1 if group == self.group => Purpose::Control,
-            2 if group == self.group => Purpose::Data,
+            2 if group == self.group => Purpose::Data(hello[9]),
             _ => return Err(io::Error::from(io::ErrorKind::InvalidData).into()),
         };
         Ok(Hello {
@@ -364,10 +364,19 @@ impl Reception<'_> {
 }
 
 impl Connections {
-    fn add(&mut self, hello: Hello, stream: Stream) {
-        match hello.purpose {
-            Purpose::Control => self.control.push((hello.rank, stream)),
-            Purpose::Data => self.data.push((hello.rank, stream)),
+    /// Of connections in any order.
+    fn sort(mut all: Vec<(Hello, Stream)>) -> Self {
+        all.sort_by_key(|(hello, _)| match hello.purpose {
+            Purpose::Control => 0,
+            Purpose::Data(stream) => stream,
+        });
+        let mut connections = Self::default();
+        for (Hello { rank, purpose }, stream) in all {
+            match purpose {
+                Purpose::Control => connections.control.push((rank, stream)),
+                Purpose::Data(_) => connections.data.entry(rank).or_default().push(stream),
+            }
         }
+        connections
     }
 }

@@ -25,6 +25,7 @@ fn env_of(rank: u32, server: &TcpStoreServer, token: &JobToken) -> RankEnv {
         restart_count: 0,
         host_id: None,
         overrides: crate::overrides::AlgorithmOverrides::default(),
+        streams_per_link: None,
     }
 }
 

@@ -9,16 +9,26 @@
 //! A frame that arrives may be diverted: what has come of its payload is copied to where the payload is
 //! to end, the rest is read to there, and the frame never takes a slot.
 //!
+//! Where the link has several streams, the first carries the headers, and the others their pieces of
+//! large payloads ([`Stripes`]). What belongs to the next frame stays in the kernel until all pieces of
+//! the frame that is arriving are there, so there is only ever one such frame.
+//!
 //! Nothing here trusts the bytes: a frame's length is checked against its slot before it is used.
 
 use std::io::{self, IoSliceMut, Read};
 
 use bonfire_plan::wire::{self, HEADER_BYTES, WireError};
 
+use super::stripes::{PIECE_BYTES_MIN, Stripes};
+
 /// Bytes that a read asks for behind a header before it is known how long the frame is: all of a
 /// small message, and little enough that moving what belongs to the next frame costs less than the
 /// system call that it spares.
 const AHEAD_BYTES: usize = 16 << 10;
+
+// A frame in pieces, whose header is read first, does not end in what is read with it: nothing of the
+// next frame comes before all its pieces are there.
+const _: () = assert!(PIECE_BYTES_MIN >= AHEAD_BYTES);
 
 /// The stream carries something that is not a frame of this link.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -53,6 +63,8 @@ pub(crate) struct Inbox {
     /// Bytes that lie in the slot of the frame that is arriving; when every slot holds a complete
     /// frame, bytes that lie behind the newest one.
     arrived: usize,
+    /// What has come of the piece of the frame that is arriving on each stream but the first.
+    placed: Box<[usize]>,
     /// Where the payload of the frame that is arriving goes, if not to a slot.
     diversion: Option<Diversion>,
 }
@@ -61,7 +73,8 @@ pub(crate) struct Inbox {
 /// where the next frame begins.
 #[derive(Clone, Copy, Debug)]
 struct Diversion {
-    payload_bytes: usize,
+    stripes: Stripes,
+    /// What has come of the first piece.
     placed_bytes: usize,
 }
 
@@ -86,12 +99,13 @@ impl Slot {
 }
 
 impl Inbox {
-    /// Room for `slots` frames of up to `chunk_bytes` of payload.
-    pub(crate) fn new(slots: usize, chunk_bytes: usize) -> Self {
+    /// Room for `slots` frames of up to `chunk_bytes` of payload, which come over `streams` streams.
+    pub(crate) fn new(slots: usize, chunk_bytes: usize, streams: usize) -> Self {
         assert!(
             slots >= 2,
             "the spill of one slot needs another, got {slots}"
         );
+        assert!(streams >= 1, "frames come over a stream");
         let words = (HEADER_BYTES + chunk_bytes).div_ceil(size_of::<u64>());
         let slot = |_| Slot {
             words: vec![0; words].into_boxed_slice(),
@@ -102,6 +116,7 @@ impl Inbox {
             frames: 0,
             oldest: 0,
             arrived: 0,
+            placed: vec![0; streams - 1].into_boxed_slice(),
             diversion: None,
         }
     }
@@ -123,7 +138,8 @@ impl Inbox {
         self.frames -= 1;
         let released = self.oldest;
         self.oldest = (self.oldest + 1) % self.slots.len();
-        if self.frames == 0 && self.arrived <= HEADER_BYTES {
+        let is_in_pieces = self.placed.iter().any(|placed| *placed > 0);
+        if self.frames == 0 && self.arrived <= HEADER_BYTES && !is_in_pieces {
             // The next frame gets the same slot, which is still in a cache.
             let next = self.oldest;
             self.oldest = released;
@@ -145,11 +161,60 @@ impl Inbox {
         self.frames == self.slots.len()
     }
 
-    /// What is there of a frame that is still arriving, from its header on, if its header is there
-    /// and no frame comes before it.
+    /// What is there of a frame that is still arriving, from its header on to the first gap, if its
+    /// header is there and no frame comes before it.
     pub(crate) fn arriving(&self) -> Option<&[u8]> {
         let next = self.frames == 0 && self.diversion.is_none() && self.arrived >= HEADER_BYTES;
-        next.then(|| &self.slots[self.oldest].bytes()[..self.arrived])
+        next.then(|| {
+            let bytes = self.slots[self.oldest].bytes();
+            if self.placed.is_empty() {
+                return &bytes[..self.arrived];
+            }
+            match self.stripes(self.oldest) {
+                Ok(Some(stripes)) => &bytes[..HEADER_BYTES + self.contiguous(&stripes)],
+                _ => &bytes[..self.arrived],
+            }
+        })
+    }
+
+    /// How much of the payload of the frame that is arriving is there before the first gap.
+    fn contiguous(&self, stripes: &Stripes) -> usize {
+        let mut end = self.arrived - HEADER_BYTES;
+        for (stream, placed) in (1..stripes.count()).zip(&self.placed) {
+            if end < stripes.piece(stream).start {
+                break;
+            }
+            end += placed;
+        }
+        end
+    }
+
+    /// Whether there is room for what a stream carries next.
+    pub(crate) fn wants(&self, stream: usize) -> bool {
+        if let Some(diversion) = &self.diversion {
+            return self.came(stream, diversion.placed_bytes)
+                < diversion.stripes.piece(stream).len();
+        }
+        if self.is_full() {
+            return false;
+        }
+        if self.placed.is_empty() {
+            return true;
+        }
+        // What is wrong with a header shows when the first stream is read.
+        let Ok(Some(stripes)) = self.stripes(self.index(self.frames)) else {
+            return stream == 0;
+        };
+        let came = self.came(stream, self.arrived.saturating_sub(HEADER_BYTES));
+        came < stripes.piece(stream).len()
+    }
+
+    /// What has come of the piece on a stream, where `first` is what has come of the first.
+    fn came(&self, stream: usize, first: usize) -> usize {
+        match stream.checked_sub(1) {
+            None => first,
+            Some(other) => self.placed[other],
+        }
     }
 
     /// The payload of the frame that is [`arriving`](Self::arriving) goes to `target` from now on:
@@ -158,19 +223,27 @@ impl Inbox {
     /// # Panics
     /// If no frame is arriving or `target` is not as long as its payload.
     pub(crate) fn divert(&mut self, target: &mut [u8]) {
-        let frame = self.arriving().expect("only a frame is diverted");
-        let payload_bytes = wire::payload_bytes(frame).expect("its header was read");
+        assert!(self.arriving().is_some(), "only a frame is diverted");
+        let stripes = self.stripes(self.oldest);
+        let stripes = stripes
+            .ok()
+            .flatten()
+            .expect("its header was read and checked");
         assert_eq!(
-            payload_bytes as usize,
+            stripes.payload_bytes(),
             target.len(),
             "payload and target differ in length"
         );
-        let placed = &frame[HEADER_BYTES..];
-        let placed_bytes = placed.len();
-        target[..placed_bytes].copy_from_slice(placed);
+        let payload = &self.slots[self.oldest].bytes()[HEADER_BYTES..];
+        let placed_bytes = self.arrived - HEADER_BYTES;
+        for stream in 0..stripes.count() {
+            let start = stripes.piece(stream).start;
+            let placed = start..start + self.came(stream, placed_bytes);
+            target[placed.clone()].copy_from_slice(&payload[placed]);
+        }
         self.arrived = 0;
         self.diversion = Some(Diversion {
-            payload_bytes: target.len(),
+            stripes,
             placed_bytes,
         });
     }
@@ -180,54 +253,77 @@ impl Inbox {
         self.diversion.is_some()
     }
 
-    /// Reads once, to the `target` of [`divert`](Self::divert); the number of bytes that came. 0 is
-    /// the end of the stream. The diversion ends with the payload.
+    /// Reads once, to the `target` of [`divert`](Self::divert), from a stream that is
+    /// [wanted](Self::wants); the number of bytes that came. 0 is the end of the stream. The diversion
+    /// ends with the payload.
     ///
     /// # Panics
     /// If nothing is diverted, or to a target of another length.
     pub(crate) fn fill_diverted(
         &mut self,
+        stream: usize,
         source: &mut impl Read,
         target: &mut [u8],
     ) -> Result<usize, InboxError> {
         let diversion = self.diversion.as_mut().expect("a frame was diverted");
+        let stripes = diversion.stripes;
         assert_eq!(
-            diversion.payload_bytes,
+            stripes.payload_bytes(),
             target.len(),
             "not the target that the frame was diverted to"
         );
-        let rest = &mut target[diversion.placed_bytes..];
+        let piece = stripes.piece(stream);
+        let placed = match stream.checked_sub(1) {
+            None => &mut diversion.placed_bytes,
+            Some(other) => &mut self.placed[other],
+        };
+        let rest = &mut target[piece.start + *placed..piece.end];
         let rest_bytes = rest.len();
-        let ahead = read_ahead(self.slots[self.oldest].bytes_mut(), diversion.payload_bytes);
-        let read = source.read_vectored(&mut [IoSliceMut::new(rest), IoSliceMut::new(ahead)])?;
-        if read < rest_bytes {
-            diversion.placed_bytes += read;
-            return Ok(read);
+        assert!(rest_bytes > 0, "nothing is wanted of stream {stream}");
+        let read = if stripes.is_whole() {
+            let ahead = read_ahead(self.slots[self.oldest].bytes_mut(), stripes.payload_bytes());
+            source.read_vectored(&mut [IoSliceMut::new(rest), IoSliceMut::new(ahead)])?
+        } else {
+            source.read(rest)?
+        };
+        *placed += read.min(rest_bytes);
+        let first = diversion.placed_bytes;
+        if first == stripes.piece(0).len() && self.is_placed(&stripes) {
+            self.placed.fill(0);
+            self.diversion = None;
+            self.arrived = read.saturating_sub(rest_bytes);
+            self.settle()?;
         }
-        self.diversion = None;
-        self.arrived = read - rest_bytes;
-        self.settle()?;
         Ok(read)
     }
 
-    /// Reads once; the number of bytes that came. 0 is the end of the stream.
+    /// Reads once, from a stream that is [wanted](Self::wants); the number of bytes that came. 0 is
+    /// the end of the stream.
     ///
     /// # Panics
-    /// If the inbox is full, or a frame is being diverted.
-    pub(crate) fn fill(&mut self, source: &mut impl Read) -> Result<usize, InboxError> {
+    /// If the inbox is full, or a frame is being diverted, or nothing is wanted of the stream.
+    pub(crate) fn fill(
+        &mut self,
+        stream: usize,
+        source: &mut impl Read,
+    ) -> Result<usize, InboxError> {
         assert!(!self.is_full(), "no slot for what would be read");
         assert!(!self.is_diverting(), "the bytes belong to another place");
+        if stream > 0 {
+            return self.fill_piece(stream, source);
+        }
         let arrived = self.arrived;
         let index = self.index(self.frames);
-        let needed = self.needed(index)?;
+        let stripes = self.stripes(index)?;
         let next = (self.frames + 1 < self.slots.len()).then(|| self.index(self.frames + 1));
-        let read = match (needed, next) {
-            (Some(needed), Some(next)) => {
+        let read = match (stripes, next) {
+            (Some(stripes), Some(next)) if stripes.is_whole() => {
                 let [slot, next] = self
                     .slots
                     .get_disjoint_mut([index, next])
                     .expect("two slots of a ring of at least two");
-                let ahead = read_ahead(next.bytes_mut(), needed - HEADER_BYTES);
+                let needed = HEADER_BYTES + stripes.payload_bytes();
+                let ahead = read_ahead(next.bytes_mut(), stripes.payload_bytes());
                 let rest = &mut slot.bytes_mut()[arrived..needed];
                 let rest_bytes = rest.len();
                 let read =
@@ -240,7 +336,9 @@ impl Inbox {
                 }
                 read
             }
-            (Some(needed), None) => {
+            (Some(stripes), _) => {
+                let needed = HEADER_BYTES + stripes.piece(0).end;
+                assert!(arrived < needed, "nothing is wanted of the first stream");
                 source.read(&mut self.slots[index].bytes_mut()[arrived..needed])?
             }
             (None, _) => source.read(window(self.slots[index].bytes_mut(), arrived))?,
@@ -250,39 +348,62 @@ impl Inbox {
         Ok(read)
     }
 
+    /// Reads once from a stream that carries nothing but pieces.
+    fn fill_piece(&mut self, stream: usize, source: &mut impl Read) -> Result<usize, InboxError> {
+        let index = self.index(self.frames);
+        let stripes = self.stripes(index)?;
+        let piece = stripes.expect("pieces come after a header").piece(stream);
+        let placed = &mut self.placed[stream - 1];
+        let payload = &mut self.slots[index].bytes_mut()[HEADER_BYTES..];
+        let rest = &mut payload[piece.start + *placed..piece.end];
+        assert!(!rest.is_empty(), "nothing is wanted of stream {stream}");
+        let read = source.read(rest)?;
+        *placed += read;
+        self.settle()?;
+        Ok(read)
+    }
+
     /// Slot of frame number `number`, counted from the oldest.
     fn index(&self, number: usize) -> usize {
         (self.oldest + number) % self.slots.len()
     }
 
-    /// Length of the frame whose beginning lies in slot `index`, once its header has arrived.
-    fn needed(&self, index: usize) -> Result<Option<usize>, FrameError> {
+    /// The pieces of the frame whose beginning lies in slot `index`, once its header has arrived.
+    fn stripes(&self, index: usize) -> Result<Option<Stripes>, FrameError> {
         if self.arrived < HEADER_BYTES {
             return Ok(None);
         }
         let bytes = self.slots[index].bytes();
-        let frame_bytes = HEADER_BYTES + wire::payload_bytes(bytes)? as usize;
+        let payload_bytes = wire::payload_bytes(bytes)? as usize;
+        let frame_bytes = HEADER_BYTES + payload_bytes;
         if frame_bytes > bytes.len() {
             return Err(FrameError::TooLong {
                 frame_bytes,
                 slot_bytes: bytes.len(),
             });
         }
-        Ok(Some(frame_bytes))
+        Ok(Some(Stripes::of(payload_bytes, 1 + self.placed.len())))
+    }
+
+    /// Whether the pieces of the frame that is arriving are there, but for the first.
+    fn is_placed(&self, stripes: &Stripes) -> bool {
+        let pieces = (1..stripes.count()).map(|stream| stripes.piece(stream).len());
+        pieces.zip(&self.placed).all(|(len, placed)| len == *placed)
     }
 
     /// Counts the frames that are complete and moves what lies behind each to the next slot.
     fn settle(&mut self) -> Result<(), FrameError> {
         while !self.is_full() {
             let index = self.index(self.frames);
-            let Some(needed) = self.needed(index)? else {
+            let Some(stripes) = self.stripes(index)? else {
                 return Ok(());
             };
-            if self.arrived < needed {
+            let needed = HEADER_BYTES + stripes.piece(0).len();
+            if self.arrived < needed || !self.is_placed(&stripes) {
                 return Ok(());
             }
             let end = self.arrived;
-            self.finish(index, needed);
+            self.finish(index, HEADER_BYTES + stripes.payload_bytes());
             self.arrived = end - needed;
             if self.arrived > 0 && !self.is_full() {
                 self.spill(index, needed..end);
@@ -295,6 +416,7 @@ impl Inbox {
     fn finish(&mut self, index: usize, frame_bytes: usize) {
         self.slots[index].frame_bytes = frame_bytes;
         self.frames += 1;
+        self.placed.fill(0);
     }
 
     /// Moves a range of slot `from` to the beginning of the slot of the next frame.

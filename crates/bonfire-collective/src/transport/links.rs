@@ -8,8 +8,8 @@ use bonfire_plan::{Rank, WorldSize};
 
 use super::Frame;
 use super::memory::MemoryLink;
-use super::readiness::Readiness;
-use super::socket::{Due, Receipt, SocketLink};
+use super::readiness::{Origin, Readiness};
+use super::socket::{Dispatch, Due, Receipt, SocketLink};
 use super::traffic::Traffic;
 use crate::patience::{Interrupt, NAP_MAX, Patience, Pause};
 use crate::platform::thread;
@@ -107,7 +107,9 @@ impl Links {
             Some(readiness) => readiness,
             none => none.insert(Readiness::new()?),
         };
-        readiness.add(peer, &link.stream)?;
+        for (index, stream) in link.streams().enumerate() {
+            readiness.add(Origin::new(peer, index), stream)?;
+        }
         self.sockets.push(peer);
         self.add(peer, Way::Socket(Box::new(link)));
         Ok(())
@@ -146,26 +148,24 @@ impl Links {
         patience: &Patience<'_>,
     ) -> Result<(), LinkError> {
         let mut vigil = patience.vigil();
-        let mut sent = 0;
         loop {
             let departed = patience.has_departed(peer);
             let link = self.link_mut(peer);
-            let before = sent;
-            let done = match &mut link.way {
-                Way::Memory(memory) => memory.try_put(header, payload),
-                Way::Socket(socket) => {
-                    sent = socket.send(peer, header, payload, sent)?;
-                    sent == HEADER_BYTES + payload.len()
-                }
+            let dispatch = match &mut link.way {
+                Way::Memory(memory) => match memory.try_put(header, payload) {
+                    true => Dispatch::Frame,
+                    false => Dispatch::Bytes(0),
+                },
+                Way::Socket(socket) => socket.send(peer, header, payload)?,
             };
-            if done {
+            let Dispatch::Bytes(went) = dispatch else {
                 link.traffic.count_sent(payload);
                 return Ok(());
-            }
+            };
             if let Way::Socket(socket) = &mut link.way {
                 // The peer may be unable to read because it is sending, too.
                 let received = socket.receive();
-                if sent > before || received > 0 {
+                if went > 0 || received > 0 {
                     vigil = patience.vigil();
                     continue;
                 }
@@ -346,11 +346,13 @@ impl Links {
             nap
         };
         let news = match writer {
-            Some(writer) => readiness.sleep_for_room(&socket(by_rank, writer).stream, nap),
+            Some(writer) => {
+                readiness.sleep_for_room(socket(by_rank, writer).blocked_streams(), nap)
+            }
             None => readiness.sleep(nap),
         };
-        for rank in news.ranks() {
-            socket_mut(by_rank, rank).hear_of_news();
+        for Origin { peer, stream } in news.origins() {
+            socket_mut(by_rank, peer).hear_of_news(stream);
         }
         for rank in sockets.iter() {
             let socket = socket_mut(by_rank, *rank);

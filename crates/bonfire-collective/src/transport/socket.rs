@@ -7,17 +7,19 @@ use bonfire_plan::Rank;
 use bonfire_plan::wire::{self, AGREED_BYTES, HEADER_BYTES};
 
 use super::inbox::{Inbox, InboxError};
+use super::stripes::{STREAMS_MAX, Stripes};
 use super::{Frame, LinkError, SLOTS};
 use crate::stream::Stream;
 
-/// Both directions between this rank and one peer.
+/// Both directions between this rank and one peer, over one stream or several.
+///
+/// The end of any of them is the end of the link, once it is needed: a peer that leaves in peace
+/// closes all of them, and what the others still carry must be read before.
 #[derive(Debug)]
 pub(crate) struct SocketLink {
-    pub(super) stream: Stream,
+    /// In the order that both ends know.
+    flows: Box<[Flow]>,
     inbox: Inbox,
-    /// Whether the last read left something behind, or news has come since. Without this flag the
-    /// kernel's events, which tell of changes only, would have to be asked again for what they said.
-    readable: bool,
     /// No more bytes will come.
     ended: bool,
     /// What is wrong with the bytes that came. Nothing behind them is read.
@@ -32,6 +34,28 @@ pub(crate) struct Due<'a> {
     pub(crate) payload_bytes: usize,
 }
 
+/// One of the streams of a link.
+#[derive(Debug)]
+struct Flow {
+    stream: Stream,
+    /// Whether the last read left something behind, or news has come since. Without this flag the
+    /// kernel's events, which tell of changes only, would have to be asked again for what they said.
+    readable: bool,
+    /// What is sent of its part of the frame that is being put.
+    sent: usize,
+    /// Whether the last write would have had to wait.
+    blocked: bool,
+}
+
+/// What a put has done so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Dispatch {
+    /// So many more bytes are sent, and there are more.
+    Bytes(usize),
+    /// All of the frame is sent.
+    Frame,
+}
+
 /// What a read brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Receipt {
@@ -42,17 +66,45 @@ pub(super) enum Receipt {
 }
 
 impl SocketLink {
-    /// A link whose frames carry up to `chunk_bytes` of payload.
-    pub(crate) fn new(stream: Stream, chunk_bytes: usize) -> io::Result<Self> {
-        stream.tune_for_frames()?;
-        stream.set_nonblocking()?;
+    /// A link over `streams`, in an order that both ends know, whose frames carry up to `chunk_bytes`
+    /// of payload.
+    ///
+    /// # Panics
+    /// If there is no stream, or more than [`STREAMS_MAX`].
+    pub(crate) fn new(streams: Vec<Stream>, chunk_bytes: usize) -> io::Result<Self> {
+        assert!(
+            (1..=STREAMS_MAX).contains(&streams.len()),
+            "1 to {STREAMS_MAX} streams, got {}",
+            streams.len()
+        );
+        let mut flows = Vec::with_capacity(streams.len());
+        for stream in streams {
+            stream.tune_for_frames()?;
+            stream.set_nonblocking()?;
+            flows.push(Flow {
+                stream,
+                readable: true,
+                sent: 0,
+                blocked: false,
+            });
+        }
         Ok(Self {
-            stream,
-            inbox: Inbox::new(SLOTS as usize, chunk_bytes),
-            readable: true,
+            inbox: Inbox::new(SLOTS as usize, chunk_bytes, flows.len()),
+            flows: flows.into_boxed_slice(),
             ended: false,
             fault: None,
         })
+    }
+
+    /// The streams, in their order.
+    pub(super) fn streams(&self) -> impl Iterator<Item = &Stream> {
+        self.flows.iter().map(|flow| &flow.stream)
+    }
+
+    /// The streams that had no room when they were last written to.
+    pub(super) fn blocked_streams(&self) -> impl Iterator<Item = &Stream> {
+        let blocked = self.flows.iter().filter(|flow| flow.blocked);
+        blocked.map(|flow| &flow.stream)
     }
 
     /// The oldest complete frame.
@@ -67,11 +119,6 @@ impl SocketLink {
         }
     }
 
-    /// Whether there is room for more bytes, and hope for some.
-    fn wants_bytes(&self) -> bool {
-        !self.inbox.is_full() && !self.inbox.is_diverting() && self.is_sound()
-    }
-
     /// Whether more bytes may come.
     fn is_sound(&self) -> bool {
         !self.ended && self.fault.is_none()
@@ -79,12 +126,16 @@ impl SocketLink {
 
     /// Whether a read would bring something that there is room for.
     pub(super) fn has_news(&self) -> bool {
-        self.readable && self.wants_bytes()
+        if self.inbox.is_diverting() || !self.is_sound() {
+            return false;
+        }
+        let mut flows = self.flows.iter().enumerate();
+        flows.any(|(index, flow)| flow.readable && self.inbox.wants(index))
     }
 
-    /// The kernel says that bytes, or the end, have come.
-    pub(super) fn hear_of_news(&mut self) {
-        self.readable = true;
+    /// The kernel says that bytes, or the end, have come over a stream.
+    pub(super) fn hear_of_news(&mut self, stream: usize) {
+        self.flows[stream].readable = true;
     }
 
     pub(super) fn has_ended(&self) -> bool {
@@ -102,13 +153,19 @@ impl SocketLink {
         }
     }
 
-    /// Reads once, if there is room; the number of bytes that came. Never blocks.
+    /// Reads once from each stream, if there is room; the number of bytes that came. Never blocks.
     pub(super) fn receive(&mut self) -> usize {
-        if !self.wants_bytes() {
+        if self.inbox.is_diverting() {
             return 0;
         }
-        let read = self.inbox.fill(&mut self.stream);
-        self.note(read)
+        let mut came = 0;
+        for index in 0..self.flows.len() {
+            if self.is_sound() && self.inbox.wants(index) {
+                let read = self.inbox.fill(index, &mut self.flows[index].stream);
+                came += self.note(index, read);
+            }
+        }
+        came
     }
 
     /// As [`receive`](Self::receive), but the payload of the next frame goes to `target` if it is
@@ -121,16 +178,18 @@ impl SocketLink {
             }
             self.inbox.divert(target);
         }
-        if !self.is_sound() {
-            return Receipt::Bytes(0);
+        let mut came = 0;
+        for index in 0..self.flows.len() {
+            if self.is_sound() && self.inbox.wants(index) {
+                let stream = &mut self.flows[index].stream;
+                let read = self.inbox.fill_diverted(index, stream, target);
+                came += self.note(index, read);
+                if !self.inbox.is_diverting() {
+                    return Receipt::Payload;
+                }
+            }
         }
-        let read = self.inbox.fill_diverted(&mut self.stream, target);
-        let came = self.note(read);
-        if self.inbox.is_diverting() {
-            Receipt::Bytes(came)
-        } else {
-            Receipt::Payload
-        }
+        Receipt::Bytes(came)
     }
 
     /// What is there of the payload of the next frame, if that is the frame that is due and more of
@@ -143,13 +202,13 @@ impl SocketLink {
     }
 
     /// Remembers what a read says about the stream; the number of bytes that came.
-    fn note(&mut self, read: Result<usize, InboxError>) -> usize {
+    fn note(&mut self, stream: usize, read: Result<usize, InboxError>) -> usize {
         match read {
             Ok(0) => self.ended = true,
             Ok(len) => return len,
             Err(InboxError::Frame(error)) => self.fault = Some(error.to_string()),
             Err(InboxError::Io(error)) => match error.kind() {
-                io::ErrorKind::WouldBlock => self.readable = false,
+                io::ErrorKind::WouldBlock => self.flows[stream].readable = false,
                 io::ErrorKind::Interrupted => {}
                 _ if is_end(&error) => self.ended = true,
                 _ => self.fault = Some(error.to_string()),
@@ -158,27 +217,53 @@ impl SocketLink {
         0
     }
 
-    /// Sends what the kernel takes of the frame from its byte `sent` on, in one call; the new `sent`.
-    /// Never blocks.
+    /// Sends what the kernel takes of the rest of the frame, in one call per stream. Never blocks.
+    /// To be called with the same frame until all of it is sent.
     pub(super) fn send(
         &mut self,
         peer: Rank,
         header: &[u8; HEADER_BYTES],
         payload: &[u8],
-        sent: usize,
-    ) -> Result<usize, LinkError> {
-        let total = HEADER_BYTES + payload.len();
-        assert!(sent < total, "{sent} of {total} bytes are sent already");
-        let written = if sent < HEADER_BYTES {
-            let parts = [IoSlice::new(&header[sent..]), IoSlice::new(payload)];
+    ) -> Result<Dispatch, LinkError> {
+        let stripes = Stripes::of(payload.len(), self.flows.len());
+        let (mut went, mut is_whole) = (0, true);
+        for (index, flow) in self.flows[..stripes.count()].iter_mut().enumerate() {
+            let head: &[u8] = if index == 0 { header } else { &[] };
+            let piece = &payload[stripes.piece(index)];
+            went += flow.send(peer, head, piece)?;
+            is_whole &= flow.sent == head.len() + piece.len();
+        }
+        if !is_whole {
+            return Ok(Dispatch::Bytes(went));
+        }
+        self.flows.iter_mut().for_each(|flow| flow.sent = 0);
+        Ok(Dispatch::Frame)
+    }
+}
+
+impl Flow {
+    /// Sends what the kernel takes of the rest of `head` and `piece`, in one call; how much it took.
+    fn send(&mut self, peer: Rank, head: &[u8], piece: &[u8]) -> Result<usize, LinkError> {
+        self.blocked = false;
+        let sent = self.sent;
+        let written = if sent < head.len() {
+            let parts = [IoSlice::new(&head[sent..]), IoSlice::new(piece)];
             self.stream.write_vectored(&parts)
+        } else if sent < head.len() + piece.len() {
+            self.stream.write(&piece[sent - head.len()..])
         } else {
-            self.stream.write(&payload[sent - HEADER_BYTES..])
+            return Ok(0);
         };
         match written {
-            Ok(len) => Ok(sent + len),
+            Ok(len) => {
+                self.sent += len;
+                Ok(len)
+            }
             Err(error) => match error.kind() {
-                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(sent),
+                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => {
+                    self.blocked = true;
+                    Ok(0)
+                }
                 _ if is_end(&error) => Err(LinkError::Ended),
                 _ => Err(LinkError::Broken {
                     rank: peer,

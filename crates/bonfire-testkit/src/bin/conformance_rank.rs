@@ -1,13 +1,14 @@
-//! One rank of the conformance suite as a process: `conformance-rank TRANSPORT CHUNK_BYTES
-//! [ALGORITHM]`, where `auto` is the best transport. With an algorithm, results may be folded in any
-//! order. Prints the digest of its results.
+//! One rank of the conformance suite as a process: `conformance-rank WAY CHUNK_BYTES [ALGORITHM]`,
+//! where the way is as in [`bonfire_testkit::over`]. With an algorithm, results may be folded in any
+//! order; with `large` in its place, it is the part of the suite for large data. Prints the digest of
+//! its results.
 
 use std::process::ExitCode;
 use std::time::Duration;
 
 use bonfire_collective::{GroupOptions, ProcessGroup, RankEnv};
-use bonfire_testkit::Watchdog;
-use bonfire_testkit::conformance::{Bits, check_all};
+use bonfire_testkit::conformance::{Bits, check_all, check_large};
+use bonfire_testkit::{Watchdog, over};
 
 fn main() -> ExitCode {
     match run() {
@@ -25,24 +26,27 @@ fn main() -> ExitCode {
 fn run() -> Result<u64, Box<dyn std::error::Error>> {
     let _watchdog = Watchdog::start("conformance-rank", Duration::from_secs(200));
     let mut args = std::env::args().skip(1);
-    let (Some(transport), Some(chunk_bytes)) = (args.next(), args.next()) else {
-        return Err("usage: conformance-rank TRANSPORT CHUNK_BYTES [ALGORITHM]".into());
+    let (Some(way), Some(chunk_bytes)) = (args.next(), args.next()) else {
+        return Err("usage: conformance-rank WAY CHUNK_BYTES [ALGORITHM|large]".into());
     };
-    let algorithm = args.next().map(|name| name.parse()).transpose()?;
-    let transport = match transport.as_str() {
-        "auto" => None,
-        name => Some(name.parse()?),
-    };
+    let last = args.next();
+    let is_large = last.as_deref() == Some("large");
+    let algorithm = last
+        .filter(|_| !is_large)
+        .map(|name| name.parse())
+        .transpose()?;
     let options = GroupOptions {
-        transport,
         algorithm,
         chunk_bytes: chunk_bytes.parse()?,
-        ..GroupOptions::default()
+        ..over(&way)?
     };
     let bits = match algorithm {
         None => Bits::Canonical,
         Some(_) => Bits::AnyOrder,
     };
     let group = ProcessGroup::connect(&RankEnv::from_env()?, options)?;
-    Ok(check_all(&group, bits))
+    Ok(match is_large {
+        true => check_large(&group),
+        false => check_all(&group, bits),
+    })
 }

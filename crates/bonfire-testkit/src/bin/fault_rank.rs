@@ -1,5 +1,5 @@
-//! One rank that meets a misfortune: `fault-rank TRANSPORT FAULT [FOLDER]`, where `auto` is the best
-//! transport and the folder is for flight records. The last rank has the fault, the others must hear of
+//! One rank that meets a misfortune: `fault-rank WAY FAULT [FOLDER]`, where the way is as in
+//! [`bonfire_testkit::over`] and the folder is for flight records. The last rank has the fault, the others must hear of
 //! it. Prints `heard: ERROR` when an operation fails.
 
 use std::path::PathBuf;
@@ -8,7 +8,10 @@ use std::thread;
 use std::time::Duration;
 
 use bonfire_collective::{GroupOptions, ProcessGroup, RankEnv, ReduceOp};
-use bonfire_testkit::Watchdog;
+use bonfire_testkit::{Watchdog, over};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, Shutdown, getpeername, getsockname, shutdown};
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 
 /// Longer than any test waits: an error from this timeout would be the wrong one.
 const TIMEOUT: Duration = Duration::from_secs(150);
@@ -31,21 +34,17 @@ fn main() -> ExitCode {
 fn run() -> Result<(), Box<dyn std::error::Error>> {
     let _watchdog = Watchdog::start("fault-rank", Duration::from_secs(200));
     let mut args = std::env::args().skip(1);
-    let (Some(transport), Some(fault)) = (args.next(), args.next()) else {
-        return Err("usage: fault-rank TRANSPORT FAULT".into());
+    let (Some(way), Some(fault)) = (args.next(), args.next()) else {
+        return Err("usage: fault-rank WAY FAULT [FOLDER]".into());
     };
     let options = GroupOptions {
-        transport: match transport.as_str() {
-            "auto" => None,
-            name => Some(name.parse()?),
-        },
         timeout: if fault == "busy" {
             SHORT_TIMEOUT
         } else {
             TIMEOUT
         },
         flight_dir: args.next().map(PathBuf::from),
-        ..GroupOptions::default()
+        ..over(&way)?
     };
     let group = ProcessGroup::connect(&RankEnv::from_env()?, options)?;
     let mut data = vec![1.0_f32; 100_000];
@@ -72,6 +71,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
                 }
             }
             "busy" => thread::sleep(BUSY),
+            "cut" => cut_a_stream()?,
             "none" => {}
             other => return Err(format!("unknown fault {other:?}").into()),
         }
@@ -79,4 +79,25 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     group.all_reduce(&mut data, ReduceOp::Mean)?;
     group.barrier()?;
     Ok(())
+}
+
+/// Ends the third of this process's TCP connections, which is no link's first stream if links have
+/// four, and none but streams use TCP within a host.
+fn cut_a_stream() -> Result<(), Box<dyn std::error::Error>> {
+    let myself = pidfd_open(getpid(), PidfdFlags::empty())?;
+    let mut connections = Vec::new();
+    for number in 0..1024 {
+        let socket = match pidfd_getfd(&myself, number, PidfdGetfdFlags::empty()) {
+            Ok(descriptor) => descriptor,
+            Err(Errno::BADF) => continue,
+            Err(error) => return Err(error.into()),
+        };
+        let is_tcp = getsockname(&socket)
+            .is_ok_and(|address| address.address_family() == AddressFamily::INET);
+        if is_tcp && getpeername(&socket).is_ok() {
+            connections.push(socket);
+        }
+    }
+    let third = connections.get(2).ok_or("there are fewer connections")?;
+    Ok(shutdown(third, Shutdown::Both)?)
 }

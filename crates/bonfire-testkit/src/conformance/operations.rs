@@ -6,6 +6,17 @@ use bonfire_plan::shard_range;
 use super::{Digest, reduced, sample};
 use crate::oracle::Sample;
 
+/// Those in which every pair of ranks exchanges blocks, of `len` elements or of lengths around it.
+pub(super) fn check_moves_of_blocks<T: Sample>(
+    group: &ProcessGroup,
+    len: usize,
+    digest: &mut Digest,
+) {
+    check_all_to_all::<T>(group, len);
+    check_ragged::<T>(group, len, digest);
+    check_pairs::<T>(group, len);
+}
+
 /// All of them, with blocks of `len` elements, or of lengths around it.
 pub(super) fn check_operations<T: Sample>(group: &ProcessGroup, len: usize, digest: &mut Digest) {
     check_gather::<T>(group, len, digest);

@@ -62,6 +62,7 @@ struct Party {
     /// Their ranks in the old group, in their new order.
     ranks: Vec<Rank>,
     chunk_bytes: usize,
+    streams: u8,
 }
 
 /// A split under way on one rank.
@@ -225,6 +226,7 @@ impl Attempt<'_> {
             number: roster.number_of(lowest, proposals[lowest.index()].picked),
             me,
             chunk_bytes: self.wish.options.chunk_bytes_checked()?,
+            streams: self.wish.options.streams_checked()?,
             ranks,
         }))
     }
@@ -254,6 +256,7 @@ impl Attempt<'_> {
             addresses: &addresses,
             options: &self.wish.options,
             chunk_bytes: party.chunk_bytes,
+            streams: party.streams,
             deadline: Deadline::after(self.patience()),
             guard: &|| match self.core.poison.failure() {
                 Some(failure) => Err(ConnectError::ParentFailed {
@@ -334,7 +337,9 @@ impl Attempt<'_> {
     /// ranks of the old group know the same, for they measured together.
     fn inherited(&self) -> Option<Figures> {
         let (old, new) = (&self.core.roster.options, &self.wish.options);
-        let alike = old.transport == new.transport && old.chunk_bytes == new.chunk_bytes;
+        let alike = old.transport == new.transport
+            && old.chunk_bytes == new.chunk_bytes
+            && old.streams_per_link == new.streams_per_link;
         let executor = self.core.executor.lock();
         let executor = executor.unwrap_or_else(PoisonError::into_inner);
         executor.figures().filter(|_| alike)

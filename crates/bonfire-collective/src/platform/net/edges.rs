@@ -9,11 +9,16 @@ use std::time::Duration;
 
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, poll};
+use smallvec::SmallVec;
 
 use super::{Socket, timespec};
 
 /// Sockets that one look at the kernel's list can name; what is beyond comes at the next look.
 const EVENTS_MAX: usize = 64;
+
+/// Sockets that are waited for at one time to take more bytes; more would take memory from the
+/// allocator.
+const WRITERS_MAX: usize = 16;
 
 /// Sockets, each with a number.
 #[derive(Debug)]
@@ -53,12 +58,17 @@ impl Edges {
         News { events, count }
     }
 
-    /// Sleeps until there is news, `writer` takes more bytes, or `nap` is over.
-    pub(crate) fn sleep_for_room(&self, writer: &impl Socket, nap: Duration) -> News {
-        let mut interests = [
-            PollFd::from_borrowed_fd(writer.socket(), PollFlags::OUT),
-            PollFd::new(&self.epoll, PollFlags::IN),
-        ];
+    /// Sleeps until there is news, one of `writers` takes more bytes, or `nap` is over.
+    pub(crate) fn sleep_for_room<'a, S: Socket + 'a>(
+        &'a self,
+        writers: impl Iterator<Item = &'a S>,
+        nap: Duration,
+    ) -> News {
+        let mut interests: SmallVec<[PollFd<'a>; WRITERS_MAX + 1]> = SmallVec::new();
+        interests.push(PollFd::new(&self.epoll, PollFlags::IN));
+        interests.extend(
+            writers.map(|writer| PollFd::from_borrowed_fd(writer.socket(), PollFlags::OUT)),
+        );
         let _ = poll(&mut interests, Some(&timespec(nap)));
         self.sleep(Duration::ZERO)
     }

@@ -1,58 +1,29 @@
 //! Streams cut anywhere, read into slots and past them.
 
+use std::iter::{Repeat, repeat};
+
+use super::super::sample::{Trickle, put};
 use super::*;
-use bonfire_plan::wire::{CallSite, Operation, encode_header};
-use bonfire_plan::{Algorithm, Collective, DType};
 
 const SLOTS: usize = 4;
 
-/// A stream that gives at most `step` bytes per call.
-struct Trickle<'a> {
-    bytes: &'a [u8],
-    step: usize,
+/// Frame number `number`: every byte tells where it belongs.
+fn payload(number: usize, len: usize) -> Vec<u8> {
+    (0..len)
+        .map(|index| (number * 31 + index / 64) as u8)
+        .collect()
 }
 
-impl Read for Trickle<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.read_vectored(&mut [IoSliceMut::new(buffer)])
+fn streams_of(payloads: &[usize], streams: usize) -> Vec<Vec<u8>> {
+    let mut bytes = vec![Vec::new(); streams];
+    for (number, len) in payloads.iter().enumerate() {
+        put(&mut bytes, &payload(number, *len));
     }
-
-    fn read_vectored(&mut self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        let mut left = self.step.min(self.bytes.len());
-        let mut read = 0;
-        for buffer in buffers {
-            let len = left.min(buffer.len());
-            buffer[..len].copy_from_slice(&self.bytes[..len]);
-            self.bytes = &self.bytes[len..];
-            left -= len;
-            read += len;
-        }
-        Ok(read)
-    }
-}
-
-fn header(payload_bytes: usize) -> [u8; HEADER_BYTES] {
-    let operation = Operation {
-        group: 0,
-        seq: 0,
-        collective: Collective::AllReduce,
-        algorithm: Algorithm::Ring,
-        dtype: DType::F32,
-        reduce: None,
-        count: 0,
-        layout: 0,
-        call_site: CallSite::default(),
-    };
-    encode_header(&operation, payload_bytes as u32)
+    bytes
 }
 
 fn stream_of(payloads: &[usize]) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    for (number, payload) in payloads.iter().enumerate() {
-        bytes.extend_from_slice(&header(*payload));
-        bytes.extend(std::iter::repeat_n(number as u8, *payload));
-    }
-    bytes
+    streams_of(payloads, 1).remove(0)
 }
 
 /// Which frames are diverted if their header comes before their end.
@@ -63,36 +34,69 @@ enum Diverted {
     EveryOther,
 }
 
-/// Reads the whole stream, keeping up to `held` frames before releasing any.
+/// The other end of a link, which gives at most so many bytes per read.
+struct Peer<'a> {
+    sources: Vec<Trickle<'a, Repeat<usize>>>,
+    turn: usize,
+}
+
+impl<'a> Peer<'a> {
+    fn new(streams: &'a [Vec<u8>], step: usize) -> Self {
+        let source = |bytes: &'a Vec<u8>| Trickle {
+            bytes,
+            steps: repeat(step),
+        };
+        Self {
+            sources: streams.iter().map(source).collect(),
+            turn: 0,
+        }
+    }
+
+    fn is_drained(&self) -> bool {
+        self.sources.iter().all(|source| source.bytes.is_empty())
+    }
+
+    /// The next stream in turn that has something that is wanted.
+    fn next(&mut self, inbox: &Inbox) -> (usize, &mut Trickle<'a, Repeat<usize>>) {
+        let count = self.sources.len();
+        let has_some =
+            |stream: &usize| inbox.wants(*stream) && !self.sources[*stream].bytes.is_empty();
+        let mut order = (1..=count).map(|step| (self.turn + step) % count);
+        self.turn = order.find(has_some).expect("something is wanted");
+        (self.turn, &mut self.sources[self.turn])
+    }
+}
+
+/// Reads whole streams, keeping up to `held` frames before releasing any.
 fn check(payloads: &[usize], chunk_bytes: usize, step: usize, held: usize) {
     for diverted in [Diverted::None, Diverted::All, Diverted::EveryOther] {
-        check_diverted(payloads, chunk_bytes, step, held, diverted);
+        for streams in [1, 2, 3, 4] {
+            let bytes = streams_of(payloads, streams);
+            let inbox = Inbox::new(SLOTS, chunk_bytes, streams);
+            check_diverted(payloads, inbox, Peer::new(&bytes, step), held, diverted);
+        }
     }
 }
 
 fn check_diverted(
     payloads: &[usize],
-    chunk_bytes: usize,
-    step: usize,
+    mut inbox: Inbox,
+    mut peer: Peer<'_>,
     held: usize,
     diverted: Diverted,
 ) {
-    let bytes = stream_of(payloads);
-    let mut source = Trickle {
-        bytes: &bytes,
-        step,
-    };
-    let mut inbox = Inbox::new(SLOTS, chunk_bytes);
     let mut seen = 0;
     loop {
-        while inbox.frames >= held || (source.bytes.is_empty() && inbox.frames > 0) {
+        while inbox.frames >= held || (peer.is_drained() && inbox.frames > 0) {
             let frame = inbox.front().unwrap();
-            assert_eq!(frame.len(), HEADER_BYTES + payloads[seen]);
-            assert!(frame[HEADER_BYTES..].iter().all(|byte| *byte == seen as u8));
+            assert!(
+                frame[HEADER_BYTES..] == payload(seen, payloads[seen]),
+                "frame {seen}"
+            );
             inbox.release().unwrap();
             seen += 1;
         }
-        if source.bytes.is_empty() {
+        if peer.is_drained() {
             break;
         }
         let divert = match diverted {
@@ -105,19 +109,23 @@ fn check_diverted(
             inbox.divert(&mut target);
             assert!(inbox.arriving().is_none() && inbox.front().is_none());
             while inbox.is_diverting() {
-                assert!(inbox.fill_diverted(&mut source, &mut target).unwrap() > 0);
+                let (stream, source) = peer.next(&inbox);
+                assert!(inbox.fill_diverted(stream, source, &mut target).unwrap() > 0);
             }
-            assert!(
-                target.iter().all(|byte| *byte == seen as u8),
-                "frame {seen}"
-            );
+            assert!(target == payload(seen, payloads[seen]), "frame {seen}");
             seen += 1;
         } else {
-            assert!(inbox.fill(&mut source).unwrap() > 0);
+            let (stream, source) = peer.next(&inbox);
+            assert!(inbox.fill(stream, source).unwrap() > 0);
+            // What is said to be there is there.
+            if let Some(frame) = inbox.arriving() {
+                let part = &frame[HEADER_BYTES..];
+                assert!(*part == payload(seen, payloads[seen])[..part.len()]);
+            }
         }
     }
-    assert_eq!(seen, payloads.len(), "{payloads:?}, {step} bytes at a time");
-    assert_eq!(inbox.fill(&mut source).unwrap(), 0);
+    assert_eq!(seen, payloads.len(), "{payloads:?}, {held} held");
+    assert_eq!(inbox.fill(0, &mut peer.sources[0]).unwrap(), 0);
 }
 
 #[test]
@@ -126,11 +134,17 @@ fn frames_of_every_length_arrive_whole_however_the_stream_is_cut() {
     let mixed = [
         0, 64_000, 1, 63_999, 16_384, 16_385, 0, 0, 0, 0, 0, 0, 64_000, 64_000, 3,
     ];
+    let large = [
+        300_000, 0, 1, 32_767, 32_768, 16_384, 0, 0, 0, 0, 0, 299_999, 65_536, 3, 40_000,
+    ];
     for step in [1, 7, 127, 128, 129, 4096, 100_000, usize::MAX] {
         for held in 1..=SLOTS {
             check(&small, 64, step, held);
             if step >= 127 {
                 check(&mixed, 64_000, step, held);
+            }
+            if step >= 4096 {
+                check(&large, 300_000, step, held);
             }
         }
     }
@@ -140,9 +154,8 @@ fn frames_of_every_length_arrive_whole_however_the_stream_is_cut() {
 fn many_small_frames_in_one_read_wait_behind_the_newest() {
     let payloads = [0; 60];
     let bytes = stream_of(&payloads);
-    let mut source = &bytes[..];
-    let mut inbox = Inbox::new(SLOTS, 64_000);
-    assert_eq!(inbox.fill(&mut source).unwrap(), bytes.len());
+    let mut inbox = Inbox::new(SLOTS, 64_000, 1);
+    assert_eq!(inbox.fill(0, &mut &bytes[..]).unwrap(), bytes.len());
     for _ in payloads {
         assert_eq!(inbox.front().unwrap().len(), HEADER_BYTES);
         inbox.release().unwrap();
@@ -153,12 +166,16 @@ fn many_small_frames_in_one_read_wait_behind_the_newest() {
 #[test]
 fn a_stream_that_ends_in_a_diverted_payload_ends_there() {
     let bytes = stream_of(&[100]);
-    let mut inbox = Inbox::new(SLOTS, 100);
-    inbox.fill(&mut &bytes[..HEADER_BYTES + 40]).unwrap();
+    let mut inbox = Inbox::new(SLOTS, 100, 1);
+    inbox.fill(0, &mut &bytes[..HEADER_BYTES + 40]).unwrap();
     let mut target = [u8::MAX; 100];
     inbox.divert(&mut target);
-    assert_eq!(target[..41], *[[0; 40].as_slice(), &[u8::MAX]].concat());
-    assert_eq!(inbox.fill_diverted(&mut &[][..], &mut target).unwrap(), 0);
+    assert_eq!(target[..40], payload(0, 40));
+    assert_eq!(target[40], u8::MAX);
+    assert_eq!(
+        inbox.fill_diverted(0, &mut &[][..], &mut target).unwrap(),
+        0
+    );
     assert!(inbox.is_diverting());
 }
 
@@ -166,36 +183,32 @@ fn a_stream_that_ends_in_a_diverted_payload_ends_there() {
 fn garbage_behind_a_diverted_payload_is_refused_when_it_is_reached() {
     let mut bytes = stream_of(&[100]);
     bytes.extend([7; HEADER_BYTES]);
-    let mut inbox = Inbox::new(SLOTS, 100);
-    inbox.fill(&mut &bytes[..HEADER_BYTES]).unwrap();
+    let mut inbox = Inbox::new(SLOTS, 100, 1);
+    inbox.fill(0, &mut &bytes[..HEADER_BYTES]).unwrap();
     let mut target = [u8::MAX; 100];
     inbox.divert(&mut target);
-    let read = inbox.fill_diverted(&mut &bytes[HEADER_BYTES..], &mut target);
+    let read = inbox.fill_diverted(0, &mut &bytes[HEADER_BYTES..], &mut target);
     assert!(matches!(
         read,
         Err(InboxError::Frame(FrameError::Header(_)))
     ));
     assert!(!inbox.is_diverting(), "the payload is complete");
-    assert_eq!(target, [0; 100]);
+    assert_eq!(target[..], payload(0, 100));
 }
 
 #[test]
 fn frames_that_come_one_by_one_share_a_slot() {
-    let mut inbox = Inbox::new(SLOTS, 64_000);
+    let mut inbox = Inbox::new(SLOTS, 64_000, 1);
     let mut places = Vec::new();
     let bytes = stream_of(&[64_000; 3]);
     let mut source = &bytes[..];
     while places.len() < 3 {
         if let Some(frame) = inbox.front() {
-            assert!(
-                frame[HEADER_BYTES..]
-                    .iter()
-                    .all(|byte| *byte == places.len() as u8)
-            );
+            assert!(frame[HEADER_BYTES..] == payload(places.len(), 64_000));
             places.push(frame.as_ptr());
             inbox.release().unwrap();
         } else {
-            inbox.fill(&mut source).unwrap();
+            inbox.fill(0, &mut source).unwrap();
         }
     }
     assert!(places.iter().all(|place| *place == places[0]), "{places:?}");
@@ -204,9 +217,9 @@ fn frames_that_come_one_by_one_share_a_slot() {
 #[test]
 fn a_frame_that_is_too_long_is_refused_before_it_is_read() {
     let bytes = stream_of(&[65]);
-    let mut inbox = Inbox::new(SLOTS, 64);
+    let mut inbox = Inbox::new(SLOTS, 64, 1);
     assert!(matches!(
-        inbox.fill(&mut &bytes[..]),
+        inbox.fill(0, &mut &bytes[..]),
         Err(InboxError::Frame(FrameError::TooLong { frame_bytes, .. }))
             if frame_bytes == HEADER_BYTES + 65
     ));
@@ -214,9 +227,35 @@ fn a_frame_that_is_too_long_is_refused_before_it_is_read() {
 
 #[test]
 fn bytes_that_are_no_frame_are_refused() {
-    let mut inbox = Inbox::new(SLOTS, 64);
+    let mut inbox = Inbox::new(SLOTS, 64, 1);
     assert!(matches!(
-        inbox.fill(&mut &[7_u8; 500][..]),
+        inbox.fill(0, &mut &[7_u8; 500][..]),
         Err(InboxError::Frame(FrameError::Header(WireError::Magic(_))))
     ));
+}
+
+#[test]
+fn pieces_are_read_while_the_first_one_is_still_arriving() {
+    let bytes = streams_of(&[100_000, 7], 3);
+    let mut inbox = Inbox::new(SLOTS, 100_000, 3);
+    assert!(inbox.wants(0) && !inbox.wants(1) && !inbox.wants(2));
+    inbox.fill(0, &mut &bytes[0][..HEADER_BYTES]).unwrap();
+    assert!(inbox.wants(1) && inbox.wants(2));
+    // The last piece comes first, and waits behind a gap.
+    assert_eq!(inbox.fill(2, &mut &bytes[2][..]).unwrap(), bytes[2].len());
+    assert!(!inbox.wants(2));
+    assert_eq!(inbox.arriving().unwrap().len(), HEADER_BYTES);
+    let first = Stripes::of(100_000, 3).piece(0).len();
+    let mut rest = &bytes[0][HEADER_BYTES..];
+    assert_eq!(inbox.fill(0, &mut rest).unwrap(), first);
+    assert_eq!(inbox.arriving().unwrap().len(), HEADER_BYTES + first);
+    assert!(!inbox.wants(0), "the next frame waits in the kernel");
+    let mut target = vec![u8::MAX; 100_000];
+    inbox.divert(&mut target);
+    assert!(!inbox.wants(0) && inbox.wants(1) && !inbox.wants(2));
+    let piece = inbox.fill_diverted(1, &mut &bytes[1][..], &mut target);
+    assert_eq!(piece.unwrap(), bytes[1].len());
+    assert!(!inbox.is_diverting() && target == payload(0, 100_000));
+    inbox.fill(0, &mut rest).unwrap();
+    assert_eq!(inbox.front().unwrap()[HEADER_BYTES..], payload(1, 7));
 }

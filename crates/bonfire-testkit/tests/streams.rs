@@ -1,0 +1,196 @@
+//! Links over several streams: the same results, the same traffic, and one end for all of them.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use std::path::Path;
+use std::time::Duration;
+
+use bonfire_collective::{
+    Algorithm, CollectiveError, ConnectError, GroupOptions, JobToken, ProcessGroup, RankEnv,
+    ReduceOp, TcpStoreServer,
+};
+use bonfire_testkit::conformance::{Bits, check_all, check_large};
+use bonfire_testkit::{Watchdog, connected, env_of, local, on_hosts, over, processes};
+
+/// Far beyond what any of these takes.
+const LIMIT: Duration = Duration::from_secs(240);
+
+fn one_digest(digests: Vec<u64>) -> u64 {
+    assert!(
+        digests.windows(2).all(|pair| pair[0] == pair[1]),
+        "{digests:x?}"
+    );
+    digests[0]
+}
+
+fn check_world(world_size: u32) {
+    let program = Path::new(env!("CARGO_BIN_EXE_conformance-rank"));
+    let expected = one_digest(local(world_size, GroupOptions::default(), |group| {
+        check_large(&group)
+    }));
+    for way in ["tcp:1", "tcp:2", "tcp:4", "tcp:16"] {
+        let digests = connected(world_size, over(way).unwrap(), |group| check_large(&group));
+        assert_eq!(one_digest(digests), expected, "threads over {way}");
+    }
+    for way in ["tcp:2", "tcp:4"] {
+        let chunk_bytes = GroupOptions::default().chunk_bytes.to_string();
+        let digests = processes(program, &[way, &chunk_bytes, "large"], world_size)
+            .into_iter()
+            .map(|output| {
+                let errors = String::from_utf8_lossy(&output.stderr);
+                assert!(output.status.success(), "{}: {errors}", output.status);
+                let text = String::from_utf8(output.stdout).unwrap();
+                u64::from_str_radix(text.trim(), 16).unwrap()
+            });
+        assert_eq!(one_digest(digests.collect()), expected, "processes, {way}");
+    }
+}
+
+#[test]
+fn two_ranks_get_the_same_bits_over_any_number_of_streams() {
+    check_world(2);
+}
+
+#[test]
+fn three_ranks_get_the_same_bits_over_any_number_of_streams() {
+    check_world(3);
+}
+
+#[test]
+fn every_operation_conforms_over_streams() {
+    let expected = one_digest(local(2, GroupOptions::default(), |group| {
+        check_all(&group, Bits::Canonical)
+    }));
+    for way in ["tcp:2", "tcp:4"] {
+        let digests = connected(2, over(way).unwrap(), |group| {
+            check_all(&group, Bits::Canonical)
+        });
+        assert_eq!(one_digest(digests), expected, "{way}");
+    }
+}
+
+#[test]
+fn every_algorithm_conforms_over_streams() {
+    for algorithm in [
+        Algorithm::Ring,
+        Algorithm::HalvingDoubling,
+        Algorithm::DoubleTree,
+        Algorithm::Hierarchical,
+    ] {
+        // Chunks of two pieces, so that many frames are under way.
+        let forced = GroupOptions {
+            algorithm: Some(algorithm),
+            chunk_bytes: 32 << 10,
+            ..over("auto:3").unwrap()
+        };
+        let sums = on_hosts(&["a", "b", "a", "b"], forced, |group| {
+            let mut data: Vec<i32> = (0..200_003)
+                .map(|index| index + group.rank().get() as i32)
+                .collect();
+            group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
+            data
+        });
+        let expected: Vec<i32> = (0..200_003).map(|index| 4 * index + 6).collect();
+        assert!(sums.iter().all(|sum| *sum == expected), "{algorithm}");
+    }
+}
+
+#[test]
+fn streams_change_nothing_of_the_traffic() {
+    let traffic = ["tcp:1", "tcp:4"].map(|way| {
+        let options = GroupOptions {
+            algorithm: Some(Algorithm::Ring),
+            ..over(way).unwrap()
+        };
+        connected(2, options, |group| {
+            let mut data = vec![1.0_f32; 300_000];
+            group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
+            group.all_reduce(&mut data[..9], ReduceOp::Sum).unwrap();
+            group.traffic()
+        })
+    });
+    assert_eq!(traffic[0], traffic[1]);
+    assert_eq!(traffic[0][0].payload_bytes_sent, 300_000 * 4 + 9 * 4);
+}
+
+/// Two ranks that are told so many streams each: by the program, and by the environment.
+fn meet(told: [(u32, Option<u32>); 2]) -> Vec<Result<ProcessGroup, CollectiveError>> {
+    let token = JobToken::random().unwrap();
+    let server = TcpStoreServer::bind("127.0.0.1:0".parse().unwrap(), &token).unwrap();
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..)
+            .zip(told)
+            .map(|(rank, (in_code, streams_per_link))| {
+                let env = RankEnv {
+                    streams_per_link,
+                    ..env_of(rank, 2, &server, &token)
+                };
+                let options = GroupOptions {
+                    startup_timeout: Duration::from_secs(60),
+                    streams_per_link: in_code,
+                    ..over("tcp").unwrap()
+                };
+                scope.spawn(move || ProcessGroup::connect(&env, options))
+            })
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .collect()
+    })
+}
+
+#[test]
+fn ranks_with_different_numbers_are_both_named() {
+    let _watchdog = Watchdog::start("different numbers of streams", LIMIT);
+    for (rank, result) in meet([(2, None), (2, Some(3))]).into_iter().enumerate() {
+        let Err(CollectiveError::Connect(error)) = result else {
+            panic!("{result:?}");
+        };
+        let [mine, theirs] = [[2, 3], [3, 2]][rank];
+        let said = format!(
+            "rank {rank} has streams_per_link (BONFIRE_STREAMS) {mine}, but rank {} has {theirs}",
+            1 - rank
+        );
+        assert!(matches!(*error, ConnectError::Disagree { .. }), "{error}");
+        assert!(error.to_string().starts_with(&said), "{error}");
+    }
+}
+
+#[test]
+fn the_environment_goes_before_the_program() {
+    let _watchdog = Watchdog::start("streams by the environment", LIMIT);
+    for result in meet([(1, Some(3)), (3, None)]) {
+        result.unwrap();
+    }
+}
+
+#[test]
+fn an_impossible_number_is_refused() {
+    for found in [0, 17] {
+        let options = GroupOptions {
+            streams_per_link: found,
+            ..GroupOptions::default()
+        };
+        let one = bonfire_collective::WorldSize::new(1).unwrap();
+        let error = ProcessGroup::local(one, options).unwrap_err().to_string();
+        assert!(error.contains(&format!("1 to 16, got {found}")), "{error}");
+    }
+}
+
+#[test]
+fn the_end_of_one_stream_is_the_end_of_its_link_and_names_its_ranks() {
+    let program = Path::new(env!("CARGO_BIN_EXE_fault-rank"));
+    let ranks = processes(program, &["tcp:4", "cut"], 3);
+    for (rank, output) in ranks.iter().enumerate() {
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(output.status.code(), Some(3), "rank {rank}: {said}");
+        // The third connection of rank 2 is one of its link to rank 0. Each of the two sees the other
+        // end it; all hear of whoever is told of first.
+        assert!(
+            said.contains("heard: rank 0 failed") || said.contains("heard: rank 2 failed"),
+            "rank {rank}: {said}"
+        );
+        assert!(said.contains("it closed its link"), "rank {rank}: {said}");
+    }
+}
