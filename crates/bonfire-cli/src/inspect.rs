@@ -1,31 +1,36 @@
-//! `bonfire inspect`: what the ranks of a failed job did last, from their flight records.
+//! `bonfire inspect`: what the ranks of a job do, from the job itself or, after its failure, from its
+//! flight records.
 
+mod jobs;
 mod text;
 mod timeline;
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, ensure};
-use bonfire_collective::{FLIGHT_DIR_VARIABLE, FlightRecord, read_flight_records};
+use bonfire_collective::{FLIGHT_DIR_VARIABLE, FlightRecord, GroupReport, read_flight_records};
 use clap::Args;
 
-/// Show what the ranks of a failed job did last.
+/// Show what the ranks of a job do, or did last.
 ///
-/// Reads the flight records that ranks leave in the folder that BONFIRE_FLIGHT_DIR named when their group
-/// failed, those of all hosts if they are in one folder.
+/// A running job of this user is asked, all its hosts through the processes on this one; it goes on as
+/// before. Of a failed job, reads the flight records that ranks leave in the folder that BONFIRE_FLIGHT_DIR
+/// named when their group failed, those of all hosts if they are in one folder. Without an argument, lists
+/// the running jobs.
 #[derive(Debug, Args)]
 pub(crate) struct InspectArgs {
-    /// The folder with the flight records
-    folder: PathBuf,
+    /// The name of a running job, the process of its launcher or of one of its ranks, or the folder with
+    /// the flight records
+    job: Option<PathBuf>,
 
     /// Write all recorded operations to this file, for chrome://tracing or Perfetto
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", requires = "job")]
     trace: Option<PathBuf>,
 
     /// Print the records as one JSON array instead of text
-    #[arg(long)]
+    #[arg(long, requires = "job")]
     json: bool,
 }
 
@@ -39,26 +44,69 @@ pub(crate) fn run(args: &InspectArgs) -> ExitCode {
     }
 }
 
+/// How much the ranks are asked for.
+#[derive(Clone, Copy, Debug)]
+enum Detail {
+    LastOperation,
+    AllOperations,
+}
+
+impl Detail {
+    fn operations_max(self) -> usize {
+        match self {
+            Self::LastOperation => 1,
+            Self::AllOperations => usize::MAX,
+        }
+    }
+}
+
 fn inspect(args: &InspectArgs) -> anyhow::Result<()> {
-    let folder = args.folder.display();
-    let records = read_flight_records(&args.folder)
-        .with_context(|| format!("cannot read the flight records in {folder}"))?;
-    ensure!(
-        !records.is_empty(),
-        "{folder} has no flight records: ranks leave them when their group fails, in the folder that \
-         {FLIGHT_DIR_VARIABLE} names when they start"
-    );
+    let Some(target) = &args.job else {
+        return print(&jobs::list()?);
+    };
+    let detail = match args.trace.is_some() || args.json {
+        true => Detail::AllOperations,
+        false => Detail::LastOperation,
+    };
+    let reports = match target.to_str().filter(|name| !is_folder(name)) {
+        Some(name) => jobs::report(name, detail)?,
+        None => read(target)?,
+    };
+    let records: Vec<FlightRecord> = reports
+        .iter()
+        .flat_map(|report| report.records.iter().cloned())
+        .collect();
     if let Some(path) = &args.trace {
         timeline::write(path, &records)?;
     }
-    let text = if args.json {
+    if args.json {
         let mut text = serde_json::to_string_pretty(&records)?;
         text.push('\n');
-        text
-    } else {
-        let groups = records.chunk_by(|one, other| one.group == other.group);
-        groups.map(|ranks| text::Group(ranks).to_string()).collect()
-    };
+        return print(&text);
+    }
+    let groups = reports.iter().map(|report| text::Group(report).to_string());
+    print(&groups.collect::<String>())
+}
+
+/// A path is a folder, whether it is there or not; so is a word that names one.
+fn is_folder(name: &str) -> bool {
+    name.contains('/') || Path::new(name).is_dir()
+}
+
+fn read(folder: &Path) -> anyhow::Result<Vec<GroupReport>> {
+    let shown = folder.display();
+    let records = read_flight_records(folder)
+        .with_context(|| format!("cannot read the flight records in {shown}"))?;
+    ensure!(
+        !records.is_empty(),
+        "{shown} has no flight records: ranks leave them when their group fails, in the folder that \
+         {FLIGHT_DIR_VARIABLE} names when they start"
+    );
+    let groups = records.chunk_by(|one, other| one.group == other.group);
+    Ok(groups.filter_map(GroupReport::of).collect())
+}
+
+fn print(text: &str) -> anyhow::Result<()> {
     match io::stdout().write_all(text.as_bytes()) {
         // Whoever closed the output does not want the rest.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
@@ -66,12 +114,4 @@ fn inspect(args: &InspectArgs) -> anyhow::Result<()> {
         }
         _ => Ok(()),
     }
-}
-
-/// The record that was written first: whoever notices a failure first knows most of it.
-fn first_written(ranks: &[FlightRecord]) -> &FlightRecord {
-    ranks
-        .iter()
-        .min_by_key(|record| record.written)
-        .expect("a group of records has one")
 }

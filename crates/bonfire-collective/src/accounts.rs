@@ -4,19 +4,26 @@
 //! other's, processes send theirs over the control channel when they hear of the failure. The thread
 //! that does so runs while the program hangs, so the only ranks without an account are those whose
 //! process is stopped or dead or cannot be reached.
+//!
+//! A group that runs can be asked for the same: each process then tells the asker its ranks' records.
+
+mod running;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::Duration;
 
+use bonfire_plan::wire::Operation;
 use bonfire_plan::{Collective, Rank, WorldSize};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Timeout;
-use crate::flight::Desk;
+use crate::flight::{Desk, FlightRecord, write_flight_record};
 use crate::platform::sync::{Mutex, MutexGuard};
-use crate::recorder::{Record, Recorder};
+use crate::recorder::{Progress, Record, Recorder};
+
+pub use running::GroupReport;
 
 /// Culprits that are named one by one.
 const CULPRITS_MAX: usize = 4;
@@ -27,6 +34,9 @@ pub(crate) struct Account {
     pub(crate) rank: Rank,
     /// Its last operation of the group, if it has called any.
     pub(crate) last: Option<Record>,
+    /// What its program says of itself.
+    #[serde(default)]
+    pub(crate) progress: Progress,
 }
 
 /// The accounts of the ranks of one group.
@@ -35,6 +45,8 @@ pub(crate) struct Accounts {
     /// Of the ranks of this process.
     witnesses: Mutex<BTreeMap<Rank, Witness>>,
     received: Mutex<BTreeMap<Rank, Account>>,
+    /// The answers to the last question that this process asked.
+    answers: Mutex<Answers>,
     /// The same for every caller, and put together once.
     verdict: OnceLock<String>,
     /// Whether the flight records of this process are written.
@@ -45,8 +57,15 @@ pub(crate) struct Accounts {
 #[derive(Clone, Debug)]
 pub(crate) struct Witness {
     pub(crate) recorder: Arc<Recorder>,
-    /// Where it leaves its flight record, if anywhere.
-    pub(crate) desk: Option<Desk>,
+    pub(crate) desk: Desk,
+}
+
+/// What other processes have answered.
+#[derive(Debug, Default)]
+struct Answers {
+    /// Which question it was.
+    round: u64,
+    records: BTreeMap<Rank, FlightRecord>,
 }
 
 impl Accounts {
@@ -58,21 +77,62 @@ impl Accounts {
     /// Leaves the flight records of this process behind, once.
     pub(crate) fn write_flight_records(&self, failure: &str) {
         self.written.get_or_init(|| {
-            let witnesses = lock(&self.witnesses).clone();
-            for (rank, Witness { recorder, desk }) in witnesses {
-                let Some(desk) = desk else { continue };
-                match desk.write(failure, recorder.records()) {
+            for Witness { recorder, desk } in self.witnesses() {
+                let Some(folder) = &desk.folder else { continue };
+                let failure = Some(failure.to_owned());
+                let record = desk.record(failure, &recorder, usize::MAX);
+                let rank = desk.rank;
+                match write_flight_record(folder, &record) {
                     Ok(path) => tracing::info!(
                         target: "bonfire",
                         "rank {rank}: flight record in {}", path.display()
                     ),
                     Err(error) => tracing::warn!(
                         target: "bonfire",
-                        "rank {rank}: no flight record in {}: {error}", desk.folder.display()
+                        "rank {rank}: no flight record in {}: {error}", folder.display()
                     ),
                 }
             }
         });
+    }
+
+    /// The ranks of this process.
+    pub(crate) fn witnesses(&self) -> Vec<Witness> {
+        lock(&self.witnesses).values().cloned().collect()
+    }
+
+    /// The records of the ranks of this process at this moment.
+    pub(crate) fn own_records(
+        &self,
+        failure: Option<&str>,
+        operations_max: usize,
+    ) -> Vec<FlightRecord> {
+        let witnesses = self.witnesses();
+        let record = |Witness { recorder, desk }: &Witness| {
+            desk.record(failure.map(str::to_owned), recorder, operations_max)
+        };
+        witnesses.iter().map(record).collect()
+    }
+
+    /// This process is about to ask the others; the number of the question.
+    pub(crate) fn begin_round(&self) -> u64 {
+        let mut answers = lock(&self.answers);
+        answers.round += 1;
+        answers.records.clear();
+        answers.round
+    }
+
+    /// Another process answered. Answers to earlier questions are too late.
+    pub(crate) fn answer(&self, round: u64, record: FlightRecord) {
+        let mut answers = lock(&self.answers);
+        if answers.round == round {
+            answers.records.insert(record.rank, record);
+        }
+    }
+
+    /// What has been answered so far.
+    pub(crate) fn answers(&self) -> BTreeMap<Rank, FlightRecord> {
+        lock(&self.answers).records.clone()
     }
 
     /// What another process said of one of its ranks. The first account counts: it is the closest to
@@ -86,6 +146,7 @@ impl Accounts {
         let account = |(rank, witness): (&Rank, &Witness)| Account {
             rank: *rank,
             last: witness.recorder.records().next(),
+            progress: witness.recorder.progress(),
         };
         lock(&self.witnesses).iter().map(account).collect()
     }
@@ -126,9 +187,9 @@ enum Standing<'a> {
     /// Nobody knows.
     Silent,
     /// It has called nothing yet.
-    Idle,
+    Idle(&'a Progress),
     /// It has left this earlier operation and not entered the next.
-    Outside(&'a Record),
+    Outside(&'a Record, &'a Progress),
     /// It is still in this earlier operation.
     Behind(&'a Record),
     /// It is there.
@@ -138,21 +199,21 @@ enum Standing<'a> {
 }
 
 impl<'a> Standing<'a> {
-    fn of(account: Option<&'a Account>, timeout: &Timeout) -> Self {
+    fn of(account: Option<&'a Account>, ours: &Operation) -> Self {
         let Some(account) = account else {
             return Self::Silent;
         };
         let Some(last) = &account.last else {
-            return Self::Idle;
+            return Self::Idle(&account.progress);
         };
-        let (its, ours) = (&last.call.operation, &timeout.operation);
+        let its = &last.call.operation;
         if its.seq == ours.seq && its.collective == ours.collective {
             return Self::There(last);
         }
         // Pairs of ranks count for themselves.
         let comparable = !is_of_a_pair(its.collective) && !is_of_a_pair(ours.collective);
         match last.ended_ago {
-            Some(_) if !comparable || its.seq < ours.seq => Self::Outside(last),
+            Some(_) if !comparable || its.seq < ours.seq => Self::Outside(last, &account.progress),
             None if !comparable || its.seq < ours.seq => Self::Behind(last),
             _ => Self::Past(last),
         }
@@ -181,26 +242,43 @@ fn verdict(timeout: &Timeout, world_size: WorldSize, accounts: &BTreeMap<Rank, A
             .filter(|rank| *rank != timeout.rank)
             .collect()
     };
-    let standing = |rank: &Rank| (*rank, Standing::of(accounts.get(rank), timeout));
-    let standings: Vec<_> = ranks.iter().map(standing).collect();
-    let missing: Vec<_> = standings
-        .iter()
+    let standing = |rank: Rank| (rank, Standing::of(accounts.get(&rank), &timeout.operation));
+    let missing: Vec<_> = ranks
+        .into_iter()
+        .map(standing)
         .filter(|(_, standing)| standing.is_missing())
         .collect();
     if missing.is_empty() {
-        let (rank, standing) = standings
-            .iter()
-            .find(|(rank, _)| *rank == timeout.waited_for)
-            .expect("who was waited for is in the group");
+        let (rank, standing) = standing(timeout.waited_for);
         return format!(
             "{}; every rank got there, so a link is slow or stuck",
-            Sentence(*rank, standing)
+            Sentence(rank, &standing, Tense::Over)
         );
     }
+    sentences(missing, Tense::Over)
+}
+
+/// Whether the operation is still waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tense {
+    Over,
+    Running,
+}
+
+impl Tense {
+    fn never_entered_it(self) -> &'static str {
+        match self {
+            Self::Over => "never entered it",
+            Self::Running => "has not entered it",
+        }
+    }
+}
+
+fn sentences(missing: Vec<(Rank, Standing<'_>)>, tense: Tense) -> String {
     let mut sentences: Vec<String> = missing
         .iter()
         .take(CULPRITS_MAX)
-        .map(|(rank, standing)| Sentence(*rank, standing).to_string())
+        .map(|(rank, standing)| Sentence(*rank, standing, tense).to_string())
         .collect();
     if missing.len() > CULPRITS_MAX {
         let more = missing.len() - CULPRITS_MAX;
@@ -210,31 +288,34 @@ fn verdict(timeout: &Timeout, world_size: WorldSize, accounts: &BTreeMap<Rank, A
 }
 
 /// What is known of one rank.
-struct Sentence<'a>(Rank, &'a Standing<'a>);
+struct Sentence<'a>(Rank, &'a Standing<'a>, Tense);
 
 impl fmt::Display for Sentence<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(rank, standing) = self;
+        let Self(rank, standing, tense) = self;
+        let never = tense.never_entered_it();
         match standing {
             Standing::Silent => write!(
                 f,
                 "rank {rank} gives no account of itself: its process is stopped, or its host cannot be \
                  reached"
             ),
-            Standing::Idle => write!(
+            Standing::Idle(progress) => write!(
                 f,
-                "rank {rank} never entered it, and has called nothing in this group before"
+                "rank {rank} {never}, and has called nothing in this group before{}",
+                Aside(progress)
             ),
-            Standing::Outside(last) => write!(
+            Standing::Outside(last, progress) => write!(
                 f,
-                "rank {rank} never entered it: its last call, {}, ended {} s ago, and the program has \
-                 been busy with something else since",
+                "rank {rank} {never}: its last call, {}, ended {} s ago, and the program has \
+                 been busy with something else since{}",
                 last.call,
-                Seconds(last.ended_ago.unwrap_or_default())
+                Seconds(last.ended_ago.unwrap_or_default()),
+                Aside(progress)
             ),
             Standing::Behind(last) => write!(
                 f,
-                "rank {rank} never entered it: it is still in {}, for {} s",
+                "rank {rank} {never}: it is still in {}, for {} s",
                 last.call,
                 Seconds(last.started_ago)
             ),
@@ -244,6 +325,18 @@ impl fmt::Display for Sentence<'_> {
                 Seconds(last.started_ago)
             ),
             Standing::Past(last) => write!(f, "rank {rank} went on to {}", last.call),
+        }
+    }
+}
+
+/// What the program says, if anything.
+struct Aside<'a>(&'a Progress);
+
+impl fmt::Display for Aside<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.is_empty() {
+            true => Ok(()),
+            false => write!(f, " ({})", self.0),
         }
     }
 }

@@ -1,39 +1,50 @@
 //! The control channel: one connection to every peer beside the data path, read by one thread.
 //!
-//! It carries failures, accounts of what the ranks were doing, and farewells, and its end of stream is how the death of a process is seen:
-//! the operating system closes the connection even after SIGKILL. Nothing on the step path touches it.
-//!
-//! A message is `kind u8 | length u32 | JSON`, at most [`MESSAGE_BYTES_MAX`] long.
+//! It carries failures, accounts of what the ranks were doing, what they do at the moment when somebody
+//! asks, and farewells; and its end of stream is how the death of a process is seen: the operating system
+//! closes the connection even after SIGKILL. Nothing on the step path touches it.
 
-use std::io::{self, Read, Write};
+mod line;
+
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bonfire_plan::Rank;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 use crate::CollectiveError;
 use crate::accounts::{Account, Accounts};
 use crate::error::Failure;
+use crate::flight::FlightRecord;
 use crate::platform::clock;
 use crate::platform::net::{Handle, await_news};
-use crate::platform::sync::Mutex;
 use crate::platform::thread::{self, JoinHandle};
 use crate::poison::Poison;
 use crate::stream::Stream;
 
-/// A failure's text is cut to this; more is no help to anybody.
-const MESSAGE_BYTES_MAX: usize = 64 << 10;
+pub(crate) use line::Peer;
+use line::{Inbox, Kind, MESSAGE_BYTES_MAX, Nonsense};
 
 /// How often the thread looks whether the group has ended.
 const POLL_SLICE: Duration = Duration::from_millis(100);
 
+/// How often it tries to send what a connection did not take.
+const BACKLOG_SLICE: Duration = Duration::from_millis(5);
+
 /// How long a program has to notice a failure.
 const HANGING: Duration = Duration::from_secs(1);
 
-const KIND_FAILURE: u8 = 1;
-const KIND_FAREWELL: u8 = 2;
-const KIND_ACCOUNT: u8 = 3;
+/// How long a rank that leaves tries to say so to peers that take nothing.
+const FAREWELL_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Pause between two looks for answers.
+const ANSWER_LOOK: Duration = Duration::from_millis(2);
+
+/// What is wrong with a peer that is no rank of Bonfire's.
+const NONSENSE: &str = "it sent something that is not a control message";
 
 /// The control connections of one rank.
 #[derive(Debug)]
@@ -43,11 +54,18 @@ pub(crate) struct Control {
     watcher: Option<JoinHandle<()>>,
 }
 
-#[derive(Debug)]
-struct Peer {
-    rank: Rank,
-    /// Both directions of one socket; reading and writing do not disturb each other.
-    stream: Mutex<Stream>,
+/// Somebody wants to know what a process's ranks do.
+#[derive(Debug, Serialize, Deserialize)]
+struct Question {
+    round: u64,
+    operations_max: usize,
+}
+
+/// What one of them does.
+#[derive(Debug, Serialize, Deserialize)]
+struct Answer {
+    round: u64,
+    record: FlightRecord,
 }
 
 impl Control {
@@ -57,30 +75,29 @@ impl Control {
         peers: Vec<(Rank, Stream)>,
         poison: Arc<Poison>,
     ) -> io::Result<Self> {
-        // Second handles, so that polling does not hold the write locks.
-        let mut handles = Vec::with_capacity(peers.len());
+        let mut inboxes = Vec::with_capacity(peers.len());
         for (_, stream) in &peers {
             stream.set_nonblocking()?;
             stream.notice_silence()?;
-            handles.push(Handle::of(stream)?);
+            inboxes.push(Inbox::new(stream)?);
         }
         let peers: Vec<Peer> = peers
             .into_iter()
-            .map(|(rank, stream)| Peer {
-                rank,
-                stream: Mutex::new(stream),
-            })
+            .map(|(rank, stream)| Peer::new(rank, stream))
             .collect();
         let peers = Arc::new(peers);
         let stop = Arc::new(AtomicBool::new(false));
         let watcher = if peers.is_empty() {
             None
         } else {
-            let (peers, stop) = (Arc::clone(&peers), Arc::clone(&stop));
+            let watcher = Watcher {
+                peers: Arc::clone(&peers),
+                inboxes,
+                poison,
+                stop: Arc::clone(&stop),
+            };
             let name = format!("bonfire-ctl-{my_rank}");
-            Some(thread::spawn(&name, move || {
-                watch(&peers, &handles, &poison, &stop);
-            })?)
+            Some(thread::spawn(&name, move || watcher.run())?)
         };
         Ok(Self {
             peers,
@@ -89,17 +106,33 @@ impl Control {
         })
     }
 
+    /// Whom questions can be put to, as long as this rank has not left.
+    pub(crate) fn peers(&self) -> Weak<Vec<Peer>> {
+        Arc::downgrade(&self.peers)
+    }
+
     /// Tells every peer why the group failed, and what the ranks of this process were doing. A peer
     /// that cannot be told has failed itself.
     pub(crate) fn broadcast(&self, failure: &Failure, accounts: &Accounts) {
-        let text = serde_json::to_vec(failure).expect("a failure is plain data");
-        send_all(&self.peers, KIND_FAILURE, &text);
+        send_all(&self.peers, Kind::Failure, failure);
         testify(&self.peers, failure, accounts);
     }
 
     /// Says farewell and stops watching. Peers keep what was sent before.
     pub(crate) fn leave(&mut self) {
-        send_all(&self.peers, KIND_FAREWELL, &[]);
+        for peer in &*self.peers {
+            peer.send(Kind::Farewell, &[]);
+        }
+        let started = clock::now();
+        while self.peers.iter().any(Peer::has_backlog) && clock::since(started) < FAREWELL_PATIENCE
+        {
+            // The thread that watches sends the rest.
+            thread::sleep(ANSWER_LOOK);
+        }
+        self.stop();
+    }
+
+    fn stop(&mut self) {
         self.stop.store(true, Ordering::Release);
         if let Some(watcher) = self.watcher.take() {
             let _ = watcher.join();
@@ -109,23 +142,43 @@ impl Control {
 
 impl Drop for Control {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Release);
-        if let Some(watcher) = self.watcher.take() {
-            let _ = watcher.join();
-        }
+        self.stop();
     }
 }
 
-fn send_all(peers: &[Peer], kind: u8, text: &[u8]) {
-    let text = &text[..text.len().min(MESSAGE_BYTES_MAX)];
-    let mut message = vec![kind];
-    message.extend_from_slice(&(text.len() as u32).to_le_bytes());
-    message.extend_from_slice(text);
+/// Asks every peer what its ranks do, and waits until all have said it, or for `patience`: a process
+/// that is stopped says nothing. The answers are in the accounts.
+pub(crate) fn ask(peers: &[Peer], poison: &Poison, operations_max: usize, patience: Duration) {
+    let round = poison.accounts().begin_round();
+    let question = Question {
+        round,
+        operations_max,
+    };
+    send_all(peers, Kind::Question, &question);
+    let started = clock::now();
+    while clock::since(started) < patience {
+        let answers = poison.accounts().answers();
+        let owes =
+            |peer: &&Peer| !answers.contains_key(&peer.rank) && !poison.has_departed(peer.rank);
+        if !peers.iter().any(|peer| owes(&peer)) {
+            return;
+        }
+        thread::sleep(ANSWER_LOOK);
+    }
+}
+
+fn encode(message: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(message).expect("control messages are plain data")
+}
+
+fn decode<M: DeserializeOwned>(text: &[u8]) -> Result<M, Nonsense> {
+    serde_json::from_slice(text).map_err(|_| Nonsense)
+}
+
+fn send_all(peers: &[Peer], kind: Kind, message: &impl Serialize) {
+    let text = encode(message);
     for peer in peers {
-        let mut stream = peer.stream.lock().unwrap_or_else(PoisonError::into_inner);
-        // The socket's buffer takes a message of this size at once unless the peer is stopped,
-        // and then it must not hold up the others.
-        let _ = stream.write_all(&message);
+        peer.send(kind, &text);
     }
 }
 
@@ -135,127 +188,133 @@ fn testify(peers: &[Peer], failure: &Failure, accounts: &Accounts) {
         return;
     }
     for account in accounts.own() {
-        let text = serde_json::to_vec(&account).expect("an account is plain data");
-        send_all(peers, KIND_ACCOUNT, &text);
+        send_all(peers, Kind::Account, &account);
     }
 }
 
-/// What the watcher knows of one peer.
-struct Inbox {
-    bytes: Vec<u8>,
-    open: bool,
-}
-
-fn watch(peers: &[Peer], handles: &[Handle], poison: &Poison, stop: &AtomicBool) {
-    let mut inboxes: Vec<Inbox> = peers
-        .iter()
-        .map(|_| Inbox {
-            bytes: Vec::new(),
-            open: true,
-        })
-        .collect();
-    let mut failed = None;
-    while !stop.load(Ordering::Acquire) {
-        let mut polled: Vec<usize> = Vec::new();
-        let mut interests: Vec<&Handle> = Vec::new();
-        for (index, inbox) in inboxes.iter().enumerate() {
-            if inbox.open {
-                polled.push(index);
-                interests.push(&handles[index]);
-            }
+/// Tells one peer what the ranks of this process do.
+fn answer(peer: &Peer, question: &Question, poison: &Poison) {
+    let failure = poison
+        .failure()
+        .map(|failure| CollectiveError::from(failure).to_string());
+    let records = poison
+        .accounts()
+        .own_records(failure.as_deref(), question.operations_max);
+    for record in records {
+        let round = question.round;
+        let mut answer = Answer { round, record };
+        let mut text = encode(&answer);
+        while text.len() > MESSAGE_BYTES_MAX {
+            // Names may be of any length; the latest operations matter most.
+            let operations = &mut answer.record.operations;
+            operations.truncate(operations.len() / 2);
+            text = encode(&answer);
         }
-        for ready in await_news(&interests, POLL_SLICE) {
-            let index = polled[ready];
-            receive(&peers[index], &mut inboxes[index], poison);
-        }
-        let Some(failure) = poison.failure() else {
-            continue;
-        };
-        match failed {
-            None => {
-                testify(peers, &failure, poison.accounts());
-                failed = Some(clock::now());
-            }
-            // The program hangs, or it would have written them itself, with the verdict.
-            Some(since) if clock::since(since) >= HANGING => {
-                let error = CollectiveError::from(failure);
-                poison.accounts().write_flight_records(&error.to_string());
-            }
-            Some(_) => {}
-        }
+        peer.send(Kind::Answer, &text);
     }
 }
 
-fn receive(peer: &Peer, inbox: &mut Inbox, poison: &Poison) {
-    let mut buffer = [0; 4096];
-    loop {
-        let read = {
-            let mut stream = peer.stream.lock().unwrap_or_else(PoisonError::into_inner);
-            stream.read(&mut buffer)
-        };
-        match read {
-            Ok(0) => {
-                return close(
-                    peer,
-                    inbox,
-                    poison,
-                    "its process ended without leaving the group",
-                );
-            }
-            Ok(len) => inbox.bytes.extend_from_slice(&buffer[..len]),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return close(peer, inbox, poison, &format!("connection lost: {error}")),
-        }
-        if !interpret(peer, inbox, poison) {
-            return close(
-                peer,
-                inbox,
-                poison,
-                "it sent something that is not a control message",
-            );
-        }
-    }
+/// The thread that reads.
+struct Watcher {
+    peers: Arc<Vec<Peer>>,
+    /// One for each peer.
+    inboxes: Vec<Inbox>,
+    poison: Arc<Poison>,
+    stop: Arc<AtomicBool>,
 }
 
-/// Takes the complete messages out of the inbox; false for nonsense.
-fn interpret(peer: &Peer, inbox: &mut Inbox, poison: &Poison) -> bool {
-    while inbox.bytes.len() >= 5 {
-        let len = u32::from_le_bytes(inbox.bytes[1..5].try_into().expect("four bytes")) as usize;
-        if len > MESSAGE_BYTES_MAX {
-            return false;
-        }
-        if inbox.bytes.len() < 5 + len {
-            return true;
-        }
-        let kind = inbox.bytes[0];
-        let text: Vec<u8> = inbox.bytes.drain(..5 + len).skip(5).collect();
-        match kind {
-            KIND_FAREWELL => poison.depart(peer.rank),
-            KIND_ACCOUNT => match serde_json::from_slice::<Account>(&text) {
-                Ok(account) => poison.accounts().receive(account),
-                Err(_) => return false,
-            },
-            KIND_FAILURE => match serde_json::from_slice::<Failure>(&text) {
-                Ok(failure) => {
-                    poison.set(failure);
+impl Watcher {
+    fn run(mut self) {
+        let mut failed = None;
+        while !self.stop.load(Ordering::Acquire) {
+            for index in self.wait() {
+                self.receive(index);
+            }
+            for peer in &*self.peers {
+                peer.flush();
+            }
+            let Some(failure) = self.poison.failure() else {
+                continue;
+            };
+            match failed {
+                None => {
+                    testify(&self.peers, &failure, self.poison.accounts());
+                    failed = Some(clock::now());
                 }
-                Err(_) => return false,
-            },
-            _ => return false,
+                // The program hangs, or it would have written them itself, with the verdict.
+                Some(since) if clock::since(since) >= HANGING => {
+                    let error = CollectiveError::from(failure);
+                    let accounts = self.poison.accounts();
+                    accounts.write_flight_records(&error.to_string());
+                }
+                Some(_) => {}
+            }
         }
     }
-    true
+
+    /// The peers of which there is news, after a while at most.
+    fn wait(&self) -> Vec<usize> {
+        let mut places: Vec<usize> = Vec::new();
+        let mut handles: Vec<&Handle> = Vec::new();
+        for (place, inbox) in self.inboxes.iter().enumerate() {
+            if inbox.is_open {
+                places.push(place);
+                handles.push(&inbox.handle);
+            }
+        }
+        let slice = match self.peers.iter().any(Peer::has_backlog) {
+            true => BACKLOG_SLICE,
+            false => POLL_SLICE,
+        };
+        let news = await_news(&handles, slice);
+        news.into_iter().map(|ready| places[ready]).collect()
+    }
+
+    fn receive(&mut self, index: usize) {
+        let peer = &self.peers[index];
+        let inbox = &mut self.inboxes[index];
+        let mut buffer = [0; 4096];
+        while inbox.is_open {
+            let end = match peer.read(&mut buffer) {
+                Ok(0) => "its process ended without leaving the group".to_owned(),
+                Ok(count) => {
+                    inbox.feed(&buffer[..count]);
+                    match interpret(peer, inbox, &self.poison) {
+                        Ok(()) => continue,
+                        Err(Nonsense) => NONSENSE.to_owned(),
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => format!("connection lost: {error}"),
+            };
+            inbox.is_open = false;
+            // A farewell makes the end a normal one.
+            if end == NONSENSE || !self.poison.has_departed(peer.rank) {
+                self.poison.set(Failure::Peer {
+                    rank: peer.rank,
+                    cause: end,
+                });
+            }
+        }
+    }
 }
 
-fn close(peer: &Peer, inbox: &mut Inbox, poison: &Poison, cause: &str) {
-    // What came before the end of the stream counts: a farewell makes the end a normal one.
-    let understood = interpret(peer, inbox, poison);
-    inbox.open = false;
-    if !understood || !poison.has_departed(peer.rank) {
-        poison.set(Failure::Peer {
-            rank: peer.rank,
-            cause: cause.to_owned(),
-        });
+/// Does what the complete messages in the inbox say.
+fn interpret(peer: &Peer, inbox: &mut Inbox, poison: &Poison) -> Result<(), Nonsense> {
+    while let Some((kind, text)) = inbox.next()? {
+        match kind {
+            Kind::Farewell => poison.depart(peer.rank),
+            Kind::Account => poison.accounts().receive(decode::<Account>(&text)?),
+            Kind::Failure => {
+                poison.set(decode(&text)?);
+            }
+            Kind::Question => answer(peer, &decode(&text)?, poison),
+            Kind::Answer => {
+                let Answer { round, record } = decode(&text)?;
+                poison.accounts().answer(round, record);
+            }
+        }
     }
+    Ok(())
 }

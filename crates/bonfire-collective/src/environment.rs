@@ -66,6 +66,9 @@ pub(crate) const ALGORITHM: &str = "BONFIRE_ALGORITHM";
 /// How the launcher prints this process's output: `lines` or `status`; see [`LauncherOutput`].
 pub(crate) const OUTPUT: &str = "BONFIRE_OUTPUT";
 
+/// The process of the launcher that started this one.
+pub(crate) const LAUNCHER: &str = "BONFIRE_LAUNCHER";
+
 /// The variables that make a process a worker. The address, the port and the token are not among
 /// them, because a user may export those for the launcher.
 const WORKER_VARIABLES: [&str; 4] = [RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE];
@@ -402,6 +405,11 @@ pub(crate) fn job_token_from_env() -> Result<Option<JobToken>, EnvError> {
     }
     .job_token()?;
     Ok((!token.is_empty()).then_some(token))
+}
+
+/// The process of the launcher of this project that started this one, if one did.
+pub(crate) fn launcher_id() -> Option<u32> {
+    process_variable(LAUNCHER)?.to_str()?.parse().ok()
 }
 
 fn process_variable(variable: &str) -> Option<OsString> {

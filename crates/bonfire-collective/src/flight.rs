@@ -1,8 +1,9 @@
-//! Flight records in files: what each rank recorded, left behind when its group failed.
+//! Flight records: what each rank recorded, told while it runs, and left in files when its group failed.
 //!
 //! A file is one JSON object, [`FlightRecord`]. It is written to a temporary name and renamed, so a file
 //! that is there is whole.
 
+use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ use bonfire_plan::Rank;
 use bonfire_plan::wire::Operation;
 use serde::{Deserialize, Serialize};
 
-use crate::recorder::Record;
+use crate::recorder::{Progress, Record, Recorder};
 
 /// The variable that names the folder for flight records, where the program's options do not.
 pub const FLIGHT_DIR_VARIABLE: &str = "BONFIRE_FLIGHT_DIR";
@@ -21,7 +22,7 @@ const VERSION: u32 = 1;
 const PREFIX: &str = "flight-";
 const SUFFIX: &str = ".json";
 
-/// The last operations of one rank in one group that failed.
+/// The last operations of one rank in one group.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FlightRecord {
     /// Of this format.
@@ -38,8 +39,11 @@ pub struct FlightRecord {
     pub process_id: u32,
     /// When it was written, by this host's clock, since 1970.
     pub written: Duration,
-    /// Why the group failed.
-    pub failure: String,
+    /// Why the group failed; nothing if it had not when this was written.
+    pub failure: Option<String>,
+    /// What the program had said of its progress.
+    #[serde(default)]
+    pub progress: Progress,
     /// The operations, the latest first.
     pub operations: Vec<FlightOperation>,
 }
@@ -65,6 +69,17 @@ impl FlightOperation {
     }
 }
 
+impl fmt::Display for FlightOperation {
+    /// The operation with its name.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.operation)?;
+        match &self.name {
+            Some(name) => write!(f, " ({name})"),
+            None => Ok(()),
+        }
+    }
+}
+
 impl From<Record> for FlightOperation {
     fn from(record: Record) -> Self {
         Self {
@@ -76,10 +91,11 @@ impl From<Record> for FlightOperation {
     }
 }
 
-/// Where a rank leaves its flight record, and what it says of itself.
+/// What a flight record says of the rank that it is from, and where it is left.
 #[derive(Clone, Debug)]
 pub(crate) struct Desk {
-    pub(crate) folder: PathBuf,
+    /// Without one, it is only told to those who ask.
+    pub(crate) folder: Option<PathBuf>,
     pub(crate) group: u32,
     pub(crate) rank: Rank,
     pub(crate) job_rank: Rank,
@@ -87,35 +103,47 @@ pub(crate) struct Desk {
 }
 
 impl Desk {
-    /// Leaves these operations behind.
-    pub(crate) fn write(
+    /// The latest `operations_max` operations.
+    pub(crate) fn record(
         &self,
-        failure: &str,
-        records: impl Iterator<Item = Record>,
-    ) -> io::Result<PathBuf> {
-        let process_id = std::process::id();
-        let record = FlightRecord {
+        failure: Option<String>,
+        recorder: &Recorder,
+        operations_max: usize,
+    ) -> FlightRecord {
+        let records = recorder.records().take(operations_max);
+        FlightRecord {
             version: VERSION,
             group: self.group,
             rank: self.rank,
             job_rank: self.job_rank,
             world_size: self.world_size,
-            process_id,
+            process_id: std::process::id(),
+            failure,
+            progress: recorder.progress(),
+            operations: records.map(FlightOperation::from).collect(),
+            // Last, because the times of the operations count back from it.
             written: SystemTime::now()
                 .duration_since(UNIX_EPOCH)
                 .unwrap_or_default(),
-            failure: failure.to_owned(),
-            operations: records.map(FlightOperation::from).collect(),
-        };
-        fs::create_dir_all(&self.folder)?;
-        let Self { group, rank, .. } = self;
-        let name = format!("{PREFIX}group-{group}-rank-{rank}-{process_id}{SUFFIX}");
-        let path = self.folder.join(name);
-        let unfinished = path.with_extension("unfinished");
-        fs::write(&unfinished, serde_json::to_vec(&record)?)?;
-        fs::rename(&unfinished, &path)?;
-        Ok(path)
+        }
     }
+}
+
+/// Leaves a record in a folder; where.
+pub(crate) fn write_flight_record(folder: &Path, record: &FlightRecord) -> io::Result<PathBuf> {
+    fs::create_dir_all(folder)?;
+    let FlightRecord {
+        group,
+        rank,
+        process_id,
+        ..
+    } = record;
+    let name = format!("{PREFIX}group-{group}-rank-{rank}-{process_id}{SUFFIX}");
+    let path = folder.join(name);
+    let unfinished = path.with_extension("unfinished");
+    fs::write(&unfinished, serde_json::to_vec(record)?)?;
+    fs::rename(&unfinished, &path)?;
+    Ok(path)
 }
 
 /// The flight records in a folder: of each rank of each group the latest one, ordered by group and rank.
@@ -160,14 +188,16 @@ fn read(path: &Path) -> io::Result<FlightRecord> {
 mod tests {
     use super::*;
 
-    fn desk(folder: &Path, rank: u32) -> Desk {
-        Desk {
-            folder: folder.to_owned(),
+    fn leave(folder: &Path, rank: u32, failure: &str) -> PathBuf {
+        let desk = Desk {
+            folder: None,
             group: 0,
             rank: Rank::new(rank),
             job_rank: Rank::new(rank),
             world_size: 3,
-        }
+        };
+        let record = desk.record(Some(failure.to_owned()), &Recorder::default(), 1);
+        write_flight_record(folder, &record).unwrap()
     }
 
     #[test]
@@ -175,23 +205,19 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path().join("made on demand");
         for rank in [2, 0] {
-            desk(&folder, rank)
-                .write("first", std::iter::empty())
-                .unwrap();
+            leave(&folder, rank, "first");
         }
         // Another process was the same rank later.
-        let path = desk(&folder, 0)
-            .write("second", std::iter::empty())
-            .unwrap();
+        let path = leave(&folder, 0, "second");
         fs::copy(&path, path.with_file_name("flight-group-0-rank-0-1.json")).unwrap();
-        desk(&folder, 0).write("third", std::iter::empty()).unwrap();
+        leave(&folder, 0, "third");
         fs::write(folder.join("rank-0.log"), "something else").unwrap();
         let records = read_flight_records(&folder).unwrap();
-        let read: Vec<(u32, &str)> = records
+        let read: Vec<(u32, Option<&str>)> = records
             .iter()
-            .map(|record| (record.rank.get(), record.failure.as_str()))
+            .map(|record| (record.rank.get(), record.failure.as_deref()))
             .collect();
-        assert_eq!(read, [(0, "third"), (2, "first")]);
+        assert_eq!(read, [(0, Some("third")), (2, Some("first"))]);
     }
 
     #[test]
@@ -205,9 +231,7 @@ mod tests {
                 "{error}"
             );
         }
-        let path = desk(folder.path(), 0)
-            .write("", std::iter::empty())
-            .unwrap();
+        let path = leave(folder.path(), 0, "");
         let text = fs::read_to_string(&path).unwrap();
         fs::remove_file(path).unwrap();
         let text = text.replace("\"version\":1", "\"version\":2");

@@ -35,6 +35,7 @@ mod executor;
 mod flight;
 mod group;
 mod handshake;
+mod inspection;
 mod launch;
 mod lobby;
 mod local_reduce;
@@ -53,6 +54,7 @@ mod topology;
 mod transport;
 mod work;
 
+pub use accounts::GroupReport;
 pub use blocks::Blocks;
 pub use bonfire_plan::{Algorithm, DType, PlanError, Rank, ReduceOp, WorldSize, shard_range};
 pub use bonfire_sys::process::{Interrupt, InterruptWatch};
@@ -64,6 +66,9 @@ pub use environment::{
 pub use error::{CollectiveError, Mismatch, Timeout};
 pub use flight::{FLIGHT_DIR_VARIABLE, FlightOperation, FlightRecord, read_flight_records};
 pub use group::{Agreement, ProcessGroup, Proposal};
+pub use inspection::{
+    InspectError, JobMember, RecordOnSignal, RunningJob, SilentProcess, running_jobs,
+};
 pub use launch::{
     AgentOptions, Exit, Graces, JobFailure, LaunchError, LogOptions, Nodes, OutputLabels,
     PEER_FAILED_EXIT_CODE, RankCount, RankCountError, StreamChoice, StreamChoiceError, Streams,
@@ -72,6 +77,7 @@ pub use launch::{
 pub use launch::{FlagError, LaunchFlags, own_arguments};
 pub use options::{FoldOrder, GroupOptions};
 pub use overrides::{AlgorithmOverrides, OverrideError};
+pub use recorder::{PhaseProgress, Progress, StepProgress};
 pub use rendezvous::{ConnectError, Reach};
 pub use store::{
     KEY_BYTES_MAX, MemoryStore, Store, StoreError, TcpStore, TcpStoreServer, VALUE_BYTES_MAX,

@@ -6,6 +6,7 @@ use std::time::Duration;
 use bonfire_plan::{Algorithm, Collective};
 
 use crate::flight::FLIGHT_DIR_VARIABLE;
+use crate::inspection::RecordOnSignal;
 use crate::overrides::AlgorithmOverrides;
 use crate::rendezvous::ConnectError;
 use crate::transport::{STREAMS_MAX, TransportKind};
@@ -24,7 +25,8 @@ pub enum FoldOrder {
     Any,
 }
 
-/// Options of a process group. All ranks must agree on them; set-up checks that they do.
+/// Options of a process group. Unless an option says otherwise, all ranks must agree on it; set-up
+/// checks that they do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupOptions {
     /// How long one operation may take before it fails on every rank. Default 60 s.
@@ -52,9 +54,11 @@ pub struct GroupOptions {
     /// equal paths; the book has figures.
     pub streams_per_link: u32,
     /// The folder in which each rank leaves its flight record when the group fails, for
-    /// `bonfire inspect`. Without one, `BONFIRE_FLIGHT_DIR` names it; without that, none is left. The
-    /// only option that may differ between ranks.
+    /// `bonfire inspect`. Without one, `BONFIRE_FLIGHT_DIR` names it; without that, none is left. It may
+    /// differ between ranks.
     pub flight_dir: Option<PathBuf>,
+    /// Whether SIGUSR1 makes a process write down what its ranks do. It may differ between ranks.
+    pub record_on_signal: RecordOnSignal,
 }
 
 /// Smallest and largest `chunk_bytes`.
@@ -73,6 +77,7 @@ impl Default for GroupOptions {
             chunk_bytes: 256 << 10,
             streams_per_link: 1,
             flight_dir: None,
+            record_on_signal: RecordOnSignal::default(),
         }
     }
 }

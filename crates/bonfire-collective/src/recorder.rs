@@ -7,6 +7,8 @@
 //! what is read is never half of two operations. What the words say in numbers is spelt out in a table
 //! of calls, which is locked only when a call is made for the first time.
 
+mod progress;
+
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::PoisonError;
@@ -19,6 +21,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::platform::clock;
 use crate::platform::sync::{Mutex, MutexGuard};
+
+pub use progress::{PhaseProgress, Progress, StepProgress};
+
+use progress::Said;
 
 /// Operations that are kept.
 const ENTRIES: u64 = 256;
@@ -130,6 +136,7 @@ pub(crate) struct Recorder {
     written: AtomicU64,
     calls: Mutex<Calls>,
     names: Mutex<Names>,
+    said: Said,
 }
 
 impl Default for Recorder {
@@ -140,6 +147,7 @@ impl Default for Recorder {
             written: AtomicU64::new(0),
             calls: Mutex::default(),
             names: Mutex::default(),
+            said: Said::default(),
         }
     }
 }
@@ -245,10 +253,14 @@ impl Recorder {
 
     fn time(&self, bytes: usize) -> u64 {
         if bytes < EXACT_BYTES_MIN {
-            clock::coarse().saturating_sub(self.origin.1).as_nanos() as u64
+            self.coarse_time()
         } else {
             self.exact_time()
         }
+    }
+
+    fn coarse_time(&self) -> u64 {
+        clock::coarse().saturating_sub(self.origin.1).as_nanos() as u64
     }
 
     fn exact_time(&self) -> u64 {

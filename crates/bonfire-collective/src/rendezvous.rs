@@ -24,6 +24,7 @@ mod reach;
 mod torchrun;
 mod whereabouts;
 
+use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -32,6 +33,7 @@ use bonfire_plan::Rank;
 
 use crate::environment::RankEnv;
 use crate::group::{Origin, Parts, Roster};
+use crate::inspection::Inspection;
 use crate::options::GroupOptions;
 use crate::platform::{clock, thread};
 use crate::store::{Store, StoreError, TcpStore, TcpStoreServer};
@@ -92,6 +94,8 @@ pub(crate) struct Home {
     pub(crate) host: HostId,
     /// The interface through which the others reach it.
     interface: IpAddr,
+    /// Answers who asks what its ranks do, if the system allows it.
+    pub(crate) inspection: Option<Inspection>,
 }
 
 impl Home {
@@ -118,6 +122,7 @@ pub(crate) fn meet(env: &RankEnv, options: &GroupOptions) -> Result<Parts, Conne
         token: token.clone(),
         host: HostId::of_this_process(env.host_id.as_deref()),
         interface: store.local_addr().ip(),
+        inspection: inspection(env, options),
     };
     let (listeners, address) = home.listen()?;
     let mine = Card {
@@ -161,6 +166,16 @@ pub(crate) fn meet(env: &RankEnv, options: &GroupOptions) -> Result<Parts, Conne
         poison: formed.poison,
         chunk_bytes,
     })
+}
+
+/// A job that cannot be inspected is worth more than none.
+fn inspection(env: &RankEnv, options: &GroupOptions) -> Option<Inspection> {
+    let opened = Inspection::open(env, options.record_on_signal);
+    let warn = |error: &io::Error| {
+        let rank = env.rank;
+        tracing::warn!(target: "bonfire", "rank {rank}: `bonfire inspect` cannot ask it: {error}");
+    };
+    opened.inspect_err(warn).ok()
 }
 
 /// Publishes this rank's address and waits for everybody's, in rank order.

@@ -8,6 +8,7 @@
 
 mod guard;
 mod interrupt;
+mod request;
 
 use std::io;
 use std::marker::PhantomData;
@@ -20,6 +21,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 
 pub use guard::Guard;
 pub use interrupt::{Interrupt, InterruptWatch};
+pub use request::RequestWatch;
 
 /// How long a dropped child may take to vanish after its SIGKILL before it is left to the kernel.
 const DROP_WAIT: Duration = Duration::from_secs(1);

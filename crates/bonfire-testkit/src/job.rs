@@ -61,6 +61,8 @@ impl Job {
             "TORCHELASTIC_RUN_ID",
             "TORCHELASTIC_RESTART_COUNT",
             "BONFIRE_OUTPUT",
+            "BONFIRE_LAUNCHER",
+            "BONFIRE_FLIGHT_DIR",
             "BONFIRE_HOST_ID",
             "BONFIRE_ALGORITHM",
             "BONFIRE_STREAMS",

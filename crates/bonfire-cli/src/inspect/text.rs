@@ -1,42 +1,64 @@
-//! Flight records for people.
+//! What the ranks of a group do or did, for people.
 
 use std::fmt;
 
-use bonfire_collective::{FlightOperation, FlightRecord};
+use bonfire_collective::{FlightOperation, FlightRecord, GroupReport, Rank};
 
-use super::first_written;
-
-/// The records of one group, in rank order.
-pub(super) struct Group<'a>(pub(super) &'a [FlightRecord]);
+/// The verdict, and a table of the ranks.
+pub(super) struct Group<'a>(pub(super) &'a GroupReport);
 
 impl fmt::Display for Group<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ranks = self.0;
-        let first = first_written(ranks);
-        let (group, world_size) = (first.group, first.world_size);
-        writeln!(f, "Group {group} of {world_size} ranks: {}", first.failure)?;
+        let report = self.0;
+        let is_running = report.failure().is_none();
+        writeln!(
+            f,
+            "Group {} of {} ranks{}: {}",
+            report.group,
+            report.world_size,
+            if is_running { ", running" } else { "" },
+            report.verdict()
+        )?;
         writeln!(f, "{:>6}  {:>18}  last operation", "rank", "state")?;
-        for record in ranks {
-            writeln!(
-                f,
-                "{:>6}  {}",
-                record.rank.get(),
-                Last(record.operations.first())
-            )?;
+        for record in &report.records {
+            writeln!(f, "{:>6}  {}", record.rank.get(), Line(record))?;
         }
-        let is_there = |rank: &u32| ranks.iter().any(|record| record.rank.get() == *rank);
-        let missing: Vec<String> = (0..world_size)
-            .filter(|rank| !is_there(rank))
-            .map(|rank| rank.to_string())
-            .collect();
-        if !missing.is_empty() {
-            writeln!(
+        if !report.departed.is_empty() {
+            writeln!(f, "Rank {} has left the group.", listed(&report.departed))?;
+        }
+        let silent = report.silent();
+        match (silent.is_empty(), is_running) {
+            (true, _) => Ok(()),
+            (false, true) => writeln!(
+                f,
+                "No word from rank {}: its process is stopped, or its host cannot be reached.",
+                listed(&silent)
+            ),
+            (false, false) => writeln!(
                 f,
                 "No record of rank {}: killed or stopped, or its record is on another host.",
-                missing.join(", ")
-            )?;
+                listed(&silent)
+            ),
         }
-        Ok(())
+    }
+}
+
+fn listed(ranks: &[Rank]) -> String {
+    let ranks: Vec<String> = ranks.iter().map(Rank::to_string).collect();
+    ranks.join(", ")
+}
+
+/// A rank's last operation, and what its program says.
+struct Line<'a>(&'a FlightRecord);
+
+impl fmt::Display for Line<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(record) = self;
+        write!(f, "{}", Last(record.operations.first()))?;
+        match record.progress.is_empty() {
+            true => Ok(()),
+            false => write!(f, "; {}", record.progress),
+        }
     }
 }
 
@@ -52,10 +74,6 @@ impl fmt::Display for Last<'_> {
             Some(ago) => format!("ended {:.1} s ago", ago.as_secs_f64()),
             None => format!("in it for {:.1} s", last.started_ago.as_secs_f64()),
         };
-        write!(f, "{state:>18}  {}", last.operation)?;
-        match &last.name {
-            Some(name) => write!(f, " ({name})"),
-            None => Ok(()),
-        }
+        write!(f, "{state:>18}  {last}")
     }
 }

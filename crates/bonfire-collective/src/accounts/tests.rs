@@ -1,4 +1,4 @@
-use bonfire_plan::wire::{CallSite, Operation};
+use bonfire_plan::wire::CallSite;
 use bonfire_plan::{Algorithm, DType, ReduceOp};
 
 use super::*;
@@ -53,6 +53,7 @@ fn told(collective: Collective, others: [Option<Option<Record>>; 3]) -> String {
                 Account {
                     rank,
                     last: account?,
+                    progress: Progress::default(),
                 },
             ))
         })

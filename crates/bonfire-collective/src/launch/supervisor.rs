@@ -24,7 +24,8 @@ use super::relay::{Relay, Tail};
 use super::screen::{Channel, Screen};
 use super::{AgentOptions, LaunchError, OutputLabels};
 use crate::environment::{
-    GROUP_RANK, GROUP_WORLD_SIZE, LauncherOutput, MAX_RESTARTS, NODE_RANK, OUTPUT, RankEnv,
+    GROUP_RANK, GROUP_WORLD_SIZE, LAUNCHER, LauncherOutput, MAX_RESTARTS, NODE_RANK, OUTPUT,
+    RankEnv,
 };
 use crate::flight::FLIGHT_DIR_VARIABLE;
 
@@ -389,6 +390,7 @@ fn command(options: &AgentOptions, meeting: &Meeting, place: &RankEnv) -> Comman
         command.env(variable, meeting.node_rank().to_string());
     }
     command.env(GROUP_WORLD_SIZE, meeting.nnodes().to_string());
+    command.env(LAUNCHER, std::process::id().to_string());
     command.env(MAX_RESTARTS, options.max_restarts.to_string());
     if std::env::var_os(RAYON_NUM_THREADS).is_none() {
         let threads = (cores().get() / options.nproc_per_node).max(1);

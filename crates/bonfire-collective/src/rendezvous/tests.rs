@@ -105,6 +105,7 @@ fn a_rank_of_another_version_is_named() {
         token: token.clone(),
         host: HostId::of_this_process(None),
         interface: server.local_addr().ip(),
+        inspection: None,
     };
     let (_listeners, address) = home.listen().unwrap();
     let other = Card {

@@ -198,3 +198,26 @@ fn a_watch_turns_signals_into_values_one_watch_after_the_other() {
         drop(watch);
     }
 }
+
+#[test]
+fn every_watch_hears_of_requests() {
+    let watch = || {
+        let (sender, heard) = mpsc::channel();
+        let watch = RequestWatch::start(move || sender.send(()).unwrap()).unwrap();
+        (watch.expect("no test handles SIGUSR1"), heard)
+    };
+    let (one, one_heard) = watch();
+    let (_other, other_heard) = watch();
+    let ask = || {
+        let me = rustix::process::getpid();
+        rustix::process::kill_process(me, Signal::USR1).unwrap();
+    };
+    let patience = Duration::from_secs(60);
+    ask();
+    one_heard.recv_timeout(patience).unwrap();
+    other_heard.recv_timeout(patience).unwrap();
+    drop(one);
+    ask();
+    other_heard.recv_timeout(patience).unwrap();
+    assert!(one_heard.try_recv().is_err());
+}

@@ -1,0 +1,316 @@
+//! `bonfire inspect JOB` and SIGUSR1, as a user uses them while a job runs.
+
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bonfire_collective::{GroupOptions, ProcessGroup, RankEnv, ReduceOp, read_flight_records};
+use bonfire_testkit::{Job, JobEnd, Network, Shape, Signal, Watchdog, signal_process};
+use serde_json::Value;
+
+const BONFIRE: &str = env!("CARGO_BIN_EXE_bonfire");
+
+/// Makes this test program a rank of the jobs below; names the file whose appearance ends the job.
+const END_FILE: &str = "BONFIRE_TEST_END_FILE";
+
+const LIMIT: Duration = Duration::from_secs(100);
+
+/// What the ranks run, which start this test program for this test alone: the last rank loads data for
+/// as long as the test wants, and the others wait for it.
+#[test]
+fn a_rank_of_the_jobs_below() {
+    let Some(end_file) = env::var_os(END_FILE).map(PathBuf::from) else {
+        return;
+    };
+    let _watchdog = Watchdog::start("a rank", LIMIT);
+    let group =
+        ProcessGroup::connect(&RankEnv::from_env().unwrap(), GroupOptions::default()).unwrap();
+    group.progress(7);
+    group
+        .named("layers.7.weight")
+        .all_reduce(&mut [1.0_f32; 3000], ReduceOp::Sum)
+        .unwrap();
+    if group.rank().get() + 1 == group.world_size().get() {
+        group.phase("data loading");
+        println!("loading in process {}", std::process::id());
+        while !end_file.exists() {
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+    group.barrier().unwrap();
+    println!("ended well");
+}
+
+/// A job of three ranks that waits for its last one.
+struct Waiting {
+    job: Job,
+    folder: tempfile::TempDir,
+    last_rank: u32,
+}
+
+impl Waiting {
+    fn start(command: &mut Command, program: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let this = env::current_exe().unwrap();
+        let job = Job::start(
+            command
+                .arg("--")
+                .args(program)
+                .arg(this)
+                .args(["a_rank_of_the_jobs_below", "--exact", "--nocapture"])
+                .env(END_FILE, folder.path().join("end"))
+                .env("BONFIRE_FLIGHT_DIR", folder.path().join("flights")),
+        );
+        let last_rank = loop {
+            let line = job.next_line();
+            if let Some((_, id)) = line.rsplit_once("loading in process ") {
+                break id.parse().unwrap();
+            }
+        };
+        Self {
+            job,
+            folder,
+            last_rank,
+        }
+    }
+
+    fn run(name: &str, program: &[&str]) -> Self {
+        let mut command = Command::new(BONFIRE);
+        command.args(["run", "--nproc-per-node=3", "--rdzv-id", name]);
+        Self::start(&mut command, program)
+    }
+
+    /// The job goes on and ends well.
+    fn end(self) -> JobEnd {
+        self.let_go();
+        let Self { job, folder, .. } = self;
+        let end = job.end();
+        assert!(end.status.success(), "{:?}", end.stderr);
+        let well = end
+            .stdout
+            .iter()
+            .filter(|line| line.ends_with("ended well"));
+        assert_eq!(well.count(), 3, "{:?}", end.stdout);
+        drop(folder);
+        end
+    }
+
+    fn let_go(&self) {
+        fs::write(self.folder.path().join("end"), "").unwrap();
+    }
+
+    fn flights(&self) -> PathBuf {
+        self.folder.path().join("flights")
+    }
+}
+
+fn inspect(arguments: &[&str]) -> JobEnd {
+    Job::start(Command::new(BONFIRE).arg("inspect").args(arguments)).end()
+}
+
+/// Asks until the answer says this: nobody waits for long at first.
+#[track_caller]
+fn inspect_until(mut command: impl FnMut() -> Command, said: &str) -> Vec<String> {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        let end = Job::start(&mut command()).end();
+        if end.stdout.join("\n").contains(said) {
+            return end.stdout;
+        }
+        assert!(
+            Instant::now() < deadline,
+            "nobody says {said:?}: {:?} {:?}",
+            end.stdout,
+            end.stderr
+        );
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// `bonfire inspect`, to be run in vain a few times.
+fn ask(name: &str) -> impl FnMut() -> Command {
+    let name = name.to_owned();
+    move || {
+        let mut command = Command::new(BONFIRE);
+        command.args(["inspect", &name]);
+        command
+    }
+}
+
+#[test]
+fn a_job_that_waits_says_for_whom_and_goes_on() {
+    let name = format!("waits-{}", std::process::id());
+    let waiting = Waiting::run(&name, &[]);
+    let lines = inspect_until(ask(&name), "has not entered it");
+    let [verdict, _, rank_0, rank_1, rank_2] = &lines[..] else {
+        panic!("five lines, got {lines:?}");
+    };
+    for part in [
+        "Group 0 of 3 ranks, running: ranks 0 and 1 wait in barrier #1",
+        "rank 2 has not entered it: its last call, all_reduce #0",
+        "(layers.7.weight), ended ",
+        "busy with something else since (step 7 for ",
+        "\"data loading\" for ",
+    ] {
+        assert!(verdict.contains(part), "no {part:?} in {verdict}");
+    }
+    for line in [rank_0, rank_1] {
+        assert!(
+            line.contains("in it for ") && line.contains("barrier #1"),
+            "{line}"
+        );
+    }
+    assert!(rank_2.contains(" s ago  all_reduce #0") && rank_2.contains("\"data loading\""));
+
+    // The same job by its launcher and by one of its ranks, with all operations.
+    let trace = waiting.folder.path().join("trace.json");
+    let launcher = waiting.job.id().to_string();
+    let end = inspect(&[&launcher, "--json", "--trace", trace.to_str().unwrap()]);
+    assert!(end.status.success(), "{:?}", end.stderr);
+    let records: Value = serde_json::from_str(&end.stdout.join("\n")).unwrap();
+    assert_eq!(records[0]["operations"].as_array().unwrap().len(), 2);
+    assert_eq!(records[2]["operations"][0]["name"], "layers.7.weight");
+    assert_eq!(records[2]["failure"], Value::Null);
+    let trace: Value = serde_json::from_str(&fs::read_to_string(&trace).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let pending = events.iter().filter(|event| event["cat"] == "pending");
+    assert_eq!(pending.count(), 2, "{events:?}");
+    let end = inspect(&[&waiting.last_rank.to_string()]);
+    assert!(
+        end.stdout[0].starts_with("Group 0 of 3 ranks, running"),
+        "{:?}",
+        end.stdout
+    );
+
+    let end = inspect(&[]);
+    let listed = end.stdout.iter().find(|line| line.contains(&name)).unwrap();
+    assert!(
+        listed.contains(&launcher) && listed.contains("3 of 3"),
+        "{listed}"
+    );
+    waiting.end();
+    let end = inspect(&[&name]);
+    assert_eq!(end.status.code(), Some(1));
+    assert!(
+        end.stderr[0].contains("no job") && end.stderr.len() == 1,
+        "{:?}",
+        end.stderr
+    );
+}
+
+#[test]
+fn a_stopped_rank_is_named_and_the_others_answer() {
+    let name = format!("stopped-{}", std::process::id());
+    let waiting = Waiting::run(&name, &[]);
+    signal_process(waiting.last_rank, Signal::STOP);
+    let lines = inspect_until(ask(&name), "rank 2 gives no account of itself");
+    signal_process(waiting.last_rank, Signal::CONT);
+    assert!(
+        lines
+            .last()
+            .unwrap()
+            .starts_with("No word from rank 2: its process is stopped"),
+        "{lines:?}"
+    );
+    waiting.end();
+}
+
+#[test]
+fn sigusr1_writes_down_what_a_rank_does() {
+    let name = format!("signal-{}", std::process::id());
+    let waiting = Waiting::run(&name, &[]);
+    signal_process(waiting.last_rank, Signal::USR1);
+    let deadline = Instant::now() + LIMIT;
+    let records = loop {
+        match read_flight_records(&waiting.flights()) {
+            Ok(records) if !records.is_empty() => break records,
+            _ => assert!(Instant::now() < deadline, "no record comes"),
+        }
+        thread::sleep(Duration::from_millis(5));
+    };
+    assert_eq!(records.len(), 1);
+    assert_eq!((records[0].rank.get(), &records[0].failure), (2, &None));
+    let folder = waiting.flights();
+    let end = inspect(&[folder.to_str().unwrap()]);
+    assert!(end.stdout[0].contains("running"), "{:?}", end.stdout);
+    let end = waiting.end();
+    let told = end
+        .stderr
+        .iter()
+        .find(|line| line.contains("bonfire: rank 2 has left"));
+    let told = told.unwrap_or_else(|| panic!("nothing is told: {:?}", end.stderr));
+    assert!(
+        told.contains("\"data loading\"") && told.contains("flight record in "),
+        "{told}"
+    );
+}
+
+#[test]
+fn a_program_that_has_sigusr1_for_itself_keeps_it() {
+    let name = format!("own-signal-{}", std::process::id());
+    let script = "trap '' USR1; exec \"$@\"";
+    let waiting = Waiting::run(&name, &["sh", "-c", script, "sh"]);
+    signal_process(waiting.last_rank, Signal::USR1);
+    // It would be served before the question that comes later.
+    let end = inspect(&[&name]);
+    assert!(end.status.success(), "{:?}", end.stderr);
+    assert!(!waiting.flights().exists());
+    let end = waiting.end();
+    assert!(
+        !end.stderr.iter().any(|line| line.contains("has left")),
+        "{:?}",
+        end.stderr
+    );
+}
+
+#[test]
+fn one_host_tells_of_all_hosts() {
+    let network = match Network::new(2, Shape::Plain) {
+        Ok(network) => network,
+        Err(reason) => {
+            eprintln!("skipped: two hosts need network namespaces (root and iproute2): {reason}");
+            return;
+        }
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let end_file = folder.path().join("end");
+    let start = |host: usize| {
+        let mut command = network.command(host, Path::new(BONFIRE));
+        command
+            .args(["run", "--nnodes=2", "--master-port=29500", "--node-rank"])
+            .args([
+                &host.to_string(),
+                "--master-addr",
+                &network.address(0),
+                "--",
+            ])
+            .arg(env::current_exe().unwrap())
+            .args(["a_rank_of_the_jobs_below", "--exact", "--nocapture"])
+            .env("BONFIRE_JOB_TOKEN", "ab".repeat(32))
+            .env(END_FILE, &end_file);
+        Job::start(&mut command)
+    };
+    let jobs: Vec<Job> = (0..2).map(start).collect();
+    while !jobs[1].next_line().contains("loading in process") {}
+    let launcher = jobs[0].id().to_string();
+    let command = || {
+        let mut command = network.command(0, Path::new(BONFIRE));
+        command.args(["inspect", &launcher]);
+        command
+    };
+    let lines = inspect_until(command, "rank 1 has not entered it");
+    assert!(
+        lines[0].contains("running: rank 0 waits in barrier #1"),
+        "{lines:?}"
+    );
+    fs::write(end_file, "").unwrap();
+    for job in jobs {
+        let end = job.end();
+        assert!(end.status.success(), "{:?}", end.stderr);
+    }
+}

@@ -1,0 +1,171 @@
+//! A control connection to one peer, and what is under way on it.
+//!
+//! A message is `kind u8 | length u32 | JSON`, at most [`MESSAGE_BYTES_MAX`] long. Writing never waits:
+//! what the connection does not take at once stays here and goes out when it takes more.
+
+use std::io::{self, Read, Write};
+use std::sync::PoisonError;
+
+use bonfire_plan::Rank;
+
+use crate::platform::net::Handle;
+use crate::platform::sync::{Mutex, MutexGuard};
+use crate::stream::Stream;
+
+/// The longest message is a rank's flight record: some hundreds of bytes for each of its operations.
+pub(super) const MESSAGE_BYTES_MAX: usize = 1 << 20;
+
+/// What may wait to be sent. A peer that takes nothing for so long is stopped, and is told no more.
+const BACKLOG_BYTES_MAX: usize = 4 << 20;
+
+const HEADER_BYTES: usize = 5;
+
+/// What messages are about; the number travels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Kind {
+    Failure = 1,
+    Farewell = 2,
+    Account = 3,
+    Question = 4,
+    Answer = 5,
+}
+
+impl Kind {
+    fn of(number: u8) -> Option<Self> {
+        let all = [
+            Self::Failure,
+            Self::Farewell,
+            Self::Account,
+            Self::Question,
+            Self::Answer,
+        ];
+        all.into_iter().find(|kind| *kind as u8 == number)
+    }
+}
+
+/// The sending half, used by whoever has something to say.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    pub(super) rank: Rank,
+    line: Mutex<Line>,
+}
+
+#[derive(Debug)]
+struct Line {
+    /// Both directions of one socket; reading and writing do not disturb each other.
+    stream: Stream,
+    /// The rest of messages that are partly sent, and those behind them.
+    backlog: Vec<u8>,
+}
+
+impl Peer {
+    /// `stream` must not block.
+    pub(super) fn new(rank: Rank, stream: Stream) -> Self {
+        let backlog = Vec::new();
+        Self {
+            rank,
+            line: Mutex::new(Line { stream, backlog }),
+        }
+    }
+
+    /// Sends a message, or leaves it to [`flush`](Self::flush). A broken connection is no error here:
+    /// the reading half finds out.
+    pub(super) fn send(&self, kind: Kind, text: &[u8]) {
+        assert!(
+            text.len() <= MESSAGE_BYTES_MAX,
+            "a control message of {} bytes where {MESSAGE_BYTES_MAX} are the limit",
+            text.len()
+        );
+        let mut line = self.line();
+        if line.backlog.len() + text.len() > BACKLOG_BYTES_MAX {
+            return;
+        }
+        line.backlog.push(kind as u8);
+        line.backlog
+            .extend_from_slice(&(text.len() as u32).to_le_bytes());
+        line.backlog.extend_from_slice(text);
+        line.flush();
+    }
+
+    /// Sends as much as goes out without waiting.
+    pub(super) fn flush(&self) {
+        self.line().flush();
+    }
+
+    pub(super) fn has_backlog(&self) -> bool {
+        !self.line().backlog.is_empty()
+    }
+
+    pub(super) fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.line().stream.read(buffer)
+    }
+
+    fn line(&self) -> MutexGuard<'_, Line> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Line {
+    fn flush(&mut self) {
+        let mut sent = 0;
+        while sent < self.backlog.len() {
+            match self.stream.write(&self.backlog[sent..]) {
+                Ok(0) => break,
+                Ok(count) => sent += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                // Broken: nothing will go out any more.
+                Err(_) => sent = self.backlog.len(),
+            }
+        }
+        self.backlog.drain(..sent);
+    }
+}
+
+/// What came from one peer and is not understood yet.
+#[derive(Debug)]
+pub(super) struct Inbox {
+    bytes: Vec<u8>,
+    /// To wait for news without the lock of the sending half.
+    pub(super) handle: Handle,
+    /// Whether more may come.
+    pub(super) is_open: bool,
+}
+
+/// The peer sent something that is no message.
+#[derive(Debug)]
+pub(super) struct Nonsense;
+
+impl Inbox {
+    pub(super) fn new(stream: &Stream) -> io::Result<Self> {
+        Ok(Self {
+            bytes: Vec::new(),
+            is_open: true,
+            handle: Handle::of(stream)?,
+        })
+    }
+
+    pub(super) fn feed(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Takes the next complete message out, if there is one.
+    pub(super) fn next(&mut self) -> Result<Option<(Kind, Vec<u8>)>, Nonsense> {
+        let Some(header) = self.bytes.first_chunk::<HEADER_BYTES>() else {
+            return Ok(None);
+        };
+        let [kind, length @ ..] = *header;
+        let len = u32::from_le_bytes(length) as usize;
+        let kind = Kind::of(kind).ok_or(Nonsense)?;
+        if len > MESSAGE_BYTES_MAX {
+            return Err(Nonsense);
+        }
+        let end = HEADER_BYTES + len;
+        if self.bytes.len() < end {
+            return Ok(None);
+        }
+        let text = self.bytes.drain(..end).skip(HEADER_BYTES).collect();
+        Ok(Some((kind, text)))
+    }
+}
