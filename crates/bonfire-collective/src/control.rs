@@ -291,6 +291,7 @@ impl Watcher {
             inbox.is_open = false;
             // A farewell makes the end a normal one.
             if end == NONSENSE || !self.poison.has_departed(peer.rank) {
+                self.poison.lose(peer.rank);
                 self.poison.set(Failure::Peer {
                     rank: peer.rank,
                     cause: end,

@@ -5,10 +5,12 @@ mod background;
 mod blocking;
 mod hub;
 mod operations;
+mod rebuild;
 mod roster;
 mod scratch;
 mod split;
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -37,6 +39,7 @@ use crate::transport::{Links, Sharing, Traffic, local_links};
 use crate::{CollectiveError, Element, RankEnv};
 
 pub use agreement::{Agreement, Proposal};
+pub use rebuild::{RebuildError, RebuildOptions, Rebuilt, WaitFor};
 pub(crate) use roster::{Origin, Roster};
 use scratch::Scratch;
 
@@ -95,6 +98,7 @@ struct Core {
     poison: Arc<Poison>,
     recorder: Arc<Recorder>,
     control: Mutex<Option<Control>>,
+    is_rebuilding: AtomicBool,
 }
 
 /// Everything that set-up makes.
@@ -238,6 +242,7 @@ impl ProcessGroup {
             poison,
             recorder,
             control: Mutex::new(parts.control),
+            is_rebuilding: AtomicBool::new(false),
         });
         let (jobs, received) = channel::<Job>();
         let core_there = Arc::clone(&core);

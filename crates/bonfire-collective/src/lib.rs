@@ -65,7 +65,9 @@ pub use environment::{
 };
 pub use error::{CollectiveError, Mismatch, Timeout};
 pub use flight::{FLIGHT_DIR_VARIABLE, FlightOperation, FlightRecord, read_flight_records};
-pub use group::{Agreement, ProcessGroup, Proposal};
+pub use group::{
+    Agreement, ProcessGroup, Proposal, RebuildError, RebuildOptions, Rebuilt, WaitFor,
+};
 pub use inspection::{
     InspectError, JobMember, RecordOnSignal, RunningJob, SilentProcess, running_jobs,
 };

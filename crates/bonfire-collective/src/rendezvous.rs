@@ -21,6 +21,7 @@ mod error;
 mod formation;
 mod mesh;
 mod reach;
+mod round;
 mod torchrun;
 mod whereabouts;
 
@@ -31,7 +32,7 @@ use std::time::{Duration, Instant};
 
 use bonfire_plan::Rank;
 
-use crate::environment::RankEnv;
+use crate::environment::{RankEnv, StoreHost};
 use crate::group::{Origin, Parts, Roster};
 use crate::inspection::Inspection;
 use crate::options::GroupOptions;
@@ -43,9 +44,11 @@ use crate::transport::HostId;
 
 pub(crate) use address::{Address, Settings};
 pub use error::ConnectError;
+pub(crate) use error::list;
 pub(crate) use formation::{Formation, Formed};
 pub(crate) use mesh::Listeners;
 pub use reach::Reach;
+pub(crate) use round::{AtTheEnd, Outcome, Presence, Round};
 
 use address::Card;
 use entrance::enter;
@@ -78,11 +81,11 @@ impl Deadline {
         }
     }
 
-    fn left(&self) -> Duration {
+    pub(crate) fn left(&self) -> Duration {
         self.end.saturating_duration_since(clock::now())
     }
 
-    fn waited(&self) -> Duration {
+    pub(crate) fn waited(&self) -> Duration {
         clock::since(self.started)
     }
 }
@@ -95,10 +98,78 @@ pub(crate) struct Home {
     /// The interface through which the others reach it.
     interface: IpAddr,
     /// Answers who asks what its ranks do, if the system allows it.
-    pub(crate) inspection: Option<Inspection>,
+    pub(crate) inspection: Option<Arc<Inspection>>,
+    /// Where the ranks can meet again after a failure.
+    pub(crate) meeting: Option<Meeting>,
+}
+
+/// A store that is there as long as the job, and how to reach it.
+#[derive(Clone, Debug)]
+pub(crate) struct Meeting {
+    address: String,
+    port: u16,
+    /// Of the job, from which those of later generations are derived.
+    token: JobToken,
+    /// How often the launcher has started all ranks anew.
+    pub(crate) attempt: u32,
+}
+
+impl Meeting {
+    /// None where rank 0 serves the store, which does so until all are connected.
+    fn of(env: &RankEnv) -> Option<Self> {
+        (env.agent_store == StoreHost::Agent).then(|| Self {
+            address: env.master_addr.clone(),
+            port: env.master_port,
+            token: env.connection_token(),
+            attempt: env.restart_count,
+        })
+    }
+
+    pub(crate) fn connect(&self, timeout: Duration) -> Result<TcpStore, StoreError> {
+        TcpStore::connect(&self.address, self.port, &self.token, timeout)
+    }
 }
 
 impl Home {
+    /// Of a process that takes a lost one's place.
+    pub(crate) fn of_newcomer(
+        env: &RankEnv,
+        options: &GroupOptions,
+        timeout: Duration,
+    ) -> Result<Option<Self>, StoreError> {
+        let Some(meeting) = Meeting::of(env) else {
+            return Ok(None);
+        };
+        let store = meeting.connect(timeout)?;
+        Ok(Some(Self {
+            token: meeting.token.clone(),
+            host: HostId::of_this_process(env.host_id.as_deref()),
+            interface: store.local_addr().ip(),
+            inspection: inspection(env, options),
+            meeting: Some(meeting),
+        }))
+    }
+
+    /// The key of the handshakes of a later generation: no connection of an earlier one fits it.
+    pub(crate) fn token_of(&self, generation: u32) -> JobToken {
+        let job = self
+            .meeting
+            .as_ref()
+            .map_or(&self.token, |meeting| &meeting.token);
+        job.for_job(&format!("generation {generation}"))
+    }
+
+    /// The same process in a later generation of its group.
+    pub(crate) fn of_generation(&self, generation: u32) -> Self {
+        Self {
+            token: self.token_of(generation),
+            host: self.host.clone(),
+            interface: self.interface,
+            inspection: self.inspection.clone(),
+            meeting: self.meeting.clone(),
+        }
+    }
+
     /// Starts to listen; where.
     pub(crate) fn listen(&self) -> Result<(Listeners, Address), ConnectError> {
         let (listeners, tcp) = Listeners::open(self.interface)?;
@@ -123,6 +194,7 @@ pub(crate) fn meet(env: &RankEnv, options: &GroupOptions) -> Result<Parts, Conne
         host: HostId::of_this_process(env.host_id.as_deref()),
         interface: store.local_addr().ip(),
         inspection: inspection(env, options),
+        meeting: Meeting::of(env),
     };
     let (listeners, address) = home.listen()?;
     let mine = Card {
@@ -169,13 +241,13 @@ pub(crate) fn meet(env: &RankEnv, options: &GroupOptions) -> Result<Parts, Conne
 }
 
 /// A job that cannot be inspected is worth more than none.
-fn inspection(env: &RankEnv, options: &GroupOptions) -> Option<Inspection> {
+fn inspection(env: &RankEnv, options: &GroupOptions) -> Option<Arc<Inspection>> {
     let opened = Inspection::open(env, options.record_on_signal);
     let warn = |error: &io::Error| {
         let rank = env.rank;
         tracing::warn!(target: "bonfire", "rank {rank}: `bonfire inspect` cannot ask it: {error}");
     };
-    opened.inspect_err(warn).ok()
+    opened.inspect_err(warn).ok().map(Arc::new)
 }
 
 /// Publishes this rank's address and waits for everybody's, in rank order.

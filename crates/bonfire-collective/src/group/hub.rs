@@ -12,6 +12,7 @@ use crate::error::Failure;
 use crate::platform::sync::{Mutex, MutexGuard};
 use crate::poison::Poison;
 use crate::rendezvous::ConnectError;
+use crate::store::MemoryStore;
 use crate::transport::{Links, Sharing, local_links};
 
 /// What one rank of a group of threads takes.
@@ -26,6 +27,8 @@ pub(super) struct Seat {
 #[derive(Debug, Default)]
 pub(crate) struct Hub {
     tables: Mutex<HashMap<u32, Table>>,
+    /// Where the threads meet again after a failure.
+    store: MemoryStore,
 }
 
 #[derive(Debug)]
@@ -76,6 +79,10 @@ impl Hub {
         if let Some(table) = self.tables().remove(&group) {
             table.poison.set(failure);
         }
+    }
+
+    pub(super) fn store(&self) -> &MemoryStore {
+        &self.store
     }
 
     fn tables(&self) -> MutexGuard<'_, HashMap<u32, Table>> {

@@ -78,16 +78,20 @@ impl Residue {
             .collect()
     }
 
-    /// Waits until no process of the job runs; those that still do in the end.
-    pub(super) fn wait_for_the_last(&self, patience: Duration) -> Result<(), Vec<u32>> {
+    /// Waits until the job has no process and no socket; what it has in the end.
+    ///
+    /// The sockets of a killed process are the last to go: its memory, and its mark with it, goes before.
+    pub(super) fn wait_for_the_last(&self, patience: Duration) -> Result<(), String> {
         let deadline = Instant::now() + patience;
         loop {
-            let processes = self.processes();
-            if processes.is_empty() {
+            let (processes, sockets) = (self.processes(), self.open_sockets());
+            if processes.is_empty() && sockets.is_empty() {
                 return Ok(());
             }
             if Instant::now() > deadline {
-                return Err(processes);
+                return Err(format!(
+                    "processes {processes:?} and sockets {sockets:?} outlive the job"
+                ));
             }
             thread::sleep(LOOK_PAUSE);
         }
@@ -106,7 +110,7 @@ impl Residue {
     }
 
     /// The sockets of the job that are still there, though its processes are not.
-    pub(super) fn open_sockets(&self) -> Vec<u64> {
+    fn open_sockets(&self) -> Vec<u64> {
         // The inode is the 7th column of unix and the 10th of tcp and tcp6, after a line of titles.
         let tables = [("unix", 6), ("tcp", 9), ("tcp6", 9)];
         let inodes = tables.into_iter().flat_map(|(table, column)| {

@@ -74,7 +74,7 @@ pub fn run(program: &Path, transport: &str, scenario: &Scenario) -> Result<Endin
         .env(MARK, residue.mark());
     let course = strike(&mut command, scenario, folder.path(), &mut residue);
     let judged = course.and_then(|course| {
-        judge_residue(&residue)?;
+        judge_shared_memory()?;
         let said = || {
             let (out, err) = (course.end.stdout.join("\n"), course.end.stderr.join("\n"));
             format!("\n--- it said:\n{}\n--- and:\n{err}", last_lines(&out, 30))
@@ -126,8 +126,7 @@ fn strike(
         _ => None,
     };
     let end = job.try_end()?;
-    let left = residue.wait_for_the_last(LAST_WAIT);
-    left.map_err(|pids| format!("processes {pids:?} outlive the job"))?;
+    residue.wait_for_the_last(LAST_WAIT)?;
     Ok(Course {
         end,
         struck,
@@ -142,16 +141,11 @@ fn told(line: &str, what: &str) -> Option<(u32, u64)> {
     Some((rank.parse().ok()?, number.parse().ok()?))
 }
 
-fn judge_residue(residue: &Residue) -> Result<(), String> {
-    let sockets = residue.open_sockets();
-    if !sockets.is_empty() {
-        return Err(format!("the sockets {sockets:?} outlive the job"));
+fn judge_shared_memory() -> Result<(), String> {
+    match Residue::shared_memory() {
+        names if names.is_empty() => Ok(()),
+        names => Err(format!("shared memory is left: {names:?}")),
     }
-    let names = Residue::shared_memory();
-    if !names.is_empty() {
-        return Err(format!("shared memory is left: {names:?}"));
-    }
-    Ok(())
 }
 
 fn judge(scenario: &Scenario, course: &Course, folder: &Path) -> Result<Ending, String> {
