@@ -98,6 +98,17 @@ pub enum TrainError {
     /// No rank had a sample in this step, so there is no mean.
     #[error("no rank had a sample in this step; give at least one rank a batch")]
     NoSamples,
+    /// A checkpoint was made with other data, or with the data in another order.
+    #[error(
+        "the checkpoint was made with {saved}, but this run has {given}; give it the same data and \
+         seed, or start anew"
+    )]
+    OtherData {
+        /// The data of the checkpoint.
+        saved: String,
+        /// The data of this run.
+        given: String,
+    },
     /// The device kind asked for is not part of this build.
     #[error("this program was built without {kind}; rebuild it with `--features {kind}`")]
     DeviceNotCompiled {

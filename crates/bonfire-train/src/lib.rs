@@ -62,6 +62,9 @@ pub use fingerprint::Difference;
 pub use loader::{EpochBatches, LastBatch, Loader};
 pub use loss::{IntoLoss, Loss};
 pub use metrics::{WeightedMean, sum_over_ranks};
-pub use sampler::{DistributedSampler, Order, Remainder, SamplerConfig};
+pub use sampler::{
+    DistributedSampler, Order, Remainder, SampleWeights, SamplerConfig, SamplerState,
+    UnusableWeights,
+};
 pub use timing::StepTiming;
 pub use world::{Placement, World};

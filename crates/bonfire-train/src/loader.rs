@@ -5,7 +5,7 @@
 
 use std::num::NonZeroUsize;
 
-use crate::DistributedSampler;
+use crate::{DistributedSampler, SamplerState, TrainError};
 
 /// What to do with a last batch that is not full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +26,8 @@ pub struct Loader {
     batch_size: NonZeroUsize,
     last_batch: LastBatch,
     epoch: u64,
+    /// How many samples of the next epoch are past already.
+    offset: usize,
 }
 
 impl Loader {
@@ -40,14 +42,36 @@ impl Loader {
             batch_size,
             last_batch,
             epoch: 0,
+            offset: 0,
         }
     }
 
-    /// Continues with another epoch, to resume a run.
+    /// Continues with another epoch, from its start.
     #[must_use]
     pub fn starting_at(mut self, epoch: u64) -> Self {
-        self.epoch = epoch;
+        (self.epoch, self.offset) = (epoch, 0);
         self
+    }
+
+    /// Continues where a run was, also in the middle of an epoch and with another number of ranks or
+    /// another batch size: what is left of the epoch is dealt to the ranks that there are now. With
+    /// the same ranks and batches they are the batches that would have come.
+    ///
+    /// # Errors
+    /// [`TrainError::OtherData`] if the state is of another data set or another order.
+    pub fn resuming(mut self, state: &SamplerState) -> Result<Self, TrainError> {
+        let own = self.sampler.state(0, 0);
+        if !own.same_data(state) {
+            return Err(TrainError::OtherData {
+                saved: state.to_string(),
+                given: own.to_string(),
+            });
+        }
+        (self.epoch, self.offset) = (state.epoch, state.offset);
+        if self.remaining() == 0 {
+            (self.epoch, self.offset) = (state.epoch + 1, 0);
+        }
+        Ok(self)
     }
 
     /// The epoch that [`next_epoch`](Self::next_epoch) will deal.
@@ -55,24 +79,37 @@ impl Loader {
         self.epoch
     }
 
-    /// The number of batches in every epoch.
+    /// The number of batches in every whole epoch.
     pub fn batches_per_epoch(&self) -> usize {
-        let (len, size) = (self.sampler.len(), self.batch_size.get());
-        match self.last_batch {
-            LastBatch::Keep => len.div_ceil(size),
-            LastBatch::Drop => len / size,
-        }
+        self.batches(self.sampler.len())
     }
 
-    /// The batches of the next epoch: the indices of their samples.
+    /// The batches of the next epoch: the indices of their samples. After
+    /// [`resuming`](Self::resuming), those that are left of it.
     pub fn next_epoch(&mut self) -> EpochBatches {
-        let indices = self.sampler.indices(self.epoch);
-        self.epoch += 1;
-        EpochBatches {
-            indices,
+        let (epoch, offset) = (self.epoch, self.offset);
+        let batches = EpochBatches {
+            indices: self.sampler.indices_after(epoch, offset),
+            remaining: self.remaining(),
+            sampler: self.sampler.clone(),
             batch_size: self.batch_size.get(),
+            epoch,
+            offset,
             dealt: 0,
-            remaining: self.batches_per_epoch(),
+        };
+        (self.epoch, self.offset) = (epoch + 1, 0);
+        batches
+    }
+
+    /// The batches that are left of the next epoch.
+    fn remaining(&self) -> usize {
+        self.batches(self.sampler.len_after(self.offset))
+    }
+
+    fn batches(&self, samples: usize) -> usize {
+        match self.last_batch {
+            LastBatch::Keep => samples.div_ceil(self.batch_size.get()),
+            LastBatch::Drop => samples / self.batch_size.get(),
         }
     }
 }
@@ -80,10 +117,30 @@ impl Loader {
 /// The batches of one epoch.
 #[derive(Clone, Debug)]
 pub struct EpochBatches {
+    sampler: DistributedSampler,
     indices: Vec<usize>,
     batch_size: usize,
+    epoch: u64,
+    /// Where in the epoch the first batch starts, in samples of all ranks.
+    offset: usize,
+    /// Samples of this rank.
     dealt: usize,
+    /// Batches of this rank.
     remaining: usize,
+}
+
+impl EpochBatches {
+    /// How far all ranks are once each has used the batches dealt so far, for a checkpoint. Where
+    /// ranks have different numbers of batches
+    /// ([`Remainder::Exact`](crate::Remainder::Exact)), rank 0 has the most: ask that one.
+    pub fn state(&self) -> SamplerState {
+        let past = if self.dealt == self.indices.len() {
+            self.sampler.total_after(self.offset)
+        } else {
+            self.dealt * self.sampler.config().world_size.len()
+        };
+        self.sampler.state(self.epoch, self.offset + past)
+    }
 }
 
 impl Iterator for EpochBatches {
@@ -105,51 +162,4 @@ impl Iterator for EpochBatches {
 impl ExactSizeIterator for EpochBatches {}
 
 #[cfg(test)]
-mod tests {
-    use bonfire_collective::{Rank, WorldSize};
-
-    use super::*;
-    use crate::{Order, Remainder, SamplerConfig};
-
-    fn loader(len: usize, batch_size: usize, last_batch: LastBatch) -> Loader {
-        let sampler = DistributedSampler::new(SamplerConfig {
-            len,
-            rank: Rank::new(1),
-            world_size: WorldSize::new(2).unwrap(),
-            order: Order::Shuffled { seed: 11 },
-            remainder: Remainder::Pad,
-        });
-        Loader::new(sampler, NonZeroUsize::new(batch_size).unwrap(), last_batch)
-    }
-
-    #[test]
-    fn the_epoch_advances_by_itself() {
-        let mut loader = loader(20, 4, LastBatch::Keep);
-        let first: Vec<_> = loader.next_epoch().collect();
-        assert_eq!(loader.epoch(), 1);
-        let second: Vec<_> = loader.next_epoch().collect();
-        assert_ne!(first, second);
-        assert_eq!(
-            loader.starting_at(0).next_epoch().collect::<Vec<_>>(),
-            first
-        );
-    }
-
-    #[test]
-    fn a_short_last_batch_is_kept_or_dropped() {
-        let sizes = |last_batch| {
-            let batches = loader(20, 4, last_batch).next_epoch();
-            assert_eq!(batches.len(), loader(20, 4, last_batch).batches_per_epoch());
-            batches.map(|batch| batch.len()).collect::<Vec<_>>()
-        };
-        assert_eq!(sizes(LastBatch::Keep), [4, 4, 2]);
-        assert_eq!(sizes(LastBatch::Drop), [4, 4]);
-    }
-
-    #[test]
-    fn the_batches_are_the_share_in_order() {
-        let mut loader = loader(21, 3, LastBatch::Keep);
-        let indices = loader.sampler.indices(0);
-        assert_eq!(loader.next_epoch().flatten().collect::<Vec<_>>(), indices);
-    }
-}
+mod tests;

@@ -16,7 +16,7 @@ fn sampler(len: usize, world: u32, rank: u32, order: Order, rest: Remainder) -> 
 
 fn all_ranks(len: usize, world: u32, order: Order, rest: Remainder, epoch: u64) -> Vec<Vec<usize>> {
     (0..world)
-        .map(|rank| sampler(len, world, rank, order, rest).indices(epoch))
+        .map(|rank| sampler(len, world, rank, order.clone(), rest).indices(epoch))
         .collect()
 }
 
@@ -72,13 +72,74 @@ fn the_shuffle_is_what_it_always_was() {
 }
 const KNOWN_ORDER: [usize; 10] = [1, 5, 9, 6, 3, 2, 0, 8, 4, 7];
 
+#[test]
+fn draws_are_as_frequent_as_their_weights() {
+    let weights = SampleWeights::new(&[1.0, 0.0, 3.0, 0.0]).unwrap();
+    let order = Order::Weighted { seed: 5, weights };
+    let draws = 40_000;
+    let shares = all_ranks(draws, 4, order.clone(), Remainder::Exact, 0);
+    let mut counts = [0_usize; 4];
+    shares
+        .iter()
+        .flatten()
+        .for_each(|&index| counts[index] += 1);
+    assert_eq!((counts[1], counts[3]), (0, 0));
+    // Five standard deviations of a binomial count; the seed is fixed.
+    let deviation = (draws as f64 * 0.25 * 0.75).sqrt();
+    assert!(
+        (counts[0] as f64 - 10_000.0).abs() < 5.0 * deviation,
+        "{counts:?}"
+    );
+    // Draws are dealt like samples: the ranks do not draw the same.
+    assert_ne!(shares[0], shares[1]);
+    assert_ne!(
+        shares,
+        all_ranks(draws, 4, order.clone(), Remainder::Exact, 1)
+    );
+    let alone = all_ranks(draws, 1, order, Remainder::Exact, 0).remove(0);
+    let dealt: Vec<usize> = (0..draws).map(|draw| shares[draw % 4][draw / 4]).collect();
+    assert_eq!(alone, dealt);
+}
+
+#[test]
+fn balanced_weights_draw_all_classes_alike() {
+    // Nine samples of class 2, one of class 0.
+    let classes = [2, 2, 2, 2, 0, 2, 2, 2, 2, 2];
+    let weights = SampleWeights::balanced(&classes).unwrap();
+    let order = Order::Weighted { seed: 1, weights };
+    let draws = sampler(10_000, 1, 0, order, Remainder::Exact).indices(0);
+    let rare = draws.iter().filter(|&&index| index == 4).count() as f64;
+    assert!((rare - 5000.0).abs() < 5.0 * 50.0, "{rare}");
+}
+
+#[test]
+fn weights_that_say_nothing_are_errors() {
+    use UnusableWeights::{NoSum, NotAWeight};
+    let of = |weights: &[f64]| SampleWeights::new(weights).unwrap_err();
+    assert_eq!(
+        of(&[1.0, -1.0]),
+        NotAWeight {
+            index: 1,
+            weight: -1.0
+        }
+    );
+    assert!(matches!(of(&[f64::NAN]), NotAWeight { index: 0, .. }));
+    assert_eq!(of(&[0.0, 0.0]), NoSum { sum: 0.0 });
+    assert_eq!(of(&[]), NoSum { sum: 0.0 });
+    assert_eq!(of(&[f64::MAX, f64::MAX]), NoSum { sum: f64::INFINITY });
+    assert_eq!(
+        SampleWeights::balanced(&[]).unwrap_err(),
+        NoSum { sum: 0.0 }
+    );
+}
+
 proptest! {
     #[test]
     fn all_ranks_together_see_every_sample(
         len in 1_usize..300, world in 1_u32..17, seed: u64, epoch in 0_u64..5,
     ) {
         let order = Order::Shuffled { seed };
-        let padded = all_ranks(len, world, order, Remainder::Pad, epoch);
+        let padded = all_ranks(len, world, order.clone(), Remainder::Pad, epoch);
         let share = len.div_ceil(world as usize);
         prop_assert!(padded.iter().all(|indices| indices.len() == share));
         let mut counts = vec![0_usize; len];
@@ -87,7 +148,7 @@ proptest! {
         prop_assert!(counts.iter().all(|count| (1..=most).contains(count)));
 
         let mut exact: Vec<usize> =
-            all_ranks(len, world, order, Remainder::Exact, epoch).concat();
+            all_ranks(len, world, order.clone(), Remainder::Exact, epoch).concat();
         exact.sort_unstable();
         prop_assert_eq!(exact, (0..len).collect::<Vec<_>>());
 

@@ -1,0 +1,106 @@
+//! How often each sample is drawn.
+
+use std::sync::Arc;
+
+use rand::RngCore;
+use sha2::{Digest, Sha256};
+
+/// One weight per sample; a sample of weight 2 is drawn twice as often as one of weight 1. Clones
+/// share their memory.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SampleWeights {
+    /// The sum of the weights up to and with each sample.
+    cumulative: Arc<[f64]>,
+}
+
+/// Weights that nothing can be drawn by.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum UnusableWeights {
+    /// A weight says nothing about how often.
+    #[error("sample {index} has the weight {weight}; give a finite number that is not negative")]
+    NotAWeight {
+        /// Which sample.
+        index: usize,
+        /// Its weight.
+        weight: f64,
+    },
+    /// No sample may be drawn, or the sum of the weights is too large to be a number.
+    #[error("the weights add up to {sum}; at least one must be above 0, and their sum finite")]
+    NoSum {
+        /// What they add up to.
+        sum: f64,
+    },
+}
+
+impl SampleWeights {
+    /// Weights of the samples 0, 1, 2 and so on; they need not add up to one.
+    ///
+    /// # Errors
+    /// [`UnusableWeights`].
+    pub fn new(weights: &[f64]) -> Result<Self, UnusableWeights> {
+        let mut sum = 0.0;
+        let mut cumulative = Vec::with_capacity(weights.len());
+        for (index, &weight) in weights.iter().enumerate() {
+            if !(weight.is_finite() && weight >= 0.0) {
+                return Err(UnusableWeights::NotAWeight { index, weight });
+            }
+            sum += weight;
+            cumulative.push(sum);
+        }
+        if !(sum.is_finite() && sum > 0.0) {
+            return Err(UnusableWeights::NoSum { sum });
+        }
+        Ok(Self {
+            cumulative: cumulative.into(),
+        })
+    }
+
+    /// A weight for every sample, so that all classes are drawn equally often. `classes` has the
+    /// class of every sample.
+    ///
+    /// # Errors
+    /// [`UnusableWeights`] if there is no sample.
+    pub fn balanced(classes: &[usize]) -> Result<Self, UnusableWeights> {
+        let mut counts = vec![0_usize; classes.iter().max().map_or(0, |most| most + 1)];
+        classes.iter().for_each(|&class| counts[class] += 1);
+        let weights: Vec<f64> = classes
+            .iter()
+            .map(|&class| 1.0 / counts[class] as f64)
+            .collect();
+        Self::new(&weights)
+    }
+
+    /// Draws one sample: the first whose cumulative weight is above a uniform number.
+    pub(super) fn draw(&self, rng: &mut impl RngCore) -> usize {
+        let sum = self.cumulative[self.cumulative.len() - 1];
+        let point = unit(rng) * sum;
+        // Below the sum but for rounding, which must not draw a last sample of weight 0.
+        self.cumulative
+            .partition_point(|&until| until <= point)
+            .min(self.last())
+    }
+
+    /// What tells these weights from others.
+    pub(super) fn digest(&self) -> String {
+        let mut hash = Sha256::new();
+        for until in self.cumulative.iter() {
+            hash.update(until.to_le_bytes());
+        }
+        hash.finalize()
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect()
+    }
+
+    /// The last sample whose weight is not 0.
+    fn last(&self) -> usize {
+        let sum = self.cumulative[self.cumulative.len() - 1];
+        self.cumulative.partition_point(|&until| until < sum)
+    }
+}
+
+/// A uniform number from 0 up to, but not, 1: the 53 bits that an f64 holds exactly.
+fn unit(rng: &mut impl RngCore) -> f64 {
+    (rng.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
+}
