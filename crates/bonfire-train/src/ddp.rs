@@ -13,9 +13,10 @@ use burn::optim::{GradientsParams, ModuleOptimizer};
 
 use crate::assignment::Caps;
 use crate::fingerprint::{self, Fingerprint};
+use crate::gradients::{self, Clip};
 use crate::harvest::{averaged, harvest};
 use crate::hooks::{Anchors, Depth, Listener, measured};
-use crate::loss::{IntoLoss, Loss, Weight};
+use crate::loss::{IntoLoss, Loss, Weight, global_loss};
 use crate::naive::Naive;
 use crate::panic::panic_message;
 use crate::parameters::{ParameterTable, is_autodiff};
@@ -47,6 +48,7 @@ pub struct Ddp<M> {
     forward_backward: Duration,
     last_step: StepTiming,
     last_loss: Option<Tensor<1>>,
+    last_weight: Weight,
 }
 
 /// How gradients are averaged.
@@ -135,6 +137,7 @@ impl<M: Module> Ddp<M> {
             forward_backward: Duration::ZERO,
             last_step: StepTiming::default(),
             last_loss: None,
+            last_weight: Weight::Equal,
         })
     }
 
@@ -204,6 +207,46 @@ impl<M: Module> Ddp<M> {
     /// This rank's loss in the latest forward pass, detached from its graph.
     pub fn last_loss(&self) -> Option<Tensor<1>> {
         self.last_loss.clone()
+    }
+
+    /// The mean of all ranks' losses in the latest forward pass, over samples where they are weighted
+    /// with [`Loss::mean_over`]: the same bits on every rank. Every rank must call it. It waits for
+    /// the device; a program that wants to stop at a loss that is not finite calls it in every step.
+    ///
+    /// # Errors
+    /// [`TrainError::NonFiniteLoss`] on all ranks, naming those whose loss is infinite or no number;
+    /// [`TrainError::NoSamples`] if no rank had any; [`TrainError::Collective`].
+    #[track_caller]
+    pub fn global_loss(&self) -> Result<f64, TrainError> {
+        global_loss(self.last_loss(), self.last_weight, &self.group)
+    }
+
+    /// The norm of all gradients together, still on the device; nothing without gradients.
+    pub fn global_norm(&self, gradients: &GradientsParams) -> Option<Tensor<1>> {
+        gradients::global_norm(self.module(), gradients)
+    }
+
+    /// Clips averaged gradients. All ranks do the same, because all have the same gradients.
+    #[must_use]
+    pub fn clip(&self, gradients: GradientsParams, clip: Clip) -> GradientsParams {
+        gradients::clip(self.module(), gradients, clip)
+    }
+
+    /// That all averaged gradients are finite. All ranks find the same, because all have the same
+    /// gradients: they may stop, or skip the step, without asking each other. It waits for the
+    /// device.
+    ///
+    /// # Errors
+    /// [`TrainError::NonFiniteGradient`], or [`TrainError::UnreadableTensor`].
+    pub fn check_finite(&self, gradients: &GradientsParams) -> Result<(), TrainError> {
+        let mut broken = gradients::non_finite(self.module(), gradients)?.into_iter();
+        match broken.next() {
+            None => Ok(()),
+            Some(parameter) => Err(TrainError::NonFiniteGradient {
+                parameter,
+                others: broken.len(),
+            }),
+        }
     }
 
     /// Where the time of the latest [`backward`](Self::backward) went.
@@ -282,6 +325,7 @@ impl<M: Module> Ddp<M> {
         let mut loss = forward(&hooked).into_loss().map_err(TrainError::Forward)?;
         self.micro_batches.add(loss.weight)?;
         self.last_loss = Some(loss.tensor.clone().without_autodiff());
+        self.last_weight = loss.weight;
         if counts(&loss) {
             loss.tensor = measured(loss.tensor, &self.depth)?;
         }

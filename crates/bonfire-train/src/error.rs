@@ -95,6 +95,26 @@ pub enum TrainError {
     /// Some batches of a step were weighted and others were not.
     #[error("either all losses of a step are weighted with Loss::mean_over or none is")]
     MixedWeights,
+    /// The loss of some ranks is infinite or no number. All ranks return this error.
+    #[error(
+        "the loss of {} is not finite; look at the data of that step, lower the learning rate, or \
+         clip the gradients", ranks_and_losses(.losses)
+    )]
+    NonFiniteLoss {
+        /// The ranks, and what they computed.
+        losses: Vec<(Rank, f64)>,
+    },
+    /// Gradients are infinite or no numbers. All ranks return this error.
+    #[error(
+        "the gradient of {parameter} and of {others} other parameters is not finite; lower the \
+         learning rate, clip the gradients, or scale the loss in 16-bit training"
+    )]
+    NonFiniteGradient {
+        /// The first parameter, in the order of the model's definition.
+        parameter: String,
+        /// How many more there are.
+        others: usize,
+    },
     /// No rank had a sample in this step, so there is no mean.
     #[error("no rank had a sample in this step; give at least one rank a batch")]
     NoSamples,
@@ -136,4 +156,9 @@ pub enum TrainError {
         /// The backend's words.
         cause: String,
     },
+}
+
+fn ranks_and_losses(losses: &[(Rank, f64)]) -> String {
+    let one = |(rank, loss): &(Rank, f64)| format!("rank {rank} ({loss})");
+    losses.iter().map(one).collect::<Vec<_>>().join(", ")
 }

@@ -36,6 +36,8 @@ mod ddp;
 mod device;
 mod error;
 mod fingerprint;
+mod global_batch;
+mod gradients;
 mod harvest;
 mod hooks;
 mod host;
@@ -49,6 +51,8 @@ mod readback;
 mod reducer;
 mod replicate;
 mod sampler;
+mod scaler;
+mod schedule;
 mod timing;
 mod trace;
 mod weights;
@@ -59,6 +63,8 @@ pub use ddp::{BucketSummary, Ddp};
 pub use device::{DeviceKind, UnknownDeviceKind};
 pub use error::TrainError;
 pub use fingerprint::Difference;
+pub use global_batch::{GlobalBatch, RateRule};
+pub use gradients::{Clip, clip, global_norm};
 pub use loader::{EpochBatches, LastBatch, Loader};
 pub use loss::{IntoLoss, Loss};
 pub use metrics::{WeightedMean, sum_over_ranks};
@@ -66,5 +72,7 @@ pub use sampler::{
     DistributedSampler, Order, Remainder, SampleWeights, SamplerConfig, SamplerState,
     UnusableWeights,
 };
+pub use scaler::{LossScaler, ScalerConfig};
+pub use schedule::{Decay, Schedule, ScheduledRate};
 pub use timing::StepTiming;
 pub use world::{Placement, World};

@@ -68,7 +68,10 @@ impl Loader {
             });
         }
         (self.epoch, self.offset) = (state.epoch, state.offset);
-        if self.remaining() == 0 {
+        // The same on every rank: rank 0 has the most that any has.
+        let world = self.sampler.config().world_size.len();
+        let most = self.sampler.total_after(state.offset).div_ceil(world);
+        if self.batches(most) == 0 {
             (self.epoch, self.offset) = (state.epoch + 1, 0);
         }
         Ok(self)

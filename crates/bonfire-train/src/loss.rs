@@ -1,7 +1,9 @@
 //! What a forward pass returns.
 
+use bonfire_collective::{ProcessGroup, Rank};
 use burn::Tensor;
 
+use crate::TrainError;
 use crate::error::BoxError;
 
 /// The loss of one batch, and how much it counts.
@@ -32,6 +34,16 @@ impl Loss {
     }
 }
 
+impl From<Tensor<1>> for Loss {
+    /// A loss that counts as much as those of the other ranks.
+    fn from(tensor: Tensor<1>) -> Self {
+        Self {
+            tensor,
+            weight: Weight::Equal,
+        }
+    }
+}
+
 /// What a forward pass may return: a loss, a weighted [`Loss`], or either in a `Result`.
 pub trait IntoLoss {
     /// The loss, or why there is none.
@@ -49,10 +61,7 @@ impl IntoLoss for Loss {
 
 impl IntoLoss for Tensor<1> {
     fn into_loss(self) -> Result<Loss, BoxError> {
-        Ok(Loss {
-            tensor: self,
-            weight: Weight::Equal,
-        })
+        Ok(self.into())
     }
 }
 
@@ -60,4 +69,50 @@ impl<L: IntoLoss, E: Into<BoxError>> IntoLoss for Result<L, E> {
     fn into_loss(self) -> Result<Loss, BoxError> {
         self.map_err(Into::into)?.into_loss()
     }
+}
+
+/// The mean of the losses of all ranks. Every rank must call it.
+#[track_caller]
+pub(crate) fn global_loss(
+    own: Option<Tensor<1>>,
+    weight: Weight,
+    group: &ProcessGroup,
+) -> Result<f64, TrainError> {
+    let samples = match weight {
+        Weight::Equal => 1.0,
+        Weight::Samples(samples) => samples as f64,
+    };
+    // A rank without a sample has no loss: what it computed, often NaN, counts nothing.
+    let own = match own {
+        Some(loss) if samples > 0.0 => {
+            // The other ranks are not to wait for a loss that cannot be read.
+            let loss = read(loss).inspect_err(|error| group.abort(&error.to_string()))?;
+            [loss, samples]
+        }
+        _ => [0.0, 0.0],
+    };
+    let all: Vec<f64> = group.all_gather(&own)?;
+    let losses: Vec<(Rank, f64)> = (0..)
+        .map(Rank::new)
+        .zip(all.chunks_exact(2).map(|pair| pair[0]))
+        .filter(|(_, loss)| !loss.is_finite())
+        .collect();
+    if !losses.is_empty() {
+        return Err(TrainError::NonFiniteLoss { losses });
+    }
+    let pairs = || all.chunks_exact(2);
+    let samples: f64 = pairs().map(|pair| pair[1]).sum();
+    if samples <= 0.0 {
+        return Err(TrainError::NoSamples);
+    }
+    Ok(pairs().map(|pair| pair[0] * pair[1]).sum::<f64>() / samples)
+}
+
+fn read(loss: Tensor<1>) -> Result<f64, TrainError> {
+    let data = loss.try_into_data();
+    let data = data.map_err(|cause| TrainError::UnreadableTensor {
+        what: "the loss".to_owned(),
+        cause: format!("{cause:?}"),
+    })?;
+    Ok(data.iter::<f64>().next().unwrap_or(f64::NAN))
 }

@@ -5,7 +5,6 @@
 #![forbid(unsafe_code)]
 
 pub mod batch;
-pub mod clip;
 pub mod curve;
 pub mod data;
 pub mod journal;
@@ -15,5 +14,4 @@ pub mod options;
 pub mod progress;
 pub mod report;
 pub mod sample;
-pub mod schedule;
 pub mod train;

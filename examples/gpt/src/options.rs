@@ -5,10 +5,10 @@
 
 use std::path::PathBuf;
 
+use bonfire::{Decay, Schedule};
 use clap::{Args, ValueEnum};
 
 use crate::model::GptConfig;
-use crate::schedule::Schedule;
 
 /// What can be set on the command line. Sizes and rates not given come from the preset.
 #[derive(Debug, Clone, Default, Args)]
@@ -134,6 +134,8 @@ pub struct Settings {
     pub batch: usize,
     /// Learning rates; knows the number of steps.
     pub schedule: Schedule,
+    /// Steps of the whole training.
+    pub steps: usize,
     /// The optimizer's constants.
     pub optimizer: OptimizerSettings,
     /// See [`TrainArgs::seed`].
@@ -238,16 +240,19 @@ impl TryFrom<TrainArgs> for Settings {
             return Err(OptionsError::HeadsDoNotDivideWidth { width, heads });
         }
         let clip = args.clip.unwrap_or(1.0) as f32;
+        let steps = args.steps.unwrap_or(preset(600, 2000));
+        let warmup = args.warmup.unwrap_or(preset(60, 100));
         Ok(Self {
             data: args.data,
             model,
             batch: args.batch.unwrap_or(preset(6, 12)),
-            schedule: Schedule {
-                peak: args.learning_rate.unwrap_or(1e-3),
-                final_factor: args.final_factor.unwrap_or(0.1),
-                warmup_steps: args.warmup.unwrap_or(preset(60, 100)),
-                steps: args.steps.unwrap_or(preset(600, 2000)),
-            },
+            schedule: Schedule::constant(args.learning_rate.unwrap_or(1e-3))
+                .with_warmup(warmup)
+                .with_decay(Decay::Cosine {
+                    steps: steps.saturating_sub(warmup),
+                    final_factor: args.final_factor.unwrap_or(0.1),
+                }),
+            steps,
             optimizer: OptimizerSettings {
                 beta1: args.beta1.unwrap_or(0.9) as f32,
                 beta2: args.beta2.unwrap_or(0.99) as f32,

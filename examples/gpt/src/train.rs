@@ -1,11 +1,12 @@
 //! The training loop. Every rank runs it with the same settings and the same corpus.
 
 use anyhow::{Context, Result};
-use bonfire::{Ddp, DistributedSampler, Order, Remainder, SamplerConfig, WeightedMean, World};
+use bonfire::{
+    Clip, Ddp, DistributedSampler, Order, Remainder, SamplerConfig, WeightedMean, World,
+};
 use burn::module::Module;
 
 use crate::batch::{self, Sampler};
-use crate::clip::clip_by_global_norm;
 use crate::data::Corpus;
 use crate::journal::{Account, Activity, Journal, rate};
 use crate::model::Gpt;
@@ -40,12 +41,12 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
         batch: settings.batch,
     };
     let global_batch = settings.batch * world.world_size().len();
-    let mut journal = Journal::new(world, schedule.steps, global_batch * context);
+    let mut journal = Journal::new(world, settings.steps, global_batch * context);
     journal.note(&headline(world, settings, corpus, ddp.module()));
 
     let loss = evaluate(&mut journal, ddp.module(), world, settings, corpus)?;
     journal.validation(0, loss);
-    for step in 0..schedule.steps {
+    for step in 0..settings.steps {
         let batch = journal.time(Activity::Data, || {
             let starts = sampler.starts(step, world.rank(), world.world_size());
             batch::load(&corpus.training, &starts, context, &device)
@@ -54,14 +55,14 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
         journal.step(ddp.last_step(), ddp.last_loss());
         journal.time(Activity::Optimizer, || {
             let gradients = match settings.optimizer.clip {
-                Some(norm_max) => clip_by_global_norm(ddp.module(), gradients, norm_max),
+                Some(norm_max) => ddp.clip(gradients, Clip::Norm(norm_max)),
                 None => gradients,
             };
             ddp.step(&mut optimizer, schedule.rate(step), gradients);
         });
 
         let done = step + 1;
-        let last = done == schedule.steps;
+        let last = done == settings.steps;
         if done % settings.reporting.log_interval == 0 || last {
             journal.show(done)?;
         }
@@ -129,7 +130,7 @@ fn report(
     account: Account,
 ) -> Report {
     let world_size = world.world_size().len();
-    let (context, steps) = (settings.model.context, settings.schedule.steps);
+    let (context, steps) = (settings.model.context, settings.steps);
     let global_batch = settings.batch * world_size;
     let tokens = global_batch * context * steps;
     Report {
@@ -163,6 +164,6 @@ fn headline(world: &World, settings: &Settings, corpus: &Corpus, model: &Gpt) ->
         ranks(world_size),
         batch * world_size,
         settings.model.context,
-        settings.schedule.steps,
+        settings.steps,
     )
 }

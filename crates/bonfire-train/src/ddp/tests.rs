@@ -15,6 +15,7 @@ use crate::{DeviceKind, Placement};
 mod accumulation;
 mod equality;
 mod failure;
+mod gradients;
 mod overlap;
 mod unused;
 

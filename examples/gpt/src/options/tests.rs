@@ -19,7 +19,7 @@ fn parse(line: &str) -> Result<Settings, String> {
 #[test]
 fn nothing_given_means_the_quick_preset() {
     let settings = parse("").unwrap();
-    assert_eq!((settings.batch, settings.schedule.steps), (6, 600));
+    assert_eq!((settings.batch, settings.steps), (6, 600));
     assert_eq!(settings.reporting.report_dir, PathBuf::from("gpt-report"));
 }
 
@@ -34,12 +34,12 @@ fn the_nanogpt_preset_is_its_cpu_setting() {
     };
     assert_eq!(settings.model, model);
     assert_eq!(settings.batch, 12);
-    let schedule = Schedule {
-        peak: 1e-3,
-        final_factor: 0.1,
-        warmup_steps: 100,
-        steps: 2000,
-    };
+    let schedule = Schedule::constant(1e-3)
+        .with_warmup(100)
+        .with_decay(Decay::Cosine {
+            steps: 1900,
+            final_factor: 0.1,
+        });
     assert_eq!(settings.schedule, schedule);
     let optimizer = OptimizerSettings {
         beta1: 0.9,
@@ -53,7 +53,7 @@ fn the_nanogpt_preset_is_its_cpu_setting() {
 #[test]
 fn given_values_win_over_the_preset() {
     let settings = parse("--preset nanogpt-cpu --batch 6 --steps 10 --clip 0").unwrap();
-    assert_eq!((settings.batch, settings.schedule.steps), (6, 10));
+    assert_eq!((settings.batch, settings.steps), (6, 10));
     assert_eq!(settings.optimizer.clip, None);
     assert_eq!(settings.schedule.warmup_steps, 100);
 }

@@ -1,0 +1,163 @@
+//! What happens between the averages and the optimizer: clipping, scaling, numbers that are none.
+
+use super::*;
+use crate::{LossScaler, ScalerConfig};
+
+/// The joint norm of a step's gradients over 12 samples before and after clipping, and the gradients.
+fn clipped_step(world: &World, clip: Clip) -> (f32, f32, Vec<(String, Vec<f64>)>) {
+    let device = world.device();
+    let mut ddp = Ddp::new(Mlp::new(1, &device), world).unwrap();
+    let indices = share(world, 0, 12 / world.world_size().len());
+    let gradients = ddp.backward(|model| model.loss(&indices, &device)).unwrap();
+    let norm =
+        |gradients: &GradientsParams| -> f32 { ddp.global_norm(gradients).unwrap().into_scalar() };
+    let before = norm(&gradients);
+    let gradients = ddp.clip(gradients, clip);
+    let values = gradient_values(ddp.module(), &gradients);
+    let named = values.into_iter().enumerate().map(|(index, values)| {
+        let values = values.unwrap().into_iter().map(f64::from).collect();
+        (index.to_string(), values)
+    });
+    (before, norm(&gradients), named.collect())
+}
+
+#[test]
+fn ranks_clip_what_one_rank_clips_of_the_whole_batch() {
+    let largest = largest_sample_gradient(12);
+    for clip in [Clip::Norm(0.01), Clip::Value(0.001)] {
+        let whole = on_ranks(1, |world| clipped_step(&world, clip)).remove(0);
+        for ranks in [2, 3, 4] {
+            let parts = on_ranks(ranks, |world| clipped_step(&world, clip));
+            assert_same(&parts);
+            let (before, after, gradients) = &parts[0];
+            assert!(after < before, "{clip:?} has an effect");
+            if let Clip::Norm(max) = clip {
+                assert!((after - max).abs() < 1e-5 * max.max(1.0), "{after}");
+            }
+            // The norm is one more sum over the parameters.
+            let parameters = gradients
+                .iter()
+                .map(|(_, values)| values.len())
+                .sum::<usize>();
+            let allowed = tolerance(1, 1.0, terms(12) + parameters, largest);
+            for ((name, left), (_, right)) in gradients.iter().zip(&whole.2) {
+                for (left, right) in left.iter().zip(right) {
+                    assert!(
+                        (left - right).abs() <= allowed,
+                        "{name}: {left} and {right}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_global_loss_is_over_all_samples_and_the_same_everywhere() {
+    let losses = on_ranks(3, |world| {
+        let device = world.device();
+        let mut ddp = Ddp::new(Mlp::new(1, &device), &world).unwrap();
+        let (loss, samples) = [(1.0, 1), (4.0, 3), (f32::NAN, 0)][world.rank().index()];
+        // The parameters do not matter.
+        let constant = Tensor::<1>::from_data([loss], &device);
+        ddp.backward(|_| Loss::mean_over(constant, samples))
+            .unwrap();
+        ddp.global_loss().unwrap()
+    });
+    assert_eq!(losses, [3.25; 3]);
+}
+
+#[test]
+fn a_loss_that_is_no_number_is_found_on_all_ranks_and_named() {
+    let results = on_ranks(3, |world| {
+        let device = world.device();
+        let mut ddp = Ddp::new(Mlp::new(1, &device), &world).unwrap();
+        let factor = if world.rank().get() == 1 {
+            f32::NAN
+        } else {
+            1.0
+        };
+        let mut step = |factor: f32| {
+            let indices = share(&world, 0, 4);
+            let gradients = ddp
+                .backward(|model| model.loss(&indices, &device) * factor)
+                .unwrap();
+            (ddp.check_finite(&gradients), ddp.global_loss())
+        };
+        let (gradients, loss) = step(factor);
+        // All decided alike, so all can go on together.
+        let (next_gradients, next_loss) = step(1.0);
+        next_gradients.unwrap();
+        assert!(next_loss.unwrap().is_finite());
+        (gradients.unwrap_err(), loss.unwrap_err())
+    });
+    for (gradients, loss) in results {
+        let TrainError::NonFiniteLoss { losses } = &loss else {
+            panic!("expected a loss that is not finite, got {loss}");
+        };
+        assert_eq!(losses.len(), 1);
+        assert!(losses[0].0.get() == 1 && losses[0].1.is_nan());
+        assert!(loss.to_string().contains("rank 1 (NaN)"), "{loss}");
+        let TrainError::NonFiniteGradient { parameter, others } = &gradients else {
+            panic!("expected gradients that are not finite, got {gradients}");
+        };
+        assert_eq!((parameter.as_str(), *others), ("first.weight", 5));
+    }
+}
+
+/// The parameters after training with a scaled loss, where `overflowing` says of (rank, step)
+/// whether the loss is too large there.
+fn train_scaled(
+    world: &World,
+    scaler: &mut LossScaler,
+    overflowing: impl Fn(u32, usize) -> bool,
+) -> Bits {
+    let device = world.device();
+    let mut ddp = Ddp::with_config(Mlp::new(1, &device), world, small_buckets()).unwrap();
+    let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
+    for step in 0..6 {
+        let indices = share(world, step, 4);
+        let factor = match overflowing(world.rank().get(), step) {
+            true => f32::INFINITY,
+            false => 1.0,
+        };
+        let scaled = |model: &Mlp| scaler.scale(model.loss(&indices, &device) * factor);
+        let gradients = ddp.backward(scaled).unwrap();
+        if let Some(gradients) = scaler.unscale(ddp.module(), gradients).unwrap() {
+            ddp.step(&mut optimizer, 0.1, gradients);
+        }
+    }
+    bits(ddp.module())
+}
+
+/// A power of two changes no bit of a mantissa, so nothing but the scale may be seen.
+#[test]
+fn a_scaled_loss_gives_the_same_parameters_bit_for_bit() {
+    let results = on_ranks(2, |world| {
+        let mut scaler = LossScaler::default();
+        let scaled = train_scaled(&world, &mut scaler, |_, _| false);
+        assert_eq!(scaler.skipped(), 0);
+        scaled == bits(&train(&world, small_buckets(), 6, 4, 0.1))
+    });
+    assert_eq!(results, [true, true]);
+}
+
+#[test]
+fn an_overflow_on_one_rank_skips_the_step_on_all() {
+    let config = ScalerConfig {
+        hysteresis: 1,
+        ..ScalerConfig::default()
+    };
+    let results = on_ranks(3, |world| {
+        let mut scaler = LossScaler::new(config);
+        let parameters = train_scaled(&world, &mut scaler, |rank, step| (rank, step) == (2, 3));
+        (parameters, scaler)
+    });
+    assert_same(&results);
+    let (parameters, scaler) = &results[0];
+    assert_eq!((scaler.skipped(), scaler.scale_factor()), (1, 32768.0));
+    let never = on_ranks(3, |world| {
+        train_scaled(&world, &mut LossScaler::new(config), |_, _| false)
+    });
+    assert!(*parameters != never[0], "the step was not skipped");
+}
