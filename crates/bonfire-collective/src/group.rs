@@ -292,6 +292,11 @@ impl ProcessGroup {
         self.member.core.me
     }
 
+    /// The options that the group was made with.
+    pub fn options(&self) -> &GroupOptions {
+        &self.roster().options
+    }
+
     /// How many ranks there are.
     pub fn world_size(&self) -> WorldSize {
         self.member.core.world_size

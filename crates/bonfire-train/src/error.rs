@@ -118,6 +118,9 @@ pub enum TrainError {
     /// No rank had a sample in this step, so there is no mean.
     #[error("no rank had a sample in this step; give at least one rank a batch")]
     NoSamples,
+    /// A checkpoint could not be written or read.
+    #[error(transparent)]
+    Checkpoint(#[from] crate::checkpoint::CheckpointError),
     /// A checkpoint was made with other data, or with the data in another order.
     #[error(
         "the checkpoint was made with {saved}, but this run has {given}; give it the same data and \

@@ -31,6 +31,7 @@
 
 mod assignment;
 mod bucket;
+mod checkpoint;
 mod config;
 mod ddp;
 mod device;
@@ -58,6 +59,7 @@ mod trace;
 mod weights;
 mod world;
 
+pub use checkpoint::{Best, CheckpointError, Checkpoints, Keep, Milestone, Training};
 pub use config::{DdpConfig, GradientSync};
 pub use ddp::{BucketSummary, Ddp};
 pub use device::{DeviceKind, UnknownDeviceKind};

@@ -2,6 +2,8 @@
 
 use bonfire_collective::{ProcessGroup, Rank, WorldSize};
 use burn::tensor::Device;
+use rand::{RngCore, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 
 use crate::device::{first_that_answers, open};
 use crate::{DeviceKind, TrainError};
@@ -85,6 +87,18 @@ impl World {
     /// The device's name, such as `cuda:1`.
     pub fn device_name(&self) -> &str {
         &self.device_name
+    }
+
+    /// Seeds the device's random numbers for one step, differently on every rank: what dropout and the
+    /// like draw then depends on the seed, the step and the rank only, and so is the same after a
+    /// resume. Ranks that are threads of one process share the CPU's generator; there the order in
+    /// which they draw counts, too.
+    pub fn seed_step(&self, seed: u64, step: u64) {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        rng.set_stream(u64::from(self.rank().get()));
+        // Two words per number, so that no two steps share one.
+        rng.set_word_pos(2 * u128::from(step));
+        self.device.seed(rng.next_u64());
     }
 
     /// The group of all ranks.

@@ -160,7 +160,7 @@ impl ProcessGroup {
         self.roster().number
     }
 
-    fn roster(&self) -> &Roster {
+    pub(super) fn roster(&self) -> &Roster {
         &self.member.core.roster
     }
 

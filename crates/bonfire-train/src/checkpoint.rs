@@ -1,0 +1,321 @@
+//! Trainings that survive their end: model, optimizer and the program's own state, step by step.
+//!
+//! Rank 0 writes and reads; the other ranks get the bytes from it, so a folder that only rank 0 sees
+//! will do. A checkpoint appears under its name as a whole or not at all: it is written into a hidden
+//! folder, synced, renamed. A manifest in it has the size and the hash of every file; what does not
+//! agree with it is passed over for the checkpoint before.
+
+mod error;
+mod folder;
+mod manifest;
+
+use std::path::PathBuf;
+
+use bonfire_collective::{GroupOptions, ProcessGroup, Rank};
+use burn::module::Module;
+use burn::optim::{ModuleOptimizer, OptimizerRecord};
+use burn::store::ModuleRecord;
+use burn::tensor::Bytes;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::{TrainError, World};
+pub use error::CheckpointError;
+use folder::Folder;
+use manifest::Manifest;
+
+/// Who writes and reads.
+const WRITER: Rank = Rank::new(0);
+
+/// How long ranks wait for rank 0 to write or read, unless the group waits longer anyway.
+const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(600);
+
+const MODEL: &str = "model.bpk";
+const OPTIMIZER: &str = "optimizer.bpk";
+const STATE: &str = "state.cbor";
+
+/// Which checkpoints are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keep {
+    /// The last so many, at least one.
+    pub last: usize,
+    /// And the best of all.
+    pub best: Option<Best>,
+}
+
+impl Default for Keep {
+    /// The last three.
+    fn default() -> Self {
+        Self {
+            last: 3,
+            best: None,
+        }
+    }
+}
+
+/// What makes one [`Milestone::metric`] better than another. A metric that is no number is worse
+/// than any other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Best {
+    /// Such as a loss.
+    Lowest,
+    /// Such as an accuracy.
+    Highest,
+}
+
+/// Where a training is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Milestone {
+    /// Optimizer steps done.
+    pub step: u64,
+    /// What [`Best`] compares; the same on every rank.
+    pub metric: Option<f64>,
+}
+
+/// What a checkpoint brings back.
+#[derive(Clone)]
+pub struct Training<M, S> {
+    /// With the parameters' identities, by which the optimizer knows them.
+    pub model: M,
+    /// With its moments.
+    pub optimizer: ModuleOptimizer,
+    /// The program's own: [`SamplerState`](crate::SamplerState), [`LossScaler`](crate::LossScaler)
+    /// and whatever else it goes on with.
+    pub state: S,
+}
+
+impl<M, S: std::fmt::Debug> std::fmt::Debug for Training<M, S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut training = f.debug_struct("Training");
+        training.field("state", &self.state).finish_non_exhaustive()
+    }
+}
+
+/// The checkpoints of one training, in a folder.
+///
+/// All ranks call the same methods in the same order.
+///
+/// ```no_run
+/// use bonfire_train::{Checkpoints, Ddp, Keep, Milestone, TrainError, Training, World};
+/// use burn::module::Module;
+/// use burn::optim::ModuleOptimizer;
+///
+/// # fn run<M: Module>(world: &World, model: M, optimizer: ModuleOptimizer) -> Result<(), TrainError> {
+/// let checkpoints = Checkpoints::open(world, "runs/first", Keep::default())?;
+/// let fresh = Training { model, optimizer, state: 0_u64 };
+/// let (training, milestone) = checkpoints.resume(fresh)?;
+/// let mut ddp = Ddp::new(training.model, world)?;
+/// let (mut optimizer, mut seen) = (training.optimizer, training.state);
+/// for step in milestone.map_or(0, |milestone| milestone.step)..1000 {
+///     // One step of training.
+///     # let gradients = ddp.backward(|_: &M| -> burn::Tensor<1> { unimplemented!() })?;
+///     # ddp.step(&mut optimizer, 0.1, gradients);
+///     seen += 32;
+///     if (step + 1) % 100 == 0 {
+///         let milestone = Milestone { step: step + 1, metric: None };
+///         checkpoints.save(milestone, ddp.module(), &optimizer, &seen)?;
+///     }
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+pub struct Checkpoints {
+    group: ProcessGroup,
+    folder: Folder,
+    keep: Keep,
+}
+
+impl Checkpoints {
+    /// Opens a folder for checkpoints, and makes it if there is none. What an interrupted run left
+    /// half-done there is removed.
+    ///
+    /// # Errors
+    /// [`TrainError::Checkpoint`] on all ranks if rank 0 cannot write there;
+    /// [`TrainError::Collective`].
+    #[track_caller]
+    pub fn open(world: &World, folder: impl Into<PathBuf>, keep: Keep) -> Result<Self, TrainError> {
+        let group = world.group();
+        let options = GroupOptions {
+            timeout: group.options().timeout.max(TIMEOUT),
+            ..group.options().clone()
+        };
+        let group = group
+            .split_with(Some(0), group.rank().index() as i64, options)?
+            .unwrap_or_else(|| group.clone());
+        let checkpoints = Self {
+            group,
+            folder: Folder::new(folder.into()),
+            keep,
+        };
+        checkpoints.on_writer(|folder| folder.prepare())?;
+        Ok(checkpoints)
+    }
+
+    /// Saves a training. When it returns, the checkpoint is on the disk of rank 0, and older ones that
+    /// are not kept are gone.
+    ///
+    /// # Errors
+    /// [`TrainError::Checkpoint`] on all ranks if rank 0 cannot write it; the checkpoints before are
+    /// as they were. [`TrainError::Collective`].
+    #[track_caller]
+    pub fn save<M: Module, S: Serialize>(
+        &self,
+        milestone: Milestone,
+        model: &M,
+        optimizer: &ModuleOptimizer,
+        state: &S,
+    ) -> Result<(), TrainError> {
+        self.on_writer(|folder| {
+            let files = [
+                (
+                    MODEL,
+                    record_bytes(model.clone().into_record().into_bytes())?,
+                ),
+                (OPTIMIZER, record_bytes(optimizer.to_record().into_bytes())?),
+                (STATE, state_bytes(state)?),
+            ];
+            let world_size = self.group.world_size().get();
+            let manifest = Manifest::new(milestone, world_size, &files);
+            folder.write(&manifest, &files)?;
+            folder.retain(self.keep)
+        })
+    }
+
+    /// Brings back the last checkpoint that is whole, and says where that was. Without any checkpoint
+    /// the training comes back as it was given.
+    ///
+    /// # Errors
+    /// [`TrainError::Checkpoint`] on all ranks if there are checkpoints but all of them are damaged,
+    /// or if the checkpoint is of another model, optimizer or state; [`TrainError::Collective`].
+    #[track_caller]
+    pub fn resume<M: Module, S: DeserializeOwned>(
+        &self,
+        training: Training<M, S>,
+    ) -> Result<(Training<M, S>, Option<Milestone>), TrainError> {
+        let mut newest = None;
+        self.on_writer(|folder| {
+            newest = folder.newest()?;
+            Ok(())
+        })?;
+        let (manifest, files) = newest.map_or((None, Vec::new()), |(manifest, files)| {
+            (Some(manifest), files)
+        });
+        let manifest: Option<Manifest> = self.announce(&manifest)?;
+        let Some(manifest) = manifest else {
+            return Ok((training, None));
+        };
+        let mut received = Vec::with_capacity(manifest.files.len());
+        let mut own = files.into_iter();
+        for entry in &manifest.files {
+            let mut bytes = own.next().unwrap_or_else(|| vec![0; entry.bytes]);
+            self.group.broadcast(&mut bytes, WRITER)?;
+            received.push((entry.name.as_str(), bytes));
+        }
+        let milestone = manifest.milestone();
+        let training = restored(training, &mut received, &self.folder.path_of(&manifest))?;
+        Ok((training, Some(milestone)))
+    }
+
+    /// The folder.
+    pub fn folder(&self) -> &std::path::Path {
+        self.folder.path()
+    }
+
+    /// Does something on the writing rank, and tells all how it went.
+    #[track_caller]
+    fn on_writer(
+        &self,
+        work: impl FnOnce(&Folder) -> Result<(), CheckpointError>,
+    ) -> Result<(), TrainError> {
+        let done = match self.group.rank() == WRITER {
+            true => work(&self.folder),
+            false => Ok(()),
+        };
+        let told = self.announce(&done.as_ref().err().map(ToString::to_string))?;
+        done?;
+        match told {
+            Some(cause) => Err(CheckpointError::OnWriter { cause }.into()),
+            None => Ok(()),
+        }
+    }
+
+    /// Gives everybody what the writing rank has.
+    #[track_caller]
+    fn announce<T: Serialize + DeserializeOwned>(&self, own: &T) -> Result<T, TrainError> {
+        let mut bytes = serde_json::to_vec(own).expect("plain data can always be written");
+        let mut len = [bytes.len() as u64];
+        self.group.broadcast(&mut len, WRITER)?;
+        bytes.resize(len[0] as usize, 0);
+        self.group.broadcast(&mut bytes, WRITER)?;
+        serde_json::from_slice(&bytes).map_err(|source| {
+            TrainError::from(CheckpointError::OnWriter {
+                cause: format!("rank {WRITER} said something else than expected: {source}"),
+            })
+        })
+    }
+}
+
+fn record_bytes(
+    bytes: Result<Bytes, burn::store::RecordError>,
+) -> Result<Vec<u8>, CheckpointError> {
+    match bytes {
+        Ok(bytes) => Ok(bytes.to_vec()),
+        Err(cause) => Err(CheckpointError::Unwritable {
+            what: "the parameters".to_owned(),
+            cause: cause.to_string(),
+        }),
+    }
+}
+
+fn state_bytes<S: Serialize>(state: &S) -> Result<Vec<u8>, CheckpointError> {
+    let mut bytes = Vec::new();
+    match ciborium::into_writer(state, &mut bytes) {
+        Ok(()) => Ok(bytes),
+        Err(cause) => Err(CheckpointError::Unwritable {
+            what: "the program's state".to_owned(),
+            cause: cause.to_string(),
+        }),
+    }
+}
+
+/// Puts the content of a checkpoint into a training. Every rank has the same bytes, so every rank
+/// comes to the same end.
+fn restored<M: Module, S: DeserializeOwned>(
+    training: Training<M, S>,
+    files: &mut Vec<(&str, Vec<u8>)>,
+    path: &std::path::Path,
+) -> Result<Training<M, S>, CheckpointError> {
+    let other = |what: &str, cause: String| CheckpointError::Other {
+        path: path.to_owned(),
+        what: what.to_owned(),
+        cause,
+    };
+    let mut take = |name: &str| {
+        let index = files.iter().position(|(found, _)| *found == name);
+        let index = index.ok_or_else(|| other(name, "it has no such file".to_owned()))?;
+        Ok::<_, CheckpointError>(files.swap_remove(index).1)
+    };
+    let model = ModuleRecord::from_bytes(Bytes::from_bytes_vec(take(MODEL)?))
+        .and_then(|record| training.model.try_load_record(record))
+        .map_err(|cause| other("model", cause.to_string()))?;
+    let record = OptimizerRecord::from_bytes(Bytes::from_bytes_vec(take(OPTIMIZER)?))
+        .map_err(|cause| other("optimizer", cause.to_string()))?;
+    let saved = record.len();
+    let optimizer = training.optimizer.load_record(record);
+    let taken = optimizer.to_record().len();
+    if saved != taken {
+        let cause = format!("it has {saved} tensors of state, and {taken} of them fit");
+        return Err(other("optimizer", cause));
+    }
+    let state = ciborium::from_reader(take(STATE)?.as_slice())
+        .map_err(|cause| other("program state", cause.to_string()))?;
+    Ok(Training {
+        model,
+        optimizer,
+        state,
+    })
+}
+
+#[cfg(test)]
+#[cfg(feature = "flex")]
+mod tests;

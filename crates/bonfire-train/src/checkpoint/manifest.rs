@@ -1,0 +1,87 @@
+//! What a checkpoint is said to contain.
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::Milestone;
+
+/// Raised when older programs could no longer read what newer ones write.
+const FORMAT: u32 = 1;
+
+/// The content of `manifest.json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Manifest {
+    format: u32,
+    pub(super) step: u64,
+    /// How often this step has been saved before.
+    pub(super) revision: u32,
+    pub(super) metric: Option<f64>,
+    /// How many ranks trained it; any number may go on.
+    world_size: u32,
+    pub(super) files: Vec<Entry>,
+}
+
+/// One file of a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Entry {
+    pub(super) name: String,
+    pub(super) bytes: usize,
+    sha256: String,
+}
+
+impl Manifest {
+    pub(super) fn new(milestone: Milestone, world_size: u32, files: &[(&str, Vec<u8>)]) -> Self {
+        let entry = |(name, bytes): &(&str, Vec<u8>)| Entry {
+            name: (*name).to_owned(),
+            bytes: bytes.len(),
+            sha256: sha256(bytes),
+        };
+        Self {
+            format: FORMAT,
+            step: milestone.step,
+            revision: 0,
+            // JSON has no NaN and no infinity; neither is ever the best.
+            metric: milestone.metric.filter(|metric| metric.is_finite()),
+            world_size,
+            files: files.iter().map(entry).collect(),
+        }
+    }
+
+    pub(super) fn parse(text: &[u8]) -> Result<Self, String> {
+        let manifest: Self =
+            serde_json::from_slice(text).map_err(|error| format!("its manifest: {error}"))?;
+        match manifest.format {
+            FORMAT => Ok(manifest),
+            format => Err(format!(
+                "its format is {format}, and this program reads format {FORMAT}"
+            )),
+        }
+    }
+
+    pub(super) fn milestone(&self) -> Milestone {
+        Milestone {
+            step: self.step,
+            metric: self.metric,
+        }
+    }
+}
+
+impl Entry {
+    /// That these are the bytes that were saved.
+    pub(super) fn check(&self, bytes: &[u8]) -> Result<(), String> {
+        let Self { name, .. } = self;
+        if bytes.len() != self.bytes {
+            let (found, expected) = (bytes.len(), self.bytes);
+            return Err(format!("{name} has {found} bytes instead of {expected}"));
+        }
+        match sha256(bytes) == self.sha256 {
+            true => Ok(()),
+            false => Err(format!("{name} has changed since it was saved")),
+        }
+    }
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    let digest = Sha256::digest(bytes);
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,419 @@
+//! Trainings that end in the middle, compared with one that does not.
+
+use std::fs;
+use std::num::NonZeroUsize;
+
+use bonfire_collective::{GroupOptions, ProcessGroup};
+use bonfire_testkit::local;
+use burn::module::Param;
+use burn::nn::{Linear, LinearConfig};
+use burn::optim::AdamWConfig;
+use burn::tensor::{Device, Int, Tensor};
+use serde::Deserialize;
+
+use super::*;
+use crate::{
+    Ddp, DeviceKind, DistributedSampler, LastBatch, Loader, Loss, LossScaler, Order, Placement,
+    Remainder, SamplerConfig, SamplerState, ScalerConfig,
+};
+
+#[derive(Module, Debug)]
+struct Net {
+    first: Linear,
+    second: Linear,
+}
+
+impl Net {
+    /// The same values every time.
+    fn new(hidden: usize, device: &Device) -> Self {
+        let layer = |inputs, outputs| {
+            let mut layer: Linear = LinearConfig::new(inputs, outputs).init(device);
+            let count = (inputs * outputs) as i64;
+            let values = Tensor::<1, Int>::arange(0..count, device).float() / count as f32;
+            layer.weight = Param::from_tensor(values.reshape([inputs, outputs]));
+            layer.bias = Some(Param::from_tensor(Tensor::zeros([outputs], device)));
+            layer
+        };
+        Self {
+            first: layer(1, hidden),
+            second: layer(hidden, 1),
+        }
+    }
+
+    fn loss(&self, indices: &[usize], device: &Device) -> Loss {
+        let points: Vec<f32> = indices.iter().map(|index| *index as f32 / 64.0).collect();
+        let x = Tensor::<1>::from_floats(points.as_slice(), device).unsqueeze_dim::<2>(1);
+        let hidden = self.first.forward(x.clone()).tanh();
+        let error = self.second.forward(hidden) - x.sin();
+        Loss::mean_over(error.powi_scalar(2).mean(), indices.len())
+    }
+}
+
+/// What the program keeps for itself.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct State {
+    sampler: Option<SamplerState>,
+    scaler: LossScaler,
+    /// Not to be had back from a short decimal number.
+    odd: f64,
+}
+
+impl State {
+    fn new() -> Self {
+        let config = ScalerConfig {
+            window: 3,
+            ..ScalerConfig::default()
+        };
+        Self {
+            sampler: None,
+            scaler: LossScaler::new(config),
+            odd: f64::from_bits(0x3fd5_5555_5555_5557),
+        }
+    }
+}
+
+/// Six batches of two in an epoch on two ranks.
+const SAMPLES: usize = 21;
+
+fn world(group: ProcessGroup) -> World {
+    let placement = Placement {
+        local_rank: group.rank().get(),
+        local_world_size: group.world_size().get(),
+    };
+    World::new(group, placement, DeviceKind::Cpu).unwrap()
+}
+
+/// Trains up to `steps` steps from the last checkpoint on, saving each `every` steps. Gives all
+/// parameters, the samples seen and the state.
+fn train(
+    world: &World,
+    checkpoints: Option<&Checkpoints>,
+    steps: u64,
+    every: u64,
+) -> (Vec<u8>, Vec<usize>, State) {
+    let device = world.device().autodiff();
+    let fresh = Training {
+        model: Net::new(4, &device),
+        optimizer: AdamWConfig::new().init(),
+        state: State::new(),
+    };
+    let (training, milestone) = match checkpoints {
+        Some(checkpoints) => checkpoints.resume(fresh).unwrap(),
+        None => (fresh, None),
+    };
+    let mut state = training.state;
+    let mut optimizer = training.optimizer;
+    let mut ddp = Ddp::new(training.model, world).unwrap();
+    let sampler = DistributedSampler::new(SamplerConfig {
+        len: SAMPLES,
+        rank: world.rank(),
+        world_size: world.world_size(),
+        order: Order::Shuffled { seed: 3 },
+        remainder: Remainder::Pad,
+    });
+    let mut loader = Loader::new(sampler, NonZeroUsize::new(2).unwrap(), LastBatch::Keep);
+    if let Some(position) = &state.sampler {
+        loader = loader.resuming(position).unwrap();
+    }
+    let mut seen = Vec::new();
+    let mut batches = loader.next_epoch();
+    for step in milestone.map_or(0, |milestone| milestone.step)..steps {
+        let indices = match batches.next() {
+            Some(indices) => indices,
+            None => {
+                batches = loader.next_epoch();
+                batches.next().unwrap()
+            }
+        };
+        let loss = |model: &Net| state.scaler.scale(model.loss(&indices, &device));
+        let gradients = ddp.backward(loss).unwrap();
+        if let Some(gradients) = state.scaler.unscale(ddp.module(), gradients).unwrap() {
+            ddp.step(&mut optimizer, 0.01, gradients);
+        }
+        seen.extend(indices);
+        state.sampler = Some(batches.state());
+        let milestone = Milestone {
+            step: step + 1,
+            metric: None,
+        };
+        if let Some(checkpoints) = checkpoints.filter(|_| (step + 1) % every == 0) {
+            let model = ddp.module();
+            checkpoints
+                .save(milestone, model, &optimizer, &state)
+                .unwrap();
+        }
+    }
+    let mut bytes = values(ddp.module());
+    bytes.extend(optimizer.to_record().len().to_le_bytes());
+    (bytes, seen, state)
+}
+
+/// The bits of all parameters.
+fn values(model: &Net) -> Vec<u8> {
+    let tensors = [&model.first, &model.second].map(|layer| {
+        let bias = layer.bias.as_ref().unwrap().val().into_data();
+        [layer.weight.val().into_data(), bias]
+    });
+    let bytes = tensors.into_iter().flatten();
+    bytes.flat_map(|data| data.as_bytes().to_vec()).collect()
+}
+
+/// Runs as many ranks as threads, each in the same folder.
+fn on_ranks<R: Send>(ranks: u32, body: impl Fn(World) -> R + Sync) -> Vec<R> {
+    local(ranks, GroupOptions::default(), |group| body(world(group)))
+}
+
+fn open(world: &World, folder: &tempfile::TempDir, keep: Keep) -> Checkpoints {
+    Checkpoints::open(world, folder.path().join("runs/a"), keep).unwrap()
+}
+
+fn names(folder: &tempfile::TempDir) -> Vec<String> {
+    let entries = fs::read_dir(folder.path().join("runs/a")).unwrap();
+    let mut names: Vec<String> = entries
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_run_that_ends_in_the_middle_of_an_epoch_goes_on_bit_for_bit() {
+    let whole = on_ranks(2, |world| train(&world, None, 30, 1)).remove(0);
+    for end in [1, 4, 5, 6, 7, 25] {
+        let folder = tempfile::tempdir().unwrap();
+        let run = |steps| {
+            on_ranks(2, |world| {
+                let checkpoints = open(&world, &folder, Keep::default());
+                train(&world, Some(&checkpoints), steps, 1)
+            })
+            .remove(0)
+        };
+        let (_, mut seen, _) = run(end);
+        let (parameters, later, state) = run(30);
+        seen.extend(later);
+        assert!(parameters == whole.0, "ended at {end}");
+        assert_eq!((seen, state), (whole.1.clone(), whole.2.clone()));
+    }
+}
+
+#[test]
+fn four_ranks_go_on_as_two_and_one_as_three() {
+    for (before, after) in [(4, 2), (1, 3)] {
+        let folder = tempfile::tempdir().unwrap();
+        let run = |ranks, steps| {
+            on_ranks(ranks, |world| {
+                let checkpoints = open(&world, &folder, Keep::default());
+                train(&world, Some(&checkpoints), steps, 1)
+            })
+        };
+        let first = run(before, 2);
+        let seen_before: Vec<usize> = first.iter().flat_map(|run| run.1.clone()).collect();
+        let left = SAMPLES - seen_before.len();
+        let steps = left.div_ceil(2 * after as usize) as u64;
+        let second = run(after, 2 + steps);
+        assert!(
+            second.iter().all(|run| run.0 == second[0].0),
+            "replicas differ"
+        );
+        let mut seen = seen_before;
+        // Dealt in turn; what follows the last sample is padding.
+        let later = (0..left).map(|position| {
+            let (rank, index) = (position % after as usize, position / after as usize);
+            second[rank].1[index]
+        });
+        seen.extend(later);
+        seen.sort_unstable();
+        assert_eq!(
+            seen,
+            (0..SAMPLES).collect::<Vec<_>>(),
+            "{before} to {after}"
+        );
+    }
+}
+
+#[test]
+fn the_last_and_the_best_are_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    on_ranks(2, |world| {
+        let keep = Keep {
+            last: 2,
+            best: Some(Best::Highest),
+        };
+        let checkpoints = open(&world, &folder, keep);
+        let model = Net::new(2, &world.device());
+        let optimizer: ModuleOptimizer = AdamWConfig::new().init();
+        let metrics = [0.1, 0.9, f64::NAN, 0.9, 0.5, 0.4];
+        for (step, metric) in (1..).zip(metrics) {
+            let milestone = Milestone {
+                step,
+                metric: Some(metric),
+            };
+            checkpoints
+                .save(milestone, &model, &optimizer, &())
+                .unwrap();
+        }
+    });
+    let kept = ["step-000000002", "step-000000005", "step-000000006"];
+    assert_eq!(names(&folder), kept);
+}
+
+#[test]
+fn a_step_that_is_saved_again_replaces_the_older_one() {
+    let folder = tempfile::tempdir().unwrap();
+    on_ranks(1, |world| {
+        let checkpoints = open(&world, &folder, Keep::default());
+        let model = Net::new(2, &world.device());
+        let optimizer: ModuleOptimizer = AdamWConfig::new().init();
+        let milestone = Milestone {
+            step: 5,
+            metric: None,
+        };
+        for state in [1, 2] {
+            checkpoints
+                .save(milestone, &model, &optimizer, &state)
+                .unwrap();
+        }
+        let fresh = Training {
+            model,
+            optimizer,
+            state: 0,
+        };
+        let (training, found) = checkpoints.resume(fresh).unwrap();
+        assert_eq!((training.state, found), (2, Some(milestone)));
+    });
+    assert_eq!(names(&folder), ["step-000000005.1"]);
+}
+
+/// Saves the steps 1 to 3 and changes the last.
+fn damaged(damage: impl Fn(&std::path::Path) + Sync) -> Vec<Option<u64>> {
+    let folder = tempfile::tempdir().unwrap();
+    on_ranks(2, |world| {
+        let checkpoints = open(&world, &folder, Keep::default());
+        train(&world, Some(&checkpoints), 3, 1);
+    });
+    damage(&folder.path().join("runs/a/step-000000003"));
+    on_ranks(2, |world| {
+        let checkpoints = open(&world, &folder, Keep::default());
+        let device = world.device().autodiff();
+        let fresh = Training {
+            model: Net::new(4, &device),
+            optimizer: AdamWConfig::new().init(),
+            state: State::new(),
+        };
+        let (_, milestone) = checkpoints.resume(fresh).unwrap();
+        milestone.map(|milestone| milestone.step)
+    })
+}
+
+#[test]
+fn a_damaged_checkpoint_gives_way_to_the_one_before() {
+    let cut = |path: &std::path::Path| {
+        let path = path.join(MODEL);
+        let bytes = fs::read(&path).unwrap();
+        fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
+    };
+    let flipped = |path: &std::path::Path| {
+        let path = path.join(OPTIMIZER);
+        let mut bytes = fs::read(&path).unwrap();
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        fs::write(&path, &bytes).unwrap();
+    };
+    let gone = |path: &std::path::Path| fs::remove_file(path.join(STATE)).unwrap();
+    let no_manifest = |path: &std::path::Path| fs::write(path.join("manifest.json"), "{").unwrap();
+    assert_eq!(damaged(|_| ()), [Some(3), Some(3)]);
+    assert_eq!(damaged(cut), [Some(2), Some(2)]);
+    assert_eq!(damaged(flipped), [Some(2), Some(2)]);
+    assert_eq!(damaged(gone), [Some(2), Some(2)]);
+    assert_eq!(damaged(no_manifest), [Some(2), Some(2)]);
+}
+
+#[test]
+fn without_a_whole_checkpoint_all_ranks_say_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let broken = folder.path().join("runs/a/step-000000009");
+    fs::create_dir_all(&broken).unwrap();
+    let errors = on_ranks(2, |world| {
+        let checkpoints = open(&world, &folder, Keep::default());
+        let device = world.device();
+        let fresh = Training {
+            model: Net::new(4, &device),
+            optimizer: AdamWConfig::new().init(),
+            state: (),
+        };
+        checkpoints.resume(fresh).unwrap_err().to_string()
+    });
+    for error in errors {
+        assert!(error.contains("none of the 1 checkpoints"), "{error}");
+        assert!(error.contains("manifest.json"), "{error}");
+    }
+    assert!(broken.exists(), "nothing is lost");
+}
+
+#[test]
+fn what_was_half_done_is_removed_and_the_rest_is_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let half = folder.path().join("runs/a/.unfinished-step-000000004");
+    let other = folder.path().join("runs/a/notes");
+    fs::create_dir_all(&half).unwrap();
+    fs::create_dir_all(&other).unwrap();
+    on_ranks(1, |world| {
+        let checkpoints = open(&world, &folder, Keep::default());
+        train(&world, Some(&checkpoints), 1, 1);
+    });
+    assert_eq!(names(&folder), ["notes", "step-000000001"]);
+}
+
+#[test]
+fn a_checkpoint_of_something_else_is_an_error_on_all_ranks() {
+    let folder = tempfile::tempdir().unwrap();
+    let errors = on_ranks(2, |world| {
+        let checkpoints = open(&world, &folder, Keep::default());
+        train(&world, Some(&checkpoints), 1, 1);
+        let device = world.device().autodiff();
+        let other_model = Training {
+            model: Net::new(5, &device),
+            optimizer: AdamWConfig::new().init(),
+            state: State::new(),
+        };
+        let other_optimizer = Training {
+            model: Net::new(4, &device),
+            optimizer: burn::optim::SgdConfig::new().init(),
+            state: State::new(),
+        };
+        let other_state = Training {
+            model: Net::new(4, &device),
+            optimizer: AdamWConfig::new().init(),
+            state: String::new(),
+        };
+        [
+            checkpoints.resume(other_model).unwrap_err().to_string(),
+            checkpoints.resume(other_optimizer).unwrap_err().to_string(),
+            checkpoints.resume(other_state).unwrap_err().to_string(),
+        ]
+    });
+    for [model, optimizer, state] in errors {
+        assert!(
+            model.contains("of another model") && model.contains("first.weight"),
+            "{model}"
+        );
+        assert!(optimizer.contains("of another optimizer"), "{optimizer}");
+        assert!(state.contains("of another program state"), "{state}");
+    }
+}
+
+#[test]
+fn a_folder_that_cannot_be_made_is_an_error_on_all_ranks() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let errors = on_ranks(2, |world| {
+        let folder = file.path().join("runs");
+        Checkpoints::open(&world, folder, Keep::default()).unwrap_err()
+    });
+    for error in errors {
+        let text = error.to_string();
+        assert!(
+            text.contains("cannot make") && text.contains("rank 0"),
+            "{text}"
+        );
+    }
+}

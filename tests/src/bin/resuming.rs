@@ -1,0 +1,127 @@
+//! A training that saves itself and goes on from where it was, for the test that kills it.
+//!
+//! `resuming FOLDER STEPS` prints the process id of every rank and, at the end, rank 0 prints a
+//! digest of the parameters.
+
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use anyhow::Context;
+use bonfire::{
+    Checkpoints, Ddp, DistributedSampler, Keep, LastBatch, Loader, Loss, Milestone, Order,
+    Remainder, SamplerConfig, SamplerState, Training, World,
+};
+use burn::module::Module;
+use burn::nn::{Dropout, DropoutConfig, Linear, LinearConfig};
+use burn::optim::AdamWConfig;
+use burn::tensor::{Device, Tensor};
+
+const SAMPLES: usize = 101;
+
+/// A layer, dropout, and another layer.
+#[derive(Module, Debug)]
+struct Net {
+    first: Linear,
+    dropout: Dropout,
+    second: Linear,
+}
+
+impl Net {
+    fn new(device: &Device) -> Self {
+        Self {
+            first: LinearConfig::new(1, 8).init(device),
+            dropout: DropoutConfig::new(0.25).init(),
+            second: LinearConfig::new(8, 1).init(device),
+        }
+    }
+
+    fn loss(&self, indices: &[usize], device: &Device) -> Loss {
+        let points: Vec<f32> = indices.iter().map(|index| *index as f32 / 20.0).collect();
+        let x = Tensor::<1>::from_floats(points.as_slice(), device).unsqueeze_dim::<2>(1);
+        let hidden = self.dropout.forward(self.first.forward(x.clone()).tanh());
+        let error = self.second.forward(hidden) - x.sin();
+        Loss::mean_over(error.powi_scalar(2).mean(), indices.len())
+    }
+
+    /// The bits of all parameters, as one number.
+    fn digest(&self) -> u64 {
+        let layers = [&self.first, &self.second];
+        let tensors = layers.map(|layer| {
+            let bias = layer.bias.as_ref().map(|bias| bias.val().into_data());
+            [Some(layer.weight.val().into_data()), bias]
+        });
+        let data = tensors.into_iter().flatten().flatten();
+        let bytes = data.flat_map(|data| data.as_bytes().to_vec());
+        // FNV-1a.
+        bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        })
+    }
+}
+
+fn main() -> bonfire::Result<()> {
+    bonfire::launch(train)
+}
+
+fn train(world: World) -> anyhow::Result<()> {
+    println!("pid {}", std::process::id());
+    let mut arguments = std::env::args().skip(1);
+    let folder = arguments.next().context("the first argument is a folder")?;
+    let steps: u64 = arguments.next().context("then the steps")?.parse()?;
+
+    let checkpoints = Checkpoints::open(&world, folder, Keep::default())?;
+    let device = world.device().autodiff();
+    world.seed_step(0, 0);
+    let fresh = Training {
+        model: Net::new(&device),
+        optimizer: AdamWConfig::new().init(),
+        state: None::<SamplerState>,
+    };
+    let (training, milestone) = checkpoints.resume(fresh)?;
+    let Training {
+        model,
+        mut optimizer,
+        state,
+    } = training;
+    let mut ddp = Ddp::new(model, &world)?;
+    let mut loader = loader(&world);
+    if let Some(state) = &state {
+        loader = loader.resuming(state)?;
+    }
+    let mut batches = loader.next_epoch();
+    for step in milestone.map_or(0, |milestone| milestone.step)..steps {
+        if batches.len() == 0 {
+            batches = loader.next_epoch();
+        }
+        let indices = batches.next().context("an epoch has batches")?;
+        world.seed_step(1, step);
+        let gradients = ddp.backward(|model| model.loss(&indices, &device))?;
+        ddp.step(&mut optimizer, 0.01, gradients);
+        let milestone = Milestone {
+            step: step + 1,
+            metric: None,
+        };
+        checkpoints.save(milestone, ddp.module(), &optimizer, &Some(batches.state()))?;
+        // So slow that a kill finds it at work.
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    if world.is_main() {
+        println!("parameters {:016x}", ddp.module().digest());
+    }
+    Ok(())
+}
+
+fn loader(world: &World) -> Loader {
+    let sampler = DistributedSampler::new(SamplerConfig {
+        len: SAMPLES,
+        rank: world.rank(),
+        world_size: world.world_size(),
+        order: Order::Shuffled { seed: 3 },
+        remainder: Remainder::Pad,
+    });
+    Loader::new(
+        sampler,
+        NonZeroUsize::MIN.saturating_add(3),
+        LastBatch::Keep,
+    )
+}
