@@ -2,7 +2,8 @@
 //!
 //! [`Ddp`] holds a model that every rank of a group trains on its own share of the data.
 //! [`DistributedSampler`] and [`Loader`] deal the data, [`WeightedMean`] combines what ranks
-//! measure, and [`World`] is a rank's place in the job: its group and its device.
+//! measure, [`Checkpoints`] keep a training, and [`World`] is a rank's place in the job: its group
+//! and its device.
 //!
 //! ```no_run
 //! use bonfire_train::{Ddp, TrainError, World};

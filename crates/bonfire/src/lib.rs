@@ -22,6 +22,8 @@
 //! - [`World`] is what a rank knows: its place, its device, its group.
 //! - [`Ddp`] wraps a model and averages its gradients while backward still runs.
 //! - [`DistributedSampler`] and [`Loader`] deal out the data, [`WeightedMean`] collects the metrics.
+//! - [`Checkpoints`] save a training and bring it back, [`Schedule`] and [`RateRule`] say its learning
+//!   rate, [`LossScaler`] keeps small gradients in 16 bits.
 //! - [`ProcessGroup`] is the communication below, which knows nothing of tensors.
 
 #![forbid(unsafe_code)]

@@ -1,7 +1,8 @@
 //! What nearly every program uses: `use bonfire::prelude::*;`.
 
 pub use crate::{
-    Ddp, DdpConfig, DeviceKind, DistributedSampler, GradientSync, IntoLoss, LastBatch, LaunchArgs,
-    Loader, Loss, Order, ProcessGroup, Rank, ReduceOp, Remainder, SamplerConfig, WeightedMean,
-    World, WorldSize, launch, launch_with, spawn,
+    Checkpoints, Clip, Ddp, DdpConfig, Decay, DeviceKind, DistributedSampler, GlobalBatch,
+    GradientSync, IntoLoss, Keep, LastBatch, LaunchArgs, Loader, Loss, LossScaler, Milestone,
+    Order, ProcessGroup, Rank, RateRule, ReduceOp, Remainder, SamplerConfig, Schedule, Training,
+    WeightedMean, World, WorldSize, launch, launch_with, spawn,
 };
