@@ -81,6 +81,9 @@ pub enum TrainError {
     /// The forward pass returned an error. The other ranks see that this rank failed.
     #[error("the forward pass failed: {0}")]
     Forward(#[source] BoxError),
+    /// A batch could not be prepared.
+    #[error("the data of this rank failed: {0}")]
+    Data(#[source] BoxError),
     /// Ranks accumulated different numbers of micro-batches.
     #[error(
         "ranks accumulated between {least} and {most} micro-batches for one step; call no_sync() \

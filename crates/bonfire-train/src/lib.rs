@@ -49,6 +49,7 @@ mod metrics;
 mod naive;
 mod panic;
 mod parameters;
+mod prefetch;
 mod readback;
 mod reducer;
 mod replicate;
@@ -71,6 +72,7 @@ pub use gradients::{Clip, clip, global_norm};
 pub use loader::{EpochBatches, LastBatch, Loader};
 pub use loss::{IntoLoss, Loss};
 pub use metrics::{WeightedMean, sum_over_ranks};
+pub use prefetch::{Prefetch, Prefetched, Prepared};
 pub use sampler::{
     DistributedSampler, Order, Remainder, SampleWeights, SamplerConfig, SamplerState,
     UnusableWeights,
