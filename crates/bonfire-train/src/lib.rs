@@ -56,6 +56,7 @@ mod replicate;
 mod sampler;
 mod scaler;
 mod schedule;
+mod tensorboard;
 mod timing;
 mod trace;
 mod weights;
@@ -79,5 +80,6 @@ pub use sampler::{
 };
 pub use scaler::{LossScaler, ScalerConfig};
 pub use schedule::{Decay, Schedule, ScheduledRate};
+pub use tensorboard::EventWriter;
 pub use timing::StepTiming;
 pub use world::{Placement, World};

@@ -1,0 +1,247 @@
+//! Event files that TensorBoard reads.
+//!
+//! A file is a sequence of records: length (u64), CRC of the length, content, CRC of the content, all
+//! little-endian. The CRC is CRC-32C, rotated and offset as TensorFlow's `TFRecord` has it. The
+//! content is a protocol-buffer message `Event`, of which scalars need four fields; they are written
+//! out here.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Added to a rotated CRC, so that a CRC of data that has CRCs in it is no such data again.
+const MASK: u32 = 0xa282_ead8;
+
+/// Writes scalars for TensorBoard, from one rank: `tensorboard --logdir FOLDER` shows them.
+///
+/// Every run needs a folder of its own. A run that resumes writes another file into its folder, which
+/// TensorBoard reads after the first; where steps overlap it shows both.
+#[derive(Debug)]
+pub struct EventWriter {
+    file: BufWriter<File>,
+    path: PathBuf,
+}
+
+impl EventWriter {
+    /// Starts a file in `folder`, which is made if it is not there.
+    ///
+    /// # Errors
+    /// If the folder or the file cannot be made.
+    pub fn create(folder: impl AsRef<Path>) -> io::Result<Self> {
+        let folder = folder.as_ref();
+        fs::create_dir_all(folder)?;
+        let now = now();
+        // TensorBoard takes files whose name has `tfevents` in it, ordered by name.
+        let name = |number: u32| {
+            let (seconds, process) = (now as u64, std::process::id());
+            format!("events.out.tfevents.{seconds:010}.bonfire.{process}.{number}")
+        };
+        let mut number = 0;
+        let (file, path) = loop {
+            let path = folder.join(name(number));
+            match OpenOptions::new().write(true).create_new(true).open(&path) {
+                Ok(file) => break (file, path),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => number += 1,
+                Err(error) => return Err(error),
+            }
+        };
+        let mut writer = Self {
+            file: BufWriter::new(file),
+            path,
+        };
+        let mut event = header(now, 0);
+        text_field(&mut event, 3, "brain.Event:2");
+        writer.record(&event)?;
+        writer.flush()?;
+        Ok(writer)
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Adds one point to the curve `tag`, such as `loss`, `accuracy` or `learning_rate`.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn scalar(&mut self, tag: &str, step: u64, value: f64) -> io::Result<()> {
+        let mut scalar = Vec::new();
+        text_field(&mut scalar, 1, tag);
+        key(&mut scalar, 2, WIRE_FIXED_32);
+        scalar.extend_from_slice(&(value as f32).to_le_bytes());
+        let mut summary = Vec::new();
+        bytes_field(&mut summary, 1, &scalar);
+        let mut event = header(now(), step);
+        bytes_field(&mut event, 5, &summary);
+        self.record(&event)
+    }
+
+    /// Brings everything to the file, so that TensorBoard sees it now. Dropping does that, too, but
+    /// cannot say whether it failed.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+
+    fn record(&mut self, content: &[u8]) -> io::Result<()> {
+        let len = (content.len() as u64).to_le_bytes();
+        self.file.write_all(&len)?;
+        self.file.write_all(&masked_crc(&len).to_le_bytes())?;
+        self.file.write_all(content)?;
+        self.file.write_all(&masked_crc(content).to_le_bytes())
+    }
+}
+
+/// Seconds since 1970.
+fn now() -> f64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0.0, |since| since.as_secs_f64())
+}
+
+fn masked_crc(bytes: &[u8]) -> u32 {
+    crc32c::crc32c(bytes).rotate_right(15).wrapping_add(MASK)
+}
+
+// Of the protocol-buffer encoding.
+const WIRE_VARINT: u64 = 0;
+const WIRE_FIXED_64: u64 = 1;
+const WIRE_BYTES: u64 = 2;
+const WIRE_FIXED_32: u64 = 5;
+
+/// The fields that every event has: wall time and step.
+fn header(seconds: f64, step: u64) -> Vec<u8> {
+    let mut event = Vec::new();
+    key(&mut event, 1, WIRE_FIXED_64);
+    event.extend_from_slice(&seconds.to_le_bytes());
+    key(&mut event, 2, WIRE_VARINT);
+    varint(&mut event, step);
+    event
+}
+
+fn key(message: &mut Vec<u8>, field: u64, wire: u64) {
+    varint(message, field << 3 | wire);
+}
+
+fn text_field(message: &mut Vec<u8>, field: u64, text: &str) {
+    bytes_field(message, field, text.as_bytes());
+}
+
+fn bytes_field(message: &mut Vec<u8>, field: u64, bytes: &[u8]) {
+    key(message, field, WIRE_BYTES);
+    varint(message, bytes.len() as u64);
+    message.extend_from_slice(bytes);
+}
+
+/// Seven bits per byte, the lowest first; the highest bit says that more follow.
+fn varint(message: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        message.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    message.push(value as u8);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    /// Check value of CRC-32C, and its mask.
+    #[test]
+    fn records_have_the_masked_crc_of_tensorflow() {
+        assert_eq!(crc32c::crc32c(b"123456789"), 0xe306_9283);
+        let rotated = 0xe306_9283_u32.rotate_right(15);
+        assert_eq!(masked_crc(b"123456789"), rotated.wrapping_add(0xa282_ead8));
+    }
+
+    #[test]
+    fn a_scalar_is_the_bytes_that_the_format_says() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut writer = EventWriter::create(folder.path().join("runs/a")).unwrap();
+        let path = writer.path().to_owned();
+        let before = fs::read(&path).unwrap().len();
+        writer.scalar("loss", 300, 0.5).unwrap();
+        writer.flush().unwrap();
+        let record = &fs::read(&path).unwrap()[before..];
+        let content = &record[12..record.len() - 4];
+        assert_eq!(record[..8], (content.len() as u64).to_le_bytes());
+        assert_eq!(record[8..12], masked_crc(&record[..8]).to_le_bytes());
+        assert_eq!(
+            record[record.len() - 4..],
+            masked_crc(content).to_le_bytes()
+        );
+        // Step 300, then a summary of 13 bytes with one value of 11: a tag of four and an f32.
+        let (time, rest) = content.split_at(9);
+        assert_eq!(time[0], 0x09);
+        let expected = [0x10, 0xac, 0x02, 0x2a, 13, 0x0a, 11, 0x0a, 4];
+        assert_eq!(rest[..9], expected);
+        assert_eq!(&rest[9..13], b"loss");
+        assert_eq!(rest[13..], [0x15, 0, 0, 0, 0x3f]);
+    }
+
+    #[test]
+    fn every_writer_has_a_file_of_its_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = EventWriter::create(folder.path()).unwrap();
+        let second = EventWriter::create(folder.path()).unwrap();
+        assert_ne!(first.path(), second.path());
+    }
+
+    /// Reads a folder with TensorBoard's own reader and prints what it found.
+    const READER: &str = "
+import sys
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+events = EventAccumulator(sys.argv[1])
+events.Reload()
+for tag in sorted(events.Tags()['scalars']):
+    for event in events.Scalars(tag):
+        print(tag, event.step, event.value)
+";
+
+    /// What TensorBoard reads, where `BONFIRE_TEST_TENSORBOARD` names a Python that has it.
+    fn read_by_tensorboard(folder: &Path) -> Option<Vec<String>> {
+        let Some(python) = std::env::var_os("BONFIRE_TEST_TENSORBOARD") else {
+            println!("skipped: BONFIRE_TEST_TENSORBOARD names no Python with TensorBoard");
+            return None;
+        };
+        let mut command = Command::new(python);
+        let output = command.arg("-c").arg(READER).arg(folder).output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{errors}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        Some(text.lines().map(str::to_owned).collect())
+    }
+
+    #[test]
+    fn tensorboard_reads_what_was_written_even_with_a_torn_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut writer = EventWriter::create(folder.path()).unwrap();
+        for (step, loss) in [(0, 2.5), (1, 1.25), (1_000_000, -0.5)] {
+            writer.scalar("loss", step, loss).unwrap();
+            writer.scalar("learning_rate", step, 0.125).unwrap();
+        }
+        writer.flush().unwrap();
+        let expected = [
+            "learning_rate 0 0.125",
+            "learning_rate 1 0.125",
+            "learning_rate 1000000 0.125",
+            "loss 0 2.5",
+            "loss 1 1.25",
+            "loss 1000000 -0.5",
+        ];
+        if let Some(read) = read_by_tensorboard(folder.path()) {
+            assert_eq!(read, expected);
+        }
+        // The last record is that of the learning rate at the last step.
+        let bytes = fs::read(writer.path()).unwrap();
+        fs::write(writer.path(), &bytes[..bytes.len() - 7]).unwrap();
+        if let Some(read) = read_by_tensorboard(folder.path()) {
+            assert_eq!(read, [&expected[..2], &expected[3..]].concat());
+        }
+    }
+}
