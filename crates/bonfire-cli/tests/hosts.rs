@@ -31,7 +31,39 @@ fn network(name: &str, hosts: usize) -> Option<Network> {
 
 #[test]
 fn launchers_of_three_hosts_start_one_job() {
-    let Some(network) = network("three hosts", 3) else {
+    check_three_hosts("three hosts", &[]);
+}
+
+#[test]
+fn launchers_of_three_hosts_start_one_job_over_tls() {
+    check_three_hosts("three hosts with TLS", &["--tls", "hosts"]);
+}
+
+#[test]
+fn a_launcher_without_the_tls_of_host_0_is_told_so() {
+    let Some(network) = network("hosts that differ in TLS", 2) else {
+        return;
+    };
+    let (master, token) = (network.address(0), "ab".repeat(32));
+    let start = |host: usize, tls: &str| {
+        let mut command = network.command(host, Path::new(BONFIRE));
+        command
+            .args(["run", "--nnodes=2", "--master-port=29500", "--tls", tls])
+            .args(["--node-rank", &host.to_string(), "--master-addr", &master])
+            .args(["--", "/bin/true"])
+            .env("BONFIRE_JOB_TOKEN", &token);
+        Job::start(&mut command)
+    };
+    let _waits_for_the_other = start(0, "all");
+    let end = start(1, "off").end();
+    let said = end.stderr.join("\n");
+    assert!(!end.status.success(), "{said}");
+    assert!(said.contains("uses no TLS, the other TLS"), "{said}");
+    assert!(said.contains("the same --tls or BONFIRE_TLS"), "{said}");
+}
+
+fn check_three_hosts(name: &str, flags: &[&str]) {
+    let Some(network) = network(name, 3) else {
         return;
     };
     let (master, token) = (network.address(0), "ab".repeat(32));
@@ -45,6 +77,7 @@ fn launchers_of_three_hosts_start_one_job() {
                 "--master-port=29500",
             ])
             .args(["--node-rank", &host.to_string(), "--master-addr", &master])
+            .args(flags)
             .args(["--", BONFIRE])
             .args(SMALL)
             .args(["--iters=3", "--transport=tcp"])

@@ -16,6 +16,7 @@ use bonfire_plan::{Rank, WorldSize};
 use self::cluster::Cluster;
 use self::source::Source;
 use crate::overrides::AlgorithmOverrides;
+use crate::tls::Tls;
 use crate::token::JobToken;
 
 pub use self::error::EnvError;
@@ -58,6 +59,8 @@ pub(crate) const MAX_RESTARTS: &str = "TORCHELASTIC_MAX_RESTARTS";
 /// different hosts.
 pub(crate) const HOST_ID: &str = "BONFIRE_HOST_ID";
 
+/// Which connections are encrypted, in place of what the program chooses; see [`Tls`].
+pub(crate) const TLS: &str = "BONFIRE_TLS";
 /// The number of streams of each link over TCP, in place of what the program chooses.
 pub(crate) const STREAMS: &str = "BONFIRE_STREAMS";
 /// Algorithms in place of those that Bonfire or the program chooses; see [`AlgorithmOverrides`].
@@ -190,6 +193,9 @@ pub struct RankEnv {
     /// `BONFIRE_STREAMS`, 1 to 16: the number of streams of each link over TCP, in place of what the
     /// program chooses. All ranks need the same.
     pub streams_per_link: Option<u32>,
+    /// `BONFIRE_TLS`: which connections are encrypted, in place of what the program chooses. All ranks
+    /// and their launchers need the same.
+    pub tls: Option<Tls>,
 }
 
 /// The longest `BONFIRE_HOST_ID`, in bytes: a host name's length.
@@ -346,6 +352,7 @@ impl RankEnv {
             host_id: source.host_id()?,
             overrides: source.overrides()?,
             streams_per_link: source.streams_per_link()?,
+            tls: source.tls()?,
         })
     }
 
@@ -379,6 +386,9 @@ impl RankEnv {
         if let Some(streams) = self.streams_per_link {
             variables.push((STREAMS, streams.to_string()));
         }
+        if let Some(tls) = self.tls {
+            variables.push((TLS, tls.to_string()));
+        }
         variables
     }
 
@@ -394,6 +404,15 @@ impl AlgorithmOverrides {
     pub(crate) fn from_env() -> Result<Self, EnvError> {
         let lookup = process_variable;
         Source { lookup }.overrides()
+    }
+}
+
+impl Tls {
+    /// What `BONFIRE_TLS` says in the environment of this process. For launchers; ranks have it in
+    /// [`RankEnv`].
+    pub(crate) fn from_env() -> Result<Option<Self>, EnvError> {
+        let lookup = process_variable;
+        Source { lookup }.tls()
     }
 }
 

@@ -174,6 +174,9 @@ impl ProcessGroup {
         if let Some(streams) = env.streams_per_link {
             options.streams_per_link = streams;
         }
+        if let Some(tls) = env.tls {
+            options.tls = tls;
+        }
         let parts = rendezvous::meet(env, &options)?;
         Ok(Self::new(parts, options)?)
     }

@@ -1,8 +1,9 @@
 //! Proof of the job's token, both ways, before anything else on a connection is read.
 //!
 //! Each side sends a random nonce and answers the other's with
-//! `HMAC-SHA256(token, role | nonce of the answerer | nonce of the asker)`. The role byte keeps an
-//! attacker from reflecting a challenge. HMAC as in RFC 2104.
+//! `HMAC-SHA256(token, role | nonce of the answerer | nonce of the asker | binding)`. The role byte
+//! keeps an attacker from reflecting a challenge; the binding, on encrypted connections, from passing
+//! it on. HMAC as in RFC 2104.
 
 use std::io::{self, Read, Write};
 
@@ -14,6 +15,9 @@ use crate::token::JobToken;
 
 const NONCE_BYTES: usize = 32;
 const PROOF_BYTES: usize = 32;
+
+/// Where encryption is chosen.
+pub(crate) const TLS_CHOICE: &str = "--tls or BONFIRE_TLS";
 
 /// Which end of the connection this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,25 +49,36 @@ pub(crate) enum HandshakeError {
     Io(#[from] io::Error),
     #[error("the other side does not know this job's token (is it of another job?)")]
     WrongToken,
+    #[error("this end uses TLS, but the other does not: start all with the same {TLS_CHOICE}")]
+    TlsHereOnly,
+    #[error("the other end uses TLS, but this one does not: start all with the same {TLS_CHOICE}")]
+    TlsThereOnly,
     #[error("no random bytes from the operating system: {0}")]
     Random(getrandom::Error),
 }
 
-/// Runs the challenge. Read and write timeouts are the stream owner's to set.
+/// Runs the challenge, which covers `binding`: what the two ends of an encrypted connection have in
+/// common, or nothing. Read and write timeouts are the stream owner's to set.
 pub(crate) fn shake_hands<S: Read + Write>(
     stream: &mut S,
     role: Role,
     token: &JobToken,
+    binding: &[u8],
 ) -> Result<(), HandshakeError> {
     let mut mine = [0; NONCE_BYTES];
     random::fill(&mut mine).map_err(HandshakeError::Random)?;
     stream.write_all(&mine)?;
     let mut theirs = [0; NONCE_BYTES];
     stream.read_exact(&mut theirs)?;
-    stream.write_all(&proof(token, role, &mine, &theirs).finalize().into_bytes())?;
+    let proof = |answerer, of: &[u8; NONCE_BYTES], asker: &[u8; NONCE_BYTES]| {
+        let mut proof = proof(token, answerer, of, asker);
+        proof.update(binding);
+        proof
+    };
+    stream.write_all(&proof(role, &mine, &theirs).finalize().into_bytes())?;
     let mut answer = [0; PROOF_BYTES];
     stream.read_exact(&mut answer)?;
-    proof(token, role.other(), &theirs, &mine)
+    proof(role.other(), &theirs, &mine)
         .verify_slice(&answer)
         .map_err(|_| HandshakeError::WrongToken)
 }
@@ -89,8 +104,8 @@ mod tests {
 
     fn both(ours: JobToken, theirs: JobToken) -> [Result<(), HandshakeError>; 2] {
         let (mut near, mut far) = UnixStream::pair().unwrap();
-        let other = std::thread::spawn(move || shake_hands(&mut far, Role::Acceptor, &theirs));
-        let here = shake_hands(&mut near, Role::Connector, &ours);
+        let other = std::thread::spawn(move || shake_hands(&mut far, Role::Acceptor, &theirs, &[]));
+        let here = shake_hands(&mut near, Role::Connector, &ours, &[]);
         [here, other.join().unwrap()]
     }
 
@@ -118,16 +133,16 @@ mod tests {
                     stream: &mut far,
                     sent: Vec::new(),
                 };
-                shake_hands(&mut tap, Role::Connector, &theirs).unwrap();
+                shake_hands(&mut tap, Role::Connector, &theirs, &[]).unwrap();
                 tap.sent
             });
-            shake_hands(&mut near, Role::Acceptor, &token).unwrap();
+            shake_hands(&mut near, Role::Acceptor, &token, &[]).unwrap();
             other.join().unwrap()
         };
         assert_eq!(sent.len(), NONCE_BYTES + PROOF_BYTES);
         let (mut near, mut far) = UnixStream::pair().unwrap();
         far.write_all(&sent).unwrap();
-        let result = shake_hands(&mut near, Role::Acceptor, &token);
+        let result = shake_hands(&mut near, Role::Acceptor, &token, &[]);
         assert!(
             matches!(result, Err(HandshakeError::WrongToken)),
             "{result:?}"
@@ -175,7 +190,7 @@ mod tests {
                 }
             }
         });
-        let result = shake_hands(&mut near, Role::Connector, &token);
+        let result = shake_hands(&mut near, Role::Connector, &token, &[]);
         assert!(
             matches!(result, Err(HandshakeError::WrongToken)),
             "{result:?}"

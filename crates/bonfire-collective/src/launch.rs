@@ -39,6 +39,7 @@ use self::meeting::Meeting;
 use self::supervisor::{End, Supervisor};
 use crate::environment::EnvError;
 use crate::store::StoreError;
+use crate::tls::Tls;
 use crate::token::TokenError;
 
 /// The exit code of a worker that failed only because another rank did, so that the agent does not
@@ -74,6 +75,10 @@ pub struct AgentOptions {
     /// The name of the job, part of every handshake; the same on every host. Without one, a job on
     /// one host gets a random name, and one on several hosts none.
     pub job_id: Option<String>,
+    /// Which connections of the job are encrypted; the same on every host. `None` leaves it to
+    /// `BONFIRE_TLS`, and without that to the program, whose ranks then refuse a store that this agent
+    /// serves to other hosts without TLS.
+    pub tls: Option<Tls>,
 }
 
 impl AgentOptions {
@@ -91,6 +96,7 @@ impl AgentOptions {
             min_nproc_per_node: None,
             logs: LogOptions::default(),
             job_id: None,
+            tls: None,
         }
     }
 

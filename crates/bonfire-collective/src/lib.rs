@@ -33,6 +33,7 @@ mod environment;
 mod error;
 mod executor;
 mod flight;
+mod greeting;
 mod group;
 mod handshake;
 mod inspection;
@@ -49,6 +50,7 @@ mod rendezvous;
 mod select;
 mod store;
 mod stream;
+mod tls;
 mod token;
 mod topology;
 mod transport;
@@ -84,6 +86,7 @@ pub use rendezvous::{ConnectError, Reach};
 pub use store::{
     KEY_BYTES_MAX, MemoryStore, Store, StoreError, TcpStore, TcpStoreServer, VALUE_BYTES_MAX,
 };
+pub use tls::{Tls, UnknownTls};
 pub use token::{JobToken, TokenError};
 pub use topology::Topology;
 pub use transport::{Traffic, TransportKind, UnknownTransport};

@@ -9,6 +9,7 @@ use crate::flight::FLIGHT_DIR_VARIABLE;
 use crate::inspection::RecordOnSignal;
 use crate::overrides::AlgorithmOverrides;
 use crate::rendezvous::ConnectError;
+use crate::tls::Tls;
 use crate::transport::{STREAMS_MAX, TransportKind};
 
 /// In which orders the ranks' values may be folded.
@@ -53,6 +54,9 @@ pub struct GroupOptions {
     /// limits each connection below what the interface can do, as clouds do and networks with several
     /// equal paths; the book has figures.
     pub streams_per_link: u32,
+    /// Which connections are encrypted. What `BONFIRE_TLS` says, as `--tls` does for the launcher, goes
+    /// before it. Default [`Tls::Off`].
+    pub tls: Tls,
     /// The folder in which each rank leaves its flight record when the group fails, for
     /// `bonfire inspect`. Without one, `BONFIRE_FLIGHT_DIR` names it; without that, none is left. It may
     /// differ between ranks.
@@ -76,6 +80,7 @@ impl Default for GroupOptions {
             transport: None,
             chunk_bytes: 256 << 10,
             streams_per_link: 1,
+            tls: Tls::Off,
             flight_dir: None,
             record_on_signal: RecordOnSignal::default(),
         }

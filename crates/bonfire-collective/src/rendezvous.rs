@@ -187,7 +187,7 @@ pub(crate) fn meet(env: &RankEnv, options: &GroupOptions) -> Result<Parts, Conne
     let chunk_bytes = options.chunk_bytes_checked()?;
     let streams = options.streams_checked()?;
     let deadline = Deadline::after(options.startup_timeout);
-    let entrance = enter(env, deadline)?;
+    let entrance = enter(env, options.tls, deadline)?;
     let (store, token) = (&entrance.store, &entrance.token);
     let home = Home {
         token: token.clone(),

@@ -10,6 +10,8 @@ mod tcp;
 use std::io;
 use std::time::Duration;
 
+use crate::handshake::TLS_CHOICE;
+
 pub use memory::MemoryStore;
 pub use tcp::{TcpStore, TcpStoreServer};
 
@@ -90,6 +92,22 @@ pub enum StoreError {
         /// The address.
         address: String,
     },
+    /// One end encrypts and the other does not.
+    #[error(
+        "this end of the connection to the store at {address} uses {here}, the other {there}: give \
+         the launcher and all ranks the same {TLS_CHOICE}"
+    )]
+    TlsDiffers {
+        /// The address.
+        address: String,
+        /// `"TLS"` or `"no TLS"`.
+        here: &'static str,
+        /// The other of the two.
+        there: &'static str,
+    },
+    /// No key could be made for TLS.
+    #[error("cannot make a key for TLS")]
+    Identity(#[source] io::Error),
     /// The connection broke.
     #[error("the connection to the store broke")]
     Broken(#[from] io::Error),

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::lobby::Limited;
 use crate::platform::net::{self, SilenceLimits, Socket, SocketRef, TcpStream, UnixStream};
+use crate::tls::{BINDING_BYTES, TlsStream};
 
 /// Buffer of each direction of a TCP connection within a host. Four chunks: a sender that runs into
 /// the end of a buffer is woken for every little piece, and one that grows (as the kernel's own do)
@@ -25,6 +26,8 @@ const SILENCE_LIMITS: SilenceLimits = SilenceLimits {
 pub(crate) enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
+    /// TCP, encrypted.
+    Tls(Box<TlsStream>),
 }
 
 impl Stream {
@@ -32,14 +35,15 @@ impl Stream {
         match self {
             Self::Tcp(stream) => stream.set_read_timeout(timeout),
             Self::Unix(stream) => stream.set_read_timeout(timeout),
+            Self::Tls(stream) => stream.socket().set_read_timeout(timeout),
         }
     }
 
-    /// Lets writes wait as long as they need.
-    pub(crate) fn unlimit_writes(&self) -> io::Result<()> {
+    pub(crate) fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         match self {
-            Self::Tcp(stream) => stream.set_write_timeout(None),
-            Self::Unix(stream) => stream.set_write_timeout(None),
+            Self::Tcp(stream) => stream.set_write_timeout(timeout),
+            Self::Unix(stream) => stream.set_write_timeout(timeout),
+            Self::Tls(stream) => stream.socket().set_write_timeout(timeout),
         }
     }
 
@@ -47,6 +51,7 @@ impl Stream {
         match self {
             Self::Tcp(stream) => stream.set_nonblocking(true),
             Self::Unix(stream) => stream.set_nonblocking(true),
+            Self::Tls(stream) => stream.socket().set_nonblocking(true),
         }
     }
 
@@ -54,15 +59,38 @@ impl Stream {
         match self {
             Self::Tcp(stream) => stream.set_nonblocking(false),
             Self::Unix(stream) => stream.set_nonblocking(false),
+            Self::Tls(stream) => stream.socket().set_nonblocking(false),
         }
     }
 }
 
 impl Stream {
+    /// The TCP connection that it is, or that is under it.
+    fn tcp(&self) -> Option<&TcpStream> {
+        match self {
+            Self::Tcp(stream) => Some(stream),
+            Self::Tls(stream) => Some(stream.socket()),
+            Self::Unix(_) => None,
+        }
+    }
+
+    /// What a challenge must cover if the stream is encrypted.
+    pub(crate) fn binding(&self) -> io::Result<Option<[u8; BINDING_BYTES]>> {
+        match self {
+            Self::Tls(stream) => stream.binding().map(Some),
+            Self::Tcp(_) | Self::Unix(_) => Ok(None),
+        }
+    }
+
+    /// Has everything go out at once, without waiting for company.
+    pub(crate) fn send_at_once(&self) -> io::Result<()> {
+        self.tcp().map_or(Ok(()), |stream| stream.set_nodelay(true))
+    }
+
     /// Sets what a stream of frames needs: each goes out at once, without waiting for company, and
     /// on one host the buffers have a size that keeps what is under way in a cache.
     pub(crate) fn tune_for_frames(&self) -> io::Result<()> {
-        let Self::Tcp(stream) = self else {
+        let Some(stream) = self.tcp() else {
             return Ok(());
         };
         stream.set_nodelay(true)?;
@@ -80,7 +108,7 @@ impl Stream {
     /// For connections whose other side always reads: the kernel takes a process that has no room
     /// for more bytes, as one with frames still to use, for a silent host.
     pub(crate) fn notice_silence(&self) -> io::Result<()> {
-        let Self::Tcp(stream) = self else {
+        let Some(stream) = self.tcp() else {
             return Ok(());
         };
         net::notice_silence(stream, SILENCE_LIMITS)
@@ -92,6 +120,7 @@ impl Socket for Stream {
         match self {
             Self::Tcp(stream) => stream.socket(),
             Self::Unix(stream) => stream.socket(),
+            Self::Tls(stream) => stream.socket().socket(),
         }
     }
 }
@@ -104,6 +133,7 @@ impl Limited for Stream {
                 stream.set_read_timeout(Some(timeout))?;
                 stream.set_write_timeout(Some(timeout))
             }
+            Self::Tls(stream) => stream.socket().limit(timeout),
         }
     }
 }
@@ -113,6 +143,7 @@ impl Read for Stream {
         match self {
             Self::Tcp(stream) => stream.read(bytes),
             Self::Unix(stream) => stream.read(bytes),
+            Self::Tls(stream) => stream.read(bytes),
         }
     }
 
@@ -120,6 +151,7 @@ impl Read for Stream {
         match self {
             Self::Tcp(stream) => stream.read_vectored(parts),
             Self::Unix(stream) => stream.read_vectored(parts),
+            Self::Tls(stream) => stream.read_vectored(parts),
         }
     }
 }
@@ -129,6 +161,7 @@ impl Write for Stream {
         match self {
             Self::Tcp(stream) => stream.write(bytes),
             Self::Unix(stream) => stream.write(bytes),
+            Self::Tls(stream) => stream.write(bytes),
         }
     }
 
@@ -136,10 +169,15 @@ impl Write for Stream {
         match self {
             Self::Tcp(stream) => stream.write_vectored(parts),
             Self::Unix(stream) => stream.write_vectored(parts),
+            Self::Tls(stream) => stream.write_vectored(parts),
         }
     }
 
+    /// Has the kernel take what was written. Only encrypted streams hold something back.
     fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+        match self {
+            Self::Tcp(_) | Self::Unix(_) => Ok(()),
+            Self::Tls(stream) => stream.flush(),
+        }
     }
 }

@@ -66,6 +66,7 @@ impl Job {
             "BONFIRE_HOST_ID",
             "BONFIRE_ALGORITHM",
             "BONFIRE_STREAMS",
+            "BONFIRE_TLS",
             "BONFIRE_NPROC",
             "BONFIRE_DEVICE",
             "BONFIRE_LOG",

@@ -131,6 +131,7 @@ impl Network {
                 host_id: None,
                 overrides: AlgorithmOverrides::default(),
                 streams_per_link: None,
+                tls: None,
             };
             let mut command = self.command(*host, program);
             Job::start(command.args(args).envs(env.variables()))

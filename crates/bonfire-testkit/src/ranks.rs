@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bonfire_collective::{
     AlgorithmOverrides, GroupOptions, JobToken, ProcessGroup, Rank, RankEnv, StoreHost,
-    TcpStoreServer, WorldSize,
+    TcpStoreServer, Tls, WorldSize,
 };
 
 use crate::Watchdog;
@@ -40,7 +40,7 @@ pub fn connected<R: Send>(
     body: impl Fn(ProcessGroup) -> R + Sync,
 ) -> Vec<R> {
     let token = JobToken::random().expect("the operating system has random bytes");
-    let server = store(&token);
+    let server = store(&token, options.tls);
     let ranks: Vec<u32> = (0..world_size).collect();
     on_threads(ranks, |rank| {
         let env = env_of(rank, world_size, &server, &token);
@@ -59,7 +59,7 @@ pub fn on_hosts<R: Send>(
     body: impl Fn(ProcessGroup) -> R + Sync,
 ) -> Vec<R> {
     let token = JobToken::random().expect("the operating system has random bytes");
-    let server = store(&token);
+    let server = store(&token, options.tls);
     let world_size = u32::try_from(hosts.len()).expect("tests use few ranks");
     on_threads((0..world_size).zip(hosts).collect(), |(rank, host)| {
         let env = RankEnv {
@@ -86,6 +86,7 @@ pub fn env_of(rank: u32, world_size: u32, server: &TcpStoreServer, token: &JobTo
         host_id: None,
         overrides: AlgorithmOverrides::default(),
         streams_per_link: None,
+        tls: None,
     }
 }
 
@@ -97,7 +98,7 @@ pub fn env_of(rank: u32, world_size: u32, server: &TcpStoreServer, token: &JobTo
 pub fn processes(program: &Path, args: &[&str], world_size: u32) -> Vec<Output> {
     let _watchdog = Watchdog::start(&program.display().to_string(), LIMIT);
     let token = JobToken::random().expect("the operating system has random bytes");
-    let server = store(&token);
+    let server = store(&token, Tls::Off);
     let start = |rank: u32| -> Child {
         let env = env_of(rank, world_size, &server, &token);
         let mut command = Command::new(program);
@@ -118,9 +119,9 @@ pub fn processes(program: &Path, args: &[&str], world_size: u32) -> Vec<Output> 
     children.into_iter().map(wait).collect()
 }
 
-fn store(token: &JobToken) -> TcpStoreServer {
+fn store(token: &JobToken, tls: Tls) -> TcpStoreServer {
     let any_port = "127.0.0.1:0".parse().expect("an address");
-    TcpStoreServer::bind(any_port, token).expect("a free port on loopback")
+    TcpStoreServer::bind_with(any_port, token, tls).expect("a free port on loopback")
 }
 
 fn on_threads<I: Send, R: Send>(items: Vec<I>, body: impl Fn(I) -> R + Sync) -> Vec<R> {

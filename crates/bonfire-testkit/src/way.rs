@@ -10,19 +10,21 @@ pub struct UnknownWay(String);
 
 impl fmt::Display for UnknownWay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} is neither auto nor TRANSPORT[:STREAMS]", self.0)
+        write!(f, "{:?} is not TRANSPORT[:STREAMS][+TLS]", self.0)
     }
 }
 
 impl std::error::Error for UnknownWay {}
 
-/// Options that connect ranks by `way`: `auto`, or the name of a transport, with a colon and the
-/// number of streams behind it if that is not one.
+/// Options that connect ranks by `way`: `auto` or the name of a transport, with a colon and the number
+/// of streams behind it if that is not one, and a plus and what is encrypted if that is not nothing.
 ///
 /// # Errors
-/// If there is no such transport, or the number is none.
+/// If there is no such transport or choice of TLS, or the number is none.
 pub fn over(way: &str) -> Result<GroupOptions, UnknownWay> {
-    let unknown = || UnknownWay(way.to_owned());
+    let given = way;
+    let unknown = || UnknownWay(given.to_owned());
+    let (way, tls) = way.split_once('+').unwrap_or((way, "off"));
     let (transport, streams) = way.split_once(':').unwrap_or((way, "1"));
     let transport = match transport {
         "auto" => None,
@@ -31,6 +33,7 @@ pub fn over(way: &str) -> Result<GroupOptions, UnknownWay> {
     Ok(GroupOptions {
         transport,
         streams_per_link: streams.parse().map_err(|_| unknown())?,
+        tls: tls.parse().map_err(|_| unknown())?,
         ..GroupOptions::default()
     })
 }

@@ -69,6 +69,14 @@ fn ranks_across_a_slow_network_conform() {
 }
 
 #[test]
+fn ranks_conform_over_tls_between_hosts_and_memory_within() {
+    let args = ["auto+hosts", CHUNK_BYTES];
+    check_conformance("TLS between hosts", Shape::Plain, &[0, 0, 1], &args);
+    let args = ["tcp:2+all", "262144", "large"];
+    check_conformance("TLS everywhere", Shape::Plain, &[0, 0, 1], &args);
+}
+
+#[test]
 fn two_level_plans_conform_across_hosts() {
     let args = ["auto", CHUNK_BYTES, "hierarchical"];
     check_conformance("two levels", Shape::Plain, &[0, 0, 1, 1], &args);

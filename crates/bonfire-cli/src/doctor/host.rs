@@ -75,10 +75,11 @@ pub(super) struct Ptrace {
 }
 
 /// The variables that are shown; secrets are not among them.
-const VARIABLES: [&str; 12] = [
+const VARIABLES: [&str; 13] = [
     "BONFIRE_ALGORITHM",
     "BONFIRE_HOST_ID",
     "BONFIRE_STREAMS",
+    "BONFIRE_TLS",
     "CUDA_DEVICE_MAX_CONNECTIONS",
     "CUDA_DEVICE_ORDER",
     "CUDA_HOME",

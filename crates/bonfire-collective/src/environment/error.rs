@@ -4,9 +4,10 @@ use thiserror::Error;
 
 use super::{
     ALGORITHM, HOST_ID, HOST_ID_BYTES_MAX, JOB_ID_BYTES_MAX, LOCAL_WORLD_SIZE, MASTER_ADDR,
-    MASTER_PORT, RANK, RUN_ID, WORLD_SIZE,
+    MASTER_PORT, RANK, RUN_ID, TLS, WORLD_SIZE,
 };
 use crate::overrides::OverrideError;
+use crate::tls::UnknownTls;
 use crate::token::TokenError;
 
 /// The environment does not say who this process is.
@@ -117,6 +118,12 @@ pub enum EnvError {
     Algorithm {
         /// What is wrong with it.
         source: OverrideError,
+    },
+    /// There is no such choice.
+    #[error("{TLS} is wrong")]
+    Tls {
+        /// What is wrong with it.
+        source: UnknownTls,
     },
     /// The job token is malformed.
     #[error("{variable} is wrong")]

@@ -5,9 +5,10 @@ use std::path::Path;
 
 use super::{
     AGENT_STORE, ALGORITHM, EnvError, HOST_ID, HOST_ID_BYTES_MAX, JOB_ID_BYTES_MAX, JOB_TOKEN,
-    JOB_TOKEN_FILE, MASTER_ADDR, MASTER_PORT, RUN_ID, STREAMS, StoreHost, TORCHRUN_STORE,
+    JOB_TOKEN_FILE, MASTER_ADDR, MASTER_PORT, RUN_ID, STREAMS, StoreHost, TLS, TORCHRUN_STORE,
 };
 use crate::overrides::AlgorithmOverrides;
+use crate::tls::Tls;
 use crate::token::JobToken;
 use crate::transport::STREAMS_MAX;
 
@@ -89,6 +90,13 @@ impl<F: Fn(&str) -> Option<OsString>> Source<F> {
 
     pub(super) fn streams_per_link(&self) -> Result<Option<u32>, EnvError> {
         self.number(STREAMS, (1, STREAMS_MAX as u32))
+    }
+
+    pub(super) fn tls(&self) -> Result<Option<Tls>, EnvError> {
+        let text = self.text(TLS).filter(|text| !text.is_empty());
+        text.map(|text| text.parse())
+            .transpose()
+            .map_err(|source| EnvError::Tls { source })
     }
 
     pub(super) fn job_id(&self) -> Result<String, EnvError> {

@@ -65,6 +65,7 @@ fn what_the_launcher_writes_is_what_the_worker_reads() {
         host_id: Some("rack 7".to_owned()),
         overrides: "all_reduce=ring".parse().unwrap(),
         streams_per_link: Some(4),
+        tls: Some(Tls::Hosts),
     };
     let variables: HashMap<_, _> = written.variables().into_iter().collect();
     let read = RankEnv::from_lookup(|name| variables.get(name).map(OsString::from)).unwrap();
@@ -73,6 +74,7 @@ fn what_the_launcher_writes_is_what_the_worker_reads() {
     assert_eq!(read.host_id, written.host_id);
     assert_eq!(read.overrides, written.overrides);
     assert_eq!(read.streams_per_link, Some(4));
+    assert_eq!(read.tls, Some(Tls::Hosts));
 
     let silent = RankEnv {
         job_token: JobToken::empty(),
@@ -80,6 +82,7 @@ fn what_the_launcher_writes_is_what_the_worker_reads() {
         host_id: None,
         overrides: AlgorithmOverrides::default(),
         streams_per_link: None,
+        tls: None,
         ..written
     };
     let variables: HashMap<_, _> = silent.variables().into_iter().collect();
@@ -195,6 +198,7 @@ fn a_bad_host_algorithm_or_number_of_streams_is_refused() {
         &format!("{base} BONFIRE_ALGORITHM=fast"),
         "BONFIRE_ALGORITHM is wrong",
     );
+    refused(&format!("{base} BONFIRE_TLS=on"), "BONFIRE_TLS is wrong");
     for number in ["0", "17", "many"] {
         refused(
             &format!("{base} BONFIRE_STREAMS={number}"),

@@ -17,6 +17,7 @@ use super::failure::{Exit, JobFailure, suspicion};
 use super::supervisor::End;
 use super::{Graces, LaunchError};
 use crate::store::{Store, StoreError, TcpStore};
+use crate::tls::Tls;
 use crate::token::JobToken;
 
 /// How long the agents of all hosts have to come.
@@ -41,6 +42,13 @@ pub(super) struct Seat {
     pub(super) address: String,
     pub(super) port: u16,
     pub(super) token: JobToken,
+    pub(super) tls: Tls,
+}
+
+impl Seat {
+    fn connect(&self) -> Result<TcpStore, StoreError> {
+        TcpStore::connect_with(&self.address, self.port, &self.token, self.tls, JOIN_WAIT)
+    }
 }
 
 /// The agents of all hosts, seen from one of them.
@@ -82,7 +90,7 @@ impl Agents {
     /// Takes this host's seat and waits for the other hosts' agents.
     pub(super) fn join(seat: Seat) -> Result<Self, LaunchError> {
         let started = Instant::now();
-        let store = TcpStore::connect(&seat.address, seat.port, &seat.token, JOIN_WAIT)?;
+        let store = seat.connect()?;
         let node_rank = seat.node_rank;
         if store.add(&format!("node-claim/{node_rank}"), 1)? != 1 {
             return Err(LaunchError::NodeTaken { node_rank });
@@ -115,7 +123,7 @@ impl Agents {
         on_failure: impl FnOnce() + Send + 'static,
     ) -> Result<Watch, LaunchError> {
         let seat = &self.seat;
-        let store = TcpStore::connect(&seat.address, seat.port, &seat.token, JOIN_WAIT)?;
+        let store = seat.connect()?;
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let thread = thread::Builder::new()

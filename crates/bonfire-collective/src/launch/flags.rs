@@ -11,6 +11,7 @@ use thiserror::Error;
 
 use super::logs::{LogOptions, StreamChoice};
 use super::{AgentOptions, Graces, Nodes, RankCount, RankCountError};
+use crate::tls::Tls;
 
 /// The variable with which PyTorchJob, as torchrun, gives the number of ranks.
 const PET_NPROC_PER_NODE: &str = "PET_NPROC_PER_NODE";
@@ -113,6 +114,11 @@ pub struct LaunchFlags {
     )]
     pub job_id: Option<String>,
 
+    /// Which connections are encrypted: off, hosts (those between hosts) or all (every TCP
+    /// connection); the same on every host. By default what BONFIRE_TLS says, else off
+    #[arg(long, value_name = "off|hosts|all")]
+    pub tls: Option<Tls>,
+
     /// Seconds that ranks have to end after SIGTERM, before SIGKILL; by default 10 after Ctrl-C and 3
     /// after a failure
     #[arg(long, alias = "shutdown_timeout", value_name = "SECONDS")]
@@ -192,6 +198,7 @@ impl LaunchFlags {
             min_nproc_per_node: self.min_nproc_per_node,
             logs: self.log_options(),
             job_id: self.job_id.clone(),
+            tls: self.tls,
             ..AgentOptions::new(program)
         })
     }
@@ -348,6 +355,15 @@ mod tests {
             let message = options(line).unwrap_err().to_string();
             assert!(message.contains(expected), "{message}");
         }
+    }
+
+    #[test]
+    fn what_is_encrypted_can_be_said() {
+        assert_eq!(options("--nproc 2").unwrap().tls, None);
+        assert_eq!(options("--tls hosts").unwrap().tls, Some(Tls::Hosts));
+        let line = ["program", "--tls", "on"];
+        let error = Program::try_parse_from(line).unwrap_err().to_string();
+        assert!(error.contains("off, hosts or all"), "{error}");
     }
 
     #[test]

@@ -14,6 +14,7 @@ use crate::environment::{JOB_TOKEN, RankEnv, StoreHost, job_token_from_env};
 use crate::overrides::AlgorithmOverrides;
 use crate::rendezvous::RESTARTS_KEY;
 use crate::store::{Store, StoreError, TcpStoreServer};
+use crate::tls::Tls;
 use crate::token::JobToken;
 
 /// The store, served here or on host 0, and the numbering of the ranks.
@@ -27,6 +28,8 @@ pub(super) struct Meeting {
     port: u16,
     token: JobToken,
     job_id: String,
+    /// What was asked for; nothing leaves it to the program.
+    tls: Option<Tls>,
     world_size: WorldSize,
     node_rank: u32,
     nproc_per_node: NonZeroU32,
@@ -73,7 +76,9 @@ impl Meeting {
             None => JobToken::random()?.to_hex()[..16].to_owned(),
         };
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let server = TcpStoreServer::bind(address, &token.for_job(&job_id))?;
+        let tls = asked_of_tls(options)?;
+        let (key, cover) = (token.for_job(&job_id), tls.unwrap_or_default());
+        let server = TcpStoreServer::bind_with(address, &key, cover)?;
         Ok(Self {
             agents: None,
             address: server.local_addr().ip().to_string(),
@@ -81,6 +86,7 @@ impl Meeting {
             server: Some(server),
             token,
             job_id,
+            tls,
             world_size,
             node_rank: 0,
             nproc_per_node: options.nproc_per_node,
@@ -110,9 +116,13 @@ impl Meeting {
             JobToken::empty()
         });
         let job_id = options.job_id.clone().unwrap_or_default();
+        let tls = asked_of_tls(options)?;
         let connection_token = token.for_job(&job_id);
         let server = match node_rank {
-            0 => Some(serve(address, port, &connection_token)?),
+            0 => {
+                let cover = tls.unwrap_or_default();
+                Some(serve((address, port), &connection_token, cover)?)
+            }
             _ => {
                 check_name(address, port)?;
                 None
@@ -125,6 +135,7 @@ impl Meeting {
             address: address.to_owned(),
             port,
             token: connection_token,
+            tls: tls.unwrap_or_default(),
         })?;
         Ok(Self {
             agents: Some(agents),
@@ -133,6 +144,7 @@ impl Meeting {
             port,
             token,
             job_id,
+            tls,
             world_size,
             node_rank,
             nproc_per_node: options.nproc_per_node,
@@ -213,6 +225,7 @@ impl Meeting {
             host_id: None,
             overrides: AlgorithmOverrides::default(),
             streams_per_link: None,
+            tls: self.tls,
         })
     }
 
@@ -225,6 +238,13 @@ impl Meeting {
     pub(super) fn is_one_host(&self) -> bool {
         self.world_size.get() == self.nproc_per_node.get()
     }
+}
+
+fn asked_of_tls(options: &AgentOptions) -> Result<Option<Tls>, LaunchError> {
+    Ok(match options.tls {
+        Some(tls) => Some(tls),
+        None => Tls::from_env()?,
+    })
 }
 
 fn world_size(nnodes: NonZeroU32, nproc_per_node: NonZeroU32) -> Result<WorldSize, LaunchError> {
@@ -258,7 +278,11 @@ fn resolve(address: &str, port: u16) -> Result<Vec<SocketAddr>, LaunchError> {
 
 /// Serves the store on the first of host 0's addresses that is this host's. A host's name may mean
 /// its own loopback address on that host; the other hosts would wait for it in vain.
-fn serve(address: &str, port: u16, token: &JobToken) -> Result<TcpStoreServer, LaunchError> {
+fn serve(
+    (address, port): (&str, u16),
+    token: &JobToken,
+    tls: Tls,
+) -> Result<TcpStoreServer, LaunchError> {
     let is_name = address.parse::<IpAddr>().is_err() && address != "localhost";
     let mut refusal = None;
     for candidate in resolve(address, port)? {
@@ -269,7 +293,7 @@ fn serve(address: &str, port: u16, token: &JobToken) -> Result<TcpStoreServer, L
             });
             continue;
         }
-        match TcpStoreServer::bind(candidate, token) {
+        match TcpStoreServer::bind_with(candidate, token, tls) {
             Ok(server) => return Ok(server),
             Err(StoreError::Bind { address, source })
                 if source.kind() == io::ErrorKind::AddrNotAvailable =>

@@ -28,6 +28,7 @@ pub(crate) struct Settings {
     order: String,
     chunk_bytes: String,
     streams_per_link: String,
+    tls: String,
 }
 
 /// What a rank publishes in the store.
@@ -47,6 +48,7 @@ impl Settings {
             order: format!("{:?}", options.order),
             chunk_bytes: options.chunk_bytes.to_string(),
             streams_per_link: options.streams_per_link.to_string(),
+            tls: options.tls.to_string(),
         }
     }
 
@@ -73,6 +75,7 @@ impl Settings {
                 &self.streams_per_link,
                 &theirs.streams_per_link,
             ),
+            ("tls (--tls or BONFIRE_TLS)", &self.tls, &theirs.tls),
         ];
         for (what, my_value, their_value) in settings {
             if my_value != their_value {

@@ -14,6 +14,7 @@ use super::{ConnectError, Deadline};
 use crate::environment::{JOB_TOKEN, RankEnv, StoreHost};
 use crate::platform::thread;
 use crate::store::{StoreError, TcpStore, TcpStoreServer};
+use crate::tls::Tls;
 use crate::token::JobToken;
 
 /// Pause before rank 0's store is looked for again.
@@ -35,20 +36,20 @@ pub(super) struct Entrance {
 }
 
 /// Serves the store if that is this rank's task, and connects to it.
-pub(super) fn enter(env: &RankEnv, deadline: Deadline) -> Result<Entrance, ConnectError> {
+pub(super) fn enter(env: &RankEnv, tls: Tls, deadline: Deadline) -> Result<Entrance, ConnectError> {
     let is_first = env.rank == Rank::new(0);
     match env.agent_store {
-        StoreHost::Agent => connect(env, None, deadline),
+        StoreHost::Agent => connect(env, tls, None, deadline),
         StoreHost::RankZero if is_first => {
-            let server = serve(env)?;
-            connect(env, Some(server), deadline)
+            let server = serve(env, tls)?;
+            connect(env, tls, Some(server), deadline)
         }
-        StoreHost::RankZero => connect(env, None, deadline),
+        StoreHost::RankZero => connect(env, tls, None, deadline),
         StoreHost::Nearby if is_first => {
-            let (server, note) = serve_anywhere(env, Ipv4Addr::LOCALHOST.into())?;
+            let (server, note) = serve_anywhere(env, Ipv4Addr::LOCALHOST.into(), tls)?;
             let beacon = Beacon::light(env, &note)?;
             Ok(Entrance {
-                store: reach(&note, deadline.left())?,
+                store: reach(&note, tls, deadline.left())?,
                 token: note.token,
                 server: Some(server),
                 _beacon: Some(beacon),
@@ -58,19 +59,19 @@ pub(super) fn enter(env: &RankEnv, deadline: Deadline) -> Result<Entrance, Conne
             let mut torchrun = torchrun_store(env, deadline)?;
             let torch = |source| torch_error(env, source);
             let interface = torchrun.interface().map_err(torch)?;
-            let (server, note) = serve_anywhere(env, interface)?;
+            let (server, note) = serve_anywhere(env, interface, tls)?;
             torchrun.leave(&note).map_err(torch)?;
             Ok(Entrance {
-                store: reach(&note, deadline.left())?,
+                store: reach(&note, tls, deadline.left())?,
                 token: note.token,
                 server: Some(server),
                 _beacon: None,
             })
         }
-        StoreHost::Nearby => find(env, deadline, || beacon::ask(env)),
+        StoreHost::Nearby => find(env, tls, deadline, || beacon::ask(env)),
         StoreHost::Torchrun => {
             let mut torchrun = torchrun_store(env, deadline)?;
-            find(env, deadline, || {
+            find(env, tls, deadline, || {
                 torchrun.read().map_err(|source| torch_error(env, source))
             })
         }
@@ -80,11 +81,13 @@ pub(super) fn enter(env: &RankEnv, deadline: Deadline) -> Result<Entrance, Conne
 /// To where `MASTER_ADDR` and `MASTER_PORT` say.
 fn connect(
     env: &RankEnv,
+    tls: Tls,
     server: Option<TcpStoreServer>,
     deadline: Deadline,
 ) -> Result<Entrance, ConnectError> {
     let token = env.connection_token();
-    let store = TcpStore::connect(&env.master_addr, env.master_port, &token, deadline.left())?;
+    let (host, port) = (&env.master_addr, env.master_port);
+    let store = TcpStore::connect_with(host, port, &token, tls, deadline.left())?;
     Ok(Entrance {
         store,
         token,
@@ -94,7 +97,7 @@ fn connect(
 }
 
 /// Serves the store in rank 0, at MASTER_PORT of whatever MASTER_ADDR resolves to here.
-fn serve(env: &RankEnv) -> Result<TcpStoreServer, ConnectError> {
+fn serve(env: &RankEnv, tls: Tls) -> Result<TcpStoreServer, ConnectError> {
     if env.job_token.is_empty() && env.local_world_size < env.world_size.get() {
         warn!(
             "{JOB_TOKEN} is not set, so whoever reaches {}:{} can join this job; export one \
@@ -111,7 +114,8 @@ fn serve(env: &RankEnv) -> Result<TcpStoreServer, ConnectError> {
         .map_err(|error| unresolved(error.to_string()))?
         .next()
         .ok_or_else(|| unresolved("the name has no address".to_owned()))?;
-    Ok(TcpStoreServer::bind(address, &env.connection_token())?)
+    let token = env.connection_token();
+    Ok(TcpStoreServer::bind_with(address, &token, tls)?)
 }
 
 /// Serves the store in rank 0 at a free port. The token of a job that has none is drawn here, and
@@ -119,13 +123,14 @@ fn serve(env: &RankEnv) -> Result<TcpStoreServer, ConnectError> {
 fn serve_anywhere(
     env: &RankEnv,
     interface: IpAddr,
+    tls: Tls,
 ) -> Result<(TcpStoreServer, Whereabouts), ConnectError> {
     let secret = match env.job_token.is_empty() {
         true => JobToken::random()?,
         false => env.job_token.clone(),
     };
     let token = secret.for_job(&env.job_id);
-    let server = TcpStoreServer::bind(SocketAddr::new(interface, 0), &token)?;
+    let server = TcpStoreServer::bind_with(SocketAddr::new(interface, 0), &token, tls)?;
     let address = server.local_addr();
     Ok((server, Whereabouts { address, token }))
 }
@@ -133,12 +138,13 @@ fn serve_anywhere(
 /// Asks where rank 0's store is until it is reached there.
 fn find(
     env: &RankEnv,
+    tls: Tls,
     deadline: Deadline,
     mut ask: impl FnMut() -> Result<Option<Whereabouts>, ConnectError>,
 ) -> Result<Entrance, ConnectError> {
     loop {
         if let Some(note) = ask()? {
-            match reach(&note, deadline.left().min(TRY_MAX)) {
+            match reach(&note, tls, deadline.left().min(TRY_MAX)) {
                 Ok(store) => {
                     return Ok(Entrance {
                         store,
@@ -163,12 +169,13 @@ fn find(
     }
 }
 
-fn reach(note: &Whereabouts, timeout: Duration) -> Result<TcpStore, StoreError> {
+fn reach(note: &Whereabouts, tls: Tls, timeout: Duration) -> Result<TcpStore, StoreError> {
     let address = note.address;
-    TcpStore::connect(
+    TcpStore::connect_with(
         &address.ip().to_string(),
         address.port(),
         &note.token,
+        tls,
         timeout,
     )
 }

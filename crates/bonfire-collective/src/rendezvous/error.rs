@@ -179,6 +179,9 @@ pub enum ConnectError {
         /// What was asked for.
         found: u32,
     },
+    /// No key could be made for TLS.
+    #[error("cannot make a key for TLS")]
+    Identity(#[source] io::Error),
     /// A thread cannot be started.
     #[error("cannot start a communication thread")]
     Thread(#[source] io::Error),

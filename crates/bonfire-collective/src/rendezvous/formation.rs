@@ -15,6 +15,7 @@ use crate::control::Control;
 use crate::options::GroupOptions;
 use crate::poison::Poison;
 use crate::stream::Stream;
+use crate::tls::{Identity, Tls};
 use crate::token::JobToken;
 use crate::transport::{
     Links, MemoryLink, Sharing, SocketLink, TransportKind, new_arena, ring_layout,
@@ -49,6 +50,10 @@ pub(crate) struct Formed {
 impl Formation<'_> {
     pub(crate) fn form(&self, listeners: Listeners) -> Result<Formed, ConnectError> {
         let kinds = self.choose_transports()?;
+        let identity = match self.options.tls {
+            Tls::Off => None,
+            Tls::Hosts | Tls::All => Some(Identity::new().map_err(ConnectError::Identity)?),
+        };
         let mesh = Mesh {
             me: self.me,
             group: self.group,
@@ -56,6 +61,8 @@ impl Formation<'_> {
             addresses: self.addresses,
             kinds: &kinds,
             streams: self.streams,
+            tls: self.options.tls,
+            identity: identity.as_ref(),
             guard: self.guard,
         };
         let connections = mesh.connect(listeners, self.deadline)?;

@@ -11,7 +11,8 @@ use bonfire_plan::Rank;
 
 use super::address::Address;
 use super::{ConnectError, Deadline};
-use crate::handshake::{HandshakeError, Role, shake_hands};
+use crate::greeting::{Secrecy, greet};
+use crate::handshake::{HandshakeError, Role};
 use crate::lobby::{Hurried, Lobby, Place};
 use crate::platform::net::{
     Handle, TcpListener, UnixListener, await_news, connect, connect_abstract, listen,
@@ -20,6 +21,7 @@ use crate::platform::net::{
 use crate::platform::sync::Mutex;
 use crate::platform::{random, thread};
 use crate::stream::Stream;
+use crate::tls::{Identity, Tls};
 use crate::token::JobToken;
 use crate::transport::TransportKind;
 
@@ -81,6 +83,10 @@ pub(super) struct Mesh<'a> {
     pub(super) kinds: &'a [Option<TransportKind>],
     /// Streams of each link over TCP.
     pub(super) streams: u8,
+    /// Which connections are encrypted.
+    pub(super) tls: Tls,
+    /// To encrypt them; there if any may be.
+    pub(super) identity: Option<&'a Identity>,
     /// Asked between two waits; its error ends the attempt.
     pub(super) guard: &'a dyn Fn() -> Result<(), ConnectError>,
 }
@@ -177,6 +183,10 @@ impl Mesh<'_> {
         let reception = Reception {
             group: self.group,
             token: self.token,
+            secrecy: match (self.tls, self.identity) {
+                (Tls::Hosts, Some(identity)) => Secrecy::Either(identity),
+                (_, identity) => Secrecy::of(identity),
+            },
             lobby: Lobby::new(),
             proven: Mutex::new(Vec::new()),
         };
@@ -234,7 +244,9 @@ impl Mesh<'_> {
             }
             for (hello, stream) in reception.take_proven() {
                 // Whoever is not expected is dropped without a word.
-                if let Some(index) = expected.iter().position(|waited| *waited == hello) {
+                let is_expected =
+                    |waited: &Hello| *waited == hello && self.is_proper(hello.rank, &stream);
+                if let Some(index) = expected.iter().position(is_expected) {
                     expected.swap_remove(index);
                     accepted.push((hello, stream));
                 }
@@ -273,10 +285,10 @@ impl Mesh<'_> {
                 let patience = deadline.left().clamp(RETRY_PAUSE, HANDSHAKE_TIMEOUT);
                 connect(&theirs.tcp, patience).map(Stream::Tcp)
             };
-            let said = tried.map_err(HandshakeError::Io).and_then(|mut stream| {
-                self.say_hello(&mut stream, purpose)?;
-                Ok(stream)
-            });
+            let identity = self.identity.filter(|_| !over_unix && self.is_sealed(peer));
+            let said = tried
+                .map_err(HandshakeError::Io)
+                .and_then(|stream| self.say_hello(stream, Secrecy::of(identity), purpose));
             match said {
                 Ok(stream) => return Ok(stream),
                 Err(error) if deadline.left() <= RETRY_PAUSE => {
@@ -299,10 +311,17 @@ impl Mesh<'_> {
         }
     }
 
-    fn say_hello(&self, stream: &mut Stream, purpose: Purpose) -> Result<(), HandshakeError> {
+    fn say_hello(
+        &self,
+        stream: Stream,
+        secrecy: Secrecy<'_>,
+        purpose: Purpose,
+    ) -> Result<Stream, HandshakeError> {
         // The acceptor may be busy with the ranks before us, so this end waits longer than it does.
-        stream.set_read_timeout(Some(HANDSHAKE_TIMEOUT * 4))?;
-        shake_hands(stream, Role::Connector, self.token)?;
+        let patience = HANDSHAKE_TIMEOUT * 4;
+        let mut stream = greet(stream, Role::Connector, self.token, secrecy, patience)?;
+        stream.set_read_timeout(Some(patience))?;
+        stream.set_write_timeout(None)?;
         let mut hello = [0; HELLO_BYTES];
         hello[..4].copy_from_slice(&self.group.to_le_bytes());
         hello[4..8].copy_from_slice(&self.me.get().to_le_bytes());
@@ -311,7 +330,25 @@ impl Mesh<'_> {
             Purpose::Data(stream) => [2, stream],
         };
         stream.write_all(&hello)?;
-        Ok(())
+        Ok(stream)
+    }
+
+    /// Whether TCP connections to a rank are encrypted.
+    fn is_sealed(&self, peer: Rank) -> bool {
+        match self.tls {
+            Tls::Off => false,
+            Tls::Hosts => self.addresses[peer.index()].host != self.addresses[self.me.index()].host,
+            Tls::All => true,
+        }
+    }
+
+    /// Whether a connection is what it must be for a rank. An acceptor finds out after it has begun.
+    fn is_proper(&self, peer: Rank, stream: &Stream) -> bool {
+        match stream {
+            Stream::Unix(_) => true,
+            Stream::Tcp(_) => !self.is_sealed(peer),
+            Stream::Tls(_) => self.is_sealed(peer),
+        }
     }
 }
 
@@ -319,6 +356,8 @@ impl Mesh<'_> {
 struct Reception<'a> {
     group: u32,
     token: &'a JobToken,
+    /// Of connections over TCP.
+    secrecy: Secrecy<'a>,
     lobby: Lobby,
     /// Those that have, with what they say they are.
     proven: Mutex<Vec<(Hello, Stream)>>,
@@ -326,12 +365,12 @@ struct Reception<'a> {
 
 impl Reception<'_> {
     /// Hears one connection; whoever does not prove the token is dropped without a word.
-    fn receive(&self, mut stream: Stream, place: Place) {
-        let hello = self.receive_hello(&mut stream);
+    fn receive(&self, stream: Stream, place: Place) {
+        let heard = self.receive_hello(stream);
         self.lobby.leave(place);
-        if let Ok(hello) = hello {
+        if let Ok(heard) = heard {
             let mut proven = self.proven.lock().unwrap_or_else(PoisonError::into_inner);
-            proven.push((hello, stream));
+            proven.push(heard);
         }
     }
 
@@ -339,13 +378,22 @@ impl Reception<'_> {
         std::mem::take(&mut self.proven.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn receive_hello(&self, stream: &mut Stream) -> Result<Hello, HandshakeError> {
+    fn receive_hello(&self, stream: Stream) -> Result<(Hello, Stream), HandshakeError> {
         stream.set_blocking()?;
-        let mut hurried = Hurried::new(stream, HANDSHAKE_TIMEOUT);
-        shake_hands(&mut hurried, Role::Acceptor, self.token)?;
+        let secrecy = match stream {
+            Stream::Unix(_) => Secrecy::Plain,
+            Stream::Tcp(_) | Stream::Tls(_) => self.secrecy,
+        };
+        let mut stream = greet(
+            stream,
+            Role::Acceptor,
+            self.token,
+            secrecy,
+            HANDSHAKE_TIMEOUT,
+        )?;
         let mut hello = [0; HELLO_BYTES];
-        hurried.read_exact(&mut hello)?;
-        stream.unlimit_writes()?;
+        Hurried::new(&mut stream, HANDSHAKE_TIMEOUT).read_exact(&mut hello)?;
+        stream.set_write_timeout(None)?;
         let number = |at: usize| {
             let bytes = hello[at..at + 4].try_into().expect("four bytes");
             u32::from_le_bytes(bytes)
@@ -356,10 +404,8 @@ impl Reception<'_> {
             2 if group == self.group => Purpose::Data(hello[9]),
             _ => return Err(io::Error::from(io::ErrorKind::InvalidData).into()),
         };
-        Ok(Hello {
-            rank: Rank::new(rank),
-            purpose,
-        })
+        let rank = Rank::new(rank);
+        Ok((Hello { rank, purpose }, stream))
     }
 }
 

@@ -26,6 +26,7 @@ fn env_of(rank: u32, server: &TcpStoreServer, token: &JobToken) -> RankEnv {
         host_id: None,
         overrides: crate::overrides::AlgorithmOverrides::default(),
         streams_per_link: None,
+        tls: None,
     }
 }
 

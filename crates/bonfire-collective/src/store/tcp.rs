@@ -2,19 +2,22 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{Shutdown, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Shutdown, SocketAddr, ToSocketAddrs};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use super::protocol::{Reply, Request};
 use super::{MemoryStore, Store, StoreError, check_lengths};
-use crate::handshake::{HandshakeError, Role, shake_hands};
-use crate::lobby::{Hurried, Lobby};
+use crate::greeting::{Secrecy, greet};
+use crate::handshake::{HandshakeError, Role};
+use crate::lobby::Lobby;
 use crate::platform::clock;
 use crate::platform::net::{TcpListener, TcpStream, connect, listen};
 use crate::platform::sync::Mutex;
 use crate::platform::thread::{self, JoinHandle};
+use crate::stream::Stream;
+use crate::tls::{Identity, Tls};
 use crate::token::JobToken;
 
 /// Connections served at once: every rank of a large job, and a bound on strangers.
@@ -45,8 +48,13 @@ pub struct TcpStoreServer {
 }
 
 impl TcpStoreServer {
-    /// Serves at `address` (port 0: any free one) for whoever proves the token.
+    /// Serves at `address` (port 0: any free one) for whoever proves the token, without TLS.
     pub fn bind(address: SocketAddr, token: &JobToken) -> Result<Self, StoreError> {
+        Self::bind_with(address, token, Tls::Off)
+    }
+
+    /// As [`bind`](Self::bind), with TLS if that is to cover a store at this address.
+    pub fn bind_with(address: SocketAddr, token: &JobToken, tls: Tls) -> Result<Self, StoreError> {
         let listener = listen(address).map_err(|source| match source.kind() {
             io::ErrorKind::AddrInUse => StoreError::AddressInUse {
                 address: address.to_string(),
@@ -57,12 +65,14 @@ impl TcpStoreServer {
             },
         })?;
         let address = listener.local_addr()?;
+        let identity = identity(tls, address.ip())?;
         let stop = Arc::new(AtomicBool::new(false));
         let tables = Arc::new(MemoryStore::new());
         let (token, stop_there, tables_there) =
             (token.clone(), Arc::clone(&stop), Arc::clone(&tables));
         let acceptor = thread::spawn("bonfire-store", move || {
-            accept(&listener, &token, &tables_there, &stop_there);
+            let secrecy = Secrecy::of(identity.as_ref());
+            accept(&listener, &token, secrecy, &tables_there, &stop_there);
         })?;
         Ok(Self {
             address,
@@ -105,7 +115,19 @@ fn reachable(mut address: SocketAddr) -> SocketAddr {
     address
 }
 
-fn accept(listener: &TcpListener, token: &JobToken, tables: &MemoryStore, stop: &AtomicBool) {
+/// The key for connections with a store at this address, if they are encrypted.
+fn identity(tls: Tls, ip: IpAddr) -> Result<Option<Identity>, StoreError> {
+    let identity = tls.covers_store(ip).then(Identity::new).transpose();
+    identity.map_err(StoreError::Identity)
+}
+
+fn accept(
+    listener: &TcpListener,
+    token: &JobToken,
+    secrecy: Secrecy<'_>,
+    tables: &MemoryStore,
+    stop: &AtomicBool,
+) {
     let open: Mutex<BTreeMap<u64, TcpStream>> = Mutex::new(BTreeMap::new());
     let open = &open;
     let lobby = &Lobby::new();
@@ -135,7 +157,7 @@ fn accept(listener: &TcpListener, token: &JobToken, tables: &MemoryStore, stop: 
                 open.insert(id, handle);
             }
             scope.spawn(move || {
-                let proven = prove(stream, token);
+                let proven = prove(stream, token, secrecy);
                 lobby.leave(place);
                 // A broken connection concerns its client only, who sees it too.
                 let _ = proven.map(|stream| serve(stream, tables, stop));
@@ -154,17 +176,20 @@ fn accept(listener: &TcpListener, token: &JobToken, tables: &MemoryStore, stop: 
 }
 
 /// Returns the connection once its other end has proved the token, all within a set time.
-fn prove(mut stream: TcpStream, token: &JobToken) -> Result<TcpStream, HandshakeError> {
-    stream.set_nodelay(true)?;
-    let mut hurried = Hurried::new(&mut stream, HANDSHAKE_TIMEOUT);
-    shake_hands(&mut hurried, Role::Acceptor, token)?;
+fn prove(
+    stream: TcpStream,
+    token: &JobToken,
+    secrecy: Secrecy<'_>,
+) -> Result<Stream, HandshakeError> {
+    let stream = Stream::Tcp(stream);
+    let stream = greet(stream, Role::Acceptor, token, secrecy, HANDSHAKE_TIMEOUT)?;
     stream.set_read_timeout(None)?;
     // A client that does not take its answer must not hold the server up when it stops.
     stream.set_write_timeout(Some(HANDSHAKE_TIMEOUT))?;
     Ok(stream)
 }
 
-fn serve(mut stream: TcpStream, tables: &MemoryStore, stop: &AtomicBool) -> io::Result<()> {
+fn serve(mut stream: Stream, tables: &MemoryStore, stop: &AtomicBool) -> io::Result<()> {
     while let Some(request) = Request::read(&mut stream)? {
         if stop.load(Ordering::Acquire) {
             break;
@@ -189,27 +214,37 @@ fn serve(mut stream: TcpStream, tables: &MemoryStore, stop: &AtomicBool) -> io::
 /// A client of a [`TcpStoreServer`].
 #[derive(Debug)]
 pub struct TcpStore {
-    stream: Mutex<TcpStream>,
+    stream: Mutex<Stream>,
     local: SocketAddr,
 }
 
 impl TcpStore {
-    /// Connects to `host:port`, trying again until `timeout` while nobody answers there.
+    /// Connects to `host:port` without TLS, trying again until `timeout` while nobody answers there.
     pub fn connect(
         host: &str,
         port: u16,
         token: &JobToken,
         timeout: Duration,
     ) -> Result<Self, StoreError> {
+        Self::connect_with(host, port, token, Tls::Off, timeout)
+    }
+
+    /// As [`connect`](Self::connect), with what the server was told of TLS.
+    pub fn connect_with(
+        host: &str,
+        port: u16,
+        token: &JobToken,
+        tls: Tls,
+        timeout: Duration,
+    ) -> Result<Self, StoreError> {
         let started = clock::now();
         let address = format!("{host}:{port}");
         loop {
             let source = match try_connect(host, port, timeout) {
-                Ok(mut stream) => match greet(&mut stream, token) {
-                    Ok(()) => {
+                Ok(stream) => match say_hello(stream, token, tls)? {
+                    Ok((stream, local)) => {
                         stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
                         stream.set_write_timeout(Some(REPLY_TIMEOUT))?;
-                        let local = stream.local_addr()?;
                         return Ok(Self {
                             stream: Mutex::new(stream),
                             local,
@@ -219,6 +254,12 @@ impl TcpStore {
                     // reach us as a closed connection or as its own, wrong, proof.
                     Err(HandshakeError::WrongToken) => {
                         return Err(StoreError::WrongToken { address });
+                    }
+                    Err(HandshakeError::TlsHereOnly) => {
+                        return Err(differs(address, ["TLS", "no TLS"]));
+                    }
+                    Err(HandshakeError::TlsThereOnly) => {
+                        return Err(differs(address, ["no TLS", "TLS"]));
                     }
                     Err(HandshakeError::Io(source)) => source,
                     Err(HandshakeError::Random(source)) => io::Error::other(source),
@@ -249,10 +290,28 @@ impl TcpStore {
     }
 }
 
-fn greet(stream: &mut TcpStream, token: &JobToken) -> Result<(), HandshakeError> {
+/// The connection as it is to be used, and the address of this end.
+fn say_hello(
+    stream: TcpStream,
+    token: &JobToken,
+    tls: Tls,
+) -> Result<Result<(Stream, SocketAddr), HandshakeError>, StoreError> {
+    let (local, peer) = (stream.local_addr()?, stream.peer_addr()?);
+    let identity = identity(tls, peer.ip())?;
     // Longer than the server waits for us, which may have others to hear first.
-    let mut hurried = Hurried::new(stream, HANDSHAKE_TIMEOUT * 2);
-    shake_hands(&mut hurried, Role::Connector, token)
+    let patience = HANDSHAKE_TIMEOUT * 2;
+    let secrecy = Secrecy::of(identity.as_ref());
+    let stream = Stream::Tcp(stream);
+    let greeted = greet(stream, Role::Connector, token, secrecy, patience);
+    Ok(greeted.map(|stream| (stream, local)))
+}
+
+fn differs(address: String, [here, there]: [&'static str; 2]) -> StoreError {
+    StoreError::TlsDiffers {
+        address,
+        here,
+        there,
+    }
 }
 
 fn try_connect(host: &str, port: u16, timeout: Duration) -> io::Result<TcpStream> {

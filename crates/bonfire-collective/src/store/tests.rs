@@ -1,4 +1,8 @@
 use super::*;
+use crate::greeting::{Secrecy, greet};
+use crate::handshake::Role;
+use crate::stream::Stream;
+use crate::tls::Tls;
 use crate::token::JobToken;
 use std::net::TcpStream;
 
@@ -48,6 +52,52 @@ fn tcp_store_keeps_its_promises() {
         &connect(&server, &token).unwrap(),
         &connect(&server, &token).unwrap(),
     );
+}
+
+fn connect_with(
+    server: &TcpStoreServer,
+    token: &JobToken,
+    tls: Tls,
+) -> Result<TcpStore, StoreError> {
+    let port = server.local_addr().port();
+    TcpStore::connect_with("127.0.0.1", port, token, tls, Duration::from_secs(20))
+}
+
+#[test]
+fn tcp_store_keeps_its_promises_over_tls() {
+    let token = JobToken::random().unwrap();
+    let address = "127.0.0.1:0".parse().unwrap();
+    let server = TcpStoreServer::bind_with(address, &token, Tls::All).unwrap();
+    let client = || connect_with(&server, &token, Tls::All).unwrap();
+    check(&client(), &client());
+    let stranger = JobToken::random().unwrap();
+    let error = connect_with(&server, &stranger, Tls::All).unwrap_err();
+    assert!(matches!(error, StoreError::WrongToken { .. }), "{error}");
+}
+
+#[test]
+fn a_store_and_a_rank_that_differ_in_tls_are_told_so() {
+    let token = JobToken::random().unwrap();
+    let address = "127.0.0.1:0".parse().unwrap();
+    for [ours, theirs] in [[Tls::All, Tls::Off], [Tls::Off, Tls::All]] {
+        let server = TcpStoreServer::bind_with(address, &token, theirs).unwrap();
+        let error = connect_with(&server, &token, ours).unwrap_err();
+        let StoreError::TlsDiffers { here, there, .. } = &error else {
+            panic!("{error}");
+        };
+        let expected = match ours {
+            Tls::All => ("TLS", "no TLS"),
+            _ => ("no TLS", "TLS"),
+        };
+        assert_eq!((*here, *there), expected);
+        assert!(
+            error.to_string().contains("--tls or BONFIRE_TLS"),
+            "{error}"
+        );
+    }
+    // On loopback, `hosts` covers nothing, so neither end needs to know of it.
+    let server = TcpStoreServer::bind_with(address, &token, Tls::Off).unwrap();
+    connect_with(&server, &token, Tls::Hosts).unwrap();
 }
 
 #[test]
@@ -143,7 +193,6 @@ fn a_thousand_idle_connections_keep_nobody_out() {
 
 #[test]
 fn frames_that_make_no_sense_end_their_connection_only() {
-    use crate::handshake::{Role, shake_hands};
     let token = JobToken::random().unwrap();
     let server = serve(&token);
     let bystander = connect(&server, &token).unwrap();
@@ -172,8 +221,12 @@ fn frames_that_make_no_sense_end_their_connection_only() {
     ];
     frames.extend((0..200).map(|_| (0..5).flat_map(|_| random()).collect()));
     for frame in frames {
-        let mut stream = TcpStream::connect(server.local_addr()).unwrap();
-        shake_hands(&mut stream, Role::Connector, &token).unwrap();
+        let stream = Stream::Tcp(TcpStream::connect(server.local_addr()).unwrap());
+        let patience = Duration::from_secs(30);
+        let stream = greet(stream, Role::Connector, &token, Secrecy::Plain, patience).unwrap();
+        let Stream::Tcp(mut stream) = stream else {
+            panic!("{stream:?}");
+        };
         std::io::Write::write_all(&mut stream, &frame).unwrap();
         // The server may have ended the connection already.
         let _ = stream.shutdown(std::net::Shutdown::Write);

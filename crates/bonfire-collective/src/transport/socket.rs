@@ -231,7 +231,7 @@ impl SocketLink {
             let head: &[u8] = if index == 0 { header } else { &[] };
             let piece = &payload[stripes.piece(index)];
             went += flow.send(peer, head, piece)?;
-            is_whole &= flow.sent == head.len() + piece.len();
+            is_whole &= flow.sent == head.len() + piece.len() && !flow.blocked;
         }
         if !is_whole {
             return Ok(Dispatch::Bytes(went));
@@ -246,23 +246,30 @@ impl Flow {
     fn send(&mut self, peer: Rank, head: &[u8], piece: &[u8]) -> Result<usize, LinkError> {
         self.blocked = false;
         let sent = self.sent;
-        let written = if sent < head.len() {
+        let total = head.len() + piece.len();
+        let mut went = 0;
+        let mut written = if sent < head.len() {
             let parts = [IoSlice::new(&head[sent..]), IoSlice::new(piece)];
             self.stream.write_vectored(&parts)
-        } else if sent < head.len() + piece.len() {
+        } else if sent < total {
             self.stream.write(&piece[sent - head.len()..])
         } else {
-            return Ok(0);
+            Ok(0)
         };
-        match written {
-            Ok(len) => {
-                self.sent += len;
-                Ok(len)
+        if let Ok(len) = written {
+            went = len;
+            self.sent += len;
+            // An encrypted stream may hold the end of it back.
+            if self.sent == total {
+                written = self.stream.flush().map(|()| len);
             }
+        }
+        match written {
+            Ok(len) => Ok(len),
             Err(error) => match error.kind() {
                 io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => {
                     self.blocked = true;
-                    Ok(0)
+                    Ok(went)
                 }
                 _ if is_end(&error) => Err(LinkError::Ended),
                 _ => Err(LinkError::Broken {
