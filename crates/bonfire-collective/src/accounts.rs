@@ -22,6 +22,7 @@ use crate::error::Timeout;
 use crate::flight::{Desk, FlightRecord, write_flight_record};
 use crate::platform::sync::{Mutex, MutexGuard};
 use crate::recorder::{Progress, Record, Recorder};
+use crate::stragglers::StragglerReport;
 
 pub use running::GroupReport;
 
@@ -47,6 +48,8 @@ pub(crate) struct Accounts {
     received: Mutex<BTreeMap<Rank, Account>>,
     /// The answers to the last question that this process asked.
     answers: Mutex<Answers>,
+    /// Who keeps the others waiting, as rank 0 found out last.
+    stragglers: Mutex<Option<StragglerReport>>,
     /// The same for every caller, and put together once.
     verdict: OnceLock<String>,
     /// Whether the flight records of this process are written.
@@ -112,6 +115,16 @@ impl Accounts {
             desk.record(failure.map(str::to_owned), recorder, operations_max)
         };
         witnesses.iter().map(record).collect()
+    }
+
+    /// Rank 0 has compared the ranks.
+    pub(crate) fn keep_stragglers(&self, report: StragglerReport) {
+        *lock(&self.stragglers) = Some(report);
+    }
+
+    /// What rank 0 found out last.
+    pub(crate) fn stragglers(&self) -> Option<StragglerReport> {
+        lock(&self.stragglers).clone()
     }
 
     /// This process is about to ask the others; the number of the question.

@@ -1,15 +1,17 @@
 //! The control channel: one connection to every peer beside the data path, read by one thread.
 //!
 //! It carries failures, accounts of what the ranks were doing, what they do at the moment when somebody
-//! asks, and farewells; and its end of stream is how the death of a process is seen: the operating system
+//! asks, heartbeats, and farewells; and its end of stream is how the death of a process is seen: the operating system
 //! closes the connection even after SIGKILL. Nothing on the step path touches it.
 
 mod line;
+mod pulse;
+mod suspect;
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bonfire_plan::Rank;
 use serde::de::DeserializeOwned;
@@ -19,14 +21,17 @@ use crate::CollectiveError;
 use crate::accounts::{Account, Accounts};
 use crate::error::Failure;
 use crate::flight::FlightRecord;
+use crate::options::GroupOptions;
 use crate::platform::clock;
 use crate::platform::net::{Handle, await_news};
 use crate::platform::thread::{self, JoinHandle};
 use crate::poison::Poison;
+use crate::stragglers::{Heartbeat, Stragglers};
 use crate::stream::Stream;
 
 pub(crate) use line::Peer;
 use line::{Inbox, Kind, MESSAGE_BYTES_MAX, Nonsense};
+use pulse::Pulse;
 
 /// How often the thread looks whether the group has ended.
 const POLL_SLICE: Duration = Duration::from_millis(100);
@@ -74,6 +79,7 @@ impl Control {
         my_rank: Rank,
         peers: Vec<(Rank, Stream)>,
         poison: Arc<Poison>,
+        options: &GroupOptions,
     ) -> io::Result<Self> {
         let mut inboxes = Vec::with_capacity(peers.len());
         for (_, stream) in &peers {
@@ -90,11 +96,17 @@ impl Control {
         let watcher = if peers.is_empty() {
             None
         } else {
+            let now = clock::now();
+            let world_size = peers.len() as u32 + 1;
+            let is_first = my_rank == Rank::new(0);
             let watcher = Watcher {
+                me: my_rank,
                 peers: Arc::clone(&peers),
                 inboxes,
                 poison,
                 stop: Arc::clone(&stop),
+                pulse: Pulse::new(my_rank, world_size, options.heartbeat_timeout, now),
+                stragglers: is_first.then(|| Stragglers::new(world_size, now)),
             };
             let name = format!("bonfire-ctl-{my_rank}");
             Some(thread::spawn(&name, move || watcher.run())?)
@@ -216,16 +228,21 @@ fn answer(peer: &Peer, question: &Question, poison: &Poison) {
 
 /// The thread that reads.
 struct Watcher {
+    me: Rank,
     peers: Arc<Vec<Peer>>,
     /// One for each peer.
     inboxes: Vec<Inbox>,
     poison: Arc<Poison>,
     stop: Arc<AtomicBool>,
+    pulse: Pulse,
+    /// Rank 0 compares all ranks.
+    stragglers: Option<Stragglers>,
 }
 
 impl Watcher {
     fn run(mut self) {
         let mut failed = None;
+        self.look_around();
         while !self.stop.load(Ordering::Acquire) {
             for index in self.wait() {
                 self.receive(index);
@@ -234,6 +251,7 @@ impl Watcher {
                 peer.flush();
             }
             let Some(failure) = self.poison.failure() else {
+                self.look_around();
                 continue;
             };
             match failed {
@@ -270,16 +288,89 @@ impl Watcher {
         news.into_iter().map(|ready| places[ready]).collect()
     }
 
+    /// What is done from time to time while all is well.
+    fn look_around(&mut self) {
+        let now = clock::now();
+        if self.pulse.is_due(now) {
+            self.beat(now);
+        }
+        for (rank, silence) in self.pulse.silent(now) {
+            self.suspect(rank, silence);
+        }
+        let report = self.stragglers.as_mut().and_then(|known| known.report(now));
+        if let (Some(report), Some(known)) = (report, &mut self.stragglers) {
+            if known.is_worth_a_line(&report, now) {
+                tracing::warn!(target: "bonfire", "rank 0: {report}");
+            }
+            send_all(&self.peers, Kind::Stragglers, &report);
+            self.poison.accounts().keep_stragglers(report);
+        }
+    }
+
+    fn beat(&mut self, now: Instant) {
+        let witnesses = self.poison.accounts().witnesses();
+        let witness = witnesses
+            .iter()
+            .find(|witness| witness.desk.rank == self.me);
+        // Before the group is complete there is nothing to tell, but that this rank is there.
+        let heartbeat = witness.map_or_else(Heartbeat::default, |witness| {
+            let (waited, alive) = witness.recorder.waited();
+            Heartbeat {
+                step: witness.recorder.step(),
+                waited,
+                alive,
+            }
+        });
+        let text = encode(&heartbeat);
+        for peer in &*self.peers {
+            // Whether a silent one's host acknowledges shows only if there is something to acknowledge.
+            if self.pulse.is_listener(peer.rank) || self.pulse.is_quiet(peer.rank, now) {
+                peer.send(Kind::Heartbeat, &text);
+            }
+        }
+        if let Some(stragglers) = &mut self.stragglers {
+            stragglers.hear(self.me, heartbeat);
+        }
+    }
+
+    /// A rank has been silent for too long.
+    fn suspect(&mut self, rank: Rank, silence: Duration) {
+        let peer = self.peers.iter().find(|peer| peer.rank == rank);
+        let peer = peer.expect("only peers are heard");
+        if self.poison.has_departed(rank) {
+            self.pulse.forget(rank);
+            return;
+        }
+        let Some(cause) = suspect::cause(peer.far_end(), silence) else {
+            self.pulse.forget(rank);
+            tracing::warn!(
+                target: "bonfire",
+                "rank {}: a debugger holds rank {rank}, which is not taken for a failure", self.me
+            );
+            return;
+        };
+        let failure = Failure::Peer { rank, cause };
+        if self.poison.set(failure.clone()) {
+            send_all(&self.peers, Kind::Failure, &failure);
+        }
+    }
+
+    fn hear(&mut self, rank: Rank, heartbeat: Heartbeat) {
+        self.pulse.hear(rank, clock::now());
+        if let Some(stragglers) = &mut self.stragglers {
+            stragglers.hear(rank, heartbeat);
+        }
+    }
+
     fn receive(&mut self, index: usize) {
-        let peer = &self.peers[index];
-        let inbox = &mut self.inboxes[index];
         let mut buffer = [0; 4096];
-        while inbox.is_open {
+        while self.inboxes[index].is_open {
+            let peer = &self.peers[index];
             let end = match peer.read(&mut buffer) {
                 Ok(0) => "its process ended without leaving the group".to_owned(),
                 Ok(count) => {
-                    inbox.feed(&buffer[..count]);
-                    match interpret(peer, inbox, &self.poison) {
+                    self.inboxes[index].feed(&buffer[..count]);
+                    match self.interpret(index) {
                         Ok(()) => continue,
                         Err(Nonsense) => NONSENSE.to_owned(),
                     }
@@ -288,34 +379,39 @@ impl Watcher {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => format!("connection lost: {error}"),
             };
-            inbox.is_open = false;
+            let rank = self.peers[index].rank;
+            self.inboxes[index].is_open = false;
+            self.pulse.forget(rank);
             // A farewell makes the end a normal one.
-            if end == NONSENSE || !self.poison.has_departed(peer.rank) {
-                self.poison.lose(peer.rank);
-                self.poison.set(Failure::Peer {
-                    rank: peer.rank,
-                    cause: end,
-                });
+            if end == NONSENSE || !self.poison.has_departed(rank) {
+                self.poison.lose(rank);
+                self.poison.set(Failure::Peer { rank, cause: end });
             }
         }
     }
-}
 
-/// Does what the complete messages in the inbox say.
-fn interpret(peer: &Peer, inbox: &mut Inbox, poison: &Poison) -> Result<(), Nonsense> {
-    while let Some((kind, text)) = inbox.next()? {
-        match kind {
-            Kind::Farewell => poison.depart(peer.rank),
-            Kind::Account => poison.accounts().receive(decode::<Account>(&text)?),
-            Kind::Failure => {
-                poison.set(decode(&text)?);
-            }
-            Kind::Question => answer(peer, &decode(&text)?, poison),
-            Kind::Answer => {
-                let Answer { round, record } = decode(&text)?;
-                poison.accounts().answer(round, record);
+    /// Does what the complete messages in the inbox say.
+    fn interpret(&mut self, index: usize) -> Result<(), Nonsense> {
+        while let Some((kind, text)) = self.inboxes[index].next()? {
+            let (peer, poison) = (&self.peers[index], &*self.poison);
+            match kind {
+                Kind::Farewell => {
+                    poison.depart(peer.rank);
+                    self.pulse.forget(peer.rank);
+                }
+                Kind::Account => poison.accounts().receive(decode::<Account>(&text)?),
+                Kind::Failure => {
+                    poison.set(decode(&text)?);
+                }
+                Kind::Question => answer(peer, &decode(&text)?, poison),
+                Kind::Answer => {
+                    let Answer { round, record } = decode(&text)?;
+                    poison.accounts().answer(round, record);
+                }
+                Kind::Heartbeat => self.hear(peer.rank, decode(&text)?),
+                Kind::Stragglers => poison.accounts().keep_stragglers(decode(&text)?),
             }
         }
+        Ok(())
     }
-    Ok(())
 }

@@ -27,7 +27,7 @@ use crate::options::GroupOptions;
 use crate::patience::{Eagerness, Interrupt, Patience};
 use crate::platform::{clock, thread};
 use crate::poison::Poison;
-use crate::recorder::{Name, Pace, Recorder};
+use crate::recorder::{Name, Recorder};
 use crate::select::{Question, Selector};
 use crate::topology::Topology;
 use crate::transport::{LinkError, Links, Traffic};
@@ -212,7 +212,7 @@ impl Executor {
             steps = &steps[done..];
         }
         self.last_algorithm = Some(prepared.operation.algorithm);
-        self.recorder.end(Pace::of(bytes, patience.elapsed()));
+        self.recorder.end(bytes, patience.elapsed());
         Ok(())
     }
 

@@ -44,6 +44,9 @@ pub struct FlightRecord {
     /// What the program had said of its progress.
     #[serde(default)]
     pub progress: Progress,
+    /// How long its operations have taken since they first waited for another rank, all together.
+    #[serde(default)]
+    pub waited: Duration,
     /// The operations, the latest first.
     pub operations: Vec<FlightOperation>,
 }
@@ -120,6 +123,7 @@ impl Desk {
             process_id: std::process::id(),
             failure,
             progress: recorder.progress(),
+            waited: recorder.waited().0,
             operations: records.map(FlightOperation::from).collect(),
             // Last, because the times of the operations count back from it.
             written: SystemTime::now()

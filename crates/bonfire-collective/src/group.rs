@@ -34,6 +34,7 @@ use crate::platform::{clock, host};
 use crate::poison::Poison;
 use crate::recorder::{Name, Recorder};
 use crate::rendezvous::{self, ConnectError};
+use crate::stragglers::StragglerReport;
 use crate::topology::Topology;
 use crate::transport::{Links, Sharing, Traffic, local_links};
 use crate::{CollectiveError, Element, RankEnv};
@@ -288,6 +289,13 @@ impl ProcessGroup {
     pub fn phase(&self, name: &str) {
         let recorder = &self.member.core.recorder;
         recorder.say_phase(recorder.name(name));
+    }
+
+    /// Which ranks keep the others waiting, and what that costs, as rank 0 found out in the last ten
+    /// seconds; nothing before the first time, and in groups of threads. Rank 0 also says so in a
+    /// warning, at most once a minute, when a rank costs the others a tenth of their time.
+    pub fn stragglers(&self) -> Option<StragglerReport> {
+        self.member.core.poison.accounts().stragglers()
     }
 
     /// This rank.

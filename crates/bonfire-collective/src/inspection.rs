@@ -202,6 +202,7 @@ impl GroupWatch {
             group: self.number,
             world_size: self.world_size,
             departed: departed.collect(),
+            stragglers: accounts.stragglers(),
             records: records.into_values().collect(),
         })
     }

@@ -40,6 +40,8 @@ mod inspection;
 mod launch;
 mod lobby;
 mod local_reduce;
+#[doc(hidden)]
+pub mod measure;
 mod options;
 mod overrides;
 mod patience;
@@ -49,6 +51,7 @@ mod recorder;
 mod rendezvous;
 mod select;
 mod store;
+mod stragglers;
 mod stream;
 mod tls;
 mod token;
@@ -86,6 +89,7 @@ pub use rendezvous::{ConnectError, Reach};
 pub use store::{
     KEY_BYTES_MAX, MemoryStore, Store, StoreError, TcpStore, TcpStoreServer, VALUE_BYTES_MAX,
 };
+pub use stragglers::{Straggler, StragglerReport};
 pub use tls::{Tls, UnknownTls};
 pub use token::{JobToken, TokenError};
 pub use topology::Topology;

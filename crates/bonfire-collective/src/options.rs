@@ -61,9 +61,19 @@ pub struct GroupOptions {
     /// `bonfire inspect`. Without one, `BONFIRE_FLIGHT_DIR` names it; without that, none is left. It may
     /// differ between ranks.
     pub flight_dir: Option<PathBuf>,
+    /// How long a rank may send no heartbeat before it has failed for all others. Default 15 s; with
+    /// `None` this rank sends none and expects none. Ranks send one every second, whatever their program does, so only a process that
+    /// does not run at all misses them: it is stopped or frozen, or its host is gone. A process that a
+    /// debugger holds on the same host is waited for. It may differ between ranks.
+    pub heartbeat_timeout: Option<Duration>,
     /// Whether SIGUSR1 makes a process write down what its ranks do. It may differ between ranks.
     pub record_on_signal: RecordOnSignal,
 }
+
+/// Longer than machines pause for a reason of their own (a move to another host, a snapshot, swapping),
+/// and what a silent host is given, too; a quarter of the time after which an operation fails, which
+/// knows less of why.
+const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Smallest and largest `chunk_bytes`.
 pub(crate) const CHUNK_BYTES_MIN: usize = 64;
@@ -82,6 +92,7 @@ impl Default for GroupOptions {
             streams_per_link: 1,
             tls: Tls::Off,
             flight_dir: None,
+            heartbeat_timeout: Some(HEARTBEAT_TIMEOUT),
             record_on_signal: RecordOnSignal::default(),
         }
     }

@@ -38,7 +38,7 @@ const EXACT_BYTES_MIN: usize = 4 << 10;
 
 /// How long an operation took, as far as its end can tell without a clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Pace {
+enum Pace {
     /// It was small and never waited for long: no time at all.
     Instant,
     /// Longer: its end is worth a look at the clock.
@@ -47,7 +47,7 @@ pub(crate) enum Pace {
 
 impl Pace {
     /// Of an operation on `bytes` bytes that waited for so long.
-    pub(crate) fn of(bytes: usize, waited: Duration) -> Self {
+    fn of(bytes: usize, waited: Duration) -> Self {
         if bytes < EXACT_BYTES_MIN && waited.is_zero() {
             Self::Instant
         } else {
@@ -137,6 +137,8 @@ pub(crate) struct Recorder {
     calls: Mutex<Calls>,
     names: Mutex<Names>,
     said: Said,
+    /// Nanoseconds of operations since they first waited for another rank.
+    waited: AtomicU64,
 }
 
 impl Default for Recorder {
@@ -148,6 +150,7 @@ impl Default for Recorder {
             calls: Mutex::default(),
             names: Mutex::default(),
             said: Said::default(),
+            waited: AtomicU64::new(0),
         }
     }
 }
@@ -188,8 +191,30 @@ impl Recorder {
         self.written.store(number + 1, Ordering::Release);
     }
 
-    /// The operation that began last has ended. `pace` says whether the clock is worth a look.
-    pub(crate) fn end(&self, pace: Pace) {
+    /// The operation that began last, on `bytes` bytes, has ended, so long after it first waited for
+    /// another rank.
+    pub(crate) fn end(&self, bytes: usize, waited: Duration) {
+        if !waited.is_zero() {
+            // Only the recording thread writes it.
+            let before = self.waited.load(Ordering::Relaxed);
+            let after = before.wrapping_add(waited.as_nanos() as u64);
+            self.waited.store(after, Ordering::Relaxed);
+        }
+        self.end_at_pace(Pace::of(bytes, waited));
+    }
+
+    /// How long all operations have taken since they first waited for another rank, the one under way
+    /// from its beginning, and for how long that has been counted.
+    pub(crate) fn waited(&self) -> (Duration, Duration) {
+        let waited = Duration::from_nanos(self.waited.load(Ordering::Relaxed));
+        let latest = self.records().next();
+        let pending = latest.filter(|record| record.ended_ago.is_none());
+        let pending = pending.map_or(Duration::ZERO, |record| record.started_ago);
+        (waited + pending, Duration::from_nanos(self.exact_time()))
+    }
+
+    /// `pace` says whether the clock is worth a look.
+    fn end_at_pace(&self, pace: Pace) {
         let number = self.written.load(Ordering::Relaxed) - 1;
         let entry = self.entry(number);
         let ended = match pace {

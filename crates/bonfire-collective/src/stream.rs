@@ -30,6 +30,18 @@ pub(crate) enum Stream {
     Tls(Box<TlsStream>),
 }
 
+/// What the system knows of whoever is at the other end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FarEnd {
+    /// This process of the same machine.
+    Process(u32),
+    /// Another host, which has not acknowledged so many bytes.
+    Host {
+        unacknowledged: usize,
+    },
+    Unknown,
+}
+
 impl Stream {
     pub(crate) fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         match self {
@@ -85,6 +97,19 @@ impl Stream {
     /// Has everything go out at once, without waiting for company.
     pub(crate) fn send_at_once(&self) -> io::Result<()> {
         self.tcp().map_or(Ok(()), |stream| stream.set_nodelay(true))
+    }
+
+    /// Who is at the other end.
+    pub(crate) fn far_end(&self) -> FarEnd {
+        let unacknowledged = |stream| net::unacknowledged_bytes(stream);
+        let host = |unacknowledged| FarEnd::Host { unacknowledged };
+        match self {
+            Self::Unix(stream) => net::process_of(stream).map_or(FarEnd::Unknown, FarEnd::Process),
+            Self::Tcp(_) | Self::Tls(_) => {
+                let unacknowledged = self.tcp().and_then(unacknowledged);
+                unacknowledged.map_or(FarEnd::Unknown, host)
+            }
+        }
     }
 
     /// Sets what a stream of frames needs: each goes out at once, without waiting for company, and

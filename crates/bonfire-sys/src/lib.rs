@@ -33,6 +33,8 @@ pub mod process;
 mod region;
 #[cfg(not(loom))]
 pub mod ring;
+#[cfg(not(loom))]
+pub mod socket;
 mod sync;
 mod turnstile;
 #[cfg(not(loom))]

@@ -371,6 +371,21 @@ fn the_death_of_a_process_is_heard_by_all_others() {
     }
 }
 
+/// The one that was stopped hears of it as well, once it goes on.
+#[test]
+fn a_process_that_is_stopped_is_named_for_that() {
+    for transport in ["shm", "tcp"] {
+        for (code, said) in heard(transport, "stop") {
+            assert_eq!(code, Some(3), "{transport}: {said}");
+            assert!(
+                said.contains("rank 2 failed: its process ")
+                    && said.contains(" is stopped (SIGSTOP or SIGTSTP): no heartbeat for "),
+                "{transport}: {said}"
+            );
+        }
+    }
+}
+
 #[test]
 fn without_a_fault_all_end_well() {
     for transport in ["shm", "unix", "tcp"] {

@@ -44,6 +44,8 @@ pub struct Ddp<M> {
     anchors: Anchors,
     depth: Depth,
     micro_batches: MicroBatches,
+    /// Calls of `backward` so far.
+    steps: u64,
     /// Of the micro-batches since the last synchronised step.
     forward_backward: Duration,
     last_step: StepTiming,
@@ -134,6 +136,7 @@ impl<M: Module> Ddp<M> {
             anchors: Anchors::default(),
             depth: Depth::default(),
             micro_batches: MicroBatches::default(),
+            steps: 0,
             forward_backward: Duration::ZERO,
             last_step: StepTiming::default(),
             last_loss: None,
@@ -172,7 +175,13 @@ impl<M: Module> Ddp<M> {
         &mut self,
         forward: impl FnOnce(&M) -> L,
     ) -> Result<GradientsParams, TrainError> {
-        self.guarded(|ddp| ddp.synchronise(forward))
+        // Who asks a rank what it does learns whether it computes or is busy with something else.
+        self.group.progress(self.steps);
+        self.steps += 1;
+        self.group.phase("Ddp::backward");
+        let gradients = self.guarded(|ddp| ddp.synchronise(forward));
+        self.group.phase("after Ddp::backward");
+        gradients
     }
 
     /// Runs a forward and a backward pass whose gradients stay on this rank until the next

@@ -19,9 +19,18 @@ impl fmt::Display for Group<'_> {
             if is_running { ", running" } else { "" },
             report.verdict()
         )?;
-        writeln!(f, "{:>6}  {:>18}  last operation", "rank", "state")?;
+        if let Some(stragglers) = &report.stragglers {
+            writeln!(
+                f,
+                "Pace of the last {} s: {stragglers}.",
+                stragglers.window.as_secs()
+            )?;
+        }
+        let (rank, waited, state) = ("rank", "waited", "state");
+        writeln!(f, "{rank:>6}  {waited:>9}  {state:>18}  last operation")?;
         for record in &report.records {
-            writeln!(f, "{:>6}  {}", record.rank.get(), Line(record))?;
+            let (rank, waited) = (record.rank.get(), record.waited.as_secs_f64());
+            writeln!(f, "{rank:>6}  {waited:>7.1} s  {}", Line(record))?;
         }
         if !report.departed.is_empty() {
             writeln!(f, "Rank {} has left the group.", listed(&report.departed))?;

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::{Account, Standing, Tense, is_of_a_pair, sentences};
 use crate::flight::FlightRecord;
 use crate::recorder::{Call, Record};
+use crate::stragglers::StragglerReport;
 
 /// Nobody calls a shorter wait one.
 const WAIT_MIN: Duration = Duration::from_secs(1);
@@ -27,6 +28,8 @@ pub struct GroupReport {
     pub records: Vec<FlightRecord>,
     /// Ranks that have left the group in peace.
     pub departed: Vec<Rank>,
+    /// Who keeps the others waiting, if that has been found out.
+    pub stragglers: Option<StragglerReport>,
 }
 
 impl GroupReport {
@@ -38,6 +41,7 @@ impl GroupReport {
             world_size: first.world_size,
             records: records.to_vec(),
             departed: Vec::new(),
+            stragglers: None,
         })
     }
 

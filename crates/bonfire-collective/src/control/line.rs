@@ -10,7 +10,7 @@ use bonfire_plan::Rank;
 
 use crate::platform::net::Handle;
 use crate::platform::sync::{Mutex, MutexGuard};
-use crate::stream::Stream;
+use crate::stream::{FarEnd, Stream};
 
 /// The longest message is a rank's flight record: some hundreds of bytes for each of its operations.
 pub(super) const MESSAGE_BYTES_MAX: usize = 1 << 20;
@@ -29,6 +29,8 @@ pub(super) enum Kind {
     Account = 3,
     Question = 4,
     Answer = 5,
+    Heartbeat = 6,
+    Stragglers = 7,
 }
 
 impl Kind {
@@ -39,6 +41,8 @@ impl Kind {
             Self::Account,
             Self::Question,
             Self::Answer,
+            Self::Heartbeat,
+            Self::Stragglers,
         ];
         all.into_iter().find(|kind| *kind as u8 == number)
     }
@@ -57,6 +61,8 @@ struct Line {
     stream: Stream,
     /// The rest of messages that are partly sent, and those behind them.
     backlog: Vec<u8>,
+    /// Whether the stream keeps some that it has taken: one that encrypts does.
+    is_held: bool,
 }
 
 impl Peer {
@@ -65,7 +71,11 @@ impl Peer {
         let backlog = Vec::new();
         Self {
             rank,
-            line: Mutex::new(Line { stream, backlog }),
+            line: Mutex::new(Line {
+                stream,
+                backlog,
+                is_held: false,
+            }),
         }
     }
 
@@ -94,11 +104,17 @@ impl Peer {
     }
 
     pub(super) fn has_backlog(&self) -> bool {
-        !self.line().backlog.is_empty()
+        let line = self.line();
+        line.is_held || !line.backlog.is_empty()
     }
 
     pub(super) fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         self.line().stream.read(buffer)
+    }
+
+    /// What the system knows of its process.
+    pub(super) fn far_end(&self) -> FarEnd {
+        self.line().stream.far_end()
     }
 
     fn line(&self) -> MutexGuard<'_, Line> {
@@ -120,6 +136,8 @@ impl Line {
             }
         }
         self.backlog.drain(..sent);
+        let flushed = self.stream.flush();
+        self.is_held = flushed.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
     }
 }
 

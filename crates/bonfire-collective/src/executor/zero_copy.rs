@@ -14,7 +14,6 @@ use crate::Element;
 use crate::error::Failure;
 use crate::local_reduce::FoldOptions;
 use crate::patience::Patience;
-use crate::recorder::Pace;
 
 impl Executor {
     /// Whether all ranks would try; a matter of what they agree on, not of this rank's buffer.
@@ -59,7 +58,7 @@ impl Executor {
         };
         self.board = Some(board);
         match done {
-            Ok(true) => self.recorder.end(Pace::of(bytes, patience.elapsed())),
+            Ok(true) => self.recorder.end(bytes, patience.elapsed()),
             Ok(false) => self.recorder.withdraw(),
             Err(_) => {}
         }

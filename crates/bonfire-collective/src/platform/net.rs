@@ -114,6 +114,18 @@ pub(crate) fn is_of_this_user(stream: &UnixStream) -> bool {
     sockopt::socket_peercred(stream).is_ok_and(|peer| peer.uid == rustix::process::geteuid())
 }
 
+/// The process at the other end, where both are on one machine and see each other's.
+pub(crate) fn process_of(stream: &UnixStream) -> Option<u32> {
+    let peer = sockopt::socket_peercred(stream).ok()?;
+    u32::try_from(peer.pid.as_raw_nonzero().get()).ok()
+}
+
+/// Bytes that were sent and that the other host has not acknowledged, which it does also for a process
+/// that is stopped.
+pub(crate) fn unacknowledged_bytes(stream: &TcpStream) -> Option<usize> {
+    bonfire_sys::socket::unacknowledged_bytes(stream).ok()
+}
+
 /// Gives the kernel's buffers of both directions a size, if the administrator allows it.
 pub(crate) fn set_buffers(stream: &TcpStream, bytes: usize) -> io::Result<()> {
     if may_buffer(bytes) {

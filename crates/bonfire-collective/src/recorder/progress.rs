@@ -91,6 +91,11 @@ impl Recorder {
         said.phase.store(name.into(), Ordering::Relaxed);
     }
 
+    /// The step that the program has begun.
+    pub(crate) fn step(&self) -> Option<u64> {
+        self.said.step.load(Ordering::Relaxed).checked_sub(1)
+    }
+
     /// What the program has said.
     pub(crate) fn progress(&self) -> Progress {
         let said = &self.said;
@@ -98,10 +103,9 @@ impl Recorder {
         let ago = |began: &AtomicU64| {
             Duration::from_nanos(now.saturating_sub(began.load(Ordering::Relaxed)))
         };
-        let step = said.step.load(Ordering::Relaxed).checked_sub(1);
         let phase = Name(said.phase.load(Ordering::Relaxed) as u32);
         Progress {
-            step: step.map(|number| StepProgress {
+            step: self.step().map(|number| StepProgress {
                 number,
                 began_ago: ago(&said.step_began),
             }),

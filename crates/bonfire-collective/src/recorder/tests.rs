@@ -30,7 +30,7 @@ fn operations_are_read_latest_first_with_their_names() {
         recorder.name("layers.7.weight")
     );
     recorder.begin(plain, 5, 4);
-    recorder.end(Pace::Instant);
+    recorder.end_at_pace(Pace::Instant);
     recorder.begin(named, 6, 1 << 20);
     let records: Vec<Record> = recorder.records().collect();
     let [latest, before] = &records[..] else {
@@ -60,7 +60,7 @@ fn only_what_takes_time_is_timed() {
     for (pace, took_time) in [(Pace::Instant, false), (Pace::Timed, true)] {
         recorder.begin(call, 0, 1 << 20);
         thread::sleep(Duration::from_millis(2));
-        recorder.end(pace);
+        recorder.end_at_pace(pace);
         let record = recorder.records().next().unwrap();
         let took = record.started_ago - record.ended_ago.unwrap();
         assert_eq!(
@@ -94,7 +94,7 @@ fn the_latest_operations_and_calls_are_kept() {
     assert_eq!(recorder.records().count(), 0, "the first call is forgotten");
     for seq in 0..3 * ENTRIES {
         recorder.begin(call, seq, 4);
-        recorder.end(Pace::Instant);
+        recorder.end_at_pace(Pace::Instant);
     }
     let seqs: Vec<u64> = recorder
         .records()
@@ -116,7 +116,7 @@ fn a_reader_never_sees_half_of_two_operations() {
         scope.spawn(|| {
             for seq in 0..200_000 {
                 recorder.begin(calls[seq % 8], seq as u64, 4);
-                recorder.end(Pace::Instant);
+                recorder.end_at_pace(Pace::Instant);
             }
             done.store(true, Ordering::Release);
         });
@@ -129,4 +129,30 @@ fn a_reader_never_sees_half_of_two_operations() {
             }
         }
     });
+}
+
+#[test]
+fn waits_add_up_and_progress_is_told() {
+    let recorder = Recorder::default();
+    let call = recorder.learn(operation(1), Name::default());
+    for waited_ms in [0, 3, 4] {
+        recorder.begin(call, 0, 4);
+        recorder.end(4, Duration::from_millis(waited_ms));
+    }
+    let (waited, counted) = recorder.waited();
+    assert_eq!(waited, Duration::from_millis(7));
+    assert!(counted > Duration::ZERO);
+    recorder.begin(call, 3, 1 << 20);
+    thread::sleep(Duration::from_millis(2));
+    assert!(recorder.waited().0 >= waited + Duration::from_millis(2));
+    assert!(recorder.progress().is_empty());
+    recorder.say_step(0);
+    assert_eq!(recorder.progress().step.unwrap().number, 0);
+    recorder.say_phase(recorder.name("data loading"));
+    let progress = recorder.progress().to_string();
+    assert!(progress.starts_with("step 0 for 0."), "{progress}");
+    assert!(
+        progress.contains(" s, \"data loading\" for 0."),
+        "{progress}"
+    );
 }

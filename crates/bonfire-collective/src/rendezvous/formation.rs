@@ -69,8 +69,8 @@ impl Formation<'_> {
         let (links, control) = self.make_links(&kinds, connections)?;
         let sharing = self.share_memory(&kinds, &control)?;
         let poison = Arc::new(Poison::new(self.world_size()));
-        let control =
-            Control::start(self.me, control, Arc::clone(&poison)).map_err(ConnectError::Thread)?;
+        let control = Control::start(self.me, control, Arc::clone(&poison), self.options)
+            .map_err(ConnectError::Thread)?;
         self.announce(&kinds);
         Ok(Formed {
             links,

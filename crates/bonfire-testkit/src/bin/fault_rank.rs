@@ -3,12 +3,12 @@
 //! it. Prints `heard: ERROR` when an operation fails.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::thread;
 use std::time::Duration;
 
 use bonfire_collective::{GroupOptions, ProcessGroup, RankEnv, ReduceOp};
-use bonfire_testkit::{Watchdog, over};
+use bonfire_testkit::{Signal, Watchdog, over, signal_process};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, getpeername, getsockname, shutdown};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
@@ -20,6 +20,10 @@ const TIMEOUT: Duration = Duration::from_secs(150);
 /// others give up, and that a rank counts as hanging.
 const SHORT_TIMEOUT: Duration = Duration::from_millis(500);
 const BUSY: Duration = Duration::from_secs(4);
+
+/// Short, for a fault that only heartbeats find, and for how long that lasts: longer.
+const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(4);
+const STOPPED_S: u32 = 8;
 
 fn main() -> ExitCode {
     match run() {
@@ -44,6 +48,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
             TIMEOUT
         },
         flight_dir: args.next().map(PathBuf::from),
+        heartbeat_timeout: Some(HEARTBEAT_TIMEOUT),
         ..over(&way)?
     };
     let group = ProcessGroup::connect(&RankEnv::from_env()?, options)?;
@@ -72,6 +77,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
             }
             "busy" => thread::sleep(BUSY),
             "cut" => cut_a_stream()?,
+            "stop" => stop_for_a_while()?,
             "none" => {}
             other => return Err(format!("unknown fault {other:?}").into()),
         }
@@ -100,4 +106,14 @@ fn cut_a_stream() -> Result<(), Box<dyn std::error::Error>> {
     }
     let third = connections.get(2).ok_or("there are fewer connections")?;
     Ok(shutdown(third, Shutdown::Both)?)
+}
+
+/// Stops this process, which a child of it lets go on later.
+fn stop_for_a_while() -> std::io::Result<()> {
+    let me = std::process::id();
+    let script = format!("sleep {STOPPED_S}; kill -CONT {me}");
+    let mut child = Command::new("sh").args(["-c", &script]).spawn()?;
+    signal_process(me, Signal::STOP);
+    child.wait()?;
+    Ok(())
 }

@@ -44,6 +44,7 @@ fn record(rank: u32, last: Option<FlightOperation>) -> FlightRecord {
         written: seconds(u64::from(rank)),
         failure: None,
         progress: Progress::default(),
+        waited: Duration::ZERO,
         operations: last.into_iter().collect(),
     }
 }

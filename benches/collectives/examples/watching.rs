@@ -1,0 +1,175 @@
+//! What it costs that ranks are watched: heartbeats and the flight recorder, as shares of a step.
+//!
+//! `watching --blocks 10`: two ranks, which are threads that meet as processes do, run blocks of steps,
+//! one block with heartbeats and the next without. Prints what every block's median step took, the
+//! processor time of the threads that watch, and the recorder's time per operation.
+
+#![forbid(unsafe_code)]
+
+use std::fs;
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use bonfire_collective::{GroupOptions, ReduceOp, measure};
+use bonfire_testkit::connected;
+use clap::Parser;
+
+#[derive(Debug, Parser)]
+struct Args {
+    /// Blocks of each kind
+    #[arg(long, default_value_t = 10)]
+    blocks: usize,
+
+    /// Length of a block
+    #[arg(long, default_value_t = 2.0)]
+    seconds: f64,
+
+    /// What a step computes, in microseconds
+    #[arg(long, default_value_t = 2000)]
+    compute_us: u64,
+
+    /// What a step reduces
+    #[arg(long, default_value_t = 1 << 20)]
+    bytes: usize,
+}
+
+/// One block, as rank 0 saw it.
+#[derive(Clone, Copy, Debug)]
+struct Block {
+    step: Duration,
+    /// Processor time of one rank's watching thread, as a share of the time.
+    watching: f64,
+}
+
+fn main() {
+    let args = Args::parse();
+    let with = GroupOptions::default();
+    let without = GroupOptions {
+        heartbeat_timeout: None,
+        ..GroupOptions::default()
+    };
+    let mut blocks = (Vec::new(), Vec::new());
+    for _ in 0..args.blocks {
+        blocks.0.push(run(&args, with.clone()));
+        blocks.1.push(run(&args, without.clone()));
+    }
+    let steps = |blocks: &[Block]| -> Vec<f64> {
+        blocks
+            .iter()
+            .map(|block| block.step.as_secs_f64() * 1e6)
+            .collect()
+    };
+    let (on, off) = (steps(&blocks.0), steps(&blocks.1));
+    let ratios: Vec<f64> = on.iter().zip(&off).map(|(on, off)| on / off).collect();
+    println!("step with heartbeats, us:    {}", Spread::of(on.clone()));
+    println!("step without heartbeats, us: {}", Spread::of(off.clone()));
+    println!("ratio, pair by pair:         {}", Spread::of(ratios));
+    for (name, blocks) in [("with", &blocks.0), ("without", &blocks.1)] {
+        let shares = blocks.iter().map(|block| block.watching * 100.0).collect();
+        println!(
+            "control thread, {name} heartbeats, % of a core: {}",
+            Spread::of(shares)
+        );
+    }
+    for bytes in [4, args.bytes] {
+        const OPERATIONS: u64 = 1_000_000;
+        let time = measure::record_operations(OPERATIONS, bytes);
+        let per_operation = time.as_secs_f64() / OPERATIONS as f64;
+        let share = per_operation / (Spread::of(off.clone()).median * 1e-6);
+        println!(
+            "recorder: {:.1} ns for an operation of {bytes} B, {:.5} % of the step",
+            per_operation * 1e9,
+            share * 100.0
+        );
+    }
+}
+
+fn run(args: &Args, options: GroupOptions) -> Block {
+    let length = Duration::from_secs_f64(args.seconds);
+    let blocks = connected(2, options, |group| {
+        let mut data = group
+            .buffer::<f32>(args.bytes / size_of::<f32>())
+            .expect("memory for a buffer");
+        let mut steps = Vec::new();
+        let (began, watched) = (Instant::now(), watching_time());
+        loop {
+            let started = Instant::now();
+            group.progress(steps.len() as u64);
+            compute(Duration::from_micros(args.compute_us));
+            group
+                .all_reduce(&mut data[..], ReduceOp::Mean)
+                .expect("nothing fails");
+            let mut end = [u8::from(began.elapsed() >= length)];
+            group
+                .all_reduce(&mut end, ReduceOp::Max)
+                .expect("nothing fails");
+            steps.push(started.elapsed());
+            if end == [1] {
+                break;
+            }
+        }
+        let watching = watching_time().saturating_sub(watched).as_secs_f64();
+        steps.sort();
+        Block {
+            step: steps[steps.len() / 2],
+            // Of both ranks, which are threads of this process.
+            watching: watching / 2.0 / began.elapsed().as_secs_f64(),
+        }
+    });
+    blocks[0]
+}
+
+fn compute(time: Duration) {
+    let started = Instant::now();
+    let mut sum = 0_u64;
+    while started.elapsed() < time {
+        for number in 0..1000_u64 {
+            sum = black_box(sum.wrapping_mul(31).wrapping_add(number));
+        }
+    }
+    black_box(sum);
+}
+
+/// Processor time of all control threads of this process, from what the scheduler counts.
+fn watching_time() -> Duration {
+    let Ok(tasks) = fs::read_dir("/proc/self/task") else {
+        return Duration::ZERO;
+    };
+    let time = |task: fs::DirEntry| {
+        let name = fs::read_to_string(task.path().join("comm")).ok()?;
+        let counted = fs::read_to_string(task.path().join("schedstat")).ok()?;
+        let nanos = counted.split(' ').next()?.parse().ok()?;
+        name.starts_with("bonfire-ctl")
+            .then(|| Duration::from_nanos(nanos))
+    };
+    tasks.flatten().filter_map(time).sum()
+}
+
+/// Median, least and most.
+struct Spread {
+    median: f64,
+    least: f64,
+    most: f64,
+}
+
+impl Spread {
+    fn of(mut values: Vec<f64>) -> Self {
+        values.sort_by(f64::total_cmp);
+        Self {
+            median: values[values.len() / 2],
+            least: values[0],
+            most: values[values.len() - 1],
+        }
+    }
+}
+
+impl std::fmt::Display for Spread {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self {
+            median,
+            least,
+            most,
+        } = self;
+        write!(f, "{median:.4} ({least:.4} to {most:.4})")
+    }
+}
