@@ -29,6 +29,32 @@ fn network(name: &str, hosts: usize) -> Option<Network> {
     }
 }
 
+/// The command on one of `nnodes` hosts, as a user gives it.
+fn launcher(
+    network: &Network,
+    (host, nnodes): (usize, usize),
+    flags: &[&str],
+    program: &[&str],
+) -> Job {
+    let mut command = network.command(host, Path::new(BONFIRE));
+    command
+        .args(["run", "--master-port=29500"])
+        .args(["--master-addr", &network.address(0)])
+        .args(["--nnodes", &nnodes.to_string()])
+        .args(["--node-rank", &host.to_string()])
+        .args(flags)
+        .arg("--")
+        .args(program)
+        .env("BONFIRE_JOB_TOKEN", "ab".repeat(32));
+    Job::start(&mut command)
+}
+
+/// The same command on each host.
+fn launchers(network: &Network, nnodes: usize, flags: &[&str], program: &[&str]) -> Vec<Job> {
+    let start = |host| launcher(network, (host, nnodes), flags, program);
+    (0..nnodes).map(start).collect()
+}
+
 #[test]
 fn launchers_of_three_hosts_start_one_job() {
     check_three_hosts("three hosts", &[]);
@@ -44,16 +70,7 @@ fn a_launcher_without_the_tls_of_host_0_is_told_so() {
     let Some(network) = network("hosts that differ in TLS", 2) else {
         return;
     };
-    let (master, token) = (network.address(0), "ab".repeat(32));
-    let start = |host: usize, tls: &str| {
-        let mut command = network.command(host, Path::new(BONFIRE));
-        command
-            .args(["run", "--nnodes=2", "--master-port=29500", "--tls", tls])
-            .args(["--node-rank", &host.to_string(), "--master-addr", &master])
-            .args(["--", "/bin/true"])
-            .env("BONFIRE_JOB_TOKEN", &token);
-        Job::start(&mut command)
-    };
+    let start = |host, tls| launcher(&network, (host, 2), &["--tls", tls], &["/bin/true"]);
     let _waits_for_the_other = start(0, "all");
     let end = start(1, "off").end();
     let said = end.stderr.join("\n");
@@ -66,25 +83,13 @@ fn check_three_hosts(name: &str, flags: &[&str]) {
     let Some(network) = network(name, 3) else {
         return;
     };
-    let (master, token) = (network.address(0), "ab".repeat(32));
-    let start = |host: usize| {
-        let mut command = network.command(host, Path::new(BONFIRE));
-        command
-            .args([
-                "run",
-                "--nnodes=3",
-                "--nproc-per-node=2",
-                "--master-port=29500",
-            ])
-            .args(["--node-rank", &host.to_string(), "--master-addr", &master])
-            .args(flags)
-            .args(["--", BONFIRE])
-            .args(SMALL)
-            .args(["--iters=3", "--transport=tcp"])
-            .env("BONFIRE_JOB_TOKEN", &token);
-        Job::start(&mut command)
-    };
-    let jobs: Vec<Job> = (0..3).map(start).collect();
+    let program = [&[BONFIRE][..], &SMALL, &["--iters=3", "--transport=tcp"]].concat();
+    let jobs = launchers(
+        &network,
+        3,
+        &[&["--nproc-per-node=2"], flags].concat(),
+        &program,
+    );
     for (host, end) in jobs.into_iter().map(Job::end).enumerate() {
         assert!(end.status.success(), "host {host}: {:?}", end.stderr);
         // Rank 0 prints the table, whose rows begin with the size.
@@ -102,22 +107,8 @@ fn a_host_that_is_lost_ends_the_job_on_the_others() {
     let Some(network) = network("a lost host", 2) else {
         return;
     };
-    let (master, token) = (network.address(0), "ab".repeat(32));
-    let start = |host: usize| {
-        let mut command = network.command(host, Path::new(BONFIRE));
-        command
-            .args([
-                "run",
-                "--nnodes=2",
-                "--master-port=29500",
-                "--max-restarts=5",
-            ])
-            .args(["--node-rank", &host.to_string(), "--master-addr", &master])
-            .args(["--", "/bin/sh", "-c", "echo id $$; exec sleep 1000"])
-            .env("BONFIRE_JOB_TOKEN", &token);
-        Job::start(&mut command)
-    };
-    let jobs: Vec<Job> = (0..2).map(start).collect();
+    let program = ["/bin/sh", "-c", "echo id $$; exec sleep 1000"];
+    let jobs = launchers(&network, 2, &["--max-restarts=5"], &program);
     let ids: Vec<u32> = jobs.iter().flat_map(|job| job.next_numbers(1)).collect();
     network.kill(0);
     let end = jobs.into_iter().nth(1).unwrap().end();

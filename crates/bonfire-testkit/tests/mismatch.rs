@@ -1,0 +1,221 @@
+//! Ranks that call different things: the same error on all of them, which names both sides, and how long
+//! after the last call each of them has it. With `--nocapture` it prints the times.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use std::sync::Mutex;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bonfire_collective::{
+    CollectiveError, GroupOptions, ProcessGroup, Rank, ReduceOp, TransportKind,
+};
+use bonfire_testkit::{connected, local};
+
+type Done = Result<(), CollectiveError>;
+
+/// How much later than the others the last rank calls.
+const LATE: Duration = Duration::from_millis(30);
+
+/// How long a rank whose own part needed nobody listens before it calls something else.
+const LISTENING: Duration = Duration::from_secs(1);
+
+/// What the odd rank calls, and what all others call.
+struct Kind {
+    name: &'static str,
+    odd: fn(&ProcessGroup) -> Done,
+    others: fn(&ProcessGroup) -> Done,
+}
+
+const KINDS: [Kind; 10] = [
+    Kind {
+        name: "operation",
+        odd: |group| group.all_gather(&[1.0_f32; 8]).map(drop),
+        others: |group| group.all_reduce(&mut [1.0_f32; 8], ReduceOp::Sum),
+    },
+    Kind {
+        name: "order",
+        odd: |group| {
+            group.all_reduce(&mut [1_u8], ReduceOp::Sum)?;
+            group.barrier()
+        },
+        others: |group| {
+            group.barrier()?;
+            group.all_reduce(&mut [1_u8], ReduceOp::Sum)
+        },
+    },
+    Kind {
+        name: "count",
+        odd: |group| group.all_reduce(&mut [1.0_f32; 7], ReduceOp::Sum),
+        others: |group| group.all_reduce(&mut [1.0_f32; 8], ReduceOp::Sum),
+    },
+    Kind {
+        name: "count, large",
+        odd: |group| group.all_reduce(&mut vec![1.0_f32; 500_000], ReduceOp::Sum),
+        others: |group| group.all_reduce(&mut vec![1.0_f32; 500_001], ReduceOp::Sum),
+    },
+    Kind {
+        name: "dtype",
+        odd: |group| group.all_reduce(&mut [1_i32; 8], ReduceOp::Sum),
+        others: |group| group.all_reduce(&mut [1.0_f32; 8], ReduceOp::Sum),
+    },
+    Kind {
+        name: "reduction",
+        odd: |group| group.all_reduce(&mut [1.0_f32; 8], ReduceOp::Max),
+        others: |group| group.all_reduce(&mut [1.0_f32; 8], ReduceOp::Sum),
+    },
+    Kind {
+        name: "root",
+        odd: |group| group.reduce(&mut [1.0_f32; 8], Rank::new(1), ReduceOp::Sum),
+        others: |group| group.reduce(&mut [1.0_f32; 8], Rank::new(0), ReduceOp::Sum),
+    },
+    Kind {
+        name: "part",
+        odd: |group| group.subgroup(&[0, 1].map(Rank::new)).map(drop),
+        others: |group| group.barrier(),
+    },
+    // The root of a broadcast sends and waits for nobody.
+    Kind {
+        name: "root alone",
+        odd: |group| group.broadcast(&mut [1.0_f32; 8], group.rank()),
+        others: |group| group.barrier(),
+    },
+    // And so does who sends to the root of a reduction.
+    Kind {
+        name: "leaf alone",
+        odd: |group| {
+            let other = Rank::new((group.rank().get() + 1) % 3);
+            group.reduce(&mut [1.0_f32; 8], other, ReduceOp::Sum)
+        },
+        others: |group| group.barrier(),
+    },
+];
+
+/// What a rank hears, and how: by itself, or only when it calls something else.
+struct Heard {
+    error: CollectiveError,
+    after: Duration,
+    calls_again: bool,
+}
+
+fn hear(
+    group: &ProcessGroup,
+    call: fn(&ProcessGroup) -> Done,
+    last: &Mutex<Option<Instant>>,
+) -> Heard {
+    {
+        let mut last = last.lock().unwrap();
+        *last = (*last).max(Some(Instant::now()));
+    }
+    let called = call(group);
+    let listening = Instant::now();
+    let mut error = called.err();
+    while error.is_none() && listening.elapsed() < LISTENING {
+        thread::sleep(Duration::from_millis(1));
+        error = group.failure();
+    }
+    let calls_again = error.is_none();
+    let error = error.unwrap_or_else(|| {
+        loop {
+            if let Err(error) = group.barrier() {
+                break error;
+            }
+        }
+    });
+    let last = last.lock().unwrap().unwrap();
+    Heard {
+        error,
+        after: last.elapsed(),
+        calls_again,
+    }
+}
+
+/// One kind, with the odd rank calling first or last.
+fn check(kind: &Kind, transport: Option<TransportKind>, odd: u32) -> (Duration, bool) {
+    let options = GroupOptions {
+        transport,
+        timeout: Duration::from_secs(100),
+        ..GroupOptions::default()
+    };
+    let last = Mutex::new(None);
+    let body = |group: ProcessGroup| {
+        group.barrier().unwrap();
+        let me = group.rank().get();
+        if me == 2 {
+            thread::sleep(LATE);
+        }
+        hear(
+            &group,
+            if me == odd { kind.odd } else { kind.others },
+            &last,
+        )
+    };
+    let heard = match transport {
+        None => local(3, options, body),
+        Some(_) => connected(3, options, body),
+    };
+    for Heard { error, .. } in &heard {
+        let CollectiveError::Mismatch(mismatch) = error else {
+            panic!("{}, odd rank {odd}, {transport:?}: {error}", kind.name);
+        };
+        let sides = [mismatch.rank, mismatch.other_rank];
+        assert_ne!(sides[0], sides[1], "{error}");
+        assert!(sides.contains(&Rank::new(odd)), "{}: {error}", kind.name);
+        assert_ne!(mismatch.operation, mismatch.other_operation, "{error}");
+        assert_eq!(error.to_string().matches(".rs:").count(), 2, "{error}");
+    }
+    let slowest = heard.iter().map(|heard| heard.after).max();
+    (
+        slowest.unwrap(),
+        heard.iter().any(|heard| heard.calls_again),
+    )
+}
+
+#[test]
+fn every_kind_of_mismatch_reaches_all_ranks_and_names_both_sides() {
+    for kind in &KINDS {
+        for transport in [None, Some(TransportKind::Shm), Some(TransportKind::Tcp)] {
+            for odd in [0, 2] {
+                let (after, calls_again) = check(kind, transport, odd);
+                let name = transport.map_or("local".to_owned(), |kind| kind.to_string());
+                let ms = after.as_secs_f64() * 1e3;
+                let how = if calls_again {
+                    ", one at its next operation"
+                } else {
+                    ""
+                };
+                println!(
+                    "{:<13} {name:<6} odd rank {odd}: {ms:.1} ms{how}",
+                    kind.name
+                );
+            }
+        }
+    }
+}
+
+/// Each of two ranks sends and waits for nobody, so there is nobody yet who could see it.
+#[test]
+fn two_roots_of_two_ranks_are_found_by_their_next_operation() {
+    for transport in [None, Some(TransportKind::Shm), Some(TransportKind::Tcp)] {
+        let options = GroupOptions {
+            transport,
+            ..GroupOptions::default()
+        };
+        let body = |group: ProcessGroup| {
+            // The first operation may measure the links, and would find it.
+            group.broadcast(&mut [0_u32], Rank::new(0)).unwrap();
+            let mut data = [group.rank().get()];
+            group.broadcast(&mut data, group.rank()).unwrap();
+            assert_eq!(data, [group.rank().get()], "nobody's data is another's");
+            group.barrier().unwrap_err()
+        };
+        let errors = match transport {
+            None => local(2, options, body),
+            Some(_) => connected(2, options, body),
+        };
+        for error in errors {
+            assert!(matches!(error, CollectiveError::Mismatch(_)), "{error}");
+            assert!(error.to_string().contains("broadcast"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! What ends which of several groups.
+
+use std::path::Path;
+
+use bonfire_collective::{CollectiveError, ProcessGroup, Rank};
+use bonfire_testkit::conformance::{Bits, check_all};
+use bonfire_testkit::{local, processes};
+
+use super::{everywhere, options, sum_of_members};
+
+#[test]
+fn a_failed_group_cannot_be_split() {
+    for (transport, errors) in everywhere(3, |world| {
+        let met = world.barrier();
+        if world.rank().get() == 1 {
+            met.unwrap();
+            world.abort("no more disk");
+        }
+        world.split(Some(0), 0).unwrap_err()
+    }) {
+        for error in errors {
+            let CollectiveError::PeerFailed { rank, cause } = &error else {
+                panic!("{transport}: {error}");
+            };
+            assert_eq!(
+                (rank.get(), cause.as_str()),
+                (1, "no more disk"),
+                "{transport}"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_end_of_one_group_is_not_that_of_another() {
+    for (transport, results) in everywhere(4, |world| {
+        let me = world.rank().get();
+        let half = world.split(Some(me % 2), 0).unwrap().unwrap();
+        let pair = world.split(Some(me / 2), 0).unwrap().unwrap();
+        half.barrier().ok();
+        if me == 3 {
+            half.abort("the odd ones are tired");
+        }
+        let error = (me % 2 == 1).then(|| {
+            loop {
+                if let Err(error) = half.barrier() {
+                    break error.to_string();
+                }
+            }
+        });
+        world.barrier().unwrap();
+        (sum_of_members(&pair), sum_of_members(&world), error)
+    }) {
+        let error = "rank 1 failed: the odd ones are tired (rank 1 of group";
+        for (rank, (pair, world, heard)) in results.into_iter().enumerate() {
+            assert_eq!(
+                (pair, world),
+                (if rank < 2 { 1 } else { 5 }, 6),
+                "{transport}"
+            );
+            assert_eq!(heard.is_some(), rank % 2 == 1);
+            if let Some(heard) = heard {
+                assert!(heard.starts_with(error), "{transport}: {heard}");
+                assert!(
+                    heard.contains("is rank 3 of the job"),
+                    "{transport}: {heard}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_panicking_thread_ends_all_groups_that_it_is_in() {
+    for (transport, results) in everywhere(3, |world| {
+        let me = world.rank().get();
+        let others = world.subgroup(&[0, 1].map(Rank::new)).unwrap();
+        let last = world.subgroup(&[2, 1].map(Rank::new)).unwrap();
+        world.barrier().unwrap();
+        if me == 2 {
+            let broken = std::panic::AssertUnwindSafe(move || {
+                let _owned = (world, last);
+                panic!("an index is out of bounds (wanted by this test)");
+            });
+            std::panic::catch_unwind(broken).unwrap_err();
+            return vec![];
+        }
+        sum_of_members(&others.unwrap());
+        let groups = [Some(world), last];
+        let error = |group: ProcessGroup| group.barrier().unwrap_err().to_string();
+        groups.into_iter().flatten().map(error).collect()
+    }) {
+        assert_eq!(results[0], ["rank 2 failed: it panicked"], "{transport}");
+        assert_eq!(results[1][0], "rank 2 failed: it panicked", "{transport}");
+        let last = &results[1][1];
+        assert!(
+            last.starts_with("rank 0 failed: it panicked"),
+            "{transport}: {last}"
+        );
+        assert!(
+            last.ends_with("is rank 2 of the job)"),
+            "{transport}: {last}"
+        );
+    }
+}
+
+/// What each of four processes printed.
+fn processes_say(transport: &str, scenario: &str) -> Vec<(bool, String)> {
+    let program = Path::new(env!("CARGO_BIN_EXE_split-rank"));
+    processes(program, &[transport, scenario], 4)
+        .into_iter()
+        .map(|output| {
+            let said = String::from_utf8_lossy(&output.stdout).into_owned();
+            let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+            (output.status.success(), format!("{said}{errors}"))
+        })
+        .collect()
+}
+
+#[test]
+fn parts_of_processes_conform_like_groups_of_their_size() {
+    let expected = local(2, options(), |group| check_all(&group, Bits::Canonical))[0];
+    for transport in ["shm", "unix", "tcp"] {
+        for (ended_well, said) in processes_say(transport, "conform") {
+            assert!(ended_well, "{transport}: {said}");
+            assert_eq!(said.trim(), format!("{expected:016x}"), "{transport}");
+        }
+    }
+}
+
+#[test]
+fn the_death_of_a_process_ends_all_groups_that_it_is_in_and_no_other() {
+    for transport in ["shm", "unix", "tcp"] {
+        let ranks = processes_say(transport, "death");
+        for (rank, (ended_well, said)) in ranks[..3].iter().enumerate() {
+            assert!(ended_well, "{transport}: {said}");
+            assert!(said.contains("world: rank 3 failed"), "{transport}: {said}");
+            assert!(said.contains("others: ok"), "{transport}: {said}");
+            let pair = if rank == 2 {
+                "pair: rank 0 failed"
+            } else {
+                "pair: ok"
+            };
+            assert!(said.contains(pair), "{transport}: {said}");
+        }
+        assert!(!ranks[3].0);
+    }
+}
+
+#[test]
+fn parts_leave_nothing_open() {
+    for transport in ["shm", "tcp"] {
+        for (ended_well, said) in processes_say(transport, "many") {
+            assert!(ended_well, "{transport}: {said}");
+            assert_eq!(said.trim(), "0", "{transport}");
+        }
+    }
+}
