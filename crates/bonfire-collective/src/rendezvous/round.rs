@@ -56,7 +56,10 @@ pub(crate) struct Round<'a> {
     prefix: String,
     /// Everybody who has come, as far as it was read.
     present: Vec<Presence>,
-    read: i64,
+    /// Places that were taken by the last look.
+    arrived: i64,
+    /// Those of them whose ranks have not said yet who they are. One that dies before stays here.
+    unread: Vec<i64>,
 }
 
 impl<'a> Round<'a> {
@@ -66,7 +69,8 @@ impl<'a> Round<'a> {
             store,
             prefix: format!("attempt/{attempt}/generation/{generation}"),
             present: Vec::new(),
-            read: 0,
+            arrived: 0,
+            unread: Vec::new(),
         }
     }
 
@@ -132,13 +136,14 @@ impl<'a> Round<'a> {
     /// Reads who has come since the last look. Who comes twice counts once, as it came last.
     fn read_present(&mut self) -> Result<(), StoreError> {
         let arrived = self.store.add(&self.key("arrived"), 0)?;
-        while self.read < arrived {
-            let name = format!("presence/{}", self.read + 1);
-            // One that has not said yet who it is, is read at the next look.
+        self.unread.extend(self.arrived + 1..=arrived);
+        self.arrived = arrived;
+        for place in std::mem::take(&mut self.unread) {
+            let name = format!("presence/{place}");
             let Some(presence) = self.value::<Presence>(&name, Duration::ZERO)? else {
-                break;
+                self.unread.push(place);
+                continue;
             };
-            self.read += 1;
             self.present.retain(|other| other.rank != presence.rank);
             self.present.push(presence);
         }
@@ -206,6 +211,14 @@ mod tests {
                 assert_eq!(thread.join().unwrap(), Some(vec![0, 2, 3]));
             }
         });
+    }
+
+    #[test]
+    fn a_rank_that_dies_before_it_says_who_it_is_hides_nobody() {
+        let store = MemoryStore::new();
+        let round = Round::of(&store, 0, 1);
+        round.store.add(&round.key("arrived"), 1).unwrap();
+        assert_eq!(muster(&store, &presence(0, 1), 1, 60_000), Some(vec![0]));
     }
 
     #[test]
