@@ -102,20 +102,27 @@ fn several_streams_take_several_paths() {
     let Some(network) = network(name, 2, Shape::Paths) else {
         return;
     };
-    let [one, four] = [1, 4].map(|streams| sum_over(&network, streams));
+    let one = sum_over(&network, 1);
     // 16 MiB go each way over the only path of 200 Mbit/s.
     let least = (16 << 20) as f64 * 8.0 / 200e6 * 1e3;
-    eprintln!(
-        "all-reduce of 16 MiB between two hosts, 200 Mbit/s per connection: {one:.0} ms over one \
-         stream, {four:.0} ms over four, {:.2} times as fast",
-        one / four
-    );
     assert!(
         one > least * 0.9,
         "{one} ms: the paths are wider than they should be"
     );
-    // One path alone could not do it: more than one was used.
-    assert!(four < one, "{four} ms over four streams, {one} ms over one");
+    // What one path alone could not do needs more than one. Nothing is asked of a busy machine but
+    // to be idle enough for that once.
+    for attempt in 1.. {
+        let four = sum_over(&network, 4);
+        eprintln!(
+            "all-reduce of 16 MiB between two hosts, 200 Mbit/s per connection: {one:.0} ms over \
+             one stream, {four:.0} ms over four, {:.2} times as fast",
+            one / four
+        );
+        if four < least * 0.9 {
+            break;
+        }
+        assert!(attempt < 20, "four streams take no more than one path");
+    }
 }
 
 /// Ranks 0 and 1 are on hosts of their own, 2 and 3 on the last, where rank 3 never answers. When
