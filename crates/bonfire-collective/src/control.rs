@@ -55,6 +55,7 @@ const NONSENSE: &str = "it sent something that is not a control message";
 #[derive(Debug)]
 pub(crate) struct Control {
     peers: Arc<Vec<Peer>>,
+    poison: Arc<Poison>,
     stop: Arc<AtomicBool>,
     watcher: Option<JoinHandle<()>>,
 }
@@ -103,7 +104,7 @@ impl Control {
                 me: my_rank,
                 peers: Arc::clone(&peers),
                 inboxes,
-                poison,
+                poison: Arc::clone(&poison),
                 stop: Arc::clone(&stop),
                 pulse: Pulse::new(my_rank, world_size, options.heartbeat_timeout, now),
                 stragglers: is_first.then(|| Stragglers::new(world_size, now)),
@@ -113,6 +114,7 @@ impl Control {
         };
         Ok(Self {
             peers,
+            poison,
             stop,
             watcher,
         })
@@ -132,6 +134,11 @@ impl Control {
 
     /// Says farewell and stops watching. Peers keep what was sent before.
     pub(crate) fn leave(&mut self) {
+        // Whoever leaves because of a failure is not the one who failed; a peer that has not heard of it
+        // yet must not take it for that.
+        if let Some(failure) = self.poison.failure() {
+            send_all(&self.peers, Kind::Failure, &failure);
+        }
         for peer in &*self.peers {
             peer.send(Kind::Farewell, &[]);
         }

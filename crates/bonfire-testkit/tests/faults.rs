@@ -147,7 +147,11 @@ fn an_abort_ends_pending_and_future_operations_everywhere() {
 #[test]
 fn a_panicking_thread_is_its_ranks_failure() {
     for (transport, results) in on_all_transports(3, options(), |group| {
-        group.barrier().unwrap();
+        if let Err(error) = group.barrier() {
+            // The others may still be in it when rank 2, which is through, panics.
+            assert_ne!(group.rank().get(), 2, "{error}");
+            return Some(error.to_string());
+        }
         if group.rank().get() == 2 {
             let broken = std::panic::AssertUnwindSafe(move || {
                 let _owned = group;
