@@ -6,8 +6,8 @@ use std::thread;
 use std::time::Duration;
 
 use bonfire_collective::{
-    AlgorithmOverrides, GroupOptions, JobToken, ProcessGroup, Rank, RankEnv, StoreHost,
-    TcpStoreServer, Tls, WorldSize,
+    AlgorithmOverrides, CollectiveError, GroupOptions, JobToken, ProcessGroup, Rank, RankEnv,
+    StoreHost, TcpStoreServer, Tls, WorldSize,
 };
 
 use crate::Watchdog;
@@ -46,6 +46,16 @@ pub fn connected<R: Send>(
         let env = env_of(rank, world_size, &server, &token);
         body(ProcessGroup::connect(&env, options.clone()).expect("the rank connects"))
     })
+}
+
+/// Ranks that meet, each with what its environment and its program say; what each of them comes to.
+///
+/// # Panics
+/// If a rank panics.
+pub fn try_connected(
+    ranks: Vec<(RankEnv, GroupOptions)>,
+) -> Vec<Result<ProcessGroup, CollectiveError>> {
+    on_threads(ranks, |(env, options)| ProcessGroup::connect(&env, options))
 }
 
 /// As [`connected`], with ranks that say which host they are on: one name per rank. Ranks on

@@ -9,7 +9,7 @@ use bonfire_collective::{
     CollectiveError, ConnectError, GroupOptions, JobToken, ProcessGroup, Rank, ReduceOp,
     StoreError, TcpStoreServer, TransportKind, read_flight_records,
 };
-use bonfire_testkit::{connected, env_of, local, processes};
+use bonfire_testkit::{connected, env_of, local, processes, try_connected};
 
 fn options() -> GroupOptions {
     GroupOptions {
@@ -406,21 +406,9 @@ fn meet(
     tokens: [JobToken; 2],
 ) -> Vec<Result<ProcessGroup, CollectiveError>> {
     let server = TcpStoreServer::bind("127.0.0.1:0".parse().unwrap(), &tokens[0]).unwrap();
-    std::thread::scope(|scope| {
-        let server = &server;
-        let threads: Vec<_> = settings
-            .into_iter()
-            .zip(tokens)
-            .map(|((rank, options), token)| {
-                let env = env_of(rank, 2, server, &token);
-                scope.spawn(move || ProcessGroup::connect(&env, options))
-            })
-            .collect();
-        threads
-            .into_iter()
-            .map(|thread| thread.join().unwrap())
-            .collect()
-    })
+    let ranks = settings.into_iter().zip(tokens);
+    let ranks = ranks.map(|((rank, options), token)| (env_of(rank, 2, &server, &token), options));
+    try_connected(ranks.collect())
 }
 
 fn connect_error(result: &Result<ProcessGroup, CollectiveError>) -> &ConnectError {

@@ -9,7 +9,7 @@ use bonfire_collective::{
     JobToken, ProcessGroup, RankEnv, ReduceOp, TcpStoreServer, TransportKind,
 };
 use bonfire_testkit::conformance::{Bits, check_all};
-use bonfire_testkit::{Watchdog, connected, env_of, local, on_hosts};
+use bonfire_testkit::{Watchdog, connected, env_of, local, on_hosts, try_connected};
 
 fn options(order: FoldOrder) -> GroupOptions {
     GroupOptions {
@@ -99,28 +99,19 @@ fn meet(
     let _watchdog = Watchdog::start("two ranks with algorithms", Duration::from_secs(100));
     let token = JobToken::random().unwrap();
     let server = TcpStoreServer::bind("127.0.0.1:0".parse().unwrap(), &token).unwrap();
-    std::thread::scope(|scope| {
-        let (server, token) = (&server, &token);
-        let threads: Vec<_> = (0..2)
-            .zip(overrides)
-            .map(|(rank, overrides)| {
-                let env = RankEnv {
-                    overrides: overrides.parse().unwrap(),
-                    ..env_of(rank, 2, server, token)
-                };
-                let options = GroupOptions {
-                    algorithm,
-                    startup_timeout: Duration::from_secs(20),
-                    ..options(FoldOrder::Canonical)
-                };
-                scope.spawn(move || ProcessGroup::connect(&env, options))
-            })
-            .collect();
-        threads
-            .into_iter()
-            .map(|thread| thread.join().unwrap())
-            .collect()
-    })
+    let ranks = (0..).zip(overrides).map(|(rank, overrides)| {
+        let env = RankEnv {
+            overrides: overrides.parse().unwrap(),
+            ..env_of(rank, 2, &server, &token)
+        };
+        let options = GroupOptions {
+            algorithm,
+            startup_timeout: Duration::from_secs(20),
+            ..options(FoldOrder::Canonical)
+        };
+        (env, options)
+    });
+    try_connected(ranks.collect())
 }
 
 #[test]

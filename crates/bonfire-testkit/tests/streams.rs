@@ -10,7 +10,9 @@ use bonfire_collective::{
     ReduceOp, TcpStoreServer,
 };
 use bonfire_testkit::conformance::{Bits, check_all, check_large};
-use bonfire_testkit::{Watchdog, connected, env_of, local, on_hosts, over, processes};
+use bonfire_testkit::{
+    Watchdog, connected, env_of, local, on_hosts, over, processes, try_connected,
+};
 
 /// Far beyond what any of these takes.
 const LIMIT: Duration = Duration::from_secs(240);
@@ -117,27 +119,19 @@ fn streams_change_nothing_of_the_traffic() {
 fn meet(told: [(u32, Option<u32>); 2]) -> Vec<Result<ProcessGroup, CollectiveError>> {
     let token = JobToken::random().unwrap();
     let server = TcpStoreServer::bind("127.0.0.1:0".parse().unwrap(), &token).unwrap();
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..)
-            .zip(told)
-            .map(|(rank, (in_code, streams_per_link))| {
-                let env = RankEnv {
-                    streams_per_link,
-                    ..env_of(rank, 2, &server, &token)
-                };
-                let options = GroupOptions {
-                    startup_timeout: Duration::from_secs(60),
-                    streams_per_link: in_code,
-                    ..over("tcp").unwrap()
-                };
-                scope.spawn(move || ProcessGroup::connect(&env, options))
-            })
-            .collect();
-        threads
-            .into_iter()
-            .map(|thread| thread.join().unwrap())
-            .collect()
-    })
+    let ranks = (0..).zip(told).map(|(rank, (in_code, streams_per_link))| {
+        let env = RankEnv {
+            streams_per_link,
+            ..env_of(rank, 2, &server, &token)
+        };
+        let options = GroupOptions {
+            startup_timeout: Duration::from_secs(60),
+            streams_per_link: in_code,
+            ..over("tcp").unwrap()
+        };
+        (env, options)
+    });
+    try_connected(ranks.collect())
 }
 
 #[test]

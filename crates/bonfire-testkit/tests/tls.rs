@@ -9,7 +9,7 @@ use bonfire_collective::{
     StoreError, TcpStoreServer, Tls,
 };
 use bonfire_testkit::conformance::{Bits, check_all, check_large};
-use bonfire_testkit::{Watchdog, connected, env_of, local, on_hosts, over};
+use bonfire_testkit::{Watchdog, connected, env_of, local, on_hosts, over, try_connected};
 
 /// Far beyond what any of these takes.
 const LIMIT: Duration = Duration::from_secs(240);
@@ -68,27 +68,19 @@ fn meet(
     let token = JobToken::random().unwrap();
     let any_port = "127.0.0.1:0".parse().unwrap();
     let server = TcpStoreServer::bind_with(any_port, &token, server_tls).unwrap();
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..)
-            .zip(told)
-            .map(|(rank, (in_code, tls))| {
-                let env = RankEnv {
-                    tls,
-                    ..env_of(rank, 2, &server, &token)
-                };
-                let options = GroupOptions {
-                    startup_timeout: Duration::from_secs(60),
-                    tls: in_code,
-                    ..over("tcp").unwrap()
-                };
-                scope.spawn(move || ProcessGroup::connect(&env, options))
-            })
-            .collect();
-        threads
-            .into_iter()
-            .map(|thread| thread.join().unwrap())
-            .collect()
-    })
+    let ranks = (0..).zip(told).map(|(rank, (in_code, tls))| {
+        let env = RankEnv {
+            tls,
+            ..env_of(rank, 2, &server, &token)
+        };
+        let options = GroupOptions {
+            startup_timeout: Duration::from_secs(60),
+            tls: in_code,
+            ..over("tcp").unwrap()
+        };
+        (env, options)
+    });
+    try_connected(ranks.collect())
 }
 
 #[test]
