@@ -4,6 +4,7 @@ mod agreement;
 mod background;
 mod blocking;
 mod hub;
+mod observing;
 mod operations;
 mod rebuild;
 mod roster;
@@ -34,7 +35,6 @@ use crate::platform::{clock, host};
 use crate::poison::Poison;
 use crate::recorder::{Name, Recorder};
 use crate::rendezvous::{self, ConnectError};
-use crate::stragglers::StragglerReport;
 use crate::topology::Topology;
 use crate::transport::{Links, Sharing, Traffic, local_links};
 use crate::{CollectiveError, Element, RankEnv};
@@ -265,37 +265,6 @@ impl ProcessGroup {
             }),
             name: Name::default(),
         })
-    }
-
-    /// The same membership, whose operations go by this name in what the flight recorder tells after a
-    /// failure: a layer, a bucket, a phase. Make it once and keep it: names are not forgotten.
-    pub fn named(&self, name: &str) -> Self {
-        Self {
-            member: Arc::clone(&self.member),
-            name: self.member.core.recorder.name(name),
-        }
-    }
-
-    /// Says that this rank's program begins step `step`, for whoever asks what it does: `bonfire
-    /// inspect`, SIGUSR1, and what is told after a failure. Costs some nanoseconds; call it in every
-    /// step. `Ddp` does.
-    pub fn progress(&self, step: u64) {
-        self.member.core.recorder.say_step(step);
-    }
-
-    /// Says that this rank's program begins to do this, such as `"data loading"`, until it says
-    /// something else, for the same people. Costs less than a microsecond; a program has some dozens of
-    /// phases at most.
-    pub fn phase(&self, name: &str) {
-        let recorder = &self.member.core.recorder;
-        recorder.say_phase(recorder.name(name));
-    }
-
-    /// Which ranks keep the others waiting, and what that costs, as rank 0 found out in the last ten
-    /// seconds; nothing before the first time, and in groups of threads. Rank 0 also says so in a
-    /// warning, at most once a minute, when a rank costs the others a tenth of their time.
-    pub fn stragglers(&self) -> Option<StragglerReport> {
-        self.member.core.poison.accounts().stragglers()
     }
 
     /// This rank.

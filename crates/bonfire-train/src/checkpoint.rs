@@ -100,16 +100,16 @@ impl<M, S: std::fmt::Debug> std::fmt::Debug for Training<M, S> {
 /// use burn::module::Module;
 /// use burn::optim::ModuleOptimizer;
 ///
-/// # fn run<M: Module>(world: &World, model: M, optimizer: ModuleOptimizer) -> Result<(), TrainError> {
+/// # fn run<M: Module>(world: &World, model: M, optimizer: ModuleOptimizer,
+/// #     loss: impl Fn(&M) -> burn::Tensor<1>) -> Result<(), TrainError> {
 /// let checkpoints = Checkpoints::open(world, "runs/first", Keep::default())?;
 /// let fresh = Training { model, optimizer, state: 0_u64 };
 /// let (training, milestone) = checkpoints.resume(fresh)?;
 /// let mut ddp = Ddp::new(training.model, world)?;
 /// let (mut optimizer, mut seen) = (training.optimizer, training.state);
 /// for step in milestone.map_or(0, |milestone| milestone.step)..1000 {
-///     // One step of training.
-///     # let gradients = ddp.backward(|_: &M| -> burn::Tensor<1> { unimplemented!() })?;
-///     # ddp.step(&mut optimizer, 0.1, gradients);
+///     let gradients = ddp.backward(&loss)?;
+///     ddp.step(&mut optimizer, 0.1, gradients);
 ///     seen += 32;
 ///     if (step + 1) % 100 == 0 {
 ///         let milestone = Milestone { step: step + 1, metric: None };
