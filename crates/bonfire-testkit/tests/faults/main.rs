@@ -64,7 +64,7 @@ fn check_mismatch(
             assert_ne!(mismatch.rank, mismatch.other_rank);
             assert_ne!(mismatch.operation, mismatch.other_operation);
             assert!(
-                error.to_string().contains("faults.rs:"),
+                error.to_string().contains(concat!(file!(), ":")),
                 "no call-site in: {error}"
             );
         }
