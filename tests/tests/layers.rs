@@ -53,6 +53,7 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
     ),
     ("bonfire", Imports::Libraries, Burn::Named),
     ("gpt", Imports::Libraries, Burn::Named),
+    ("vision", Imports::Libraries, Burn::Named),
     ("bonfire-tests", Imports::Libraries, Burn::Named),
     ("bonfire-benches", Imports::Libraries, Burn::Named),
     (

@@ -1,0 +1,172 @@
+//! BoTNet-50 (Srinivas et al. 2021, arXiv 2101.11605): ResNet-50 whose last stage attends to all
+//! pixels where it had 3 x 3 convolutions.
+//!
+//! The last stage keeps the size of the feature map, as the paper's BoTNet-S1 and Distribuuuu's
+//! `botnet50` do, and like the latter's shortcut the projection ends with a rectifier.
+
+use burn::module::Module;
+use burn::nn::Linear;
+use burn::nn::conv::Conv2d;
+use burn::nn::pool::MaxPool2d;
+use burn::tensor::{Device, Tensor, activation};
+
+use crate::attention::{Attention, AttentionSizes};
+use crate::block::{Block, EXPANSION, Place, projection};
+use crate::draw::{Channels, Draw, Window};
+use crate::norm::BatchNorm;
+use crate::resnet::{Depth, Sizes, Stem, begin, layer, max_pool, pooled, stem, through};
+
+/// Attention heads in each block.
+const HEADS: usize = 4;
+
+/// What a [`BotNet`] is built from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BotNetConfig {
+    /// Classes to tell apart.
+    pub classes: usize,
+    /// Height and width of the pictures in pixels: the relative positions are learnt for one size.
+    pub image_size: usize,
+    /// How it begins.
+    pub stem: Stem,
+    /// Whether the last normalisation of the residual blocks starts with zeros. That of the attention
+    /// blocks always does.
+    pub zero_init_residual: bool,
+}
+
+/// A bottleneck transformer for pictures `[batch, 3, image_size, image_size]`.
+#[derive(Module, Debug)]
+pub struct BotNet {
+    conv1: Conv2d,
+    bn1: BatchNorm,
+    maxpool: Option<MaxPool2d>,
+    layer1: Vec<Block>,
+    layer2: Vec<Block>,
+    layer3: Vec<Block>,
+    layer4: Vec<BotBlock>,
+    fc: Linear,
+}
+
+/// A bottleneck with attention in the middle.
+#[derive(Module, Debug)]
+pub struct BotBlock {
+    conv1: Conv2d,
+    bn1: BatchNorm,
+    attention: Attention,
+    bn2: BatchNorm,
+    conv3: Conv2d,
+    bn3: BatchNorm,
+    downsample: Option<(Conv2d, BatchNorm)>,
+}
+
+impl BotNetConfig {
+    /// Pixels on a side of the last feature map.
+    fn map(&self) -> usize {
+        // Each of these halves, rounding up.
+        let halvings = match self.stem {
+            Stem::Large => 4,
+            Stem::Small => 2,
+        };
+        (0..halvings).fold(self.image_size, |side, _| side.div_ceil(2))
+    }
+
+    /// Builds the network; the same seed gives the same parameters on every device and every rank.
+    pub fn init(&self, seed: u64, device: &Device) -> BotNet {
+        let Sizes {
+            kind,
+            blocks,
+            width,
+            shortcut,
+        } = Depth::ResNet50.sizes();
+        let draw = &mut Draw::new(seed, device);
+        let (conv1, bn1) = stem(self.stem, width, draw);
+        let mut source = width;
+        let mut place = |stage: usize, index: usize| {
+            let inside = width << stage;
+            let place = Place {
+                source,
+                width: inside,
+                stride: if index == 0 && (1..3).contains(&stage) {
+                    2
+                } else {
+                    1
+                },
+                shortcut,
+                zero_init: self.zero_init_residual,
+            };
+            source = kind.target(inside);
+            place
+        };
+        let [layer1, layer2, layer3] = [0, 1, 2].map(|stage| {
+            layer(blocks[stage], draw, |index, draw| {
+                Block::new(kind, place(stage, index), draw)
+            })
+        });
+        let layer4 = layer(blocks[3], draw, |index, draw| {
+            BotBlock::new(place(3, index), self.map(), draw)
+        });
+        BotNet {
+            conv1,
+            bn1,
+            maxpool: max_pool(self.stem),
+            layer1,
+            layer2,
+            layer3,
+            layer4,
+            fc: draw.linear(Channels {
+                source,
+                target: self.classes,
+            }),
+        }
+    }
+}
+
+impl BotNet {
+    /// The scores of all classes: `[batch, 3, image_size, image_size]` to `[batch, classes]`.
+    ///
+    /// # Panics
+    /// If the pictures are of another size.
+    pub fn forward(&self, pictures: Tensor<4>) -> Tensor<2> {
+        let mut x = begin(&self.conv1, &self.bn1, self.maxpool.as_ref(), pictures);
+        for layer in [&self.layer1, &self.layer2, &self.layer3] {
+            x = through(layer, x);
+        }
+        let x = self.layer4.iter().fold(x, |x, block| block.forward(x));
+        self.fc.forward(pooled(x))
+    }
+}
+
+impl BotBlock {
+    fn new(place: Place, map: usize, draw: &mut Draw) -> Self {
+        let Place { source, width, .. } = place;
+        let target = width * EXPANSION;
+        let channels = |source, target| Channels { source, target };
+        let window = Window { side: 1, stride: 1 };
+        Self {
+            conv1: draw.convolution(channels(source, width), window),
+            bn1: draw.norm(width),
+            attention: Attention::new(
+                AttentionSizes {
+                    channels: width,
+                    heads: HEADS,
+                    map: [map; 2],
+                },
+                draw,
+            ),
+            bn2: draw.norm(width),
+            conv3: draw.convolution(channels(width, target), window),
+            bn3: draw.zero_norm(target),
+            downsample: (source != target).then(|| projection(place, target, draw)),
+        }
+    }
+
+    fn forward(&self, input: Tensor<4>) -> Tensor<4> {
+        let x = activation::relu(self.bn1.forward(self.conv1.forward(input.clone())));
+        let x = activation::relu(self.bn2.forward(self.attention.forward(x)));
+        let x = self.bn3.forward(self.conv3.forward(x));
+        let around = match &self.downsample {
+            Some((convolution, norm)) => activation::relu(norm.forward(convolution.forward(input))),
+            None => input,
+        };
+        activation::relu(x + around)
+    }
+}

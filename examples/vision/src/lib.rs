@@ -1,0 +1,14 @@
+//! Image classification, trained data-parallel with Bonfire.
+//!
+//! `resnet.rs` and `botnet.rs` are the networks and know nothing of ranks.
+
+#![forbid(unsafe_code)]
+
+pub mod attention;
+pub mod block;
+pub mod botnet;
+mod draw;
+pub mod model;
+mod nearest;
+pub mod norm;
+pub mod resnet;

@@ -1,0 +1,187 @@
+//! Any of the networks, chosen by name.
+
+use std::fmt;
+use std::str::FromStr;
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::{Device, Tensor};
+use serde::{Deserialize, Serialize};
+
+use crate::botnet::{BotNet, BotNetConfig};
+use crate::nearest::{did_you_mean, nearest};
+use crate::resnet::{Depth, ResNet, ResNetConfig, Stem};
+
+/// The networks by their names in a configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub enum Arch {
+    /// A residual network.
+    ResNet(Depth),
+    /// BoTNet-50.
+    BotNet50,
+}
+
+/// Every name.
+const NAMES: [(&str, Arch); 6] = [
+    ("resnet18", Arch::ResNet(Depth::ResNet18)),
+    ("resnet34", Arch::ResNet(Depth::ResNet34)),
+    ("resnet50", Arch::ResNet(Depth::ResNet50)),
+    ("botnet50", Arch::BotNet50),
+    ("resnet8", Arch::ResNet(Depth::ResNet8)),
+    ("resnet20", Arch::ResNet(Depth::ResNet20)),
+];
+
+/// What a [`Model`] is built from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ModelConfig {
+    /// The network.
+    pub arch: Arch,
+    /// Classes to tell apart.
+    pub classes: usize,
+    /// Height and width of the pictures in pixels.
+    pub image_size: usize,
+    /// How it begins; nothing is as it was made.
+    pub stem: Option<Stem>,
+    /// Whether the last normalisation of every block starts with zeros.
+    pub zero_init_residual: bool,
+}
+
+/// A network for pictures.
+#[derive(Module, Debug)]
+#[allow(clippy::large_enum_variant)] // there is one of them
+pub enum Model {
+    /// Residual.
+    ResNet(ResNet),
+    /// With attention.
+    BotNet(BotNet),
+}
+
+/// A name that no network has.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("no network is named `{name}`{suggestion}; there are {known}")]
+pub struct UnknownArch {
+    name: String,
+    suggestion: String,
+    known: String,
+}
+
+impl ModelConfig {
+    /// Builds the network; the same seed gives the same parameters on every device and every rank.
+    pub fn init(&self, seed: u64, device: &Device) -> Model {
+        let &Self {
+            classes,
+            image_size,
+            zero_init_residual,
+            ..
+        } = self;
+        match self.arch {
+            Arch::ResNet(depth) => {
+                let config = ResNetConfig {
+                    depth,
+                    classes,
+                    stem: self.stem.unwrap_or(depth.stem()),
+                    zero_init_residual,
+                };
+                Model::ResNet(config.init(seed, device))
+            }
+            Arch::BotNet50 => {
+                let config = BotNetConfig {
+                    classes,
+                    image_size,
+                    stem: self.stem.unwrap_or(Stem::Large),
+                    zero_init_residual,
+                };
+                Model::BotNet(config.init(seed, device))
+            }
+        }
+    }
+}
+
+impl Model {
+    /// The scores of all classes: `[batch, 3, height, width]` to `[batch, classes]`.
+    pub fn forward(&self, pictures: Tensor<4>) -> Tensor<2> {
+        match self {
+            Self::ResNet(network) => network.forward(pictures),
+            Self::BotNet(network) => network.forward(pictures),
+        }
+    }
+}
+
+impl fmt::Display for Arch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = NAMES.iter().find(|(_, arch)| arch == self);
+        f.write_str(name.expect("every network has a name").0)
+    }
+}
+
+impl From<Arch> for String {
+    fn from(arch: Arch) -> Self {
+        arch.to_string()
+    }
+}
+
+impl FromStr for Arch {
+    type Err = UnknownArch;
+
+    fn from_str(text: &str) -> Result<Self, UnknownArch> {
+        let names = || NAMES.iter().map(|&(name, _)| name);
+        match NAMES.iter().find(|(name, _)| *name == text) {
+            Some(&(_, arch)) => Ok(arch),
+            None => Err(UnknownArch {
+                name: text.to_string(),
+                suggestion: did_you_mean(nearest(text, names())),
+                known: names().collect::<Vec<_>>().join(", "),
+            }),
+        }
+    }
+}
+
+impl TryFrom<String> for Arch {
+    type Error = UnknownArch;
+
+    fn try_from(text: String) -> Result<Self, UnknownArch> {
+        text.parse()
+    }
+}
+
+/// How many numbers of a model are trained. The model is one that was made for training; means and
+/// variances that a normalisation keeps do not count.
+pub fn trained_numbers<M: Module>(model: &M) -> usize {
+    struct Counter(usize);
+    impl ModuleVisitor for Counter {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let tensor = param.val();
+            if tensor.is_require_grad() {
+                self.0 += tensor.shape().num_elements();
+            }
+        }
+    }
+    let mut counter = Counter(0);
+    model.visit(&mut counter);
+    counter.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_back() {
+        for (name, arch) in NAMES {
+            assert_eq!(arch.to_string(), name);
+            assert_eq!(name.parse(), Ok(arch));
+        }
+    }
+
+    #[test]
+    fn a_wrong_name_gets_the_nearest() {
+        let error = "resnet81".parse::<Arch>().unwrap_err().to_string();
+        assert!(
+            error.contains("`resnet81`; did you mean `resnet"),
+            "{error}"
+        );
+        let error = "mlp".parse::<Arch>().unwrap_err().to_string();
+        assert!(!error.contains("did you mean"), "{error}");
+        assert!(error.contains("botnet50"), "{error}");
+    }
+}
