@@ -1,5 +1,7 @@
 //! The listings run and do what the book says.
 
+use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 fn run(program: &str, args: &[&str]) -> String {
@@ -29,6 +31,22 @@ fn the_training_listing_learns_on_one_and_on_two_ranks() {
         // The targets lie exactly on the line, so the loss falls towards zero.
         assert!(loss < 1e-3, "{ranks} ranks end with a loss of {loss}");
     }
+}
+
+#[test]
+fn the_journal_listing_writes_what_it_says() {
+    let printed = run(
+        env!("CARGO_BIN_EXE_journal"),
+        &["--nproc", "2", "--device", "cpu"],
+    );
+    let page = printed.split("the curves are in ").nth(1);
+    let page = Path::new(page.expect("it names the page").trim());
+    let text = fs::read_to_string(page).expect("the page is there");
+    assert!(text.contains("A line through points") && text.contains(">rank 1<"));
+    let folder = page.parent().expect("the page is in a folder");
+    let log = fs::read_to_string(folder.join("log.jsonl")).expect("the log is there");
+    assert_eq!(log.lines().count(), 4);
+    fs::remove_dir_all(folder).expect("the folder can be removed");
 }
 
 #[test]

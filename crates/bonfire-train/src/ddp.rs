@@ -218,6 +218,11 @@ impl<M: Module> Ddp<M> {
         self.last_loss.clone()
     }
 
+    /// How much this rank's loss counts in the latest forward pass.
+    pub(crate) fn last_weight(&self) -> Weight {
+        self.last_weight
+    }
+
     /// The mean of all ranks' losses in the latest forward pass, over samples where they are weighted
     /// with [`Loss::mean_over`]: the same bits on every rank. Every rank must call it. It waits for
     /// the device; a program that wants to stop at a loss that is not finite calls it in every step.
@@ -406,7 +411,8 @@ impl<M: Module> Ddp<M> {
         let mut reducer = lock(shared);
         reducer.check()?;
         harvest(module, &table, gradients.as_ref(), &mut *reducer)?;
-        let forward_backward = start.elapsed();
+        let forward_backward = start.elapsed().saturating_sub(reducer.waited());
+        watch.add(reducer.waited());
 
         reducer.settle(micro_batches, watch)?;
         let average = |parameter| reducer.average(parameter);

@@ -124,6 +124,16 @@ pub enum TrainError {
     /// A checkpoint could not be written or read.
     #[error(transparent)]
     Checkpoint(#[from] crate::checkpoint::CheckpointError),
+    /// A file about the training could not be written.
+    #[error(
+        "cannot write {}: {source}; make room, or keep the journal in another folder", .path.display()
+    )]
+    Journal {
+        /// The file or its folder.
+        path: std::path::PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
     /// A checkpoint was made with other data, or with the data in another order.
     #[error(
         "the checkpoint was made with {saved}, but this run has {given}; give it the same data and \

@@ -43,6 +43,7 @@ mod gradients;
 mod harvest;
 mod hooks;
 mod host;
+mod journal;
 mod loader;
 mod loss;
 mod metrics;
@@ -70,6 +71,9 @@ pub use error::TrainError;
 pub use fingerprint::Difference;
 pub use global_batch::{GlobalBatch, RateRule};
 pub use gradients::{Clip, clip, global_norm};
+pub use journal::{
+    Activity, Curve, Figures, Journal, JournalConfig, Point, Report, SlowRank, TimeSplit,
+};
 pub use loader::{EpochBatches, LastBatch, Loader};
 pub use loss::{IntoLoss, Loss};
 pub use metrics::{WeightedMean, sum_over_ranks};

@@ -22,6 +22,16 @@ pub(crate) enum Weight {
     Samples(usize),
 }
 
+impl Weight {
+    /// As a number, in a sum over batches.
+    pub(crate) fn count(self) -> usize {
+        match self {
+            Self::Equal => 1,
+            Self::Samples(samples) => samples,
+        }
+    }
+}
+
 impl Loss {
     /// The mean loss over `samples` samples. The gradient of the step is then the mean over the
     /// samples of all ranks, however unevenly they are spread; a rank without samples counts
@@ -78,10 +88,7 @@ pub(crate) fn global_loss(
     weight: Weight,
     group: &ProcessGroup,
 ) -> Result<f64, TrainError> {
-    let samples = match weight {
-        Weight::Equal => 1.0,
-        Weight::Samples(samples) => samples as f64,
-    };
+    let samples = weight.count() as f64;
     // A rank without a sample has no loss: what it computed, often NaN, counts nothing.
     let own = match own {
         Some(loss) if samples > 0.0 => {
@@ -108,7 +115,8 @@ pub(crate) fn global_loss(
     Ok(pairs().map(|pair| pair[0] * pair[1]).sum::<f64>() / samples)
 }
 
-fn read(loss: Tensor<1>) -> Result<f64, TrainError> {
+/// The number in a loss. It waits for the device.
+pub(crate) fn read(loss: Tensor<1>) -> Result<f64, TrainError> {
     let data = loss.try_into_data();
     let data = data.map_err(|cause| TrainError::UnreadableTensor {
         what: "the loss".to_owned(),

@@ -4,6 +4,7 @@
 //! ranks call the same operations. Follows PyTorch's `reducer.cpp`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bonfire_collective::{ProcessGroup, Rank, ReduceOp};
 
@@ -64,6 +65,8 @@ struct Step {
     normalizer: Normalizer,
     /// Of the communication while the backward pass runs: there is nobody to return it to.
     error: Option<TrainError>,
+    /// Waiting for what the other ranks' batches count, before the first bucket can travel.
+    waited: Stopwatch,
 }
 
 impl Reducer {
@@ -84,6 +87,7 @@ impl Reducer {
                 entering: Entering::Plain,
                 normalizer: Normalizer::Known(1.0),
                 error: None,
+                waited: Stopwatch::default(),
             },
             trace: trace::Trace::new(),
         };
@@ -130,6 +134,7 @@ impl Reducer {
             entering,
             normalizer,
             error: None,
+            waited: Stopwatch::default(),
         };
         self.next = 0;
         self.clock = 0;
@@ -181,11 +186,19 @@ impl Reducer {
         while let Some(bucket) = self.buckets.get_mut(self.next)
             && bucket.is_complete()
         {
-            bucket.send(self.step.normalizer.factor()?);
+            let Step {
+                normalizer, waited, ..
+            } = &mut self.step;
+            bucket.send(waited.time(|| normalizer.factor())?);
             self.trace.sent(self.next);
             self.next += 1;
         }
         Ok(())
+    }
+
+    /// How long the backward pass stood still for other ranks.
+    pub(crate) fn waited(&self) -> Duration {
+        self.step.waited.total()
     }
 
     /// Waits for all averages.

@@ -15,8 +15,9 @@ const MASK: u32 = 0xa282_ead8;
 
 /// Writes scalars for TensorBoard, from one rank: `tensorboard --logdir FOLDER` shows them.
 ///
-/// Every run needs a folder of its own. A run that resumes writes another file into its folder, which
-/// TensorBoard reads after the first; where steps overlap it shows both.
+/// Every run needs a folder of its own. A run that goes on writes another file into its folder, which
+/// TensorBoard reads after the first; of the steps that both have, it shows the latter's, because a
+/// file begins with the step from which on it holds.
 #[derive(Debug)]
 pub struct EventWriter {
     file: BufWriter<File>,
@@ -24,11 +25,20 @@ pub struct EventWriter {
 }
 
 impl EventWriter {
-    /// Starts a file in `folder`, which is made if it is not there.
+    /// Starts a file in `folder`, which is made if it is not there, for a run from its beginning.
     ///
     /// # Errors
     /// If the folder or the file cannot be made.
     pub fn create(folder: impl AsRef<Path>) -> io::Result<Self> {
+        Self::resume(folder, 0)
+    }
+
+    /// Starts a file for a run that goes on at `step`: what earlier files have from there on is not
+    /// shown any more.
+    ///
+    /// # Errors
+    /// If the folder or the file cannot be made.
+    pub fn resume(folder: impl AsRef<Path>, step: u64) -> io::Result<Self> {
         let folder = folder.as_ref();
         fs::create_dir_all(folder)?;
         let now = now();
@@ -52,6 +62,10 @@ impl EventWriter {
         };
         let mut event = header(now, 0);
         text_field(&mut event, 3, "brain.Event:2");
+        writer.record(&event)?;
+        // A `SessionLog` whose status is START.
+        let mut event = header(now, step);
+        bytes_field(&mut event, 7, &[1 << 3, 1]);
         writer.record(&event)?;
         writer.flush()?;
         Ok(writer)
@@ -182,6 +196,25 @@ mod tests {
         assert_eq!(rest[..9], expected);
         assert_eq!(&rest[9..13], b"loss");
         assert_eq!(rest[13..], [0x15, 0, 0, 0, 0x3f]);
+    }
+
+    #[test]
+    fn a_run_that_goes_on_replaces_what_it_does_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |mut writer: EventWriter, steps: std::ops::Range<u64>, value| {
+            for step in steps {
+                writer.scalar("loss", step, value).unwrap();
+            }
+        };
+        write(EventWriter::create(folder.path()).unwrap(), 0..5, 1.0);
+        write(EventWriter::resume(folder.path(), 3).unwrap(), 3..6, 2.0);
+        if let Some(read) = read_by_tensorboard(folder.path()) {
+            let values = [1.0, 1.0, 1.0, 2.0, 2.0, 2.0].iter().enumerate();
+            let expected: Vec<_> = values
+                .map(|(step, value)| format!("loss {step} {value:?}"))
+                .collect();
+            assert_eq!(read, expected);
+        }
     }
 
     #[test]

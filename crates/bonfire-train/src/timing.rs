@@ -9,7 +9,8 @@ pub struct StepTiming {
     /// micro-batches since the step before.
     pub forward_backward: Duration,
     /// What communication added: the time this rank stood still, waiting for gradients of other
-    /// ranks after its own backward pass was done.
+    /// ranks after its own backward pass was done, and where batches are weighted, for what theirs
+    /// count.
     pub exposed_communication: Duration,
 }
 
@@ -25,6 +26,11 @@ impl Stopwatch {
         let result = activity();
         self.total += start.elapsed();
         result
+    }
+
+    /// Adds what was measured elsewhere.
+    pub(crate) fn add(&mut self, time: Duration) {
+        self.total += time;
     }
 
     pub(crate) fn total(&self) -> Duration {

@@ -108,10 +108,19 @@ impl World {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use bonfire_collective::GroupOptions;
 
     use super::*;
+
+    /// One rank of several on one host, on the CPU.
+    pub(crate) fn world(group: ProcessGroup) -> World {
+        let placement = Placement {
+            local_rank: group.rank().get(),
+            local_world_size: group.world_size().get(),
+        };
+        World::new(group, placement, DeviceKind::Cpu).unwrap()
+    }
 
     fn lone_group() -> ProcessGroup {
         let one = WorldSize::new(1).unwrap();

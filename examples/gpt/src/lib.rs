@@ -5,13 +5,9 @@
 #![forbid(unsafe_code)]
 
 pub mod batch;
-pub mod curve;
 pub mod data;
-pub mod journal;
 pub mod model;
 pub mod optimizer;
 pub mod options;
-pub mod progress;
-pub mod report;
 pub mod sample;
 pub mod train;

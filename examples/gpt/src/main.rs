@@ -84,7 +84,7 @@ fn present(trained: &Trained, world: &World, settings: &Settings, corpus: &Corpu
     println!("--- report ---\n{}", trained.report);
     trained.report.write(&reporting.report_dir)?;
     println!(
-        "report.txt, report.json and loss.svg are in {}",
+        "report.html with the curves, report.json, log.jsonl and TensorBoard's events are in {}",
         reporting.report_dir.display()
     );
     Ok(())

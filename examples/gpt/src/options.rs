@@ -103,7 +103,7 @@ pub struct TrainArgs {
     #[arg(long, value_name = "T", value_parser = positive, help_heading = "Reporting")]
     pub temperature: Option<f64>,
 
-    /// Folder for report.txt, report.json and loss.svg
+    /// Folder for report.txt, report.json, report.html with the curves, log.jsonl and TensorBoard's events
     #[arg(
         long,
         value_name = "FOLDER",

@@ -2,17 +2,16 @@
 
 use anyhow::{Context, Result};
 use bonfire::{
-    Clip, Ddp, DistributedSampler, Order, Remainder, SamplerConfig, WeightedMean, World,
+    Activity, Clip, Ddp, DistributedSampler, Journal, JournalConfig, Order, Remainder, Report,
+    SamplerConfig, WeightedMean, World,
 };
 use burn::module::Module;
 
 use crate::batch::{self, Sampler};
 use crate::data::Corpus;
-use crate::journal::{Account, Activity, Journal, rate};
 use crate::model::Gpt;
 use crate::optimizer::adamw;
 use crate::options::Settings;
-use crate::report::{Report, ranks};
 
 /// A trained model and the account of its training.
 #[derive(Debug)]
@@ -41,18 +40,28 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
         batch: settings.batch,
     };
     let global_batch = settings.batch * world.world_size().len();
-    let mut journal = Journal::new(world, settings.steps, global_batch * context);
+    let mut journal = Journal::new(
+        world,
+        JournalConfig {
+            title: format!("A character transformer on {}", corpus.name),
+            steps: settings.steps,
+            steps_done: 0,
+            samples_per_step: global_batch * context,
+            unit: "tokens",
+            folder: Some(settings.reporting.report_dir.clone()),
+        },
+    )?;
     journal.note(&headline(world, settings, corpus, ddp.module()));
 
     let loss = evaluate(&mut journal, ddp.module(), world, settings, corpus)?;
-    journal.validation(0, loss);
+    journal.value("validation_loss", loss)?;
     for step in 0..settings.steps {
         let batch = journal.time(Activity::Data, || {
             let starts = sampler.starts(step, world.rank(), world.world_size());
             batch::load(&corpus.training, &starts, context, &device)
         });
         let gradients = ddp.backward(|model| model.loss(batch.tokens, batch.targets))?;
-        journal.step(ddp.last_step(), ddp.last_loss());
+        journal.step(&ddp);
         journal.time(Activity::Optimizer, || {
             let gradients = match settings.optimizer.clip {
                 Some(norm_max) => ddp.clip(gradients, Clip::Norm(norm_max)),
@@ -64,16 +73,22 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
         let done = step + 1;
         let last = done == settings.steps;
         if done % settings.reporting.log_interval == 0 || last {
-            journal.show(done)?;
+            journal.figures(Some(schedule.rate(step)))?;
         }
         if done % settings.reporting.eval_interval == 0 || last {
             let loss = evaluate(&mut journal, ddp.module(), world, settings, corpus)?;
-            journal.validation(done, loss);
+            journal.value("validation_loss", loss)?;
         }
     }
 
     let model = ddp.module().valid();
-    let report = report(world, settings, corpus, &model, journal.close());
+    let report = journal
+        .close()?
+        .with_fact("text", &corpus.name)
+        .with_fact("parameters", model.num_params())
+        .with_fact("device", world.device_name())
+        .with_fact("windows per step", batch_text(world, settings))
+        .with_fact("learning rate", format!("{:?}", settings.schedule));
     Ok(Trained { model, report })
 }
 
@@ -121,49 +136,30 @@ fn validation_loss(
         .context("there is no validation window")
 }
 
-/// The account of a training, with the sizes that it belongs to.
-fn report(
-    world: &World,
-    settings: &Settings,
-    corpus: &Corpus,
-    model: &Gpt,
-    account: Account,
-) -> Report {
-    let world_size = world.world_size().len();
-    let (context, steps) = (settings.model.context, settings.steps);
-    let global_batch = settings.batch * world_size;
-    let tokens = global_batch * context * steps;
-    Report {
-        data: corpus.name.clone(),
-        parameters: model.num_params(),
-        world_size,
-        device: world.device_name().to_string(),
-        batch: settings.batch,
-        global_batch,
-        context,
-        steps,
-        tokens_per_second: rate(tokens, account.times.training()),
-        seconds: account.times,
-        total_seconds: account.total,
-        training_loss: account.training_loss,
-        validation_loss: account.validation_loss,
-    }
+/// How the windows of a step come about.
+fn batch_text(world: &World, settings: &Settings) -> String {
+    let (batch, world_size) = (settings.batch, world.world_size().len());
+    let ranks = match world_size {
+        1 => "1 rank".to_string(),
+        more => format!("{more} ranks"),
+    };
+    format!(
+        "{ranks} x batch {batch} = global batch {} windows of {}",
+        batch * world_size,
+        settings.model.context
+    )
 }
 
 /// The decisions of a training in one line.
 fn headline(world: &World, settings: &Settings, corpus: &Corpus, model: &Gpt) -> String {
-    let (batch, world_size) = (settings.batch, world.world_size().len());
     format!(
-        "{} parameters on {}; {} characters of {}, {} distinct; {} x batch {batch} = \
-         global batch {} windows of {}; {} steps",
+        "{} parameters on {}; {} characters of {}, {} distinct; {}; {} steps",
         model.num_params(),
         world.device_name(),
         corpus.training.len() + corpus.validation.len(),
         corpus.name,
         corpus.vocabulary.len(),
-        ranks(world_size),
-        batch * world_size,
-        settings.model.context,
+        batch_text(world, settings),
         settings.steps,
     )
 }

@@ -2,16 +2,16 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests
 
+use std::path::Path;
 use std::process::abort;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
-use bonfire::World;
+use bonfire::{Report, World};
 use clap::Parser;
 use gpt::data::Corpus;
 use gpt::options::{Settings, TrainArgs};
-use gpt::report::Report;
 use gpt::train::train;
 
 /// Far beyond what the smallest training takes on a busy machine.
@@ -23,11 +23,14 @@ struct Line {
     train: TrainArgs,
 }
 
-fn settings(more: &str) -> Settings {
+/// A short training that keeps its files in `folder`.
+fn settings(more: &str, folder: &Path) -> Settings {
     let sizes = "gpt --layers 1 --heads 2 --width 16 --context 8 --warmup 2 --learning-rate 0.01 \
                  --steps 40 --log-interval 10 --eval-interval 20 --eval-windows 9";
     let words = sizes.split_whitespace().chain(more.split_whitespace());
-    Settings::try_from(Line::try_parse_from(words).unwrap().train).unwrap()
+    let mut settings = Settings::try_from(Line::try_parse_from(words).unwrap().train).unwrap();
+    settings.reporting.report_dir = folder.to_owned();
+    settings
 }
 
 /// Trains on `ranks` ranks and returns every rank's report; ends the process when that hangs.
@@ -48,17 +51,20 @@ fn reports(ranks: u32, settings: &Settings) -> Vec<Report> {
 }
 
 fn losses(report: &Report) -> Vec<f64> {
-    let points = report.training_loss.iter().chain(&report.validation_loss);
-    points.map(|point| point.loss).collect()
+    let points = report.curve("loss").iter();
+    let points = points.chain(report.curve("validation_loss"));
+    points.map(|point| point.value).collect()
 }
 
 #[test]
 fn two_ranks_learn_a_repeating_text() {
-    let reports = reports(2, &settings("--batch 4"));
+    let folder = tempfile::tempdir().unwrap();
+    let reports = reports(2, &settings("--batch 4", folder.path()));
     let [main, other] = &reports[..] else {
         panic!("two ranks report")
     };
-    let (first, last) = (main.validation_loss[0].loss, main.validation_loss[2].loss);
+    let validation = main.curve("validation_loss");
+    let (first, last) = (validation[0].value, validation[2].value);
     assert!(
         last < 0.5 * first,
         "validation loss fell from {first} to {last} only"
@@ -68,22 +74,13 @@ fn two_ranks_learn_a_repeating_text() {
         losses(other),
         "the losses are means over ranks"
     );
-    assert_eq!((main.global_batch, main.steps), (8, 40));
-    assert_eq!(
-        main.training_loss
-            .iter()
-            .map(|point| point.step)
-            .collect::<Vec<_>>(),
-        [10, 20, 30, 40]
-    );
-    assert_eq!(
-        main.validation_loss
-            .iter()
-            .map(|point| point.step)
-            .collect::<Vec<_>>(),
-        [0, 20, 40]
-    );
-    assert!(main.tokens_per_second > 0.0 && main.seconds.training() < main.total_seconds);
+    assert_eq!((main.samples_per_step, main.steps), (8 * 8, 40));
+    let steps = |tag| -> Vec<usize> { main.curve(tag).iter().map(|point| point.step).collect() };
+    assert_eq!(steps("loss"), [10, 20, 30, 40]);
+    assert_eq!(steps("validation_loss"), [0, 20, 40]);
+    assert!(main.samples_per_second > 0.0 && main.ranks[1].training() < main.total);
+    let log = std::fs::read_to_string(folder.path().join("log.jsonl")).unwrap();
+    assert_eq!(log.lines().count(), 4 + 3);
 }
 
 #[test]
@@ -95,9 +92,14 @@ fn worlds_of_any_size_train_alike_on_the_same_global_batch() {
     // rounding error in a tiny gradient may change that move entirely; 40 updates stay within a
     // tenth of a nat all the same, far below the two nats that are learnt.
     let trained_tolerance = 0.1;
-    let alone = losses(&reports(1, &settings("--batch 12"))[0]);
+    let folder = tempfile::tempdir().unwrap();
+    let train = |ranks, batch: u32| {
+        let settings = settings(&format!("--batch {batch}"), folder.path());
+        losses(&reports(ranks, &settings)[0])
+    };
+    let alone = train(1, 12);
     for (ranks, batch) in [(2, 6), (3, 4), (4, 3)] {
-        let together = losses(&reports(ranks, &settings(&format!("--batch {batch}")))[0]);
+        let together = train(ranks, batch);
         assert_eq!(alone.len(), together.len());
         let untrained = 4;
         assert!(

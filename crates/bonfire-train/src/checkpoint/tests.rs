@@ -3,7 +3,7 @@
 use std::fs;
 use std::num::NonZeroUsize;
 
-use bonfire_collective::{GroupOptions, ProcessGroup};
+use bonfire_collective::GroupOptions;
 use bonfire_testkit::local;
 use burn::module::Param;
 use burn::nn::{Linear, LinearConfig};
@@ -12,9 +12,10 @@ use burn::tensor::{Device, Int, Tensor};
 use serde::Deserialize;
 
 use super::*;
+use crate::world::tests::world;
 use crate::{
-    Ddp, DeviceKind, DistributedSampler, LastBatch, Loader, Loss, LossScaler, Order, Placement,
-    Remainder, SamplerConfig, SamplerState, ScalerConfig,
+    Ddp, DistributedSampler, LastBatch, Loader, Loss, LossScaler, Order, Remainder, SamplerConfig,
+    SamplerState, ScalerConfig,
 };
 
 #[derive(Module, Debug)]
@@ -74,14 +75,6 @@ impl State {
 
 /// Six batches of two in an epoch on two ranks.
 const SAMPLES: usize = 21;
-
-fn world(group: ProcessGroup) -> World {
-    let placement = Placement {
-        local_rank: group.rank().get(),
-        local_world_size: group.world_size().get(),
-    };
-    World::new(group, placement, DeviceKind::Cpu).unwrap()
-}
 
 /// Trains up to `steps` steps from the last checkpoint on, saving each `every` steps. Gives all
 /// parameters, the samples seen and the state.

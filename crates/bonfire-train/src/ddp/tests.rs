@@ -1,6 +1,6 @@
 //! Replicas on threads, compared with each other and with training on one rank.
 
-use bonfire_collective::{CollectiveError, GroupOptions, ProcessGroup};
+use bonfire_collective::{CollectiveError, GroupOptions};
 use bonfire_testkit::{connected, local};
 use burn::module::{ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::nn::{Linear, LinearConfig};
@@ -10,7 +10,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::*;
-use crate::{DeviceKind, Placement};
+use crate::world::tests::world;
 
 mod accumulation;
 mod equality;
@@ -152,14 +152,6 @@ fn on_ranks<R: Send>(ranks: u32, body: impl Fn(World) -> R + Sync) -> Vec<R> {
 }
 
 /// A rank's place, on the CPU.
-fn world(group: ProcessGroup) -> World {
-    let placement = Placement {
-        local_rank: group.rank().get(),
-        local_world_size: group.world_size().get(),
-    };
-    World::new(group, placement, DeviceKind::Cpu).unwrap()
-}
-
 /// Buckets so small that several are under way.
 fn small_buckets() -> DdpConfig {
     DdpConfig {

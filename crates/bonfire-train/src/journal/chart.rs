@@ -1,4 +1,4 @@
-//! The loss curve as an SVG image: training and validation loss over the steps.
+//! Curves over the steps as an SVG image.
 //!
 //! Written as text, element by element: a picture this simple needs no drawing library, and its
 //! letters are left to whoever shows it.
@@ -6,7 +6,7 @@
 use std::fmt::{self, Write};
 use std::ops::RangeInclusive;
 
-use serde::Serialize;
+use super::Point;
 
 /// Pixels of the image.
 const SIZE: (f64, f64) = (960.0, 540.0);
@@ -17,16 +17,23 @@ const MARGIN: (f64, f64, f64, f64) = (84.0, 56.0, 28.0, 64.0);
 /// Labels on an axis, about.
 const LABELS: f64 = 8.0;
 
-const TRAINING_COLOUR: &str = "#5692d6";
-const VALIDATION_COLOUR: &str = "#de541e";
+/// Points of a line up to which each is marked: the rarer they are, the more each tells.
+const MARKED_POINTS_MAX: usize = 30;
 
-/// A loss that was measured after some number of steps.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Point {
-    /// Steps done.
-    pub step: usize,
-    /// Mean loss, in nats per character.
-    pub loss: f64,
+/// Of the lines, and of the parts of a bar.
+pub(super) const COLOURS: [&str; 6] = [
+    "#5692d6", "#de541e", "#6a9a3b", "#8a63b0", "#c79a1e", "#7c7c7c",
+];
+
+/// Curves over the steps of a training.
+#[derive(Debug, Clone)]
+pub(super) struct Chart<'a> {
+    /// Above the picture.
+    pub(super) title: &'a str,
+    /// What the lines are, and their unit.
+    pub(super) label: &'a str,
+    /// Names and points.
+    pub(super) lines: Vec<(&'a str, &'a [Point])>,
 }
 
 /// A straight scale from values to pixels, with round labels.
@@ -38,74 +45,66 @@ struct Axis {
     end_px: f64,
 }
 
-/// Draws both lines.
-pub fn svg(title: &str, training: &[Point], validation: &[Point]) -> String {
-    let mut svg = String::new();
-    draw(&mut svg, title, training, validation).expect("writing to a String cannot fail");
-    svg
-}
+impl Chart<'_> {
+    /// The picture as an element of its own.
+    pub(super) fn svg(&self) -> String {
+        let mut svg = String::new();
+        self.draw(&mut svg)
+            .expect("writing to a String cannot fail");
+        svg
+    }
 
-fn draw(svg: &mut String, title: &str, training: &[Point], validation: &[Point]) -> fmt::Result {
-    let all = || {
-        training
-            .iter()
-            .chain(validation)
-            .filter(|point| point.loss.is_finite())
-    };
-    let (left, top, right, bottom) = MARGIN;
-    let (width, height) = SIZE;
-    let steps = Axis::new(
-        range(all().map(|point| point.step as f64)),
-        left,
-        width - right,
-    );
-    let losses = Axis::new(range(all().map(|point| point.loss)), height - bottom, top);
+    fn draw(&self, svg: &mut String) -> fmt::Result {
+        let all = || {
+            let points = self.lines.iter().flat_map(|(_, points)| points.iter());
+            points.filter(|point| point.value.is_finite())
+        };
+        let (left, top, right, bottom) = MARGIN;
+        let (width, height) = SIZE;
+        let steps = Axis::new(
+            range(all().map(|point| point.step as f64)),
+            left,
+            width - right,
+        );
+        let values = Axis::new(range(all().map(|point| point.value)), height - bottom, top);
 
-    writeln!(
-        svg,
-        r##"<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="14" fill="#333">
+        writeln!(
+            svg,
+            r##"<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="14" fill="#333">
 <rect width="{width}" height="{height}" fill="white"/>
 <text x="{left}" y="34" font-size="18">{}</text>"##,
-        escape(title)
-    )?;
-    draw_grid(svg, &steps, &losses)?;
-    for (points, colour) in [(training, TRAINING_COLOUR), (validation, VALIDATION_COLOUR)] {
-        draw_line(svg, points, colour, &steps, &losses)?;
-    }
-    // Few points are the rarer and more telling ones; mark each.
-    for point in validation.iter().filter(|point| point.loss.is_finite()) {
-        let (x, y) = (steps.px(point.step as f64), losses.px(point.loss));
-        writeln!(
-            svg,
-            r#"<circle cx="{x:.1}" cy="{y:.1}" r="4" fill="{VALIDATION_COLOUR}"/>"#
+            escape(self.title)
         )?;
+        draw_grid(svg, &steps, &values, self.label)?;
+        for ((_, points), colour) in self.lines.iter().zip(COLOURS.iter().cycle()) {
+            draw_line(svg, points, colour, &steps, &values)?;
+        }
+        for (place, ((name, _), colour)) in
+            self.lines.iter().zip(COLOURS.iter().cycle()).enumerate()
+        {
+            let (x, y) = (width - right - 170.0, top + 18.0 + 24.0 * place as f64);
+            let (end, text) = (x + 28.0, x + 38.0);
+            writeln!(
+                svg,
+                r#"<line x1="{x}" y1="{y}" x2="{end}" y2="{y}" stroke="{colour}" stroke-width="3"/>
+<text x="{text}" y="{y}" dy="5">{}</text>"#,
+                escape(name)
+            )?;
+        }
+        writeln!(svg, "</svg>")
     }
-    let entries = [
-        ("training", TRAINING_COLOUR),
-        ("validation", VALIDATION_COLOUR),
-    ];
-    for ((name, colour), y) in entries.into_iter().zip([top + 18.0, top + 42.0]) {
-        let x = width - right - 130.0;
-        let (end, text) = (x + 28.0, x + 38.0);
-        writeln!(
-            svg,
-            r#"<line x1="{x}" y1="{y}" x2="{end}" y2="{y}" stroke="{colour}" stroke-width="3"/>
-<text x="{text}" y="{y}" dy="5">{name}</text>"#
-        )?;
-    }
-    writeln!(svg, "</svg>")
 }
 
 /// Grid lines, their labels and what the axes mean.
-fn draw_grid(svg: &mut String, steps: &Axis, losses: &Axis) -> fmt::Result {
+fn draw_grid(svg: &mut String, steps: &Axis, values: &Axis, label: &str) -> fmt::Result {
     let (left, right) = (steps.start_px, steps.end_px);
-    let (bottom, top) = (losses.start_px, losses.end_px);
-    for loss in losses.labels() {
-        let (y, x, label) = (losses.px(loss), left - 10.0, losses.label(loss));
+    let (bottom, top) = (values.start_px, values.end_px);
+    for value in values.labels() {
+        let (y, x, mark) = (values.px(value), left - 10.0, values.label(value));
         writeln!(
             svg,
             r##"<line x1="{left}" y1="{y:.1}" x2="{right}" y2="{y:.1}" stroke="#e4e4e4"/>
-<text x="{x}" y="{y:.1}" text-anchor="end" dy="5">{label}</text>"##
+<text x="{x}" y="{y:.1}" text-anchor="end" dy="5">{mark}</text>"##
         )?;
     }
     for step in steps.labels() {
@@ -127,7 +126,8 @@ fn draw_grid(svg: &mut String, steps: &Axis, losses: &Axis) -> fmt::Result {
         svg,
         r##"<line x1="{left}" y1="{bottom}" x2="{right}" y2="{bottom}" stroke="#888"/>
 <text x="{middle}" y="{below}" text-anchor="middle">step</text>
-<text x="{beside}" y="{half}" text-anchor="middle" transform="rotate(-90 {beside} {half})">loss (nats per character)</text>"##
+<text x="{beside}" y="{half}" text-anchor="middle" transform="rotate(-90 {beside} {half})">{}</text>"##,
+        escape(label)
     )
 }
 
@@ -137,21 +137,31 @@ fn draw_line(
     points: &[Point],
     colour: &str,
     steps: &Axis,
-    losses: &Axis,
+    values: &Axis,
 ) -> fmt::Result {
     write!(
         svg,
         r#"<polyline fill="none" stroke="{colour}" stroke-width="2" points=""#
     )?;
-    for point in points.iter().filter(|point| point.loss.is_finite()) {
+    for point in points.iter().filter(|point| point.value.is_finite()) {
         write!(
             svg,
             "{:.1},{:.1} ",
             steps.px(point.step as f64),
-            losses.px(point.loss)
+            values.px(point.value)
         )?;
     }
-    writeln!(svg, r#""/>"#)
+    writeln!(svg, r#""/>"#)?;
+    if points.len() <= MARKED_POINTS_MAX {
+        for point in points.iter().filter(|point| point.value.is_finite()) {
+            let (x, y) = (steps.px(point.step as f64), values.px(point.value));
+            writeln!(
+                svg,
+                r#"<circle cx="{x:.1}" cy="{y:.1}" r="3" fill="{colour}"/>"#
+            )?;
+        }
+    }
+    Ok(())
 }
 
 impl Axis {
@@ -207,7 +217,8 @@ fn range(values: impl Iterator<Item = f64>) -> RangeInclusive<f64> {
     if low > high { 0.0..=0.0 } else { low..=high }
 }
 
-fn escape(text: &str) -> String {
+/// Text for an element.
+pub(super) fn escape(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")
         .replace('>', "&gt;")
@@ -215,40 +226,25 @@ fn escape(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::html::tests::is_balanced;
     use super::*;
 
-    fn line(losses: &[f64]) -> Vec<Point> {
-        let point = |(place, &loss)| Point {
+    fn line(values: &[f64]) -> Vec<Point> {
+        let point = |(place, &value)| Point {
             step: place * 10,
-            loss,
+            value,
         };
-        losses.iter().enumerate().map(point).collect()
-    }
-
-    /// Whether every element that is opened is closed again, in order.
-    fn is_balanced(svg: &str) -> bool {
-        let mut open = Vec::new();
-        for tag in svg
-            .split('<')
-            .skip(1)
-            .map(|rest| rest.split('>').next().unwrap_or(""))
-        {
-            let name = tag
-                .trim_start_matches('/')
-                .split_whitespace()
-                .next()
-                .unwrap_or("");
-            match (tag.starts_with('/'), tag.ends_with('/')) {
-                (true, _) if open.pop() != Some(name) => return false,
-                (false, false) => open.push(name),
-                _ => {}
-            }
-        }
-        open.is_empty()
+        values.iter().enumerate().map(point).collect()
     }
 
     fn check(training: &[f64], validation: &[f64]) {
-        let svg = svg("a < b & c", &line(training), &line(validation));
+        let (training, validation) = (line(training), line(validation));
+        let chart = Chart {
+            title: "a < b & c",
+            label: "loss (nats per character)",
+            lines: vec![("loss", &training), ("validation_loss", &validation)],
+        };
+        let svg = chart.svg();
         assert!(svg.starts_with("<svg") && svg.ends_with("</svg>\n"));
         assert!(is_balanced(&svg), "{svg}");
         assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
@@ -256,8 +252,8 @@ mod tests {
         for text in [
             "step",
             "loss (nats per character)",
-            "training",
-            "validation",
+            "loss",
+            "validation_loss",
         ] {
             assert!(
                 svg.contains(&format!(">{text}</text>")),
@@ -269,6 +265,7 @@ mod tests {
     #[test]
     fn two_lines_make_a_well_formed_image() {
         check(&[4.2, 3.0, 2.5, 2.2], &[4.2, 2.4]);
+        check(&[2.5; 100], &[1.0]);
     }
 
     #[test]

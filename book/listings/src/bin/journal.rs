@@ -1,0 +1,58 @@
+//! A training that keeps account of itself.
+
+use bonfire::prelude::*;
+use bonfire::{Activity, Journal, JournalConfig};
+use burn::nn::{Linear, LinearConfig};
+use burn::optim::{ModuleOptimizer, SgdConfig};
+use burn::tensor::{Device, Distribution, Tensor};
+
+fn main() -> bonfire::Result<()> {
+    bonfire::launch(train)
+}
+
+/// Points on a line.
+fn batch(device: &Device) -> (Tensor<2>, Tensor<2>) {
+    let x = Tensor::random([16, 1], Distribution::Default, device);
+    (x.clone(), x * 3.0 + 1.0)
+}
+
+fn train(world: World) -> bonfire::Result<()> {
+    let device = world.device().autodiff();
+    let model: Linear = LinearConfig::new(1, 1).init(&device);
+    let mut ddp = Ddp::new(model, &world)?;
+    let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
+    let folder = std::env::temp_dir().join(format!("bonfire-journal-{}", std::process::id()));
+    // ANCHOR: loop
+    let mut journal = Journal::new(
+        &world,
+        JournalConfig {
+            title: "A line through points".to_string(),
+            steps: 200,
+            steps_done: 0,
+            samples_per_step: 16 * world.world_size().len(),
+            unit: "points",
+            folder: Some(folder.clone()),
+        },
+    )?;
+    for step in 1..=200 {
+        let (x, y) = journal.time(Activity::Data, || batch(&device));
+        let gradients = ddp.backward(|model| (model.forward(x) - y).powi_scalar(2).mean())?;
+        journal.step(&ddp);
+        journal.time(Activity::Optimizer, || {
+            ddp.step(&mut optimizer, 0.3, gradients)
+        });
+        if step % 50 == 0 {
+            journal.figures(Some(0.3))?;
+        }
+    }
+    let report = journal.close()?.with_fact("device", world.device_name());
+    if world.is_main() {
+        report.write(&folder)?;
+        println!(
+            "{report}\nthe curves are in {}",
+            folder.join("report.html").display()
+        );
+    }
+    // ANCHOR_END: loop
+    Ok(())
+}

@@ -1,0 +1,187 @@
+//! Where the time of a training went, and who made the others wait.
+
+use std::time::Duration;
+
+use bonfire_collective::Rank;
+use serde::Serialize;
+
+/// A rank is called a straggler when it works so much longer than the median rank.
+const STRAGGLER_RATIO_MIN: f64 = 1.05;
+
+/// Where the time of a training went on one rank.
+///
+/// The parts do not overlap; what is left of the total is start-up and what the program does outside
+/// of them. In JSON they are seconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct TimeSplit {
+    /// Waiting for data, and copying it to the device.
+    #[serde(serialize_with = "seconds")]
+    pub data: Duration,
+    /// Forward and backward, with all communication that hides behind them.
+    #[serde(serialize_with = "seconds")]
+    pub forward_backward: Duration,
+    /// Waiting for communication that backward did not hide.
+    #[serde(serialize_with = "seconds")]
+    pub exposed_communication: Duration,
+    /// Clipping and the optimizer.
+    #[serde(serialize_with = "seconds")]
+    pub optimizer: Duration,
+    /// Validation.
+    #[serde(serialize_with = "seconds")]
+    pub evaluation: Duration,
+    /// Writing checkpoints.
+    #[serde(serialize_with = "seconds")]
+    pub checkpoint: Duration,
+}
+
+/// A rank that the others wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct SlowRank {
+    /// Which.
+    #[serde(serialize_with = "number")]
+    pub rank: Rank,
+    /// Its time on data, forward, backward and the optimizer.
+    #[serde(serialize_with = "seconds")]
+    pub work: Duration,
+    /// What the rank in the middle took for the same (of an even number, the faster of the two).
+    #[serde(serialize_with = "seconds")]
+    pub median: Duration,
+}
+
+impl TimeSplit {
+    /// How many parts there are.
+    pub(super) const PARTS: usize = 6;
+
+    /// All of training itself: everything but evaluation and checkpoints.
+    pub fn training(&self) -> Duration {
+        self.work() + self.exposed_communication
+    }
+
+    /// What this rank does, rather than waits for.
+    pub fn work(&self) -> Duration {
+        self.data + self.forward_backward + self.optimizer
+    }
+
+    /// The parts with their names.
+    pub fn parts(&self) -> [(&'static str, Duration); Self::PARTS] {
+        [
+            ("data", self.data),
+            ("forward+backward", self.forward_backward),
+            ("exposed communication", self.exposed_communication),
+            ("optimizer", self.optimizer),
+            ("evaluation", self.evaluation),
+            ("checkpoint", self.checkpoint),
+        ]
+    }
+
+    /// What was added since `earlier`.
+    pub(super) fn since(&self, earlier: &Self) -> Self {
+        let (now, then) = (self.to_seconds(), earlier.to_seconds());
+        Self::from_seconds(std::array::from_fn(|part| now[part] - then[part]))
+    }
+
+    /// For the other ranks.
+    pub(super) fn to_seconds(self) -> [f64; Self::PARTS] {
+        self.parts().map(|(_, part)| part.as_secs_f64())
+    }
+
+    /// From another rank, which may say anything.
+    pub(super) fn from_seconds(seconds: [f64; Self::PARTS]) -> Self {
+        let [
+            data,
+            forward_backward,
+            exposed_communication,
+            optimizer,
+            evaluation,
+            checkpoint,
+        ] = seconds.map(|part| Duration::try_from_secs_f64(part).unwrap_or_default());
+        Self {
+            data,
+            forward_backward,
+            exposed_communication,
+            optimizer,
+            evaluation,
+            checkpoint,
+        }
+    }
+}
+
+impl SlowRank {
+    /// The slowest of `ranks`, if it is well behind the median: on data, forward, backward and the
+    /// optimizer, because a fast rank's waiting is communication to it.
+    pub(super) fn among(ranks: &[TimeSplit]) -> Option<Self> {
+        let mut work: Vec<(Duration, u32)> = ranks.iter().map(TimeSplit::work).zip(0..).collect();
+        work.sort_unstable();
+        let (slowest, rank) = *work.last()?;
+        let (median, _) = work[(work.len() - 1) / 2];
+        let behind = slowest.as_secs_f64() > STRAGGLER_RATIO_MIN * median.as_secs_f64();
+        behind.then_some(Self {
+            rank: Rank::new(rank),
+            work: slowest,
+            median,
+        })
+    }
+
+    /// What it cost the others.
+    pub fn lost(&self) -> Duration {
+        self.work.saturating_sub(self.median)
+    }
+}
+
+pub(super) fn seconds<S: serde::Serializer>(
+    duration: &Duration,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(duration.as_secs_f64())
+}
+
+fn number<S: serde::Serializer>(rank: &Rank, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u32(rank.get())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn split(data_ms: u64, exposed_ms: u64) -> TimeSplit {
+        TimeSplit {
+            data: Duration::from_millis(data_ms),
+            forward_backward: Duration::from_millis(1000),
+            exposed_communication: Duration::from_millis(exposed_ms),
+            ..TimeSplit::default()
+        }
+    }
+
+    #[test]
+    fn the_rank_with_the_most_work_is_the_straggler_and_waiting_is_no_work() {
+        let ranks = [split(10, 900), split(20, 890), split(900, 0), split(0, 910)];
+        let straggler = SlowRank::among(&ranks).unwrap();
+        assert_eq!(straggler.rank, Rank::new(2));
+        assert_eq!(straggler.lost(), Duration::from_millis(890));
+    }
+
+    #[test]
+    fn equal_ranks_and_a_single_one_have_no_straggler() {
+        assert_eq!(SlowRank::among(&[split(0, 0), split(50, 0)]), None);
+        assert_eq!(SlowRank::among(&[split(3, 0)]), None);
+        assert_eq!(SlowRank::among(&[]), None);
+    }
+
+    #[test]
+    fn a_split_travels_and_nonsense_of_a_peer_counts_nothing() {
+        let sent = split(250, 125);
+        assert_eq!(TimeSplit::from_seconds(sent.to_seconds()), sent);
+        assert_eq!(
+            TimeSplit::from_seconds([f64::NAN, -1.0, f64::INFINITY, 0.0, 0.0, 0.0]),
+            TimeSplit::default()
+        );
+    }
+
+    #[test]
+    fn an_interval_is_the_difference_of_two_totals() {
+        let interval = split(250, 125).since(&split(50, 25));
+        assert_eq!(interval.data, Duration::from_millis(200));
+        assert_eq!(interval.exposed_communication, Duration::from_millis(100));
+        assert_eq!(interval.forward_backward, Duration::ZERO);
+    }
+}
