@@ -34,6 +34,16 @@ fn the_training_listing_learns_on_one_and_on_two_ranks() {
 }
 
 #[test]
+fn the_pictures_listing_deals_all_pictures_of_both_epochs() {
+    let program = env!("CARGO_BIN_EXE_pictures");
+    for ranks in [1, 2] {
+        let printed = run(program, &["--nproc", &ranks.to_string(), "--device", "cpu"]);
+        let line = format!("saw {} pictures, holds out 10", 2 * 30 / ranks);
+        assert_eq!(printed.matches(&line).count(), ranks, "{printed}");
+    }
+}
+
+#[test]
 fn the_journal_listing_writes_what_it_says() {
     let printed = run(
         env!("CARGO_BIN_EXE_journal"),

@@ -43,6 +43,8 @@ mod gradients;
 mod harvest;
 mod hooks;
 mod host;
+#[cfg(feature = "images")]
+mod images;
 mod journal;
 mod loader;
 mod loss;
@@ -51,6 +53,7 @@ mod naive;
 mod panic;
 mod parameters;
 mod prefetch;
+mod random;
 mod readback;
 mod reducer;
 mod replicate;
@@ -71,6 +74,12 @@ pub use error::TrainError;
 pub use fingerprint::Difference;
 pub use global_batch::{GlobalBatch, RateRule};
 pub use gradients::{Clip, clip, global_norm};
+#[cfg(feature = "images")]
+pub use images::{
+    Cifar10, CifarPart, DummyConfig, DummyPictures, ImageFolder, Normalize, Picture, PictureBatch,
+    PictureBatches, PictureError, PictureSample, PictureSize, Pictures, Subset, Transform,
+    TransformError, Transforms, split_pictures,
+};
 pub use journal::{
     Activity, Curve, Figures, Journal, JournalConfig, Point, Report, SlowRank, TimeSplit,
 };

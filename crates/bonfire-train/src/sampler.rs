@@ -12,9 +12,10 @@ mod state;
 mod weights;
 
 use bonfire_collective::{Rank, WorldSize};
-use rand::{RngCore, SeedableRng};
+use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
+use crate::random::below;
 pub use state::SamplerState;
 pub use weights::{SampleWeights, UnusableWeights};
 
@@ -175,19 +176,6 @@ fn shuffled(len: usize, seed: u64, epoch: u64) -> Vec<usize> {
         order.swap(last, below(&mut rng, last as u64 + 1) as usize);
     }
     order
-}
-
-/// A uniform number below `bound`, which is not 0, by rejection.
-fn below(rng: &mut impl RngCore, bound: u64) -> u64 {
-    assert!(bound > 0, "there is no number below {bound}");
-    // The largest multiple of `bound` that fits; numbers from there on would favour small results.
-    let limit = u64::MAX - u64::MAX % bound;
-    loop {
-        let number = rng.next_u64();
-        if number < limit {
-            return number % bound;
-        }
-    }
 }
 
 #[cfg(test)]

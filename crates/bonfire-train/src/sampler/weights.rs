@@ -5,6 +5,8 @@ use std::sync::Arc;
 use rand::RngCore;
 use sha2::{Digest, Sha256};
 
+use crate::random::unit;
+
 /// One weight per sample; a sample of weight 2 is drawn twice as often as one of weight 1. Clones
 /// share their memory.
 #[derive(Clone, Debug, PartialEq)]
@@ -98,9 +100,4 @@ impl SampleWeights {
         let sum = self.cumulative[self.cumulative.len() - 1];
         self.cumulative.partition_point(|&until| until < sum)
     }
-}
-
-/// A uniform number from 0 up to, but not, 1: the 53 bits that an f64 holds exactly.
-fn unit(rng: &mut impl RngCore) -> f64 {
-    (rng.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
 }

@@ -1,0 +1,222 @@
+//! Pictures in folders, one folder per class, on disk or in a tar archive.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+use super::archive::{Archive, Entry, Place};
+use super::{Picture, PictureError, Pictures};
+
+/// The endings of pictures, in small letters.
+const EXTENSIONS: [&str; 3] = ["jpg", "jpeg", "png"];
+
+/// Pictures whose classes are the folders they lie in.
+///
+/// The classes are the names of the sub-folders, sorted, as in torchvision's `ImageFolder`. Pictures
+/// are the files below them, at any depth, that end in `jpg`, `jpeg` or `png`, small or capital,
+/// sorted by path. Names that begin with a dot are left aside, and so are links to folders below a
+/// class.
+#[derive(Debug)]
+pub struct ImageFolder {
+    name: String,
+    classes: Vec<String>,
+    labels: Vec<usize>,
+    files: Files,
+}
+
+#[derive(Debug)]
+enum Files {
+    OnDisk(Vec<PathBuf>),
+    InArchive {
+        archive: Archive,
+        files: Vec<(PathBuf, Place)>,
+    },
+}
+
+/// The pictures of each class.
+type ByClass<F> = BTreeMap<String, Vec<F>>;
+
+impl ImageFolder {
+    /// Lists the pictures below a folder. None is read yet.
+    ///
+    /// # Errors
+    /// [`PictureError::Unreadable`], [`PictureError::NoClasses`] or [`PictureError::EmptyClass`].
+    pub fn open(root: impl AsRef<Path>) -> Result<Self, PictureError> {
+        let root = root.as_ref();
+        let mut by_class = ByClass::new();
+        for path in visible(root)? {
+            let class = file_name(&path);
+            // Also through a link, as subsets of large data sets are made of them.
+            if path.is_dir() {
+                by_class.insert(class, pictures_below(&path)?);
+            }
+        }
+        let (classes, labels, files) = flattened(&root.display().to_string(), by_class)?;
+        Ok(Self {
+            name: root.display().to_string(),
+            classes,
+            labels,
+            files: Files::OnDisk(files),
+        })
+    }
+
+    /// Lists the pictures below `folder`, a path in a tar archive (not a compressed one), which is
+    /// read in place. An empty path is the archive's root.
+    ///
+    /// # Errors
+    /// [`PictureError::Unreadable`], [`PictureError::Compressed`], [`PictureError::NoClasses`] or
+    /// [`PictureError::EmptyClass`].
+    pub fn in_tar(
+        archive: impl AsRef<Path>,
+        folder: impl AsRef<Path>,
+    ) -> Result<Self, PictureError> {
+        let folder = folder.as_ref();
+        let name = archive.as_ref().join(folder).display().to_string();
+        let (archive, entries) = Archive::open(archive.as_ref())?;
+        let mut by_class = ByClass::new();
+        for Entry { path, place } in entries {
+            let below = plain(&path);
+            let Ok(below) = below.strip_prefix(plain(folder)) else {
+                continue;
+            };
+            let names: Vec<String> = below
+                .iter()
+                .map(|name| name.to_string_lossy().into())
+                .collect();
+            let [class, .., _file] = &names[..] else {
+                continue;
+            };
+            if names.iter().any(|name| name.starts_with('.')) {
+                continue;
+            }
+            let files = by_class.entry(class.clone()).or_default();
+            if is_picture(&path) {
+                files.push((path, place));
+            }
+        }
+        let (classes, labels, files) = flattened(&name, by_class)?;
+        Ok(Self {
+            name,
+            classes,
+            labels,
+            files: Files::InArchive { archive, files },
+        })
+    }
+
+    /// The path of a picture, in its archive if it is in one.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    pub fn path(&self, index: usize) -> &Path {
+        match &self.files {
+            Files::OnDisk(files) => &files[index],
+            Files::InArchive { files, .. } => &files[index].0,
+        }
+    }
+}
+
+impl Pictures for ImageFolder {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn classes(&self) -> &[String] {
+        &self.classes
+    }
+
+    fn labels(&self) -> &[usize] {
+        &self.labels
+    }
+
+    fn picture(&self, index: usize) -> Result<Picture, PictureError> {
+        let path = self.path(index);
+        let encoded = match &self.files {
+            Files::OnDisk(_) => fs::read(path).map_err(|source| unreadable(path, source))?,
+            Files::InArchive { archive, files } => archive.read(files[index].1)?,
+        };
+        Picture::decode(&encoded, &path.display().to_string())
+    }
+}
+
+/// The classes, the label of each file, and the files: sorted by class, then by path.
+fn flattened<F: Ord>(
+    name: &str,
+    by_class: ByClass<F>,
+) -> Result<(Vec<String>, Vec<usize>, Vec<F>), PictureError> {
+    if by_class.is_empty() {
+        return Err(PictureError::NoClasses {
+            name: name.to_owned(),
+        });
+    }
+    let (mut classes, mut labels, mut all) = (Vec::new(), Vec::new(), Vec::new());
+    for (label, (class, mut files)) in by_class.into_iter().enumerate() {
+        if files.is_empty() {
+            return Err(PictureError::EmptyClass {
+                name: format!("{name}/{class}"),
+            });
+        }
+        files.sort();
+        labels.extend(std::iter::repeat_n(label, files.len()));
+        classes.push(class);
+        all.append(&mut files);
+    }
+    Ok((classes, labels, all))
+}
+
+/// All pictures below the folder of a class.
+fn pictures_below(class: &Path) -> Result<Vec<PathBuf>, PictureError> {
+    let mut pictures = Vec::new();
+    let mut open = vec![class.to_path_buf()];
+    while let Some(folder) = open.pop() {
+        for path in visible(&folder)? {
+            // A link to a folder may lead round in a circle.
+            if path.is_dir() && !path.is_symlink() {
+                open.push(path);
+            } else if is_picture(&path) {
+                pictures.push(path);
+            }
+        }
+    }
+    Ok(pictures)
+}
+
+/// What is in a folder and not hidden.
+fn visible(folder: &Path) -> Result<Vec<PathBuf>, PictureError> {
+    let entries = fs::read_dir(folder).map_err(|source| unreadable(folder, source))?;
+    let mut paths = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(|source| unreadable(folder, source))?.path();
+        if !file_name(&path).starts_with('.') {
+            paths.push(path);
+        }
+    }
+    Ok(paths)
+}
+
+/// Without `.` and the like, in which archives differ.
+fn plain(path: &Path) -> PathBuf {
+    let is_name = |part: &Component<'_>| matches!(part, Component::Normal(_));
+    path.components().filter(is_name).collect()
+}
+
+fn is_picture(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| {
+        let extension = extension.to_string_lossy().to_lowercase();
+        EXTENSIONS.contains(&extension.as_str())
+    })
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name()
+        .map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+}
+
+fn unreadable(path: &Path, source: std::io::Error) -> PictureError {
+    PictureError::Unreadable {
+        path: path.to_path_buf(),
+        source,
+    }
+}
+
+#[cfg(test)]
+mod tests;
