@@ -8,14 +8,14 @@
 
 #![forbid(unsafe_code)]
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bonfire::prelude::*;
-use bonfire::{DdpConfig, GradientSync, LaunchArgs, ReduceOp};
+use bonfire::{DdpConfig, GradientSync, LaunchArgs};
+use bonfire_benches::{Mlp, median, timed};
 use burn::module::Module;
-use burn::nn::{Linear, LinearConfig};
 use burn::optim::GradientsParams;
-use burn::tensor::{Device, Distribution, Tensor, activation};
+use burn::tensor::{Distribution, Tensor};
 use clap::Parser;
 
 /// Time a training step with and without gradient synchronisation.
@@ -45,31 +45,6 @@ struct Args {
     bucket_mib: usize,
 }
 
-/// A plain deep network: a chain, so that its gradients become final one after the other.
-#[derive(Module, Debug)]
-struct Mlp {
-    layers: Vec<Linear>,
-}
-
-impl Mlp {
-    fn new(args: &Args, device: &Device) -> Self {
-        let layer = |_| LinearConfig::new(args.width, args.width).init(device);
-        Self {
-            layers: (0..args.layers).map(layer).collect(),
-        }
-    }
-
-    /// Mean square of the output; `input` is `[batch, width]`.
-    fn loss(&self, input: Tensor<2>) -> Tensor<1> {
-        let forward = |x, layer: &Linear| activation::relu(layer.forward(x));
-        self.layers
-            .iter()
-            .fold(input, forward)
-            .powi_scalar(2)
-            .mean()
-    }
-}
-
 fn main() -> bonfire::Result<()> {
     let args: Args = bonfire::parse_args();
     bonfire::launch_with(&args.launch.clone(), |world| measure(&world, &args))
@@ -77,7 +52,7 @@ fn main() -> bonfire::Result<()> {
 
 fn measure(world: &World, args: &Args) -> anyhow::Result<()> {
     let device = world.device();
-    let model = Mlp::new(args, &device);
+    let model = Mlp::new(args.layers, args.width, &device);
     let config = |sync| DdpConfig {
         bucket_bytes_max: args.bucket_mib << 20,
         sync,
@@ -119,19 +94,6 @@ fn measure(world: &World, args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The time of one step on the slowest rank; all ranks start together.
-fn timed(
-    world: &World,
-    step: impl FnOnce() -> Result<(), bonfire::TrainError>,
-) -> anyhow::Result<Duration> {
-    world.group().barrier()?;
-    let started = Instant::now();
-    step()?;
-    let mut slowest = [started.elapsed().as_secs_f64()];
-    world.group().all_reduce(&mut slowest, ReduceOp::Max)?;
-    Ok(Duration::from_secs_f64(slowest[0]))
-}
-
 fn report(
     world: &World,
     args: &Args,
@@ -167,9 +129,4 @@ fn report(
         "exposed communication with buckets: {:.1} ms",
         median(exposed).as_secs_f64() * 1e3
     );
-}
-
-fn median(mut times: Vec<Duration>) -> Duration {
-    times.sort_unstable();
-    times[times.len() / 2]
 }
