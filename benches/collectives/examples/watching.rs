@@ -1,7 +1,8 @@
 //! What it costs that ranks are watched: heartbeats and the flight recorder, as shares of a step.
 //!
 //! `watching --blocks 10`: two ranks, which are threads that meet as processes do, run blocks of steps,
-//! one block with heartbeats and the next without. Prints what every block's median step took, the
+//! one block with heartbeats and the next without. A step computes the same however long that takes,
+//! so what the watching threads take from it shows. Prints what every block's median step took, the
 //! processor time of the threads that watch, and the recorder's time per operation.
 
 #![forbid(unsafe_code)]
@@ -24,7 +25,7 @@ struct Args {
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
 
-    /// What a step computes, in microseconds
+    /// What a step computes, in microseconds of an undisturbed core
     #[arg(long, default_value_t = 2000)]
     compute_us: u64,
 
@@ -48,10 +49,11 @@ fn main() {
         heartbeat_timeout: None,
         ..GroupOptions::default()
     };
+    let rounds = rounds_in(Duration::from_micros(args.compute_us));
     let mut blocks = (Vec::new(), Vec::new());
     for _ in 0..args.blocks {
-        blocks.0.push(run(&args, with.clone()));
-        blocks.1.push(run(&args, without.clone()));
+        blocks.0.push(run(&args, rounds, with.clone()));
+        blocks.1.push(run(&args, rounds, without.clone()));
     }
     let steps = |blocks: &[Block]| -> Vec<f64> {
         blocks
@@ -84,7 +86,7 @@ fn main() {
     }
 }
 
-fn run(args: &Args, options: GroupOptions) -> Block {
+fn run(args: &Args, rounds: u64, options: GroupOptions) -> Block {
     let length = Duration::from_secs_f64(args.seconds);
     let blocks = connected(2, options, |group| {
         let mut data = group
@@ -95,7 +97,7 @@ fn run(args: &Args, options: GroupOptions) -> Block {
         loop {
             let started = Instant::now();
             group.progress(steps.len() as u64);
-            compute(Duration::from_micros(args.compute_us));
+            compute(rounds);
             group
                 .all_reduce(&mut data[..], ReduceOp::Mean)
                 .expect("nothing fails");
@@ -119,15 +121,25 @@ fn run(args: &Args, options: GroupOptions) -> Block {
     blocks[0]
 }
 
-fn compute(time: Duration) {
-    let started = Instant::now();
+fn compute(rounds: u64) {
     let mut sum = 0_u64;
-    while started.elapsed() < time {
-        for number in 0..1000_u64 {
-            sum = black_box(sum.wrapping_mul(31).wrapping_add(number));
-        }
+    for number in 0..1000 * rounds {
+        sum = black_box(sum.wrapping_mul(31).wrapping_add(number));
     }
     black_box(sum);
+}
+
+/// How much can be computed in `time`: the most of several tries, because others compute, too.
+fn rounds_in(time: Duration) -> u64 {
+    const TRIES: usize = 20;
+    const ROUNDS: u64 = 1000;
+    let tries = (0..TRIES).map(|_| {
+        let started = Instant::now();
+        compute(ROUNDS);
+        started.elapsed()
+    });
+    let shortest = tries.min().expect("there are tries");
+    (ROUNDS as f64 * time.div_duration_f64(shortest)).ceil() as u64
 }
 
 /// Processor time of all control threads of this process, from what the scheduler counts.
