@@ -19,13 +19,18 @@ fn start(folder: &Path) -> Job {
     Job::start(&mut command)
 }
 
-/// What rank 0 printed of the final parameters.
+/// What the ranks printed of the final parameters: all the same.
 #[track_caller]
 fn digest(end: &JobEnd) -> String {
     assert!(end.status.success(), "{:?}", end.stderr);
-    let mut lines = end.stdout.iter();
-    let found = lines.find_map(|line| line.split("parameters ").nth(1));
-    found.expect("rank 0 prints a digest").to_owned()
+    let lines = end.stdout.iter();
+    let found = lines.filter_map(|line| line.split("parameters ").nth(1));
+    let found: Vec<&str> = found.collect();
+    let [first, second] = found[..] else {
+        panic!("both ranks print a digest, but: {found:?}");
+    };
+    assert_eq!(first, second);
+    first.to_owned()
 }
 
 /// The step of the last checkpoint.

@@ -60,6 +60,24 @@ fn the_journal_listing_writes_what_it_says() {
 }
 
 #[test]
+fn the_lean_listing_learns_and_resumes() {
+    let folder = format!(
+        "{}/lean-{}",
+        env!("CARGO_TARGET_TMPDIR"),
+        std::process::id()
+    );
+    let lean = || {
+        let args = [folder.as_str(), "--nproc", "2", "--device", "cpu"];
+        run(env!("CARGO_BIN_EXE_lean"), &args)
+    };
+    let loss = last_loss(&lean());
+    assert!(loss < 0.01, "it ends with a loss of {loss}");
+    // All steps are done, and saved.
+    assert_eq!(lean(), "");
+    std::fs::remove_dir_all(&folder).expect("it has left checkpoints");
+}
+
+#[test]
 fn the_collectives_listing_holds_its_assertions() {
     run(env!("CARGO_BIN_EXE_collectives"), &[]);
 }

@@ -2,10 +2,11 @@
 
 use std::ops::Range;
 
-use bonfire_collective::{CollectiveError, ProcessGroup};
+use bonfire_collective::{CollectiveError, ProcessGroup, ReduceOp};
 use bonfire_plan::DType;
 
 use crate::assignment::{Assignment, Extent};
+use crate::compression::{Carrier, Compressor, Presence, Sent};
 use crate::host::{Entering, HostSlice, Values, ValuesWork};
 
 /// A bucket. Its memory is used again in every step.
@@ -18,6 +19,8 @@ pub(crate) struct Bucket {
     /// Parameters whose gradient is not there yet.
     waiting: usize,
     state: State,
+    /// What travels instead, where gradients are compressed.
+    carrier: Carrier,
     /// The sum of earlier micro-batches; made when the first one is accumulated.
     accumulated: Option<Values>,
 }
@@ -37,13 +40,20 @@ enum State {
     Here(Values),
     /// Handed to the group.
     Away(ValuesWork),
+    /// The carrier is handed to the group.
+    Carried(Values),
     /// Lost with a failed operation.
     Lost,
 }
 
 impl Bucket {
     /// An empty bucket, in memory of the group.
-    pub(crate) fn new(assignment: &Assignment, extents: &[Extent], group: ProcessGroup) -> Self {
+    pub(crate) fn new(
+        assignment: &Assignment,
+        extents: &[Extent],
+        compressor: &Compressor,
+        group: ProcessGroup,
+    ) -> Self {
         let mut start = 0;
         let mut slots = Vec::with_capacity(assignment.parameters.len());
         for &parameter in &assignment.parameters {
@@ -56,8 +66,13 @@ impl Bucket {
                 accumulated: false,
             });
         }
+        let places: Vec<_> = slots
+            .iter()
+            .map(|slot| (slot.parameter, slot.range.clone()))
+            .collect();
         Self {
             dtype: assignment.dtype,
+            carrier: Carrier::new(compressor, assignment.dtype, &places, &group),
             waiting: slots.len(),
             slots,
             state: State::Here(Values::shared(&group, assignment.dtype, start)),
@@ -157,7 +172,7 @@ impl Bucket {
 
     /// Hands the bucket to the group, which averages it over the ranks.
     #[track_caller]
-    pub(crate) fn send(&mut self, factor: f64) {
+    pub(crate) fn send(&mut self, factor: f64, compressor: &mut Compressor) {
         assert!(self.is_complete(), "a bucket travels when it is complete");
         let State::Here(mut values) = std::mem::replace(&mut self.state, State::Lost) else {
             panic!("a bucket travels once per step");
@@ -165,15 +180,37 @@ impl Bucket {
         if factor != 1.0 {
             values.scale(factor);
         }
-        self.state = State::Away(values.average_async(&self.group));
+        self.state = match self.carrier.send(&mut values, &self.group, compressor) {
+            Sent::Nothing => State::Away(values.reduce_async(&self.group, ReduceOp::Mean)),
+            Sent::Instead => State::Carried(values),
+        };
     }
 
-    /// Waits for the averages.
-    pub(crate) fn receive(&mut self) -> Result<(), CollectiveError> {
-        let State::Away(work) = std::mem::replace(&mut self.state, State::Lost) else {
-            panic!("only a bucket that is away comes back");
+    /// Sends what can only be sent when something else has come. Every rank must call it for all
+    /// buckets in their order, after all are sent.
+    #[track_caller]
+    pub(crate) fn advance(&mut self, compressor: &mut Compressor) -> Result<(), CollectiveError> {
+        match &mut self.state {
+            State::Carried(values) => self.carrier.advance(values, &self.group, compressor),
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits for the averages. `presence` says of a parameter whether any rank had a gradient.
+    pub(crate) fn receive(
+        &mut self,
+        compressor: &mut Compressor,
+        presence: impl Fn(usize) -> Presence,
+    ) -> Result<(), CollectiveError> {
+        let values = match std::mem::replace(&mut self.state, State::Lost) {
+            State::Away(work) => work.wait()?,
+            State::Carried(mut values) => {
+                self.carrier.receive(&mut values, compressor, presence)?;
+                values
+            }
+            State::Here(_) | State::Lost => panic!("only a bucket that is away comes back"),
         };
-        self.state = State::Here(work.wait()?);
+        self.state = State::Here(values);
         Ok(())
     }
 
@@ -188,7 +225,7 @@ impl Bucket {
     fn here(&mut self) -> &mut Values {
         match &mut self.state {
             State::Here(values) => values,
-            State::Away(_) | State::Lost => panic!("a bucket that is away takes no gradients"),
+            _ => panic!("a bucket that is away takes no gradients"),
         }
     }
 }

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::{GradientCompression, Precision};
+
 /// When and in what units gradients travel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -16,7 +18,7 @@ pub enum GradientSync {
 
 /// Options of [`Ddp`](crate::Ddp). All ranks must agree on them; [`Ddp::new`](crate::Ddp::new)
 /// checks that they do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DdpConfig {
     /// A bucket takes no further gradient once it would hold more than this. Default 25 MiB: large
     /// enough to use the bandwidth of a link, small enough that several fit into a backward pass. A
@@ -26,6 +28,10 @@ pub struct DdpConfig {
     pub first_bucket_bytes_max: usize,
     /// When and in what units gradients travel.
     pub sync: GradientSync,
+    /// What travels instead of the gradients. Default: nothing, they travel as they are.
+    pub compression: GradientCompression,
+    /// The type that forward and backward passes compute in. Default: that of the parameters.
+    pub precision: Precision,
 }
 
 impl Default for DdpConfig {
@@ -34,6 +40,8 @@ impl Default for DdpConfig {
             bucket_bytes_max: 25 << 20,
             first_bucket_bytes_max: 1 << 20,
             sync: GradientSync::Bucketed,
+            compression: GradientCompression::None,
+            precision: Precision::F32,
         }
     }
 }

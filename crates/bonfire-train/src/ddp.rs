@@ -5,17 +5,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bonfire_collective::ProcessGroup;
-use bonfire_plan::DType;
 use burn::Tensor;
 use burn::module::Module;
 use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::optim::{GradientsParams, ModuleOptimizer};
 
 use crate::assignment::Caps;
+use crate::compression::Compressor;
 use crate::fingerprint::{self, Fingerprint};
 use crate::gradients::{self, Clip};
 use crate::harvest::{averaged, harvest};
-use crate::hooks::{Anchors, Depth, Listener, measured};
+use crate::hooks::{Anchors, Depth, Listener, Pass, measured};
 use crate::loss::{IntoLoss, Loss, Weight, global_loss};
 use crate::naive::Naive;
 use crate::panic::panic_message;
@@ -24,7 +24,12 @@ use crate::reducer::{Accumulate, Reducer};
 use crate::replicate::replicate;
 use crate::timing::{StepTiming, Stopwatch};
 use crate::weights::{Last, MicroBatches};
-use crate::{DdpConfig, GradientSync, TrainError, World};
+use crate::{DdpConfig, GradientSync, Precision, TrainError, World};
+
+mod compressed;
+mod summary;
+
+pub use summary::BucketSummary;
 
 /// A model replicated on all ranks of a group.
 ///
@@ -41,6 +46,7 @@ pub struct Ddp<M> {
     group: ProcessGroup,
     table: Arc<ParameterTable>,
     synchroniser: Synchroniser,
+    precision: Precision,
     anchors: Anchors,
     depth: Depth,
     micro_batches: MicroBatches,
@@ -61,17 +67,6 @@ enum Synchroniser {
     Naive(Naive),
 }
 
-/// Gradients that travel together.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BucketSummary {
-    /// Their type.
-    pub dtype: DType,
-    /// The parameters, in the order in which their gradients are expected.
-    pub parameters: Vec<String>,
-    /// Their size.
-    pub bytes: usize,
-}
-
 impl<M: Module> Ddp<M> {
     /// Replicates a model with the default configuration. See [`with_config`](Self::with_config).
     ///
@@ -89,16 +84,23 @@ impl<M: Module> Ddp<M> {
     /// # Errors
     /// [`TrainError::ModelMismatch`] on all ranks if their models or configurations differ,
     /// [`TrainError::UnsupportedDtype`] for parameters whose gradients cannot be averaged,
+    /// [`TrainError::Compression`] for a compression that cannot be,
+    /// [`TrainError::UnsupportedPrecision`] for a precision that the device has not,
     /// [`TrainError::Collective`] if a rank fails.
     #[track_caller]
     pub fn with_config(model: M, world: &World, config: DdpConfig) -> Result<Self, TrainError> {
         let group = world.group().clone();
+        // An error of one rank alone must not leave the others waiting in the comparison.
+        let checked = config.compression.check(config.sync);
+        checked
+            .map_err(TrainError::from)
+            .and_then(|()| config.precision.check(&model))
+            .inspect_err(|error| group.abort(&error.to_string()))?;
         let model = if is_autodiff(&model) {
             model
         } else {
             model.train()
         };
-        // An error of one rank alone must not leave the others waiting in the comparison.
         let table =
             ParameterTable::of(&model).inspect_err(|error| group.abort(&error.to_string()))?;
         let fingerprint = Fingerprint {
@@ -115,24 +117,29 @@ impl<M: Module> Ddp<M> {
         };
         let synchroniser = match config.sync {
             GradientSync::Bucketed => {
-                let reducer = Reducer::new(group.clone(), Arc::clone(&table), caps);
+                let compressor = Compressor::new(config.compression, &table, group.world_size());
+                let reducer = Reducer::new(group.clone(), Arc::clone(&table), caps, compressor);
                 tracing::info!(
                     rank = group.rank().get(),
                     parameters = table.len(),
                     buckets = reducer.buckets().len(),
+                    compression = ?config.compression,
                     "gradients travel in buckets"
                 );
                 Synchroniser::Bucketed(Arc::new(Mutex::new(reducer)))
             }
-            GradientSync::Naive => {
-                Synchroniser::Naive(Naive::new(group.clone(), Arc::clone(&table)))
-            }
+            GradientSync::Naive => Synchroniser::Naive(Naive::new(
+                group.clone(),
+                Arc::clone(&table),
+                config.compression,
+            )),
         };
         Ok(Self {
             module: Some(model),
             group,
             table,
             synchroniser,
+            precision: config.precision,
             anchors: Anchors::default(),
             depth: Depth::default(),
             micro_batches: MicroBatches::default(),
@@ -147,6 +154,18 @@ impl<M: Module> Ddp<M> {
     /// The model. For validation, `ddp.module().valid()`.
     pub fn module(&self) -> &M {
         self.module.as_ref().expect(MODULE_PRESENT)
+    }
+
+    /// The type that forward and backward passes compute in.
+    pub fn precision(&self) -> Precision {
+        self.precision
+    }
+
+    /// The model without autodiff, its trainable parameters in the type that passes compute in: what
+    /// validates as it trains. [`module`](Self::module) validates in the type of the parameters.
+    pub fn lowered(&self) -> M {
+        self.precision
+            .cast_model(self.module().valid(), &self.table)
     }
 
     /// The model, out of its group.
@@ -268,31 +287,6 @@ impl<M: Module> Ddp<M> {
         self.last_step
     }
 
-    /// The units in which gradients travel; with [`GradientSync::Naive`] one per parameter.
-    pub fn buckets(&self) -> Vec<BucketSummary> {
-        let summary = |dtype, parameters: Vec<usize>| BucketSummary {
-            dtype,
-            bytes: parameters
-                .iter()
-                .map(|&p| self.table.get(p).extent.bytes())
-                .sum(),
-            parameters: parameters
-                .iter()
-                .map(|&p| self.table.get(p).name.clone())
-                .collect(),
-        };
-        match &self.synchroniser {
-            Synchroniser::Bucketed(reducer) => lock(reducer)
-                .buckets()
-                .iter()
-                .map(|bucket| summary(bucket.dtype(), bucket.parameters().collect()))
-                .collect(),
-            Synchroniser::Naive(_) => (0..self.table.len())
-                .map(|index| summary(self.table.get(index).extent.dtype, vec![index]))
-                .collect(),
-        }
-    }
-
     /// What happens in the backward passes to come.
     #[cfg(test)]
     fn trace(&self) -> crate::trace::Trace {
@@ -333,9 +327,13 @@ impl<M: Module> Ddp<M> {
         listener: &Listener,
     ) -> Result<Loss, TrainError> {
         let module = self.module.as_ref().expect(MODULE_PRESENT);
+        let pass = Pass {
+            listener,
+            precision: self.precision,
+        };
         let hooked = self
             .anchors
-            .attach(module, &self.table, &self.depth, listener)?;
+            .attach(module, &self.table, &self.depth, pass)?;
         let mut loss = forward(&hooked).into_loss().map_err(TrainError::Forward)?;
         self.micro_batches.add(loss.weight)?;
         self.last_loss = Some(loss.tensor.clone().without_autodiff());

@@ -121,6 +121,17 @@ pub enum TrainError {
     /// No rank had a sample in this step, so there is no mean.
     #[error("no rank had a sample in this step; give at least one rank a batch")]
     NoSamples,
+    /// A device cannot compute in the precision asked for.
+    #[error("{device} cannot compute in {precision:?}; choose another DdpConfig::precision")]
+    UnsupportedPrecision {
+        /// What was asked for.
+        precision: crate::Precision,
+        /// The device.
+        device: String,
+    },
+    /// The gradients cannot be compressed as the configuration says.
+    #[error(transparent)]
+    Compression(#[from] crate::compression::CompressionError),
     /// A checkpoint could not be written or read.
     #[error(transparent)]
     Checkpoint(#[from] crate::checkpoint::CheckpointError),

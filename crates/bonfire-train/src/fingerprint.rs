@@ -26,7 +26,7 @@ impl fmt::Display for Entry {
 }
 
 /// Everything that must be the same on all ranks.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Fingerprint {
     pub(crate) config: DdpConfig,
     pub(crate) entries: Vec<Entry>,

@@ -11,6 +11,9 @@
 //! the layer that uses the parameter. Where that is, is estimated from the order in which a model
 //! defines its parameters; a bad estimate costs overlap, never correctness.
 //!
+//! In mixed precision the parameter is cast behind the operation, so the gradient it sees is that of
+//! the parameter itself.
+//!
 //! Must never change a value: the gradients are those that the pass computes without it.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,11 +30,12 @@ use burn::backend::{DispatchDevice, DispatchKindConversion};
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{DispatchTensor, GradientCheckpointingStrategy, Tensor};
 
-use crate::TrainError;
 use crate::harvest::{checked, unreadable};
 use crate::parameters::ParameterTable;
+use crate::precision::Place;
 use crate::readback::Readback;
 use crate::reducer::Reducer;
+use crate::{Precision, TrainError};
 
 /// How much further apart anchors are than layers are on average. A layer behind an anchor too far
 /// from the leaves moves there, with all that follow it, and its hook runs just in time; one behind
@@ -40,6 +44,13 @@ const STRETCH: usize = 4;
 
 /// How deep the graph of a model's loss is; 0 until a backward pass has shown it.
 pub(crate) type Depth = Arc<AtomicUsize>;
+
+/// What a forward and a backward pass are like.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pass<'a> {
+    pub(crate) listener: &'a Listener,
+    pub(crate) precision: Precision,
+}
 
 /// Who is told about final gradients.
 #[derive(Clone, Debug)]
@@ -122,14 +133,15 @@ impl Anchors {
         model: &M,
         table: &Arc<ParameterTable>,
         depth: &Depth,
-        listener: &Listener,
+        pass: Pass<'_>,
     ) -> Result<M, TrainError> {
         let depth = depth.load(Ordering::Relaxed);
         let mut attacher = Attacher {
             anchors: self,
             depth,
             table,
-            listener,
+            pass,
+            place: Place::default(),
             result: Ok(()),
         };
         let attached = model.clone().map(&mut attacher);
@@ -141,7 +153,8 @@ struct Attacher<'a> {
     anchors: &'a mut Anchors,
     depth: usize,
     table: &'a Arc<ParameterTable>,
-    listener: &'a Listener,
+    pass: Pass<'a>,
+    place: Place,
     result: Result<(), TrainError>,
 }
 
@@ -163,14 +176,23 @@ impl Attacher<'_> {
         let hook = Hook {
             parameter,
             table: Arc::clone(self.table),
-            listener: self.listener.clone(),
+            listener: self.pass.listener.clone(),
         };
         let what = format!("parameter {}", self.table.get(parameter).name);
-        on_backend_of!(tensor, what, hooked(tensor, anchor, hook))
+        let hooked = on_backend_of!(tensor, what, hooked(tensor, anchor, hook))?;
+        Ok(self.pass.precision.cast_parameter(hooked, &self.place))
     }
 }
 
 impl ModuleMapper for Attacher<'_> {
+    fn enter_module(&mut self, _name: &str, container: &str) {
+        self.place.enter(container);
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.place.exit();
+    }
+
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let index = self.table.index_of(param.id);
         let (Some(index), Ok(())) = (index, &self.result) else {
@@ -193,7 +215,10 @@ where
     DispatchTensor: DispatchKindConversion<Autodiff<B, C>>,
 {
     let (values, node) = primitive::<B, C, D>(anchor)?.into_parts();
-    let prepared = Pass(None).prepare::<C>([node]).compute_bound().stateful();
+    let prepared = Through(None)
+        .prepare::<C>([node])
+        .compute_bound()
+        .stateful();
     let further = match prepared {
         OpsKind::Tracked(prepared) => prepared.finish((), values),
         OpsKind::UnTracked(prepared) => prepared.finish(values),
@@ -286,7 +311,7 @@ where
     DispatchTensor: DispatchKindConversion<Autodiff<B, C>>,
 {
     let (values, node) = primitive::<B, C, D>(loss)?.into_parts();
-    let pass = Pass(Some(depth));
+    let pass = Through(Some(depth));
     let prepared = pass.prepare::<C>([node]).compute_bound().stateful();
     let measured = match prepared {
         OpsKind::Tracked(prepared) => prepared.finish((), values),
@@ -297,9 +322,9 @@ where
 
 /// An operation that passes everything on, and may note how far from the leaves it is.
 #[derive(Debug)]
-struct Pass(Option<Depth>);
+struct Through(Option<Depth>);
 
-impl<B: Readback> Backward<B, 1> for Pass {
+impl<B: Readback> Backward<B, 1> for Through {
     type State = ();
 
     fn backward(

@@ -195,15 +195,27 @@ impl Values {
         }
     }
 
-    /// Starts to average the values over all ranks.
-    #[track_caller]
-    pub(crate) fn average_async(self, group: &ProcessGroup) -> ValuesWork {
-        const MEAN: ReduceOp = ReduceOp::Mean;
+    pub(crate) fn dtype(&self) -> DType {
+        self.slice(0..0).dtype()
+    }
+
+    /// # Panics
+    /// If the values are of another type.
+    pub(crate) fn as_f32_mut(&mut self) -> &mut [f32] {
         match self {
-            Self::F32(values) => ValuesWork::F32(group.all_reduce_async(values, MEAN)),
-            Self::F64(values) => ValuesWork::F64(group.all_reduce_async(values, MEAN)),
-            Self::F16(values) => ValuesWork::F16(group.all_reduce_async(values, MEAN)),
-            Self::BF16(values) => ValuesWork::BF16(group.all_reduce_async(values, MEAN)),
+            Self::F32(values) => values,
+            other => panic!("{} values are no f32", other.dtype()),
+        }
+    }
+
+    /// Starts to reduce the values over all ranks.
+    #[track_caller]
+    pub(crate) fn reduce_async(self, group: &ProcessGroup, reduce: ReduceOp) -> ValuesWork {
+        match self {
+            Self::F32(values) => ValuesWork::F32(group.all_reduce_async(values, reduce)),
+            Self::F64(values) => ValuesWork::F64(group.all_reduce_async(values, reduce)),
+            Self::F16(values) => ValuesWork::F16(group.all_reduce_async(values, reduce)),
+            Self::BF16(values) => ValuesWork::BF16(group.all_reduce_async(values, reduce)),
         }
     }
 }

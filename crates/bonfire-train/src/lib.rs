@@ -33,6 +33,7 @@
 mod assignment;
 mod bucket;
 mod checkpoint;
+mod compression;
 mod config;
 mod ddp;
 mod device;
@@ -52,6 +53,7 @@ mod metrics;
 mod naive;
 mod panic;
 mod parameters;
+mod precision;
 mod prefetch;
 mod random;
 mod readback;
@@ -67,6 +69,7 @@ mod weights;
 mod world;
 
 pub use checkpoint::{Best, CheckpointError, Checkpoints, Keep, Milestone, Training};
+pub use compression::{CompressionError, CompressionState, GradientCompression, PowerSgdConfig};
 pub use config::{DdpConfig, GradientSync};
 pub use ddp::{BucketSummary, Ddp};
 pub use device::{DeviceKind, UnknownDeviceKind};
@@ -86,6 +89,7 @@ pub use journal::{
 pub use loader::{EpochBatches, LastBatch, Loader};
 pub use loss::{IntoLoss, Loss};
 pub use metrics::{WeightedMean, sum_over_ranks};
+pub use precision::Precision;
 pub use prefetch::{Prefetch, Prefetched, Prepared};
 pub use sampler::{
     DistributedSampler, Order, Remainder, SampleWeights, SamplerConfig, SamplerState,

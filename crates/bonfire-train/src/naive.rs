@@ -4,9 +4,10 @@
 
 use std::sync::Arc;
 
-use bonfire_collective::{ProcessGroup, ReduceOp};
+use bonfire_collective::{CollectiveError, ProcessGroup, ReduceOp};
 
 use crate::TrainError;
+use crate::compression::{GradientCompression, cast};
 use crate::harvest::GradientSink;
 use crate::host::{Entering, HostSlice, Values};
 use crate::parameters::ParameterTable;
@@ -18,13 +19,19 @@ use crate::weights::{MicroBatches, Normalizer};
 pub(crate) struct Naive {
     group: ProcessGroup,
     table: Arc<ParameterTable>,
+    compression: GradientCompression,
     sums: Vec<Option<Values>>,
     pub(crate) entering: Entering,
 }
 
 impl Naive {
-    pub(crate) fn new(group: ProcessGroup, table: Arc<ParameterTable>) -> Self {
+    pub(crate) fn new(
+        group: ProcessGroup,
+        table: Arc<ParameterTable>,
+        compression: GradientCompression,
+    ) -> Self {
         Self {
+            compression,
             sums: table.extents().iter().map(|_| None).collect(),
             group,
             table,
@@ -58,10 +65,24 @@ impl Naive {
             if factor != 1.0 {
                 sum.scale(factor);
             }
-            let average = sum.average_async(&self.group);
-            self.sums[index] = Some(watch.time(|| average.wait())?);
+            self.sums[index] = Some(watch.time(|| self.average_one(sum))?);
         }
         Ok(())
+    }
+
+    fn average_one(&self, mut sum: Values) -> Result<Values, CollectiveError> {
+        let ranks = self.group.world_size().get();
+        match self.compression.sixteen_bits(sum.dtype()) {
+            Some(narrow) if ranks > 1 => {
+                sum.scale(1.0 / f64::from(ranks));
+                let mut share = Values::zeros(narrow, sum.len());
+                cast(&sum, &mut share);
+                let average = share.reduce_async(&self.group, ReduceOp::Sum).wait()?;
+                cast(&average, &mut sum);
+                Ok(sum)
+            }
+            _ => sum.reduce_async(&self.group, ReduceOp::Mean).wait(),
+        }
     }
 
     /// The average of a parameter's gradient, if any rank had one.

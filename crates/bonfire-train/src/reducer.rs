@@ -10,6 +10,7 @@ use bonfire_collective::{ProcessGroup, Rank, ReduceOp};
 
 use crate::assignment::{Assignment, Caps, assign};
 use crate::bucket::Bucket;
+use crate::compression::{Compressor, Presence};
 use crate::harvest::GradientSink;
 use crate::host::{Entering, HostSlice};
 use crate::parameters::ParameterTable;
@@ -23,6 +24,7 @@ pub(crate) struct Reducer {
     group: ProcessGroup,
     table: Arc<ParameterTable>,
     caps: Caps,
+    pub(crate) compressor: Compressor,
     buckets: Vec<Bucket>,
     homes: Vec<Home>,
     parameters: Vec<Progress>,
@@ -70,13 +72,19 @@ struct Step {
 }
 
 impl Reducer {
-    pub(crate) fn new(group: ProcessGroup, table: Arc<ParameterTable>, caps: Caps) -> Self {
+    pub(crate) fn new(
+        group: ProcessGroup,
+        table: Arc<ParameterTable>,
+        caps: Caps,
+        compressor: Compressor,
+    ) -> Self {
         let order: Vec<usize> = (0..table.len()).rev().collect();
         let parameters = vec![Progress::default(); table.len()];
         let mut reducer = Self {
             group,
             table,
             caps,
+            compressor,
             buckets: Vec::new(),
             homes: Vec::new(),
             parameters,
@@ -113,7 +121,7 @@ impl Reducer {
             .enumerate()
             .map(|(bucket, assignment)| {
                 let group = self.group.named(&self.name_of(bucket, assignment));
-                Bucket::new(assignment, &extents, group)
+                Bucket::new(assignment, &extents, &self.compressor, group)
             })
             .collect();
     }
@@ -189,7 +197,8 @@ impl Reducer {
             let Step {
                 normalizer, waited, ..
             } = &mut self.step;
-            bucket.send(waited.time(|| normalizer.factor())?);
+            let factor = waited.time(|| normalizer.factor())?;
+            bucket.send(factor, &mut self.compressor);
             self.trace.sent(self.next);
             self.next += 1;
         }
@@ -215,7 +224,7 @@ impl Reducer {
         verdict.extend(self.parameters.iter().map(|p| i64::from(p.present)));
         let verdict = self.group.all_reduce_async(verdict, ReduceOp::Max);
         for bucket in &mut self.buckets {
-            watch.time(|| bucket.receive())?;
+            watch.time(|| bucket.advance(&mut self.compressor))?;
         }
         let verdict = watch.time(|| verdict.wait())?;
         let (comparable, present) = verdict.split_at(2);
@@ -225,6 +234,13 @@ impl Reducer {
         }
         for (progress, present) in self.parameters.iter_mut().zip(present) {
             progress.present = *present > 0;
+        }
+        let presence = |parameter: usize| match self.parameters[parameter].present {
+            true => Presence::Somewhere,
+            false => Presence::Nowhere,
+        };
+        for bucket in &mut self.buckets {
+            watch.time(|| bucket.receive(&mut self.compressor, presence))?;
         }
         Ok(())
     }
@@ -242,6 +258,7 @@ impl Reducer {
     /// gradients of rank 0 became final.
     pub(crate) fn end(&mut self) -> Result<(), TrainError> {
         self.buckets.iter_mut().for_each(Bucket::end_accumulation);
+        self.compressor.end_step();
         if self.steps == GUESSED_STEPS {
             return Ok(());
         }

@@ -24,6 +24,7 @@
 //! - [`DistributedSampler`] and [`Loader`] deal out the data, [`WeightedMean`] collects the metrics.
 //! - [`Checkpoints`] save a training and bring it back, [`Schedule`] and [`RateRule`] say its learning
 //!   rate, [`LossScaler`] keeps small gradients in 16 bits.
+//! - [`GradientCompression`] sends less than the gradients, [`Precision`] computes in 16 bits.
 //! - [`ProcessGroup`] is the communication below, which knows nothing of tensors.
 
 #![forbid(unsafe_code)]

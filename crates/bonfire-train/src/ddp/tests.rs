@@ -13,10 +13,12 @@ use super::*;
 use crate::world::tests::world;
 
 mod accumulation;
+mod compression;
 mod equality;
 mod failure;
 mod gradients;
 mod overlap;
+mod precision;
 mod unused;
 
 const INPUTS: usize = 8;

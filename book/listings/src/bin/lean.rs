@@ -1,0 +1,109 @@
+//! A training that computes in 16 bits and sends less than its gradients. Its first argument is a
+//! folder for checkpoints.
+
+use bonfire::prelude::*;
+use bonfire::{CompressionState, PowerSgdConfig, Precision};
+use burn::module::Module;
+use burn::nn::{Linear, LinearConfig};
+use burn::optim::AdamWConfig;
+use burn::tensor::{Device, FloatDType, Int, Tensor};
+use serde::{Deserialize, Serialize};
+
+/// Learns to turn the first sixteen numbers of its input around.
+#[derive(Module, Debug)]
+struct Net {
+    first: Linear,
+    second: Linear,
+}
+
+impl Net {
+    fn new(device: &Device) -> Self {
+        Self {
+            first: LinearConfig::new(16, 64).init(device),
+            second: LinearConfig::new(64, 16).init(device),
+        }
+    }
+
+    // ANCHOR: loss
+    /// The mean squared error over a batch, `[batch, 16]` in f32.
+    fn loss(&self, precision: Precision, x: Tensor<2>) -> Tensor<1> {
+        let y = x.clone().flip([1]);
+        // In 16 bits from here on ...
+        let hidden = self.first.forward(precision.cast(x)).tanh();
+        let out = self.second.forward(hidden);
+        // ... to here.
+        (out.cast(FloatDType::F32) - y).powi_scalar(2).mean()
+    }
+    // ANCHOR_END: loss
+}
+
+/// The same numbers for the same step and rank.
+fn batch(step: u64, rank: Rank, device: &Device) -> Tensor<2> {
+    let start = (step * 1000 + u64::from(rank.get()) * 97) as i64;
+    let numbers = Tensor::<1, Int>::arange(start..start + 32 * 16, device).float();
+    (numbers * 1.7).sin().reshape([32, 16])
+}
+
+// ANCHOR: state
+/// What a checkpoint keeps beside model and optimizer.
+#[derive(Clone, Default, Serialize, Deserialize)]
+struct State {
+    scaler: LossScaler,
+    compression: CompressionState,
+}
+// ANCHOR_END: state
+
+fn main() -> bonfire::Result<()> {
+    bonfire::launch(train)
+}
+
+// ANCHOR: train
+fn train(world: World) -> bonfire::Result<()> {
+    let device = world.device().autodiff();
+    let config = DdpConfig {
+        compression: GradientCompression::PowerSgd(PowerSgdConfig {
+            rank: 2,
+            start_step: 20,
+            ..PowerSgdConfig::default()
+        }),
+        precision: Precision::F16,
+        ..DdpConfig::default()
+    };
+    let folder = std::env::args()
+        .nth(1)
+        .unwrap_or_else(|| "runs/lean".to_owned());
+    let checkpoints = Checkpoints::open(&world, folder, Keep::default())?;
+    let (training, milestone) = checkpoints.resume(Training {
+        model: Net::new(&device),
+        optimizer: AdamWConfig::new().init(),
+        state: State::default(),
+    })?;
+    let (mut optimizer, mut state) = (training.optimizer, training.state);
+    let mut ddp = Ddp::with_config(training.model, &world, config)?;
+    ddp.restore_compression(&state.compression)?;
+
+    for step in milestone.map_or(0, |milestone| milestone.step)..400 {
+        let x = batch(step, world.rank(), &device);
+        let loss = |model: &Net| state.scaler.scale(model.loss(config.precision, x));
+        let gradients = ddp.backward(loss)?;
+        let scale = state.scaler.scale_factor();
+        // Nothing if a number overflowed on any rank: all of them skip the step.
+        if let Some(gradients) = state.scaler.unscale(ddp.module(), gradients)? {
+            ddp.step(&mut optimizer, 0.01, gradients);
+        }
+        if (step + 1) % 100 == 0 {
+            state.compression = ddp.compression_state()?;
+            let milestone = Milestone {
+                step: step + 1,
+                metric: None,
+            };
+            checkpoints.save(milestone, ddp.module(), &optimizer, &state)?;
+            let loss = ddp.global_loss()? / scale;
+            if world.is_main() {
+                println!("step {} loss {loss:.6}", step + 1);
+            }
+        }
+    }
+    Ok(())
+}
+// ANCHOR_END: train

@@ -1,0 +1,260 @@
+//! PowerSGD: gradients of matrices as two thin factors, found by one step of power iteration.
+//!
+//! After Vogels, Karimireddy and Jaggi (2019, arXiv 1905.13727) and PyTorch's `powerSGD_hook.py`. With
+//! a matrix M on every rank, and a thin Q that is the same on all:
+//!
+//! 1. P = mean(M Q), made orthogonal: each rank sends `rank` numbers for each row;
+//! 2. Q = mean(Mᵀ P): each rank sends `rank` numbers for each column;
+//! 3. the gradient is P Qᵀ, and each rank keeps what that lacks of its own M for the next step.
+//!
+//! What is kept belongs to parameters, not to buckets, so it survives that buckets are dealt again.
+
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use serde::{Deserialize, Serialize};
+
+use super::CompressionError;
+use super::matrix::{Dims, orthogonalize, product_row, times, transposed_times};
+use crate::parameters::{Parameter, ParameterTable};
+use bonfire_plan::DType;
+
+/// How PowerSGD compresses. The defaults are PyTorch's.
+///
+/// A parameter of type f32 with two dimensions or more is a matrix: its first dimension by all the
+/// others. A matrix of n rows and m columns is compressed if `(n + m) * rank *
+/// compression_rate_min < n * m`; everything else travels as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PowerSgdConfig {
+    /// The rank of what a gradient is approximated by; a matrix with fewer rows or columns has less.
+    /// More is nearer, larger and slower. Default 1.
+    pub rank: usize,
+    /// So many steps travel uncompressed, while gradients change too fast. Default 1000.
+    pub start_step: u64,
+    /// At least by this factor must a matrix become smaller to be compressed. Default 2.
+    pub compression_rate_min: f64,
+    /// Whether what a step leaves out is added to the gradients of the next one. Without it training
+    /// loses accuracy; with it every rank keeps a copy of the compressed gradients. Default true.
+    pub error_feedback: bool,
+    /// Whether a step starts from the factors of the one before rather than from random ones.
+    /// Default true.
+    pub warm_start: bool,
+    /// Added to the length of a vector before it divides. Default 0: vectors of length 0 stay.
+    pub orthogonalization_epsilon: f64,
+    /// Of the random factors. They are uniform rather than normal, so that they are the same bits on
+    /// every host; only their directions matter. Default 0.
+    pub seed: u64,
+}
+
+impl Default for PowerSgdConfig {
+    fn default() -> Self {
+        Self {
+            rank: 1,
+            start_step: 1000,
+            compression_rate_min: 2.0,
+            error_feedback: true,
+            warm_start: true,
+            orthogonalization_epsilon: 0.0,
+            seed: 0,
+        }
+    }
+}
+
+impl PowerSgdConfig {
+    pub(super) fn check(&self) -> Result<(), CompressionError> {
+        let (rate, epsilon) = (self.compression_rate_min, self.orthogonalization_epsilon);
+        if self.rank == 0 {
+            return Err(CompressionError::ZeroRank);
+        }
+        if !(rate.is_finite() && rate > 0.0) {
+            return Err(CompressionError::UnusableRate { rate });
+        }
+        if !(epsilon.is_finite() && epsilon >= 0.0) {
+            return Err(CompressionError::UnusableEpsilon { epsilon });
+        }
+        Ok(())
+    }
+
+    /// The dimensions of a parameter as a matrix, if it is worth compressing.
+    fn dims_of(&self, parameter: &Parameter) -> Option<Dims> {
+        let elems = parameter.extent.elems;
+        if parameter.extent.dtype != DType::F32 || parameter.shape.len() < 2 || elems == 0 {
+            return None;
+        }
+        let rows = parameter.shape[0];
+        let cols = elems / rows;
+        let rank = self.rank.min(rows).min(cols);
+        let compressed = ((rows + cols) * rank) as f64;
+        let worth = compressed * self.compression_rate_min < elems as f64;
+        worth.then_some(Dims { rows, cols, rank })
+    }
+}
+
+/// A compressed parameter.
+#[derive(Debug)]
+pub(super) struct Matrix {
+    pub(super) dims: Dims,
+    /// What earlier steps left out of this rank's gradients; empty without error feedback.
+    pub(super) error: Vec<f32>,
+    /// The right factor that the next step starts from.
+    pub(super) right: Vec<f32>,
+    /// Whether `right` is that of a step before.
+    pub(super) warm: bool,
+}
+
+/// Whether any rank had a gradient for a parameter in a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Presence {
+    Somewhere,
+    Nowhere,
+}
+
+/// The compressed parameters of a model.
+#[derive(Debug)]
+pub(crate) struct PowerSgd {
+    config: PowerSgdConfig,
+    /// Synchronised steps so far.
+    pub(super) step: u64,
+    /// By parameter.
+    pub(super) matrices: Vec<Option<Matrix>>,
+    /// A row of a product.
+    row: Vec<f32>,
+}
+
+impl PowerSgd {
+    pub(super) fn new(config: PowerSgdConfig, table: &ParameterTable) -> Self {
+        let matrix = |dims: Dims| Matrix {
+            dims,
+            error: match config.error_feedback {
+                true => vec![0.0; dims.elems()],
+                false => Vec::new(),
+            },
+            right: vec![0.0; dims.right_elems()],
+            warm: false,
+        };
+        let dims = (0..table.len()).map(|index| config.dims_of(table.get(index)));
+        let matrices: Vec<Option<Matrix>> = dims.map(|dims| dims.map(matrix)).collect();
+        let widest = matrices
+            .iter()
+            .flatten()
+            .map(|matrix| matrix.dims.cols)
+            .max();
+        Self {
+            config,
+            step: 0,
+            matrices,
+            row: vec![0.0; widest.unwrap_or(0)],
+        }
+    }
+
+    /// Whether the step under way is compressed.
+    pub(super) fn is_on(&self) -> bool {
+        self.step >= self.config.start_step
+    }
+
+    pub(super) fn end_step(&mut self) {
+        self.step += 1;
+    }
+
+    pub(super) fn dims(&self, parameter: usize) -> Option<Dims> {
+        self.matrices[parameter].as_ref().map(|matrix| matrix.dims)
+    }
+
+    /// Adds to a gradient what earlier steps left out, and makes the left factor of the sum.
+    pub(super) fn project(&mut self, parameter: usize, values: &mut [f32], left: &mut [f32]) {
+        let (config, step) = (self.config, self.step);
+        let matrix = self.matrix(parameter);
+        for (value, error) in values.iter_mut().zip(&matrix.error) {
+            *value += error;
+        }
+        matrix.aim(config, parameter, step);
+        times(values, matrix.dims, &matrix.right, left);
+    }
+
+    /// Makes the left factor orthogonal, and the right factor that goes with it. Only the left one is
+    /// the mean over the ranks.
+    pub(super) fn reflect(
+        &mut self,
+        parameter: usize,
+        values: &[f32],
+        left: &mut [f32],
+        right: &mut [f32],
+    ) {
+        let epsilon = self.config.orthogonalization_epsilon;
+        let dims = self.matrix(parameter).dims;
+        orthogonalize(left, dims.rows, epsilon);
+        transposed_times(values, dims, left, right);
+    }
+
+    /// Replaces a gradient by the product of the factors, which are the mean over the ranks, and keeps
+    /// what it left out. If the step does not count for this parameter, because no rank had a gradient
+    /// or a number overflowed on some rank, what was left out before stays left out.
+    pub(super) fn finish(
+        &mut self,
+        parameter: usize,
+        values: &mut [f32],
+        factors: (&[f32], &[f32]),
+        presence: Presence,
+    ) {
+        let (left, right) = factors;
+        let warm_start = self.config.warm_start;
+        let matrix = self.matrices[parameter].as_mut().expect(IS_MATRIX);
+        let dims = matrix.dims;
+        // All ranks have the same factors, so all come to the same verdict.
+        let finite = |factor: &[f32]| factor.iter().all(|value| value.is_finite());
+        if !finite(left) || !finite(right) {
+            matrix.warm = false;
+            return values.fill(f32::NAN);
+        }
+        matrix.warm = warm_start;
+        matrix.right.copy_from_slice(right);
+        let row = &mut self.row[..dims.cols];
+        let keeps = presence == Presence::Somewhere && !matrix.error.is_empty();
+        for (index, values) in values.chunks_exact_mut(dims.cols).enumerate() {
+            product_row(dims, left, right, index, row);
+            if keeps {
+                let errors = &mut matrix.error[index * dims.cols..][..dims.cols];
+                for ((error, value), sent) in errors.iter_mut().zip(values.iter()).zip(&*row) {
+                    *error = value - sent;
+                }
+            }
+            values.copy_from_slice(row);
+        }
+    }
+
+    fn matrix(&mut self, parameter: usize) -> &mut Matrix {
+        self.matrices[parameter].as_mut().expect(IS_MATRIX)
+    }
+}
+
+const IS_MATRIX: &str = "only compressed parameters come here";
+
+impl Matrix {
+    /// Makes the right factor that a step starts from: orthogonal, from the step before or random.
+    fn aim(&mut self, config: PowerSgdConfig, parameter: usize, step: u64) {
+        let cols = self.dims.cols;
+        let mut random = ChaCha8Rng::seed_from_u64(config.seed);
+        random.set_stream(parameter as u64);
+        random.set_word_pos(u128::from(step) * WORDS_PER_STEP);
+        let mut fill = |vector: &mut [f32]| {
+            vector.fill_with(|| random.random_range(-1.0..1.0));
+        };
+        if !self.warm {
+            fill(&mut self.right);
+        }
+        orthogonalize(&mut self.right, cols, config.orthogonalization_epsilon);
+        // A gradient of lower rank leaves directions that lead nowhere, for ever unless replaced.
+        let mut lost = false;
+        for vector in self.right.chunks_exact_mut(cols) {
+            if vector.iter().all(|value| *value == 0.0) {
+                fill(vector);
+                lost = true;
+            }
+        }
+        if lost {
+            orthogonalize(&mut self.right, cols, config.orthogonalization_epsilon);
+        }
+    }
+}
+
+/// More than any matrix takes; the generator has 2^68 words in all.
+const WORDS_PER_STEP: u128 = 1 << 34;

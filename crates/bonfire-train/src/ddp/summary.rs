@@ -1,0 +1,45 @@
+//! What travels together.
+
+use bonfire_plan::DType;
+use burn::module::Module;
+
+use super::{Ddp, Synchroniser, lock};
+
+/// Gradients that travel together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BucketSummary {
+    /// Their type.
+    pub dtype: DType,
+    /// The parameters, in the order in which their gradients are expected.
+    pub parameters: Vec<String>,
+    /// Their size.
+    pub bytes: usize,
+}
+
+impl<M: Module> Ddp<M> {
+    /// The units in which gradients travel; with
+    /// [`GradientSync::Naive`](crate::GradientSync::Naive) one per parameter.
+    pub fn buckets(&self) -> Vec<BucketSummary> {
+        let summary = |dtype, parameters: Vec<usize>| BucketSummary {
+            dtype,
+            bytes: parameters
+                .iter()
+                .map(|&p| self.table.get(p).extent.bytes())
+                .sum(),
+            parameters: parameters
+                .iter()
+                .map(|&p| self.table.get(p).name.clone())
+                .collect(),
+        };
+        match &self.synchroniser {
+            Synchroniser::Bucketed(reducer) => lock(reducer)
+                .buckets()
+                .iter()
+                .map(|bucket| summary(bucket.dtype(), bucket.parameters().collect()))
+                .collect(),
+            Synchroniser::Naive(_) => (0..self.table.len())
+                .map(|index| summary(self.table.get(index).extent.dtype, vec![index]))
+                .collect(),
+        }
+    }
+}
