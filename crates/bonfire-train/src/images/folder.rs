@@ -51,12 +51,13 @@ impl ImageFolder {
                 by_class.insert(class, pictures_below(&path)?);
             }
         }
-        let (classes, labels, files) = flattened(&root.display().to_string(), by_class)?;
+        let name = root.display().to_string();
+        let all = flattened(&name, by_class)?;
         Ok(Self {
-            name: root.display().to_string(),
-            classes,
-            labels,
-            files: Files::OnDisk(files),
+            name,
+            classes: all.classes,
+            labels: all.labels,
+            files: Files::OnDisk(all.files),
         })
     }
 
@@ -94,11 +95,12 @@ impl ImageFolder {
                 files.push((path, place));
             }
         }
-        let (classes, labels, files) = flattened(&name, by_class)?;
+        let all = flattened(&name, by_class)?;
+        let files = all.files;
         Ok(Self {
             name,
-            classes,
-            labels,
+            classes: all.classes,
+            labels: all.labels,
             files: Files::InArchive { archive, files },
         })
     }
@@ -138,17 +140,25 @@ impl Pictures for ImageFolder {
     }
 }
 
-/// The classes, the label of each file, and the files: sorted by class, then by path.
-fn flattened<F: Ord>(
-    name: &str,
-    by_class: ByClass<F>,
-) -> Result<(Vec<String>, Vec<usize>, Vec<F>), PictureError> {
+/// Files with their labels, and the names of those.
+struct Flattened<F> {
+    classes: Vec<String>,
+    labels: Vec<usize>,
+    files: Vec<F>,
+}
+
+/// All files, sorted by class, then by path.
+fn flattened<F: Ord>(name: &str, by_class: ByClass<F>) -> Result<Flattened<F>, PictureError> {
     if by_class.is_empty() {
         return Err(PictureError::NoClasses {
             name: name.to_owned(),
         });
     }
-    let (mut classes, mut labels, mut all) = (Vec::new(), Vec::new(), Vec::new());
+    let mut all = Flattened {
+        classes: Vec::new(),
+        labels: Vec::new(),
+        files: Vec::new(),
+    };
     for (label, (class, mut files)) in by_class.into_iter().enumerate() {
         if files.is_empty() {
             return Err(PictureError::EmptyClass {
@@ -156,11 +166,11 @@ fn flattened<F: Ord>(
             });
         }
         files.sort();
-        labels.extend(std::iter::repeat_n(label, files.len()));
-        classes.push(class);
-        all.append(&mut files);
+        all.labels.extend(std::iter::repeat_n(label, files.len()));
+        all.classes.push(class);
+        all.files.append(&mut files);
     }
-    Ok((classes, labels, all))
+    Ok(all)
 }
 
 /// All pictures below the folder of a class.

@@ -37,7 +37,7 @@ fn batches(steps: impl Into<Vec<Transform>>) -> PictureBatches {
 }
 
 fn values(tensor: Tensor<4>) -> Vec<f32> {
-    tensor.into_data().to_vec().unwrap()
+    tensor.into_data().try_to_vec().unwrap()
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::images::fixtures::any_picture;
+use crate::images::fixtures::{any_picture, pattern};
 
 /// How much each source place counts for a target place: a triangle around the target's middle.
 fn exact_weights(source: usize, target: usize, place: usize) -> Vec<f64> {
@@ -88,4 +88,28 @@ fn worked_examples_come_out_to_the_byte() {
     assert_eq!(row(&[0, 100, 200, 40], 2), [71, 117]);
     // Everything counts: without averaging, the single bright pixel would vanish.
     assert!(row(&[0, 0, 0, 0, 255, 0, 0, 0, 0], 3)[1] > 50);
+}
+
+/// FNV-1a of what Pillow 13.0.0 makes of the same pattern:
+/// `Image.frombytes("RGB", source, pattern).resize(target, Image.BILINEAR).tobytes()`.
+#[test]
+fn pillow_makes_the_same_bytes() {
+    let cases: [((usize, usize), (usize, usize), u64); 5] = [
+        ((60, 50), (24, 24), 0xb150_f643_738f_2459),
+        ((21, 13), (40, 31), 0x0090_b38d_78ec_3a7e),
+        ((100, 7), (9, 30), 0xf46d_c04e_83dc_c6a1),
+        ((64, 64), (64, 17), 0x4546_eae7_7f2d_03cb),
+        ((500, 375), (224, 224), 0xfc1e_3697_2eb7_b12f),
+    ];
+    for (source, target, expected) in cases {
+        let size = |(width, height)| PictureSize { width, height };
+        let resized = resized(pattern(size(source)), size(target));
+        let hash = resized
+            .bytes()
+            .iter()
+            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| {
+                (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+            });
+        assert_eq!(hash, expected, "{source:?} to {target:?}: {hash:#x}");
+    }
 }
