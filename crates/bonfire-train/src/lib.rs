@@ -39,6 +39,7 @@ mod ddp;
 mod device;
 mod error;
 mod fingerprint;
+mod freeze;
 mod global_batch;
 mod gradients;
 mod harvest;
@@ -55,6 +56,8 @@ mod panic;
 mod parameters;
 mod precision;
 mod prefetch;
+#[cfg(feature = "weights")]
+mod pretrained;
 mod random;
 mod readback;
 mod reducer;
@@ -75,6 +78,7 @@ pub use ddp::{BucketSummary, Ddp};
 pub use device::{DeviceKind, UnknownDeviceKind};
 pub use error::TrainError;
 pub use fingerprint::Difference;
+pub use freeze::{UnknownParameter, freeze, freeze_all_but};
 pub use global_batch::{GlobalBatch, RateRule};
 pub use gradients::{Clip, clip, global_norm};
 #[cfg(feature = "images")]
@@ -91,6 +95,10 @@ pub use loss::{IntoLoss, Loss};
 pub use metrics::{WeightedMean, sum_over_ranks};
 pub use precision::Precision;
 pub use prefetch::{Prefetch, Prefetched, Prepared};
+#[cfg(feature = "weights")]
+pub use pretrained::{
+    FileError, LoadReport, ShapeDifference, WeightsError, WeightsFile, load_weights,
+};
 pub use sampler::{
     DistributedSampler, Order, Remainder, SampleWeights, SamplerConfig, SamplerState,
     UnusableWeights,

@@ -1,0 +1,92 @@
+//! Brings a file's tensors to a model's layout and types.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::{DType, Tensor};
+use burn_store::burn_pack::Tensor as StoredTensor;
+use burn_store::{ModuleAdapter, ModuleContext, PyTorchToBurnAdapter, bridge};
+
+/// How a file lays out its tensors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Layout {
+    /// As Burn has saved them.
+    Burn,
+    /// As PyTorch has them.
+    PyTorch,
+}
+
+/// Converts the layout, then the type of each float tensor to that of its parameter.
+#[derive(Clone)]
+pub(super) struct ToModel {
+    layout: Layout,
+    /// By path.
+    types: Arc<HashMap<String, DType>>,
+}
+
+impl ToModel {
+    pub(super) fn of<M: Module>(model: &M, layout: Layout) -> Self {
+        let mut lister = TypeLister::default();
+        model.visit(&mut lister);
+        Self {
+            layout,
+            types: Arc::new(lister.types),
+        }
+    }
+}
+
+impl ModuleAdapter for ToModel {
+    fn adapt(&self, tensor: StoredTensor, context: ModuleContext<'_>) -> StoredTensor {
+        let tensor = match self.layout {
+            Layout::Burn => tensor,
+            Layout::PyTorch => PyTorchToBurnAdapter.adapt(tensor, context),
+        };
+        match self.types.get(&tensor.name) {
+            Some(&wanted) if tensor.dtype.is_float() && tensor.dtype != wanted => {
+                let (name, shape) = (tensor.name.clone(), tensor.shape.clone());
+                bridge::map_data(tensor, name, wanted, shape, move |data| {
+                    data.convert_dtype(wanted)
+                })
+            }
+            _ => tensor,
+        }
+    }
+
+    fn get_alternative_param_name(&self, parameter: &str, module: &str) -> Option<String> {
+        match self.layout {
+            Layout::Burn => None,
+            Layout::PyTorch => PyTorchToBurnAdapter.get_alternative_param_name(parameter, module),
+        }
+    }
+
+    fn clone_box(&self) -> Box<dyn ModuleAdapter> {
+        Box::new(self.clone())
+    }
+}
+
+/// Lists the types of float parameters by their paths, in which the variants of enums do not count,
+/// because other programs do not know them.
+#[derive(Default)]
+struct TypeLister {
+    path: Vec<String>,
+    types: HashMap<String, DType>,
+}
+
+impl ModuleVisitor for TypeLister {
+    fn enter_module(&mut self, name: &str, container: &str) {
+        if !container.starts_with("Enum:") {
+            self.path.push(name.to_owned());
+        }
+    }
+
+    fn exit_module(&mut self, _name: &str, container: &str) {
+        if !container.starts_with("Enum:") {
+            self.path.pop();
+        }
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        self.types.insert(self.path.join("."), param.val().dtype());
+    }
+}

@@ -1,0 +1,71 @@
+//! What became of every tensor of a file and of every parameter of a model.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// What was loaded, and what was not. All names are sorted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LoadReport {
+    /// The file.
+    pub path: String,
+    /// Parameters that have the file's values now.
+    pub loaded: Vec<String>,
+    /// Parameters that the file has in another shape, such as a head for another number of classes.
+    pub skipped: Vec<ShapeDifference>,
+    /// Parameters that the file does not have.
+    pub missing: Vec<String>,
+    /// Tensors that the model does not have, PyTorch's counters of batches
+    /// (`num_batches_tracked`) aside.
+    pub unexpected: Vec<String>,
+}
+
+/// A parameter that differs in shape.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ShapeDifference {
+    /// Its path in the model.
+    pub parameter: String,
+    /// Its shape.
+    pub model: Vec<usize>,
+    /// The file's, in the model's layout.
+    pub file: Vec<usize>,
+}
+
+impl LoadReport {
+    /// The numbers in one line.
+    pub fn summary(&self) -> String {
+        format!(
+            "{}: {} loaded, {} skipped by shape, {} missing, {} unexpected",
+            self.path,
+            self.loaded.len(),
+            self.skipped.len(),
+            self.missing.len(),
+            self.unexpected.len()
+        )
+    }
+}
+
+impl fmt::Display for ShapeDifference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (parameter, model, file) = (&self.parameter, &self.model, &self.file);
+        write!(f, "{parameter} (model {model:?}, file {file:?})")
+    }
+}
+
+/// The numbers, and a line for each kind of tensor that was not loaded.
+impl fmt::Display for LoadReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.summary())?;
+        let skipped: Vec<String> = self.skipped.iter().map(ToString::to_string).collect();
+        for (what, names) in [
+            ("skipped by shape", &skipped),
+            ("missing", &self.missing),
+            ("unexpected", &self.unexpected),
+        ] {
+            if !names.is_empty() {
+                write!(f, "\n  {what}: {}", names.join(", "))?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,299 @@
+//! Files made byte by byte, so that the readers are not their own oracle.
+
+use std::path::Path;
+
+use bonfire_collective::{CollectiveError, GroupOptions};
+use bonfire_testkit::local;
+use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
+use burn::tensor::{DType, Device};
+use burn_store::{ModuleStore, SafetensorsStore};
+
+use super::*;
+use crate::freeze;
+use crate::world::tests::world;
+
+mod files;
+
+use files::{Stored, numbered, pytorch, safetensors};
+
+/// As a network of PyTorch with a linear layer, a normalization and a head.
+#[derive(Module, Debug)]
+struct Net {
+    fc: Linear,
+    bn: BatchNorm,
+    head: Linear,
+}
+
+impl Net {
+    fn new(classes: usize, device: &Device) -> Self {
+        Self {
+            fc: LinearConfig::new(2, 3).init(device),
+            bn: BatchNormConfig::new(3).init(device),
+            head: LinearConfig::new(3, classes).init(device),
+        }
+    }
+}
+
+/// What PyTorch would save of such a network with ten classes; every number occurs once.
+fn stored() -> Vec<Stored> {
+    vec![
+        numbered("fc.weight", &[3, 2], 0),
+        numbered("fc.bias", &[3], 10),
+        numbered("bn.weight", &[3], 20),
+        numbered("bn.bias", &[3], 30),
+        numbered("bn.running_mean", &[3], 40),
+        numbered("bn.running_var", &[3], 50),
+        numbered("bn.num_batches_tracked", &[1], 60),
+        numbered("head.weight", &[10, 3], 70),
+        numbered("head.bias", &[10], 100),
+        numbered("aux.weight", &[1], 110),
+    ]
+}
+
+fn floats<const D: usize>(tensor: burn::Tensor<D>) -> Vec<f32> {
+    tensor.into_data().try_to_vec().unwrap()
+}
+
+#[track_caller]
+fn assert_holds_the_body(net: &Net) {
+    // Transposed: PyTorch has rows of outputs, Burn has rows of inputs.
+    assert_eq!(floats(net.fc.weight.val()), [0., 2., 4., 1., 3., 5.]);
+    assert_eq!(floats(net.fc.bias.as_ref().unwrap().val()), [10., 11., 12.]);
+    assert_eq!(floats(net.bn.gamma.val()), [20., 21., 22.]);
+    assert_eq!(floats(net.bn.beta.val()), [30., 31., 32.]);
+    assert_eq!(floats(net.bn.running_mean.value_sync()), [40., 41., 42.]);
+    assert_eq!(floats(net.bn.running_var.value_sync()), [50., 51., 52.]);
+}
+
+/// Loads on one rank.
+fn load(net: Net, file: impl Into<WeightsFile>) -> Result<(Net, LoadReport), WeightsError> {
+    let file = file.into();
+    let mut results = local(1, GroupOptions::default(), |group| {
+        load_weights(net.clone(), &file, &world(group))
+    });
+    results.remove(0)
+}
+
+fn five_classes() -> Net {
+    Net::new(5, &Device::flex().autodiff())
+}
+
+fn write(folder: &Path, name: &str, bytes: &[u8]) -> std::path::PathBuf {
+    let path = folder.join(name);
+    std::fs::write(&path, bytes).unwrap();
+    path
+}
+
+#[test]
+fn what_fits_is_loaded_and_the_rest_is_listed() {
+    let folder = tempfile::tempdir().unwrap();
+    let paths = [
+        write(folder.path(), "net.safetensors", &safetensors(&stored())),
+        write(folder.path(), "net.pth", &pytorch(&stored())),
+        write(folder.path(), "net.PT", &pytorch(&stored())),
+    ];
+    for path in paths {
+        let before = five_classes();
+        let head = floats(before.head.weight.val());
+        let (net, report) = load(before, path.as_path()).unwrap();
+        assert_holds_the_body(&net);
+        assert_eq!(floats(net.head.weight.val()), head, "the head is as it was");
+        assert!(net.fc.weight.val().is_require_grad());
+        let loaded = [
+            "bn.beta",
+            "bn.gamma",
+            "bn.running_mean",
+            "bn.running_var",
+            "fc.bias",
+            "fc.weight",
+        ];
+        assert_eq!(report.loaded, loaded);
+        let skipped = |parameter: &str, model: &[usize], file: &[usize]| ShapeDifference {
+            parameter: parameter.to_owned(),
+            model: model.to_vec(),
+            file: file.to_vec(),
+        };
+        assert_eq!(
+            report.skipped,
+            [
+                skipped("head.bias", &[5], &[10]),
+                skipped("head.weight", &[3, 5], &[3, 10]),
+            ]
+        );
+        assert_eq!(report.unexpected, ["aux.weight"]);
+        assert_eq!(report.missing, Vec::<String>::new());
+        let lines = report.to_string();
+        assert!(
+            lines.contains("6 loaded, 2 skipped by shape, 0 missing, 1 unexpected\n")
+                && lines.contains("head.bias (model [5], file [10])"),
+            "{lines}"
+        );
+    }
+}
+
+#[test]
+fn names_are_changed_before_they_are_compared() {
+    let folder = tempfile::tempdir().unwrap();
+    let wrapped: Vec<Stored> = stored()
+        .into_iter()
+        .map(|tensor| tensor.renamed(|name| format!("module.{}", name.replace("bn.", "norm1."))))
+        .filter(|tensor| !tensor.name.contains("running_mean"))
+        .collect();
+    let path = write(folder.path(), "net.pth", &pytorch(&wrapped));
+
+    let error = load(five_classes(), path.as_path())
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.starts_with("none of the 9 tensors in ")
+            && error.contains("module.aux.weight, module.fc.bias, module.fc.weight and others")
+            && error.contains("the model has bn.beta, bn.gamma, bn.running_mean and others"),
+        "{error}"
+    );
+
+    let file = WeightsFile::new(&path)
+        .without_prefix("module.")
+        .renaming(r"^norm(\d)\.", "bn.");
+    let (net, report) = load(five_classes(), &file).unwrap();
+    assert_eq!(floats(net.bn.gamma.val()), [20., 21., 22.]);
+    assert_eq!(report.missing, ["bn.running_mean"]);
+    assert_eq!(report.loaded.len(), 5);
+
+    // A prefix is taken as it is written.
+    let file = WeightsFile::new(&path).without_prefix("modul..");
+    assert!(load(five_classes(), &file).is_err());
+
+    let error = load(five_classes(), WeightsFile::new(&path).renaming("(", "")).unwrap_err();
+    assert!(
+        matches!(&error, WeightsError::File(FileError::BadPattern { pattern, .. }) if pattern == "("),
+        "{error}"
+    );
+}
+
+#[test]
+fn values_take_the_type_of_the_model_and_frozen_parameters_stay_frozen() {
+    let folder = tempfile::tempdir().unwrap();
+    let halves: Vec<Stored> = stored().into_iter().map(Stored::into_half).collect();
+    let path = write(folder.path(), "half.safetensors", &safetensors(&halves));
+    let (net, _) = freeze(five_classes(), &["fc.*"]).unwrap();
+    let (net, _) = load(net, path.as_path()).unwrap();
+    assert_holds_the_body(&net);
+    assert_eq!(net.fc.weight.val().dtype(), DType::F32);
+    assert!(!net.fc.weight.val().is_require_grad());
+    assert!(net.head.weight.val().is_require_grad());
+}
+
+#[test]
+fn what_burn_has_saved_is_not_transposed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("burn.safetensors");
+    let saved = five_classes();
+    let mut store = SafetensorsStore::from_file(&path);
+    store.collect_from(&saved).unwrap();
+    let (net, report) = load(five_classes(), path.as_path()).unwrap();
+    assert_eq!(floats(net.fc.weight.val()), floats(saved.fc.weight.val()));
+    assert_eq!(
+        floats(net.head.weight.val()),
+        floats(saved.head.weight.val())
+    );
+    assert_eq!(
+        (
+            report.loaded.len(),
+            report.skipped.len(),
+            report.missing.len()
+        ),
+        (8, 0, 0)
+    );
+}
+
+#[test]
+fn only_rank_0_needs_the_file_and_all_ranks_get_the_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = write(folder.path(), "net.safetensors", &safetensors(&stored()));
+    let results = local(3, GroupOptions::default(), |group| {
+        let world = world(group);
+        let path = match world.is_main() {
+            true => path.clone(),
+            false => "no/such/file.safetensors".into(),
+        };
+        load_weights(five_classes(), path, &world).unwrap()
+    });
+    for (net, report) in &results {
+        assert_holds_the_body(net);
+        assert_eq!(
+            floats(net.head.weight.val()),
+            floats(results[0].0.head.weight.val())
+        );
+        assert_eq!(report, &results[0].1);
+    }
+}
+
+#[test]
+fn all_ranks_get_the_error_of_rank_0_in_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let whole = safetensors(&stored());
+    let zip = pytorch(&stored());
+    let paths = [
+        folder.path().join("missing.pth"),
+        folder.path().join("missing.safetensors"),
+        folder.path().to_path_buf(),
+        write(folder.path(), "text.pt", b"no zip and no pickle"),
+        write(folder.path(), "text.safetensors", b"neither is this"),
+        write(folder.path(), "empty.safetensors", b""),
+        write(folder.path(), "long.safetensors", &[0xFF; 64]),
+        write(folder.path(), "cut.safetensors", &whole[..whole.len() - 1]),
+        write(folder.path(), "cut.pth", &zip[..zip.len() / 2]),
+    ];
+    for path in paths {
+        let errors = local(2, GroupOptions::default(), |group| {
+            let world = world(group);
+            let error = load_weights(five_classes(), path.as_path(), &world).unwrap_err();
+            // The group goes on: a program may try another file.
+            world.group().barrier().unwrap();
+            error.to_string()
+        });
+        assert_eq!(errors[0], errors[1]);
+        let name = path.display().to_string();
+        assert!(
+            errors[0].contains(&name) && !errors[0].contains('\n'),
+            "{:?}",
+            errors[0]
+        );
+    }
+}
+
+#[test]
+fn unequal_models_are_found_before_anything_is_sent() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = write(folder.path(), "net.safetensors", &safetensors(&stored()));
+    let errors = local(2, GroupOptions::default(), |group| {
+        let world = world(group);
+        let classes = 5 + world.rank().index();
+        let net = Net::new(classes, &world.device());
+        load_weights(net, path.as_path(), &world).unwrap_err()
+    });
+    for error in errors {
+        let difference = matches!(error, WeightsError::Train(TrainError::ModelMismatch(_)));
+        assert!(difference, "{error}");
+    }
+}
+
+#[test]
+fn a_rank_that_fails_ends_the_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = write(folder.path(), "net.safetensors", &safetensors(&stored()));
+    let errors = local(2, GroupOptions::default(), |group| {
+        let world = world(group);
+        if !world.is_main() {
+            world.group().abort("no model");
+            return None;
+        }
+        load_weights(five_classes(), path.as_path(), &world).err()
+    });
+    let error = errors[0].as_ref().expect("rank 0 cannot go on alone");
+    let failed = matches!(
+        error,
+        WeightsError::Train(TrainError::Collective(CollectiveError::PeerFailed { .. }))
+    );
+    assert!(failed, "{error}");
+}
