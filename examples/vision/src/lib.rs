@@ -1,6 +1,6 @@
 //! Image classification, trained data-parallel with Bonfire.
 //!
-//! `resnet.rs` and `botnet.rs` are the networks and know nothing of ranks.
+//! Read `main.rs`, then `train.rs`: the loop. `resnet.rs` and `botnet.rs` are the networks and know nothing of ranks.
 
 #![forbid(unsafe_code)]
 
@@ -8,12 +8,18 @@ pub mod attention;
 pub mod block;
 pub mod botnet;
 pub mod config;
+mod curves;
+pub mod data;
 mod draw;
+pub mod evaluate;
 pub mod meters;
 pub mod model;
 mod nearest;
 pub mod norm;
 pub mod optimizer;
+mod progress;
 pub mod rate;
 pub mod resnet;
 pub mod tally;
+pub mod train;
+pub mod weights;

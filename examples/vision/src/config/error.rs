@@ -25,7 +25,7 @@ pub enum Origin {
 #[non_exhaustive]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error("cannot read {}: {source}; give the path of a configuration to --cfg", path.display())]
+    #[error("cannot read {}; give the path of a configuration to --cfg", path.display())]
     Unreadable {
         /// Which file.
         path: PathBuf,
@@ -67,7 +67,7 @@ pub enum ConfigError {
         key: String,
     },
     /// A file of the output folder.
-    #[error("cannot write {}: {source}; give OUT_DIR a folder that rank 0 can write to", path.display())]
+    #[error("cannot write {}; give OUT_DIR a folder that rank 0 can write to", path.display())]
     Unwritable {
         /// Which file.
         path: PathBuf,

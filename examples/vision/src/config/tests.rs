@@ -1,8 +1,10 @@
 use std::fs;
+use std::num::NonZeroUsize;
 
 use proptest::prelude::*;
 
 use super::*;
+use crate::model::Arch;
 
 /// What Distribuuuu's own file for BoTNet-50 says, key by key.
 const DISTRIBUUUU: &str = "\

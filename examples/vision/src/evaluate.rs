@@ -1,0 +1,54 @@
+//! How good a network is on pictures that it did not learn from.
+
+use anyhow::{Context, Result};
+use bonfire::{DistributedSampler, LastBatch, Loader, Order, Remainder, SamplerConfig, World};
+use burn::nn::loss::CrossEntropyLossConfig;
+
+use crate::config::Config;
+use crate::data::{Data, prefetch};
+use crate::meters::Meters;
+use crate::model::Model;
+use crate::tally::{Figures, Tally};
+
+/// Scores every test picture on exactly one rank. The same figures, bit for bit, on every rank. The
+/// model is one without autodiff.
+///
+/// # Errors
+/// If a picture cannot be read, or a rank fails.
+pub fn evaluate(world: &World, model: &Model, data: &Data, config: &Config) -> Result<Figures> {
+    let sampler = DistributedSampler::new(SamplerConfig {
+        len: data.test.count(),
+        rank: world.rank(),
+        world_size: world.world_size(),
+        order: Order::Sequential,
+        remainder: Remainder::Exact,
+    });
+    let mut loader = Loader::new(sampler, config.test.batch_size, LastBatch::Keep);
+    let k = config.train.topk.get();
+    let batches = data.test_batches(config, world);
+    let prepare = move |indices: &[usize]| batches.batch(0, indices);
+    let epoch = loader.next_epoch();
+    let mut meters = Meters::new("TEST ".to_owned(), epoch.len(), k);
+    let cross_entropy = CrossEntropyLossConfig::new().init(&world.device());
+
+    let mut tally = Tally::default();
+    for prepared in epoch.prefetch(prefetch(config), prepare)? {
+        let batch = prepared?.batch;
+        meters.data_ready();
+        let scores = model.forward(batch.pictures);
+        let loss = cross_entropy.forward(scores.clone(), batch.labels.clone());
+        let loss = loss.into_scalar::<f64>();
+        tally.add(scores, batch.labels, loss, k);
+        meters.step();
+        // Ranks may have different numbers of batches, so what is shown on the way is rank 0's share.
+        if world.is_main()
+            && meters.is_due(config.test.print_freq.get())
+            && let Some(figures) = tally.local()
+        {
+            println!("{}", meters.line(loss, figures, 0));
+        }
+    }
+    tally
+        .over_ranks(world.group())?
+        .context("there is no test picture")
+}

@@ -1,0 +1,119 @@
+//! Trains and tests image classifiers on one rank or many:
+//! `vision train --nproc 2 --cfg FILE KEY VALUE ...`.
+//!
+//! The program is its own launcher. What can be wrong with the configuration and the data set is found
+//! before any rank is started, so it is said once, and nothing is written.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Result, ensure};
+use bonfire::{LaunchArgs, World};
+use clap::{Args, Parser, Subcommand};
+use vision::config::Config;
+use vision::data::Data;
+use vision::evaluate::evaluate;
+use vision::train::{BEST_FILE, train};
+use vision::weights;
+
+/// Trains and tests image classifiers data-parallel, after Distribuuuu.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Trains a network, or goes on with it.
+    Train(Options),
+    /// Tests the network in MODEL.WEIGHTS, or else the best of OUT_DIR.
+    Test(Options),
+}
+
+#[derive(Debug, Args)]
+struct Options {
+    #[command(flatten)]
+    launch: LaunchArgs,
+
+    /// The configuration, a YAML file; without it the defaults
+    #[arg(long, value_name = "FILE")]
+    cfg: Option<PathBuf>,
+
+    /// Changes of the configuration, such as TRAIN.BATCH_SIZE 64; after all other options
+    #[arg(
+        value_name = "KEY VALUE",
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
+    pairs: Vec<String>,
+}
+
+fn main() -> ExitCode {
+    let Cli { command } = bonfire::parse_args();
+    let result = match command {
+        Command::Train(options) => run_train(&options),
+        Command::Test(options) => run_test(&options),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run_train(options: &Options) -> Result<()> {
+    let config = Config::load(options.cfg.as_deref(), &options.pairs)?;
+    ensure!(
+        !config.model.syncbn,
+        "MODEL.SYNCBN: no network here can normalise over ranks yet; leave it false"
+    );
+    let data = Data::open(&config)?;
+    bonfire::launch_with(&options.launch, |world: World| -> Result<()> {
+        let trained = train(&world, &config, &data)?;
+        if world.is_main() {
+            println!(
+                "done: Acc@1 {:.3}, best {:.3}; checkpoints, curves and {BEST_FILE} are in {}",
+                trained.test.top1,
+                trained.best,
+                config.out_dir.display()
+            );
+        }
+        Ok(())
+    })?;
+    Ok(())
+}
+
+fn run_test(options: &Options) -> Result<()> {
+    let config = Config::load(options.cfg.as_deref(), &options.pairs)?;
+    let best = config.out_dir.join(BEST_FILE);
+    let path = config.model.weights.clone().unwrap_or(best);
+    ensure!(
+        path.is_file(),
+        "there is no {}; train first, or give MODEL.WEIGHTS a file",
+        path.display()
+    );
+    let data = Data::open(&config)?;
+    bonfire::launch_with(&options.launch, |world: World| -> Result<()> {
+        let model = config.network().init(0, &world.device());
+        let model = weights::load(model, &path)?;
+        let figures = evaluate(&world, &model, &data, &config)?;
+        if world.is_main() {
+            println!(
+                "{} on {} pictures of {}: loss {:.4}, Acc@1 {:.3}, Acc@{} {:.3}",
+                path.display(),
+                figures.samples,
+                data.test.name(),
+                figures.loss,
+                figures.top1,
+                config.train.topk,
+                figures.topk
+            );
+        }
+        Ok(())
+    })?;
+    Ok(())
+}

@@ -1,0 +1,76 @@
+//! How far a run has come: what its checkpoints keep, and where it goes on from.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::hash::{BuildHasher, RandomState};
+
+use anyhow::{Result, ensure};
+use bonfire::{Checkpoints, Rank, SamplerState, Training, World};
+use serde::{Deserialize, Serialize};
+
+use crate::config::Config;
+use crate::model::Model;
+
+/// What a checkpoint keeps besides model and optimizer.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Progress {
+    /// What the run's data order depends on.
+    pub(crate) seed: u64,
+    /// Where the data goes on.
+    pub(crate) data: SamplerState,
+    /// The highest accuracy so far, in per cent.
+    pub(crate) best: Option<f64>,
+}
+
+impl Progress {
+    /// The next epoch is `epoch`, counted from 0.
+    pub(crate) fn next_epoch(&mut self, epoch: usize) {
+        (self.data.epoch, self.data.offset) = (epoch as u64, 0);
+    }
+}
+
+/// Goes on from the last checkpoint, if the configuration wants that and there is one.
+pub(crate) fn resumed(
+    world: &World,
+    config: &Config,
+    checkpoints: &Checkpoints,
+    fresh: Training<Model, Progress>,
+) -> Result<Training<Model, Progress>> {
+    if !config.train.auto_resume {
+        let path = checkpoints.folder().display();
+        ensure!(
+            !holds_checkpoints(world, checkpoints)?,
+            "{path} has checkpoints, and TRAIN.AUTO_RESUME is off; give another OUT_DIR"
+        );
+        return Ok(fresh);
+    }
+    let optimizer = fresh.optimizer.clone();
+    let (mut training, _) = checkpoints.resume(fresh)?;
+    if !config.train.load_opt {
+        training.optimizer = optimizer;
+    }
+    Ok(training)
+}
+
+/// Whether rank 0 sees any checkpoint; the same answer on every rank.
+fn holds_checkpoints(world: &World, checkpoints: &Checkpoints) -> Result<bool> {
+    let mut any = [0_u8];
+    if world.is_main() {
+        let entries = fs::read_dir(checkpoints.folder())?;
+        let hidden = |name: &OsStr| name.as_encoded_bytes().starts_with(b".");
+        let mut names = entries.flatten().map(|entry| entry.file_name());
+        any = [u8::from(names.any(|name| !hidden(&name)))];
+    }
+    world.group().broadcast(&mut any, Rank::new(0))?;
+    Ok(any == [1])
+}
+
+/// The seed of the configuration, or else one that rank 0 draws for all.
+pub(crate) fn agreed(world: &World, seed: Option<u64>) -> Result<u64> {
+    if let Some(seed) = seed {
+        return Ok(seed);
+    }
+    let mut drawn = [RandomState::new().hash_one(0)];
+    world.group().broadcast(&mut drawn, Rank::new(0))?;
+    Ok(drawn[0])
+}
