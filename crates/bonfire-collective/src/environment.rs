@@ -15,7 +15,9 @@ use bonfire_plan::{Rank, WorldSize};
 
 use self::cluster::Cluster;
 use self::source::Source;
+use crate::call_sites::CallSites;
 use crate::overrides::AlgorithmOverrides;
+use crate::rendezvous::ConnectError;
 use crate::tls::Tls;
 use crate::token::JobToken;
 
@@ -62,6 +64,8 @@ pub(crate) const HOST_ID: &str = "BONFIRE_HOST_ID";
 /// Which connections are encrypted, in place of what the program chooses; see [`Tls`].
 pub(crate) const TLS: &str = "BONFIRE_TLS";
 /// The number of streams of each link over TCP, in place of what the program chooses.
+/// Whether ranks must call an operation from the same line: `named` or `compared`.
+pub(crate) const CALL_SITES: &str = "BONFIRE_CALL_SITES";
 pub(crate) const STREAMS: &str = "BONFIRE_STREAMS";
 /// Algorithms in place of those that Bonfire or the program chooses; see [`AlgorithmOverrides`].
 pub(crate) const ALGORITHM: &str = "BONFIRE_ALGORITHM";
@@ -404,6 +408,16 @@ impl AlgorithmOverrides {
     pub(crate) fn from_env() -> Result<Self, EnvError> {
         let lookup = process_variable;
         Source { lookup }.overrides()
+    }
+}
+
+impl CallSites {
+    /// What `BONFIRE_CALL_SITES` says in the environment of this process, or else this.
+    pub(crate) fn or_environment(self) -> Result<Self, ConnectError> {
+        let lookup = process_variable;
+        let told = Source { lookup }.call_sites();
+        let told = told.map_err(ConnectError::Environment)?;
+        Ok(told.unwrap_or(self))
     }
 }
 

@@ -21,6 +21,7 @@ use bonfire_sys::window::Board;
 use smallvec::SmallVec;
 
 use crate::Element;
+use crate::call_sites::CallSites;
 use crate::error::{Failure, Mismatch, Timeout};
 use crate::local_reduce::{FoldOptions, Operand};
 use crate::options::GroupOptions;
@@ -299,6 +300,11 @@ impl Executor {
 
     /// An operation of no particular number.
     fn operation<T: Element>(&mut self, request: &Request, algorithm: Algorithm) -> Operation {
+        let call_site = CallSite::new(request.call_site);
+        let layout = match self.options.call_sites {
+            CallSites::Named => 0,
+            CallSites::Compared => call_site.hash(),
+        };
         Operation {
             group: self.group,
             seq: 0,
@@ -307,8 +313,8 @@ impl Executor {
             dtype: T::DTYPE,
             reduce: request.reduce,
             count: request.count as u64,
-            layout: 0,
-            call_site: CallSite::new(request.call_site),
+            layout,
+            call_site,
         }
     }
 }

@@ -134,6 +134,7 @@ impl ProcessGroup {
         if !overrides.is_empty() {
             options.overrides = overrides;
         }
+        options.call_sites = options.call_sites.or_environment()?;
         let chunk_bytes = options.chunk_bytes_checked()?;
         // Threads have no streams, but a wrong number is wrong everywhere.
         options.streams_checked()?;
@@ -178,6 +179,7 @@ impl ProcessGroup {
         if let Some(tls) = env.tls {
             options.tls = tls;
         }
+        options.call_sites = options.call_sites.or_environment()?;
         let parts = rendezvous::meet(env, &options)?;
         Ok(Self::new(parts, options)?)
     }

@@ -25,6 +25,7 @@
 mod accounts;
 mod blocks;
 mod buffer;
+mod call_sites;
 mod control;
 #[cfg(feature = "cuda")]
 pub mod cuda;
@@ -64,6 +65,7 @@ pub use blocks::Blocks;
 pub use bonfire_plan::{Algorithm, DType, PlanError, Rank, ReduceOp, WorldSize, shard_range};
 pub use bonfire_sys::process::{Interrupt, InterruptWatch};
 pub use buffer::{Buffer, GroupBuffer};
+pub use call_sites::{CallSites, UnknownCallSites};
 pub use element::Element;
 pub use environment::{
     EnvError, HOST_ID_BYTES_MAX, JOB_ID_BYTES_MAX, LauncherOutput, RankEnv, StoreHost,

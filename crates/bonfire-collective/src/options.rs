@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bonfire_plan::{Algorithm, Collective};
 
+use crate::call_sites::CallSites;
 use crate::flight::FLIGHT_DIR_VARIABLE;
 use crate::inspection::RecordOnSignal;
 use crate::overrides::AlgorithmOverrides;
@@ -57,6 +58,9 @@ pub struct GroupOptions {
     /// Which connections are encrypted. What `BONFIRE_TLS` says, as `--tls` does for the launcher, goes
     /// before it. Default [`Tls::Off`].
     pub tls: Tls,
+    /// Whether ranks must call an operation from the same line. What `BONFIRE_CALL_SITES` says, `named`
+    /// or `compared`, goes before it. Default [`CallSites::Named`].
+    pub call_sites: CallSites,
     /// The folder in which each rank leaves its flight record when the group fails, for
     /// `bonfire inspect`. Without one, `BONFIRE_FLIGHT_DIR` names it; without that, none is left. It may
     /// differ between ranks.
@@ -91,6 +95,7 @@ impl Default for GroupOptions {
             chunk_bytes: 256 << 10,
             streams_per_link: 1,
             tls: Tls::Off,
+            call_sites: CallSites::default(),
             flight_dir: None,
             heartbeat_timeout: Some(HEARTBEAT_TIMEOUT),
             record_on_signal: RecordOnSignal::default(),

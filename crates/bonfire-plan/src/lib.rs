@@ -56,6 +56,7 @@ mod dtype;
 mod error;
 mod estimate;
 mod extent;
+mod fnv;
 mod halving;
 mod hierarchical;
 mod hosts;

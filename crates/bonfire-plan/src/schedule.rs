@@ -5,6 +5,7 @@ use std::num::NonZeroUsize;
 
 use crate::chunking::Chunking;
 use crate::extent::{Role, exchange_halves, extent};
+use crate::fnv::fnv_1a;
 use crate::hierarchical::Route;
 use crate::pairs::Meeting;
 use crate::tree::Place;
@@ -202,15 +203,12 @@ impl ScheduleShape {
         let hosts = numbers
             .into_iter()
             .flat_map(|numbers| std::iter::once(u64::MAX).chain(numbers));
-        // FNV-1a (Fowler, Noll and Vo), .
-        let mut hash = FNV_OFFSET;
         let mut words = 0;
-        for word in lengths.chain(hosts) {
+        let bytes = lengths.chain(hosts).flat_map(|word| {
             words += 1;
-            for byte in word.to_le_bytes() {
-                hash = (hash ^ u32::from(byte)).wrapping_mul(FNV_PRIME);
-            }
-        }
+            word.to_le_bytes()
+        });
+        let hash = fnv_1a(bytes);
         if words == 0 { 0 } else { hash.max(1) }
     }
 
@@ -385,9 +383,6 @@ fn build(shape: &ScheduleShape, rank: Rank, steps: &mut Vec<Step>) {
         }
     }
 }
-
-const FNV_OFFSET: u32 = 0x811c_9dc5;
-const FNV_PRIME: u32 = 0x0100_0193;
 
 /// Whether the plans of this algorithm allow for blocks of any length.
 const fn takes_partition(collective: Collective, algorithm: Algorithm) -> bool {

@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::fnv::fnv_1a;
 use crate::{Algorithm, Collective, DType, NamedRanks, Rank, ReduceOp};
 
 /// Bytes of an encoded header; a multiple of 64, so that a payload behind it stays aligned.
@@ -51,14 +52,15 @@ pub struct Operation {
     /// Elements in the data buffer of the schedule.
     pub count: u64,
     /// [`ScheduleShape::layout_hash`](crate::ScheduleShape::layout_hash): block lengths and hosts.
+    /// Where call-sites are to be compared, exclusive-or [`CallSite::hash`].
     pub layout: u32,
     /// Where the program asked for it.
     pub call_site: CallSite,
 }
 
 impl Operation {
-    /// Whether two ranks are in the same operation. The call-site is for people and is not compared:
-    /// ranks may reach one operation from different lines.
+    /// Whether two ranks are in the same operation. The call-site is for people and is not compared
+    /// unless it is in the layout: ranks may reach one operation from different lines.
     pub fn matches(&self, other: &Self) -> bool {
         self.group == other.group
             && self.seq == other.seq
@@ -122,6 +124,12 @@ impl CallSite {
     /// The text.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// A number that differs, but for a chance of one in 2^32, where the texts do; the same on every
+    /// machine.
+    pub fn hash(&self) -> u32 {
+        fnv_1a(self.0.bytes())
     }
 }
 

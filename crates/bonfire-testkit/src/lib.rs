@@ -17,6 +17,6 @@ mod way;
 
 pub use job::{Job, JobEnd, Signal, assert_gone, is_running, signal_process, wait_until_gone};
 pub use network::{Network, Shape, Unavailable};
-pub use ranks::{connected, env_of, local, on_hosts, processes, try_connected};
+pub use ranks::{connected, env_of, local, meeting, on_hosts, processes, try_connected};
 pub use watchdog::Watchdog;
 pub use way::{UnknownWay, over};

@@ -58,6 +58,18 @@ pub fn try_connected(
     on_threads(ranks, |(env, options)| ProcessGroup::connect(&env, options))
 }
 
+/// Ranks that meet through a store of this test, each with options of its own; what each comes to.
+///
+/// # Panics
+/// If a rank panics.
+pub fn meeting(options: Vec<GroupOptions>) -> Vec<Result<ProcessGroup, CollectiveError>> {
+    let token = JobToken::random().expect("the operating system has random bytes");
+    let server = store(&token, Tls::Off);
+    let world_size = u32::try_from(options.len()).expect("tests use few ranks");
+    let env = |rank| env_of(rank, world_size, &server, &token);
+    try_connected((0..world_size).map(env).zip(options).collect())
+}
+
 /// As [`connected`], with ranks that say which host they are on: one name per rank. Ranks on
 /// different hosts use TCP, though all of them are here.
 ///

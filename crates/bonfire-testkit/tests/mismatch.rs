@@ -8,9 +8,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bonfire_collective::{
-    CollectiveError, GroupOptions, ProcessGroup, Rank, ReduceOp, TransportKind,
+    CallSites, CollectiveError, GroupOptions, ProcessGroup, Rank, ReduceOp, TransportKind,
 };
-use bonfire_testkit::{connected, local};
+use bonfire_testkit::{connected, local, meeting};
 
 type Done = Result<(), CollectiveError>;
 
@@ -190,6 +190,61 @@ fn every_kind_of_mismatch_reaches_all_ranks_and_names_both_sides() {
                 );
             }
         }
+    }
+}
+
+/// The same operation, from two lines.
+fn from_two_lines(group: &ProcessGroup) -> Done {
+    let mut data = [1.0_f32; 8];
+    if group.rank() == Rank::new(1) {
+        group.all_reduce(&mut data, ReduceOp::Sum)
+    } else {
+        group.all_reduce(&mut data, ReduceOp::Sum)
+    }
+}
+
+#[test]
+fn lines_are_a_mismatch_only_where_they_are_compared() {
+    for transport in [None, Some(TransportKind::Shm), Some(TransportKind::Tcp)] {
+        for call_sites in [CallSites::Named, CallSites::Compared] {
+            let options = GroupOptions {
+                transport,
+                call_sites,
+                ..GroupOptions::default()
+            };
+            let body = |group: ProcessGroup| {
+                group.all_reduce(&mut [1_u8], ReduceOp::Sum).unwrap();
+                from_two_lines(&group)
+            };
+            let outcomes = match transport {
+                None => local(3, options, body),
+                Some(_) => connected(3, options, body),
+            };
+            for outcome in outcomes {
+                match call_sites {
+                    CallSites::Named => outcome.unwrap(),
+                    CallSites::Compared => {
+                        let error = outcome.unwrap_err();
+                        assert!(matches!(error, CollectiveError::Mismatch(_)), "{error}");
+                        let text = error.to_string();
+                        assert_eq!(text.matches("mismatch.rs:").count(), 2, "{text}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn ranks_that_differ_in_what_lines_count_do_not_meet() {
+    let ranks = [CallSites::Named, CallSites::Compared].map(|call_sites| GroupOptions {
+        transport: Some(TransportKind::Tcp),
+        call_sites,
+        ..GroupOptions::default()
+    });
+    for outcome in meeting(ranks.to_vec()) {
+        let error = outcome.unwrap_err().to_string();
+        assert!(error.contains("BONFIRE_CALL_SITES"), "{error}");
     }
 }
 

@@ -3,9 +3,10 @@
 use thiserror::Error;
 
 use super::{
-    ALGORITHM, HOST_ID, HOST_ID_BYTES_MAX, JOB_ID_BYTES_MAX, LOCAL_WORLD_SIZE, MASTER_ADDR,
-    MASTER_PORT, RANK, RUN_ID, TLS, WORLD_SIZE,
+    ALGORITHM, CALL_SITES, HOST_ID, HOST_ID_BYTES_MAX, JOB_ID_BYTES_MAX, LOCAL_WORLD_SIZE,
+    MASTER_ADDR, MASTER_PORT, RANK, RUN_ID, TLS, WORLD_SIZE,
 };
+use crate::call_sites::UnknownCallSites;
 use crate::overrides::OverrideError;
 use crate::tls::UnknownTls;
 use crate::token::TokenError;
@@ -124,6 +125,12 @@ pub enum EnvError {
     Tls {
         /// What is wrong with it.
         source: UnknownTls,
+    },
+    /// There is no such choice.
+    #[error("{CALL_SITES} is wrong")]
+    CallSites {
+        /// What is wrong with it.
+        source: UnknownCallSites,
     },
     /// The job token is malformed.
     #[error("{variable} is wrong")]

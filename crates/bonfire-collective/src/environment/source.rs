@@ -4,9 +4,11 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use super::{
-    AGENT_STORE, ALGORITHM, EnvError, HOST_ID, HOST_ID_BYTES_MAX, JOB_ID_BYTES_MAX, JOB_TOKEN,
-    JOB_TOKEN_FILE, MASTER_ADDR, MASTER_PORT, RUN_ID, STREAMS, StoreHost, TLS, TORCHRUN_STORE,
+    AGENT_STORE, ALGORITHM, CALL_SITES, EnvError, HOST_ID, HOST_ID_BYTES_MAX, JOB_ID_BYTES_MAX,
+    JOB_TOKEN, JOB_TOKEN_FILE, MASTER_ADDR, MASTER_PORT, RUN_ID, STREAMS, StoreHost, TLS,
+    TORCHRUN_STORE,
 };
+use crate::call_sites::CallSites;
 use crate::overrides::AlgorithmOverrides;
 use crate::tls::Tls;
 use crate::token::JobToken;
@@ -90,6 +92,13 @@ impl<F: Fn(&str) -> Option<OsString>> Source<F> {
 
     pub(super) fn streams_per_link(&self) -> Result<Option<u32>, EnvError> {
         self.number(STREAMS, (1, STREAMS_MAX as u32))
+    }
+
+    pub(super) fn call_sites(&self) -> Result<Option<CallSites>, EnvError> {
+        let text = self.text(CALL_SITES).filter(|text| !text.is_empty());
+        text.map(|text| text.parse())
+            .transpose()
+            .map_err(|source| EnvError::CallSites { source })
     }
 
     pub(super) fn tls(&self) -> Result<Option<Tls>, EnvError> {

@@ -96,8 +96,8 @@ impl Plans {
         self.ready.get(key).cloned()
     }
 
-    /// Prepares this and all further calls like it. `operation` says by which algorithm; its layout is
-    /// filled in.
+    /// Prepares this and all further calls like it. `operation` says by which algorithm; to its layout
+    /// that of the schedule is added.
     pub(super) fn prepare(
         &mut self,
         key: Key,
@@ -105,7 +105,7 @@ impl Plans {
         recorder: &Recorder,
     ) -> Result<Arc<Prepared>, PlanError> {
         let schedule = Schedule::new(self.shape(&key, &operation))?;
-        operation.layout = schedule.shape().layout_hash();
+        operation.layout ^= schedule.shape().layout_hash();
         let extents = Extents::new(
             key.collective,
             schedule.extent(self.me, Role::Input),

@@ -144,6 +144,7 @@ impl ProcessGroup {
         if let Some(streams) = env.streams_per_link {
             group_options.streams_per_link = streams;
         }
+        group_options.call_sites = group_options.call_sites.or_environment()?;
         let home = Home::of_newcomer(env, &group_options, options.timeout)
             .map_err(RebuildError::StoreGone)?;
         let origin = Origin::Processes(Arc::new(home.ok_or(RebuildError::NoStore)?));

@@ -29,6 +29,7 @@ pub(crate) struct Settings {
     chunk_bytes: String,
     streams_per_link: String,
     tls: String,
+    call_sites: String,
 }
 
 /// What a rank publishes in the store.
@@ -49,6 +50,7 @@ impl Settings {
             chunk_bytes: options.chunk_bytes.to_string(),
             streams_per_link: options.streams_per_link.to_string(),
             tls: options.tls.to_string(),
+            call_sites: options.call_sites.to_string(),
         }
     }
 
@@ -76,6 +78,11 @@ impl Settings {
                 &theirs.streams_per_link,
             ),
             ("tls (--tls or BONFIRE_TLS)", &self.tls, &theirs.tls),
+            (
+                "call_sites (BONFIRE_CALL_SITES)",
+                &self.call_sites,
+                &theirs.call_sites,
+            ),
         ];
         for (what, my_value, their_value) in settings {
             if my_value != their_value {
