@@ -1,17 +1,19 @@
-//! What gradient synchronisation costs: the same step without it, with overlapped buckets, and with
-//! one all-reduce per parameter after backward, interleaved in one run.
+//! What gradient synchronisation costs: the same step without it, with overlapped buckets, with one
+//! all-reduce per parameter after backward, and in one process with as many replicas, interleaved in
+//! one run.
 //!
 //! `cargo run --release -p bonfire-benches --bin ddp-step -- --nproc 2`
 //!
-//! A step is forward, backward, and averaged gradients in hand; the optimizer, equal in all three,
-//! is left out, so the ratios are not flattered by it.
+//! A step is forward, backward, and averaged gradients in hand; the optimizer, equal in all of them,
+//! is left out, so the ratios are not flattered by it. The replicas of the one process share its threads
+//! and the batch of all ranks; the other ranks wait.
 
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
 
 use bonfire::prelude::*;
-use bonfire::{DdpConfig, GradientSync, LaunchArgs};
+use bonfire::{DataParallel, DdpConfig, GradientSync, LaunchArgs};
 use bonfire_benches::{Mlp, median, timed};
 use burn::module::Module;
 use burn::optim::GradientsParams;
@@ -61,10 +63,14 @@ fn measure(world: &World, args: &Args) -> anyhow::Result<()> {
     let alone = model.clone().train();
     let mut naive = Ddp::with_config(model.clone(), world, config(GradientSync::Naive))?;
     let mut bucketed = Ddp::with_config(model, world, config(GradientSync::Bucketed))?;
+    let replicas = world.world_size().len();
+    let mut parallel = DataParallel::new(alone.clone(), vec![device.clone(); replicas]);
+    let normal = Distribution::Normal(0.0, 1.0);
+    let whole = Tensor::<2>::random([replicas * args.batch, args.width], normal, &device);
     let shape = [args.batch, args.width];
     let input = Tensor::<2>::random(shape, Distribution::Normal(0.0, 1.0), &device.autodiff());
 
-    let mut times: [Vec<Duration>; 3] = Default::default();
+    let mut times: [Vec<Duration>; 4] = Default::default();
     let mut exposed = Vec::new();
     // Two rounds to warm up: buckets are dealt again after the second step.
     for round in 0..args.steps + 2 {
@@ -81,10 +87,17 @@ fn measure(world: &World, args: &Args) -> anyhow::Result<()> {
         let one_by_one = timed(world, || {
             naive.backward(|model| model.loss(input.clone())).map(drop)
         })?;
+        let in_one_process = timed(world, || {
+            if world.is_main() {
+                parallel.backward(&whole, |model, input| model.loss(input))?;
+            }
+            Ok(())
+        })?;
         if round >= 2 {
             times[0].push(plain);
             times[1].push(with_buckets);
             times[2].push(one_by_one);
+            times[3].push(in_one_process);
             exposed.push(bucketed.last_step().exposed_communication);
         }
     }
@@ -98,10 +111,10 @@ fn report(
     world: &World,
     args: &Args,
     parameters: usize,
-    times: [Vec<Duration>; 3],
+    times: [Vec<Duration>; 4],
     exposed: Vec<Duration>,
 ) {
-    let [plain, bucketed, naive] = times.map(median);
+    let [plain, bucketed, naive, in_one_process] = times.map(median);
     println!(
         "{parameters} parameters in {} tensors, {} ranks x batch {}, buckets of {} MiB, median of {} steps",
         2 * args.layers,
@@ -111,17 +124,18 @@ fn report(
         args.steps
     );
     println!(
-        "{:<34} {:>10} {:>22}",
+        "{:<36} {:>10} {:>22}",
         "step", "time (ms)", "relative to no sync"
     );
     for (name, time) in [
         ("no synchronisation", plain),
         ("buckets overlapped with backward", bucketed),
         ("one all-reduce per parameter, after", naive),
+        ("DataParallel, one process", in_one_process),
     ] {
         let ratio = time.as_secs_f64() / plain.as_secs_f64();
         println!(
-            "{name:<34} {:>10.1} {ratio:>22.3}",
+            "{name:<36} {:>10.1} {ratio:>22.3}",
             time.as_secs_f64() * 1e3
         );
     }
