@@ -78,6 +78,23 @@ fn the_lean_listing_learns_and_resumes() {
 }
 
 #[test]
+fn the_learner_listing_finds_the_line_on_two_ranks() {
+    let printed = run(
+        env!("CARGO_BIN_EXE_learner"),
+        &["--nproc", "2", "--device", "cpu"],
+    );
+    let weights = printed
+        .lines()
+        .filter_map(|line| line.split("weight ").nth(1));
+    let weights: Vec<f32> = weights
+        .map(|weight| weight.parse().expect("a number"))
+        .collect();
+    assert_eq!(weights.len(), 2, "{printed}");
+    assert!((weights[0] - 3.0).abs() < 0.1, "{printed}");
+    assert_eq!(weights[0], weights[1]);
+}
+
+#[test]
 fn the_collectives_listing_holds_its_assertions() {
     run(env!("CARGO_BIN_EXE_collectives"), &[]);
 }

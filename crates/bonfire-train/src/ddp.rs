@@ -455,5 +455,7 @@ fn lock(reducer: &Mutex<Reducer>) -> MutexGuard<'_, Reducer> {
     reducer.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+#[cfg(feature = "learner")]
+mod own_backward;
 #[cfg(test)]
 mod tests;

@@ -31,6 +31,7 @@ use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{DispatchTensor, GradientCheckpointingStrategy, Tensor};
 
 use crate::harvest::{checked, unreadable};
+use crate::host::Entering;
 use crate::parameters::ParameterTable;
 use crate::precision::Place;
 use crate::readback::Readback;
@@ -57,8 +58,17 @@ pub(crate) struct Pass<'a> {
 pub(crate) enum Listener {
     /// Nobody: the pass only has the same graph as others.
     Nobody,
-    /// A reducer.
+    /// A reducer, whose buckets travel in this pass.
     Reducer(Arc<Mutex<Reducer>>),
+    /// A reducer that only adds the gradients to those of a later pass.
+    #[cfg_attr(
+        not(feature = "learner"),
+        allow(
+            dead_code,
+            reason = "only steps of the learner keep their gradients to themselves"
+        )
+    )]
+    Accumulator(Arc<Mutex<Reducer>>, Entering),
 }
 
 /// Runs `$call` with the backend and the strategy of a tensor.
@@ -279,13 +289,21 @@ impl<B: Readback> Backward<B, 2> for Hook {
         _checkpointer: &mut Checkpointer,
     ) {
         let gradient = gradients.consume::<B>(&ops.node);
-        if let Listener::Reducer(reducer) = &self.listener {
+        let listening = match &self.listener {
+            Listener::Nobody => None,
+            Listener::Reducer(reducer) => Some((reducer, None)),
+            Listener::Accumulator(reducer, entering) => Some((reducer, Some(*entering))),
+        };
+        if let Some((reducer, accumulating)) = listening {
             let mut reducer = reducer.lock().unwrap_or_else(PoisonError::into_inner);
             B::read(gradient.clone(), |values| {
                 let values = values
                     .map_err(|cause| unreadable(&self.table, self.parameter, &cause))
                     .and_then(|values| checked(&self.table, self.parameter, values));
-                reducer.take_early(self.parameter, values);
+                match accumulating {
+                    None => reducer.take_early(self.parameter, values),
+                    Some(entering) => reducer.add_early(self.parameter, values, entering),
+                }
             });
         }
         let [parameter, _anchor] = ops.parents;

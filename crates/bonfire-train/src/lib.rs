@@ -49,6 +49,8 @@ mod host;
 #[cfg(feature = "images")]
 mod images;
 mod journal;
+#[cfg(feature = "learner")]
+mod learner;
 mod loader;
 mod loss;
 mod metrics;
@@ -91,6 +93,11 @@ pub use images::{
 };
 pub use journal::{
     Activity, Curve, Figures, Journal, JournalConfig, Point, Report, SlowRank, TimeSplit,
+};
+#[cfg(feature = "learner")]
+pub use learner::{
+    Deal, DealtLoader, DistributedTraining, LearnerError, Parcel, StepOutput, counted, strategy,
+    strategy_with,
 };
 pub use loader::{EpochBatches, LastBatch, Loader};
 pub use loss::{IntoLoss, Loss};

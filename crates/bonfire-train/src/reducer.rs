@@ -168,6 +168,20 @@ impl Reducer {
         }
     }
 
+    /// Adds a final gradient to those of a later pass, while the backward pass runs.
+    pub(crate) fn add_early(
+        &mut self,
+        parameter: usize,
+        gradient: Result<HostSlice<'_>, TrainError>,
+        entering: Entering,
+    ) {
+        let Home { bucket, slot } = self.homes[parameter];
+        match gradient {
+            Ok(gradient) => self.buckets[bucket].accumulate(slot, gradient, entering),
+            Err(error) => self.step.error = Some(error),
+        }
+    }
+
     /// What went wrong while the backward pass ran.
     pub(crate) fn check(&mut self) -> Result<(), TrainError> {
         self.step.error.take().map_or(Ok(()), Err)

@@ -59,6 +59,31 @@ fn marked_loss(model: &Mlp, indices: &[usize], device: &Device, trace: &Trace) -
 
 #[test]
 fn gradients_of_the_last_layers_travel_before_the_first_layers_are_reached() {
+    travel_in_order(|ddp, indices, device, trace| {
+        ddp.backward(|model| marked_loss(model, indices, device, trace))
+            .unwrap();
+    });
+}
+
+#[cfg(feature = "learner")]
+#[test]
+fn so_do_those_of_a_step_that_runs_its_own_backward_pass() {
+    use crate::weights::Last;
+    travel_in_order(|ddp, indices, device, trace| {
+        ddp.guess_depth();
+        let step = |model: &Mlp| {
+            let gradients = marked_loss(model, indices, device, trace).backward();
+            GradientsParams::from_grads(gradients, model).len()
+        };
+        let done = ddp.run_own(indices.len(), Some(step), Last::Yes).unwrap();
+        assert_eq!(done.output, Some(0), "the step itself finds no gradients");
+        assert_eq!(done.gradients.unwrap().len(), 6);
+    });
+}
+
+/// Three steps; in the third, buckets of one gradient each leave in the order of the backward pass.
+#[track_caller]
+fn travel_in_order(step: impl Fn(&mut Ddp<Mlp>, &[usize], &Device, &Trace) + Sync) {
     let traces = on_ranks(2, |world| {
         let device = world.device();
         let config = DdpConfig {
@@ -68,10 +93,9 @@ fn gradients_of_the_last_layers_travel_before_the_first_layers_are_reached() {
         };
         let mut ddp = Ddp::with_config(Mlp::new(1, &device), &world, config).unwrap();
         let trace = ddp.trace();
-        for step in 0..3 {
-            let indices = share(&world, step, 2);
-            ddp.backward(|model| marked_loss(model, &indices, &device, &trace))
-                .unwrap();
+        for number in 0..3 {
+            let indices = share(&world, number, 2);
+            step(&mut ddp, &indices, &device, &trace);
         }
         let buckets = ddp.buckets();
         let named = trace.events().into_iter().map(|event| match event {

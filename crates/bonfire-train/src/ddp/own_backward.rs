@@ -1,0 +1,140 @@
+//! Steps that run their own backward pass, as the `TrainStep` of Burn's learner does: what they
+//! return is gradients and not a loss.
+//!
+//! The hooks take the gradients while that pass runs, so buckets travel during it as in
+//! [`Ddp::backward`]. What the step itself finds as gradients is empty and is not used.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use burn::module::Module;
+use burn::optim::GradientsParams;
+
+use super::{Ddp, Synchroniser, lock};
+use crate::TrainError;
+use crate::harvest::{averaged, harvest};
+use crate::hooks::{Listener, Pass};
+use crate::loss::Weight;
+use crate::timing::{StepTiming, Stopwatch};
+use crate::weights::{Last, MicroBatches};
+
+/// Operations between one parameter and the next on the way to the loss: a linear layer with its
+/// activation has three for two parameters, a transformer block fewer than forty for its twelve. Too
+/// many cost little; with too few some gradients travel late.
+const OPERATIONS_PER_PARAMETER: usize = 4;
+
+/// What a step left.
+pub(crate) struct OwnStep<R> {
+    /// What it returned; nothing on a rank without a batch.
+    pub(crate) output: Option<R>,
+    /// The mean gradients over the samples of all ranks since the last synchronised step; nothing
+    /// before the last batch of a step.
+    pub(crate) gradients: Option<GradientsParams>,
+}
+
+impl<M: Module> Ddp<M> {
+    /// Takes the model as an optimizer elsewhere has made it: the same parameters with other values.
+    pub(crate) fn set_module(&mut self, module: M) {
+        self.module = Some(module);
+    }
+
+    /// Runs `step` on a batch of `samples` samples; a rank without a batch gives no step and counts
+    /// no samples. Every rank must call it, equally often and with the same `last`.
+    ///
+    /// # Errors
+    /// See [`backward`](Self::backward).
+    ///
+    /// # Panics
+    /// If `step` panics, after telling the other ranks.
+    #[track_caller]
+    pub(crate) fn run_own<R>(
+        &mut self,
+        samples: usize,
+        step: Option<impl FnOnce(&M) -> R>,
+        last: Last,
+    ) -> Result<OwnStep<R>, TrainError> {
+        assert!(
+            step.is_some() || samples == 0,
+            "{samples} samples without a step"
+        );
+        self.group.progress(self.steps);
+        self.steps += u64::from(last == Last::Yes);
+        self.group.phase("a step of the learner");
+        self.guarded(|ddp| ddp.own(samples, step, last))
+    }
+
+    /// Guesses how deep the graph of the loss is: nobody sees a loss that a step keeps to itself.
+    pub(crate) fn guess_depth(&self) {
+        self.depth.store(
+            OPERATIONS_PER_PARAMETER * self.table.len(),
+            Ordering::Relaxed,
+        );
+    }
+
+    fn own<R>(
+        &mut self,
+        samples: usize,
+        step: Option<impl FnOnce(&M) -> R>,
+        last: Last,
+    ) -> Result<OwnStep<R>, TrainError> {
+        let start = Instant::now();
+        let Synchroniser::Bucketed(reducer) = &self.synchroniser else {
+            unreachable!("the learner's gradients travel in buckets");
+        };
+        let reducer = Arc::clone(reducer);
+        let weight = Weight::Samples(samples);
+        self.micro_batches.add(weight)?;
+        let entering = self.micro_batches.entering(weight, last);
+        let listener = match last {
+            Last::Yes => {
+                let normalizer = self.micro_batches.normalizer(&self.group);
+                lock(&reducer).begin(entering, normalizer);
+                Listener::Reducer(Arc::clone(&reducer))
+            }
+            Last::No => Listener::Accumulator(Arc::clone(&reducer), entering),
+        };
+        let output = match step {
+            None => None,
+            Some(step) => {
+                let module = self.module.as_ref().expect(super::MODULE_PRESENT);
+                let pass = Pass {
+                    listener: &listener,
+                    precision: self.precision,
+                };
+                let hooked = self
+                    .anchors
+                    .attach(module, &self.table, &self.depth, pass)?;
+                // Gradients travel from here on.
+                Some(step(&hooked))
+            }
+        };
+        lock(&reducer).check()?;
+        if last == Last::No {
+            self.forward_backward += start.elapsed();
+            return Ok(OwnStep {
+                output,
+                gradients: None,
+            });
+        }
+        let mut watch = Stopwatch::default();
+        let mut reducer = lock(&reducer);
+        // Parameters that the loss does not depend on count as zero.
+        harvest(self.module(), &self.table, None, &mut *reducer)?;
+        self.forward_backward += start.elapsed().saturating_sub(reducer.waited());
+        watch.add(reducer.waited());
+        reducer.settle(self.micro_batches, &mut watch)?;
+        let average = |parameter| reducer.average(parameter);
+        let gradients = averaged(self.module(), &self.table, None, average);
+        reducer.end()?;
+        self.micro_batches = MicroBatches::default();
+        self.last_step = StepTiming {
+            forward_backward: std::mem::take(&mut self.forward_backward),
+            exposed_communication: watch.total(),
+        };
+        Ok(OwnStep {
+            output,
+            gradients: Some(gradients),
+        })
+    }
+}

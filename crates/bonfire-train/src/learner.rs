@@ -1,0 +1,193 @@
+//! A training strategy for Burn's own learner, `burn::train::SupervisedTraining`: one rank per device.
+//!
+//! Every rank runs the learner with its own share of the data; gradients are averaged through
+//! [`Ddp`](crate::Ddp)'s buckets while `TrainStep::step` runs its backward pass. Rank 0 sees what
+//! all ranks computed, so its metrics, checkpoints, early stopping and display are those of the
+//! whole training; the other ranks do as it says. Between two steps all ranks say how many samples
+//! they have and whether somebody wants to stop, so none waits for one that has finished.
+
+mod batches;
+mod deal;
+mod error;
+mod outlook;
+mod output;
+mod parcel;
+mod records;
+mod run;
+mod share;
+mod silence;
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+
+use burn_train::{
+    EventProcessorTraining, InferenceStep, Learner, LearnerModel, LearningResult,
+    SupervisedLearningStrategy, SupervisedTrainingEventProcessor, TrainLoader, TrainStep,
+    TrainingComponents, TrainingStrategy, ValidLoader,
+};
+
+use crate::panic::panic_message;
+use crate::{DdpConfig, World};
+
+pub use deal::{Deal, DealtLoader};
+pub use error::LearnerError;
+pub use output::{StepOutput, counted};
+pub use parcel::Parcel;
+pub use silence::DistributedTraining;
+
+use records::Restoring;
+use run::Run;
+
+/// Data-parallel training over the ranks of `world`, for `SupervisedTraining::with_training_strategy`.
+/// Every rank calls it, in the same program with the same settings.
+///
+/// The loaders given to the learner are divided: rank r gets the r-th slice of each. Burn's loaders
+/// then shuffle within their slice; [`DealtLoader`] deals the whole data set anew every epoch. A loader
+/// that cannot be sliced is an error, [`LearnerError::NotSliced`].
+///
+/// [`DistributedTraining::distributed`] is this and silences the learner on all ranks but 0.
+///
+/// # Errors
+/// What ends the training early is `LearningResult::error` on every rank; on the others it names the
+/// rank at fault.
+#[must_use]
+pub fn strategy<M>(world: &World) -> TrainingStrategy<M>
+where
+    M: LearnerModel,
+    <M as TrainStep>::Output: StepOutput,
+    <M as InferenceStep>::Output: StepOutput,
+{
+    strategy_with(world, DdpConfig::default())
+}
+
+/// As [`strategy`], with gradients that travel as `config` says: bucket sizes, compression, precision.
+/// A step does not show its loss, so they travel in buckets; [`GradientSync::Naive`](crate::GradientSync::Naive) is
+/// [`LearnerError::NotBucketed`].
+///
+/// # Errors
+/// See [`strategy`].
+#[must_use]
+pub fn strategy_with<M>(world: &World, config: DdpConfig) -> TrainingStrategy<M>
+where
+    M: LearnerModel,
+    <M as TrainStep>::Output: StepOutput,
+    <M as InferenceStep>::Output: StepOutput,
+{
+    strategy_of(world, config, Restoring::EveryRank)
+}
+
+fn strategy_of<M>(world: &World, config: DdpConfig, restoring: Restoring) -> TrainingStrategy<M>
+where
+    M: LearnerModel,
+    <M as TrainStep>::Output: StepOutput,
+    <M as InferenceStep>::Output: StepOutput,
+{
+    let world = world.clone();
+    TrainingStrategy::Custom(Arc::new(Distributed {
+        world,
+        config,
+        restoring,
+    }))
+}
+
+/// The strategy of one rank.
+struct Distributed {
+    world: World,
+    config: DdpConfig,
+    restoring: Restoring,
+}
+
+impl<M> SupervisedLearningStrategy<M> for Distributed
+where
+    M: LearnerModel,
+    <M as TrainStep>::Output: StepOutput,
+    <M as InferenceStep>::Output: StepOutput,
+{
+    /// As Burn's on rank 0; the others tell their display nothing.
+    fn train(
+        &self,
+        learner: Learner<M>,
+        dataloader_train: TrainLoader<M>,
+        dataloader_valid: ValidLoader<M>,
+        components: TrainingComponents<M>,
+    ) -> LearningResult<M> {
+        if self.world.is_main() {
+            return Main(self).train(learner, dataloader_train, dataloader_valid, components);
+        }
+        let starting_epoch = components.checkpoint.unwrap_or(0) + 1;
+        let interrupter = components.interrupter.clone();
+        let (model, processor) = self.fit(
+            components,
+            learner,
+            dataloader_train,
+            dataloader_valid,
+            starting_epoch,
+        );
+        LearningResult {
+            model: model.valid(),
+            renderer: processor.renderer(),
+            interrupted: interrupter.interruption(),
+            error: interrupter.error(),
+        }
+    }
+
+    fn fit(
+        &self,
+        components: TrainingComponents<M>,
+        learner: Learner<M>,
+        dataloader_train: TrainLoader<M>,
+        dataloader_valid: ValidLoader<M>,
+        starting_epoch: usize,
+    ) -> (M, SupervisedTrainingEventProcessor<M>) {
+        let interrupter = components.interrupter.clone();
+        let mut run = Run::new(&self.world, self.config, components, learner);
+        // After a panic nothing of the run is used.
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            let loaders = (&dataloader_train, &dataloader_valid);
+            run.train(self.restoring, loaders, starting_epoch)
+        }));
+        match outcome {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                self.world.group().abort(&error.to_string());
+                error.stop(&interrupter, self.world.rank());
+            }
+            Err(panic) => {
+                let said = format!("panicked: {}", panic_message(&*panic));
+                self.world.group().abort(&said);
+                resume_unwind(panic);
+            }
+        }
+        run.into_parts()
+    }
+}
+
+/// The strategy of rank 0, around which Burn does what it always does.
+struct Main<'a>(&'a Distributed);
+
+impl<M> SupervisedLearningStrategy<M> for Main<'_>
+where
+    M: LearnerModel,
+    <M as TrainStep>::Output: StepOutput,
+    <M as InferenceStep>::Output: StepOutput,
+{
+    fn fit(
+        &self,
+        components: TrainingComponents<M>,
+        learner: Learner<M>,
+        dataloader_train: TrainLoader<M>,
+        dataloader_valid: ValidLoader<M>,
+        starting_epoch: usize,
+    ) -> (M, SupervisedTrainingEventProcessor<M>) {
+        self.0.fit(
+            components,
+            learner,
+            dataloader_train,
+            dataloader_valid,
+            starting_epoch,
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,176 @@
+//! A data loader whose slices are the shares that a [`DistributedSampler`] deals.
+//!
+//! Burn's learner knows loaders, and divides them by slicing. This loader lists its items rank after
+//! rank: first all that rank 0 gets in this epoch, then those of rank 1, and so on. Its r-th slice is
+//! then exactly the share of rank r, of an order that is new in every epoch and the same on all ranks.
+
+use std::num::NonZeroUsize;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bonfire_collective::WorldSize;
+use burn::data::dataloader::batcher::Batcher;
+use burn::data::dataloader::{DataLoader, DataLoaderIterator, Progress};
+use burn::data::dataset::{Dataset, DatasetError};
+use burn::tensor::Device;
+
+use super::share::range_of;
+use crate::{DistributedSampler, Order, Remainder, SamplerConfig};
+
+/// How a [`DealtLoader`] deals.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Deal {
+    /// Samples in one batch of one rank.
+    pub batch_size: NonZeroUsize,
+    /// The order of dealing.
+    pub order: Order,
+    /// What to do with an uneven rest: [`Remainder::Exact`] for validation.
+    pub remainder: Remainder,
+}
+
+/// Burn's `DataLoader` for a data set that is dealt to the ranks anew in every epoch, as
+/// [`Loader`](crate::Loader) deals it: rank r sees the elements r, r + n, r + 2n and so on of the
+/// epoch's order.
+///
+/// Each call of `iter` is the next epoch. A last batch that is not full is kept.
+pub struct DealtLoader<I, O> {
+    dataset: Arc<dyn Dataset<I>>,
+    batcher: Arc<dyn Batcher<I, O>>,
+    deal: Deal,
+    world_size: WorldSize,
+    device: Device,
+    /// Which of the items of an epoch, listed rank after rank.
+    items: Range<usize>,
+    /// The epoch that the next iterator deals.
+    epoch: AtomicU64,
+}
+
+impl<I, O> DealtLoader<I, O> {
+    /// Deals `dataset` to `world_size` ranks, starting with epoch 0. Batches are made on the default
+    /// device until the learner says which is its own.
+    pub fn new(
+        dataset: impl Dataset<I> + 'static,
+        batcher: impl Batcher<I, O> + 'static,
+        deal: Deal,
+        world_size: WorldSize,
+    ) -> Self {
+        let mut loader = Self {
+            dataset: Arc::new(dataset),
+            batcher: Arc::new(batcher),
+            deal,
+            world_size,
+            device: Device::default(),
+            items: 0..0,
+            epoch: AtomicU64::new(0),
+        };
+        let shares = world_size.ranks().map(|rank| loader.sampler(rank).len());
+        loader.items = 0..shares.sum();
+        loader
+    }
+
+    fn sampler(&self, rank: bonfire_collective::Rank) -> DistributedSampler {
+        DistributedSampler::new(SamplerConfig {
+            len: self.dataset.len(),
+            rank,
+            world_size: self.world_size,
+            order: self.deal.order.clone(),
+            remainder: self.deal.remainder,
+        })
+    }
+
+    /// The samples of `items` in an epoch. Only the ranks whose share is asked for are dealt to.
+    fn indices(&self, epoch: u64) -> Vec<usize> {
+        let total = self.sampler(bonfire_collective::Rank::new(0)).total_len();
+        let mut indices = Vec::with_capacity(self.items.len());
+        for rank in self.world_size.ranks() {
+            let share = range_of(total, rank, self.world_size);
+            let start = self.items.start.max(share.start);
+            let end = self.items.end.min(share.end);
+            if start < end {
+                let dealt = self.sampler(rank).indices(epoch);
+                assert_eq!(dealt.len(), share.len(), "slices and shares agree");
+                indices.extend_from_slice(&dealt[start - share.start..end - share.start]);
+            }
+        }
+        indices
+    }
+
+    fn like(&self, device: Device, items: Range<usize>) -> Self {
+        Self {
+            dataset: Arc::clone(&self.dataset),
+            batcher: Arc::clone(&self.batcher),
+            deal: self.deal.clone(),
+            world_size: self.world_size,
+            device,
+            items,
+            epoch: AtomicU64::new(self.epoch.load(Ordering::Relaxed)),
+        }
+    }
+}
+
+impl<I: Send + Sync + 'static, O: Send + 'static> DataLoader<O> for DealtLoader<I, O> {
+    fn iter<'a>(&'a self) -> Box<dyn DataLoaderIterator<O> + 'a> {
+        // Only a counter: what it counts is not shared with other memory.
+        let epoch = self.epoch.fetch_add(1, Ordering::Relaxed);
+        Box::new(DealtBatches {
+            loader: self,
+            epoch,
+            indices: None,
+            dealt: 0,
+        })
+    }
+
+    fn num_items(&self) -> usize {
+        self.items.len()
+    }
+
+    fn to_device(&self, device: &Device) -> Arc<dyn DataLoader<O>> {
+        Arc::new(self.like(device.clone(), self.items.clone()))
+    }
+
+    fn slice(&self, start: usize, end: usize) -> Arc<dyn DataLoader<O>> {
+        let items = self.items.start + start..self.items.start + end;
+        assert!(
+            start <= end && items.end <= self.items.end,
+            "{start}..{end} is no part of {} items",
+            self.items.len()
+        );
+        Arc::new(self.like(self.device.clone(), items))
+    }
+}
+
+/// The batches of one epoch.
+struct DealtBatches<'a, I, O> {
+    loader: &'a DealtLoader<I, O>,
+    epoch: u64,
+    /// Found out with the first batch: an epoch that is skipped costs nothing.
+    indices: Option<Vec<usize>>,
+    dealt: usize,
+}
+
+impl<I, O> Iterator for DealtBatches<'_, I, O> {
+    type Item = Result<O, DatasetError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let loader = self.loader;
+        let indices = self
+            .indices
+            .get_or_insert_with(|| loader.indices(self.epoch));
+        let end = indices.len().min(self.dealt + loader.deal.batch_size.get());
+        let batch = indices[self.dealt..end].to_vec();
+        if batch.is_empty() {
+            return None;
+        }
+        self.dealt = end;
+        let items = loader.dataset.get_many(batch);
+        Some(items.map(|items| loader.batcher.batch(items, &loader.device)))
+    }
+}
+
+impl<I, O> DataLoaderIterator<O> for DealtBatches<'_, I, O> {
+    fn progress(&self) -> Progress {
+        let unit = Some("items".to_owned());
+        Progress::new(self.dealt, self.loader.items.len(), unit)
+    }
+}

@@ -1,0 +1,115 @@
+//! A learner that draws and writes on rank 0 only.
+
+use burn_train::logger::{EvaluationProgressLogger, InMemoryMetricLogger, TrainingProgressLogger};
+use burn_train::metric::MetricDefinition;
+use burn_train::renderer::{
+    EvaluationName, MetricState, MetricsRenderer, MetricsRendererEvaluation,
+    MetricsRendererTraining,
+};
+use burn_train::{InferenceStep, LearnerModel, LearnerSummary, SupervisedTraining, TrainStep};
+
+use super::output::StepOutput;
+use super::records::{FromMain, Restoring};
+use super::strategy_of;
+use crate::{DdpConfig, World};
+
+/// What `burn::train::SupervisedTraining` needs to train on several ranks.
+pub trait DistributedTraining: Sized {
+    /// Trains on the ranks of `world` with [`strategy`](crate::strategy). Rank 0 draws, logs and
+    /// writes checkpoints as it would alone; all others are silent, whatever was set before, and need
+    /// no file: with `.checkpoint(epoch)` rank 0 reads and all get the same. Call it last, on every
+    /// rank.
+    #[must_use]
+    fn distributed(self, world: &World) -> Self {
+        self.distributed_with(world, DdpConfig::default())
+    }
+
+    /// As [`distributed`](Self::distributed), with gradients that travel as `config` says. See
+    /// [`strategy_with`](crate::strategy_with).
+    #[must_use]
+    fn distributed_with(self, world: &World, config: DdpConfig) -> Self;
+}
+
+impl<M> DistributedTraining for SupervisedTraining<M>
+where
+    M: LearnerModel,
+    <M as TrainStep>::Output: StepOutput,
+    <M as InferenceStep>::Output: StepOutput,
+{
+    fn distributed_with(self, world: &World, config: DdpConfig) -> Self {
+        let strategy = strategy_of(world, config, Restoring::MainRank);
+        let training = self.with_training_strategy(strategy);
+        if world.is_main() {
+            return training;
+        }
+        let [model, optimizer, scheduler] = FromMain::all(world.group());
+        training
+            .renderer(Box::new(Silent))
+            .with_application_logger(None)
+            .with_metric_logger(InMemoryMetricLogger::default())
+            .with_custom_checkpointers(model, optimizer, scheduler)
+    }
+}
+
+/// Shows nothing.
+struct Silent;
+
+impl MetricsRendererTraining for Silent {
+    fn update_train(&mut self, _state: MetricState) {}
+
+    fn update_valid(&mut self, _state: MetricState) {}
+
+    fn on_train_end(
+        &mut self,
+        _summary: Option<LearnerSummary>,
+    ) -> Result<(), Box<dyn std::error::Error>> {
+        Ok(())
+    }
+}
+
+impl MetricsRendererEvaluation for Silent {
+    fn update_test(&mut self, _name: EvaluationName, _state: MetricState) {}
+
+    fn on_test_end(
+        &mut self,
+        _summary: Option<LearnerSummary>,
+    ) -> Result<(), Box<dyn std::error::Error>> {
+        Ok(())
+    }
+}
+
+impl TrainingProgressLogger for Silent {
+    fn start(&mut self, _: usize, _: usize, _: Option<usize>, _: Option<&str>) {}
+
+    fn update_epoch(&mut self, _epoch: usize) {}
+
+    fn start_split(&mut self, _split: &str, _total_items: usize) {}
+
+    fn update_split(&mut self, _items_processed: usize) {}
+
+    fn end_split(&mut self) {}
+
+    fn end(&mut self) {}
+
+    fn log_event_training(&mut self, _event: String) {}
+}
+
+impl EvaluationProgressLogger for Silent {
+    fn start_global_progress(&mut self, _total_tests: usize) {}
+
+    fn start_test(&mut self, _name: &str, _total_items: usize) {}
+
+    fn update_test_progress(&mut self, _items_processed: usize) {}
+
+    fn end_test(&mut self) {}
+
+    fn end_global_progress(&mut self) {}
+
+    fn log_event_evaluation(&mut self, _event: String) {}
+}
+
+impl MetricsRenderer for Silent {
+    fn manual_close(&mut self) {}
+
+    fn register_metric(&mut self, _definition: MetricDefinition) {}
+}
