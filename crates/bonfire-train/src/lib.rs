@@ -3,7 +3,7 @@
 //! [`Ddp`] holds a model that every rank of a group trains on its own share of the data.
 //! [`DistributedSampler`] and [`Loader`] deal the data, [`WeightedMean`] combines what ranks
 //! measure, [`Checkpoints`] keep a training, and [`World`] is a rank's place in the job: its group
-//! and its device.
+//! and its device. With feature `learner`, `DistributedTraining` trains with Burn's own learner.
 //!
 //! ```no_run
 //! use bonfire_train::{Ddp, TrainError, World};

@@ -25,6 +25,8 @@
 //! - [`Checkpoints`] save a training and bring it back, [`Schedule`] and [`RateRule`] say its learning
 //!   rate, [`LossScaler`] keeps small gradients in 16 bits.
 //! - [`GradientCompression`] sends less than the gradients, [`Precision`] computes in 16 bits.
+//! - [`DataParallel`] is several devices of one process, without ranks.
+//! - With feature `learner`, `DistributedTraining` and `strategy` train with Burn's own learner.
 //! - [`ProcessGroup`] is the communication below, which knows nothing of tensors.
 
 #![forbid(unsafe_code)]
