@@ -22,6 +22,7 @@ use crate::error::Timeout;
 use crate::flight::{Desk, FlightRecord, write_flight_record};
 use crate::platform::sync::{Mutex, MutexGuard};
 use crate::recorder::{Progress, Record, Recorder};
+use crate::rendezvous::list;
 use crate::stragglers::StragglerReport;
 
 pub use running::GroupReport;
@@ -38,6 +39,26 @@ pub(crate) struct Account {
     /// What its program says of itself.
     #[serde(default)]
     pub(crate) progress: Progress,
+    /// Whom it waits for while it joins the group.
+    #[serde(default)]
+    pub(crate) awaited: Vec<Rank>,
+}
+
+impl Account {
+    /// Of a rank that joins the group and is not connected to these others yet; of one that has
+    /// joined, if there are none.
+    pub(crate) fn of_joining(rank: Rank, awaited: Vec<Rank>) -> Self {
+        Self {
+            rank,
+            last: None,
+            progress: Progress::default(),
+            awaited,
+        }
+    }
+
+    fn is_of_joining(&self) -> bool {
+        !self.awaited.is_empty()
+    }
 }
 
 /// The accounts of the ranks of one group.
@@ -149,9 +170,21 @@ impl Accounts {
     }
 
     /// What another process said of one of its ranks. The first account counts: it is the closest to
-    /// the failure.
+    /// the failure. What a rank says while it joins is replaced by whatever it says next.
     pub(crate) fn receive(&self, account: Account) {
-        lock(&self.received).entry(account.rank).or_insert(account);
+        let mut received = lock(&self.received);
+        let known = received.get(&account.rank);
+        if known.is_none_or(Account::is_of_joining) {
+            received.insert(account.rank, account);
+        }
+    }
+
+    /// A rank that was joining has joined.
+    pub(crate) fn joined(&self, rank: Rank) {
+        let mut received = lock(&self.received);
+        if received.get(&rank).is_some_and(Account::is_of_joining) {
+            received.remove(&rank);
+        }
     }
 
     /// The accounts of the ranks of this process.
@@ -160,6 +193,7 @@ impl Accounts {
             rank: *rank,
             last: witness.recorder.records().next(),
             progress: witness.recorder.progress(),
+            awaited: Vec::new(),
         };
         lock(&self.witnesses).iter().map(account).collect()
     }
@@ -199,6 +233,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 enum Standing<'a> {
     /// Nobody knows.
     Silent,
+    /// It is still joining the group, and waits for these.
+    Joining(&'a [Rank]),
     /// It has called nothing yet.
     Idle(&'a Progress),
     /// It has left this earlier operation and not entered the next.
@@ -216,6 +252,9 @@ impl<'a> Standing<'a> {
         let Some(account) = account else {
             return Self::Silent;
         };
+        if account.is_of_joining() {
+            return Self::Joining(&account.awaited);
+        }
         let Some(last) = &account.last else {
             return Self::Idle(&account.progress);
         };
@@ -256,7 +295,7 @@ fn verdict(timeout: &Timeout, world_size: WorldSize, accounts: &BTreeMap<Rank, A
             .collect()
     };
     let standing = |rank: Rank| (rank, Standing::of(accounts.get(&rank), &timeout.operation));
-    let missing: Vec<_> = ranks
+    let mut missing: Vec<_> = ranks
         .into_iter()
         .map(standing)
         .filter(|(_, standing)| standing.is_missing())
@@ -267,6 +306,12 @@ fn verdict(timeout: &Timeout, world_size: WorldSize, accounts: &BTreeMap<Rank, A
             "{}; every rank got there, so a link is slow or stuck",
             Sentence(rank, &standing, Tense::Over)
         );
+    }
+    // Whoever is still joining is kept waiting by somebody else, who is to be named instead.
+    let is_joining =
+        |(_, standing): &(Rank, Standing<'_>)| matches!(standing, Standing::Joining(_));
+    if !missing.iter().all(is_joining) {
+        missing.retain(|one| !is_joining(one));
     }
     sentences(missing, Tense::Over)
 }
@@ -312,6 +357,11 @@ impl fmt::Display for Sentence<'_> {
                 f,
                 "rank {rank} gives no account of itself: its process is stopped, or its host cannot be \
                  reached"
+            ),
+            Standing::Joining(awaited) => write!(
+                f,
+                "rank {rank} {never}: it is still joining the group, and is not connected to rank {}",
+                list(awaited)
             ),
             Standing::Idle(progress) => write!(
                 f,

@@ -49,7 +49,8 @@ const FAREWELL_PATIENCE: Duration = Duration::from_secs(1);
 const ANSWER_LOOK: Duration = Duration::from_millis(2);
 
 /// What is wrong with a peer that is no rank of Bonfire's.
-const NONSENSE: &str = "it sent something that is not a control message";
+const NONSENSE: &str =
+    "it sent something that is not a control message, or that was changed on the way";
 
 /// The control connections of one rank.
 #[derive(Debug)]
@@ -199,6 +200,21 @@ fn send_all(peers: &[Peer], kind: Kind, message: &impl Serialize) {
     for peer in peers {
         peer.send(kind, &text);
     }
+}
+
+/// What a rank that joins a group says to those that it is connected to already: whom it waits for.
+pub(crate) fn joining_message(account: &Account) -> Vec<u8> {
+    line::message(Kind::Account, &encode(account))
+}
+
+/// That it waits for nobody any more.
+pub(crate) fn joined_message() -> Vec<u8> {
+    line::message(Kind::Joined, &[])
+}
+
+/// Why it gives up: they are not to take it for the one that failed.
+pub(crate) fn failure_message(failure: &Failure) -> Vec<u8> {
+    line::message(Kind::Failure, &encode(failure))
 }
 
 /// Tells every peer what this process was doing, where that can say who is to blame.
@@ -407,6 +423,7 @@ impl Watcher {
                     self.pulse.forget(peer.rank);
                 }
                 Kind::Account => poison.accounts().receive(decode::<Account>(&text)?),
+                Kind::Joined => poison.accounts().joined(peer.rank),
                 Kind::Failure => {
                     poison.set(decode(&text)?);
                 }

@@ -38,8 +38,10 @@ use memory::Space;
 use plans::{Key, Place, Plans, Prepared};
 pub(crate) use probe::{Figures, LinkCost};
 
-/// How long to wait for the control channel to say why a data connection closed.
-const REASON_PATIENCE: Duration = Duration::from_millis(500);
+/// How long to wait for the control channel to say why a data connection closed. What it says is on
+/// its way already, but packets are lost, and the third time one is sent again is after a second and a
+/// half. A rank that left because of another's failure must not be taken for the one that failed.
+const REASON_PATIENCE: Duration = Duration::from_secs(5);
 
 /// What the caller asked for.
 #[derive(Clone, Debug)]
@@ -269,7 +271,12 @@ impl Executor {
             let seq = *self.seq(request.collective);
             let patience = patience.with_eagerness(self.eagerness);
             let header = wire::encode_header(&operation, 0);
+            // Who waits for another rank's measurement has entered the operation, and must be seen to.
+            let call = self.recorder.learn(operation.clone(), request.name);
+            let bytes = request.count * size_of::<T>();
+            self.recorder.begin(call, seq, bytes);
             let figures = Run::of(self, &operation, header, seq, &patience).measure()?;
+            self.recorder.withdraw();
             self.selector.learn(figures);
         }
         Ok(self.selector.select(&question))

@@ -202,7 +202,7 @@ pub(crate) fn meet(env: &RankEnv, options: &GroupOptions) -> Result<Parts, Conne
         address,
     };
     let met = publish(env, store, &mine, deadline).and_then(|addresses| {
-        reach::check(env, store, &addresses, deadline)?;
+        reach::check(env, store, (&addresses, &listeners), deadline)?;
         Ok(addresses)
     });
     let addresses = match met {
@@ -223,8 +223,8 @@ pub(crate) fn meet(env: &RankEnv, options: &GroupOptions) -> Result<Parts, Conne
         deadline,
         guard: &|| Ok(()),
     };
+    // Whoever connects to this rank is done with the store, so if it is served here it may go then.
     let formed = formation.form(listeners)?;
-    finish(env, store, entrance.server.as_ref(), deadline)?;
     let topology = Topology::of(addresses.iter().map(|address| &address.host));
     let origin = Origin::Processes(Arc::new(home));
     Ok(Parts {
@@ -332,22 +332,6 @@ fn leave(env: &RankEnv, store: &TcpStore, server: Option<&TcpStoreServer>) {
         thread::sleep(LEAVE_LOOK);
         left = store.add(&left_key, 0);
     }
-}
-
-/// All ranks are through: from here on nobody needs the store, so its server may go.
-fn finish(
-    env: &RankEnv,
-    store: &TcpStore,
-    server: Option<&TcpStoreServer>,
-    deadline: Deadline,
-) -> Result<(), ConnectError> {
-    if store.add(&key(env, "connected"), 1)? == i64::from(env.world_size.get()) {
-        store.set(&key(env, "all-connected"), b"")?;
-    }
-    if server.is_some() {
-        store.get(&key(env, "all-connected"), deadline.left())?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

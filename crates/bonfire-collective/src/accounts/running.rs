@@ -181,6 +181,7 @@ fn account(record: &FlightRecord) -> (Rank, Account) {
         rank: record.rank,
         last,
         progress: record.progress.clone(),
+        awaited: Vec::new(),
     };
     (record.rank, account)
 }

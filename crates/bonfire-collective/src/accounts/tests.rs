@@ -54,6 +54,7 @@ fn told(collective: Collective, others: [Option<Option<Record>>; 3]) -> String {
                     rank,
                     last: account?,
                     progress: Progress::default(),
+                    awaited: Vec::new(),
                 },
             ))
         })
@@ -134,4 +135,33 @@ fn many_culprits_are_counted() {
         verdict.ends_with("; 59 more ranks are not there either"),
         "{verdict}"
     );
+}
+
+/// Rank 1 is not there because rank 2 is not: only that one is named.
+#[test]
+fn whoever_is_still_joining_is_kept_waiting_by_another() {
+    let timeout = Timeout {
+        rank: Rank::new(0),
+        waited_for: Rank::new(1),
+        operation: operation(Collective::AllReduce, 0),
+        elapsed_ms: 60_000,
+        verdict: String::new(),
+    };
+    let accounts = Accounts::default();
+    let joining = |rank, awaited| Account::of_joining(Rank::new(rank), vec![Rank::new(awaited)]);
+    let told = || verdict(&timeout, WorldSize::new(3).unwrap(), &accounts.all());
+    accounts.receive(joining(1, 2));
+    assert!(told().starts_with("rank 2 gives no account"), "{}", told());
+    assert!(!told().contains("rank 1"), "{}", told());
+    accounts.receive(joining(2, 1));
+    assert!(
+        told().starts_with(
+            "rank 1 never entered it: it is still joining the group, and is not \
+                            connected to rank 2; rank 2 never"
+        ),
+        "{}",
+        told()
+    );
+    accounts.joined(Rank::new(1));
+    assert!(told().starts_with("rank 1 gives no account"), "{}", told());
 }

@@ -1,7 +1,9 @@
 //! A control connection to one peer, and what is under way on it.
 //!
-//! A message is `kind u8 | length u32 | JSON`, at most [`MESSAGE_BYTES_MAX`] long. Writing never waits:
-//! what the connection does not take at once stays here and goes out when it takes more.
+//! A message is `kind u8 | length u32 | CRC-32C of the text u32 | CRC-32C of these nine bytes u32 | JSON`,
+//! at most [`MESSAGE_BYTES_MAX`] long. The header has a sum of its own, so that a length that was
+//! changed on the way is not waited for. Writing never waits: what the connection does not take at once
+//! stays here and goes out when it takes more.
 
 use std::io::{self, Read, Write};
 use std::sync::PoisonError;
@@ -18,7 +20,10 @@ pub(super) const MESSAGE_BYTES_MAX: usize = 1 << 20;
 /// What may wait to be sent. A peer that takes nothing for so long is stopped, and is told no more.
 const BACKLOG_BYTES_MAX: usize = 4 << 20;
 
-const HEADER_BYTES: usize = 5;
+/// Kind, length and the sum of the text.
+const SUMMED_BYTES: usize = 9;
+
+const HEADER_BYTES: usize = SUMMED_BYTES + size_of::<u32>();
 
 /// What messages are about; the number travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +36,7 @@ pub(super) enum Kind {
     Answer = 5,
     Heartbeat = 6,
     Stragglers = 7,
+    Joined = 8,
 }
 
 impl Kind {
@@ -43,6 +49,7 @@ impl Kind {
             Self::Answer,
             Self::Heartbeat,
             Self::Stragglers,
+            Self::Joined,
         ];
         all.into_iter().find(|kind| *kind as u8 == number)
     }
@@ -91,10 +98,7 @@ impl Peer {
         if line.backlog.len() + text.len() > BACKLOG_BYTES_MAX {
             return;
         }
-        line.backlog.push(kind as u8);
-        line.backlog
-            .extend_from_slice(&(text.len() as u32).to_le_bytes());
-        line.backlog.extend_from_slice(text);
+        line.backlog.extend_from_slice(&message(kind, text));
         line.flush();
     }
 
@@ -141,6 +145,21 @@ impl Line {
     }
 }
 
+/// A whole message.
+pub(super) fn message(kind: Kind, text: &[u8]) -> Vec<u8> {
+    [&header(kind, text)[..], text].concat()
+}
+
+fn header(kind: Kind, text: &[u8]) -> [u8; HEADER_BYTES] {
+    let mut header = [0; HEADER_BYTES];
+    header[0] = kind as u8;
+    header[1..5].copy_from_slice(&(text.len() as u32).to_le_bytes());
+    header[5..SUMMED_BYTES].copy_from_slice(&crc32c::crc32c(text).to_le_bytes());
+    let sum = crc32c::crc32c(&header[..SUMMED_BYTES]);
+    header[SUMMED_BYTES..].copy_from_slice(&sum.to_le_bytes());
+    header
+}
+
 /// What came from one peer and is not understood yet.
 #[derive(Debug)]
 pub(super) struct Inbox {
@@ -151,7 +170,7 @@ pub(super) struct Inbox {
     pub(super) is_open: bool,
 }
 
-/// The peer sent something that is no message.
+/// The peer sent something that is no message, or that is none any more.
 #[derive(Debug)]
 pub(super) struct Nonsense;
 
@@ -173,9 +192,15 @@ impl Inbox {
         let Some(header) = self.bytes.first_chunk::<HEADER_BYTES>() else {
             return Ok(None);
         };
-        let [kind, length @ ..] = *header;
-        let len = u32::from_le_bytes(length) as usize;
-        let kind = Kind::of(kind).ok_or(Nonsense)?;
+        let number = |at: usize| {
+            let bytes = header[at..at + 4].try_into().expect("four bytes");
+            u32::from_le_bytes(bytes)
+        };
+        if number(SUMMED_BYTES) != crc32c::crc32c(&header[..SUMMED_BYTES]) {
+            return Err(Nonsense);
+        }
+        let kind = Kind::of(header[0]).ok_or(Nonsense)?;
+        let (len, sum) = (number(1) as usize, number(5));
         if len > MESSAGE_BYTES_MAX {
             return Err(Nonsense);
         }
@@ -183,7 +208,40 @@ impl Inbox {
         if self.bytes.len() < end {
             return Ok(None);
         }
-        let text = self.bytes.drain(..end).skip(HEADER_BYTES).collect();
-        Ok(Some((kind, text)))
+        let text: Vec<u8> = self.bytes.drain(..end).skip(HEADER_BYTES).collect();
+        match crc32c::crc32c(&text) == sum {
+            true => Ok(Some((kind, text))),
+            false => Err(Nonsense),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::platform::net::UnixStream;
+
+    fn inbox() -> Inbox {
+        let (near, _far) = UnixStream::pair().unwrap();
+        Inbox::new(&Stream::Unix(near)).unwrap()
+    }
+
+    #[test]
+    fn a_message_comes_whole_and_one_that_was_changed_does_not() {
+        let text = br#"{"rank":3}"#;
+        let message = message(Kind::Failure, text);
+        let mut inbox = inbox();
+        inbox.feed(&message[..message.len() - 1]);
+        assert!(inbox.next().unwrap().is_none());
+        inbox.feed(&message[message.len() - 1..]);
+        let (kind, found) = inbox.next().unwrap().unwrap();
+        assert_eq!((kind, &found[..]), (Kind::Failure, &text[..]));
+        for bit in 0..message.len() * 8 {
+            let mut changed = message.clone();
+            changed[bit / 8] ^= 1 << (bit % 8);
+            let mut inbox = self::inbox();
+            inbox.feed(&changed);
+            assert!(inbox.next().is_err(), "bit {bit}");
+        }
     }
 }

@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt;
-use rustix::net::{Shutdown, shutdown};
+use rustix::net::{
+    AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, shutdown, socket_with,
+};
 use socket2::{Domain, Protocol, Type};
 
 pub(crate) use edges::{Edges, News};
@@ -104,9 +106,19 @@ pub(crate) fn listen_abstract(name: &str) -> io::Result<UnixListener> {
     UnixListener::bind_addr(&UnixAddr::from_abstract_name(name)?)
 }
 
-/// Connects to such a listener.
+/// Connects to such a listener. Does not wait where that has no room for one more, which for a process
+/// that is stopped would be for ever.
+///
+/// # Errors
+/// `WouldBlock` in that case.
 pub(crate) fn connect_abstract(name: &str) -> io::Result<UnixStream> {
-    UnixStream::connect_addr(&UnixAddr::from_abstract_name(name)?)
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let address = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
+    rustix::net::connect(&socket, &address)?;
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
 }
 
 /// Whether the other end is a process of the user of this one.

@@ -63,9 +63,8 @@ impl Formation<'_> {
             streams: self.streams,
             tls: self.options.tls,
             identity: identity.as_ref(),
-            guard: self.guard,
         };
-        let connections = mesh.connect(listeners, self.deadline)?;
+        let connections = mesh.connect(listeners, self.deadline, self.guard)?;
         let (links, control) = self.make_links(&kinds, connections)?;
         let sharing = self.share_memory(&kinds, &control)?;
         let poison = Arc::new(Poison::new(self.world_size()));

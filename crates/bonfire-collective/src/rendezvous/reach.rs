@@ -7,12 +7,13 @@
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bonfire_plan::Rank;
 use serde::{Deserialize, Serialize};
 
-use super::{Address, ConnectError, Deadline, key};
+use super::{Address, ConnectError, Deadline, Listeners, key};
 use crate::environment::RankEnv;
 use crate::platform::net::connect;
 use crate::platform::thread;
@@ -23,6 +24,9 @@ const TRY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long rank 0 waits for what the others have found, beyond that.
 const ROW_WAIT: Duration = Duration::from_secs(10);
+
+/// Longest sleep of who accepts those that try, and so what it adds to set-up.
+const PORTER_SLICE: Duration = Duration::from_millis(5);
 
 /// Connections tried at one time.
 const TRIES_MAX: usize = 64;
@@ -40,15 +44,42 @@ pub struct Reach {
 type Row = Vec<Option<String>>;
 
 impl Reach {
-    /// The first pair that cannot connect, and why.
-    fn first_failure(&self) -> Option<(usize, usize, &str)> {
+    /// The first ranks of the hosts that are to blame, as far as the pairs show: those that did not say
+    /// whom they reach; else those that have part in the most failures, and of these the ones that most
+    /// others cannot reach. Where a single pair fails both ways nobody can tell, so both are named.
+    pub fn culprits(&self) -> Vec<Rank> {
+        let rank = |host: usize| Rank::new(self.hosts[host].0);
+        let hosts = || 0..self.hosts.len();
+        let silent: Vec<Rank> = hosts()
+            .filter(|host| self.rows[*host].is_none())
+            .map(rank)
+            .collect();
+        if !silent.is_empty() {
+            return silent;
+        }
+        let failures = || self.failures();
+        let score = |host: usize| {
+            let as_target = failures().filter(|(_, target, _)| *target == host).count();
+            let as_source = failures().filter(|(source, ..)| *source == host).count();
+            (as_target + as_source, as_target)
+        };
+        let highest = hosts().map(score).max().unwrap_or_default();
+        let is_worst = |host: &usize| highest.0 > 0 && score(*host) == highest;
+        hosts().filter(is_worst).map(rank).collect()
+    }
+
+    /// All pairs that cannot connect, and why.
+    fn failures(&self) -> impl Iterator<Item = (usize, usize, &str)> {
         let rows = self.rows.iter().enumerate();
-        let found = rows.flat_map(|(source, row)| {
+        rows.flat_map(|(source, row)| {
             let row = row.iter().flatten().enumerate();
             row.filter_map(move |(target, failure)| Some((source, target, failure.as_deref()?)))
-        });
-        let mut found = found;
-        found.next()
+        })
+    }
+
+    /// The first pair that cannot connect, and why.
+    fn first_failure(&self) -> Option<(usize, usize, &str)> {
+        self.failures().next()
     }
 
     fn is_complete(&self) -> bool {
@@ -79,7 +110,13 @@ impl fmt::Display for Reach {
                 name(source),
                 name(target)
             )?,
-            None => formatter.write_str("some hosts did not say which others they reach")?,
+            None => {
+                let culprits = super::list(&self.culprits());
+                write!(
+                    formatter,
+                    "the host of rank {culprits} did not say which others it reaches"
+                )?;
+            }
         }
         formatter.write_str(
             "; let the hosts open TCP connections to each other on all ports, or choose a \
@@ -113,19 +150,45 @@ impl fmt::Display for Reach {
 }
 
 /// Finds out, together with all ranks, whether the hosts reach each other; nothing to do on one host.
+///
+/// Meanwhile this rank accepts whoever tries it, and lets go at once: what nobody accepts fills the
+/// listener's queue, and the next one would seem to be unreachable. A rank that is through already and
+/// wants to stay tries again.
 pub(super) fn check(
     env: &RankEnv,
     store: &TcpStore,
-    addresses: &[Address],
+    (addresses, listeners): (&[Address], &Listeners),
     deadline: Deadline,
 ) -> Result<(), ConnectError> {
     let leaders = leaders(addresses);
     if leaders.len() == 1 {
         return Ok(());
     }
+    let is_known = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            // Relaxed: nothing is read because of it but the flag itself.
+            while !is_known.load(Ordering::Relaxed) {
+                let _ = listeners.accept(PORTER_SLICE);
+            }
+        });
+        let found = compare(env, store, addresses, &leaders, deadline);
+        is_known.store(true, Ordering::Relaxed);
+        found
+    })
+}
+
+/// Tries the others if this rank is the first of its host, and learns what all have found.
+fn compare(
+    env: &RankEnv,
+    store: &TcpStore,
+    addresses: &[Address],
+    leaders: &[Rank],
+    deadline: Deadline,
+) -> Result<(), ConnectError> {
     let row_key = |host: usize| key(env, &format!("reach/{host}"));
     if let Some(host) = leaders.iter().position(|leader| *leader == env.rank) {
-        let row = try_all(host, &leaders, addresses);
+        let row = try_all(host, leaders, addresses);
         store.set(&row_key(host), &encode(&row))?;
     }
     let matrix_key = key(env, "reach");
@@ -143,7 +206,16 @@ pub(super) fn check(
         let hosts = leaders.iter().map(of).collect();
         store.set(&matrix_key, &encode(&Reach { hosts, rows }))?;
     }
-    let matrix = store.get(&matrix_key, deadline.left())?;
+    let matrix = match store.get(&matrix_key, deadline.left()) {
+        Err(StoreError::Timeout { .. }) => {
+            return Err(ConnectError::Missing {
+                missing: vec![Rank::new(0)],
+                world_size: env.world_size,
+                waited: deadline.waited(),
+            });
+        }
+        other => other?,
+    };
     match serde_json::from_slice::<Reach>(&matrix) {
         Ok(reach) if reach.is_complete() => Ok(()),
         Ok(reach) => Err(ConnectError::HostsApart(Box::new(reach))),
@@ -234,11 +306,52 @@ mod tests {
                 "  10.0.0.2 (rank 4)  refused            -                ",
             ]
         );
+        assert_eq!(reach.culprits(), [Rank::new(0)]);
         let silent = Reach {
             rows: vec![Some(vec![None, ok()]), None],
             ..reach
         };
         assert!(!silent.is_complete());
-        assert!(silent.to_string().contains("did not say"), "{silent}");
+        assert!(
+            silent
+                .to_string()
+                .contains("the host of rank 4 did not say"),
+            "{silent}"
+        );
+    }
+
+    /// A matrix of hosts with these ranks, in which these pairs fail.
+    fn matrix(hosts: u32, failures: &[(u32, u32)]) -> Reach {
+        let row = |source| {
+            let failed = |target| failures.contains(&(source, target));
+            let cell = |target| failed(target).then(|| "refused".to_owned());
+            Some((0..hosts).map(cell).collect())
+        };
+        Reach {
+            hosts: (0..hosts)
+                .map(|host| (host, "10.0.0.1".parse().unwrap()))
+                .collect(),
+            rows: (0..hosts).map(row).collect(),
+        }
+    }
+
+    #[test]
+    fn the_host_that_several_cannot_reach_is_to_blame() {
+        let culprits = |hosts, failures: &[(u32, u32)]| -> Vec<u32> {
+            let culprits = matrix(hosts, failures).culprits();
+            culprits.into_iter().map(Rank::get).collect()
+        };
+        assert!(culprits(3, &[]).is_empty());
+        // Nobody reaches host 2, though host 0 is the first to say so.
+        assert_eq!(culprits(3, &[(0, 2), (1, 2)]), [2]);
+        // Cut off both ways.
+        assert_eq!(
+            culprits(4, &[(0, 3), (3, 0), (1, 3), (3, 1), (2, 3), (3, 2)]),
+            [3]
+        );
+        // It reaches nobody, though all reach it.
+        assert_eq!(culprits(3, &[(1, 0), (1, 2)]), [1]);
+        assert_eq!(culprits(2, &[(1, 0)]), [0]);
+        assert_eq!(culprits(2, &[(1, 0), (0, 1)]), [0, 1]);
     }
 }

@@ -203,21 +203,26 @@ fn frames_that_make_no_sense_end_their_connection_only() {
         seed ^= seed << 17;
         seed.to_le_bytes()
     };
-    let oversized = |key: u32, value: u32| {
-        let mut frame = vec![1];
+    // With the right sums, of no body.
+    let head = |verb: u8, key: u32, value: u32| {
+        let mut frame = vec![verb];
         frame.extend_from_slice(&key.to_le_bytes());
         frame.extend_from_slice(&value.to_le_bytes());
         frame.resize(17, 0);
+        frame.extend_from_slice(&crc32c::crc32c(&[]).to_le_bytes());
+        frame.extend_from_slice(&crc32c::crc32c(&frame).to_le_bytes());
         frame
     };
     let mut frames = vec![
-        oversized(u32::MAX, 0),
-        oversized(1, u32::MAX),
+        head(1, u32::MAX, 0),
+        head(1, 1, u32::MAX),
         // Truncated: the end comes before the key.
-        oversized(1 << 10, 0),
+        head(1, 1 << 10, 0),
         vec![1, 2, 3],
-        // A verb that there is none of, with a key.
-        [&[9][..], &oversized(0, 0)[1..]].concat(),
+        // A verb that there is none of.
+        head(9, 0, 0),
+        // A good one with a wrong sum.
+        [&head(1, 0, 0)[..21], &[0; 4]].concat(),
     ];
     frames.extend((0..200).map(|_| (0..5).flat_map(|_| random()).collect()));
     for frame in frames {

@@ -284,6 +284,33 @@ fn a_timeout_says_what_the_missing_rank_did_instead() {
     }
 }
 
+/// Ranks measure what the links cost in the first operation whose algorithm depends on it.
+#[test]
+fn who_still_measures_the_links_for_an_operation_has_entered_it() {
+    let options = GroupOptions {
+        timeout: Duration::from_millis(300),
+        ..GroupOptions::default()
+    };
+    let rendezvous = std::sync::Barrier::new(3);
+    for (transport, errors) in on_all_transports(3, options, |group| {
+        let late = group.rank().get() == 2;
+        let call = || group.all_reduce(&mut [1_u8; 3], ReduceOp::Sum);
+        let result = if late { Ok(()) } else { call() };
+        rendezvous.wait();
+        let error = if late { call().err() } else { result.err() };
+        error.or_else(|| call().err()).unwrap()
+    }) {
+        for error in &errors[..2] {
+            let CollectiveError::Timeout(timeout) = error else {
+                panic!("{transport}: {error}")
+            };
+            let verdict = &timeout.verdict;
+            let told = "rank 2 never entered it, and has called nothing in this group before";
+            assert_eq!(verdict, told, "{transport}");
+        }
+    }
+}
+
 #[test]
 fn a_very_long_cause_arrives_cut() {
     for (transport, errors) in on_all_transports(2, options(), |group| {

@@ -1,0 +1,120 @@
+//! The first thing said on a proven connection: whose it is, and what for.
+//!
+//! The connector says it, the acceptor welcomes it, and the connector confirms that it was welcomed.
+//! Without the welcome a connection that was accepted and then lost would leave the connector in the
+//! belief that it is connected, and without the confirmation the acceptor, where the welcome was lost.
+//! Whoever is left without an answer ends the connection, and the connector begins anew.
+
+use std::io::{self, Read, Write};
+
+use bonfire_plan::Rank;
+
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    Control,
+    /// Frames, or parts of them: the stream of this number.
+    Data(u8),
+}
+
+/// See the module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Hello {
+    pub(super) rank: Rank,
+    pub(super) purpose: Purpose,
+}
+
+/// Group, rank, purpose and number of the stream.
+const TEXT_BYTES: usize = 10;
+
+/// The same with a CRC-32C of it.
+const HELLO_BYTES: usize = TEXT_BYTES + size_of::<u32>();
+
+const WELCOME: u8 = b'w';
+const CONFIRMED: u8 = b'c';
+
+impl Hello {
+    fn encode(self, group: u32) -> [u8; HELLO_BYTES] {
+        let mut bytes = [0; HELLO_BYTES];
+        bytes[..4].copy_from_slice(&group.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.rank.get().to_le_bytes());
+        [bytes[8], bytes[9]] = match self.purpose {
+            Purpose::Control => [1, 0],
+            Purpose::Data(stream) => [2, stream],
+        };
+        let sum = crc32c::crc32c(&bytes[..TEXT_BYTES]);
+        bytes[TEXT_BYTES..].copy_from_slice(&sum.to_le_bytes());
+        bytes
+    }
+
+    /// Nothing if it is of another group, or was changed on the way.
+    fn decode(bytes: &[u8; HELLO_BYTES], group: u32) -> Option<Self> {
+        let number = |at: usize| {
+            let bytes = bytes[at..at + 4].try_into().expect("four bytes");
+            u32::from_le_bytes(bytes)
+        };
+        if number(TEXT_BYTES) != crc32c::crc32c(&bytes[..TEXT_BYTES]) || number(0) != group {
+            return None;
+        }
+        let purpose = match bytes[8] {
+            1 => Purpose::Control,
+            2 => Purpose::Data(bytes[9]),
+            _ => return None,
+        };
+        let rank = Rank::new(number(4));
+        Some(Self { rank, purpose })
+    }
+
+    /// The connector's part.
+    pub(super) fn say(self, stream: &mut (impl Read + Write), group: u32) -> io::Result<()> {
+        stream.write_all(&self.encode(group))?;
+        expect(stream, WELCOME)?;
+        stream.write_all(&[CONFIRMED])
+    }
+
+    /// The acceptor's part. Whoever is not `wanted` is not welcomed.
+    pub(super) fn hear(
+        stream: &mut (impl Read + Write),
+        group: u32,
+        wanted: impl FnOnce(Self) -> bool,
+    ) -> io::Result<Self> {
+        let mut bytes = [0; HELLO_BYTES];
+        stream.read_exact(&mut bytes)?;
+        let hello = Self::decode(&bytes, group).filter(|hello| wanted(*hello));
+        let hello = hello.ok_or(io::ErrorKind::InvalidData)?;
+        stream.write_all(&[WELCOME])?;
+        expect(stream, CONFIRMED)?;
+        Ok(hello)
+    }
+}
+
+fn expect(stream: &mut impl Read, word: u8) -> io::Result<()> {
+    let mut found = [0];
+    stream.read_exact(&mut found)?;
+    match found[0] == word {
+        true => Ok(()),
+        false => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hello_comes_back_and_one_that_was_changed_does_not() {
+        let group = 7;
+        for purpose in [Purpose::Control, Purpose::Data(3)] {
+            let rank = Rank::new(258);
+            let hello = Hello { rank, purpose };
+            let bytes = hello.encode(group);
+            assert_eq!(Hello::decode(&bytes, group), Some(hello));
+            assert_eq!(Hello::decode(&bytes, group + 1), None);
+            for bit in 0..HELLO_BYTES * 8 {
+                let mut changed = bytes;
+                changed[bit / 8] ^= 1 << (bit % 8);
+                assert_eq!(Hello::decode(&changed, group), None, "bit {bit}");
+            }
+        }
+    }
+}
