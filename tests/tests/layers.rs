@@ -31,6 +31,7 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
     ("bonfire-plan", Imports::Only(&[]), Burn::Unknown),
     ("bonfire-sys", Imports::Only(&[]), Burn::Unknown),
     ("bonfire-kernels", Imports::Only(&[]), Burn::Unknown),
+    (LABORATORY, Imports::Only(&[]), Burn::Unknown),
     (
         "bonfire-collective",
         Imports::Only(&["bonfire-plan", "bonfire-sys", "bonfire-kernels"]),
@@ -77,6 +78,14 @@ const LIBRARIES: &[&str] = &[
 /// Ranks and oracles for tests: every crate may use it in its tests, and nowhere else.
 const TESTKIT: &str = "bonfire-testkit";
 
+/// A simulated machine room. It takes the system's place in collectives and their tests, in builds of
+/// its own alone.
+const LABORATORY: &str = "bonfire-laboratory";
+
+/// Who may import it, and for which builds.
+const LABORATORY_USERS: [&str; 2] = ["bonfire-collective", TESTKIT];
+const LABORATORY_BUILD: &str = "cfg(laboratory)";
+
 /// Where `unsafe` may stand: the folder of the audited crate, and the two files that hand raw
 /// memory to the accelerator.
 const UNSAFE_PLACES: &[&str] = &[
@@ -90,6 +99,8 @@ struct Import<'a> {
     importer: &'a str,
     imported: &'a str,
     kind: DependencyKind,
+    /// The builds that it is for, if not all.
+    target: Option<String>,
 }
 
 /// What is wrong with an import, given the names of all crates of the workspace.
@@ -98,6 +109,7 @@ fn import_fault(import: &Import<'_>, members: &[&str]) -> Option<String> {
         importer,
         imported,
         kind,
+        ref target,
     } = *import;
     let Some((_, imports, burn)) = LAYERS.iter().find(|(name, ..)| *name == importer) else {
         return Some(format!("{importer} has no entry in LAYERS: give it one"));
@@ -113,6 +125,13 @@ fn import_fault(import: &Import<'_>, members: &[&str]) -> Option<String> {
     if imported == TESTKIT {
         return (kind != DependencyKind::Development)
             .then(|| format!("{importer} imports {TESTKIT} outside its tests"));
+    }
+    if imported == LABORATORY {
+        let is_apart = target.as_deref() == Some(LABORATORY_BUILD);
+        let is_right = is_apart && LABORATORY_USERS.contains(&importer);
+        return (!is_right).then(|| {
+            format!("{importer} imports {LABORATORY} for other builds than {LABORATORY_BUILD}")
+        });
     }
     let allowed = match imports {
         Imports::Only(names) => names,
@@ -199,6 +218,7 @@ fn imports_go_one_way() {
                 importer: package.name.as_str(),
                 imported: &dependency.name,
                 kind: dependency.kind,
+                target: dependency.target.as_ref().map(ToString::to_string),
             })
         })
         .filter_map(|import| import_fault(&import, &members))
@@ -232,6 +252,7 @@ fn verdict(importer: &str, imported: &str, kind: DependencyKind) -> Option<Strin
         importer,
         imported,
         kind,
+        target: None,
     };
     import_fault(&import, &members)
 }
@@ -288,6 +309,25 @@ fn the_testkit_is_for_tests() {
     assert!(by_kind(DependencyKind::Normal).is_some());
     assert!(by_kind(DependencyKind::Build).is_some());
     assert!(verdict("gpt", TESTKIT, DependencyKind::Normal).is_some());
+}
+
+#[test]
+fn the_laboratory_is_in_no_other_build() {
+    let by_target = |importer, target: Option<&str>| {
+        let import = Import {
+            importer,
+            imported: LABORATORY,
+            kind: DependencyKind::Normal,
+            target: target.map(str::to_owned),
+        };
+        import_fault(&import, &[LABORATORY])
+    };
+    for importer in LABORATORY_USERS {
+        assert_eq!(by_target(importer, Some(LABORATORY_BUILD)), None);
+        assert!(by_target(importer, None).is_some());
+        assert!(by_target(importer, Some("cfg(unix)")).is_some());
+    }
+    assert!(by_target("bonfire-train", Some(LABORATORY_BUILD)).is_some());
 }
 
 #[test]

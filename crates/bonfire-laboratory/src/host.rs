@@ -1,0 +1,30 @@
+//! Which machine a thread of the simulation is on.
+
+use crate::place::here;
+
+/// Threads that can run at one time.
+pub fn cores() -> usize {
+    here().lock().conditions.cores
+}
+
+/// The letter that Linux has for the state of a process.
+pub fn process_state(id: u32) -> Option<char> {
+    let place = here();
+    let state = place.lock();
+    let process = state
+        .processes
+        .iter()
+        .find(|process| process.system_id() == id)?;
+    match (process.has_ended(), process.is_stopped()) {
+        (true, _) => None,
+        (_, true) => Some('T'),
+        _ => Some('S'),
+    }
+}
+
+/// Text that is the same for the processes of one host and no others.
+pub fn identity() -> String {
+    let place = here();
+    let host = place.lock().processes[place.process].host;
+    format!("host-{host}")
+}

@@ -1,0 +1,146 @@
+//! One end of a connection, and what is under way to it.
+
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::Conditions;
+
+/// What travels.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Segment {
+    Bytes(Vec<u8>),
+    /// No more bytes will come.
+    End,
+    /// The connection is no more.
+    Reset,
+}
+
+/// How far a connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Connecting,
+    Open,
+    Refused,
+    /// The listener has no room for it.
+    Full,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Endpoint {
+    pub(crate) process: usize,
+    pub(crate) host: usize,
+    pub(crate) local: SocketAddr,
+    pub(crate) remote: SocketAddr,
+    pub(crate) is_unix: bool,
+    pub(crate) phase: Phase,
+    /// Whether a listener made it.
+    pub(crate) is_accepted: bool,
+    /// The other end, once there is one.
+    pub(crate) peer: Option<usize>,
+    /// What has come and was not read.
+    pub(crate) inbox: VecDeque<u8>,
+    /// What is on its way here, in order.
+    pub(crate) pipe: VecDeque<Segment>,
+    pub(crate) piped_bytes: usize,
+    /// When the last of it arrives.
+    pub(crate) last_arrival: Duration,
+    pub(crate) has_ended: bool,
+    pub(crate) error: Option<ErrorKind>,
+    pub(crate) is_read_shut: bool,
+    pub(crate) is_write_shut: bool,
+    pub(crate) is_closed: bool,
+    /// Counts what has come.
+    pub(crate) news: u64,
+    /// Bytes that have come.
+    pub(crate) came_bytes: usize,
+    pub(crate) blocks: bool,
+    pub(crate) read_timeout: Option<Duration>,
+    pub(crate) write_timeout: Option<Duration>,
+    /// How long the other host may be silent.
+    pub(crate) silence_max: Option<Duration>,
+}
+
+impl Endpoint {
+    pub(crate) fn new(process: usize, host: usize, addresses: [SocketAddr; 2]) -> Self {
+        Self {
+            process,
+            host,
+            local: addresses[0],
+            remote: addresses[1],
+            is_unix: false,
+            phase: Phase::Connecting,
+            is_accepted: false,
+            peer: None,
+            inbox: VecDeque::new(),
+            pipe: VecDeque::new(),
+            piped_bytes: 0,
+            last_arrival: Duration::ZERO,
+            has_ended: false,
+            error: None,
+            is_read_shut: false,
+            is_write_shut: false,
+            is_closed: false,
+            news: 0,
+            came_bytes: 0,
+            blocks: true,
+            read_timeout: None,
+            write_timeout: None,
+            silence_max: None,
+        }
+    }
+
+    /// Whether the next `len` bytes that come may be spoilt.
+    pub(crate) fn is_fragile(&self, len: usize, conditions: &Conditions) -> bool {
+        let port = conditions.fragile_port;
+        let is_of_port = self.local.port() == port || self.remote.port() == port;
+        let greeting = conditions.greeting_bytes[usize::from(!self.is_accepted)];
+        is_of_port || self.silence_max.is_some() || self.came_bytes + len <= greeting
+    }
+
+    /// Whether a read would return at once.
+    pub(crate) fn is_readable(&self) -> bool {
+        !self.inbox.is_empty() || self.error.is_some() || self.has_ended || self.is_read_shut
+    }
+
+    /// What a read returns, if that is known: bytes that came before an end come first.
+    pub(crate) fn read(&mut self, parts: &mut [io::IoSliceMut<'_>]) -> Option<io::Result<usize>> {
+        if self.is_read_shut {
+            return Some(Ok(0));
+        }
+        if self.inbox.is_empty() {
+            return match self.error {
+                Some(kind) => Some(Err(kind.into())),
+                None => self.has_ended.then_some(Ok(0)),
+            };
+        }
+        let mut read = 0;
+        for part in parts {
+            let count = part.len().min(self.inbox.len());
+            for (place, byte) in part.iter_mut().zip(self.inbox.drain(..count)) {
+                *place = byte;
+            }
+            read += count;
+        }
+        Some(Ok(read))
+    }
+
+    /// Why nothing can be written, if so.
+    pub(crate) fn write_fault(&self) -> Option<ErrorKind> {
+        match self.phase {
+            Phase::Open if self.is_write_shut => Some(ErrorKind::BrokenPipe),
+            Phase::Open => self.error,
+            Phase::Connecting | Phase::Refused | Phase::Full => Some(ErrorKind::NotConnected),
+        }
+    }
+
+    /// The connection breaks.
+    pub(crate) fn fail(&mut self, kind: ErrorKind) {
+        self.error.get_or_insert(kind);
+        self.pipe.clear();
+        self.piped_bytes = 0;
+        self.news += 1;
+    }
+}

@@ -1,0 +1,16 @@
+//! Bytes that follow from the seed.
+
+use crate::place::here;
+
+/// Fills `bytes`.
+///
+/// # Errors
+/// Never; the source of a real machine may.
+pub fn fill(bytes: &mut [u8]) -> Result<(), getrandom::Error> {
+    let place = here();
+    let mut state = place.lock();
+    for byte in bytes {
+        *byte = state.chance.number() as u8;
+    }
+    Ok(())
+}

@@ -1,0 +1,215 @@
+//! Waiting for other threads of a process.
+
+mod channel;
+
+use std::ops::{Deref, DerefMut};
+use std::sync::{LockResult, PoisonError, TryLockError};
+use std::time::Duration;
+
+use crate::place::{Look, here, try_here};
+use crate::task::Key;
+
+pub use channel::{Receiver, Sender, channel};
+
+/// A lock.
+#[derive(Debug, Default)]
+pub struct Mutex<T>(std::sync::Mutex<T>);
+
+/// Holds a lock until dropped.
+#[derive(Debug)]
+pub struct MutexGuard<'a, T> {
+    held: Option<std::sync::MutexGuard<'a, T>>,
+    mutex: &'a Mutex<T>,
+}
+
+impl<T> Mutex<T> {
+    /// An open lock.
+    pub fn new(value: T) -> Self {
+        Self(std::sync::Mutex::new(value))
+    }
+
+    /// Waits for the lock.
+    ///
+    /// # Errors
+    /// If somebody panicked while holding it.
+    pub fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
+        if let Some(place) = try_here() {
+            place.give_way();
+            return place.wait_to_the_end(|_| match self.0.try_lock() {
+                Ok(held) => Look::Done(Ok(self.guard(held))),
+                Err(TryLockError::Poisoned(poisoned)) => {
+                    let guard = self.guard(poisoned.into_inner());
+                    Look::Done(Err(PoisonError::new(guard)))
+                }
+                Err(TryLockError::WouldBlock) => Look::Wait(vec![self.key()]),
+            });
+        }
+        match self.0.lock() {
+            Ok(held) => Ok(self.guard(held)),
+            Err(poisoned) => Err(PoisonError::new(self.guard(poisoned.into_inner()))),
+        }
+    }
+
+    fn guard<'a>(&'a self, held: std::sync::MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+        MutexGuard {
+            held: Some(held),
+            mutex: self,
+        }
+    }
+
+    fn key(&self) -> Key {
+        Key::Address(std::ptr::from_ref(self).addr())
+    }
+}
+
+impl<T> Deref for MutexGuard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.held.as_ref().expect("it is held until it is dropped")
+    }
+}
+
+impl<T> DerefMut for MutexGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.held.as_mut().expect("it is held until it is dropped")
+    }
+}
+
+impl<T> Drop for MutexGuard<'_, T> {
+    fn drop(&mut self) {
+        self.held = None;
+        if let Some(place) = try_here() {
+            place.lock().wake(self.mutex.key());
+        }
+    }
+}
+
+/// Wakes those who wait for a change of what a lock guards.
+#[derive(Debug, Default)]
+pub struct Condvar {
+    /// So that each lies at a place of its own.
+    _room: u8,
+}
+
+/// Whether a wait ended because its time was over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WaitTimeoutResult(bool);
+
+impl WaitTimeoutResult {
+    /// Whether it did.
+    pub fn timed_out(self) -> bool {
+        self.0
+    }
+}
+
+impl Condvar {
+    /// Nobody waits yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Wakes all who wait.
+    pub fn notify_all(&self) {
+        if let Some(place) = try_here() {
+            place.lock().wake(self.key());
+        }
+    }
+
+    /// Lets go of the lock until somebody wakes this thread.
+    ///
+    /// # Errors
+    /// If somebody panicked while holding the lock.
+    pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> LockResult<MutexGuard<'a, T>> {
+        let mutex = guard.mutex;
+        self.sleep(guard, None);
+        mutex.lock()
+    }
+
+    /// The same, for `span` at most.
+    ///
+    /// # Errors
+    /// If somebody panicked while holding the lock.
+    pub fn wait_timeout<'a, T>(
+        &self,
+        guard: MutexGuard<'a, T>,
+        span: Duration,
+    ) -> LockResult<(MutexGuard<'a, T>, WaitTimeoutResult)> {
+        let mutex = guard.mutex;
+        let late = WaitTimeoutResult(!self.sleep(guard, Some(span)));
+        match mutex.lock() {
+            Ok(guard) => Ok((guard, late)),
+            Err(poisoned) => Err(PoisonError::new((poisoned.into_inner(), late))),
+        }
+    }
+
+    /// Whether somebody woke it. Nobody comes between the end of the lock and the sleep, for only this
+    /// thread runs.
+    fn sleep<T>(&self, guard: MutexGuard<'_, T>, span: Option<Duration>) -> bool {
+        let mut guard = Some(guard);
+        let place = here();
+        let slept = place.wait(span, |state| match guard.take() {
+            Some(mut guard) => {
+                let key = guard.mutex.key();
+                guard.held = None;
+                // Its drop would ask for the state that this closure has.
+                std::mem::forget(guard);
+                state.wake(key);
+                Look::Wait(vec![self.key()])
+            }
+            None => Look::Done(()),
+        });
+        slept.is_ok()
+    }
+
+    fn key(&self) -> Key {
+        Key::Address(std::ptr::from_ref(self).addr())
+    }
+}
+
+/// Lets threads through one at a time, in the order of their tickets.
+#[derive(Debug, Default)]
+pub struct Turnstile {
+    /// The next ticket, and the one whose turn it is.
+    tickets: Mutex<(u64, u64)>,
+    moved: Condvar,
+}
+
+/// A place in the order.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[must_use = "whoever comes later waits for this ticket's turn"]
+pub struct Ticket(u64);
+
+/// The right to go on; passes to the next ticket when dropped.
+#[derive(Debug)]
+pub struct Turn<'a>(&'a Turnstile);
+
+impl Turnstile {
+    /// The next ticket.
+    pub fn issue(&self) -> Ticket {
+        let mut tickets = self.tickets();
+        tickets.0 += 1;
+        Ticket(tickets.0 - 1)
+    }
+
+    /// Waits until all earlier tickets are done.
+    pub fn enter(&self, Ticket(ticket): Ticket) -> Turn<'_> {
+        let mut tickets = self.tickets();
+        while tickets.1 != ticket {
+            let woken = self.moved.wait(tickets);
+            tickets = woken.unwrap_or_else(PoisonError::into_inner);
+        }
+        Turn(self)
+    }
+
+    fn tickets(&self) -> MutexGuard<'_, (u64, u64)> {
+        self.tickets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.tickets().1 += 1;
+        self.0.moved.notify_all();
+    }
+}
