@@ -115,7 +115,7 @@ pub(crate) struct Meeting {
 }
 
 impl Meeting {
-    /// None where rank 0 serves the store, which does so until all are connected.
+    /// None where rank 0 serves the store, which does so until all are connected to it.
     fn of(env: &RankEnv) -> Option<Self> {
         (env.agent_store == StoreHost::Agent).then(|| Self {
             address: env.master_addr.clone(),
