@@ -183,4 +183,5 @@ impl ModuleMapper for Freezer<'_> {
 }
 
 #[cfg(test)]
+#[cfg(feature = "flex")]
 mod tests;

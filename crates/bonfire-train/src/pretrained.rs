@@ -95,4 +95,5 @@ fn agreed(
 }
 
 #[cfg(test)]
+#[cfg(feature = "flex")]
 mod tests;

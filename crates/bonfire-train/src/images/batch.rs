@@ -126,4 +126,5 @@ impl PictureBatches {
 }
 
 #[cfg(test)]
+#[cfg(feature = "flex")]
 mod tests;
