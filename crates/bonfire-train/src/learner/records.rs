@@ -85,24 +85,27 @@ fn send_record<R: Checkpoint>(
     let bytes = record
         .checkpoint_into_bytes()
         .map_err(|cause| failed(cause.to_string()))?;
-    let mut length = [bytes.len() as i64];
-    group.broadcast(&mut length, SOURCE)?;
-    group.broadcast(&mut bytes.to_vec(), SOURCE)?;
-    Ok(())
+    passed_on(bytes.to_vec(), group).map(drop)
 }
 
 fn receive_record<R: Checkpoint>(
     what: &'static str,
     group: &ProcessGroup,
 ) -> Result<R, LearnerError> {
-    let mut length = [0_i64];
-    group.broadcast(&mut length, SOURCE)?;
-    let mut bytes = vec![0_u8; length[0] as usize];
-    group.broadcast(&mut bytes, SOURCE)?;
+    let bytes = passed_on(Vec::new(), group)?;
     R::checkpoint_from_bytes(Bytes::from_bytes_vec(bytes)).map_err(|cause| LearnerError::Record {
         what,
         cause: cause.to_string(),
     })
+}
+
+/// The bytes of rank 0, whatever the others have.
+fn passed_on(mut bytes: Vec<u8>, group: &ProcessGroup) -> Result<Vec<u8>, LearnerError> {
+    let mut length = [bytes.len() as i64];
+    group.broadcast(&mut length, SOURCE)?;
+    bytes.resize(length[0] as usize, 0);
+    group.broadcast(&mut bytes, SOURCE)?;
+    Ok(bytes)
 }
 
 /// A checkpointer whose file is a channel.

@@ -51,7 +51,9 @@ impl<O> Share<O> {
     /// had.
     pub(super) fn skip(&self, epochs: usize) {
         for _ in 0..epochs {
-            self.loader.as_ref().map(|loader| drop(loader.iter()));
+            if let Some(loader) = &self.loader {
+                drop(loader.iter());
+            }
         }
     }
 }
