@@ -222,7 +222,7 @@ impl State {
             bytes[place] ^= 1 << self.chance.below(8);
             self.report.flips += 1;
         }
-        self.trace((socket as u64) << 32 | bytes.len() as u64);
+        self.trace(((socket as u64) << 32) | bytes.len() as u64);
         let target = self.wires.endpoint_mut(socket);
         target.piped_bytes -= bytes.len();
         target.came_bytes += bytes.len();

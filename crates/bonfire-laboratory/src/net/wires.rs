@@ -92,7 +92,7 @@ impl Wires {
 
     /// How long nothing passes between two hosts: not at all, until a time, or for ever.
     pub(crate) fn cut_between(&self, [one, other]: [usize; 2], now: Duration) -> Option<Cut> {
-        let divides = |cut: &&Cut| (cut.side >> one ^ cut.side >> other) & 1 == 1;
+        let divides = |cut: &&Cut| ((cut.side >> one) ^ (cut.side >> other)) & 1 == 1;
         let is_there = |cut: &&Cut| cut.until.is_none_or(|until| until > now);
         let cuts = self.cuts.iter().filter(divides).filter(is_there);
         cuts.copied()

@@ -118,7 +118,7 @@ fn rank_main(scenario: &Scenario, rank: u32) -> RankEnding {
         Ok(group) => group,
         Err(error) => return ending(Outcome::Apart(error)),
     };
-    let mut chance = Chance::new(scenario.seed ^ u64::from(rank + 1) << 32);
+    let mut chance = Chance::new(scenario.seed ^ (u64::from(rank + 1) << 32));
     for (call, what) in scenario.calls.iter().enumerate() {
         thread::sleep(chance.time(Duration::ZERO..=scenario.pause_max));
         let started = clock::now();
@@ -135,7 +135,7 @@ fn rank_main(scenario: &Scenario, rank: u32) -> RankEnding {
 
 /// What a rank brings to a call.
 fn value(rank: u64, call: u64, index: usize) -> u64 {
-    Chance::new(rank << 48 ^ call << 32 ^ index as u64).number() >> 16
+    Chance::new((rank << 48) ^ (call << 32) ^ index as u64).number() >> 16
 }
 
 /// Makes a call; whether its result is right.

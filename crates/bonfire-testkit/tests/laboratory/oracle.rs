@@ -118,7 +118,8 @@ fn culprits(scenario: &Scenario, rank: u32, report: &Report) -> BTreeSet<u32> {
         Trouble::Nothing => BTreeSet::new(),
         Trouble::Kill { rank } | Trouble::Stop { rank, .. } => BTreeSet::from([rank]),
         Trouble::Cut { side, span } => {
-            let is_over_there = |other: &u32| (side >> host(*other) ^ side >> host(rank)) & 1 == 1;
+            let is_over_there =
+                |other: &u32| ((side >> host(*other)) ^ (side >> host(rank))) & 1 == 1;
             // What one side said of the other may come after the cut is over.
             ranks()
                 .filter(|other| span.is_some() || is_over_there(other))
