@@ -132,7 +132,7 @@ impl ResNetConfig {
         let mut source = width;
         let layers = [0, 1, 2, 3].map(|stage| {
             let inside = width << stage;
-            let layer = layer(blocks[stage], draw, |index, draw| {
+            layer(blocks[stage], draw, |index, draw| {
                 let place = Place {
                     source,
                     width: inside,
@@ -142,8 +142,7 @@ impl ResNetConfig {
                 };
                 source = kind.target(inside);
                 Block::new(kind, place, draw)
-            });
-            layer
+            })
         });
         let [layer1, layer2, layer3, layer4] = layers;
         ResNet {
