@@ -15,7 +15,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use bonfire::prelude::*;
-use bonfire::{Activity, Journal, JournalConfig, LaunchArgs, Proposal};
+use bonfire::{Activity, Journal, JournalConfig, JournalDisplay, LaunchArgs, Proposal};
 use bonfire_benches::{Mlp, median, timed};
 use burn::optim::{ModuleOptimizer, SgdConfig};
 use burn::tensor::{Device, Distribution, Tensor};
@@ -96,6 +96,7 @@ fn journal(world: &World, args: &Args, folder: &Path) -> Result<Journal, bonfire
             steps_done: 0,
             samples_per_step: args.batch * world.world_size().len(),
             unit: "samples",
+            display: JournalDisplay::Progress,
             folder: Some(folder.to_owned()),
         },
     )

@@ -194,6 +194,7 @@ fn every_kind_of_mismatch_reaches_all_ranks_and_names_both_sides() {
 }
 
 /// The same operation, from two lines.
+#[expect(clippy::if_same_then_else, reason = "the lines are what differs")]
 fn from_two_lines(group: &ProcessGroup) -> Done {
     let mut data = [1.0_f32; 8];
     if group.rank() == Rank::new(1) {

@@ -39,10 +39,22 @@ pub struct JournalConfig {
     pub unit: &'static str,
     /// Steps that an earlier run has done; 0 for a run from its beginning.
     pub steps_done: usize,
+    /// Whether rank 0 shows how far the training is.
+    pub display: JournalDisplay,
     /// Where rank 0 writes `log.jsonl` (a line of JSON per call of [`Journal::figures`] or
     /// [`Journal::value`]) and TensorBoard's event files; nowhere if `None`. A run from its beginning
     /// starts a new log, one that goes on continues the one that is there.
     pub folder: Option<PathBuf>,
+}
+
+/// What rank 0 shows of a training while it runs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum JournalDisplay {
+    /// A bar on a terminal, one line that stays in its place under a launcher, else a line per figures.
+    #[default]
+    Progress,
+    /// Nothing but notes: for programs that have lines of their own.
+    Notes,
 }
 
 /// An activity that the loop times itself; [`Ddp`] times forward and backward.
@@ -63,7 +75,7 @@ pub enum Activity {
 /// the figures are over all ranks; only rank 0's shows and writes anything.
 ///
 /// ```no_run
-/// # use bonfire_train::{Activity, Ddp, Journal, JournalConfig, TrainError, World};
+/// # use bonfire_train::{Activity, Ddp, JournalDisplay, Journal, JournalConfig, TrainError, World};
 /// # use burn::nn::Linear;
 /// # use burn::optim::ModuleOptimizer;
 /// # use burn::tensor::Tensor;
@@ -75,6 +87,7 @@ pub enum Activity {
 ///     steps_done: 0,
 ///     samples_per_step: 64,
 ///     unit: "samples",
+///     display: JournalDisplay::Progress,
 ///     folder: Some("runs/linear".into()),
 /// })?;
 /// for step in 1..=1000 {
@@ -143,11 +156,12 @@ impl Journal {
     /// [`TrainError::Journal`] on rank 0 if a file cannot be made; the group has ended then, and the
     /// other ranks find that in their next operation.
     pub fn new(world: &World, config: JournalConfig) -> Result<Self, TrainError> {
-        let (progress, folder) = if world.is_main() {
-            (Progress::new(config.steps), config.folder.as_deref())
-        } else {
-            (Progress::Silent, None)
+        let progress = match config.display {
+            _ if !world.is_main() => Progress::Silent,
+            JournalDisplay::Progress => Progress::new(config.steps),
+            JournalDisplay::Notes => Progress::Notes,
         };
+        let folder = config.folder.as_deref().filter(|_| world.is_main());
         let files = folder.map(|folder| Files::create(folder, config.steps_done));
         let files = told(world, files.transpose())?;
         progress.position(config.steps_done);
@@ -239,7 +253,8 @@ impl Journal {
     /// [`TrainError::Journal`] on rank 0, whereupon the group ends.
     pub fn value(&mut self, tag: &str, value: f64) -> Result<(), TrainError> {
         let name = tag.replace('_', " ");
-        self.note(&format!("step {:>5}: {name} {value:.4}", self.steps));
+        let line = format!("step {:>5}: {name} {value:.4}", self.steps);
+        self.progress.value(&line);
         self.write(&[(tag, value)])
     }
 

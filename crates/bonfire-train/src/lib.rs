@@ -92,7 +92,8 @@ pub use images::{
     TransformError, Transforms, split_pictures,
 };
 pub use journal::{
-    Activity, Curve, Figures, Journal, JournalConfig, Point, Report, SlowRank, TimeSplit,
+    Activity, Curve, Figures, Journal, JournalConfig, JournalDisplay, Point, Report, SlowRank,
+    TimeSplit,
 };
 #[cfg(feature = "learner")]
 pub use learner::{

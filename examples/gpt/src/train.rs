@@ -2,8 +2,8 @@
 
 use anyhow::{Context, Result};
 use bonfire::{
-    Activity, Clip, Ddp, DistributedSampler, Journal, JournalConfig, Order, Remainder, Report,
-    SamplerConfig, WeightedMean, World,
+    Activity, Clip, Ddp, DistributedSampler, Journal, JournalConfig, JournalDisplay, Order,
+    Remainder, Report, SamplerConfig, WeightedMean, World,
 };
 use burn::module::Module;
 
@@ -48,6 +48,7 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
             steps_done: 0,
             samples_per_step: global_batch * context,
             unit: "tokens",
+            display: JournalDisplay::Progress,
             folder: Some(settings.reporting.report_dir.clone()),
         },
     )?;

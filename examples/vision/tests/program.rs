@@ -65,8 +65,7 @@ fn newest(out_dir: &Path) -> Vec<u32> {
     }
     let file = files(&out_dir.join("checkpoints"))
         .into_keys()
-        .filter(|path| path.file_name().unwrap() == "model.bpk")
-        .next_back();
+        .rfind(|path| path.file_name().unwrap() == "model.bpk");
     let config = Config::load(Some(&out_dir.join("config.yaml")), &[]).unwrap();
     let model: Model = config.network().init(1, &Device::flex());
     let mut bits = Bits(Vec::new());

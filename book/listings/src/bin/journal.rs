@@ -1,7 +1,7 @@
 //! A training that keeps account of itself.
 
 use bonfire::prelude::*;
-use bonfire::{Activity, Journal, JournalConfig};
+use bonfire::{Activity, Journal, JournalConfig, JournalDisplay};
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{ModuleOptimizer, SgdConfig};
 use burn::tensor::{Device, Distribution, Tensor};
@@ -31,6 +31,7 @@ fn train(world: World) -> bonfire::Result<()> {
             steps_done: 0,
             samples_per_step: 16 * world.world_size().len(),
             unit: "points",
+            display: JournalDisplay::Progress,
             folder: Some(folder.clone()),
         },
     )?;

@@ -71,12 +71,14 @@ impl Batcher<f32, (Tensor<2>, Tensor<2>)> for OnTheLine {
 }
 
 // ANCHOR: loader
+type Loader = Arc<DealtLoader<f32, (Tensor<2>, Tensor<2>)>>;
+
 fn loader(
     world: &World,
     samples: usize,
     order: Order,
     remainder: Remainder,
-) -> Result<Arc<DealtLoader<f32, (Tensor<2>, Tensor<2>)>>, std::num::TryFromIntError> {
+) -> Result<Loader, std::num::TryFromIntError> {
     let deal = Deal {
         batch_size: 8.try_into()?, // of each rank
         order,

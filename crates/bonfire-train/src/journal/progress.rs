@@ -25,6 +25,8 @@ pub(super) enum Progress {
         /// Steps of the whole training.
         steps: usize,
     },
+    /// Notes only: the program has lines of its own.
+    Notes,
     /// Nothing: only rank 0 draws.
     Silent,
 }
@@ -66,15 +68,23 @@ impl Progress {
                 eprint!("{line}");
             }
             Self::Lines { steps } => println!("step {step:>5}/{steps}  {figures}"),
-            Self::Silent => {}
+            Self::Notes | Self::Silent => {}
         }
     }
 
-    /// A line that stays: evaluations and the like.
+    /// A value that was measured: a line that stays.
+    pub(super) fn value(&self, line: &str) {
+        match self {
+            Self::Notes => {}
+            _ => self.note(line),
+        }
+    }
+
+    /// A line that stays.
     pub(super) fn note(&self, line: &str) {
         match self {
             Self::Bar(bar) => bar.suspend(|| println!("{line}")),
-            Self::StatusLine { .. } | Self::Lines { .. } => println!("{line}"),
+            Self::StatusLine { .. } | Self::Lines { .. } | Self::Notes => println!("{line}"),
             Self::Silent => {}
         }
     }

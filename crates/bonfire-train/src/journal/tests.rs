@@ -21,6 +21,7 @@ fn config(steps_done: usize, folder: Option<&Path>) -> JournalConfig {
         steps_done,
         samples_per_step: 6,
         unit: "images",
+        display: JournalDisplay::Progress,
         folder: folder.map(Path::to_owned),
     }
 }

@@ -94,7 +94,7 @@ fn worked_examples_come_out_to_the_byte() {
 /// `Image.frombytes("RGB", source, pattern).resize(target, Image.BILINEAR).tobytes()`.
 #[test]
 fn pillow_makes_the_same_bytes() {
-    let cases: [((usize, usize), (usize, usize), u64); 5] = [
+    let cases = [
         ((60, 50), (24, 24), 0xb150_f643_738f_2459),
         ((21, 13), (40, 31), 0x0090_b38d_78ec_3a7e),
         ((100, 7), (9, 30), 0xf46d_c04e_83dc_c6a1),
