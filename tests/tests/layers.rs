@@ -53,6 +53,8 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
         Burn::Unknown,
     ),
     ("bonfire", Imports::Libraries, Burn::Named),
+    // Its networks are those of another example.
+    ("finetune", Imports::Only(&["bonfire", "vision"]), Burn::Named),
     ("gpt", Imports::Libraries, Burn::Named),
     ("vision", Imports::Libraries, Burn::Named),
     ("bonfire-tests", Imports::Libraries, Burn::Named),

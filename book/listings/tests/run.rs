@@ -44,6 +44,32 @@ fn the_pictures_listing_deals_all_pictures_of_both_epochs() {
 }
 
 #[test]
+fn the_pretrained_listing_loads_what_fits_and_freezes_the_body() {
+    let path = std::env::temp_dir().join(format!("pretrained-{}.safetensors", std::process::id()));
+    let description =
+        r#"{"module.body.weight":{"dtype":"F32","shape":[3,4],"data_offsets":[0,48]}}"#;
+    let length = (description.len() as u64).to_le_bytes();
+    let file = [&length[..], description.as_bytes(), &[0; 48]].concat();
+    fs::write(&path, file).expect("the file can be written");
+    let arguments = [
+        path.to_str().expect("a plain path"),
+        "--nproc",
+        "2",
+        "--device",
+        "cpu",
+    ];
+    let printed = run(env!("CARGO_BIN_EXE_pretrained"), &arguments);
+    fs::remove_file(&path).expect("the file can be removed");
+    for line in [
+        "1 loaded, 0 skipped by shape, 3 missing, 0 unexpected",
+        "missing: body.bias, head.bias, head.weight",
+        "frozen: body.weight, body.bias",
+    ] {
+        assert!(printed.contains(line), "{printed}");
+    }
+}
+
+#[test]
 fn the_journal_listing_writes_what_it_says() {
     let printed = run(
         env!("CARGO_BIN_EXE_journal"),

@@ -1,0 +1,42 @@
+//! Trains on one rank or many: `finetune --data flower_photos --weights resnet34.pth --nproc 2`.
+//!
+//! What can be wrong with the command line and the pictures' folder is found before any rank is
+//! started, so it is said once.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use bonfire::{LaunchArgs, World};
+use clap::Parser;
+use finetune::data::Data;
+use finetune::model::check_weights;
+use finetune::options::Options;
+use finetune::train::train;
+
+/// Trains a residual network on a folder of pictures, one sub-folder per class, data-parallel.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Cli {
+    #[command(flatten)]
+    launch: LaunchArgs,
+    #[command(flatten)]
+    options: Options,
+}
+
+fn main() -> ExitCode {
+    let Cli { launch, options } = bonfire::parse_args();
+    match run(&launch, &options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(launch: &LaunchArgs, options: &Options) -> Result<()> {
+    let data = Data::open(options)?;
+    check_weights(options)?;
+    bonfire::launch_with(launch, |world: World| train(&world, options, &data))?;
+    Ok(())
+}

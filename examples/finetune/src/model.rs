@@ -1,0 +1,45 @@
+//! The network, what it starts from, and what of it is trained.
+
+use anyhow::Result;
+use bonfire::{WeightsFile, World, freeze_all_but, load_weights};
+use burn::module::Module;
+use vision::resnet::{ResNet, ResNetConfig};
+
+use crate::options::Options;
+
+/// The last layer, which has one output for each class.
+const HEAD: &str = "fc.*";
+
+/// That the file of pretrained parameters can be read at all.
+pub fn check_weights(options: &Options) -> Result<()> {
+    if let Some(path) = &options.weights {
+        WeightsFile::from(path.as_path()).names()?;
+    }
+    Ok(())
+}
+
+/// The network as it starts, the same on every rank. Rank 0 says what it starts from.
+pub fn start(options: &Options, world: &World) -> Result<ResNet> {
+    let device = world.device().autodiff();
+    let classes = options.num_classes.get();
+    let model = ResNetConfig::new(options.arch.depth(), classes).init(options.seed, &device);
+    let model = match &options.weights {
+        Some(path) => {
+            let (model, report) = load_weights(model, path.as_path(), world)?;
+            if world.is_main() {
+                println!("{report}");
+            }
+            model
+        }
+        None => model,
+    };
+    if !options.freeze_layers {
+        return Ok(model);
+    }
+    let (model, frozen) = freeze_all_but(model, &[HEAD])?;
+    if world.is_main() {
+        let (frozen, all) = (frozen.len(), model.num_params());
+        println!("{frozen} parameters are frozen; all have {all} numbers together");
+    }
+    Ok(model)
+}
