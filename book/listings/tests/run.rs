@@ -144,3 +144,26 @@ fn the_plan_listing_prints_the_ring() {
     );
     assert!(printed.contains("put"), "{printed}");
 }
+
+#[test]
+fn the_batch_norm_listing_has_the_same_statistics_on_every_rank() {
+    let program = env!("CARGO_BIN_EXE_batch_norm");
+    let means = |ranks: usize| -> Vec<f64> {
+        let printed = run(program, &["--nproc", &ranks.to_string(), "--device", "cpu"]);
+        let ends = printed
+            .lines()
+            .filter_map(|line| line.split("running mean ").nth(1));
+        let means: Vec<f64> = ends.map(|end| end.parse().expect("a number")).collect();
+        assert_eq!(means.len(), ranks, "{printed}");
+        means
+    };
+    let alone = means(1)[0];
+    assert!((alone - 49.5).abs() < 0.05, "{alone}");
+    for ranks in [2, 3] {
+        let means = means(ranks);
+        assert!(means.iter().all(|mean| *mean == means[0]), "{means:?}");
+        // Every fourth step is without the lowest quarter of the points, whose mean is 12: the others
+        // have 62. The mean over the steps, each of which replaces a tenth, lies between.
+        assert!(means[0] > 49.5 && means[0] < 62.0, "{means:?}");
+    }
+}

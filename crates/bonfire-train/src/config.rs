@@ -16,6 +16,26 @@ pub enum GradientSync {
     Naive,
 }
 
+/// How ranks agree on buffers: tensors that a forward pass changes without a gradient, such as the
+/// running statistics of a batch norm, `burn::nn::BatchNorm` included.
+///
+/// They do so at the end of each [`Ddp::backward`](crate::Ddp::backward), as one message, so that all
+/// of them start the next forward pass, and an evaluation, with the same. A rank whose losses had no
+/// samples takes part, but its buffers do not count. With one rank, and in models without buffers,
+/// nothing is sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum BufferSync {
+    /// Everybody gets those of the first rank that had samples, bit for bit: those of rank 0, as with
+    /// PyTorch's `broadcast_buffers`, unless it has run out of data.
+    #[default]
+    Broadcast,
+    /// Everybody gets their mean over the ranks, computed in f64.
+    Mean,
+    /// Every rank keeps its own.
+    Local,
+}
+
 /// Options of [`Ddp`](crate::Ddp). All ranks must agree on them; [`Ddp::new`](crate::Ddp::new)
 /// checks that they do.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -32,6 +52,8 @@ pub struct DdpConfig {
     pub compression: GradientCompression,
     /// The type that forward and backward passes compute in. Default: that of the parameters.
     pub precision: Precision,
+    /// How ranks agree on running statistics and the like.
+    pub buffers: BufferSync,
 }
 
 impl Default for DdpConfig {
@@ -42,6 +64,7 @@ impl Default for DdpConfig {
             sync: GradientSync::Bucketed,
             compression: GradientCompression::None,
             precision: Precision::F32,
+            buffers: BufferSync::Broadcast,
         }
     }
 }

@@ -138,15 +138,20 @@ impl<M: Module> DataParallel<M> {
         if parts.is_empty() {
             return Err(TrainError::NoSamples);
         }
-        let jobs = parts.into_iter().zip(&self.devices).map(|(range, device)| {
-            let samples = range.len();
-            let part = batch.part(range, device);
-            (
-                module.clone().fork(&device.clone().autodiff()),
-                part,
-                samples,
-            )
-        });
+        let places = self.devices.iter().enumerate();
+        let jobs = parts
+            .into_iter()
+            .zip(places)
+            .map(|(range, (index, device))| {
+                let samples = range.len();
+                let part = batch.part(range, device);
+                let replica = match index {
+                    // On its device already; running statistics that it updates are those of the model.
+                    0 => module.clone(),
+                    _ => module.clone().fork(&device.clone().autodiff()),
+                };
+                (replica, part, samples)
+            });
         let jobs: Vec<(M, B, usize)> = jobs.collect();
         let forward = &forward;
         let results: Vec<_> = thread::scope(|scope| {

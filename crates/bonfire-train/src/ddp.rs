@@ -1,6 +1,5 @@
 //! A model that several ranks train together, each on its share of the data.
 
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -11,6 +10,7 @@ use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::optim::{GradientsParams, ModuleOptimizer};
 
 use crate::assignment::Caps;
+use crate::buffers::Buffers;
 use crate::compression::Compressor;
 use crate::fingerprint::{self, Fingerprint};
 use crate::gradients::{self, Clip};
@@ -18,15 +18,16 @@ use crate::harvest::{averaged, harvest};
 use crate::hooks::{Anchors, Depth, Listener, Pass, measured};
 use crate::loss::{IntoLoss, Loss, Weight, global_loss};
 use crate::naive::Naive;
-use crate::panic::panic_message;
+use crate::norm::NormGroups;
 use crate::parameters::{ParameterTable, is_autodiff};
 use crate::reducer::{Accumulate, Reducer};
 use crate::replicate::replicate;
 use crate::timing::{StepTiming, Stopwatch};
 use crate::weights::{Last, MicroBatches};
-use crate::{DdpConfig, GradientSync, Precision, TrainError, World};
+use crate::{BufferSync, DdpConfig, GradientSync, Precision, TrainError, World};
 
 mod compressed;
+mod guard;
 mod summary;
 
 pub use summary::BucketSummary;
@@ -47,6 +48,9 @@ pub struct Ddp<M> {
     table: Arc<ParameterTable>,
     synchroniser: Synchroniser,
     precision: Precision,
+    buffers: Buffers,
+    buffer_sync: BufferSync,
+    norm_groups: NormGroups,
     anchors: Anchors,
     depth: Depth,
     micro_batches: MicroBatches,
@@ -110,6 +114,7 @@ impl<M: Module> Ddp<M> {
         fingerprint::verify(&fingerprint, &group)?;
         let model =
             replicate(model, &group).inspect_err(|error| group.abort(&error.to_string()))?;
+        let buffers = Buffers::of(&model);
         let table = Arc::new(table);
         let caps = Caps {
             first_bytes_max: config.first_bucket_bytes_max.min(config.bucket_bytes_max),
@@ -140,6 +145,9 @@ impl<M: Module> Ddp<M> {
             table,
             synchroniser,
             precision: config.precision,
+            buffers,
+            buffer_sync: config.buffers,
+            norm_groups: world.norm_groups().clone(),
             anchors: Anchors::default(),
             depth: Depth::default(),
             micro_batches: MicroBatches::default(),
@@ -296,27 +304,19 @@ impl<M: Module> Ddp<M> {
         }
     }
 
-    /// Runs `work`; if it fails or panics, the other ranks are told.
-    fn guarded<R>(
-        &mut self,
-        work: impl FnOnce(&mut Self) -> Result<R, TrainError>,
-    ) -> Result<R, TrainError> {
-        if let Some(failure) = self.group.failure() {
-            return Err(failure.into());
-        }
-        // After a panic nothing of `self` is used but the group, which has ended.
-        match catch_unwind(AssertUnwindSafe(|| work(self))) {
-            Ok(Ok(result)) => Ok(result),
-            Ok(Err(error)) => {
-                self.group.abort(&error.to_string());
-                Err(error)
-            }
-            Err(panic) => {
-                self.group
-                    .abort(&format!("panicked: {}", panic_message(&*panic)));
-                resume_unwind(panic)
-            }
-        }
+    /// Leaves every rank with the buffers that the ranks agree on.
+    #[track_caller]
+    fn agree_on_buffers(&mut self) -> Result<(), TrainError> {
+        let module = self.module();
+        let agreed = self.buffers.agree(
+            module,
+            &self.group,
+            self.buffer_sync,
+            self.micro_batches.presence(),
+        )?;
+        let module = self.module.take().expect(MODULE_PRESENT);
+        self.module = Some(Buffers::put(module, agreed));
+        Ok(())
     }
 
     /// The forward pass. The graph is the same whoever listens, so that the bits of the gradients
@@ -336,6 +336,7 @@ impl<M: Module> Ddp<M> {
             .attach(module, &self.table, &self.depth, pass)?;
         let mut loss = forward(&hooked).into_loss().map_err(TrainError::Forward)?;
         self.micro_batches.add(loss.weight)?;
+        self.norm_groups.weigh(loss.weight.count() as f64);
         self.last_loss = Some(loss.tensor.clone().without_autodiff());
         self.last_weight = loss.weight;
         if counts(&loss) {
@@ -349,6 +350,9 @@ impl<M: Module> Ddp<M> {
         let loss = self.loss(forward, &Listener::Nobody)?;
         let entering = self.micro_batches.entering(loss.weight, Last::No);
         let gradients = counts(&loss).then(|| loss.tensor.backward());
+        if let Some(failure) = self.norm_groups.failure() {
+            return Err(failure);
+        }
         let module = self.module.as_ref().expect(MODULE_PRESENT);
         match &mut self.synchroniser {
             Synchroniser::Bucketed(reducer) => {
@@ -385,6 +389,7 @@ impl<M: Module> Ddp<M> {
                 self.synchronise_naively(loss, start, &mut watch)?
             }
         };
+        watch.time(|| self.agree_on_buffers())?;
         self.micro_batches = MicroBatches::default();
         self.last_step = StepTiming {
             forward_backward: std::mem::take(&mut self.forward_backward),
@@ -405,9 +410,10 @@ impl<M: Module> Ddp<M> {
         lock(shared).begin(entering, micro_batches.normalizer(&self.group));
         // Gradients travel from here on.
         let gradients = counts(&loss).then(|| loss.tensor.backward());
+        lock(shared).check()?;
+        self.norm_groups.end_step()?;
         let module = self.module();
         let mut reducer = lock(shared);
-        reducer.check()?;
         harvest(module, &table, gradients.as_ref(), &mut *reducer)?;
         let forward_backward = start.elapsed().saturating_sub(reducer.waited());
         watch.add(reducer.waited());
@@ -433,6 +439,7 @@ impl<M: Module> Ddp<M> {
         naive.entering = self.micro_batches.entering(loss.weight, Last::Yes);
         let normalizer = self.micro_batches.normalizer(&self.group);
         let gradients = counts(&loss).then(|| loss.tensor.backward());
+        self.norm_groups.end_step()?;
         harvest(module, &self.table, gradients.as_ref(), naive)?;
         self.forward_backward += start.elapsed();
         naive.average_all(normalizer, self.micro_batches, watch)?;

@@ -118,6 +118,18 @@ pub enum TrainError {
         /// How many more there are.
         others: usize,
     },
+    /// Ranks that normalise their batches together are at different layers.
+    #[error(transparent)]
+    NormMismatch(#[from] crate::norm::NormMismatch),
+    /// A layer cannot normalise the batches of all ranks together.
+    #[error(
+        "layer {layer:?} is burn::nn::BatchNorm, which normalises the batches of one rank only; use \
+         bonfire::BatchNorm in its place, which loads the same records"
+    )]
+    NotConvertible {
+        /// Its path in the model.
+        layer: String,
+    },
     /// No rank had a sample in this step, so there is no mean.
     #[error("no rank had a sample in this step; give at least one rank a batch")]
     NoSamples,

@@ -32,6 +32,7 @@ use burn::tensor::{DispatchTensor, GradientCheckpointingStrategy, Tensor};
 
 use crate::harvest::{checked, unreadable};
 use crate::host::Entering;
+use crate::norm::kept;
 use crate::parameters::ParameterTable;
 use crate::precision::Place;
 use crate::readback::Readback;
@@ -103,8 +104,9 @@ macro_rules! on_backend_of {
         }
     }};
 }
+pub(crate) use on_backend_of;
 
-fn unsupported(what: String, device: &burn::tensor::Device) -> TrainError {
+pub(crate) fn unsupported(what: String, device: &burn::tensor::Device) -> TrainError {
     TrainError::UnsupportedBackend {
         what,
         device: format!("{device:?}"),
@@ -206,7 +208,8 @@ impl ModuleMapper for Attacher<'_> {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let index = self.table.index_of(param.id);
         let (Some(index), Ok(())) = (index, &self.result) else {
-            return param;
+            // What the forward pass learns about its batches stays with the original.
+            return kept(param);
         };
         let (id, tensor, mapper) = param.consume();
         let tensor = self.attach(index, tensor.clone()).unwrap_or_else(|error| {
@@ -257,9 +260,12 @@ where
     Ok(Tensor::from_primitive::<Autodiff<B, C>>(hooked))
 }
 
-type Primitive<B, C> = <Autodiff<B, C> as burn::backend::BackendTypes>::FloatTensorPrimitive;
+pub(crate) type Primitive<B, C> =
+    <Autodiff<B, C> as burn::backend::BackendTypes>::FloatTensorPrimitive;
 
-fn primitive<B, C, const D: usize>(tensor: Tensor<D>) -> Result<Primitive<B, C>, TrainError>
+pub(crate) fn primitive<B, C, const D: usize>(
+    tensor: Tensor<D>,
+) -> Result<Primitive<B, C>, TrainError>
 where
     B: Readback,
     C: CheckpointStrategy,

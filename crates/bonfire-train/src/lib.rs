@@ -32,6 +32,7 @@
 
 mod assignment;
 mod bucket;
+mod buffers;
 mod checkpoint;
 mod compression;
 mod config;
@@ -55,6 +56,7 @@ mod loader;
 mod loss;
 mod metrics;
 mod naive;
+mod norm;
 mod panic;
 mod parameters;
 mod precision;
@@ -76,7 +78,7 @@ mod world;
 
 pub use checkpoint::{Best, CheckpointError, Checkpoints, Keep, Milestone, Training};
 pub use compression::{CompressionError, CompressionState, GradientCompression, PowerSgdConfig};
-pub use config::{DdpConfig, GradientSync};
+pub use config::{BufferSync, DdpConfig, GradientSync};
 pub use data_parallel::{DataParallel, Scatter};
 pub use ddp::{BucketSummary, Ddp};
 pub use device::{DeviceKind, UnknownDeviceKind};
@@ -103,6 +105,10 @@ pub use learner::{
 pub use loader::{EpochBatches, LastBatch, Loader};
 pub use loss::{IntoLoss, Loss};
 pub use metrics::{WeightedMean, sum_over_ranks};
+pub use norm::{
+    BatchNorm, BatchNormConfig, NormGroup, NormMismatch, RunningStatistic, convert_sync_batch_norm,
+    convert_sync_batch_norm_in,
+};
 pub use precision::Precision;
 pub use prefetch::{Prefetch, Prefetched, Prepared};
 #[cfg(feature = "weights")]

@@ -200,7 +200,12 @@ impl Reducer {
             None => progress.present = self.buckets[bucket].put_none(slot),
         }
         self.trace.taken(parameter);
-        self.send_complete()
+        // A backward pass must not wait for ranks that may be waiting for it, in a layer that
+        // exchanges something. What stays here leaves with the next gradient, or in the end.
+        if self.step.normalizer.is_ready() {
+            self.send_complete()?;
+        }
+        Ok(())
     }
 
     /// Hands over what is complete and next in order.
@@ -230,6 +235,7 @@ impl Reducer {
         micro_batches: MicroBatches,
         watch: &mut Stopwatch,
     ) -> Result<(), TrainError> {
+        watch.time(|| self.send_complete())?;
         assert_eq!(self.next, self.buckets.len(), "every bucket has been sent");
         // Maxima are taken: of the number of micro-batches and its negative, and of whether each
         // parameter has a gradient.

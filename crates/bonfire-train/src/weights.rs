@@ -6,6 +6,7 @@
 use bonfire_collective::{ProcessGroup, ReduceOp, Work};
 
 use crate::TrainError;
+use crate::buffers::Presence;
 use crate::host::Entering;
 use crate::loss::Weight;
 
@@ -62,6 +63,15 @@ impl MicroBatches {
         }
     }
 
+    /// Whether this rank had samples at all.
+    pub(crate) fn presence(&self) -> Presence {
+        match (self.weighted, self.samples) {
+            (false, _) => Presence::All,
+            (true, 0) => Presence::Away,
+            (true, _) => Presence::Here,
+        }
+    }
+
     /// What ranks without weights must agree on, as a value whose largest and smallest are compared.
     pub(crate) fn comparable(&self) -> i64 {
         if self.weighted { 0 } else { self.count as i64 }
@@ -83,6 +93,14 @@ pub(crate) enum Normalizer {
 }
 
 impl Normalizer {
+    /// Whether [`factor`](Self::factor) need not wait.
+    pub(crate) fn is_ready(&self) -> bool {
+        match self {
+            Self::Known(_) => true,
+            Self::Agreeing { total, .. } => total.is_completed(),
+        }
+    }
+
     /// The factor; waits for the other ranks the first time.
     pub(crate) fn factor(&mut self) -> Result<f64, TrainError> {
         let known = match std::mem::replace(self, Self::Known(f64::NAN)) {

@@ -6,6 +6,7 @@ use rand::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::device::{first_that_answers, open};
+use crate::norm::NormGroups;
 use crate::{DeviceKind, TrainError};
 
 /// Where a rank is on its host.
@@ -24,6 +25,7 @@ pub struct World {
     placement: Placement,
     device: Device,
     device_name: String,
+    norm_groups: NormGroups,
 }
 
 impl World {
@@ -51,6 +53,7 @@ impl World {
             placement,
             device,
             device_name,
+            norm_groups: NormGroups::default(),
         })
     }
 
@@ -104,6 +107,11 @@ impl World {
     /// The group of all ranks.
     pub fn group(&self) -> &ProcessGroup {
         &self.group
+    }
+
+    /// The groups in which models of this world exchange statistics of their batches.
+    pub(crate) fn norm_groups(&self) -> &NormGroups {
+        &self.norm_groups
     }
 }
 

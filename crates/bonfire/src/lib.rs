@@ -21,6 +21,7 @@
 //! - [`launch`] and [`launch_with`] start the ranks, [`spawn`] runs them as threads.
 //! - [`World`] is what a rank knows: its place, its device, its group.
 //! - [`Ddp`] wraps a model and averages its gradients while backward still runs.
+//! - [`convert_sync_batch_norm`] makes each [`BatchNorm`] of a model see the batches of all ranks as one.
 //! - [`DistributedSampler`] and [`Loader`] deal out the data, [`WeightedMean`] collects the metrics.
 //! - [`Checkpoints`] save a training and bring it back, [`Schedule`] and [`RateRule`] say its learning
 //!   rate, [`LossScaler`] keeps small gradients in 16 bits.

@@ -141,3 +141,17 @@ fn an_error_of_one_replica_is_the_result() {
     let result = parallel.backward(&batch(3), failing);
     assert!(matches!(result, Err(TrainError::Forward(_))));
 }
+
+#[test]
+fn running_statistics_are_those_of_the_first_part() {
+    let layer = crate::BatchNormConfig::new(1)
+        .with_momentum(1.0)
+        .init(&Device::flex());
+    let mut parallel = DataParallel::new(layer, vec![Device::flex(); 2]);
+    let x = Tensor::<2>::from_floats([[1.0], [3.0], [10.0], [20.0]], &Device::flex());
+    let forward =
+        |layer: &crate::BatchNorm, x: Tensor<2>| layer.forward(x.autodiff()).square().mean();
+    let _gradients = parallel.backward(&x, forward).unwrap();
+    let mean = parallel.module().running_mean.value();
+    assert_eq!(mean.into_scalar::<f32>(), 2.0);
+}

@@ -85,6 +85,7 @@ impl<M: Module> Ddp<M> {
         let reducer = Arc::clone(reducer);
         let weight = Weight::Samples(samples);
         self.micro_batches.add(weight)?;
+        self.norm_groups.weigh(samples as f64);
         let entering = self.micro_batches.entering(weight, last);
         let listener = match last {
             Last::Yes => {
@@ -111,12 +112,16 @@ impl<M: Module> Ddp<M> {
         };
         lock(&reducer).check()?;
         if last == Last::No {
+            if let Some(failure) = self.norm_groups.failure() {
+                return Err(failure);
+            }
             self.forward_backward += start.elapsed();
             return Ok(OwnStep {
                 output,
                 gradients: None,
             });
         }
+        self.norm_groups.end_step()?;
         let mut watch = Stopwatch::default();
         let mut reducer = lock(&reducer);
         // Parameters that the loss does not depend on count as zero.
@@ -127,6 +132,7 @@ impl<M: Module> Ddp<M> {
         let average = |parameter| reducer.average(parameter);
         let gradients = averaged(self.module(), &self.table, None, average);
         reducer.end()?;
+        watch.time(|| self.agree_on_buffers())?;
         self.micro_batches = MicroBatches::default();
         self.last_step = StepTiming {
             forward_backward: std::mem::take(&mut self.forward_backward),

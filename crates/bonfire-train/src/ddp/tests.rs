@@ -13,10 +13,12 @@ use super::*;
 use crate::world::tests::world;
 
 mod accumulation;
+mod buffers;
 mod compression;
 mod equality;
 mod failure;
 mod gradients;
+mod norm;
 mod overlap;
 mod precision;
 mod unused;

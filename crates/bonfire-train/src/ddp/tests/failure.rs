@@ -1,5 +1,7 @@
 //! What one rank does wrong, the others hear of.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use super::*;
 
 fn peer_failed(error: &TrainError) -> Option<(u32, &str)> {

@@ -1,0 +1,45 @@
+//! What the other ranks hear when a step fails on this one.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use burn::module::Module;
+
+use super::Ddp;
+use crate::TrainError;
+use crate::panic::panic_message;
+
+impl<M: Module> Ddp<M> {
+    /// Runs `work`; if it fails or panics, the other ranks are told.
+    pub(super) fn guarded<R>(
+        &mut self,
+        work: impl FnOnce(&mut Self) -> Result<R, TrainError>,
+    ) -> Result<R, TrainError> {
+        if let Some(failure) = self.group.failure() {
+            return Err(failure.into());
+        }
+        // After a panic nothing of `self` is used but the group, which has ended.
+        match catch_unwind(AssertUnwindSafe(|| work(self))) {
+            Ok(Ok(result)) => Ok(result),
+            Ok(Err(error)) => Err(self.given_up(error)),
+            Err(panic) => match self.norm_groups.failure() {
+                // A layer has no other way out of a forward pass than a panic.
+                Some(failure) => Err(self.given_up(failure)),
+                None => {
+                    self.abort(&format!("panicked: {}", panic_message(&*panic)));
+                    resume_unwind(panic)
+                }
+            },
+        }
+    }
+
+    fn given_up(&self, error: TrainError) -> TrainError {
+        self.abort(&error.to_string());
+        error
+    }
+
+    /// Ends all groups in which other ranks may wait for this one.
+    fn abort(&self, cause: &str) {
+        self.group.abort(cause);
+        self.norm_groups.abort(cause);
+    }
+}

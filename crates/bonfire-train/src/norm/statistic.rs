@@ -1,0 +1,131 @@
+//! A running mean or variance of one replica.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use burn::module::{
+    Content, Devices, Module, ModuleDisplay, ModuleDisplayDefault, ModuleMapper, ModuleVisitor,
+    Param, ParamId,
+};
+use burn::tensor::{Device, Tensor};
+
+use super::carrier::{Exchange, Wish, shown, wish};
+
+/// The running mean or variance of a [`BatchNorm`](crate::BatchNorm): a tensor of shape `[features]`
+/// which the forward pass of training updates. It is recorded like a parameter that is not trained.
+///
+/// Clones share the value, as the replica that trains and what it is copied from for a forward pass
+/// must. What is made of a module by mapping, loading or moving it, by `train()`, by `valid()`, and by
+/// giving it to [`Ddp`](crate::Ddp), has a value of its own: ranks that are threads of one process and
+/// start from clones of one model do not meddle with each other. (Burn's `RunningState` shares its
+/// value in most of these cases, and is the mean over the threads that updated it.)
+#[derive(Clone, Debug)]
+pub struct RunningStatistic {
+    id: ParamId,
+    /// Without autodiff.
+    value: Arc<Mutex<Tensor<1>>>,
+    exchange: Option<Exchange>,
+}
+
+impl RunningStatistic {
+    pub(crate) fn new(value: Tensor<1>) -> Self {
+        Self::with_id(ParamId::new(), value, None)
+    }
+
+    fn with_id(id: ParamId, value: Tensor<1>, exchange: Option<Exchange>) -> Self {
+        let value = value.set_require_grad(false).without_autodiff();
+        Self {
+            id,
+            value: Arc::new(Mutex::new(value)),
+            exchange,
+        }
+    }
+
+    /// The value, of shape `[features]`, without autodiff.
+    pub fn value(&self) -> Tensor<1> {
+        self.lock().clone()
+    }
+
+    /// Replaces the value, in all clones.
+    pub(crate) fn update(&self, value: Tensor<1>) {
+        *self.lock() = value;
+    }
+
+    /// The way to the ranks whose batches count, too.
+    pub(crate) fn exchange(&self) -> Option<&Exchange> {
+        self.exchange.as_ref()
+    }
+
+    /// One of its own with another value.
+    fn with_value(&self, value: Tensor<1>) -> Self {
+        Self::with_id(self.id, value, self.exchange.clone())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Tensor<1>> {
+        // A tensor is replaced as a whole: a panic elsewhere leaves it intact.
+        self.value.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Module for RunningStatistic {
+    fn visit<V: ModuleVisitor>(&self, visitor: &mut V) {
+        visitor.visit_float(&Param::initialized(self.id, self.value()));
+    }
+
+    fn map<M: ModuleMapper>(self, mapper: &mut M) -> Self {
+        let (_, value, function) = mapper.map_float(shown(self.id, self.value())).consume();
+        let device = value.device().without_autodiff();
+        match wish(function, &device) {
+            Wish::Keep => {
+                self.update(value.set_require_grad(false).without_autodiff());
+                self
+            }
+            Wish::Nothing => self.with_value(value),
+            Wish::Join(exchange) => Self::with_id(self.id, value, Some(exchange)),
+        }
+    }
+
+    fn to_device(self, device: &Device) -> Self {
+        let value = self.value().to_device(&device.clone().without_autodiff());
+        self.with_value(value)
+    }
+
+    fn fork(self, device: &Device) -> Self {
+        self.to_device(device)
+    }
+
+    fn collect_devices(&self, mut devices: Devices) -> Devices {
+        let device = self.lock().device();
+        if !devices.contains(&device) {
+            devices.push(device);
+        }
+        devices
+    }
+
+    fn materialize(self) -> Self {
+        self
+    }
+
+    fn valid(&self) -> Self {
+        self.with_value(self.value())
+    }
+
+    fn train(self) -> Self {
+        self.with_value(self.value())
+    }
+}
+
+impl std::fmt::Display for RunningStatistic {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "RunningStatistic(id={})", self.id)
+    }
+}
+
+impl ModuleDisplayDefault for RunningStatistic {
+    fn content(&self, content: Content) -> Option<Content> {
+        content
+            .add_formatted(&"RunningStatistic".to_owned())
+            .optional()
+    }
+}
+
+impl ModuleDisplay for RunningStatistic {}
