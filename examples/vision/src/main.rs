@@ -67,10 +67,6 @@ fn main() -> ExitCode {
 
 fn run_train(options: &Options) -> Result<()> {
     let config = Config::load(options.cfg.as_deref(), &options.pairs)?;
-    ensure!(
-        !config.model.syncbn,
-        "MODEL.SYNCBN: no network here can normalise over ranks yet; leave it false"
-    );
     let data = Data::open(&config)?;
     bonfire::launch_with(&options.launch, |world: World| -> Result<()> {
         let trained = train(&world, &config, &data)?;
@@ -99,7 +95,7 @@ fn run_test(options: &Options) -> Result<()> {
     let data = Data::open(&config)?;
     bonfire::launch_with(&options.launch, |world: World| -> Result<()> {
         let model = config.network().init(0, &world.device());
-        let model = weights::load(model, &path)?;
+        let model = weights::load(model, &path, &world)?;
         let figures = evaluate(&world, &model, &data, &config)?;
         if world.is_main() {
             println!(

@@ -1,5 +1,4 @@
 //! The normalisation layer of all models here, named in one place.
 
-/// Batch normalisation over `[batch, channels, ...]`.
-pub use burn::nn::BatchNorm;
-pub use burn::nn::BatchNormConfig;
+/// Batch normalisation over `[batch, channels, ...]`, of one rank or of all.
+pub use bonfire::{BatchNorm, BatchNormConfig};

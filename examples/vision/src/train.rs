@@ -106,7 +106,7 @@ impl<'a> Trainer<'a> {
             .network()
             .init(fresh_seed, &world.device().autodiff());
         if let Some(path) = &config.model.weights {
-            model = weights::load(model, path)?;
+            model = weights::load(model, path, world)?;
         }
         let folder = config.out_dir.join("checkpoints");
         let checkpoints = Checkpoints::open(world, folder, KEPT)?;
@@ -128,6 +128,7 @@ impl<'a> Trainer<'a> {
         let seed = config.rng_seed.unwrap_or(progress.seed);
         let loader = Loader::new(sampler(seed), config.train.batch_size, LastBatch::Keep)
             .resuming(&progress.data)?;
+        let model = norms(model, config, world)?;
         let parameters = trained_numbers(&model);
         let steps_done = loader.epoch() * loader.batches_per_epoch() as u64;
         let ddp = Ddp::new(model, world)?;
@@ -169,12 +170,16 @@ impl<'a> Trainer<'a> {
             world,
             &format!(
                 "{} with {parameters} parameters on {}; {} training and {} test pictures of {} \
-                 classes; seed {}",
+                 classes; {}; seed {}",
                 config.model.arch,
                 world.device_name(),
                 data.training.count(),
                 data.test.count(),
                 data.training.classes().len(),
+                match config.model.syncbn {
+                    true => "batch normalisation over all ranks",
+                    false => "batch normalisation on each rank",
+                },
                 self.progress.seed,
             ),
         );
@@ -268,6 +273,14 @@ impl<'a> Trainer<'a> {
         );
         Ok(test)
     }
+}
+
+/// The normalisation that the configuration asks for.
+fn norms(model: Model, config: &Config, world: &World) -> Result<Model> {
+    Ok(match config.model.syncbn {
+        true => bonfire::convert_sync_batch_norm(model, world)?,
+        false => model,
+    })
 }
 
 /// A line on rank 0.

@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, ensure};
+use bonfire::{WeightsFile, World, load_weights};
 use burn::module::Module;
 use burn::store::ModuleRecord;
 use burn::tensor::Bytes;
@@ -11,11 +12,40 @@ use burn::tensor::Bytes;
 use crate::config::write_whole;
 use crate::model::Model;
 
-/// Reads what [`save`] has written into a network of the same kind.
+/// How the files are called that [`save`] writes.
+const OWN: &str = "bpk";
+
+/// Reads a network's parameters: what [`save`] has written, or a safetensors or PyTorch file of the
+/// same network, such as torchvision's. Every rank must call it.
 ///
 /// # Errors
-/// If the file cannot be read, or is another network's.
-pub fn load(model: Model, path: &Path) -> Result<Model> {
+/// On all ranks, if rank 0 cannot read the file, or if it is not the whole network but for its last
+/// layer, which may be for other classes.
+pub fn load(model: Model, path: &Path, world: &World) -> Result<Model> {
+    if path.extension().is_some_and(|extension| extension == OWN) {
+        return load_own(model, path);
+    }
+    let file = WeightsFile::new(path).without_prefix("module.");
+    let (model, report) = load_weights(model, file, world)?;
+    let skipped = report.skipped.iter().map(|skipped| &skipped.parameter);
+    let absent = report.missing.iter().chain(skipped);
+    let mut absent = absent.filter(|parameter| !is_last_layer(parameter));
+    let first = absent.next();
+    ensure!(
+        first.is_none(),
+        "{} does not have the parameters of this network: {} of them, beginning with {}",
+        path.display(),
+        1 + absent.count(),
+        first.map_or("none", String::as_str),
+    );
+    if world.is_main() {
+        println!("{}", report.summary());
+    }
+    Ok(model)
+}
+
+/// Reads what [`save`] has written.
+fn load_own(model: Model, path: &Path) -> Result<Model> {
     let bytes = fs::read(path)
         .with_context(|| format!("cannot read the parameters in {}", path.display()))?;
     ModuleRecord::from_bytes(Bytes::from_bytes_vec(bytes))
@@ -35,6 +65,10 @@ pub fn save(model: &Model, path: &Path) -> Result<()> {
     let bytes = model.clone().into_record().into_bytes();
     let bytes = bytes.map_err(|error| anyhow!("the parameters cannot be saved: {error}"))?;
     Ok(write_whole(path, &bytes)?)
+}
+
+fn is_last_layer(parameter: &str) -> bool {
+    parameter.split('.').any(|part| part == "fc")
 }
 
 fn first_line(text: &str) -> String {

@@ -16,6 +16,9 @@ use vision::train::{Trained, train};
 /// Far beyond what the smallest training takes on a busy machine.
 const LIMIT: Duration = Duration::from_secs(400);
 
+/// Steps of the longest training here, 64 pictures in batches of 16.
+const STEPS: usize = 8;
+
 /// Trains on `ranks` ranks; every rank's end.
 fn trained(ranks: u32, more: &str) -> Vec<Trained> {
     let _watchdog = Watchdog::start(more, LIMIT);
@@ -32,6 +35,32 @@ fn trained(ranks: u32, more: &str) -> Vec<Trained> {
 /// most doubles, because a step changes the network by little.
 fn tolerance(step: usize) -> f64 {
     32.0 * f64::from(f32::EPSILON) * 2_f64.powi(step as i32)
+}
+
+#[track_caller]
+fn check_equal_losses(ranks: u32, batch: usize) {
+    let alone = trained(1, "MODEL.SYNCBN true TRAIN.BATCH_SIZE 16");
+    let more = format!("MODEL.SYNCBN true TRAIN.BATCH_SIZE {batch}");
+    let together = trained(ranks, &more);
+    let [alone, together] = [&alone[0].losses, &together[0].losses];
+    assert_eq!((alone.len(), together.len()), (STEPS, STEPS));
+    for (step, (alone, together)) in alone.iter().zip(together).enumerate() {
+        let difference = (alone - together).abs();
+        assert!(
+            difference <= tolerance(step),
+            "step {step} on {ranks} ranks: {together} against {alone}, {difference:e} apart"
+        );
+    }
+}
+
+#[test]
+fn two_ranks_with_synchronised_norms_are_one_with_twice_the_batch() {
+    check_equal_losses(2, 8);
+}
+
+#[test]
+fn four_ranks_with_synchronised_norms_are_one_with_four_times_the_batch() {
+    check_equal_losses(4, 4);
 }
 
 /// Without synchronisation each rank normalises with its own batch, which the tolerance tells apart.
