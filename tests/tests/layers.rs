@@ -54,7 +54,11 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
     ),
     ("bonfire", Imports::Libraries, Burn::Named),
     // Its networks are those of another example.
-    ("finetune", Imports::Only(&["bonfire", "vision"]), Burn::Named),
+    (
+        "finetune",
+        Imports::Only(&["bonfire", "vision"]),
+        Burn::Named,
+    ),
     ("gpt", Imports::Libraries, Burn::Named),
     ("vision", Imports::Libraries, Burn::Named),
     ("bonfire-tests", Imports::Libraries, Burn::Named),

@@ -208,6 +208,12 @@ impl Reducer {
         Ok(())
     }
 
+    /// Whether what is complete leaves at once.
+    #[cfg(test)]
+    pub(crate) fn is_ready(&self) -> bool {
+        self.step.normalizer.is_ready()
+    }
+
     /// Hands over what is complete and next in order.
     fn send_complete(&mut self) -> Result<(), TrainError> {
         while let Some(bucket) = self.buckets.get_mut(self.next)

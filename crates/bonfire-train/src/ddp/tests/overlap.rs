@@ -13,7 +13,36 @@ use crate::trace::{Event, Trace};
 #[derive(Clone, Debug)]
 struct Probe {
     mark: &'static str,
+    watched: Watched,
+}
+
+/// What probes look at and write to.
+#[derive(Clone, Debug)]
+struct Watched {
     trace: Trace,
+    reducer: Arc<Mutex<Reducer>>,
+}
+
+impl Watched {
+    fn new<M: Module>(ddp: &Ddp<M>) -> Self {
+        let Synchroniser::Bucketed(reducer) = &ddp.synchroniser else {
+            panic!("these tests are about buckets");
+        };
+        Self {
+            trace: ddp.trace(),
+            reducer: Arc::clone(reducer),
+        }
+    }
+
+    /// Until the ranks know what the batches of all count: before that nothing can travel, and how
+    /// long it takes is chance in passes as short as these.
+    fn wait_for_the_weights(&self) {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !lock(&self.reducer).is_ready() {
+            assert!(Instant::now() < deadline, "the weights never came");
+            std::thread::yield_now();
+        }
+    }
 }
 
 impl Backward<Flex, 1> for Probe {
@@ -21,18 +50,19 @@ impl Backward<Flex, 1> for Probe {
 
     fn backward(self, ops: Ops<(), 1>, tape: &mut Tape, _checkpointer: &mut Checkpointer) {
         let gradient = tape.consume::<Flex>(&ops.node);
-        self.trace.mark(self.mark);
+        self.watched.trace.mark(self.mark);
+        self.watched.wait_for_the_weights();
         if let [Some(parent)] = ops.parents {
             tape.register::<Flex>(parent.id, gradient);
         }
     }
 }
 
-fn probe<const D: usize>(tensor: Tensor<D>, mark: &'static str, trace: &Trace) -> Tensor<D> {
-    let trace = trace.clone();
+fn probe<const D: usize>(tensor: Tensor<D>, mark: &'static str, watched: &Watched) -> Tensor<D> {
+    let watched = watched.clone();
     let primitive = tensor.try_into_primitive::<Autodiff<Flex>>().unwrap();
     let (values, node) = primitive.into_parts();
-    let prepared = Probe { mark, trace }.prepare::<NoCheckpointing>([node]);
+    let prepared = Probe { mark, watched }.prepare::<NoCheckpointing>([node]);
     let probed = match prepared.compute_bound().stateful() {
         OpsKind::Tracked(prepared) => prepared.finish((), values),
         OpsKind::UnTracked(prepared) => prepared.finish(values),
@@ -41,26 +71,26 @@ fn probe<const D: usize>(tensor: Tensor<D>, mark: &'static str, trace: &Trace) -
 }
 
 /// The model with a mark after every layer.
-fn marked_loss(model: &Mlp, indices: &[usize], device: &Device, trace: &Trace) -> Tensor<1> {
+fn marked_loss(model: &Mlp, indices: &[usize], device: &Device, watched: &Watched) -> Tensor<1> {
     let (x, y) = samples(indices, device);
     let x = probe(
         activation::tanh(model.first.forward(x)),
         "first layer",
-        trace,
+        watched,
     );
     let x = probe(
         activation::tanh(model.second.forward(x)),
         "second layer",
-        trace,
+        watched,
     );
-    let x = probe(model.third.forward(x), "third layer", trace);
+    let x = probe(model.third.forward(x), "third layer", watched);
     (x - y).powi_scalar(2).mean()
 }
 
 #[test]
 fn gradients_of_the_last_layers_travel_before_the_first_layers_are_reached() {
-    travel_in_order(|ddp, indices, device, trace| {
-        ddp.backward(|model| marked_loss(model, indices, device, trace))
+    travel_in_order(|ddp, indices, device, watched| {
+        ddp.backward(|model| marked_loss(model, indices, device, watched))
             .unwrap();
     });
 }
@@ -69,10 +99,10 @@ fn gradients_of_the_last_layers_travel_before_the_first_layers_are_reached() {
 #[test]
 fn so_do_those_of_a_step_that_runs_its_own_backward_pass() {
     use crate::weights::Last;
-    travel_in_order(|ddp, indices, device, trace| {
+    travel_in_order(|ddp, indices, device, watched| {
         ddp.guess_depth();
         let step = |model: &Mlp| {
-            let gradients = marked_loss(model, indices, device, trace).backward();
+            let gradients = marked_loss(model, indices, device, watched).backward();
             GradientsParams::from_grads(gradients, model).len()
         };
         let done = ddp.run_own(indices.len(), Some(step), Last::Yes).unwrap();
@@ -83,7 +113,7 @@ fn so_do_those_of_a_step_that_runs_its_own_backward_pass() {
 
 /// Three steps; in the third, buckets of one gradient each leave in the order of the backward pass.
 #[track_caller]
-fn travel_in_order(step: impl Fn(&mut Ddp<Mlp>, &[usize], &Device, &Trace) + Sync) {
+fn travel_in_order(step: impl Fn(&mut Ddp<Mlp>, &[usize], &Device, &Watched) + Sync) {
     let traces = on_ranks(2, |world| {
         let device = world.device();
         let config = DdpConfig {
@@ -92,13 +122,13 @@ fn travel_in_order(step: impl Fn(&mut Ddp<Mlp>, &[usize], &Device, &Trace) + Syn
             ..DdpConfig::default()
         };
         let mut ddp = Ddp::with_config(Mlp::new(1, &device), &world, config).unwrap();
-        let trace = ddp.trace();
+        let watched = Watched::new(&ddp);
         for number in 0..3 {
             let indices = share(&world, number, 2);
-            step(&mut ddp, &indices, &device, &trace);
+            step(&mut ddp, &indices, &device, &watched);
         }
         let buckets = ddp.buckets();
-        let named = trace.events().into_iter().map(|event| match event {
+        let named = watched.trace.events().into_iter().map(|event| match event {
             Event::Sent { bucket } => format!("sent {}", buckets[bucket].parameters[0]),
             Event::Taken { parameter } => format!("taken {}", ddp.table.get(parameter).name),
             Event::Mark(mark) => mark.to_owned(),
@@ -150,7 +180,7 @@ fn weights_that_are_reshaped_before_use_travel_early_too() {
             ..DdpConfig::default()
         };
         let mut ddp = Ddp::with_config(model, &world, config).unwrap();
-        let trace = ddp.trace();
+        let watched = Watched::new(&ddp);
         for _ in 0..3 {
             let x = Tensor::<3>::ones([2, 5, INPUTS], &device);
             ddp.backward(|model| {
@@ -161,12 +191,12 @@ fn weights_that_are_reshaped_before_use_travel_early_too() {
                         .fold(x, |x, layer| activation::tanh(layer.forward(x)))
                 };
                 let x = forward(x, &model[..middle]);
-                let x = probe(x, "middle", &trace);
+                let x = probe(x, "middle", &watched);
                 forward(x, &model[middle..]).mean()
             })
             .unwrap();
         }
-        let events = trace.events();
+        let events = watched.trace.events();
         let middle = events
             .iter()
             .position(|event| *event == Event::Mark("middle"))
@@ -187,10 +217,10 @@ fn the_first_step_is_right_without_overlap() {
     on_ranks(2, |world| {
         let device = world.device();
         let mut ddp = Ddp::new(Mlp::new(1, &device), &world).unwrap();
-        let trace = ddp.trace();
-        ddp.backward(|model| marked_loss(model, &[1], &device, &trace))
+        let watched = Watched::new(&ddp);
+        ddp.backward(|model| marked_loss(model, &[1], &device, &watched))
             .unwrap();
-        let events = trace.events();
+        let events = watched.trace.events();
         let last_mark = events
             .iter()
             .rposition(|event| matches!(event, Event::Mark(_)));
