@@ -91,7 +91,8 @@ fn loaded(config: ModelConfig, path: &Path) -> Result<Vec<Vec<u32>>, String> {
         let model = config.init(8 + u64::from(world.rank().get()), &world.device());
         weights::load(model, path, &world).map(|model| scores(&model))
     };
-    bonfire::spawn(2, load).map_err(|error| format!("{error:#}"))
+    let chain = |error| format!("{:#}", anyhow::Error::from(error));
+    bonfire::spawn(2, load).map_err(chain)
 }
 
 #[test]
