@@ -8,6 +8,7 @@ use burn::backend::{Autodiff, Flex};
 
 use super::*;
 use crate::trace::{Event, Trace};
+use crate::{GradientCompression, PowerSgdConfig};
 
 /// An operation that does nothing but mark when the backward pass comes by.
 #[derive(Clone, Debug)]
@@ -89,36 +90,54 @@ fn marked_loss(model: &Mlp, indices: &[usize], device: &Device, watched: &Watche
 
 #[test]
 fn gradients_of_the_last_layers_travel_before_the_first_layers_are_reached() {
-    travel_in_order(|ddp, indices, device, watched| {
-        ddp.backward(|model| marked_loss(model, indices, device, watched))
-            .unwrap();
-    });
+    let low_rank = PowerSgdConfig {
+        start_step: 0,
+        compression_rate_min: 0.5,
+        ..PowerSgdConfig::default()
+    };
+    for compression in [
+        GradientCompression::None,
+        GradientCompression::Fp16,
+        GradientCompression::PowerSgd(low_rank),
+    ] {
+        travel_in_order(compression, |ddp, indices, device, watched| {
+            ddp.backward(|model| marked_loss(model, indices, device, watched))
+                .unwrap();
+        });
+    }
 }
 
 #[cfg(feature = "learner")]
 #[test]
 fn so_do_those_of_a_step_that_runs_its_own_backward_pass() {
     use crate::weights::Last;
-    travel_in_order(|ddp, indices, device, watched| {
-        ddp.guess_depth();
-        let step = |model: &Mlp| {
-            let gradients = marked_loss(model, indices, device, watched).backward();
-            GradientsParams::from_grads(gradients, model).len()
-        };
-        let done = ddp.run_own(indices.len(), Some(step), Last::Yes).unwrap();
-        assert_eq!(done.output, Some(0), "the step itself finds no gradients");
-        assert_eq!(done.gradients.unwrap().len(), 6);
-    });
+    travel_in_order(
+        GradientCompression::None,
+        |ddp, indices, device, watched| {
+            ddp.guess_depth();
+            let step = |model: &Mlp| {
+                let gradients = marked_loss(model, indices, device, watched).backward();
+                GradientsParams::from_grads(gradients, model).len()
+            };
+            let done = ddp.run_own(indices.len(), Some(step), Last::Yes).unwrap();
+            assert_eq!(done.output, Some(0), "the step itself finds no gradients");
+            assert_eq!(done.gradients.unwrap().len(), 6);
+        },
+    );
 }
 
 /// Three steps; in the third, buckets of one gradient each leave in the order of the backward pass.
 #[track_caller]
-fn travel_in_order(step: impl Fn(&mut Ddp<Mlp>, &[usize], &Device, &Watched) + Sync) {
+fn travel_in_order(
+    compression: GradientCompression,
+    step: impl Fn(&mut Ddp<Mlp>, &[usize], &Device, &Watched) + Sync,
+) {
     let traces = on_ranks(2, |world| {
         let device = world.device();
         let config = DdpConfig {
             bucket_bytes_max: 1,
             first_bucket_bytes_max: 1,
+            compression,
             ..DdpConfig::default()
         };
         let mut ddp = Ddp::with_config(Mlp::new(1, &device), &world, config).unwrap();

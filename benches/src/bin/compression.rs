@@ -1,0 +1,137 @@
+//! What compressed gradients cost and save: the same step with every compression, interleaved in one
+//! run, and the bytes that each sends.
+//!
+//! `cargo run --release -p bonfire-benches --bin compression -- --nproc 2`
+//!
+//! What compression gains depends on the link: start one rank on each of two hosts to measure yours.
+
+#![forbid(unsafe_code)]
+
+use std::time::Duration;
+
+use bonfire::prelude::*;
+use bonfire::{LaunchArgs, PowerSgdConfig};
+use bonfire_benches::{Mlp, median, timed};
+use burn::module::Module;
+use burn::tensor::{Distribution, Tensor};
+use clap::Parser;
+
+/// Time a training step with every compression of gradients.
+#[derive(Clone, Debug, Parser)]
+struct Args {
+    #[command(flatten)]
+    launch: LaunchArgs,
+
+    /// Hidden layers, each with a weight and a bias
+    #[arg(long, default_value_t = 25)]
+    layers: usize,
+
+    /// Width of every layer
+    #[arg(long, default_value_t = 768)]
+    width: usize,
+
+    /// Samples per rank and step
+    #[arg(long, default_value_t = 128)]
+    batch: usize,
+
+    /// Timed steps of each kind
+    #[arg(long, default_value_t = 9)]
+    steps: usize,
+}
+
+/// One way to train the model.
+struct Contender {
+    name: String,
+    ddp: Ddp<Mlp>,
+    times: Vec<Duration>,
+    /// Payload that this rank sent in a step.
+    bytes: u64,
+}
+
+fn main() -> bonfire::Result<()> {
+    let args: Args = bonfire::parse_args();
+    bonfire::launch_with(&args.launch.clone(), |world| measure(&world, &args))
+}
+
+fn compressions() -> Vec<(String, GradientCompression)> {
+    let power_sgd = |rank: usize| {
+        let config = PowerSgdConfig {
+            rank,
+            start_step: 0,
+            ..PowerSgdConfig::default()
+        };
+        let name = format!("PowerSGD, rank {rank}");
+        (name, GradientCompression::PowerSgd(config))
+    };
+    vec![
+        ("none".to_owned(), GradientCompression::None),
+        ("f16".to_owned(), GradientCompression::Fp16),
+        ("bf16".to_owned(), GradientCompression::Bf16),
+        power_sgd(1),
+        power_sgd(4),
+    ]
+}
+
+fn measure(world: &World, args: &Args) -> anyhow::Result<()> {
+    let device = world.device();
+    let model = Mlp::new(args.layers, args.width, &device);
+    let mut contenders = Vec::new();
+    for (name, compression) in compressions() {
+        let config = DdpConfig {
+            compression,
+            ..DdpConfig::default()
+        };
+        contenders.push(Contender {
+            name,
+            ddp: Ddp::with_config(model.clone(), world, config)?,
+            times: Vec::new(),
+            bytes: 0,
+        });
+    }
+    let shape = [args.batch, args.width];
+    let input = Tensor::<2>::random(shape, Distribution::Normal(0.0, 1.0), &device.autodiff());
+    // Two rounds to warm up: buckets are dealt again after the second step.
+    for round in 0..args.steps + 2 {
+        for contender in &mut contenders {
+            let before = world.group().traffic().payload_bytes_sent;
+            let time = timed(world, || {
+                let ddp = &mut contender.ddp;
+                ddp.backward(|model| model.loss(input.clone())).map(drop)
+            })?;
+            contender.bytes = world.group().traffic().payload_bytes_sent - before;
+            if round >= 2 {
+                contender.times.push(time);
+            }
+        }
+    }
+    if world.is_main() {
+        report(world, args, model.num_params(), contenders);
+    }
+    Ok(())
+}
+
+fn report(world: &World, args: &Args, parameters: usize, contenders: Vec<Contender>) {
+    println!(
+        "{parameters} parameters in {} tensors, {} ranks x batch {}, median of {} steps",
+        2 * args.layers,
+        world.world_size(),
+        args.batch,
+        args.steps
+    );
+    println!(
+        "{:<18} {:>10} {:>22} {:>12}",
+        "compression", "step (ms)", "relative to none", "sent (kB)"
+    );
+    let mut none = None;
+    for contender in contenders {
+        let time = median(contender.times);
+        let relative = time.div_duration_f64(*none.get_or_insert(time));
+        println!(
+            "{:<18} {:>10.1} {:>22.3} {:>12.1}",
+            contender.name,
+            time.as_secs_f64() * 1e3,
+            relative,
+            contender.bytes as f64 / 1e3
+        );
+    }
+}
