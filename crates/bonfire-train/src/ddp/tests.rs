@@ -22,6 +22,8 @@ mod norm;
 mod overlap;
 mod precision;
 mod unused;
+#[cfg(feature = "wgpu")]
+mod wgpu;
 
 const INPUTS: usize = 8;
 const HIDDEN: usize = 16;

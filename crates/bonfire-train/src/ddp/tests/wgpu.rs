@@ -1,0 +1,141 @@
+//! Ranks that compute on graphics adapters, or on the CPU through a graphics driver.
+//!
+//! Gradients go through host memory. Where there is no adapter, the tests say so and do nothing.
+
+use super::*;
+
+/// Runs `body` on `ranks` ranks that share the adapters of this machine; nothing without any.
+fn on_adapters<R: Send>(ranks: u32, body: impl Fn(World) -> R + Sync) -> Option<Vec<R>> {
+    let adapter = |group: ProcessGroup| {
+        let placement = Placement {
+            local_rank: group.rank().get(),
+            local_world_size: group.world_size().get(),
+        };
+        World::new(group, placement, DeviceKind::Wgpu)
+    };
+    // Asked by one rank first: where one skips, all must.
+    let mut found = local(1, GroupOptions::default(), |group| {
+        adapter(group).map(|world| world.device_name().to_owned())
+    });
+    match found.remove(0) {
+        Ok(name) => println!("{ranks} ranks on {name}"),
+        Err(error) => {
+            println!("skipped: {error}");
+            return None;
+        }
+    }
+    let run = |group| body(adapter(group).expect("it has just answered"));
+    Some(local(ranks, GroupOptions::default(), run))
+}
+
+/// As on the CPU: all ranks end with the bits of rank 0, whatever travels.
+#[test]
+fn wgpu_replicas_stay_bit_identical_and_move() {
+    let start = bits(&Mlp::new(1, &Device::flex()));
+    for config in [
+        small_buckets(),
+        naive(),
+        DdpConfig {
+            compression: crate::GradientCompression::Bf16,
+            ..small_buckets()
+        },
+    ] {
+        let trained = on_adapters(2, |world| bits(&train(&world, config, 10, 3, 0.05)));
+        let Some(trained) = trained else { return };
+        assert_same(&trained);
+        assert_ne!(trained[0], start);
+    }
+}
+
+/// An adapter adds in another order than the CPU, and its functions are less exact: Vulkan allows
+/// `exp`, of which `tanh` is made, 3 + 2 |x| units in the last place. 64 more roundings allow for
+/// that.
+#[test]
+fn wgpu_ranks_train_what_the_cpu_trains() {
+    let (steps, lr, batch) = (10, 0.05, 6);
+    let moved = |world: &World| named_values(&train(world, small_buckets(), steps, batch, lr));
+    let Some(found) = on_adapters(2, |world| moved(&world)) else {
+        return;
+    };
+    assert_same(&found);
+    let expected = on_ranks(2, |world| moved(&world));
+    let magnitude = largest_sample_gradient(steps * 2 * batch);
+    let allowed = tolerance(steps, lr, terms(2 * batch) + 64, magnitude);
+    assert_close(&found[0], &expected[0], allowed);
+}
+
+#[test]
+fn wgpu_ranks_learn() {
+    let losses = on_adapters(2, |world| {
+        let device = world.device();
+        let mut ddp = Ddp::with_config(Mlp::new(1, &device), &world, small_buckets()).unwrap();
+        let mut optimizer = AdamWConfig::new().init();
+        let indices = share(&world, 0, 4);
+        let losses = (0..60).map(|_| {
+            let gradients = ddp.backward(|model| model.loss(&indices, &device)).unwrap();
+            let loss = ddp.global_loss().unwrap();
+            ddp.step(&mut optimizer, 0.01, gradients);
+            loss
+        });
+        losses.collect::<Vec<f64>>()
+    });
+    let Some(losses) = losses else { return };
+    assert_same(&losses);
+    let (first, last) = (losses[0][0], losses[0][losses[0].len() - 1]);
+    assert!(last < first / 2.0, "{first} to {last}");
+}
+
+/// Which adapters can compute in 16 bits is the driver's to say; the error must name what cannot.
+#[test]
+fn wgpu_passes_in_16_bits_learn_or_are_refused() {
+    use crate::Precision;
+    use burn::tensor::FloatDType;
+    for (precision, dtype) in [
+        (Precision::F16, FloatDType::F16),
+        (Precision::Bf16, FloatDType::BF16),
+    ] {
+        let outcomes = on_adapters(2, |world| {
+            let device = world.device();
+            let config = DdpConfig {
+                precision,
+                ..small_buckets()
+            };
+            let mut ddp = match Ddp::with_config(Mlp::new(1, &device), &world, config) {
+                Ok(ddp) => ddp,
+                Err(error) => {
+                    assert!(!device.supports_dtype(dtype), "{error}");
+                    assert!(
+                        matches!(error, TrainError::UnsupportedPrecision { .. }),
+                        "{error}"
+                    );
+                    return None;
+                }
+            };
+            assert!(device.supports_dtype(dtype));
+            let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
+            let (x, y) = samples(&share(&world, 0, 4), &device);
+            let losses: Vec<f64> = (0..20)
+                .map(|_| {
+                    let gradients = ddp.backward(|model| {
+                        let out = model.forward(precision.cast(x.clone()));
+                        assert_eq!(out.dtype(), dtype.into());
+                        (out.cast(FloatDType::F32) - y.clone())
+                            .powi_scalar(2)
+                            .mean()
+                    });
+                    ddp.step(&mut optimizer, 0.1, gradients.unwrap());
+                    ddp.global_loss().unwrap()
+                })
+                .collect();
+            assert!(losses[19] < losses[0], "{losses:?}");
+            Some(bits(ddp.module()))
+        });
+        let Some(outcomes) = outcomes else { return };
+        assert_same(&outcomes);
+        let learnt = outcomes[0].is_some();
+        println!(
+            "{precision:?} is {}",
+            if learnt { "learnt in" } else { "refused" }
+        );
+    }
+}
