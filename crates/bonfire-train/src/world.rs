@@ -123,11 +123,16 @@ pub(crate) mod tests {
 
     /// One rank of several on one host, on the CPU.
     pub(crate) fn world(group: ProcessGroup) -> World {
+        world_on(group, DeviceKind::Cpu).unwrap()
+    }
+
+    /// One rank of several on one host.
+    pub(crate) fn world_on(group: ProcessGroup, kind: DeviceKind) -> Result<World, TrainError> {
         let placement = Placement {
             local_rank: group.rank().get(),
             local_world_size: group.world_size().get(),
         };
-        World::new(group, placement, DeviceKind::Cpu).unwrap()
+        World::new(group, placement, kind)
     }
 
     fn lone_group() -> ProcessGroup {

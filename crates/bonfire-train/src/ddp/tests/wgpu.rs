@@ -3,16 +3,12 @@
 //! Gradients go through host memory. Where there is no adapter, the tests say so and do nothing.
 
 use super::*;
+use crate::DeviceKind;
+use crate::world::tests::world_on;
 
 /// Runs `body` on `ranks` ranks that share the adapters of this machine; nothing without any.
 fn on_adapters<R: Send>(ranks: u32, body: impl Fn(World) -> R + Sync) -> Option<Vec<R>> {
-    let adapter = |group: ProcessGroup| {
-        let placement = Placement {
-            local_rank: group.rank().get(),
-            local_world_size: group.world_size().get(),
-        };
-        World::new(group, placement, DeviceKind::Wgpu)
-    };
+    let adapter = |group| world_on(group, DeviceKind::Wgpu);
     // Asked by one rank first: where one skips, all must.
     let mut found = local(1, GroupOptions::default(), |group| {
         adapter(group).map(|world| world.device_name().to_owned())
