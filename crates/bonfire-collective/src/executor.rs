@@ -54,6 +54,7 @@ pub(crate) struct Request {
     pub(crate) call_site: &'static Location<'static>,
     pub(crate) name: Name,
     pub(crate) eagerness: Eagerness,
+    pub(crate) timeout: Duration,
 }
 
 /// Why an operation did not complete.
@@ -186,7 +187,7 @@ impl Executor {
         if let Some(reduce) = request.reduce {
             reduce.require(T::DTYPE)?;
         }
-        let patience = Patience::new(self.options.timeout, request.eagerness, poison);
+        let patience = Patience::new(request.timeout, request.eagerness, poison);
         if let Memory::InPlace(data) = &mut memory
             && let Some(data) = T::as_plain(data)
             && self.may_share(request, size_of_val(data))

@@ -59,6 +59,8 @@ pub struct ProcessGroup {
     member: Arc<Member>,
     /// What the flight recorder calls the operations of this handle.
     name: Name,
+    /// How long one of them may take.
+    timeout: Duration,
 }
 
 /// What the clones share. Its drop is the rank's departure.
@@ -185,6 +187,7 @@ impl ProcessGroup {
     }
 
     fn new(parts: Parts, options: GroupOptions) -> Result<Self, ConnectError> {
+        let timeout = options.timeout;
         let cores = host::cores();
         let Parts {
             me,
@@ -266,6 +269,7 @@ impl ProcessGroup {
                 communicator: Mutex::new(Some(communicator)),
             }),
             name: Name::default(),
+            timeout,
         })
     }
 

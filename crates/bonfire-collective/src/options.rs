@@ -31,9 +31,11 @@ pub enum FoldOrder {
 /// checks that they do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupOptions {
-    /// How long one operation may take before it fails on every rank. Default 60 s.
+    /// How long one operation may take before it fails on every rank. Default 60 s; for single ones,
+    /// [`ProcessGroup::with_timeout`](crate::ProcessGroup::with_timeout).
     pub timeout: Duration,
-    /// How long ranks may take to meet. Default 600 s: the first step of a job compiles kernels.
+    /// How long ranks may take to meet, and each operation of the first steps of a training on a device
+    /// whose kernels are compiled then. Default 600 s.
     pub startup_timeout: Duration,
     /// The algorithm for the collectives that it implements; `None` lets Bonfire choose.
     pub algorithm: Option<Algorithm>,

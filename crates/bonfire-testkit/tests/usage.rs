@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+use std::time::Duration;
+
 use bonfire_collective::{CollectiveError, GroupOptions, ProcessGroup, Rank, ReduceOp};
 use bonfire_testkit::{connected, local};
 
@@ -168,6 +170,42 @@ fn use_after_abort() {
         group.all_to_all(&mut [0_u8; 3])?;
         group.barrier()
     });
+}
+
+#[test]
+fn one_operation_may_have_more_or_less_time_than_the_others() {
+    let options = |millis| GroupOptions {
+        timeout: Duration::from_millis(millis),
+        ..GroupOptions::default()
+    };
+    // Rank 1 comes late to an operation that may take long, of a group that is in a hurry.
+    let outcomes = local(2, options(300), |group| {
+        if is_one(&group) == 1 {
+            std::thread::sleep(Duration::from_millis(700));
+        }
+        let patient = group.with_timeout(Duration::from_secs(30)).named("patient");
+        assert_eq!(patient.timeout(), Duration::from_secs(30));
+        patient.barrier()?;
+        patient.all_reduce_async(vec![1], ReduceOp::Sum).wait()?;
+        group.barrier()
+    });
+    assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
+    // And it never comes to one that must be fast, of a group that has time.
+    let expired = std::sync::Barrier::new(2);
+    let outcomes = local(2, options(60_000), |group| {
+        let hasty = group.with_timeout(Duration::from_millis(200));
+        let outcome = match is_one(&group) {
+            1 => Ok(()),
+            _ => hasty.barrier(),
+        };
+        expired.wait();
+        // What ended for one has ended for all.
+        outcome.and_then(|()| group.barrier())
+    });
+    for outcome in outcomes {
+        let error = outcome.unwrap_err();
+        assert!(matches!(error, CollectiveError::Timeout(_)), "{error}");
+    }
 }
 
 #[test]

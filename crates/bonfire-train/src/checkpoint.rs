@@ -11,7 +11,7 @@ mod manifest;
 
 use std::path::PathBuf;
 
-use bonfire_collective::{GroupOptions, ProcessGroup, Rank};
+use bonfire_collective::{ProcessGroup, Rank};
 use burn::module::Module;
 use burn::optim::{ModuleOptimizer, OptimizerRecord};
 use burn::store::ModuleRecord;
@@ -19,6 +19,7 @@ use burn::tensor::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::patience::patient_with_files;
 use crate::{TrainError, World};
 pub use error::CheckpointError;
 use folder::Folder;
@@ -26,9 +27,6 @@ use manifest::Manifest;
 
 /// Who writes and reads.
 const WRITER: Rank = Rank::new(0);
-
-/// How long ranks wait for rank 0 to write or read, unless the group waits longer anyway.
-const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(600);
 
 const MODEL: &str = "model.bpk";
 const OPTIMIZER: &str = "optimizer.bpk";
@@ -134,16 +132,8 @@ impl Checkpoints {
     /// [`TrainError::Collective`].
     #[track_caller]
     pub fn open(world: &World, folder: impl Into<PathBuf>, keep: Keep) -> Result<Self, TrainError> {
-        let group = world.group();
-        let options = GroupOptions {
-            timeout: group.options().timeout.max(TIMEOUT),
-            ..group.options().clone()
-        };
-        let group = group
-            .split_with(Some(0), group.rank().index() as i64, options)?
-            .unwrap_or_else(|| group.clone());
         let checkpoints = Self {
-            group,
+            group: patient_with_files(world.group()),
             folder: Folder::new(folder.into()),
             keep,
         };

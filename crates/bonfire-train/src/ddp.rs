@@ -3,7 +3,6 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use bonfire_collective::ProcessGroup;
 use burn::Tensor;
 use burn::module::Module;
 use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
@@ -20,6 +19,7 @@ use crate::loss::{IntoLoss, Loss, Weight, global_loss};
 use crate::naive::Naive;
 use crate::norm::NormGroups;
 use crate::parameters::{ParameterTable, is_autodiff};
+use crate::patience::WarmUp;
 use crate::reducer::{Accumulate, Reducer};
 use crate::replicate::replicate;
 use crate::timing::{StepTiming, Stopwatch};
@@ -44,7 +44,7 @@ pub use summary::BucketSummary;
 pub struct Ddp<M> {
     /// Taken only while the optimizer replaces it.
     module: Option<M>,
-    group: ProcessGroup,
+    group: WarmUp,
     table: Arc<ParameterTable>,
     synchroniser: Synchroniser,
     precision: Precision,
@@ -88,12 +88,13 @@ impl<M: Module> Ddp<M> {
     /// # Errors
     /// [`TrainError::ModelMismatch`] on all ranks if their models or configurations differ,
     /// [`TrainError::UnsupportedDtype`] for parameters whose gradients cannot be averaged,
+    /// [`TrainError::TiedParameter`] for one that the model holds twice,
     /// [`TrainError::Compression`] for a compression that cannot be,
     /// [`TrainError::UnsupportedPrecision`] for a precision that the device has not,
     /// [`TrainError::Collective`] if a rank fails.
     #[track_caller]
     pub fn with_config(model: M, world: &World, config: DdpConfig) -> Result<Self, TrainError> {
-        let group = world.group().clone();
+        let group = world.warm_up();
         // An error of one rank alone must not leave the others waiting in the comparison.
         let checked = config.compression.check(config.sync);
         checked
@@ -207,6 +208,7 @@ impl<M: Module> Ddp<M> {
         self.steps += 1;
         self.group.phase("Ddp::backward");
         let gradients = self.guarded(|ddp| ddp.synchronise(forward));
+        self.group.end_step();
         self.group.phase("after Ddp::backward");
         gradients
     }

@@ -42,6 +42,18 @@ pub enum TrainError {
         /// Its element type.
         dtype: String,
     },
+    /// A model holds a trainable parameter in two places. Burn's optimizers would update the first
+    /// and leave the second behind.
+    #[error(
+        "parameter {again} is the same as {parameter}, and an optimizer would update only one of \
+         them; hold it once and use it in both places of the forward pass"
+    )]
+    TiedParameter {
+        /// Its path in the model where it comes first.
+        parameter: String,
+        /// Its path where it comes again.
+        again: String,
+    },
     /// A gradient came in another type or size than its parameter has.
     #[error(
         "the gradient of parameter {parameter} has {found} elements of type {found_dtype}, but \

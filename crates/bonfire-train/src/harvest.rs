@@ -30,7 +30,6 @@ pub(crate) fn harvest<M: Module>(
         table,
         gradients,
         sink,
-        done: vec![false; table.len()],
         result: Ok(()),
     };
     model.visit(&mut harvester);
@@ -41,7 +40,6 @@ struct Harvester<'a, S> {
     table: &'a ParameterTable,
     gradients: Option<&'a Gradients>,
     sink: &'a mut S,
-    done: Vec<bool>,
     result: Result<(), TrainError>,
 }
 
@@ -70,8 +68,7 @@ impl<S: GradientSink> ModuleVisitor for Harvester<'_, S> {
         let Some(index) = self.table.index_of(param.id) else {
             return;
         };
-        let done = std::mem::replace(&mut self.done[index], true);
-        if self.result.is_ok() && !done && self.sink.wants(index) {
+        if self.result.is_ok() && self.sink.wants(index) {
             self.result = self.read(index, param);
         }
     }
@@ -128,7 +125,6 @@ pub(crate) fn averaged<'a, M: Module>(
         own,
         average,
         gradients: GradientsParams::new(),
-        done: vec![false; table.len()],
     };
     model.visit(&mut writer);
     writer.gradients
@@ -139,7 +135,6 @@ struct Writer<'a, F> {
     own: Option<Gradients>,
     average: F,
     gradients: GradientsParams,
-    done: Vec<bool>,
 }
 
 impl<'a, F: Fn(usize) -> Option<HostSlice<'a>>> ModuleVisitor for Writer<'_, F> {
@@ -147,9 +142,6 @@ impl<'a, F: Fn(usize) -> Option<HostSlice<'a>>> ModuleVisitor for Writer<'_, F> 
         let Some(index) = self.table.index_of(param.id) else {
             return;
         };
-        if std::mem::replace(&mut self.done[index], true) {
-            return;
-        }
         let Some(average) = (self.average)(index) else {
             return;
         };

@@ -59,6 +59,7 @@ mod naive;
 mod norm;
 mod panic;
 mod parameters;
+mod patience;
 mod precision;
 mod prefetch;
 #[cfg(feature = "weights")]
@@ -71,6 +72,7 @@ mod sampler;
 mod scaler;
 mod schedule;
 mod tensorboard;
+mod text;
 mod timing;
 mod trace;
 mod weights;
@@ -122,5 +124,6 @@ pub use sampler::{
 pub use scaler::{LossScaler, ScalerConfig};
 pub use schedule::{Decay, Schedule, ScheduledRate};
 pub use tensorboard::EventWriter;
+pub use text::{Text, TextBatch, TextError, TextWindows, Vocabulary};
 pub use timing::StepTiming;
 pub use world::{Placement, World};

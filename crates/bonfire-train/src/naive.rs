@@ -4,20 +4,21 @@
 
 use std::sync::Arc;
 
-use bonfire_collective::{CollectiveError, ProcessGroup, ReduceOp};
+use bonfire_collective::{CollectiveError, ReduceOp};
 
 use crate::TrainError;
 use crate::compression::{GradientCompression, cast};
 use crate::harvest::GradientSink;
 use crate::host::{Entering, HostSlice, Values};
 use crate::parameters::ParameterTable;
+use crate::patience::WarmUp;
 use crate::timing::Stopwatch;
 use crate::weights::{MicroBatches, Normalizer};
 
 /// The sums of a step's gradients, then their averages.
 #[derive(Debug)]
 pub(crate) struct Naive {
-    group: ProcessGroup,
+    group: WarmUp,
     table: Arc<ParameterTable>,
     compression: GradientCompression,
     sums: Vec<Option<Values>>,
@@ -26,7 +27,7 @@ pub(crate) struct Naive {
 
 impl Naive {
     pub(crate) fn new(
-        group: ProcessGroup,
+        group: WarmUp,
         table: Arc<ParameterTable>,
         compression: GradientCompression,
     ) -> Self {
@@ -94,6 +95,7 @@ impl Naive {
     /// Ends a step.
     pub(crate) fn end(&mut self) {
         self.sums.fill_with(|| None);
+        self.group.end_step();
     }
 }
 

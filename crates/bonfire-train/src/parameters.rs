@@ -31,8 +31,8 @@ pub(crate) struct ParameterTable {
 }
 
 impl ParameterTable {
-    /// Lists the parameters of a model in training mode. Parameters that are initialised on first
-    /// use are initialised here.
+    /// Lists the parameters of a model in training mode, each of which it holds once. Parameters that
+    /// are initialised on first use are initialised here.
     pub(crate) fn of<M: Module>(model: &M) -> Result<Self, TrainError> {
         let mut lister = Lister::default();
         model.visit(&mut lister);
@@ -129,11 +129,18 @@ impl ModuleVisitor for Lister {
         let (shape, dtype) = (tensor.dims(), tensor.dtype());
         let trainable = tensor.is_require_grad();
         self.list(&shape, dtype, trainable);
-        // A parameter that a model holds twice has one gradient.
-        if !trainable || self.index.contains_key(&param.id) {
+        if !trainable {
             return;
         }
         let name = self.path.join(".");
+        if let Some(&held) = self.index.get(&param.id) {
+            let parameter = self.trainable[held].name.clone();
+            self.error.get_or_insert(TrainError::TiedParameter {
+                parameter,
+                again: name,
+            });
+            return;
+        }
         let Some(element) = reducible(dtype) else {
             self.error.get_or_insert(TrainError::UnsupportedDtype {
                 parameter: name,

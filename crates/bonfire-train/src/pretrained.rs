@@ -14,6 +14,7 @@ use burn::module::Module;
 
 use crate::fingerprint::{self, Fingerprint};
 use crate::parameters::ParameterTable;
+use crate::patience::patient_with_files;
 use crate::replicate::replicate;
 use crate::{DdpConfig, TrainError, World};
 
@@ -68,7 +69,7 @@ pub fn load_weights<M: Module>(
     } else {
         (model, Ok(LoadReport::default()))
     };
-    let report = agreed(outcome, group)??;
+    let report = agreed(outcome, &patient_with_files(group))??;
     let model = replicate(model, group).inspect_err(|error| group.abort(&error.to_string()))?;
     if group.rank() == READER {
         tracing::info!(rank = READER.get(), "{}", report.summary());

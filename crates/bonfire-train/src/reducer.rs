@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bonfire_collective::{ProcessGroup, Rank, ReduceOp};
+use bonfire_collective::{Rank, ReduceOp};
 
 use crate::assignment::{Assignment, Caps, assign};
 use crate::bucket::Bucket;
@@ -14,6 +14,7 @@ use crate::compression::{Compressor, Presence};
 use crate::harvest::GradientSink;
 use crate::host::{Entering, HostSlice};
 use crate::parameters::ParameterTable;
+use crate::patience::WarmUp;
 use crate::timing::Stopwatch;
 use crate::weights::{MicroBatches, Normalizer};
 use crate::{TrainError, trace};
@@ -21,7 +22,7 @@ use crate::{TrainError, trace};
 /// The buckets of a model, and the state of the step under way.
 #[derive(Debug)]
 pub(crate) struct Reducer {
-    group: ProcessGroup,
+    group: WarmUp,
     table: Arc<ParameterTable>,
     caps: Caps,
     pub(crate) compressor: Compressor,
@@ -73,7 +74,7 @@ struct Step {
 
 impl Reducer {
     pub(crate) fn new(
-        group: ProcessGroup,
+        group: WarmUp,
         table: Arc<ParameterTable>,
         caps: Caps,
         compressor: Compressor,
@@ -289,6 +290,7 @@ impl Reducer {
             return Ok(());
         }
         self.steps += 1;
+        self.group.end_step();
         if self.steps == GUESSED_STEPS {
             let mut order = self.observed_order();
             self.group.broadcast(&mut order, Rank::new(0))?;

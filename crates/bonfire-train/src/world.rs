@@ -7,6 +7,7 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::device::{first_that_answers, open};
 use crate::norm::NormGroups;
+use crate::patience::WarmUp;
 use crate::{DeviceKind, TrainError};
 
 /// Where a rank is on its host.
@@ -107,6 +108,16 @@ impl World {
     /// The group of all ranks.
     pub fn group(&self) -> &ProcessGroup {
         &self.group
+    }
+
+    /// The group of all ranks, for steps of which the first compile kernels.
+    pub(crate) fn warm_up(&self) -> WarmUp {
+        WarmUp::new(&self.group, self.compiles_kernels())
+    }
+
+    /// Whether this rank's device compiles kernels when they are first used.
+    pub(crate) fn compiles_kernels(&self) -> bool {
+        self.device_name != DeviceKind::Cpu.to_string()
     }
 
     /// The groups in which models of this world exchange statistics of their batches.

@@ -7,7 +7,7 @@ use std::fs;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use bonfire::{LaunchArgs, World};
+use bonfire::{LaunchArgs, Text, World};
 use clap::Parser;
 use gpt::data::Corpus;
 use gpt::options::{Settings, TrainArgs};
@@ -45,7 +45,10 @@ fn run(launch: &LaunchArgs, args: TrainArgs) -> Result<()> {
     let settings = Settings::try_from(args)?;
     let context = settings.model.context;
     let corpus = match &settings.data {
-        Some(path) => Corpus::read(path, context)?,
+        Some(path) => {
+            let text = Text::read(path).context("--data cannot be used")?;
+            Corpus::new(text, context)?
+        }
         None => Corpus::own(context)?,
     };
     let folder = &settings.reporting.report_dir;
@@ -75,7 +78,7 @@ fn present(trained: &Trained, world: &World, settings: &Settings, corpus: &Corpu
         seed: settings.seed,
     };
     if sample.len > 0 {
-        let text = sample.generate(&trained.model, &corpus.vocabulary, &world.device());
+        let text = sample.generate(&trained.model, corpus.text.vocabulary(), &world.device());
         println!(
             "\n--- sample, temperature {} ---\n{text}\n",
             sample.temperature

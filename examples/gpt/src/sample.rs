@@ -3,11 +3,11 @@
 //! Every character costs a whole forward pass over the window; fit for a glimpse at what has been
 //! learnt, not for serving.
 
+use bonfire::Vocabulary;
 use burn::tensor::{Device, Tensor, TensorData};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::data::Vocabulary;
 use crate::model::Gpt;
 
 /// What to generate.

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use bonfire::{
     Activity, Clip, Ddp, DistributedSampler, Journal, JournalConfig, JournalDisplay, Order,
-    Remainder, Report, SamplerConfig, WeightedMean, World,
+    Remainder, Report, SamplerConfig, TextWindows, WeightedMean, World,
 };
 use burn::module::Module;
 
@@ -29,21 +29,20 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
     let schedule = settings.schedule;
     let model = settings
         .model
-        .config(corpus.vocabulary.len())
+        .config(corpus.text.vocabulary().len())
         .init(settings.seed, &device);
     let mut ddp = Ddp::new(model, world)?;
     let mut optimizer = adamw(settings.optimizer);
     let sampler = Sampler {
         seed: settings.seed,
-        text_len: corpus.training.len(),
-        context,
+        windows: corpus.training.len(),
         batch: settings.batch,
     };
     let global_batch = settings.batch * world.world_size().len();
     let mut journal = Journal::new(
         world,
         JournalConfig {
-            title: format!("A character transformer on {}", corpus.name),
+            title: format!("A character transformer on {}", corpus.text.name()),
             steps: settings.steps,
             steps_done: 0,
             samples_per_step: global_batch * context,
@@ -58,8 +57,8 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
     journal.value("validation_loss", loss)?;
     for step in 0..settings.steps {
         let batch = journal.time(Activity::Data, || {
-            let starts = sampler.starts(step, world.rank(), world.world_size());
-            batch::load(&corpus.training, &starts, context, &device)
+            let windows = sampler.windows(step, world.rank(), world.world_size());
+            corpus.training.batch(&windows, &device)
         });
         let gradients = ddp.backward(|model| model.loss(batch.tokens, batch.targets))?;
         journal.step(&ddp);
@@ -85,11 +84,11 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
     let model = ddp.module().valid();
     let report = journal
         .close()?
-        .with_fact("text", &corpus.name)
+        .with_fact("text", &corpus.text.name())
         .with_fact("parameters", model.num_params())
         .with_fact("device", world.device_name())
         .with_fact("windows per step", batch_text(world, settings))
-        .with_fact("learning rate", format!("{:?}", settings.schedule));
+        .with_fact("schedule", format!("{:?}", settings.schedule));
     Ok(Trained { model, report })
 }
 
@@ -101,7 +100,7 @@ fn evaluate(
     corpus: &Corpus,
 ) -> Result<f64> {
     journal.time(Activity::Evaluation, || {
-        validation_loss(&model.valid(), world, settings, corpus)
+        validation_loss(&model.valid(), world, settings, &corpus.validation)
     })
 }
 
@@ -110,11 +109,9 @@ fn validation_loss(
     model: &Gpt,
     world: &World,
     settings: &Settings,
-    corpus: &Corpus,
+    text: &TextWindows,
 ) -> Result<f64> {
-    let context = settings.model.context;
-    let text = &corpus.validation;
-    let windows = batch::spread_windows(text.len(), context, settings.reporting.eval_windows);
+    let windows = batch::spread(text.len(), settings.reporting.eval_windows);
     let sampler = DistributedSampler::new(SamplerConfig {
         len: windows.len(),
         rank: world.rank(),
@@ -128,10 +125,10 @@ fn validation_loss(
         .map(|window| windows[window])
         .collect();
     let mut mean = WeightedMean::new();
-    for starts in own.chunks(settings.batch) {
-        let batch = batch::load(text, starts, context, &world.device());
+    for windows in own.chunks(settings.batch) {
+        let batch = text.batch(windows, &world.device());
         let loss = model.loss(batch.tokens, batch.targets);
-        mean.add(loss.into_scalar::<f64>(), starts.len());
+        mean.add(loss.into_scalar::<f64>(), windows.len());
     }
     mean.over_ranks(world.group())?
         .context("there is no validation window")
@@ -157,9 +154,9 @@ fn headline(world: &World, settings: &Settings, corpus: &Corpus, model: &Gpt) ->
         "{} parameters on {}; {} characters of {}, {} distinct; {}; {} steps",
         model.num_params(),
         world.device_name(),
-        corpus.training.len() + corpus.validation.len(),
-        corpus.name,
-        corpus.vocabulary.len(),
+        corpus.text.len(),
+        corpus.text.name(),
+        corpus.text.vocabulary().len(),
         batch_text(world, settings),
         settings.steps,
     )

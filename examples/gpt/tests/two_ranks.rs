@@ -8,7 +8,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
-use bonfire::{Report, World};
+use bonfire::{Report, Text, World};
 use clap::Parser;
 use gpt::data::Corpus;
 use gpt::options::{Settings, TrainArgs};
@@ -42,7 +42,7 @@ fn reports(ranks: u32, settings: &Settings) -> Vec<Report> {
             abort();
         }
     });
-    let corpus = Corpus::from_text("a text".to_string(), &"abcdefgh ".repeat(60), 8).unwrap();
+    let corpus = Corpus::new(Text::new("a text", &"abcdefgh ".repeat(60)).unwrap(), 8).unwrap();
     let run = |world: World| train(&world, settings, &corpus).map(|trained| trained.report);
     let reports = bonfire::spawn(ranks, run).unwrap();
     drop(done);

@@ -77,6 +77,7 @@ impl ProcessGroup {
             call_site: Location::caller(),
             name: self.name,
             eagerness: self.member.core.eagerness,
+            timeout: self.timeout,
         };
         let me = self.rank().get();
         let mut lowest = [

@@ -219,6 +219,7 @@ impl ProcessGroup {
             call_site: Location::caller(),
             name: self.name,
             eagerness: Eagerness::Sleep,
+            timeout: self.timeout,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The operations that return when they are done.
 
 use std::panic::Location;
+use std::time::Duration;
 
 use bonfire_plan::{Partition, Rank, ReduceOp, shard_range};
 use bytemuck::Pod;
@@ -11,6 +12,35 @@ use crate::blocks::Blocks;
 use crate::{CollectiveError, Element};
 
 impl ProcessGroup {
+    /// The same membership, whose operations may take `timeout` each instead of
+    /// [`GroupOptions::timeout`](crate::GroupOptions::timeout): for those of which it is known that some
+    /// rank does something long before it comes, or that none should. Each rank counts its own wait, so
+    /// the ranks should agree on it, which nothing checks; the first whose time is up ends the group.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// # use bonfire_collective::{GroupOptions, ProcessGroup, Rank, WorldSize};
+    /// # let one = WorldSize::new(1).ok_or("no ranks")?;
+    /// # let group = ProcessGroup::local(one, GroupOptions::default())?.remove(0);
+    /// let patient = group.with_timeout(Duration::from_secs(1800));
+    /// let mut vocabulary = [0_u8; 4];
+    /// // Rank 0 reads the vocabulary from a slow disk; the others wait here.
+    /// patient.broadcast(&mut vocabulary, Rank::new(0))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn with_timeout(&self, timeout: Duration) -> Self {
+        Self {
+            timeout,
+            ..self.clone()
+        }
+    }
+
+    /// How long an operation of this handle may take.
+    pub fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
     /// Replaces every element by its reduction over all ranks, folded in the order of the ranks.
     ///
     /// # Errors
@@ -402,6 +432,7 @@ impl ProcessGroup {
             call_site: Location::caller(),
             name: self.name,
             eagerness: self.member.core.eagerness,
+            timeout: self.timeout,
         }
     }
 }

@@ -12,6 +12,7 @@ impl ProcessGroup {
         Self {
             member: Arc::clone(&self.member),
             name: self.member.core.recorder.name(name),
+            timeout: self.timeout,
         }
     }
 

@@ -4,6 +4,7 @@
 //! nothing of this rank comes in between.
 
 use std::panic::Location;
+use std::time::Duration;
 
 use bonfire_plan::{Collective, Partition, Rank, ReduceOp, shard_range};
 use bytemuck::Pod;
@@ -21,6 +22,7 @@ pub(super) struct Caller {
     pub(super) call_site: &'static Location<'static>,
     pub(super) name: Name,
     pub(super) eagerness: Eagerness,
+    pub(super) timeout: Duration,
 }
 
 impl Caller {
@@ -33,6 +35,7 @@ impl Caller {
             call_site: self.call_site,
             name: self.name,
             eagerness: self.eagerness,
+            timeout: self.timeout,
         }
     }
 

@@ -410,3 +410,34 @@ fn a_folder_that_cannot_be_made_is_an_error_on_all_ranks() {
         );
     }
 }
+
+/// What a slow disk is to those who do not write.
+struct Slow;
+
+impl Serialize for Slow {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        std::thread::sleep(std::time::Duration::from_millis(900));
+        serializer.serialize_unit()
+    }
+}
+
+#[test]
+fn ranks_wait_for_a_slow_disk_longer_than_for_each_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = GroupOptions {
+        timeout: std::time::Duration::from_millis(300),
+        ..GroupOptions::default()
+    };
+    let saved = local(2, options, |group| {
+        let world = world(group);
+        let device = world.device().autodiff();
+        let checkpoints = Checkpoints::open(&world, folder.path(), Keep::default()).unwrap();
+        let milestone = Milestone {
+            step: 1,
+            metric: None,
+        };
+        let optimizer = AdamWConfig::new().init();
+        checkpoints.save(milestone, &Net::new(4, &device), &optimizer, &Slow)
+    });
+    assert!(saved.iter().all(Result::is_ok), "{saved:?}");
+}

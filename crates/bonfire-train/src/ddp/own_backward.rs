@@ -61,7 +61,11 @@ impl<M: Module> Ddp<M> {
         self.group.progress(self.steps);
         self.steps += u64::from(last == Last::Yes);
         self.group.phase("a step of the learner");
-        self.guarded(|ddp| ddp.own(samples, step, last))
+        let own = self.guarded(|ddp| ddp.own(samples, step, last));
+        if last == Last::Yes {
+            self.group.end_step();
+        }
+        own
     }
 
     /// Guesses how deep the graph of the loss is: nobody sees a loss that a step keeps to itself.

@@ -21,6 +21,7 @@ mod gradients;
 mod norm;
 mod overlap;
 mod precision;
+mod shared;
 mod unused;
 #[cfg(feature = "wgpu")]
 mod wgpu;

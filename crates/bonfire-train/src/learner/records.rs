@@ -20,6 +20,7 @@ use burn_train::{Learner, LearnerModel, LearningCheckpointer};
 use burn::lr_scheduler::LrSchedulerRecord;
 
 use super::error::LearnerError;
+use crate::patience::FILES_TIMEOUT;
 
 /// Who reads the checkpoint that a training goes on from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +35,7 @@ pub(super) enum Restoring {
 const SOURCE: Rank = Rank::new(0);
 
 /// How long Burn's checkpointing threads may take to make records of a model in memory.
-const RECORD_TIMEOUT: Duration = Duration::from_secs(600);
+const RECORD_TIMEOUT: Duration = FILES_TIMEOUT;
 
 /// Gives the state of this learner to all other ranks. Rank 0 calls it.
 pub(super) fn send<M: LearnerModel>(

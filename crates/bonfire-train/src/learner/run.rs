@@ -1,5 +1,6 @@
 //! The epochs of one rank.
 
+use bonfire_collective::ProcessGroup;
 use burn::data::dataloader::Progress;
 use burn_train::{
     EventProcessorTraining, InferenceStep, Learner, LearnerEvent, LearnerModel,
@@ -14,6 +15,7 @@ use super::output::{StepOutput, gathered};
 use super::records::{self, Restoring};
 use super::share::Share;
 use crate::parameters::is_autodiff;
+use crate::patience::patient_with_files;
 use crate::weights::Last;
 use crate::{Ddp, DdpConfig, GradientSync, World};
 
@@ -92,20 +94,21 @@ where
 
     /// Gives all ranks the state of rank 0.
     fn replicate(&mut self, restoring: Restoring) -> Result<Ddp<M>, LearnerError> {
-        let group = self.world.group();
+        // Rank 0 may be reading a checkpoint.
+        let group = patient_with_files(self.world.group());
         let restored = self.components.checkpoint.is_some() && restoring == Restoring::MainRank;
         let store = &self.components.event_store;
         match (self.world.is_main(), restored) {
             // The others wait in their checkpointers.
-            (true, true) => records::send(&self.learner, store, group)?,
+            (true, true) => records::send(&self.learner, store, &group)?,
             (false, true) => {}
             (is_main, false) => {
                 // Models that differ are an error that says how, before anything is loaded.
                 drop(self.replica()?);
                 if is_main {
-                    records::send(&self.learner, store, group)?;
+                    records::send(&self.learner, store, &group)?;
                 } else {
-                    records::receive(&mut self.learner, group)?;
+                    records::receive(&mut self.learner, &group)?;
                 }
             }
         }
@@ -243,7 +246,8 @@ where
             }
         }
         // The early stop of rank 0 is told as that rank having no more.
-        let outlook = self.outlook(usize::from(early), false)?;
+        let patient = patient_with_files(self.world.group());
+        let outlook = self.outlook_of(&patient, usize::from(early), false)?;
         if outlook.stop.is_some() || outlook.total() > 0 {
             return Ok(Next::Stop);
         }
@@ -253,6 +257,16 @@ where
     /// Asks all ranks what comes. A stop that any of them was asked for is one on all.
     #[track_caller]
     fn outlook(&self, samples: usize, more: bool) -> Result<Outlook, LearnerError> {
+        self.outlook_of(self.world.group(), samples, more)
+    }
+
+    #[track_caller]
+    fn outlook_of(
+        &self,
+        group: &ProcessGroup,
+        samples: usize,
+        more: bool,
+    ) -> Result<Outlook, LearnerError> {
         self.check()?;
         let interrupter = &self.components.interrupter;
         let stop = interrupter.should_stop();
@@ -261,7 +275,7 @@ where
             more,
             stop,
         };
-        let outlook = Outlook::of(self.world.group(), own)?;
+        let outlook = Outlook::of(group, own)?;
         if let Some(rank) = outlook.stop
             && !stop
         {

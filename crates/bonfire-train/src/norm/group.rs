@@ -7,6 +7,7 @@ use burn::tensor::{Tensor, TensorData};
 
 use super::carrier::answer;
 use super::exchange::{Failure, Message, Reply, reply_to};
+use crate::patience::WarmUp;
 use crate::{TrainError, World};
 
 /// Ranks whose batches are normalised together, and the group in which they exchange statistics.
@@ -30,6 +31,7 @@ struct State {
     weight: f64,
     /// The first one: there was nobody to return it to in a backward pass.
     failure: Option<Failure>,
+    warm_up: WarmUp,
 }
 
 impl NormGroup {
@@ -40,14 +42,14 @@ impl NormGroup {
     /// [`TrainError::Collective`] if the ranks cannot form the group.
     #[track_caller]
     pub fn of_world(world: &World) -> Result<Self, TrainError> {
-        world.norm_groups().whole(world.group())
+        world.norm_groups().whole(world)
     }
 
     /// The ranks of a group that [`split`](ProcessGroup::split) or
     /// [`subgroup`](ProcessGroup::subgroup) made of the world's and that is used for nothing else,
     /// such as the ranks of a host. An error of a rank in [`Ddp`](crate::Ddp) ends it, too.
     pub fn of_ranks(world: &World, group: ProcessGroup) -> Self {
-        world.norm_groups().add(group)
+        world.norm_groups().add(world, group)
     }
 
     /// The group.
@@ -55,14 +57,16 @@ impl NormGroup {
         &self.shared.group
     }
 
-    fn new(group: ProcessGroup) -> Self {
+    fn new(group: &ProcessGroup, compiles: bool) -> Self {
+        let group = group.named("batch norm");
         let state = State {
             weight: 1.0,
             failure: None,
+            warm_up: WarmUp::new(&group, compiles),
         };
         Self {
             shared: Arc::new(Shared {
-                group: group.named("batch norm"),
+                group,
                 state: Mutex::new(state),
             }),
         }
@@ -118,13 +122,15 @@ impl NormGroup {
             }
             let blocks = self.gather(&[])?;
             if blocks.iter().all(Vec::is_empty) {
+                self.lock().warm_up.end_step();
                 return Ok(());
             }
         }
     }
 
     fn gather(&self, block: &[f64]) -> Result<Vec<Vec<f64>>, Failure> {
-        let blocks = self.shared.group.all_gather_v(block);
+        let group = self.lock().warm_up.clone();
+        let blocks = group.all_gather_v(block);
         let blocks = blocks.map_err(|error| self.keep(error.into()))?;
         Ok(blocks.iter().map(<[f64]>::to_vec).collect())
     }
@@ -167,18 +173,21 @@ struct List {
 
 impl NormGroups {
     #[track_caller]
-    fn whole(&self, world: &ProcessGroup) -> Result<NormGroup, TrainError> {
+    fn whole(&self, world: &World) -> Result<NormGroup, TrainError> {
         if let Some(whole) = &self.lock().whole {
             return Ok(whole.clone());
         }
-        let group = world.split(Some(0), 0)?.expect("every rank has a color");
-        let whole = self.add(group);
+        let group = world
+            .group()
+            .split(Some(0), 0)?
+            .expect("every rank has a color");
+        let whole = self.add(world, group);
         self.lock().whole = Some(whole.clone());
         Ok(whole)
     }
 
-    fn add(&self, group: ProcessGroup) -> NormGroup {
-        let group = NormGroup::new(group);
+    fn add(&self, world: &World, group: ProcessGroup) -> NormGroup {
+        let group = NormGroup::new(&group, world.compiles_kernels());
         self.lock().all.push(group.clone());
         group
     }

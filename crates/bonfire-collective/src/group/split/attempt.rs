@@ -144,6 +144,7 @@ impl Attempt<'_> {
             call_site: self.wish.call_site,
             name: Name::default(),
             eagerness: core.eagerness,
+            timeout: core.roster.options.timeout,
         };
         core.all_gather(caller, &mut data, Partition::Balanced)?;
         let records = core.world_size.ranks().zip(data.chunks_exact(RECORD_BYTES));

@@ -1,0 +1,190 @@
+//! A text as the numbers of its characters.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::{TextError, TextWindows, Vocabulary};
+
+/// A text in memory. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Text {
+    name: String,
+    vocabulary: Arc<Vocabulary>,
+    tokens: Arc<[i32]>,
+}
+
+impl Text {
+    /// Reads a file of UTF-8 text, whose characters become the vocabulary.
+    ///
+    /// # Errors
+    /// [`TextError`] if it cannot be read, is not UTF-8, or is empty.
+    pub fn read(path: impl AsRef<Path>) -> Result<Self, TextError> {
+        let (name, text) = contents(path.as_ref())?;
+        Self::new(name, &text)
+    }
+
+    /// Reads a file whose characters have the numbers that `vocabulary` gives them: a text to
+    /// validate with.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read), and [`TextError::UnknownCharacter`].
+    pub fn read_with(
+        path: impl AsRef<Path>,
+        vocabulary: Arc<Vocabulary>,
+    ) -> Result<Self, TextError> {
+        let (name, text) = contents(path.as_ref())?;
+        Self::with_vocabulary(name, &text, vocabulary)
+    }
+
+    /// A text that is in memory already, by a name for people.
+    ///
+    /// # Errors
+    /// [`TextError::Empty`].
+    pub fn new(name: impl Into<String>, text: &str) -> Result<Self, TextError> {
+        let vocabulary = Arc::new(Vocabulary::of(text));
+        Self::with_vocabulary(name.into(), text, vocabulary)
+    }
+
+    fn with_vocabulary(
+        name: String,
+        text: &str,
+        vocabulary: Arc<Vocabulary>,
+    ) -> Result<Self, TextError> {
+        if text.is_empty() {
+            return Err(TextError::Empty { name });
+        }
+        let mut line = 1;
+        let mut tokens = Vec::with_capacity(text.len());
+        for character in text.chars() {
+            let Some(token) = vocabulary.token(character) else {
+                return Err(TextError::UnknownCharacter {
+                    name,
+                    character,
+                    line,
+                });
+            };
+            line += usize::from(character == '\n');
+            tokens.push(token);
+        }
+        Ok(Self {
+            name,
+            vocabulary,
+            tokens: tokens.into(),
+        })
+    }
+
+    /// Where it came from.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its characters, or those of the text that it is numbered like.
+    pub fn vocabulary(&self) -> &Arc<Vocabulary> {
+        &self.vocabulary
+    }
+
+    /// Its characters' numbers.
+    pub fn tokens(&self) -> &[i32] {
+        &self.tokens
+    }
+
+    /// How many characters it has.
+    pub fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Whether it has none, as an end of nothing after [`split`](Self::split).
+    pub fn is_empty(&self) -> bool {
+        self.tokens.is_empty()
+    }
+
+    /// The text without its last `held_out` characters, and those: to train with and to validate
+    /// with. What is longer than the text takes all of it.
+    pub fn split(&self, held_out: usize) -> (Self, Self) {
+        let (first, last) = self.tokens.split_at(self.len().saturating_sub(held_out));
+        let part = |tokens: &[i32]| Self {
+            tokens: tokens.into(),
+            ..self.clone()
+        };
+        (part(first), part(last))
+    }
+
+    /// Windows of `context` characters, one behind the other.
+    ///
+    /// # Errors
+    /// [`TextError::TooShort`] if not one fits with its successor.
+    ///
+    /// # Panics
+    /// If `context` is 0.
+    pub fn windows(&self, context: usize) -> Result<TextWindows, TextError> {
+        TextWindows::new(self.clone(), context)
+    }
+}
+
+fn contents(path: &Path) -> Result<(String, String), TextError> {
+    let bytes = fs::read(path).map_err(|source| TextError::Unreadable {
+        path: path.to_path_buf(),
+        source,
+    })?;
+    let text = String::from_utf8(bytes).map_err(|error| TextError::NotText {
+        path: path.to_path_buf(),
+        offset: error.utf8_error().valid_up_to(),
+    })?;
+    Ok((path.display().to_string(), text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(content: &[u8]) -> Result<Text, TextError> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("some.txt");
+        fs::write(&path, content).unwrap();
+        Text::read(path)
+    }
+
+    #[test]
+    fn a_text_is_split_and_comes_back() {
+        let letters: String = ('a'..='z').cycle().take(1000).collect();
+        let text = read(letters.as_bytes()).unwrap();
+        let (training, validation) = text.split(100);
+        assert_eq!((training.len(), validation.len()), (900, 100));
+        let both = [training.tokens(), validation.tokens()].concat();
+        assert_eq!(text.vocabulary().decode(&both), letters);
+        assert!(text.split(2000).0.is_empty());
+    }
+
+    #[test]
+    fn another_text_is_numbered_alike_or_its_strange_character_is_named() {
+        let text = Text::new("first", "abc\n").unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("other.txt");
+        fs::write(&path, "cab").unwrap();
+        let other = Text::read_with(&path, Arc::clone(text.vocabulary())).unwrap();
+        assert_eq!(other.tokens(), [3, 1, 2]);
+        fs::write(&path, "cab\nbad").unwrap();
+        let strange = Text::read_with(&path, Arc::clone(text.vocabulary())).unwrap_err();
+        let strange = strange.to_string();
+        assert!(strange.contains("'d' in line 2"), "{strange}");
+    }
+
+    #[test]
+    fn bad_files_say_what_to_do() {
+        let missing = Text::read("no/such/file").unwrap_err().to_string();
+        assert!(missing.contains("cannot read no/such/file;"), "{missing}");
+        let empty = read(b"").unwrap_err().to_string();
+        assert!(empty.contains("is empty"), "{empty}");
+        let binary = read(b"abc\xff\xfe").unwrap_err().to_string();
+        assert!(
+            binary.contains("not UTF-8") && binary.contains("byte 3"),
+            "{binary}"
+        );
+        assert!(
+            [missing, empty, binary]
+                .iter()
+                .all(|line| !line.contains('\n'))
+        );
+    }
+}
