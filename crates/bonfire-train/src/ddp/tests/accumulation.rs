@@ -1,17 +1,13 @@
 //! Micro-batches and uneven batches: one mean, however the samples are spread.
 
+use proptest::prelude::*;
+
 use super::*;
+use crate::{LossScaler, ScalerConfig};
 
 /// The gradients of one step over 12 samples on one rank.
 fn whole_batch() -> Vec<Option<Vec<f32>>> {
-    let gradients = on_ranks(1, |world| {
-        let device = world.device();
-        let mut ddp = Ddp::new(Mlp::new(1, &device), &world).unwrap();
-        let indices: Vec<usize> = (0..12).collect();
-        let gradients = ddp.backward(|model| model.loss(&indices, &device)).unwrap();
-        gradient_values(ddp.module(), &gradients)
-    });
-    gradients.into_iter().next().unwrap()
+    dealt(DdpConfig::default(), &[&[12]], false).remove(0)
 }
 
 /// Gradients are what a step of rate 1 moves.
@@ -34,20 +30,37 @@ fn assert_gradients_close(found: &[Option<Vec<f32>>], expected: &[Option<Vec<f32
     assert_close(&named(found), &named(expected), allowed);
 }
 
-/// The gradients of a step whose 12 samples are dealt as `parts` says, per rank and micro-batch.
+/// The gradients of a step whose samples are dealt as `parts` says, per rank and micro-batch.
 fn dealt(config: DdpConfig, parts: &[&[usize]], weighted: bool) -> Vec<Vec<Option<Vec<f32>>>> {
+    finished(config, parts, weighted, None, None)
+}
+
+/// The gradients of a step with a scaled loss, unscaled and clipped.
+fn finished<P: AsRef<[usize]> + Sync>(
+    config: DdpConfig,
+    parts: &[P],
+    weighted: bool,
+    scale: Option<f64>,
+    clip: Option<Clip>,
+) -> Vec<Vec<Option<Vec<f32>>>> {
     let results = on_ranks(parts.len() as u32, |world| {
         let device = world.device();
         let mut ddp = Ddp::with_config(Mlp::new(1, &device), &world, config).unwrap();
+        let mut scaler = scale.map(|initial| {
+            LossScaler::new(ScalerConfig {
+                initial,
+                ..ScalerConfig::default()
+            })
+        });
         // Twice, because buckets travel early from the second step on.
         let mut last = Vec::new();
         for _ in 0..2 {
             let rank = world.rank().index();
             let mut start: usize = parts[..rank]
                 .iter()
-                .map(|sizes| sizes.iter().sum::<usize>())
+                .map(|sizes| sizes.as_ref().iter().sum::<usize>())
                 .sum();
-            let (final_size, earlier) = parts[rank].split_last().unwrap();
+            let (final_size, earlier) = parts[rank].as_ref().split_last().unwrap();
             let mut loss = |model: &Mlp, size: usize| {
                 let indices: Vec<usize> = (start..start + size).collect();
                 start += size;
@@ -56,15 +69,26 @@ fn dealt(config: DdpConfig, parts: &[&[usize]], weighted: bool) -> Vec<Vec<Optio
                     return Loss::mean_over(Tensor::full([1], f32::NAN, &device), 0);
                 }
                 let tensor = model.loss(&indices, &device);
-                match weighted {
+                let loss = match weighted {
                     true => Loss::mean_over(tensor, size),
                     false => tensor.into_loss().unwrap(),
+                };
+                match &scaler {
+                    Some(scaler) => scaler.scale(loss),
+                    None => loss,
                 }
             };
             for &size in earlier {
                 ddp.no_sync(|model| loss(model, size)).unwrap();
             }
-            let gradients = ddp.backward(|model| loss(model, *final_size)).unwrap();
+            let mut gradients = ddp.backward(|model| loss(model, *final_size)).unwrap();
+            if let Some(scaler) = &mut scaler {
+                let unscaled = scaler.unscale(ddp.module(), gradients).unwrap();
+                gradients = unscaled.expect("nothing overflows");
+            }
+            if let Some(clip) = clip {
+                gradients = ddp.clip(gradients, clip);
+            }
             last = gradient_values(ddp.module(), &gradients);
         }
         last
@@ -175,4 +199,49 @@ fn a_step_without_any_sample_is_an_error() {
             .any(|error| matches!(error, TrainError::NoSamples)),
         "{errors:?}"
     );
+}
+
+/// Sizes of micro-batches, per rank: equally many on each, tails and empty ones included.
+fn deals() -> impl Strategy<Value = Vec<Vec<usize>>> {
+    let some = |deal: &Vec<Vec<usize>>| deal.iter().flatten().any(|&size| size > 0);
+    (1..=4_usize, 1..=3_usize)
+        .prop_flat_map(|(ranks, micro_batches)| {
+            let sizes = prop::collection::vec(0..=5_usize, micro_batches);
+            prop::collection::vec(sizes, ranks)
+        })
+        .prop_filter("a step has a sample", some)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    /// However samples are dealt to ranks and micro-batches, the step is that of one rank with all of
+    /// them in one batch: the mean, what is left of it after clipping by the joint norm or by value,
+    /// and, bit for bit, what a scaled loss gives.
+    #[test]
+    fn any_deal_is_one_big_batch(deal in deals(), bucketed in any::<bool>(), power in 0..20_i32) {
+        let config = if bucketed { small_buckets() } else { naive() };
+        let samples = deal.iter().flatten().sum::<usize>();
+        let whole = |clip| finished(config, &[[samples]], true, None, clip).remove(0);
+        let found = |scale, clip| finished(config, &deal, true, scale, clip).remove(0);
+        let norm = whole(None)
+            .iter()
+            .flatten()
+            .flatten()
+            .map(|value| f64::from(*value).powi(2))
+            .sum::<f64>()
+            .sqrt();
+        let parameters = whole(None).iter().flatten().flatten().count();
+        // Clipping by the norm sums once more, over all parameters.
+        let terms = terms(samples) + parameters;
+        let allowed = tolerance(1, 1.0, terms, largest_sample_gradient(samples));
+        for clip in [None, Some(Clip::Norm(0.5 * norm as f32)), Some(Clip::Value(1e-3))] {
+            let (found, whole) = (found(None, clip), whole(clip));
+            for (found, whole) in found.iter().flatten().flatten().zip(whole.iter().flatten().flatten()) {
+                let off = f64::from((found - whole).abs());
+                prop_assert!(off <= allowed, "{clip:?}: {found} for {whole}");
+            }
+        }
+        prop_assert_eq!(found(Some(2_f64.powi(power)), None), found(None, None));
+    }
 }
