@@ -160,7 +160,7 @@ fn varint(message: &mut Vec<u8>, mut value: u64) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::process::Command;
 
     use super::*;
@@ -237,7 +237,7 @@ for tag in sorted(events.Tags()['scalars']):
 ";
 
     /// What TensorBoard reads, where `BONFIRE_TEST_TENSORBOARD` names a Python that has it.
-    fn read_by_tensorboard(folder: &Path) -> Option<Vec<String>> {
+    pub(crate) fn read_by_tensorboard(folder: &Path) -> Option<Vec<String>> {
         let Some(python) = std::env::var_os("BONFIRE_TEST_TENSORBOARD") else {
             println!("skipped: BONFIRE_TEST_TENSORBOARD names no Python with TensorBoard");
             return None;

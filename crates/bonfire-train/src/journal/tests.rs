@@ -10,6 +10,7 @@ use burn::nn::{Linear, LinearConfig};
 
 use super::*;
 use crate::Loss;
+use crate::tensorboard::tests::read_by_tensorboard;
 use crate::world::tests::world;
 
 const LATE: Duration = Duration::from_millis(60);
@@ -126,6 +127,40 @@ fn rank_0_writes_every_value_and_a_run_that_goes_on_continues() {
     assert_eq!(steps, [2, 2, 3, 5, 5, 6]);
     two_ranks(&config(0, Some(&folder)));
     assert_eq!(log(&folder).len(), 3, "a new run starts a new log");
+}
+
+#[test]
+fn tensorboard_reads_all_curves_of_a_journal() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_, report) = two_ranks(&config(0, Some(folder.path()))).swap_remove(0);
+    let Some(read) = read_by_tensorboard(folder.path()) else {
+        return;
+    };
+    let lines = |Curve { tag, points }: &Curve| {
+        let line = |point: &Point| format!("{tag} {} {}", point.step, point.value as f32);
+        points.iter().map(line).collect::<Vec<_>>()
+    };
+    let mut expected: Vec<String> = report.curves.iter().flat_map(lines).collect();
+    for tag in [
+        "loss",
+        "accuracy",
+        "learning_rate",
+        "throughput",
+        "exposed_communication",
+    ] {
+        assert!(expected.iter().any(|line| line.starts_with(tag)), "{tag}");
+    }
+    // Python prints f64; the file has f32.
+    let mut read: Vec<String> = read
+        .iter()
+        .map(|line| {
+            let (name, value) = line.rsplit_once(' ').unwrap();
+            format!("{name} {}", value.parse::<f64>().unwrap() as f32)
+        })
+        .collect();
+    expected.sort_unstable();
+    read.sort_unstable();
+    assert_eq!(read, expected);
 }
 
 #[test]

@@ -8,6 +8,14 @@ use crate::world::tests::world_on;
 
 /// Runs `body` on `ranks` ranks that share the adapters of this machine; nothing without any.
 fn on_adapters<R: Send>(ranks: u32, body: impl Fn(World) -> R + Sync) -> Option<Vec<R>> {
+    on_adapters_with(GroupOptions::default(), ranks, body)
+}
+
+fn on_adapters_with<R: Send>(
+    options: GroupOptions,
+    ranks: u32,
+    body: impl Fn(World) -> R + Sync,
+) -> Option<Vec<R>> {
     let adapter = |group| world_on(group, DeviceKind::Wgpu);
     // Asked by one rank first: where one skips, all must.
     let mut found = local(1, GroupOptions::default(), |group| {
@@ -21,7 +29,7 @@ fn on_adapters<R: Send>(ranks: u32, body: impl Fn(World) -> R + Sync) -> Option<
         }
     }
     let run = |group| body(adapter(group).expect("it has just answered"));
-    Some(local(ranks, GroupOptions::default(), run))
+    Some(local(ranks, options, run))
 }
 
 /// As on the CPU: all ranks end with the bits of rank 0, whatever travels.
@@ -41,6 +49,29 @@ fn wgpu_replicas_stay_bit_identical_and_move() {
         assert_same(&trained);
         assert_ne!(trained[0], start);
     }
+}
+
+/// Whoever compiles kernels longer than others is waited for.
+#[test]
+fn wgpu_ranks_have_the_start_up_time_for_their_first_steps() {
+    let options = GroupOptions {
+        timeout: Duration::from_secs(1),
+        ..GroupOptions::default()
+    };
+    let trained = on_adapters_with(options, 2, |world| {
+        let device = world.device();
+        let mut ddp = Ddp::new(Mlp::new(1, &device), &world).unwrap();
+        for _ in 0..2 {
+            if !world.is_main() {
+                std::thread::sleep(Duration::from_millis(1500));
+            }
+            let gradients = ddp.backward(|model| model.loss(&[1, 2], &device)).unwrap();
+            ddp.step(&mut SgdConfig::new().init(), 0.1, gradients);
+        }
+        bits(ddp.module())
+    });
+    let Some(trained) = trained else { return };
+    assert_same(&trained);
 }
 
 /// An adapter adds in another order than the CPU, and its functions are less exact: Vulkan allows
