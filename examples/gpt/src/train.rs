@@ -84,7 +84,7 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
     let model = ddp.module().valid();
     let report = journal
         .close()?
-        .with_fact("text", &corpus.text.name())
+        .with_fact("text", corpus.text.name())
         .with_fact("parameters", model.num_params())
         .with_fact("device", world.device_name())
         .with_fact("windows per step", batch_text(world, settings))
