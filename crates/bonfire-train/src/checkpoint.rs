@@ -202,7 +202,17 @@ impl Checkpoints {
             received.push((entry.name.as_str(), bytes));
         }
         let milestone = manifest.milestone();
-        let training = restored(training, &mut received, &self.folder.path_of(&manifest))?;
+        let path = self.folder.path_of(&manifest);
+        let training = restored(training, &mut received, &path)?;
+        if self.group.rank() == WRITER {
+            tracing::info!(
+                step = milestone.step,
+                saved_by = manifest.world_size,
+                ranks = self.group.world_size().get(),
+                "the training goes on from {}",
+                path.display()
+            );
+        }
         Ok((training, Some(milestone)))
     }
 

@@ -1,9 +1,11 @@
 //! The training loop. Every rank runs it with the same settings and the same corpus.
 
+use std::num::NonZeroUsize;
+
 use anyhow::{Context, Result};
 use bonfire::{
-    Activity, Clip, Ddp, DistributedSampler, Journal, JournalConfig, JournalDisplay, Order,
-    Remainder, Report, SamplerConfig, TextWindows, WeightedMean, World,
+    Activity, Clip, Ddp, DistributedSampler, GlobalBatch, Journal, JournalConfig, JournalDisplay,
+    Order, RateRule, Remainder, Report, SamplerConfig, TextWindows, WeightedMean, World,
 };
 use burn::module::Module;
 
@@ -38,14 +40,14 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
         windows: corpus.training.len(),
         batch: settings.batch,
     };
-    let global_batch = settings.batch * world.world_size().len();
+    let global_batch = global_batch(world, settings);
     let mut journal = Journal::new(
         world,
         JournalConfig {
             title: format!("A character transformer on {}", corpus.text.name()),
             steps: settings.steps,
             steps_done: 0,
-            samples_per_step: global_batch * context,
+            samples_per_step: global_batch.samples() * context,
             unit: "tokens",
             display: JournalDisplay::Progress,
             folder: Some(settings.reporting.report_dir.clone()),
@@ -87,7 +89,7 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
         .with_fact("text", corpus.text.name())
         .with_fact("parameters", model.num_params())
         .with_fact("device", world.device_name())
-        .with_fact("windows per step", batch_text(world, settings))
+        .with_fact("windows per step", global_batch)
         .with_fact("schedule", format!("{:?}", settings.schedule));
     Ok(Trained { model, report })
 }
@@ -135,29 +137,30 @@ fn validation_loss(
 }
 
 /// How the windows of a step come about.
-fn batch_text(world: &World, settings: &Settings) -> String {
-    let (batch, world_size) = (settings.batch, world.world_size().len());
-    let ranks = match world_size {
-        1 => "1 rank".to_string(),
-        more => format!("{more} ranks"),
-    };
-    format!(
-        "{ranks} x batch {batch} = global batch {} windows of {}",
-        batch * world_size,
-        settings.model.context
-    )
+fn global_batch(world: &World, settings: &Settings) -> GlobalBatch {
+    GlobalBatch {
+        world_size: world.world_size(),
+        batch_size: NonZeroUsize::new(settings.batch).unwrap_or(NonZeroUsize::MIN),
+        accumulation: NonZeroUsize::MIN,
+    }
 }
 
-/// The decisions of a training in one line.
+/// The decisions of a training. An epoch is as many windows as hold the text once; the rate is the
+/// one that was asked for, whatever the number of ranks.
 fn headline(world: &World, settings: &Settings, corpus: &Corpus, model: &Gpt) -> String {
     format!(
-        "{} parameters on {}; {} characters of {}, {} distinct; {}; {} steps",
+        "{} parameters on {}; {} characters of {}, {} distinct; windows of {}; {}; {} steps",
         model.num_params(),
         world.device_name(),
         corpus.text.len(),
         corpus.text.name(),
         corpus.text.vocabulary().len(),
-        batch_text(world, settings),
+        settings.model.context,
+        RateRule::None.headline(
+            global_batch(world, settings),
+            corpus.training.text().len() / settings.model.context,
+            settings.schedule.peak
+        ),
         settings.steps,
     )
 }

@@ -17,7 +17,7 @@ pub(super) struct Manifest {
     pub(super) revision: u32,
     pub(super) metric: Option<f64>,
     /// How many ranks trained it; any number may go on.
-    world_size: u32,
+    pub(super) world_size: u32,
     pub(super) files: Vec<Entry>,
 }
 
