@@ -12,7 +12,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use bonfire_collective::{GroupOptions, ReduceOp, measure};
-use bonfire_testkit::connected;
+use bonfire_testkit::{Estimate, connected};
 use clap::Parser;
 
 #[derive(Debug, Parser)]
@@ -63,21 +63,21 @@ fn main() {
     };
     let (on, off) = (steps(&blocks.0), steps(&blocks.1));
     let ratios: Vec<f64> = on.iter().zip(&off).map(|(on, off)| on / off).collect();
-    println!("step with heartbeats, us:    {}", Spread::of(on.clone()));
-    println!("step without heartbeats, us: {}", Spread::of(off.clone()));
-    println!("ratio, pair by pair:         {}", Spread::of(ratios));
+    println!("step with heartbeats, us:    {}", Estimate::of(on.clone()));
+    println!("step without heartbeats, us: {}", Estimate::of(off.clone()));
+    println!("ratio, pair by pair:         {}", Estimate::of(ratios));
     for (name, blocks) in [("with", &blocks.0), ("without", &blocks.1)] {
         let shares = blocks.iter().map(|block| block.watching * 100.0).collect();
         println!(
             "control thread, {name} heartbeats, % of a core: {}",
-            Spread::of(shares)
+            Estimate::of(shares)
         );
     }
     for bytes in [4, args.bytes] {
         const OPERATIONS: u64 = 1_000_000;
         let time = measure::record_operations(OPERATIONS, bytes);
         let per_operation = time.as_secs_f64() / OPERATIONS as f64;
-        let share = per_operation / (Spread::of(off.clone()).median * 1e-6);
+        let share = per_operation / (Estimate::of(off.clone()).median * 1e-6);
         println!(
             "recorder: {:.1} ns for an operation of {bytes} B, {:.5} % of the step",
             per_operation * 1e9,
@@ -155,33 +155,4 @@ fn watching_time() -> Duration {
             .then(|| Duration::from_nanos(nanos))
     };
     tasks.flatten().filter_map(time).sum()
-}
-
-/// Median, least and most.
-struct Spread {
-    median: f64,
-    least: f64,
-    most: f64,
-}
-
-impl Spread {
-    fn of(mut values: Vec<f64>) -> Self {
-        values.sort_by(f64::total_cmp);
-        Self {
-            median: values[values.len() / 2],
-            least: values[0],
-            most: values[values.len() - 1],
-        }
-    }
-}
-
-impl std::fmt::Display for Spread {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self {
-            median,
-            least,
-            most,
-        } = self;
-        write!(f, "{median:.4} ({least:.4} to {most:.4})")
-    }
 }

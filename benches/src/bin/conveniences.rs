@@ -17,6 +17,7 @@ use std::time::Duration;
 use bonfire::prelude::*;
 use bonfire::{Activity, Journal, JournalConfig, JournalDisplay, LaunchArgs, Proposal};
 use bonfire_benches::{Mlp, median, timed};
+use bonfire_testkit::Estimate;
 use burn::optim::{ModuleOptimizer, SgdConfig};
 use burn::tensor::{Device, Distribution, Tensor};
 use clap::Parser;
@@ -40,7 +41,7 @@ struct Args {
     batch: usize,
 
     /// Pairs of blocks, one of each kind
-    #[arg(long, default_value_t = 15)]
+    #[arg(long, default_value_t = 60)]
     blocks: usize,
 
     /// Steps of a block, at whose end figures are shown
@@ -72,10 +73,20 @@ fn measure(world: &World, args: &Args) -> anyhow::Result<()> {
     let mut pairs = Vec::new();
     // One pair to warm up.
     for pair in 0..args.blocks + 1 {
-        let without = timed(world, || bare.block(args.interval))?;
-        let with = timed(world, || {
-            full.block_with(&mut journal, world, args.interval)
-        })?;
+        let mut without = || timed(world, || bare.block(args.interval));
+        let mut with = || {
+            timed(world, || {
+                full.block_with(&mut journal, world, args.interval)
+            })
+        };
+        // Whichever is second finds the machine as the first left it.
+        let (without, with) = if pair % 2 == 0 {
+            let without = without()?;
+            (without, with()?)
+        } else {
+            let with = with()?;
+            (without()?, with)
+        };
         if pair > 0 {
             pairs.push((without, with));
         }
@@ -155,8 +166,6 @@ fn report(world: &World, args: &Args, pairs: &[(Duration, Duration)]) {
         .iter()
         .map(|(without, with)| with.div_duration_f64(*without))
         .collect();
-    let least = ratios.iter().copied().fold(f64::INFINITY, f64::min);
-    let most = ratios.iter().copied().fold(0.0, f64::max);
     println!(
         "{} ranks x batch {}, {} layers of {}, {} pairs of {} steps",
         world.world_size(),
@@ -167,8 +176,5 @@ fn report(world: &World, args: &Args, pairs: &[(Duration, Duration)]) {
         args.interval
     );
     println!("bare step {bare:.3} ms, with everything {full:.3} ms (medians of blocks)");
-    println!(
-        "ratio, pair by pair: {:.4} ({least:.4} to {most:.4})",
-        median(ratios)
-    );
+    println!("ratio, pair by pair: {}", Estimate::of(ratios));
 }

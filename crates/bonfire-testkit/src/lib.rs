@@ -7,6 +7,7 @@
 
 pub mod conformance;
 pub mod endings;
+mod estimate;
 mod job;
 pub mod limits;
 mod network;
@@ -15,6 +16,7 @@ mod ranks;
 mod watchdog;
 mod way;
 
+pub use estimate::Estimate;
 pub use job::{Job, JobEnd, Signal, assert_gone, is_running, signal_process, wait_until_gone};
 pub use network::{Network, Shape, Unavailable};
 pub use ranks::{connected, env_of, local, meeting, on_hosts, processes, try_connected};
