@@ -62,7 +62,7 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
     ("gpt", Imports::Libraries, Burn::Named),
     ("vision", Imports::Libraries, Burn::Named),
     ("bonfire-tests", Imports::Libraries, Burn::Named),
-    ("bonfire-benches", Imports::Libraries, Burn::Named),
+    (BENCHES, Imports::Libraries, Burn::Named),
     (
         "bonfire-collective-benches",
         Imports::Only(&["bonfire-collective"]),
@@ -83,6 +83,9 @@ const LIBRARIES: &[&str] = &[
 
 /// Ranks and oracles for tests: every crate may use it in its tests, and nowhere else.
 const TESTKIT: &str = "bonfire-testkit";
+
+/// Programs that measure, which nobody depends on: like tests, they may use it.
+const BENCHES: &str = "bonfire-benches";
 
 /// A simulated machine room. It takes the system's place in collectives and their tests, in builds of
 /// its own alone.
@@ -129,8 +132,8 @@ fn import_fault(import: &Import<'_>, members: &[&str]) -> Option<String> {
         return None;
     }
     if imported == TESTKIT {
-        return (kind != DependencyKind::Development)
-            .then(|| format!("{importer} imports {TESTKIT} outside its tests"));
+        let is_right = kind == DependencyKind::Development || importer == BENCHES;
+        return (!is_right).then(|| format!("{importer} imports {TESTKIT} outside its tests"));
     }
     if imported == LABORATORY {
         let is_apart = target.as_deref() == Some(LABORATORY_BUILD);
@@ -315,6 +318,7 @@ fn the_testkit_is_for_tests() {
     assert!(by_kind(DependencyKind::Normal).is_some());
     assert!(by_kind(DependencyKind::Build).is_some());
     assert!(verdict("gpt", TESTKIT, DependencyKind::Normal).is_some());
+    assert_eq!(verdict(BENCHES, TESTKIT, DependencyKind::Normal), None);
 }
 
 #[test]
