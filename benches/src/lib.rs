@@ -9,6 +9,27 @@ use bonfire::{ReduceOp, TrainError};
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Tensor, activation};
+use clap::Args;
+
+/// What a benchmark of a step computes.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct Sizes {
+    /// Hidden layers, each with a weight and a bias
+    #[arg(long, default_value_t = 25)]
+    pub layers: usize,
+
+    /// Width of every layer
+    #[arg(long, default_value_t = 768)]
+    pub width: usize,
+
+    /// Samples per rank and step; with the default, backward takes longer than communication
+    #[arg(long, default_value_t = 512)]
+    pub batch: usize,
+
+    /// Timed steps of each kind
+    #[arg(long, default_value_t = 9)]
+    pub steps: usize,
+}
 
 /// A plain deep network: a chain, so that its gradients become final one after the other.
 #[derive(Module, Debug)]

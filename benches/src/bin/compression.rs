@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bonfire::prelude::*;
 use bonfire::{LaunchArgs, PowerSgdConfig};
-use bonfire_benches::{Mlp, median, timed};
+use bonfire_benches::{Mlp, Sizes, median, timed};
 use burn::module::Module;
 use burn::tensor::{Distribution, Tensor};
 use clap::Parser;
@@ -22,21 +22,8 @@ struct Args {
     #[command(flatten)]
     launch: LaunchArgs,
 
-    /// Hidden layers, each with a weight and a bias
-    #[arg(long, default_value_t = 25)]
-    layers: usize,
-
-    /// Width of every layer
-    #[arg(long, default_value_t = 768)]
-    width: usize,
-
-    /// Samples per rank and step
-    #[arg(long, default_value_t = 128)]
-    batch: usize,
-
-    /// Timed steps of each kind
-    #[arg(long, default_value_t = 9)]
-    steps: usize,
+    #[command(flatten)]
+    sizes: Sizes,
 }
 
 /// One way to train the model.
@@ -74,7 +61,7 @@ fn compressions() -> Vec<(String, GradientCompression)> {
 
 fn measure(world: &World, args: &Args) -> anyhow::Result<()> {
     let device = world.device();
-    let model = Mlp::new(args.layers, args.width, &device);
+    let model = Mlp::new(args.sizes.layers, args.sizes.width, &device);
     let mut contenders = Vec::new();
     for (name, compression) in compressions() {
         let config = DdpConfig {
@@ -88,10 +75,10 @@ fn measure(world: &World, args: &Args) -> anyhow::Result<()> {
             bytes: 0,
         });
     }
-    let shape = [args.batch, args.width];
+    let shape = [args.sizes.batch, args.sizes.width];
     let input = Tensor::<2>::random(shape, Distribution::Normal(0.0, 1.0), &device.autodiff());
     // Two rounds to warm up: buckets are dealt again after the second step.
-    for round in 0..args.steps + 2 {
+    for round in 0..args.sizes.steps + 2 {
         for contender in &mut contenders {
             let before = world.group().traffic().payload_bytes_sent;
             let time = timed(world, || {
@@ -113,10 +100,10 @@ fn measure(world: &World, args: &Args) -> anyhow::Result<()> {
 fn report(world: &World, args: &Args, parameters: usize, contenders: Vec<Contender>) {
     println!(
         "{parameters} parameters in {} tensors, {} ranks x batch {}, median of {} steps",
-        2 * args.layers,
+        2 * args.sizes.layers,
         world.world_size(),
-        args.batch,
-        args.steps
+        args.sizes.batch,
+        args.sizes.steps
     );
     println!(
         "{:<18} {:>10} {:>22} {:>12}",

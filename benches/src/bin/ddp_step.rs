@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use bonfire::prelude::*;
 use bonfire::{DataParallel, DdpConfig, GradientSync, LaunchArgs};
-use bonfire_benches::{Mlp, median, timed};
+use bonfire_benches::{Mlp, Sizes, median, timed};
 use burn::module::Module;
 use burn::optim::GradientsParams;
 use burn::tensor::{Distribution, Tensor};
@@ -26,21 +26,8 @@ struct Args {
     #[command(flatten)]
     launch: LaunchArgs,
 
-    /// Hidden layers, each with a weight and a bias
-    #[arg(long, default_value_t = 25)]
-    layers: usize,
-
-    /// Width of every layer
-    #[arg(long, default_value_t = 768)]
-    width: usize,
-
-    /// Samples per rank and step; with the default, backward takes longer than communication
-    #[arg(long, default_value_t = 512)]
-    batch: usize,
-
-    /// Timed steps of each kind
-    #[arg(long, default_value_t = 9)]
-    steps: usize,
+    #[command(flatten)]
+    sizes: Sizes,
 
     /// Bucket size in MiB; the first one is at most 1 MiB
     #[arg(long, default_value_t = 25)]
@@ -54,7 +41,7 @@ fn main() -> bonfire::Result<()> {
 
 fn measure(world: &World, args: &Args) -> anyhow::Result<()> {
     let device = world.device();
-    let model = Mlp::new(args.layers, args.width, &device);
+    let model = Mlp::new(args.sizes.layers, args.sizes.width, &device);
     let config = |sync| DdpConfig {
         bucket_bytes_max: args.bucket_mib << 20,
         sync,
@@ -66,14 +53,18 @@ fn measure(world: &World, args: &Args) -> anyhow::Result<()> {
     let replicas = world.world_size().len();
     let mut parallel = DataParallel::new(alone.clone(), vec![device.clone(); replicas]);
     let normal = Distribution::Normal(0.0, 1.0);
-    let whole = Tensor::<2>::random([replicas * args.batch, args.width], normal, &device);
-    let shape = [args.batch, args.width];
+    let whole = Tensor::<2>::random(
+        [replicas * args.sizes.batch, args.sizes.width],
+        normal,
+        &device,
+    );
+    let shape = [args.sizes.batch, args.sizes.width];
     let input = Tensor::<2>::random(shape, Distribution::Normal(0.0, 1.0), &device.autodiff());
 
     let mut times: [Vec<Duration>; 4] = Default::default();
     let mut exposed = Vec::new();
     // Two rounds to warm up: buckets are dealt again after the second step.
-    for round in 0..args.steps + 2 {
+    for round in 0..args.sizes.steps + 2 {
         let plain = timed(world, || {
             let gradients = alone.loss(input.clone()).backward();
             let _ = GradientsParams::from_grads(gradients, &alone);
@@ -117,11 +108,11 @@ fn report(
     let [plain, bucketed, naive, in_one_process] = times.map(median);
     println!(
         "{parameters} parameters in {} tensors, {} ranks x batch {}, buckets of {} MiB, median of {} steps",
-        2 * args.layers,
+        2 * args.sizes.layers,
         world.world_size(),
-        args.batch,
+        args.sizes.batch,
         args.bucket_mib,
-        args.steps
+        args.sizes.steps
     );
     println!(
         "{:<36} {:>10} {:>22}",
