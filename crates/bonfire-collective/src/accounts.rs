@@ -307,13 +307,31 @@ fn verdict(timeout: &Timeout, world_size: WorldSize, accounts: &BTreeMap<Rank, A
             Sentence(rank, &standing, Tense::Over)
         );
     }
-    // Whoever is still joining is kept waiting by somebody else, who is to be named instead.
-    let is_joining =
-        |(_, standing): &(Rank, Standing<'_>)| matches!(standing, Standing::Joining(_));
-    if !missing.iter().all(is_joining) {
-        missing.retain(|one| !is_joining(one));
-    }
+    leave_out_who_waits(&mut missing);
     sentences(missing, Tense::Over)
+}
+
+/// Leaves those out who are kept waiting by another one of them, who alone is to be named: ranks that are
+/// still joining, and those in an earlier operation that another has not entered or says nothing of.
+fn leave_out_who_waits(missing: &mut Vec<(Rank, Standing<'_>)>) {
+    let joins = |standing: &Standing<'_>| matches!(standing, Standing::Joining(_));
+    let waits = |standing: &Standing<'_>| matches!(standing, Standing::Behind(_));
+    if missing.iter().any(|(_, one)| !joins(one) && !waits(one)) {
+        missing.retain(|(_, one)| !joins(one));
+    }
+    // The first operation that one of the others has not entered, as far as is known.
+    let reached = |standing: &Standing<'_>| match standing {
+        Standing::Silent | Standing::Joining(_) | Standing::Idle(_) => Some(0),
+        Standing::Outside(last, _) => Some(last.call.operation.seq + 1),
+        Standing::Behind(_) | Standing::There(_) | Standing::Past(_) => None,
+    };
+    let Some(reached) = missing.iter().filter_map(|(_, one)| reached(one)).min() else {
+        return;
+    };
+    missing.retain(|(_, one)| match one {
+        Standing::Behind(last) => last.call.operation.seq < reached,
+        _ => true,
+    });
 }
 
 /// Whether the operation is still waited for.

@@ -4,6 +4,7 @@
 //! asks, heartbeats, and farewells; and its end of stream is how the death of a process is seen: the operating system
 //! closes the connection even after SIGKILL. Nothing on the step path touches it.
 
+mod early;
 mod line;
 mod pulse;
 mod suspect;
@@ -27,8 +28,8 @@ use crate::platform::net::{Handle, await_news};
 use crate::platform::thread::{self, JoinHandle};
 use crate::poison::Poison;
 use crate::stragglers::{Heartbeat, Stragglers};
-use crate::stream::Stream;
 
+pub(crate) use early::{Early, Hearing};
 pub(crate) use line::Peer;
 use line::{Inbox, Kind, MESSAGE_BYTES_MAX, Nonsense};
 use pulse::Pulse;
@@ -79,20 +80,18 @@ impl Control {
     /// Starts to watch the connections. `peers` has one for every other rank.
     pub(crate) fn start(
         my_rank: Rank,
-        peers: Vec<(Rank, Stream)>,
+        peers: Vec<Early>,
         poison: Arc<Poison>,
         options: &GroupOptions,
     ) -> io::Result<Self> {
-        let mut inboxes = Vec::with_capacity(peers.len());
-        for (_, stream) in &peers {
-            stream.set_nonblocking()?;
-            stream.notice_silence()?;
-            inboxes.push(Inbox::new(stream)?);
+        for early in &peers {
+            early.with_stream(|stream| {
+                stream.set_nonblocking()?;
+                stream.notice_silence()
+            })?;
         }
-        let peers: Vec<Peer> = peers
-            .into_iter()
-            .map(|(rank, stream)| Peer::new(rank, stream))
-            .collect();
+        let split = |early: Early| (early.peer, early.inbox);
+        let (peers, inboxes): (Vec<Peer>, Vec<Inbox>) = peers.into_iter().map(split).unzip();
         let peers = Arc::new(peers);
         let stop = Arc::new(AtomicBool::new(false));
         let watcher = if peers.is_empty() {
@@ -202,21 +201,6 @@ fn send_all(peers: &[Peer], kind: Kind, message: &impl Serialize) {
     }
 }
 
-/// What a rank that joins a group says to those that it is connected to already: whom it waits for.
-pub(crate) fn joining_message(account: &Account) -> Vec<u8> {
-    line::message(Kind::Account, &encode(account))
-}
-
-/// That it waits for nobody any more.
-pub(crate) fn joined_message() -> Vec<u8> {
-    line::message(Kind::Joined, &[])
-}
-
-/// Why it gives up: they are not to take it for the one that failed.
-pub(crate) fn failure_message(failure: &Failure) -> Vec<u8> {
-    line::message(Kind::Failure, &encode(failure))
-}
-
 /// Tells every peer what this process was doing, where that can say who is to blame.
 fn testify(peers: &[Peer], failure: &Failure, accounts: &Accounts) {
     if !matches!(failure, Failure::Timeout(_)) {
@@ -266,6 +250,12 @@ impl Watcher {
     fn run(mut self) {
         let mut failed = None;
         self.look_around();
+        for index in 0..self.inboxes.len() {
+            // What was said while this rank was joining.
+            if self.interpret(index).is_err() {
+                self.lose(index, NONSENSE.to_owned());
+            }
+        }
         while !self.stop.load(Ordering::Acquire) {
             for index in self.wait() {
                 self.receive(index);
@@ -402,14 +392,19 @@ impl Watcher {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => format!("connection lost: {error}"),
             };
-            let rank = self.peers[index].rank;
-            self.inboxes[index].is_open = false;
-            self.pulse.forget(rank);
-            // A farewell makes the end a normal one.
-            if end == NONSENSE || !self.poison.has_departed(rank) {
-                self.poison.lose(rank);
-                self.poison.set(Failure::Peer { rank, cause: end });
-            }
+            self.lose(index, end);
+        }
+    }
+
+    /// The connection to a peer has come to an end.
+    fn lose(&mut self, index: usize, end: String) {
+        let rank = self.peers[index].rank;
+        self.inboxes[index].is_open = false;
+        self.pulse.forget(rank);
+        // A farewell makes the end a normal one.
+        if end == NONSENSE || !self.poison.has_departed(rank) {
+            self.poison.lose(rank);
+            self.poison.set(Failure::Peer { rank, cause: end });
         }
     }
 

@@ -100,8 +100,25 @@ impl CollectiveError {
         match self {
             Self::PeerFailed { rank, .. } => *rank != me,
             Self::Timeout(_) => true,
-            Self::Mismatch(_) | Self::Usage(_) | Self::Buffer(_) | Self::Connect(_) => false,
+            Self::Connect(error) => match &**error {
+                ConnectError::GroupFailed(failure) => failure.blames_another(me),
+                _ => false,
+            },
+            Self::Mismatch(_) | Self::Usage(_) | Self::Buffer(_) => false,
         }
+    }
+
+    /// What ends a group, as it is told to others; nothing of what does not.
+    pub(crate) fn as_failure(&self) -> Option<Failure> {
+        Some(match self {
+            Self::PeerFailed { rank, cause } => Failure::Peer {
+                rank: *rank,
+                cause: cause.clone(),
+            },
+            Self::Mismatch(mismatch) => Failure::Mismatch(mismatch.clone()),
+            Self::Timeout(timeout) => Failure::Timeout(timeout.clone()),
+            Self::Usage(_) | Self::Buffer(_) | Self::Connect(_) => return None,
+        })
     }
 }
 

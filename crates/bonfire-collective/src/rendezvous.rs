@@ -23,6 +23,7 @@ mod mesh;
 mod reach;
 mod round;
 mod torchrun;
+mod watch;
 mod whereabouts;
 
 use std::io;
@@ -52,6 +53,7 @@ pub(crate) use round::{AtTheEnd, Outcome, Presence, Round};
 
 use address::Card;
 use entrance::enter;
+use watch::Watch;
 
 /// The counter in the store of how often the launcher has started all ranks anew.
 pub(crate) const RESTARTS_KEY: &str = "restarts";
@@ -212,6 +214,7 @@ pub(crate) fn meet(env: &RankEnv, options: &GroupOptions) -> Result<Parts, Conne
             return Err(error);
         }
     };
+    let watch = Watch::new(store, env.agent_store);
     let formation = Formation {
         me: env.rank,
         group: 0,
@@ -221,7 +224,7 @@ pub(crate) fn meet(env: &RankEnv, options: &GroupOptions) -> Result<Parts, Conne
         chunk_bytes,
         streams,
         deadline,
-        guard: &|| Ok(()),
+        guard: &|missing| watch.look(missing),
     };
     // Whoever connects to this rank is done with the store, so if it is served here it may go then.
     let formed = formation.form(listeners)?;

@@ -80,7 +80,7 @@ fn the_rank_that_never_came_is_named_not_the_one_that_waits_too() {
 fn silence_idleness_and_earlier_operations_are_told_apart() {
     let verdict = told(
         Collective::AllReduce,
-        [None, Some(None), Some(all_reduce(7, None))],
+        [None, Some(None), Some(all_reduce(7, Some(3)))],
     );
     let parts: Vec<&str> = verdict.split("; ").collect();
     assert!(
@@ -92,7 +92,33 @@ fn silence_idleness_and_earlier_operations_are_told_apart() {
         "{verdict}"
     );
     assert!(
-        parts[2].starts_with("rank 3 never entered it: it is still in all_reduce #7"),
+        parts[2].starts_with("rank 3 never entered it: its last call, all_reduce #7"),
+        "{verdict}"
+    );
+}
+
+/// Rank 3 is in operation 7 still because another is not in that, either.
+#[test]
+fn whoever_waits_in_an_earlier_operation_is_kept_there_by_another() {
+    let behind = || Some(all_reduce(7, None));
+    let there = || Some(all_reduce(120, None));
+    for culprit in [None, Some(None), Some(all_reduce(6, Some(3)))] {
+        let verdict = told(Collective::AllReduce, [culprit, there(), behind()]);
+        assert!(verdict.starts_with("rank 1 "), "{verdict}");
+        assert!(!verdict.contains("rank 3"), "{verdict}");
+    }
+    // Rank 1 has left that operation, so it is not why rank 3 is still there.
+    let verdict = told(
+        Collective::AllReduce,
+        [Some(all_reduce(7, Some(3))), there(), behind()],
+    );
+    assert!(
+        verdict.contains("; rank 3 never entered it: it is still in all_reduce #7"),
+        "{verdict}"
+    );
+    let verdict = told(Collective::AllReduce, [there(), there(), behind()]);
+    assert!(
+        verdict.starts_with("rank 3 never entered it: it is still in all_reduce #7"),
         "{verdict}"
     );
 }

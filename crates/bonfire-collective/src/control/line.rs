@@ -121,6 +121,11 @@ impl Peer {
         self.line().stream.far_end()
     }
 
+    /// Uses the connection for something else than messages.
+    pub(super) fn with_stream<R>(&self, action: impl FnOnce(&Stream) -> R) -> R {
+        action(&self.line().stream)
+    }
+
     fn line(&self) -> MutexGuard<'_, Line> {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -189,30 +194,55 @@ impl Inbox {
 
     /// Takes the next complete message out, if there is one.
     pub(super) fn next(&mut self) -> Result<Option<(Kind, Vec<u8>)>, Nonsense> {
-        let Some(header) = self.bytes.first_chunk::<HEADER_BYTES>() else {
+        let Some((kind, text)) = message_at(&self.bytes)? else {
             return Ok(None);
         };
-        let number = |at: usize| {
-            let bytes = header[at..at + 4].try_into().expect("four bytes");
-            u32::from_le_bytes(bytes)
-        };
-        if number(SUMMED_BYTES) != crc32c::crc32c(&header[..SUMMED_BYTES]) {
-            return Err(Nonsense);
+        let text = text.to_vec();
+        self.bytes.drain(..HEADER_BYTES + text.len());
+        Ok(Some((kind, text)))
+    }
+
+    /// The text of the first complete message of a kind, which stays.
+    pub(super) fn first(&self, wanted: Kind) -> Result<Option<&[u8]>, Nonsense> {
+        let mut bytes = &self.bytes[..];
+        while let Some((kind, text)) = message_at(bytes)? {
+            if kind == wanted {
+                return Ok(Some(text));
+            }
+            bytes = &bytes[HEADER_BYTES + text.len()..];
         }
-        let kind = Kind::of(header[0]).ok_or(Nonsense)?;
-        let (len, sum) = (number(1) as usize, number(5));
-        if len > MESSAGE_BYTES_MAX {
-            return Err(Nonsense);
-        }
-        let end = HEADER_BYTES + len;
-        if self.bytes.len() < end {
-            return Ok(None);
-        }
-        let text: Vec<u8> = self.bytes.drain(..end).skip(HEADER_BYTES).collect();
-        match crc32c::crc32c(&text) == sum {
-            true => Ok(Some((kind, text))),
-            false => Err(Nonsense),
-        }
+        Ok(None)
+    }
+
+    /// Whether such a message has come.
+    pub(super) fn has(&self, kind: Kind) -> bool {
+        self.first(kind).is_ok_and(|text| text.is_some())
+    }
+}
+
+/// The message that begins here, if all of it is there.
+fn message_at(bytes: &[u8]) -> Result<Option<(Kind, &[u8])>, Nonsense> {
+    let Some(header) = bytes.first_chunk::<HEADER_BYTES>() else {
+        return Ok(None);
+    };
+    let number = |at: usize| {
+        let bytes = header[at..at + 4].try_into().expect("four bytes");
+        u32::from_le_bytes(bytes)
+    };
+    if number(SUMMED_BYTES) != crc32c::crc32c(&header[..SUMMED_BYTES]) {
+        return Err(Nonsense);
+    }
+    let kind = Kind::of(header[0]).ok_or(Nonsense)?;
+    let (len, sum) = (number(1) as usize, number(5));
+    if len > MESSAGE_BYTES_MAX {
+        return Err(Nonsense);
+    }
+    let Some(text) = bytes.get(HEADER_BYTES..HEADER_BYTES + len) else {
+        return Ok(None);
+    };
+    match crc32c::crc32c(text) == sum {
+        true => Ok(Some((kind, text))),
+        false => Err(Nonsense),
     }
 }
 

@@ -7,6 +7,7 @@ use bonfire_plan::{Rank, WorldSize};
 use bonfire_sys::RegionError;
 
 use super::Reach;
+use crate::CollectiveError;
 use crate::environment::EnvError;
 use crate::options::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN};
 use crate::store::StoreError;
@@ -116,6 +117,9 @@ pub enum ConnectError {
         /// What went wrong.
         reason: String,
     },
+    /// The group failed before this rank had joined it: a rank was lost, or gave up.
+    #[error("the group failed while its ranks were connecting: {0}")]
+    GroupFailed(Box<CollectiveError>),
     /// Hosts of the job cannot reach each other.
     #[error("{0}")]
     HostsApart(Box<Reach>),

@@ -1,6 +1,7 @@
 //! Connecting ranks that know each other's addresses.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,12 +10,11 @@ use bonfire_sys::Region;
 
 use super::address::Address;
 use super::error::list;
-use super::mesh::{Connections, Listeners, Mesh};
+use super::mesh::{Connections, Guard, Listeners, Mesh};
 use super::{ConnectError, Deadline, descriptors};
-use crate::control::Control;
+use crate::control::{Control, Early};
 use crate::options::GroupOptions;
 use crate::poison::Poison;
-use crate::stream::Stream;
 use crate::tls::{Identity, Tls};
 use crate::token::JobToken;
 use crate::transport::{
@@ -34,8 +34,8 @@ pub(crate) struct Formation<'a> {
     /// Of each link over TCP.
     pub(crate) streams: u8,
     pub(crate) deadline: Deadline,
-    /// Asked between two waits; its error ends the attempt.
-    pub(crate) guard: &'a dyn Fn() -> Result<(), ConnectError>,
+    /// Whether the attempt goes on.
+    pub(crate) guard: Guard<'a>,
 }
 
 /// What a formation makes.
@@ -121,7 +121,7 @@ impl Formation<'_> {
         &self,
         kinds: &[Option<TransportKind>],
         connections: Connections,
-    ) -> Result<(Links, Vec<(Rank, Stream)>), ConnectError> {
+    ) -> Result<(Links, Vec<Early>), ConnectError> {
         let system = |source| ConnectError::System {
             call: "setsockopt",
             source,
@@ -129,18 +129,19 @@ impl Formation<'_> {
         let world_size = self.world_size();
         let mut links = Links::new(self.me, world_size);
         for (peer, streams) in connections.data {
+            let streams = streams.into_iter().map(|(_, stream)| stream).collect();
             let link = SocketLink::new(streams, self.chunk_bytes).map_err(system)?;
             links.add_socket(peer, link).map_err(system)?;
         }
         let control = connections.control;
-        for (_, stream) in &control {
+        for early in &control {
             let patience = self.deadline.left().max(Duration::from_millis(1));
-            stream.set_read_timeout(Some(patience)).map_err(system)?;
+            early
+                .with_stream(|stream| stream.set_read_timeout(Some(patience)))
+                .map_err(system)?;
         }
-        let shared: Vec<&(Rank, Stream)> = control
-            .iter()
-            .filter(|(peer, _)| kinds[peer.index()] == Some(TransportKind::Shm))
-            .collect();
+        let shares = |early: &&Early| kinds[early.rank().index()] == Some(TransportKind::Shm);
+        let shared: Vec<&Early> = control.iter().filter(shares).collect();
         if shared.is_empty() {
             return Ok((links, control));
         }
@@ -149,17 +150,15 @@ impl Formation<'_> {
         // on every host, and rings nobody uses cost address space only on the far side.
         let region_bytes = (world_size.len() - 1) * layout.bytes();
         let region = Arc::new(Region::shared(region_bytes)?);
-        for (peer, stream) in &shared {
-            descriptors::send(stream, &region)
-                .map_err(|source| self.unreachable(*peer, &source))?;
+        for early in &shared {
+            self.send(early, &region)?;
         }
-        for (peer, stream) in &shared {
-            let file =
-                descriptors::receive(stream).map_err(|source| self.unreachable(*peer, &source))?;
+        for early in &shared {
+            let (peer, file) = (early.rank(), self.receive(early)?);
             let peer_region = Arc::new(Region::open(file, region_bytes)?);
-            let link = MemoryLink::claim(self.me, &region, *peer, &peer_region, layout)
+            let link = MemoryLink::claim(self.me, &region, peer, &peer_region, layout)
                 .map_err(|_| ConnectError::RankTaken { rank: self.me })?;
-            links.add_memory(*peer, link);
+            links.add_memory(peer, link);
         }
         Ok((links, control))
     }
@@ -168,27 +167,37 @@ impl Formation<'_> {
     fn share_memory(
         &self,
         kinds: &[Option<TransportKind>],
-        control: &[(Rank, Stream)],
+        control: &[Early],
     ) -> Result<Option<Sharing>, ConnectError> {
         let shares = |kind: &TransportKind| *kind == TransportKind::Shm;
         if control.is_empty() || !kinds.iter().flatten().all(shares) {
             return Ok(None);
         }
         let arena = new_arena()?;
-        for (peer, stream) in control {
-            descriptors::send(stream, arena.region())
-                .map_err(|source| self.unreachable(*peer, &source))?;
+        for early in control {
+            self.send(early, arena.region())?;
         }
         let mut regions = vec![Arc::clone(arena.region()); self.addresses.len()];
-        for (peer, stream) in control {
-            let file =
-                descriptors::receive(stream).map_err(|source| self.unreachable(*peer, &source))?;
-            regions[peer.index()] = Arc::new(Region::open_whole(file)?);
+        for early in control {
+            let file = self.receive(early)?;
+            regions[early.rank().index()] = Arc::new(Region::open_whole(file)?);
         }
         let sharing = Sharing::of_processes(self.me, arena, regions);
         sharing
             .map(Some)
             .map_err(|_| ConnectError::RankTaken { rank: self.me })
+    }
+
+    /// Gives a peer the descriptor of a region.
+    fn send(&self, early: &Early, region: &Region) -> Result<(), ConnectError> {
+        let sent = early.with_stream(|stream| descriptors::send(stream, region));
+        sent.map_err(|source| self.unreachable(early.rank(), &source))
+    }
+
+    /// The descriptor that a peer gives.
+    fn receive(&self, early: &Early) -> Result<OwnedFd, ConnectError> {
+        let received = early.with_stream(descriptors::receive);
+        received.map_err(|source| self.unreachable(early.rank(), &source))
     }
 
     fn unreachable(&self, peer: Rank, source: &io::Error) -> ConnectError {

@@ -8,7 +8,7 @@ mod listeners;
 mod reception;
 
 use std::collections::BTreeMap;
-use std::io::Write;
+use std::io;
 use std::time::Duration;
 
 use bonfire_plan::{Rank, WorldSize};
@@ -16,8 +16,9 @@ use bonfire_plan::{Rank, WorldSize};
 use super::address::Address;
 use super::{ConnectError, Deadline};
 use crate::accounts::Account;
-use crate::control;
+use crate::control::{Early, Hearing};
 use crate::error::Failure;
+use crate::platform::net::await_news;
 use crate::platform::thread;
 use crate::stream::Stream;
 use crate::tls::{Identity, Tls};
@@ -47,18 +48,21 @@ const TALK_SLICE: Duration = Duration::from_millis(2);
 /// that has changed.
 const TELL_AFTER: Duration = Duration::from_secs(1);
 
-/// How often it looks: what nobody reads yet must fit the buffer of a connection.
-const TOLD_MAX: u32 = 16;
+/// Longest time between two looks at the connections that are there, and at the guard.
+const LOOK_AFTER: Duration = Duration::from_millis(20);
 
-/// Asked between two waits; its error ends the attempt.
-pub(super) type Guard<'a> = &'a dyn Fn() -> Result<(), ConnectError>;
+/// Asked between two waits, with the ranks that are not connected; its error ends the attempt.
+pub(super) type Guard<'a> = &'a dyn Fn(&[Rank]) -> Result<(), ConnectError>;
+
+/// The number of the group of all ranks.
+const JOB: u32 = 0;
 
 /// The connections of one rank.
 #[derive(Debug, Default)]
 pub(super) struct Connections {
-    pub(super) control: Vec<(Rank, Stream)>,
-    /// Of each peer, in the order of the streams' numbers.
-    pub(super) data: BTreeMap<Rank, Vec<Stream>>,
+    pub(super) control: Vec<Early>,
+    /// Of each peer with the streams' numbers, in their order.
+    pub(super) data: BTreeMap<Rank, Vec<(u8, Stream)>>,
 }
 
 /// What is needed to connect.
@@ -97,7 +101,7 @@ impl Mesh<'_> {
                 calls,
                 reception,
                 expected: self.hellos(|peer| peer != self.me),
-                there: Vec::new(),
+                there: Connections::default(),
                 told: Vec::new(),
                 talking: callers.collect(),
             };
@@ -107,7 +111,7 @@ impl Mesh<'_> {
             // Those who have proved nothing keep nobody waiting.
             reception.lobby.clear();
             calls.stop();
-            Ok(Connections::sort(gathered?))
+            gathered
         })
     }
 
@@ -152,6 +156,29 @@ impl Mesh<'_> {
         self.addresses[peer.index()].host == self.addresses[self.me.index()].host
     }
 
+    fn hearing(&self, peer: Rank) -> Hearing {
+        match self.kinds[peer.index()] {
+            Some(TransportKind::Shm) => Hearing::Unheard,
+            _ => Hearing::Heard,
+        }
+    }
+
+    /// What the others are told when this rank gives up, if that is anybody's fault.
+    fn failure(&self, error: &ConnectError) -> Option<Failure> {
+        let culprit = match error {
+            ConnectError::GroupFailed(failure) => return failure.as_failure(),
+            ConnectError::Unreachable { theirs, .. } => *theirs,
+            ConnectError::Missing { missing, .. } => *missing.first()?,
+            // The store of a job is on the host of its rank 0, in a process of its own or in that one's.
+            ConnectError::Store(_) if self.group == JOB => Rank::new(0),
+            _ => return None,
+        };
+        Some(Failure::Peer {
+            rank: culprit,
+            cause: format!("rank {} gave up joining: {error}", self.me),
+        })
+    }
+
     /// Whether TCP connections to a rank are encrypted.
     fn is_sealed(&self, peer: Rank) -> bool {
         match self.tls {
@@ -169,7 +196,7 @@ struct Gathering<'scope, 'a> {
     reception: &'scope Reception<'a>,
     /// What is not there yet.
     expected: Vec<Hello>,
-    there: Vec<(Hello, Stream)>,
+    there: Connections,
     /// For whom those that are there were told that this rank waits.
     told: Vec<Rank>,
     /// Those that make connections or hear one. Each connection proves itself on a thread of its own, so
@@ -186,16 +213,20 @@ impl<'scope> Gathering<'scope, '_> {
         deadline: Deadline,
         guard: Guard<'_>,
     ) -> Result<(), ConnectError> {
-        let (mut next, mut told) = (Deadline::after(TELL_AFTER), 0);
+        let mut tell = Deadline::after(TELL_AFTER);
+        let mut look = Deadline::after(Duration::ZERO);
         while !self.expected.is_empty() {
-            guard()?;
+            if look.left().is_zero() {
+                self.hear()?;
+                guard(&self.missing())?;
+                look = Deadline::after(LOOK_AFTER);
+            }
             if deadline.left().is_zero() {
                 return Err(self.explain(deadline));
             }
-            if next.left().is_zero() && told < TOLD_MAX {
+            if tell.left().is_zero() {
                 self.say_who_is_awaited();
-                next = Deadline::after(TELL_AFTER);
-                told += 1;
+                tell = Deadline::after(TELL_AFTER);
             }
             self.talking.retain(|thread| !thread.is_finished());
             let patience = match self.talking.is_empty() {
@@ -224,7 +255,12 @@ impl<'scope> Gathering<'scope, '_> {
                 // Whoever is there already is dropped without a word.
                 if let Some(index) = self.expected.iter().position(|one| *one == hello) {
                     self.expected.swap_remove(index);
-                    self.there.push((hello, stream));
+                    let system = |source| ConnectError::System {
+                        call: "dup",
+                        source,
+                    };
+                    let hearing = self.mesh.hearing(hello.rank);
+                    self.there.add(hello, stream, hearing).map_err(system)?;
                 }
             }
         }
@@ -238,6 +274,21 @@ impl<'scope> Gathering<'scope, '_> {
         missing
     }
 
+    /// Hears those that are there: one that is lost or has given up need not be waited for.
+    fn hear(&mut self) -> Result<(), ConnectError> {
+        let control = &mut self.there.control;
+        let open = control.iter().enumerate();
+        let (places, handles): (Vec<usize>, Vec<_>) = open
+            .filter_map(|(place, early)| Some((place, early.handle()?)))
+            .unzip();
+        for news in await_news(&handles, Duration::ZERO) {
+            if let Some(failure) = control[places[news]].hear() {
+                return Err(ConnectError::GroupFailed(Box::new(failure.into())));
+            }
+        }
+        Ok(())
+    }
+
     /// Tells the others whom this rank waits for: they may have joined already, and wait for this one.
     fn say_who_is_awaited(&mut self) {
         let missing = self.missing();
@@ -245,32 +296,24 @@ impl<'scope> Gathering<'scope, '_> {
             return;
         }
         let account = Account::of_joining(self.mesh.me, missing.clone());
-        self.say(&control::joining_message(&account));
+        for early in &self.there.control {
+            early.tell_awaited(&account);
+        }
         self.told = missing;
     }
 
     fn say_how_it_went(&mut self, gathered: &Result<(), ConnectError>) {
-        let culprit = match gathered {
+        let failure = match gathered {
             Ok(()) if self.told.is_empty() => return,
-            Ok(()) => return self.say(&control::joined_message()),
-            Err(ConnectError::Unreachable { theirs, .. }) => Some(*theirs),
-            Err(ConnectError::Missing { missing, .. }) => missing.first().copied(),
-            Err(_) => None,
+            Ok(()) => {
+                let joined = self.there.control.iter();
+                return joined.for_each(Early::tell_joined);
+            }
+            Err(error) => self.mesh.failure(error),
         };
-        if let (Some(rank), Err(error)) = (culprit, gathered) {
-            let cause = format!("rank {} gave up joining: {error}", self.mesh.me);
-            self.say(&control::failure_message(&Failure::Peer { rank, cause }));
-        }
-    }
-
-    /// Says something to everybody who is there, but for those with whom descriptors are exchanged
-    /// before anything else is said. Little is ever said, so it does not wait for room; whom it does not
-    /// reach is no worse off than without it.
-    fn say(&mut self, message: &[u8]) {
-        for (hello, stream) in &mut self.there {
-            let shares = self.mesh.kinds[hello.rank.index()] == Some(TransportKind::Shm);
-            if hello.purpose == Purpose::Control && !shares {
-                let _ = stream.write_all(message).and_then(|()| stream.flush());
+        if let Some(failure) = failure {
+            for early in &self.there.control {
+                early.tell_failure(&failure);
             }
         }
     }
@@ -304,20 +347,16 @@ impl<'scope> Gathering<'scope, '_> {
 }
 
 impl Connections {
-    /// Of connections in any order.
-    fn sort(mut all: Vec<(Hello, Stream)>) -> Self {
-        all.sort_by_key(|(hello, _)| match hello.purpose {
-            Purpose::Control => 0,
-            Purpose::Data(stream) => stream,
-        });
-        let mut connections = Self::default();
-        for (Hello { rank, purpose }, stream) in all {
-            match purpose {
-                Purpose::Control => connections.control.push((rank, stream)),
-                Purpose::Data(_) => connections.data.entry(rank).or_default().push(stream),
+    fn add(&mut self, hello: Hello, stream: Stream, hearing: Hearing) -> io::Result<()> {
+        match hello.purpose {
+            Purpose::Control => self.control.push(Early::new(hello.rank, stream, hearing)?),
+            Purpose::Data(number) => {
+                let streams = self.data.entry(hello.rank).or_default();
+                streams.push((number, stream));
+                streams.sort_by_key(|(number, _)| *number);
             }
         }
-        connections
+        Ok(())
     }
 }
 

@@ -13,7 +13,7 @@ use crate::greeting::{Secrecy, greet};
 use crate::handshake::{HandshakeError, Role};
 use crate::lobby::Lobby;
 use crate::platform::clock;
-use crate::platform::net::{TcpListener, TcpStream, connect, listen};
+use crate::platform::net::{Handle, TcpListener, TcpStream, await_news, connect, listen};
 use crate::platform::sync::Mutex;
 use crate::platform::thread::{self, JoinHandle};
 use crate::stream::Stream;
@@ -215,6 +215,8 @@ fn serve(mut stream: Stream, tables: &MemoryStore, stop: &AtomicBool) -> io::Res
 #[derive(Debug)]
 pub struct TcpStore {
     stream: Mutex<Stream>,
+    /// To look whether it has ended.
+    handle: Handle,
     local: SocketAddr,
 }
 
@@ -245,7 +247,9 @@ impl TcpStore {
                     Ok((stream, local)) => {
                         stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
                         stream.set_write_timeout(Some(REPLY_TIMEOUT))?;
+                        stream.notice_silence()?;
                         return Ok(Self {
+                            handle: Handle::of(&stream)?,
                             stream: Mutex::new(stream),
                             local,
                         });
@@ -281,6 +285,12 @@ impl TcpStore {
     /// The address of this end: the interface through which the store's host is reached.
     pub(crate) fn local_addr(&self) -> SocketAddr {
         self.local
+    }
+
+    /// Whether the server has ended the connection, or fallen silent. To be asked between two requests:
+    /// nothing else can be news then.
+    pub(crate) fn is_lost(&self) -> bool {
+        !await_news(&[&self.handle], Duration::ZERO).is_empty()
     }
 
     fn ask(&self, request: &Request) -> Result<Reply, StoreError> {

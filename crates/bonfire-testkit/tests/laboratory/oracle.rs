@@ -149,6 +149,7 @@ fn blame(error: &CollectiveError) -> Blame {
             ConnectError::HostsApart(reach) => {
                 ranks(reach.culprits().iter().map(|rank| rank.get()).collect())
             }
+            ConnectError::GroupFailed(failure) => blame(failure),
             ConnectError::Store(_) => Blame::Store,
             _ => Blame::Nobody,
         },

@@ -289,7 +289,7 @@ impl Reunion<'_> {
             chunk_bytes: self.group_options.chunk_bytes_checked()?,
             streams: self.group_options.streams_checked()?,
             deadline: Deadline::after(self.options.join_timeout),
-            guard: &|| {
+            guard: &|_| {
                 if let Some(rank) = self.lost_of(party) {
                     return Err(ConnectError::LostAgain { rank });
                 }

@@ -259,7 +259,7 @@ impl Attempt<'_> {
             chunk_bytes: party.chunk_bytes,
             streams: party.streams,
             deadline: Deadline::after(self.patience()),
-            guard: &|| match self.core.poison.failure() {
+            guard: &|_| match self.core.poison.failure() {
                 Some(failure) => Err(ConnectError::ParentFailed {
                     cause: self.core.roster.explain(failure).to_string(),
                 }),

@@ -52,8 +52,8 @@ fn a_hello_without_an_answer_is_said_again() {
     let kinds = kinds(2);
     let mesh = mesh(&token, &addresses, &kinds);
     std::thread::scope(|scope| {
-        let connecting =
-            scope.spawn(|| mesh.connect(listeners, Deadline::after(PATIENCE), &|| Ok(())));
+        let connecting = scope
+            .spawn(|| mesh.connect(listeners, Deadline::after(PATIENCE), &|_: &[Rank]| Ok(())));
         let (mut heard, mut welcome) = (Vec::new(), Vec::new());
         while welcome.len() < 2 {
             let stream = Stream::Tcp(door.accept().unwrap().0);
@@ -89,7 +89,7 @@ fn a_lower_rank_that_does_not_answer_keeps_no_higher_one_out() {
     let mesh = mesh(&token, &addresses, &kinds);
     let is_through = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let guard = || match is_through.load(Ordering::Relaxed) {
+        let guard = |_: &[Rank]| match is_through.load(Ordering::Relaxed) {
             true => Err(ConnectError::RoundFailed),
             false => Ok(()),
         };
