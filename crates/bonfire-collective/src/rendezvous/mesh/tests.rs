@@ -101,7 +101,8 @@ fn a_lower_rank_that_does_not_answer_keeps_no_higher_one_out() {
             rank: Rank::new(2),
             purpose: Purpose::Control,
         };
-        let said = hello.say(&mut greeted.unwrap(), 7);
+        let mut stream = greeted.unwrap();
+        let said = hello.say(&mut stream, 7);
         is_through.store(true, Ordering::Relaxed);
         said.unwrap();
         let error = connecting.join().unwrap().unwrap_err();
