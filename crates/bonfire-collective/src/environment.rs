@@ -16,6 +16,7 @@ use bonfire_plan::{Rank, WorldSize};
 use self::cluster::Cluster;
 use self::source::Source;
 use crate::call_sites::CallSites;
+use crate::checksums::Checksums;
 use crate::overrides::AlgorithmOverrides;
 use crate::rendezvous::ConnectError;
 use crate::tls::Tls;
@@ -63,9 +64,11 @@ pub(crate) const HOST_ID: &str = "BONFIRE_HOST_ID";
 
 /// Which connections are encrypted, in place of what the program chooses; see [`Tls`].
 pub(crate) const TLS: &str = "BONFIRE_TLS";
-/// The number of streams of each link over TCP, in place of what the program chooses.
+/// Which links have checksums: `off`, `hosts` or `all`.
+pub(crate) const CHECKSUMS: &str = "BONFIRE_CHECKSUMS";
 /// Whether ranks must call an operation from the same line: `named` or `compared`.
 pub(crate) const CALL_SITES: &str = "BONFIRE_CALL_SITES";
+/// The number of streams of each link over TCP, in place of what the program chooses.
 pub(crate) const STREAMS: &str = "BONFIRE_STREAMS";
 /// Algorithms in place of those that Bonfire or the program chooses; see [`AlgorithmOverrides`].
 pub(crate) const ALGORITHM: &str = "BONFIRE_ALGORITHM";
@@ -416,6 +419,16 @@ impl CallSites {
     pub(crate) fn or_environment(self) -> Result<Self, ConnectError> {
         let lookup = process_variable;
         let told = Source { lookup }.call_sites();
+        let told = told.map_err(ConnectError::Environment)?;
+        Ok(told.unwrap_or(self))
+    }
+}
+
+impl Checksums {
+    /// What `BONFIRE_CHECKSUMS` says in the environment of this process, or else this.
+    pub(crate) fn or_environment(self) -> Result<Self, ConnectError> {
+        let lookup = process_variable;
+        let told = Source { lookup }.checksums();
         let told = told.map_err(ConnectError::Environment)?;
         Ok(told.unwrap_or(self))
     }

@@ -19,6 +19,8 @@ pub(crate) enum Failure {
     Mismatch(Box<Mismatch>),
     /// A rank waited too long.
     Timeout(Box<Timeout>),
+    /// What one rank sent is not what came to another.
+    Corrupted(Box<Corruption>),
 }
 
 /// Two ranks met in different operations.
@@ -32,6 +34,17 @@ pub struct Mismatch {
     pub other_rank: Rank,
     /// What the other rank is doing.
     pub other_operation: Operation,
+}
+
+/// What one rank sent to another was changed on the way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Corruption {
+    /// The rank that sent it.
+    pub source: Rank,
+    /// The rank that noticed.
+    pub target: Rank,
+    /// The number of the operation in the group that it belongs to.
+    pub seq: u64,
 }
 
 /// A rank waited in vain.
@@ -79,6 +92,15 @@ pub enum CollectiveError {
         if .0.verdict.is_empty() { "" } else { ": " }, .0.verdict
     )]
     Timeout(Box<Timeout>),
+    /// What a rank sent was changed on the way to another, as a checksum of Bonfire's shows; TCP's own
+    /// did not. See [`Checksums`](crate::Checksums).
+    #[error(
+        "what rank {} sent to rank {} in operation #{} was changed on the way: memory, an interface or a \
+         switch between them is faulty, and results computed over this link before may be wrong where \
+         checksums were off",
+        .0.source, .0.target, .0.seq
+    )]
+    Corrupted(Box<Corruption>),
     /// The caller asked for something that no rank can do. The group goes on.
     #[error(transparent)]
     Usage(#[from] PlanError),
@@ -100,6 +122,8 @@ impl CollectiveError {
         match self {
             Self::PeerFailed { rank, .. } => *rank != me,
             Self::Timeout(_) => true,
+            // Nobody can tell which of the two it is, or whether it is either.
+            Self::Corrupted(corruption) => ![corruption.source, corruption.target].contains(&me),
             Self::Connect(error) => match &**error {
                 ConnectError::GroupFailed(failure) => failure.blames_another(me),
                 _ => false,
@@ -117,6 +141,7 @@ impl CollectiveError {
             },
             Self::Mismatch(mismatch) => Failure::Mismatch(mismatch.clone()),
             Self::Timeout(timeout) => Failure::Timeout(timeout.clone()),
+            Self::Corrupted(corruption) => Failure::Corrupted(corruption.clone()),
             Self::Usage(_) | Self::Buffer(_) | Self::Connect(_) => return None,
         })
     }
@@ -128,6 +153,7 @@ impl From<Failure> for CollectiveError {
             Failure::Peer { rank, cause } => Self::PeerFailed { rank, cause },
             Failure::Mismatch(mismatch) => Self::Mismatch(mismatch),
             Failure::Timeout(timeout) => Self::Timeout(timeout),
+            Failure::Corrupted(corruption) => Self::Corrupted(corruption),
         }
     }
 }
@@ -135,5 +161,32 @@ impl From<Failure> for CollectiveError {
 impl From<ConnectError> for CollectiveError {
     fn from(error: ConnectError) -> Self {
         Self::Connect(Arc::new(error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_corrupted_frame_is_told_with_its_link_and_blamed_on_nobody_else() {
+        let [source, target, other] = [1, 2, 3].map(Rank::new);
+        let failure = Failure::Corrupted(Box::new(Corruption {
+            source,
+            target,
+            seq: 40,
+        }));
+        let told = serde_json::to_vec(&failure).unwrap();
+        let heard: Failure = serde_json::from_slice(&told).unwrap();
+        assert_eq!(heard, failure);
+        let error = CollectiveError::from(heard);
+        let text = error.to_string();
+        let part = "what rank 1 sent to rank 2 in operation #40 was changed on the way";
+        assert!(text.starts_with(part), "{text}");
+        assert!(error.blames_another(other));
+        assert!(!error.blames_another(source) && !error.blames_another(target));
+        assert_eq!(error.as_failure(), Some(failure));
+        let joining = CollectiveError::from(ConnectError::GroupFailed(Box::new(error)));
+        assert!(joining.blames_another(other) && !joining.blames_another(source));
     }
 }

@@ -6,12 +6,12 @@
 mod memory;
 mod plans;
 mod probe;
+mod reason;
 mod receive;
 mod zero_copy;
 
 use std::panic::Location;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bonfire_plan::wire::{self, CallSite, HEADER_BYTES, Operation};
 use bonfire_plan::{
@@ -22,11 +22,10 @@ use smallvec::SmallVec;
 
 use crate::Element;
 use crate::call_sites::CallSites;
-use crate::error::{Failure, Mismatch, Timeout};
+use crate::error::{Corruption, Failure, Mismatch, Timeout};
 use crate::local_reduce::{FoldOptions, Operand};
 use crate::options::GroupOptions;
 use crate::patience::{Eagerness, Interrupt, Patience};
-use crate::platform::{clock, thread};
 use crate::poison::Poison;
 use crate::recorder::{Name, Recorder};
 use crate::select::{Question, Selector};
@@ -37,11 +36,7 @@ pub(crate) use memory::Memory;
 use memory::Space;
 use plans::{Key, Place, Plans, Prepared};
 pub(crate) use probe::{Figures, LinkCost};
-
-/// How long to wait for the control channel to say why a data connection closed. What it says is on
-/// its way already, but packets are lost, and the third time one is sent again is after a second and a
-/// half. A rank that left because of another's failure must not be taken for the one that failed.
-const REASON_PATIENCE: Duration = Duration::from_secs(5);
+use reason::await_reason;
 
 /// What the caller asked for.
 #[derive(Clone, Debug)]
@@ -472,22 +467,19 @@ impl<'a> Run<'a> {
                 verdict: String::new(),
             })),
             LinkError::Broken { rank, cause } => Failure::Peer { rank, cause },
+            LinkError::Changed { rank, seq } => Failure::Corrupted(Box::new(Corruption {
+                source: rank,
+                target: self.executor.me,
+                seq: seq.unwrap_or_else(|| self.operation().seq),
+            })),
             LinkError::Ended => self.reason_for_the_end(peer),
         }
     }
 
     /// A closed data connection says little; the control channel will say more in a moment.
     fn reason_for_the_end(&self, peer: Rank) -> Failure {
-        let started = clock::now();
-        while clock::since(started) < REASON_PATIENCE {
-            if let Some(failure) = self.patience.poison().failure() {
-                return failure;
-            }
-            if self.patience.has_departed(peer) {
-                let departed = LinkError::Interrupted(Interrupt::Departed);
-                return self.explain(peer, departed);
-            }
-            thread::sleep(Duration::from_millis(5));
+        if let Some(reason) = await_reason(self.patience.poison(), peer) {
+            return self.explain(peer, LinkError::Interrupted(reason));
         }
         Failure::Peer {
             rank: peer,

@@ -26,6 +26,7 @@ mod accounts;
 mod blocks;
 mod buffer;
 mod call_sites;
+mod checksums;
 mod control;
 #[cfg(feature = "cuda")]
 pub mod cuda;
@@ -66,11 +67,12 @@ pub use bonfire_plan::{Algorithm, DType, PlanError, Rank, ReduceOp, WorldSize, s
 pub use bonfire_sys::process::{Interrupt, InterruptWatch};
 pub use buffer::{Buffer, GroupBuffer};
 pub use call_sites::{CallSites, UnknownCallSites};
+pub use checksums::{Checksums, UnknownChecksums};
 pub use element::Element;
 pub use environment::{
     EnvError, HOST_ID_BYTES_MAX, JOB_ID_BYTES_MAX, LauncherOutput, RankEnv, StoreHost,
 };
-pub use error::{CollectiveError, Mismatch, Timeout};
+pub use error::{CollectiveError, Corruption, Mismatch, Timeout};
 pub use flight::{FLIGHT_DIR_VARIABLE, FlightOperation, FlightRecord, read_flight_records};
 pub use group::{
     Agreement, ProcessGroup, Proposal, RebuildError, RebuildOptions, Rebuilt, WaitFor,

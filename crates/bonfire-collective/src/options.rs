@@ -6,6 +6,7 @@ use std::time::Duration;
 use bonfire_plan::{Algorithm, Collective};
 
 use crate::call_sites::CallSites;
+use crate::checksums::Checksums;
 use crate::flight::FLIGHT_DIR_VARIABLE;
 use crate::inspection::RecordOnSignal;
 use crate::overrides::AlgorithmOverrides;
@@ -60,6 +61,9 @@ pub struct GroupOptions {
     /// Which connections are encrypted. What `BONFIRE_TLS` says, as `--tls` does for the launcher, goes
     /// before it. Default [`Tls::Off`].
     pub tls: Tls,
+    /// Which links check that their frames arrive as they were sent. What `BONFIRE_CHECKSUMS` says, `off`,
+    /// `hosts` or `all`, goes before it. Default [`Checksums::Hosts`].
+    pub checksums: Checksums,
     /// Whether ranks must call an operation from the same line. What `BONFIRE_CALL_SITES` says, `named`
     /// or `compared`, goes before it. Default [`CallSites::Named`].
     pub call_sites: CallSites,
@@ -97,6 +101,7 @@ impl Default for GroupOptions {
             chunk_bytes: 256 << 10,
             streams_per_link: 1,
             tls: Tls::Off,
+            checksums: Checksums::default(),
             call_sites: CallSites::default(),
             flight_dir: None,
             heartbeat_timeout: Some(HEARTBEAT_TIMEOUT),

@@ -26,8 +26,7 @@ pub enum Fault {
     },
     /// All connections between two hosts break at once, as by a firewall that lost its state.
     Reset([usize; 2]),
-    /// A bit of what travels between two hosts next is turned over, as where a switch spoils a packet
-    /// and makes a new checksum for it: anywhere on a connection to the fragile port or on one whose
-    /// owner watches for silence; on another, in the greeting.
+    /// A bit of what travels between two hosts next is turned over, whatever it belongs to, as where a
+    /// switch spoils a packet and makes a new checksum for it.
     Flip([usize; 2]),
 }

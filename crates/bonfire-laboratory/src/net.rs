@@ -38,11 +38,6 @@ pub struct Conditions {
     pub short: u64,
     /// One connection between hosts in so many breaks soon after it was made; 0 if none does.
     pub breaks: u64,
-    /// Connections to this port may be spoilt at any place; see [`Fault::Flip`](crate::Fault::Flip).
-    pub fragile_port: u16,
-    /// What the connector and the acceptor of any connection say before they send data. It may be
-    /// spoilt, too.
-    pub greeting_bytes: [usize; 2],
     /// Threads that a host says it can run at one time.
     pub cores: usize,
 }

@@ -19,8 +19,6 @@ fn conditions() -> Conditions {
         backlog: 2,
         short: 3,
         breaks: 0,
-        fragile_port: 0,
-        greeting_bytes: [0, 0],
         cores: 1,
     }
 }

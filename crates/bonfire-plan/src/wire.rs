@@ -7,14 +7,21 @@
 //! offset  0 magic u32 | 4 collective u8 | 5 algorithm u8 | 6 dtype u8 | 7 reduce op u8
 //!         8 group u32 | 12 first rank u32 | 16 seq u64 | 24 count u64
 //!        32 second rank u32 | 36 layout u32 | 40 payload_bytes u32
-//!        44 call-site length u8 | 45 call-site, UTF-8, up to 83 bytes | 128 end
+//!        44 call-site length u8 | 45 call-site, UTF-8, up to 75 bytes
+//!       120 CRC-32C of the payload u32 | 124 CRC-32C of the bytes before u32 | 128 end
 //! ```
+//!
+//! The sums are there on links that ask for them ([`seal`]), and zero on others.
+
+mod seal;
 
 use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+
+pub use seal::{Seal, seal};
 
 use crate::fnv::fnv_1a;
 use crate::{Algorithm, Collective, DType, NamedRanks, Rank, ReduceOp};
@@ -25,12 +32,14 @@ pub const HEADER_BYTES: usize = 128;
 /// The bytes that two ranks in one operation encode alike, at the start of a header.
 pub const AGREED_BYTES: usize = 40;
 
-const MAGIC: u32 = 0x4246_0002;
+const MAGIC: u32 = 0x4246_0003;
 const SEQ_AT: usize = 16;
 const PAYLOAD_BYTES_AT: usize = AGREED_BYTES;
 const CALL_SITE_LEN_AT: usize = 44;
 const CALL_SITE_AT: usize = 45;
-const CALL_SITE_BYTES_MAX: usize = HEADER_BYTES - CALL_SITE_AT;
+/// Where the sum of the payload is.
+const PAYLOAD_SUM_AT: usize = 120;
+const CALL_SITE_BYTES_MAX: usize = PAYLOAD_SUM_AT - CALL_SITE_AT;
 const NO_REDUCE: u8 = u8::MAX;
 const NO_RANK: u32 = u32::MAX;
 
@@ -161,6 +170,9 @@ pub enum WireError {
     /// Not written by this version of Bonfire.
     #[error("not a Bonfire frame (magic {0:#010x}); do all ranks run the same version?")]
     Magic(u32),
+    /// The header is not as it was sent.
+    #[error("a header was changed on the way")]
+    Changed,
     /// A code without a meaning.
     #[error("unknown {field} code {code} in a frame header")]
     Code {
@@ -233,7 +245,7 @@ pub fn decode_header(header: &[u8]) -> Result<(Operation, u32), WireError> {
         first: rank(12).map(Rank::new),
         second: rank(32).map(Rank::new),
     };
-    let site_end = (CALL_SITE_AT + header[CALL_SITE_LEN_AT] as usize).min(HEADER_BYTES);
+    let site_end = (CALL_SITE_AT + header[CALL_SITE_LEN_AT] as usize).min(PAYLOAD_SUM_AT);
     let site = String::from_utf8_lossy(&header[CALL_SITE_AT..site_end]);
     let operation = Operation {
         group: u32_at(header, 8),

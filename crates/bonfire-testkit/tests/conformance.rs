@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use bonfire_collective::{Algorithm, GroupOptions, TransportKind};
+use bonfire_collective::{Algorithm, Checksums, GroupOptions, TransportKind};
 use bonfire_testkit::conformance::{Bits, check_all};
 use bonfire_testkit::{connected, local, processes};
 
@@ -102,6 +102,32 @@ fn seven_local_ranks_conform() {
 fn the_best_transport_is_found_without_being_named() {
     let digests = connected(2, options(), |group| check_all(&group, Bits::Canonical));
     assert_eq!(one_digest(digests), threads(TransportKind::Local, 2));
+}
+
+/// Chunks that a link of two streams divides, and others that it does not.
+#[test]
+fn frames_with_checksums_carry_the_same_bits() {
+    for transport in [TransportKind::Unix, TransportKind::Tcp] {
+        for (chunk_bytes, streams_per_link) in [(CHUNK_BYTES, 1), (64 << 10, 2)] {
+            let options = |checksums| GroupOptions {
+                checksums,
+                transport: Some(transport),
+                chunk_bytes,
+                streams_per_link,
+                ..GroupOptions::default()
+            };
+            let digest = |checksums| {
+                one_digest(connected(3, options(checksums), |group| {
+                    check_all(&group, Bits::Canonical)
+                }))
+            };
+            assert_eq!(
+                digest(Checksums::All),
+                digest(Checksums::Off),
+                "{transport}"
+            );
+        }
+    }
 }
 
 #[test]

@@ -8,7 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bonfire_collective::{
-    CallSites, CollectiveError, GroupOptions, ProcessGroup, Rank, ReduceOp, TransportKind,
+    CallSites, Checksums, CollectiveError, GroupOptions, ProcessGroup, Rank, ReduceOp,
+    TransportKind,
 };
 use bonfire_testkit::{connected, local, meeting};
 
@@ -273,5 +274,18 @@ fn two_roots_of_two_ranks_are_found_by_their_next_operation() {
             assert!(matches!(error, CollectiveError::Mismatch(_)), "{error}");
             assert!(error.to_string().contains("broadcast"), "{error}");
         }
+    }
+}
+
+#[test]
+fn ranks_that_differ_in_checksums_do_not_meet() {
+    let ranks = [Checksums::Off, Checksums::All].map(|checksums| GroupOptions {
+        transport: Some(TransportKind::Tcp),
+        checksums,
+        ..GroupOptions::default()
+    });
+    for outcome in meeting(ranks.to_vec()) {
+        let error = outcome.unwrap_err().to_string();
+        assert!(error.contains("BONFIRE_CHECKSUMS"), "{error}");
     }
 }

@@ -3,10 +3,11 @@
 use thiserror::Error;
 
 use super::{
-    ALGORITHM, CALL_SITES, HOST_ID, HOST_ID_BYTES_MAX, JOB_ID_BYTES_MAX, LOCAL_WORLD_SIZE,
-    MASTER_ADDR, MASTER_PORT, RANK, RUN_ID, TLS, WORLD_SIZE,
+    ALGORITHM, CALL_SITES, CHECKSUMS, HOST_ID, HOST_ID_BYTES_MAX, JOB_ID_BYTES_MAX,
+    LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, RANK, RUN_ID, TLS, WORLD_SIZE,
 };
 use crate::call_sites::UnknownCallSites;
+use crate::checksums::UnknownChecksums;
 use crate::overrides::OverrideError;
 use crate::tls::UnknownTls;
 use crate::token::TokenError;
@@ -131,6 +132,12 @@ pub enum EnvError {
     CallSites {
         /// What is wrong with it.
         source: UnknownCallSites,
+    },
+    /// There is no such choice.
+    #[error("{CHECKSUMS} is wrong")]
+    Checksums {
+        /// What is wrong with it.
+        source: UnknownChecksums,
     },
     /// The job token is malformed.
     #[error("{variable} is wrong")]

@@ -4,11 +4,12 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use super::{
-    AGENT_STORE, ALGORITHM, CALL_SITES, EnvError, HOST_ID, HOST_ID_BYTES_MAX, JOB_ID_BYTES_MAX,
-    JOB_TOKEN, JOB_TOKEN_FILE, MASTER_ADDR, MASTER_PORT, RUN_ID, STREAMS, StoreHost, TLS,
-    TORCHRUN_STORE,
+    AGENT_STORE, ALGORITHM, CALL_SITES, CHECKSUMS, EnvError, HOST_ID, HOST_ID_BYTES_MAX,
+    JOB_ID_BYTES_MAX, JOB_TOKEN, JOB_TOKEN_FILE, MASTER_ADDR, MASTER_PORT, RUN_ID, STREAMS,
+    StoreHost, TLS, TORCHRUN_STORE,
 };
 use crate::call_sites::CallSites;
+use crate::checksums::Checksums;
 use crate::overrides::AlgorithmOverrides;
 use crate::tls::Tls;
 use crate::token::JobToken;
@@ -99,6 +100,13 @@ impl<F: Fn(&str) -> Option<OsString>> Source<F> {
         text.map(|text| text.parse())
             .transpose()
             .map_err(|source| EnvError::CallSites { source })
+    }
+
+    pub(super) fn checksums(&self) -> Result<Option<Checksums>, EnvError> {
+        let text = self.text(CHECKSUMS).filter(|text| !text.is_empty());
+        text.map(|text| text.parse())
+            .transpose()
+            .map_err(|source| EnvError::Checksums { source })
     }
 
     pub(super) fn tls(&self) -> Result<Option<Tls>, EnvError> {

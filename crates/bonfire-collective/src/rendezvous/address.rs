@@ -29,6 +29,7 @@ pub(crate) struct Settings {
     chunk_bytes: String,
     streams_per_link: String,
     tls: String,
+    checksums: String,
     call_sites: String,
 }
 
@@ -50,6 +51,7 @@ impl Settings {
             chunk_bytes: options.chunk_bytes.to_string(),
             streams_per_link: options.streams_per_link.to_string(),
             tls: options.tls.to_string(),
+            checksums: options.checksums.to_string(),
             call_sites: options.call_sites.to_string(),
         }
     }
@@ -78,6 +80,11 @@ impl Settings {
                 &theirs.streams_per_link,
             ),
             ("tls (--tls or BONFIRE_TLS)", &self.tls, &theirs.tls),
+            (
+                "checksums (BONFIRE_CHECKSUMS)",
+                &self.checksums,
+                &theirs.checksums,
+            ),
             (
                 "call_sites (BONFIRE_CALL_SITES)",
                 &self.call_sites,

@@ -12,6 +12,7 @@ use super::address::Address;
 use super::error::list;
 use super::mesh::{Connections, Guard, Listeners, Mesh};
 use super::{ConnectError, Deadline, descriptors};
+use crate::checksums::Checksums;
 use crate::control::{Control, Early};
 use crate::options::GroupOptions;
 use crate::poison::Poison;
@@ -130,7 +131,10 @@ impl Formation<'_> {
         let mut links = Links::new(self.me, world_size);
         for (peer, streams) in connections.data {
             let streams = streams.into_iter().map(|(_, stream)| stream).collect();
-            let link = SocketLink::new(streams, self.chunk_bytes).map_err(system)?;
+            let mut link = SocketLink::new(streams, self.chunk_bytes).map_err(system)?;
+            if kinds[peer.index()].is_some_and(|kind| self.is_summed(peer, kind)) {
+                link = link.sealed();
+            }
             links.add_socket(peer, link).map_err(system)?;
         }
         let control = connections.control;
@@ -209,6 +213,24 @@ impl Formation<'_> {
         }
     }
 
+    /// Whether frames to and from a peer over such a link carry checksums. Both ends come to the same.
+    fn is_summed(&self, peer: Rank, kind: TransportKind) -> bool {
+        let host = |rank: Rank| &self.addresses[rank.index()].host;
+        let is_between_hosts = host(peer) != host(self.me);
+        let is_encrypted = match (kind, self.options.tls) {
+            (TransportKind::Tcp, Tls::Hosts) => is_between_hosts,
+            (TransportKind::Tcp, Tls::All) => true,
+            _ => false,
+        };
+        match self.options.checksums {
+            Checksums::Off => false,
+            // An encrypted stream authenticates what it carries.
+            _ if is_encrypted => false,
+            Checksums::Hosts => is_between_hosts,
+            Checksums::All => true,
+        }
+    }
+
     fn announce(&self, kinds: &[Option<TransportKind>]) {
         let (me, group) = (self.me, self.group);
         let of = if group == 0 {
@@ -217,20 +239,26 @@ impl Formation<'_> {
             format!(" of group {group}")
         };
         for kind in TransportKind::BETWEEN_PROCESSES {
-            let peers: Vec<Rank> = self
+            let there: Vec<Rank> = self
                 .world_size()
                 .ranks()
                 .filter(|peer| kinds[peer.index()] == Some(kind))
                 .collect();
-            if !peers.is_empty() {
-                let peers = list(&peers);
+            if !there.is_empty() {
+                let peers = list(&there);
                 let over = match (kind, self.streams) {
                     (TransportKind::Tcp, 2..) => format!(" over {} streams each", self.streams),
                     _ => String::new(),
                 };
+                let summed = there.iter().filter(|peer| self.is_summed(**peer, kind));
+                let with = match summed.count() {
+                    0 => "",
+                    count if count == there.len() => ", with checksums",
+                    _ => ", with checksums between hosts",
+                };
                 tracing::info!(
                     target: "bonfire",
-                    "rank {me}{of}: transport {kind} to rank {peers}{over}"
+                    "rank {me}{of}: transport {kind} to rank {peers}{over}{with}"
                 );
             }
         }

@@ -13,11 +13,13 @@
 //! large payloads ([`Stripes`]). What belongs to the next frame stays in the kernel until all pieces of
 //! the frame that is arriving are there, so there is only ever one such frame.
 //!
-//! Nothing here trusts the bytes: a frame's length is checked against its slot before it is used.
+//! Nothing here trusts the bytes: a frame's length is checked against its slot before it is used. Where
+//! frames are sealed, a header is believed when its sum holds, and a frame is complete when the sum of its
+//! payload does. Whoever uses a part of a payload before that finds out before the end of the frame.
 
 use std::io::{self, IoSliceMut, Read};
 
-use bonfire_plan::wire::{self, HEADER_BYTES, WireError};
+use bonfire_plan::wire::{self, HEADER_BYTES, Seal, WireError};
 
 use super::stripes::{PIECE_BYTES_MIN, Stripes};
 
@@ -42,6 +44,9 @@ pub(crate) enum FrameError {
         frame_bytes: usize,
         slot_bytes: usize,
     },
+    /// The payload is not as it was sealed.
+    #[error("the payload of a frame of operation {seq} was changed on the way")]
+    Changed { seq: u64 },
 }
 
 /// A read failed.
@@ -67,6 +72,8 @@ pub(crate) struct Inbox {
     placed: Box<[usize]>,
     /// Where the payload of the frame that is arriving goes, if not to a slot.
     diversion: Option<Diversion>,
+    /// Whether frames carry checksums.
+    is_sealed: bool,
 }
 
 /// A payload that is read to a place outside the slots. What arrived of the stream behind it lies
@@ -76,6 +83,8 @@ struct Diversion {
     stripes: Stripes,
     /// What has come of the first piece.
     placed_bytes: usize,
+    /// What the header said, which lies nowhere any more.
+    seal: Option<Seal>,
 }
 
 /// Room for a frame. Words, so that payloads are aligned for every element type.
@@ -118,6 +127,15 @@ impl Inbox {
             arrived: 0,
             placed: vec![0; streams - 1].into_boxed_slice(),
             diversion: None,
+            is_sealed: false,
+        }
+    }
+
+    /// The same for frames that are sealed.
+    pub(crate) fn sealed(self) -> Self {
+        Self {
+            is_sealed: true,
+            ..self
         }
     }
 
@@ -234,6 +252,9 @@ impl Inbox {
             target.len(),
             "payload and target differ in length"
         );
+        let seal = self
+            .seal_of(self.oldest)
+            .expect("its header was read and checked");
         let payload = &self.slots[self.oldest].bytes()[HEADER_BYTES..];
         let placed_bytes = self.arrived - HEADER_BYTES;
         for stream in 0..stripes.count() {
@@ -245,6 +266,7 @@ impl Inbox {
         self.diversion = Some(Diversion {
             stripes,
             placed_bytes,
+            seal,
         });
     }
 
@@ -287,11 +309,12 @@ impl Inbox {
             source.read(rest)?
         };
         *placed += read.min(rest_bytes);
-        let first = diversion.placed_bytes;
+        let (first, seal) = (diversion.placed_bytes, diversion.seal);
         if first == stripes.piece(0).len() && self.is_placed(&stripes) {
             self.placed.fill(0);
             self.diversion = None;
             self.arrived = read.saturating_sub(rest_bytes);
+            check(seal, target)?;
             self.settle()?;
         }
         Ok(read)
@@ -329,7 +352,7 @@ impl Inbox {
                 let read =
                     source.read_vectored(&mut [IoSliceMut::new(rest), IoSliceMut::new(ahead)])?;
                 if read > rest_bytes {
-                    self.finish(index, needed);
+                    self.finish(index, needed)?;
                     self.arrived = read - rest_bytes;
                     self.settle()?;
                     return Ok(read);
@@ -373,6 +396,7 @@ impl Inbox {
         if self.arrived < HEADER_BYTES {
             return Ok(None);
         }
+        self.seal_of(index)?;
         let bytes = self.slots[index].bytes();
         let payload_bytes = wire::payload_bytes(bytes)? as usize;
         let frame_bytes = HEADER_BYTES + payload_bytes;
@@ -403,7 +427,7 @@ impl Inbox {
                 return Ok(());
             }
             let end = self.arrived;
-            self.finish(index, HEADER_BYTES + stripes.payload_bytes());
+            self.finish(index, HEADER_BYTES + stripes.payload_bytes())?;
             self.arrived = end - needed;
             if self.arrived > 0 && !self.is_full() {
                 self.spill(index, needed..end);
@@ -412,11 +436,20 @@ impl Inbox {
         Ok(())
     }
 
+    /// What the header in slot `index` says of the payload, where frames are sealed.
+    fn seal_of(&self, index: usize) -> Result<Option<Seal>, FrameError> {
+        let read = || Seal::read(self.slots[index].bytes());
+        Ok(self.is_sealed.then(read).transpose()?)
+    }
+
     /// Slot `index` holds a frame of `frame_bytes` from now on.
-    fn finish(&mut self, index: usize, frame_bytes: usize) {
+    fn finish(&mut self, index: usize, frame_bytes: usize) -> Result<(), FrameError> {
+        let payload = &self.slots[index].bytes()[HEADER_BYTES..frame_bytes];
+        check(self.seal_of(index)?, payload)?;
         self.slots[index].frame_bytes = frame_bytes;
         self.frames += 1;
         self.placed.fill(0);
+        Ok(())
     }
 
     /// Moves a range of slot `from` to the beginning of the slot of the next frame.
@@ -427,6 +460,14 @@ impl Inbox {
             .get_disjoint_mut([from, to])
             .expect("the slot of the next frame is another one");
         to.bytes_mut()[..range.len()].copy_from_slice(&from.bytes()[range]);
+    }
+}
+
+/// Whether a payload is as it was sealed, if it was.
+fn check(seal: Option<Seal>, payload: &[u8]) -> Result<(), FrameError> {
+    match seal {
+        Some(seal) if !seal.fits(payload) => Err(FrameError::Changed { seq: seal.seq }),
+        _ => Ok(()),
     }
 }
 

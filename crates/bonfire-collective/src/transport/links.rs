@@ -27,6 +27,8 @@ pub(crate) enum LinkError {
     Ended,
     /// The stream to or from this rank, perhaps not the one that was waited for, is unusable.
     Broken { rank: Rank, cause: String },
+    /// A frame from this rank was changed on the way, in this operation if that can be told.
+    Changed { rank: Rank, seq: Option<u64> },
 }
 
 impl From<Interrupt> for LinkError {

@@ -52,8 +52,13 @@ pub(crate) fn header(payload_bytes: u32) -> [u8; HEADER_BYTES] {
 
 /// Writes a frame to the streams of a link as a rank does.
 pub(crate) fn put(streams: &mut [Vec<u8>], payload: &[u8]) {
+    put_behind(&header(payload.len() as u32), streams, payload);
+}
+
+/// Writes a frame with this header.
+pub(crate) fn put_behind(header: &[u8; HEADER_BYTES], streams: &mut [Vec<u8>], payload: &[u8]) {
     let stripes = Stripes::of(payload.len(), streams.len());
-    streams[0].extend_from_slice(&header(payload.len() as u32));
+    streams[0].extend_from_slice(header);
     for (stream, bytes) in streams.iter_mut().enumerate() {
         bytes.extend_from_slice(&payload[stripes.piece(stream)]);
     }

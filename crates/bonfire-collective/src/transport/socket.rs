@@ -4,9 +4,9 @@
 use std::io::{self, IoSlice, Write};
 
 use bonfire_plan::Rank;
-use bonfire_plan::wire::{self, AGREED_BYTES, HEADER_BYTES};
+use bonfire_plan::wire::{self, AGREED_BYTES, HEADER_BYTES, WireError};
 
-use super::inbox::{Inbox, InboxError};
+use super::inbox::{FrameError, Inbox, InboxError};
 use super::stripes::{STREAMS_MAX, Stripes};
 use super::{Frame, LinkError, SLOTS};
 use crate::stream::Stream;
@@ -23,7 +23,25 @@ pub(crate) struct SocketLink {
     /// No more bytes will come.
     ended: bool,
     /// What is wrong with the bytes that came. Nothing behind them is read.
-    fault: Option<String>,
+    fault: Option<Fault>,
+    /// Where frames carry checksums.
+    sealing: Option<Sealing>,
+}
+
+/// Why a stream cannot be understood any more.
+#[derive(Clone, Debug)]
+enum Fault {
+    /// A frame was changed on the way, of this operation if that can be told.
+    Changed(Option<u64>),
+    Other(String),
+}
+
+/// The header of the frame that is being put, with the frame's sums.
+#[derive(Debug)]
+struct Sealing {
+    header: [u8; HEADER_BYTES],
+    /// Whether it is that of the frame that is being put.
+    is_made: bool,
 }
 
 /// The frame that a rank's next step is about. Only such a frame is used before all of it is there.
@@ -93,7 +111,20 @@ impl SocketLink {
             flows: flows.into_boxed_slice(),
             ended: false,
             fault: None,
+            sealing: None,
         })
+    }
+
+    /// The same link, whose frames carry checksums in both directions.
+    pub(crate) fn sealed(self) -> Self {
+        Self {
+            inbox: self.inbox.sealed(),
+            sealing: Some(Sealing {
+                header: [0; HEADER_BYTES],
+                is_made: false,
+            }),
+            ..self
+        }
     }
 
     /// The streams, in their order.
@@ -115,7 +146,7 @@ impl SocketLink {
 
     pub(super) fn release(&mut self) {
         if let Err(error) = self.inbox.release() {
-            self.fault = Some(error.to_string());
+            self.fault = Some(Fault::of(&error));
         }
     }
 
@@ -145,7 +176,11 @@ impl SocketLink {
     /// Whether the stream can still be understood.
     pub(super) fn check(&self, peer: Rank) -> Result<(), LinkError> {
         match &self.fault {
-            Some(cause) => Err(LinkError::Broken {
+            Some(Fault::Changed(seq)) => Err(LinkError::Changed {
+                rank: peer,
+                seq: *seq,
+            }),
+            Some(Fault::Other(cause)) => Err(LinkError::Broken {
                 rank: peer,
                 cause: cause.clone(),
             }),
@@ -184,7 +219,7 @@ impl SocketLink {
                 let stream = &mut self.flows[index].stream;
                 let read = self.inbox.fill_diverted(index, stream, target);
                 came += self.note(index, read);
-                if !self.inbox.is_diverting() {
+                if !self.inbox.is_diverting() && self.fault.is_none() {
                     return Receipt::Payload;
                 }
             }
@@ -195,6 +230,9 @@ impl SocketLink {
     /// What is there of the payload of the next frame, if that is the frame that is due and more of
     /// it is to come.
     pub(super) fn arrived(&self, due: &Due<'_>) -> Option<&[u8]> {
+        if self.fault.is_some() {
+            return None;
+        }
         let frame = self.inbox.arriving()?;
         let payload_bytes = wire::payload_bytes(frame).ok()?;
         let is_due = frame[..AGREED_BYTES] == *due.agreed;
@@ -206,12 +244,12 @@ impl SocketLink {
         match read {
             Ok(0) => self.ended = true,
             Ok(len) => return len,
-            Err(InboxError::Frame(error)) => self.fault = Some(error.to_string()),
+            Err(InboxError::Frame(error)) => self.fault = Some(Fault::of(&error)),
             Err(InboxError::Io(error)) => match error.kind() {
                 io::ErrorKind::WouldBlock => self.flows[stream].readable = false,
                 io::ErrorKind::Interrupted => {}
                 _ if is_end(&error) => self.ended = true,
-                _ => self.fault = Some(error.to_string()),
+                _ => self.fault = Some(Fault::Other(error.to_string())),
             },
         }
         0
@@ -225,6 +263,10 @@ impl SocketLink {
         header: &[u8; HEADER_BYTES],
         payload: &[u8],
     ) -> Result<Dispatch, LinkError> {
+        let header = match &mut self.sealing {
+            Some(sealing) => sealing.seal(header, payload),
+            None => header,
+        };
         let stripes = Stripes::of(payload.len(), self.flows.len());
         let (mut went, mut is_whole) = (0, true);
         for (index, flow) in self.flows[..stripes.count()].iter_mut().enumerate() {
@@ -237,7 +279,32 @@ impl SocketLink {
             return Ok(Dispatch::Bytes(went));
         }
         self.flows.iter_mut().for_each(|flow| flow.sent = 0);
+        if let Some(sealing) = &mut self.sealing {
+            sealing.is_made = false;
+        }
         Ok(Dispatch::Frame)
+    }
+}
+
+impl Fault {
+    fn of(error: &FrameError) -> Self {
+        match error {
+            FrameError::Changed { seq } => Self::Changed(Some(*seq)),
+            FrameError::Header(WireError::Changed) => Self::Changed(None),
+            other => Self::Other(other.to_string()),
+        }
+    }
+}
+
+impl Sealing {
+    /// The header with the frame's sums, which are made once for each frame.
+    fn seal(&mut self, header: &[u8; HEADER_BYTES], payload: &[u8]) -> &[u8; HEADER_BYTES] {
+        if !self.is_made {
+            self.header = *header;
+            wire::seal(&mut self.header, payload);
+            self.is_made = true;
+        }
+        &self.header
     }
 }
 
@@ -287,3 +354,6 @@ fn is_end(error: &io::Error) -> bool {
         io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe | io::ErrorKind::UnexpectedEof
     )
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,8 +5,6 @@ use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::Conditions;
-
 /// What travels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Segment {
@@ -36,8 +34,6 @@ pub(crate) struct Endpoint {
     pub(crate) remote: SocketAddr,
     pub(crate) is_unix: bool,
     pub(crate) phase: Phase,
-    /// Whether a listener made it.
-    pub(crate) is_accepted: bool,
     /// The other end, once there is one.
     pub(crate) peer: Option<usize>,
     /// What has come and was not read.
@@ -54,8 +50,6 @@ pub(crate) struct Endpoint {
     pub(crate) is_closed: bool,
     /// Counts what has come.
     pub(crate) news: u64,
-    /// Bytes that have come.
-    pub(crate) came_bytes: usize,
     pub(crate) blocks: bool,
     pub(crate) read_timeout: Option<Duration>,
     pub(crate) write_timeout: Option<Duration>,
@@ -72,7 +66,6 @@ impl Endpoint {
             remote: addresses[1],
             is_unix: false,
             phase: Phase::Connecting,
-            is_accepted: false,
             peer: None,
             inbox: VecDeque::new(),
             pipe: VecDeque::new(),
@@ -84,20 +77,11 @@ impl Endpoint {
             is_write_shut: false,
             is_closed: false,
             news: 0,
-            came_bytes: 0,
             blocks: true,
             read_timeout: None,
             write_timeout: None,
             silence_max: None,
         }
-    }
-
-    /// Whether the next `len` bytes that come may be spoilt.
-    pub(crate) fn is_fragile(&self, len: usize, conditions: &Conditions) -> bool {
-        let port = conditions.fragile_port;
-        let is_of_port = self.local.port() == port || self.remote.port() == port;
-        let greeting = conditions.greeting_bytes[usize::from(!self.is_accepted)];
-        is_of_port || self.silence_max.is_some() || self.came_bytes + len <= greeting
     }
 
     /// Whether a read would return at once.

@@ -158,7 +158,6 @@ impl State {
         let (process, host) = (here.process, here.host);
         let mut endpoint = Endpoint::new(process, host, [local, remote]);
         endpoint.is_unix = is_unix;
-        endpoint.is_accepted = true;
         endpoint.phase = Phase::Open;
         endpoint.peer = Some(client);
         let server = self.wires.add(Entry::Endpoint(Box::new(endpoint)));
@@ -215,9 +214,7 @@ impl State {
     }
 
     fn arrive_bytes(&mut self, socket: usize, hosts: [usize; 2], mut bytes: Vec<u8>) {
-        let target = self.wires.endpoint(socket);
-        let is_fragile = target.is_fragile(bytes.len(), &self.conditions);
-        if is_fragile && self.wires.take_flip(hosts) {
+        if self.wires.take_flip(hosts) {
             let place = self.chance.index(bytes.len());
             bytes[place] ^= 1 << self.chance.below(8);
             self.report.flips += 1;
@@ -225,7 +222,6 @@ impl State {
         self.trace(((socket as u64) << 32) | bytes.len() as u64);
         let target = self.wires.endpoint_mut(socket);
         target.piped_bytes -= bytes.len();
-        target.came_bytes += bytes.len();
         if target.is_closed {
             // Nobody will read it: the sender is told.
             if let Some(peer) = target.peer {

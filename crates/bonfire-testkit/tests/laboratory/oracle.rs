@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use bonfire_collective::{CollectiveError, ConnectError, StoreHost};
+use bonfire_collective::{CollectiveError, ConnectError, Rank, StoreHost};
 use bonfire_laboratory::Report;
 
 use crate::job::{Ending, Outcome, RankEnding};
@@ -134,6 +134,10 @@ fn blame(error: &CollectiveError) -> Blame {
     let ranks = |ranks: Vec<u32>| Blame::Ranks(ranks.into_iter().collect());
     match error {
         CollectiveError::PeerFailed { rank, .. } => ranks(vec![rank.get()]),
+        CollectiveError::Corrupted(corruption) => {
+            let ends = [corruption.source, corruption.target];
+            ranks(ends.map(Rank::get).to_vec())
+        }
         CollectiveError::Timeout(timeout) => {
             let named = named(&timeout.verdict);
             match named.is_empty() {

@@ -69,10 +69,6 @@ const LONG: Duration = Duration::from_secs(120);
 /// Where the store is served, unless rank 0 chooses.
 pub(crate) const STORE_PORT: u16 = 29_500;
 
-/// Of either end: whether it encrypts, a nonce and a proof; then the connector's hello and its
-/// confirmation, and the acceptor's welcome.
-const GREETING_BYTES: [usize; 2] = [1 + 32 + 32 + 14 + 1, 1 + 32 + 32 + 1];
-
 /// Nothing strikes later.
 const TROUBLE_AT_MAX: Duration = Duration::from_secs(2);
 
@@ -144,8 +140,6 @@ fn conditions(chance: &mut Chance) -> Conditions {
         backlog: chance.pick(&[1, 2, 8, 128]),
         short: chance.pick(&[0, 20, 3]),
         breaks: 0,
-        fragile_port: STORE_PORT,
-        greeting_bytes: GREETING_BYTES,
         cores: chance.pick(&[0, 64]),
     }
 }

@@ -11,6 +11,7 @@ use super::reception::Reception;
 use super::{Connections, Guard, Mesh};
 use crate::accounts::Account;
 use crate::control::Early;
+use crate::error::Failure;
 use crate::platform::net::await_news;
 use crate::platform::thread;
 use crate::rendezvous::{ConnectError, Deadline};
@@ -82,7 +83,7 @@ impl<'scope, 'a> Gathering<'scope, 'a> {
         let mut look = Deadline::after(Duration::ZERO);
         while !self.expected.is_empty() {
             if look.left().is_zero() {
-                self.hear()?;
+                self.hear(deadline)?;
                 guard(&self.missing())?;
                 look = Deadline::after(LOOK_AFTER);
             }
@@ -141,16 +142,19 @@ impl<'scope, 'a> Gathering<'scope, 'a> {
     }
 
     /// Hears those that are there: one that is lost or has given up need not be waited for.
-    fn hear(&mut self) -> Result<(), ConnectError> {
+    fn hear(&mut self, deadline: Deadline) -> Result<(), ConnectError> {
         let control = &mut self.there.control;
         let open = control.iter().enumerate();
         let (places, handles): (Vec<usize>, Vec<_>) = open
             .filter_map(|(place, early)| Some((place, early.handle()?)))
             .unzip();
         for news in await_news(&handles, Duration::ZERO) {
-            if let Some(failure) = control[places[news]].hear() {
-                return Err(ConnectError::GroupFailed(Box::new(failure.into())));
-            }
+            return Err(match control[places[news]].hear() {
+                None => continue,
+                // Whoever waited for this rank in vain does not know whom this one waits for.
+                Some(Failure::Timeout(_)) => self.explain(deadline),
+                Some(failure) => ConnectError::GroupFailed(Box::new(failure.into())),
+            });
         }
         Ok(())
     }

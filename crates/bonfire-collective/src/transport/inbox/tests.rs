@@ -2,7 +2,7 @@
 
 use std::iter::{Repeat, repeat};
 
-use super::super::sample::{Trickle, put};
+use super::super::sample::{Trickle, header, put, put_behind};
 use super::*;
 
 const SLOTS: usize = 4;
@@ -258,4 +258,57 @@ fn pieces_are_read_while_the_first_one_is_still_arriving() {
     assert!(!inbox.is_diverting() && target == payload(0, 100_000));
     inbox.fill(0, &mut rest).unwrap();
     assert_eq!(inbox.front().unwrap()[HEADER_BYTES..], payload(1, 7));
+}
+
+/// What comes of one sealed frame that was written like this, and then a bit was turned over.
+fn read_sealed(streams: &[Vec<u8>], len: usize, diverted: Diverted) -> Result<(), InboxError> {
+    let mut inbox = Inbox::new(SLOTS, len, streams.len()).sealed();
+    let mut peer = Peer::new(streams, 1000);
+    let mut target = vec![0; len];
+    while !peer.is_drained() {
+        let wants = !matches!(diverted, Diverted::None);
+        if wants && inbox.arriving().is_some() {
+            inbox.divert(&mut target);
+        }
+        let is_diverting = inbox.is_diverting();
+        let (stream, source) = peer.next(&inbox);
+        match is_diverting {
+            true => inbox.fill_diverted(stream, source, &mut target)?,
+            false => inbox.fill(stream, source)?,
+        };
+    }
+    let whole = inbox.front().map(|frame| frame[HEADER_BYTES..].to_vec());
+    assert_eq!(whole.unwrap_or(target), payload(3, len));
+    Ok(())
+}
+
+#[test]
+fn a_frame_of_which_a_bit_is_wrong_is_never_complete() {
+    let len = 70_000;
+    for count in [1, 2, 3] {
+        let mut streams = vec![Vec::new(); count];
+        let mut sealed = header(len as u32);
+        wire::seal(&mut sealed, &payload(3, len));
+        put_behind(&sealed, &mut streams, &payload(3, len));
+        for diverted in [Diverted::None, Diverted::All] {
+            read_sealed(&streams, len, diverted).unwrap();
+            for stream in 0..count {
+                for bit in [0, 333, 900, 1023, 1024, 5000, 8 * streams[stream].len() - 1] {
+                    let mut changed = streams.clone();
+                    changed[stream][bit / 8] ^= 1 << (bit % 8);
+                    let error = read_sealed(&changed, len, diverted).unwrap_err();
+                    let is_header = stream == 0 && bit < 8 * HEADER_BYTES;
+                    match error {
+                        InboxError::Frame(FrameError::Header(WireError::Changed)) => {
+                            assert!(is_header, "bit {bit} of stream {stream}");
+                        }
+                        InboxError::Frame(FrameError::Changed { seq: 2 }) => {
+                            assert!(!is_header, "bit {bit} of stream {stream}");
+                        }
+                        other => panic!("bit {bit} of stream {stream}: {other}"),
+                    }
+                }
+            }
+        }
+    }
 }
