@@ -310,6 +310,12 @@ impl Watcher {
         for (rank, silence) in self.pulse.silent(now) {
             self.suspect(rank, silence);
         }
+        for (rank, silence) in self.pulse.never_heard(now) {
+            match suspect::cause_from_the_start(self.peer(rank).far_end(), silence) {
+                Some(cause) => self.blame(rank, cause),
+                None => self.pulse.excuse(rank, now),
+            }
+        }
         let report = self.stragglers.as_mut().and_then(|known| known.report(now));
         if let (Some(report), Some(known)) = (report, &mut self.stragglers) {
             if known.is_worth_a_line(&report, now) {
@@ -348,13 +354,11 @@ impl Watcher {
 
     /// A rank has been silent for too long.
     fn suspect(&mut self, rank: Rank, silence: Duration) {
-        let peer = self.peers.iter().find(|peer| peer.rank == rank);
-        let peer = peer.expect("only peers are heard");
         if self.poison.has_departed(rank) {
             self.pulse.forget(rank);
             return;
         }
-        let Some(cause) = suspect::cause(peer.far_end(), silence) else {
+        let Some(cause) = suspect::cause(self.peer(rank).far_end(), silence) else {
             self.pulse.forget(rank);
             tracing::warn!(
                 target: "bonfire",
@@ -362,10 +366,19 @@ impl Watcher {
             );
             return;
         };
+        self.blame(rank, cause);
+    }
+
+    fn blame(&self, rank: Rank, cause: String) {
         let failure = Failure::Peer { rank, cause };
         if self.poison.set(failure.clone()) {
             send_all(&self.peers, Kind::Failure, &failure);
         }
+    }
+
+    fn peer(&self, rank: Rank) -> &Peer {
+        let peer = self.peers.iter().find(|peer| peer.rank == rank);
+        peer.expect("only peers are heard")
     }
 
     fn hear(&mut self, rank: Rank, heartbeat: Heartbeat) {

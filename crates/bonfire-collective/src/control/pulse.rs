@@ -33,6 +33,8 @@ pub(super) struct Pulse {
     /// When each rank was heard last; nothing before the first time, for ranks come into a group at
     /// different times.
     heard: Vec<Option<Instant>>,
+    /// From when on beats are expected of a rank that was never heard, if any are.
+    awaited: Vec<Option<Instant>>,
     looked: Instant,
 }
 
@@ -49,6 +51,9 @@ impl Pulse {
             due: now,
             silence_max,
             heard: vec![None; world_size as usize],
+            awaited: (0..world_size)
+                .map(|peer| listens(me, peer, world_size).then_some(now))
+                .collect(),
             looked: now,
         }
     }
@@ -67,12 +72,12 @@ impl Pulse {
 
     /// Whether `peer` is to hear this rank's beats.
     pub(super) fn is_listener(&self, peer: Rank) -> bool {
-        let next = (self.me.get() + 1) % self.world_size;
-        peer != self.me && (peer == Rank::new(0) || peer.get() == next)
+        listens(peer, self.me.get(), self.world_size)
     }
 
     pub(super) fn hear(&mut self, peer: Rank, now: Instant) {
         self.heard[peer.index()] = Some(now);
+        self.awaited[peer.index()] = None;
     }
 
     /// Whether `peer` has missed a few beats.
@@ -84,6 +89,12 @@ impl Pulse {
     /// From now on nothing is expected of `peer`, until it is heard again.
     pub(super) fn forget(&mut self, peer: Rank) {
         self.heard[peer.index()] = None;
+        self.awaited[peer.index()] = None;
+    }
+
+    /// A rank that was never heard is there, and may have its reasons: it has as long again.
+    pub(super) fn excuse(&mut self, peer: Rank, now: Instant) {
+        self.awaited[peer.index()] = Some(now);
     }
 
     /// The ranks that have been silent for too long, and for how long. To be called all the time: a
@@ -92,19 +103,40 @@ impl Pulse {
         let gap = now.saturating_duration_since(self.looked);
         self.looked = now;
         if gap >= OWN_GAP {
-            for heard in self.heard.iter_mut().flatten() {
-                *heard = now;
-            }
+            let times = self.heard.iter_mut().chain(&mut self.awaited);
+            times.flatten().for_each(|time| *time = now);
         }
         let Some(silence_max) = self.silence_max else {
             return Vec::new();
         };
-        let silence = |(rank, heard): (u32, &Option<Instant>)| {
-            let silence = now.saturating_duration_since((*heard)?);
-            (silence >= silence_max).then(|| (Rank::new(rank), silence))
-        };
-        (0..).zip(&self.heard).filter_map(silence).collect()
+        longer_than(silence_max, &self.heard, now)
     }
+
+    /// The ranks that should beat, and have not for as long, ever: they may still be joining, or be
+    /// stopped.
+    pub(super) fn never_heard(&self, now: Instant) -> Vec<(Rank, Duration)> {
+        let longer = |silence_max| longer_than(silence_max, &self.awaited, now);
+        self.silence_max.map(longer).unwrap_or_default()
+    }
+}
+
+/// Whether `listener` is to hear the beats of `peer`: rank 0 hears all, and each rank the one before it.
+fn listens(listener: Rank, peer: u32, world_size: u32) -> bool {
+    let next = (peer + 1) % world_size;
+    listener.get() != peer && (listener == Rank::new(0) || listener.get() == next)
+}
+
+/// The ranks whose times lie so far back, and how far.
+fn longer_than(
+    silence_max: Duration,
+    times: &[Option<Instant>],
+    now: Instant,
+) -> Vec<(Rank, Duration)> {
+    let silence = |(rank, time): (u32, &Option<Instant>)| {
+        let silence = now.saturating_duration_since((*time)?);
+        (silence >= silence_max).then(|| (Rank::new(rank), silence))
+    };
+    (0..).zip(times).filter_map(silence).collect()
 }
 
 #[cfg(test)]
@@ -152,6 +184,25 @@ mod tests {
         assert_eq!(look(&mut pulse, start, (15.0, 16.0)), [2]);
         pulse.forget(Rank::new(2));
         assert!(look(&mut pulse, start, (16.1, 17.0)).is_empty());
+    }
+
+    #[test]
+    fn a_rank_that_should_beat_and_never_did_is_found_until_it_is_heard() {
+        let start = Instant::now();
+        let at = |seconds: u64| start + Duration::from_secs(seconds);
+        let ranks = |found: Vec<(Rank, Duration)>| -> Vec<u32> {
+            found.into_iter().map(|(rank, _)| rank.get()).collect()
+        };
+        let mut first = pulse(0, start);
+        assert!(first.never_heard(at(14)).is_empty());
+        first.hear(Rank::new(1), at(14));
+        assert_eq!(ranks(first.never_heard(at(15))), [2, 3]);
+        first.excuse(Rank::new(2), at(15));
+        first.forget(Rank::new(3));
+        assert!(first.never_heard(at(29)).is_empty());
+        assert_eq!(ranks(first.never_heard(at(30))), [2]);
+        // Only the rank before it is to be heard by rank 2.
+        assert_eq!(ranks(pulse(2, start).never_heard(at(15))), [1]);
     }
 
     #[test]

@@ -15,6 +15,16 @@ pub(super) fn cause(far_end: FarEnd, silence: Duration) -> Option<String> {
     explain(far_end, process, silence)
 }
 
+/// As [`cause`] for a rank that was never heard: it may still be joining, so only what is known of a
+/// process of this machine counts against it.
+pub(super) fn cause_from_the_start(far_end: FarEnd, silence: Duration) -> Option<String> {
+    let FarEnd::Process(process) = far_end else {
+        return None;
+    };
+    let is_stopped = host::process_state(process) == Some('T');
+    is_stopped.then(|| cause(far_end, silence)).flatten()
+}
+
 fn explain(
     far_end: FarEnd,
     process: Option<(u32, Option<char>)>,
@@ -69,6 +79,36 @@ mod tests {
             explain(FarEnd::Process(7), state, Duration::from_secs(99)),
             None
         );
+    }
+
+    #[test]
+    fn a_process_that_never_said_anything_is_blamed_only_if_it_is_stopped() {
+        let silence = Duration::from_secs(15);
+        assert_eq!(cause_from_the_start(FarEnd::Unknown, silence), None);
+        let host = FarEnd::Host { unacknowledged: 70 };
+        assert_eq!(cause_from_the_start(host, silence), None);
+        let this = FarEnd::Process(std::process::id());
+        assert_eq!(cause_from_the_start(this, silence), None);
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
+        let id = child.id();
+        let pid = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+        let began = std::time::Instant::now();
+        let cause = loop {
+            if let Some(cause) = cause_from_the_start(FarEnd::Process(id), silence) {
+                break Some(cause);
+            }
+            if began.elapsed() > Duration::from_secs(30) {
+                break None;
+            }
+        };
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let cause = cause.expect("a stopped process is seen");
+        assert!(cause.contains("is stopped (SIGSTOP"), "{cause}");
     }
 
     #[test]

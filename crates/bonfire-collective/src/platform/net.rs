@@ -178,3 +178,29 @@ fn timespec(time: Duration) -> Timespec {
         tv_nsec: i64::from(time.subsec_nanos()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As where the process that listens is stopped.
+    #[test]
+    fn a_socket_whose_queue_is_full_keeps_nobody_waiting() {
+        let name = format!("bonfire-test-full-{}", std::process::id());
+        let listener = listen_abstract(&name).unwrap();
+        rustix::net::listen(&listener, 1).unwrap();
+        let mut queued = Vec::new();
+        let error = loop {
+            match connect_abstract(&name) {
+                Ok(stream) => queued.push(stream),
+                Err(error) => break error,
+            }
+            assert!(queued.len() < 100, "the queue never fills");
+        };
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        assert!(!queued.is_empty());
+        // As soon as the process runs, it has room again.
+        listener.accept().unwrap();
+        connect_abstract(&name).unwrap();
+    }
+}

@@ -275,7 +275,15 @@ fn encode(value: &impl Serialize) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
+
     use super::*;
+    use crate::store::TcpStoreServer;
+    use crate::token::JobToken;
+    use crate::transport::HostId;
+
+    /// Far more than two ranks of one machine take.
+    const PATIENCE: Duration = Duration::from_secs(60);
 
     #[test]
     fn the_matrix_says_who_cannot_reach_whom() {
@@ -318,6 +326,51 @@ mod tests {
                 .contains("the host of rank 4 did not say"),
             "{silent}"
         );
+    }
+
+    /// What nobody accepts fills the queue of a listener, and then its host seems to be out of reach.
+    #[test]
+    fn whoever_tries_a_rank_that_compares_is_taken_and_let_go() {
+        let token = JobToken::random().unwrap();
+        let server = TcpStoreServer::bind("127.0.0.1:0".parse().unwrap(), &token).unwrap();
+        let store = TcpStore::connect("127.0.0.1", server.local_addr().port(), &token, PATIENCE);
+        let store = store.unwrap();
+        let opened = || Listeners::open("127.0.0.1".parse().unwrap()).unwrap();
+        let [(other, theirs), (listeners, mine)] = [opened(), opened()];
+        let address = |rank: u32, tcp| Address {
+            host: HostId::of_this_process(Some(&format!("host {rank}"))),
+            unix: String::new(),
+            tcp,
+        };
+        let addresses = [address(0, theirs), address(1, mine)];
+        let env = RankEnv {
+            rank: Rank::new(1),
+            ..crate::rendezvous::tests::env_of(1, &server, &token)
+        };
+        let deadline = Deadline::after(PATIENCE);
+        std::thread::scope(|scope| {
+            let comparing = scope.spawn(|| check(&env, &store, (&addresses, &listeners), deadline));
+            for _ in 0..20 {
+                let mut caller = std::net::TcpStream::connect(mine).unwrap();
+                caller.set_read_timeout(Some(PATIENCE)).unwrap();
+                let end = caller.read(&mut [0]);
+                assert!(matches!(end, Ok(0)), "{end:?}");
+            }
+            assert!(
+                !comparing.is_finished(),
+                "rank 0 has not said what all found"
+            );
+            let reach = Reach {
+                hosts: vec![(0, theirs.ip()), (1, mine.ip())],
+                rows: vec![Some(vec![None, None]), Some(vec![None, None])],
+            };
+            server
+                .store()
+                .set(&key(&env, "reach"), &encode(&reach))
+                .unwrap();
+            comparing.join().unwrap().unwrap();
+        });
+        drop(other);
     }
 
     /// A matrix of hosts with these ranks, in which these pairs fail.

@@ -11,7 +11,7 @@ use bonfire_plan::WorldSize;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A rank of a world of two at a store.
-fn env_of(rank: u32, server: &TcpStoreServer, token: &JobToken) -> RankEnv {
+pub(super) fn env_of(rank: u32, server: &TcpStoreServer, token: &JobToken) -> RankEnv {
     RankEnv {
         rank: Rank::new(rank),
         world_size: WorldSize::new(2).unwrap(),

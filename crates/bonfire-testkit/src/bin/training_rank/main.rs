@@ -22,8 +22,8 @@ use training::Training;
 /// Far beyond what an operation takes, even on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(25);
 
-/// Where only the deadline of an operation finds the misfortune.
-const SHORT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Where only a rank's silence shows the misfortune: a few beats, far before the deadline of an operation.
+const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// Longer than any judge waits.
 const LIMIT: Duration = Duration::from_secs(100);
@@ -80,9 +80,10 @@ fn train(env: &RankEnv, arguments: Arguments) -> Result<ExitCode, BoxError> {
     let _watchdog = Watchdog::start("training-rank", LIMIT);
     let options = GroupOptions {
         transport: Some(arguments.transport.parse()?),
-        timeout: match arguments.scenario.misfortune {
-            Misfortune::Stop => SHORT_TIMEOUT,
-            _ => TIMEOUT,
+        timeout: TIMEOUT,
+        heartbeat_timeout: match arguments.scenario.misfortune {
+            Misfortune::Stop => Some(HEARTBEAT_TIMEOUT),
+            _ => GroupOptions::default().heartbeat_timeout,
         },
         ..GroupOptions::default()
     };
