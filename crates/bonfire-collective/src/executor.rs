@@ -12,6 +12,7 @@ mod zero_copy;
 
 use std::panic::Location;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bonfire_plan::wire::{self, CallSite, HEADER_BYTES, Operation};
 use bonfire_plan::{
