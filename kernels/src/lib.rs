@@ -3,9 +3,11 @@
 //! Every module holds one operation: what it does as data ([`Reduce`](reduce::Reduce) and its
 //! like), a `reference` in plain Rust, and the kernel in CubeCL. A kernel runs in two ways:
 //!
-//! - feature `cuda`: as CUDA C++ with a documented argument layout (module `source`), for a
-//!   caller that has its own streams, its own memory and the memory of its peers;
-//! - feature `wgpu`: through CubeCL's launch on any adapter of wgpu, in memory that CubeCL manages.
+//! - feature `cuda`: as CUDA C++ with a documented argument layout (module `source`), which NVRTC
+//!   compiles, on a caller's own streams over its own memory and that of its peers
+//!   (module `launch::stream`);
+//! - feature `wgpu`: through CubeCL's launch on any adapter of wgpu, in memory that CubeCL manages
+//!   (module `launch::adapter`).
 //!
 //! Without features there are the references alone. A kernel's result is its reference's result,
 //! bit for bit but for the payload of NaN; where an adapter of wgpu may stray is said at the kernel.
@@ -16,8 +18,7 @@ pub mod cast;
 pub mod copy;
 mod element;
 pub mod finite;
-#[cfg(feature = "wgpu")]
-#[allow(unsafe_code)]
+#[cfg(any(feature = "cuda", feature = "wgpu"))]
 pub mod launch;
 pub mod norm;
 pub mod pack;

@@ -1,8 +1,9 @@
 //! The layers of the workspace, read from the manifests and the sources.
 //!
-//! Imports go one way: plans, system calls and kernels know nobody, collectives use those, training
-//! uses collectives, and only programs use everything. One crate names Burn, so that a new version
-//! of it is one crate's work; one crate and two files may use `unsafe`, so that an audit is short.
+//! Imports go one way: plans and system calls know nobody, kernels know the driver, collectives use
+//! those, training uses collectives, and only programs use everything. One crate names Burn, so that
+//! a new version of it is one crate's work; one crate, the launches of kernels and one file may use
+//! `unsafe`, so that an audit is short.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -30,7 +31,11 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
     ("cubecl-llvm", Imports::Only(&[]), Burn::Unknown),
     ("bonfire-plan", Imports::Only(&[]), Burn::Unknown),
     ("bonfire-sys", Imports::Only(&[]), Burn::Unknown),
-    ("bonfire-kernels", Imports::Only(&[]), Burn::Unknown),
+    (
+        "bonfire-kernels",
+        Imports::Only(&["bonfire-sys"]),
+        Burn::Unknown,
+    ),
     (LABORATORY, Imports::Only(&[]), Burn::Unknown),
     (
         "bonfire-collective",
@@ -95,11 +100,11 @@ const LABORATORY: &str = "bonfire-laboratory";
 const LABORATORY_USERS: [&str; 2] = ["bonfire-collective", TESTKIT];
 const LABORATORY_BUILD: &str = "cfg(laboratory)";
 
-/// Where `unsafe` may stand: the folder of the audited crate, and the two files that hand raw
-/// memory to the accelerator.
+/// Where `unsafe` may stand: the folder of the audited crate, and what hands raw memory to the
+/// accelerator.
 const UNSAFE_PLACES: &[&str] = &[
     "crates/bonfire-sys/",
-    "kernels/src/launch.rs",
+    "kernels/src/launch/",
     "crates/bonfire-train/src/raw.rs",
 ];
 
@@ -359,7 +364,7 @@ fn unsafe_outside_its_places_is_a_fault() {
 fn unsafe_in_its_place_needs_its_proof() {
     let bare = "fn f() { unsafe { g() } }";
     let proven = "fn f() {\n    // SAFETY: g has no preconditions.\n    unsafe { g() }\n}";
-    for place in ["crates/bonfire-sys/src/region.rs", "kernels/src/launch.rs"] {
+    for place in ["crates/bonfire-sys/src/region.rs", "kernels/src/launch/"] {
         assert!(unsafe_fault(place, bare).is_some(), "{place}");
         assert_eq!(unsafe_fault(place, proven), None, "{place}");
     }

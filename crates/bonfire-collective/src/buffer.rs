@@ -33,6 +33,17 @@ impl<T: Element + Pod> GroupBuffer<T> {
     }
 }
 
+#[cfg(feature = "cuda")]
+impl GroupBuffer<u64> {
+    /// The memory itself, for those who have devices copy from and to it.
+    pub(crate) fn into_host_memory(self) -> bonfire_sys::cuda::HostMemory {
+        match self.0 {
+            Memory::Shared(block) => block.into(),
+            Memory::Own(words) => words.into(),
+        }
+    }
+}
+
 /// Ordinary memory, for elements that need not be shared.
 impl<T: Element + Pod> From<Vec<T>> for GroupBuffer<T> {
     fn from(elements: Vec<T>) -> Self {

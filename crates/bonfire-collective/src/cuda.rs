@@ -12,18 +12,27 @@
 //!   reach each other. Its order is that of the ring on the CPU.
 //! - *one-shot*, for small buffers: the one-shot schedule in one kernel, which also waits for its peers.
 //!
+//! Where two ranks do not reach each other's memory, the group's data go through host memory: the group on
+//! the CPU reduces there.
+//!
+//! With the feature `nccl`, `NcclGroup` has the same operations over NVIDIA's NCCL.
+//!
 //! Ranks may share a device, which is slower than a device each and exists for tests. Nothing here knows
 //! of tensors.
 
 mod agreement;
 mod buffer;
+mod connect;
 mod core;
 mod engine;
 mod error;
 mod group;
+mod host_path;
 mod kernels;
 mod lanes;
 mod memory;
+#[cfg(feature = "nccl")]
+mod nccl_group;
 mod neighbours;
 mod one_shot;
 mod operations;
@@ -31,8 +40,11 @@ mod options;
 mod peers;
 mod probe;
 mod program;
+mod reach;
+mod shared;
 mod state;
 mod sync;
+mod wait;
 
 pub use bonfire_sys::cuda::{
     ComputeCapability, Context, CudaError, CudaVersion, Device, Driver, Event, EventState,
@@ -42,5 +54,7 @@ pub use bonfire_sys::cuda::{
 pub use buffer::{CudaBuffer, Elements};
 pub use error::CudaGroupError;
 pub use group::CudaGroup;
+#[cfg(feature = "nccl")]
+pub use nccl_group::{NcclBuffer, NcclGroup};
 pub use neighbours::Neighbours;
-pub use options::{CudaAlgorithm, CudaOptions, CudaSync};
+pub use options::{CudaAlgorithm, CudaOptions, CudaPath, CudaSync};

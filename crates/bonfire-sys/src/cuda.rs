@@ -5,10 +5,11 @@
 //!   Burn uses as well.
 //! - [`Stream`], [`Event`], [`StreamOps`]: order. Nothing here orders one stream after another unless
 //!   it says so.
-//! - [`DeviceRegion`], [`PinnedRegion`], [`ImportedRegion`], [`Span`]: memory. Of device memory there
+//! - [`DeviceRegion`], [`PinnedRegion`], [`HostMemory`], [`ImportedRegion`], [`Span`]: memory. Of device memory there
 //!   are never references, only copies, so what a kernel does to it cannot break a promise of Rust.
-//! - [`Cubin`], [`Module`]: code, compiled by NVRTC.
-//! - [`FoldKernel`], [`SignalKernel`]: the kernels of collectives, which check what they are given.
+//! - [`Nvrtc`], [`Cubin`], [`Module`], [`Function`]: code, compiled by NVRTC. What a kernel touches is the
+//!   promise of whoever launches it.
+//! - [`OneShotKernel`], [`SignalKernel`]: kernels that wait for other ranks, which check what they are given.
 //!
 //! After the CUDA Driver API reference, versions 12.8 to 13.0.
 
@@ -18,13 +19,14 @@ mod driver;
 mod error;
 mod event;
 mod flags;
-mod fold;
+mod host_memory;
 mod ipc;
 mod memory;
 mod module;
 pub mod nccl;
 pub mod nvml;
 mod nvrtc;
+mod one_shot;
 mod pci;
 mod peer;
 mod pinned;
@@ -41,11 +43,12 @@ pub use driver::{CudaVersion, Driver};
 pub use error::CudaError;
 pub use event::{Event, EventState};
 pub use flags::{FlagPage, Link, Signal, SignalKernel};
-pub use fold::{FOLD_RANKS_MAX, Fold, FoldKernel, FoldKey, FoldLaunch, OneShotLaunch};
+pub use host_memory::HostMemory;
 pub use ipc::{ImportedRegion, IpcHandle};
 pub use memory::DeviceRegion;
-pub use module::{Cubin, Function, Grid, Module};
+pub use module::{BufferLaunch, Cubin, Function, Grid, Module};
 pub use nvrtc::Nvrtc;
+pub use one_shot::{Fold, OneShotKernel, OneShotKey, OneShotLaunch, RANKS_MAX};
 pub use pci::{PciAddress, PciAddressError};
 pub use peer::{PeerAccess, peer_access};
 pub use pinned::PinnedRegion;

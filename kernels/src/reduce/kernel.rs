@@ -183,37 +183,58 @@ fn reduce_at<T: Numeric, A: Numeric, D: Numeric, C: Combine<A>, N: Size, M: Size
     }
 }
 
-/// All whole vectors, in steps of the grid; then the tail.
+/// Where the elements lie in the vectors of the buffers. All of it is 0 but for the vectors where
+/// the elements fill them.
+#[derive(CubeType, Clone, Copy)]
+struct Bounds {
+    /// One past the last vector that is whole.
+    vectors: u32,
+    /// Elements behind that.
+    tail: u32,
+    /// Elements of the first vector that are none of ours.
+    skip: u32,
+    /// Those behind them in the first vector.
+    head: u32,
+}
+
+/// All whole vectors, in steps of the grid; then the elements before and behind them.
 #[cube]
 fn reduce_all<T: Numeric, A: Numeric, D: Numeric, C: Combine<A>, N: Size>(
     buffers: &mut Sequence<Box<[Vector<T, N>]>>,
-    vectors: u32,
-    tail: u32,
+    bounds: Bounds,
     divisor: D,
     #[comptime] shape: Shape,
 ) {
     let stride = CUBE_COUNT * CUBE_DIM as usize;
     let mut index = ABSOLUTE_POS;
-    while index < vectors as usize {
+    if comptime!(shape.tail == Tail::Scalars) {
+        if bounds.skip > 0 {
+            index += 1;
+        }
+    }
+    while index < bounds.vectors as usize {
         reduce_at::<T, A, D, C, N, N>(buffers, index, divisor, shape.clone());
         index += stride;
     }
     if comptime!(shape.tail == Tail::Scalars) {
-        reduce_tail::<T, A, D, C, N>(buffers, vectors, tail, divisor, shape);
+        reduce_edges::<T, A, D, C, N>(buffers, bounds, divisor, shape);
     }
 }
 
-/// The elements behind the last whole vector, one per unit.
+/// The elements before the first whole vector and behind the last, one per unit.
 #[cube]
-fn reduce_tail<T: Numeric, A: Numeric, D: Numeric, C: Combine<A>, N: Size>(
+fn reduce_edges<T: Numeric, A: Numeric, D: Numeric, C: Combine<A>, N: Size>(
     buffers: &mut Sequence<Box<[Vector<T, N>]>>,
-    vectors: u32,
-    tail: u32,
+    bounds: Bounds,
     divisor: D,
     #[comptime] shape: Shape,
 ) {
-    if ABSOLUTE_POS < tail as usize {
-        let index = vectors as usize * N::value() + ABSOLUTE_POS;
+    let head = bounds.head as usize;
+    if ABSOLUTE_POS < head + bounds.tail as usize {
+        let mut index = bounds.skip as usize + ABSOLUTE_POS;
+        if ABSOLUTE_POS >= head {
+            index = bounds.vectors as usize * N::value() + ABSOLUTE_POS - head;
+        }
         reduce_at::<T, A, D, C, N, Const<1>>(buffers, index, divisor, shape);
     }
 }
@@ -224,12 +245,20 @@ pub(crate) fn reduce_floats<T: Float, A: Float, N: Size>(
     mut buffers: Sequence<Box<[Vector<T, N>]>>,
     vectors: u32,
     tail: u32,
+    skip: u32,
+    head: u32,
     divisor: InputScalar,
     #[comptime] shape: Shape,
     #[define(T, A)] _elements: [ElemType; 2],
 ) {
     let divisor = divisor.get::<A>();
-    reduce_all::<T, A, A, Floats, N>(&mut buffers, vectors, tail, divisor, shape);
+    let bounds = Bounds {
+        vectors,
+        tail,
+        skip,
+        head,
+    };
+    reduce_all::<T, A, A, Floats, N>(&mut buffers, bounds, divisor, shape);
 }
 
 /// Of integers.
@@ -238,10 +267,18 @@ pub(crate) fn reduce_integers<T: Int, A: Int, D: Int, N: Size>(
     mut buffers: Sequence<Box<[Vector<T, N>]>>,
     vectors: u32,
     tail: u32,
+    skip: u32,
+    head: u32,
     divisor: InputScalar,
     #[comptime] shape: Shape,
     #[define(T, A, D)] _elements: [ElemType; 3],
 ) {
     let divisor = divisor.get::<D>();
-    reduce_all::<T, A, D, Integers, N>(&mut buffers, vectors, tail, divisor, shape);
+    let bounds = Bounds {
+        vectors,
+        tail,
+        skip,
+        head,
+    };
+    reduce_all::<T, A, D, Integers, N>(&mut buffers, bounds, divisor, shape);
 }

@@ -59,7 +59,7 @@ fn check(source: &KernelSource, launch: &Launch) {
 fn every_reduction_takes_what_its_launches_give() {
     for reduce in crate::variants::reductions() {
         let source = reduce.cuda_source().expect("a variant compiles");
-        check(&source, &reduce.cuda_launch(SPREAD, 3).expect("it fits"));
+        check(&source, &reduce.cuda_launch(SPREAD, 0, 3).expect("it fits"));
     }
 }
 

@@ -4,12 +4,14 @@
 //! moves at least 2RS bytes, so algbw cannot exceed copy bandwidth / (2R), where the copy bandwidth counts
 //! bytes read and bytes written. On a device each the limit is another one.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bonfire_collective::cuda::{
-    CudaAlgorithm, CudaBuffer, CudaGroup, CudaOptions, CudaSync, Elements, Event,
+    Context, CudaAlgorithm, CudaBuffer, CudaGroup, CudaGroupError, CudaOptions, CudaSync, Elements,
+    Event, NcclGroup, Stream,
 };
-use bonfire_collective::{DType, ReduceOp};
+use bonfire_collective::{DType, ProcessGroup, ReduceOp};
 
 use super::SelftestArgs;
 use super::ranks::on_threads;
@@ -223,9 +225,39 @@ fn time(
     Ok(slowest[0])
 }
 
+/// A group whose operations run on a stream.
+pub(super) trait Queue {
+    fn stream(&self) -> Arc<Stream>;
+    fn context(&self) -> &Context;
+    fn process_group(&self) -> &ProcessGroup;
+    fn synchronize(&self) -> Result<(), CudaGroupError>;
+}
+
+macro_rules! queue {
+    ($group:ty) => {
+        impl Queue for $group {
+            fn stream(&self) -> Arc<Stream> {
+                <$group>::stream(self)
+            }
+            fn context(&self) -> &Context {
+                <$group>::context(self)
+            }
+            fn process_group(&self) -> &ProcessGroup {
+                <$group>::process_group(self)
+            }
+            fn synchronize(&self) -> Result<(), CudaGroupError> {
+                <$group>::synchronize(self)
+            }
+        }
+    };
+}
+
+queue!(CudaGroup);
+queue!(NcclGroup);
+
 /// The time on the device of some operations, begun together on all ranks.
 pub(super) fn batch(
-    group: &CudaGroup,
+    group: &impl Queue,
     iterations: u32,
     mut once: impl FnMut() -> anyhow::Result<()>,
 ) -> anyhow::Result<Duration> {

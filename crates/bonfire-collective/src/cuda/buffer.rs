@@ -3,21 +3,21 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use bonfire_plan::{DType, ElemRange};
+use bonfire_plan::{DType, ElemRange, Rank};
 use bonfire_sys::cuda::Span;
 
 use super::error::CudaGroupError;
 use super::group::Inner;
+use super::shared::Shared;
 
-/// Device memory of the same size on every rank, open to all of them.
+/// Device memory of the same size on every rank, open to all of them where devices reach each other.
 ///
 /// It keeps the group. Its memory is freed with the group, because freeing waits for the device, where
 /// other ranks may be waiting for this one; [`CudaGroup::release`](super::CudaGroup::release) frees it
 /// before, with all ranks.
 #[derive(Debug)]
 pub struct CudaBuffer {
-    spans: Vec<Span>,
-    me: usize,
+    memory: Shared,
     owner: Arc<Inner>,
 }
 
@@ -31,17 +31,16 @@ pub struct Elements {
 }
 
 impl CudaBuffer {
-    pub(super) fn new(spans: Vec<Span>, owner: &Arc<Inner>) -> Self {
+    pub(super) fn new(memory: Shared, owner: &Arc<Inner>) -> Self {
         Self {
-            spans,
-            me: owner.rank().index(),
+            memory,
             owner: Arc::clone(owner),
         }
     }
 
     /// Takes the memory out, to be freed by the caller.
-    pub(super) fn into_spans(mut self) -> Vec<Span> {
-        std::mem::take(&mut self.spans)
+    pub(super) fn into_memory(mut self) -> Shared {
+        self.memory.take()
     }
 
     /// Whether it belongs to this group.
@@ -51,7 +50,7 @@ impl CudaBuffer {
 
     /// This rank's memory, for kernels and copies of its own. No collective may be running on it.
     pub fn span(&self) -> &Span {
-        &self.spans[self.me]
+        self.memory.own()
     }
 
     /// Its bytes.
@@ -60,37 +59,24 @@ impl CudaBuffer {
     }
 
     /// A range of elements, counted from `elements.range.start`, on one rank.
-    pub(super) fn part(&self, rank: usize, elements: &Elements, range: ElemRange) -> Span {
-        let size = elements.dtype.size_bytes();
-        let start = (elements.range.start + range.start()) * size;
-        let end = (elements.range.start + range.end()) * size;
-        self.spans[rank]
-            .part(start..end)
-            .expect("checked when the operation began")
+    pub(super) fn part(&self, rank: Rank, elements: &Elements, range: ElemRange) -> Span {
+        elements.range_of(self.memory.of(rank), range)
+    }
+
+    /// This rank's elements.
+    pub(super) fn own_part(&self, elements: &Elements) -> Span {
+        elements.part_of(self.memory.own())
     }
 
     /// That the elements are in it.
     pub(super) fn check(&self, elements: &Elements) -> Result<(), CudaGroupError> {
-        let Range { start, end } = elements.range;
-        let dtype_bytes = elements.dtype.size_bytes();
-        let fits = end
-            .checked_mul(dtype_bytes)
-            .is_some_and(|bytes| bytes <= self.bytes());
-        if start > end || !fits {
-            return Err(CudaGroupError::TooSmall {
-                start,
-                end,
-                dtype_bytes,
-                bytes: self.bytes(),
-            });
-        }
-        Ok(())
+        elements.fit(self.bytes())
     }
 }
 
 impl Drop for CudaBuffer {
     fn drop(&mut self) {
-        self.owner.retire(std::mem::take(&mut self.spans));
+        self.owner.retire(self.memory.take());
     }
 }
 
@@ -111,5 +97,37 @@ impl Elements {
     /// Their bytes.
     pub fn bytes(&self) -> usize {
         self.count() * self.dtype.size_bytes()
+    }
+
+    /// That they are in so many bytes.
+    pub(super) fn fit(&self, bytes: usize) -> Result<(), CudaGroupError> {
+        let Range { start, end } = self.range;
+        let dtype_bytes = self.dtype.size_bytes();
+        let fits = end
+            .checked_mul(dtype_bytes)
+            .is_some_and(|needed| needed <= bytes);
+        if start > end || !fits {
+            return Err(CudaGroupError::TooSmall {
+                start,
+                end,
+                dtype_bytes,
+                bytes,
+            });
+        }
+        Ok(())
+    }
+
+    /// Their memory in that of a buffer that they fit.
+    pub(super) fn part_of(&self, buffer: &Span) -> Span {
+        self.range_of(buffer, ElemRange::up_to(self.count()))
+    }
+
+    /// The memory of a range of them, counted from the first.
+    fn range_of(&self, buffer: &Span, range: ElemRange) -> Span {
+        let size = self.dtype.size_bytes();
+        let start = (self.range.start + range.start()) * size;
+        let end = (self.range.start + range.end()) * size;
+        let part = buffer.part(start..end);
+        part.expect("checked when the operation began")
     }
 }

@@ -5,14 +5,14 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bonfire_plan::Rank;
-use bonfire_sys::cuda::{
-    Context, CudaError, Event, EventState, FlagPage, FoldKey, PinnedRegion, Stream,
-};
+use bonfire_sys::cuda::{Context, CudaError, Event, FlagPage, PinnedRegion, Stream};
 
 use super::agreement::agree;
 use super::engine::Need;
 use super::error::CudaGroupError;
+use super::kernels::KernelKey;
 use super::state::State;
+use super::wait::{Wait, Waited};
 use crate::ProcessGroup;
 
 /// The part of a membership that no operation changes.
@@ -44,10 +44,10 @@ impl Core {
         &self,
         state: &mut State,
         need: Need,
-        keys: &[FoldKey],
+        keys: &[KernelKey],
     ) -> Result<(), CudaGroupError> {
         self.quiesce(state)?;
-        let loaded = keys.iter().try_for_each(|key| state.kernels.load(*key));
+        let loaded = keys.iter().try_for_each(|key| state.kernels.load(key));
         agree(&self.group, loaded)?;
         state.ready.insert(need);
         Ok(())
@@ -60,23 +60,19 @@ impl Core {
     }
 
     pub(super) fn wait_idle(&self, state: &mut State) -> Result<(), CudaGroupError> {
-        /// How long a failure elsewhere may go unnoticed.
-        const LOOK: Duration = Duration::from_millis(2);
-        let started = Instant::now();
         self.local(state.stream.record(&state.done))?;
-        loop {
-            if let Some(failure) = self.group.failure() {
+        let wait = Wait {
+            group: &self.group,
+            timeout: self.timeout,
+        };
+        let waited = wait.until_done(|until| state.done.wait_until(until));
+        match self.local(waited)? {
+            Waited::Done => Ok(()),
+            Waited::Failed(failure) => {
                 self.free(state);
-                return Err(failure.into());
+                Err(failure.into())
             }
-            let left = (started + self.timeout).saturating_duration_since(Instant::now());
-            let until = Instant::now() + left.min(LOOK);
-            if self.local(state.done.wait_until(until))? == EventState::Done {
-                return Ok(());
-            }
-            if left.is_zero() {
-                return Err(self.time_out(state, started.elapsed()));
-            }
+            Waited::TimedOut(elapsed) => Err(self.time_out(state, elapsed)),
         }
     }
 

@@ -1,11 +1,12 @@
 //! Queues programs on streams.
 
-use bonfire_plan::{Collective, DType, Rank, ReduceOp, Stage};
-use bonfire_sys::cuda::{CudaError, FoldKernel, FoldKey, FoldLaunch, Span, Stream};
+use bonfire_kernels::launch::stream::ReduceLaunch;
+use bonfire_plan::{Collective, DType, Rank, ReduceOp};
+use bonfire_sys::cuda::{CudaError, Span, Stream};
 use smallvec::SmallVec;
 
 use super::buffer::{CudaBuffer, Elements};
-use super::kernels::{copy_key, divisor, key};
+use super::kernels::{ReduceKey, divisor};
 use super::lanes::Lanes;
 use super::program::{Action, Fold, Key, Layout, Program};
 use super::state::State;
@@ -58,20 +59,8 @@ impl Job<'_> {
     }
 
     /// The kernel of a fold.
-    pub(super) fn kernel(&self, fold: &Fold) -> FoldKey {
-        match self.reduce {
-            Some(reduce) if fold.sources.len() > 1 => {
-                key(self.elements.dtype, reduce, fold.sources.len())
-            }
-            _ => copy_key(self.elements.dtype),
-        }
-    }
-
-    fn divisor(&self, fold: &Fold, world_size: usize) -> u32 {
-        match (fold.stage, self.reduce) {
-            (Stage::Final, Some(reduce)) => divisor(reduce, world_size),
-            (Stage::Partial | Stage::Final, _) => 1,
-        }
+    pub(super) fn kernel(&self, fold: &Fold) -> ReduceKey {
+        ReduceKey::new(self.elements.dtype, self.reduce, fold)
     }
 }
 
@@ -143,20 +132,19 @@ impl State {
         self.flags.queue(channel, stream)
     }
 
-    fn fold(&self, job: Job<'_>, fold: &Fold, stream: &Stream) -> Result<(), CudaError> {
-        let part = |rank: &Rank| job.buffer.part(rank.index(), job.elements, fold.range);
-        let sources: Spans = fold.sources.iter().map(part).collect();
-        let targets: Spans = fold.targets.iter().map(part).collect();
-        let launch = FoldLaunch {
-            sources: &sources,
-            targets: &targets,
-            divisor: job.divisor(fold, self.world_size.len()),
-            blocks_max: self.blocks_max,
+    fn fold(&mut self, job: Job<'_>, fold: &Fold, stream: &Stream) -> Result<(), CudaError> {
+        let key = job.kernel(fold);
+        if !key.writes() {
+            return Ok(());
+        }
+        let part = |rank: &Rank| job.buffer.part(*rank, job.elements, fold.range);
+        let buffers: Spans = fold.buffers().map(part).collect();
+        let ranks = self.world_size.len();
+        let launch = ReduceLaunch {
+            buffers: &buffers,
+            divisor: job.reduce.map_or(1, |reduce| divisor(reduce, ranks)),
+            cubes_max: self.blocks_max,
         };
-        self.kernel(job.kernel(fold)).launch(stream, &launch)
-    }
-
-    pub(super) fn kernel(&self, key: FoldKey) -> &FoldKernel {
-        self.kernels.get(key).expect("loaded before the operation")
+        self.kernels.reduction(&key).launch(stream, &launch)
     }
 }

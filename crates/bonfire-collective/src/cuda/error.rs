@@ -1,14 +1,14 @@
 //! What can go wrong with a group of GPUs.
 
-use bonfire_plan::{PlanError, Rank};
-use bonfire_sys::cuda::{CudaError, FOLD_RANKS_MAX};
+use bonfire_plan::{DType, PlanError, Rank, ReduceOp};
+use bonfire_sys::cuda::{CudaError, RANKS_MAX};
 
 use crate::CollectiveError;
 
 /// An operation of a group of GPUs failed.
 ///
-/// All but [`Usage`](Self::Usage), [`TooSmall`](Self::TooSmall) and [`NotAValue`](Self::NotAValue) end the
-/// group on every rank.
+/// All but [`Usage`](Self::Usage), [`TooSmall`](Self::TooSmall), [`NotAValue`](Self::NotAValue) and
+/// [`NotInNccl`](Self::NotInNccl) end the group on every rank.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CudaGroupError {
@@ -49,9 +49,7 @@ pub enum CudaGroupError {
         reason: String,
     },
     /// More ranks than a kernel takes.
-    #[error(
-        "{world_size} ranks, but a group of GPUs has at most {FOLD_RANKS_MAX}: split the group"
-    )]
+    #[error("{world_size} ranks, but a group of GPUs has at most {RANKS_MAX}: split the group")]
     TooManyRanks {
         /// How many there are.
         world_size: usize,
@@ -69,6 +67,14 @@ pub enum CudaGroupError {
         dtype_bytes: usize,
         /// Size of the buffer.
         bytes: usize,
+    },
+    /// NCCL has no such reduction. The group goes on.
+    #[error("NCCL has no {reduce} of {dtype}: cast before, or use a CudaGroup, which has it")]
+    NotInNccl {
+        /// The elements.
+        dtype: DType,
+        /// How they were to be combined.
+        reduce: ReduceOp,
     },
     /// The memory holds something else than was read from it.
     #[error("element {index} is not a value of its type: what was written there?")]

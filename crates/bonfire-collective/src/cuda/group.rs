@@ -5,25 +5,27 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bonfire_plan::{Rank, WorldSize};
-use bonfire_sys::cuda::{Context, CudaError, FOLD_RANKS_MAX, FlagPage, FoldKernel, Span, Stream};
+use bonfire_sys::cuda::{Context, CudaError, FlagPage, RANKS_MAX, Span, Stream};
 
 use super::agreement::agree;
 use super::buffer::CudaBuffer;
+use super::connect::{Connection, connect};
 use super::core::Core;
 use super::error::CudaGroupError;
 use super::neighbours::Neighbours;
-use super::options::{CudaAlgorithm, CudaOptions};
+use super::options::{CudaAlgorithm, CudaOptions, CudaPath};
 use super::peers::Peers;
-use super::probe::{PROBE_BYTES, Probe};
 use super::program::Programs;
-use super::state::{Last, Local, State};
+use super::shared::Shared;
+use super::state::{Last, Local, Path, State};
 use super::sync::Flags;
 use crate::ProcessGroup;
 
 /// A rank's membership in a group of GPUs, one per rank.
 ///
 /// Every rank must queue the same operations, in the same order, on the same ranges. An operation is queued
-/// on [`stream`](Self::stream) and the call returns at once; [`synchronize`](Self::synchronize) waits, with
+/// on [`stream`](Self::stream) and the call returns at once, unless data go through the host
+/// ([`path`](Self::path)), where it returns when the operation is done; [`synchronize`](Self::synchronize) waits, with
 /// a deadline, and is where a failure of any rank comes out. Results are the same bits on every rank and in
 /// every run.
 ///
@@ -52,7 +54,8 @@ impl fmt::Debug for Inner {
 
 impl CudaGroup {
     /// Forms the group: every rank of `group` calls it with a context of its device, and all ranks of one
-    /// process with clones of one [`Neighbours`]. Looks whether the ranks reach each other's memory.
+    /// process with clones of one [`Neighbours`]. Looks whether the ranks reach each other's memory; where two do not, the group's data go
+    /// through host memory, and the log says which two and why.
     ///
     /// # Errors
     /// [`CudaGroupError::SetUp`] on all ranks, naming the rank that cannot take part and why.
@@ -63,42 +66,34 @@ impl CudaGroup {
         options: CudaOptions,
     ) -> Result<Self, CudaGroupError> {
         let (me, world_size) = (group.rank(), group.world_size());
-        if world_size.len() > FOLD_RANKS_MAX {
+        if world_size.len() > RANKS_MAX {
             return Err(CudaGroupError::TooManyRanks {
                 world_size: world_size.len(),
             });
         }
         let mut peers = Peers::meet(&group, context, neighbours, &options)?;
         let local = agree(&group, Local::new(context, neighbours))?;
-        let pages = peers.share(&local.stream, FlagPage::BYTES)?;
-        let staging_bytes = (options.one_shot_bytes_max + FoldKernel::STAGING_EXTRA_BYTES)
-            .next_multiple_of(FoldKernel::STAGING_EXTRA_BYTES);
-        let staging = peers.share(&local.stream, (2 * staging_bytes).max(PROBE_BYTES))?;
-        let probe = Probe {
-            group: &group,
-            context,
-            stream: &local.stream,
-            spans: &staging,
-        };
-        probe.run()?;
-        let half = |number: usize| -> Result<Vec<Span>, CudaError> {
-            let range = number * staging_bytes..(number + 1) * staging_bytes;
-            staging
-                .iter()
-                .map(|span| span.part(range.clone()))
-                .collect()
-        };
-        let halves = half(0).and_then(|first| Ok([first, half(1)?]));
-        let staging = agree(&group, halves)?;
+        let connection = connect(&group, context, (&mut peers, &local), &options)?;
         let signals = agree(&group, local.kernels.signals())?;
         let sync = peers.sync(options.sync);
-        if me == Rank::new(0) {
+        let (pages, staging, opened, path) = match connection {
+            Connection::Host => (Vec::new(), Default::default(), Vec::new(), Path::host()),
+            Connection::Peers {
+                pages,
+                staging,
+                staging_bytes,
+            } => {
+                let halves = agree(&group, halves(&staging, staging_bytes))?;
+                let flags = pages.spans().iter().cloned().map(FlagPage::new).collect();
+                (flags, halves, vec![pages, staging], Path::Peers)
+            }
+        };
+        if me == Rank::new(0) && matches!(path, Path::Peers) {
             tracing::info!(
                 "rank 0: {}, memory shared and probed, ranks wait in {sync:?}",
                 peers.summary()
             );
         }
-        let pages = pages.into_iter().map(FlagPage::new).collect();
         let state = State {
             me,
             world_size,
@@ -106,6 +101,7 @@ impl CudaGroup {
             flags: Flags::new(me, world_size, pages, sync, signals),
             kernels: local.kernels,
             staging,
+            path,
             programs: Programs::default(),
             ready: HashSet::new(),
             lanes: None,
@@ -115,6 +111,7 @@ impl CudaGroup {
             done: local.done,
             last: Last::none(),
             retired: Vec::new(),
+            opened,
             options,
         };
         let inner = Inner {
@@ -159,7 +156,15 @@ impl CudaGroup {
         Arc::clone(&self.inner.state().stream)
     }
 
-    /// The algorithm that an all-reduce of that many bytes takes.
+    /// The way that data take, decided when the group was formed.
+    pub fn path(&self) -> CudaPath {
+        match self.inner.state().path {
+            Path::Peers => CudaPath::Peer,
+            Path::Host(_) => CudaPath::Host,
+        }
+    }
+
+    /// The algorithm that an all-reduce of that many bytes takes between devices.
     pub fn algorithm_for(&self, bytes: usize) -> CudaAlgorithm {
         self.inner.state().choose(bytes)
     }
@@ -181,6 +186,16 @@ impl CudaGroup {
         let mut state = self.inner.state();
         self.inner.core.free(&mut state);
     }
+}
+
+/// The two staging buffers of each rank.
+fn halves(staging: &Shared, bytes: usize) -> Result<[Vec<Span>; 2], CudaError> {
+    let half = |number: usize| -> Result<Vec<Span>, CudaError> {
+        let range = number * bytes..(number + 1) * bytes;
+        let spans = staging.spans().iter();
+        spans.map(|span| span.part(range.clone())).collect()
+    };
+    Ok([half(0)?, half(1)?])
 }
 
 impl Inner {

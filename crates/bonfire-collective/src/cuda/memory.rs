@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use bonfire_plan::ElemRange;
 use bonfire_sys::cuda::Span;
 
 use super::buffer::{CudaBuffer, Elements};
 use super::error::CudaGroupError;
 use super::group::{CudaGroup, Inner};
+use super::shared::Shared;
+use super::state::Path;
 use crate::Element;
 
 impl CudaGroup {
@@ -20,9 +21,12 @@ impl CudaGroup {
         let mut state = self.inner.state();
         self.inner.core.quiesce(&mut state)?;
         let stream = Arc::clone(&state.stream);
-        let spans = state.peers.share(&stream, bytes)?;
+        let made = match state.path {
+            Path::Peers => state.peers.share(&stream, bytes),
+            Path::Host(_) => state.peers.keep(&stream, bytes),
+        };
         drop(state);
-        Ok(CudaBuffer::new(spans, &self.inner))
+        Ok(CudaBuffer::new(made?, &self.inner))
     }
 
     /// Frees a buffer on every rank. For tear-down: it waits for the device and for the other ranks.
@@ -31,12 +35,11 @@ impl CudaGroup {
     /// Those of [`synchronize`](Self::synchronize).
     pub fn release(&self, buffer: CudaBuffer) -> Result<(), CudaGroupError> {
         self.inner.assert_own(&buffer);
-        let mut spans = buffer.into_spans();
+        let memory = buffer.into_memory();
         let mut state = self.inner.state();
         self.inner.core.quiesce(&mut state)?;
         // First what was opened to this rank, then, when nobody has it open any more, the own.
-        let own = spans.swap_remove(state.me.index());
-        drop(spans);
+        let own = memory.close();
         self.inner.core.group.barrier()?;
         drop(own);
         self.inner.core.group.barrier()?;
@@ -78,13 +81,18 @@ impl CudaGroup {
         let stream = self.stream();
         let mut bytes = vec![0; span.len()];
         self.inner.core.local(stream.read(&span, &mut bytes))?;
-        for (index, value) in values.iter_mut().enumerate() {
-            let own = &bytes[index * size_of::<T>()..][..size_of::<T>()];
-            *value = bytemuck::checked::try_pod_read_unaligned(own)
-                .map_err(|_| CudaGroupError::NotAValue { index })?;
-        }
-        Ok(())
+        decode(&bytes, values)
     }
+}
+
+/// Reads elements from as many bytes as they have.
+pub(super) fn decode<T: Element>(bytes: &[u8], values: &mut [T]) -> Result<(), CudaGroupError> {
+    let elements = bytes.chunks_exact(size_of::<T>());
+    for (index, (value, own)) in values.iter_mut().zip(elements).enumerate() {
+        *value = bytemuck::checked::try_pod_read_unaligned(own)
+            .map_err(|_| CudaGroupError::NotAValue { index })?;
+    }
+    Ok(())
 }
 
 impl Inner {
@@ -100,14 +108,13 @@ impl Inner {
             range: start..start.saturating_add(count),
         };
         buffer.check(&elements)?;
-        let all = ElemRange::up_to(count);
-        Ok(buffer.part(self.rank().index(), &elements, all))
+        Ok(buffer.own_part(&elements))
     }
 
     /// Keeps memory until the group ends.
-    pub(super) fn retire(&self, spans: Vec<Span>) {
-        if !spans.is_empty() {
-            self.state().retired.push(spans);
+    pub(super) fn retire(&self, memory: Shared) {
+        if !memory.is_empty() {
+            self.state().retired.push(memory);
         }
     }
 }

@@ -1,10 +1,15 @@
 //! What the ranks of one process share: the memory they open to each other, and compiled kernels.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use bonfire_kernels::launch::stream::ReduceCode;
 use bonfire_plan::Rank;
-use bonfire_sys::cuda::{ComputeCapability, Cubin, CudaError, DeviceRegion};
+use bonfire_sys::cuda::{ComputeCapability, Cubin, DeviceRegion, OneShotKey};
+
+use super::kernels::ReduceKey;
 
 /// What the ranks of one process share. Make one, and give every rank of the group in this process a
 /// clone of it; a process with one rank makes its own.
@@ -17,7 +22,40 @@ pub struct Neighbours {
 struct Inner {
     id: [u8; 16],
     shelf: Mutex<HashMap<(u64, Rank), Arc<DeviceRegion>>>,
-    cubins: Mutex<HashMap<(String, ComputeCapability), Cubin>>,
+    reductions: Compiled<ReduceKey, ReduceCode>,
+    one_shots: Compiled<OneShotKey, Cubin>,
+    signals: Compiled<(), Cubin>,
+}
+
+/// What is compiled once per process for each kind of device.
+#[derive(Debug)]
+pub(super) struct Compiled<K, C> {
+    by_device: Mutex<HashMap<(K, ComputeCapability), C>>,
+}
+
+impl<K: Eq + Hash, C: Clone> Compiled<K, C> {
+    /// The code for a key: by `compile`, at the first call.
+    pub(super) fn get<E>(
+        &self,
+        key: K,
+        capability: ComputeCapability,
+        compile: impl FnOnce() -> Result<C, E>,
+    ) -> Result<C, E> {
+        // Held while it compiles: the others wait for the same kernel.
+        let mut by_device = lock(&self.by_device);
+        match by_device.entry((key, capability)) {
+            Entry::Occupied(found) => Ok(found.get().clone()),
+            Entry::Vacant(place) => Ok(place.insert(compile()?).clone()),
+        }
+    }
+}
+
+impl<K, C> Default for Compiled<K, C> {
+    fn default() -> Self {
+        Self {
+            by_device: Mutex::default(),
+        }
+    }
 }
 
 impl Neighbours {
@@ -32,7 +70,9 @@ impl Neighbours {
             inner: Arc::new(Inner {
                 id,
                 shelf: Mutex::default(),
-                cubins: Mutex::default(),
+                reductions: Compiled::default(),
+                one_shots: Compiled::default(),
+                signals: Compiled::default(),
             }),
         }
     }
@@ -62,21 +102,19 @@ impl Neighbours {
         lock(&self.inner.shelf).remove(&(share, rank));
     }
 
-    /// A compiled kernel: by `compile`, once per process.
-    pub(super) fn cubin(
-        &self,
-        name: String,
-        capability: ComputeCapability,
-        compile: impl FnOnce() -> Result<Cubin, CudaError>,
-    ) -> Result<Cubin, CudaError> {
-        // Held while it compiles: the others wait for the same kernel.
-        let mut cubins = lock(&self.inner.cubins);
-        if let Some(cubin) = cubins.get(&(name.clone(), capability)) {
-            return Ok(cubin.clone());
-        }
-        let cubin = compile()?;
-        cubins.insert((name, capability), cubin.clone());
-        Ok(cubin)
+    /// The kernels that fold.
+    pub(super) fn reductions(&self) -> &Compiled<ReduceKey, ReduceCode> {
+        &self.inner.reductions
+    }
+
+    /// The kernels that exchange and fold.
+    pub(super) fn one_shots(&self) -> &Compiled<OneShotKey, Cubin> {
+        &self.inner.one_shots
+    }
+
+    /// The kernel that tells and hears.
+    pub(super) fn signals(&self) -> &Compiled<(), Cubin> {
+        &self.inner.signals
     }
 }
 

@@ -6,25 +6,24 @@
 //! inside of a kernel with loads and stores ordered at the scope of the system, for which CubeCL has no
 //! words, so it is written in CUDA C++.
 
-use bonfire_plan::{ElemRange, ReduceOp};
-use bonfire_sys::cuda::{CudaError, FoldKernel, FoldKey, OneShotLaunch};
+use bonfire_plan::ReduceOp;
+use bonfire_sys::cuda::{CudaError, OneShotKernel, OneShotKey, OneShotLaunch};
 
 use super::engine::Job;
-use super::kernels::{divisor, key};
+use super::kernels::{divisor, one_shot_key};
 use super::state::State;
 
 impl State {
     /// The kernel that it takes.
-    pub(super) fn one_shot_key(&self, job: Job<'_>, reduce: ReduceOp) -> FoldKey {
-        key(job.elements.dtype, reduce, self.world_size.len())
+    pub(super) fn one_shot_key(&self, job: Job<'_>, reduce: ReduceOp) -> OneShotKey {
+        one_shot_key(job.elements.dtype, reduce, self.world_size.len())
     }
 
     /// Queues the kernel.
     pub(super) fn run_one_shot(&mut self, job: Job<'_>, reduce: ReduceOp) -> Result<(), CudaError> {
         let bytes = job.elements.bytes();
         let seq = self.flags.next_one_shot();
-        let all = ElemRange::up_to(job.elements.count());
-        let data = job.buffer.part(self.me.index(), job.elements, all);
+        let data = job.buffer.own_part(job.elements);
         let launch = OneShotLaunch {
             data: &data,
             staging: &self.staging[seq as usize % 2],
@@ -32,9 +31,9 @@ impl State {
             me: self.me.index(),
             seq,
             divisor: divisor(reduce, self.world_size.len()),
-            blocks: FoldKernel::one_shot_blocks(bytes).min(self.waiting_blocks_max),
+            blocks: OneShotKernel::blocks(bytes).min(self.waiting_blocks_max),
         };
-        let kernel = self.kernel(self.one_shot_key(job, reduce));
-        kernel.launch_one_shot(&self.stream, &launch)
+        let kernel = self.kernels.one_shot(self.one_shot_key(job, reduce));
+        kernel.launch(&self.stream, &launch)
     }
 }

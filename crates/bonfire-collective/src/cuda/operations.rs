@@ -10,10 +10,11 @@ use super::buffer::{CudaBuffer, Elements};
 use super::engine::{Job, Shape};
 use super::error::CudaGroupError;
 use super::group::CudaGroup;
+use super::kernels::{KernelKey, ReduceKey};
 use super::lanes::Lanes;
 use super::options::CudaAlgorithm;
 use super::program::{Key, Layout};
-use super::state::{Last, State};
+use super::state::{Last, Path, State};
 
 impl CudaGroup {
     /// Replaces every element by its reduction over all ranks.
@@ -31,7 +32,7 @@ impl CudaGroup {
     }
 
     /// [`all_reduce`](Self::all_reduce) by this algorithm, the same on every rank. What is too large for a
-    /// one-shot, or may not wait in kernels, is done directly.
+    /// one-shot, or may not wait in kernels, is done directly; through the host there is but one way.
     ///
     /// # Errors
     /// Those of [`all_reduce`](Self::all_reduce).
@@ -47,12 +48,16 @@ impl CudaGroup {
             return Ok(());
         };
         let collective = Collective::AllReduce;
+        if matches!(state.path, Path::Host(_)) {
+            return self.inner.core.through_host(&mut state, collective, job);
+        }
         match algorithm {
             CudaAlgorithm::OneShot if state.choose(elements.bytes()) == CudaAlgorithm::OneShot => {
                 let need = job.need(Shape::OneShot);
                 if !state.is_ready(&need) {
                     let key = state.one_shot_key(job, reduce);
-                    self.inner.core.load(&mut state, need, &[key])?;
+                    let kernels = [KernelKey::OneShot(key)];
+                    self.inner.core.load(&mut state, need, &kernels)?;
                 }
                 self.inner.core.local(state.run_one_shot(job, reduce))
             }
@@ -124,6 +129,9 @@ impl CudaGroup {
     /// What the driver says.
     pub fn barrier(&self) -> Result<(), CudaGroupError> {
         let mut state = self.inner.state();
+        if matches!(state.path, Path::Host(_)) {
+            return self.inner.core.quiesce(&mut state);
+        }
         let key = Key {
             collective: Collective::Barrier,
             layout: Layout::Direct,
@@ -181,6 +189,9 @@ impl CudaGroup {
         let Some((mut state, job)) = self.begin(collective, reduce, buffer, elements)? else {
             return Ok(());
         };
+        if matches!(state.path, Path::Host(_)) {
+            return self.inner.core.through_host(&mut state, collective, job);
+        }
         self.queue(&mut state, job, job.key(collective, Layout::Direct))
     }
 
@@ -199,7 +210,11 @@ impl CudaGroup {
             };
             let full = state.programs.get(full, place)?;
             let folds = full.iter().flat_map(|program| program.folds());
-            let kernels: Vec<_> = folds.map(|fold| job.kernel(fold)).collect();
+            let kernels: Vec<_> = folds
+                .map(|fold| job.kernel(fold))
+                .filter(ReduceKey::writes)
+                .map(KernelKey::Reduce)
+                .collect();
             self.inner.core.load(state, need, &kernels)?;
         }
         self.inner.core.local(state.run(&programs, job))

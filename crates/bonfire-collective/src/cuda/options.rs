@@ -23,12 +23,24 @@ pub enum CudaSync {
     Stream,
 }
 
+/// The way that the data of a group take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CudaPath {
+    /// From device to device: kernels read and write the memory of all ranks.
+    Peer,
+    /// Through host memory, where the group on the CPU does the operation.
+    Host,
+}
+
 /// Options of a group of GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CudaOptions {
     /// How long a rank waits for the device to finish before the operation fails on every rank.
     /// Default 60 s.
     pub timeout: Duration,
+    /// The way that data take; `None` takes the devices' own where every pair of them was seen to
+    /// exchange data, and the host's where one does not.
+    pub path: Option<CudaPath>,
     /// The algorithm of every all-reduce; `None` lets Bonfire choose by size.
     pub algorithm: Option<CudaAlgorithm>,
     /// How ranks wait; `None` takes kernels unless processes share a device.
@@ -45,6 +57,7 @@ impl Default for CudaOptions {
     fn default() -> Self {
         Self {
             timeout: Duration::from_secs(60),
+            path: None,
             algorithm: None,
             sync: None,
             one_shot_bytes_max: 256 << 10,
@@ -58,8 +71,8 @@ impl CudaOptions {
     /// As text to compare between ranks. The timeout may differ.
     pub(super) fn agreed(&self) -> String {
         format!(
-            "algorithm {:?}, sync {:?}, one_shot_bytes_max {}, ring_channels {}",
-            self.algorithm, self.sync, self.one_shot_bytes_max, self.ring_channels
+            "path {:?}, algorithm {:?}, sync {:?}, one_shot_bytes_max {}, ring_channels {}",
+            self.path, self.algorithm, self.sync, self.one_shot_bytes_max, self.ring_channels
         )
     }
 }

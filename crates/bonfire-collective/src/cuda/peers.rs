@@ -12,6 +12,8 @@ use super::agreement::agree;
 use super::error::CudaGroupError;
 use super::neighbours::Neighbours;
 use super::options::{CudaOptions, CudaSync};
+use super::reach::{Refusal, gather};
+use super::shared::Shared;
 use crate::ProcessGroup;
 use crate::transport::HostId;
 
@@ -41,8 +43,6 @@ pub(super) struct Peers {
 enum ShareError {
     #[error(transparent)]
     Cuda(#[from] CudaError),
-    #[error("it cannot open the memory of rank {peer}: {source}")]
-    Open { peer: Rank, source: CudaError },
     #[error(
         "rank {peer} is in this process but shares nothing: give all ranks of a process clones of one \
          Neighbours"
@@ -166,64 +166,124 @@ impl Peers {
         self.cards[peer.index()].neighbours == self.neighbours.id()
     }
 
-    /// Allocates `len` bytes on every rank, zero, and opens them to all: one span per rank. Every rank calls
-    /// it in the same order, and none waits on the device meanwhile.
-    pub(super) fn share(
+    /// Allocates `len` bytes on every rank, zero, and opens them to all. Every rank calls it in the same
+    /// order, and none waits on the device meanwhile.
+    pub(super) fn share(&mut self, stream: &Stream, len: usize) -> Result<Shared, CudaGroupError> {
+        self.try_share(stream, len)?.map_err(|refusals| {
+            let first = refusals.first().expect("somebody has refused");
+            CudaGroupError::SetUp {
+                rank: first.by(),
+                reason: first.to_string(),
+            }
+        })
+    }
+
+    /// [`share`](Self::share), or which ranks do not reach which memory, the same on all ranks.
+    pub(super) fn try_share(
         &mut self,
         stream: &Stream,
         len: usize,
-    ) -> Result<Vec<Span>, CudaGroupError> {
+    ) -> Result<Result<Shared, Vec<Refusal>>, CudaGroupError> {
         let me = self.group.rank();
         let number = self.shared;
         self.shared += 1;
-        let made = DeviceRegion::allocate(&self.context, len).and_then(|own| {
-            stream.fill(&own.span(), 0)?;
-            stream.synchronize()?;
-            let handle = if self.has_other_processes() {
-                IpcHandle::export(&own)?.to_bytes().to_vec()
-            } else {
-                Vec::new()
-            };
-            Ok((own, handle))
-        });
-        let (own, handle) = agree(&self.group, made)?;
+        let own = agree(&self.group, self.make(stream, len))?;
+        let mut refusals = Vec::new();
+        let handle = self.export(&own, &mut refusals);
         self.neighbours.put(number, me, Arc::clone(&own));
         let handles = self.group.all_gather_bytes(&handle)?;
-        let opened = self.open_all(number, len, &handles);
-        let spans = agree(&self.group, opened);
+        let opened = self.open_all((number, len), &handles, &mut refusals);
+        let opened = agree(&self.group, opened);
         self.neighbours.take_back(number, me);
-        let mut spans = spans?;
+        let mut spans = opened?;
+        let refusals = gather(&self.group, &refusals)?;
+        if !refusals.is_empty() {
+            // Nobody frees memory that another has open.
+            drop(spans);
+            self.group.barrier()?;
+            return Ok(Err(refusals));
+        }
         spans[me.index()] = own.span();
+        Ok(Ok(Shared::of_ranks(spans, me)))
+    }
+
+    /// Allocates `len` bytes on every rank, zero, for each rank alone.
+    pub(super) fn keep(&self, stream: &Stream, len: usize) -> Result<Shared, CudaGroupError> {
+        let own = agree(&self.group, self.make(stream, len))?;
+        Ok(Shared::alone(own.span()))
+    }
+
+    fn make(&self, stream: &Stream, len: usize) -> Result<Arc<DeviceRegion>, CudaError> {
+        let own = DeviceRegion::allocate(&self.context, len)?;
+        stream.fill(&own.span(), 0)?;
+        stream.synchronize()?;
+        Ok(own)
+    }
+
+    /// What other processes need to open the region; empty if there are none, or it is refused.
+    fn export(&self, own: &DeviceRegion, refusals: &mut Vec<Refusal>) -> Vec<u8> {
+        if !self.has_other_processes() {
+            return Vec::new();
+        }
+        match IpcHandle::export(own) {
+            Ok(handle) => handle.to_bytes().to_vec(),
+            Err(error) => {
+                let me = self.group.rank();
+                let others = self.group.world_size().ranks();
+                let others = others.filter(|peer| !self.is_neighbour(*peer));
+                refusals.extend(others.map(|peer| {
+                    Refusal::new(
+                        peer,
+                        me,
+                        format!("it is not given to other processes: {error}"),
+                    )
+                }));
+                Vec::new()
+            }
+        }
+    }
+
+    /// The memory of all ranks, as far as this one reaches it: if any is missing, the order is not that
+    /// of the ranks.
+    fn open_all(
+        &self,
+        (number, len): (u64, usize),
+        handles: &[Vec<u8>],
+        refusals: &mut Vec<Refusal>,
+    ) -> Result<Vec<Span>, ShareError> {
+        let mut spans = Vec::new();
+        for peer in self.group.world_size().ranks() {
+            let handle = &handles[peer.index()];
+            if handle.is_empty() && !self.is_neighbour(peer) {
+                continue; // It has told why.
+            }
+            match self.open((number, len), peer, handle)? {
+                Ok(span) => spans.push(span),
+                Err(error) if error.is_sticky() => return Err(error.into()),
+                Err(error) => refusals.push(Refusal::new(self.group.rank(), peer, error)),
+            }
+        }
         Ok(spans)
     }
 
-    fn open_all(
+    /// The memory of a rank, or why this one does not reach it.
+    fn open(
         &self,
-        number: u64,
-        len: usize,
-        handles: &[Vec<u8>],
-    ) -> Result<Vec<Span>, ShareError> {
-        let ranks = self.group.world_size().ranks();
-        ranks
-            .map(|peer| self.open(number, len, peer, &handles[peer.index()]))
-            .collect()
-    }
-
-    fn open(&self, number: u64, len: usize, peer: Rank, handle: &[u8]) -> Result<Span, ShareError> {
+        (number, len): (u64, usize),
+        peer: Rank,
+        handle: &[u8],
+    ) -> Result<Result<Span, CudaError>, ShareError> {
         if self.is_neighbour(peer) {
             let region = self.neighbours.get(number, peer);
             let region = region.ok_or(ShareError::Absent { peer })?;
-            self.context
-                .enable_peer(region.context())
-                .map_err(|source| ShareError::Open { peer, source })?;
-            return Ok(region.span());
+            let enabled = self.context.enable_peer(region.context());
+            return Ok(enabled.map(|()| region.span()));
         }
         let bytes = handle.try_into().map_err(|_| ShareError::Handle {
             peer,
             bytes: handle.len(),
         })?;
-        let region = ImportedRegion::open(&self.context, IpcHandle::from_bytes(bytes), len)
-            .map_err(|source| ShareError::Open { peer, source })?;
-        Ok(region.span())
+        let region = ImportedRegion::open(&self.context, IpcHandle::from_bytes(bytes), len);
+        Ok(region.map(|region| region.span()))
     }
 }

@@ -1,5 +1,7 @@
 //! Whether ranks really reach each other's memory: data goes both ways and is compared before anything
-//! relies on it. Drivers have claimed access between devices that lost or changed data.
+//! relies on it. Drivers have claimed access between devices that lost or changed data. Data that come wrong
+//! are a reason not to use that way; data that do not come leave a stream that waits for them, and end the
+//! set-up.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -9,6 +11,8 @@ use bonfire_sys::cuda::{Context, CudaError, Event, EventState, PinnedRegion, Spa
 
 use super::agreement::agree;
 use super::error::CudaGroupError;
+use super::reach::{Refusal, gather};
+use super::shared::Shared;
 use crate::ProcessGroup;
 
 /// Bytes that are read from each peer.
@@ -27,15 +31,18 @@ const DEADLINE: Duration = Duration::from_secs(20);
 enum ProbeError {
     #[error(transparent)]
     Cuda(#[from] CudaError),
-    #[error("word {word} {how} is {found:#010x} and not {expected:#010x}: {FIX}")]
-    Wrong {
-        how: String,
-        word: usize,
-        found: u32,
-        expected: u32,
-    },
     #[error("{how} took more than {} s: {FIX}", DEADLINE.as_secs())]
     Stuck { how: String },
+}
+
+/// Data that did not arrive as they were sent.
+#[derive(Debug, thiserror::Error)]
+#[error("word {word} {how} is {found:#010x} and not {expected:#010x}: {FIX}")]
+struct Wrong {
+    how: String,
+    word: usize,
+    found: u32,
+    expected: u32,
 }
 
 const FIX: &str = "access between these devices does not work; look at `bonfire doctor`, and in a \
@@ -46,71 +53,76 @@ pub(super) struct Probe<'a> {
     pub(super) group: &'a ProcessGroup,
     pub(super) context: &'a Context,
     pub(super) stream: &'a Stream,
-    pub(super) spans: &'a [Span],
+    pub(super) memory: &'a Shared,
 }
 
 impl Probe<'_> {
-    /// Fails on all ranks if any pair does not exchange data.
-    pub(super) fn run(&self) -> Result<(), CudaGroupError> {
+    /// The pairs that do not exchange data, the same list on all ranks.
+    pub(super) fn run(&self) -> Result<Vec<Refusal>, CudaGroupError> {
         let me = self.group.rank();
+        let mut refusals = Vec::new();
         agree(self.group, self.fill(me))?;
-        agree(self.group, self.read_from_peers())?;
+        agree(self.group, self.read_from_peers(&mut refusals))?;
         agree(self.group, self.write_to_peers(me))?;
-        agree(self.group, self.check_written(me))
+        agree(self.group, self.check_written(me, &mut refusals))?;
+        gather(self.group, &refusals)
     }
 
     fn fill(&self, me: Rank) -> Result<(), ProbeError> {
         let bytes: Vec<u8> = (0..READ_BYTES / 4)
             .flat_map(|word| pattern(me, word).to_ne_bytes())
             .collect();
-        let own = self.spans[me.index()].part(0..READ_BYTES)?;
+        let own = self.memory.own().part(0..READ_BYTES)?;
         Ok(self.stream.write(&own, &bytes)?)
     }
 
-    fn read_from_peers(&self) -> Result<(), ProbeError> {
+    fn read_from_peers(&self, refusals: &mut Vec<Refusal>) -> Result<(), ProbeError> {
         let me = self.group.rank();
-        let scratch = self.spans[me.index()].part(READ_BYTES..2 * READ_BYTES)?;
+        let scratch = self.memory.own().part(READ_BYTES..2 * READ_BYTES)?;
         for peer in self.group.world_size().ranks() {
-            let theirs = self.spans[peer.index()].part(0..READ_BYTES)?;
+            let theirs = self.memory.of(peer).part(0..READ_BYTES)?;
             self.stream.copy(&scratch, &theirs)?;
-            self.compare(&scratch, peer, &format!("read from rank {peer}"))?;
+            let read = self.compare(&scratch, peer, &format!("read from rank {peer}"))?;
+            refusals.extend(read.err().map(|wrong| Refusal::new(me, peer, wrong)));
         }
         Ok(())
     }
 
     fn write_to_peers(&self, me: Rank) -> Result<(), ProbeError> {
-        let own = self.spans[me.index()].part(0..WRITE_BYTES)?;
+        let own = self.memory.own().part(0..WRITE_BYTES)?;
         for peer in self.group.world_size().ranks() {
             self.stream
-                .copy(&self.spans[peer.index()].part(inbox(me))?, &own)?;
+                .copy(&self.memory.of(peer).part(inbox(me))?, &own)?;
         }
         self.finish("writing to the other ranks")
     }
 
-    fn check_written(&self, me: Rank) -> Result<(), ProbeError> {
+    fn check_written(&self, me: Rank, refusals: &mut Vec<Refusal>) -> Result<(), ProbeError> {
         for peer in self.group.world_size().ranks() {
-            let written = self.spans[me.index()].part(inbox(peer))?;
-            self.compare(&written, peer, &format!("written by rank {peer}"))?;
+            let written = self.memory.own().part(inbox(peer))?;
+            let found = self.compare(&written, peer, &format!("written by rank {peer}"))?;
+            refusals.extend(found.err().map(|wrong| Refusal::new(peer, me, wrong)));
         }
         Ok(())
     }
 
-    fn compare(&self, span: &Span, from: Rank, how: &str) -> Result<(), ProbeError> {
+    /// Whether the memory holds what `from` has written.
+    fn compare(&self, span: &Span, from: Rank, how: &str) -> Result<Result<(), Wrong>, ProbeError> {
         let pinned = PinnedRegion::allocate(self.context, span.len())?;
         self.stream.copy_to_pinned(&pinned, span)?;
         self.finish(how)?;
         for (word, found) in pinned.words().iter().enumerate() {
             let (found, expected) = (found.load(Ordering::Acquire), pattern(from, word));
             if found != expected {
-                return Err(ProbeError::Wrong {
+                return Ok(Err(Wrong {
                     how: how.to_owned(),
                     word,
                     found,
                     expected,
-                });
+                }));
             }
         }
-        Ok(())
+        Ok(Ok(()))
     }
 
     fn finish(&self, how: &str) -> Result<(), ProbeError> {

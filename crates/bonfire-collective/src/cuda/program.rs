@@ -40,6 +40,16 @@ pub(super) struct Fold {
     pub(super) stage: Stage,
 }
 
+impl Fold {
+    /// The ranks whose buffers it is about: the sources in their order, then what is only written.
+    pub(super) fn buffers(&self) -> impl Iterator<Item = &Rank> {
+        let only_written = |rank: &&Rank| !self.sources.contains(*rank);
+        self.sources
+            .iter()
+            .chain(self.targets.iter().filter(only_written))
+    }
+}
+
 /// What one rank does, in order, on one stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Program {

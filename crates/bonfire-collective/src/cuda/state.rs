@@ -11,12 +11,14 @@ use bonfire_sys::cuda::{
 
 use super::buffer::Elements;
 use super::engine::Need;
+use super::host_path::HostPath;
 use super::kernels::Kernels;
 use super::lanes::Lanes;
 use super::neighbours::Neighbours;
 use super::options::{CudaAlgorithm, CudaOptions, CudaSync};
 use super::peers::Peers;
 use super::program::{Place, Programs};
+use super::shared::Shared;
 use super::sync::Flags;
 
 /// What an operation changes.
@@ -29,6 +31,7 @@ pub(super) struct State {
     pub(super) flags: Flags,
     pub(super) kernels: Kernels,
     pub(super) staging: [Vec<Span>; 2],
+    pub(super) path: Path,
     pub(super) programs: Programs,
     /// What all ranks have loaded kernels for.
     pub(super) ready: HashSet<Need>,
@@ -38,7 +41,24 @@ pub(super) struct State {
     pub(super) peers: Peers,
     pub(super) done: Event,
     pub(super) last: Last,
-    pub(super) retired: Vec<Vec<Span>>,
+    pub(super) retired: Vec<Shared>,
+    /// What the parts of `staging` and the pages of `flags` are parts of.
+    pub(super) opened: Vec<Shared>,
+}
+
+/// The way that data take.
+#[derive(Debug)]
+pub(super) enum Path {
+    /// Through the memory of all ranks.
+    Peers,
+    /// Through host memory. Nothing is open to other ranks, and nothing waits for them on the device.
+    Host(HostPath),
+}
+
+impl Path {
+    pub(super) fn host() -> Self {
+        Self::Host(HostPath::new())
+    }
 }
 
 /// The operation that was queued last, for messages.
@@ -92,12 +112,11 @@ impl State {
 
     /// Gives up the memory of the other ranks; returns the own.
     pub(super) fn close_peers(&mut self) -> Vec<Span> {
-        let me = self.me.index();
-        let staging = self.staging.iter_mut().map(std::mem::take);
+        self.flags.close();
+        self.staging = [Vec::new(), Vec::new()];
         let retired = std::mem::take(&mut self.retired).into_iter();
-        let pages = self.flags.close();
-        let mut all: Vec<Vec<Span>> = staging.chain(retired).chain([pages]).collect();
-        all.iter_mut().map(|spans| spans.swap_remove(me)).collect()
+        let opened = std::mem::take(&mut self.opened).into_iter();
+        opened.chain(retired).filter_map(Shared::close).collect()
     }
 }
 

@@ -1,7 +1,7 @@
 //! Messages between ranks in the order of their streams, and how a rank is freed from waiting for one.
 
 use bonfire_plan::{Rank, WorldSize};
-use bonfire_sys::cuda::{CudaError, FlagPage, Link, Signal, SignalKernel, Span, Stream, StreamOps};
+use bonfire_sys::cuda::{CudaError, FlagPage, Link, Signal, SignalKernel, Stream, StreamOps};
 
 use super::options::CudaSync;
 
@@ -12,7 +12,7 @@ const FAR_AHEAD: u32 = 1 << 30;
 /// The channel of the main stream; lanes have those behind it.
 pub(super) const MAIN: u32 = 0;
 
-/// The flags of all ranks and how far each counter is.
+/// The flags of all ranks and how far each counter is. Without pages nothing can be queued.
 #[derive(Debug)]
 pub(super) struct Flags {
     me: Rank,
@@ -60,11 +60,10 @@ impl Flags {
     }
 
     /// Gives up all pages; nothing can be queued any more.
-    pub(super) fn close(&mut self) -> Vec<Span> {
-        let pages = std::mem::take(&mut self.pages);
+    pub(super) fn close(&mut self) {
+        self.pages.clear();
         self.clear();
         self.ops.clear();
-        pages.iter().map(|page| page.span().clone()).collect()
     }
 
     pub(super) fn sync(&self) -> CudaSync {
@@ -139,7 +138,9 @@ impl Flags {
     /// Frees this rank's streams and kernels from whatever they wait for, by `control`, a stream that waits
     /// for nothing. The group is over then: results are garbage.
     pub(super) fn release(&mut self, control: &Stream) -> Result<(), CudaError> {
-        let page = &self.pages[self.me.index()];
+        let Some(page) = self.pages.get(self.me.index()) else {
+            return Ok(()); // Nothing waits for anybody.
+        };
         let mut ops = StreamOps::new();
         ops.write(&page.abort(), 1);
         for (channel, peer, heard) in self.links(&self.heard) {
@@ -155,6 +156,9 @@ impl Flags {
     /// The ranks that keep the others waiting, given the words of all pages: those that have told least of
     /// what they were to tell. Of a rank that merely waits for another, something has been heard already.
     pub(super) fn missing(&self, pages: &[Vec<u32>]) -> Vec<Rank> {
+        if pages.is_empty() {
+            return Vec::new();
+        }
         let behind = |due: u32, seen: u32| due.wrapping_sub(seen).cast_signed().max(0);
         let lag_of = |rank: Rank| {
             let own = &pages[self.me.index()];

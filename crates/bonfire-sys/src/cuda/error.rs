@@ -44,6 +44,15 @@ pub enum CudaError {
         /// Where it was looked for.
         reason: String,
     },
+    /// NVIDIA's collective library is not there, or too old.
+    #[error(
+        "no NCCL ({reason}): install NVIDIA's libnccl2, 2.17 or later, for the driver's major version, and \
+         set LD_LIBRARY_PATH if it is elsewhere; groups of GPUs of one host need none"
+    )]
+    NoNccl {
+        /// What was found instead.
+        reason: String,
+    },
     /// A kernel does not compile; a fault of this crate or of an NVRTC that is too old.
     #[error("NVRTC refuses the kernel {kernel} ({code}):\n{log}")]
     Compile {

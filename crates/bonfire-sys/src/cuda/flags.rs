@@ -3,9 +3,9 @@
 use super::context::Context;
 use super::device::ComputeCapability;
 use super::error::CudaError;
-use super::fold::FOLD_RANKS_MAX;
 use super::module::{Cubin, Function, Grid, Module};
 use super::nvrtc::Nvrtc;
+use super::one_shot::RANKS_MAX;
 use super::span::Span;
 use super::stream::Stream;
 
@@ -45,7 +45,7 @@ impl FlagPage {
     pub const CHANNELS_MAX: u32 = 32;
 
     /// The size of a page.
-    pub const BYTES: usize = (BLOCKS + Self::BLOCKS_MAX as usize * FOLD_RANKS_MAX) * WORD_BYTES;
+    pub const BYTES: usize = (BLOCKS + Self::BLOCKS_MAX as usize * RANKS_MAX) * WORD_BYTES;
 
     /// The page in this memory, which must be zero and shared with the peers.
     pub fn new(span: Span) -> Self {
@@ -65,7 +65,7 @@ impl FlagPage {
 
     /// The number of the word of a link.
     pub const fn link_index(link: Link) -> usize {
-        LINKS + link.channel as usize * FOLD_RANKS_MAX + link.peer as usize
+        LINKS + link.channel as usize * RANKS_MAX + link.peer as usize
     }
 
     /// The number of the word that `peer` writes in the first block of a `one_shot` kernel.
@@ -81,15 +81,15 @@ impl FlagPage {
             Self::CHANNELS_MAX
         );
         assert!(
-            (link.peer as usize) < FOLD_RANKS_MAX,
-            "{link:?}: there are {FOLD_RANKS_MAX} ranks"
+            (link.peer as usize) < RANKS_MAX,
+            "{link:?}: there are {RANKS_MAX} ranks"
         );
         self.word(Self::link_index(link))
     }
 
-    /// The words of the `one_shot` kernel: [`FOLD_RANKS_MAX`] for each block.
+    /// The words of the `one_shot` kernel: [`RANKS_MAX`] for each block.
     pub(super) fn blocks(&self) -> Span {
-        self.words(BLOCKS, Self::BLOCKS_MAX as usize * FOLD_RANKS_MAX)
+        self.words(BLOCKS, Self::BLOCKS_MAX as usize * RANKS_MAX)
     }
 
     fn word(&self, index: usize) -> Span {
@@ -134,7 +134,7 @@ struct SignalsArgs {
 
 const _: () = assert!(size_of::<SignalsArgs>() == 12 * SIGNALS_MAX + 16);
 const _: () = assert!(SIGNALS_MAX <= u32::BITS as usize);
-const _: () = assert!(LINKS + FlagPage::CHANNELS_MAX as usize * FOLD_RANKS_MAX <= BLOCKS);
+const _: () = assert!(LINKS + FlagPage::CHANNELS_MAX as usize * RANKS_MAX <= BLOCKS);
 
 impl SignalKernel {
     /// Compiles the kernel.

@@ -5,9 +5,11 @@ use std::ptr;
 use std::sync::Arc;
 
 use cudarc::driver::sys::{self, CUfunction, CUmodule, CUresult};
+use smallvec::SmallVec;
 
 use super::context::{Context, symbol};
 use super::error::{CudaError, check};
+use super::span::Span;
 use super::stream::Stream;
 
 /// Compiled code for one kind of device.
@@ -55,6 +57,21 @@ pub struct Grid {
     pub blocks: u32,
     /// Threads in each.
     pub threads: u32,
+}
+
+/// One launch of a kernel over ranges of device memory.
+#[derive(Clone, Copy, Debug)]
+pub struct BufferLaunch<'a> {
+    /// Blocks and threads.
+    pub grid: Grid,
+    /// Dynamic shared memory of a block.
+    pub shared_bytes: u32,
+    /// The first parameters: one 8-byte address each.
+    pub buffers: &'a [Span],
+    /// How far before its buffer each address is.
+    pub before_bytes: u64,
+    /// The last parameter, a struct by value.
+    pub info: &'a [u8],
 }
 
 // SAFETY: a module handle is an opaque name for an object of the driver, whose functions may be called
@@ -134,6 +151,50 @@ impl Function {
         grid: Grid,
         parameter: &P,
     ) -> Result<(), CudaError> {
+        let mut parameters = [ptr::from_ref(parameter).cast_mut().cast::<c_void>()];
+        // SAFETY: the one parameter has the layout that the kernel declares and lives through the call;
+        // what the kernel does is the promise of the caller.
+        unsafe { self.launch_raw(stream, grid, 0, &mut parameters) }
+    }
+
+    /// Queues a kernel that takes one address per buffer and then one struct by value.
+    ///
+    /// # Safety
+    /// The kernel must take exactly these parameters, the last of as many bytes as `info` has. From
+    /// each address it may only touch the bytes of the buffer, which begin `before_bytes` behind it.
+    pub unsafe fn launch_over(
+        &self,
+        stream: &Stream,
+        launch: &BufferLaunch<'_>,
+    ) -> Result<(), CudaError> {
+        /// Addresses of one launch without an allocation.
+        const FEW: usize = 16;
+        let mut addresses: SmallVec<[u64; FEW]> = SmallVec::new();
+        for span in launch.buffers {
+            // Device memory that is freed only after this context is idle.
+            span.used_by(stream.context());
+            addresses.push(span.address() - launch.before_bytes);
+        }
+        let mut parameters: SmallVec<[*mut c_void; FEW + 1]> = addresses
+            .iter()
+            .map(|address| ptr::from_ref(address).cast_mut().cast())
+            .collect();
+        parameters.push(launch.info.as_ptr().cast_mut().cast());
+        // SAFETY: the parameters are those that the caller says the kernel declares, they live through
+        // the call, and the memory behind the addresses stays allocated (`used_by`).
+        unsafe { self.launch_raw(stream, launch.grid, launch.shared_bytes, &mut parameters) }
+    }
+
+    /// # Safety
+    /// The kernel must take exactly these parameters, each a pointer to what is passed by value, and may
+    /// only touch device memory that stays allocated until it has run.
+    unsafe fn launch_raw(
+        &self,
+        stream: &Stream,
+        grid: Grid,
+        shared_bytes: u32,
+        parameters: &mut [*mut c_void],
+    ) -> Result<(), CudaError> {
         assert!(
             grid.blocks > 0 && grid.threads > 0,
             "a kernel needs threads, got {grid:?}"
@@ -143,10 +204,8 @@ impl Function {
             "the stream and the kernel belong to different contexts"
         );
         stream.context().bind()?;
-        let mut parameters = [ptr::from_ref(parameter).cast_mut().cast::<c_void>()];
-        // SAFETY: function and stream are valid handles of one context; the one parameter has the
-        // layout that the kernel declares and lives through the call, which copies it; what the kernel
-        // does is the promise of the caller.
+        // SAFETY: function and stream are valid handles of one context; the parameters are those of the
+        // kernel, and the call copies them; what the kernel does is the promise of the caller.
         check("cuLaunchKernel", unsafe {
             sys::cuLaunchKernel(
                 self.raw,
@@ -156,7 +215,7 @@ impl Function {
                 grid.threads,
                 1,
                 1,
-                0,
+                shared_bytes,
                 stream.raw(),
                 parameters.as_mut_ptr(),
                 ptr::null_mut(),

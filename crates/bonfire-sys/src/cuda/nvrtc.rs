@@ -17,6 +17,15 @@ pub struct Nvrtc {
     version: CudaVersion,
 }
 
+/// What keeps the bits of arithmetic: no product and sum in one rounding, no flushing of denormals, no
+/// approximate division or root.
+const EXACT_OPTIONS: [&str; 4] = [
+    "--fmad=false",
+    "--ftz=false",
+    "--prec-div=true",
+    "--prec-sqrt=true",
+];
+
 /// Where a toolkit may be besides the paths of the loader.
 const TOOLKIT_VARIABLES: [&str; 3] = ["CUDA_PATH", "CUDA_HOME", "CUDA_ROOT"];
 const TOOLKIT_DEFAULT: &str = "/usr/local/cuda";
@@ -55,8 +64,9 @@ impl Nvrtc {
         self.version
     }
 
-    /// Compiles CUDA C++ without any include file to code for devices of one
-    /// capability; `name` is for messages.
+    /// Compiles CUDA C++ without any include file to code for devices of one capability; `name` is for
+    /// messages. Products that are added are rounded like others, divisions and roots correctly, and
+    /// denormals are kept: kernels give the bits of the CPU.
     ///
     /// # Errors
     /// [`CudaError::Compile`] with what the compiler printed.
@@ -73,9 +83,8 @@ impl Nvrtc {
                 capability.major, capability.minor
             ),
             "--std=c++17".to_owned(),
-            // A product that is added must round like one that is not.
-            "--fmad=false".to_owned(),
         ];
+        options.extend(EXACT_OPTIONS.map(str::to_owned));
         options.extend(defines.iter().map(|define| format!("-D{define}")));
         let program = Program::create(name, source)?;
         program.compile(name, &options)?;

@@ -1,6 +1,6 @@
-//! The element types of kernels.
+//! The element types of the one-shot kernel.
 
-/// The type of one element of a fold.
+/// The type of one element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum Scalar {
@@ -56,11 +56,15 @@ impl Scalar {
                 "INTEGER",
             ),
         };
-        vec![
+        let mut defines = vec![
             format!("STORE={store}"),
             format!("PARTIAL={partial}"),
             format!("WRAP={wrap}"),
             format!("KIND_{kind}=1"),
-        ]
+        ];
+        if self == Self::F64 {
+            defines.push("WIDE=1".to_owned());
+        }
+        defines
     }
 }

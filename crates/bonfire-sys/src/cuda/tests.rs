@@ -127,54 +127,6 @@ fn pinned_memory_is_seen_by_both_sides() {
 }
 
 #[test]
-fn a_fold_adds_in_order_with_heads_and_tails() {
-    let Some((device, context)) = gpu("a_fold_adds_in_order_with_heads_and_tails") else {
-        return;
-    };
-    let Ok(nvrtc) = Nvrtc::load() else {
-        println!("skipped: no NVRTC");
-        return;
-    };
-    let key = FoldKey {
-        scalar: Scalar::F32,
-        fold: Fold::Sum,
-        sources: 2,
-    };
-    let kernel = FoldKernel::load(
-        &context,
-        key,
-        &key.compile(nvrtc, device.capability()).unwrap(),
-    )
-    .unwrap();
-    let stream = Stream::new(&context, Priority::Normal).unwrap();
-    let elems = 1003;
-    let spans: Vec<Span> = (0..2_u8)
-        .map(|rank| {
-            let region = DeviceRegion::allocate(&context, elems * 4).unwrap();
-            let values = (0..elems).map(|index| index as f32 + f32::from(rank));
-            let bytes: Vec<u8> = values.flat_map(f32::to_ne_bytes).collect();
-            stream.write(&region.span(), &bytes).unwrap();
-            region.span().part(4..elems * 4).unwrap()
-        })
-        .collect();
-    let launch = FoldLaunch {
-        sources: &spans,
-        targets: &spans,
-        divisor: 1,
-        blocks_max: 2,
-    };
-    kernel.launch(&stream, &launch).unwrap();
-    for span in &spans {
-        let mut bytes = vec![0; span.len()];
-        stream.read(span, &mut bytes).unwrap();
-        for (index, word) in bytes.chunks_exact(4).enumerate() {
-            let found = f32::from_ne_bytes(word.try_into().unwrap());
-            assert_eq!(found, 2.0 * (index + 1) as f32 + 1.0, "element {index}");
-        }
-    }
-}
-
-#[test]
 fn every_kernel_compiles() {
     let Ok(nvrtc) = Nvrtc::load() else {
         println!("every_kernel_compiles skipped: no NVRTC; set CUDA_PATH");
@@ -184,11 +136,11 @@ fn every_kernel_compiles() {
     SignalKernel::compile(nvrtc, capability).unwrap();
     let floats = [Scalar::F32, Scalar::F64, Scalar::F16, Scalar::BF16];
     let integers = [Scalar::I8, Scalar::I16, Scalar::I32, Scalar::U64];
-    let compile = |scalar, fold, sources| {
-        let key = FoldKey {
+    let compile = |scalar, fold, ranks| {
+        let key = OneShotKey {
             scalar,
             fold,
-            sources,
+            ranks,
         };
         key.compile(nvrtc, capability).unwrap();
     };
@@ -197,7 +149,43 @@ fn every_kernel_compiles() {
         compile(scalar, Fold::Min, 8);
     }
     for fold in [Fold::And, Fold::Or, Fold::Xor, Fold::Product, Fold::Max] {
-        compile(Scalar::U8, fold, FOLD_RANKS_MAX);
+        compile(Scalar::U8, fold, RANKS_MAX);
     }
     compile(Scalar::F32, Fold::Sum, 1);
+    compile(Scalar::F64, Fold::Max, 3);
+}
+
+#[test]
+fn host_memory_is_used_like_a_slice_and_may_be_shared() {
+    let arena = crate::Arena::new(0, 1 << 20).unwrap();
+    let shared: HostMemory = arena.allocate::<u64>(10).unwrap().into();
+    for mut memory in [shared, HostMemory::from(vec![0_u64; 10])] {
+        memory[3] = 7;
+        assert_eq!(memory.iter().sum::<u64>(), 7);
+        assert!(!memory.is_locked());
+    }
+}
+
+#[test]
+fn locked_pages_are_copied_and_unlocked() {
+    let Some((_, context)) = gpu("locked_pages_are_copied_and_unlocked") else {
+        return;
+    };
+    let stream = Stream::new(&context, Priority::Normal).unwrap();
+    let region = DeviceRegion::allocate(&context, 80).unwrap();
+    let arena = crate::Arena::new(0, 1 << 20).unwrap();
+    for _ in 0..2 {
+        let mut memory: HostMemory = arena.allocate::<u64>(10).unwrap().into();
+        memory.lock_pages(&context).unwrap();
+        assert!(memory.is_locked());
+        memory[9] = 5;
+        stream
+            .write(&region.span(), bytemuck::cast_slice(&memory))
+            .unwrap();
+        memory[9] = 0;
+        stream
+            .read(&region.span(), bytemuck::cast_slice_mut(&mut memory))
+            .unwrap();
+        assert_eq!(memory[9], 5);
+    }
 }

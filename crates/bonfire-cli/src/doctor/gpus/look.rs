@@ -73,14 +73,13 @@ fn version(version: CudaVersion) -> Version {
 fn nccl() -> Library {
     match Nccl::load().map(|nccl| nccl.version()) {
         // 23007 is 2.30.7.
-        Some(Ok(number)) => Library::Version(format!(
+        Ok(number) => Library::Version(format!(
             "{}.{}.{}",
             number / 10_000,
             number / 100 % 100,
             number % 100
         )),
-        Some(Err(error)) => Library::Missing(error.to_string()),
-        None => Library::Missing("libnccl.so.2 is not in the library path".to_owned()),
+        Err(error) => Library::Missing(error.to_string()),
     }
 }
 

@@ -1,7 +1,9 @@
-// Folds equal ranges of several buffers, element by element, in the order of the buffers.
+// All-reduce of a small buffer in one kernel per rank, in place.
 //
-// Bytes moved per element: its size times (sources + targets). One operation per source, so memory
-// and links are the bound.
+// Each block copies its part of the own data to the own staging buffer, tells the same block of every
+// peer, waits for all of theirs, and folds all staging buffers in rank order into the own data. Blocks
+// do not wait for other blocks of their own rank. Two staging buffers alternate: a rank that writes one
+// again has heard of every peer in the operation between, so they all finished reading it.
 
 #define LANES (16 / (int)sizeof(STORE))
 
@@ -20,22 +22,49 @@ static __device__ __forceinline__ float half_to_float(unsigned short x) {
 static __device__ __forceinline__ unsigned short float_to_half(float x) {
   unsigned short half;
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half) : "f"(x));
-  return half;
+  return x != x ? 0x7e00 : half;
 }
 #endif
 static __device__ __forceinline__ PARTIAL widen(STORE x) { return half_to_float(x); }
 static __device__ __forceinline__ STORE narrow(PARTIAL x) { return float_to_half(x); }
 #elif defined(KIND_BF16)
 static __device__ __forceinline__ PARTIAL widen(STORE x) { return __uint_as_float((u32)x << 16); }
-// To nearest, ties to even; NaN stays NaN.
+// To nearest, ties to even; there is one NaN.
 static __device__ __forceinline__ STORE narrow(PARTIAL x) {
   const u32 bits = __float_as_uint(x);
-  if (x != x) return (STORE)((bits >> 16) | 0x40);
+  if (x != x) return (STORE)0x7fc0;
   return (STORE)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 #else
 static __device__ __forceinline__ PARTIAL widen(STORE x) { return x; }
 static __device__ __forceinline__ STORE narrow(PARTIAL x) { return x; }
+#endif
+
+#if defined(KIND_INTEGER)
+static __device__ __forceinline__ PARTIAL least(PARTIAL a, PARTIAL b) { return a < b ? a : b; }
+static __device__ __forceinline__ PARTIAL greatest(PARTIAL a, PARTIAL b) { return a > b ? a : b; }
+#else
+// There is one NaN, and -0 is below +0. Equal numbers have equal bits, but for zeros, which differ in
+// the sign.
+#if defined(WIDE)
+static __device__ __forceinline__ u64 bits(double x) { return (u64)__double_as_longlong(x); }
+static __device__ __forceinline__ double of_bits(u64 x) { return __longlong_as_double((long long)x); }
+#define ONE_NAN 0x7ff8000000000000ull
+#else
+static __device__ __forceinline__ u32 bits(float x) { return __float_as_uint(x); }
+static __device__ __forceinline__ float of_bits(u32 x) { return __uint_as_float(x); }
+#define ONE_NAN 0x7fc00000u
+#endif
+static __device__ __forceinline__ PARTIAL least(PARTIAL a, PARTIAL b) {
+  if (a != a || b != b) return of_bits(ONE_NAN);
+  if (a == b) return of_bits(bits(a) | bits(b));
+  return a < b ? a : b;
+}
+static __device__ __forceinline__ PARTIAL greatest(PARTIAL a, PARTIAL b) {
+  if (a != a || b != b) return of_bits(ONE_NAN);
+  if (a == b) return of_bits(bits(a) & bits(b));
+  return a > b ? a : b;
+}
 #endif
 
 static __device__ __forceinline__ PARTIAL combine(PARTIAL left, PARTIAL right) {
@@ -44,10 +73,9 @@ static __device__ __forceinline__ PARTIAL combine(PARTIAL left, PARTIAL right) {
 #elif defined(FOLD_PRODUCT)
   return (PARTIAL)((WRAP)left * (WRAP)right);
 #elif defined(FOLD_MIN)
-  // The first NaN wins, so that an overflow on one rank is not hidden.
-  return (left != left || left < right) ? left : right;
+  return least(left, right);
 #elif defined(FOLD_MAX)
-  return (left != left || left > right) ? left : right;
+  return greatest(left, right);
 #elif defined(FOLD_AND)
   return left & right;
 #elif defined(FOLD_OR)
@@ -88,73 +116,6 @@ static __device__ __forceinline__ u64 loose(u64 i, u64 head, u64 packs) {
   return i < head ? i : i + packs * LANES;
 }
 
-struct FoldArgs {
-  u64 sources[RANKS_MAX];
-  u64 targets[RANKS_MAX];
-  u64 head;   // elements before the first 16-byte boundary
-  u64 packs;  // whole 16-byte packs from there on
-  u64 tail;   // elements behind them
-  u32 targets_len;
-  u32 divisor;
-};
-
-// Loads in flight per thread: enough to keep the memory busy, few enough for the registers.
-#if SOURCES <= 1
-#define UNROLL 8
-#elif SOURCES <= 2
-#define UNROLL 4
-#elif SOURCES <= 4
-#define UNROLL 2
-#else
-#define UNROLL 1
-#endif
-
-static __device__ __forceinline__ void store_pack(const FoldArgs& a, u64 pack, uint4 value) {
-#pragma unroll 4
-  for (u32 t = 0; t < a.targets_len; ++t) {
-    ((uint4*)((STORE*)a.targets[t] + a.head))[pack] = value;
-  }
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS) fold(const __grid_constant__ FoldArgs a) {
-  const u64 thread = (u64)blockIdx.x * THREADS + threadIdx.x;
-  const u64 threads = (u64)gridDim.x * THREADS;
-  u64 pack = thread;
-  for (; pack + (UNROLL - 1) * threads < a.packs; pack += UNROLL * threads) {
-    Pack from[UNROLL][SOURCES];
-#pragma unroll
-    for (int u = 0; u < UNROLL; ++u) {
-#pragma unroll
-      for (int n = 0; n < SOURCES; ++n) {
-        from[u][n].raw = ((const uint4*)((const STORE*)a.sources[n] + a.head))[pack + u * threads];
-      }
-    }
-#pragma unroll
-    for (int u = 0; u < UNROLL; ++u) {
-      store_pack(a, pack + u * threads, fold_packs(from[u], a.divisor));
-    }
-  }
-  for (; pack < a.packs; pack += threads) {
-    Pack from[SOURCES];
-#pragma unroll
-    for (int n = 0; n < SOURCES; ++n) {
-      from[n].raw = ((const uint4*)((const STORE*)a.sources[n] + a.head))[pack];
-    }
-    store_pack(a, pack, fold_packs(from, a.divisor));
-  }
-  for (u64 i = thread; i < a.head + a.tail; i += threads) {
-    const u64 index = loose(i, a.head, a.packs);
-    const STORE value = fold_element(a.sources, index, a.divisor);
-    for (u32 t = 0; t < a.targets_len; ++t) ((STORE*)a.targets[t])[index] = value;
-  }
-}
-
-// All-reduce of a small buffer in one kernel per rank, in place.
-//
-// Each block copies its part of the own data to the own staging buffer, tells the same block of every
-// peer, waits for all of theirs, and folds all staging buffers in rank order into the own data. Blocks
-// do not wait for other blocks of their own rank. Two staging buffers alternate: a rank that writes one
-// again has heard of every peer in the operation between, so they all finished reading it.
 struct OneShotArgs {
   u64 staging[RANKS_MAX];  // of each rank, its first element congruent to `data` modulo 16
   u64 pages[RANKS_MAX];    // of each rank: the words that its peers write, RANKS_MAX for each block

@@ -1,0 +1,178 @@
+//! The way through host memory, for groups whose devices do not reach each other.
+//!
+//! A rank copies its elements from the device to memory that the ranks of the host share, the group on the
+//! CPU does the operation there, in place, and what the operation gave this rank is copied back. So the bits
+//! are those of the CPU's schedules, which are those of the direct kernels unless the group was told another
+//! order. Copies and the operation follow one another: the bound of an all-reduce is the sum of two copies
+//! over the device's link and the CPU's own time.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bonfire_plan::{Collective, DType, Rank, ReduceOp, shard_range};
+use bonfire_sys::cuda::{HostMemory, Stream};
+use bytemuck::Pod;
+use half::{bf16, f16};
+
+use super::core::Core;
+use super::engine::Job;
+use super::error::CudaGroupError;
+use super::state::{Path, State};
+use crate::{CollectiveError, Element, GroupBuffer, ProcessGroup};
+
+/// Host memory of one rank, as large as the largest operation so far.
+#[derive(Debug)]
+pub(super) struct HostPath {
+    memory: HostMemory,
+}
+
+/// An operation on elements in host memory.
+#[derive(Clone, Copy, Debug)]
+struct HostJob {
+    collective: Collective,
+    dtype: DType,
+    count: usize,
+    reduce: Option<ReduceOp>,
+}
+
+/// Smaller operations share the memory of the first.
+const BYTES_MIN: usize = 1 << 20;
+
+impl HostPath {
+    pub(super) fn new() -> Self {
+        Self {
+            memory: HostMemory::from(Vec::new()),
+        }
+    }
+
+    /// Makes room for so many bytes. Grows by doubling, so that a program with buckets of one size does it
+    /// once.
+    fn reserve(&mut self, core: &Core, bytes: usize) {
+        if size_of_val::<[u64]>(&self.memory) >= bytes {
+            return;
+        }
+        let words = bytes.next_power_of_two().max(BYTES_MIN) / size_of::<u64>();
+        // The old memory goes first: both may not fit.
+        self.memory = HostMemory::from(Vec::new());
+        let rank = core.group.rank();
+        let shared = core.group.buffer::<u64>(words);
+        let buffer = shared.unwrap_or_else(|error| {
+            tracing::warn!(
+                "rank {rank}: collectives copy once more, through private memory: {error}"
+            );
+            GroupBuffer::from(vec![0; words])
+        });
+        self.memory = buffer.into_host_memory();
+        if let Err(error) = self.memory.lock_pages(&core.context) {
+            tracing::warn!("rank {rank}: copies between host and device are slower: {error}");
+        }
+    }
+
+    /// Does an operation on elements that are ready.
+    fn run(
+        &mut self,
+        core: &Core,
+        stream: &Stream,
+        (collective, job): (Collective, Job<'_>),
+    ) -> Result<(), CudaGroupError> {
+        let elements = job.elements;
+        self.reserve(core, elements.bytes());
+        let data = job.buffer.own_part(elements);
+        let memory = &mut bytemuck::cast_slice_mut::<u64, u8>(&mut self.memory)[..data.len()];
+        core.local(stream.read(&data, memory))?;
+        let host_job = HostJob {
+            collective,
+            dtype: elements.dtype,
+            count: elements.count(),
+            reduce: job.reduce,
+        };
+        host_job.run(&core.group, &mut self.memory)?;
+        let result = host_job.result(&core.group);
+        if result.is_empty() {
+            return Ok(());
+        }
+        let size = elements.dtype.size_bytes();
+        let range = result.start * size..result.end * size;
+        let memory = &bytemuck::cast_slice::<u64, u8>(&self.memory)[range.clone()];
+        let written = data
+            .part(range)
+            .and_then(|part| stream.write(&part, memory));
+        core.local(written)
+    }
+}
+
+impl Core {
+    /// Does an operation through host memory; returns when it is done.
+    ///
+    /// # Errors
+    /// As [`synchronize`](super::CudaGroup::synchronize).
+    pub(super) fn through_host(
+        &self,
+        state: &mut State,
+        collective: Collective,
+        job: Job<'_>,
+    ) -> Result<(), CudaGroupError> {
+        // What the program queued before has made the elements: waited for with a deadline.
+        self.wait_idle(state)?;
+        let stream = Arc::clone(&state.stream);
+        match &mut state.path {
+            Path::Host(path) => path.run(self, &stream, (collective, job)),
+            Path::Peers => unreachable!("asked before"),
+        }
+    }
+}
+
+impl HostJob {
+    /// The operation on the first elements of `memory`, in place.
+    fn run(self, group: &ProcessGroup, memory: &mut [u64]) -> Result<(), CollectiveError> {
+        let run = match self.dtype {
+            DType::F32 => Self::run_as::<f32>,
+            DType::F64 => Self::run_as::<f64>,
+            DType::F16 => Self::run_as::<f16>,
+            DType::BF16 => Self::run_as::<bf16>,
+            DType::I8 => Self::run_as::<i8>,
+            DType::I16 => Self::run_as::<i16>,
+            DType::I32 => Self::run_as::<i32>,
+            DType::I64 => Self::run_as::<i64>,
+            // A bool is a byte that is 0 or 1, and every fold that bools have keeps it so.
+            DType::U8 | DType::Bool => Self::run_as::<u8>,
+            DType::U16 => Self::run_as::<u16>,
+            DType::U32 => Self::run_as::<u32>,
+            DType::U64 => Self::run_as::<u64>,
+        };
+        run(self, group, memory)
+    }
+
+    fn run_as<T: Element + Pod>(
+        self,
+        group: &ProcessGroup,
+        memory: &mut [u64],
+    ) -> Result<(), CollectiveError> {
+        let elements = &mut bytemuck::cast_slice_mut::<u64, T>(memory)[..self.count];
+        let reduce = || self.reduce.expect("an operation that reduces says how");
+        match self.collective {
+            Collective::AllReduce => group.all_reduce(elements, reduce()),
+            Collective::ReduceScatter => group.reduce_scatter_in_place(elements, reduce()),
+            Collective::AllGather => group.all_gather_in_place(elements),
+            Collective::Broadcast { root } => group.broadcast(elements, root),
+            Collective::Reduce { root } => group.reduce(elements, root, reduce()),
+            other => unreachable!("groups of GPUs have no {other}"),
+        }
+    }
+
+    /// The elements that the operation gave this rank; the others keep their values on the device.
+    fn result(self, group: &ProcessGroup) -> Range<usize> {
+        let me = group.rank();
+        let gets_all = |root: Rank| if root == me { 0..self.count } else { 0..0 };
+        match self.collective {
+            Collective::ReduceScatter => shard_range(self.count, group.world_size(), me).as_range(),
+            Collective::Reduce { root } => gets_all(root),
+            // The root of a broadcast has what it sends.
+            Collective::Broadcast { root } if root == me => 0..0,
+            _ => 0..self.count,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
