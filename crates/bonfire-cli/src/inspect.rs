@@ -2,7 +2,6 @@
 //! flight records.
 
 mod jobs;
-mod text;
 mod timeline;
 
 use std::io::{self, Write};
@@ -84,8 +83,12 @@ fn inspect(args: &InspectArgs) -> anyhow::Result<()> {
         text.push('\n');
         return print(&text);
     }
-    let groups = reports.iter().map(|report| text::Group(report).to_string());
-    print(&groups.collect::<String>())
+    print(
+        &reports
+            .iter()
+            .map(GroupReport::to_string)
+            .collect::<String>(),
+    )
 }
 
 /// A path is a folder, whether it is there or not; so is a word that names one.

@@ -221,9 +221,11 @@ fn a_stopped_rank_is_named_and_the_others_answer() {
 }
 
 #[test]
-fn sigusr1_writes_down_what_a_rank_does() {
+fn sigusr1_of_one_rank_tells_what_all_ranks_do() {
     let name = format!("signal-{}", std::process::id());
     let waiting = Waiting::run(&name, &[]);
+    // The others wait for long enough to be said to.
+    inspect_until(ask(&name), "has not entered it");
     signal_process(waiting.last_rank, Signal::USR1);
     let deadline = Instant::now() + LIMIT;
     let records = loop {
@@ -239,14 +241,82 @@ fn sigusr1_writes_down_what_a_rank_does() {
     let end = inspect(&[folder.to_str().unwrap()]);
     assert!(end.stdout[0].contains("running"), "{:?}", end.stdout);
     let end = waiting.end();
-    let told = end
-        .stderr
+    // The whole job, as whoever inspects it is told.
+    for part in [
+        "Group 0 of 3 ranks, running: ",
+        "rank 2 has not entered it: its last call, all_reduce #0",
+        "\"data loading\"",
+        "Flight record of rank 2: ",
+    ] {
+        let told = end.stderr.iter().any(|line| line.contains(part));
+        assert!(told, "nobody says {part:?}: {:?}", end.stderr);
+    }
+    for rank in 0..2 {
+        let line = |line: &&String| line.contains("in it for ") && line.contains("barrier #1");
+        let row = end.stderr.iter().filter(line).nth(rank);
+        assert!(row.is_some(), "no row of rank {rank}: {:?}", end.stderr);
+    }
+}
+
+/// The lines of the launcher between its heading and its verdict.
+fn told_of_ranks(end: &JobEnd) -> &[String] {
+    let heading = "what the ranks did when the job failed:";
+    let lines = &end.stderr[..];
+    let from = lines.iter().position(|line| line == heading);
+    let to = lines
         .iter()
-        .find(|line| line.contains("bonfire: rank 2 has left"));
-    let told = told.unwrap_or_else(|| panic!("nothing is told: {:?}", end.stderr));
+        .position(|line| line.starts_with("error: root cause: rank "));
+    match (from, to) {
+        (Some(from), Some(to)) if from < to => &lines[from + 1..to],
+        _ => panic!("nobody tells of the ranks: {lines:?}"),
+    }
+}
+
+/// What the launchers say after a rank was killed that all others waited for.
+#[track_caller]
+fn says_who_was_killed(told: &[String], waiting: &str, killed: &str) {
+    let [failure, waited, gone, more] = told else {
+        panic!("four lines, got {told:?}");
+    };
     assert!(
-        told.contains("\"data loading\"") && told.contains("flight record in "),
-        "{told}"
+        failure.contains(&format!("{killed} failed: its process ended")),
+        "{failure}"
+    );
+    let prefix = format!("  {waiting} in barrier #1 ");
+    assert!(waited.starts_with(&prefix), "{waited}");
+    assert_eq!(
+        gone,
+        &format!("  {killed} left no record: killed, stopped or out of reach")
+    );
+    assert!(
+        more.starts_with("  their last operations: bonfire inspect "),
+        "{more}"
+    );
+}
+
+#[test]
+fn a_failed_job_ends_with_what_all_ranks_did_and_the_culprit() {
+    let waiting = Waiting::run(&format!("fails-{}", std::process::id()), &[]);
+    inspect_until(
+        ask(&waiting.last_rank.to_string()),
+        "ranks 0 and 1 wait in barrier #1",
+    );
+    signal_process(waiting.last_rank, Signal::KILL);
+    let folder = waiting.flights();
+    let Waiting {
+        job, folder: _kept, ..
+    } = waiting;
+    let end = job.end();
+    assert!(!end.status.success());
+    let told = told_of_ranks(&end);
+    says_who_was_killed(told, "ranks 0 and 1 were", "rank 2");
+    let (_, named) = told[3].rsplit_once(' ').unwrap();
+    assert_eq!(Path::new(named), folder);
+    let end = inspect(&[named]);
+    assert!(
+        end.stdout[0].starts_with("Group 0 of 3 ranks: rank 2 failed"),
+        "{:?}",
+        end.stdout
     );
 }
 
@@ -262,23 +332,14 @@ fn a_program_that_has_sigusr1_for_itself_keeps_it() {
     assert!(!waiting.flights().exists());
     let end = waiting.end();
     assert!(
-        !end.stderr.iter().any(|line| line.contains("has left")),
+        !end.stderr.iter().any(|line| line.contains("Group 0")),
         "{:?}",
         end.stderr
     );
 }
 
-#[test]
-fn one_host_tells_of_all_hosts() {
-    let network = match Network::new(2, Shape::Plain) {
-        Ok(network) => network,
-        Err(reason) => {
-            eprintln!("skipped: two hosts need network namespaces (root and iproute2): {reason}");
-            return;
-        }
-    };
-    let folder = tempfile::tempdir().unwrap();
-    let end_file = folder.path().join("end");
+/// Two hosts with a rank each, of which rank 0 waits for the other, and the process of that one.
+fn start_on_two_hosts(network: &Network, folder: &Path) -> (Vec<Job>, u32) {
     let start = |host: usize| {
         let mut command = network.command(host, Path::new(BONFIRE));
         command
@@ -292,11 +353,17 @@ fn one_host_tells_of_all_hosts() {
             .arg(env::current_exe().unwrap())
             .args(["a_rank_of_the_jobs_below", "--exact", "--nocapture"])
             .env("BONFIRE_JOB_TOKEN", "ab".repeat(32))
-            .env(END_FILE, &end_file);
+            .env("BONFIRE_FLIGHT_DIR", folder.join(host.to_string()))
+            .env(END_FILE, folder.join("end"));
         Job::start(&mut command)
     };
     let jobs: Vec<Job> = (0..2).map(start).collect();
-    while !jobs[1].next_line().contains("loading in process") {}
+    let last_rank = loop {
+        let line = jobs[1].next_line();
+        if let Some((_, id)) = line.rsplit_once("loading in process ") {
+            break id.parse().unwrap();
+        }
+    };
     let launcher = jobs[0].id().to_string();
     let command = || {
         let mut command = network.command(0, Path::new(BONFIRE));
@@ -308,9 +375,41 @@ fn one_host_tells_of_all_hosts() {
         lines[0].contains("running: rank 0 waits in barrier #1"),
         "{lines:?}"
     );
-    fs::write(end_file, "").unwrap();
+    (jobs, last_rank)
+}
+
+fn two_hosts() -> Option<Network> {
+    match Network::new(2, Shape::Plain) {
+        Ok(network) => Some(network),
+        Err(reason) => {
+            eprintln!("skipped: two hosts need network namespaces (root and iproute2): {reason}");
+            None
+        }
+    }
+}
+
+#[test]
+fn one_host_tells_of_all_hosts() {
+    let Some(network) = two_hosts() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let (jobs, _) = start_on_two_hosts(&network, folder.path());
+    fs::write(folder.path().join("end"), "").unwrap();
     for job in jobs {
         let end = job.end();
         assert!(end.status.success(), "{:?}", end.stderr);
     }
+}
+
+#[test]
+fn the_launchers_of_all_hosts_tell_of_the_ranks_of_all_hosts() {
+    let Some(network) = two_hosts() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let (jobs, last_rank) = start_on_two_hosts(&network, folder.path());
+    signal_process(last_rank, Signal::KILL);
+    for (host, job) in jobs.into_iter().enumerate() {
+        let end = job.end();
+        assert!(!end.status.success(), "host {host}: {:?}", end.stderr);
+        says_who_was_killed(told_of_ranks(&end), "rank 0 was", "rank 1");
+    }
+    assert!(!folder.path().join("1").exists(), "the killed rank's host");
 }

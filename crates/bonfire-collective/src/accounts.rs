@@ -7,7 +7,9 @@
 //!
 //! A group that runs can be asked for the same: each process then tells the asker its ranks' records.
 
+mod doings;
 mod running;
+mod table;
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -6,6 +6,7 @@
 use std::fmt;
 use std::fs;
 use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -21,6 +22,9 @@ pub const FLIGHT_DIR_VARIABLE: &str = "BONFIRE_FLIGHT_DIR";
 const VERSION: u32 = 1;
 const PREFIX: &str = "flight-";
 const SUFFIX: &str = ".json";
+
+/// Of a folder for flight records.
+const FOLDER_MODE: u32 = 0o700;
 
 /// The last operations of one rank in one group.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -133,9 +137,13 @@ impl Desk {
     }
 }
 
-/// Leaves a record in a folder; where.
+/// Leaves a record in a folder; where. A folder that is not there is made for this user alone: a record
+/// says what a rank says to nobody else either, names and places in the program.
 pub(crate) fn write_flight_record(folder: &Path, record: &FlightRecord) -> io::Result<PathBuf> {
-    fs::create_dir_all(folder)?;
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(FOLDER_MODE)
+        .create(folder)?;
     let FlightRecord {
         group,
         rank,

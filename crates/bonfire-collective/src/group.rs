@@ -323,7 +323,8 @@ impl ProcessGroup {
     pub fn abort(&self, cause: &str) {
         let core = &self.member.core;
         let cause = &cause[..cause.floor_char_boundary(CAUSE_BYTES_MAX)];
-        core.fail(Failure::Peer {
+        // What this rank did is part of what went wrong, and its process may end at once.
+        let _ = core.end(Failure::Peer {
             rank: core.me,
             cause: cause.to_owned(),
         });
@@ -445,7 +446,7 @@ impl Drop for Member {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let cause = "it panicked".to_owned();
-            self.core.fail(Failure::Peer {
+            let _ = self.core.end(Failure::Peer {
                 rank: self.core.me,
                 cause,
             });

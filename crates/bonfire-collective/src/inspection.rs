@@ -3,7 +3,7 @@
 //! Each process listens on an abstract Unix-domain socket for as long as one of its groups lives, and one
 //! thread of it answers, whatever the program does meanwhile: computes, waits, or hangs. Whoever asks one
 //! process of a job learns of all, on all hosts, because that one asks the others over the control
-//! channel. The same thread serves SIGUSR1, with which a process writes down what it does.
+//! channel. SIGUSR1 makes a process say the same on its error stream.
 //!
 //! Only the same user is answered, and only the same user is believed, on the kernel's word. Nothing of
 //! this has a name in a file system, so nothing of it outlives the process.
@@ -67,6 +67,8 @@ struct FrontDesk {
     member: JobMember,
     opened: Instant,
     groups: Mutex<Vec<GroupWatch>>,
+    /// Held by the thread that asks the other processes: an answer belongs to the latest question.
+    asking: Mutex<()>,
 }
 
 /// A group that this process has a rank in. It keeps nothing of the group alive.
@@ -89,6 +91,7 @@ impl Inspection {
             member: JobMember::of(env, &name),
             opened: clock::now(),
             groups: Mutex::default(),
+            asking: Mutex::default(),
         });
         let stop = Arc::new(AtomicBool::new(false));
         let (desk_there, stopped) = (Arc::clone(&desk), Arc::clone(&stop));
@@ -167,6 +170,12 @@ impl FrontDesk {
     fn report(&self, number: u32, operations_max: usize) -> Option<GroupReport> {
         let groups = self.groups();
         let group = groups.iter().find(|group| group.number == number)?;
+        self.ask(group, operations_max)
+    }
+
+    /// What the ranks of a group do, those of other processes included.
+    fn ask(&self, group: &GroupWatch, operations_max: usize) -> Option<GroupReport> {
+        let _asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
         group.report(operations_max)
     }
 

@@ -9,6 +9,7 @@ mod ending;
 mod failure;
 #[cfg(feature = "clap")]
 mod flags;
+mod flights;
 mod lines;
 mod logs;
 mod meeting;
@@ -18,7 +19,7 @@ mod screen;
 mod supervisor;
 
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, Write};
 use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -34,9 +35,10 @@ pub use flags::{FlagError, LaunchFlags, own_arguments};
 pub use logs::{LogOptions, StreamChoice, StreamChoiceError, Streams};
 pub use ranks::{RankCount, RankCountError};
 
+use self::flights::Flights;
 use self::logs::Logs;
 use self::meeting::Meeting;
-use self::supervisor::{End, Supervisor};
+use self::supervisor::{End, Setup, Supervisor};
 use crate::environment::EnvError;
 use crate::store::StoreError;
 use crate::tls::Tls;
@@ -109,11 +111,23 @@ impl AgentOptions {
         let mut meeting = Meeting::open(self)?;
         let logs = self.open_logs(&meeting)?;
         loop {
-            let end = match Supervisor::start(self, &meeting, &logs) {
-                Ok(supervisor) => supervisor.run(),
+            let folder = logs.flight_folder(meeting.restart_count());
+            let flights = Flights::begin(folder, &self.variables);
+            let setup = Setup {
+                options: self,
+                logs: &logs,
+                flights: &flights,
+            };
+            let end = match Supervisor::start(setup, &meeting) {
+                Ok(supervisor) => supervisor.run(&flights),
                 Err(error) => End::last(error),
             };
             let end = meeting.agree(end, self.graces);
+            if let Err(LaunchError::Rank(failure)) = &end.result {
+                let verdict = flights.verdict(end.flights, &failure.last_lines);
+                // A closed stream has nobody to tell.
+                let _ = io::stderr().write_all(verdict.as_bytes());
+            }
             let restart_count = meeting.restart_count() + 1;
             match end.result {
                 Err(LaunchError::Rank(failure))

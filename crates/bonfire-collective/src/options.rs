@@ -76,7 +76,7 @@ pub struct GroupOptions {
     /// does not run at all misses them: it is stopped or frozen, or its host is gone. A process that a
     /// debugger holds on the same host is waited for. It may differ between ranks.
     pub heartbeat_timeout: Option<Duration>,
-    /// Whether SIGUSR1 makes a process write down what its ranks do. It may differ between ranks.
+    /// Whether SIGUSR1 makes a process say what all ranks do. It may differ between ranks.
     pub record_on_signal: RecordOnSignal,
 }
 

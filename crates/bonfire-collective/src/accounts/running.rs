@@ -186,7 +186,8 @@ fn account(record: &FlightRecord) -> (Rank, Account) {
     (record.rank, account)
 }
 
-fn listed(ranks: &[Rank]) -> String {
+/// A few ranks by their numbers, more by how many they are.
+pub(super) fn listed(ranks: &[Rank]) -> String {
     if ranks.len() > LISTED_MAX {
         return format!("{} ranks", ranks.len());
     }

@@ -1,6 +1,5 @@
-//! SIGUSR1: a process writes down what its ranks do. A thread does, not the signal's handler.
+//! SIGUSR1: a process writes down what the ranks of its job do. A thread does, not the signal's handler.
 
-use std::fmt;
 use std::io::Write;
 use std::path::Path;
 
@@ -12,7 +11,7 @@ use crate::accounts::Witness;
 use crate::environment::launcher_id;
 use crate::flight::{FlightRecord, write_flight_record};
 
-/// Whether SIGUSR1 makes a process write down what its ranks do.
+/// Whether SIGUSR1 makes a process say what all ranks of its groups do, and write down what its own did.
 ///
 /// The signal belongs to the program: one that handles or ignores it before the group is formed keeps it
 /// whatever is chosen here, and one that does so later takes it over.
@@ -60,56 +59,36 @@ impl RecordOnSignal {
 }
 
 impl FrontDesk {
-    /// Leaves the records of the ranks of this process where flight records go, or says on the error
-    /// stream what they do.
+    /// Says on the error stream what all ranks of this process's groups do, as whoever inspects the job is
+    /// told, and leaves the records of the ranks of this process where flight records go.
     pub(super) fn record_all(&self) {
         for group in self.groups() {
-            let Some(poison) = group.poison.upgrade() else {
+            let Some(report) = self.ask(&group, 1) else {
                 continue;
             };
-            for Witness { desk, recorder } in poison.accounts().witnesses() {
-                let record = desk.record(None, &recorder, usize::MAX);
-                let kept = desk.folder.as_deref().map(|folder| keep(folder, &record));
-                let line = format!("{}{}\n", Told(&record), kept.unwrap_or_default());
-                // A closed stream has nobody to tell.
-                let _ = std::io::stderr().write_all(line.as_bytes());
+            let mut text = format!("{report}");
+            if let Some(poison) = group.poison.upgrade() {
+                for Witness { desk, recorder } in poison.accounts().witnesses() {
+                    let Some(folder) = &desk.folder else { continue };
+                    let failure = report.failure().map(str::to_owned);
+                    let record = desk.record(failure, &recorder, usize::MAX);
+                    text.push_str(&keep(folder, &record));
+                }
             }
+            // A closed stream has nobody to tell.
+            let _ = std::io::stderr().write_all(text.as_bytes());
         }
     }
 }
 
-/// Writes the record; how that went.
+/// Writes the record; how that went, in a line.
 fn keep(folder: &Path, record: &FlightRecord) -> String {
+    let rank = record.rank;
     match write_flight_record(folder, record) {
-        Ok(path) => format!("; flight record in {}", path.display()),
-        Err(error) => format!("; no flight record in {}: {error}", folder.display()),
-    }
-}
-
-/// One line for whoever has sent the signal.
-struct Told<'a>(&'a FlightRecord);
-
-impl fmt::Display for Told<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(record) = self;
-        write!(f, "bonfire: rank {}", record.rank)?;
-        if record.group != 0 {
-            write!(f, " of group {}", record.group)?;
-        }
-        match record.operations.first() {
-            None => write!(f, " has called nothing yet")?,
-            Some(last) => match last.ended_ago {
-                None => write!(
-                    f,
-                    " is in {last} for {:.1} s",
-                    last.started_ago.as_secs_f64()
-                )?,
-                Some(ago) => write!(f, " has left {last} {:.1} s ago", ago.as_secs_f64())?,
-            },
-        }
-        match record.progress.is_empty() {
-            true => Ok(()),
-            false => write!(f, " ({})", record.progress),
-        }
+        Ok(path) => format!("Flight record of rank {rank}: {}\n", path.display()),
+        Err(error) => format!(
+            "No flight record of rank {rank} in {}: {error}\n",
+            folder.display()
+        ),
     }
 }

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::failure::{Exit, JobFailure, suspicion};
 use super::supervisor::End;
 use super::{Graces, LaunchError};
+use crate::flight::FlightRecord;
 use crate::store::{Store, StoreError, TcpStore};
 use crate::tls::Tls;
 use crate::token::JobToken;
@@ -145,6 +146,7 @@ impl Agents {
     /// Tells the others how this host's ranks ended, waits for their ends, and judges all of them.
     pub(super) fn agree(&self, attempt: u32, end: End, graces: Graces) -> End {
         let bad = end.result.is_err();
+        self.leave_flights(attempt, &end.flights);
         if let Err(error) = self.report(attempt, &NodeEnd::of(&end)) {
             // Host 0 is gone, so nothing more can be learned; what happened here is worth more.
             return match end.result {
@@ -153,13 +155,44 @@ impl Agents {
             };
         }
         match self.gather(attempt, bad, graces) {
-            Ok(ends) => self.judge(end, ends),
+            Ok(ends) => {
+                let flights = self.gather_flights(attempt);
+                End {
+                    flights,
+                    ..self.judge(end, ends)
+                }
+            }
             Err(_) if bad => End {
                 is_last: true,
                 ..end
             },
             Err(error) => End::last(error),
         }
+    }
+
+    /// What this host's ranks left, for all agents; before the report of their end.
+    fn leave_flights(&self, attempt: u32, flights: &[FlightRecord]) {
+        if flights.is_empty() {
+            return;
+        }
+        let key = flights_key(attempt, self.seat.node_rank);
+        if let Err(error) = self.store.set(&key, &encode(&flights)) {
+            // Too many ranks for one value, or host 0 is gone; the verdict goes without them.
+            tracing::debug!("node {}: {error}", self.seat.node_rank);
+        }
+    }
+
+    /// What the ranks of all hosts left, of which all have reported their end.
+    fn gather_flights(&self, attempt: u32) -> Vec<FlightRecord> {
+        let mut flights = Vec::new();
+        for node in 0..self.seat.nnodes {
+            let found = self.store.get(&flights_key(attempt, node), Duration::ZERO);
+            if let Ok(bytes) = found {
+                let records: Result<Vec<FlightRecord>, _> = decode(&bytes);
+                flights.extend(records.unwrap_or_default());
+            }
+        }
+        flights
     }
 
     /// Leaves; host 0 as the last, because it serves what the others still read.
@@ -261,7 +294,11 @@ impl Agents {
             (None, Some(other)) => Err(other),
             (None, None) => Ok(()),
         };
-        End { result, is_last }
+        End {
+            result,
+            is_last,
+            flights: Vec::new(),
+        }
     }
 
     fn lost(&self, node: u32, error: &dyn std::error::Error) -> LaunchError {
@@ -356,6 +393,10 @@ impl From<Report> for JobFailure {
 
 fn end_key(attempt: u32, node: u32) -> String {
     format!("node-end/{attempt}/{node}")
+}
+
+fn flights_key(attempt: u32, node: u32) -> String {
+    format!("node-flights/{attempt}/{node}")
 }
 
 fn failed_key(attempt: u32) -> String {

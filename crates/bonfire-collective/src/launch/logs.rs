@@ -10,6 +10,10 @@ use bonfire_plan::Rank;
 use thiserror::Error;
 
 use super::screen::Channel;
+use crate::token::JobToken;
+
+/// Digits of a name that nobody can guess.
+const RANDOM_DIGITS: usize = 16;
 
 /// What becomes of the output of ranks, besides the launcher's own screen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -129,6 +133,8 @@ pub(super) struct Sink {
 pub(super) struct Logs {
     /// The folder of the job, if anything goes to files.
     folder: Option<PathBuf>,
+    /// For what is kept of a failed job in any case. Nothing is there until then.
+    fallback: PathBuf,
     redirects: StreamChoice,
     tee: StreamChoice,
 }
@@ -150,8 +156,12 @@ impl Logs {
         if let Some(folder) = &folder {
             fs::create_dir_all(folder)?;
         }
+        // Nobody else can guess the name, so nobody else can make the folder first.
+        let random = JobToken::random().map_err(io::Error::other)?.to_hex();
+        let fallback = format!("bonfire-flights-{}", &random[..RANDOM_DIGITS]);
         Ok(Self {
             folder,
+            fallback: std::env::temp_dir().join(fallback),
             redirects: options.redirects.clone(),
             tee,
         })
@@ -162,10 +172,13 @@ impl Logs {
         self.folder.as_deref()
     }
 
-    /// Where the ranks of an attempt leave their flight records, if anything goes to files.
-    pub(super) fn flight_folder(&self, restart_count: u32) -> Option<PathBuf> {
-        let folder = self.folder.as_ref()?;
-        Some(attempt(folder, restart_count).join("flights"))
+    /// Where the ranks of an attempt leave their flight records: beside their output, if anything goes
+    /// to files, else among the system's temporary files.
+    pub(super) fn flight_folder(&self, restart_count: u32) -> PathBuf {
+        match &self.folder {
+            Some(folder) => attempt(folder, restart_count).join("flights"),
+            None => attempt(&self.fallback, restart_count),
+        }
     }
 
     /// Makes the file of one stream, `attempt_N/RANK/stdout.log` or `stderr.log`, if it goes to one.

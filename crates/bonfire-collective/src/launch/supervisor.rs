@@ -17,6 +17,7 @@ use tracing::{info, warn};
 use super::agents::Watch;
 use super::ending::{Ending, Order};
 use super::failure::{BadEnd, Exit, JobFailure, root_cause};
+use super::flights::Flights;
 use super::logs::{LogPlace, Logs};
 use super::meeting::Meeting;
 use super::ranks::cores;
@@ -27,7 +28,7 @@ use crate::environment::{
     GROUP_RANK, GROUP_WORLD_SIZE, LAUNCHER, LauncherOutput, MAX_RESTARTS, NODE_RANK, OUTPUT,
     RankEnv,
 };
-use crate::flight::FLIGHT_DIR_VARIABLE;
+use crate::flight::{FLIGHT_DIR_VARIABLE, FlightRecord};
 
 /// Room for the signals that a user may send while the agent is busy; more are one too many.
 const INTERRUPTS_MAX: usize = 16;
@@ -56,6 +57,8 @@ pub(super) struct End {
     pub(super) result: Result<(), LaunchError>,
     /// Whether starting anew would not help, or nobody wants it.
     pub(super) is_last: bool,
+    /// What the ranks left that took part, if it failed: of this host, or of all once they agree.
+    pub(super) flights: Vec<FlightRecord>,
 }
 
 impl End {
@@ -64,8 +67,17 @@ impl End {
         Self {
             result: Err(error),
             is_last: true,
+            flights: Vec::new(),
         }
     }
+}
+
+/// What the ranks of an attempt are started with.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Setup<'a> {
+    pub(super) options: &'a AgentOptions,
+    pub(super) logs: &'a Logs,
+    pub(super) flights: &'a Flights,
 }
 
 /// One rank's process and the threads that serve it.
@@ -101,11 +113,8 @@ pub(super) struct Supervisor {
 
 impl Supervisor {
     /// Starts all ranks of this host, or none.
-    pub(super) fn start(
-        options: &AgentOptions,
-        meeting: &Meeting,
-        logs: &Logs,
-    ) -> Result<Self, LaunchError> {
+    pub(super) fn start(setup: Setup<'_>, meeting: &Meeting) -> Result<Self, LaunchError> {
+        let options = setup.options;
         let nproc = options.nproc_per_node.get();
         info!(
             "starting {nproc} of {} ranks of {}",
@@ -139,7 +148,7 @@ impl Supervisor {
         };
         for place in meeting.places() {
             let command = command(options, meeting, &place);
-            let rank = supervisor.start_rank((options, logs), &place, command, sender.clone())?;
+            let rank = supervisor.start_rank(setup, &place, command, sender.clone())?;
             supervisor.running.insert(supervisor.ranks.len());
             supervisor.ranks.push(rank);
         }
@@ -147,13 +156,18 @@ impl Supervisor {
     }
 
     /// Waits for the end of all ranks and says how it was.
-    pub(super) fn run(mut self) -> End {
+    pub(super) fn run(mut self, flights: &Flights) -> End {
         match self.wait_for_all() {
             Ok(()) => {
                 self.drain_output();
+                let has_failed = !self.bad_ends.is_empty();
                 End {
                     is_last: self.interrupted.is_some(),
                     result: self.verdict(),
+                    flights: match has_failed {
+                        true => flights.read(),
+                        false => Vec::new(),
+                    },
                 }
             }
             Err(error) => End::last(error),
@@ -189,7 +203,11 @@ impl Supervisor {
 
     fn start_rank(
         &self,
-        (options, logs): (&AgentOptions, &Logs),
+        Setup {
+            options,
+            logs,
+            flights,
+        }: Setup<'_>,
         place: &RankEnv,
         mut command: Command,
         events: SyncSender<Event>,
@@ -201,9 +219,7 @@ impl Supervisor {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
             command.env(OUTPUT, self.screen.kind().variable());
         }
-        if let Some(folder) = logs.flight_folder(place.restart_count)
-            && std::env::var_os(FLIGHT_DIR_VARIABLE).is_none()
-        {
+        if let Some(folder) = flights.to_be_told() {
             command.env(FLIGHT_DIR_VARIABLE, folder);
         }
         command.envs(options.variables.iter().map(|(name, value)| (name, value)));

@@ -5,6 +5,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
+use bonfire_collective::FLIGHT_DIR_VARIABLE;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::checkpoint::Checkpoint;
@@ -71,6 +72,7 @@ pub fn run(program: &Path, transport: &str, scenario: &Scenario) -> Result<Endin
         .args([transport, scenario.misfortune.name()])
         .arg(scenario.seed.to_string())
         .arg(folder.path())
+        .env(FLIGHT_DIR_VARIABLE, folder.path().join("flights"))
         .env(MARK, residue.mark());
     let course = strike(&mut command, scenario, folder.path(), &mut residue);
     let judged = course.and_then(|course| {

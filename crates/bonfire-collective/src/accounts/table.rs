@@ -2,14 +2,15 @@
 
 use std::fmt;
 
-use bonfire_collective::{FlightOperation, FlightRecord, GroupReport, Rank};
+use bonfire_plan::Rank;
 
-/// The verdict, and a table of the ranks.
-pub(super) struct Group<'a>(pub(super) &'a GroupReport);
+use super::GroupReport;
+use crate::flight::{FlightOperation, FlightRecord};
 
-impl fmt::Display for Group<'_> {
+impl fmt::Display for GroupReport {
+    /// The verdict, and a table of the ranks; every line ends with its end.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let report = self.0;
+        let report = self;
         let is_running = report.failure().is_none();
         writeln!(
             f,
