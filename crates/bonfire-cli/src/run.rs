@@ -12,6 +12,8 @@ use clap::Args;
 /// LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and more. Its output is printed line by line behind its
 /// rank. When one rank fails, the others are ended, and what the failed rank said comes last.
 #[derive(Debug, Args)]
+// The letters are torchrun's. All of them are the launcher's here: the program's flags come after it.
+#[command(mut_arg("redirects", |arg| arg.short('r')), mut_arg("tee", |arg| arg.short('t')))]
 pub(crate) struct RunArgs {
     #[command(flatten)]
     launch: LaunchFlags,

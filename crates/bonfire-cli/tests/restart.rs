@@ -124,13 +124,22 @@ fn an_interrupted_job_is_not_started_anew() {
 }
 
 #[test]
+fn an_address_of_host_0_that_one_host_does_not_need_is_said_to_be_unused() {
+    let end = shell(&["--standalone", "--master-addr=nowhere.invalid"], "true").end();
+    assert!(end.status.success(), "{:?}", end.stderr);
+    says(&end, "--master-addr nowhere.invalid is not used: --nnodes is 1");
+    let end = shell(&["--master-addr=127.0.0.1"], "true").end();
+    assert!(end.stderr.is_empty(), "{:?}", end.stderr);
+}
+
+#[test]
 fn output_goes_to_files_as_asked() {
     let folder = folder("logs");
     let dir = format!("--log-dir={}", folder.display());
     let script = "echo out $RANK; echo err $RANK >&2";
     let flags = ["--nproc-per-node=2", &dir, "--job-id=j"];
     // Rank 0's output only in the file, rank 1's error stream in both places.
-    let flags = [&flags[..], &["--redirects=0:1", "--tee=1:2"]].concat();
+    let flags = [&flags[..], &["-r", "0:1", "-t", "1:2"]].concat();
     let mut end = shell(&flags, script).end();
     assert!(end.status.success());
     end.stderr.sort();

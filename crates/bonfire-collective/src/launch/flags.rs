@@ -2,6 +2,7 @@
 
 use std::env;
 use std::ffi::OsString;
+use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -22,7 +23,8 @@ const NODE_NUMBERS: [&str; 2] = ["SLURM_NODEID", "JOB_COMPLETION_INDEX"];
 /// How to start the ranks of a job: torchrun's flags, each also with underscores.
 ///
 /// Flatten it into a clap structure, and turn it into options for the agent with
-/// [`options`](Self::options).
+/// [`options`](Self::options). It takes no letters, which are the program's; a launcher of other programs
+/// gives `--redirects` and `--tee` torchrun's `-r` and `-t` itself.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Launching")]
 pub struct LaunchFlags {
@@ -98,11 +100,11 @@ pub struct LaunchFlags {
 
     /// Streams that go to files instead of the screen: 0 none, 1 stdout, 2 stderr, 3 both; or
     /// by local rank, as in 0:1,1:3
-    #[arg(short, long, value_name = "STREAMS", default_value = "0")]
+    #[arg(long, value_name = "STREAMS", default_value = "0")]
     pub redirects: Option<StreamChoice>,
 
     /// Streams that go to files as well as to the screen, in the same form
-    #[arg(short, long, value_name = "STREAMS", default_value = "0")]
+    #[arg(long, value_name = "STREAMS", default_value = "0")]
     pub tee: Option<StreamChoice>,
 
     /// The name of the job, the same on every host: jobs with different names never meet
@@ -208,9 +210,12 @@ impl LaunchFlags {
         if nnodes == NonZeroU32::MIN {
             return match self.node_rank {
                 Some(node_rank) if node_rank > 0 => Err(FlagError::NodeRankOfOne(node_rank)),
-                _ => Ok(Nodes::One {
-                    port: self.master_port.unwrap_or(0),
-                }),
+                _ => {
+                    self.warn_of_a_master_that_is_not_asked();
+                    Ok(Nodes::One {
+                        port: self.master_port.unwrap_or(0),
+                    })
+                }
             };
         }
         if self.standalone {
@@ -227,6 +232,19 @@ impl LaunchFlags {
         })
     }
 
+    /// A job that runs with the same flags on several hosts, but without their number, is several jobs,
+    /// and nobody would notice.
+    fn warn_of_a_master_that_is_not_asked(&self) {
+        if let Some(address) = self.master_addr.as_deref()
+            && !is_this_host(address)
+        {
+            tracing::warn!(
+                "--master-addr {address} is not used: --nnodes is 1, so all ranks are on this host; give \
+                 --nnodes if there are more"
+            );
+        }
+    }
+
     fn log_options(&self) -> LogOptions {
         LogOptions {
             dir: self.log_dir.clone(),
@@ -234,6 +252,12 @@ impl LaunchFlags {
             tee: self.tee.clone().unwrap_or_default(),
         }
     }
+}
+
+/// Whether the address is this host's whatever host it is.
+fn is_this_host(address: &str) -> bool {
+    let ip = address.parse::<IpAddr>();
+    address == "localhost" || ip.is_ok_and(|ip| ip.is_loopback())
 }
 
 fn node_rank_of_cluster() -> Result<u32, FlagError> {
@@ -320,7 +344,7 @@ mod tests {
             "--nnodes=2 --node-rank=1 --master-addr=a --master-port=9 --max-restarts=3 \
              --log-dir=logs --redirects=1 --tee=0:2 --rdzv-id=x --nproc-per-node=4",
             "--nnodes 2 --node_rank 1 --master_addr a --master_port 9 --max_restarts 3 \
-             --log_dir logs -r 1 -t 0:2 --rdzv_id x --nproc_per_node 4",
+             --log_dir logs --redirects 1 --tee 0:2 --rdzv_id x --nproc_per_node 4",
         ];
         for line in lines {
             let seen = options(line).unwrap();
@@ -341,6 +365,16 @@ mod tests {
             let count = flags(line).rank_count().unwrap();
             assert_eq!(count.to_string(), "4");
         }
+    }
+
+    #[test]
+    fn every_letter_is_the_programs_own() {
+        let command = LaunchFlags::augment_args(Command::new(""));
+        let letters: Vec<char> = command
+            .get_arguments()
+            .filter_map(clap::Arg::get_short)
+            .collect();
+        assert_eq!(letters, []);
     }
 
     #[test]
