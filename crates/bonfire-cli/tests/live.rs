@@ -4,6 +4,12 @@
 
 use std::env;
 use std::fs;
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
@@ -19,6 +25,9 @@ const BONFIRE: &str = env!("CARGO_BIN_EXE_bonfire");
 const END_FILE: &str = "BONFIRE_TEST_END_FILE";
 
 const LIMIT: Duration = Duration::from_secs(100);
+
+/// A user that is nobody else.
+const NOBODY: u32 = 65_534;
 
 /// What the ranks run, which start this test program for this test alone: the last rank loads data for
 /// as long as the test wants, and the others wait for it.
@@ -336,6 +345,64 @@ fn a_program_that_has_sigusr1_for_itself_keeps_it() {
         "{:?}",
         end.stderr
     );
+}
+
+/// Names the socket of a rank for the test below, which another user runs.
+const SOCKET: &str = "BONFIRE_TEST_SOCKET";
+
+/// What this test program does for the test below, as whoever runs it: asks a rank who it is.
+#[test]
+fn a_question_to_the_socket_of_a_rank() {
+    let Ok(name) = env::var(SOCKET) else { return };
+    let address = SocketAddr::from_abstract_name(name).unwrap();
+    let mut stream = UnixStream::connect_addr(&address).unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    stream.write_all(b"\"Who\"").unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    let mut answer = Vec::new();
+    // To be hung up on is an answer of no bytes.
+    let _ = stream.read_to_end(&mut answer);
+    println!("answered in {} bytes", answer.len());
+}
+
+#[test]
+fn another_user_is_told_nothing() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can be another user for once");
+        return;
+    }
+    let waiting = Waiting::run(&format!("strangers-{}", std::process::id()), &[]);
+    let sockets = fs::read_to_string("/proc/net/unix").unwrap();
+    let of_rank = format!("-2-{}-", waiting.last_rank);
+    let names = sockets.lines().filter_map(|line| line.rsplit('@').next());
+    let mut of_rank =
+        names.filter(|name| name.starts_with("bonfire-ask-") && name.contains(&of_rank));
+    let name = of_rank.next().unwrap().to_owned();
+    // Where another user can reach it.
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("asks");
+    fs::copy(env::current_exe().unwrap(), &program).unwrap();
+    for path in [folder.path(), &program] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let ask_as = |user: u32| {
+        let mut command = Command::new(&program);
+        command
+            .args([
+                "a_question_to_the_socket_of_a_rank",
+                "--exact",
+                "--nocapture",
+            ])
+            .current_dir("/")
+            .env(SOCKET, &name)
+            .uid(user);
+        let end = Job::start(&mut command).end();
+        let line = end.stdout.iter().find(|line| line.contains("answered in"));
+        line.unwrap_or_else(|| panic!("{:?}", end.stderr)).clone()
+    };
+    assert!(!ask_as(0).contains(" 0 bytes"), "its own user is answered");
+    assert!(ask_as(NOBODY).ends_with("answered in 0 bytes"));
+    waiting.end();
 }
 
 /// Two hosts with a rank each, of which rank 0 waits for the other, and the process of that one.

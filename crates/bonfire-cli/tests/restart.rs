@@ -127,7 +127,10 @@ fn an_interrupted_job_is_not_started_anew() {
 fn an_address_of_host_0_that_one_host_does_not_need_is_said_to_be_unused() {
     let end = shell(&["--standalone", "--master-addr=nowhere.invalid"], "true").end();
     assert!(end.status.success(), "{:?}", end.stderr);
-    says(&end, "--master-addr nowhere.invalid is not used: --nnodes is 1");
+    says(
+        &end,
+        "--master-addr nowhere.invalid is not used: --nnodes is 1",
+    );
     let end = shell(&["--master-addr=127.0.0.1"], "true").end();
     assert!(end.stderr.is_empty(), "{:?}", end.stderr);
 }

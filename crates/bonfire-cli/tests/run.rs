@@ -3,18 +3,18 @@
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
+use std::fs;
+use std::io::Write;
 use std::net::TcpListener;
 use std::process::Command;
 use std::thread;
 
-use bonfire_testkit::{Job, Signal, assert_gone, signal_process, wait_until_gone};
+use bonfire_testkit::{Job, JobEnd, Signal, assert_gone, signal_process, wait_until_gone};
+
+const BONFIRE: &str = env!("CARGO_BIN_EXE_bonfire");
 
 fn bonfire(arguments: &[&str]) -> Job {
-    Job::start(
-        Command::new(env!("CARGO_BIN_EXE_bonfire"))
-            .arg("run")
-            .args(arguments),
-    )
+    Job::start(Command::new(BONFIRE).arg("run").args(arguments))
 }
 
 /// Starts `nproc` ranks of a shell script.
@@ -353,4 +353,44 @@ fn a_taken_port_is_one_clear_line() {
         1,
         &format!("127.0.0.1:{port}: the port is taken"),
     );
+}
+
+/// Rank 1 runs a copy of the program with `end` after its last byte.
+fn with_a_copy(end: &[u8], builds: &str) -> JobEnd {
+    let folder = tempfile::tempdir().unwrap();
+    let copy = folder.path().join("copy");
+    fs::copy(BONFIRE, &copy).unwrap();
+    let mut file = fs::OpenOptions::new().append(true).open(&copy).unwrap();
+    file.write_all(end).unwrap();
+    drop(file);
+    let script = "if [ $RANK = 1 ]; then exec \"$COPY\" \"$@\"; fi; exec \"$0\" \"$@\"";
+    let mut command = Command::new(BONFIRE);
+    command
+        .args(["run", "--nproc=2", "--", "sh", "-c", script, BONFIRE])
+        .args(["bench", "all-reduce", "--min-bytes=64", "--max-bytes=64"])
+        .args(["--rotate-bytes=16K", "--warmup=1", "--iters=3"])
+        .env("COPY", &copy)
+        .env("BONFIRE_BUILDS", builds);
+    Job::start(&mut command).end()
+}
+
+#[test]
+fn ranks_of_different_builds_do_not_meet_unless_that_is_meant() {
+    let end = with_a_copy(b"", "");
+    assert!(end.status.success(), "a true copy: {:?}", end.stderr);
+    let end = with_a_copy(b"changed", "");
+    assert!(!end.status.success());
+    let said = end.stderr.join("\n");
+    for part in [
+        "copy (build ",
+        "start copies of one build",
+        "BONFIRE_BUILDS=any",
+    ] {
+        assert!(said.contains(part), "no {part:?} in {said}");
+    }
+    let end = with_a_copy(b"changed", "any");
+    assert!(end.status.success(), "on purpose: {:?}", end.stderr);
+    let end = with_a_copy(b"", "all");
+    let said = end.stderr.join("\n");
+    assert!(said.contains("choose same or any"), "{said}");
 }

@@ -15,6 +15,7 @@ use bonfire_plan::{Rank, WorldSize};
 
 use self::cluster::Cluster;
 use self::source::Source;
+use crate::builds::Builds;
 use crate::call_sites::CallSites;
 use crate::checksums::Checksums;
 use crate::overrides::AlgorithmOverrides;
@@ -68,6 +69,8 @@ pub(crate) const TLS: &str = "BONFIRE_TLS";
 pub(crate) const CHECKSUMS: &str = "BONFIRE_CHECKSUMS";
 /// Whether ranks must call an operation from the same line: `named` or `compared`.
 pub(crate) const CALL_SITES: &str = "BONFIRE_CALL_SITES";
+/// Whether ranks must run the same build of their program: `same` or `any`.
+pub(crate) const BUILDS: &str = "BONFIRE_BUILDS";
 /// The number of streams of each link over TCP, in place of what the program chooses.
 pub(crate) const STREAMS: &str = "BONFIRE_STREAMS";
 /// Algorithms in place of those that Bonfire or the program chooses; see [`AlgorithmOverrides`].
@@ -431,6 +434,20 @@ impl Checksums {
         let told = Source { lookup }.checksums();
         let told = told.map_err(ConnectError::Environment)?;
         Ok(told.unwrap_or(self))
+    }
+}
+
+impl Builds {
+    /// What `BONFIRE_BUILDS` says in the environment of this process, or else this.
+    pub(crate) fn or_environment(self) -> Result<Self, ConnectError> {
+        let told = Self::from_env().map_err(ConnectError::Environment)?;
+        Ok(told.unwrap_or(self))
+    }
+
+    /// What `BONFIRE_BUILDS` says in the environment of this process.
+    pub(crate) fn from_env() -> Result<Option<Self>, EnvError> {
+        let lookup = process_variable;
+        Source { lookup }.builds()
     }
 }
 

@@ -182,6 +182,7 @@ impl ProcessGroup {
             options.tls = tls;
         }
         options.call_sites = options.call_sites.or_environment()?;
+        options.builds = options.builds.or_environment()?;
         options.checksums = options.checksums.or_environment()?;
         let parts = rendezvous::meet(env, &options)?;
         Ok(Self::new(parts, options)?)

@@ -331,6 +331,21 @@ pub enum LaunchError {
         /// The other host's value.
         theirs: String,
     },
+    /// Two agents are different builds.
+    #[error(
+        "the launcher of node {node_rank} is {ours}, but that of node {other} is {theirs}: start copies of one \
+         build everywhere, or set BONFIRE_BUILDS=any if these are to work together"
+    )]
+    LaunchersDiffer {
+        /// This host's number.
+        node_rank: u32,
+        /// The file of its launcher, and which build that is.
+        ours: String,
+        /// The other host's number.
+        other: u32,
+        /// The file of the other's launcher, and which build that is.
+        theirs: String,
+    },
     /// The agent of another host stopped answering.
     #[error("node {node} is lost: its launcher no longer answers")]
     NodeLost {

@@ -25,6 +25,7 @@
 mod accounts;
 mod blocks;
 mod buffer;
+mod builds;
 mod call_sites;
 mod checksums;
 mod control;
@@ -66,6 +67,7 @@ pub use blocks::Blocks;
 pub use bonfire_plan::{Algorithm, DType, PlanError, Rank, ReduceOp, WorldSize, shard_range};
 pub use bonfire_sys::process::{Interrupt, InterruptWatch};
 pub use buffer::{Buffer, GroupBuffer};
+pub use builds::{Builds, UnknownBuilds};
 pub use call_sites::{CallSites, UnknownCallSites};
 pub use checksums::{Checksums, UnknownChecksums};
 pub use element::Element;

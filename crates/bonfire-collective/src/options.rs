@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bonfire_plan::{Algorithm, Collective};
 
+use crate::builds::Builds;
 use crate::call_sites::CallSites;
 use crate::checksums::Checksums;
 use crate::flight::FLIGHT_DIR_VARIABLE;
@@ -33,10 +34,11 @@ pub enum FoldOrder {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupOptions {
     /// How long one operation may take before it fails on every rank. Default 60 s; for single ones,
-    /// [`ProcessGroup::with_timeout`](crate::ProcessGroup::with_timeout).
+    /// [`ProcessGroup::with_timeout`](crate::ProcessGroup::with_timeout). It may differ between ranks: who
+    /// loses patience first fails for all.
     pub timeout: Duration,
     /// How long ranks may take to meet, and each operation of the first steps of a training on a device
-    /// whose kernels are compiled then. Default 600 s.
+    /// whose kernels are compiled then. Default 600 s. It may differ between ranks.
     pub startup_timeout: Duration,
     /// The algorithm for the collectives that it implements; `None` lets Bonfire choose.
     pub algorithm: Option<Algorithm>,
@@ -67,6 +69,9 @@ pub struct GroupOptions {
     /// Whether ranks must call an operation from the same line. What `BONFIRE_CALL_SITES` says, `named`
     /// or `compared`, goes before it. Default [`CallSites::Named`].
     pub call_sites: CallSites,
+    /// Whether ranks must run the same build of their program. What `BONFIRE_BUILDS` says, `same` or `any`,
+    /// goes before it. Default [`Builds::Same`].
+    pub builds: Builds,
     /// The folder in which each rank leaves its flight record when the group fails, for
     /// `bonfire inspect`. Without one, `BONFIRE_FLIGHT_DIR` names it; without that, none is left. It may
     /// differ between ranks.
@@ -103,6 +108,7 @@ impl Default for GroupOptions {
             tls: Tls::Off,
             checksums: Checksums::default(),
             call_sites: CallSites::default(),
+            builds: Builds::default(),
             flight_dir: None,
             heartbeat_timeout: Some(HEARTBEAT_TIMEOUT),
             record_on_signal: RecordOnSignal::default(),

@@ -67,6 +67,7 @@ impl Job {
             "BONFIRE_ALGORITHM",
             "BONFIRE_STREAMS",
             "BONFIRE_TLS",
+            "BONFIRE_BUILDS",
             "BONFIRE_NPROC",
             "BONFIRE_DEVICE",
             "BONFIRE_LOG",

@@ -3,9 +3,10 @@
 use thiserror::Error;
 
 use super::{
-    ALGORITHM, CALL_SITES, CHECKSUMS, HOST_ID, HOST_ID_BYTES_MAX, JOB_ID_BYTES_MAX,
+    ALGORITHM, BUILDS, CALL_SITES, CHECKSUMS, HOST_ID, HOST_ID_BYTES_MAX, JOB_ID_BYTES_MAX,
     LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, RANK, RUN_ID, TLS, WORLD_SIZE,
 };
+use crate::builds::UnknownBuilds;
 use crate::call_sites::UnknownCallSites;
 use crate::checksums::UnknownChecksums;
 use crate::overrides::OverrideError;
@@ -132,6 +133,12 @@ pub enum EnvError {
     CallSites {
         /// What is wrong with it.
         source: UnknownCallSites,
+    },
+    /// There is no such choice.
+    #[error("{BUILDS} is wrong")]
+    Builds {
+        /// What is wrong with it.
+        source: UnknownBuilds,
     },
     /// There is no such choice.
     #[error("{CHECKSUMS} is wrong")]

@@ -4,10 +4,11 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use super::{
-    AGENT_STORE, ALGORITHM, CALL_SITES, CHECKSUMS, EnvError, HOST_ID, HOST_ID_BYTES_MAX,
+    AGENT_STORE, ALGORITHM, BUILDS, CALL_SITES, CHECKSUMS, EnvError, HOST_ID, HOST_ID_BYTES_MAX,
     JOB_ID_BYTES_MAX, JOB_TOKEN, JOB_TOKEN_FILE, MASTER_ADDR, MASTER_PORT, RUN_ID, STREAMS,
     StoreHost, TLS, TORCHRUN_STORE,
 };
+use crate::builds::Builds;
 use crate::call_sites::CallSites;
 use crate::checksums::Checksums;
 use crate::overrides::AlgorithmOverrides;
@@ -107,6 +108,13 @@ impl<F: Fn(&str) -> Option<OsString>> Source<F> {
         text.map(|text| text.parse())
             .transpose()
             .map_err(|source| EnvError::Checksums { source })
+    }
+
+    pub(super) fn builds(&self) -> Result<Option<Builds>, EnvError> {
+        let text = self.text(BUILDS).filter(|text| !text.is_empty());
+        text.map(|text| text.parse())
+            .transpose()
+            .map_err(|source| EnvError::Builds { source })
     }
 
     pub(super) fn tls(&self) -> Result<Option<Tls>, EnvError> {

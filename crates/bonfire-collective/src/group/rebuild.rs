@@ -145,6 +145,7 @@ impl ProcessGroup {
             group_options.streams_per_link = streams;
         }
         group_options.call_sites = group_options.call_sites.or_environment()?;
+        group_options.builds = group_options.builds.or_environment()?;
         group_options.checksums = group_options.checksums.or_environment()?;
         let home = Home::of_newcomer(env, &group_options, options.timeout)
             .map_err(RebuildError::StoreGone)?;

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::failure::{Exit, JobFailure, suspicion};
 use super::supervisor::End;
 use super::{Graces, LaunchError};
+use crate::builds::{Build, Builds};
 use crate::flight::FlightRecord;
 use crate::store::{Store, StoreError, TcpStore};
 use crate::tls::Tls;
@@ -63,6 +64,8 @@ pub(super) struct Agents {
 #[derive(Debug, Serialize, Deserialize)]
 struct Card {
     version: String,
+    /// Of the launcher, unless any will do.
+    build: Option<Build>,
     nnodes: u32,
     nproc_per_node: u32,
 }
@@ -98,6 +101,7 @@ impl Agents {
         }
         let card = Card {
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            build: Build::to_compare(Builds::from_env()?.unwrap_or_default()),
             nnodes: seat.nnodes,
             nproc_per_node: seat.nproc_per_node,
         };
@@ -339,6 +343,14 @@ impl Card {
         };
         if self.version != theirs.version {
             return Err(disagree("version", &self.version, theirs.version));
+        }
+        if let Some((ours, theirs)) = Build::differ(self.build.as_ref(), theirs.build.as_ref()) {
+            return Err(LaunchError::LaunchersDiffer {
+                node_rank,
+                ours,
+                other,
+                theirs,
+            });
         }
         for (what, ours, theirs) in [
             ("--nnodes", self.nnodes, theirs.nnodes),

@@ -6,6 +6,7 @@ use bonfire_plan::Rank;
 use serde::{Deserialize, Serialize};
 
 use super::ConnectError;
+use crate::builds::Build;
 use crate::options::GroupOptions;
 use crate::transport::HostId;
 
@@ -31,6 +32,8 @@ pub(crate) struct Settings {
     tls: String,
     checksums: String,
     call_sites: String,
+    /// Unless any will do.
+    build: Option<Build>,
 }
 
 /// What a rank publishes in the store.
@@ -53,6 +56,7 @@ impl Settings {
             tls: options.tls.to_string(),
             checksums: options.checksums.to_string(),
             call_sites: options.call_sites.to_string(),
+            build: Build::to_compare(options.builds),
         }
     }
 
@@ -61,6 +65,15 @@ impl Settings {
     pub(super) fn of_version(self, version: &str) -> Self {
         Self {
             version: version.to_owned(),
+            ..self
+        }
+    }
+
+    /// These settings of another build of the program.
+    #[cfg(test)]
+    pub(super) fn of_build(self, build: Build) -> Self {
+        Self {
+            build: Some(build),
             ..self
         }
     }
@@ -102,7 +115,15 @@ impl Settings {
                 });
             }
         }
-        Ok(())
+        match Build::differ(self.build.as_ref(), theirs.build.as_ref()) {
+            None => Ok(()),
+            Some((my_program, their_program)) => Err(ConnectError::Builds {
+                mine: me,
+                my_program,
+                theirs: peer,
+                their_program,
+            }),
+        }
     }
 }
 

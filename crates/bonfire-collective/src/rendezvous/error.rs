@@ -93,6 +93,21 @@ pub enum ConnectError {
         /// The other rank's value.
         their_value: String,
     },
+    /// Ranks run different builds of the program, or different programs.
+    #[error(
+        "rank {mine} runs {my_program}, but rank {theirs} runs {their_program}: start copies of one build \
+         everywhere, or set BONFIRE_BUILDS=any if these are to work together"
+    )]
+    Builds {
+        /// This rank.
+        mine: Rank,
+        /// The file of its program, and which build that is.
+        my_program: String,
+        /// The other rank.
+        theirs: Rank,
+        /// The file of the other's program, and which build that is.
+        their_program: String,
+    },
     /// The transport that was asked for cannot connect a pair.
     #[error("the {transport} transport cannot connect ranks {mine} and {theirs}: {reason}")]
     Transport {

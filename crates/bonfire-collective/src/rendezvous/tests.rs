@@ -4,6 +4,7 @@ use std::io::Write;
 use std::net::TcpStream;
 
 use super::*;
+use crate::builds::{Build, Builds};
 use crate::environment::StoreHost;
 use bonfire_plan::WorldSize;
 
@@ -158,6 +159,45 @@ fn a_rank_of_another_version_is_named() {
         text.contains(&format!("rank 0 has version {ours}, but rank 1 has 0.0.9")),
         "{text}"
     );
+}
+
+#[test]
+fn a_rank_of_another_build_is_named_with_both_programs() {
+    let text = |options: &GroupOptions| {
+        let token = JobToken::random().unwrap();
+        let server = serve_store(&token);
+        let home = Home {
+            token: token.clone(),
+            host: HostId::of_this_process(None),
+            interface: server.local_addr().ip(),
+            inspection: None,
+            meeting: None,
+        };
+        let (_listeners, address) = home.listen().unwrap();
+        let settings = Settings::new(options).of_build(Build::called("/old/train", "1-2"));
+        let other = Card { settings, address };
+        server
+            .store()
+            .set("attempt/0/address/1", &other.encode())
+            .unwrap();
+        let error = meet(&env_of(0, &server, &token), options).err().unwrap();
+        error.to_string()
+    };
+    let told = text(&options());
+    let own = std::env::current_exe().unwrap();
+    for part in [
+        &format!("rank 0 runs {} (build ", own.display()),
+        "but rank 1 runs /old/train (build 1-2)",
+        "BONFIRE_BUILDS=any",
+    ] {
+        assert!(told.contains(part), "no {part:?} in {told}");
+    }
+    let told = text(&GroupOptions {
+        builds: Builds::Any,
+        startup_timeout: Duration::from_millis(300),
+        ..options()
+    });
+    assert!(!told.contains("build"), "{told}");
 }
 
 #[test]
