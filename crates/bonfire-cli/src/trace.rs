@@ -1,6 +1,7 @@
 //! Files in the Trace Event Format, which chrome://tracing and Perfetto show.
 //!
-//! Every event is a complete one (`"ph": "X"`) with its times in microseconds.
+//! Every event is a complete one (`"ph": "X"`) with its times in microseconds, but those that overlap
+//! on one thread, which have a beginning and an end (`"b"`, `"e"`).
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -32,6 +33,22 @@ pub(crate) fn process_name(pid: u32, name: &str) -> Value {
 /// Says what a thread is.
 pub(crate) fn thread_name(pid: u32, tid: usize, name: &str) -> Value {
     json!({ "name": "thread_name", "ph": "M", "pid": pid, "tid": tid, "args": { "name": name } })
+}
+
+/// Something that may overlap with others of its thread; `id` tells it apart from those of its name.
+pub(crate) fn overlapping(event: &Event, id: &str) -> [Value; 2] {
+    let Event {
+        name,
+        cat,
+        pid,
+        tid,
+        ts,
+        dur,
+        ..
+    } = event;
+    [("b", *ts), ("e", ts + dur)].map(|(ph, ts)| {
+        json!({ "name": name, "cat": cat, "ph": ph, "id": id, "pid": pid, "tid": tid, "ts": ts })
+    })
 }
 
 pub(crate) fn write(

@@ -98,6 +98,54 @@ fn the_ranks_last_operations_are_shown_with_the_verdict() {
 }
 
 #[test]
+fn time_in_the_queue_is_told_apart_from_time_in_the_operation() {
+    const LATE: Duration = Duration::from_millis(100);
+    let folder = tempfile::tempdir().unwrap();
+    let options = GroupOptions {
+        flight_dir: Some(folder.path().to_owned()),
+        ..GroupOptions::default()
+    };
+    let done = Barrier::new(2);
+    local(2, options, |group| {
+        if group.rank().get() == 1 {
+            std::thread::sleep(LATE);
+        }
+        let works = [(); 2].map(|()| group.all_reduce_async(vec![1.0_f32; 3000], ReduceOp::Sum));
+        for work in works {
+            work.wait().unwrap();
+        }
+        done.wait();
+        group.abort("enough");
+    });
+    let trace = folder.path().join("trace.json");
+    let end = inspect(folder.path(), &["--trace", trace.to_str().unwrap()]);
+    assert!(end.status.success(), "{:?}", end.stderr);
+    // Rank 0 called both at once, and was in the first until rank 1 came.
+    let row = &end.stdout[2];
+    assert!(
+        row.contains("all_reduce #1") && row.contains(", queued for "),
+        "{row}"
+    );
+    let trace: Value = serde_json::from_str(&fs::read_to_string(&trace).unwrap()).unwrap();
+    let times = |ph: &str| {
+        let of_rank_0 = |event: &&Value| event["ph"] == ph && event["tid"] == 0;
+        let events = trace["traceEvents"].as_array().unwrap().iter();
+        let events = events.filter(of_rank_0);
+        events
+            .map(|event| (event["id"].clone(), event["ts"].as_f64().unwrap()))
+            .collect::<Vec<_>>()
+    };
+    let (began, ended) = (times("b"), times("e"));
+    assert_eq!((began.len(), ended.len()), (2, 2), "{began:?} {ended:?}");
+    let longest = began.iter().zip(&ended).map(|(began, ended)| {
+        assert_eq!(began.0, ended.0);
+        ended.1 - began.1
+    });
+    let longest = longest.fold(0.0, f64::max);
+    assert!(longest >= 0.9 * LATE.as_secs_f64() * 1e6, "{longest} us");
+}
+
+#[test]
 fn a_missing_record_is_said_and_json_is_whole() {
     let folder = tempfile::tempdir().unwrap();
     fail(folder.path());

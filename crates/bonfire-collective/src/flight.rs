@@ -62,6 +62,10 @@ pub struct FlightOperation {
     pub operation: Operation,
     /// What the program calls the data, if it has said so.
     pub name: Option<String>,
+    /// How long before the file was written it was called, if it had to wait for those called before it,
+    /// as an operation in the background does.
+    #[serde(default)]
+    pub enqueued_ago: Option<Duration>,
     /// How long before the file was written it began.
     pub started_ago: Duration,
     /// How long before the file was written it ended; `None` if it had not.
@@ -69,6 +73,12 @@ pub struct FlightOperation {
 }
 
 impl FlightOperation {
+    /// How long it waited for the operations called before it.
+    pub fn queued(&self) -> Duration {
+        let enqueued_ago = self.enqueued_ago.unwrap_or_default();
+        enqueued_ago.saturating_sub(self.started_ago)
+    }
+
     /// Bytes of its data in the collective.
     pub fn bytes(&self) -> u64 {
         let Operation { count, dtype, .. } = self.operation;
@@ -92,6 +102,7 @@ impl From<Record> for FlightOperation {
         Self {
             operation: record.call.operation,
             name: record.call.name,
+            enqueued_ago: record.enqueued_ago,
             started_ago: record.started_ago,
             ended_ago: record.ended_ago,
         }

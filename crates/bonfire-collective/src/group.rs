@@ -33,7 +33,7 @@ use crate::platform::sync::{Mutex, MutexGuard, Sender, Ticket, Turnstile, channe
 use crate::platform::thread::{self, JoinHandle};
 use crate::platform::{clock, host};
 use crate::poison::Poison;
-use crate::recorder::{Name, Recorder};
+use crate::recorder::{Enqueued, Name, Recorder};
 use crate::rendezvous::{self, ConnectError};
 use crate::topology::Topology;
 use crate::transport::{Links, Sharing, Traffic, local_links};
@@ -83,6 +83,7 @@ const ACCOUNTS_PATIENCE: Duration = Duration::from_millis(500);
 /// A background operation.
 struct Job {
     ticket: Ticket,
+    enqueued: Enqueued,
     run: Box<dyn FnOnce(&Core) + Send>,
 }
 
@@ -260,6 +261,7 @@ impl ProcessGroup {
         let communicator = thread::spawn(&format!("bonfire-comm-{me}"), move || {
             for job in received {
                 let _turn = core_there.turnstile.enter(job.ticket);
+                core_there.recorder.dequeue(job.enqueued);
                 (job.run)(&core_there);
             }
         })
@@ -343,7 +345,13 @@ impl ProcessGroup {
         body: impl FnOnce(&Core) -> Result<R, CollectiveError>,
     ) -> Result<R, CollectiveError> {
         let core = &self.member.core;
+        // Most find nobody before them, and need no look at the clock.
+        let enqueued = match core.turnstile.is_idle() {
+            true => Enqueued::default(),
+            false => core.recorder.enqueue(),
+        };
         let _turn = core.turnstile.enter(core.turnstile.issue());
+        core.recorder.dequeue(enqueued);
         body(core)
     }
 

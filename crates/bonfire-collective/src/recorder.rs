@@ -72,11 +72,18 @@ pub(crate) struct Name(u32);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CallIndex(u64);
 
+/// When an operation was called, if it had to wait for its turn.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Enqueued(u64);
+
 /// An operation as it was recorded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Record {
     /// With its number.
     pub(crate) call: Call,
+    /// How long ago it was called, if it had to wait for those before it.
+    #[serde(default)]
+    pub(crate) enqueued_ago: Option<Duration>,
     /// How long ago it began.
     pub(crate) started_ago: Duration,
     /// How long ago it ended, if it has.
@@ -103,6 +110,8 @@ struct Entry {
     number: AtomicU64,
     call: AtomicU64,
     seq: AtomicU64,
+    /// As the next, of the call; 0 where it began at once.
+    enqueued: AtomicU64,
     /// Nanoseconds since the recorder began.
     started: AtomicU64,
     /// The same; 0 while the operation runs.
@@ -134,6 +143,8 @@ pub(crate) struct Recorder {
     entries: Box<[Entry]>,
     /// Operations so far.
     written: AtomicU64,
+    /// Of the operation that begins next.
+    enqueued: AtomicU64,
     calls: Mutex<Calls>,
     names: Mutex<Names>,
     said: Said,
@@ -147,6 +158,7 @@ impl Default for Recorder {
             origin: (clock::now(), clock::coarse()),
             entries: (0..ENTRIES).map(|_| Entry::default()).collect(),
             written: AtomicU64::new(0),
+            enqueued: AtomicU64::new(0),
             calls: Mutex::default(),
             names: Mutex::default(),
             said: Said::default(),
@@ -174,6 +186,17 @@ impl Recorder {
         CallIndex(calls.forgotten + calls.known.len() as u64 - 1)
     }
 
+    /// An operation is called that will have to wait for its turn.
+    pub(crate) fn enqueue(&self) -> Enqueued {
+        Enqueued(self.exact_time().max(1))
+    }
+
+    /// The operation that begins next was called then, or just now by default. Only who has the turn
+    /// may say so.
+    pub(crate) fn dequeue(&self, Enqueued(at): Enqueued) {
+        self.enqueued.store(at, Ordering::Relaxed);
+    }
+
     /// An operation on `bytes` bytes begins. Only one thread at a time may record.
     pub(crate) fn begin(&self, call: CallIndex, seq: u64, bytes: usize) {
         let number = self.written.load(Ordering::Relaxed);
@@ -185,6 +208,10 @@ impl Recorder {
         entry.number.store(number, Ordering::Relaxed);
         entry.call.store(call.0, Ordering::Relaxed);
         entry.seq.store(seq, Ordering::Relaxed);
+        // Whatever else the caller runs in the same turn did not wait.
+        let enqueued = self.enqueued.load(Ordering::Relaxed);
+        entry.enqueued.store(enqueued, Ordering::Relaxed);
+        self.enqueued.store(0, Ordering::Relaxed);
         entry.started.store(self.time(bytes), Ordering::Relaxed);
         entry.ended.store(0, Ordering::Relaxed);
         entry.version.store(version + 2, Ordering::Release);
@@ -226,8 +253,10 @@ impl Recorder {
 
     /// The operation that began last was none: it begins again in another way.
     pub(crate) fn withdraw(&self) {
-        let number = self.written.load(Ordering::Relaxed);
-        self.written.store(number - 1, Ordering::Release);
+        let number = self.written.load(Ordering::Relaxed) - 1;
+        let enqueued = self.entry(number).enqueued.load(Ordering::Relaxed);
+        self.enqueued.store(enqueued, Ordering::Relaxed);
+        self.written.store(number, Ordering::Release);
     }
 
     /// The last operations, the latest first, as far as they are still there.
@@ -246,6 +275,7 @@ impl Recorder {
         let found = entry.number.load(Ordering::Relaxed);
         let call = entry.call.load(Ordering::Relaxed);
         let seq = entry.seq.load(Ordering::Relaxed);
+        let enqueued = entry.enqueued.load(Ordering::Relaxed);
         let started = entry.started.load(Ordering::Relaxed);
         let ended = entry.ended.load(Ordering::Acquire);
         fence(Ordering::Acquire);
@@ -259,6 +289,8 @@ impl Recorder {
         let ago = |time: u64| Duration::from_nanos(now.saturating_sub(time));
         Some(Record {
             call,
+            // A beginning by the coarse clock can seem earlier than the call.
+            enqueued_ago: (enqueued != 0).then(|| ago(enqueued).max(ago(started))),
             started_ago: ago(started),
             ended_ago: (ended != 0).then(|| ago(ended)),
         })

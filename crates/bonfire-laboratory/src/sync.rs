@@ -202,6 +202,12 @@ impl Turnstile {
         Turn(self)
     }
 
+    /// Whether a ticket that is issued now will be up at once.
+    pub fn is_idle(&self) -> bool {
+        let tickets = self.tickets();
+        tickets.0 == tickets.1
+    }
+
     fn tickets(&self) -> MutexGuard<'_, (u64, u64)> {
         self.tickets.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -48,6 +48,11 @@ impl Turnstile {
         Turn(self)
     }
 
+    /// Whether a ticket that is issued now will be up at once; by the time it is, that may have changed.
+    pub fn is_idle(&self) -> bool {
+        self.is_up(self.issued.load(Ordering::Relaxed))
+    }
+
     fn is_up(&self, ticket: u64) -> bool {
         // Acquire pairs with the release in `drop`.
         let state = self.state.load(Ordering::Acquire);
@@ -98,6 +103,18 @@ mod tests {
             }
         });
         assert_eq!(*order.lock().unwrap(), (0..20).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_turnstile_is_idle_unless_a_ticket_is_out() {
+        let turnstile = Turnstile::default();
+        assert!(turnstile.is_idle());
+        let ticket = turnstile.issue();
+        assert!(!turnstile.is_idle());
+        let turn = turnstile.enter(ticket);
+        assert!(!turnstile.is_idle());
+        drop(turn);
+        assert!(turnstile.is_idle());
     }
 
     #[test]

@@ -13,14 +13,24 @@ use crate::trace::{self, Event};
 pub(super) fn write(path: &Path, records: &[FlightRecord]) -> anyhow::Result<()> {
     let began = records.iter().flat_map(|record| {
         let operations = record.operations.iter();
-        operations.map(|operation| began(record, operation))
+        operations.map(|operation| began(record, operation).saturating_sub(operation.queued()))
     });
     let origin = began.min().unwrap_or_default();
     let events = records.iter().flat_map(|record| {
         let operations = record.operations.iter().rev();
         operations.map(move |operation| event(record, operation, origin))
     });
-    trace::write(path, &names(records), events)
+    let mut others = names(records);
+    for record in records {
+        for (place, operation) in record.operations.iter().enumerate() {
+            if !operation.queued().is_zero() {
+                let id = format!("{}-{}-{place}", record.group, record.rank);
+                let queued = queued(record, operation, origin);
+                others.extend(trace::overlapping(&queued, &id));
+            }
+        }
+    }
+    trace::write(path, &others, events)
 }
 
 /// By the clock of its host.
@@ -43,6 +53,19 @@ fn names(records: &[FlightRecord]) -> Vec<Value> {
         }
     }
     names
+}
+
+/// The time from the call to the beginning.
+fn queued(record: &FlightRecord, operation: &FlightOperation, origin: Duration) -> Event {
+    let running = event(record, operation, origin);
+    let dur = operation.queued().as_secs_f64() * 1e6;
+    Event {
+        name: format!("queued: {}", running.name),
+        cat: "queued",
+        ts: running.ts - dur,
+        dur,
+        ..running
+    }
 }
 
 /// An operation that has not ended lasts until the record was written.

@@ -117,6 +117,7 @@ mod tests {
                 call_site: CallSite::default(),
             },
             name: None,
+            enqueued_ago: None,
             started_ago: Duration::from_secs(3 + u64::from(rank)),
             ended_ago: ended_ago.map(Duration::from_secs),
         };

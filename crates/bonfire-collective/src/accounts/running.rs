@@ -174,6 +174,7 @@ fn account(record: &FlightRecord) -> (Rank, Account) {
             operation: operation.operation.clone(),
             name: operation.name.clone(),
         },
+        enqueued_ago: operation.enqueued_ago,
         started_ago: operation.started_ago,
         ended_ago: operation.ended_ago,
     });

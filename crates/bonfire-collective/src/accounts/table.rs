@@ -1,11 +1,15 @@
 //! What the ranks of a group do or did, for people.
 
 use std::fmt;
+use std::time::Duration;
 
 use bonfire_plan::Rank;
 
 use super::GroupReport;
 use crate::flight::{FlightOperation, FlightRecord};
+
+/// A shorter wait for an operation's turn is not worth a word.
+const QUEUED_MIN: Duration = Duration::from_millis(1);
 
 impl fmt::Display for GroupReport {
     /// The verdict, and a table of the ranks; every line ends with its end.
@@ -84,6 +88,10 @@ impl fmt::Display for Last<'_> {
             Some(ago) => format!("ended {:.1} s ago", ago.as_secs_f64()),
             None => format!("in it for {:.1} s", last.started_ago.as_secs_f64()),
         };
-        write!(f, "{state:>18}  {last}")
+        write!(f, "{state:>18}  {last}")?;
+        match last.queued() {
+            short if short < QUEUED_MIN => Ok(()),
+            queued => write!(f, ", queued for {:.1} ms", queued.as_secs_f64() * 1e3),
+        }
     }
 }

@@ -30,6 +30,7 @@ fn record(collective: Collective, seq: u64, ended_ago_s: Option<u64>) -> Option<
             operation: operation(collective, seq),
             name: Some("layers.7.weight".to_owned()),
         },
+        enqueued_ago: None,
         started_ago: Duration::from_secs(61),
         ended_ago: ended_ago_s.map(Duration::from_secs),
     })

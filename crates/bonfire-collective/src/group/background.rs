@@ -206,9 +206,14 @@ impl ProcessGroup {
         let jobs = self.member.jobs();
         let jobs = jobs.as_ref().expect("jobs end with the last clone");
         // Under the lock, so that jobs are passed on in the order of their tickets.
-        let ticket = self.member.core.turnstile.issue();
+        let core = &self.member.core;
+        let (ticket, enqueued) = (core.turnstile.issue(), core.recorder.enqueue());
         // A communication thread that is gone drops the job, which completes the work with an error.
-        let _ = jobs.send(Job { ticket, run });
+        let _ = jobs.send(Job {
+            ticket,
+            enqueued,
+            run,
+        });
         work
     }
 

@@ -83,6 +83,30 @@ fn what_was_withdrawn_never_was() {
 }
 
 #[test]
+fn what_waited_for_its_turn_says_since_when() {
+    let recorder = Recorder::default();
+    let call = recorder.learn(operation(1), Name::default());
+    let enqueued = recorder.enqueue();
+    thread::sleep(Duration::from_millis(2));
+    recorder.dequeue(enqueued);
+    // Withdrawn and begun again, it has waited all the same.
+    recorder.begin(call, 0, 1 << 20);
+    recorder.withdraw();
+    recorder.begin(call, 0, 1 << 20);
+    recorder.end_at_pace(Pace::Timed);
+    // The second operation of the same turn has not.
+    recorder.begin(call, 1, 1 << 20);
+    let records: Vec<Record> = recorder.records().collect();
+    assert_eq!(records[0].enqueued_ago, None);
+    let queued = records[1].enqueued_ago.unwrap() - records[1].started_ago;
+    assert!(queued >= Duration::from_millis(2), "{queued:?}");
+    recorder.dequeue(recorder.enqueue());
+    recorder.dequeue(Enqueued::default());
+    recorder.begin(call, 2, 4);
+    assert_eq!(recorder.records().next().unwrap().enqueued_ago, None);
+}
+
+#[test]
 fn the_latest_operations_and_calls_are_kept() {
     let recorder = Recorder::default();
     let first = recorder.learn(operation(0), Name::default());

@@ -24,6 +24,7 @@ fn operation(collective: Collective, seq: u64, ended_ago_s: Option<u64>) -> Flig
             call_site: CallSite::default(),
         },
         name: None,
+        enqueued_ago: None,
         started_ago: seconds(60),
         ended_ago: ended_ago_s.map(seconds),
     }
