@@ -357,11 +357,11 @@ fn a_question_to_the_socket_of_a_rank() {
     let address = SocketAddr::from_abstract_name(name).unwrap();
     let mut stream = UnixStream::connect_addr(&address).unwrap();
     stream.set_read_timeout(Some(LIMIT)).unwrap();
-    stream.write_all(b"\"Who\"").unwrap();
-    stream.shutdown(Shutdown::Write).unwrap();
     let mut answer = Vec::new();
-    // To be hung up on is an answer of no bytes.
-    let _ = stream.read_to_end(&mut answer);
+    // To be hung up on at any moment is an answer of no bytes.
+    let asked = stream.write_all(b"\"Who\"");
+    let asked = asked.and_then(|()| stream.shutdown(Shutdown::Write));
+    let _ = asked.and_then(|()| stream.read_to_end(&mut answer));
     println!("answered in {} bytes", answer.len());
 }
 

@@ -162,7 +162,7 @@ mod tests {
     fn copies_are_the_same_build_and_other_files_are_not() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("program");
-        let mut of = |bytes: &[u8]| {
+        let of = |bytes: &[u8]| {
             fs::write(&path, bytes).unwrap();
             digest(&File::open(&path).unwrap()).unwrap()
         };
