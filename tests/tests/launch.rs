@@ -182,8 +182,16 @@ fn a_rank_that_leaves_too_early_is_named_by_the_others() {
     let others = end
         .stderr
         .iter()
-        .filter(|line| line.contains("rank 1 failed"));
+        .filter(|line| line.starts_with("[rank ") && line.contains("rank 1 failed"));
     assert_eq!(others.count(), 2, "{:?}", end.stderr);
+    // The launcher says what each was doing.
+    let last = |line: &&String| line.starts_with("  rank 1 left no record");
+    assert_eq!(
+        end.stderr.iter().filter(last).count(),
+        1,
+        "{:?}",
+        end.stderr
+    );
     assert_eq!(end.stderr.last().unwrap(), verdict);
 }
 

@@ -295,7 +295,7 @@ fn says_who_was_killed(told: &[String], waiting: &str, killed: &str) {
     assert!(waited.starts_with(&prefix), "{waited}");
     assert_eq!(
         gone,
-        &format!("  {killed} left no record: killed, stopped or out of reach")
+        &format!("  {killed} left no record: ended, stopped or out of reach")
     );
     assert!(
         more.starts_with("  their last operations: bonfire inspect "),

@@ -89,7 +89,7 @@ impl Ranks<'_> {
             Doing::In(call) => format!("{who} {were} in {call} for {seconds} s{aside}"),
             Doing::After(call) => format!("{who} had left {call} {seconds} s before{aside}"),
             Doing::Nothing => format!("{who} had called nothing in this group{aside}"),
-            Doing::Gone => format!("{who} left no record: killed, stopped or out of reach"),
+            Doing::Gone => format!("{who} left no record: ended, stopped or out of reach"),
         }
     }
 }
@@ -149,7 +149,7 @@ mod tests {
             "ranks 0 and 2 were in barrier #7 (u8 x 0, one_shot) for 5.0 s",
             "rank 3 had left barrier #6 (u8 x 0, one_shot) 2.0 s before",
             "rank 1 had called nothing in this group",
-            "rank 4 left no record: killed, stopped or out of reach",
+            "rank 4 left no record: ended, stopped or out of reach",
         ];
         assert_eq!(doings, expected);
     }

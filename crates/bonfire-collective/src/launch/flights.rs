@@ -153,7 +153,7 @@ mod tests {
             text,
             "what the ranks did when the job failed:\n  rank 0 failed: no data\n  \
              rank 1 had called nothing in this group\n  \
-             rank 0 left no record: killed, stopped or out of reach\n  \
+             rank 0 left no record: ended, stopped or out of reach\n  \
              their last operations: bonfire inspect /some/folder\n"
         );
         let text = flights.verdict(records(), &["error: rank 0 failed: no data".to_owned()]);
