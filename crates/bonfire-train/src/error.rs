@@ -130,6 +130,17 @@ pub enum TrainError {
         /// How many more there are.
         others: usize,
     },
+    /// Gradients overflow although the loss is hardly scaled: not for its scale, but for the training.
+    #[error(
+        "the gradient of {parameter} overflows at the smallest loss scale, {scale}: the loss itself is \
+         infinite or none, or the learning rate is too high; Precision::Bf16 has the range of f32"
+    )]
+    LossScaleTooSmall {
+        /// The first parameter of which it does.
+        parameter: String,
+        /// The scale.
+        scale: f64,
+    },
     /// Ranks that normalise their batches together are at different layers.
     #[error(transparent)]
     NormMismatch(#[from] crate::norm::NormMismatch),

@@ -2,8 +2,10 @@
 //!
 //! The loss is multiplied with the scale before the backward pass, and the gradients are divided by
 //! it after the ranks have averaged them. Where a number overflows on any rank, the average does on
-//! all, so all ranks skip the step together. The rule is that of DeepSpeed's dynamic loss scale (after
-//! Micikevicius et al. 2018): halve at an overflow, double after a window without one.
+//! all, so all ranks skip the step together. The rule is that of DeepSpeed's `DynamicLossScaler` with
+//! `raise_error_at_min_scale` (after Micikevicius et al. 2018): double after a window without an overflow;
+//! at an overflow use up patience, then halve, at every further one, until a window without any gives the
+//! patience back.
 
 use burn::module::Module;
 use burn::optim::GradientsParams;
@@ -19,19 +21,25 @@ pub struct ScalerConfig {
     pub initial: f64,
     /// After so many steps without an overflow the scale doubles.
     pub window: u32,
-    /// At which overflow in a row, counted since the scale last changed, it halves; from 1.
+    /// At which overflow the scale halves, from 1. Every further one halves it, too. The count starts
+    /// anew with each window without an overflow.
     pub hysteresis: u32,
-    /// It never falls below this.
+    /// Whether the count starts anew with each step without an overflow, so that only overflows in a row
+    /// halve the scale. A checkpoint without it means no.
+    #[serde(default)]
+    pub consecutive_hysteresis: bool,
+    /// It never falls below this. An overflow that would make it is an error: no scale helps.
     pub min: f64,
 }
 
 impl Default for ScalerConfig {
-    /// 2^16, 1000, 2 and 1.
+    /// DeepSpeed's: 2^16, 1000, 2, not consecutive, 1.
     fn default() -> Self {
         Self {
             initial: 65536.0,
             window: 1000,
             hysteresis: 2,
+            consecutive_hysteresis: false,
             min: 1.0,
         }
     }
@@ -55,9 +63,9 @@ impl Default for ScalerConfig {
 pub struct LossScaler {
     config: ScalerConfig,
     scale: f64,
-    /// Steps without an overflow since the scale last changed or a step overflowed.
+    /// Steps without an overflow since the scale last doubled or a step overflowed.
     steady: u32,
-    /// Overflows that are left before the scale halves.
+    /// At which overflow from here the scale halves.
     patience: u32,
     skipped: u64,
 }
@@ -68,7 +76,7 @@ impl LossScaler {
         Self {
             scale: config.initial,
             steady: 0,
-            patience: config.hysteresis.max(1),
+            patience: config.patience(),
             skipped: 0,
             config,
         }
@@ -96,7 +104,8 @@ impl LossScaler {
     /// the step is to be skipped, and the scale falls if that happened before.
     ///
     /// # Errors
-    /// [`TrainError::UnreadableTensor`] if the device does not say.
+    /// [`TrainError::UnreadableTensor`] if the device does not say, and [`TrainError::LossScaleTooSmall`],
+    /// on all ranks, if gradients overflow at the smallest scale.
     pub fn unscale<M: Module>(
         &mut self,
         module: &M,
@@ -105,7 +114,7 @@ impl LossScaler {
         let broken = non_finite(module, &gradients)?;
         let scale = self.scale;
         if let Some(parameter) = broken.first() {
-            self.overflowed();
+            self.overflowed(parameter)?;
             tracing::warn!(
                 parameter,
                 parameters = broken.len(),
@@ -119,27 +128,39 @@ impl LossScaler {
         Ok(Some(scaled(module, gradients, 1.0 / scale)))
     }
 
-    fn overflowed(&mut self) {
+    fn overflowed(&mut self, parameter: &str) -> Result<(), TrainError> {
         self.steady = 0;
         self.skipped += 1;
         if self.patience > 1 {
             self.patience -= 1;
-        } else {
-            self.change(self.scale / 2.0);
+            return Ok(());
         }
+        if self.scale <= self.config.min {
+            return Err(TrainError::LossScaleTooSmall {
+                parameter: parameter.to_owned(),
+                scale: self.scale,
+            });
+        }
+        self.scale = (self.scale / 2.0).max(self.config.min);
+        Ok(())
     }
 
     fn succeeded(&mut self) {
         self.steady += 1;
-        if self.steady >= self.config.window {
-            self.change(self.scale * 2.0);
+        let is_window = self.steady >= self.config.window;
+        if is_window || self.config.consecutive_hysteresis {
+            self.patience = self.config.patience();
+        }
+        if is_window {
+            self.scale *= 2.0;
+            self.steady = 0;
         }
     }
+}
 
-    fn change(&mut self, scale: f64) {
-        self.scale = scale.max(self.config.min);
-        self.steady = 0;
-        self.patience = self.config.hysteresis.max(1);
+impl ScalerConfig {
+    fn patience(&self) -> u32 {
+        self.hysteresis.max(1)
     }
 }
 
@@ -161,6 +182,12 @@ mod tests {
         })
     }
 
+    /// A step that overflows, and the scale after it.
+    fn overflow(scaler: &mut LossScaler) -> f64 {
+        scaler.overflowed("weight").unwrap();
+        scaler.scale_factor()
+    }
+
     #[test]
     fn the_scale_doubles_after_a_window_without_overflow() {
         let mut scaler = scaler(3, 2);
@@ -169,7 +196,7 @@ mod tests {
             assert_eq!(scaler.scale_factor(), expected);
         }
         // An overflow starts the window anew, though it does not change the scale yet.
-        scaler.overflowed();
+        overflow(&mut scaler);
         scaler.succeeded();
         scaler.succeeded();
         assert_eq!(scaler.scale_factor(), 131_072.0);
@@ -178,24 +205,52 @@ mod tests {
     }
 
     #[test]
-    fn the_scale_halves_at_the_second_overflow_and_stays_above_its_minimum() {
-        let mut scaler = scaler(1000, 2);
-        scaler.overflowed();
-        assert_eq!(scaler.scale_factor(), 65536.0);
-        scaler.overflowed();
-        assert_eq!(scaler.scale_factor(), 32768.0);
-        for _ in 0..100 {
-            scaler.overflowed();
+    fn from_the_second_overflow_on_every_one_halves_until_a_window_is_clean() {
+        let mut scaler = scaler(3, 2);
+        let scales: Vec<f64> = (0..3).map(|_| overflow(&mut scaler)).collect();
+        assert_eq!(scales, [65536.0, 32768.0, 16384.0]);
+        // Two good steps are no window.
+        scaler.succeeded();
+        scaler.succeeded();
+        assert_eq!(overflow(&mut scaler), 8192.0);
+        (0..3).for_each(|_| scaler.succeeded());
+        assert_eq!(scaler.scale_factor(), 16384.0);
+        assert_eq!(overflow(&mut scaler), 16384.0);
+        assert_eq!(overflow(&mut scaler), 8192.0);
+        assert_eq!(scaler.skipped(), 6);
+    }
+
+    #[test]
+    fn consecutive_hysteresis_counts_overflows_in_a_row() {
+        let mut scaler = LossScaler::new(ScalerConfig {
+            consecutive_hysteresis: true,
+            ..ScalerConfig::default()
+        });
+        for _ in 0..5 {
+            assert_eq!(overflow(&mut scaler), 65536.0);
+            scaler.succeeded();
         }
-        assert_eq!((scaler.scale_factor(), scaler.skipped()), (1.0, 102));
+        assert_eq!(overflow(&mut scaler), 65536.0);
+        assert_eq!(overflow(&mut scaler), 32768.0);
+    }
+
+    #[test]
+    fn an_overflow_at_the_smallest_scale_is_an_error() {
+        let mut scaler = scaler(1000, 2);
+        // One of patience, 16 from 2^16 to 1.
+        for _ in 0..17 {
+            overflow(&mut scaler);
+        }
+        assert_eq!(scaler.scale_factor(), 1.0);
+        let error = scaler.overflowed("layer.bias").unwrap_err().to_string();
+        assert!(error.contains("layer.bias"), "{error}");
+        assert_eq!(scaler.skipped(), 18);
     }
 
     #[test]
     fn without_hysteresis_every_overflow_halves() {
         for hysteresis in [0, 1] {
-            let mut scaler = scaler(1000, hysteresis);
-            scaler.overflowed();
-            assert_eq!(scaler.scale_factor(), 32768.0);
+            assert_eq!(overflow(&mut scaler(1000, hysteresis)), 32768.0);
         }
     }
 
@@ -203,11 +258,12 @@ mod tests {
     fn a_saved_scaler_goes_on() {
         let mut first = scaler(5, 2);
         (0..3).for_each(|_| first.succeeded());
-        first.overflowed();
+        overflow(&mut first);
         let text = serde_json::to_string(&first).unwrap();
+        // One from before this field existed.
+        let text = text.replace("\"consecutive_hysteresis\":false,", "");
         let mut again: LossScaler = serde_json::from_str(&text).unwrap();
-        first.overflowed();
-        again.overflowed();
+        assert_eq!(overflow(&mut first), overflow(&mut again));
         assert_eq!(first, again);
     }
 }
