@@ -4,6 +4,7 @@
 //! rank: first all that rank 0 gets in this epoch, then those of rank 1, and so on. Its r-th slice is
 //! then exactly the share of rank r, of an order that is new in every epoch and the same on all ranks.
 
+use std::io;
 use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,7 +17,8 @@ use burn::data::dataset::{Dataset, DatasetError};
 use burn::tensor::Device;
 
 use super::share::range_of;
-use crate::{DistributedSampler, Order, Remainder, SamplerConfig};
+use crate::prefetch::Ahead;
+use crate::{DistributedSampler, Order, Prefetch, Remainder, SamplerConfig};
 
 /// How a [`DealtLoader`] deals.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,6 +40,8 @@ pub struct DealtLoader<I, O> {
     dataset: Arc<dyn Dataset<I>>,
     batcher: Arc<dyn Batcher<I, O>>,
     deal: Deal,
+    /// Nothing to make each batch when it is asked for.
+    prefetch: Option<Prefetch>,
     world_size: WorldSize,
     device: Device,
     /// Which of the items of an epoch, listed rank after rank.
@@ -59,6 +63,7 @@ impl<I, O> DealtLoader<I, O> {
             dataset: Arc::new(dataset),
             batcher: Arc::new(batcher),
             deal,
+            prefetch: None,
             world_size,
             device: Device::default(),
             items: 0..0,
@@ -67,6 +72,14 @@ impl<I, O> DealtLoader<I, O> {
         let shares = world_size.ranks().map(|rank| loader.sampler(rank).len());
         loader.items = 0..shares.sum();
         loader
+    }
+
+    /// Prepares batches on threads, ahead of the training that uses them: `prefetch` says on how many, how far
+    /// ahead, and how long one may take. The batches and their order stay the same.
+    #[must_use]
+    pub fn prefetch(mut self, prefetch: Prefetch) -> Self {
+        self.prefetch = Some(prefetch);
+        self
     }
 
     fn sampler(&self, rank: bonfire_collective::Rank) -> DistributedSampler {
@@ -101,6 +114,7 @@ impl<I, O> DealtLoader<I, O> {
             dataset: Arc::clone(&self.dataset),
             batcher: Arc::clone(&self.batcher),
             deal: self.deal.clone(),
+            prefetch: self.prefetch,
             world_size: self.world_size,
             device,
             items,
@@ -117,7 +131,9 @@ impl<I: Send + Sync + 'static, O: Send + 'static> DataLoader<O> for DealtLoader<
             loader: self,
             epoch,
             indices: None,
+            ordered: 0,
             dealt: 0,
+            ahead: None,
         })
     }
 
@@ -146,29 +162,84 @@ struct DealtBatches<'a, I, O> {
     epoch: u64,
     /// Found out with the first batch: an epoch that is skipped costs nothing.
     indices: Option<Vec<usize>>,
+    /// Samples of batches that are made, or asked for.
+    ordered: usize,
+    /// Samples of batches that were given.
     dealt: usize,
+    /// The batches on their way, with their numbers of samples; from the first on, if at all.
+    ahead: Option<Ahead<usize, O>>,
 }
 
-impl<I, O> Iterator for DealtBatches<'_, I, O> {
-    type Item = Result<O, DatasetError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
+impl<I, O> DealtBatches<'_, I, O> {
+    /// The samples of the next batch; none at the end.
+    fn order(&mut self) -> Vec<usize> {
         let loader = self.loader;
         let indices = self
             .indices
             .get_or_insert_with(|| loader.indices(self.epoch));
-        let end = indices.len().min(self.dealt + loader.deal.batch_size.get());
-        let batch = indices[self.dealt..end].to_vec();
+        let start = self.ordered;
+        let end = indices.len().min(start + loader.deal.batch_size.get());
+        self.ordered = end;
+        indices[start..end].to_vec()
+    }
+}
+
+impl<I: 'static, O: Send + 'static> DealtBatches<'_, I, O> {
+    /// The next of the batches that threads prepare.
+    fn prepared(&mut self, prefetch: Prefetch) -> io::Result<Option<O>> {
+        let mut ahead = match self.ahead.take() {
+            Some(ahead) => ahead,
+            None => {
+                let dataset = Arc::clone(&self.loader.dataset);
+                let batcher = Arc::clone(&self.loader.batcher);
+                let device = self.loader.device.clone();
+                Ahead::start(prefetch, move |indices: &[usize]| {
+                    let items = dataset.get_many(indices.to_vec())?;
+                    Ok(batcher.batch(items, &device))
+                })?
+            }
+        };
+        while ahead.len() < prefetch.in_flight() {
+            let batch = self.order();
+            if batch.is_empty() {
+                ahead.close();
+                break;
+            }
+            let samples = batch.len();
+            ahead.order(batch, samples);
+        }
+        let next = ahead.pop().map(|ordered| ahead.wait(ordered));
+        self.ahead = Some(ahead);
+        let Some((samples, batch)) = next else {
+            return Ok(None);
+        };
+        self.dealt += samples;
+        batch.map(Some).map_err(io::Error::other)
+    }
+}
+
+impl<I: 'static, O: Send + 'static> Iterator for DealtBatches<'_, I, O> {
+    type Item = Result<O, DatasetError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let loader = self.loader;
+        if let Some(prefetch) = loader.prefetch {
+            return self
+                .prepared(prefetch)
+                .map_err(DatasetError::new)
+                .transpose();
+        }
+        let batch = self.order();
         if batch.is_empty() {
             return None;
         }
-        self.dealt = end;
+        self.dealt = self.ordered;
         let items = loader.dataset.get_many(batch);
         Some(items.map(|items| loader.batcher.batch(items, &loader.device)))
     }
 }
 
-impl<I, O> DataLoaderIterator<O> for DealtBatches<'_, I, O> {
+impl<I: 'static, O: Send + 'static> DataLoaderIterator<O> for DealtBatches<'_, I, O> {
     fn progress(&self) -> Progress {
         let unit = Some("items".to_owned());
         Progress::new(self.dealt, self.loader.items.len(), unit)

@@ -1,7 +1,10 @@
 //! Workers of different speed, workers that fail, and epochs that end early.
 
 use std::num::NonZeroUsize;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+use std::thread;
 use std::time::Instant;
 
 use bonfire_collective::{Rank, WorldSize};
