@@ -18,14 +18,16 @@ mod share;
 mod silence;
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use bonfire_collective::{Interrupt, InterruptWatch};
 use burn_train::{
-    EventProcessorTraining, InferenceStep, Learner, LearnerModel, LearningResult,
-    SupervisedLearningStrategy, SupervisedTrainingEventProcessor, TrainLoader, TrainStep,
-    TrainingComponents, TrainingStrategy, ValidLoader,
+    EventProcessorTraining, InferenceStep, Interrupter, Interruption, Learner, LearnerModel,
+    LearningResult, SupervisedLearningStrategy, SupervisedTrainingEventProcessor, TrainLoader,
+    TrainStep, TrainingComponents, TrainingError, TrainingStrategy, ValidLoader,
 };
 
+use crate::interrupt::watch_with;
 use crate::panic::panic_message;
 use crate::{DdpConfig, World};
 
@@ -49,7 +51,8 @@ use run::Run;
 ///
 /// # Errors
 /// What ends the training early is `LearningResult::error` on every rank; on the others it names the
-/// rank at fault.
+/// rank at fault. So do averaged gradients that are infinite or no numbers, before they reach the
+/// optimizer.
 #[must_use]
 pub fn strategy<M>(world: &World) -> TrainingStrategy<M>
 where
@@ -62,7 +65,9 @@ where
 
 /// As [`strategy`], with gradients that travel as `config` says: bucket sizes, compression, precision.
 /// A step does not show its loss, so they travel in buckets; [`GradientSync::Naive`](crate::GradientSync::Naive) is
-/// [`LearnerError::NotBucketed`].
+/// [`LearnerError::NotBucketed`]. Nor can its loss be scaled: [`Precision::F16`](crate::Precision::F16) is
+/// [`LearnerError::NotScaled`]. What [`GradientCompression::PowerSgd`](crate::GradientCompression::PowerSgd)
+/// has left out so far is in no checkpoint of Burn; a training that resumes without it says so.
 ///
 /// # Errors
 /// See [`strategy`].
@@ -112,7 +117,16 @@ where
         components: TrainingComponents<M>,
     ) -> LearningResult<M> {
         if self.world.is_main() {
-            return Main(self).train(learner, dataloader_train, dataloader_valid, components);
+            let end = OnceLock::new();
+            let main = Main {
+                strategy: self,
+                end: &end,
+            };
+            let result = main.train(learner, dataloader_train, dataloader_valid, components);
+            return match end.into_inner() {
+                Some(end) => end.complete(result),
+                None => result,
+            };
         }
         let starting_epoch = components.checkpoint.unwrap_or(0) + 1;
         let interrupter = components.interrupter.clone();
@@ -140,6 +154,7 @@ where
         starting_epoch: usize,
     ) -> (M, SupervisedTrainingEventProcessor<M>) {
         let interrupter = components.interrupter.clone();
+        let _interrupts = stop_on_interrupt(&interrupter);
         let mut run = Run::new(&self.world, self.config, components, learner);
         // After a panic nothing of the run is used.
         let outcome = catch_unwind(AssertUnwindSafe(|| {
@@ -162,8 +177,48 @@ where
     }
 }
 
+/// Ctrl-C and SIGTERM stop the learner, as if its program had. A program that watches the signals itself
+/// keeps them, and has `SupervisedTraining::interrupter` to tell.
+fn stop_on_interrupt(interrupter: &Interrupter) -> Option<InterruptWatch> {
+    let interrupter = interrupter.clone();
+    watch_with(move |by| {
+        let name = match by {
+            Interrupt::Interrupt => "SIGINT",
+            Interrupt::Terminate => "SIGTERM",
+        };
+        interrupter.stop(Some(&format!("asked to stop by {name}")));
+    })
+}
+
+/// How the training of a rank ended, as long as its learner still knows.
+struct End {
+    interrupted: Option<Interruption>,
+    error: Option<Arc<TrainingError>>,
+}
+
+impl End {
+    fn of(interrupter: &Interrupter) -> Self {
+        Self {
+            interrupted: interrupter.interruption(),
+            error: interrupter.error(),
+        }
+    }
+
+    /// Puts back what Burn's terminal display makes the learner forget when the training is over.
+    fn complete<M>(self, mut result: LearningResult<M>) -> LearningResult<M> {
+        result.error = self.error.or(result.error);
+        if result.error.is_none() {
+            result.interrupted = self.interrupted.or(result.interrupted);
+        }
+        result
+    }
+}
+
 /// The strategy of rank 0, around which Burn does what it always does.
-struct Main<'a>(&'a Distributed);
+struct Main<'a> {
+    strategy: &'a Distributed,
+    end: &'a OnceLock<End>,
+}
 
 impl<M> SupervisedLearningStrategy<M> for Main<'_>
 where
@@ -179,13 +234,16 @@ where
         dataloader_valid: ValidLoader<M>,
         starting_epoch: usize,
     ) -> (M, SupervisedTrainingEventProcessor<M>) {
-        self.0.fit(
+        let interrupter = components.interrupter.clone();
+        let fitted = self.strategy.fit(
             components,
             learner,
             dataloader_train,
             dataloader_valid,
             starting_epoch,
-        )
+        );
+        self.end.get_or_init(|| End::of(&interrupter));
+        fitted
     }
 }
 

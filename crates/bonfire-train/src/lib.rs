@@ -49,6 +49,7 @@ mod hooks;
 mod host;
 #[cfg(feature = "images")]
 mod images;
+mod interrupt;
 mod journal;
 #[cfg(feature = "learner")]
 mod learner;
@@ -95,6 +96,7 @@ pub use images::{
     PictureBatches, PictureError, PictureSample, PictureSize, Pictures, Subset, Transform,
     TransformError, Transforms, split_pictures,
 };
+pub use interrupt::StopRequest;
 pub use journal::{
     Activity, Curve, Figures, Journal, JournalConfig, JournalDisplay, Point, Report, SlowRank,
     TimeSplit,

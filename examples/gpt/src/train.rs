@@ -5,7 +5,8 @@ use std::num::NonZeroUsize;
 use anyhow::{Context, Result};
 use bonfire::{
     Activity, Clip, Ddp, DistributedSampler, GlobalBatch, Journal, JournalConfig, JournalDisplay,
-    Order, RateRule, Remainder, Report, SamplerConfig, TextWindows, WeightedMean, World,
+    Order, RateRule, Remainder, Report, SamplerConfig, StopRequest, TextWindows, WeightedMean,
+    World,
 };
 use burn::module::Module;
 
@@ -57,7 +58,14 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
 
     let loss = evaluate(&mut journal, ddp.module(), world, settings, corpus)?;
     journal.value("validation_loss", loss)?;
+    let request = StopRequest::watch();
     for step in 0..settings.steps {
+        if let Some(rank) = request.agreed(world)? {
+            journal.note(&format!(
+                "stopped after {step} steps: rank {rank} was asked to"
+            ));
+            break;
+        }
         let batch = journal.time(Activity::Data, || {
             let windows = sampler.windows(step, world.rank(), world.world_size());
             corpus.training.batch(&windows, &device)

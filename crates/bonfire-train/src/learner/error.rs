@@ -54,6 +54,12 @@ pub enum LearnerError {
          leave DdpConfig::sync as it is"
     )]
     NotBucketed,
+    /// The configuration asks for passes in f16, whose losses must be scaled.
+    #[error(
+        "the learner cannot scale losses, because its steps run their backward passes themselves, and in \
+         Precision::F16 small gradients would vanish; use Precision::Bf16, or a loop with Ddp and LossScaler"
+    )]
+    NotScaled,
     /// What a step returned cannot travel to rank 0.
     #[error("the output of a step cannot be sent to rank 0: {0}")]
     Output(String),

@@ -17,7 +17,7 @@ use super::share::Share;
 use crate::parameters::is_autodiff;
 use crate::patience::patient_with_files;
 use crate::weights::Last;
-use crate::{Ddp, DdpConfig, GradientSync, World};
+use crate::{Ddp, DdpConfig, GradientCompression, GradientSync, Precision, World};
 
 /// A training under way.
 pub(super) struct Run<'a, M: LearnerModel> {
@@ -70,6 +70,10 @@ where
         if self.config.sync != GradientSync::Bucketed {
             return Err(LearnerError::NotBucketed);
         }
+        if self.config.precision == Precision::F16 {
+            return Err(LearnerError::NotScaled);
+        }
+        self.warn_of_lost_compression();
         if !is_autodiff(&self.learner.model()) {
             return Err(LearnerError::NotTraining);
         }
@@ -115,6 +119,18 @@ where
         let ddp = self.replica()?;
         ddp.guess_depth();
         Ok(ddp)
+    }
+
+    /// Burn's checkpoints have three parts, and this is none of them.
+    fn warn_of_lost_compression(&self) {
+        let is_resumed = self.components.checkpoint.is_some();
+        if is_resumed && matches!(self.config.compression, GradientCompression::PowerSgd(_)) {
+            tracing::warn!(
+                "Burn's checkpoints do not keep what PowerSGD left out of the gradients so far, nor its \
+                 factors: this training goes on without them, and not with the bits of one that was not \
+                 interrupted; Ddp with Checkpoints keeps them"
+            );
+        }
     }
 
     fn replica(&self) -> Result<Ddp<M>, LearnerError> {
@@ -182,6 +198,8 @@ where
             let step = batch.map(|batch| move |model: &M| TrainStep::step(model, batch.item).item);
             let step = ddp.run_own(samples, step, last)?;
             if let Some(gradients) = step.gradients {
+                // All ranks find the same, and none has stepped.
+                ddp.check_finite(&gradients)?;
                 self.learner.lr_step();
                 self.learner.optimizer_step(gradients);
                 ddp.set_module(self.learner.model());

@@ -25,7 +25,7 @@ use burn_train::{InferenceStep, TrainStep};
 use super::*;
 use crate::{
     Ddp, DdpConfig, DeviceKind, DistributedSampler, GradientCompression, GradientSync, LastBatch,
-    Loader, Loss, Order, Placement, Remainder, SamplerConfig,
+    Loader, Loss, Order, Placement, Precision, Remainder, SamplerConfig,
 };
 
 mod dealing;
@@ -145,12 +145,18 @@ impl Dataset<usize> for Numbers {
 #[derive(Clone, Debug, Default)]
 struct ToPoints {
     seen: Arc<Mutex<Vec<usize>>>,
+    /// What it adds to all targets.
+    added: Option<f32>,
 }
 
 impl Batcher<usize, Points> for ToPoints {
     fn batch(&self, items: Vec<usize>, device: &Device) -> Points {
         self.seen.lock().unwrap().extend(&items);
-        points(&items, device)
+        let (x, y) = points(&items, device);
+        match self.added {
+            Some(added) => (x, y + added),
+            None => (x, y),
+        }
     }
 }
 

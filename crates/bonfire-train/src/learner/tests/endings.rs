@@ -156,3 +156,47 @@ fn gradients_that_travel_one_by_one_are_an_error() {
     });
     assert!(errors[0].contains("DdpConfig::sync"), "{}", errors[0]);
 }
+
+#[test]
+fn sixteen_bits_that_need_a_scaled_loss_are_an_error() {
+    let errors = on_ranks(2, |world| {
+        let folder = tempfile::tempdir().unwrap();
+        let config = DdpConfig {
+            precision: Precision::F16,
+            ..DdpConfig::default()
+        };
+        let training = training(&world, folder.path(), 1).distributed_with(&world, config);
+        training.launch(learner(&world)).error.unwrap().to_string()
+    });
+    for error in errors {
+        assert!(error.contains("Precision::Bf16"), "{error}");
+    }
+}
+
+#[test]
+fn gradients_that_are_no_numbers_end_all_before_they_are_learnt() {
+    let results = on_ranks(2, |world| {
+        let folder = tempfile::tempdir().unwrap();
+        // An infinite loss, on one rank.
+        let batcher = ToPoints {
+            added: (world.rank() == Rank::new(1)).then_some(f32::INFINITY),
+            ..ToPoints::default()
+        };
+        let deal = Deal {
+            batch_size: batch_size(),
+            order: ORDER,
+            remainder: Remainder::Exact,
+        };
+        let world_size = world.world_size();
+        let train = DealtLoader::new(whole(SAMPLES), batcher, deal, world_size);
+        let training = training_of(folder.path(), 2, Arc::new(train), valid_loader(&world));
+        let result = training.distributed(&world).launch(learner(&world));
+        let error = result.error.unwrap().to_string();
+        (error, result.model.bits())
+    });
+    for (error, bits) in &results {
+        assert!(error.contains("is not finite"), "{error}");
+        assert_eq!(*bits, results[0].1);
+        assert!(bits.iter().all(|bits| f32::from_bits(*bits).is_finite()));
+    }
+}

@@ -1,0 +1,39 @@
+//! The program on two ranks, stopped by Ctrl-C: all stop before the same step, and the report is written.
+
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
+
+use std::process::Command;
+
+use bonfire_testkit::{Job, Signal};
+
+#[test]
+fn ctrl_c_ends_a_training_with_its_report() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gpt"));
+    command.args(["--nproc", "2", "--device", "cpu", "--report-dir"]);
+    command.arg(folder.path());
+    let sizes = "--layers 1 --heads 2 --width 16 --context 8 --batch 2 --steps 1000000 \
+                 --log-interval 1 --eval-interval 1000000 --eval-windows 2 --sample 0";
+    command.args(sizes.split_whitespace());
+    command.env("BONFIRE_LOG", "warn");
+    let job = Job::start(&mut command);
+    // Two lines of figures: it trains.
+    let mut trained = 0;
+    while trained < 2 {
+        trained += usize::from(job.next_line().contains("/1000000"));
+    }
+    job.signal(Signal::INT);
+    let end = job.end();
+    let (output, errors) = (end.stdout.join("\n"), end.stderr.join("\n"));
+    assert!(errors.contains("interrupted by SIGINT"), "{errors}");
+    let stop = output
+        .split("stopped after ")
+        .nth(1)
+        .unwrap_or_else(|| panic!("{output} {errors}"));
+    let steps: usize = stop.split(' ').next().unwrap().parse().unwrap();
+    let report = std::fs::read_to_string(folder.path().join("report.json")).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    assert_eq!(report["steps"], steps, "{report}");
+    assert_eq!(report["world_size"], 2);
+    assert!(folder.path().join("report.html").exists());
+}
