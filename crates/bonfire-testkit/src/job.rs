@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
+use std::net::TcpListener;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
@@ -181,6 +182,28 @@ impl Drop for Job {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Runs a program as the ranks of a job that no launcher of ours has started: the end of each.
+#[track_caller]
+pub fn of_another_launcher(
+    world_size: u32,
+    limit: Duration,
+    program: impl Fn() -> Command,
+) -> Vec<JobEnd> {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let port = listener.local_addr().expect("it is bound").port();
+    drop(listener);
+    let start = |rank: u32| {
+        let mut command = program();
+        command.env("RANK", rank.to_string());
+        command.env("WORLD_SIZE", world_size.to_string());
+        command.env("MASTER_ADDR", "127.0.0.1");
+        command.env("MASTER_PORT", port.to_string());
+        Job::start_for(&mut command, limit)
+    };
+    let jobs: Vec<Job> = (0..world_size).map(start).collect();
+    jobs.into_iter().map(Job::end).collect()
 }
 
 /// Sends a signal to any process of this user.

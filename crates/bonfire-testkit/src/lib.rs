@@ -13,12 +13,17 @@ pub mod limits;
 mod network;
 pub mod oracle;
 mod ranks;
+mod tensorboard;
 mod watchdog;
 mod way;
 
 pub use estimate::Estimate;
-pub use job::{Job, JobEnd, Signal, assert_gone, is_running, signal_process, wait_until_gone};
+pub use job::{
+    Job, JobEnd, Signal, assert_gone, is_running, of_another_launcher, signal_process,
+    wait_until_gone,
+};
 pub use network::{Network, Shape, Unavailable};
 pub use ranks::{connected, env_of, local, meeting, on_hosts, processes, try_connected};
+pub use tensorboard::{Scalar, read_by_tensorboard};
 pub use watchdog::Watchdog;
 pub use way::{UnknownWay, over};

@@ -124,8 +124,8 @@ pub struct Checkpoints {
 }
 
 impl Checkpoints {
-    /// Opens a folder for checkpoints, and makes it if there is none. What an interrupted run left
-    /// half-done there is removed.
+    /// Opens a folder for checkpoints; if there is none, the first one makes it. What an interrupted run
+    /// left half-done there is removed.
     ///
     /// # Errors
     /// [`TrainError::Checkpoint`] on all ranks if rank 0 cannot write there;

@@ -42,8 +42,9 @@ pub struct JournalConfig {
     /// Whether rank 0 shows how far the training is.
     pub display: JournalDisplay,
     /// Where rank 0 writes `log.jsonl` (a line of JSON per call of [`Journal::figures`] or
-    /// [`Journal::value`]) and TensorBoard's event files; nowhere if `None`. A run from its beginning
-    /// starts a new log, one that goes on continues the one that is there.
+    /// [`Journal::value`]) and TensorBoard's event files; nowhere if `None`. They are made for the first
+    /// values. A run from its beginning starts a new log, one that goes on continues the one that is
+    /// there.
     pub folder: Option<PathBuf>,
 }
 
@@ -153,7 +154,7 @@ impl Journal {
     /// Starts the clock. Every rank must call it.
     ///
     /// # Errors
-    /// [`TrainError::Journal`] on rank 0 if a file cannot be made; the group has ended then, and the
+    /// [`TrainError::Journal`] on rank 0 if there can be no files in the folder; the group has ended then, and the
     /// other ranks find that in their next operation.
     pub fn new(world: &World, config: JournalConfig) -> Result<Self, TrainError> {
         let progress = match config.display {
@@ -162,7 +163,7 @@ impl Journal {
             JournalDisplay::Notes => Progress::Notes,
         };
         let folder = config.folder.as_deref().filter(|_| world.is_main());
-        let files = folder.map(|folder| Files::create(folder, config.steps_done));
+        let files = folder.map(|folder| Files::new(folder, config.steps_done));
         let files = told(world, files.transpose())?;
         progress.position(config.steps_done);
         Ok(Self {

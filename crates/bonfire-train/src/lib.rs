@@ -65,6 +65,7 @@ mod precision;
 mod prefetch;
 #[cfg(feature = "weights")]
 mod pretrained;
+mod probe;
 mod random;
 mod readback;
 mod reducer;

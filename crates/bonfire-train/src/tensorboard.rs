@@ -161,7 +161,7 @@ fn varint(message: &mut Vec<u8>, mut value: u64) {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use std::process::Command;
+    use bonfire_testkit::{Scalar, read_by_tensorboard};
 
     use super::*;
 
@@ -208,7 +208,7 @@ pub(crate) mod tests {
         };
         write(EventWriter::create(folder.path()).unwrap(), 0..5, 1.0);
         write(EventWriter::resume(folder.path(), 3).unwrap(), 3..6, 2.0);
-        if let Some(read) = read_by_tensorboard(folder.path()) {
+        if let Some(read) = read(folder.path()) {
             let values = [1.0, 1.0, 1.0, 2.0, 2.0, 2.0].iter().enumerate();
             let expected: Vec<_> = values
                 .map(|(step, value)| format!("loss {step} {value:?}"))
@@ -225,29 +225,25 @@ pub(crate) mod tests {
         assert_ne!(first.path(), second.path());
     }
 
-    /// Reads a folder with TensorBoard's own reader and prints what it found.
-    const READER: &str = "
-import sys
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-events = EventAccumulator(sys.argv[1])
-events.Reload()
-for tag in sorted(events.Tags()['scalars']):
-    for event in events.Scalars(tag):
-        print(tag, event.step, event.value)
-";
-
-    /// What TensorBoard reads, where `BONFIRE_TEST_TENSORBOARD` names a Python that has it.
-    pub(crate) fn read_by_tensorboard(folder: &Path) -> Option<Vec<String>> {
-        let Some(python) = std::env::var_os("BONFIRE_TEST_TENSORBOARD") else {
-            println!("skipped: BONFIRE_TEST_TENSORBOARD names no Python with TensorBoard");
-            return None;
+    /// The step from which on a file holds.
+    pub(crate) fn begins_at(file: &[u8]) -> u64 {
+        let content = |record: &[u8]| {
+            let len = u64::from_le_bytes(record[..8].try_into().unwrap()) as usize;
+            (record[12..12 + len].to_vec(), 12 + len + 4)
         };
-        let mut command = Command::new(python);
-        let output = command.arg("-c").arg(READER).arg(folder).output().unwrap();
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{errors}");
-        let text = String::from_utf8(output.stdout).unwrap();
-        Some(text.lines().map(str::to_owned).collect())
+        // The version comes first, then the session.
+        let (_, end) = content(file);
+        let (session, _) = content(&file[end..]);
+        assert_eq!((session[0], session[9]), (0x09, 0x10), "wall time, step");
+        assert!(session[10] < 0x80, "a small number");
+        u64::from(session[10])
+    }
+
+    /// Tags, steps and values as text.
+    fn read(folder: &Path) -> Option<Vec<String>> {
+        let scalars = read_by_tensorboard(folder)?;
+        let text = |(tag, step, value): Scalar| format!("{tag} {step} {value:?}");
+        Some(scalars.into_iter().map(text).collect())
     }
 
     #[test]
@@ -267,13 +263,13 @@ for tag in sorted(events.Tags()['scalars']):
             "loss 1 1.25",
             "loss 1000000 -0.5",
         ];
-        if let Some(read) = read_by_tensorboard(folder.path()) {
+        if let Some(read) = read(folder.path()) {
             assert_eq!(read, expected);
         }
         // The last record is that of the learning rate at the last step.
         let bytes = fs::read(writer.path()).unwrap();
         fs::write(writer.path(), &bytes[..bytes.len() - 7]).unwrap();
-        if let Some(read) = read_by_tensorboard(folder.path()) {
+        if let Some(read) = read(folder.path()) {
             assert_eq!(read, [&expected[..2], &expected[3..]].concat());
         }
     }

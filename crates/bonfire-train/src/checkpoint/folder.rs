@@ -1,11 +1,12 @@
 //! Checkpoints on a disk: each a folder of its own, which is there as a whole or not at all.
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use super::manifest::Manifest;
 use super::{Best, CheckpointError, Keep};
+use crate::probe::is_writable;
 
 const MANIFEST: &str = "manifest.json";
 
@@ -36,9 +37,10 @@ impl Folder {
         })
     }
 
-    /// Makes the folder and removes what was left half-done in it.
+    /// Removes what was left half-done in the folder, or sees that it can be made: it is, with the first
+    /// checkpoint.
     pub(super) fn prepare(&self) -> Result<(), CheckpointError> {
-        fs::create_dir_all(&self.0).map_err(io("make", &self.0))?;
+        is_writable(&self.0).map_err(io("write to", &self.0))?;
         for path in self.entries()? {
             if name_of(&path).starts_with(UNFINISHED) {
                 fs::remove_dir_all(&path).map_err(io("remove", &path))?;
@@ -145,7 +147,10 @@ impl Folder {
     }
 
     fn entries(&self) -> Result<Vec<PathBuf>, CheckpointError> {
-        let entries = fs::read_dir(&self.0).map_err(io("list", &self.0))?;
+        let entries = match fs::read_dir(&self.0) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries.map_err(io("list", &self.0))?,
+        };
         let paths = entries.map(|entry| entry.map(|entry| entry.path()));
         paths.collect::<Result<_, _>>().map_err(io("list", &self.0))
     }

@@ -405,7 +405,7 @@ fn a_folder_that_cannot_be_made_is_an_error_on_all_ranks() {
     for error in errors {
         let text = error.to_string();
         assert!(
-            text.contains("cannot make") && text.contains("rank 0"),
+            text.contains("cannot write to") && text.contains("rank 0"),
             "{text}"
         );
     }

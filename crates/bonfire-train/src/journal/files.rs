@@ -7,33 +7,32 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value};
 
+use crate::probe::is_writable;
 use crate::{EventWriter, TrainError};
 
-/// What rank 0 writes.
+/// What rank 0 writes, from the first values on: a run that ends before leaves nothing behind.
 #[derive(Debug)]
 pub(super) struct Files {
     folder: PathBuf,
+    steps_done: usize,
+    open: Option<Open>,
+}
+
+#[derive(Debug)]
+struct Open {
     lines: File,
     events: EventWriter,
 }
 
 impl Files {
-    /// Makes the folder and the files. A run from its beginning starts a new log, one that goes on at
-    /// some step continues it.
-    pub(super) fn create(folder: &Path, steps_done: usize) -> Result<Self, TrainError> {
-        fs::create_dir_all(folder).map_err(|source| failed(folder, source))?;
-        let path = folder.join("log.jsonl");
-        let anew = steps_done == 0;
-        let lines = if anew {
-            File::create(&path)
-        } else {
-            OpenOptions::new().create(true).append(true).open(&path)
-        };
-        let events = EventWriter::resume(folder, steps_done as u64);
+    /// Sees that there can be files. A run from its beginning starts a new log, one that goes on at some
+    /// step continues it.
+    pub(super) fn new(folder: &Path, steps_done: usize) -> Result<Self, TrainError> {
+        is_writable(folder).map_err(|source| failed(folder, source))?;
         Ok(Self {
             folder: folder.to_owned(),
-            lines: lines.map_err(|source| failed(&path, source))?,
-            events: events.map_err(|source| failed(folder, source))?,
+            steps_done,
+            open: None,
         })
     }
 
@@ -50,14 +49,38 @@ impl Files {
             line.insert(tag.to_owned(), Value::from(value));
         }
         let line = format!("{}\n", Value::Object(line));
-        let lines = self.lines.write_all(line.as_bytes());
-        lines.map_err(|source| failed(&self.folder.join("log.jsonl"), source))?;
-        let events = values
+        let path = self.folder.join("log.jsonl");
+        let Open { lines, events } = match &mut self.open {
+            Some(open) => open,
+            closed => closed.insert(open(&self.folder, &path, self.steps_done)?),
+        };
+        let lines = lines.write_all(line.as_bytes());
+        lines.map_err(|source| failed(&path, source))?;
+        let written = values
             .iter()
-            .try_for_each(|&(tag, value)| self.events.scalar(tag, step as u64, value))
-            .and_then(|()| self.events.flush());
-        events.map_err(|source| failed(self.events.path(), source))
+            .try_for_each(|&(tag, value)| events.scalar(tag, step as u64, value))
+            .and_then(|()| events.flush());
+        written.map_err(|source| failed(events.path(), source))
     }
+}
+
+/// Makes the folder and the files.
+fn open(folder: &Path, lines: &Path, steps_done: usize) -> Result<Open, TrainError> {
+    fs::create_dir_all(folder).map_err(|source| failed(folder, source))?;
+    let file = match steps_done {
+        0 => File::create(lines),
+        _ => OpenOptions::new().create(true).append(true).open(lines),
+    };
+    // What the steps that are done have left, TensorBoard shall keep.
+    let next = match steps_done {
+        0 => 0,
+        done => done as u64 + 1,
+    };
+    let events = EventWriter::resume(folder, next);
+    Ok(Open {
+        lines: file.map_err(|source| failed(lines, source))?,
+        events: events.map_err(|source| failed(folder, source))?,
+    })
 }
 
 pub(super) fn failed(path: &Path, source: io::Error) -> TrainError {

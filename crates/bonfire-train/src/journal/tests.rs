@@ -5,12 +5,12 @@ use std::path::Path;
 use std::thread::sleep;
 
 use bonfire_collective::{CollectiveError, GroupOptions, Rank};
-use bonfire_testkit::local;
+use bonfire_testkit::{local, read_by_tensorboard};
 use burn::nn::{Linear, LinearConfig};
 
 use super::*;
 use crate::Loss;
-use crate::tensorboard::tests::read_by_tensorboard;
+use crate::tensorboard::tests::begins_at;
 use crate::world::tests::world;
 
 const LATE: Duration = Duration::from_millis(60);
@@ -105,6 +105,31 @@ fn log(folder: &Path) -> Vec<serde_json::Value> {
     lines.collect::<Result<_, _>>().unwrap()
 }
 
+/// The steps from which on the event files hold, oldest first.
+fn events(folder: &Path) -> Vec<u64> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
+    let mut files: Vec<_> = entries
+        .map(|entry| entry.path())
+        .filter(|path| path.to_string_lossy().contains("tfevents"))
+        .collect();
+    files.sort();
+    let begins = files
+        .iter()
+        .map(|file| begins_at(&fs::read(file).unwrap()));
+    begins.collect()
+}
+
+#[test]
+fn a_journal_without_values_leaves_nothing_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = config(0, Some(&folder.path().join("runs")));
+    local(2, GroupOptions::default(), |group| {
+        let journal = Journal::new(&world(group), config.clone()).unwrap();
+        journal.close().unwrap();
+    });
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
 #[test]
 fn rank_0_writes_every_value_and_a_run_that_goes_on_continues() {
     let folder = tempfile::tempdir().unwrap();
@@ -119,12 +144,19 @@ fn rank_0_writes_every_value_and_a_run_that_goes_on_continues() {
         assert!(lines[2][tag].is_f64(), "{tag} is missing in {}", lines[2]);
     }
 
+    assert_eq!(events(&folder), [0]);
     two_ranks(&config(3, Some(&folder)));
+    assert_eq!(events(&folder), [0, 4], "what step 3 has left is kept");
     let steps: Vec<_> = log(&folder)
         .iter()
         .map(|line| line["step"].clone())
         .collect();
     assert_eq!(steps, [2, 2, 3, 5, 5, 6]);
+    if let Some(scalars) = read_by_tensorboard(&folder) {
+        let losses = scalars.iter().filter(|(tag, ..)| tag == "loss");
+        let steps: Vec<u64> = losses.map(|(_, step, _)| *step).collect();
+        assert_eq!(steps, [2, 3, 5, 6]);
+    }
     two_ranks(&config(0, Some(&folder)));
     assert_eq!(log(&folder).len(), 3, "a new run starts a new log");
 }
@@ -152,11 +184,8 @@ fn tensorboard_reads_all_curves_of_a_journal() {
     }
     // Python prints f64; the file has f32.
     let mut read: Vec<String> = read
-        .iter()
-        .map(|line| {
-            let (name, value) = line.rsplit_once(' ').unwrap();
-            format!("{name} {}", value.parse::<f64>().unwrap() as f32)
-        })
+        .into_iter()
+        .map(|(tag, step, value)| format!("{tag} {step} {}", value as f32))
         .collect();
     expected.sort_unstable();
     read.sort_unstable();
