@@ -5,8 +5,14 @@
 use std::fs;
 use std::net::TcpListener;
 use std::process::Command;
+use std::time::Duration;
 
-use bonfire_testkit::{Job, JobEnd, Signal, assert_gone, signal_process, wait_until_gone};
+use bonfire_testkit::{
+    Job, JobEnd, Signal, assert_gone, of_another_launcher, signal_process, wait_until_gone,
+};
+
+/// Far more than any job here takes.
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// The fixture, on the CPU, without a word about what goes well.
 fn program(arguments: &[&str]) -> Command {
@@ -22,17 +28,9 @@ fn start(role: &str, nproc: &str) -> Job {
     Job::start(&mut program(&[role, "--nproc", nproc]))
 }
 
-/// A rank of a job that no launcher of ours started.
-fn worker(role: &str, rank: &str, world_size: &str, port: &str) -> Job {
-    let mut command = program(&[role]);
-    command.envs([("RANK", rank), ("WORLD_SIZE", world_size)]);
-    command.envs([("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", port)]);
-    Job::start(&mut command)
-}
-
-fn free_port() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port().to_string()
+/// Three ranks of a job that no launcher of ours started.
+fn workers(role: &str) -> Vec<JobEnd> {
+    of_another_launcher(3, LIMIT, || program(&[role]))
 }
 
 /// The one line that starts with `Error: root cause`.
@@ -114,20 +112,15 @@ fn several_ranks_are_processes_that_communicate() {
 
 #[test]
 fn any_launcher_s_environment_makes_workers() {
-    let port = free_port();
-    let jobs = ["0", "1", "2"].map(|rank| worker("finish", rank, "3", &port));
-    for job in jobs {
-        let end = job.end();
+    for end in workers("finish") {
         assert!(end.status.success(), "{:?}", end.stderr);
     }
 }
 
 #[test]
 fn workers_of_another_launcher_say_who_failed() {
-    let port = free_port();
-    let jobs = ["0", "1", "2"].map(|rank| worker("error", rank, "3", &port));
-    let ends = jobs.map(Job::end);
-    let codes = ends.each_ref().map(|end| end.status.code());
+    let ends = workers("error");
+    let codes: Vec<_> = ends.iter().map(|end| end.status.code()).collect();
     assert_eq!(codes, [Some(75), Some(1), Some(75)]);
     let own = "[rank 1] error: step 20: no more data";
     assert_eq!(ends[1].stderr.last().unwrap(), own);
@@ -144,6 +137,24 @@ fn an_error_of_one_rank_ends_all() {
         "exited with code 1",
         "[rank 1] error: step 20: no more data",
     );
+}
+
+/// Without the launcher's verdict, which says it again.
+#[test]
+fn an_error_that_ranks_agree_on_is_told_by_one() {
+    for (role, teller) in [("told-by-one", 1), ("told-by-all", 0)] {
+        for (rank, end) in workers(role).iter().enumerate() {
+            let (code, said) = match rank == teller {
+                true => {
+                    let line = format!("[rank {rank}] error: the options contradict each other");
+                    (1, vec![line])
+                }
+                false => (75, Vec::new()),
+            };
+            assert_eq!(end.status.code(), Some(code), "{role}: {end:?}");
+            assert_eq!(end.stderr, said, "{role}");
+        }
+    }
 }
 
 #[test]

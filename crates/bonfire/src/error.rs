@@ -9,6 +9,8 @@ use bonfire_plan::PlanError;
 use bonfire_train::TrainError;
 use thiserror::Error as ThisError;
 
+use crate::all_or_none::Teller;
+
 /// An error of a program, of any type.
 pub(crate) type BoxError = Box<dyn StdError + Send + Sync>;
 
@@ -63,6 +65,9 @@ pub enum Error {
         /// Its error.
         source: BoxError,
     },
+    /// This rank ends because of another, which tells why; see [`all_or_none`](crate::all_or_none).
+    #[error("{0}")]
+    ToldBy(#[source] Teller),
     /// A rank panicked.
     #[error("rank {rank} panicked: {message}")]
     Panicked {

@@ -7,6 +7,7 @@ use std::num::NonZeroU32;
 use bonfire_collective::{PEER_FAILED_EXIT_CODE, ProcessGroup, RankEnv, WorldSize};
 use bonfire_train::{Placement, World};
 
+use crate::all_or_none::Teller;
 use crate::args::LaunchArgs;
 use crate::error::{BoxError, Error, Result, with_causes};
 use crate::log;
@@ -43,7 +44,8 @@ pub fn launch<E: Into<BoxError>>(train: impl FnOnce(World) -> Result<(), E>) -> 
 ///   sets `RANK`, `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT`), it is one rank: it meets the others
 ///   and calls `train`. If `train` returns an error or panics, all other ranks get
 ///   [`PeerFailed`](bonfire_collective::CollectiveError::PeerFailed), the error is printed, and the
-///   process exits here: with code 1, or with 75 if another rank had failed before.
+///   process exits here: with code 1, or with 75 if another rank had failed before. An error that
+///   [`all_or_none`](crate::all_or_none) gave to all ranks is printed by one of them.
 /// - Otherwise, for one rank, it calls `train` right here, in a world of one.
 /// - Otherwise it starts the ranks with its own arguments, prints their output, and returns when all
 ///   have ended; a failure of one ends all, and is the error returned.
@@ -96,9 +98,11 @@ fn work<E: Into<BoxError>>(
 /// Ends this process. Its memory, its connections and its devices are the system's to clean up, which
 /// cannot block on a peer that is no more.
 fn fail(prefix: &str, error: &Error, fault: Fault) -> ! {
-    // In one piece, because several ranks may share the stream; closed, it has nobody to tell.
-    let line = format!("{prefix}error: {}\n", with_causes(error));
-    let _ = std::io::stderr().write_all(line.as_bytes());
+    if Teller::of(error).is_none() {
+        // In one piece, because several ranks may share the stream; closed, it has nobody to tell.
+        let line = format!("{prefix}error: {}\n", with_causes(error));
+        let _ = std::io::stderr().write_all(line.as_bytes());
+    }
     std::process::exit(match fault {
         Fault::Own => FAILED_EXIT_CODE,
         Fault::Peer => PEER_FAILED_EXIT_CODE.into(),

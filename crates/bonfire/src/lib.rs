@@ -19,6 +19,7 @@
 //! ```
 //!
 //! - [`launch`] and [`launch_with`] start the ranks, [`spawn`] runs them as threads.
+//! - [`all_or_none`] makes the error of any rank one line, and the end of all.
 //! - [`World`] is what a rank knows: its place, its device, its group.
 //! - [`Ddp`] wraps a model and averages its gradients while backward still runs.
 //! - [`convert_sync_batch_norm`] makes each [`BatchNorm`] of a model see the batches of all ranks as one.
@@ -32,6 +33,7 @@
 
 #![forbid(unsafe_code)]
 
+mod all_or_none;
 mod args;
 mod error;
 mod launch;
@@ -44,6 +46,7 @@ mod usage;
 pub use bonfire_collective::*;
 pub use bonfire_train::*;
 
+pub use all_or_none::{Teller, all_or_none};
 pub use args::LaunchArgs;
 pub use error::{Error, Result};
 pub use launch::{launch, launch_with};

@@ -4,8 +4,8 @@
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
-use bonfire::{Rank, ReduceOp, World};
+use anyhow::{Context, bail, ensure};
+use bonfire::{Rank, ReduceOp, World, all_or_none};
 
 /// The rank that misbehaves.
 const CULPRIT: Rank = Rank::new(1);
@@ -22,6 +22,10 @@ fn train(world: World) -> anyhow::Result<()> {
     let role = std::env::args()
         .nth(1)
         .context("the first argument is a role")?;
+    if let Some(whose) = role.strip_prefix("told-by-") {
+        let is_wrong = whose == "all" || world.rank() == CULPRIT;
+        all_or_none(&world, ensure_right(is_wrong))?;
+    }
     for step in 0_u32.. {
         let is_culprit = world.rank() == CULPRIT && step == STEPS;
         match role.as_str() {
@@ -44,5 +48,10 @@ fn train(world: World) -> anyhow::Result<()> {
             thread::sleep(Duration::from_millis(1));
         }
     }
+    Ok(())
+}
+
+fn ensure_right(is_wrong: bool) -> anyhow::Result<()> {
+    ensure!(!is_wrong, "the options contradict each other");
     Ok(())
 }

@@ -1,0 +1,162 @@
+//! Errors that end all ranks, and that one of them tells.
+
+use std::error::Error as StdError;
+
+use bonfire_collective::{Proposal, Rank};
+use bonfire_train::World;
+use thiserror::Error as ThisError;
+
+use crate::error::{BoxError, Error, Result};
+
+/// Another rank tells why this one ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ThisError)]
+#[error("rank {rank} says why")]
+pub struct Teller {
+    /// The rank.
+    pub rank: Rank,
+}
+
+impl Teller {
+    /// If an error, or one of its causes, is that another rank tells.
+    pub(crate) fn of(error: &Error) -> Option<Self> {
+        // A program may have wrapped the error in a type of its own, but causes stay what they are.
+        let mut cause: Option<&(dyn StdError + 'static)> = Some(error);
+        while let Some(error) = cause {
+            if let Some(teller) = error.downcast_ref() {
+                return Some(*teller);
+            }
+            cause = error.source();
+        }
+        None
+    }
+}
+
+/// Goes on if all ranks can: gives every rank its value, or else every rank an error. The lowest rank
+/// that has one gets its own, and the others [`Error::ToldBy`]. Every rank must call it at the same
+/// place, and return the error.
+///
+/// A file that only rank 2 cannot read, or an option that is wrong for all, is then one line of one
+/// rank: [`launch`](crate::launch) prints nothing for the others. It takes the time of a small
+/// all-reduce, a few microseconds on one host.
+///
+/// ```
+/// # use bonfire::{Error, all_or_none, spawn};
+/// let outcome = spawn(3, |world| {
+///     let text = match world.rank().get() {
+///         1 => Err("no such file"),
+///         _ => Ok("content"),
+///     };
+///     all_or_none(&world, text).map(str::len)
+/// });
+/// assert_eq!(format!("{:?}", outcome.unwrap_err()), "rank 1 failed: no such file");
+/// ```
+///
+/// # Errors
+/// This rank's own, [`Error::ToldBy`], or [`Error::Collective`] if a rank has failed before.
+#[track_caller]
+pub fn all_or_none<T, E: Into<BoxError>>(world: &World, result: Result<T, E>) -> Result<T> {
+    let group = world.group();
+    let proposal = Proposal {
+        stop: result.is_err(),
+        ..Proposal::default()
+    };
+    let teller = match group.agree(proposal) {
+        Ok(agreed) => agreed.stop,
+        // The group has failed, perhaps because of what this rank has seen.
+        Err(error) => match result {
+            Ok(_) => return Err(error.into()),
+            Err(_) => Some(group.rank()),
+        },
+    };
+    match (result, teller) {
+        (Ok(value), None) => Ok(value),
+        (Err(error), Some(rank)) if rank == group.rank() => Err(Error::from_program(error.into())),
+        (Err(_), None) => unreachable!("this rank has proposed to stop"),
+        (_, Some(rank)) => {
+            // Returns when that rank's error has ended the group, so that it is the first.
+            let _ = group.barrier();
+            Err(Error::ToldBy(Teller { rank }))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use bonfire_collective::{GroupOptions, ProcessGroup, WorldSize};
+    use bonfire_train::{DeviceKind, Placement};
+
+    use super::*;
+    use crate::rank;
+
+    /// A program's own type of errors, which shows what is in it, as `anyhow::Error` does.
+    #[derive(Debug, ThisError)]
+    #[error(transparent)]
+    struct Wrapped(Error);
+
+    /// The error of each of three ranks, if any, when those in `wrong` have one of their own.
+    fn outcomes(wrong: &[u32]) -> [Option<String>; 3] {
+        let world_size = WorldSize::new(3).unwrap();
+        let groups = ProcessGroup::local(world_size, GroupOptions::default()).unwrap();
+        let run = |group: ProcessGroup| {
+            let placement = Placement {
+                local_rank: group.rank().get(),
+                local_world_size: 3,
+            };
+            let outcome = rank::run(group, placement, DeviceKind::Cpu, |world| {
+                let rank = world.rank().get();
+                let own = match wrong.contains(&rank) {
+                    true => Err(format!("trouble of {rank}")),
+                    false => Ok(()),
+                };
+                all_or_none(&world, own).map_err(Wrapped)
+            });
+            let error = outcome.err()?.error;
+            Some(match Teller::of(&error) {
+                Some(Teller { rank }) => format!("told by {rank}"),
+                None => error.to_string(),
+            })
+        };
+        thread::scope(|scope| {
+            let threads: Vec<_> = groups
+                .into_iter()
+                .map(|group| scope.spawn(move || run(group)))
+                .collect();
+            let ends = threads.into_iter().map(|thread| thread.join().unwrap());
+            ends.collect::<Vec<_>>().try_into().unwrap()
+        })
+    }
+
+    #[test]
+    fn all_go_on_if_none_has_an_error() {
+        assert_eq!(outcomes(&[]), [None, None, None]);
+    }
+
+    #[test]
+    fn the_lowest_of_the_ranks_with_an_error_tells() {
+        for wrong in [&[0][..], &[1], &[2], &[1, 2], &[0, 1, 2]] {
+            let lowest = wrong[0];
+            let expected = [0, 1, 2].map(|rank| {
+                Some(match rank == lowest {
+                    true => format!("trouble of {rank}"),
+                    false => format!("told by {lowest}"),
+                })
+            });
+            assert_eq!(outcomes(wrong), expected, "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn what_ended_the_group_before_is_kept() {
+        let outcome = crate::spawn(2, |world| {
+            if world.rank().get() == 1 {
+                world.group().abort("disk full");
+                return all_or_none(&world, Err::<(), _>("no room for a picture"));
+            }
+            all_or_none(&world, Ok::<_, Error>(()))
+        });
+        let error = format!("{:?}", outcome.unwrap_err());
+        assert_eq!(error, "rank 1 failed: no room for a picture");
+    }
+}
