@@ -49,7 +49,8 @@ const READER: Rank = Rank::new(0);
 ///
 /// # Errors
 /// [`WeightsError::File`] on all ranks if the file cannot be read or nothing in it fits,
-/// [`WeightsError::Train`] if the ranks' models differ or a rank fails.
+/// [`WeightsError::UnreadableReport`] if rank 0 is another program, [`WeightsError::Train`] if the ranks'
+/// models differ or a rank fails.
 #[track_caller]
 pub fn load_weights<M: Module>(
     model: M,
@@ -64,12 +65,13 @@ pub fn load_weights<M: Module>(
         entries: table.entries().to_vec(),
     };
     fingerprint::verify(&fingerprint, group)?;
+    let file: WeightsFile = file.into();
     let (model, outcome) = if group.rank() == READER {
-        file.into().load(model)
+        file.load(model)
     } else {
         (model, Ok(LoadReport::default()))
     };
-    let report = agreed(outcome, &patient_with_files(group))??;
+    let report = agreed(outcome, &file, &patient_with_files(group))??;
     let model = replicate(model, group).inspect_err(|error| group.abort(&error.to_string()))?;
     if group.rank() == READER {
         tracing::info!(rank = READER.get(), "{}", report.summary());
@@ -81,16 +83,18 @@ pub fn load_weights<M: Module>(
 #[track_caller]
 fn agreed(
     outcome: Result<LoadReport, FileError>,
+    file: &WeightsFile,
     group: &ProcessGroup,
-) -> Result<Result<LoadReport, FileError>, TrainError> {
+) -> Result<Result<LoadReport, FileError>, WeightsError> {
     let own = match group.rank() {
         READER => serde_json::to_vec(&outcome).expect("strings and numbers can always be written"),
         _ => Vec::new(),
     };
-    let mut all = group.all_gather_bytes(&own)?;
+    let mut all = group.all_gather_bytes(&own).map_err(TrainError::from)?;
     let bytes = all.swap_remove(READER.index());
-    serde_json::from_slice(&bytes).map_err(|source| TrainError::UnreadableFingerprint {
-        rank: READER,
+    serde_json::from_slice(&bytes).map_err(|source| WeightsError::UnreadableReport {
+        reader: READER,
+        path: file.path().display().to_string(),
         source,
     })
 }

@@ -87,6 +87,11 @@ impl WeightsFile {
         self
     }
 
+    /// Where it is.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// The names of all tensors in the file, after all changes, sorted. Only the file's description is
     /// read: whether there is such a file can be known before a model is built.
     ///

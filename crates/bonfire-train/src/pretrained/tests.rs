@@ -297,3 +297,25 @@ fn a_rank_that_fails_ends_the_others() {
     );
     assert!(failed, "{error}");
 }
+
+#[test]
+fn a_reader_that_says_something_else_is_named_with_the_file() {
+    let outcomes = local(2, GroupOptions::default(), |group| {
+        if group.rank() == READER {
+            // As a program of another version might.
+            group.all_gather_bytes(b"[\"loaded\"").unwrap();
+            return None;
+        }
+        let file = WeightsFile::new("nets/resnet34.pth");
+        agreed(Ok(LoadReport::default()), &file, &group).err()
+    });
+    let error = outcomes[1].as_ref().expect("that is no report");
+    assert!(
+        matches!(error, WeightsError::UnreadableReport { path, .. } if path == "nets/resnet34.pth"),
+        "{error:?}"
+    );
+    let text = error.to_string();
+    for part in ["rank 0", "nets/resnet34.pth", "line 1", "the same build"] {
+        assert!(text.contains(part), "{part:?} is missing in {text}");
+    }
+}
