@@ -4,8 +4,9 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use bonfire::World;
+use bonfire::{WeightsFile, World};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Tensor};
 use serde_json::{Map, json};
@@ -123,4 +124,70 @@ fn the_last_layer_may_be_for_other_classes_and_nothing_else_may_differ() {
         error.contains("this network") && error.contains("layer1.2"),
         "{error}"
     );
+}
+
+/// Names a Python that has torchvision; `tests/torchvision/install` makes one.
+const PYTHON: &str = "BONFIRE_TEST_TORCHVISION";
+
+/// Little-endian floats.
+fn floats(path: &Path) -> Vec<f32> {
+    let bytes = fs::read(path).unwrap();
+    let (floats, rest) = bytes.as_chunks::<4>();
+    assert!(rest.is_empty(), "{} bytes too many", rest.len());
+    floats
+        .iter()
+        .map(|bytes| f32::from_le_bytes(*bytes))
+        .collect()
+}
+
+/// The scores of two pictures by ResNet-34 with the parameters of a file, on both of two ranks.
+fn scores_with(path: &Path, pictures: &[f32]) -> Vec<Vec<f32>> {
+    let load = |world: World| {
+        let model = network(Depth::ResNet34, 10).init(1, &world.device());
+        let file = WeightsFile::new(path).without_prefix("module.");
+        let (_, report) = bonfire::load_weights(model.clone(), file, &world)?;
+        // 36 convolutions, as many normalisations of four tensors each, and a layer of two.
+        assert_eq!(report.loaded.len(), 36 + 4 * 36 + 2, "{report}");
+        let left = (report.skipped, report.missing, report.unexpected);
+        assert_eq!(left, (vec![], vec![], vec![]));
+        let model = weights::load(model, path, &world)?;
+        let pictures = Tensor::<1>::from_floats(pictures, &world.device());
+        let scores = model.forward(pictures.reshape([2, 3, 64, 64])).into_data();
+        anyhow::Ok(scores.iter::<f32>().collect())
+    };
+    bonfire::spawn(2, load).unwrap()
+}
+
+#[test]
+fn torchvisions_own_file_gives_torchvisions_own_scores() {
+    let Some(python) = std::env::var_os(PYTHON) else {
+        println!("skipped: {PYTHON} names no Python with torchvision");
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/torchvision/reference.py");
+    let status = Command::new(python).arg(script).arg(folder.path()).status();
+    assert!(
+        status.unwrap().success(),
+        "torchvision's scores are not to be had"
+    );
+    let pictures = floats(&folder.path().join("pictures.f32"));
+    let expected = floats(&folder.path().join("scores.f32"));
+    let largest = expected
+        .iter()
+        .fold(0.0_f32, |most, score| most.max(score.abs()));
+    // Both add in 32 bits in an order of their own: at most 512 x 3 x 3 products for a number, whose
+    // roundings add up as a random walk does, in each of 34 layers one after the other.
+    let tolerance = 34.0 * (512.0 * 9.0_f32).sqrt() * f32::EPSILON * largest;
+    for name in ["resnet34.pth", "legacy.pth", "wrapped.pth"] {
+        for scores in scores_with(&folder.path().join(name), &pictures) {
+            assert_eq!(scores.len(), expected.len());
+            let pairs = scores.iter().zip(&expected);
+            let furthest = pairs.fold(0.0_f32, |most, (own, theirs)| {
+                most.max((own - theirs).abs())
+            });
+            println!("{name}: {furthest:e} apart at most, {tolerance:e} allowed");
+            assert!(furthest <= tolerance, "{name}: {scores:?} {expected:?}");
+        }
+    }
 }
