@@ -5,16 +5,15 @@
 //! `botnet50` do, and like the latter's shortcut the projection ends with a rectifier.
 
 use burn::module::Module;
-use burn::nn::Linear;
 use burn::nn::conv::Conv2d;
-use burn::nn::pool::MaxPool2d;
 use burn::tensor::{Device, Tensor, activation};
 
 use crate::attention::{Attention, AttentionSizes};
-use crate::block::{Block, EXPANSION, Place, projection};
+use crate::block::{EXPANSION, Place, projection};
 use crate::draw::{Channels, Draw, Window};
 use crate::norm::BatchNorm;
-use crate::resnet::{Depth, Sizes, Stem, begin, layer, max_pool, pooled, stem, through};
+use crate::resnet::{Depth, Stem};
+use crate::trunk::{Trunk, TrunkConfig};
 
 /// Attention heads in each block.
 const HEADS: usize = 4;
@@ -34,17 +33,7 @@ pub struct BotNetConfig {
 }
 
 /// A bottleneck transformer for pictures `[batch, 3, image_size, image_size]`.
-#[derive(Module, Debug)]
-pub struct BotNet {
-    conv1: Conv2d,
-    bn1: BatchNorm,
-    maxpool: Option<MaxPool2d>,
-    layer1: Vec<Block>,
-    layer2: Vec<Block>,
-    layer3: Vec<Block>,
-    layer4: Vec<BotBlock>,
-    fc: Linear,
-}
+pub type BotNet = Trunk<BotBlock>;
 
 /// A bottleneck with attention in the middle.
 #[derive(Module, Debug)]
@@ -71,67 +60,17 @@ impl BotNetConfig {
 
     /// Builds the network; the same seed gives the same parameters on every device and every rank.
     pub fn init(&self, seed: u64, device: &Device) -> BotNet {
-        let Sizes {
-            kind,
-            blocks,
-            width,
-            shortcut,
-        } = Depth::ResNet50.sizes();
-        let draw = &mut Draw::new(seed, device);
-        let (conv1, bn1) = stem(self.stem, width, draw);
-        let mut source = width;
-        let mut place = |stage: usize, index: usize| {
-            let inside = width << stage;
-            let place = Place {
-                source,
-                width: inside,
-                stride: if index == 0 && (1..3).contains(&stage) {
-                    2
-                } else {
-                    1
-                },
-                shortcut,
-                zero_init: self.zero_init_residual,
-            };
-            source = kind.target(inside);
-            place
+        let config = TrunkConfig {
+            sizes: Depth::ResNet50.sizes(),
+            stem: self.stem,
+            classes: self.classes,
+            last_stride: 1,
+            zero_init: self.zero_init_residual,
         };
-        let [layer1, layer2, layer3] = [0, 1, 2].map(|stage| {
-            layer(blocks[stage], draw, |index, draw| {
-                Block::new(kind, place(stage, index), draw)
-            })
-        });
-        let layer4 = layer(blocks[3], draw, |index, draw| {
-            BotBlock::new(place(3, index), self.map(), draw)
-        });
-        BotNet {
-            conv1,
-            bn1,
-            maxpool: max_pool(self.stem),
-            layer1,
-            layer2,
-            layer3,
-            layer4,
-            fc: draw.linear(Channels {
-                source,
-                target: self.classes,
-            }),
-        }
-    }
-}
-
-impl BotNet {
-    /// The scores of all classes: `[batch, 3, image_size, image_size]` to `[batch, classes]`.
-    ///
-    /// # Panics
-    /// If the pictures are of another size.
-    pub fn forward(&self, pictures: Tensor<4>) -> Tensor<2> {
-        let mut x = begin(&self.conv1, &self.bn1, self.maxpool.as_ref(), pictures);
-        for layer in [&self.layer1, &self.layer2, &self.layer3] {
-            x = through(layer, x);
-        }
-        let x = self.layer4.iter().fold(x, |x, block| block.forward(x));
-        self.fc.forward(pooled(x))
+        let map = self.map();
+        Trunk::new(config, seed, device, |place, draw| {
+            BotBlock::new(place, map, draw)
+        })
     }
 }
 
@@ -159,7 +98,7 @@ impl BotBlock {
         }
     }
 
-    fn forward(&self, input: Tensor<4>) -> Tensor<4> {
+    pub(crate) fn forward(&self, input: Tensor<4>) -> Tensor<4> {
         let x = activation::relu(self.bn1.forward(self.conv1.forward(input.clone())));
         let x = activation::relu(self.bn2.forward(self.attention.forward(x)));
         let x = self.bn3.forward(self.conv3.forward(x));

@@ -1,9 +1,11 @@
 use std::collections::BTreeMap;
 
-use burn::module::{ModuleVisitor, Param};
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::{Tensor, activation};
 
 use super::*;
 use crate::botnet::BotNetConfig;
+use crate::draw::Draw;
 use crate::model::trained_numbers;
 
 fn config(depth: Depth, classes: usize) -> ResNetConfig {
@@ -118,12 +120,7 @@ fn pictures(batch: usize, side: usize, device: &Device) -> Tensor<4> {
 
 /// Pixels on a side after every stage.
 fn sides(network: &ResNet, side: usize, device: &Device) -> Vec<usize> {
-    let mut x = begin(
-        &network.conv1,
-        &network.bn1,
-        network.maxpool.as_ref(),
-        pictures(1, side, device),
-    );
+    let mut x = network.begin(pictures(1, side, device));
     let mut sides = vec![x.dims()[3]];
     for layer in [
         &network.layer1,
@@ -131,7 +128,7 @@ fn sides(network: &ResNet, side: usize, device: &Device) -> Vec<usize> {
         &network.layer3,
         &network.layer4,
     ] {
-        x = through(layer, x);
+        x = layer.iter().fold(x, |x, block| block.forward(x));
         sides.push(x.dims()[3]);
     }
     sides

@@ -1,0 +1,178 @@
+//! What all networks here are: a stem, four stages of blocks, the mean over all pixels and a linear
+//! layer. They differ in the blocks of the last stage, and in its stride.
+//!
+//! The fields have torchvision's names, so that its parameters are found under the same paths.
+
+use burn::module::Module;
+use burn::nn::conv::Conv2d;
+use burn::nn::pool::{MaxPool2d, MaxPool2dConfig};
+use burn::nn::{Linear, PaddingConfig2d};
+use burn::tensor::{Device, Tensor, activation};
+
+use crate::block::{Block, Kind, Place, Shortcut};
+use crate::botnet::BotBlock;
+use crate::draw::{Channels, Draw, Window};
+use crate::norm::BatchNorm;
+use crate::resnet::Stem;
+
+/// A block of the last stage.
+pub trait LastBlock: Module {
+    /// `[batch, channels, height, width]` to as many pixels, or half as many on a side.
+    fn forward(&self, input: Tensor<4>) -> Tensor<4>;
+}
+
+/// What a [`Trunk`] is built from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TrunkConfig {
+    pub(crate) sizes: Sizes,
+    pub(crate) stem: Stem,
+    /// Classes to tell apart.
+    pub(crate) classes: usize,
+    /// How much smaller the first block of the last stage makes a picture.
+    pub(crate) last_stride: usize,
+    /// Whether the last normalisation of every block starts with zeros.
+    pub(crate) zero_init: bool,
+}
+
+/// How large a network is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Sizes {
+    pub(crate) kind: Kind,
+    /// Blocks in each stage.
+    pub(crate) blocks: [usize; 4],
+    /// Channels of the stem, and inside the blocks of the first stage; doubled in each stage after it.
+    pub(crate) width: usize,
+    pub(crate) shortcut: Shortcut,
+}
+
+/// A network for pictures `[batch, 3, height, width]`.
+#[derive(Module, Debug)]
+pub struct Trunk<B: Module> {
+    pub(crate) conv1: Conv2d,
+    pub(crate) bn1: BatchNorm,
+    pub(crate) maxpool: Option<MaxPool2d>,
+    pub(crate) layer1: Vec<Block>,
+    pub(crate) layer2: Vec<Block>,
+    pub(crate) layer3: Vec<Block>,
+    /// Empty in the networks for CIFAR, which have three stages.
+    pub(crate) layer4: Vec<B>,
+    fc: Linear,
+}
+
+impl LastBlock for Block {
+    fn forward(&self, input: Tensor<4>) -> Tensor<4> {
+        Self::forward(self, input)
+    }
+}
+
+impl LastBlock for BotBlock {
+    fn forward(&self, input: Tensor<4>) -> Tensor<4> {
+        Self::forward(self, input)
+    }
+}
+
+impl<B: LastBlock> Trunk<B> {
+    /// Draws all parameters in the order of the layers. `last` makes a block of the last stage.
+    pub(crate) fn new(
+        config: TrunkConfig,
+        seed: u64,
+        device: &Device,
+        last: impl Fn(Place, &mut Draw) -> B,
+    ) -> Self {
+        let Sizes {
+            kind,
+            blocks,
+            width,
+            shortcut,
+        } = config.sizes;
+        let strides = [1, 2, 2, config.last_stride];
+        let draw = &mut Draw::new(seed, device);
+        let (conv1, bn1) = stem(config.stem, width, draw);
+        let mut source = width;
+        let mut place = |stage: usize, index: usize| {
+            let inside = width << stage;
+            let place = Place {
+                source,
+                width: inside,
+                stride: if index == 0 { strides[stage] } else { 1 },
+                shortcut,
+                zero_init: config.zero_init,
+            };
+            source = kind.target(inside);
+            place
+        };
+        let [layer1, layer2, layer3] = [0, 1, 2].map(|stage| {
+            let block = |index| Block::new(kind, place(stage, index), draw);
+            (0..blocks[stage]).map(block).collect()
+        });
+        let layer4 = (0..blocks[3])
+            .map(|index| last(place(3, index), draw))
+            .collect();
+        Self {
+            conv1,
+            bn1,
+            maxpool: max_pool(config.stem),
+            layer1,
+            layer2,
+            layer3,
+            layer4,
+            fc: draw.linear(Channels {
+                source,
+                target: config.classes,
+            }),
+        }
+    }
+
+    /// The scores of all classes: `[batch, 3, height, width]` to `[batch, classes]`.
+    ///
+    /// # Panics
+    /// If the network has learnt positions for pictures of another size.
+    pub fn forward(&self, pictures: Tensor<4>) -> Tensor<2> {
+        let mut x = self.begin(pictures);
+        for layer in [&self.layer1, &self.layer2, &self.layer3] {
+            x = layer.iter().fold(x, |x, block| block.forward(x));
+        }
+        let x = self.layer4.iter().fold(x, |x, block| block.forward(x));
+        self.fc.forward(pooled(x))
+    }
+
+    /// From pictures to what the first stage reads.
+    pub(crate) fn begin(&self, pictures: Tensor<4>) -> Tensor<4> {
+        let x = activation::relu(self.bn1.forward(self.conv1.forward(pictures)));
+        match &self.maxpool {
+            Some(pool) => pool.forward(x),
+            None => x,
+        }
+    }
+}
+
+/// The first convolution and its normalisation.
+fn stem(stem: Stem, width: usize, draw: &mut Draw) -> (Conv2d, BatchNorm) {
+    let (side, stride) = match stem {
+        Stem::Large => (7, 2),
+        Stem::Small => (3, 1),
+    };
+    let channels = Channels {
+        source: 3,
+        target: width,
+    };
+    let convolution = draw.convolution(channels, Window { side, stride });
+    (convolution, draw.norm(width))
+}
+
+fn max_pool(stem: Stem) -> Option<MaxPool2d> {
+    (stem == Stem::Large).then(|| {
+        MaxPool2dConfig::new([3, 3])
+            .with_strides([2, 2])
+            .with_padding(PaddingConfig2d::Explicit(1, 1, 1, 1))
+            .init()
+    })
+}
+
+/// The mean over all pixels: `[batch, channels, height, width]` to `[batch, channels]`.
+fn pooled(x: Tensor<4>) -> Tensor<2> {
+    let [batch, channels, height, width] = x.dims();
+    x.reshape([batch, channels, height * width])
+        .mean_dim(2)
+        .reshape([batch, channels])
+}
