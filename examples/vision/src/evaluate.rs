@@ -8,14 +8,21 @@ use crate::config::Config;
 use crate::data::{Data, prefetch};
 use crate::meters::Meters;
 use crate::model::Model;
+use crate::stop::{Stop, Turn};
 use crate::tally::{Figures, Tally};
 
-/// Scores every test picture on exactly one rank. The same figures, bit for bit, on every rank. The
-/// model is one without autodiff.
+/// Scores every test picture on exactly one rank. The same figures, bit for bit, on every rank; nothing
+/// if the ranks stop on the way. The model is one without autodiff.
 ///
 /// # Errors
 /// If a picture cannot be read, or a rank fails.
-pub fn evaluate(world: &World, model: &Model, data: &Data, config: &Config) -> Result<Figures> {
+pub fn evaluate(
+    world: &World,
+    model: &Model,
+    data: &Data,
+    config: &Config,
+    stop: &Stop,
+) -> Result<Option<Figures>> {
     let sampler = DistributedSampler::new(SamplerConfig {
         len: data.test.count(),
         rank: world.rank(),
@@ -32,15 +39,22 @@ pub fn evaluate(world: &World, model: &Model, data: &Data, config: &Config) -> R
     let cross_entropy = CrossEntropyLossConfig::new().init(&world.device());
 
     let mut tally = Tally::default();
-    for prepared in epoch.prefetch(prefetch(config), prepare)? {
-        let batch = prepared?.batch;
+    let mut prefetched = epoch.prefetch(prefetch(config), prepare)?;
+    loop {
+        let batch = match stop.turn(world, prefetched.next())? {
+            Turn::Step(Some(prepared)) => prepared.batch,
+            // Ranks may have different numbers of batches.
+            Turn::Step(None) => continue,
+            Turn::End => break,
+            Turn::Stop => return Ok(None),
+        };
         meters.data_ready();
         let scores = model.forward(batch.pictures);
         let loss = cross_entropy.forward(scores.clone(), batch.labels.clone());
         let loss = loss.into_scalar::<f64>();
         tally.add(scores, batch.labels, loss, k);
         meters.step();
-        // Ranks may have different numbers of batches, so what is shown on the way is rank 0's share.
+        // So what is shown on the way is rank 0's share.
         if world.is_main()
             && meters.is_due(config.test.print_freq.get())
             && let Some(figures) = tally.local()
@@ -48,7 +62,6 @@ pub fn evaluate(world: &World, model: &Model, data: &Data, config: &Config) -> R
             println!("{}", meters.line(loss, figures, 0));
         }
     }
-    tally
-        .over_ranks(world.group())?
-        .context("there is no test picture")
+    let figures = tally.over_ranks(world.group())?;
+    Ok(Some(figures.context("there is no test picture")?))
 }

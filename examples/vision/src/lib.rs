@@ -1,6 +1,7 @@
 //! Image classification, trained data-parallel with Bonfire.
 //!
-//! Read `main.rs`, then `train.rs`: the loop. `resnet.rs` and `botnet.rs` are the networks and know nothing of ranks.
+//! Read `main.rs`, then `train.rs`: the loop. `trunk.rs`, `resnet.rs` and `botnet.rs`
+//! are the networks and know nothing of ranks.
 
 #![forbid(unsafe_code)]
 
@@ -8,9 +9,9 @@ pub mod attention;
 pub mod block;
 pub mod botnet;
 pub mod config;
-mod curves;
 pub mod data;
 mod draw;
+pub mod ending;
 pub mod evaluate;
 pub mod meters;
 pub mod model;
@@ -20,6 +21,8 @@ pub mod optimizer;
 mod progress;
 pub mod rate;
 pub mod resnet;
+pub mod stop;
 pub mod tally;
 pub mod train;
+pub mod trunk;
 pub mod weights;

@@ -2,18 +2,20 @@
 //! `vision train --nproc 2 --cfg FILE KEY VALUE ...`.
 //!
 //! The program is its own launcher. What can be wrong with the configuration and the data set is found
-//! before any rank is started, so it is said once, and nothing is written.
+//! before any rank is started, so it is said once, and nothing is written. Ctrl-C keeps a checkpoint.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use bonfire::{LaunchArgs, World};
 use clap::{Args, Parser, Subcommand};
 use vision::config::Config;
 use vision::data::Data;
+use vision::ending::last_words;
 use vision::evaluate::evaluate;
-use vision::train::{BEST_FILE, train};
+use vision::stop::Stop;
+use vision::train::{BEST_FILE, End, train};
 use vision::weights;
 
 /// Trains and tests image classifiers data-parallel, after Distribuuuu.
@@ -52,35 +54,43 @@ struct Options {
 
 fn main() -> ExitCode {
     let Cli { command } = bonfire::parse_args();
-    let result = match command {
-        Command::Train(options) => run_train(&options),
-        Command::Test(options) => run_test(&options),
-    };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
+    let (launch, result) = match &command {
+        Command::Train(options) => (&options.launch, run_train(options)),
+        Command::Test(options) => {
+            let tested = run_test(options);
+            (&options.launch, tested.map(|()| ExitCode::SUCCESS))
         }
-    }
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("error: {}", last_words(&error, launch));
+        ExitCode::FAILURE
+    })
 }
 
-fn run_train(options: &Options) -> Result<()> {
+fn run_train(options: &Options) -> Result<ExitCode> {
     let config = Config::load(options.cfg.as_deref(), &options.pairs)?;
     let data = Data::open(&config)?;
+    let mut code = ExitCode::SUCCESS;
     bonfire::launch_with(&options.launch, |world: World| -> Result<()> {
-        let trained = train(&world, &config, &data)?;
+        let stop = Stop::on_signals()?;
+        let outcome = train(&world, &config, &data, &stop)?;
         if world.is_main() {
-            println!(
-                "done: Acc@1 {:.3}, best {:.3}; checkpoints, curves and {BEST_FILE} are in {}",
+            outcome.report.write(&config.out_dir)?;
+        }
+        match outcome.end {
+            End::Stopped { .. } => code = ExitCode::from(stop.exit_code()),
+            End::Trained(trained) if world.is_main() => println!(
+                "done: Acc@1 {:.3}, best {:.3}; checkpoints, {BEST_FILE}, report.html with the \
+                 curves, log.jsonl and TensorBoard's events are in {}",
                 trained.test.top1,
                 trained.best,
                 config.out_dir.display()
-            );
+            ),
+            End::Trained(_) => {}
         }
         Ok(())
     })?;
-    Ok(())
+    Ok(code)
 }
 
 fn run_test(options: &Options) -> Result<()> {
@@ -95,8 +105,9 @@ fn run_test(options: &Options) -> Result<()> {
     let data = Data::open(&config)?;
     bonfire::launch_with(&options.launch, |world: World| -> Result<()> {
         let model = config.network().init(0, &world.device());
-        let model = weights::load(model, &path, &world)?;
-        let figures = evaluate(&world, &model, &data, &config)?;
+        let model = bonfire::all_or_none(&world, weights::load(model, &path, &world))?;
+        let figures = evaluate(&world, &model, &data, &config, &Stop::never())?;
+        let figures = figures.context("nobody stops a test")?;
         if world.is_main() {
             println!(
                 "{} on {} pictures of {}: loss {:.4}, Acc@1 {:.3}, Acc@{} {:.3}",

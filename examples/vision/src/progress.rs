@@ -29,34 +29,37 @@ impl Progress {
     }
 }
 
-/// Goes on from the last checkpoint, if the configuration wants that and there is one.
+/// Goes on from the last checkpoint, if the configuration wants that and there is one; and the steps
+/// that were done before.
 pub(crate) fn resumed(
     world: &World,
     config: &Config,
     checkpoints: &Checkpoints,
     fresh: Training<Model, Progress>,
-) -> Result<Training<Model, Progress>> {
+) -> Result<(Training<Model, Progress>, usize)> {
     if !config.train.auto_resume {
         let path = checkpoints.folder().display();
         ensure!(
             !holds_checkpoints(world, checkpoints)?,
             "{path} has checkpoints, and TRAIN.AUTO_RESUME is off; give another OUT_DIR"
         );
-        return Ok(fresh);
+        return Ok((fresh, 0));
     }
     let optimizer = fresh.optimizer.clone();
-    let (mut training, _) = checkpoints.resume(fresh)?;
+    let (mut training, milestone) = checkpoints.resume(fresh)?;
     if !config.train.load_opt {
         training.optimizer = optimizer;
     }
-    Ok(training)
+    let steps = milestone.map_or(Ok(0), |milestone| usize::try_from(milestone.step))?;
+    Ok((training, steps))
 }
 
 /// Whether rank 0 sees any checkpoint; the same answer on every rank.
 fn holds_checkpoints(world: &World, checkpoints: &Checkpoints) -> Result<bool> {
     let mut any = [0_u8];
     if world.is_main() {
-        let entries = fs::read_dir(checkpoints.folder())?;
+        // The folder is made with the first of them.
+        let entries = fs::read_dir(checkpoints.folder()).into_iter().flatten();
         let hidden = |name: &OsStr| name.as_encoded_bytes().starts_with(b".");
         let mut names = entries.flatten().map(|entry| entry.file_name());
         any = [u8::from(names.any(|name| !hidden(&name)))];

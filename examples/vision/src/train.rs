@@ -1,25 +1,24 @@
 //! The training loop. Every rank runs it with the same configuration and the same data set.
 
-use std::num::NonZeroUsize;
+mod setup;
 
 use anyhow::{Context, Result};
 use bonfire::{
-    Best, Checkpoints, Ddp, DistributedSampler, GlobalBatch, Keep, LastBatch, Loader, Loss,
-    Milestone, Order, RateRule, Remainder, SamplerConfig, Training, World,
+    Activity, Best, Checkpoints, Ddp, Journal, Keep, Loader, Loss, Milestone, PictureBatch, Report,
+    World, all_or_none,
 };
 use burn::module::Module;
 use burn::nn::loss::CrossEntropyLossConfig;
 use burn::optim::ModuleOptimizer;
 
 use crate::config::Config;
-use crate::curves::Curves;
 use crate::data::{Data, prefetch};
 use crate::evaluate::evaluate;
 use crate::meters::Meters;
-use crate::model::{Model, trained_numbers};
-use crate::optimizer::sgd;
-use crate::progress::{Progress, agreed, resumed};
+use crate::model::Model;
+use crate::progress::Progress;
 use crate::rate::rate;
+use crate::stop::{Stop, Turn};
 use crate::tally::{Figures, Tally};
 use crate::weights;
 
@@ -32,7 +31,29 @@ const KEPT: Keep = Keep {
 /// The best network's parameters, in [`Config::out_dir`].
 pub const BEST_FILE: &str = "best.bpk";
 
+/// How a training ended.
+#[derive(Debug)]
+pub struct Outcome {
+    /// What it came to.
+    pub end: End,
+    /// The account of what this run did, the same on every rank.
+    pub report: Report,
+}
+
 /// What a training came to.
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant)] // there is one of them
+pub enum End {
+    /// All epochs are trained.
+    Trained(Trained),
+    /// Somebody wanted it to stop, and its checkpoint is kept.
+    Stopped {
+        /// Steps done, those of earlier runs included.
+        steps: usize,
+    },
+}
+
+/// What a whole training came to.
 #[derive(Debug)]
 pub struct Trained {
     /// The network after the last epoch, without autodiff: the same bits on every rank.
@@ -50,148 +71,80 @@ struct Trainer<'a> {
     world: &'a World,
     config: &'a Config,
     data: &'a Data,
+    stop: &'a Stop,
     ddp: Ddp<Model>,
     optimizer: ModuleOptimizer,
     loader: Loader,
     progress: Progress,
-    curves: Curves,
+    journal: Journal,
     checkpoints: Checkpoints,
+    /// Steps done, those of earlier runs included.
+    steps: usize,
+    /// Steps at the newest checkpoint.
+    steps_saved: usize,
     /// Of every step, the mean over all ranks.
     losses: Vec<f64>,
 }
 
-/// Trains a network on all ranks of `world`, or goes on with it.
+/// Trains a network on all ranks of `world`, or goes on with it, to the end or until `stop` asks.
 ///
 /// # Errors
 /// If the data, the checkpoint or the folder cannot be used, if a loss is not finite on any rank, or
-/// if a rank fails.
-pub fn train(world: &World, config: &Config, data: &Data) -> Result<Trained> {
-    let mut trainer = Trainer::new(world, config, data)?;
-    let epochs = config.optim.max_epoch.get() as u64;
-    let first = trainer.loader.epoch();
-    let mut test = None;
-    for epoch in first..epochs {
-        trainer.train_epoch(epoch as usize)?;
-        test = Some(trainer.finish_epoch(epoch as usize)?);
-    }
-    let model = trainer.ddp.module().valid();
-    let test = match test {
-        Some(test) => test,
+/// if a rank fails. What one rank finds, or all do, one rank tells: see [`all_or_none`].
+pub fn train(world: &World, config: &Config, data: &Data, stop: &Stop) -> Result<Outcome> {
+    let mut trainer = Trainer::new(world, config, data, stop)?;
+    let end = match trainer.train()? {
+        Some(test) => End::Trained(Trained {
+            model: trainer.ddp.module().valid(),
+            test,
+            best: trainer.progress.best.unwrap_or(test.top1),
+            losses: trainer.losses,
+        }),
         None => {
-            note(world, &format!("all {epochs} epochs are trained already"));
-            evaluate(world, &model, data, config)?
+            trainer.save_where_it_is()?;
+            End::Stopped {
+                steps: trainer.steps,
+            }
         }
     };
-    Ok(Trained {
-        model,
-        test,
-        best: trainer.progress.best.unwrap_or(test.top1),
-        losses: trainer.losses,
-    })
+    let report = trainer.journal.close()?;
+    Ok(Outcome { end, report })
 }
 
-impl<'a> Trainer<'a> {
-    fn new(world: &'a World, config: &'a Config, data: &'a Data) -> Result<Self> {
-        let fresh_seed = agreed(world, config.rng_seed)?;
-        let sampler = |seed| {
-            DistributedSampler::new(SamplerConfig {
-                len: data.training.count(),
-                rank: world.rank(),
-                world_size: world.world_size(),
-                order: Order::Shuffled { seed },
-                remainder: Remainder::Pad,
-            })
-        };
-        let mut model = config
-            .network()
-            .init(fresh_seed, &world.device().autodiff());
-        if let Some(path) = &config.model.weights {
-            model = weights::load(model, path, world)?;
+impl Trainer<'_> {
+    /// All epochs that are left; the figures of the last, or nothing if it stops.
+    fn train(&mut self) -> Result<Option<Figures>> {
+        let first = self.loader.epoch() as usize;
+        let epochs = self.config.optim.max_epoch.get();
+        let mut test = None;
+        // A run may have stopped between the last step of an epoch and its evaluation.
+        if self.progress.data.epoch < first as u64 {
+            let Some(figures) = self.finish_epoch(first - 1)? else {
+                return Ok(None);
+            };
+            test = Some(figures);
         }
-        let folder = config.out_dir.join("checkpoints");
-        let checkpoints = Checkpoints::open(world, folder, KEPT)?;
-        let fresh = Training {
-            model,
-            optimizer: sgd(&config.optim),
-            state: Progress {
-                seed: fresh_seed,
-                data: sampler(fresh_seed).state(0, 0),
-                best: None,
-            },
-        };
-        let Training {
-            model,
-            optimizer,
-            state: progress,
-        } = resumed(world, config, &checkpoints, fresh)?;
-        // A seed that the configuration has must be the one that the data was dealt by.
-        let seed = config.rng_seed.unwrap_or(progress.seed);
-        let loader = Loader::new(sampler(seed), config.train.batch_size, LastBatch::Keep)
-            .resuming(&progress.data)?;
-        let model = norms(model, config, world)?;
-        let parameters = trained_numbers(&model);
-        let steps_done = loader.epoch() * loader.batches_per_epoch() as u64;
-        let ddp = Ddp::new(model, world)?;
-        if world.is_main() {
-            config.save()?;
+        for epoch in first..epochs {
+            let is_whole = self.train_epoch(epoch)?;
+            let figures = match is_whole {
+                true => self.finish_epoch(epoch)?,
+                false => None,
+            };
+            if figures.is_none() {
+                return Ok(None);
+            }
+            test = figures;
         }
-        let trainer = Self {
-            world,
-            config,
-            data,
-            ddp,
-            optimizer,
-            loader,
-            progress,
-            curves: Curves::open(world, &config.out_dir, steps_done + 1)?,
-            checkpoints,
-            losses: Vec::new(),
-        };
-        trainer.announce(parameters);
-        Ok(trainer)
+        if test.is_none() {
+            let line = format!("all {epochs} epochs are trained already");
+            self.journal.note(&line);
+            test = self.evaluate()?;
+        }
+        Ok(test)
     }
 
-    /// The decisions of a run, once.
-    fn announce(&self, parameters: usize) {
-        let Self {
-            world,
-            config,
-            data,
-            ..
-        } = self;
-        let batch = GlobalBatch {
-            world_size: world.world_size(),
-            batch_size: config.train.batch_size,
-            accumulation: NonZeroUsize::MIN,
-        };
-        let head = RateRule::None.headline(batch, data.training.count(), config.optim.base_lr);
-        note(world, &head);
-        note(
-            world,
-            &format!(
-                "{} with {parameters} parameters on {}; {} training and {} test pictures of {} \
-                 classes; {}; seed {}",
-                config.model.arch,
-                world.device_name(),
-                data.training.count(),
-                data.test.count(),
-                data.training.classes().len(),
-                match config.model.syncbn {
-                    true => "batch normalisation over all ranks",
-                    false => "batch normalisation on each rank",
-                },
-                self.progress.seed,
-            ),
-        );
-        if self.loader.epoch() > 0 {
-            note(
-                world,
-                &format!("resumed after epoch {}", self.loader.epoch()),
-            );
-        }
-    }
-
-    fn train_epoch(&mut self, epoch: usize) -> Result<()> {
+    /// Whether it came to the end of the epoch.
+    fn train_epoch(&mut self, epoch: usize) -> Result<bool> {
         let (world, config) = (self.world, self.config);
         let (k, print_freq) = (config.train.topk.get(), config.train.print_freq.get());
         let rate = rate(&config.optim, epoch);
@@ -201,91 +154,140 @@ impl<'a> Trainer<'a> {
         let prepare = move |indices: &[usize]| batches.batch(epoch as u64, indices);
         let dealt = self.loader.next_epoch();
         let steps = dealt.len();
-        let steps_after = steps * (config.optim.max_epoch.get() - epoch - 1);
+        let epochs_after = config.optim.max_epoch.get() - epoch - 1;
+        let steps_after = self.loader.batches_per_epoch() * epochs_after;
         let mut meters = Meters::new(format!("TRAIN [{}]", epoch + 1), steps, k);
-        let cross_entropy = CrossEntropyLossConfig::new().init(&world.device().autodiff());
-
         let mut tally = Tally::default();
-        for (step, prepared) in dealt.prefetch(prefetch(config), prepare)?.enumerate() {
-            let batch = prepared?.batch;
+        let mut prefetched = dealt.prefetch(prefetch(config), prepare)?;
+        loop {
+            let prepared = self.journal.time(Activity::Data, || prefetched.next());
+            let prepared = match self.stop.turn(world, prepared)? {
+                Turn::Step(prepared) => prepared.context("all ranks have equally many batches")?,
+                Turn::End => return Ok(true),
+                Turn::Stop => return Ok(false),
+            };
             meters.data_ready();
-            let (samples, labels) = (batch.labels.dims()[0], batch.labels.clone());
-            // ANCHOR: step
-            let mut scores = None;
-            let gradients = self.ddp.backward(|model| {
-                let output = model.forward(batch.pictures);
-                scores = Some(output.clone().detach());
-                Loss::mean_over(cross_entropy.forward(output, batch.labels), samples)
-            })?;
-            // All ranks stop here if a loss is not finite on one.
-            let loss = self.ddp.global_loss()?;
-            self.losses.push(loss);
-            self.ddp.step(&mut self.optimizer, rate, gradients);
-            // ANCHOR_END: step
-            let scores = scores.context("the forward pass scores its batch")?;
-            let own = self.ddp.last_loss().context("there was a forward pass")?;
-            tally.add(scores, labels, own.into_scalar::<f64>(), k);
+            let loss = self.step(prepared.batch, rate, &mut tally)?;
+            self.progress.data = prepared.state;
+            self.describe()?;
             meters.step();
             if meters.is_due(print_freq) {
                 let so_far = tally.over_ranks(world.group())?;
                 let so_far = so_far.context("the batch had samples")?;
-                note(world, &meters.line(loss, so_far, steps_after));
-                let done = (epoch * steps + step + 1) as u64;
-                self.curves.training(done, loss, rate)?;
+                self.journal.note(&meters.line(loss, so_far, steps_after));
+                self.journal.figures(Some(rate))?;
             }
         }
-        Ok(())
     }
 
-    /// Evaluates, and saves what there is now.
-    fn finish_epoch(&mut self, epoch: usize) -> Result<Figures> {
-        let (world, config) = (self.world, self.config);
-        let model = self.ddp.module().valid();
-        let test = evaluate(world, &model, self.data, config)?;
-        let steps = (self.loader.batches_per_epoch() * (epoch + 1)) as u64;
+    /// Learns from a batch; the mean loss of all ranks.
+    fn step(&mut self, batch: PictureBatch, rate: f64, tally: &mut Tally) -> Result<f64> {
+        let (samples, labels) = (batch.labels.dims()[0], batch.labels.clone());
+        let cross_entropy = CrossEntropyLossConfig::new().init(&batch.pictures.device());
+        // ANCHOR: step
+        let mut scores = None;
+        let gradients = self.ddp.backward(|model| {
+            let output = model.forward(batch.pictures);
+            scores = Some(output.clone().detach());
+            Loss::mean_over(cross_entropy.forward(output, batch.labels), samples)
+        })?;
+        self.journal.step(&self.ddp);
+        // All ranks stop here if a loss is not finite on one.
+        let loss = all_or_none(self.world, self.ddp.global_loss())?;
+        self.journal.time(Activity::Optimizer, || {
+            self.ddp.step(&mut self.optimizer, rate, gradients);
+        });
+        // ANCHOR_END: step
+        self.losses.push(loss);
+        self.steps += 1;
+        let scores = scores.context("the forward pass scores its batch")?;
+        let own = self.ddp.last_loss().context("there was a forward pass")?;
+        let k = self.config.train.topk.get();
+        tally.add(scores, labels, own.into_scalar::<f64>(), k);
+        Ok(loss)
+    }
+
+    /// Keeps the configuration once there is a step to be described by it.
+    fn describe(&self) -> Result<()> {
+        if self.losses.len() > 1 {
+            return Ok(());
+        }
+        let written = match self.world.is_main() {
+            true => self.config.save().map(drop),
+            false => Ok(()),
+        };
+        Ok(all_or_none(self.world, written)?)
+    }
+
+    /// Evaluates, and saves what there is now; nothing if it stops before.
+    fn finish_epoch(&mut self, epoch: usize) -> Result<Option<Figures>> {
+        let Some(test) = self.evaluate()? else {
+            return Ok(None);
+        };
         let is_best = self.progress.best.is_none_or(|best| test.top1 > best);
         if is_best {
             self.progress.best = Some(test.top1);
         }
         self.progress.next_epoch(epoch + 1);
-        self.curves.test(steps, test)?;
+        let topk = format!("test_accuracy_top{}", self.config.train.topk);
+        self.journal.value("test_loss", test.loss)?;
+        self.journal.value("test_accuracy", test.top1)?;
+        self.journal.value(&topk, test.topk)?;
+        self.save(Some(test.top1))?;
+        let written = match is_best && self.world.is_main() {
+            true => {
+                let path = self.config.out_dir.join(BEST_FILE);
+                weights::save(&self.ddp.module().valid(), &path)
+            }
+            false => Ok(()),
+        };
+        all_or_none(self.world, written)?;
+        self.journal.note(&format!(
+            "epoch {} | loss {:.4} | Acc@1 {:.3} | Acc@{} {:.3} | best Acc@1 {:.3}",
+            epoch + 1,
+            test.loss,
+            test.top1,
+            self.config.train.topk,
+            test.topk,
+            self.progress.best.unwrap_or(test.top1),
+        ));
+        Ok(Some(test))
+    }
+
+    fn evaluate(&mut self) -> Result<Option<Figures>> {
+        let model = self.ddp.module().valid();
+        self.journal.time(Activity::Evaluation, || {
+            evaluate(self.world, &model, self.data, self.config, self.stop)
+        })
+    }
+
+    fn save(&mut self, metric: Option<f64>) -> Result<()> {
         let milestone = Milestone {
-            step: steps,
-            metric: Some(test.top1),
+            step: self.steps as u64,
+            metric,
         };
         let (module, progress) = (self.ddp.module(), &self.progress);
-        self.checkpoints
-            .save(milestone, module, &self.optimizer, progress)?;
-        if is_best && world.is_main() {
-            weights::save(&model, &config.out_dir.join(BEST_FILE))?;
-        }
-        note(
-            world,
-            &format!(
-                "epoch {} | loss {:.4} | Acc@1 {:.3} | Acc@{} {:.3} | best Acc@1 {:.3}",
-                epoch + 1,
-                test.loss,
-                test.top1,
-                config.train.topk,
-                test.topk,
-                self.progress.best.unwrap_or(test.top1),
-            ),
-        );
-        Ok(test)
+        let saved = self.journal.time(Activity::Checkpoint, || {
+            self.checkpoints
+                .save(milestone, module, &self.optimizer, progress)
+        });
+        self.steps_saved = self.steps;
+        Ok(all_or_none(self.world, saved)?)
     }
-}
 
-/// The normalisation that the configuration asks for.
-fn norms(model: Model, config: &Config, world: &World) -> Result<Model> {
-    Ok(match config.model.syncbn {
-        true => bonfire::convert_sync_batch_norm(model, world)?,
-        false => model,
-    })
-}
-
-/// A line on rank 0.
-fn note(world: &World, line: &str) {
-    if world.is_main() {
-        println!("{line}");
+    /// A checkpoint in the middle of an epoch, if there is none of this step.
+    fn save_where_it_is(&mut self) -> Result<()> {
+        if self.steps > self.steps_saved {
+            self.save(None)?;
+        }
+        let steps = self.steps;
+        let auto_resume = self.config.train.auto_resume;
+        let line = match (steps, auto_resume) {
+            (0, _) => "stopped before the first step".to_owned(),
+            (_, true) => format!("stopped after step {steps}; the same command goes on from there"),
+            (_, false) => format!("stopped after step {steps}; TRAIN.AUTO_RESUME true goes on"),
+        };
+        self.journal.note(&line);
+        Ok(())
     }
 }

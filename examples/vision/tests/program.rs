@@ -4,58 +4,26 @@
 
 mod common;
 
-use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::Duration;
+use std::path::Path;
 
 use bonfire::World;
-use bonfire_testkit::{Job, JobEnd, Signal};
+use bonfire_testkit::{Signal, read_by_tensorboard};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::Tensor;
-use common::Pictures;
+use common::{Pictures, files, start, succeeds};
 use vision::config::Config;
 use vision::weights;
 
-/// Far beyond what the smallest training takes on a busy machine.
-const LIMIT: Duration = Duration::from_secs(400);
-
-fn start(command: &str, ranks: u32, more: &[String]) -> Job {
-    let mut program = Command::new(env!("CARGO_BIN_EXE_vision"));
-    program.args([command, "--nproc", &ranks.to_string(), "--device", "cpu"]);
-    Job::start_for(program.args(more), LIMIT)
-}
-
-fn run(command: &str, ranks: u32, more: &[String]) -> JobEnd {
-    start(command, ranks, more).end()
-}
-
-#[track_caller]
-fn succeeds(command: &str, ranks: u32, more: &[String]) -> Vec<String> {
-    let end = run(command, ranks, more);
-    assert!(end.status.success(), "{end:#?}");
-    end.stdout
-}
-
-/// All files below a folder with their content.
-fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
-    let mut files = BTreeMap::new();
-    let mut open = vec![folder.to_path_buf()];
-    while let Some(folder) = open.pop() {
-        for entry in fs::read_dir(folder).into_iter().flatten() {
-            let path = entry.unwrap().path();
-            match path.is_dir() {
-                true => open.push(path),
-                false => drop(files.insert(path.clone(), fs::read(path).unwrap())),
-            }
-        }
-    }
-    files
-}
-
 /// The parameters in the newest checkpoint of a run, bit for bit, and the running statistics.
 fn newest(out_dir: &Path) -> Vec<u32> {
+    let all = files(&out_dir.join("checkpoints")).into_keys();
+    let mut models = all.filter(|path| path.ends_with("model.bpk"));
+    bits(out_dir, &models.next_back().unwrap())
+}
+
+/// Those in a file of a run.
+fn bits(out_dir: &Path, file: &Path) -> Vec<u32> {
     struct Bits(Vec<u32>);
     impl ModuleVisitor for Bits {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
@@ -63,15 +31,11 @@ fn newest(out_dir: &Path) -> Vec<u32> {
             self.0.extend(data.iter::<f32>().map(f32::to_bits));
         }
     }
-    let file = files(&out_dir.join("checkpoints"))
-        .into_keys()
-        .rfind(|path| path.file_name().unwrap() == "model.bpk")
-        .unwrap();
     let config = Config::load(Some(&out_dir.join("config.yaml")), &[]).unwrap();
     let load = |world: World| {
         let model = config.network().init(1, &world.device());
         let mut bits = Bits(Vec::new());
-        weights::load(model, &file, &world).map(|model| {
+        weights::load(model, file, &world).map(|model| {
             model.visit(&mut bits);
             bits.0
         })
@@ -87,6 +51,42 @@ fn figure(line: &str, word: &str) -> f64 {
         .take_while(|letter| letter.is_ascii_digit() || *letter == '.')
         .collect();
     number.trim_end_matches('.').parse().unwrap()
+}
+
+/// What the journal has written of four epochs of ten steps.
+#[track_caller]
+fn check_account(out_dir: &Path) {
+    let log = log(out_dir);
+    let steps = |tag: &str| -> Vec<u64> {
+        let lines = log.iter().filter(|line| line.get(tag).is_some());
+        lines.map(|line| line["step"].as_u64().unwrap()).collect()
+    };
+    let every: Vec<u64> = (1..=40).collect();
+    for tag in ["loss", "learning_rate", "throughput"] {
+        assert_eq!(steps(tag), every, "{tag}");
+    }
+    for tag in ["test_loss", "test_accuracy", "test_accuracy_top5"] {
+        assert_eq!(steps(tag), [10, 20, 30, 40], "{tag}");
+    }
+    if let Some(scalars) = read_by_tensorboard(out_dir) {
+        let losses = scalars.iter().filter(|(tag, ..)| tag == "loss");
+        assert_eq!(losses.map(|(_, step, _)| *step).collect::<Vec<_>>(), every);
+    }
+    let report = fs::read_to_string(out_dir.join("report.json")).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    assert_eq!(
+        (&report["world_size"], &report["steps"]),
+        (&2.into(), &40.into())
+    );
+    let page = fs::read_to_string(out_dir.join("report.html")).unwrap();
+    assert!(page.contains("resnet8 on "), "{page}");
+}
+
+/// The lines of a run's log.
+fn log(out_dir: &Path) -> Vec<serde_json::Value> {
+    let text = fs::read_to_string(out_dir.join("log.jsonl")).unwrap();
+    let lines = text.lines().map(serde_json::from_str);
+    lines.collect::<Result<_, _>>().unwrap()
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn two_ranks_learn_and_the_best_is_tested_again() {
     let saved = out_dir.join("config.yaml");
     let config = Config::load(Some(&saved), &[]).unwrap();
     assert_eq!(config, Config::load(None, &pairs).unwrap());
-    assert!(files(&out_dir.join("tensorboard")).len() == 1);
+    check_account(&out_dir);
     let tested = succeeds(
         "test",
         3,
@@ -160,140 +160,110 @@ fn a_killed_training_ends_with_the_same_bits() {
     );
 }
 
-/// Starts the program with something wrong: every rank ends with an error, one line says what, and
-/// nothing has changed on disk.
+/// Ctrl-C once a line with `moment` is there: the ranks stop together, in order, and go on bit for bit.
 #[track_caller]
-fn refuses(command: &str, pairs: &[String], out_dir: &Path, parts: &[&str]) {
-    let before = files(out_dir);
-    let end = run(command, 2, pairs);
-    assert!(!end.status.success(), "{end:#?}");
-    let told = |line: &&String| parts.iter().all(|part| line.contains(part));
-    assert!(
-        end.stderr.iter().any(|line| told(&line)),
-        "{parts:?} in {end:#?}"
-    );
-    assert!(
-        !end.stdout.iter().any(|line| line.contains("TRAIN [")),
-        "{end:#?}"
-    );
+fn check_stop(moment: &str, is_epoch_end: bool) {
+    let pictures = Pictures::new(320);
+    let more = "OPTIM.MAX_EPOCH 3 TEST.BATCH_SIZE 1 TEST.PRINT_FREQ 1";
+    let [whole, stopped] = ["whole", "stopped"].map(|name| pictures.out_dir(name));
+    succeeds("train", 2, &pictures.pairs(&whole, more));
+
+    let pairs = pictures.pairs(&stopped, more);
+    let job = start("train", 2, &pairs);
+    while !job.next_line().contains(moment) {}
+    job.signal(Signal::INT);
+    let end = job.end();
+    assert_eq!(end.status.code(), Some(1), "{end:#?}");
     assert_eq!(
-        before.keys().collect::<Vec<_>>(),
-        files(out_dir).keys().collect::<Vec<_>>()
+        end.stderr,
+        ["error: interrupted by SIGINT; all ranks have ended"]
     );
-    assert_eq!(before, files(out_dir));
+    let line = end
+        .stdout
+        .iter()
+        .find(|line| line.contains("stopped after step"));
+    let line = line.unwrap_or_else(|| panic!("{end:#?}"));
+    assert!(
+        line.ends_with("the same command goes on from there"),
+        "{line}"
+    );
+    let steps = figure(line, "stopped after step") as usize;
+    assert_eq!(steps % 20 == 0, is_epoch_end, "{line}");
+    let checkpoint = format!("checkpoints/step-{steps:09}/manifest.json");
+    assert!(
+        stopped.join(checkpoint).exists(),
+        "{:?}",
+        files(&stopped).keys()
+    );
+    assert!(stopped.join("report.html").exists());
+
+    let lines = succeeds("train", 2, &pairs).join("\n");
+    assert!(lines.contains(&format!("at step {steps}")), "{lines}");
+    assert_eq!(newest(&whole), newest(&stopped));
+    let best = |out_dir: &Path| bits(out_dir, &out_dir.join("best.bpk"));
+    assert!(
+        best(&whole) == best(&stopped),
+        "other parameters are the best"
+    );
+    // Nothing is there twice, and nothing is missing.
+    let points = |out_dir: &Path| -> Vec<(u64, bool)> {
+        let lines = log(out_dir).into_iter();
+        let point = |line: serde_json::Value| {
+            (
+                line["step"].as_u64().unwrap(),
+                line.get("test_loss").is_some(),
+            )
+        };
+        lines.map(point).collect()
+    };
+    let (whole, stopped) = (points(&whole), points(&stopped));
+    let evaluations = stopped.iter().filter(|(_, is_test)| *is_test);
+    assert_eq!((stopped.len(), evaluations.count()), (60 + 3 * 3, 3));
+    assert_eq!(stopped, whole);
 }
 
 #[test]
-fn what_is_wrong_is_said_in_one_line_before_any_rank_starts() {
-    let pictures = Pictures::new(20);
-    let out_dir = pictures.out_dir("run");
-    let folder = pictures.out_dir("folders");
-    for class in ["train/a", "train/b", "val/a", "val/c", "few/a"] {
-        fs::create_dir_all(folder.join(class)).unwrap();
-        fs::write(folder.join(class).join("1.jpg"), b"never read").unwrap();
+fn ctrl_c_in_an_epoch_keeps_where_it_was() {
+    check_stop("TRAIN [2][ 2/20]", false);
+}
+
+#[test]
+fn ctrl_c_in_an_evaluation_keeps_the_epoch_before_it() {
+    check_stop("TEST [ 2/80]", true);
+}
+
+#[test]
+fn a_rank_alone_stops_as_the_signal_says() {
+    let pictures = Pictures::new(320);
+    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
+        let out_dir = pictures.out_dir(&format!("run-{code}"));
+        let job = start("train", 1, &pictures.pairs(&out_dir, ""));
+        while !job.next_line().contains("TRAIN [1][ 2/40]") {}
+        job.signal(signal);
+        let end = job.end();
+        assert_eq!(end.status.code(), Some(code), "{end:#?}");
+        let last = end.stdout.last().unwrap();
+        assert!(last.starts_with("stopped after step"), "{end:#?}");
+        assert_eq!(end.stderr, [""; 0]);
     }
-    fs::create_dir_all(folder.join("empty")).unwrap();
-    let folders = format!(
-        "TRAIN.FORMAT folder MODEL.NUM_CLASSES 2 TRAIN.TOPK 1 TRAIN.DATASET {}",
-        folder.display()
-    );
-    let cases: [(&str, String, &[&str]); 8] = [
-        (
-            "train",
-            "TRAIN.BATCHSIZE 8".into(),
-            &["command line", "did you mean `TRAIN.BATCH_SIZE`?"],
-        ),
-        (
-            "train",
-            "TRAIN.BATCH_SIZE many".into(),
-            &["TRAIN.BATCH_SIZE", "string \"many\""],
-        ),
-        (
-            "train",
-            "MODEL.NUM_CLASSES 7".into(),
-            &["TRAIN.SPLIT", "10 classes", "7 are expected"],
-        ),
-        (
-            "train",
-            format!("{folders} TRAIN.SPLIT empty"),
-            &["TRAIN.SPLIT", "empty"],
-        ),
-        (
-            "train",
-            format!("{folders} TRAIN.SPLIT none"),
-            &["TRAIN.SPLIT", "none"],
-        ),
-        (
-            "train",
-            format!("{folders} TEST.SPLIT few"),
-            &["TEST.SPLIT", "1 classes"],
-        ),
-        ("train", folders.clone(), &["TEST.SPLIT", "`c`", "`b`"]),
-        ("test", String::new(), &["best.bpk", "MODEL.WEIGHTS"]),
-    ];
-    for (command, more, parts) in cases {
-        let pairs = pictures.pairs(&out_dir, &more);
-        refuses(command, &pairs, &out_dir, parts);
-        assert!(!out_dir.exists(), "{more} made the output folder");
-        let end = run(command, 2, &pairs);
-        assert_eq!(end.stderr.len(), 1, "one line for {more}: {end:#?}");
-    }
 }
 
+/// Steps are counted on, whoever does them: otherwise an older checkpoint would seem the newest.
 #[test]
-fn what_belongs_to_another_network_is_refused_and_kept() {
-    let pictures = Pictures::new(20);
+fn fewer_steps_in_an_epoch_do_not_bring_back_an_older_checkpoint() {
+    let pictures = Pictures::new(64);
     let out_dir = pictures.out_dir("run");
-    let more = "OPTIM.MAX_EPOCH 1";
-    succeeds("train", 2, &pictures.pairs(&out_dir, more));
-    let other = |more: &str| format!("OPTIM.MAX_EPOCH 2 {more}");
-    let pairs = |more: &str| pictures.pairs(&out_dir, &other(more));
-    refuses(
-        "train",
-        &pairs("MODEL.ARCH resnet20"),
-        &out_dir,
-        &["of another model"],
+    let epochs = |count: u32| pictures.pairs(&out_dir, &format!("OPTIM.MAX_EPOCH {count}"));
+    succeeds("train", 1, &epochs(2));
+    succeeds("train", 2, &epochs(3));
+    let again = succeeds("train", 2, &epochs(3)).join("\n");
+    // Twice eight steps, then four.
+    assert!(
+        again.contains("resumed after epoch 3, at step 20"),
+        "{again}"
     );
-    refuses(
-        "train",
-        &pairs("TRAIN.AUTO_RESUME false"),
-        &out_dir,
-        &["OUT_DIR"],
+    assert!(
+        again.contains("all 3 epochs are trained already"),
+        "{again}"
     );
-    refuses(
-        "train",
-        &pairs("RNG_SEED 6"),
-        &out_dir,
-        &["seed 5", "seed 6"],
-    );
-    refuses(
-        "test",
-        &pairs("MODEL.ARCH resnet20"),
-        &out_dir,
-        &["best.bpk", "this network"],
-    );
-
-    let elsewhere = pictures.out_dir("other");
-    let weights = format!(
-        "{more} MODEL.ARCH resnet20 MODEL.WEIGHTS {}",
-        out_dir.join("best.bpk").display()
-    );
-    refuses(
-        "train",
-        &pictures.pairs(&elsewhere, &weights),
-        &elsewhere,
-        &["best.bpk", "this network"],
-    );
-}
-
-#[test]
-fn a_loss_that_is_no_number_stops_all_ranks() {
-    let pictures = Pictures::new(40);
-    let out_dir = pictures.out_dir("run");
-    let end = run("train", 2, &pictures.pairs(&out_dir, "OPTIM.BASE_LR 1e30"));
-    assert!(!end.status.success());
-    let told = |line: &String| line.contains("loss") && line.contains("rank");
-    assert!(end.stderr.iter().any(told), "{end:#?}");
-    assert!(!out_dir.join("best.bpk").exists());
-    assert!(files(&out_dir.join("checkpoints")).is_empty());
 }

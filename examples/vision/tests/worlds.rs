@@ -11,7 +11,8 @@ use bonfire_testkit::Watchdog;
 use common::Pictures;
 use vision::config::Config;
 use vision::data::Data;
-use vision::train::{Trained, train};
+use vision::stop::Stop;
+use vision::train::{End, Trained, train};
 
 /// Far beyond what the smallest training takes on a busy machine.
 const LIMIT: Duration = Duration::from_secs(400);
@@ -27,7 +28,13 @@ fn trained(ranks: u32, more: &str) -> Vec<Trained> {
     let pairs = pictures.pairs(&pictures.out_dir("run"), &more);
     let config = Config::load(None, &pairs).unwrap();
     let data = Data::open(&config).unwrap();
-    bonfire::spawn(ranks, |world: World| train(&world, &config, &data)).unwrap()
+    let train = |world: World| train(&world, &config, &data, &Stop::never());
+    let outcomes = bonfire::spawn(ranks, train).unwrap();
+    let ends = outcomes.into_iter().map(|outcome| match outcome.end {
+        End::Trained(trained) => trained,
+        End::Stopped { steps } => panic!("stopped after {steps} steps"),
+    });
+    ends.collect()
 }
 
 /// Two trainings on equal global batches differ by the order of summation only. A loss is a mean of

@@ -1,12 +1,62 @@
-//! A small data set that the tests make, in CIFAR-10's binary form.
+//! A small data set that the tests make, in CIFAR-10's binary form, and the program that trains on it.
 
 #![allow(clippy::unwrap_used, dead_code)] // helpers of tests, not each used by every test
 
+pub(crate) mod flowers;
+pub(crate) mod told;
+
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
 
 use bonfire_testkit::oracle::scramble;
+use bonfire_testkit::{Job, JobEnd};
 use tempfile::TempDir;
+
+/// Far beyond what the smallest training takes on a busy machine.
+pub(crate) const LIMIT: Duration = Duration::from_secs(400);
+
+/// The program on the CPU, silent about what goes well or slowly.
+pub(crate) fn program(command: &str, more: &[String]) -> Command {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_vision"));
+    program.args([command, "--device", "cpu"]).args(more);
+    program.env("BONFIRE_LOG", "error");
+    program
+}
+
+pub(crate) fn start(command: &str, ranks: u32, more: &[String]) -> Job {
+    let ranks = ["--nproc".to_owned(), ranks.to_string()];
+    Job::start_for(&mut program(command, &[&ranks, more].concat()), LIMIT)
+}
+
+pub(crate) fn run(command: &str, ranks: u32, more: &[String]) -> JobEnd {
+    start(command, ranks, more).end()
+}
+
+#[track_caller]
+pub(crate) fn succeeds(command: &str, ranks: u32, more: &[String]) -> Vec<String> {
+    let end = run(command, ranks, more);
+    assert!(end.status.success(), "{end:#?}");
+    end.stdout
+}
+
+/// All files below a folder with their content.
+pub(crate) fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut files = BTreeMap::new();
+    let mut open = vec![folder.to_path_buf()];
+    while let Some(folder) = open.pop() {
+        for entry in fs::read_dir(folder).into_iter().flatten() {
+            let path = entry.unwrap().path();
+            match path.is_dir() {
+                true => open.push(path),
+                false => drop(files.insert(path.clone(), fs::read(path).unwrap())),
+            }
+        }
+    }
+    files
+}
 
 /// Bytes of one colour of a picture.
 const PLANE: usize = 32 * 32;

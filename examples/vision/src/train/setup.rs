@@ -1,0 +1,159 @@
+//! How a training begins, or begins again.
+
+use std::num::NonZeroUsize;
+
+use anyhow::Result;
+use bonfire::{
+    Checkpoints, Ddp, DistributedSampler, GlobalBatch, Journal, JournalConfig, JournalDisplay,
+    LastBatch, Loader, Order, RateRule, Remainder, SamplerConfig, Training, World, all_or_none,
+};
+
+use super::{KEPT, Trainer};
+use crate::config::Config;
+use crate::data::Data;
+use crate::model::{Model, trained_numbers};
+use crate::optimizer::sgd;
+use crate::progress::{Progress, agreed, resumed};
+use crate::stop::Stop;
+use crate::weights;
+
+impl<'a> Trainer<'a> {
+    pub(super) fn new(
+        world: &'a World,
+        config: &'a Config,
+        data: &'a Data,
+        stop: &'a Stop,
+    ) -> Result<Self> {
+        let (checkpoints, training, steps) = begin(world, config, data)?;
+        let Training {
+            model,
+            optimizer,
+            state: progress,
+        } = training;
+        // A seed that the configuration has must be the one that the data was dealt by.
+        let seed = config.rng_seed.unwrap_or(progress.seed);
+        let loader = Loader::new(
+            sampler(world, data, seed),
+            config.train.batch_size,
+            LastBatch::Keep,
+        );
+        let loader = all_or_none(world, loader.resuming(&progress.data))?;
+        let model = norms(model, config, world)?;
+        let parameters = trained_numbers(&model);
+        let ddp = Ddp::new(model, world)?;
+        let batches = loader.batches_per_epoch();
+        let epochs = config.optim.max_epoch.get();
+        let left = epochs.saturating_sub(loader.epoch() as usize);
+        let journal = JournalConfig {
+            title: format!("{} on {}", config.model.arch, data.training.name()),
+            steps: steps + left * batches,
+            steps_done: steps,
+            samples_per_step: global_batch(world, config).samples(),
+            unit: "pictures",
+            display: JournalDisplay::Notes,
+            folder: Some(config.out_dir.clone()),
+        };
+        let trainer = Self {
+            world,
+            config,
+            data,
+            stop,
+            ddp,
+            optimizer,
+            loader,
+            progress,
+            journal: Journal::new(world, journal)?,
+            checkpoints,
+            steps,
+            steps_saved: steps,
+            losses: Vec::new(),
+        };
+        trainer.announce(parameters);
+        Ok(trainer)
+    }
+
+    /// The decisions of a run, once.
+    fn announce(&self, parameters: usize) {
+        let Self {
+            world,
+            config,
+            data,
+            journal,
+            ..
+        } = self;
+        let batch = global_batch(world, config);
+        let head = RateRule::None.headline(batch, data.training.count(), config.optim.base_lr);
+        journal.note(&head);
+        journal.note(&format!(
+            "{} with {parameters} parameters on {}; {} training and {} test pictures of {} classes; \
+             {}; seed {}",
+            config.model.arch,
+            world.device_name(),
+            data.training.count(),
+            data.test.count(),
+            data.training.classes().len(),
+            match config.model.syncbn {
+                true => "batch normalisation over all ranks",
+                false => "batch normalisation on each rank",
+            },
+            self.progress.seed,
+        ));
+        if self.steps > 0 {
+            let (epoch, steps) = (self.loader.epoch(), self.steps);
+            journal.note(&format!("resumed after epoch {epoch}, at step {steps}"));
+        }
+    }
+}
+
+/// A training from its beginning or its last checkpoint, and the steps that it has behind it.
+fn begin(
+    world: &World,
+    config: &Config,
+    data: &Data,
+) -> Result<(Checkpoints, Training<Model, Progress>, usize)> {
+    let seed = agreed(world, config.rng_seed)?;
+    let mut model = config.network().init(seed, &world.device().autodiff());
+    if let Some(path) = &config.model.weights {
+        model = all_or_none(world, weights::load(model, path, world))?;
+    }
+    let folder = config.out_dir.join("checkpoints");
+    let checkpoints = all_or_none(world, Checkpoints::open(world, folder, KEPT))?;
+    let fresh = Training {
+        model,
+        optimizer: sgd(&config.optim),
+        state: Progress {
+            seed,
+            data: sampler(world, data, seed).state(0, 0),
+            best: None,
+        },
+    };
+    let resumed = resumed(world, config, &checkpoints, fresh);
+    let (training, steps) = all_or_none(world, resumed)?;
+    Ok((checkpoints, training, steps))
+}
+
+fn sampler(world: &World, data: &Data, seed: u64) -> DistributedSampler {
+    DistributedSampler::new(SamplerConfig {
+        len: data.training.count(),
+        rank: world.rank(),
+        world_size: world.world_size(),
+        order: Order::Shuffled { seed },
+        remainder: Remainder::Pad,
+    })
+}
+
+fn global_batch(world: &World, config: &Config) -> GlobalBatch {
+    GlobalBatch {
+        world_size: world.world_size(),
+        batch_size: config.train.batch_size,
+        accumulation: NonZeroUsize::MIN,
+    }
+}
+
+/// The normalisation that the configuration asks for.
+fn norms(model: Model, config: &Config, world: &World) -> Result<Model> {
+    Ok(match config.model.syncbn {
+        true => bonfire::convert_sync_batch_norm(model, world)?,
+        false => model,
+    })
+}

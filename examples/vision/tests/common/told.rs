@@ -1,0 +1,64 @@
+//! Errors that are said once. Also for the tests of other programs.
+
+#![allow(dead_code)] // helpers of tests, not each used by every test
+
+use bonfire_testkit::JobEnd;
+
+/// A job that ended before any rank started: one line, which has these parts.
+#[track_caller]
+pub(crate) fn told_before_the_start(end: &JobEnd, parts: &[&str]) {
+    assert_eq!(end.status.code(), Some(1), "{end:#?}");
+    let [line] = &end.stderr[..] else {
+        panic!("not one line: {end:#?}")
+    };
+    assert!(line.starts_with("error: "), "{line}");
+    assert_parts(line, parts);
+}
+
+/// A job that ended because of a rank: that rank's line, which has these parts, and which rank it was.
+#[track_caller]
+pub(crate) fn told_by(rank: usize, end: &JobEnd, parts: &[&str]) {
+    assert_eq!(end.status.code(), Some(1), "{end:#?}");
+    let [line, verdict] = &end.stderr[..] else {
+        panic!("not a line and a verdict: {end:#?}")
+    };
+    assert!(
+        line.starts_with(&format!("[rank {rank}] error: ")),
+        "{line}"
+    );
+    assert_parts(line, parts);
+    let who = verdict.strip_prefix(&format!("error: rank {rank} (process "));
+    assert!(
+        who.is_some_and(|who| who.ends_with(") exited with code 1")),
+        "{verdict}"
+    );
+}
+
+/// As [`told_by`], of ranks that another launcher has started: all end with an error, and one says it.
+#[track_caller]
+pub(crate) fn told_by_one_of(ends: &[JobEnd], teller: usize, parts: &[&str]) {
+    for (rank, end) in ends.iter().enumerate() {
+        if rank == teller {
+            assert_eq!(end.status.code(), Some(1), "{ends:#?}");
+            let [line] = &end.stderr[..] else {
+                panic!("not one line: {end:#?}")
+            };
+            assert!(
+                line.starts_with(&format!("[rank {rank}] error: ")),
+                "{line}"
+            );
+            assert_parts(line, parts);
+        } else {
+            // The exit code for the failure of another rank.
+            assert_eq!(end.status.code(), Some(75), "{ends:#?}");
+            assert_eq!(end.stderr, [""; 0], "{ends:#?}");
+        }
+    }
+}
+
+#[track_caller]
+fn assert_parts(line: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(line.contains(part), "{part:?} is missing in {line}");
+    }
+}
