@@ -12,6 +12,7 @@ use finetune::data::Data;
 use finetune::model::check_weights;
 use finetune::options::Options;
 use finetune::train::train;
+use vision::ending::last_words;
 
 /// Trains a residual network on a folder of pictures, one sub-folder per class, data-parallel.
 #[derive(Debug, Parser)]
@@ -28,7 +29,7 @@ fn main() -> ExitCode {
     match run(&launch, &options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", last_words(&error, &launch));
             ExitCode::FAILURE
         }
     }

@@ -40,6 +40,10 @@ pub struct Options {
     #[arg(long)]
     pub freeze_layers: bool,
 
+    /// Normalise the batches of all ranks together, instead of each rank's own
+    #[arg(long)]
+    pub sync_bn: bool,
+
     /// Epochs
     #[arg(long, value_name = "N", default_value = "30")]
     pub epochs: NonZeroUsize,

@@ -1,9 +1,12 @@
 //! The epochs. Every rank runs them with the same options and the same folder.
+//!
+//! Nothing is written before the first epoch is done. What is wrong on one rank, or on all, one rank
+//! tells: see `bonfire::all_or_none`.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use bonfire::{
     Best, Checkpoints, Ddp, EventWriter, Keep, Loss, Milestone, PictureBatch, Prefetch, Prefetched,
-    Schedule, Training, WeightedMean, World,
+    Schedule, Training, WeightedMean, World, all_or_none,
 };
 use burn::module::Module;
 use burn::nn::loss::CrossEntropyLossConfig;
@@ -12,6 +15,7 @@ use burn::tensor::{Int, Tensor};
 use vision::config::{Config, OptimSection};
 use vision::optimizer::sgd;
 use vision::resnet::ResNet;
+use vision::stop::{Stop, Turn};
 
 use crate::data::{Data, Share};
 use crate::model::start;
@@ -25,72 +29,144 @@ struct Epoch {
     learning_rate: f64,
 }
 
+/// Everything that an epoch needs and changes.
+struct Trainer<'a> {
+    world: &'a World,
+    options: &'a Options,
+    ddp: Ddp<ResNet>,
+    optimizer: ModuleOptimizer,
+    training: Share,
+    validation: Share,
+    checkpoints: Checkpoints,
+}
+
 /// Trains on all ranks of `world`, from the beginning or from where an interrupted training in the
 /// same folder was.
 pub fn train(world: &World, options: &Options, data: &Data) -> Result<()> {
-    let mut training = data.training(options, world);
-    let (to_learn, to_judge) = data.counts();
-    let batch = options.global_batch(world.world_size());
-    ensure!(
-        training.loader.batches_per_epoch() > 0,
-        "{to_learn} pictures to learn from are fewer than one step of {} takes; choose a smaller \
-         --batch-size or fewer ranks",
-        batch.samples()
-    );
-    let fresh = Training {
-        model: start(options, world)?,
-        optimizer: optimizer(),
-        state: (),
-    };
-    let keep = Keep {
-        last: 1,
-        best: Some(Best::Highest),
-    };
-    let checkpoints = Checkpoints::open(world, options.out.join("checkpoints"), keep)?;
-    let (resumed, milestone) = checkpoints.resume(fresh)?;
-    let first = milestone.map_or(0, |milestone| milestone.step);
-    if world.is_main() && first >= options.epochs.get() as u64 {
-        println!("{first} epochs are trained already; give more --epochs, or another --out");
-    }
-    training.loader = training.loader.starting_at(first);
-    let mut ddp = Ddp::new(resumed.model, world)?;
-    let mut optimizer = resumed.optimizer;
+    let (mut trainer, first) = all_or_none(world, Trainer::new(world, options, data))?;
     let schedule = options.schedule(world.world_size());
-    let mut curves = match world.is_main() {
-        true => {
-            let headline = options.rate_rule().headline(batch, to_learn, options.lr);
-            println!("{to_learn} pictures to learn from, {to_judge} held out; {headline}");
-            println!("curves: tensorboard --logdir {}", options.out.display());
-            Some(EventWriter::resume(&options.out, first)?)
+    let epochs = options.epochs.get() as u64;
+    if world.is_main() {
+        let (to_learn, to_judge) = data.counts();
+        let batch = options.global_batch(world.world_size());
+        let headline = options.rate_rule().headline(batch, to_learn, options.lr);
+        println!("{to_learn} pictures to learn from, {to_judge} held out; {headline}");
+        match first < epochs {
+            true => println!("curves: tensorboard --logdir {}", options.out.display()),
+            false => {
+                println!("{first} epochs are trained already; give more --epochs, or another --out")
+            }
         }
-        false => None,
-    };
-    let mut validation = data.validation(options, world);
-    for epoch in first..options.epochs.get() as u64 {
-        let learning_rate = rate(&schedule, epoch);
-        let loss = learn(
-            &mut ddp,
-            &mut optimizer,
-            learning_rate,
-            &mut training,
-            options,
-        )?;
-        let model = ddp.module().valid();
-        let outcome = Epoch {
-            loss,
-            accuracy: accuracy(&model, &mut validation, options, world)?,
-            learning_rate,
+    }
+    let mut curves = None;
+    for epoch in first..epochs {
+        let outcome = trainer.epoch(rate(&schedule, epoch))?;
+        let reported = match world.is_main() {
+            true => report(epoch, outcome, &mut curves, options),
+            false => Ok(()),
         };
-        if let Some(curves) = &mut curves {
-            report(epoch, outcome, curves)?;
+        all_or_none(world, reported)?;
+        trainer.save(epoch, outcome)?;
+    }
+    Ok(())
+}
+
+impl<'a> Trainer<'a> {
+    /// With the first epoch that is left to do.
+    fn new(world: &'a World, options: &'a Options, data: &Data) -> Result<(Self, u64)> {
+        let mut training = data.training(options, world);
+        ensure!(
+            training.loader.batches_per_epoch() > 0,
+            "{} pictures to learn from are fewer than one step of {} takes; choose a smaller \
+             --batch-size or fewer ranks",
+            data.counts().0,
+            options.global_batch(world.world_size()).samples()
+        );
+        let fresh = Training {
+            model: start(options, world)?,
+            optimizer: optimizer(),
+            state: (),
+        };
+        let keep = Keep {
+            last: 1,
+            best: Some(Best::Highest),
+        };
+        let checkpoints = Checkpoints::open(world, options.out.join("checkpoints"), keep)?;
+        let (resumed, milestone) = checkpoints.resume(fresh)?;
+        let first = milestone.map_or(0, |milestone| milestone.step);
+        training.loader = training.loader.starting_at(first);
+        let model = match options.sync_bn {
+            true => bonfire::convert_sync_batch_norm(resumed.model, world)?,
+            false => resumed.model,
+        };
+        let trainer = Self {
+            world,
+            options,
+            ddp: Ddp::new(model, world)?,
+            optimizer: resumed.optimizer,
+            training,
+            validation: data.validation(options, world),
+            checkpoints,
+        };
+        Ok((trainer, first))
+    }
+
+    fn epoch(&mut self, learning_rate: f64) -> Result<Epoch> {
+        Ok(Epoch {
+            loss: self.learn(learning_rate)?,
+            accuracy: self.accuracy()?,
+            learning_rate,
+        })
+    }
+
+    /// One epoch of training; the mean loss over all ranks. Stops all ranks at a loss that is not
+    /// finite.
+    fn learn(&mut self, learning_rate: f64) -> Result<f64> {
+        let mut mean = WeightedMean::new();
+        let mut prepared = prepared(&mut self.training, self.options)?;
+        while let Some(batch) = next(&mut prepared, self.world)? {
+            let PictureBatch { pictures, labels } =
+                batch.context("all ranks have equally many batches")?;
+            let samples = pictures.dims()[0];
+            let gradients = self.ddp.backward(|model| {
+                let scores = model.forward(pictures);
+                let loss = CrossEntropyLossConfig::new().init(&scores.device());
+                Loss::mean_over(loss.forward(scores, labels), samples)
+            })?;
+            mean.add(all_or_none(self.world, self.ddp.global_loss())?, samples);
+            self.ddp.step(&mut self.optimizer, learning_rate, gradients);
         }
+        // Of losses that are over all ranks already.
+        Ok(mean.local().unwrap_or(f64::NAN))
+    }
+
+    /// The share of all held-out pictures, each counted once, whose class has the highest score.
+    fn accuracy(&mut self) -> Result<f64> {
+        let model = self.ddp.module().valid();
+        let mut mean = WeightedMean::new();
+        let mut prepared = prepared(&mut self.validation, self.options)?;
+        while let Some(batch) = next(&mut prepared, self.world)? {
+            // Another rank may have one more.
+            let Some(PictureBatch { pictures, labels }) = batch else {
+                continue;
+            };
+            let samples = pictures.dims()[0];
+            let best: Tensor<1, Int> = model.forward(pictures).argmax(1).squeeze_dim(1);
+            let right = best.equal(labels).int().sum().into_scalar::<i64>();
+            mean.add(right as f64 / samples as f64, samples);
+        }
+        Ok(mean.over_ranks(self.world.group())?.unwrap_or(f64::NAN))
+    }
+
+    fn save(&self, epoch: u64, outcome: Epoch) -> Result<()> {
         let milestone = Milestone {
             step: epoch + 1,
             metric: Some(outcome.accuracy),
         };
-        checkpoints.save(milestone, ddp.module(), &optimizer, &())?;
+        let (module, optimizer) = (self.ddp.module(), &self.optimizer);
+        let saved = self.checkpoints.save(milestone, module, optimizer, &());
+        Ok(all_or_none(self.world, saved)?)
     }
-    Ok(())
 }
 
 fn rate(schedule: &Schedule, epoch: u64) -> f64 {
@@ -108,43 +184,6 @@ fn optimizer() -> ModuleOptimizer {
     })
 }
 
-/// One epoch; the mean loss over all ranks. Stops all ranks at a loss that is not finite.
-fn learn(
-    ddp: &mut Ddp<ResNet>,
-    optimizer: &mut ModuleOptimizer,
-    learning_rate: f64,
-    share: &mut Share,
-    options: &Options,
-) -> Result<f64> {
-    let mut mean = WeightedMean::new();
-    for prepared in prepared(share, options)? {
-        let PictureBatch { pictures, labels } = prepared?.batch;
-        let samples = pictures.dims()[0];
-        let gradients = ddp.backward(|model| {
-            let scores = model.forward(pictures);
-            let loss = CrossEntropyLossConfig::new().init(&scores.device());
-            Loss::mean_over(loss.forward(scores, labels), samples)
-        })?;
-        mean.add(ddp.global_loss()?, samples);
-        ddp.step(optimizer, learning_rate, gradients);
-    }
-    // Of losses that are over all ranks already.
-    Ok(mean.local().unwrap_or(f64::NAN))
-}
-
-/// The share of all held-out pictures, each counted once, whose class has the highest score.
-fn accuracy(model: &ResNet, share: &mut Share, options: &Options, world: &World) -> Result<f64> {
-    let mut mean = WeightedMean::new();
-    for prepared in prepared(share, options)? {
-        let PictureBatch { pictures, labels } = prepared?.batch;
-        let samples = pictures.dims()[0];
-        let best: Tensor<1, Int> = model.forward(pictures).argmax(1).squeeze_dim(1);
-        let right = best.equal(labels).int().sum().into_scalar::<i64>();
-        mean.add(right as f64 / samples as f64, samples);
-    }
-    Ok(mean.over_ranks(world.group())?.unwrap_or(f64::NAN))
-}
-
 /// The batches of the next epoch, made on threads.
 fn prepared(share: &mut Share, options: &Options) -> Result<Prefetched<PictureBatch>> {
     let workers = options.workers.get();
@@ -158,7 +197,24 @@ fn prepared(share: &mut Share, options: &Options) -> Result<Prefetched<PictureBa
     Ok(share.loader.next_epoch().prefetch(config, prepare)?)
 }
 
-fn report(epoch: u64, outcome: Epoch, curves: &mut EventWriter) -> Result<()> {
+/// The next batch, if any rank has one: that of this rank, if it has.
+fn next(
+    prepared: &mut Prefetched<PictureBatch>,
+    world: &World,
+) -> Result<Option<Option<PictureBatch>>> {
+    Ok(match Stop::never().turn(world, prepared.next())? {
+        Turn::Step(prepared) => Some(prepared.map(|prepared| prepared.batch)),
+        Turn::End | Turn::Stop => None,
+    })
+}
+
+/// A line, and a point in each curve; their file is made for the first.
+fn report(
+    epoch: u64,
+    outcome: Epoch,
+    curves: &mut Option<EventWriter>,
+    options: &Options,
+) -> Result<()> {
     let Epoch {
         loss,
         accuracy,
@@ -167,6 +223,10 @@ fn report(epoch: u64, outcome: Epoch, curves: &mut EventWriter) -> Result<()> {
     println!(
         "[epoch {epoch}] mean loss {loss:.3}, accuracy {accuracy:.3}, learning rate {learning_rate:.6}"
     );
+    let curves = match curves {
+        Some(curves) => curves,
+        none => none.insert(EventWriter::resume(&options.out, epoch)?),
+    };
     curves.scalar("loss", epoch, loss)?;
     curves.scalar("accuracy", epoch, accuracy)?;
     curves.scalar("learning_rate", epoch, learning_rate)?;

@@ -2,56 +2,48 @@
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
+#[path = "../../vision/tests/common/flowers.rs"]
+mod flowers;
+#[path = "../../vision/tests/common/told.rs"]
+mod told;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use bonfire_testkit::{Job, JobEnd};
-use image::{Rgb, RgbImage};
-
-const CLASSES: [(&str, [u8; 3]); 3] = [
-    ("daisies", [220, 220, 210]),
-    ("roses", [200, 20, 40]),
-    ("violets", [60, 30, 200]),
-];
-
-const OF_EACH: u32 = 20;
+use bonfire_testkit::{Job, JobEnd, of_another_launcher, read_by_tensorboard};
+use told::{told_before_the_start, told_by, told_by_one_of};
 
 /// Far beyond what the smallest training takes on a busy machine.
 const LIMIT: Duration = Duration::from_secs(400);
 
-/// JPEG files of three colours, uneven in size and brightness.
+/// Twenty pictures of each of three classes.
 fn flowers(folder: &Path) -> PathBuf {
     let root = folder.join("flowers");
-    for (class, colour) in CLASSES {
-        fs::create_dir_all(root.join(class)).unwrap();
-        for index in 0..OF_EACH {
-            let picture = RgbImage::from_fn(36 + index, 48 - index, |x, y| {
-                let shade = (x * 7 + y * 13 + index * 5) % 40;
-                Rgb(colour.map(|channel: u8| channel.saturating_sub(shade as u8)))
-            });
-            let path = root.join(class).join(format!("{index:03}.jpg"));
-            picture.save(path).unwrap();
-        }
-    }
+    flowers::draw(&root, 20);
     root
 }
 
 /// The program on the CPU with a small network, and whatever else.
 fn finetune(data: &Path, out: &Path, more: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_finetune"));
-    if !more.contains("--batch-size") {
-        command.args(["--batch-size", "4"]);
+    for (flag, value) in [
+        ("--batch-size", "4"),
+        ("--arch", "resnet8"),
+        ("--lr", "0.05"),
+    ] {
+        if !more.contains(flag) {
+            command.args([flag, value]);
+        }
     }
     command
-        .args(["--device", "cpu", "--arch", "resnet8", "--size", "32"])
-        .args(["--lr", "0.05", "--data"])
+        .args(["--device", "cpu", "--size", "32", "--data"])
         .arg(data)
         .arg("--out")
         .arg(out)
         .args(more.split_whitespace())
-        .env("BONFIRE_LOG", "warn");
+        .env("BONFIRE_LOG", "error");
     command
 }
 
@@ -94,14 +86,6 @@ fn two_ranks_learn_the_flowers_and_a_second_start_goes_on() {
     });
     let events: Vec<PathBuf> = events.map(|entry| entry.unwrap().path()).collect();
     assert_eq!(events.len(), 1, "one rank writes");
-    let bytes = fs::read(&events[0]).unwrap();
-    for tag in ["loss", "accuracy", "learning_rate"] {
-        let found = bytes
-            .windows(tag.len())
-            .filter(|part| part == &tag.as_bytes());
-        assert_eq!(found.count(), 6, "{tag} once per epoch");
-    }
-
     let second = run(&data, &out, &format!("{common} 8"));
     let lines: Vec<&String> = second
         .stdout
@@ -110,14 +94,66 @@ fn two_ranks_learn_the_flowers_and_a_second_start_goes_on() {
         .collect();
     assert_eq!(lines.len(), 2, "{:?}", second.stdout);
     assert!(lines[0].contains("[epoch 6]"), "{}", lines[0]);
+    check_curves(&out, &[epochs(&first), epochs(&second)].concat());
 }
 
-/// A safetensors file with the first layer of the network, and a head for a thousand classes.
-fn pretrained(folder: &Path) -> PathBuf {
-    let tensors = [
-        ("conv1.weight", vec![16_usize, 3, 3, 3]),
-        ("fc.weight", vec![1000, 64]),
-    ];
+/// What TensorBoard shows is what was printed.
+#[track_caller]
+fn check_curves(out: &Path, printed: &[(f64, f64)]) {
+    let Some(scalars) = read_by_tensorboard(out) else {
+        return;
+    };
+    let curve = |wanted: &str| -> Vec<f64> {
+        let points = scalars.iter().filter(|(tag, ..)| tag == wanted);
+        let (steps, values): (Vec<u64>, Vec<f64>) = points.map(|point| (point.1, point.2)).unzip();
+        assert_eq!(
+            steps,
+            (0..printed.len() as u64).collect::<Vec<_>>(),
+            "{wanted}"
+        );
+        values
+    };
+    let (losses, accuracies) = (curve("loss"), curve("accuracy"));
+    for (epoch, (loss, accuracy)) in printed.iter().enumerate() {
+        // Printed with three digits.
+        assert!(
+            (losses[epoch] - loss).abs() < 1e-3,
+            "{losses:?} {printed:?}"
+        );
+        assert!(
+            (accuracies[epoch] - accuracy).abs() < 1e-3,
+            "{accuracies:?} {printed:?}"
+        );
+    }
+    let rates = curve("learning_rate");
+    assert!((rates[0] - 0.05).abs() < 1e-6, "{rates:?}");
+}
+
+/// Without it each rank normalises with its own batch, so the loss is another from the first step on.
+#[test]
+fn batches_of_all_ranks_are_normalised_together_if_asked() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = flowers(folder.path());
+    let first_loss = |name: &str, more: &str| {
+        let common = "--num-classes 3 --epochs 1 --freeze-layers --lr 1e-9";
+        let end = run(
+            &data,
+            &folder.path().join(name),
+            &format!("{common} {more}"),
+        );
+        epochs(&end)[0].0
+    };
+    // Nothing is learnt, and four pictures of two ranks are the same as those of one rank with eight.
+    let alone = first_loss("alone", "--nproc 1 --batch-size 8");
+    let together = first_loss("together", "--nproc 2 --batch-size 4 --sync-bn");
+    let apart = first_loss("apart", "--nproc 2 --batch-size 4");
+    // Printed with three digits.
+    assert!((alone - together).abs() < 2e-3, "{alone} {together}");
+    assert!((alone - apart).abs() > 2e-3, "{alone} {apart}");
+}
+
+/// A safetensors file with tensors of these names and shapes.
+fn safetensors(path: &Path, tensors: &[(&str, &[usize])]) {
     let mut description = serde_json::Map::new();
     let mut data: Vec<u8> = Vec::new();
     for (name, shape) in tensors {
@@ -127,20 +163,21 @@ fn pretrained(folder: &Path) -> PathBuf {
         let entry = serde_json::json!({
             "dtype": "F32", "shape": shape, "data_offsets": [start, data.len()],
         });
-        description.insert(name.to_owned(), entry);
+        description.insert((*name).to_owned(), entry);
     }
     let description = serde_json::to_vec(&description).unwrap();
     let length = (description.len() as u64).to_le_bytes();
-    let path = folder.join("pretrained.safetensors");
-    fs::write(&path, [&length[..], &description, &data].concat()).unwrap();
-    path
+    fs::write(path, [&length[..], &description, &data].concat()).unwrap();
 }
 
 #[test]
 fn pretrained_parameters_are_taken_as_far_as_they_fit_and_frozen() {
     let folder = tempfile::tempdir().unwrap();
     let (data, out) = (flowers(folder.path()), folder.path().join("runs"));
-    let weights = pretrained(folder.path());
+    let weights = folder.path().join("pretrained.safetensors");
+    // The first layer of the network, and a head for a thousand classes.
+    let (first, head): (&[_], &[_]) = (&[16, 3, 3, 3], &[1000, 64]);
+    safetensors(&weights, &[("conv1.weight", first), ("fc.weight", head)]);
     let more = format!(
         "--nproc 2 --num-classes 3 --epochs 1 --freeze-layers --weights {}",
         weights.display()
@@ -157,17 +194,12 @@ fn pretrained_parameters_are_taken_as_far_as_they_fit_and_frozen() {
     assert!(said("parameters are frozen"), "{:?}", end.stdout);
 }
 
-/// A start that fails before any rank does anything: one line, and nothing is left.
+/// A start that fails before any rank does anything leaves nothing behind.
 #[track_caller]
 fn refused(data: &Path, more: &str, expected: &str) {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("runs");
-    let end = run(data, &out, more);
-    assert!(!end.status.success());
-    let [line] = &end.stderr[..] else {
-        panic!("not one line: {:?}", end.stderr)
-    };
-    assert!(line.contains(expected), "{line}");
+    told_before_the_start(&run(data, &out, more), &[expected]);
     assert!(!out.exists(), "{more} left something behind");
 }
 
@@ -177,6 +209,9 @@ fn what_is_wrong_before_the_start_is_said_in_one_line() {
     let data = flowers(folder.path());
     let missing = folder.path().join("nothing");
     refused(&missing, "--nproc 2", "cannot read");
+    let empty = folder.path().join("empty");
+    fs::create_dir(&empty).unwrap();
+    refused(&empty, "--nproc 2", "empty has no class folders");
     refused(
         &data,
         "--nproc 2",
@@ -194,32 +229,104 @@ fn what_is_wrong_before_the_start_is_said_in_one_line() {
     refused(&data, &weights, "cannot read weights from");
     fs::create_dir(data.join("tulips")).unwrap();
     refused(&data, three, "tulips has no jpg, jpeg or png picture");
+    fs::remove_dir(data.join("tulips")).unwrap();
+    // One picture cannot be both learnt from and held out.
+    fs::create_dir(data.join("lonely")).unwrap();
+    fs::copy(data.join("roses/000.jpg"), data.join("lonely/000.jpg")).unwrap();
+    refused(&data, "--nproc 2 --num-classes 4", "cannot be split");
+}
+
+/// Starts two ranks, of which rank 0 says for both what is wrong; there is nothing new on disk.
+#[track_caller]
+fn refused_by_ranks(data: &Path, out: &Path, more: &str, parts: &[&str]) {
+    let is_there = out.exists();
+    let ends = of_another_launcher(2, LIMIT, || finetune(data, out, more));
+    told_by_one_of(&ends, 0, parts);
+    assert_eq!(out.exists(), is_there);
 }
 
 #[test]
-fn what_is_wrong_later_ends_all_ranks_and_is_named() {
+fn what_is_wrong_later_ends_all_ranks_and_is_said_by_one() {
     let folder = tempfile::tempdir().unwrap();
     let data = flowers(folder.path());
     let out = folder.path().join("runs");
-    let three = "--nproc 2 --num-classes 3 --epochs 2";
-
-    let end = run(&data, &out, &format!("{three} --batch-size 100"));
-    assert!(!end.status.success());
-    let named = |end: &JobEnd, part: &str| end.stderr.iter().any(|line| line.contains(part));
-    assert!(
-        named(&end, "choose a smaller --batch-size"),
-        "{:?}",
-        end.stderr
+    let three = "--num-classes 3 --epochs 3";
+    let large = format!("{three} --batch-size 100");
+    let smaller = "choose a smaller --batch-size";
+    refused_by_ranks(&data, &out, &large, &[smaller]);
+    told_by(
+        0,
+        &run(&data, &out, &format!("{large} --nproc 2")),
+        &[smaller],
+    );
+    let foreign = folder.path().join("foreign.safetensors");
+    safetensors(&foreign, &[("encoder.weight", &[2, 2])]);
+    let weights = format!("{three} --weights {}", foreign.display());
+    let none = "none of the 1 tensors";
+    refused_by_ranks(
+        &data,
+        &out,
+        &weights,
+        &[none, "foreign.safetensors", "encoder.weight"],
+    );
+    let below_a_file = foreign.join("runs");
+    refused_by_ranks(&data, &below_a_file, three, &["rank 0 can write to"]);
+    refused_by_ranks(
+        &data,
+        &out,
+        &format!("{three} --lr 1e30"),
+        &["loss", "rank"],
     );
     assert!(!out.exists());
 
-    let cut = data.join("roses/007.jpg");
-    let bytes = fs::read(&cut).unwrap();
-    fs::write(&cut, &bytes[..bytes.len() / 2]).unwrap();
-    let end = run(&data, &out, three);
-    assert!(!end.status.success());
-    assert!(named(&end, "roses/007.jpg ends after"), "{:?}", end.stderr);
-    // No epoch was whole, so there is no checkpoint, not even a part of one.
-    let checkpoints = fs::read_dir(out.join("checkpoints")).unwrap();
-    assert_eq!(checkpoints.count(), 0);
+    let one = "--num-classes 3 --epochs 1";
+    assert_eq!(
+        epochs(&run(&data, &out, &format!("{one} --nproc 2"))).len(),
+        1
+    );
+    let other = format!("{three} --arch resnet20");
+    refused_by_ranks(&data, &out, &other, &["step-000000001 is of another model"]);
+}
+
+#[test]
+fn a_damaged_picture_is_named_by_its_rank_and_nothing_is_left() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = flowers(folder.path());
+    let out = folder.path().join("runs");
+    flowers::cut(&data.join("roses/007.jpg"));
+    let end = run(&data, &out, "--nproc 2 --num-classes 3 --epochs 2");
+    let rank = usize::from(end.stderr.iter().any(|line| line.starts_with("[rank 1]")));
+    told_by(rank, &end, &["roses/007.jpg ends after"]);
+    assert!(!out.exists());
+}
+
+#[test]
+fn a_picture_that_is_damaged_meanwhile_ends_the_run_after_its_last_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = flowers(folder.path());
+    let out = folder.path().join("runs");
+    let common = "--nproc 2 --num-classes 3 --epochs";
+    let job = Job::start_for(&mut finetune(&data, &out, &format!("{common} 40")), LIMIT);
+    while !job.next_line().contains("[epoch 1]") {}
+    let damaged = data.join("roses/007.jpg");
+    let sound = fs::read(&damaged).unwrap();
+    flowers::cut(&damaged);
+    let end = job.end();
+    let rank = usize::from(end.stderr.iter().any(|line| line.starts_with("[rank 1]")));
+    told_by(rank, &end, &["roses/007.jpg ends after"]);
+    let done = 2 + end
+        .stdout
+        .iter()
+        .filter(|line| line.contains("[epoch "))
+        .count();
+    let newest = out.join(format!("checkpoints/step-{done:09}"));
+    assert!(newest.join("manifest.json").exists(), "{end:#?}");
+    for entry in fs::read_dir(out.join("checkpoints")).unwrap() {
+        let name = entry.unwrap().file_name();
+        assert!(name.to_string_lossy().starts_with("step-"), "{name:?}");
+    }
+
+    fs::write(&damaged, sound).unwrap();
+    let again = run(&data, &out, &format!("{common} {}", done + 1));
+    assert_eq!(epochs(&again).len(), 1, "{again:#?}");
 }
