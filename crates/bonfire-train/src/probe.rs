@@ -9,14 +9,10 @@ use std::path::Path;
 
 /// That a folder can be made, if it is not there, and written to. Nothing is left behind.
 pub(crate) fn is_writable(folder: &Path) -> io::Result<()> {
-    // The last ancestor of a relative path is empty, and means this folder.
-    let here = Path::new(".");
+    // The last ancestor of a relative path is empty, and is not found.
     let mut ancestors = folder.ancestors();
     let existing = ancestors.find(|ancestor| ancestor.exists());
-    let existing = match existing {
-        Some(existing) => existing,
-        None => here,
-    };
+    let existing = existing.unwrap_or(Path::new("."));
     for attempt in 0_u32.. {
         let trial = existing.join(format!(".bonfire-{}-{attempt}", std::process::id()));
         match fs::create_dir(&trial) {

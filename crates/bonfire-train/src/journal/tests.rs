@@ -113,9 +113,7 @@ fn events(folder: &Path) -> Vec<u64> {
         .filter(|path| path.to_string_lossy().contains("tfevents"))
         .collect();
     files.sort();
-    let begins = files
-        .iter()
-        .map(|file| begins_at(&fs::read(file).unwrap()));
+    let begins = files.iter().map(|file| begins_at(&fs::read(file).unwrap()));
     begins.collect()
 }
 
