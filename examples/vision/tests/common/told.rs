@@ -19,7 +19,10 @@ pub(crate) fn told_before_the_start(end: &JobEnd, parts: &[&str]) {
 #[track_caller]
 pub(crate) fn told_by(rank: usize, end: &JobEnd, parts: &[&str]) {
     assert_eq!(end.status.code(), Some(1), "{end:#?}");
-    let [line, verdict] = &end.stderr[..] else {
+    // Around them the launcher says what each rank did.
+    let said = beginning(&end.stderr, "[rank ");
+    let verdicts = beginning(&end.stderr, "error: ");
+    let ([line], [verdict]) = (&said[..], &verdicts[..]) else {
         panic!("not a line and a verdict: {end:#?}")
     };
     assert!(
@@ -54,6 +57,11 @@ pub(crate) fn told_by_one_of(ends: &[JobEnd], teller: usize, parts: &[&str]) {
             assert_eq!(end.stderr, [""; 0], "{ends:#?}");
         }
     }
+}
+
+fn beginning<'a>(lines: &'a [String], start: &str) -> Vec<&'a str> {
+    let lines = lines.iter().map(String::as_str);
+    lines.filter(|line| line.starts_with(start)).collect()
 }
 
 #[track_caller]
