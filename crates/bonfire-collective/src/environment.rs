@@ -79,6 +79,10 @@ pub(crate) const ALGORITHM: &str = "BONFIRE_ALGORITHM";
 /// How the launcher prints this process's output: `lines` or `status`; see [`LauncherOutput`].
 pub(crate) const OUTPUT: &str = "BONFIRE_OUTPUT";
 
+/// The path of the launcher's terminal, for the rank that may draw on it; see
+/// [`claim_terminal`](crate::claim_terminal).
+pub(crate) const TERMINAL: &str = "BONFIRE_TERMINAL";
+
 /// The process of the launcher that started this one.
 pub(crate) const LAUNCHER: &str = "BONFIRE_LAUNCHER";
 

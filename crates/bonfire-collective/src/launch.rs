@@ -1,7 +1,8 @@
 //! The agent: starts the ranks of this host as processes, and ends all of them when one fails.
 //!
 //! It serves the store through which the ranks meet, passes each rank its place in the environment,
-//! prints their output line by line, and at the end says which rank failed first and why. It never
+//! prints their output line by line, and at the end says which rank failed first and why. On a terminal
+//! it lets rank 0 draw, and puts the terminal back in order afterwards, however that rank ended. It never
 //! touches the data of the job and never leaves a process behind.
 
 mod agents;
@@ -10,6 +11,7 @@ mod failure;
 #[cfg(feature = "clap")]
 mod flags;
 mod flights;
+mod held;
 mod lines;
 mod logs;
 mod meeting;
@@ -17,6 +19,7 @@ mod ranks;
 mod relay;
 mod screen;
 mod supervisor;
+mod terminal;
 
 use std::ffi::OsString;
 use std::io::{self, Write};

@@ -56,6 +56,7 @@ mod select;
 mod store;
 mod stragglers;
 mod stream;
+mod terminal;
 mod tls;
 mod token;
 mod topology;
@@ -96,6 +97,7 @@ pub use store::{
     KEY_BYTES_MAX, MemoryStore, Store, StoreError, TcpStore, TcpStoreServer, VALUE_BYTES_MAX,
 };
 pub use stragglers::{Straggler, StragglerReport};
+pub use terminal::{TerminalClaim, TerminalError, claim_terminal};
 pub use tls::{Tls, UnknownTls};
 pub use token::{JobToken, TokenError};
 pub use topology::Topology;

@@ -1,7 +1,7 @@
 //! Child processes that never outlive the job.
 //!
-//! Each child leads its own process group, so that a signal reaches whatever it started as well and
-//! a Ctrl-C on the terminal reaches only the launcher. Each child asks the kernel for a SIGKILL when
+//! Each child leads its own process group (one that may draw on the terminal leads a session), so that a
+//! signal reaches whatever it started as well and a Ctrl-C on the terminal reaches only the launcher. Each child asks the kernel for a SIGKILL when
 //! its parent dies, so that even a launcher that is itself killed leaves no rank behind, and a
 //! [`Guard`] then ends what the children had started. What this cannot reach: a grandchild that left
 //! the group (a daemon).
@@ -64,7 +64,18 @@ impl ChildProcess {
     /// process ends, the guard kills the group.
     pub fn spawn(mut command: Command, guard: &Arc<Guard>) -> io::Result<Self> {
         command.process_group(0);
-        die_with_the_parent(&mut command);
+        Self::start(command, Leads::Group, guard)
+    }
+
+    /// As [`spawn`](Self::spawn), in a session of its own, which leads a process group too. Such a child
+    /// may read, draw on and set up any terminal that it has open, because no job control is between them,
+    /// while the terminal's Ctrl-C still reaches this process. It has no `/dev/tty`.
+    pub fn spawn_in_session(command: Command, guard: &Arc<Guard>) -> io::Result<Self> {
+        Self::start(command, Leads::Session, guard)
+    }
+
+    fn start(mut command: Command, leads: Leads, guard: &Arc<Guard>) -> io::Result<Self> {
+        prepare_child(&mut command, leads);
         let child = command.spawn()?;
         let pid = Pid::from_child(&child);
         guard.watch(pid);
@@ -172,30 +183,50 @@ impl ExitWatch {
     }
 }
 
-/// Has the child ask for a SIGKILL at the death of this thread, before it becomes the program.
-#[cfg(target_os = "linux")]
-fn die_with_the_parent(command: &mut Command) {
+/// What a child leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Leads {
+    /// A process group, made before this.
+    Group,
+    /// A session, and with it a process group.
+    Session,
+}
+
+/// Has the child ask for a SIGKILL at the death of this thread, and begin its session if it leads one,
+/// before it becomes the program.
+fn prepare_child(command: &mut Command, leads: Leads) {
     let parent = rustix::process::getpid();
     let prepare = move || {
-        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-        // A parent that died before the line above will send no signal any more; then the child
-        // has another parent by now.
-        if rustix::process::getppid() != Some(parent) {
-            return Err(rustix::io::Errno::SRCH.into());
+        if leads == Leads::Session {
+            rustix::process::setsid()?;
         }
-        Ok(())
+        die_with(parent)
     };
     // SAFETY: the closure runs between fork and exec, where only async-signal-safe calls are
-    // allowed and the memory of other threads may be in any state. It makes two raw system calls
-    // (prctl, getppid), compares two integers it owns, and on failure returns an `io::Error` made
-    // from an error number, which allocates nothing; it takes no lock and touches no shared memory.
+    // allowed and the memory of other threads may be in any state. It makes at most three raw system
+    // calls (setsid, prctl, getppid), compares integers it owns, and on failure returns an `io::Error`
+    // made from an error number, which allocates nothing; it takes no lock and touches no shared memory.
     unsafe { command.pre_exec(prepare) };
+}
+
+/// Async-signal-safe.
+#[cfg(target_os = "linux")]
+fn die_with(parent: Pid) -> io::Result<()> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    // A parent that died before the line above will send no signal any more; then the child has another
+    // parent by now.
+    if rustix::process::getppid() != Some(parent) {
+        return Err(rustix::io::Errno::SRCH.into());
+    }
+    Ok(())
 }
 
 /// Other systems have no such signal; there a killed launcher can leave ranks, which end when they
 /// next wait for a peer or for the store.
 #[cfg(not(target_os = "linux"))]
-fn die_with_the_parent(_command: &mut Command) {}
+fn die_with(_parent: Pid) -> io::Result<()> {
+    Ok(())
+}
 
 #[cfg(test)]
 mod tests;

@@ -12,7 +12,7 @@ pub use rustix::process::Signal;
 use rustix::process::{Pid, kill_process};
 
 /// Far more than any job of a test takes, so that a hang is a failed test and not an endless one.
-const JOB_WATCHDOG: Duration = Duration::from_secs(120);
+pub(crate) const JOB_WATCHDOG: Duration = Duration::from_secs(120);
 
 /// Pause between two looks at a process.
 const LOOK_PAUSE: Duration = Duration::from_millis(5);
@@ -48,43 +48,7 @@ impl Job {
     /// As [`start`](Self::start), for a command that hangs if it takes longer than `limit`.
     #[track_caller]
     pub fn start_for(command: &mut Command, limit: Duration) -> Self {
-        let ours = [
-            "RANK",
-            "WORLD_SIZE",
-            "LOCAL_RANK",
-            "LOCAL_WORLD_SIZE",
-            "MASTER_ADDR",
-            "MASTER_PORT",
-            "RAYON_NUM_THREADS",
-            "BONFIRE_JOB_TOKEN",
-            "BONFIRE_JOB_TOKEN_FILE",
-            "BONFIRE_AGENT_STORE",
-            "TORCHELASTIC_RUN_ID",
-            "TORCHELASTIC_RESTART_COUNT",
-            "BONFIRE_OUTPUT",
-            "BONFIRE_LAUNCHER",
-            "BONFIRE_FLIGHT_DIR",
-            "BONFIRE_HOST_ID",
-            "BONFIRE_ALGORITHM",
-            "BONFIRE_STREAMS",
-            "BONFIRE_TLS",
-            "BONFIRE_BUILDS",
-            "BONFIRE_NPROC",
-            "BONFIRE_DEVICE",
-            "BONFIRE_LOG",
-            "BONFIRE_FLIGHT_DIR",
-            // A backtrace would only push the message out of sight.
-            "RUST_BACKTRACE",
-        ];
-        let asked: Vec<_> = command
-            .get_envs()
-            .map(|(name, _)| name.to_owned())
-            .collect();
-        for variable in ours {
-            if !asked.iter().any(|name| name == variable) {
-                command.env_remove(variable);
-            }
-        }
+        forget_ranks(command);
         command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -237,6 +201,50 @@ pub fn wait_until_gone(pids: &[u32]) {
 pub fn assert_gone(pids: &[u32]) {
     for &pid in pids {
         assert!(!is_running(pid), "process {pid} outlived its job");
+    }
+}
+
+/// Takes out of a command's environment what that of the test may say about ranks.
+pub(crate) fn forget_ranks(command: &mut Command) {
+    let ours = [
+        "RANK",
+        "WORLD_SIZE",
+        "LOCAL_RANK",
+        "LOCAL_WORLD_SIZE",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "RAYON_NUM_THREADS",
+        "BONFIRE_JOB_TOKEN",
+        "BONFIRE_JOB_TOKEN_FILE",
+        "BONFIRE_AGENT_STORE",
+        "TORCHELASTIC_RUN_ID",
+        "TORCHELASTIC_RESTART_COUNT",
+        "BONFIRE_OUTPUT",
+        "BONFIRE_LAUNCHER",
+        "BONFIRE_TERMINAL",
+        "BONFIRE_FLIGHT_DIR",
+        "BONFIRE_HOST_ID",
+        "BONFIRE_ALGORITHM",
+        "BONFIRE_STREAMS",
+        "BONFIRE_TLS",
+        "BONFIRE_BUILDS",
+        "BONFIRE_CHECKSUMS",
+        "BONFIRE_CALL_SITES",
+        "BONFIRE_NPROC",
+        "BONFIRE_DEVICE",
+        "BONFIRE_LOG",
+        "BONFIRE_FLIGHT_DIR",
+        // A backtrace would only push the message out of sight.
+        "RUST_BACKTRACE",
+    ];
+    let asked: Vec<_> = command
+        .get_envs()
+        .map(|(name, _)| name.to_owned())
+        .collect();
+    for variable in ours {
+        if !asked.iter().any(|name| name == variable) {
+            command.env_remove(variable);
+        }
     }
 }
 

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod conformance;
+mod console;
 pub mod endings;
 mod estimate;
 mod job;
@@ -17,6 +18,7 @@ mod tensorboard;
 mod watchdog;
 mod way;
 
+pub use console::{Console, ConsoleEnd, script_is_missing};
 pub use estimate::Estimate;
 pub use job::{
     Job, JobEnd, Signal, assert_gone, is_running, of_another_launcher, signal_process,

@@ -13,6 +13,9 @@ use tracing_subscriber::registry::LookupSpan;
 /// The variable that chooses what is logged, in the syntax of `tracing-subscriber`'s `EnvFilter`.
 const FILTER_VARIABLE: &str = "BONFIRE_LOG";
 
+/// With this nothing is logged, and the place of the process's log is left free.
+const OFF: &str = "off";
+
 /// Our own decisions, and the warnings of everything else.
 const FILTER_DEFAULT: &str = "warn,bonfire=info";
 
@@ -27,8 +30,11 @@ pub(crate) fn prefix(env: Option<&RankEnv>) -> String {
     }
 }
 
-/// Logs to the error stream, unless the program has set up its own logging.
+/// Logs to the error stream, unless the program has set up its own logging, or will.
 pub(crate) fn to_stderr(prefix: &str) {
+    if std::env::var(FILTER_VARIABLE).is_ok_and(|filter| filter == OFF) {
+        return;
+    }
     let filter =
         EnvFilter::try_from_env(FILTER_VARIABLE).unwrap_or_else(|_| EnvFilter::new(FILTER_DEFAULT));
     let format = Format::default().without_time().with_target(false);

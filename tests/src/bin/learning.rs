@@ -2,8 +2,9 @@
 //!
 //! `learning FOLDER WHAT`: every rank prints its process id, how many samples it validated in each
 //! epoch, and the bits of the parameters as one number. WHAT is `train`; `compare`, which trains with
-//! a loop of its own, too; or what goes wrong on rank 1: `torn` data, a `panic`, or a `worse` metric
-//! from the third epoch on, which stops the training early.
+//! a loop of its own, too; `endless`, which saves each epoch and is stopped from outside, after each rank
+//! has left its process id in FOLDER/RANK.pid; or what goes wrong on rank 1: `torn` data, a `panic`, or a
+//! `worse` metric from the third epoch on, which stops the training early.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -21,16 +22,19 @@ use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{AdamWConfig, ModuleOptimizer};
 use burn::tensor::{Device, Tensor};
+use burn_train::checkpoint::KeepLastNCheckpoints;
 use burn_train::metric::LossMetric;
 use burn_train::metric::store::{Aggregate, Direction, Split};
 use burn_train::{
-    InferenceStep, Learner, MetricEarlyStoppingStrategy, RegressionOutput, StoppingCondition,
-    SupervisedTraining, TrainOutput, TrainStep,
+    InferenceStep, Learner, LearningResult, MetricEarlyStoppingStrategy, RegressionOutput,
+    StoppingCondition, SupervisedTraining, TrainOutput, TrainStep,
 };
 
 const SAMPLES: usize = 37;
 const VALID_SAMPLES: usize = 11;
 const EPOCHS: usize = 6;
+/// More than any test waits for.
+const ENDLESS_EPOCHS: usize = 1_000_000;
 const BATCH: NonZeroUsize = NonZeroUsize::MIN.saturating_add(3);
 const RATE: f64 = 0.01;
 const ORDER: Order = Order::Shuffled { seed: 9 };
@@ -182,9 +186,17 @@ fn train(world: World) -> anyhow::Result<()> {
     let model = Net::new(&device);
     let optimizer: ModuleOptimizer = AdamWConfig::new().init();
     let learner = Learner::new(model.clone(), optimizer, RATE);
-    let mut training = SupervisedTraining::new(folder, train, valid)
+    let mut training = SupervisedTraining::new(&folder, train, valid)
         .metrics((LossMetric::new(),))
         .num_epochs(EPOCHS);
+    if what == "endless" {
+        let file = folder.join(format!("{}.pid", world.rank()));
+        std::fs::write(file, std::process::id().to_string())?;
+        training = training
+            .num_epochs(ENDLESS_EPOCHS)
+            .with_default_checkpointers()
+            .with_checkpointing_strategy(KeepLastNCheckpoints::new(1));
+    }
     if what == "worse" {
         training = training.early_stopping(MetricEarlyStoppingStrategy::new(
             &LossMetric::new(),
@@ -194,12 +206,22 @@ fn train(world: World) -> anyhow::Result<()> {
             StoppingCondition::NoImprovementSince { n_epochs: 1 },
         ));
     }
-    let result = training.distributed(&world).launch(learner);
-    if let Some(error) = result.error {
+    let LearningResult {
+        model: learned,
+        renderer,
+        interrupted,
+        error,
+    } = training.distributed(&world).launch(learner);
+    // A display would hide what comes.
+    drop(renderer);
+    if let Some(error) = error {
         return Err(anyhow::anyhow!("{error}"));
     }
+    if let Some(interruption) = interrupted {
+        println!("interrupted: {}", interruption.reason.unwrap_or_default());
+    }
     println!("validated {}", validated.counted.load(Ordering::Relaxed));
-    println!("parameters {:016x}", result.model.digest());
+    println!("parameters {:016x}", learned.digest());
     if what == "compare" {
         println!("loop {:016x}", own_loop(model, &world)?.digest());
     }

@@ -115,6 +115,7 @@ fn train(world: World) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     if let Some(error) = result.error {
         return Err(error.to_string().into()); // the same on all ranks: it names the one at fault
     }
+    drop(result.renderer); // the display, if there is one, would hide what comes
     // ANCHOR_END: train
     let weight: f32 = result.model.layer.weight.val().into_scalar();
     println!("rank {}: weight {weight}", world.rank());

@@ -199,8 +199,14 @@ impl Logs {
         };
         Ok(Sink {
             file,
-            is_shown: !redirected || self.tee.of(place.local_rank).contain(channel),
+            is_shown: self.show(channel, place.local_rank),
         })
+    }
+
+    /// Whether a stream of a rank is on the screen.
+    pub(super) fn show(&self, channel: Channel, local_rank: u32) -> bool {
+        let redirected = self.redirects.of(local_rank).contain(channel);
+        !redirected || self.tee.of(local_rank).contain(channel)
     }
 
     /// Whether any stream of a rank goes to a file.

@@ -1,8 +1,12 @@
 //! The launcher's own output, to which all ranks write: one line at a time, each with its rank.
+//!
+//! While a rank draws on the terminal, what the others say is held back.
 
 use std::io::{self, IsTerminal, Write};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use super::held::Held;
+use super::terminal::Terminal;
 use crate::environment::LauncherOutput;
 
 /// The width of a terminal that does not tell.
@@ -33,11 +37,15 @@ struct Streams {
     status: Vec<u8>,
     /// The prefix of whose status it is.
     status_prefix: String,
+    /// Whether a rank draws on the terminal at this moment.
+    is_drawn_on: Box<dyn Fn() -> bool + Send>,
+    /// What came while one did.
+    held: Held,
 }
 
 impl Screen {
-    /// The standard streams of this process.
-    pub(super) fn standard() -> Self {
+    /// The standard streams of this process. A rank may draw on `terminal`.
+    pub(super) fn standard(terminal: Option<Arc<Terminal>>) -> Self {
         let columns = io::stderr().is_terminal().then(|| {
             rustix::termios::tcgetwinsize(io::stderr())
                 .map(|size| usize::from(size.ws_col))
@@ -52,6 +60,11 @@ impl Screen {
             output_is_terminal: io::stdout().is_terminal(),
             status: Vec::new(),
             status_prefix: String::new(),
+            is_drawn_on: Box::new(move || {
+                let terminal = terminal.as_ref();
+                terminal.is_some_and(|terminal| terminal.is_drawn_on())
+            }),
+            held: Held::default(),
         })
     }
 
@@ -76,6 +89,10 @@ impl Screen {
         line.extend_from_slice(text);
         line.push(b'\n');
         let mut streams = self.lock();
+        if !streams.held.is_empty() || (streams.is_drawn_on)() {
+            streams.held.push(channel, line);
+            return;
+        }
         let _ = streams.hide_status_before(channel);
         // A line takes the place of a status of the same stream, as on a terminal of its own.
         if channel == Channel::Error && streams.status_prefix == prefix {
@@ -96,14 +113,36 @@ impl Screen {
     /// Shows a status that may not be complete; where there is no terminal, does nothing.
     pub(super) fn preview(&self, prefix: &str, text: &[u8]) {
         if self.kind() == LauncherOutput::StatusLine {
-            let _ = self.lock().show(prefix, text);
+            let mut streams = self.lock();
+            if !(streams.is_drawn_on)() {
+                let _ = streams.show(prefix, text);
+            }
+        }
+    }
+
+    /// Prints the lines that were held back, unless somebody draws.
+    pub(super) fn release(&self) {
+        let mut streams = self.lock();
+        if streams.held.is_empty() || (streams.is_drawn_on)() {
+            return;
+        }
+        let (lines, lost) = streams.held.take();
+        let _ = streams.hide_status();
+        if lost > 0 {
+            let note = format!("{lost} lines that came while rank 0 drew are left out here\n");
+            let _ = streams.line(Channel::Error, note.as_bytes());
+        }
+        for (channel, line) in lines {
+            let _ = streams.line(channel, &line);
         }
     }
 
     /// Removes the status, before something else prints.
     pub(super) fn clear_status(&self) {
         let mut streams = self.lock();
-        let _ = streams.hide_status();
+        if !(streams.is_drawn_on)() {
+            let _ = streams.hide_status();
+        }
         streams.status.clear();
     }
 
@@ -170,7 +209,7 @@ fn fit(prefix: &str, text: &[u8], columns: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
 
@@ -190,7 +229,13 @@ mod tests {
     }
 
     fn screen(columns: Option<usize>) -> (Screen, Paper) {
+        drawn_screen(columns, &Arc::default())
+    }
+
+    /// On which somebody draws while `drawing` says so.
+    fn drawn_screen(columns: Option<usize>, drawing: &Arc<AtomicBool>) -> (Screen, Paper) {
         let paper = Paper::default();
+        let drawing = Arc::clone(drawing);
         let screen = Screen::new(Streams {
             output: Box::new(paper.clone()),
             error: Box::new(paper.clone()),
@@ -198,6 +243,8 @@ mod tests {
             output_is_terminal: columns.is_some(),
             status: Vec::new(),
             status_prefix: String::new(),
+            is_drawn_on: Box::new(move || drawing.load(Ordering::Relaxed)),
+            held: Held::default(),
         });
         (screen, paper)
     }
@@ -247,5 +294,25 @@ mod tests {
     #[test]
     fn a_status_never_fills_the_line() {
         assert_eq!(fit("[rank 0] ", "äöü".as_bytes(), 12), "[rank 0] äö");
+    }
+
+    #[test]
+    fn lines_wait_while_a_rank_draws() {
+        let drawing = Arc::new(AtomicBool::new(false));
+        let (screen, paper) = drawn_screen(Some(80), &drawing);
+        screen.line(Channel::Output, "[1] ", b"before");
+        drawing.store(true, Ordering::Relaxed);
+        screen.line(Channel::Error, "[1] ", b"while");
+        screen.status(Channel::Error, "[1] ", b"10%");
+        screen.release();
+        assert_eq!(text(&paper), "[1] before\n");
+        drawing.store(false, Ordering::Relaxed);
+        // In order, although nobody draws any more.
+        screen.line(Channel::Output, "[1] ", b"after");
+        assert_eq!(text(&paper), "[1] before\n");
+        screen.release();
+        assert_eq!(text(&paper), "[1] before\n[1] while\n[1] after\n");
+        screen.line(Channel::Output, "[1] ", b"end");
+        assert!(text(&paper).ends_with("after\n[1] end\n"));
     }
 }

@@ -23,7 +23,8 @@ use super::meeting::Meeting;
 use super::ranks::cores;
 use super::relay::{Relay, Tail};
 use super::screen::{Channel, Screen};
-use super::{AgentOptions, LaunchError, OutputLabels};
+use super::terminal::TerminalWatch;
+use super::{AgentOptions, LaunchError, OutputLabels, terminal};
 use crate::environment::{
     GROUP_RANK, GROUP_WORLD_SIZE, LAUNCHER, LauncherOutput, MAX_RESTARTS, NODE_RANK, OUTPUT,
     RankEnv,
@@ -104,6 +105,8 @@ pub(super) struct Supervisor {
     interrupted: Option<Interrupt>,
     events: Receiver<Event>,
     screen: Arc<Screen>,
+    /// Lent to rank 0, if this host has it and a terminal.
+    terminal: Option<TerminalWatch>,
     is_one_host: bool,
     /// Ends the ranks, and what they started, if this process cannot any more.
     guard: Arc<Guard>,
@@ -123,6 +126,10 @@ impl Supervisor {
         );
         let (sender, events) = sync_channel(options.nproc_per_node.get() as usize + INTERRUPTS_MAX);
         let (interrupts, others) = (sender.clone(), sender.clone());
+        let is_shown = |place: RankEnv| setup.logs.show(Channel::Output, place.local_rank);
+        let mut places = meeting.places();
+        let artist = places.find(|place| place.rank == terminal::ARTIST);
+        let (screen, terminal) = terminal::open(artist.is_some_and(is_shown))?;
         let mut supervisor = Self {
             ranks: Vec::new(),
             running: BTreeSet::new(),
@@ -135,7 +142,8 @@ impl Supervisor {
             ending: Ending::new(options.graces),
             interrupted: None,
             events,
-            screen: Arc::new(Screen::standard()),
+            screen,
+            terminal,
             is_one_host: meeting.is_one_host(),
             guard: Arc::new(Guard::start()?),
             // A full queue means that the user has asked more than often enough.
@@ -159,6 +167,8 @@ impl Supervisor {
     pub(super) fn run(mut self, flights: &Flights) -> End {
         match self.wait_for_all() {
             Ok(()) => {
+                // Nobody draws any more.
+                self.terminal = None;
                 self.drain_output();
                 let has_failed = !self.bad_ends.is_empty();
                 End {
@@ -224,7 +234,7 @@ impl Supervisor {
         }
         command.envs(options.variables.iter().map(|(name, value)| (name, value)));
 
-        let mut child = ChildProcess::spawn(command, &self.guard)
+        let mut child = terminal::spawn(command, place.rank, self.terminal.as_ref(), &self.guard)
             .map_err(|source| spawn_error(&options.program, place.rank, source))?;
         let local_rank = place.local_rank as usize;
         let waiter = wait_for(child.exit_watch(), local_rank, events)?;
@@ -403,6 +413,7 @@ impl Supervisor {
                 let _ = thread.join();
             }
         }
+        self.screen.release();
         self.screen.clear_status();
     }
 

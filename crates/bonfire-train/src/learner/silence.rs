@@ -1,5 +1,8 @@
 //! A learner that draws and writes on rank 0 only.
 
+use std::error::Error;
+
+use bonfire_collective::claim_terminal;
 use burn_train::logger::{EvaluationProgressLogger, InMemoryMetricLogger, TrainingProgressLogger};
 use burn_train::metric::MetricDefinition;
 use burn_train::renderer::{
@@ -7,6 +10,8 @@ use burn_train::renderer::{
     MetricsRendererTraining,
 };
 use burn_train::{InferenceStep, LearnerModel, LearnerSummary, SupervisedTraining, TrainStep};
+use tracing::dispatcher::get_default;
+use tracing::subscriber::NoSubscriber;
 
 use super::output::StepOutput;
 use super::records::{FromMain, Restoring};
@@ -19,6 +24,11 @@ pub trait DistributedTraining: Sized {
     /// writes checkpoints as it would alone; all others are silent, whatever was set before, and need
     /// no file: with `.checkpoint(epoch)` rank 0 reads and all get the same. Call it last, on every
     /// rank.
+    ///
+    /// From here on rank 0's input and output are the launcher's terminal, if that is one; see
+    /// [`claim_terminal`]. Burn's experiment log is off where the process logs elsewhere, as a program of
+    /// `bonfire::launch` does unless `BONFIRE_LOG` is `off`. What other ranks print appears when the display is gone, which is when
+    /// `LearningResult::renderer` is dropped.
     #[must_use]
     fn distributed(self, world: &World) -> Self {
         self.distributed_with(world, DdpConfig::default())
@@ -40,7 +50,15 @@ where
         let strategy = strategy_of(world, config, Restoring::MainRank);
         let training = self.with_training_strategy(strategy);
         if world.is_main() {
-            return training;
+            if let Err(error) = claim_terminal() {
+                let cause = error.source().map(|cause| format!(": {cause}"));
+                let cause = cause.unwrap_or_default();
+                tracing::warn!("{error}{cause}; the learner shows lines instead of its display");
+            }
+            return match is_logged() {
+                true => training.with_application_logger(None),
+                false => training,
+            };
         }
         let [model, optimizer, scheduler] = FromMain::all(world.group());
         training
@@ -49,6 +67,12 @@ where
             .with_metric_logger(InMemoryMetricLogger::default())
             .with_custom_checkpointers(model, optimizer, scheduler)
     }
+}
+
+/// Whether what this process logs goes somewhere already. A process has one log; Burn's experiment log
+/// would only say that it cannot be it.
+fn is_logged() -> bool {
+    get_default(|log| !log.is::<NoSubscriber>())
 }
 
 /// Shows nothing.
