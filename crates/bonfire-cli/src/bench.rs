@@ -2,6 +2,12 @@
 
 mod buffers;
 mod data;
+mod device;
+#[cfg(feature = "cuda")]
+mod gpu;
+#[cfg(not(feature = "cuda"))]
+#[path = "bench/gpu/absent.rs"]
+mod gpu;
 mod host;
 mod layout;
 mod measure;
@@ -22,6 +28,8 @@ use clap::Args;
 use crate::operation::Operation;
 use crate::quantity::{duration, size};
 use buffers::Home;
+use device::DeviceKind;
+use gpu::Fleet;
 use host::Host;
 use layout::{Form, Parameters};
 use measure::{Measurement, Sizes, Timing};
@@ -47,6 +55,14 @@ pub(crate) struct BenchArgs {
         default_value = "2"
     )]
     ranks: RankCount,
+
+    /// What ranks compute on. On GPUs operations are in place, in device memory, timed by the device
+    #[arg(long, value_enum, default_value = "cpu")]
+    device: DeviceKind,
+
+    /// Let several ranks share a GPU where there are fewer GPUs than ranks
+    #[arg(long)]
+    oversubscribe: bool,
 
     /// How ranks exchange data: `local` runs them as threads, the others as processes
     #[arg(long, value_name = "local|shm|unix|tcp", default_value = "shm")]
@@ -142,22 +158,28 @@ fn bench(args: &BenchArgs) -> anyhow::Result<()> {
     for &operation in &args.operations {
         args.forms(operation)?;
     }
+    let fleet = args.fleet()?;
     if let Some(env) = RankEnv::detect()? {
-        return on_rank(&ProcessGroup::connect(&env, args.group_options())?, args);
+        let group = ProcessGroup::connect(&env, args.group_options())?;
+        return on_rank(&group, fleet.as_ref(), args);
+    }
+    if let Some(fleet) = &fleet {
+        // Before there are ranks to say it each.
+        fleet.describe(args.ranks.resolve()?.get() as usize, args.oversubscribe)?;
     }
     match args.transport {
-        TransportKind::Local => on_threads(args),
+        TransportKind::Local => on_threads(fleet.as_ref(), args),
         _ => on_processes(args),
     }
 }
 
-fn on_threads(args: &BenchArgs) -> anyhow::Result<()> {
+fn on_threads(fleet: Option<&Fleet>, args: &BenchArgs) -> anyhow::Result<()> {
     let world_size = WorldSize::new(args.ranks.resolve()?.get())?;
     let groups = ProcessGroup::local(world_size, args.group_options())?;
     thread::scope(|scope| {
         let ranks: Vec<_> = groups
             .into_iter()
-            .map(|group| scope.spawn(move || on_rank(&group, args)))
+            .map(|group| scope.spawn(move || on_rank(&group, fleet, args)))
             .collect();
         let join = |rank: thread::ScopedJoinHandle<'_, anyhow::Result<()>>| match rank.join() {
             Ok(result) => result,
@@ -181,7 +203,7 @@ fn on_processes(args: &BenchArgs) -> anyhow::Result<()> {
     Ok(options.run()?)
 }
 
-fn on_rank(group: &ProcessGroup, args: &BenchArgs) -> anyhow::Result<()> {
+fn on_rank(group: &ProcessGroup, fleet: Option<&Fleet>, args: &BenchArgs) -> anyhow::Result<()> {
     let ranks = group.world_size();
     let root = Rank::new(args.root);
     if !ranks.contains(root) {
@@ -192,7 +214,17 @@ fn on_rank(group: &ProcessGroup, args: &BenchArgs) -> anyhow::Result<()> {
         max_bytes: args.max_bytes,
         step_factor: args.step_factor as usize,
     };
-    let mut report = Report::new(group, args.setting(ranks));
+    let mut setting = args.setting(ranks);
+    let on_gpu = match fleet {
+        None => None,
+        Some(fleet) => {
+            setting.gpus = Some(fleet.describe(ranks.len(), args.oversubscribe)?);
+            let on_gpu = fleet.join(group)?;
+            (setting.transport, setting.buffers) = (gpu::transport(&on_gpu), "device");
+            Some(on_gpu)
+        }
+    };
+    let mut report = Report::new(group, setting);
     for &operation in &args.operations {
         let forms = args.forms(operation)?;
         report.begin(operation, &forms);
@@ -217,7 +249,10 @@ fn on_rank(group: &ProcessGroup, args: &BenchArgs) -> anyhow::Result<()> {
         for repeat in 1..=args.repeats {
             for (&bytes, timings) in sizes.iter().zip(timings.chunks_mut(forms.len())) {
                 for (measurement, timings) in measurements.clone().zip(&mut *timings) {
-                    timings.push(measurement.time(group, bytes)?);
+                    timings.push(match &on_gpu {
+                        None => measurement.time(group, bytes)?,
+                        Some(on_gpu) => measurement.time_on_gpu(on_gpu, bytes)?,
+                    });
                 }
                 if repeat == args.repeats {
                     let timings = timings.iter().map(|repeats| Timing::typical(repeats));
@@ -240,7 +275,10 @@ fn on_rank(group: &ProcessGroup, args: &BenchArgs) -> anyhow::Result<()> {
 impl BenchArgs {
     /// The forms of an operation that are wanted.
     fn forms(&self, operation: Operation) -> anyhow::Result<Vec<Form>> {
-        let exist = operation.forms();
+        let exist = match self.device {
+            DeviceKind::Cpu => operation.forms(),
+            DeviceKind::Cuda => gpu::forms(operation)?,
+        };
         match self.form {
             None => Ok(exist.to_vec()),
             Some(form) if exist.contains(&form) => Ok(vec![form]),
@@ -249,6 +287,14 @@ impl BenchArgs {
                 operation.name(),
                 form.name()
             ),
+        }
+    }
+
+    /// The GPUs, if it is them that are measured.
+    fn fleet(&self) -> anyhow::Result<Option<Fleet>> {
+        match self.device {
+            DeviceKind::Cpu => Ok(None),
+            DeviceKind::Cuda => Fleet::find().map(Some),
         }
     }
 
@@ -269,6 +315,7 @@ impl BenchArgs {
             algorithm_asked: self.algorithm.map(Algorithm::name),
             chunk_bytes: self.group_options().chunk_bytes,
             buffers: self.buffers.name(),
+            gpus: None,
             repeats: self.repeats,
             iters: self.iters as usize,
             min_time_us: self.min_time.as_secs_f64() * 1e6,

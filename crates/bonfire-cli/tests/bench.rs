@@ -275,3 +275,20 @@ fn one_form_can_be_asked_for_where_it_exists() {
         ["error: gather has no form in_place: leave --form out, or measure other operations"]
     );
 }
+
+#[test]
+fn gpus_that_are_not_there_are_one_line() {
+    let asked = ["all-reduce", "--device", "cuda", "--ranks", "1"];
+    let end = bench(&[&asked[..], &SMALL].concat());
+    if end.status.success() {
+        eprintln!("skipped: this machine has a GPU");
+        return;
+    }
+    assert_eq!(end.stdout, Vec::<String>::new());
+    assert_eq!(end.stderr.len(), 1, "{:?}", end.stderr);
+    // With the feature `cuda` the driver is missing, without it the feature is.
+    let said = &end.stderr[0];
+    let driver = said.contains("no CUDA driver") && said.contains("install");
+    let feature = said.contains("built without GPUs") && said.contains("--features cuda");
+    assert!(driver || feature, "{said}");
+}

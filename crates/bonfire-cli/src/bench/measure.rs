@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use bonfire_collective::{Algorithm, CollectiveError, DType, ProcessGroup, ReduceOp};
+use bonfire_collective::{Algorithm, CollectiveError, DType, ProcessGroup, Rank, ReduceOp};
 use half::{bf16, f16};
 
 use super::buffers::{Buffers, Home};
@@ -11,7 +11,7 @@ use super::layout::{Form, Parameters, Place};
 use crate::operation::Operation;
 
 /// Buffers rotate through no more than this many, which small messages would reach.
-const SLOTS_MAX: usize = 512;
+pub(super) const SLOTS_MAX: usize = 512;
 
 /// A sample is at least this long, so that reading the clock is a small part of it. Short operations
 /// are timed in batches.
@@ -76,19 +76,30 @@ pub(super) struct Timing {
     /// Operations per sample.
     pub(super) batch: usize,
     /// What this rank ran; none where it had nothing to do.
-    pub(super) algorithm: Option<Algorithm>,
+    pub(super) algorithm: Option<&'static str>,
     /// Wrong elements over all operations and ranks.
     pub(super) wrong: u64,
 }
 
 /// How far the measurement of a size is.
 #[derive(Clone, Copy, Debug)]
-struct Progress {
-    samples: usize,
+pub(super) struct Progress {
+    pub(super) samples: usize,
     /// How long they lasted together.
-    timed: Duration,
+    pub(super) timed: Duration,
     /// As `timed`, with what is done off the clock.
-    spent: Duration,
+    pub(super) spent: Duration,
+}
+
+/// What one rank has seen of a size.
+#[derive(Clone, Debug)]
+pub(super) struct Samples {
+    /// Of one operation each.
+    pub(super) times: Vec<Duration>,
+    /// Operations per sample.
+    pub(super) batch: usize,
+    pub(super) algorithm: Option<&'static str>,
+    pub(super) wrong: u64,
 }
 
 /// One size on one rank.
@@ -148,13 +159,14 @@ impl Measurement {
                 timed: times.iter().sum::<Duration>() * batch as u32,
                 spent: started.elapsed(),
             };
-            if run.agree(self.is_enough(progress))? {
+            let enough = usize::from(self.is_enough(progress));
+            if agree(group, self.parameters.root, enough)? != 0 {
                 return run.report(times, batch);
             }
         }
     }
 
-    fn is_enough(self, progress: Progress) -> bool {
+    pub(super) fn is_enough(self, progress: Progress) -> bool {
         let Progress {
             samples,
             timed,
@@ -164,7 +176,7 @@ impl Measurement {
             && (timed >= self.time_min || spent >= self.time_min * SPENT_PER_TIMED_MAX)
     }
 
-    fn place(self, group: &ProcessGroup) -> Place {
+    pub(super) fn place(self, group: &ProcessGroup) -> Place {
         Place {
             me: group.rank().index(),
             ranks: group.world_size().len(),
@@ -173,7 +185,49 @@ impl Measurement {
     }
 }
 
+/// How many operations make a sample, if one takes so long; at most `most`.
+pub(super) fn batch_of(fastest: Duration, sample_min: Duration, most: usize) -> usize {
+    let batch = sample_min.as_nanos().div_ceil(fastest.as_nanos().max(1));
+    batch.min(most as u128) as usize
+}
+
+/// What the root says.
+pub(super) fn agree(
+    group: &ProcessGroup,
+    root: Rank,
+    own: usize,
+) -> Result<usize, CollectiveError> {
+    let mut agreed = [own as u64];
+    group.broadcast(&mut agreed, root)?;
+    Ok(agreed[0] as usize)
+}
+
 impl Timing {
+    /// Of the slowest rank each.
+    pub(super) fn of_all_ranks(
+        group: &ProcessGroup,
+        samples: Samples,
+    ) -> Result<Self, CollectiveError> {
+        let count = samples.times.len();
+        let mean = samples.times.iter().sum::<Duration>() / count as u32;
+        let least = samples.times.iter().min().copied().unwrap_or_default();
+        let own = [least, median(samples.times), mean];
+        let mut times = own.map(|time| time.as_secs_f64());
+        group.all_reduce(&mut times, ReduceOp::Max)?;
+        let mut wrong = [samples.wrong as i64];
+        group.all_reduce(&mut wrong, ReduceOp::Sum)?;
+        let [min, median, mean] = times.map(Duration::from_secs_f64);
+        Ok(Self {
+            min,
+            median,
+            mean,
+            samples: count,
+            batch: samples.batch,
+            algorithm: samples.algorithm,
+            wrong: wrong[0] as u64,
+        })
+    }
+
     /// Of several measurements of one size: what is typical of them.
     pub(super) fn typical(repeats: &[Self]) -> Self {
         let first = repeats.first().expect("a size is measured at least once");
@@ -245,20 +299,9 @@ impl<'g, T: Value> Run<'g, T> {
             self.round(round, 1, &mut times)?;
             left -= round;
         }
-        let fastest = times.iter().min().map_or(1, Duration::as_nanos).max(1);
-        let batch = SAMPLE_MIN.as_nanos().div_ceil(fastest);
-        let mut agreed = [batch.min(self.slots as u128) as i64];
-        let root = self.measurement.parameters.root;
-        self.group.broadcast(&mut agreed, root)?;
-        Ok(agreed[0] as usize)
-    }
-
-    /// What the root says.
-    fn agree(&self, own: bool) -> Result<bool, CollectiveError> {
-        let mut agreed = [u8::from(own)];
-        let root = self.measurement.parameters.root;
-        self.group.broadcast(&mut agreed, root)?;
-        Ok(agreed[0] != 0)
+        let fastest = times.iter().min().copied().unwrap_or_default();
+        let batch = batch_of(fastest, SAMPLE_MIN, self.slots);
+        agree(self.group, self.measurement.parameters.root, batch)
     }
 
     /// `samples` samples of `batch` operations, each operation in buffers of its own.
@@ -359,25 +402,14 @@ impl<'g, T: Value> Run<'g, T> {
         }
     }
 
-    fn report(self, samples: Vec<Duration>, batch: usize) -> Result<Timing, CollectiveError> {
-        let count = samples.len();
-        let mean = samples.iter().sum::<Duration>() / count as u32;
-        let least = samples.iter().min().copied().unwrap_or_default();
-        let own = [least, median(samples), mean];
-        let mut times = own.map(|time| time.as_secs_f64());
-        self.group.all_reduce(&mut times, ReduceOp::Max)?;
-        let mut wrong = [self.wrong as i64];
-        self.group.all_reduce(&mut wrong, ReduceOp::Sum)?;
-        let [min, median, mean] = times.map(Duration::from_secs_f64);
-        Ok(Timing {
-            min,
-            median,
-            mean,
-            samples: count,
+    fn report(self, times: Vec<Duration>, batch: usize) -> Result<Timing, CollectiveError> {
+        let samples = Samples {
+            times,
             batch,
-            algorithm: self.algorithm,
-            wrong: wrong[0] as u64,
-        })
+            algorithm: self.algorithm.map(Algorithm::name),
+            wrong: self.wrong,
+        };
+        Timing::of_all_ranks(self.group, samples)
     }
 }
 

@@ -4,9 +4,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context;
-use bonfire_collective::{Algorithm, DType, ProcessGroup};
+use bonfire_collective::{DType, ProcessGroup};
 use serde::Serialize;
 
+use super::gpu::Gpus;
 use super::host::Host;
 use super::layout::Form;
 use super::measure::{Measurement, Timing};
@@ -24,6 +25,8 @@ pub(super) struct Setting {
     pub(super) chunk_bytes: usize,
     /// Where the buffers are.
     pub(super) buffers: &'static str,
+    /// What the ranks compute on, if on GPUs.
+    pub(super) gpus: Option<Gpus>,
     pub(super) repeats: u32,
     pub(super) iters: usize,
     pub(super) min_time_us: f64,
@@ -100,6 +103,9 @@ impl Report {
             "# {} of {ranks} ranks over {transport}, {buffers} buffers, {iters} iterations",
             operation.name()
         ));
+        if let Some(gpus) = &self.setting.gpus {
+            self.print(&gpus.to_string());
+        }
         let mut names = fixed(["size", "count", "type", "redop", "root"]);
         let mut units = fixed(["(B)", "(elements)", "", "", ""]);
         let mut places = fixed(["#", "", "", "", ""]);
@@ -151,7 +157,7 @@ impl Report {
             dtype: of.dtype,
             redop: operation.reduces().then(|| of.parameters.redop.name()),
             root: operation.has_root().then(|| of.parameters.root.get()),
-            algorithm: timing.algorithm.map(Algorithm::name),
+            algorithm: timing.algorithm,
             time_us: microseconds(timing.median),
             min_us: microseconds(timing.min),
             mean_us: microseconds(timing.mean),

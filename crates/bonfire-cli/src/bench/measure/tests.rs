@@ -42,7 +42,7 @@ fn a_size_takes_what_is_typical_of_its_repeats() {
         mean: us(times[2]),
         samples: 10,
         batch: 2,
-        algorithm: Some(Algorithm::TwoShot),
+        algorithm: Some(Algorithm::TwoShot.name()),
         wrong,
     };
     let repeats = [
@@ -107,8 +107,9 @@ fn every_operation_is_right_for_every_number_of_ranks() {
                     assert!(timing.batch >= 1, "{name}: {timing:?}");
                     let collective = operation.collective(Rank::new(0));
                     let candidates = Algorithm::candidates(collective);
+                    let mut names = candidates.iter().map(|algorithm| algorithm.name());
                     match timing.algorithm {
-                        Some(algorithm) => assert!(candidates.contains(&algorithm)),
+                        Some(name) => assert!(names.any(|candidate| candidate == name)),
                         None => assert!(operation == Operation::SendRecv && ranks % 2 == 1),
                     }
                 }

@@ -1,0 +1,309 @@
+//! The same measurement on GPUs: buffers in device memory, times by the device's own clock.
+//!
+//! A sample is a batch of operations between two events of a stream, behind one operation that brings the
+//! ranks together and is not timed. Every operation has a buffer of its own and is verified from the host.
+
+mod fleet;
+
+use std::time::{Duration, Instant};
+
+use anyhow::bail;
+use bonfire_collective::DType;
+use bonfire_collective::cuda::{CudaAlgorithm, CudaBuffer, CudaGroup, CudaPath, Elements, Event};
+use half::{bf16, f16};
+
+use super::data::{Data, Value};
+use super::layout::{Form, Parameters};
+use super::measure::{Measurement, Progress, SLOTS_MAX, Samples, Timing, agree, batch_of};
+use crate::operation::Operation;
+
+pub(super) use fleet::{Fleet, Gpus};
+
+/// A sample is at least this long, so that the clock of a device, which counts half microseconds, is a
+/// small part of it.
+const SAMPLE_MIN: Duration = Duration::from_micros(200);
+
+/// Buffers start where a device reads at once.
+const LINE_BYTES: usize = 256;
+
+/// One size on one rank.
+struct Run<'g> {
+    group: &'g CudaGroup,
+    measurement: Measurement,
+    /// Elements of a block.
+    count: usize,
+    /// Elements of an operation.
+    len: usize,
+    /// Elements from the start of one operation's buffer to the next.
+    stride: usize,
+    slots: usize,
+    buffer: CudaBuffer,
+    begun: Event,
+    done: Event,
+    operations: usize,
+    wrong: u64,
+}
+
+/// How an operation exists on GPUs.
+///
+/// # Errors
+/// If it does not: which do.
+pub(super) fn forms(operation: Operation) -> anyhow::Result<&'static [Form]> {
+    match operation {
+        Operation::AllReduce
+        | Operation::ReduceScatter
+        | Operation::AllGather
+        | Operation::Broadcast
+        | Operation::Reduce
+        | Operation::Barrier => Ok(&[Form::InPlace]),
+        Operation::Gather | Operation::Scatter | Operation::AllToAll | Operation::SendRecv => {
+            bail!(
+                "groups of GPUs have no {}: measure all-reduce, reduce-scatter, all-gather, broadcast, reduce \
+             or barrier, or leave --device cuda out",
+                operation.name()
+            )
+        }
+    }
+}
+
+/// What the data of a group travel over.
+pub(super) fn transport(group: &CudaGroup) -> &'static str {
+    match group.path() {
+        CudaPath::Peer => "GPU memory",
+        CudaPath::Host => "host memory",
+    }
+}
+
+impl Measurement {
+    /// [`time`](Self::time) on GPUs, in place.
+    pub(super) fn time_on_gpu(self, group: &CudaGroup, bytes: usize) -> anyhow::Result<Timing> {
+        let time = match self.dtype {
+            DType::F32 => Self::time_as::<f32>,
+            DType::F64 => Self::time_as::<f64>,
+            DType::F16 => Self::time_as::<f16>,
+            DType::BF16 => Self::time_as::<bf16>,
+            DType::I32 => Self::time_as::<i32>,
+            DType::I64 => Self::time_as::<i64>,
+            DType::U8 => Self::time_as::<u8>,
+            DType::U32 => Self::time_as::<u32>,
+            DType::I8 => Self::time_as::<i8>,
+            DType::I16 => Self::time_as::<i16>,
+            DType::U16 => Self::time_as::<u16>,
+            DType::U64 => Self::time_as::<u64>,
+            DType::Bool => unreachable!("the command line refuses truth values"),
+        };
+        time(self, group, bytes)
+    }
+
+    fn time_as<T: Value>(self, group: &CudaGroup, bytes: usize) -> anyhow::Result<Timing> {
+        let mut run = Run::new::<T>(self, group, bytes)?;
+        let process = group.process_group();
+        let root = self.parameters.root;
+        let mut times = Vec::new();
+        run.round::<T>(1, self.warmup.clamp(1, run.slots - 1), &mut times)?;
+        let fastest = times.iter().min().copied().unwrap_or_default();
+        let batch = batch_of(fastest, SAMPLE_MIN, run.slots - 1).max(1);
+        let batch = agree(process, root, batch)?;
+        times.clear();
+        let started = Instant::now();
+        loop {
+            let most = run.slots / (batch + 1);
+            let left = self.iters.saturating_sub(times.len());
+            let round = if left == 0 { most } else { most.min(left) };
+            run.round::<T>(round, batch, &mut times)?;
+            let progress = Progress {
+                samples: times.len(),
+                timed: times.iter().sum::<Duration>() * batch as u32,
+                spent: started.elapsed(),
+            };
+            let enough = usize::from(self.is_enough(progress));
+            if agree(process, root, enough)? != 0 {
+                break;
+            }
+        }
+        let samples = Samples {
+            times,
+            batch,
+            algorithm: Some(self.algorithm_on(group, bytes)),
+            wrong: run.wrong,
+        };
+        group.release(run.buffer)?;
+        Ok(Timing::of_all_ranks(process, samples)?)
+    }
+
+    fn algorithm_on(self, group: &CudaGroup, bytes: usize) -> &'static str {
+        if group.path() == CudaPath::Host {
+            return "host";
+        }
+        match (self.operation, group.algorithm_for(bytes)) {
+            (Operation::AllReduce, CudaAlgorithm::OneShot) => "one_shot",
+            (Operation::AllReduce, CudaAlgorithm::Ring) => "ring",
+            (Operation::Barrier, _) => "dissemination",
+            _ => "direct",
+        }
+    }
+}
+
+impl<'g> Run<'g> {
+    fn new<T: Value>(
+        measurement: Measurement,
+        group: &'g CudaGroup,
+        bytes: usize,
+    ) -> anyhow::Result<Self> {
+        let operation = measurement.operation;
+        let place = measurement.place(group.process_group());
+        let message_blocks = operation.blocks_per_message(place.ranks).max(1);
+        let count = bytes / message_blocks / size_of::<T>();
+        // By the size of the message, so that the buffers of all ranks are equally long.
+        let len = count * operation.blocks_per_message(place.ranks);
+        let line = LINE_BYTES / size_of::<T>();
+        let stride = len.next_multiple_of(line).max(line);
+        // Every sample has one operation that is not timed.
+        let slots = measurement.rotate_bytes.div_ceil(bytes.max(1));
+        let slots = slots.clamp(2, SLOTS_MAX);
+        let context = group.context();
+        Ok(Self {
+            group,
+            measurement,
+            count,
+            len,
+            stride,
+            slots,
+            buffer: group.allocate(slots * stride * size_of::<T>())?,
+            begun: Event::timed(context)?,
+            done: Event::timed(context)?,
+            operations: 0,
+            wrong: 0,
+        })
+    }
+
+    /// `samples` samples of one operation that is not timed and `batch` that are, each in a buffer of its
+    /// own.
+    fn round<T: Value>(
+        &mut self,
+        samples: usize,
+        batch: usize,
+        times: &mut Vec<Duration>,
+    ) -> anyhow::Result<()> {
+        let used = samples * (batch + 1);
+        assert!(
+            used <= self.slots,
+            "{used} operations in {} buffers",
+            self.slots
+        );
+        let operation = self.measurement.operation;
+        let place = self.measurement.place(self.group.process_group());
+        let (blocks, starts) = (operation.blocks(place), operation.starts(place));
+        let mut brought = vec![T::from_number(0); blocks.input * self.count];
+        for slot in 0..used {
+            self.data(slot).fill(&mut brought);
+            let start = slot * self.stride + starts.input * self.count;
+            self.group.write(&self.buffer, start, &brought)?;
+        }
+        self.group.process_group().barrier()?;
+        let stream = self.group.stream();
+        for sample in 0..samples {
+            let first = sample * (batch + 1);
+            self.perform::<T>(first)?;
+            stream.record(&self.begun)?;
+            for slot in first + 1..=first + batch {
+                self.perform::<T>(slot)?;
+            }
+            stream.record(&self.done)?;
+            self.group.synchronize()?;
+            times.push(self.done.since(&self.begun)? / batch as u32);
+        }
+        // What a rank reads below, no other still writes.
+        self.group.process_group().barrier()?;
+        let mut result = vec![T::from_number(0); blocks.output * self.count];
+        for slot in 0..used {
+            let start = slot * self.stride + starts.output * self.count;
+            self.group.read(&self.buffer, start, &mut result)?;
+            self.wrong += self.data(slot).count_wrong(&result);
+        }
+        self.operations += used;
+        // Nor does any write the next round's data before all have read this one's.
+        self.group.process_group().barrier()?;
+        Ok(())
+    }
+
+    fn perform<T: Value>(&self, slot: usize) -> anyhow::Result<()> {
+        let Measurement {
+            operation,
+            parameters: Parameters { redop, root },
+            ..
+        } = self.measurement;
+        let (group, buffer) = (self.group, &self.buffer);
+        let start = slot * self.stride;
+        let elements = Elements {
+            dtype: T::DTYPE,
+            range: start..start + self.len,
+        };
+        match operation {
+            Operation::AllReduce => group.all_reduce(buffer, &elements, redop)?,
+            Operation::ReduceScatter => group.reduce_scatter(buffer, &elements, redop)?,
+            Operation::AllGather => group.all_gather(buffer, &elements)?,
+            Operation::Broadcast => group.broadcast(buffer, &elements, root)?,
+            Operation::Reduce => group.reduce(buffer, &elements, (redop, root))?,
+            Operation::Barrier => group.barrier()?,
+            other => unreachable!("`forms` refuses {}", other.name()),
+        }
+        Ok(())
+    }
+
+    fn data(&self, slot: usize) -> Data {
+        Data {
+            operation: self.measurement.operation,
+            place: self.measurement.place(self.group.process_group()),
+            redop: self.measurement.parameters.redop,
+            count: self.count,
+            slot: self.operations + slot,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::ValueEnum;
+
+    use super::*;
+    use crate::bench::layout::Place;
+
+    #[test]
+    fn what_gpus_do_is_done_in_place_in_buffers_of_one_length() {
+        for &operation in Operation::value_variants() {
+            let Ok(forms) = forms(operation) else {
+                continue;
+            };
+            assert!(forms.iter().all(|form| operation.forms().contains(form)));
+            for me in 0..3 {
+                let place = Place {
+                    me,
+                    ranks: 3,
+                    root: 1,
+                };
+                let (blocks, starts) = (operation.blocks(place), operation.starts(place));
+                let message = operation.blocks_per_message(3);
+                assert!(
+                    starts.input + blocks.input <= message,
+                    "{}",
+                    operation.name()
+                );
+                assert!(
+                    starts.output + blocks.output <= message,
+                    "{}",
+                    operation.name()
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_missing_operation_is_named() {
+        let error = forms(Operation::AllToAll).unwrap_err().to_string();
+        assert!(
+            error.contains("all_to_all") && error.contains("all-reduce"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,63 @@
+//! A program without the feature `cuda`: asked for GPUs, it says how to get one with it.
+
+use std::fmt;
+
+use anyhow::bail;
+use bonfire_collective::ProcessGroup;
+use serde::Serialize;
+
+use super::layout::Form;
+use super::measure::{Measurement, Timing};
+use crate::operation::Operation;
+
+/// There are none.
+#[derive(Debug)]
+pub(super) enum Fleet {}
+
+/// A group of GPUs, which there is none of.
+#[derive(Debug)]
+pub(super) enum Member {}
+
+/// What there is to say of them.
+#[derive(Clone, Debug, Serialize)]
+pub(super) enum Gpus {}
+
+impl fmt::Display for Gpus {
+    fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {}
+    }
+}
+
+impl Fleet {
+    /// # Errors
+    /// Always.
+    pub(super) fn find() -> anyhow::Result<Self> {
+        bail!(
+            "this program was built without GPUs: build it again with `cargo build --release -p \
+             bonfire-cli --features cuda`"
+        )
+    }
+
+    pub(super) fn join(&self, _group: &ProcessGroup) -> anyhow::Result<Member> {
+        match *self {}
+    }
+
+    pub(super) fn describe(&self, _ranks: usize, _oversubscribe: bool) -> anyhow::Result<Gpus> {
+        match *self {}
+    }
+}
+
+/// Which forms an operation has there does not matter before [`Fleet::find`] has said why not.
+pub(super) fn forms(operation: Operation) -> anyhow::Result<&'static [Form]> {
+    Ok(operation.forms())
+}
+
+pub(super) fn transport(group: &Member) -> &'static str {
+    match *group {}
+}
+
+impl Measurement {
+    pub(super) fn time_on_gpu(self, group: &Member, _bytes: usize) -> anyhow::Result<Timing> {
+        match *group {}
+    }
+}

@@ -1,0 +1,144 @@
+//! The GPUs of this host, and which rank gets which.
+
+use anyhow::{Context as _, bail};
+use bonfire_collective::ProcessGroup;
+use bonfire_collective::cuda::{Context, CudaGroup, CudaOptions, Device, Driver, Neighbours};
+use serde::Serialize;
+
+/// The GPUs of this host.
+#[derive(Debug)]
+pub(in crate::bench) struct Fleet {
+    devices: Vec<Device>,
+    driver: String,
+    /// What the ranks of this process share.
+    neighbours: Neighbours,
+}
+
+/// The GPUs of a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(in crate::bench) struct Gpus {
+    pub(in crate::bench) name: String,
+    pub(in crate::bench) count: usize,
+    /// Ranks on the GPU that has most of them; with more than one, figures are not those of GPUs.
+    pub(in crate::bench) ranks_per_gpu: usize,
+    pub(in crate::bench) driver: String,
+}
+
+impl std::fmt::Display for Gpus {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self {
+            name,
+            count,
+            ranks_per_gpu,
+            driver,
+        } = self;
+        write!(f, "# {count} x {name}, driver for CUDA {driver}")?;
+        if *ranks_per_gpu > 1 {
+            write!(
+                f,
+                ", oversubscribed: up to {ranks_per_gpu} ranks share a GPU and its memory"
+            )?;
+        }
+        Ok(())
+    }
+}
+
+impl Fleet {
+    /// Finds them.
+    ///
+    /// # Errors
+    /// If there is no driver or no device: what is missing.
+    pub(in crate::bench) fn find() -> anyhow::Result<Self> {
+        let driver = Driver::load()?;
+        // Names the first device that there should be, if there is none.
+        driver.device(0)?;
+        Ok(Self {
+            devices: driver.devices()?,
+            driver: driver.version().to_string(),
+            neighbours: Neighbours::new(),
+        })
+    }
+
+    /// Forms the group of GPUs over the group of this rank's job, whose ranks are all on this host.
+    pub(in crate::bench) fn join(&self, group: &ProcessGroup) -> anyhow::Result<CudaGroup> {
+        let number = device_of(group.rank().index(), self.devices.len());
+        let context =
+            Context::retain(&self.devices[number]).with_context(|| format!("device {number}"))?;
+        let options = CudaOptions::default();
+        let joined = CudaGroup::new(group.clone(), &context, &self.neighbours, options);
+        Ok(joined?)
+    }
+
+    /// What is said of them, for so many ranks.
+    ///
+    /// # Errors
+    /// If ranks would share a GPU and that is not asked for.
+    pub(in crate::bench) fn describe(
+        &self,
+        ranks: usize,
+        oversubscribe: bool,
+    ) -> anyhow::Result<Gpus> {
+        let devices = self.devices.len();
+        require_enough(ranks, devices, oversubscribe)?;
+        Ok(Gpus {
+            name: self.devices[0].name().to_owned(),
+            count: devices.min(ranks),
+            ranks_per_gpu: ranks.div_ceil(devices),
+            driver: self.driver.clone(),
+        })
+    }
+}
+
+/// The device of a rank: in turn.
+fn device_of(rank: usize, devices: usize) -> usize {
+    rank % devices
+}
+
+fn require_enough(ranks: usize, devices: usize, oversubscribe: bool) -> anyhow::Result<()> {
+    if ranks > devices && !oversubscribe {
+        bail!(
+            "{ranks} ranks, but {devices} GPUs: give --ranks {devices}, or --oversubscribe to let ranks \
+             share GPUs, which shows that it works and not how fast GPUs are"
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_says_whether_ranks_share_a_gpu() {
+        let gpus = Gpus {
+            name: "NVIDIA H200".to_owned(),
+            count: 1,
+            ranks_per_gpu: 4,
+            driver: "13.0".to_owned(),
+        };
+        assert_eq!(
+            gpus.to_string(),
+            "# 1 x NVIDIA H200, driver for CUDA 13.0, oversubscribed: up to 4 ranks share a GPU and its memory"
+        );
+        let each = Gpus {
+            count: 4,
+            ranks_per_gpu: 1,
+            ..gpus
+        };
+        assert_eq!(each.to_string(), "# 4 x NVIDIA H200, driver for CUDA 13.0");
+    }
+
+    #[test]
+    fn sharing_a_gpu_must_be_asked_for() {
+        assert!(require_enough(4, 4, false).is_ok());
+        assert!(require_enough(4, 1, true).is_ok());
+        let error = require_enough(4, 1, false).unwrap_err().to_string();
+        assert!(error.contains("--oversubscribe"), "{error}");
+    }
+
+    #[test]
+    fn ranks_take_devices_in_turn() {
+        let devices: Vec<usize> = (0..5).map(|rank| device_of(rank, 2)).collect();
+        assert_eq!(devices, [0, 1, 0, 1, 0]);
+    }
+}
