@@ -188,7 +188,7 @@ fn check_stop(moment: &str, is_epoch_end: bool) {
         "{line}"
     );
     let steps = figure(line, "stopped after step") as usize;
-    assert_eq!(steps % 20 == 0, is_epoch_end, "{line}");
+    assert_eq!(steps.is_multiple_of(20), is_epoch_end, "{line}");
     let checkpoint = format!("checkpoints/step-{steps:09}/manifest.json");
     assert!(
         stopped.join(checkpoint).exists(),
