@@ -199,6 +199,10 @@ struct Bounds {
 
 /// All whole vectors, in steps of the grid; then the elements before and behind them.
 #[cube]
+#[allow(
+    clippy::collapsible_if,
+    reason = "one condition is decided when the kernel is made, the other when it runs"
+)]
 fn reduce_all<T: Numeric, A: Numeric, D: Numeric, C: Combine<A>, N: Size>(
     buffers: &mut Sequence<Box<[Vector<T, N>]>>,
     bounds: Bounds,

@@ -374,7 +374,7 @@ mod tests {
             .get_arguments()
             .filter_map(clap::Arg::get_short)
             .collect();
-        assert_eq!(letters, []);
+        assert!(letters.is_empty(), "{letters:?}");
     }
 
     #[test]

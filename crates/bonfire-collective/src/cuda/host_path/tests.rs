@@ -9,10 +9,7 @@ const RANKS: u32 = 3;
 
 /// The memory of each rank after an operation on elements that [`number`] gives, and which of them the
 /// device gets.
-fn after<T: Element + Pod>(job: HostJob) -> Vec<(Vec<T>, Range<usize>)>
-where
-    T: From<u8>,
-{
+fn after<T: Element + Pod + From<u8>>(job: HostJob) -> Vec<(Vec<T>, Range<usize>)> {
     let world_size = WorldSize::new(RANKS).unwrap();
     let groups = ProcessGroup::local(world_size, GroupOptions::default()).unwrap();
     thread::scope(|scope| {
