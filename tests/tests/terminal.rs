@@ -16,6 +16,9 @@ use bonfire_testkit::{
 const ENTER: &str = "\x1b[?1049h";
 const LEAVE: &str = "\x1b[?1049l";
 
+/// In its first frame, which is drawn in raw mode: by that the launcher knows.
+const DRAWN: &str = "Controls";
+
 const CTRL_C: &[u8] = b"\x03";
 
 /// The program on two ranks and a terminal; nothing where there cannot be one.
@@ -87,7 +90,7 @@ fn a_rank_that_is_killed_leaves_no_display_behind() {
         let Some(mut console) = learn(folder.path(), "endless") else {
             return;
         };
-        console.wait_for(ENTER);
+        console.wait_for(DRAWN);
         let ids = ids(folder.path());
         signal_process(ids[victim], Signal::KILL);
         let end = console.end();
@@ -103,7 +106,7 @@ fn ctrl_c_stops_all_ranks_together_while_one_draws() {
     let Some(mut console) = learn(folder.path(), "endless") else {
         return;
     };
-    console.wait_for(ENTER);
+    console.wait_for(DRAWN);
     let ids = ids(folder.path());
     // The launcher makes the key a signal when it sees that somebody draws; before that it is lost.
     loop {

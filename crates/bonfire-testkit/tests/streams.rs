@@ -176,14 +176,24 @@ fn an_impossible_number_is_refused() {
 fn the_end_of_one_stream_is_the_end_of_its_link_and_names_its_ranks() {
     let program = Path::new(env!("CARGO_BIN_EXE_fault-rank"));
     let ranks = processes(program, &["tcp:4", "cut"], 3);
+    let said: Vec<_> = ranks
+        .iter()
+        .map(|output| String::from_utf8_lossy(&output.stdout))
+        .collect();
+    let cut = said[2].lines().find_map(|line| line.strip_prefix("cuts "));
+    let (own, peer) = cut.and_then(|ports| ports.split_once(' ')).unwrap();
+    let other_end = format!("has {peer} {own}");
+    let has_it = |rank: &usize| said[*rank].lines().any(|line| line == other_end);
+    let other = (0..2).find(has_it).unwrap();
     for (rank, output) in ranks.iter().enumerate() {
-        let said = String::from_utf8_lossy(&output.stdout);
+        let said = &said[rank];
         assert_eq!(output.status.code(), Some(3), "rank {rank}: {said}");
-        // The third connection of rank 2 is one of its link to rank 0. Each of the two sees the other
-        // end it; all hear of whoever is told of first.
+        // Each of the two sees the other end it; all hear of whoever is told of first.
         assert!(
-            said.contains("heard: rank 0 failed") || said.contains("heard: rank 2 failed"),
-            "rank {rank}: {said}"
+            [other, 2]
+                .iter()
+                .any(|end| said.contains(&format!("heard: rank {end} failed"))),
+            "rank {rank}, and the link is that of 2 and {other}: {said}"
         );
         assert!(said.contains("it closed its link"), "rank {rank}: {said}");
     }

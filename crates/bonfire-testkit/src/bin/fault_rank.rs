@@ -2,6 +2,8 @@
 //! [`bonfire_testkit::over`] and the folder is for flight records. The last rank has the fault, the others must hear of
 //! it. Prints `heard: ERROR` when an operation fails.
 
+use std::net::SocketAddrV4;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::thread;
@@ -10,7 +12,7 @@ use std::time::Duration;
 use bonfire_collective::{GroupOptions, ProcessGroup, RankEnv, ReduceOp};
 use bonfire_testkit::{Signal, Watchdog, over, signal_process};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, Shutdown, getpeername, getsockname, shutdown};
+use rustix::net::{Shutdown, SocketAddrAny, getpeername, getsockname, shutdown};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 
 /// Longer than any test waits: an error from this timeout would be the wrong one.
@@ -56,6 +58,12 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     for _ in 0..10 {
         group.all_reduce(&mut data, ReduceOp::Mean)?;
     }
+    if fault == "cut" {
+        for connection in tcp_connections()? {
+            println!("has {} {}", connection.own_port, connection.peer_port);
+        }
+        group.barrier()?;
+    }
     if group.rank().get() + 1 == group.world_size().get() {
         match fault.as_str() {
             "kill" => {
@@ -87,25 +95,46 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Ends the third of this process's TCP connections, which is no link's first stream if links have
-/// four, and none but streams use TCP within a host.
+/// Ends the third of this process's TCP connections, and says which it is.
 fn cut_a_stream() -> Result<(), Box<dyn std::error::Error>> {
+    let connections = tcp_connections()?;
+    let third = connections.get(2).ok_or("there are fewer connections")?;
+    println!("cuts {} {}", third.own_port, third.peer_port);
+    Ok(shutdown(&third.socket, Shutdown::Both)?)
+}
+
+/// A connection, by its ports on this host.
+struct Connection {
+    socket: OwnedFd,
+    own_port: u16,
+    peer_port: u16,
+}
+
+/// The TCP connections of this process: none but streams use TCP within a host.
+fn tcp_connections() -> Result<Vec<Connection>, Errno> {
     let myself = pidfd_open(getpid(), PidfdFlags::empty())?;
     let mut connections = Vec::new();
     for number in 0..1024 {
         let socket = match pidfd_getfd(&myself, number, PidfdGetfdFlags::empty()) {
             Ok(descriptor) => descriptor,
             Err(Errno::BADF) => continue,
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(error),
         };
-        let is_tcp = getsockname(&socket)
-            .is_ok_and(|address| address.address_family() == AddressFamily::INET);
-        if is_tcp && getpeername(&socket).is_ok() {
-            connections.push(socket);
+        let port = |address: SocketAddrAny| Some(SocketAddrV4::try_from(address).ok()?.port());
+        let ends = [
+            getsockname(&socket).ok(),
+            getpeername(&socket).ok().flatten(),
+        ]
+        .map(|end| end.and_then(port));
+        if let [Some(own_port), Some(peer_port)] = ends {
+            connections.push(Connection {
+                socket,
+                own_port,
+                peer_port,
+            });
         }
     }
-    let third = connections.get(2).ok_or("there are fewer connections")?;
-    Ok(shutdown(third, Shutdown::Both)?)
+    Ok(connections)
 }
 
 /// Stops this process, which a child of it lets go on later.
