@@ -20,7 +20,7 @@ impl ProcessGroup {
     /// ```
     /// use std::time::Duration;
     /// # use bonfire_collective::{GroupOptions, ProcessGroup, Rank, WorldSize};
-    /// # let one = WorldSize::new(1).ok_or("no ranks")?;
+    /// # let one = WorldSize::new(1)?;
     /// # let group = ProcessGroup::local(one, GroupOptions::default())?.remove(0);
     /// let patient = group.with_timeout(Duration::from_secs(1800));
     /// let mut vocabulary = [0_u8; 4];
