@@ -214,10 +214,10 @@ pub(crate) fn meet(env: &RankEnv, options: &GroupOptions) -> Result<Parts, Conne
             return Err(error);
         }
     };
-    let watch = Watch::new(store, env.agent_store);
+    let watch = Watch::new(store, env);
     let formation = Formation {
         me: env.rank,
-        group: 0,
+        group: mesh::JOB,
         token,
         addresses: &addresses,
         options,
@@ -227,7 +227,10 @@ pub(crate) fn meet(env: &RankEnv, options: &GroupOptions) -> Result<Parts, Conne
         guard: &|missing| watch.look(missing),
     };
     // Whoever connects to this rank is done with the store, so if it is served here it may go then.
-    let formed = formation.form(listeners)?;
+    let formed = formation.form(listeners).inspect_err(|error| {
+        watch::tell(store, env, error);
+        leave(env, store, entrance.server.as_ref());
+    })?;
     let topology = Topology::of(addresses.iter().map(|address| &address.host));
     let origin = Origin::Processes(Arc::new(home));
     Ok(Parts {

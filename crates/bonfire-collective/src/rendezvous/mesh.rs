@@ -41,7 +41,7 @@ const RETRY_PAUSE: Duration = Duration::from_millis(20);
 pub(super) type Guard<'a> = &'a dyn Fn(&[Rank]) -> Result<(), ConnectError>;
 
 /// The number of the group of all ranks.
-const JOB: u32 = 0;
+pub(super) const JOB: u32 = 0;
 
 /// The connections of one rank.
 #[derive(Debug, Default)]
@@ -143,18 +143,7 @@ impl Mesh<'_> {
 
     /// What the others are told when this rank gives up, if that is anybody's fault.
     fn failure(&self, error: &ConnectError) -> Option<Failure> {
-        let culprit = match error {
-            ConnectError::GroupFailed(failure) => return failure.as_failure(),
-            ConnectError::Unreachable { theirs, .. } => *theirs,
-            ConnectError::Missing { missing, .. } => *missing.first()?,
-            // The store of a job is on the host of its rank 0, in a process of its own or in that one's.
-            ConnectError::Store(_) if self.group == JOB => Rank::new(0),
-            _ => return None,
-        };
-        Some(Failure::Peer {
-            rank: culprit,
-            cause: format!("rank {} gave up joining: {error}", self.me),
-        })
+        parting_words(self.me, self.group, error)
     }
 
     /// Whether TCP connections to a rank are encrypted.
@@ -165,6 +154,22 @@ impl Mesh<'_> {
             Tls::All => true,
         }
     }
+}
+
+/// What a rank says that cannot join a group, if that is anybody's fault.
+pub(super) fn parting_words(me: Rank, group: u32, error: &ConnectError) -> Option<Failure> {
+    let culprit = match error {
+        ConnectError::GroupFailed(failure) => return failure.as_failure(),
+        ConnectError::Unreachable { theirs, .. } => *theirs,
+        ConnectError::Missing { missing, .. } => *missing.first()?,
+        // The store of a job is on the host of its rank 0, in a process of its own or in that one's.
+        ConnectError::Store(_) if group == JOB => Rank::new(0),
+        _ => return None,
+    };
+    Some(Failure::Peer {
+        rank: culprit,
+        cause: format!("rank {me} gave up joining: {error}"),
+    })
 }
 
 impl Connections {

@@ -14,7 +14,7 @@ use crate::handshake::{HandshakeError, Role};
 use crate::lobby::Lobby;
 use crate::platform::clock;
 use crate::platform::net::{Handle, TcpListener, TcpStream, await_news, connect, listen};
-use crate::platform::sync::Mutex;
+use crate::platform::sync::{Mutex, MutexGuard};
 use crate::platform::thread::{self, JoinHandle};
 use crate::stream::Stream;
 use crate::tls::{Identity, Tls};
@@ -214,10 +214,32 @@ fn serve(mut stream: Stream, tables: &MemoryStore, stop: &AtomicBool) -> io::Res
 /// A client of a [`TcpStoreServer`].
 #[derive(Debug)]
 pub struct TcpStore {
-    stream: Mutex<Stream>,
-    /// To look whether it has ended.
+    line: Mutex<Line>,
+    /// To look whether something has come.
     handle: Handle,
     local: SocketAddr,
+}
+
+/// A connection on which one request at a time is answered.
+#[derive(Debug)]
+struct Line {
+    stream: Stream,
+    /// Whether the last request has no answer yet.
+    is_owed: bool,
+}
+
+impl Line {
+    fn send(&mut self, request: &Request) -> io::Result<()> {
+        request.write(&mut self.stream)?;
+        self.is_owed = true;
+        Ok(())
+    }
+
+    fn receive(&mut self) -> io::Result<Reply> {
+        let reply = Reply::read(&mut self.stream)?;
+        self.is_owed = false;
+        Ok(reply)
+    }
 }
 
 impl TcpStore {
@@ -250,7 +272,10 @@ impl TcpStore {
                         stream.notice_silence()?;
                         return Ok(Self {
                             handle: Handle::of(&stream)?,
-                            stream: Mutex::new(stream),
+                            line: Mutex::new(Line {
+                                stream,
+                                is_owed: false,
+                            }),
                             local,
                         });
                     }
@@ -287,16 +312,41 @@ impl TcpStore {
         self.local
     }
 
-    /// Whether the server has ended the connection, or fallen silent. To be asked between two requests:
-    /// nothing else can be news then.
-    pub(crate) fn is_lost(&self) -> bool {
-        !await_news(&[&self.handle], Duration::ZERO).is_empty()
+    /// What the last call asked for, if it has come and was set, and asks for `key` anew. Waits for
+    /// nothing: an answer that has not come is taken by a later call. An error if the server has ended
+    /// the connection, or fallen silent.
+    pub(crate) fn peek(&self, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        check_lengths(key, &[])?;
+        let mut line = self.line();
+        let has_news = !await_news(&[&self.handle], Duration::ZERO).is_empty();
+        if has_news && let Reply::Value(value) = line.receive()? {
+            return Ok(Some(value));
+        }
+        if !line.is_owed {
+            line.send(&Request::Get {
+                key: key.to_owned(),
+                timeout_ms: 0,
+            })?;
+        }
+        Ok(None)
+    }
+
+    /// From now on the server has so long to answer a request.
+    pub(crate) fn set_patience(&self, patience: Duration) -> io::Result<()> {
+        self.line().stream.set_read_timeout(Some(patience))
     }
 
     fn ask(&self, request: &Request) -> Result<Reply, StoreError> {
-        let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
-        request.write(&mut *stream)?;
-        Ok(Reply::read(&mut *stream)?)
+        let mut line = self.line();
+        if line.is_owed {
+            line.receive()?;
+        }
+        line.send(request)?;
+        Ok(line.receive()?)
+    }
+
+    fn line(&self) -> MutexGuard<'_, Line> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
