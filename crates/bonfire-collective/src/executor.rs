@@ -8,36 +8,33 @@ mod plans;
 mod probe;
 mod reason;
 mod receive;
+mod run;
 mod zero_copy;
 
 use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bonfire_plan::wire::{self, CallSite, HEADER_BYTES, Operation};
-use bonfire_plan::{
-    Algorithm, Collective, Partition, PlanError, Rank, ReduceOp, Source, Step, WorldSize,
-};
+use bonfire_plan::wire::{self, CallSite, Operation};
+use bonfire_plan::{Algorithm, Collective, Partition, PlanError, Rank, ReduceOp, WorldSize};
 use bonfire_sys::window::Board;
-use smallvec::SmallVec;
 
 use crate::Element;
 use crate::call_sites::CallSites;
-use crate::error::{Corruption, Failure, Mismatch, Timeout};
-use crate::local_reduce::{FoldOptions, Operand};
+use crate::error::Failure;
 use crate::options::GroupOptions;
-use crate::patience::{Eagerness, Interrupt, Patience};
+use crate::patience::{Eagerness, Patience};
 use crate::poison::Poison;
 use crate::recorder::{Name, Recorder};
 use crate::select::{Question, Selector};
 use crate::topology::Topology;
-use crate::transport::{LinkError, Links, Traffic};
+use crate::transport::{Links, Traffic};
 
 pub(crate) use memory::Memory;
 use memory::Space;
 use plans::{Key, Place, Plans, Prepared};
 pub(crate) use probe::{Figures, LinkCost};
-use reason::await_reason;
+use run::Run;
 
 /// What the caller asked for.
 #[derive(Clone, Debug)]
@@ -211,6 +208,9 @@ impl Executor {
             }
             steps = &steps[done..];
         }
+        if prepared.only_sends {
+            run.check_what_was_sent()?;
+        }
         self.last_algorithm = Some(prepared.operation.algorithm);
         self.recorder.end(bytes, patience.elapsed());
         Ok(())
@@ -319,172 +319,6 @@ impl Executor {
             count: request.count as u64,
             layout,
             call_site,
-        }
-    }
-}
-
-/// One operation under way.
-struct Run<'a> {
-    executor: &'a mut Executor,
-    /// But for its number.
-    like: &'a Operation,
-    seq: u64,
-    /// Of the next frame; all of the operation's are alike but for the length.
-    header: [u8; HEADER_BYTES],
-    patience: &'a Patience<'a>,
-}
-
-impl<'a> Run<'a> {
-    fn new(
-        executor: &'a mut Executor,
-        prepared: &'a Prepared,
-        seq: u64,
-        patience: &'a Patience<'a>,
-    ) -> Self {
-        Self::of(
-            executor,
-            &prepared.operation,
-            prepared.header,
-            seq,
-            patience,
-        )
-    }
-
-    /// Operation number `seq`, which is else like `like`, as encoded in `header`.
-    fn of(
-        executor: &'a mut Executor,
-        like: &'a Operation,
-        mut header: [u8; HEADER_BYTES],
-        seq: u64,
-        patience: &'a Patience<'a>,
-    ) -> Self {
-        wire::set_seq(&mut header, seq);
-        Self {
-            executor,
-            like,
-            seq,
-            header,
-            patience,
-        }
-    }
-
-    /// What this rank is doing, to tell people.
-    fn operation(&self) -> Operation {
-        Operation {
-            seq: self.seq,
-            ..self.like.clone()
-        }
-    }
-
-    fn step<T: Element>(
-        &mut self,
-        step: &Step,
-        reduce: Option<ReduceOp>,
-        space: &mut Space<'_, '_, T>,
-    ) -> Result<(), Failure> {
-        match step {
-            Step::Put { peer, source } => self.put(*peer, space.source(*source)),
-            Step::Wait { peer } => self.wait(*peer),
-            Step::Reduce {
-                target,
-                sources,
-                stage,
-            } => {
-                let options = self.fold_options(reduce, *stage);
-                let target = space.target(*target);
-                let mut operands: SmallVec<[Operand<'_, T>; 16]> = SmallVec::new();
-                for source in sources {
-                    operands.push(match source {
-                        Source::Own => Operand::Target,
-                        Source::Inbox(peer) => Operand::Peer(self.payload(*peer, target.len())?),
-                    });
-                }
-                T::fold(target, &operands, options);
-                Ok(())
-            }
-            Step::Copy { peer, target } => {
-                let target = space.target(*target);
-                target.copy_from_slice(self.payload(*peer, target.len())?);
-                Ok(())
-            }
-            Step::Release { peer } => {
-                self.executor.links.release(*peer);
-                Ok(())
-            }
-            Step::ReduceDirect { .. } => {
-                unreachable!("only zero-copy plans have direct steps, and run_shared runs those")
-            }
-        }
-    }
-
-    fn put<T: Element>(&mut self, peer: Rank, elements: &[T]) -> Result<(), Failure> {
-        let payload: &[u8] = bytemuck::cast_slice(elements);
-        let payload_bytes = u32::try_from(payload.len()).expect("a chunk is below 4 GiB");
-        wire::set_payload_bytes(&mut self.header, payload_bytes);
-        let header = &self.header;
-        let links = &mut self.executor.links;
-        let put = links.put(peer, header, payload, self.patience);
-        put.map_err(|error| self.explain(peer, error))
-    }
-
-    fn wait(&mut self, peer: Rank) -> Result<(), Failure> {
-        let waited = self.executor.links.wait(peer, self.patience);
-        waited.map_err(|error| self.explain(peer, error))?;
-        self.check_header(peer)
-    }
-
-    /// Compares what the peer says it is doing with what this rank is doing.
-    fn check_header(&self, peer: Rank) -> Result<(), Failure> {
-        let frame = self.executor.links.front(peer).expect("the wait returned");
-        if frame.agrees_with(&self.header) {
-            return Ok(());
-        }
-        match frame.operation() {
-            Ok(other_operation) => Err(Failure::Mismatch(Box::new(Mismatch {
-                rank: self.executor.me,
-                operation: self.operation(),
-                other_rank: peer,
-                other_operation,
-            }))),
-            Err(error) => Err(Failure::Peer {
-                rank: peer,
-                cause: error.to_string(),
-            }),
-        }
-    }
-
-    fn explain(&self, peer: Rank, error: LinkError) -> Failure {
-        match error {
-            LinkError::Interrupted(Interrupt::Failed(failure)) => failure,
-            LinkError::Interrupted(Interrupt::Departed) => Failure::Peer {
-                rank: peer,
-                cause: format!("it left the group; the others were in {}", self.operation()),
-            },
-            LinkError::Interrupted(Interrupt::Expired) => Failure::Timeout(Box::new(Timeout {
-                rank: self.executor.me,
-                waited_for: peer,
-                operation: self.operation(),
-                elapsed_ms: u64::try_from(self.patience.elapsed().as_millis()).unwrap_or(u64::MAX),
-                verdict: String::new(),
-            })),
-            LinkError::Broken { rank, cause } => Failure::Peer { rank, cause },
-            LinkError::Changed { rank, seq } => Failure::Corrupted(Box::new(Corruption {
-                source: rank,
-                target: self.executor.me,
-                seq: seq.unwrap_or_else(|| self.operation().seq),
-            })),
-            LinkError::Ended => self.reason_for_the_end(peer),
-        }
-    }
-
-    /// A closed data connection says little; the control channel will say more in a moment.
-    fn reason_for_the_end(&self, peer: Rank) -> Failure {
-        if let Some(reason) = await_reason(self.patience.poison(), peer) {
-            return self.explain(peer, LinkError::Interrupted(reason));
-        }
-        Failure::Peer {
-            rank: peer,
-            cause: format!("it closed its link during {}", self.operation()),
         }
     }
 }

@@ -22,7 +22,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::platform::host;
-use frame::Frame;
+pub(crate) use frame::Frame;
 pub(crate) use links::{Arrival, LinkError, Links};
 pub(crate) use memory::{MemoryLink, local_links, ring_layout};
 pub(crate) use sharing::{Sharing, new_arena};

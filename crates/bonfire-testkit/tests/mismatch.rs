@@ -101,7 +101,7 @@ struct Heard {
 
 fn hear(
     group: &ProcessGroup,
-    call: fn(&ProcessGroup) -> Done,
+    call: impl Fn(&ProcessGroup) -> Done,
     last: &Mutex<Option<Instant>>,
 ) -> Heard {
     {
@@ -250,29 +250,69 @@ fn ranks_that_differ_in_what_lines_count_do_not_meet() {
     }
 }
 
-/// Each of two ranks sends and waits for nobody, so there is nobody yet who could see it.
+/// Calls in which every rank only sends, of so many elements.
+type OneSided = fn(&ProcessGroup, usize) -> Done;
+
+const ONE_SIDED: [(&str, OneSided); 4] = [
+    ("broadcast", |group, count| {
+        group.broadcast(&mut vec![0_u32; count], group.rank())
+    }),
+    ("reduce", |group, count| {
+        group.reduce(&mut vec![0_u32; count], next(group), ReduceOp::Sum)
+    }),
+    ("scatter", |group, count| {
+        let parts = vec![0_u32; count * group.world_size().len()];
+        group.scatter_into(&parts, &mut vec![0_u32; count], group.rank())
+    }),
+    ("gather", |group, count| {
+        group.gather(&vec![0_u32; count], next(group)).map(drop)
+    }),
+];
+
+fn next(group: &ProcessGroup) -> Rank {
+    Rank::new((group.rank().get() + 1) % group.world_size().get())
+}
+
+/// Nobody waits for anybody, so nobody would see it who does not look.
 #[test]
-fn two_roots_of_two_ranks_are_found_by_their_next_operation() {
+fn roots_of_which_each_only_sends_are_found_without_a_further_operation() {
     for transport in [None, Some(TransportKind::Shm), Some(TransportKind::Tcp)] {
-        let options = GroupOptions {
-            transport,
-            ..GroupOptions::default()
-        };
-        let body = |group: ProcessGroup| {
-            // The first operation may measure the links, and would find it.
-            group.broadcast(&mut [0_u32], Rank::new(0)).unwrap();
-            let mut data = [group.rank().get()];
-            group.broadcast(&mut data, group.rank()).unwrap();
-            assert_eq!(data, [group.rank().get()], "nobody's data is another's");
-            group.barrier().unwrap_err()
-        };
-        let errors = match transport {
-            None => local(2, options, body),
-            Some(_) => connected(2, options, body),
-        };
-        for error in errors {
-            assert!(matches!(error, CollectiveError::Mismatch(_)), "{error}");
-            assert!(error.to_string().contains("broadcast"), "{error}");
+        for (name, call) in ONE_SIDED {
+            // Few that lie in a slot, and more than there is room for.
+            for count in [1, 3_000_000] {
+                let options = GroupOptions {
+                    transport,
+                    timeout: Duration::from_secs(100),
+                    ..GroupOptions::default()
+                };
+                let last = Mutex::new(None);
+                let body = |group: ProcessGroup| {
+                    // The first operation may measure the links, and would find it.
+                    group.all_reduce(&mut [0_u32], ReduceOp::Sum).unwrap();
+                    if group.rank() == Rank::new(1) {
+                        thread::sleep(LATE);
+                    }
+                    hear(&group, |group| call(group, count), &last)
+                };
+                let heard = match transport {
+                    None => local(2, options, body),
+                    Some(_) => connected(2, options, body),
+                };
+                for Heard {
+                    error,
+                    after,
+                    calls_again,
+                } in heard
+                {
+                    println!("{name} {count} {transport:?}: {after:?}");
+                    assert!(matches!(error, CollectiveError::Mismatch(_)), "{error}");
+                    assert!(error.to_string().contains(name), "{error}");
+                    assert!(
+                        !calls_again,
+                        "{name} of {count} over {transport:?}: {error}"
+                    );
+                }
+            }
         }
     }
 }

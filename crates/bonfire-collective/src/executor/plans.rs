@@ -30,6 +30,8 @@ pub(super) struct Prepared {
     /// What it is to the flight recorder.
     pub(super) call: CallIndex,
     pub(super) steps: Vec<Step>,
+    /// Whether this rank sends and waits for nobody.
+    pub(super) only_sends: bool,
     pub(super) extents: Extents,
 }
 
@@ -111,11 +113,15 @@ impl Plans {
             schedule.extent(self.me, Role::Input),
             schedule.extent(self.me, Role::Output),
         );
+        let steps = schedule.steps(self.me);
+        let is_put = |step: &Step| matches!(step, Step::Put { .. });
+        let is_wait = |step: &Step| matches!(step, Step::Wait { .. });
         let prepared = Arc::new(Prepared {
+            only_sends: steps.iter().any(is_put) && !steps.iter().any(is_wait),
             header: wire::encode_header(&operation, 0),
             call: recorder.learn(operation.clone(), key.name),
             operation,
-            steps: schedule.steps(self.me),
+            steps,
             extents,
         });
         if self.ready.len() >= PLANS_MAX {

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bonfire_plan::{Rank, ReduceOp, Stage, WorldSize};
 
-use super::Run;
+use super::run::Run;
 use crate::error::Failure;
 use crate::local_reduce::{FoldOptions, Operand, fold};
 use crate::platform::clock;

@@ -10,8 +10,10 @@ use bonfire_plan::{Rank, ReduceOp, Source, Stage, Step};
 use smallvec::SmallVec;
 
 use super::memory::Space;
-use super::{Failure, FoldOptions, Operand, Run};
+use super::run::Run;
 use crate::Element;
+use crate::error::Failure;
+use crate::local_reduce::{FoldOptions, Operand};
 use crate::transport::{Arrival, Due};
 
 /// Frames with less payload take the steps one by one: they arrive with their header in one read, so

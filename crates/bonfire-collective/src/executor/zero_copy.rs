@@ -9,7 +9,8 @@ use bonfire_sys::window::{Shut, Windows};
 use bytemuck::Pod;
 
 use super::plans::Prepared;
-use super::{Executor, Request, Run, RunError};
+use super::run::Run;
+use super::{Executor, Request, RunError};
 use crate::Element;
 use crate::error::Failure;
 use crate::local_reduce::FoldOptions;

@@ -1,6 +1,7 @@
 //! All links of one rank, and the waits on them.
 
 use std::io;
+use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
 use bonfire_plan::wire::HEADER_BYTES;
@@ -29,6 +30,8 @@ pub(crate) enum LinkError {
     Broken { rank: Rank, cause: String },
     /// A frame from this rank was changed on the way, in this operation if that can be told.
     Changed { rank: Rank, seq: Option<u64> },
+    /// The oldest frame from this rank [contradicts](Frame::contradicts) the one to be sent.
+    Contradicted { rank: Rank },
 }
 
 impl From<Interrupt> for LinkError {
@@ -41,6 +44,15 @@ impl From<Interrupt> for LinkError {
 struct Link {
     way: Way,
     traffic: Traffic,
+}
+
+impl Link {
+    fn front(&self) -> Option<Frame<'_>> {
+        match &self.way {
+            Way::Memory(memory) => memory.front(),
+            Way::Socket(socket) => socket.front(),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -173,6 +185,12 @@ impl Links {
                 }
             }
             let pause = patience.pause(&mut vigil, departed)?;
+            if pause == Pause::Nap
+                && let Some(rank) = self.contradiction(header)
+            {
+                // Ranks that only send wait for each other to receive.
+                return Err(LinkError::Contradicted { rank });
+            }
             self.pass_time(peer, Need::Room, pause)?;
         }
     }
@@ -272,9 +290,30 @@ impl Links {
 
     /// The oldest frame from `peer`.
     pub(crate) fn front(&self, peer: Rank) -> Option<Frame<'_>> {
-        match &self.link(peer).way {
-            Way::Memory(memory) => memory.front(),
-            Way::Socket(socket) => socket.front(),
+        self.link(peer).front()
+    }
+
+    /// A rank whose oldest frame [contradicts](Frame::contradicts) this header.
+    fn contradiction(&self, header: &[u8; HEADER_BYTES]) -> Option<Rank> {
+        let ranks = (0..self.by_rank.len() as u32).map(Rank::new);
+        let contradicts = |link: &Link| link.front().is_some_and(|frame| frame.contradicts(header));
+        ranks
+            .zip(&self.by_rank)
+            .find_map(|(rank, link)| link.as_ref().is_some_and(contradicts).then_some(rank))
+    }
+
+    /// An error if a frame that is there [contradicts](Frame::contradicts) the one that was sent last.
+    /// Waits for nothing.
+    pub(crate) fn check_what_was_sent(
+        &mut self,
+        header: &[u8; HEADER_BYTES],
+    ) -> Result<(), LinkError> {
+        // Of two ranks that send to each other and then look, one at least sees the other's frame.
+        fence(Ordering::SeqCst);
+        self.move_bytes(Duration::ZERO, None)?;
+        match self.contradiction(header) {
+            Some(rank) => Err(LinkError::Contradicted { rank }),
+            None => Ok(()),
         }
     }
 
