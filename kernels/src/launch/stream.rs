@@ -1,7 +1,7 @@
-//! Reductions on streams of the CUDA driver.
+//! Kernels on streams of the CUDA driver.
 //!
 //! [`ReduceCode`] is a [`Reduce`] compiled for one kind of device, [`ReduceKernel`] that code in the
-//! context of one device. A launch takes raw ranges of device memory, of this rank or of its peers:
+//! context of one device; [`PackKernel`] and [`ScaleKernel`] are compiled where they are loaded. A launch takes raw ranges of device memory, of this rank or of its peers:
 //! CubeCL's runtime, its allocator and its streams are not there, and nothing waits on the host.
 //!
 //! A launch never begins before what was queued on its stream, and returns when it is queued. What
@@ -10,16 +10,22 @@
 use std::collections::HashMap;
 
 use bonfire_sys::cuda::{
-    BufferLaunch, ComputeCapability, Context, Cubin, CudaError, Function, Grid, Module, Nvrtc,
-    Span, Stream,
+    AddressLaunch, BufferLaunch, ComputeCapability, Context, Cubin, CudaError, Function, Grid,
+    Module, Nvrtc, Span, Stream,
 };
 use smallvec::SmallVec;
 
 use crate::reduce::{Reduce, VECTOR_BYTES, Width};
-use crate::source::{ELEMS_MAX, Launch, SourceError, Spread};
+use crate::source::{ELEMS_MAX, KernelSource, Launch, SourceError, Spread};
 
+mod pack;
+mod scale;
 #[cfg(test)]
 mod tests;
+
+use pack::Copies;
+pub use pack::{Direction, PackKernel, PackTable, Piece};
+pub use scale::ScaleKernel;
 
 /// A kernel that cannot be compiled.
 #[derive(Debug, thiserror::Error)]
@@ -201,6 +207,67 @@ impl ReduceKernel {
         check_addresses(&self.reduce, &addresses, bytes);
         bytes
     }
+}
+
+/// Compiles and loads a kernel.
+fn load(source: &KernelSource, context: &Context, nvrtc: Nvrtc) -> Result<Function, CodeError> {
+    let capability = context.device().capability();
+    let cubin = nvrtc.compile(capability, &source.entry, &source.source, &[])?;
+    Ok(Module::load(context, &cubin)?.function(&source.entry)?)
+}
+
+/// Writes the table of some copies and queues the kernel that makes them.
+fn queue_copies(
+    kernel: &PackKernel,
+    stream: &Stream,
+    (copies, launch): (&Copies<'_>, &Launch),
+    table: &mut PackTable,
+) -> Result<(), CudaError> {
+    let table = table.write(stream, &copies.tiles)?;
+    let at = AddressLaunch {
+        grid: Grid {
+            blocks: launch.cubes,
+            threads: launch.units,
+        },
+        shared_bytes: launch.shared_bytes,
+        addresses: &[copies.source, copies.target, table.address()],
+        info: launch.info(),
+    };
+    let sides = copies.pieces.iter().flat_map(|p| [&p.tensor, &p.slot]);
+    // SAFETY: the function is the entry of the pack kernel's own source (`load` compiles nothing else for
+    // it), which takes the addresses that sources and targets count from, that of the table, and the struct
+    // that `Launch` lays out. There is one block per tile, and each touches its tile's elements alone. The
+    // tiles are those of the table, which the stream copies before the kernel runs and nobody writes
+    // before that copy is done (`PackTable::write`); they are cut from pieces of equal length on both
+    // sides, counted from an address that is a multiple of 16 and not above any of theirs, with no
+    // target in a source (`Copies::checked`).
+    unsafe {
+        kernel
+            .function
+            .launch_at(stream, &at, sides.chain([&table]))
+    }
+}
+
+/// Queues the multiplication of one piece.
+fn queue_scale(
+    kernel: &ScaleKernel,
+    stream: &Stream,
+    (piece, launch): (&Span, &Launch),
+) -> Result<(), CudaError> {
+    let over = BufferLaunch {
+        grid: Grid {
+            blocks: launch.cubes,
+            threads: launch.units,
+        },
+        shared_bytes: launch.shared_bytes,
+        buffers: std::slice::from_ref(piece),
+        before_bytes: 0,
+        info: launch.info(),
+    };
+    // SAFETY: the function is the entry of the multiplication's own source (`load` compiles nothing else
+    // for it), which takes the buffer's address and the struct that `Launch` lays out, made for as many
+    // elements as the piece has. Pieces begin at multiples of 16 bytes (`ScaleKernel::launch`).
+    unsafe { kernel.function.launch_over(stream, &over) }
 }
 
 /// The launch of a shape, made at its first use.

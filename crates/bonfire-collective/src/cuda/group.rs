@@ -164,6 +164,12 @@ impl CudaGroup {
         }
     }
 
+    /// Whether ranks of one process share a device, and with it the context whose
+    /// [events](Context::record) are about all streams: also those on which another rank waits for this one.
+    pub fn shares_a_context(&self) -> bool {
+        self.inner.state().peers.threads_share_a_device()
+    }
+
     /// The algorithm that an all-reduce of that many bytes takes between devices.
     pub fn algorithm_for(&self, bytes: usize) -> CudaAlgorithm {
         self.inner.state().choose(bytes)

@@ -10,6 +10,7 @@ use bonfire_plan::Rank;
 use bonfire_sys::cuda::{ComputeCapability, Cubin, DeviceRegion, OneShotKey};
 
 use super::kernels::ReduceKey;
+use crate::ProcessGroup;
 
 /// What the ranks of one process share. Make one, and give every rank of the group in this process a
 /// clone of it; a process with one rank makes its own.
@@ -75,6 +76,15 @@ impl Neighbours {
                 signals: Compiled::default(),
             }),
         }
+    }
+
+    /// For one group of GPUs on this group: the same for the ranks of a [local](ProcessGroup::local) group,
+    /// one of its own for every process of another. Every rank calls it as often.
+    ///
+    /// # Panics
+    /// As [`new`](Self::new).
+    pub fn of(group: &ProcessGroup) -> Self {
+        group.neighbours()
     }
 
     /// Ranks with the same id are in one process.

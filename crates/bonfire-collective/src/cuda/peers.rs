@@ -123,6 +123,12 @@ impl Peers {
             .any(|(a, b)| a.device == b.device && a.neighbours != b.neighbours)
     }
 
+    /// Whether threads of one process do.
+    pub(super) fn threads_share_a_device(&self) -> bool {
+        self.pairs()
+            .any(|(a, b)| a.device == b.device && a.neighbours == b.neighbours)
+    }
+
     fn pairs(&self) -> impl Iterator<Item = (&Card, &Card)> {
         let cards = &self.cards;
         cards

@@ -29,6 +29,8 @@ pub(crate) struct Hub {
     tables: Mutex<HashMap<u32, Table>>,
     /// Where the threads meet again after a failure.
     store: MemoryStore,
+    #[cfg(feature = "cuda")]
+    commons: super::commons::Commons,
 }
 
 #[derive(Debug)]
@@ -83,6 +85,12 @@ impl Hub {
 
     pub(super) fn store(&self) -> &MemoryStore {
         &self.store
+    }
+
+    /// What the ranks of a group have in common.
+    #[cfg(feature = "cuda")]
+    pub(super) fn commons(&self) -> &super::commons::Commons {
+        &self.commons
     }
 
     fn tables(&self) -> MutexGuard<'_, HashMap<u32, Table>> {

@@ -74,6 +74,22 @@ pub struct BufferLaunch<'a> {
     pub info: &'a [u8],
 }
 
+/// One launch of a kernel over addresses that are not those of whole ranges.
+#[derive(Clone, Copy, Debug)]
+pub struct AddressLaunch<'a> {
+    /// Blocks and threads.
+    pub grid: Grid,
+    /// Dynamic shared memory of a block.
+    pub shared_bytes: u32,
+    /// The first parameters: one 8-byte address each.
+    pub addresses: &'a [u64],
+    /// The last parameter, a struct by value.
+    pub info: &'a [u8],
+}
+
+/// Addresses of one launch without an allocation.
+const FEW: usize = 16;
+
 // SAFETY: a module handle is an opaque name for an object of the driver, whose functions may be called
 // from any thread.
 unsafe impl Send for Inner {}
@@ -167,21 +183,45 @@ impl Function {
         stream: &Stream,
         launch: &BufferLaunch<'_>,
     ) -> Result<(), CudaError> {
-        /// Addresses of one launch without an allocation.
-        const FEW: usize = 16;
         let mut addresses: SmallVec<[u64; FEW]> = SmallVec::new();
         for span in launch.buffers {
-            // Device memory that is freed only after this context is idle.
-            span.used_by(stream.context());
             addresses.push(span.address() - launch.before_bytes);
         }
-        let mut parameters: SmallVec<[*mut c_void; FEW + 1]> = addresses
+        let over = AddressLaunch {
+            grid: launch.grid,
+            shared_bytes: launch.shared_bytes,
+            addresses: &addresses,
+            info: launch.info,
+        };
+        // SAFETY: the parameters are those that the caller says the kernel declares, and of the memory
+        // behind the addresses it touches the buffers alone.
+        unsafe { self.launch_at(stream, &over, launch.buffers) }
+    }
+
+    /// Queues a kernel that takes some addresses and then one struct by value. `touched` is the memory
+    /// that it touches.
+    ///
+    /// # Safety
+    /// The kernel must take exactly these parameters, the last of as many bytes as `info` has, and may
+    /// only touch bytes of `touched`.
+    pub unsafe fn launch_at<'s>(
+        &self,
+        stream: &Stream,
+        launch: &AddressLaunch<'_>,
+        touched: impl IntoIterator<Item = &'s Span>,
+    ) -> Result<(), CudaError> {
+        for span in touched {
+            // Device memory that is freed only after this context is idle.
+            span.used_by(stream.context());
+        }
+        let mut parameters: SmallVec<[*mut c_void; FEW + 1]> = launch
+            .addresses
             .iter()
             .map(|address| ptr::from_ref(address).cast_mut().cast())
             .collect();
         parameters.push(launch.info.as_ptr().cast_mut().cast());
         // SAFETY: the parameters are those that the caller says the kernel declares, they live through
-        // the call, and the memory behind the addresses stays allocated (`used_by`).
+        // the call, and the memory that it touches stays allocated (`used_by`).
         unsafe { self.launch_raw(stream, launch.grid, launch.shared_bytes, &mut parameters) }
     }
 

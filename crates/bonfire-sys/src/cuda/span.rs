@@ -6,10 +6,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::context::Context;
 use super::error::CudaError;
+use super::foreign::ForeignRegion;
 use super::ipc::ImportedRegion;
 use super::memory::DeviceRegion;
 
-/// A range of device memory, of this process or imported from another. It keeps the memory.
+/// A range of device memory, of this process, imported from another, or of another owner in this one. It
+/// keeps the memory.
 #[derive(Clone, Debug)]
 pub struct Span {
     memory: Memory,
@@ -21,6 +23,7 @@ pub struct Span {
 enum Memory {
     Own(Arc<DeviceRegion>),
     Imported(Arc<ImportedRegion>),
+    Foreign(Arc<ForeignRegion>),
 }
 
 impl Span {
@@ -37,6 +40,15 @@ impl Span {
         let len = region.len();
         Self {
             memory: Memory::Imported(region),
+            start: 0,
+            len,
+        }
+    }
+
+    pub(super) fn of_foreign(region: Arc<ForeignRegion>) -> Self {
+        let len = region.len();
+        Self {
+            memory: Memory::Foreign(region),
             start: 0,
             len,
         }
@@ -77,6 +89,7 @@ impl Span {
         let base = match &self.memory {
             Memory::Own(region) => region.address(),
             Memory::Imported(region) => region.address(),
+            Memory::Foreign(region) => region.address(),
         };
         base + self.start as u64
     }
@@ -87,6 +100,7 @@ impl Span {
         match &self.memory {
             Memory::Own(region) => region.users().add(context, region.context()),
             Memory::Imported(region) => region.users().add(context, region.context()),
+            Memory::Foreign(region) => region.assert_used_by(context),
         }
     }
 }

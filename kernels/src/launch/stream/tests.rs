@@ -1,7 +1,8 @@
 //! What can be told without a device, and a reduction on one where there is one.
 
-use bonfire_sys::cuda::{DeviceRegion, Driver, Priority};
+use bonfire_sys::cuda::{Device, DeviceRegion, Driver, Priority};
 
+use super::pack::{Range, check_ranges};
 use super::*;
 use crate::element::{Element, Fold};
 use crate::reduce::Role;
@@ -62,19 +63,22 @@ fn launches_are_kept_and_do_not_pile_up() {
     assert_eq!(*prepare(&mut launches, &reduce, key(1)), first);
 }
 
-#[test]
-fn a_sum_in_place_has_heads_and_tails() {
-    let test = "a_sum_in_place_has_heads_and_tails";
+/// The first device; nothing without one.
+fn device(test: &str) -> Option<(Context, Device, Nvrtc)> {
     let found = Driver::load().and_then(|driver| {
         let device = driver.device(0)?;
         Ok((Context::retain(&device)?, device, Nvrtc::load()?))
     });
-    let (context, device, nvrtc) = match found {
-        Ok(found) => found,
-        Err(error) => {
-            println!("{test} skipped: {error}");
-            return;
-        }
+    found
+        .inspect_err(|error| println!("{test} skipped: {error}"))
+        .ok()
+}
+
+#[test]
+fn a_sum_in_place_has_heads_and_tails() {
+    let test = "a_sum_in_place_has_heads_and_tails";
+    let Some((context, device, nvrtc)) = device(test) else {
+        return;
     };
     let reduce = sum(&[Role::Both; 2], Width::Vector);
     let code = ReduceCode::compile(reduce, nvrtc, device.capability()).unwrap();
@@ -102,6 +106,95 @@ fn a_sum_in_place_has_heads_and_tails() {
         for (index, word) in bytes.chunks_exact(4).enumerate() {
             let found = f32::from_ne_bytes(word.try_into().unwrap());
             assert_eq!(found, 2.0 * (index + 1) as f32 + 1.0, "element {index}");
+        }
+    }
+}
+
+fn copy(source: u64, target: u64, bytes: u64) -> Range {
+    Range {
+        source,
+        target,
+        bytes,
+    }
+}
+
+#[test]
+fn copies_may_read_twice_and_touch_each_other() {
+    let ranges = [
+        copy(4096, 8192, 64),
+        copy(4096, 8256, 64),
+        copy(8320, 8128, 64),
+        copy(8128, 0, 0),
+    ];
+    check_ranges(4, &ranges);
+    check_ranges(4, &[]);
+}
+
+#[test]
+#[should_panic(expected = "two copies write to 0x203c")]
+fn copies_that_write_the_same_are_refused() {
+    check_ranges(4, &[copy(0, 8192, 64), copy(4096, 8252, 4)]);
+}
+
+#[test]
+#[should_panic(expected = "is read by one copy and written by another")]
+fn copies_that_read_what_others_write_are_refused() {
+    check_ranges(4, &[copy(0, 8192, 64), copy(8188, 4096, 8)]);
+}
+
+#[test]
+#[should_panic(expected = "no whole elements of 8 bytes")]
+fn copies_of_parts_of_elements_are_refused() {
+    check_ranges(8, &[copy(4, 8, 16)]);
+}
+
+/// Tensors of odd sizes, into a buffer whose slots begin at multiples of 16 bytes, multiplied there,
+/// and back.
+#[test]
+fn tensors_are_packed_scaled_and_unpacked() {
+    let Some((context, _, nvrtc)) = device("tensors_are_packed_scaled_and_unpacked") else {
+        return;
+    };
+    let stream = Stream::new(&context, Priority::Normal).unwrap();
+    let elems = [1, 5, 8192, 8193, 16_387];
+    let mut offset = 0;
+    let buffer = DeviceRegion::allocate(&context, 1 << 20).unwrap().span();
+    stream.fill(&buffer, 0).unwrap();
+    let pieces: Vec<Piece> = elems
+        .iter()
+        .enumerate()
+        .map(|(index, &elems)| {
+            let tensor = DeviceRegion::allocate(&context, 4 * elems + 4).unwrap();
+            let tensor = tensor.span().part(4..4 * elems + 4).unwrap();
+            let values = (0..elems).map(|element| (element * (index + 1)) as f32);
+            let bytes: Vec<u8> = values.flat_map(f32::to_ne_bytes).collect();
+            stream.write(&tensor, &bytes).unwrap();
+            let slot = buffer.part(offset..offset + 4 * elems).unwrap();
+            offset = (offset + 4 * elems).next_multiple_of(16);
+            Piece { tensor, slot }
+        })
+        .collect();
+    let pack = PackKernel::load(&context, nvrtc, 4).unwrap();
+    let scale = ScaleKernel::load(&context, nvrtc, crate::FloatElement::F32).unwrap();
+    let sizes = || elems.iter().map(|elems| 4 * elems);
+    let mut there = PackTable::new(&context, sizes()).unwrap();
+    let mut back = PackTable::new(&context, sizes()).unwrap();
+    for (table, direction) in [
+        (&mut there, Direction::Pack),
+        (&mut back, Direction::Unpack),
+    ] {
+        pack.launch(&stream, table, (&pieces, direction)).unwrap();
+        scale
+            .launch(&stream, &buffer.part(0..offset).unwrap(), (0.5, 8))
+            .unwrap();
+    }
+    for (index, piece) in pieces.iter().enumerate() {
+        let mut bytes = vec![0; piece.tensor.len()];
+        stream.read(&piece.tensor, &mut bytes).unwrap();
+        for (element, word) in bytes.chunks_exact(4).enumerate() {
+            let found = f32::from_ne_bytes(word.try_into().unwrap());
+            let expected = (element * (index + 1)) as f32 * 0.5;
+            assert_eq!(found, expected, "tensor {index}, element {element}");
         }
     }
 }

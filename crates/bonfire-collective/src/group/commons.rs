@@ -1,0 +1,75 @@
+//! What the threads of one group have in common: made by the first that asks, taken once by each.
+
+use std::any::Any;
+use std::sync::PoisonError;
+
+use bonfire_plan::{Rank, WorldSize};
+
+use crate::platform::sync::Mutex;
+
+/// What not all ranks have taken yet.
+#[derive(Debug, Default)]
+pub(super) struct Commons {
+    things: Mutex<Vec<Thing>>,
+}
+
+#[derive(Debug)]
+struct Thing {
+    group: u32,
+    value: Box<dyn Any + Send>,
+    taken: Vec<bool>,
+}
+
+impl Commons {
+    /// The value that every rank of a group gets when it asks for the same time. All ranks ask for values
+    /// of the same types in the same order.
+    pub(super) fn take<T: Any + Clone + Send>(
+        &self,
+        group: u32,
+        (rank, world_size): (Rank, WorldSize),
+        make: impl FnOnce() -> T,
+    ) -> T {
+        // Each call leaves the list complete, so a panic elsewhere does not spoil it.
+        let mut things = self.things.lock().unwrap_or_else(PoisonError::into_inner);
+        let open = |thing: &Thing| thing.group == group && !thing.taken[rank.index()];
+        let index = things.iter().position(open).unwrap_or_else(|| {
+            things.push(Thing {
+                group,
+                value: Box::new(make()),
+                taken: vec![false; world_size.len()],
+            });
+            things.len() - 1
+        });
+        let thing = &mut things[index];
+        thing.taken[rank.index()] = true;
+        let value = thing.value.downcast_ref::<T>();
+        let value = value.expect("all ranks ask for the same type").clone();
+        if thing.taken.iter().all(|taken| *taken) {
+            things.remove(index);
+        }
+        value
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_ranks_of_a_group_get_the_same_and_nothing_stays() {
+        let commons = Commons::default();
+        let two = WorldSize::new(2).unwrap();
+        let mut made = 0;
+        let mut take = |group, rank| {
+            commons.take(group, (Rank::new(rank), two), || {
+                made += 1;
+                made
+            })
+        };
+        // One rank is two values ahead, and another group asks between.
+        assert_eq!([take(0, 1), take(5, 0), take(0, 1)], [1, 2, 3]);
+        assert_eq!([take(0, 0), take(0, 0), take(5, 1)], [1, 3, 2]);
+        assert_eq!([take(0, 0), take(0, 1)], [4, 4]);
+        assert!(commons.things.lock().unwrap().is_empty());
+    }
+}
