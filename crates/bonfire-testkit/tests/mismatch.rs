@@ -99,6 +99,18 @@ struct Heard {
     calls_again: bool,
 }
 
+/// What each rank gives, as threads where no transport is chosen and over connections otherwise.
+fn on_ranks<R: Send>(
+    count: u32,
+    options: GroupOptions,
+    body: impl Fn(ProcessGroup) -> R + Sync,
+) -> Vec<R> {
+    match options.transport {
+        None => local(count, options, body),
+        Some(_) => connected(count, options, body),
+    }
+}
+
 fn hear(
     group: &ProcessGroup,
     call: impl Fn(&ProcessGroup) -> Done,
@@ -151,10 +163,7 @@ fn check(kind: &Kind, transport: Option<TransportKind>, odd: u32) -> (Duration, 
             &last,
         )
     };
-    let heard = match transport {
-        None => local(3, options, body),
-        Some(_) => connected(3, options, body),
-    };
+    let heard = on_ranks(3, options, body);
     for Heard { error, .. } in &heard {
         let CollectiveError::Mismatch(mismatch) = error else {
             panic!("{}, odd rank {odd}, {transport:?}: {error}", kind.name);
@@ -218,10 +227,7 @@ fn lines_are_a_mismatch_only_where_they_are_compared() {
                 group.all_reduce(&mut [1_u8], ReduceOp::Sum).unwrap();
                 from_two_lines(&group)
             };
-            let outcomes = match transport {
-                None => local(3, options, body),
-                Some(_) => connected(3, options, body),
-            };
+            let outcomes = on_ranks(3, options, body);
             for outcome in outcomes {
                 match call_sites {
                     CallSites::Named => outcome.unwrap(),
@@ -294,10 +300,7 @@ fn roots_of_which_each_only_sends_are_found_without_a_further_operation() {
                     }
                     hear(&group, |group| call(group, count), &last)
                 };
-                let heard = match transport {
-                    None => local(2, options, body),
-                    Some(_) => connected(2, options, body),
-                };
+                let heard = on_ranks(2, options, body);
                 for Heard {
                     error,
                     after,
