@@ -12,6 +12,7 @@ mod failure;
 mod flags;
 mod flights;
 mod held;
+mod leftovers;
 mod lines;
 mod logs;
 mod meeting;

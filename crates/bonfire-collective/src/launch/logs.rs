@@ -9,11 +9,8 @@ use std::str::FromStr;
 use bonfire_plan::Rank;
 use thiserror::Error;
 
+use super::leftovers;
 use super::screen::Channel;
-use crate::token::JobToken;
-
-/// Digits of a name that nobody can guess.
-const RANDOM_DIGITS: usize = 16;
 
 /// What becomes of the output of ranks, besides the launcher's own screen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -156,12 +153,10 @@ impl Logs {
         if let Some(folder) = &folder {
             fs::create_dir_all(folder)?;
         }
-        // Nobody else can guess the name, so nobody else can make the folder first.
-        let random = JobToken::random().map_err(io::Error::other)?.to_hex();
-        let fallback = format!("bonfire-flights-{}", &random[..RANDOM_DIGITS]);
+        leftovers::sweep();
         Ok(Self {
             folder,
-            fallback: std::env::temp_dir().join(fallback),
+            fallback: leftovers::folder()?,
             redirects: options.redirects.clone(),
             tee,
         })
