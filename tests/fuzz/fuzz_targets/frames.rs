@@ -5,7 +5,7 @@
 #![no_main]
 
 use arbitrary::Arbitrary;
-use bonfire_plan::wire::{self, HEADER_BYTES};
+use bonfire_plan::wire::{self, HEADER_BYTES, Seal};
 use libfuzzer_sys::fuzz_target;
 
 // The files themselves: the parser is private to its crate, and a public door for a test would be one
@@ -13,7 +13,7 @@ use libfuzzer_sys::fuzz_target;
 #[allow(dead_code, unreachable_pub, reason = "a module of another crate")]
 #[path = "../../../crates/bonfire-collective/src/transport/inbox.rs"]
 mod inbox;
-#[allow(unreachable_pub, reason = "a module of another crate")]
+#[allow(dead_code, unreachable_pub, reason = "a module of another crate")]
 #[path = "../../../crates/bonfire-collective/src/transport/sample.rs"]
 mod sample;
 #[allow(dead_code, unreachable_pub, reason = "a module of another crate")]
@@ -40,6 +40,8 @@ const STREAM_BYTES_MAX: usize = 512 << 10;
 struct Input {
     chunk_bytes: u32,
     streams: u8,
+    /// Whether frames carry checksums.
+    sealed: bool,
     pieces: Vec<Piece>,
     /// Bytes per read, over and over.
     cuts: Vec<u16>,
@@ -53,13 +55,30 @@ struct Input {
 enum Piece {
     /// A frame as a rank sends it.
     Frame { payload: u16, fill: u8 },
+    /// The same with a bit of it turned over, counted round and round.
+    Changed { payload: u16, bit: u32 },
     /// A header of this length with nothing that fits behind it.
     Header { payload: u32 },
     /// Anything, on any stream.
     Raw(u8, Vec<u8>),
 }
 
-fn streams_of(pieces: &[Piece], count: usize) -> Vec<Vec<u8>> {
+/// Every byte tells where it belongs.
+fn payload(len: u16, fill: u8) -> Vec<u8> {
+    (0..usize::from(len))
+        .map(|index| fill ^ (index / 64) as u8)
+        .collect()
+}
+
+fn put(streams: &mut [Vec<u8>], payload: &[u8], sealed: bool) {
+    let mut header = header(payload.len() as u32);
+    if sealed {
+        wire::seal(&mut header, payload);
+    }
+    sample::put_behind(&header, streams, payload);
+}
+
+fn streams_of(pieces: &[Piece], count: usize, sealed: bool) -> Vec<Vec<u8>> {
     let mut streams = vec![Vec::new(); count];
     for piece in pieces {
         if streams.iter().map(Vec::len).sum::<usize>() >= STREAM_BYTES_MAX {
@@ -67,9 +86,19 @@ fn streams_of(pieces: &[Piece], count: usize) -> Vec<Vec<u8>> {
         }
         match piece {
             Piece::Frame { payload, fill } => {
-                // Every byte tells where it belongs.
-                let payload = (0..usize::from(*payload)).map(|index| *fill ^ (index / 64) as u8);
-                sample::put(&mut streams, &payload.collect::<Vec<u8>>());
+                put(&mut streams, &self::payload(*payload, *fill), sealed);
+            }
+            Piece::Changed { payload, bit } => {
+                let mut frame = vec![Vec::new(); count];
+                put(&mut frame, &self::payload(*payload, 0), sealed);
+                let stream = *bit as usize % count;
+                let bits = frame[stream].len() * 8;
+                if let Some(bit) = (*bit as usize).checked_rem(bits) {
+                    frame[stream][bit / 8] ^= 1 << (bit % 8);
+                }
+                for (stream, frame) in streams.iter_mut().zip(frame) {
+                    stream.extend(frame);
+                }
             }
             Piece::Header { payload } => streams[0].extend_from_slice(&header(*payload)),
             Piece::Raw(stream, raw) => streams[usize::from(*stream) % count].extend_from_slice(raw),
@@ -79,10 +108,18 @@ fn streams_of(pieces: &[Piece], count: usize) -> Vec<Vec<u8>> {
 }
 
 /// The frames of the whole streams, and what is wrong with what follows them.
-fn plain_reading(streams: &[Vec<u8>], slot_bytes: usize) -> (Vec<Vec<u8>>, Option<FrameError>) {
+fn plain_reading(
+    streams: &[Vec<u8>],
+    slot_bytes: usize,
+    sealed: bool,
+) -> (Vec<Vec<u8>>, Option<FrameError>) {
     let mut rest: Vec<&[u8]> = streams.iter().map(Vec::as_slice).collect();
     let mut frames = Vec::new();
     while rest[0].len() >= HEADER_BYTES {
+        let seal = match sealed.then(|| Seal::read(rest[0])).transpose() {
+            Ok(seal) => seal,
+            Err(error) => return (frames, Some(error.into())),
+        };
         let payload_bytes = match wire::payload_bytes(rest[0]) {
             Ok(payload_bytes) => payload_bytes as usize,
             Err(error) => return (frames, Some(error.into())),
@@ -106,6 +143,9 @@ fn plain_reading(streams: &[Vec<u8>], slot_bytes: usize) -> (Vec<Vec<u8>>, Optio
             frame.extend_from_slice(part);
             *bytes = behind;
         }
+        if let Some(seal) = seal.filter(|seal| !seal.fits(&frame[HEADER_BYTES..])) {
+            return (frames, Some(FrameError::Changed { seq: seal.seq }));
+        }
         frames.push(frame);
     }
     (frames, None)
@@ -122,8 +162,9 @@ fuzz_target!(|input: Input| {
     let chunk_bytes = (input.chunk_bytes % CHUNK_BYTES_MAX) as usize;
     let count = usize::from(input.streams % STREAMS_MAX) + 1;
     let slot_bytes = (HEADER_BYTES + chunk_bytes).next_multiple_of(size_of::<u64>());
-    let streams = streams_of(&input.pieces, count);
-    let (expected, error) = plain_reading(&streams, slot_bytes);
+    let sealed = input.sealed;
+    let streams = streams_of(&input.pieces, count, sealed);
+    let (expected, error) = plain_reading(&streams, slot_bytes, sealed);
     let source = |bytes| Trickle {
         bytes,
         steps: input
@@ -138,6 +179,9 @@ fuzz_target!(|input: Input| {
     let mut diverted = input.diverted.iter().cycle();
     let mut target = Vec::new();
     let mut inbox = Inbox::new(SLOTS, chunk_bytes, count);
+    if sealed {
+        inbox = inbox.sealed();
+    }
     let mut seen = 0;
     let mut waiting = 0;
     let mut limit = SLOTS;
@@ -165,8 +209,11 @@ fuzz_target!(|input: Input| {
                 Ok(read) => assert!(read > 0, "something is there"),
                 Err(InboxError::Frame(error)) => {
                     assert!(!inbox.is_diverting(), "the payload is complete");
-                    assert_eq!(target, expected[seen][HEADER_BYTES..], "frame {seen}");
-                    seen += 1;
+                    // Either it was changed, or what follows it is wrong.
+                    if let Some(frame) = expected.get(seen) {
+                        assert_eq!(target, frame[HEADER_BYTES..], "frame {seen}");
+                        seen += 1;
+                    }
                     break Some(error);
                 }
                 Err(InboxError::Io(error)) => panic!("the source does not fail: {error}"),
