@@ -168,6 +168,33 @@ fn the_learner_listing_finds_the_line_on_two_ranks() {
     assert_eq!(weights[0], weights[1]);
 }
 
+/// Two parts of five epochs are ten.
+#[test]
+fn the_lean_learner_listing_goes_on_where_it_was() {
+    let folder = |name: &str| {
+        let (base, id) = (env!("CARGO_TARGET_TMPDIR"), std::process::id());
+        format!("{base}/learner-lean-{id}-{name}")
+    };
+    let train = |folder: &str, from: &str, last: &str| {
+        let args = [folder, from, last, "--nproc", "2", "--device", "cpu"];
+        let printed = run(env!("CARGO_BIN_EXE_learner_lean"), &args);
+        let ends = printed.lines().filter_map(|line| line.split(" of ").nth(1));
+        let ends: Vec<String> = ends.map(str::to_owned).collect();
+        assert_eq!(ends.len(), 2, "{printed}");
+        assert_eq!(ends[0], ends[1], "the ranks differ");
+        ends[0].clone()
+    };
+    let [whole, parts] = [folder("whole"), folder("parts")];
+    // 13 batches of 8 samples for each rank in an epoch, the last of 4.
+    let at_once = train(&whole, "0", "10");
+    let weights = at_once.strip_prefix("130 steps: ").expect(&at_once);
+    assert!(train(&parts, "0", "5").starts_with("65 steps: "));
+    assert_eq!(train(&parts, "5", "10"), format!("65 steps: {weights}"));
+    for folder in [whole, parts] {
+        fs::remove_dir_all(&folder).expect("it has left checkpoints");
+    }
+}
+
 #[test]
 fn the_collectives_listing_holds_its_assertions() {
     run(env!("CARGO_BIN_EXE_collectives"), &[]);

@@ -22,8 +22,8 @@ use serde::de::DeserializeOwned;
 use crate::patience::patient_with_files;
 use crate::{TrainError, World};
 pub use error::CheckpointError;
-use folder::Folder;
-use manifest::Manifest;
+pub(crate) use folder::{Folder, Forget};
+pub(crate) use manifest::Manifest;
 
 /// Who writes and reads.
 const WRITER: Rank = Rank::new(0);
@@ -267,7 +267,7 @@ fn record_bytes(
     }
 }
 
-fn state_bytes<S: Serialize>(state: &S) -> Result<Vec<u8>, CheckpointError> {
+pub(crate) fn state_bytes<S: Serialize>(state: &S) -> Result<Vec<u8>, CheckpointError> {
     let mut bytes = Vec::new();
     match ciborium::into_writer(state, &mut bytes) {
         Ok(()) => Ok(bytes),

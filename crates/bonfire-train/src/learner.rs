@@ -7,35 +7,45 @@
 //! they have and whether somebody wants to stop, so none waits for one that has finished.
 
 mod batches;
+mod config;
 mod deal;
 mod error;
+mod kept;
+mod model;
 mod outlook;
 mod output;
 mod parcel;
 mod records;
 mod run;
+mod setup;
 mod share;
 mod silence;
+mod split;
+mod timings;
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, OnceLock};
 
 use bonfire_collective::{Interrupt, InterruptWatch};
 use burn_train::{
-    EventProcessorTraining, InferenceStep, Interrupter, Interruption, Learner, LearnerModel,
-    LearningResult, SupervisedLearningStrategy, SupervisedTrainingEventProcessor, TrainLoader,
-    TrainStep, TrainingComponents, TrainingError, TrainingStrategy, ValidLoader,
+    EventProcessorTraining, Interrupter, Interruption, Learner, LearningResult,
+    SupervisedLearningStrategy, SupervisedTrainingEventProcessor, TrainLoader, TrainingComponents,
+    TrainingError, TrainingStrategy, ValidLoader,
 };
 
+use crate::World;
 use crate::interrupt::watch_with;
 use crate::panic::panic_message;
-use crate::{DdpConfig, World};
 
+pub use config::LearnerConfig;
 pub use deal::{Deal, DealtLoader};
 pub use error::LearnerError;
+pub use kept::CompressionCheckpoints;
+pub use model::DistributedModel;
 pub use output::{StepOutput, counted};
 pub use parcel::Parcel;
 pub use silence::DistributedTraining;
+pub use timings::{StepTimeMetric, StepTimings};
 
 use records::Restoring;
 use run::Run;
@@ -54,39 +64,33 @@ use run::Run;
 /// rank at fault. So do averaged gradients that are infinite or no numbers, before they reach the
 /// optimizer.
 #[must_use]
-pub fn strategy<M>(world: &World) -> TrainingStrategy<M>
-where
-    M: LearnerModel,
-    <M as TrainStep>::Output: StepOutput,
-    <M as InferenceStep>::Output: StepOutput,
-{
-    strategy_with(world, DdpConfig::default())
+pub fn strategy<M: DistributedModel>(world: &World) -> TrainingStrategy<M> {
+    strategy_with(world, LearnerConfig::default())
 }
 
-/// As [`strategy`], with gradients that travel as `config` says: bucket sizes, compression, precision.
+/// As [`strategy`], with gradients that travel as `config` says, which may be a
+/// [`DdpConfig`](crate::DdpConfig) alone: bucket sizes, compression, precision.
 /// A step does not show its loss, so they travel in buckets; [`GradientSync::Naive`](crate::GradientSync::Naive) is
 /// [`LearnerError::NotBucketed`]. Nor can its loss be scaled: [`Precision::F16`](crate::Precision::F16) is
 /// [`LearnerError::NotScaled`]. What [`GradientCompression::PowerSgd`](crate::GradientCompression::PowerSgd)
-/// has left out so far is in no checkpoint of Burn; a training that resumes without it says so.
+/// has left out so far is in no checkpoint of Burn: [`CompressionCheckpoints`] keep it, and a training
+/// that resumes without them says so. [`StepTimings`] tell where the time of the steps goes.
 ///
 /// # Errors
 /// See [`strategy`].
 #[must_use]
-pub fn strategy_with<M>(world: &World, config: DdpConfig) -> TrainingStrategy<M>
-where
-    M: LearnerModel,
-    <M as TrainStep>::Output: StepOutput,
-    <M as InferenceStep>::Output: StepOutput,
-{
-    strategy_of(world, config, Restoring::EveryRank)
+pub fn strategy_with<M: DistributedModel>(
+    world: &World,
+    config: impl Into<LearnerConfig>,
+) -> TrainingStrategy<M> {
+    strategy_of(world, config.into(), Restoring::EveryRank)
 }
 
-fn strategy_of<M>(world: &World, config: DdpConfig, restoring: Restoring) -> TrainingStrategy<M>
-where
-    M: LearnerModel,
-    <M as TrainStep>::Output: StepOutput,
-    <M as InferenceStep>::Output: StepOutput,
-{
+fn strategy_of<M: DistributedModel>(
+    world: &World,
+    config: LearnerConfig,
+    restoring: Restoring,
+) -> TrainingStrategy<M> {
     let world = world.clone();
     TrainingStrategy::Custom(Arc::new(Distributed {
         world,
@@ -98,16 +102,11 @@ where
 /// The strategy of one rank.
 struct Distributed {
     world: World,
-    config: DdpConfig,
+    config: LearnerConfig,
     restoring: Restoring,
 }
 
-impl<M> SupervisedLearningStrategy<M> for Distributed
-where
-    M: LearnerModel,
-    <M as TrainStep>::Output: StepOutput,
-    <M as InferenceStep>::Output: StepOutput,
-{
+impl<M: DistributedModel> SupervisedLearningStrategy<M> for Distributed {
     /// As Burn's on rank 0; the others tell their display nothing.
     fn train(
         &self,
@@ -155,7 +154,7 @@ where
     ) -> (M, SupervisedTrainingEventProcessor<M>) {
         let interrupter = components.interrupter.clone();
         let _interrupts = stop_on_interrupt(&interrupter);
-        let mut run = Run::new(&self.world, self.config, components, learner);
+        let mut run = Run::new(&self.world, &self.config, components, learner);
         // After a panic nothing of the run is used.
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             let loaders = (&dataloader_train, &dataloader_valid);
@@ -220,12 +219,7 @@ struct Main<'a> {
     end: &'a OnceLock<End>,
 }
 
-impl<M> SupervisedLearningStrategy<M> for Main<'_>
-where
-    M: LearnerModel,
-    <M as TrainStep>::Output: StepOutput,
-    <M as InferenceStep>::Output: StepOutput,
-{
+impl<M: DistributedModel> SupervisedLearningStrategy<M> for Main<'_> {
     fn fit(
         &self,
         components: TrainingComponents<M>,

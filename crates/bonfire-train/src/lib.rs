@@ -104,8 +104,9 @@ pub use journal::{
 };
 #[cfg(feature = "learner")]
 pub use learner::{
-    Deal, DealtLoader, DistributedTraining, LearnerError, Parcel, StepOutput, counted, strategy,
-    strategy_with,
+    CompressionCheckpoints, Deal, DealtLoader, DistributedModel, DistributedTraining,
+    LearnerConfig, LearnerError, Parcel, StepOutput, StepTimeMetric, StepTimings, counted,
+    strategy, strategy_with,
 };
 pub use loader::{EpochBatches, LastBatch, Loader};
 pub use loss::{IntoLoss, Loss};

@@ -44,6 +44,14 @@ pub enum CheckpointError {
         /// What is wrong with the last.
         cause: String,
     },
+    /// The checkpoint that was asked for cannot be trusted.
+    #[error("checkpoint {path} is damaged: {cause}; bring back a copy, or go on from another")]
+    Damaged {
+        /// Where.
+        path: PathBuf,
+        /// What is wrong with it.
+        cause: String,
+    },
     /// The checkpoint is whole, but not of this program.
     #[error(
         "checkpoint {path} is of another {what}: {cause}; build what it was made with, or start \

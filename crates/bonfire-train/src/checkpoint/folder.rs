@@ -13,19 +13,27 @@ const MANIFEST: &str = "manifest.json";
 /// Folders that begin like this are not checkpoints yet, or not any more.
 const UNFINISHED: &str = ".unfinished-";
 
+/// Which checkpoints of a step go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Forget {
+    All,
+    /// All but the one saved last.
+    Superseded,
+}
+
 /// Everything of a checkpoint: its files in the order of its manifest.
-pub(super) type Content = (Manifest, Vec<Vec<u8>>);
+pub(crate) type Content = (Manifest, Vec<Vec<u8>>);
 
 /// The folder that holds them.
-#[derive(Debug)]
-pub(super) struct Folder(PathBuf);
+#[derive(Clone, Debug)]
+pub(crate) struct Folder(PathBuf);
 
 impl Folder {
-    pub(super) fn new(path: PathBuf) -> Self {
+    pub(crate) fn new(path: PathBuf) -> Self {
         Self(path)
     }
 
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.0
     }
 
@@ -39,7 +47,7 @@ impl Folder {
 
     /// Removes what was left half-done in the folder, or sees that it can be made: it is, with the first
     /// checkpoint.
-    pub(super) fn prepare(&self) -> Result<(), CheckpointError> {
+    pub(crate) fn prepare(&self) -> Result<(), CheckpointError> {
         is_writable(&self.0).map_err(io("write to", &self.0))?;
         for path in self.entries()? {
             if name_of(&path).starts_with(UNFINISHED) {
@@ -50,7 +58,7 @@ impl Folder {
     }
 
     /// Writes a checkpoint. Until the last rename nothing can be seen of it.
-    pub(super) fn write(
+    pub(crate) fn write(
         &self,
         manifest: &Manifest,
         files: &[(&str, Vec<u8>)],
@@ -86,10 +94,38 @@ impl Folder {
             if !superseded && kept < keep.last.max(1) {
                 kept += 1;
             } else if superseded || best != Some(manifest.step) {
-                self.remove(manifest)?;
+                self.remove(&self.path_of(manifest))?;
             }
         }
         Ok(())
+    }
+
+    /// The checkpoint of a step, which must be whole; nothing if there is none.
+    pub(crate) fn of_step(&self, step: u64) -> Result<Option<Content>, CheckpointError> {
+        let Some(path) = self.revisions(step)?.pop() else {
+            return Ok(None);
+        };
+        match read(&path) {
+            Ok(content) => Ok(Some(content)),
+            Err(cause) => Err(CheckpointError::Damaged { path, cause }),
+        }
+    }
+
+    /// Removes the checkpoints of a step, and all but the last of one that was saved again.
+    pub(crate) fn forget(&self, step: u64, which: Forget) -> Result<(), CheckpointError> {
+        let mut found = self.revisions(step)?;
+        if which == Forget::Superseded {
+            found.pop();
+        }
+        found.iter().try_for_each(|path| self.remove(path))
+    }
+
+    /// The checkpoints of a step, the one saved last at the end.
+    fn revisions(&self, step: u64) -> Result<Vec<PathBuf>, CheckpointError> {
+        let mut found = self.entries()?;
+        found.retain(|path| step_of(path).is_some_and(|(found, _)| found == step));
+        found.sort_by_key(|path| step_of(path));
+        Ok(found)
     }
 
     /// The last checkpoint that is whole; nothing if there is none at all.
@@ -135,10 +171,9 @@ impl Folder {
     }
 
     /// Renamed first, so that no half-removed checkpoint is ever seen.
-    fn remove(&self, manifest: &Manifest) -> Result<(), CheckpointError> {
-        let path = self.path_of(manifest);
-        let unfinished = self.unfinished(&path);
-        fs::rename(&path, &unfinished).map_err(io("rename", &path))?;
+    fn remove(&self, path: &Path) -> Result<(), CheckpointError> {
+        let unfinished = self.unfinished(path);
+        fs::rename(path, &unfinished).map_err(io("rename", path))?;
         fs::remove_dir_all(&unfinished).map_err(io("remove", &unfinished))
     }
 

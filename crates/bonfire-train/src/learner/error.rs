@@ -7,7 +7,7 @@ use burn::data::dataset::DatasetError;
 use burn_train::train::WorkerFailure;
 use burn_train::{Interrupter, TrainingError};
 
-use crate::TrainError;
+use crate::{CheckpointError, TrainError};
 
 /// A training with Burn's learner failed.
 #[derive(Debug, thiserror::Error)]
@@ -60,6 +60,12 @@ pub enum LearnerError {
          Precision::F16 small gradients would vanish; use Precision::Bf16, or a loop with Ddp and LossScaler"
     )]
     NotScaled,
+    /// The learner's checkpointing strategy is not the one that says when compression is kept.
+    #[error(
+        "the learner saves checkpoints, but nobody says when to keep the state of compression: give the \
+         training .with_checkpointing_strategy(kept.follow(...))"
+    )]
+    NotFollowing,
     /// What a step returned cannot travel to rank 0.
     #[error("the output of a step cannot be sent to rank 0: {0}")]
     Output(String),
@@ -75,6 +81,12 @@ pub enum LearnerError {
 
 impl From<CollectiveError> for LearnerError {
     fn from(error: CollectiveError) -> Self {
+        Self::Train(error.into())
+    }
+}
+
+impl From<CheckpointError> for LearnerError {
+    fn from(error: CheckpointError) -> Self {
         Self::Train(error.into())
     }
 }

@@ -101,7 +101,7 @@ fn receive_record<R: Checkpoint>(
 }
 
 /// The bytes of rank 0, whatever the others have.
-fn passed_on(mut bytes: Vec<u8>, group: &ProcessGroup) -> Result<Vec<u8>, LearnerError> {
+pub(super) fn passed_on(mut bytes: Vec<u8>, group: &ProcessGroup) -> Result<Vec<u8>, LearnerError> {
     let mut length = [bytes.len() as i64];
     group.broadcast(&mut length, SOURCE)?;
     bytes.resize(length[0] as usize, 0);

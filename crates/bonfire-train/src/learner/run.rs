@@ -1,30 +1,34 @@
 //! The epochs of one rank.
 
+use std::ops::ControlFlow;
+
 use bonfire_collective::ProcessGroup;
-use burn::data::dataloader::Progress;
+use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn_train::{
-    EventProcessorTraining, InferenceStep, Learner, LearnerEvent, LearnerModel,
-    SupervisedTrainingEventProcessor, TrainLoader, TrainStep, TrainingComponents, TrainingItem,
-    ValidLoader,
+    EventProcessorError, EventProcessorTraining, InferenceStep, Learner, LearnerEvent,
+    LearnerModel, SupervisedTrainingEventProcessor, TrainLoader, TrainStep, TrainingComponents,
+    TrainingItem, ValidLoader,
 };
 
-use super::batches::Batches;
+use super::config::LearnerConfig;
 use super::error::LearnerError;
+use super::model::DistributedModel;
 use super::outlook::{Outlook, Own};
 use super::output::{StepOutput, gathered};
-use super::records::{self, Restoring};
+use super::records::Restoring;
 use super::share::Share;
+use super::split::{Split, Turn};
 use crate::parameters::is_autodiff;
 use crate::patience::patient_with_files;
 use crate::weights::Last;
-use crate::{Ddp, DdpConfig, GradientCompression, GradientSync, Precision, World};
+use crate::{Ddp, World};
 
 /// A training under way.
 pub(super) struct Run<'a, M: LearnerModel> {
-    world: &'a World,
-    components: TrainingComponents<M>,
-    learner: Learner<M>,
-    config: DdpConfig,
+    pub(super) world: &'a World,
+    pub(super) components: TrainingComponents<M>,
+    pub(super) learner: Learner<M>,
+    pub(super) config: &'a LearnerConfig,
 }
 
 /// Whether the training goes on.
@@ -35,15 +39,10 @@ enum Next {
     Stop,
 }
 
-impl<'a, M> Run<'a, M>
-where
-    M: LearnerModel,
-    <M as TrainStep>::Output: StepOutput,
-    <M as InferenceStep>::Output: StepOutput,
-{
+impl<'a, M: DistributedModel> Run<'a, M> {
     pub(super) fn new(
         world: &'a World,
-        config: DdpConfig,
+        config: &'a LearnerConfig,
         components: TrainingComponents<M>,
         learner: Learner<M>,
     ) -> Self {
@@ -67,13 +66,7 @@ where
         (train, valid): (&TrainLoader<M>, &ValidLoader<M>),
         starting_epoch: usize,
     ) -> Result<(), LearnerError> {
-        if self.config.sync != GradientSync::Bucketed {
-            return Err(LearnerError::NotBucketed);
-        }
-        if self.config.precision == Precision::F16 {
-            return Err(LearnerError::NotScaled);
-        }
-        self.warn_of_lost_compression();
+        self.check_config()?;
         if !is_autodiff(&self.learner.model()) {
             return Err(LearnerError::NotTraining);
         }
@@ -89,56 +82,11 @@ where
                 break;
             }
         }
-        // Waits for the files of the last checkpoint.
+        // Dropping it waits for the files of the last checkpoint.
         self.components.checkpointer = None;
         self.check()?;
         self.world.group().barrier()?;
         Ok(())
-    }
-
-    /// Gives all ranks the state of rank 0.
-    fn replicate(&mut self, restoring: Restoring) -> Result<Ddp<M>, LearnerError> {
-        // Rank 0 may be reading a checkpoint.
-        let group = patient_with_files(self.world.group());
-        let restored = self.components.checkpoint.is_some() && restoring == Restoring::MainRank;
-        let store = &self.components.event_store;
-        match (self.world.is_main(), restored) {
-            // The others wait in their checkpointers.
-            (true, true) => records::send(&self.learner, store, &group)?,
-            (false, true) => {}
-            (is_main, false) => {
-                // Models that differ are an error that says how, before anything is loaded.
-                drop(self.replica()?);
-                if is_main {
-                    records::send(&self.learner, store, &group)?;
-                } else {
-                    records::receive(&mut self.learner, &group)?;
-                }
-            }
-        }
-        let ddp = self.replica()?;
-        ddp.guess_depth();
-        Ok(ddp)
-    }
-
-    /// Burn's checkpoints have three parts, and this is none of them.
-    fn warn_of_lost_compression(&self) {
-        let is_resumed = self.components.checkpoint.is_some();
-        if is_resumed && matches!(self.config.compression, GradientCompression::PowerSgd(_)) {
-            tracing::warn!(
-                "Burn's checkpoints do not keep what PowerSGD left out of the gradients so far, nor its \
-                 factors: this training goes on without them, and not with the bits of one that was not \
-                 interrupted; Ddp with Checkpoints keeps them"
-            );
-        }
-    }
-
-    fn replica(&self) -> Result<Ddp<M>, LearnerError> {
-        Ok(Ddp::with_config(
-            self.learner.model(),
-            self.world,
-            self.config,
-        )?)
     }
 
     fn epoch(
@@ -169,7 +117,7 @@ where
         if next == Next::Stop {
             return Ok(next);
         }
-        self.end_epoch(epoch)
+        self.end_epoch(epoch, ddp)
     }
 
     fn train_epoch(
@@ -178,23 +126,19 @@ where
         share: &Share<<M as TrainStep>::Input>,
     ) -> Result<Next, LearnerError> {
         let accumulation = self.components.grad_accumulation.unwrap_or(1);
-        let mut batches = Batches::of(share);
-        let (mut processed, mut iteration, mut accumulated) = (0, 0, 0);
+        let mut split = Split::of(share);
+        let mut accumulated = 0;
         loop {
-            let (batch, more) = batches.next()?;
-            let samples = batch.as_ref().map_or(0, |batch| batch.samples);
-            let outlook = self.outlook(samples, more)?;
-            if outlook.stop.is_some() {
-                return Ok(Next::Stop);
-            }
-            if outlook.total() == 0 {
-                return Ok(Next::GoOn);
-            }
+            let Turn { batch, outlook } = match self.turn(&mut split)? {
+                ControlFlow::Continue(turn) => turn,
+                ControlFlow::Break(next) => return Ok(next),
+            };
             accumulated += 1;
             let last = match accumulated >= accumulation || !outlook.more {
                 true => Last::Yes,
                 false => Last::No,
             };
+            let samples = batch.as_ref().map_or(0, |batch| batch.samples);
             let step = batch.map(|batch| move |model: &M| TrainStep::step(model, batch.item).item);
             let step = ddp.run_own(samples, step, last)?;
             if let Some(gradients) = step.gradients {
@@ -204,15 +148,13 @@ where
                 self.learner.optimizer_step(gradients);
                 ddp.set_module(self.learner.model());
                 accumulated = 0;
+                if let Some(timings) = &self.config.timings {
+                    timings.book(self.world, ddp.last_step())?;
+                }
             }
-            processed += outlook.total();
-            iteration += 1;
-            let outputs = gathered(self.world, step.output, &outlook.samples)?;
-            for output in outputs {
-                let progress = progress(processed, share.total);
-                let lr = Some(self.learner.lr_current());
-                let item = TrainingItem::new(output, progress, Some(iteration), lr);
-                self.tell_train(LearnerEvent::ProcessedItem(item))?;
+            let lr = Some(self.learner.lr_current());
+            for item in self.items(step.output, &outlook, &split, lr)? {
+                self.tell_train(item)?;
             }
         }
     }
@@ -223,32 +165,56 @@ where
         share: &Share<<M as InferenceStep>::Input>,
     ) -> Result<Next, LearnerError> {
         let model = ddp.lowered();
-        let mut batches = Batches::of(share);
-        let (mut processed, mut iteration) = (0, 0);
+        let mut split = Split::of(share);
         loop {
-            let (batch, more) = batches.next()?;
-            let samples = batch.as_ref().map_or(0, |batch| batch.samples);
-            let outlook = self.outlook(samples, more)?;
-            if outlook.stop.is_some() {
-                return Ok(Next::Stop);
-            }
-            if outlook.total() == 0 {
-                return Ok(Next::GoOn);
-            }
+            let Turn { batch, outlook } = match self.turn(&mut split)? {
+                ControlFlow::Continue(turn) => turn,
+                ControlFlow::Break(next) => return Ok(next),
+            };
             let output = batch.map(|batch| InferenceStep::step(&model, batch.item));
-            processed += outlook.total();
-            iteration += 1;
-            for output in gathered(self.world, output, &outlook.samples)? {
-                let progress = progress(processed, share.total);
-                let item = TrainingItem::new(output, progress, Some(iteration), None);
-                self.tell_valid(LearnerEvent::ProcessedItem(item))?;
+            for item in self.items(output, &outlook, &split, None)? {
+                self.tell_valid(item)?;
             }
         }
     }
 
+    /// The next step of all ranks in a split, or how it has ended.
+    fn turn<O>(
+        &self,
+        split: &mut Split<'_, O>,
+    ) -> Result<ControlFlow<Next, Turn<O>>, LearnerError> {
+        let (batch, more) = split.batches.next()?;
+        let samples = batch.as_ref().map_or(0, |batch| batch.samples);
+        let outlook = self.outlook(samples, more)?;
+        Ok(match (outlook.stop, outlook.total()) {
+            (Some(_), _) => ControlFlow::Break(Next::Stop),
+            (None, 0) => ControlFlow::Break(Next::GoOn),
+            (None, samples) => {
+                split.advance(samples);
+                ControlFlow::Continue(Turn { batch, outlook })
+            }
+        })
+    }
+
+    /// What the metrics see of a step: the outputs of all ranks, on rank 0.
+    fn items<T: StepOutput>(
+        &self,
+        output: Option<T>,
+        outlook: &Outlook,
+        split: &Split<'_, impl Sized>,
+        lr: Option<ModuleLearningRate>,
+    ) -> Result<Vec<LearnerEvent<T>>, LearnerError> {
+        let outputs = gathered(self.world, output, &outlook.samples)?;
+        let item = |output| {
+            let (progress, iteration) = (split.progress(), Some(split.iteration()));
+            LearnerEvent::ProcessedItem(TrainingItem::new(output, progress, iteration, lr.clone()))
+        };
+        Ok(outputs.into_iter().map(item).collect())
+    }
+
     /// Saves on rank 0, and asks it whether the metrics of all ranks are a reason to stop.
-    fn end_epoch(&mut self, epoch: usize) -> Result<Next, LearnerError> {
-        let mut early = false;
+    fn end_epoch(&mut self, epoch: usize, ddp: &Ddp<M>) -> Result<Next, LearnerError> {
+        let (mut early, mut asked) = (false, false);
         let components = &mut self.components;
         if self.world.is_main() {
             let flushed = components.event_processor.flush();
@@ -257,11 +223,15 @@ where
                 let store = &components.event_store;
                 if let Some(checkpointer) = &mut components.checkpointer {
                     checkpointer.checkpoint(&self.learner, epoch, store);
+                    asked = true;
                 }
                 if let Some(early_stopping) = &mut components.early_stopping {
                     early = early_stopping.should_stop(epoch, store);
                 }
             }
+        }
+        if let Some(kept) = self.config.kept.as_ref().filter(|_| self.compresses()) {
+            kept.end_epoch(epoch, asked, ddp, self.world)?;
         }
         // The early stop of rank 0 is told as that rank having no more.
         let patient = patient_with_files(self.world.group());
@@ -314,25 +284,24 @@ where
         &mut self,
         event: LearnerEvent<<M as TrainStep>::Output>,
     ) -> Result<(), LearnerError> {
-        if self.world.is_main() {
-            let told = self.components.event_processor.process_train(event);
-            self.components.interrupter.fail_on_error(told);
-        }
-        self.check()
+        self.tell(|processor| processor.process_train(event))
     }
 
     fn tell_valid(
         &mut self,
         event: LearnerEvent<<M as InferenceStep>::Output>,
     ) -> Result<(), LearnerError> {
+        self.tell(|processor| processor.process_valid(event))
+    }
+
+    fn tell(
+        &mut self,
+        event: impl FnOnce(&mut SupervisedTrainingEventProcessor<M>) -> Result<(), EventProcessorError>,
+    ) -> Result<(), LearnerError> {
         if self.world.is_main() {
-            let told = self.components.event_processor.process_valid(event);
+            let told = event(&mut self.components.event_processor);
             self.components.interrupter.fail_on_error(told);
         }
         self.check()
     }
-}
-
-fn progress(processed: usize, total: usize) -> Progress {
-    Progress::new(processed, total, Some("items".to_owned()))
 }

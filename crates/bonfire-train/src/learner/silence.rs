@@ -9,14 +9,15 @@ use burn_train::renderer::{
     EvaluationName, MetricState, MetricsRenderer, MetricsRendererEvaluation,
     MetricsRendererTraining,
 };
-use burn_train::{InferenceStep, LearnerModel, LearnerSummary, SupervisedTraining, TrainStep};
+use burn_train::{LearnerSummary, SupervisedTraining};
 use tracing::dispatcher::get_default;
 use tracing::subscriber::NoSubscriber;
 
-use super::output::StepOutput;
+use super::config::LearnerConfig;
+use super::model::DistributedModel;
 use super::records::{FromMain, Restoring};
 use super::strategy_of;
-use crate::{DdpConfig, World};
+use crate::World;
 
 /// What `burn::train::SupervisedTraining` needs to train on several ranks.
 pub trait DistributedTraining: Sized {
@@ -31,23 +32,19 @@ pub trait DistributedTraining: Sized {
     /// `LearningResult::renderer` is dropped.
     #[must_use]
     fn distributed(self, world: &World) -> Self {
-        self.distributed_with(world, DdpConfig::default())
+        self.distributed_with(world, LearnerConfig::default())
     }
 
-    /// As [`distributed`](Self::distributed), with gradients that travel as `config` says. See
+    /// As [`distributed`](Self::distributed), with gradients that travel as `config` says; a
+    /// [`DdpConfig`](crate::DdpConfig) alone will do. See
     /// [`strategy_with`](crate::strategy_with).
     #[must_use]
-    fn distributed_with(self, world: &World, config: DdpConfig) -> Self;
+    fn distributed_with(self, world: &World, config: impl Into<LearnerConfig>) -> Self;
 }
 
-impl<M> DistributedTraining for SupervisedTraining<M>
-where
-    M: LearnerModel,
-    <M as TrainStep>::Output: StepOutput,
-    <M as InferenceStep>::Output: StepOutput,
-{
-    fn distributed_with(self, world: &World, config: DdpConfig) -> Self {
-        let strategy = strategy_of(world, config, Restoring::MainRank);
+impl<M: DistributedModel> DistributedTraining for SupervisedTraining<M> {
+    fn distributed_with(self, world: &World, config: impl Into<LearnerConfig>) -> Self {
+        let strategy = strategy_of(world, config.into(), Restoring::MainRank);
         let training = self.with_training_strategy(strategy);
         if world.is_main() {
             if let Err(error) = claim_terminal() {

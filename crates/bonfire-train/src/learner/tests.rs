@@ -31,7 +31,9 @@ use crate::{
 mod dealing;
 mod endings;
 mod equality;
+mod kept;
 mod metrics;
+mod timings;
 
 /// Training samples: not divisible by any batch or world here.
 const SAMPLES: usize = 23;

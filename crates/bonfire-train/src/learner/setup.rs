@@ -1,0 +1,78 @@
+//! What a training does before its first epoch.
+
+use super::error::LearnerError;
+use super::model::DistributedModel;
+use super::records::{self, Restoring};
+use super::run::Run;
+use crate::patience::patient_with_files;
+use crate::{Ddp, GradientCompression, GradientSync, Precision};
+
+impl<M: DistributedModel> Run<'_, M> {
+    /// That the learner can train as the configuration says, and what it cannot keep.
+    pub(super) fn check_config(&self) -> Result<(), LearnerError> {
+        let config = &self.config.ddp;
+        if config.sync != GradientSync::Bucketed {
+            return Err(LearnerError::NotBucketed);
+        }
+        if config.precision == Precision::F16 {
+            return Err(LearnerError::NotScaled);
+        }
+        if !self.world.is_main() || !self.compresses() {
+            return Ok(());
+        }
+        match &self.config.kept {
+            Some(kept) => kept.prepare()?,
+            None if self.components.checkpointer.is_some() => tracing::warn!(
+                "Burn's checkpoints do not keep what PowerSGD left out of the gradients so far, nor its \
+                 factors: a training that resumes goes on without them, and not with the bits of one that \
+                 was not interrupted; LearnerConfig::keeping(&CompressionCheckpoints::new(folder)) keeps them"
+            ),
+            None => {}
+        }
+        Ok(())
+    }
+
+    /// Whether there is something of compression to keep.
+    pub(super) fn compresses(&self) -> bool {
+        matches!(
+            self.config.ddp.compression,
+            GradientCompression::PowerSgd(_)
+        )
+    }
+
+    /// Gives all ranks the state of rank 0.
+    pub(super) fn replicate(&mut self, restoring: Restoring) -> Result<Ddp<M>, LearnerError> {
+        // Rank 0 may be reading a checkpoint.
+        let group = patient_with_files(self.world.group());
+        let restored = self.components.checkpoint.is_some() && restoring == Restoring::MainRank;
+        let store = &self.components.event_store;
+        match (self.world.is_main(), restored) {
+            // The others wait in their checkpointers.
+            (true, true) => records::send(&self.learner, store, &group)?,
+            (false, true) => {}
+            (is_main, false) => {
+                // Models that differ are an error that says how, before anything is loaded.
+                drop(self.replica()?);
+                if is_main {
+                    records::send(&self.learner, store, &group)?;
+                } else {
+                    records::receive(&mut self.learner, &group)?;
+                }
+            }
+        }
+        let mut ddp = self.replica()?;
+        if let (Some(kept), Some(epoch)) = (&self.config.kept, self.components.checkpoint) {
+            kept.restore(epoch, &mut ddp, &group)?;
+        }
+        ddp.guess_depth();
+        Ok(ddp)
+    }
+
+    fn replica(&self) -> Result<Ddp<M>, LearnerError> {
+        Ok(Ddp::with_config(
+            self.learner.model(),
+            self.world,
+            self.config.ddp,
+        )?)
+    }
+}
