@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use bonfire_collective::{Interrupt, InterruptWatch, Proposal, Rank};
@@ -32,26 +32,47 @@ const ECHO_MAX: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 #[must_use = "the signals are watched only while this lives"]
 pub struct StopRequest {
-    asked: Arc<AtomicBool>,
+    /// The number of the signal.
+    asked: Arc<AtomicU8>,
     _watch: Option<InterruptWatch>,
 }
+
+/// No signal has this number.
+const NOT_ASKED: u8 = 0;
 
 impl StopRequest {
     /// Starts to watch. Where somebody in this process does already, as another rank that is a thread of
     /// it, this rank hears of the wish from that one, when they agree.
     pub fn watch() -> Self {
-        let asked = Arc::new(AtomicBool::new(false));
+        let asked = Arc::new(AtomicU8::new(NOT_ASKED));
         let noticed = Arc::clone(&asked);
         Self {
             asked,
             // Only a flag: what it says is not shared with other memory.
-            _watch: watch_with(move |_| noticed.store(true, Ordering::Relaxed)),
+            _watch: watch_with(move |by| noticed.store(by.number(), Ordering::Relaxed)),
+        }
+    }
+
+    /// A wish that nobody has: this rank only hears of those of the others. Signals are not watched.
+    pub fn never() -> Self {
+        Self {
+            asked: Arc::new(AtomicU8::new(NOT_ASKED)),
+            _watch: None,
         }
     }
 
     /// Whether this process was asked.
     pub fn is_made(&self) -> bool {
-        self.asked.load(Ordering::Relaxed)
+        self.asked.load(Ordering::Relaxed) != NOT_ASKED
+    }
+
+    /// The exit code of a process that has stopped because it was asked to: what a shell would report, had
+    /// it not watched. A rank that stops because of another ends as after SIGTERM.
+    pub fn exit_code(&self) -> u8 {
+        match self.asked.load(Ordering::Relaxed) {
+            NOT_ASKED => code(Interrupt::Terminate.number()),
+            signal => code(signal),
+        }
     }
 
     /// The lowest rank that was asked to stop, if any was. All ranks call it between the same two steps and
@@ -81,7 +102,7 @@ pub(crate) fn watch_with(
             on_first(by);
         }
         Some(first) if first.elapsed() <= ECHO_MAX => {}
-        Some(_) => std::process::exit(128 + i32::from(by.number())),
+        Some(_) => std::process::exit(code(by.number()).into()),
     });
     watch
         .inspect_err(|error| {
@@ -90,4 +111,9 @@ pub(crate) fn watch_with(
             }
         })
         .ok()
+}
+
+/// The exit code of a process that a signal has ended.
+fn code(signal: u8) -> u8 {
+    128 + signal
 }

@@ -3,11 +3,13 @@
 //! Only sums travel, in f64: the mean of the ranks' means is wrong as soon as their shares differ.
 
 use bonfire_collective::{ProcessGroup, ReduceOp};
+use serde::{Deserialize, Serialize};
 
 use crate::TrainError;
 
-/// A mean over samples that are spread over batches and ranks.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+/// A mean over samples that are spread over batches and ranks. One that is half done can be part of a
+/// checkpoint.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct WeightedMean {
     sum: f64,
     samples: u64,

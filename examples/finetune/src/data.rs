@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use bonfire::{
     DistributedSampler, ImageFolder, LastBatch, Loader, Normalize, Order, PictureBatches, Pictures,
-    Remainder, SamplerConfig, Subset, Transforms, World, split_pictures,
+    Remainder, SamplerConfig, SamplerState, Subset, Transforms, World, split_pictures,
 };
 use burn::tensor::Device;
 
@@ -23,6 +23,8 @@ pub struct Data {
 pub struct Share {
     /// Which pictures in which batch.
     pub loader: Loader,
+    /// Where its first epoch begins.
+    pub start: SamplerState,
     /// Makes the batches.
     pub batches: PictureBatches,
 }
@@ -53,6 +55,7 @@ impl Data {
         let transforms = Transforms::training(options.size.get());
         let device = world.device().autodiff();
         Share {
+            start: sampler.state(0, 0),
             loader: Loader::new(sampler, options.batch_size, LastBatch::Drop),
             batches: batches(&self.training, transforms, options, device),
         }
@@ -66,6 +69,7 @@ impl Data {
         // 256 for 224.
         let transforms = Transforms::evaluation(size * 8 / 7, size);
         Share {
+            start: sampler.state(0, 0),
             loader: Loader::new(sampler, options.batch_size, LastBatch::Keep),
             batches: batches(&self.validation, transforms, options, world.device()),
         }

@@ -1,7 +1,7 @@
 //! Trains on one rank or many: `finetune --data flower_photos --weights resnet34.pth --nproc 2`.
 //!
 //! What can be wrong with the command line and the pictures' folder is found before any rank is
-//! started, so it is said once.
+//! started, so it is said once. Ctrl-C keeps a checkpoint.
 
 use std::process::ExitCode;
 
@@ -11,8 +11,9 @@ use clap::Parser;
 use finetune::data::Data;
 use finetune::model::check_weights;
 use finetune::options::Options;
-use finetune::train::train;
+use finetune::train::{End, train};
 use vision::ending::last_words;
+use vision::stop::Stop;
 
 /// Trains a residual network on a folder of pictures, one sub-folder per class, data-parallel.
 #[derive(Debug, Parser)]
@@ -27,7 +28,7 @@ struct Cli {
 fn main() -> ExitCode {
     let Cli { launch, options } = bonfire::parse_args();
     match run(&launch, &options) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             eprintln!("error: {}", last_words(&error, &launch));
             ExitCode::FAILURE
@@ -35,9 +36,16 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(launch: &LaunchArgs, options: &Options) -> Result<()> {
+fn run(launch: &LaunchArgs, options: &Options) -> Result<ExitCode> {
     let data = Data::open(options)?;
     check_weights(options)?;
-    bonfire::launch_with(launch, |world: World| train(&world, options, &data))?;
-    Ok(())
+    let mut code = ExitCode::SUCCESS;
+    bonfire::launch_with(launch, |world: World| -> Result<()> {
+        let stop = Stop::on_signals();
+        if train(&world, options, &data, &stop)? == End::Stopped {
+            code = ExitCode::from(stop.exit_code());
+        }
+        Ok(())
+    })?;
+    Ok(code)
 }

@@ -1,17 +1,18 @@
 //! The epochs. Every rank runs them with the same options and the same folder.
 //!
-//! Nothing is written before the first epoch is done. What is wrong on one rank, or on all, one rank
-//! tells: see `bonfire::all_or_none`.
+//! Nothing is written before the first epoch is done, or the training is stopped. What is wrong on one
+//! rank, or on all, one rank tells: see `bonfire::all_or_none`.
 
 use anyhow::{Context, Result, ensure};
 use bonfire::{
     Best, Checkpoints, Ddp, EventWriter, Keep, Loss, Milestone, PictureBatch, Prefetch, Prefetched,
-    Schedule, Training, WeightedMean, World, all_or_none,
+    SamplerState, Schedule, Training, WeightedMean, World, all_or_none,
 };
 use burn::module::Module;
 use burn::nn::loss::CrossEntropyLossConfig;
 use burn::optim::ModuleOptimizer;
 use burn::tensor::{Int, Tensor};
+use serde::{Deserialize, Serialize};
 use vision::config::{Config, OptimSection};
 use vision::optimizer::sgd;
 use vision::resnet::ResNet;
@@ -29,21 +30,45 @@ struct Epoch {
     learning_rate: f64,
 }
 
+/// How a training ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// All epochs are done.
+    Trained,
+    /// The ranks were asked to stop, and have kept where they were.
+    Stopped,
+}
+
+/// What a checkpoint keeps besides model and optimizer.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Progress {
+    /// Where the data goes on; at the end of an epoch that is not judged yet, there.
+    data: SamplerState,
+    /// Of the steps of that epoch so far, over all ranks.
+    loss: WeightedMean,
+}
+
 /// Everything that an epoch needs and changes.
 struct Trainer<'a> {
     world: &'a World,
     options: &'a Options,
+    stop: &'a Stop,
     ddp: Ddp<ResNet>,
     optimizer: ModuleOptimizer,
     training: Share,
     validation: Share,
     checkpoints: Checkpoints,
+    progress: Progress,
+    /// Steps done, those of earlier runs included, and at the newest checkpoint.
+    steps: u64,
+    steps_saved: u64,
 }
 
 /// Trains on all ranks of `world`, from the beginning or from where an interrupted training in the
-/// same folder was.
-pub fn train(world: &World, options: &Options, data: &Data) -> Result<()> {
-    let (mut trainer, first) = all_or_none(world, Trainer::new(world, options, data))?;
+/// same folder was, to the end or until `stop` asks.
+pub fn train(world: &World, options: &Options, data: &Data, stop: &Stop) -> Result<End> {
+    let mut trainer = all_or_none(world, Trainer::new(world, options, data, stop))?;
+    let first = trainer.progress.data.epoch;
     let schedule = options.schedule(world.world_size());
     let epochs = options.epochs.get() as u64;
     if world.is_main() {
@@ -60,20 +85,30 @@ pub fn train(world: &World, options: &Options, data: &Data) -> Result<()> {
     }
     let mut curves = None;
     for epoch in first..epochs {
-        let outcome = trainer.epoch(rate(&schedule, epoch))?;
+        let Some(outcome) = trainer.epoch(rate(&schedule, epoch))? else {
+            trainer.save_where_it_is()?;
+            return Ok(End::Stopped);
+        };
         let reported = match world.is_main() {
             true => report(epoch, outcome, &mut curves, options),
             false => Ok(()),
         };
         all_or_none(world, reported)?;
-        trainer.save(epoch, outcome)?;
+        trainer.progress.next_epoch(epoch + 1);
+        trainer.save(Some(outcome.accuracy))?;
     }
-    Ok(())
+    Ok(End::Trained)
+}
+
+impl Progress {
+    fn next_epoch(&mut self, epoch: u64) {
+        (self.data.epoch, self.data.offset) = (epoch, 0);
+        self.loss = WeightedMean::new();
+    }
 }
 
 impl<'a> Trainer<'a> {
-    /// With the first epoch that is left to do.
-    fn new(world: &'a World, options: &'a Options, data: &Data) -> Result<(Self, u64)> {
+    fn new(world: &'a World, options: &'a Options, data: &Data, stop: &'a Stop) -> Result<Self> {
         let mut training = data.training(options, world);
         ensure!(
             training.loader.batches_per_epoch() > 0,
@@ -85,7 +120,10 @@ impl<'a> Trainer<'a> {
         let fresh = Training {
             model: start(options, world)?,
             optimizer: optimizer(),
-            state: (),
+            state: Progress {
+                data: training.start.clone(),
+                loss: WeightedMean::new(),
+            },
         };
         let keep = Keep {
             last: 1,
@@ -93,79 +131,122 @@ impl<'a> Trainer<'a> {
         };
         let checkpoints = Checkpoints::open(world, options.out.join("checkpoints"), keep)?;
         let (resumed, milestone) = checkpoints.resume(fresh)?;
-        let first = milestone.map_or(0, |milestone| milestone.step);
-        training.loader = training.loader.starting_at(first);
+        let progress = resumed.state;
+        let steps = milestone.map_or(0, |milestone| milestone.step);
+        training.loader = training.loader.resuming(&progress.data)?;
         let model = match options.sync_bn {
             true => bonfire::convert_sync_batch_norm(resumed.model, world)?,
             false => resumed.model,
         };
-        let trainer = Self {
+        Ok(Self {
             world,
             options,
+            stop,
             ddp: Ddp::new(model, world)?,
             optimizer: resumed.optimizer,
             training,
             validation: data.validation(options, world),
             checkpoints,
-        };
-        Ok((trainer, first))
-    }
-
-    fn epoch(&mut self, learning_rate: f64) -> Result<Epoch> {
-        Ok(Epoch {
-            loss: self.learn(learning_rate)?,
-            accuracy: self.accuracy()?,
-            learning_rate,
+            progress,
+            steps,
+            steps_saved: steps,
         })
     }
 
-    /// One epoch of training; the mean loss over all ranks. Stops all ranks at a loss that is not
+    /// What is left of the epoch; nothing if the ranks stop on the way.
+    fn epoch(&mut self, learning_rate: f64) -> Result<Option<Epoch>> {
+        // A training may have stopped between the last step of an epoch and its end.
+        let is_learnt = self.progress.data.epoch < self.training.loader.epoch();
+        if !is_learnt && !self.learn(learning_rate)? {
+            return Ok(None);
+        }
+        // Of losses that are over all ranks already.
+        let loss = self.progress.loss.local().unwrap_or(f64::NAN);
+        let accuracy = self.accuracy()?;
+        Ok(accuracy.map(|accuracy| Epoch {
+            loss,
+            accuracy,
+            learning_rate,
+        }))
+    }
+
+    /// Learns what is left of an epoch; whether it came to the end. Stops all ranks at a loss that is not
     /// finite.
-    fn learn(&mut self, learning_rate: f64) -> Result<f64> {
-        let mut mean = WeightedMean::new();
+    fn learn(&mut self, learning_rate: f64) -> Result<bool> {
         let mut prepared = prepared(&mut self.training, self.options)?;
-        while let Some(batch) = next(&mut prepared, self.world)? {
-            let PictureBatch { pictures, labels } =
-                batch.context("all ranks have equally many batches")?;
+        loop {
+            let batch = match self.stop.turn(self.world, prepared.next())? {
+                Turn::Step(batch) => batch.context("all ranks have equally many batches")?,
+                Turn::End => return Ok(true),
+                Turn::Stop => return Ok(false),
+            };
+            let PictureBatch { pictures, labels } = batch.batch;
             let samples = pictures.dims()[0];
             let gradients = self.ddp.backward(|model| {
                 let scores = model.forward(pictures);
                 let loss = CrossEntropyLossConfig::new().init(&scores.device());
                 Loss::mean_over(loss.forward(scores, labels), samples)
             })?;
-            mean.add(all_or_none(self.world, self.ddp.global_loss())?, samples);
+            let loss = all_or_none(self.world, self.ddp.global_loss())?;
             self.ddp.step(&mut self.optimizer, learning_rate, gradients);
+            self.progress.loss.add(loss, samples);
+            self.progress.data = batch.state;
+            self.steps += 1;
         }
-        // Of losses that are over all ranks already.
-        Ok(mean.local().unwrap_or(f64::NAN))
     }
 
-    /// The share of all held-out pictures, each counted once, whose class has the highest score.
-    fn accuracy(&mut self) -> Result<f64> {
+    /// The share of all held-out pictures, each counted once, whose class has the highest score; nothing if
+    /// the ranks stop on the way.
+    fn accuracy(&mut self) -> Result<Option<f64>> {
         let model = self.ddp.module().valid();
         let mut mean = WeightedMean::new();
         let mut prepared = prepared(&mut self.validation, self.options)?;
-        while let Some(batch) = next(&mut prepared, self.world)? {
-            // Another rank may have one more.
-            let Some(PictureBatch { pictures, labels }) = batch else {
-                continue;
+        loop {
+            let batch = match self.stop.turn(self.world, prepared.next())? {
+                Turn::Step(Some(batch)) => batch.batch,
+                // Another rank may have one more.
+                Turn::Step(None) => continue,
+                Turn::End => break,
+                Turn::Stop => return Ok(None),
             };
+            let PictureBatch { pictures, labels } = batch;
             let samples = pictures.dims()[0];
             let best: Tensor<1, Int> = model.forward(pictures).argmax(1).squeeze_dim(1);
             let right = best.equal(labels).int().sum().into_scalar::<i64>();
             mean.add(right as f64 / samples as f64, samples);
         }
-        Ok(mean.over_ranks(self.world.group())?.unwrap_or(f64::NAN))
+        let accuracy = mean.over_ranks(self.world.group())?;
+        Ok(Some(accuracy.unwrap_or(f64::NAN)))
     }
 
-    fn save(&self, epoch: u64, outcome: Epoch) -> Result<()> {
+    fn save(&mut self, metric: Option<f64>) -> Result<()> {
         let milestone = Milestone {
-            step: epoch + 1,
-            metric: Some(outcome.accuracy),
+            step: self.steps,
+            metric,
         };
         let (module, optimizer) = (self.ddp.module(), &self.optimizer);
-        let saved = self.checkpoints.save(milestone, module, optimizer, &());
-        Ok(all_or_none(self.world, saved)?)
+        let saved = self
+            .checkpoints
+            .save(milestone, module, optimizer, &self.progress);
+        all_or_none(self.world, saved)?;
+        self.steps_saved = self.steps;
+        Ok(())
+    }
+
+    /// A checkpoint in the middle of an epoch, if there is none of this step.
+    fn save_where_it_is(&mut self) -> Result<()> {
+        if self.steps > self.steps_saved {
+            self.save(None)?;
+        }
+        if self.world.is_main() {
+            match self.steps {
+                0 => println!("stopped before the first step"),
+                steps => {
+                    println!("stopped after step {steps}; the same command goes on from there");
+                }
+            }
+        }
+        Ok(())
     }
 }
 
@@ -195,17 +276,6 @@ fn prepared(share: &mut Share, options: &Options) -> Result<Prefetched<PictureBa
     let (batches, epoch) = (share.batches.clone(), share.loader.epoch());
     let prepare = move |indices: &[usize]| batches.batch(epoch, indices);
     Ok(share.loader.next_epoch().prefetch(config, prepare)?)
-}
-
-/// The next batch, if any rank has one: that of this rank, if it has.
-fn next(
-    prepared: &mut Prefetched<PictureBatch>,
-    world: &World,
-) -> Result<Option<Option<PictureBatch>>> {
-    Ok(match Stop::never().turn(world, prepared.next())? {
-        Turn::Step(prepared) => Some(prepared.map(|prepared| prepared.batch)),
-        Turn::End | Turn::Stop => None,
-    })
 }
 
 /// A line, and a point in each curve; their file is made for the first.

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use bonfire_testkit::{Job, JobEnd, of_another_launcher, read_by_tensorboard};
+use bonfire_testkit::{Job, JobEnd, Signal, of_another_launcher, read_by_tensorboard};
 use told::{told_before_the_start, told_by, told_by_one_of};
 
 /// Far beyond what the smallest training takes on a busy machine.
@@ -285,7 +285,7 @@ fn what_is_wrong_later_ends_all_ranks_and_is_said_by_one() {
         1
     );
     let other = format!("{three} --arch resnet20");
-    refused_by_ranks(&data, &out, &other, &["step-000000001 is of another model"]);
+    refused_by_ranks(&data, &out, &other, &["step-000000006 is of another model"]);
 }
 
 #[test]
@@ -319,7 +319,8 @@ fn a_picture_that_is_damaged_meanwhile_ends_the_run_after_its_last_checkpoint() 
         .iter()
         .filter(|line| line.contains("[epoch "))
         .count();
-    let newest = out.join(format!("checkpoints/step-{done:09}"));
+    // 48 pictures in steps of 8.
+    let newest = out.join(format!("checkpoints/step-{:09}", done * 6));
     assert!(newest.join("manifest.json").exists(), "{end:#?}");
     for entry in fs::read_dir(out.join("checkpoints")).unwrap() {
         let name = entry.unwrap().file_name();
@@ -329,4 +330,62 @@ fn a_picture_that_is_damaged_meanwhile_ends_the_run_after_its_last_checkpoint() 
     fs::write(&damaged, sound).unwrap();
     let again = run(&data, &out, &format!("{common} {}", done + 1));
     assert_eq!(epochs(&again).len(), 1, "{again:#?}");
+}
+
+/// The lines of the epochs.
+fn lines(end: &JobEnd) -> Vec<&String> {
+    let lines = end.stdout.iter();
+    lines.filter(|line| line.contains("[epoch ")).collect()
+}
+
+#[test]
+fn ctrl_c_keeps_where_it_was_and_the_same_command_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = flowers(folder.path());
+    let [whole, stopped] = ["whole", "stopped"].map(|name| folder.path().join(name));
+    let more = "--nproc 2 --num-classes 3 --epochs 8";
+    let whole = run(&data, &whole, more);
+    epochs(&whole);
+
+    let job = Job::start_for(&mut finetune(&data, &stopped, more), LIMIT);
+    while !job.next_line().contains("[epoch 1]") {}
+    job.signal(Signal::INT);
+    let end = job.end();
+    assert_eq!(end.status.code(), Some(1), "{end:#?}");
+    assert_eq!(
+        end.stderr,
+        ["error: interrupted by SIGINT; all ranks have ended"]
+    );
+    let last = end.stdout.last().unwrap();
+    let (_, steps) = last.split_once("stopped after step ").unwrap();
+    let (steps, rest) = steps.split_once("; ").unwrap();
+    assert_eq!(rest, "the same command goes on from there");
+    let steps: u64 = steps.parse().unwrap();
+    let checkpoint = format!("checkpoints/step-{steps:09}/manifest.json");
+    assert!(stopped.join(checkpoint).exists(), "{end:#?}");
+
+    let again = run(&data, &stopped, more);
+    assert!(again.status.success(), "{again:#?}");
+    // Every epoch is there once and comes to the same, the one that was interrupted, too. The first two
+    // were read from the job.
+    let rest = [lines(&end), lines(&again)].concat();
+    assert_eq!(rest, lines(&whole)[2..], "{end:#?} {again:#?}");
+}
+
+#[test]
+fn a_rank_alone_stops_as_the_signal_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = flowers(folder.path());
+    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
+        let out = folder.path().join(code.to_string());
+        let more = "--nproc 1 --num-classes 3 --epochs 40";
+        let job = Job::start_for(&mut finetune(&data, &out, more), LIMIT);
+        while !job.next_line().contains("[epoch 0]") {}
+        job.signal(signal);
+        let end = job.end();
+        assert_eq!(end.status.code(), Some(code), "{end:#?}");
+        let last = end.stdout.last().unwrap();
+        assert!(last.starts_with("stopped after step"), "{end:#?}");
+        assert_eq!(end.stderr, [""; 0]);
+    }
 }

@@ -72,7 +72,7 @@ fn run_train(options: &Options) -> Result<ExitCode> {
     let data = Data::open(&config)?;
     let mut code = ExitCode::SUCCESS;
     bonfire::launch_with(&options.launch, |world: World| -> Result<()> {
-        let stop = Stop::on_signals()?;
+        let stop = Stop::on_signals();
         let outcome = train(&world, &config, &data, &stop)?;
         if world.is_main() {
             outcome.report.write(&config.out_dir)?;

@@ -2,29 +2,12 @@
 //!
 //! A rank never acts on it alone, because the others would wait for it: all agree before each step.
 
-use std::io;
-use std::process;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::time::{Duration, Instant};
-
 use anyhow::Result;
-use bonfire::{Interrupt, InterruptWatch, Proposal, World, all_or_none};
-
-/// Nobody has asked.
-const NOT_ASKED: u8 = 0;
-
-/// Launchers pass on what the terminal has sent already. What comes later than this comes from
-/// somebody who has lost patience.
-const ECHO_MAX: Duration = Duration::from_secs(1);
+use bonfire::{Proposal, StopRequest, World, all_or_none};
 
 /// Whether this process was asked to end.
 #[derive(Debug)]
-pub struct Stop {
-    /// The number of the signal.
-    asked: Arc<AtomicU8>,
-    _watch: Option<InterruptWatch>,
-}
+pub struct Stop(StopRequest);
 
 /// What all ranks do next.
 #[derive(Debug)]
@@ -40,29 +23,12 @@ pub enum Turn<B> {
 impl Stop {
     /// Nobody asks: for tests and for what may end anywhere.
     pub fn never() -> Self {
-        Self {
-            asked: Arc::default(),
-            _watch: None,
-        }
+        Self(StopRequest::never())
     }
 
     /// SIGINT and SIGTERM ask, while this lives; a second one ends the process at once.
-    ///
-    /// # Errors
-    /// If this process has such a watch already.
-    pub fn on_signals() -> io::Result<Self> {
-        let asked = Arc::<AtomicU8>::default();
-        let (noted, mut first) = (Arc::clone(&asked), None);
-        let watch = InterruptWatch::start(move |interrupt| {
-            noted.store(interrupt.number(), Ordering::Relaxed);
-            if first.get_or_insert_with(Instant::now).elapsed() > ECHO_MAX {
-                process::exit(i32::from(code(interrupt.number())));
-            }
-        })?;
-        Ok(Self {
-            asked,
-            _watch: Some(watch),
-        })
+    pub fn on_signals() -> Self {
+        Self(StopRequest::watch())
     }
 
     /// What all ranks do next, this one with what its data has given: a batch, an error, or nothing
@@ -80,7 +46,7 @@ impl Stop {
             None => (None, Ok(())),
         };
         let agreed = world.group().agree(Proposal {
-            stop: outcome.is_err() || self.asked.load(Ordering::Relaxed) != NOT_ASKED,
+            stop: outcome.is_err() || self.0.is_made(),
             out_of_data: batch.is_none(),
             ..Proposal::default()
         });
@@ -102,16 +68,8 @@ impl Stop {
         })
     }
 
-    /// As what a shell would report the end of this process, had it not watched for the signal. A
-    /// rank that stops because of another ends as if it had been asked as politely.
+    /// See [`StopRequest::exit_code`].
     pub fn exit_code(&self) -> u8 {
-        match self.asked.load(Ordering::Relaxed) {
-            NOT_ASKED => code(Interrupt::Terminate.number()),
-            signal => code(signal),
-        }
+        self.0.exit_code()
     }
-}
-
-fn code(signal: u8) -> u8 {
-    128 + signal
 }
