@@ -157,6 +157,37 @@ fn an_error_that_ranks_agree_on_is_told_by_one() {
     }
 }
 
+/// Each rank meets it by itself; the files have it from all.
+#[test]
+fn an_error_that_all_ranks_meet_is_shown_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let log_dir = folder.path().to_str().unwrap();
+    let flags = ["fail-alone", "--nproc", "4", "--job-id=j", "--log-dir"];
+    let end = Job::start(&mut program(&[&flags[..], &[log_dir]].concat())).end();
+    assert_eq!(end.status.code(), Some(1), "{:?}", end.stderr);
+    let error = "error: no such file";
+    let shown: Vec<_> = end
+        .stderr
+        .iter()
+        .filter(|line| line.starts_with("[rank ") && line.ends_with(error))
+        .collect();
+    let [shown] = shown[..] else {
+        panic!("not one line: {:#?}", end.stderr)
+    };
+    let who = shown["[rank ".len()..].chars().next().unwrap();
+    let others: Vec<String> = "0123".replace(who, "").chars().map(String::from).collect();
+    let note = format!(
+        "ranks {}, {} and {} ended with the same error as rank {who}",
+        others[0], others[1], others[2]
+    );
+    assert!(end.stderr.contains(&note), "{note}: {:#?}", end.stderr);
+    for rank in 0..4 {
+        let log = folder.path().join(format!("j/attempt_0/{rank}/stderr.log"));
+        let log = fs::read_to_string(log).unwrap();
+        assert!(log.ends_with("error: no such file\n"), "rank {rank}: {log}");
+    }
+}
+
 #[test]
 fn a_panic_of_one_rank_ends_all() {
     fails(
@@ -189,12 +220,15 @@ fn a_rank_that_leaves_too_early_is_named_by_the_others() {
     assert_gone(&ids);
     let verdict = verdict(&end);
     assert!(verdict.contains("root cause: rank 1"), "{verdict}");
-    // The others say which operation they were in.
+    // The others say which operation they were in; if it is the same, once.
     let others = end
         .stderr
         .iter()
-        .filter(|line| line.starts_with("[rank ") && line.contains("rank 1 failed"));
-    assert_eq!(others.count(), 2, "{:?}", end.stderr);
+        .filter(|line| line.starts_with("[rank ") && line.contains("rank 1 failed"))
+        .count();
+    let together = |line: &String| line.contains("ended with the same error as rank");
+    let alike = end.stderr.iter().filter(|line| together(line)).count();
+    assert_eq!(others + alike, 2, "{:?}", end.stderr);
     // The launcher says what each was doing.
     let last = |line: &&String| line.starts_with("  rank 1 left no record");
     assert_eq!(

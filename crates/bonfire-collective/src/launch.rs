@@ -6,6 +6,7 @@
 //! touches the data of the job and never leaves a process behind.
 
 mod agents;
+mod command;
 mod ending;
 mod failure;
 #[cfg(feature = "clap")]
@@ -21,6 +22,7 @@ mod relay;
 mod screen;
 mod supervisor;
 mod terminal;
+mod told;
 
 use std::ffi::OsString;
 use std::io::{self, Write};

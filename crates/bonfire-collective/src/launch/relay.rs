@@ -6,11 +6,13 @@ use std::io::{self, Read, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
+use bonfire_plan::Rank;
 use tracing::warn;
 
 use super::lines::{Lines, Piece};
 use super::logs::Sink;
 use super::screen::{Channel, Screen};
+use super::told::Told;
 
 /// How much is read at once.
 const READ_BYTES: usize = 16 << 10;
@@ -49,11 +51,14 @@ impl Tail {
 
 /// What to do with a rank's stream.
 pub(super) struct Relay {
+    pub(super) rank: Rank,
     /// Goes before each line.
     pub(super) prefix: String,
     /// Where the lines go.
     pub(super) channel: Channel,
     pub(super) screen: Arc<Screen>,
+    /// What ranks have ended with.
+    pub(super) told: Arc<Told>,
     /// Keeps the last lines.
     pub(super) tail: Tail,
     /// Where else it goes.
@@ -91,7 +96,7 @@ impl Relay {
         match piece {
             Piece::Line(text) => {
                 self.tail.push(text);
-                if self.sink.is_shown {
+                if self.sink.is_shown && !self.is_told(text) {
                     self.screen.line(self.channel, &self.prefix, text);
                 }
             }
@@ -99,6 +104,11 @@ impl Relay {
             Piece::Status(text) => self.screen.status(self.channel, &self.prefix, text),
             Piece::Preview(text) => self.screen.preview(&self.prefix, text),
         }
+    }
+
+    /// Whether the screen has it from another rank.
+    fn is_told(&self, text: &[u8]) -> bool {
+        self.channel == Channel::Error && self.told.is_known(self.rank, text)
     }
 }
 

@@ -1,9 +1,7 @@
 //! The rank processes of this host, from their start to the end of the last one.
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
 use std::io;
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -15,20 +13,18 @@ use bonfire_sys::process::{ChildProcess, EndSignal, ExitWatch, Guard, Interrupt,
 use tracing::{info, warn};
 
 use super::agents::Watch;
+use super::command::{command, spawn_error};
 use super::ending::{Ending, Order};
 use super::failure::{BadEnd, Exit, JobFailure, root_cause};
 use super::flights::Flights;
 use super::logs::{LogPlace, Logs};
 use super::meeting::Meeting;
-use super::ranks::cores;
 use super::relay::{Relay, Tail};
 use super::screen::{Channel, Screen};
 use super::terminal::TerminalWatch;
+use super::told::Told;
 use super::{AgentOptions, LaunchError, OutputLabels, terminal};
-use crate::environment::{
-    GROUP_RANK, GROUP_WORLD_SIZE, LAUNCHER, LauncherOutput, MAX_RESTARTS, NODE_RANK, OUTPUT,
-    RankEnv,
-};
+use crate::environment::{LauncherOutput, OUTPUT, RankEnv};
 use crate::flight::{FLIGHT_DIR_VARIABLE, FlightRecord};
 
 /// Room for the signals that a user may send while the agent is busy; more are one too many.
@@ -37,9 +33,6 @@ const INTERRUPTS_MAX: usize = 16;
 /// How long the last output of ended ranks may take. Only a process that left its rank's group and
 /// kept its output open makes this matter.
 const OUTPUT_WAIT: Duration = Duration::from_secs(2);
-
-/// The variable that sizes the thread pool of Burn's CPU backends.
-const RAYON_NUM_THREADS: &str = "RAYON_NUM_THREADS";
 
 /// What the agent waits for.
 enum Event {
@@ -105,6 +98,7 @@ pub(super) struct Supervisor {
     interrupted: Option<Interrupt>,
     events: Receiver<Event>,
     screen: Arc<Screen>,
+    told: Arc<Told>,
     /// Lent to rank 0, if this host has it and a terminal.
     terminal: Option<TerminalWatch>,
     is_one_host: bool,
@@ -143,6 +137,7 @@ impl Supervisor {
             interrupted: None,
             events,
             screen,
+            told: Arc::default(),
             terminal,
             is_one_host: meeting.is_one_host(),
             guard: Arc::new(Guard::start()?),
@@ -252,9 +247,11 @@ impl Supervisor {
                 false => format!("[rank {}] ", place.rank),
             };
             Ok::<_, LaunchError>(Relay {
+                rank: place.rank,
                 prefix,
                 channel,
                 screen: Arc::clone(&self.screen),
+                told: Arc::clone(&self.told),
                 tail,
                 sink,
             })
@@ -413,6 +410,9 @@ impl Supervisor {
                 let _ = thread.join();
             }
         }
+        for note in self.told.take_notes() {
+            self.screen.line(Channel::Error, "", note.as_bytes());
+        }
         self.screen.release();
         self.screen.clear_status();
     }
@@ -448,24 +448,6 @@ impl Supervisor {
     }
 }
 
-/// The program of a rank, with all that the environment says about its place in the job.
-fn command(options: &AgentOptions, meeting: &Meeting, place: &RankEnv) -> Command {
-    let mut command = Command::new(&options.program);
-    command.args(&options.args).stdin(Stdio::null());
-    command.envs(place.variables());
-    for variable in [NODE_RANK, GROUP_RANK] {
-        command.env(variable, meeting.node_rank().to_string());
-    }
-    command.env(GROUP_WORLD_SIZE, meeting.nnodes().to_string());
-    command.env(LAUNCHER, std::process::id().to_string());
-    command.env(MAX_RESTARTS, options.max_restarts.to_string());
-    if std::env::var_os(RAYON_NUM_THREADS).is_none() {
-        let threads = (cores().get() / options.nproc_per_node).max(1);
-        command.env(RAYON_NUM_THREADS, threads.to_string());
-    }
-    command
-}
-
 fn wait_for(
     watch: ExitWatch,
     local_rank: usize,
@@ -481,16 +463,4 @@ fn wait_for(
                 let _ = events.send(Event::Ended { local_rank, at });
             }
         })
-}
-
-fn spawn_error(program: &OsString, rank: Rank, source: io::Error) -> LaunchError {
-    let program = PathBuf::from(program);
-    match source.kind() {
-        io::ErrorKind::NotFound => LaunchError::NoProgram { program },
-        _ => LaunchError::Spawn {
-            program,
-            rank: rank.get(),
-            source,
-        },
-    }
 }
