@@ -8,7 +8,7 @@ use bonfire::prelude::*;
 use bonfire::{ReduceOp, TrainError};
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
-use burn::tensor::{Device, Tensor, activation};
+use burn::tensor::{Device, Distribution, Tensor, activation};
 use clap::Args;
 
 /// What a benchmark of a step computes.
@@ -29,6 +29,44 @@ pub struct Sizes {
     /// Timed steps of each kind
     #[arg(long, default_value_t = 9)]
     pub steps: usize,
+}
+
+/// Rounds before the first that is timed: buckets are dealt again after the second step.
+const WARM_UP_ROUNDS: usize = 2;
+
+impl Sizes {
+    /// The network that all kinds of steps train.
+    pub fn model(&self, device: &Device) -> Mlp {
+        Mlp::new(self.layers, self.width, device)
+    }
+
+    /// So many batches in one, of random numbers: `[batches * batch, width]`.
+    pub fn input(&self, batches: usize, device: &Device) -> Tensor<2> {
+        let shape = [batches * self.batch, self.width];
+        Tensor::random(shape, Distribution::Normal(0.0, 1.0), device)
+    }
+
+    /// Whether a round counts.
+    pub fn is_timed(&self, round: usize) -> bool {
+        round >= WARM_UP_ROUNDS
+    }
+
+    /// All rounds, those before the first that is timed included.
+    pub fn rounds(&self) -> std::ops::Range<usize> {
+        0..self.steps + WARM_UP_ROUNDS
+    }
+
+    /// What was measured, the first line of a report.
+    pub fn head(&self, world: &World, model: &Mlp) -> String {
+        format!(
+            "{} parameters in {} tensors, {} ranks x batch {}, median of {} steps",
+            model.num_params(),
+            2 * self.layers,
+            world.world_size(),
+            self.batch,
+            self.steps
+        )
+    }
 }
 
 /// A plain deep network: a chain, so that its gradients become final one after the other.

@@ -12,8 +12,6 @@ use std::time::Duration;
 use bonfire::prelude::*;
 use bonfire::{LaunchArgs, PowerSgdConfig};
 use bonfire_benches::{Mlp, Sizes, median, timed};
-use burn::module::Module;
-use burn::tensor::{Distribution, Tensor};
 use clap::Parser;
 
 /// Time a training step with every compression of gradients.
@@ -61,7 +59,7 @@ fn compressions() -> Vec<(String, GradientCompression)> {
 
 fn measure(world: &World, args: &Args) -> anyhow::Result<()> {
     let device = world.device();
-    let model = Mlp::new(args.sizes.layers, args.sizes.width, &device);
+    let model = args.sizes.model(&device);
     let mut contenders = Vec::new();
     for (name, compression) in compressions() {
         let config = DdpConfig {
@@ -75,10 +73,8 @@ fn measure(world: &World, args: &Args) -> anyhow::Result<()> {
             bytes: 0,
         });
     }
-    let shape = [args.sizes.batch, args.sizes.width];
-    let input = Tensor::<2>::random(shape, Distribution::Normal(0.0, 1.0), &device.autodiff());
-    // Two rounds to warm up: buckets are dealt again after the second step.
-    for round in 0..args.sizes.steps + 2 {
+    let input = args.sizes.input(1, &device.autodiff());
+    for round in args.sizes.rounds() {
         for contender in &mut contenders {
             let before = world.group().traffic().payload_bytes_sent;
             let time = timed(world, || {
@@ -86,25 +82,19 @@ fn measure(world: &World, args: &Args) -> anyhow::Result<()> {
                 ddp.backward(|model| model.loss(input.clone())).map(drop)
             })?;
             contender.bytes = world.group().traffic().payload_bytes_sent - before;
-            if round >= 2 {
+            if args.sizes.is_timed(round) {
                 contender.times.push(time);
             }
         }
     }
     if world.is_main() {
-        report(world, args, model.num_params(), contenders);
+        println!("{}", args.sizes.head(world, &model));
+        report(contenders);
     }
     Ok(())
 }
 
-fn report(world: &World, args: &Args, parameters: usize, contenders: Vec<Contender>) {
-    println!(
-        "{parameters} parameters in {} tensors, {} ranks x batch {}, median of {} steps",
-        2 * args.sizes.layers,
-        world.world_size(),
-        args.sizes.batch,
-        args.sizes.steps
-    );
+fn report(contenders: Vec<Contender>) {
     println!(
         "{:<18} {:>10} {:>22} {:>12}",
         "compression", "step (ms)", "relative to none", "sent (kB)"

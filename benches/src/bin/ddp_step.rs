@@ -14,10 +14,9 @@ use std::time::Duration;
 
 use bonfire::prelude::*;
 use bonfire::{DataParallel, DdpConfig, GradientSync, LaunchArgs};
-use bonfire_benches::{Mlp, Sizes, median, timed};
+use bonfire_benches::{Sizes, median, timed};
 use burn::module::Module;
 use burn::optim::GradientsParams;
-use burn::tensor::{Distribution, Tensor};
 use clap::Parser;
 
 /// Time a training step with and without gradient synchronisation.
@@ -41,7 +40,7 @@ fn main() -> bonfire::Result<()> {
 
 fn measure(world: &World, args: &Args) -> anyhow::Result<()> {
     let device = world.device();
-    let model = Mlp::new(args.sizes.layers, args.sizes.width, &device);
+    let model = args.sizes.model(&device);
     let config = |sync| DdpConfig {
         bucket_bytes_max: args.bucket_mib << 20,
         sync,
@@ -52,19 +51,12 @@ fn measure(world: &World, args: &Args) -> anyhow::Result<()> {
     let mut bucketed = Ddp::with_config(model, world, config(GradientSync::Bucketed))?;
     let replicas = world.world_size().len();
     let mut parallel = DataParallel::new(alone.clone(), vec![device.clone(); replicas]);
-    let normal = Distribution::Normal(0.0, 1.0);
-    let whole = Tensor::<2>::random(
-        [replicas * args.sizes.batch, args.sizes.width],
-        normal,
-        &device,
-    );
-    let shape = [args.sizes.batch, args.sizes.width];
-    let input = Tensor::<2>::random(shape, Distribution::Normal(0.0, 1.0), &device.autodiff());
+    let whole = args.sizes.input(replicas, &device);
+    let input = args.sizes.input(1, &device.autodiff());
 
     let mut times: [Vec<Duration>; 4] = Default::default();
     let mut exposed = Vec::new();
-    // Two rounds to warm up: buckets are dealt again after the second step.
-    for round in 0..args.sizes.steps + 2 {
+    for round in args.sizes.rounds() {
         let plain = timed(world, || {
             let gradients = alone.loss(input.clone()).backward();
             let _ = GradientsParams::from_grads(gradients, &alone);
@@ -84,7 +76,7 @@ fn measure(world: &World, args: &Args) -> anyhow::Result<()> {
             }
             Ok(())
         })?;
-        if round >= 2 {
+        if args.sizes.is_timed(round) {
             times[0].push(plain);
             times[1].push(with_buckets);
             times[2].push(one_by_one);
@@ -93,27 +85,15 @@ fn measure(world: &World, args: &Args) -> anyhow::Result<()> {
         }
     }
     if world.is_main() {
-        report(world, args, alone.num_params(), times, exposed);
+        let head = args.sizes.head(world, &alone);
+        println!("{head}, buckets of {} MiB", args.bucket_mib);
+        report(times, exposed);
     }
     Ok(())
 }
 
-fn report(
-    world: &World,
-    args: &Args,
-    parameters: usize,
-    times: [Vec<Duration>; 4],
-    exposed: Vec<Duration>,
-) {
+fn report(times: [Vec<Duration>; 4], exposed: Vec<Duration>) {
     let [plain, bucketed, naive, in_one_process] = times.map(median);
-    println!(
-        "{parameters} parameters in {} tensors, {} ranks x batch {}, buckets of {} MiB, median of {} steps",
-        2 * args.sizes.layers,
-        world.world_size(),
-        args.sizes.batch,
-        args.bucket_mib,
-        args.sizes.steps
-    );
     println!(
         "{:<36} {:>10} {:>22}",
         "step", "time (ms)", "relative to no sync"
