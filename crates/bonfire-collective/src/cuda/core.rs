@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::thread;
 use std::time::{Duration, Instant};
 
-use bonfire_plan::Rank;
 use bonfire_sys::cuda::{Context, CudaError, Event, FlagPage, PinnedRegion, Stream};
 
 use super::agreement::agree;
@@ -12,8 +12,12 @@ use super::engine::Need;
 use super::error::CudaGroupError;
 use super::kernels::KernelKey;
 use super::state::State;
+use super::sync::Missing;
 use super::wait::{Wait, Waited};
-use crate::ProcessGroup;
+use crate::{CollectiveError, ProcessGroup};
+
+/// How long the news of a failure may take from one rank of a host to another.
+const NEWS: Duration = Duration::from_secs(5);
 
 /// The part of a membership that no operation changes.
 #[derive(Debug)]
@@ -76,10 +80,23 @@ impl Core {
         }
     }
 
+    /// Ends the group for whoever is missing, unless another rank has ended it at the same time.
     pub(super) fn time_out(&self, state: &mut State, elapsed: Duration) -> CudaGroupError {
+        let waited_for = match self.missing(state) {
+            Ok(Missing::Ranks(ranks)) => ranks,
+            // That rank told the group before it moved its words.
+            Ok(Missing::GivenUp) => match self.failure_until(Instant::now() + NEWS) {
+                Some(failure) => {
+                    self.free(state);
+                    return failure.into();
+                }
+                None => Vec::new(),
+            },
+            Err(_) => Vec::new(),
+        };
         let error = CudaGroupError::Timeout {
             rank: self.group.rank(),
-            waited_for: self.missing(state).unwrap_or_default(),
+            waited_for,
             operation: state.last.to_string(),
             elapsed_ms: elapsed.as_millis() as u64,
         };
@@ -88,9 +105,22 @@ impl Core {
         error
     }
 
+    /// The failure of the group, as soon as this rank learns of it.
+    fn failure_until(&self, deadline: Instant) -> Option<CollectiveError> {
+        /// Between two looks.
+        const PAUSE: Duration = Duration::from_millis(1);
+        loop {
+            let failure = self.group.failure();
+            if failure.is_some() || Instant::now() >= deadline {
+                return failure;
+            }
+            thread::sleep(PAUSE);
+        }
+    }
+
     /// Who keeps the others waiting: read from the flags of all ranks, beside the stream that waits. Nothing
     /// is allocated or freed on the device here, since both may wait for that stream.
-    fn missing(&self, state: &State) -> Result<Vec<Rank>, CudaError> {
+    fn missing(&self, state: &State) -> Result<Missing, CudaError> {
         let pages: Result<Vec<Vec<u32>>, CudaError> = state
             .flags
             .pages()

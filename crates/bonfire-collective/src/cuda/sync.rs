@@ -153,36 +153,19 @@ impl Flags {
         ops.queue(control)
     }
 
-    /// The ranks that keep the others waiting, given the words of all pages: those that have told least of
-    /// what they were to tell. Of a rank that merely waits for another, something has been heard already.
-    pub(super) fn missing(&self, pages: &[Vec<u32>]) -> Vec<Rank> {
-        if pages.is_empty() {
-            return Vec::new();
-        }
-        let behind = |due: u32, seen: u32| due.wrapping_sub(seen).cast_signed().max(0);
-        let lag_of = |rank: Rank| {
-            let own = &pages[self.me.index()];
-            let one_shot = behind(self.one_shots, own[FlagPage::block_index(rank.get())]);
-            let told = (0..FlagPage::CHANNELS_MAX).map(|channel| {
-                let link = Link {
-                    channel,
-                    peer: rank.get(),
-                };
-                let words = pages.iter().map(|page| page[FlagPage::link_index(link)]);
-                let seen = words.fold(0_u32, u32::wrapping_add);
-                behind(self.due[self.index(channel, rank)], seen)
-            });
-            told.sum::<i32>().max(one_shot)
+    /// The ranks that keep the others waiting, given the words of all pages.
+    pub(super) fn missing(&self, pages: &[Vec<u32>]) -> Missing {
+        let progress = Progress {
+            me: self.me,
+            world_size: self.world_size,
+            due: &self.due,
+            one_shots: self.one_shots,
         };
-        let others = || self.world_size.ranks().filter(|rank| *rank != self.me);
-        let longest = others().map(lag_of).max().unwrap_or(0);
-        others()
-            .filter(|rank| longest > 0 && lag_of(*rank) == longest)
-            .collect()
+        progress.missing(pages)
     }
 
     fn index(&self, channel: u32, rank: Rank) -> usize {
-        channel as usize * self.world_size.len() + rank.index()
+        index(self.world_size, channel, rank)
     }
 
     /// The links whose counter is not zero.
@@ -195,3 +178,92 @@ impl Flags {
         })
     }
 }
+
+/// Where the counter of a channel and a rank is.
+fn index(world_size: WorldSize, channel: u32, rank: Rank) -> usize {
+    channel as usize * world_size.len() + rank.index()
+}
+
+/// Who keeps the others waiting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Missing {
+    /// These, or nobody but a slow device.
+    Ranks(Vec<Rank>),
+    /// A rank has given up already and moved the words out of reach: they tell nothing any more, but the
+    /// group has failed.
+    GivenUp,
+}
+
+/// How far the ranks were to come in what was queued.
+struct Progress<'a> {
+    me: Rank,
+    world_size: WorldSize,
+    /// As that of [`Flags`].
+    due: &'a [u32],
+    one_shots: u32,
+}
+
+impl Progress<'_> {
+    /// The ranks that have told least of what they were to tell: of one that merely waits for another,
+    /// something has been heard already.
+    fn missing(&self, pages: &[Vec<u32>]) -> Missing {
+        if pages.is_empty() {
+            return Missing::Ranks(Vec::new());
+        }
+        if pages.iter().any(|page| self.is_given_up(page)) {
+            return Missing::GivenUp;
+        }
+        let others = || self.world_size.ranks().filter(|rank| *rank != self.me);
+        let lags = others().map(|rank| (rank, self.lag(rank, pages)));
+        let lags: Vec<(Rank, i32)> = lags.collect();
+        let longest = lags.iter().map(|(_, lag)| *lag).max().unwrap_or(0);
+        let last = lags
+            .iter()
+            .filter(|(_, lag)| longest > 0 && *lag == longest);
+        Missing::Ranks(last.map(|(rank, _)| *rank).collect())
+    }
+
+    /// How much a rank has not told yet.
+    fn lag(&self, rank: Rank, pages: &[Vec<u32>]) -> i32 {
+        let own = &pages[self.me.index()];
+        let one_shot = ahead(self.one_shots, own[FlagPage::block_index(rank.get())]);
+        let told = (0..FlagPage::CHANNELS_MAX).map(|channel| {
+            let seen = pages.iter().map(|page| told(page, channel, rank));
+            let seen = seen.fold(0_u32, u32::wrapping_add);
+            ahead(self.due_of(channel, rank), seen).max(0)
+        });
+        told.sum::<i32>().max(one_shot)
+    }
+
+    /// Whether the page's rank was freed: it raised its first word, and then the words of its links further
+    /// than anybody tells. Both are looked at, because a page is not read at one instant.
+    fn is_given_up(&self, page: &[u32]) -> bool {
+        let is_far = |channel: u32, rank: Rank| {
+            ahead(told(page, channel, rank), self.due_of(channel, rank)) > FAR_AHEAD as i32 / 2
+        };
+        let mut channels = 0..FlagPage::CHANNELS_MAX;
+        page[FlagPage::ABORT_INDEX] != 0
+            || channels.any(|channel| self.world_size.ranks().any(|rank| is_far(channel, rank)))
+    }
+
+    fn due_of(&self, channel: u32, rank: Rank) -> u32 {
+        self.due[index(self.world_size, channel, rank)]
+    }
+}
+
+/// What a rank has told the owner of a page.
+fn told(page: &[u32], channel: u32, rank: Rank) -> u32 {
+    let link = Link {
+        channel,
+        peer: rank.get(),
+    };
+    page[FlagPage::link_index(link)]
+}
+
+/// How far one counter is ahead of another, round their 32 bits.
+fn ahead(counter: u32, other: u32) -> i32 {
+    counter.wrapping_sub(other).cast_signed()
+}
+
+#[cfg(test)]
+mod tests;

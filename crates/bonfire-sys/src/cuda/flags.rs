@@ -47,6 +47,9 @@ impl FlagPage {
     /// The size of a page.
     pub const BYTES: usize = (BLOCKS + Self::BLOCKS_MAX as usize * RANKS_MAX) * WORD_BYTES;
 
+    /// The number of the word that [`abort`](Self::abort) is.
+    pub const ABORT_INDEX: usize = ABORT;
+
     /// The page in this memory, which must be zero and shared with the peers.
     pub fn new(span: Span) -> Self {
         assert_eq!(span.len(), Self::BYTES, "a page has a fixed size");

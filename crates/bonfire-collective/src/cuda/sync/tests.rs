@@ -1,0 +1,70 @@
+use super::*;
+
+/// Ranks of a group, each of which was to tell `DUE` messages on the main channel.
+const RANKS: u32 = 4;
+const DUE: u32 = 4;
+
+fn link(peer: u32) -> usize {
+    FlagPage::link_index(Link {
+        channel: MAIN,
+        peer,
+    })
+}
+
+/// Pages on which each rank has told as much as it was to, half to either neighbour.
+fn all_told() -> Vec<Vec<u32>> {
+    let mut pages = vec![vec![0; FlagPage::BYTES / 4]; RANKS as usize];
+    for rank in 0..RANKS {
+        for hop in [1, 2] {
+            pages[((rank + hop) % RANKS) as usize][link(rank)] = DUE / 2;
+        }
+    }
+    pages
+}
+
+/// What rank 2 makes of the pages.
+fn missing(pages: &[Vec<u32>]) -> Missing {
+    let world_size = WorldSize::new(RANKS).unwrap();
+    let mut due = vec![0; FlagPage::CHANNELS_MAX as usize * world_size.len()];
+    due[..world_size.len()].fill(DUE);
+    let progress = Progress {
+        me: Rank::new(2),
+        world_size,
+        due: &due,
+        one_shots: 0,
+    };
+    progress.missing(pages)
+}
+
+#[test]
+fn nobody_is_missing_when_all_have_told() {
+    assert_eq!(missing(&all_told()), Missing::Ranks(Vec::new()));
+    assert_eq!(missing(&[]), Missing::Ranks(Vec::new()));
+}
+
+#[test]
+fn the_rank_that_told_least_is_missing() {
+    let mut pages = all_told();
+    // Rank 1 told nothing, so rank 2 could not go on, nor rank 0 tell its second half.
+    pages.iter_mut().for_each(|page| page[link(1)] = 0);
+    pages[2][link(0)] = 0;
+    assert_eq!(missing(&pages), Missing::Ranks(vec![Rank::new(1)]));
+}
+
+#[test]
+fn pages_of_a_rank_that_gave_up_blame_nobody() {
+    let mut raised = all_told();
+    raised[0][FlagPage::ABORT_INDEX] = 1;
+    assert_eq!(missing(&raised), Missing::GivenUp);
+    // Read while it happened: the first word before, a link behind it.
+    let mut torn = all_told();
+    torn.iter_mut().for_each(|page| page[link(1)] = 0);
+    torn[0][link(1)] = FAR_AHEAD;
+    assert_eq!(missing(&torn), Missing::GivenUp);
+}
+
+#[test]
+fn counters_may_go_round_their_bits() {
+    assert_eq!(ahead(1, u32::MAX), 2);
+    assert_eq!(ahead(u32::MAX, 1), -2);
+}
