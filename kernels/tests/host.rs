@@ -165,10 +165,11 @@ fn cases() -> (Vec<KernelSource>, Vec<Case>) {
 /// The program that reads launches and answers with the images after each.
 fn program(sources: &[KernelSource]) -> String {
     let mut text = include_str!("host/device.hpp").to_owned();
+    // No thread waits for another.
+    text.push_str("#define STAND_IN_WAITS 0\n");
+    text.push_str(include_str!("../../crates/cuda-stand-in/src/prelude.hpp"));
     for (number, source) in sources.iter().enumerate() {
-        let kernel = source
-            .source
-            .replace(include_str!("../src/source/half.cuh"), "");
+        let kernel = &source.source;
         let arguments: String = (0..source.buffers).fold(String::new(), |mut text, buffer| {
             let _ = write!(text, "Address{{a[{buffer}]}}, ");
             text

@@ -29,6 +29,7 @@ enum Burn {
 /// The layers: a crate that is not listed here has no place in the workspace yet.
 const LAYERS: &[(&str, Imports, Burn)] = &[
     ("cubecl-llvm", Imports::Only(&[]), Burn::Unknown),
+    (STAND_IN, Imports::Only(&[]), Burn::Unknown),
     ("bonfire-plan", Imports::Only(&[]), Burn::Unknown),
     ("bonfire-sys", Imports::Only(&[]), Burn::Unknown),
     (
@@ -96,14 +97,18 @@ const BENCHES: &str = "bonfire-benches";
 /// its own alone.
 const LABORATORY: &str = "bonfire-laboratory";
 
-/// Who may import it, and for which builds.
+/// A CUDA driver on the CPU, loaded by name where there is none: nobody imports it.
+const STAND_IN: &str = "cuda-stand-in";
+
+/// Who may import the laboratory, and for which builds.
 const LABORATORY_USERS: [&str; 2] = ["bonfire-collective", TESTKIT];
 const LABORATORY_BUILD: &str = "cfg(laboratory)";
 
-/// Where `unsafe` may stand: the folder of the audited crate, and the files that hand raw memory to
-/// the accelerator.
+/// Where `unsafe` may stand: the folder of the audited crate, the files that hand raw memory to the
+/// accelerator, and the test tool that C calls.
 const UNSAFE_PLACES: &[&str] = &[
     "crates/bonfire-sys/",
+    "crates/cuda-stand-in/",
     "kernels/src/launch/adapter.rs",
     "kernels/src/launch/stream.rs",
     "crates/bonfire-train/src/raw.rs",

@@ -15,7 +15,8 @@ int main() {
       if (!read(images[buffer].data(), launch.image_bytes)) return 2;
       addresses.push_back((char*)images[buffer].data() + launch.address);
     }
-    gridDim.x = launch.cubes;
+    gridDim = {launch.cubes, 1, 1};
+    blockDim = {launch.units, 1, 1};
     for (blockIdx.x = 0; blockIdx.x < launch.cubes; ++blockIdx.x) {
       for (threadIdx.x = 0; threadIdx.x < launch.units; ++threadIdx.x) {
         RUN[launch.kernel](addresses.data(), info.data());

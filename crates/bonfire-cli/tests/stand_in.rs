@@ -1,0 +1,166 @@
+//! The CUDA engine without a GPU: the program on a stand-in for the driver, as `.ci/run` starts it.
+//!
+//! `BONFIRE_TEST_STAND_IN` names the folder in which `libcuda.so` and `libnvrtc.so` are the stand-in.
+
+#![cfg(feature = "cuda")]
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
+
+use std::env;
+use std::process::Command;
+use std::time::Duration;
+
+use bonfire_testkit::{Job, JobEnd};
+
+/// Of one run of the program: minutes, where all kernels have yet to be compiled and the machine is busy.
+const LIMIT: Duration = Duration::from_secs(500);
+
+/// Runs the program on so many devices, of which this is broken; `None` where there is no stand-in.
+fn on_stand_in(devices: u32, faults: &str, arguments: &[&str]) -> Option<JobEnd> {
+    let Some(folder) = env::var_os("BONFIRE_TEST_STAND_IN") else {
+        println!(
+            "skipped: BONFIRE_TEST_STAND_IN is not set; .ci/run builds the stand-in and sets it"
+        );
+        return None;
+    };
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bonfire"));
+    command
+        .args(arguments)
+        .env("LD_LIBRARY_PATH", folder)
+        .env("CUDA_STAND_IN_DEVICES", devices.to_string())
+        .env("CUDA_STAND_IN_FAULTS", faults);
+    if faults == FULL {
+        command
+            .env("CUDA_STAND_IN_FAULTS", "")
+            .env("CUDA_STAND_IN_MEMORY_MIB", "24");
+    }
+    Some(Job::start_for(&mut command, LIMIT).end())
+}
+
+/// Instead of a fault: devices with little memory.
+const FULL: &str = "full";
+
+/// The parts of the self-test with these numbers of ranks; everything that it said.
+fn selftest(devices: u32, faults: &str, (parts, ranks): (&str, &str)) -> Option<(JobEnd, String)> {
+    let arguments = [
+        "selftest", "--cuda", "--quick", "--only", parts, "--ranks", ranks,
+    ];
+    let end = on_stand_in(devices, faults, &arguments)?;
+    let text = [&end.stdout[..], &end.stderr].concat().join("\n");
+    Some((end, text))
+}
+
+#[test]
+fn ranks_that_share_a_device_give_the_bits_of_the_cpu() {
+    // Code that waits for a device that waits for another rank would never come.
+    let parts = ("threads,processes,faults", "2,4,8");
+    let Some((end, text)) = selftest(1, "load-waits", parts) else {
+        return;
+    };
+    assert!(end.status.success(), "{text}");
+    for line in [
+        "8 ranks as threads, waiting in Kernel: ",
+        "8 ranks as threads, waiting in Stream: ",
+        "8 ranks as threads, through host memory: ",
+        "4 ranks as processes: all bits as on the CPU",
+        "faults       passed",
+    ] {
+        assert!(text.contains(line), "{line:?} is missing:\n{text}");
+    }
+    assert!(!text.contains("data go through host memory"), "{text}");
+}
+
+#[test]
+fn ranks_on_devices_of_their_own_give_the_bits_of_the_cpu() {
+    let parts = ("inventory,threads,processes,faults", "2,3");
+    let Some((end, text)) = selftest(2, "", parts) else {
+        return;
+    };
+    assert!(end.status.success(), "{text}");
+    assert!(text.contains("memory of device 1: direct"), "{text}");
+    assert!(!text.contains("data go through host memory"), "{text}");
+}
+
+/// With what is broken, the ranks take the way through the host, say why, and are right.
+fn falls_back(devices: u32, fault: &str, (parts, reason): (&str, &str)) {
+    let Some((end, text)) = selftest(devices, fault, (parts, "2")) else {
+        return;
+    };
+    assert!(end.status.success(), "{text}");
+    assert!(
+        text.contains("data go through host memory, because 2 of 2 pairs"),
+        "{text}"
+    );
+    assert!(text.contains(reason), "{reason:?} is missing:\n{text}");
+}
+
+#[test]
+fn devices_that_do_not_reach_each_other_use_the_host() {
+    let reason = "cuCtxEnablePeerAccess: CUDA_ERROR_PEER_ACCESS_UNSUPPORTED";
+    falls_back(2, "no-peer", ("threads", reason));
+}
+
+#[test]
+fn data_that_arrive_wrong_between_devices_are_noticed() {
+    let reason = "written by rank 1 is 0xcf7f6d44 and not 0xcf7f6d54";
+    falls_back(2, "corrupt-peer", ("threads,processes", reason));
+}
+
+#[test]
+fn memory_that_is_not_given_to_other_processes_is_not_needed() {
+    let reason = "it is not given to other processes: cuIpcGetMemHandle";
+    falls_back(1, "no-ipc", ("processes", reason));
+}
+
+#[test]
+fn memory_of_other_processes_that_is_not_opened_is_not_needed() {
+    falls_back(1, "no-ipc-open", ("processes", "cuIpcOpenMemHandle"));
+}
+
+#[test]
+fn pages_that_cannot_be_locked_make_copies_slower_and_no_more() {
+    let reason = "copies between host and device are slower";
+    falls_back(2, "no-peer,no-host-lock", ("processes", reason));
+}
+
+#[test]
+fn a_full_device_is_named_with_what_is_free() {
+    let Some((end, text)) = selftest(1, FULL, ("threads", "4")) else {
+        return;
+    };
+    assert!(!end.status.success(), "{text}");
+    let says = "bytes of device memory to be had on device 0, 8388608 of 25165824 are free";
+    assert!(text.contains(says), "{text}");
+}
+
+#[test]
+fn every_operation_is_measured_and_right_between_devices() {
+    for devices in [1, 2] {
+        let mut arguments = vec!["bench"];
+        arguments.extend(["all-reduce", "reduce-scatter", "all-gather", "broadcast"]);
+        arguments.extend(["reduce", "barrier"]);
+        arguments.extend(["--device", "cuda", "--oversubscribe", "--ranks", "3"]);
+        arguments.extend(["--min-bytes", "64", "--max-bytes", "256K", "--iters", "3"]);
+        let Some(end) = on_stand_in(devices, "", &arguments) else {
+            return;
+        };
+        let text = [&end.stdout[..], &end.stderr].concat().join("\n");
+        assert!(end.status.success(), "{text}");
+        assert!(text.contains("# Out of bounds values : 0 OK"), "{text}");
+        assert!(text.contains("oversubscribed"), "{text}");
+    }
+}
+
+#[test]
+fn the_doctor_shows_which_devices_reach_each_other() {
+    for (fault, state) in [
+        ("", "to GPU 1: NVLink; P2P"),
+        ("no-peer", "to GPU 1: through the host"),
+    ] {
+        let Some(end) = on_stand_in(2, fault, &["doctor"]) else {
+            return;
+        };
+        let text = end.stdout.join("\n");
+        assert!(end.status.success(), "{text}");
+        assert!(text.contains(state), "{state:?} is missing:\n{text}");
+    }
+}
