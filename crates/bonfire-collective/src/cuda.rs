@@ -47,9 +47,9 @@ mod sync;
 mod wait;
 
 pub use bonfire_sys::cuda::{
-    ComputeCapability, Context, CudaError, CudaVersion, Device, Driver, Event, EventState,
-    MemoryInfo, Nvrtc, PciAddress, PciAddressError, PeerAccess, Priority, Stream, nccl, nvml,
-    peer_access,
+    ComputeCapability, Context, CudaError, CudaVersion, Device, DeviceRegion, Driver, Event,
+    EventState, MemoryInfo, Nvrtc, PciAddress, PciAddressError, PeerAccess, Priority, Span, Stream,
+    nccl, nvml, peer_access,
 };
 pub use buffer::{CudaBuffer, Elements};
 pub use error::CudaGroupError;

@@ -81,14 +81,6 @@ impl Bucket {
         }
     }
 
-    pub(crate) fn dtype(&self) -> DType {
-        self.dtype
-    }
-
-    pub(crate) fn parameters(&self) -> impl Iterator<Item = usize> {
-        self.slots.iter().map(|slot| slot.parameter)
-    }
-
     pub(crate) fn elems(&self) -> usize {
         self.slots.last().map_or(0, |slot| slot.range.end)
     }

@@ -36,6 +36,21 @@ pub enum BufferSync {
     Local,
 }
 
+/// The way that gradients take between the ranks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum GradientRoute {
+    /// From device to device where that can be: the models of all ranks are on CUDA devices of one host
+    /// that reach each other's memory, and gradients travel in buckets, not compressed. Through host
+    /// memory otherwise. Rank 0 logs which, and why. The bits are the same.
+    #[default]
+    Auto,
+    /// Through host memory.
+    Host,
+    /// From device to device, or not at all: [`Ddp::new`](crate::Ddp::new) fails where that cannot be.
+    Device,
+}
+
 /// Options of [`Ddp`](crate::Ddp). All ranks must agree on them; [`Ddp::new`](crate::Ddp::new)
 /// checks that they do.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -48,6 +63,8 @@ pub struct DdpConfig {
     pub first_bucket_bytes_max: usize,
     /// When and in what units gradients travel.
     pub sync: GradientSync,
+    /// The way that gradients take between the ranks.
+    pub route: GradientRoute,
     /// What travels instead of the gradients. Default: nothing, they travel as they are.
     pub compression: GradientCompression,
     /// The type that forward and backward passes compute in. Default: that of the parameters.
@@ -62,6 +79,7 @@ impl Default for DdpConfig {
             bucket_bytes_max: 25 << 20,
             first_bucket_bytes_max: 1 << 20,
             sync: GradientSync::Bucketed,
+            route: GradientRoute::Auto,
             compression: GradientCompression::None,
             precision: Precision::F32,
             buffers: BufferSync::Broadcast,

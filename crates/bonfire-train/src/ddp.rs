@@ -8,15 +8,12 @@ use burn::module::Module;
 use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::optim::{GradientsParams, ModuleOptimizer};
 
-use crate::assignment::Caps;
 use crate::buffers::Buffers;
-use crate::compression::Compressor;
 use crate::fingerprint::{self, Fingerprint};
 use crate::gradients::{self, Clip};
 use crate::harvest::{averaged, harvest};
 use crate::hooks::{Anchors, Depth, Listener, Pass, measured};
 use crate::loss::{IntoLoss, Loss, Weight, global_loss};
-use crate::naive::Naive;
 use crate::norm::NormGroups;
 use crate::parameters::{ParameterTable, is_autodiff};
 use crate::patience::WarmUp;
@@ -24,13 +21,15 @@ use crate::reducer::{Accumulate, Reducer};
 use crate::replicate::replicate;
 use crate::timing::{StepTiming, Stopwatch};
 use crate::weights::{Last, MicroBatches};
-use crate::{BufferSync, DdpConfig, GradientSync, Precision, TrainError, World};
+use crate::{BufferSync, DdpConfig, Precision, TrainError, World};
 
 mod compressed;
 mod guard;
 mod summary;
+mod synchroniser;
 
 pub use summary::BucketSummary;
+use synchroniser::{Synchroniser, averages};
 
 /// A model replicated on all ranks of a group.
 ///
@@ -63,14 +62,6 @@ pub struct Ddp<M> {
     last_weight: Weight,
 }
 
-/// How gradients are averaged.
-#[derive(Debug)]
-enum Synchroniser {
-    /// Shared with the backward pass under way.
-    Bucketed(Arc<Mutex<Reducer>>),
-    Naive(Naive),
-}
-
 impl<M: Module> Ddp<M> {
     /// Replicates a model with the default configuration. See [`with_config`](Self::with_config).
     ///
@@ -91,6 +82,7 @@ impl<M: Module> Ddp<M> {
     /// [`TrainError::TiedParameter`] for one that the model holds twice,
     /// [`TrainError::Compression`] for a compression that cannot be,
     /// [`TrainError::UnsupportedPrecision`] for a precision that the device has not,
+    /// [`TrainError::NoDeviceRoute`] on all ranks if gradients cannot travel as they must,
     /// [`TrainError::Collective`] if a rank fails.
     #[track_caller]
     pub fn with_config(model: M, world: &World, config: DdpConfig) -> Result<Self, TrainError> {
@@ -117,29 +109,13 @@ impl<M: Module> Ddp<M> {
             replicate(model, &group).inspect_err(|error| group.abort(&error.to_string()))?;
         let buffers = Buffers::of(&model);
         let table = Arc::new(table);
-        let caps = Caps {
-            first_bytes_max: config.first_bucket_bytes_max.min(config.bucket_bytes_max),
-            bytes_max: config.bucket_bytes_max,
-        };
-        let synchroniser = match config.sync {
-            GradientSync::Bucketed => {
-                let compressor = Compressor::new(config.compression, &table, group.world_size());
-                let reducer = Reducer::new(group.clone(), Arc::clone(&table), caps, compressor);
-                tracing::info!(
-                    rank = group.rank().get(),
-                    parameters = table.len(),
-                    buckets = reducer.buckets().len(),
-                    compression = ?config.compression,
-                    "gradients travel in buckets"
-                );
-                Synchroniser::Bucketed(Arc::new(Mutex::new(reducer)))
-            }
-            GradientSync::Naive => Synchroniser::Naive(Naive::new(
-                group.clone(),
-                Arc::clone(&table),
-                config.compression,
-            )),
-        };
+        let synchroniser =
+            Synchroniser::new(&model, &group, &table, &config).inspect_err(|error| {
+                // That there is no such way is what all ranks return.
+                if !matches!(error, TrainError::NoDeviceRoute { .. }) {
+                    group.abort(&error.to_string());
+                }
+            })?;
         Ok(Self {
             module: Some(model),
             group,
@@ -363,6 +339,7 @@ impl<M: Module> Ddp<M> {
                     entering,
                 };
                 harvest(module, &self.table, gradients.as_ref(), &mut sink)?;
+                sink.reducer.end_accumulating(entering)?;
             }
             Synchroniser::Naive(naive) => {
                 naive.entering = entering;
@@ -409,7 +386,7 @@ impl<M: Module> Ddp<M> {
     ) -> Result<GradientsParams, TrainError> {
         let (table, micro_batches) = (Arc::clone(&self.table), self.micro_batches);
         let entering = micro_batches.entering(loss.weight, Last::Yes);
-        lock(shared).begin(entering, micro_batches.normalizer(&self.group));
+        lock(shared).begin(entering, micro_batches.normalizer(&self.group))?;
         // Gradients travel from here on.
         let gradients = counts(&loss).then(|| loss.tensor.backward());
         lock(shared).check()?;
@@ -421,8 +398,7 @@ impl<M: Module> Ddp<M> {
         watch.add(reducer.waited());
 
         reducer.settle(micro_batches, watch)?;
-        let average = |parameter| reducer.average(parameter);
-        let averages = averaged(module, &table, gradients, average);
+        let averages = averages(module, &table, gradients, (&mut reducer, &mut *watch))?;
         reducer.end()?;
         self.forward_backward += forward_backward;
         Ok(averages)

@@ -35,6 +35,17 @@ impl fmt::Display for DeviceKind {
     }
 }
 
+/// How many ranks may compute on one CUDA device. Ranks always may share the CPU, and graphics adapters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Occupancy {
+    /// One.
+    #[default]
+    Exclusive,
+    /// As many as there are for each, where there are fewer devices than ranks on a host: for tests, since
+    /// they share its speed and its memory.
+    Oversubscribed,
+}
+
 /// No device kind has this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no device kind `{0}`; choose auto, cpu, cuda or wgpu")]
@@ -52,30 +63,32 @@ impl FromStr for DeviceKind {
 }
 
 /// Decides as every rank of the host does: by what there is for all of them.
-pub(crate) fn first_that_answers(placement: Placement) -> Result<(Device, String), TrainError> {
+pub(crate) fn first_that_answers(
+    occupancy: Occupancy,
+    placement: Placement,
+) -> Result<(Device, String), TrainError> {
     for kind in [DeviceKind::Cuda, DeviceKind::Wgpu] {
         let enough = match devices(kind) {
-            Ok(devices) => kind.suffices(&devices, placement),
+            Ok(devices) => kind.suffices(&devices, (placement, occupancy)),
             Err(_) => false,
         };
         if enough {
-            match open(kind, placement) {
+            match open((kind, occupancy), placement) {
                 Ok(opened) => return Ok(opened),
                 Err(error) => tracing::warn!(%error, "not training on {kind}"),
             }
         }
     }
-    open(DeviceKind::Cpu, placement)
+    open((DeviceKind::Cpu, occupancy), placement)
 }
 
 /// A device and its name, seen to work.
-pub(crate) fn open(kind: DeviceKind, placement: Placement) -> Result<(Device, String), TrainError> {
+pub(crate) fn open(
+    (kind, occupancy): (DeviceKind, Occupancy),
+    placement: Placement,
+) -> Result<(Device, String), TrainError> {
     let devices = devices(kind)?;
-    let index = match kind {
-        DeviceKind::Cuda => placement.local_rank as usize,
-        // Ranks may share the CPU, and graphics adapters.
-        _ => placement.local_rank as usize % devices.len().max(1),
-    };
+    let index = kind.index_of(placement.local_rank, devices.len(), occupancy);
     let Some(device) = devices.get(index) else {
         return Err(TrainError::NoSuchDevice {
             kind,
@@ -91,12 +104,50 @@ pub(crate) fn open(kind: DeviceKind, placement: Placement) -> Result<(Device, St
     Ok((device.clone(), name))
 }
 
+/// That a host has the devices for so many ranks, as far as that can be told before any of them is
+/// started: one error in place of one from each rank. Only CUDA devices are counted.
+///
+/// # Errors
+/// [`TrainError::DeviceNotCompiled`], [`TrainError::NoCuda`] with what is missing, or
+/// [`TrainError::TooManyRanks`].
+pub fn require_devices(
+    kind: DeviceKind,
+    local_world_size: u32,
+    occupancy: Occupancy,
+) -> Result<(), TrainError> {
+    if kind != DeviceKind::Cuda {
+        return Ok(());
+    }
+    let available = devices(kind)?.len();
+    if available == 0 {
+        let reason = list::why_no_cuda();
+        return Err(TrainError::NoCuda { reason });
+    }
+    if available < local_world_size as usize && occupancy == Occupancy::Exclusive {
+        return Err(TrainError::TooManyRanks {
+            ranks: local_world_size,
+            available,
+        });
+    }
+    Ok(())
+}
+
 impl DeviceKind {
+    /// Which of so many devices a rank gets; there may be none with that number.
+    fn index_of(self, local_rank: u32, devices: usize, occupancy: Occupancy) -> usize {
+        match (self, occupancy) {
+            (Self::Cuda, Occupancy::Exclusive) => local_rank as usize,
+            _ => local_rank as usize % devices.max(1),
+        }
+    }
+
     /// Whether the devices of this kind are worth choosing unasked: a GPU for each rank with CUDA,
     /// and no graphics driver that only computes on the CPU.
-    fn suffices(self, devices: &[Device], placement: Placement) -> bool {
-        match self {
-            Self::Cuda => devices.len() >= placement.local_world_size as usize,
+    fn suffices(self, devices: &[Device], (placement, occupancy): (Placement, Occupancy)) -> bool {
+        let ranks = placement.local_world_size as usize;
+        match (self, occupancy) {
+            (Self::Cuda, Occupancy::Exclusive) => devices.len() >= ranks,
+            (Self::Cuda, Occupancy::Oversubscribed) => !devices.is_empty(),
             _ => devices
                 .first()
                 .is_some_and(|device| !list::is_software(device)),
@@ -161,6 +212,22 @@ mod list {
         None
     }
 
+    /// What keeps CUDA devices from being found.
+    #[cfg(feature = "cuda")]
+    pub(super) fn why_no_cuda() -> String {
+        use bonfire_collective::cuda::Driver;
+        let device = Driver::load().and_then(|driver| driver.device(0));
+        match device {
+            Err(error) => error.to_string(),
+            Ok(device) => format!("Burn does not find {}", device.name()),
+        }
+    }
+
+    #[cfg(not(feature = "cuda"))]
+    pub(super) fn why_no_cuda() -> String {
+        unreachable!("a build without CUDA has said so")
+    }
+
     #[cfg(feature = "wgpu")]
     pub(super) fn wgpu() -> Option<Vec<Device>> {
         use burn::tensor::DeviceType;
@@ -187,5 +254,43 @@ mod list {
     #[cfg(not(feature = "wgpu"))]
     pub(super) fn wgpu() -> Option<Vec<Device>> {
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_share_cuda_devices_only_where_that_is_asked_for() {
+        let of = |kind: DeviceKind, occupancy| {
+            (0..5)
+                .map(move |rank| kind.index_of(rank, 2, occupancy))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(of(DeviceKind::Cuda, Occupancy::Exclusive), [0, 1, 2, 3, 4]);
+        assert_eq!(
+            of(DeviceKind::Cuda, Occupancy::Oversubscribed),
+            [0, 1, 0, 1, 0]
+        );
+        assert_eq!(of(DeviceKind::Wgpu, Occupancy::Exclusive), [0, 1, 0, 1, 0]);
+        let nowhere = DeviceKind::Cuda.index_of(3, 0, Occupancy::Oversubscribed);
+        assert_eq!(nowhere, 0, "none has that number");
+    }
+
+    #[test]
+    fn only_cuda_devices_are_counted() {
+        for kind in [DeviceKind::Auto, DeviceKind::Cpu, DeviceKind::Wgpu] {
+            require_devices(kind, 1000, Occupancy::Exclusive).unwrap();
+        }
+        let error = require_devices(DeviceKind::Cuda, u32::MAX, Occupancy::Exclusive).unwrap_err();
+        match error {
+            TrainError::DeviceNotCompiled { kind } => {
+                assert_eq!((kind, cfg!(feature = "cuda")), (DeviceKind::Cuda, false));
+            }
+            TrainError::NoCuda { reason } => assert!(!reason.contains('\n'), "{reason}"),
+            TrainError::TooManyRanks { available, .. } => assert!(available > 0),
+            other => panic!("{other}"),
+        }
     }
 }

@@ -167,6 +167,19 @@ pub enum TrainError {
     /// The gradients cannot be compressed as the configuration says.
     #[error(transparent)]
     Compression(#[from] crate::compression::CompressionError),
+    /// The configuration asks for gradients that travel from device to device, and they cannot. All ranks
+    /// return this error.
+    #[error(
+        "gradients cannot travel from device to device, as GradientRoute::Device asks: {reason}; \
+         GradientRoute::Auto takes the way through host memory then"
+    )]
+    NoDeviceRoute {
+        /// Why not.
+        reason: String,
+    },
+    /// A device failed at what it does to gradients between ranks. The group has ended.
+    #[error("gradients did not get from device to device: {0}")]
+    DeviceRoute(#[source] BoxError),
     /// A checkpoint could not be written or read.
     #[error(transparent)]
     Checkpoint(#[from] crate::checkpoint::CheckpointError),
@@ -200,7 +213,8 @@ pub enum TrainError {
     /// The device asked for is not there.
     #[error(
         "rank {local_rank} of this host needs {kind} device {local_rank}, but {available} of that \
-         kind answered; start at most one rank per device, or choose another `--device`"
+         kind answered; start at most one rank per device, let ranks share them (`--oversubscribe`), or \
+         choose another `--device`"
     )]
     NoSuchDevice {
         /// What was asked for.
@@ -208,6 +222,23 @@ pub enum TrainError {
         /// The rank's index on its host.
         local_rank: u32,
         /// How many there are.
+        available: usize,
+    },
+    /// There is no CUDA device.
+    #[error("cannot train on cuda: {reason}")]
+    NoCuda {
+        /// What is missing, and what to do about it.
+        reason: String,
+    },
+    /// There are fewer CUDA devices than ranks.
+    #[error(
+        "{ranks} ranks on this host, but {available} CUDA devices: start at most one rank per device, or give \
+         --oversubscribe to let ranks share them"
+    )]
+    TooManyRanks {
+        /// Ranks of the host.
+        ranks: u32,
+        /// How many devices there are.
         available: usize,
     },
     /// The device is listed but does not work.

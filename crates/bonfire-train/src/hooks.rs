@@ -30,7 +30,7 @@ use burn::backend::{DispatchDevice, DispatchKindConversion};
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{DispatchTensor, GradientCheckpointingStrategy, Tensor};
 
-use crate::harvest::{checked, unreadable};
+use crate::harvest::{Gradient, Site, checked, unreadable};
 use crate::host::Entering;
 use crate::norm::kept;
 use crate::parameters::ParameterTable;
@@ -302,15 +302,25 @@ impl<B: Readback> Backward<B, 2> for Hook {
         };
         if let Some((reducer, accumulating)) = listening {
             let mut reducer = reducer.lock().unwrap_or_else(PoisonError::into_inner);
-            B::read(gradient.clone(), |values| {
-                let values = values
+            let site = reducer.site();
+            let mut take = |found: Result<Option<Gradient<'_>>, String>| {
+                let gradient = found
                     .map_err(|cause| unreadable(&self.table, self.parameter, &cause))
-                    .and_then(|values| checked(&self.table, self.parameter, values));
+                    .and_then(|gradient| checked(&self.table, self.parameter, gradient));
                 match accumulating {
-                    None => reducer.take_early(self.parameter, values),
-                    Some(entering) => reducer.add_early(self.parameter, values, entering),
+                    None => reducer.take_early(self.parameter, gradient),
+                    Some(entering) => reducer.add_early(self.parameter, gradient, entering),
                 }
-            });
+            };
+            match site {
+                Site::Host => B::read(gradient.clone(), |values| {
+                    take(values.map(|values| values.map(Gradient::Host)));
+                }),
+                Site::Device => {
+                    let tensor = B::on_device(gradient.clone());
+                    take(tensor.map(|tensor| Some(Gradient::Device(tensor))));
+                }
+            }
         }
         let [parameter, _anchor] = ops.parents;
         if let Some(parameter) = parameter {

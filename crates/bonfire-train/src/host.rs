@@ -79,7 +79,8 @@ pub(crate) enum ValuesWork {
 }
 
 /// Element-wise arithmetic, so that results do not depend on how parameters are dealt to buckets.
-/// One rounding per operation.
+/// In f64 for f64 and in f32 for all others, factors too, as the kernels for devices have it; rounded
+/// once to the element.
 trait Scalar: Copy {
     fn scaled(self, factor: f64) -> Self;
     fn plus(self, other: Self) -> Self;
@@ -89,7 +90,7 @@ macro_rules! scalar {
     ($type:ty, $wide:ty, $widen:expr, $narrow:expr) => {
         impl Scalar for $type {
             fn scaled(self, factor: f64) -> Self {
-                $narrow((f64::from($widen(self)) * factor) as $wide)
+                $narrow($widen(self) * factor as $wide)
             }
             fn plus(self, other: Self) -> Self {
                 $narrow($widen(self) + $widen(other))

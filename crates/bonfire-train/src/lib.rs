@@ -28,7 +28,7 @@
 //!
 //! This is the only crate of the workspace that knows Burn.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod assignment;
 mod bucket;
@@ -39,6 +39,11 @@ mod config;
 mod data_parallel;
 mod ddp;
 mod device;
+#[cfg_attr(
+    not(any(feature = "cuda", test)),
+    allow(dead_code, reason = "nothing of this build has devices to stay on")
+)]
+mod device_route;
 mod error;
 mod fingerprint;
 mod freeze;
@@ -67,6 +72,9 @@ mod prefetch;
 mod pretrained;
 mod probe;
 mod random;
+#[cfg(feature = "cuda")]
+#[allow(unsafe_code)]
+mod raw;
 mod readback;
 mod reducer;
 mod replicate;
@@ -82,10 +90,10 @@ mod world;
 
 pub use checkpoint::{Best, CheckpointError, Checkpoints, Keep, Milestone, Training};
 pub use compression::{CompressionError, CompressionState, GradientCompression, PowerSgdConfig};
-pub use config::{BufferSync, DdpConfig, GradientSync};
+pub use config::{BufferSync, DdpConfig, GradientRoute, GradientSync};
 pub use data_parallel::{DataParallel, Scatter};
 pub use ddp::{BucketSummary, Ddp};
-pub use device::{DeviceKind, UnknownDeviceKind};
+pub use device::{DeviceKind, Occupancy, UnknownDeviceKind, require_devices};
 pub use error::TrainError;
 pub use fingerprint::Difference;
 pub use freeze::{UnknownParameter, freeze, freeze_all_but};

@@ -8,7 +8,7 @@ use bonfire_collective::{CollectiveError, ReduceOp};
 
 use crate::TrainError;
 use crate::compression::{GradientCompression, cast};
-use crate::harvest::GradientSink;
+use crate::harvest::{Gradient, GradientSink, Site};
 use crate::host::{Entering, HostSlice, Values};
 use crate::parameters::ParameterTable;
 use crate::patience::WarmUp;
@@ -100,17 +100,19 @@ impl Naive {
 }
 
 impl GradientSink for Naive {
+    fn site(&self) -> Site {
+        Site::Host
+    }
+
     fn wants(&self, _parameter: usize) -> bool {
         true
     }
 
-    fn take(
-        &mut self,
-        parameter: usize,
-        gradient: Option<HostSlice<'_>>,
-    ) -> Result<(), TrainError> {
-        let Some(gradient) = gradient else {
-            return Ok(());
+    fn take(&mut self, parameter: usize, gradient: Option<Gradient<'_>>) -> Result<(), TrainError> {
+        let gradient = match gradient {
+            Some(Gradient::Host(gradient)) => gradient,
+            Some(Gradient::Device(_)) => unreachable!("gradients are wanted in host memory"),
+            None => return Ok(()),
         };
         let whole = 0..gradient.len();
         match &mut self.sums[parameter] {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use bonfire_plan::DType;
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
-use burn::tensor::{Bool, DType as TensorDType, Int, Tensor};
+use burn::tensor::{Bool, DType as TensorDType, Device, Int, Tensor};
 
 use crate::TrainError;
 use crate::assignment::Extent;
@@ -93,6 +93,26 @@ pub(crate) fn is_autodiff<M: Module>(model: &M) -> bool {
     let mut finder = Finder(false);
     model.visit(&mut finder);
     finder.0
+}
+
+/// The device of all trainable parameters, without autodiff; none if there are none, or several devices.
+pub(crate) fn device_of<M: Module>(model: &M) -> Option<Device> {
+    #[derive(Default)]
+    struct Devices(Vec<Device>);
+    impl ModuleVisitor for Devices {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let device = param.lazy_device().without_autodiff();
+            if param.is_require_grad() && !self.0.contains(&device) {
+                self.0.push(device);
+            }
+        }
+    }
+    let mut devices = Devices::default();
+    model.visit(&mut devices);
+    match devices.0.len() {
+        1 => devices.0.pop(),
+        _ => None,
+    }
 }
 
 #[derive(Default)]

@@ -1,8 +1,10 @@
-//! Moving a tensor's values to and from host memory, as each backend does it best.
+//! Moving a tensor's values to and from host memory, as each backend does it best; or leaving them where
+//! they are.
 
-use burn::backend::Backend;
-use burn::tensor::TensorData;
+use burn::backend::{Backend, DispatchDevice};
+use burn::tensor::{Device, Tensor, TensorData};
 
+use crate::device_route::DeviceTensor;
 use crate::host::HostSlice;
 
 /// A backend whose tensors can be read while a backward pass runs.
@@ -13,6 +15,62 @@ pub(crate) trait Readback: Backend {
         tensor: Self::FloatTensorPrimitive,
         take: impl FnOnce(Result<Option<HostSlice<'_>>, String>),
     );
+
+    /// The values where the device has them, or why they cannot be reached there.
+    fn on_device(tensor: Self::FloatTensorPrimitive) -> Result<DeviceTensor, String>;
+}
+
+/// What a tensor must be like.
+#[derive(Clone, Debug)]
+pub(crate) struct Shell {
+    pub(crate) shape: Vec<usize>,
+    pub(crate) tensor_dtype: burn::tensor::DType,
+    pub(crate) device: Device,
+}
+
+/// Memory of a tensor that nobody else has, to be written to.
+pub(crate) struct Claim<const D: usize> {
+    pub(crate) memory: DeviceTensor,
+    /// The tensor, once it has been written to.
+    pub(crate) finish: Box<dyn FnOnce() -> Tensor<D>>,
+}
+
+/// The values of a tensor where its device has them.
+pub(crate) fn on_device<const D: usize>(tensor: Tensor<D>) -> Result<DeviceTensor, String> {
+    match tensor.device().as_dispatch() {
+        #[cfg(feature = "flex")]
+        DispatchDevice::Flex(_) => primitive::<burn::backend::Flex, D>(tensor),
+        #[cfg(feature = "cube")]
+        DispatchDevice::Cube(_) => primitive::<burn::backend::Cube, D>(tensor),
+        #[allow(unreachable_patterns, reason = "other packages may add backends")]
+        other => Err(format!("it is on {other:?}")),
+    }
+}
+
+fn primitive<B: Readback, const D: usize>(tensor: Tensor<D>) -> Result<DeviceTensor, String>
+where
+    burn::tensor::DispatchTensor: burn::backend::DispatchKindConversion<B>,
+{
+    let primitive = tensor.try_into_primitive::<B>();
+    B::on_device(primitive.map_err(|_| "it is on another backend than its device".to_owned())?)
+}
+
+/// Memory for a tensor: that of `own`, where nobody else has it, or new.
+pub(crate) fn claim<const D: usize>(
+    own: Option<Tensor<D>>,
+    shell: &Shell,
+) -> Result<Claim<D>, String> {
+    match shell.device.as_dispatch() {
+        #[cfg(feature = "flex")]
+        DispatchDevice::Flex(_) => flex::claim(shell),
+        #[cfg(feature = "cube")]
+        DispatchDevice::Cube(_) => cube::claim(own, shell),
+        #[allow(unreachable_patterns, reason = "other packages may add backends")]
+        other => {
+            drop(own);
+            Err(format!("it is on {other:?}"))
+        }
+    }
 }
 
 /// Gives out the values of what has been read.
@@ -46,7 +104,13 @@ mod flex {
     use burn::tensor::DType;
     use bytemuck::Pod;
 
-    use super::{HostSlice, Readback, take_data};
+    use super::host_memory;
+    use super::{Claim, DeviceTensor, HostSlice, Readback, Shell, take_data};
+
+    /// Memory for a tensor, of the tests' device.
+    pub(super) fn claim<const D: usize>(shell: &Shell) -> Result<Claim<D>, String> {
+        host_memory::claim(shell)
+    }
 
     /// The tensor with other values of the same number and type, in its own memory; nothing if
     /// somebody else sees that memory or it is not in host memory and row-major.
@@ -92,6 +156,61 @@ mod flex {
                 None => take_data(Ok(tensor.into_data()), take),
             }
         }
+
+        fn on_device(tensor: Self::FloatTensorPrimitive) -> Result<DeviceTensor, String> {
+            let mut found = Err("it cannot be read".to_owned());
+            Self::read(tensor, |values| {
+                found = values.and_then(|values| {
+                    let values = values.ok_or("its type is none that gradients have")?;
+                    host_memory::tensor(values)
+                });
+            });
+            found
+        }
+    }
+}
+
+/// Host memory is no device's.
+#[cfg(all(feature = "flex", not(test)))]
+mod host_memory {
+    use super::{Claim, DeviceTensor, HostSlice, Shell};
+
+    const REASON: &str = "it is in host memory";
+
+    pub(super) fn tensor(_values: HostSlice<'_>) -> Result<DeviceTensor, String> {
+        Err(REASON.to_owned())
+    }
+
+    pub(super) fn claim<const D: usize>(_shell: &Shell) -> Result<Claim<D>, String> {
+        Err(REASON.to_owned())
+    }
+}
+
+/// In tests it plays a device's.
+#[cfg(all(feature = "flex", test))]
+mod host_memory {
+    use super::{Claim, DeviceTensor, HostSlice, Shell, Tensor};
+    use crate::device_route::double;
+
+    pub(super) fn tensor(values: HostSlice<'_>) -> Result<DeviceTensor, String> {
+        Ok(double::tensor(values))
+    }
+
+    pub(super) fn claim<const D: usize>(shell: &Shell) -> Result<Claim<D>, String> {
+        let shell = shell.clone();
+        let elems = shell.shape.iter().product();
+        let dtype =
+            crate::parameters::reducible(shell.tensor_dtype).expect("checked when it began");
+        let (memory, seen) = double::zeros(dtype, elems);
+        let finish = move || {
+            let values = seen.lock().expect("nobody panics while they hold it");
+            let data = values.slice(0..elems).to_tensor_data(&shell.shape);
+            Tensor::from_data(data, (&shell.device, shell.tensor_dtype))
+        };
+        Ok(Claim {
+            memory,
+            finish: Box::new(finish),
+        })
     }
 }
 
@@ -100,7 +219,15 @@ mod cube {
     use burn::backend::{Cube, TensorMetadata, ops::FloatTensorOps};
     use burn::tensor::{Shape, Tensor};
 
-    use super::{HostSlice, Readback, take_data};
+    use super::{Claim, DeviceTensor, HostSlice, Readback, Shell, device_memory, take_data};
+
+    /// Memory for a tensor.
+    pub(super) fn claim<const D: usize>(
+        own: Option<Tensor<D>>,
+        shell: &Shell,
+    ) -> Result<Claim<D>, String> {
+        device_memory::claim(own, shell)
+    }
 
     impl Readback for Cube {
         fn read(
@@ -113,6 +240,71 @@ mod cube {
             let data = Tensor::<1>::from_primitive::<Cube>(flat).try_into_data();
             take_data(data.map_err(|cause| cause.to_string()), take);
         }
+
+        fn on_device(tensor: Self::FloatTensorPrimitive) -> Result<DeviceTensor, String> {
+            device_memory::tensor(tensor)
+        }
+    }
+}
+
+/// Only memory of CUDA devices has addresses.
+#[cfg(all(feature = "cube", not(feature = "cuda")))]
+mod device_memory {
+    use burn::backend::{BackendTypes, Cube};
+    use burn::tensor::Tensor;
+
+    use super::{Claim, DeviceTensor, Shell};
+
+    const REASON: &str = "it is not on CUDA";
+
+    pub(super) fn tensor(
+        _tensor: <Cube as BackendTypes>::FloatTensorPrimitive,
+    ) -> Result<DeviceTensor, String> {
+        Err(REASON.to_owned())
+    }
+
+    pub(super) fn claim<const D: usize>(
+        _own: Option<Tensor<D>>,
+        _shell: &Shell,
+    ) -> Result<Claim<D>, String> {
+        Err(REASON.to_owned())
+    }
+}
+
+#[cfg(feature = "cuda")]
+mod device_memory {
+    use burn::backend::{BackendTypes, Cube};
+    use burn::tensor::Tensor;
+    use burn_cubecl::CubeBackend;
+
+    use super::{Claim, DeviceTensor, Shell, on_device};
+    use crate::raw;
+
+    pub(super) fn tensor(
+        tensor: <Cube as BackendTypes>::FloatTensorPrimitive,
+    ) -> Result<DeviceTensor, String> {
+        // What leads to it may still be a plan of fused kernels.
+        let client = tensor.client.clone();
+        raw::on_device(client.resolve_tensor_float::<CubeBackend>(tensor))
+    }
+
+    pub(super) fn claim<const D: usize>(
+        own: Option<Tensor<D>>,
+        shell: &Shell,
+    ) -> Result<Claim<D>, String> {
+        // Given back before the new is taken, so that it may be the same.
+        drop(own);
+        let elems = shell.shape.iter().product::<usize>();
+        // In one dimension, where no backend leaves gaps.
+        let flat = Tensor::<1>::empty([elems], (&shell.device, shell.tensor_dtype));
+        let memory = on_device(flat.clone())?;
+        let shape: [usize; D] = shell.shape[..]
+            .try_into()
+            .expect("a parameter has as many dimensions as its gradient");
+        Ok(Claim {
+            memory,
+            finish: Box::new(move || flat.reshape(shape)),
+        })
     }
 }
 

@@ -11,7 +11,8 @@ use bonfire_collective::{Rank, ReduceOp};
 use crate::assignment::{Assignment, Caps, assign};
 use crate::bucket::Bucket;
 use crate::compression::{Compressor, Presence};
-use crate::harvest::GradientSink;
+use crate::device_route::{Chosen, DeviceBuckets, DeviceTensor};
+use crate::harvest::{Gradient, GradientSink, Site};
 use crate::host::{Entering, HostSlice};
 use crate::parameters::ParameterTable;
 use crate::patience::WarmUp;
@@ -26,7 +27,9 @@ pub(crate) struct Reducer {
     table: Arc<ParameterTable>,
     caps: Caps,
     pub(crate) compressor: Compressor,
-    buckets: Vec<Bucket>,
+    /// The parameters of each bucket.
+    assignments: Vec<Assignment>,
+    buckets: Buckets,
     homes: Vec<Home>,
     parameters: Vec<Progress>,
     /// The bucket that travels next.
@@ -37,6 +40,15 @@ pub(crate) struct Reducer {
     steps: u32,
     step: Step,
     pub(crate) trace: trace::Trace,
+}
+
+/// Buckets, by the way that they travel.
+#[derive(Debug)]
+enum Buckets {
+    /// Through host memory.
+    Host(Vec<Bucket>),
+    /// From device to device.
+    Device(DeviceBuckets),
 }
 
 /// Where a parameter's gradient goes.
@@ -76,18 +88,27 @@ impl Reducer {
     pub(crate) fn new(
         group: WarmUp,
         table: Arc<ParameterTable>,
-        caps: Caps,
-        compressor: Compressor,
-    ) -> Self {
+        (caps, compressor): (Caps, Compressor),
+        way: Chosen,
+    ) -> Result<Self, TrainError> {
         let order: Vec<usize> = (0..table.len()).rev().collect();
         let parameters = vec![Progress::default(); table.len()];
+        let extents = table.extents();
+        let assignments = assign(&extents, &order, caps);
+        let buckets = match way {
+            Chosen::Host => Buckets::Host(Vec::new()),
+            Chosen::Device(engine) => {
+                Buckets::Device(DeviceBuckets::new(engine, &assignments, &extents)?)
+            }
+        };
         let mut reducer = Self {
             group,
+            homes: homes(&assignments, extents.len()),
             table,
             caps,
             compressor,
-            buckets: Vec::new(),
-            homes: Vec::new(),
+            assignments,
+            buckets,
             parameters,
             next: 0,
             clock: 0,
@@ -100,31 +121,45 @@ impl Reducer {
             },
             trace: trace::Trace::new(),
         };
-        reducer.deal(&order);
-        reducer
-    }
-
-    pub(crate) fn buckets(&self) -> &[Bucket] {
-        &self.buckets
-    }
-
-    fn deal(&mut self, order: &[usize]) {
-        let extents = self.table.extents();
-        let assignments: Vec<Assignment> = assign(&extents, order, self.caps);
-        self.homes = vec![Home { bucket: 0, slot: 0 }; extents.len()];
-        for (bucket, assignment) in assignments.iter().enumerate() {
-            for (slot, &parameter) in assignment.parameters.iter().enumerate() {
-                self.homes[parameter] = Home { bucket, slot };
-            }
+        if let Buckets::Host(_) = reducer.buckets {
+            reducer.buckets = Buckets::Host(reducer.host_buckets());
         }
-        self.buckets = assignments
-            .iter()
-            .enumerate()
+        Ok(reducer)
+    }
+
+    /// The parameters of each bucket.
+    pub(crate) fn assignments(&self) -> &[Assignment] {
+        &self.assignments
+    }
+
+    /// Where gradients are wanted.
+    pub(crate) fn site(&self) -> Site {
+        match self.buckets {
+            Buckets::Host(_) => Site::Host,
+            Buckets::Device(_) => Site::Device,
+        }
+    }
+
+    fn deal(&mut self, order: &[usize]) -> Result<(), TrainError> {
+        let extents = self.table.extents();
+        self.assignments = assign(&extents, order, self.caps);
+        self.homes = homes(&self.assignments, extents.len());
+        match &mut self.buckets {
+            Buckets::Host(_) => self.buckets = Buckets::Host(self.host_buckets()),
+            Buckets::Device(buckets) => buckets.deal(&self.assignments, &extents)?,
+        }
+        Ok(())
+    }
+
+    fn host_buckets(&self) -> Vec<Bucket> {
+        let extents = self.table.extents();
+        let assignments = self.assignments.iter().enumerate();
+        assignments
             .map(|(bucket, assignment)| {
                 let group = self.group.named(&self.name_of(bucket, assignment));
                 Bucket::new(assignment, &extents, &self.compressor, group)
             })
-            .collect();
+            .collect()
     }
 
     /// What a bucket is called where something goes wrong in it.
@@ -138,7 +173,11 @@ impl Reducer {
     }
 
     /// Begins a backward pass whose gradients travel.
-    pub(crate) fn begin(&mut self, entering: Entering, normalizer: Normalizer) {
+    pub(crate) fn begin(
+        &mut self,
+        entering: Entering,
+        normalizer: Normalizer,
+    ) -> Result<(), TrainError> {
         self.step = Step {
             entering,
             normalizer,
@@ -147,16 +186,20 @@ impl Reducer {
         };
         self.next = 0;
         self.clock = 0;
-        self.buckets.iter_mut().for_each(Bucket::reopen);
         self.parameters.fill(Progress::default());
         self.trace.clear();
+        match &mut self.buckets {
+            Buckets::Host(buckets) => buckets.iter_mut().for_each(Bucket::reopen),
+            Buckets::Device(buckets) => buckets.reopen()?,
+        }
+        Ok(())
     }
 
     /// Takes a final gradient while the backward pass runs.
     pub(crate) fn take_early(
         &mut self,
         parameter: usize,
-        gradient: Result<HostSlice<'_>, TrainError>,
+        gradient: Result<Gradient<'_>, TrainError>,
     ) {
         if self.step.error.is_some() {
             return;
@@ -173,13 +216,33 @@ impl Reducer {
     pub(crate) fn add_early(
         &mut self,
         parameter: usize,
-        gradient: Result<HostSlice<'_>, TrainError>,
+        gradient: Result<Gradient<'_>, TrainError>,
         entering: Entering,
     ) {
-        let Home { bucket, slot } = self.homes[parameter];
         match gradient {
-            Ok(gradient) => self.buckets[bucket].accumulate(slot, gradient, entering),
+            Ok(gradient) => self.accumulate(parameter, gradient, entering),
             Err(error) => self.step.error = Some(error),
+        }
+    }
+
+    fn accumulate(&mut self, parameter: usize, gradient: Gradient<'_>, entering: Entering) {
+        let Home { bucket, slot } = self.homes[parameter];
+        match (&mut self.buckets, gradient) {
+            (Buckets::Host(buckets), Gradient::Host(gradient)) => {
+                buckets[bucket].accumulate(slot, gradient, entering);
+            }
+            (Buckets::Device(buckets), Gradient::Device(gradient)) => {
+                buckets.accumulate(bucket, slot, gradient);
+            }
+            (_, gradient) => unreachable!("{ELSEWHERE}: {gradient:?}"),
+        }
+    }
+
+    /// Ends a pass whose gradients are added to those of a later one.
+    pub(crate) fn end_accumulating(&mut self, entering: Entering) -> Result<(), TrainError> {
+        match &mut self.buckets {
+            Buckets::Host(_) => Ok(()),
+            Buckets::Device(buckets) => buckets.keep(entering),
         }
     }
 
@@ -188,18 +251,23 @@ impl Reducer {
         self.step.error.take().map_or(Ok(()), Err)
     }
 
-    fn put(&mut self, parameter: usize, gradient: Option<HostSlice<'_>>) -> Result<(), TrainError> {
+    fn put(&mut self, parameter: usize, gradient: Option<Gradient<'_>>) -> Result<(), TrainError> {
         let Home { bucket, slot } = self.homes[parameter];
         let progress = &mut self.parameters[parameter];
         assert!(!progress.taken, "a gradient is taken once");
         progress.taken = true;
-        match gradient {
-            Some(gradient) => {
-                self.buckets[bucket].put(slot, gradient, self.step.entering);
-                progress.present = true;
+        progress.present = match (&mut self.buckets, gradient) {
+            (Buckets::Host(buckets), Some(Gradient::Host(gradient))) => {
+                buckets[bucket].put(slot, gradient, self.step.entering);
+                true
             }
-            None => progress.present = self.buckets[bucket].put_none(slot),
-        }
+            (Buckets::Host(buckets), None) => buckets[bucket].put_none(slot),
+            (Buckets::Device(buckets), Some(Gradient::Device(gradient))) => {
+                buckets.put(bucket, slot, Some(gradient))
+            }
+            (Buckets::Device(buckets), None) => buckets.put(bucket, slot, None),
+            (_, gradient) => unreachable!("{ELSEWHERE}: {gradient:?}"),
+        };
         self.trace.taken(parameter);
         // A backward pass must not wait for ranks that may be waiting for it, in a layer that
         // exchanges something. What stays here leaves with the next gradient, or in the end.
@@ -217,18 +285,30 @@ impl Reducer {
 
     /// Hands over what is complete and next in order.
     fn send_complete(&mut self) -> Result<(), TrainError> {
-        while let Some(bucket) = self.buckets.get_mut(self.next)
-            && bucket.is_complete()
-        {
+        while self.is_complete(self.next) == Some(true) {
             let Step {
-                normalizer, waited, ..
+                normalizer,
+                waited,
+                entering,
+                ..
             } = &mut self.step;
             let factor = waited.time(|| normalizer.factor())?;
-            bucket.send(factor, &mut self.compressor);
+            match &mut self.buckets {
+                Buckets::Host(buckets) => buckets[self.next].send(factor, &mut self.compressor),
+                Buckets::Device(buckets) => buckets.send(self.next, (*entering, factor))?,
+            }
             self.trace.sent(self.next);
             self.next += 1;
         }
         Ok(())
+    }
+
+    /// Whether a bucket is complete; none if there is no such bucket.
+    fn is_complete(&self, index: usize) -> Option<bool> {
+        match &self.buckets {
+            Buckets::Host(buckets) => buckets.get(index).map(Bucket::is_complete),
+            Buckets::Device(buckets) => buckets.is_complete(index),
+        }
     }
 
     /// How long the backward pass stood still for other ranks.
@@ -243,15 +323,18 @@ impl Reducer {
         watch: &mut Stopwatch,
     ) -> Result<(), TrainError> {
         watch.time(|| self.send_complete())?;
-        assert_eq!(self.next, self.buckets.len(), "every bucket has been sent");
+        let buckets = self.assignments.len();
+        assert_eq!(self.next, buckets, "every bucket has been sent");
         // Maxima are taken: of the number of micro-batches and its negative, and of whether each
         // parameter has a gradient.
         let comparable = micro_batches.comparable();
         let mut verdict = vec![comparable, -comparable];
         verdict.extend(self.parameters.iter().map(|p| i64::from(p.present)));
         let verdict = self.group.all_reduce_async(verdict, ReduceOp::Max);
-        for bucket in &mut self.buckets {
-            watch.time(|| bucket.advance(&mut self.compressor))?;
+        if let Buckets::Host(buckets) = &mut self.buckets {
+            for bucket in buckets {
+                watch.time(|| bucket.advance(&mut self.compressor))?;
+            }
         }
         let verdict = watch.time(|| verdict.wait())?;
         let (comparable, present) = verdict.split_at(2);
@@ -266,10 +349,52 @@ impl Reducer {
             true => Presence::Somewhere,
             false => Presence::Nowhere,
         };
-        for bucket in &mut self.buckets {
-            watch.time(|| bucket.receive(&mut self.compressor, presence))?;
+        if let Buckets::Host(buckets) = &mut self.buckets {
+            for bucket in buckets {
+                watch.time(|| bucket.receive(&mut self.compressor, presence))?;
+            }
         }
         Ok(())
+    }
+
+    /// Whether any rank had a gradient for a parameter, once the averages have settled.
+    pub(crate) fn has_average(&self, parameter: usize) -> bool {
+        self.parameters[parameter].present
+    }
+
+    /// Lets the tensors of gradients be written to that nobody else has: the backward pass is over.
+    pub(crate) fn release(&mut self) {
+        if let Buckets::Device(buckets) = &mut self.buckets {
+            buckets.release();
+        }
+    }
+
+    /// Writes averages to tensors on their devices, and waits until they are there.
+    pub(crate) fn deliver(
+        &mut self,
+        targets: Vec<(usize, DeviceTensor)>,
+        watch: &mut Stopwatch,
+    ) -> Result<(), TrainError> {
+        let Buckets::Device(buckets) = &mut self.buckets else {
+            unreachable!("{ELSEWHERE}");
+        };
+        let homes = &self.homes;
+        let targets = targets
+            .into_iter()
+            .map(|(parameter, tensor)| {
+                let Home { bucket, slot } = homes[parameter];
+                (bucket, slot, tensor)
+            })
+            .collect();
+        let entering = self.step.entering;
+        watch.time(|| buckets.deliver(entering, targets))
+    }
+
+    /// Tells ranks that wait for this one on a device.
+    pub(crate) fn abort(&self, cause: &str) {
+        if let Buckets::Device(buckets) = &self.buckets {
+            buckets.abort(cause);
+        }
     }
 
     /// The average of a parameter's gradient, if any rank had one.
@@ -278,13 +403,19 @@ impl Reducer {
             return None;
         }
         let Home { bucket, slot } = self.homes[parameter];
-        Some(self.buckets[bucket].slot(slot))
+        let Buckets::Host(buckets) = &self.buckets else {
+            unreachable!("{ELSEWHERE}");
+        };
+        Some(buckets[bucket].slot(slot))
     }
 
     /// Ends a step. After the second one the buckets are dealt again, in the order in which the
     /// gradients of rank 0 became final.
     pub(crate) fn end(&mut self) -> Result<(), TrainError> {
-        self.buckets.iter_mut().for_each(Bucket::end_accumulation);
+        match &mut self.buckets {
+            Buckets::Host(buckets) => buckets.iter_mut().for_each(Bucket::end_accumulation),
+            Buckets::Device(buckets) => buckets.end_accumulation(),
+        }
         self.compressor.end_step();
         if self.steps == GUESSED_STEPS {
             return Ok(());
@@ -295,7 +426,7 @@ impl Reducer {
             let mut order = self.observed_order();
             self.group.broadcast(&mut order, Rank::new(0))?;
             let order: Vec<usize> = order.into_iter().map(|index| index as usize).collect();
-            self.deal(&order);
+            self.deal(&order)?;
         }
         Ok(())
     }
@@ -312,17 +443,31 @@ impl Reducer {
     }
 }
 
+/// What is said where a gradient is in other memory than its bucket.
+const ELSEWHERE: &str = "gradients come from where they are wanted";
+
+/// Where each parameter's gradient goes.
+fn homes(assignments: &[Assignment], parameters: usize) -> Vec<Home> {
+    let mut homes = vec![Home { bucket: 0, slot: 0 }; parameters];
+    for (bucket, assignment) in assignments.iter().enumerate() {
+        for (slot, &parameter) in assignment.parameters.iter().enumerate() {
+            homes[parameter] = Home { bucket, slot };
+        }
+    }
+    homes
+}
+
 /// After the backward pass: what has not been taken while it ran.
 impl GradientSink for Reducer {
+    fn site(&self) -> Site {
+        Self::site(self)
+    }
+
     fn wants(&self, parameter: usize) -> bool {
         !self.parameters[parameter].taken
     }
 
-    fn take(
-        &mut self,
-        parameter: usize,
-        gradient: Option<HostSlice<'_>>,
-    ) -> Result<(), TrainError> {
+    fn take(&mut self, parameter: usize, gradient: Option<Gradient<'_>>) -> Result<(), TrainError> {
         self.put(parameter, gradient)
     }
 }
@@ -334,18 +479,17 @@ pub(crate) struct Accumulate<'a> {
 }
 
 impl GradientSink for Accumulate<'_> {
+    fn site(&self) -> Site {
+        self.reducer.site()
+    }
+
     fn wants(&self, _parameter: usize) -> bool {
         true
     }
 
-    fn take(
-        &mut self,
-        parameter: usize,
-        gradient: Option<HostSlice<'_>>,
-    ) -> Result<(), TrainError> {
+    fn take(&mut self, parameter: usize, gradient: Option<Gradient<'_>>) -> Result<(), TrainError> {
         if let Some(gradient) = gradient {
-            let Home { bucket, slot } = self.reducer.homes[parameter];
-            self.reducer.buckets[bucket].accumulate(slot, gradient, self.entering);
+            self.reducer.accumulate(parameter, gradient, self.entering);
         }
         Ok(())
     }

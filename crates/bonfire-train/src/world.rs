@@ -8,7 +8,7 @@ use rand_chacha::ChaCha8Rng;
 use crate::device::{first_that_answers, open};
 use crate::norm::NormGroups;
 use crate::patience::WarmUp;
-use crate::{DeviceKind, TrainError};
+use crate::{DeviceKind, Occupancy, TrainError};
 
 /// Where a rank is on its host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,9 +40,21 @@ impl World {
         placement: Placement,
         kind: DeviceKind,
     ) -> Result<Self, TrainError> {
+        Self::with_occupancy(group, placement, (kind, Occupancy::Exclusive))
+    }
+
+    /// [`new`](Self::new), where ranks may share CUDA devices.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with_occupancy(
+        group: ProcessGroup,
+        placement: Placement,
+        (kind, occupancy): (DeviceKind, Occupancy),
+    ) -> Result<Self, TrainError> {
         let (device, device_name) = match kind {
-            DeviceKind::Auto => first_that_answers(placement)?,
-            kind => open(kind, placement)?,
+            DeviceKind::Auto => first_that_answers(occupancy, placement)?,
+            kind => open((kind, occupancy), placement)?,
         };
         tracing::info!(
             rank = group.rank().get(),

@@ -85,7 +85,7 @@ mod tests {
     use std::thread;
 
     use bonfire_collective::{GroupOptions, ProcessGroup, WorldSize};
-    use bonfire_train::{DeviceKind, Placement};
+    use bonfire_train::{DeviceKind, Occupancy, Placement};
 
     use super::*;
     use crate::rank;
@@ -104,7 +104,8 @@ mod tests {
                 local_rank: group.rank().get(),
                 local_world_size: 3,
             };
-            let outcome = rank::run(group, placement, DeviceKind::Cpu, |world| {
+            let device = (DeviceKind::Cpu, Occupancy::Exclusive);
+            let outcome = rank::run(group, placement, device, |world| {
                 let rank = world.rank().get();
                 let own = match wrong.contains(&rank) {
                     true => Err(format!("trouble of {rank}")),

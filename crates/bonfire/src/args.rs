@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use bonfire_collective::{GroupOptions, LaunchFlags, RankCount, own_arguments};
-use bonfire_train::DeviceKind;
+use bonfire_train::{DeviceKind, Occupancy};
 use clap::{Args, Parser};
 
 use crate::error::{Error, Result};
@@ -42,6 +42,10 @@ pub struct LaunchArgs {
     )]
     pub device: DeviceKind,
 
+    /// Let several ranks share a CUDA device where there are fewer devices than ranks
+    #[arg(long, help_heading = "Launching")]
+    pub oversubscribe: bool,
+
     /// Timeouts and transports, for the program to set.
     #[arg(skip)]
     pub group: GroupOptions,
@@ -61,6 +65,16 @@ impl LaunchArgs {
             Ok(flags) => Ok(flags.launch),
             Err(error) => Err(Error::Usage(usage::what_is_wrong(&error))),
         }
+    }
+
+    /// Where ranks compute, and how many at one place.
+    pub(crate) fn devices(&self) -> (DeviceKind, Occupancy) {
+        let occupancy = if self.oversubscribe {
+            Occupancy::Oversubscribed
+        } else {
+            Occupancy::Exclusive
+        };
+        (self.device, occupancy)
     }
 
     /// The ranks to start: `auto` counts GPUs only if they will be used.
@@ -97,6 +111,19 @@ mod tests {
                 ("3".to_owned(), DeviceKind::Cpu)
             );
         }
+    }
+
+    #[test]
+    fn ranks_share_devices_where_the_flag_is_given() {
+        let devices = |line| parse(line).unwrap().devices();
+        assert_eq!(
+            devices("--device cuda --nproc 2"),
+            (DeviceKind::Cuda, Occupancy::Exclusive)
+        );
+        assert_eq!(
+            devices("--nproc 2 --oversubscribe --device cuda"),
+            (DeviceKind::Cuda, Occupancy::Oversubscribed)
+        );
     }
 
     #[test]

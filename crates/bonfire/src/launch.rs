@@ -5,7 +5,7 @@ use std::io::Write;
 use std::num::NonZeroU32;
 
 use bonfire_collective::{PEER_FAILED_EXIT_CODE, ProcessGroup, RankEnv, WorldSize};
-use bonfire_train::{Placement, World};
+use bonfire_train::{Placement, World, require_devices};
 
 use crate::all_or_none::Teller;
 use crate::args::LaunchArgs;
@@ -66,6 +66,9 @@ pub fn launch_with<E: Into<BoxError>>(
         return Ok(());
     }
     let count = args.rank_count()?.resolve()?;
+    let (kind, occupancy) = args.devices();
+    // Said once, here, and not by every rank.
+    require_devices(kind, count.get(), occupancy)?;
     if count == NonZeroU32::MIN && !args.flags.need_agent() {
         return run_alone(args, train);
     }
@@ -90,7 +93,7 @@ fn work<E: Into<BoxError>>(
         Ok(group) => group,
         Err(error) => fail(prefix, &error.into(), Fault::Own),
     };
-    if let Err(failure) = rank::run(group, placement, args.device, train) {
+    if let Err(failure) = rank::run(group, placement, args.devices(), train) {
         fail(prefix, &failure.error, failure.fault);
     }
 }
@@ -120,5 +123,5 @@ fn run_alone<E: Into<BoxError>>(
     };
     let mut groups = ProcessGroup::local(WorldSize::ONE, args.group.clone())?;
     let group = groups.pop().expect("a world of one has one group");
-    rank::run(group, placement, args.device, train).map_err(|failure| failure.error)
+    rank::run(group, placement, args.devices(), train).map_err(|failure| failure.error)
 }

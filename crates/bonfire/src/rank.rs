@@ -4,7 +4,7 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bonfire_collective::ProcessGroup;
-use bonfire_train::{DeviceKind, Placement, World};
+use bonfire_train::{DeviceKind, Occupancy, Placement, World};
 
 use crate::error::{BoxError, Error, with_causes};
 
@@ -27,11 +27,11 @@ pub(crate) enum Fault {
 pub(crate) fn run<T, E: Into<BoxError>>(
     group: ProcessGroup,
     placement: Placement,
-    device: DeviceKind,
+    device: (DeviceKind, Occupancy),
     function: impl FnOnce(World) -> Result<T, E>,
 ) -> Result<T, RankFailure> {
     let attempt = || {
-        let world = World::new(group.clone(), placement, device)?;
+        let world = World::with_occupancy(group.clone(), placement, device)?;
         function(world).map_err(|error| Error::from_program(error.into()))
     };
     // The group is the only thing that is used after a panic, and it is made for that.

@@ -4,7 +4,7 @@ use std::io;
 use std::thread;
 
 use bonfire_collective::{GroupOptions, ProcessGroup, Rank, WorldSize};
-use bonfire_train::{DeviceKind, Placement, World};
+use bonfire_train::{DeviceKind, Occupancy, Placement, World};
 
 use crate::error::{BoxError, Error, Result};
 use crate::rank::{self, Fault, RankFailure};
@@ -69,7 +69,7 @@ where
             local_rank: group.rank().get(),
             local_world_size: options.world_size.get(),
         };
-        rank::run(group, placement, options.device, &f)
+        rank::run(group, placement, (options.device, Occupancy::Exclusive), &f)
     };
     let ends = thread::scope(|scope| {
         let mut threads = Vec::with_capacity(groups.len());

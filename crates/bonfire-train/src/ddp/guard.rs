@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use burn::module::Module;
 
-use super::Ddp;
+use super::{Ddp, Synchroniser, lock};
 use crate::TrainError;
 use crate::panic::panic_message;
 
@@ -41,5 +41,8 @@ impl<M: Module> Ddp<M> {
     fn abort(&self, cause: &str) {
         self.group.abort(cause);
         self.norm_groups.abort(cause);
+        if let Synchroniser::Bucketed(reducer) = &self.synchroniser {
+            lock(reducer).abort(cause);
+        }
     }
 }

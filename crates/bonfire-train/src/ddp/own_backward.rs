@@ -11,9 +11,9 @@ use std::time::Instant;
 use burn::module::Module;
 use burn::optim::GradientsParams;
 
-use super::{Ddp, Synchroniser, lock};
+use super::{Ddp, Synchroniser, averages, lock};
 use crate::TrainError;
-use crate::harvest::{averaged, harvest};
+use crate::harvest::harvest;
 use crate::hooks::{Listener, Pass};
 use crate::loss::Weight;
 use crate::timing::{StepTiming, Stopwatch};
@@ -94,7 +94,7 @@ impl<M: Module> Ddp<M> {
         let listener = match last {
             Last::Yes => {
                 let normalizer = self.micro_batches.normalizer(&self.group);
-                lock(&reducer).begin(entering, normalizer);
+                lock(&reducer).begin(entering, normalizer)?;
                 Listener::Reducer(Arc::clone(&reducer))
             }
             Last::No => Listener::Accumulator(Arc::clone(&reducer), entering),
@@ -119,6 +119,7 @@ impl<M: Module> Ddp<M> {
             if let Some(failure) = self.norm_groups.failure() {
                 return Err(failure);
             }
+            lock(&reducer).end_accumulating(entering)?;
             self.forward_backward += start.elapsed();
             return Ok(OwnStep {
                 output,
@@ -133,8 +134,12 @@ impl<M: Module> Ddp<M> {
         self.forward_backward += start.elapsed().saturating_sub(reducer.waited());
         watch.add(reducer.waited());
         reducer.settle(self.micro_batches, &mut watch)?;
-        let average = |parameter| reducer.average(parameter);
-        let gradients = averaged(self.module(), &self.table, None, average);
+        let gradients = averages(
+            self.module(),
+            &self.table,
+            None,
+            (&mut *reducer, &mut watch),
+        )?;
         reducer.end()?;
         watch.time(|| self.agree_on_buffers())?;
         self.micro_batches = MicroBatches::default();

@@ -33,9 +33,9 @@ impl<M: Module> Ddp<M> {
         };
         match &self.synchroniser {
             Synchroniser::Bucketed(reducer) => lock(reducer)
-                .buckets()
+                .assignments()
                 .iter()
-                .map(|bucket| summary(bucket.dtype(), bucket.parameters().collect()))
+                .map(|bucket| summary(bucket.dtype, bucket.parameters.clone()))
                 .collect(),
             Synchroniser::Naive(_) => (0..self.table.len())
                 .map(|index| summary(self.table.get(index).extent.dtype, vec![index]))

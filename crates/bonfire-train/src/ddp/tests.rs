@@ -10,11 +10,13 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::*;
+use crate::GradientSync;
 use crate::world::tests::world;
 
 mod accumulation;
 mod buffers;
 mod compression;
+mod device_route;
 mod equality;
 mod failure;
 mod gradients;

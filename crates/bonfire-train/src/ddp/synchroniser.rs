@@ -1,0 +1,82 @@
+//! How gradients are averaged.
+
+use std::sync::{Arc, Mutex};
+
+use burn::module::Module;
+use burn::optim::GradientsParams;
+use burn::tensor::Gradients;
+
+use crate::assignment::Caps;
+use crate::compression::Compressor;
+use crate::device_route::{Ways, choose};
+use crate::harvest::{Site, averaged, claimed};
+use crate::naive::Naive;
+use crate::parameters::{ParameterTable, device_of};
+use crate::patience::WarmUp;
+use crate::reducer::Reducer;
+use crate::timing::Stopwatch;
+use crate::{DdpConfig, GradientSync, TrainError};
+
+/// How gradients are averaged.
+#[derive(Debug)]
+pub(super) enum Synchroniser {
+    /// Shared with the backward pass under way.
+    Bucketed(Arc<Mutex<Reducer>>),
+    Naive(Naive),
+}
+
+impl Synchroniser {
+    /// For a model that is the same on all ranks. Every rank calls it.
+    pub(super) fn new<M: Module>(
+        model: &M,
+        group: &WarmUp,
+        table: &Arc<ParameterTable>,
+        config: &DdpConfig,
+    ) -> Result<Self, TrainError> {
+        let device = device_of(model);
+        let way = choose(Ways {
+            config,
+            device: device.as_ref(),
+            group,
+        })?;
+        if config.sync == GradientSync::Naive {
+            let naive = Naive::new(group.clone(), Arc::clone(table), config.compression);
+            return Ok(Self::Naive(naive));
+        }
+        let caps = Caps {
+            first_bytes_max: config.first_bucket_bytes_max.min(config.bucket_bytes_max),
+            bytes_max: config.bucket_bytes_max,
+        };
+        let compressor = Compressor::new(config.compression, table, group.world_size());
+        let reducer = Reducer::new(group.clone(), Arc::clone(table), (caps, compressor), way)?;
+        tracing::info!(
+            rank = group.rank().get(),
+            parameters = table.len(),
+            buckets = reducer.assignments().len(),
+            compression = ?config.compression,
+            "gradients travel in buckets"
+        );
+        Ok(Self::Bucketed(Arc::new(Mutex::new(reducer))))
+    }
+}
+
+/// The averages of a reducer that has settled.
+pub(super) fn averages<M: Module>(
+    module: &M,
+    table: &ParameterTable,
+    own: Option<Gradients>,
+    (reducer, watch): (&mut Reducer, &mut Stopwatch),
+) -> Result<GradientsParams, TrainError> {
+    if reducer.site() == Site::Host {
+        let average = |parameter| reducer.average(parameter);
+        return Ok(averaged(module, table, own, average));
+    }
+    if own.is_some() {
+        reducer.release();
+    }
+    let mut claims = claimed(module, table, own, |parameter| {
+        reducer.has_average(parameter)
+    })?;
+    reducer.deliver(std::mem::take(&mut claims.memory), watch)?;
+    Ok(claims.finish())
+}

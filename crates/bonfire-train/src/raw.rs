@@ -1,0 +1,133 @@
+//! Burn's tensors as device memory: the only file of this crate that may be unsafe.
+//!
+//! A [`RawMemory`] is what CubeCL says of a tensor, and is made here alone. A [`Flight`] turns it into
+//! ranges that kernels are queued on, and keeps them until the device is done.
+
+use std::fmt;
+use std::mem;
+use std::sync::{Arc, Mutex};
+
+use bonfire_collective::cuda::{Context, CudaGroup, CudaGroupError, Span};
+use burn::backend::TensorMetadata;
+use burn_cubecl::CubeDevice;
+use burn_cubecl::cubecl::cuda::CudaRuntime;
+use burn_cubecl::kernel::into_contiguous;
+use burn_cubecl::tensor::CubeTensor;
+use cubecl_runtime::runtime::Runtime;
+
+use crate::device_route::DeviceTensor;
+use crate::parameters::reducible;
+
+/// Where a tensor's elements are.
+struct RawMemory {
+    address: u64,
+    bytes: usize,
+    /// The number of the device.
+    device: u32,
+    /// CubeCL's binding of the allocation: "a bound allocation is never freed, handed out again or
+    /// relocated". Never looked at; the mutex makes it shareable.
+    _binding: Mutex<Box<dyn Send>>,
+}
+
+impl fmt::Debug for RawMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "RawMemory({:#x}, {} bytes on device {})",
+            self.address, self.bytes, self.device
+        )
+    }
+}
+
+/// The memory of a tensor on a CUDA device, in row-major order: its own, or that of a copy if its elements
+/// lie in another order. Everything that leads to the tensor has been queued.
+pub(crate) fn on_device(tensor: CubeTensor) -> Result<DeviceTensor, String> {
+    let CubeDevice::Cuda(device) = &tensor.device else {
+        return Err(format!("it is on {:?}, not on CUDA", tensor.device));
+    };
+    let device = u32::try_from(device.index).map_err(|error| error.to_string())?;
+    let tensor = into_contiguous(tensor);
+    let dtype = reducible(tensor.dtype)
+        .ok_or_else(|| format!("gradients of type {:?} cannot be averaged", tensor.dtype))?;
+    let elems = tensor.shape().num_elements();
+    let bytes = elems * dtype.size_bytes();
+    let resource = tensor
+        .client
+        .get_resource::<<CudaRuntime as Runtime>::Server>(tensor.handle.clone())
+        .map_err(|error| format!("{error:?}"))?;
+    let found = resource.resource();
+    let (address, size) = (found.ptr, found.size);
+    assert!(
+        size >= bytes as u64,
+        "{elems} elements of {dtype} in {size} bytes"
+    );
+    assert!(
+        address.is_multiple_of(dtype.size_bytes() as u64),
+        "elements of {dtype} at {address:#x}"
+    );
+    Ok(DeviceTensor {
+        dtype,
+        elems,
+        memory: Arc::new(RawMemory {
+            address,
+            bytes,
+            device,
+            _binding: Mutex::new(Box::new(resource)),
+        }),
+        // A handle: CubeCL writes in place only where there is no other.
+        reader: Some(Box::new(Mutex::new(tensor))),
+    })
+}
+
+/// The memory of tensors that work is queued on.
+#[derive(Debug, Default)]
+pub(crate) struct Flight {
+    spans: Vec<Span>,
+}
+
+impl Flight {
+    /// Whether nothing is under way.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.spans.is_empty()
+    }
+
+    /// A tensor's memory, for work on the stream of the group that it lands with.
+    ///
+    /// # Panics
+    /// If the tensor is not on the device of the context.
+    pub(crate) fn board(&mut self, context: &Context, tensor: &DeviceTensor) -> Span {
+        let memory = Arc::clone(&tensor.memory).downcast::<RawMemory>();
+        let memory = memory.expect("tensors on CUDA devices have raw memory");
+        assert_eq!(
+            memory.device,
+            context.device().ordinal(),
+            "{memory:?} belongs to another device"
+        );
+        let (address, bytes) = (memory.address, memory.bytes);
+        // SAFETY: a `RawMemory` is made by `on_device` alone: the address and at least so many bytes are
+        // those that CubeCL's server names for a tensor of this device, whose primary context both use,
+        // and the binding in the memory, which is the keeper, holds the allocation where it is. A clone of
+        // the span stays here until `land` has seen the stream idle, or for ever.
+        let span = unsafe { Span::foreign(context, address, bytes, memory) };
+        self.spans.push(span.clone());
+        span
+    }
+
+    /// Waits until the group's stream is idle, with its deadline, and gives the memory back.
+    ///
+    /// # Errors
+    /// Those of [`CudaGroup::synchronize`]. The device may then still be at work: the memory is given up
+    /// with the process.
+    pub(crate) fn land(&mut self, group: &CudaGroup) -> Result<(), CudaGroupError> {
+        group.synchronize()?;
+        self.spans.clear();
+        Ok(())
+    }
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        // Work may still be queued on it.
+        mem::take(&mut self.spans).into_iter().for_each(mem::forget);
+    }
+}
