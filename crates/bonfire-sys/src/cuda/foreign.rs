@@ -41,6 +41,7 @@ impl Span {
             address != 0 || len == 0,
             "{len} bytes of device memory at no address"
         );
+        // SAFETY: nothing follows the address here; that others may is the promise of the caller.
         Self::of_foreign(Arc::new(ForeignRegion {
             address,
             len,
