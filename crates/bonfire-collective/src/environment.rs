@@ -10,16 +10,13 @@ mod error;
 mod source;
 
 use std::ffi::OsString;
+use std::str::FromStr;
 
 use bonfire_plan::{Rank, WorldSize};
 
 use self::cluster::Cluster;
 use self::source::Source;
-use crate::builds::Builds;
-use crate::call_sites::CallSites;
-use crate::checksums::Checksums;
 use crate::overrides::AlgorithmOverrides;
-use crate::rendezvous::ConnectError;
 use crate::tls::Tls;
 use crate::token::JobToken;
 
@@ -366,7 +363,7 @@ impl RankEnv {
             host_id: source.host_id()?,
             overrides: source.overrides()?,
             streams_per_link: source.streams_per_link()?,
-            tls: source.tls()?,
+            tls: source.choice(TLS, |source| EnvError::Tls { source })?,
         })
     }
 
@@ -421,47 +418,13 @@ impl AlgorithmOverrides {
     }
 }
 
-impl CallSites {
-    /// What `BONFIRE_CALL_SITES` says in the environment of this process, or else this.
-    pub(crate) fn or_environment(self) -> Result<Self, ConnectError> {
-        let lookup = process_variable;
-        let told = Source { lookup }.call_sites();
-        let told = told.map_err(ConnectError::Environment)?;
-        Ok(told.unwrap_or(self))
-    }
-}
-
-impl Checksums {
-    /// What `BONFIRE_CHECKSUMS` says in the environment of this process, or else this.
-    pub(crate) fn or_environment(self) -> Result<Self, ConnectError> {
-        let lookup = process_variable;
-        let told = Source { lookup }.checksums();
-        let told = told.map_err(ConnectError::Environment)?;
-        Ok(told.unwrap_or(self))
-    }
-}
-
-impl Builds {
-    /// What `BONFIRE_BUILDS` says in the environment of this process, or else this.
-    pub(crate) fn or_environment(self) -> Result<Self, ConnectError> {
-        let told = Self::from_env().map_err(ConnectError::Environment)?;
-        Ok(told.unwrap_or(self))
-    }
-
-    /// What `BONFIRE_BUILDS` says in the environment of this process.
-    pub(crate) fn from_env() -> Result<Option<Self>, EnvError> {
-        let lookup = process_variable;
-        Source { lookup }.builds()
-    }
-}
-
-impl Tls {
-    /// What `BONFIRE_TLS` says in the environment of this process. For launchers; ranks have it in
-    /// [`RankEnv`].
-    pub(crate) fn from_env() -> Result<Option<Self>, EnvError> {
-        let lookup = process_variable;
-        Source { lookup }.tls()
-    }
+/// What a variable of this process chooses among several names; nothing if it is not set.
+pub(crate) fn choice_from_env<T: FromStr>(
+    variable: &'static str,
+    wrong: impl FnOnce(T::Err) -> EnvError,
+) -> Result<Option<T>, EnvError> {
+    let lookup = process_variable;
+    Source { lookup }.choice(variable, wrong)
 }
 
 /// The job token that the user set for this process with `BONFIRE_JOB_TOKEN`, if any: how the

@@ -41,7 +41,7 @@ use crate::recorder::{Enqueued, Name, Recorder};
 use crate::rendezvous::{self, ConnectError};
 use crate::topology::Topology;
 use crate::transport::{Links, Sharing, Traffic, local_links};
-use crate::{CollectiveError, Element, RankEnv};
+use crate::{CollectiveError, Element, RankEnv, checksums};
 
 pub use agreement::{Agreement, Proposal};
 pub use rebuild::{RebuildError, RebuildOptions, Rebuilt, WaitFor};
@@ -188,7 +188,7 @@ impl ProcessGroup {
         }
         options.call_sites = options.call_sites.or_environment()?;
         options.builds = options.builds.or_environment()?;
-        options.checksums = options.checksums.or_environment()?;
+        options.checksums = checksums::or_environment(options.checksums)?;
         let parts = rendezvous::meet(env, &options)?;
         Ok(Self::new(parts, options)?)
     }

@@ -28,6 +28,7 @@ mod buffer;
 mod builds;
 mod call_sites;
 mod checksums;
+mod connections;
 mod control;
 #[cfg(feature = "cuda")]
 pub mod cuda;
@@ -70,7 +71,8 @@ pub use bonfire_sys::process::{Interrupt, InterruptWatch};
 pub use buffer::{Buffer, GroupBuffer};
 pub use builds::{Builds, UnknownBuilds};
 pub use call_sites::{CallSites, UnknownCallSites};
-pub use checksums::{Checksums, UnknownChecksums};
+pub use checksums::Checksums;
+pub use connections::{Connections, UnknownConnections};
 pub use element::Element;
 pub use environment::{
     EnvError, HOST_ID_BYTES_MAX, JOB_ID_BYTES_MAX, LauncherOutput, RankEnv, StoreHost,
@@ -98,7 +100,7 @@ pub use store::{
 };
 pub use stragglers::{Straggler, StragglerReport};
 pub use terminal::{TerminalClaim, TerminalError, claim_terminal};
-pub use tls::{Tls, UnknownTls};
+pub use tls::Tls;
 pub use token::{JobToken, TokenError};
 pub use topology::Topology;
 pub use transport::{Traffic, TransportKind, UnknownTransport};

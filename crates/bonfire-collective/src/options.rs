@@ -106,7 +106,7 @@ impl Default for GroupOptions {
             chunk_bytes: 256 << 10,
             streams_per_link: 1,
             tls: Tls::Off,
-            checksums: Checksums::default(),
+            checksums: Checksums::Hosts,
             call_sites: CallSites::default(),
             builds: Builds::default(),
             flight_dir: None,

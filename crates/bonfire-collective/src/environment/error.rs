@@ -8,9 +8,8 @@ use super::{
 };
 use crate::builds::UnknownBuilds;
 use crate::call_sites::UnknownCallSites;
-use crate::checksums::UnknownChecksums;
+use crate::connections::UnknownConnections;
 use crate::overrides::OverrideError;
-use crate::tls::UnknownTls;
 use crate::token::TokenError;
 
 /// The environment does not say who this process is.
@@ -126,7 +125,7 @@ pub enum EnvError {
     #[error("{TLS} is wrong")]
     Tls {
         /// What is wrong with it.
-        source: UnknownTls,
+        source: UnknownConnections,
     },
     /// There is no such choice.
     #[error("{CALL_SITES} is wrong")]
@@ -144,7 +143,7 @@ pub enum EnvError {
     #[error("{CHECKSUMS} is wrong")]
     Checksums {
         /// What is wrong with it.
-        source: UnknownChecksums,
+        source: UnknownConnections,
     },
     /// The job token is malformed.
     #[error("{variable} is wrong")]

@@ -2,17 +2,13 @@
 
 use std::ffi::OsString;
 use std::path::Path;
+use std::str::FromStr;
 
 use super::{
-    AGENT_STORE, ALGORITHM, BUILDS, CALL_SITES, CHECKSUMS, EnvError, HOST_ID, HOST_ID_BYTES_MAX,
-    JOB_ID_BYTES_MAX, JOB_TOKEN, JOB_TOKEN_FILE, MASTER_ADDR, MASTER_PORT, RUN_ID, STREAMS,
-    StoreHost, TLS, TORCHRUN_STORE,
+    AGENT_STORE, ALGORITHM, EnvError, HOST_ID, HOST_ID_BYTES_MAX, JOB_ID_BYTES_MAX, JOB_TOKEN,
+    JOB_TOKEN_FILE, MASTER_ADDR, MASTER_PORT, RUN_ID, STREAMS, StoreHost, TORCHRUN_STORE,
 };
-use crate::builds::Builds;
-use crate::call_sites::CallSites;
-use crate::checksums::Checksums;
 use crate::overrides::AlgorithmOverrides;
-use crate::tls::Tls;
 use crate::token::JobToken;
 use crate::transport::STREAMS_MAX;
 
@@ -96,32 +92,14 @@ impl<F: Fn(&str) -> Option<OsString>> Source<F> {
         self.number(STREAMS, (1, STREAMS_MAX as u32))
     }
 
-    pub(super) fn call_sites(&self) -> Result<Option<CallSites>, EnvError> {
-        let text = self.text(CALL_SITES).filter(|text| !text.is_empty());
-        text.map(|text| text.parse())
-            .transpose()
-            .map_err(|source| EnvError::CallSites { source })
-    }
-
-    pub(super) fn checksums(&self) -> Result<Option<Checksums>, EnvError> {
-        let text = self.text(CHECKSUMS).filter(|text| !text.is_empty());
-        text.map(|text| text.parse())
-            .transpose()
-            .map_err(|source| EnvError::Checksums { source })
-    }
-
-    pub(super) fn builds(&self) -> Result<Option<Builds>, EnvError> {
-        let text = self.text(BUILDS).filter(|text| !text.is_empty());
-        text.map(|text| text.parse())
-            .transpose()
-            .map_err(|source| EnvError::Builds { source })
-    }
-
-    pub(super) fn tls(&self) -> Result<Option<Tls>, EnvError> {
-        let text = self.text(TLS).filter(|text| !text.is_empty());
-        text.map(|text| text.parse())
-            .transpose()
-            .map_err(|source| EnvError::Tls { source })
+    /// One of several names; nothing if the variable is not set, or empty.
+    pub(super) fn choice<T: FromStr>(
+        &self,
+        variable: &'static str,
+        wrong: impl FnOnce(T::Err) -> EnvError,
+    ) -> Result<Option<T>, EnvError> {
+        let text = self.text(variable).filter(|text| !text.is_empty());
+        text.map(|text| text.parse()).transpose().map_err(wrong)
     }
 
     pub(super) fn job_id(&self) -> Result<String, EnvError> {

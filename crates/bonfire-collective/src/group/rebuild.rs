@@ -20,9 +20,9 @@ use std::time::Duration;
 use bonfire_plan::{Rank, WorldSize};
 
 use super::{Origin, ProcessGroup};
-use crate::RankEnv;
 use crate::options::GroupOptions;
 use crate::rendezvous::Home;
+use crate::{RankEnv, checksums};
 
 pub use error::RebuildError;
 use reunion::Reunion;
@@ -146,7 +146,7 @@ impl ProcessGroup {
         }
         group_options.call_sites = group_options.call_sites.or_environment()?;
         group_options.builds = group_options.builds.or_environment()?;
-        group_options.checksums = group_options.checksums.or_environment()?;
+        group_options.checksums = checksums::or_environment(group_options.checksums)?;
         let home = Home::of_newcomer(env, &group_options, options.timeout)
             .map_err(RebuildError::StoreGone)?;
         let origin = Origin::Processes(Arc::new(home.ok_or(RebuildError::NoStore)?));

@@ -14,7 +14,7 @@ use crate::environment::{JOB_TOKEN, RankEnv, StoreHost, job_token_from_env};
 use crate::overrides::AlgorithmOverrides;
 use crate::rendezvous::RESTARTS_KEY;
 use crate::store::{Store, StoreError, TcpStoreServer};
-use crate::tls::Tls;
+use crate::tls::{self, Tls};
 use crate::token::JobToken;
 
 /// The store, served here or on host 0, and the numbering of the ranks.
@@ -77,7 +77,7 @@ impl Meeting {
         };
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let tls = asked_of_tls(options)?;
-        let (key, cover) = (token.for_job(&job_id), tls.unwrap_or_default());
+        let (key, cover) = (token.for_job(&job_id), tls.unwrap_or(Tls::Off));
         let server = TcpStoreServer::bind_with(address, &key, cover)?;
         Ok(Self {
             agents: None,
@@ -120,7 +120,7 @@ impl Meeting {
         let connection_token = token.for_job(&job_id);
         let server = match node_rank {
             0 => {
-                let cover = tls.unwrap_or_default();
+                let cover = tls.unwrap_or(Tls::Off);
                 Some(serve((address, port), &connection_token, cover)?)
             }
             _ => {
@@ -135,7 +135,7 @@ impl Meeting {
             address: address.to_owned(),
             port,
             token: connection_token,
-            tls: tls.unwrap_or_default(),
+            tls: tls.unwrap_or(Tls::Off),
         })?;
         Ok(Self {
             agents: Some(agents),
@@ -243,7 +243,7 @@ impl Meeting {
 fn asked_of_tls(options: &AgentOptions) -> Result<Option<Tls>, LaunchError> {
     Ok(match options.tls {
         Some(tls) => Some(tls),
-        None => Tls::from_env()?,
+        None => tls::from_env()?,
     })
 }
 

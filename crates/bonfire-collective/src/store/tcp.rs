@@ -117,7 +117,7 @@ fn reachable(mut address: SocketAddr) -> SocketAddr {
 
 /// The key for connections with a store at this address, if they are encrypted.
 fn identity(tls: Tls, ip: IpAddr) -> Result<Option<Identity>, StoreError> {
-    let identity = tls.covers_store(ip).then(Identity::new).transpose();
+    let identity = tls.cover_store(ip).then(Identity::new).transpose();
     identity.map_err(StoreError::Identity)
 }
 
