@@ -8,6 +8,8 @@
 mod error;
 mod folder;
 mod manifest;
+#[cfg(feature = "learner")]
+mod step;
 
 use std::path::PathBuf;
 
@@ -22,8 +24,10 @@ use serde::de::DeserializeOwned;
 use crate::patience::patient_with_files;
 use crate::{TrainError, World};
 pub use error::CheckpointError;
-pub(crate) use folder::{Folder, Forget};
+pub(crate) use folder::Folder;
 pub(crate) use manifest::Manifest;
+#[cfg(feature = "learner")]
+pub(crate) use step::Forget;
 
 /// Who writes and reads.
 const WRITER: Rank = Rank::new(0);

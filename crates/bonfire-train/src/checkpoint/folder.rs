@@ -13,14 +13,6 @@ const MANIFEST: &str = "manifest.json";
 /// Folders that begin like this are not checkpoints yet, or not any more.
 const UNFINISHED: &str = ".unfinished-";
 
-/// Which checkpoints of a step go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Forget {
-    All,
-    /// All but the one saved last.
-    Superseded,
-}
-
 /// Everything of a checkpoint: its files in the order of its manifest.
 pub(crate) type Content = (Manifest, Vec<Vec<u8>>);
 
@@ -100,34 +92,6 @@ impl Folder {
         Ok(())
     }
 
-    /// The checkpoint of a step, which must be whole; nothing if there is none.
-    pub(crate) fn of_step(&self, step: u64) -> Result<Option<Content>, CheckpointError> {
-        let Some(path) = self.revisions(step)?.pop() else {
-            return Ok(None);
-        };
-        match read(&path) {
-            Ok(content) => Ok(Some(content)),
-            Err(cause) => Err(CheckpointError::Damaged { path, cause }),
-        }
-    }
-
-    /// Removes the checkpoints of a step, and all but the last of one that was saved again.
-    pub(crate) fn forget(&self, step: u64, which: Forget) -> Result<(), CheckpointError> {
-        let mut found = self.revisions(step)?;
-        if which == Forget::Superseded {
-            found.pop();
-        }
-        found.iter().try_for_each(|path| self.remove(path))
-    }
-
-    /// The checkpoints of a step, the one saved last at the end.
-    fn revisions(&self, step: u64) -> Result<Vec<PathBuf>, CheckpointError> {
-        let mut found = self.entries()?;
-        found.retain(|path| step_of(path).is_some_and(|(found, _)| found == step));
-        found.sort_by_key(|path| step_of(path));
-        Ok(found)
-    }
-
     /// The last checkpoint that is whole; nothing if there is none at all.
     pub(super) fn newest(&self) -> Result<Option<Content>, CheckpointError> {
         let mut damaged = Vec::new();
@@ -171,7 +135,7 @@ impl Folder {
     }
 
     /// Renamed first, so that no half-removed checkpoint is ever seen.
-    fn remove(&self, path: &Path) -> Result<(), CheckpointError> {
+    pub(super) fn remove(&self, path: &Path) -> Result<(), CheckpointError> {
         let unfinished = self.unfinished(path);
         fs::rename(path, &unfinished).map_err(io("rename", path))?;
         fs::remove_dir_all(&unfinished).map_err(io("remove", &unfinished))
@@ -181,7 +145,7 @@ impl Folder {
         self.0.join(format!("{UNFINISHED}{}", name_of(path)))
     }
 
-    fn entries(&self) -> Result<Vec<PathBuf>, CheckpointError> {
+    pub(super) fn entries(&self) -> Result<Vec<PathBuf>, CheckpointError> {
         let entries = match fs::read_dir(&self.0) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
             entries => entries.map_err(io("list", &self.0))?,
@@ -209,7 +173,7 @@ fn best_of(newest_first: &[Manifest], best: Best) -> Option<u64> {
 }
 
 /// Step and revision, if a folder's name is that of a checkpoint.
-fn step_of(path: &Path) -> Option<(u64, u32)> {
+pub(super) fn step_of(path: &Path) -> Option<(u64, u32)> {
     let name = name_of(path);
     let number = name.strip_prefix("step-")?;
     match number.split_once('.') {
@@ -224,7 +188,7 @@ fn name_of(path: &Path) -> String {
 }
 
 /// A checkpoint, or what is wrong with it.
-fn read(path: &Path) -> Result<Content, String> {
+pub(super) fn read(path: &Path) -> Result<Content, String> {
     let read = |name: &str| fs::read(path.join(name)).map_err(|error| format!("{name}: {error}"));
     let manifest = Manifest::parse(&read(MANIFEST)?)?;
     let mut files = Vec::with_capacity(manifest.files.len());
