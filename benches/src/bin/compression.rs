@@ -3,14 +3,16 @@
 //!
 //! `cargo run --release -p bonfire-benches --bin compression -- --nproc 2`
 //!
-//! What compression gains depends on the link: start one rank on each of two hosts to measure yours.
+//! Gradients travel over TCP on one host, too, as they would between hosts: where ranks read each other's
+//! memory in place nothing is sent, and nothing is gained. What compression gains depends on the link: start
+//! one rank on each of two hosts to measure yours.
 
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
 
 use bonfire::prelude::*;
-use bonfire::{LaunchArgs, PowerSgdConfig};
+use bonfire::{LaunchArgs, PowerSgdConfig, TransportKind};
 use bonfire_benches::{Mlp, Sizes, median, timed};
 use clap::Parser;
 
@@ -35,7 +37,9 @@ struct Contender {
 
 fn main() -> bonfire::Result<()> {
     let args: Args = bonfire::parse_args();
-    bonfire::launch_with(&args.launch.clone(), |world| measure(&world, &args))
+    let mut launch = args.launch.clone();
+    launch.group.transport = Some(TransportKind::Tcp);
+    bonfire::launch_with(&launch, |world| measure(&world, &args))
 }
 
 fn compressions() -> Vec<(String, GradientCompression)> {
