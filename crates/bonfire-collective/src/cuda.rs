@@ -31,6 +31,7 @@ mod host_path;
 mod kernels;
 mod lanes;
 mod memory;
+mod movement;
 #[cfg(feature = "nccl")]
 mod nccl_group;
 mod neighbours;

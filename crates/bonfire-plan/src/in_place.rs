@@ -8,17 +8,23 @@
 //! finds races); the ring's plans stay right, because a rank writes a chunk that its neighbour was to
 //! read only when the complete result has come round to it, by way of that neighbour.
 //!
-//! A barrier ends the plan: a neighbour may still be reading when a rank has done its own part.
+//! A barrier ends the plan: a neighbour may still be reading when a rank has done its own part. Where
+//! only two ranks take part, they alone meet.
 
-use crate::{Algorithm, ElemRange, Rank, Schedule, Source, Step, WorldSize, dissemination};
+use crate::{
+    Algorithm, Collective, ElemRange, NamedRanks, Rank, Schedule, Source, Step, WorldSize,
+    dissemination,
+};
 
 impl Schedule {
     /// What `rank` does if frames stay where they are. All frames are empty, and every fold and copy is
     /// a [`Step::ReduceDirect`].
     ///
-    /// Only [`Algorithm::Ring`](crate::Algorithm::Ring) and
+    /// [`Algorithm::Ring`](crate::Algorithm::Ring) and
     /// [`Algorithm::ZeroCopy`](crate::Algorithm::ZeroCopy) are known to stay right; the latter needs no
-    /// change, nor does a barrier. Ask [`check_plan`](crate::check_plan) about others.
+    /// change, nor does a barrier. So is [`Algorithm::OneShot`](crate::Algorithm::OneShot) where nothing is
+    /// folded: gather, scatter, transfer and exchange, and an all-to-all between two buffers. Ask
+    /// [`check_plan`](crate::check_plan) about others.
     ///
     /// ```
     /// use std::num::NonZeroUsize;
@@ -49,12 +55,16 @@ impl Schedule {
         let moved = self.steps(rank);
         match self.algorithm() {
             Algorithm::ZeroCopy | Algorithm::Dissemination => moved,
-            _ => in_place(self.world_size(), rank, moved),
+            _ => in_place((self.world_size(), self.collective()), rank, moved),
         }
     }
 }
 
-fn in_place(world: WorldSize, rank: Rank, moved: Vec<Step>) -> Vec<Step> {
+fn in_place(
+    (world, collective): (WorldSize, Collective),
+    rank: Rank,
+    moved: Vec<Step>,
+) -> Vec<Step> {
     let mut steps = Vec::with_capacity(moved.len());
     for step in moved {
         match step {
@@ -90,8 +100,26 @@ fn in_place(world: WorldSize, rank: Rank, moved: Vec<Step>) -> Vec<Step> {
             }
         }
     }
-    dissemination::barrier(world, rank, &mut steps);
+    match collective.named() {
+        NamedRanks {
+            first: Some(one),
+            second: Some(other),
+        } => meet([one, other], rank, &mut steps),
+        _ => dissemination::barrier(world, rank, &mut steps),
+    }
     steps
+}
+
+/// A barrier of two ranks.
+fn meet(pair: [Rank; 2], rank: Rank, steps: &mut Vec<Step>) {
+    let [one, other] = pair;
+    for (me, peer) in [(one, other), (other, one)] {
+        if rank == me {
+            let source = ElemRange::up_to(0);
+            steps.push(Step::Put { peer, source });
+            steps.extend([Step::Wait { peer }, Step::Release { peer }]);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -142,6 +170,31 @@ mod tests {
                     check_plan(&plan, slots())
                         .unwrap_or_else(|error| panic!("{collective} of {count}: {error}\n{plan}"));
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn plans_that_only_move_blocks_stay_right_in_place() {
+        let most = if cfg!(miri) { 3 } else { 16 };
+        for world in 2..=most {
+            let (root, last) = (Rank::new(1), Rank::new(world - 1));
+            let first = Rank::new(0);
+            let (source, target) = (last, first);
+            for collective in [
+                Collective::Gather { root },
+                Collective::Scatter { root },
+                Collective::AllToAll,
+                Collective::Transfer { source, target },
+                Collective::Exchange {
+                    first,
+                    second: last,
+                },
+            ] {
+                let count = 2 * (world * world) as usize;
+                let plan = plan(collective, Algorithm::OneShot, world, count);
+                check_plan(&plan, slots())
+                    .unwrap_or_else(|error| panic!("{collective}: {error}\n{plan}"));
             }
         }
     }

@@ -105,8 +105,8 @@ impl Operation {
     /// Where they are in the buffer of an operation in place.
     pub(super) fn starts(self, place: Place) -> Starts {
         let (input, output) = match self {
-            Self::ReduceScatter => (0, place.me),
-            Self::AllGather => (place.me, 0),
+            Self::ReduceScatter | Self::Scatter => (0, place.me),
+            Self::AllGather | Self::Gather => (place.me, 0),
             _ => (0, 0),
         };
         Starts { input, output }

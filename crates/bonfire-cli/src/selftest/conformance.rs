@@ -130,10 +130,11 @@ fn as_rank(env: &RankEnv) -> anyhow::Result<()> {
 
 /// One rank's part of all cases; how many there were.
 fn conformance(group: &CudaGroup, quick: bool, sync: CudaSync) -> anyhow::Result<usize> {
-    let buffer = group.allocate(BUFFER_BYTES)?;
+    let (buffer, output) = (group.allocate(BUFFER_BYTES)?, group.allocate(BUFFER_BYTES)?);
     let mut cases = Cases {
         group,
         buffer: &buffer,
+        output: &output,
         done: 0,
     };
     let few = quick || sync == CudaSync::Stream;
@@ -150,6 +151,9 @@ fn conformance(group: &CudaGroup, quick: bool, sync: CudaSync) -> anyhow::Result
     }
     cases.movers::<f32>()?;
     cases.movers::<u8>()?;
+    cases.blocks::<f32>()?;
+    cases.blocks::<u8>()?;
+    cases.pairs::<f64>()?;
     Ok(cases.done)
 }
 
@@ -157,6 +161,8 @@ fn conformance(group: &CudaGroup, quick: bool, sync: CudaSync) -> anyhow::Result
 struct Cases<'a> {
     group: &'a CudaGroup,
     buffer: &'a CudaBuffer,
+    /// Where an all-to-all goes.
+    output: &'a CudaBuffer,
     done: usize,
 }
 
@@ -289,6 +295,86 @@ impl Cases<'_> {
         Ok(())
     }
 
+    /// What moves the blocks of some ranks to others.
+    fn blocks<T: Sample>(&mut self) -> anyhow::Result<()> {
+        let process = self.group.process_group();
+        let (ranks, me) = (process.world_size().len(), process.rank());
+        for count in [ranks, 10 * ranks + 1, 100_003] {
+            let range = 5..5 + count;
+            let elements = Elements {
+                dtype: T::DTYPE,
+                range: range.clone(),
+            };
+            let root = Rank::new(count as u32 % ranks as u32);
+            let own: Vec<T> = self.fill(&range)?;
+            let all = process.all_gather(&own)?;
+            let shard_from = |rank: usize, owner: usize| {
+                all[rank * count..][shard_of(count, ranks, owner)].to_vec()
+            };
+            self.group.gather(self.buffer, &elements, root)?;
+            let gathered: Vec<T> = (0..ranks).flat_map(|rank| shard_from(rank, rank)).collect();
+            let expected = if me == root { &gathered } else { &own };
+            self.compare("gather", &range, expected)?;
+
+            let own: Vec<T> = self.fill(&range)?;
+            let all = process.all_gather(&own)?;
+            self.group.scatter(self.buffer, &elements, root)?;
+            let mut expected = own;
+            let mine = shard_of(count, ranks, me.index());
+            expected[mine.clone()].copy_from_slice(&all[root.index() * count..][mine]);
+            self.compare("scatter", &range, &expected)?;
+
+            let whole = range.start..range.start + count.next_multiple_of(ranks);
+            let mut expected: Vec<T> = self.fill(&whole)?;
+            let elements = Elements {
+                dtype: T::DTYPE,
+                range: whole.clone(),
+            };
+            self.group.all_to_all(self.buffer, self.output, &elements)?;
+            self.compare("all_to_all's input", &whole, &expected)?;
+            process.all_to_all(&mut expected)?;
+            self.compare_in(self.output, "all_to_all", &whole, &expected)?;
+        }
+        Ok(())
+    }
+
+    /// What two ranks do alone: 0 and 1, 2 and 3, and so on, with something of all ranks between.
+    fn pairs<T: Sample>(&mut self) -> anyhow::Result<()> {
+        let process = self.group.process_group();
+        let (ranks, me) = (process.world_size().len(), process.rank());
+        for half in [1, 1003, 50_000] {
+            let range = 3..3 + 2 * half;
+            let elements = Elements {
+                dtype: T::DTYPE,
+                range: range.clone(),
+            };
+            let peer = Some(me.index() ^ 1).filter(|peer| *peer < ranks);
+            for exchanges in [false, true] {
+                let own: Vec<T> = self.fill(&range)?;
+                let all = process.all_gather(&own)?;
+                let of = |rank: usize| &all[rank * 2 * half..][..2 * half];
+                let mut expected = own.clone();
+                if let Some(peer) = peer {
+                    let is_first = me.index() < peer;
+                    let other = Rank::new(peer as u32);
+                    if exchanges {
+                        self.group.exchange(self.buffer, &elements, other)?;
+                        let theirs = if is_first { half..2 * half } else { 0..half };
+                        expected[theirs.clone()].copy_from_slice(&of(peer)[theirs]);
+                    } else if is_first {
+                        self.group.send(self.buffer, &elements, other)?;
+                    } else {
+                        self.group.recv(self.buffer, &elements, other)?;
+                        expected = of(peer).to_vec();
+                    }
+                }
+                self.compare("send, recv or exchange", &range, &expected)?;
+                self.group.barrier()?;
+            }
+        }
+        Ok(())
+    }
+
     /// Writes this rank's samples for the next case; returns them.
     fn fill<T: Sample>(&mut self, range: &std::ops::Range<usize>) -> anyhow::Result<Vec<T>> {
         self.done += 1;
@@ -305,8 +391,18 @@ impl Cases<'_> {
         range: &std::ops::Range<usize>,
         expected: &[T],
     ) -> anyhow::Result<()> {
+        self.compare_in(self.buffer, what, range, expected)
+    }
+
+    fn compare_in<T: Sample>(
+        &self,
+        buffer: &CudaBuffer,
+        what: &str,
+        range: &std::ops::Range<usize>,
+        expected: &[T],
+    ) -> anyhow::Result<()> {
         let mut found = vec![T::sample(0); expected.len()];
-        self.group.read(self.buffer, range.start, &mut found)?;
+        self.group.read(buffer, range.start, &mut found)?;
         let wrong = found.iter().zip(expected).filter(|(a, b)| a != b).count();
         if wrong > 0 {
             let at = found.iter().zip(expected).position(|(a, b)| a != b);

@@ -1,7 +1,7 @@
 //! Queues programs on streams.
 
 use bonfire_kernels::launch::stream::ReduceLaunch;
-use bonfire_plan::{Collective, DType, Rank, ReduceOp};
+use bonfire_plan::{Collective, DType, ElemRange, Rank, ReduceOp};
 use bonfire_sys::cuda::{CudaError, Span, Stream};
 use smallvec::SmallVec;
 
@@ -10,7 +10,7 @@ use super::kernels::{ReduceKey, divisor};
 use super::lanes::Lanes;
 use super::program::{Action, Fold, Key, Layout, Program};
 use super::state::State;
-use super::sync::MAIN;
+use super::sync::{MAIN, PAIRS};
 
 /// A buffer's part on each of some ranks; no allocation for up to 8.
 type Spans = SmallVec<[Span; 8]>;
@@ -22,6 +22,20 @@ pub(super) struct Job<'a> {
     pub(super) elements: &'a Elements,
     /// How values are combined, where they are.
     pub(super) reduce: Option<ReduceOp>,
+    /// What a step that only moves elements does.
+    pub(super) moves: Moves<'a>,
+}
+
+/// How elements move that are not combined.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Moves<'a> {
+    /// By a kernel, to the same range of other buffers.
+    Kernel,
+    /// By a copy of the stream, to the same range of the own buffer.
+    Copy,
+    /// By a copy of the stream, between two buffers: the ranges are those of a matrix with a row for what
+    /// each rank brings and a column for what it ends with.
+    Transpose(&'a CudaBuffer),
 }
 
 /// The kind of operation that kernels are loaded for.
@@ -117,7 +131,10 @@ impl State {
         job: Option<Job<'_>>,
         (stream, channel): (&Stream, u32),
     ) -> Result<(), CudaError> {
-        self.flags.expect(channel, &program.tells);
+        // Of what two ranks tell each other the others know nothing.
+        if channel != PAIRS {
+            self.flags.expect(channel, &program.tells);
+        }
         for action in &program.actions {
             match (action, job) {
                 (Action::Tell(peer), _) => self.flags.tell(channel, *peer),
@@ -132,7 +149,39 @@ impl State {
         self.flags.queue(channel, stream)
     }
 
+    /// Queues a program that two ranks run alone.
+    pub(super) fn run_pair(&mut self, program: &Program, job: Job<'_>) -> Result<(), CudaError> {
+        let stream = self.stream.clone();
+        let result = self.run_one(program, Some(job), (&stream, PAIRS));
+        self.flags.clear();
+        result
+    }
+
+    /// A step with one source: the stream reads the peer's memory.
+    fn copy(&self, job: Job<'_>, fold: &Fold, stream: &Stream) -> Result<(), CudaError> {
+        let (&[source], &[target]) = (&fold.sources[..], &fold.targets[..]) else {
+            unreachable!("what only moves has one source and one target, got {fold:?}");
+        };
+        let Moves::Transpose(output) = job.moves else {
+            let from = job.buffer.part(source, job.elements, fold.range);
+            let to = job.buffer.part(target, job.elements, fold.range);
+            return stream.copy(&to, &from);
+        };
+        let block = job.elements.count() / self.world_size.len();
+        assert_eq!(fold.range.len(), block, "one step for each block");
+        let block_of = |rank: Rank| {
+            let start = rank.index() * block;
+            ElemRange::new(start, start + block)
+        };
+        let from = job.buffer.part(source, job.elements, block_of(target));
+        let to = output.part(target, job.elements, block_of(source));
+        stream.copy(&to, &from)
+    }
+
     fn fold(&mut self, job: Job<'_>, fold: &Fold, stream: &Stream) -> Result<(), CudaError> {
+        if !matches!(job.moves, Moves::Kernel) {
+            return self.copy(job, fold, stream);
+        }
         let key = job.kernel(fold);
         if !key.writes() {
             return Ok(());

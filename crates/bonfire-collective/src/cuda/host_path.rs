@@ -15,7 +15,7 @@ use bytemuck::Pod;
 use half::{bf16, f16};
 
 use super::core::Core;
-use super::engine::Job;
+use super::engine::{Job, Moves};
 use super::error::CudaGroupError;
 use super::state::{Path, State};
 use crate::{CollectiveError, Element, GroupBuffer, ProcessGroup};
@@ -94,7 +94,11 @@ impl HostPath {
         let size = elements.dtype.size_bytes();
         let range = result.start * size..result.end * size;
         let memory = &bytemuck::cast_slice::<u64, u8>(&self.memory)[range.clone()];
-        let written = data
+        let target = match job.moves {
+            Moves::Transpose(output) => output.own_part(elements),
+            Moves::Kernel | Moves::Copy => data,
+        };
+        let written = target
             .part(range)
             .and_then(|part| stream.write(&part, memory));
         core.local(written)
@@ -156,8 +160,43 @@ impl HostJob {
             Collective::AllGather => group.all_gather_in_place(elements),
             Collective::Broadcast { root } => group.broadcast(elements, root),
             Collective::Reduce { root } => group.reduce(elements, root, reduce()),
-            other => unreachable!("groups of GPUs have no {other}"),
+            Collective::Gather { root } => {
+                let own = self.own_shard(group);
+                let gathered = group.gather_v(&elements[own], root)?;
+                if let Some(blocks) = gathered {
+                    elements.copy_from_slice(&blocks.into_vec());
+                }
+                Ok(())
+            }
+            Collective::Scatter { root } => {
+                let shards = group.world_size().ranks();
+                let lengths: Vec<usize> = shards
+                    .map(|rank| shard_range(self.count, group.world_size(), rank).len())
+                    .collect();
+                let brought = (group.rank() == root).then_some((&*elements, &lengths[..]));
+                let own = group.scatter_v(brought, root)?;
+                elements[self.own_shard(group)].copy_from_slice(&own);
+                Ok(())
+            }
+            Collective::AllToAll => group.all_to_all(elements),
+            Collective::Transfer { source, target } if source == group.rank() => {
+                group.send(elements, target)
+            }
+            Collective::Transfer { source, .. } => group.recv(elements, source),
+            Collective::Exchange { first, second } => {
+                let (low, high) = elements.split_at_mut(self.count / 2);
+                if group.rank() == first {
+                    group.exchange(second, low, high)
+                } else {
+                    group.exchange(first, high, low)
+                }
+            }
+            Collective::Barrier => unreachable!("a barrier has no elements"),
         }
+    }
+
+    fn own_shard(self, group: &ProcessGroup) -> Range<usize> {
+        shard_range(self.count, group.world_size(), group.rank()).as_range()
     }
 
     /// The elements that the operation gave this rank; the others keep their values on the device.
@@ -165,8 +204,11 @@ impl HostJob {
         let me = group.rank();
         let gets_all = |root: Rank| if root == me { 0..self.count } else { 0..0 };
         match self.collective {
-            Collective::ReduceScatter => shard_range(self.count, group.world_size(), me).as_range(),
-            Collective::Reduce { root } => gets_all(root),
+            Collective::ReduceScatter => self.own_shard(group),
+            Collective::Scatter { root } if root != me => self.own_shard(group),
+            Collective::Scatter { .. } => 0..0,
+            Collective::Reduce { root } | Collective::Gather { root } => gets_all(root),
+            Collective::Transfer { target, .. } => gets_all(target),
             // The root of a broadcast has what it sends.
             Collective::Broadcast { root } if root == me => 0..0,
             _ => 0..self.count,

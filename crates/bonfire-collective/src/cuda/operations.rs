@@ -3,11 +3,10 @@
 use std::sync::MutexGuard;
 
 use bonfire_plan::{Collective, PlanError, Rank, ReduceOp};
-use bonfire_sys::cuda::FlagPage;
 
 use super::agreement::agree;
 use super::buffer::{CudaBuffer, Elements};
-use super::engine::{Job, Shape};
+use super::engine::{Job, Moves, Shape};
 use super::error::CudaGroupError;
 use super::group::CudaGroup;
 use super::kernels::{KernelKey, ReduceKey};
@@ -15,6 +14,7 @@ use super::lanes::Lanes;
 use super::options::CudaAlgorithm;
 use super::program::{Key, Layout};
 use super::state::{Last, Path, State};
+use super::sync::PAIRS;
 
 impl CudaGroup {
     /// Replaces every element by its reduction over all ranks.
@@ -143,7 +143,7 @@ impl CudaGroup {
     }
 
     /// Checks an operation and makes its rank and buffer ready. `None` if there is nothing to do.
-    fn begin<'a>(
+    pub(super) fn begin<'a>(
         &self,
         collective: Collective,
         reduce: Option<ReduceOp>,
@@ -174,6 +174,7 @@ impl CudaGroup {
             buffer,
             elements,
             reduce,
+            moves: Moves::Kernel,
         };
         Ok(Some((state, job)))
     }
@@ -222,10 +223,7 @@ impl CudaGroup {
 
     /// How many lanes there are, made at the first call.
     fn lanes(&self, state: &mut State) -> Result<u32, CudaGroupError> {
-        let count = state
-            .options
-            .ring_channels
-            .clamp(1, FlagPage::CHANNELS_MAX - 1);
+        let count = state.options.ring_channels.clamp(1, PAIRS - 1);
         if state.lanes.is_none() {
             self.inner.core.quiesce(state)?;
             let lanes = Lanes::new(&self.inner.core.context, count);

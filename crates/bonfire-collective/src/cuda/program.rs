@@ -134,7 +134,7 @@ pub(super) struct Key {
 /// How many streams a schedule is spread over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Layout {
-    /// One: every rank folds its shard of all buffers, or there is nothing to fold.
+    /// One: every rank folds its shard of all buffers, or copies what it is to have from the others'.
     Direct,
     /// So many rings beside each other.
     Rings(u32),
@@ -183,6 +183,11 @@ fn schedule(
 fn direct(key: Key, place: Place) -> Result<Program, PlanError> {
     let algorithm = match key.collective {
         Collective::Barrier => Algorithm::Dissemination,
+        Collective::Gather { .. }
+        | Collective::Scatter { .. }
+        | Collective::AllToAll
+        | Collective::Transfer { .. }
+        | Collective::Exchange { .. } => Algorithm::OneShot,
         _ => Algorithm::ZeroCopy,
     };
     let whole = schedule(

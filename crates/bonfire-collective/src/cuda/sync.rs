@@ -12,6 +12,9 @@ const FAR_AHEAD: u32 = 1 << 30;
 /// The channel of the main stream; lanes have those behind it.
 pub(super) const MAIN: u32 = 0;
 
+/// The channel of what two ranks do alone: the others cannot count its messages.
+pub(super) const PAIRS: u32 = FlagPage::CHANNELS_MAX - 1;
+
 /// The flags of all ranks and how far each counter is. Without pages nothing can be queued.
 #[derive(Debug)]
 pub(super) struct Flags {
@@ -159,6 +162,7 @@ impl Flags {
             me: self.me,
             world_size: self.world_size,
             due: &self.due,
+            heard: &self.heard,
             one_shots: self.one_shots,
         };
         progress.missing(pages)
@@ -198,8 +202,9 @@ pub(super) enum Missing {
 struct Progress<'a> {
     me: Rank,
     world_size: WorldSize,
-    /// As that of [`Flags`].
+    /// As those of [`Flags`].
     due: &'a [u32],
+    heard: &'a [u32],
     one_shots: u32,
 }
 
@@ -227,12 +232,13 @@ impl Progress<'_> {
     fn lag(&self, rank: Rank, pages: &[Vec<u32>]) -> i32 {
         let own = &pages[self.me.index()];
         let one_shot = ahead(self.one_shots, own[FlagPage::block_index(rank.get())]);
-        let told = (0..FlagPage::CHANNELS_MAX).map(|channel| {
+        let alone = ahead(self.heard_of(PAIRS, rank), told(own, PAIRS, rank)).max(0);
+        let together = (0..PAIRS).map(|channel| {
             let seen = pages.iter().map(|page| told(page, channel, rank));
             let seen = seen.fold(0_u32, u32::wrapping_add);
             ahead(self.due_of(channel, rank), seen).max(0)
         });
-        told.sum::<i32>().max(one_shot)
+        together.sum::<i32>().max(one_shot).max(alone)
     }
 
     /// Whether the page's rank was freed: it raised its first word, and then the words of its links further
@@ -241,13 +247,17 @@ impl Progress<'_> {
         let is_far = |channel: u32, rank: Rank| {
             ahead(told(page, channel, rank), self.due_of(channel, rank)) > FAR_AHEAD as i32 / 2
         };
-        let mut channels = 0..FlagPage::CHANNELS_MAX;
+        let mut channels = 0..PAIRS;
         page[FlagPage::ABORT_INDEX] != 0
             || channels.any(|channel| self.world_size.ranks().any(|rank| is_far(channel, rank)))
     }
 
     fn due_of(&self, channel: u32, rank: Rank) -> u32 {
         self.due[index(self.world_size, channel, rank)]
+    }
+
+    fn heard_of(&self, channel: u32, rank: Rank) -> u32 {
+        self.heard[index(self.world_size, channel, rank)]
     }
 }
 

@@ -91,6 +91,35 @@ fn check<T: Element + Pod + From<u8> + PartialEq + std::fmt::Debug>() {
         for (index, element) in reduced[1].0.iter().enumerate() {
             assert_eq!(*element, T::from(total(index)));
         }
+        check_blocks::<T>(count);
+    }
+}
+
+/// What moves blocks between a root, rank 1, and the others.
+fn check_blocks<T: Element + Pod + From<u8> + PartialEq + std::fmt::Debug>(count: usize) {
+    let world_size = WorldSize::new(RANKS).unwrap();
+    let root = Rank::new(1);
+    let job = |collective| HostJob {
+        collective,
+        dtype: T::DTYPE,
+        count,
+        reduce: None,
+    };
+    let shard = |rank| shard_range(count, world_size, rank).as_range();
+    let gathered = after::<T>(job(Collective::Gather { root }));
+    let ranges: Vec<Range<usize>> = gathered.iter().map(|(_, range)| range.clone()).collect();
+    assert_eq!(ranges, [0..0, 0..count, 0..0]);
+    for rank in world_size.ranks() {
+        for index in shard(rank) {
+            assert_eq!(gathered[1].0[index], T::from(number(rank.index(), index)));
+        }
+    }
+    let scattered = after::<T>(job(Collective::Scatter { root }));
+    for ((found, range), rank) in scattered.into_iter().zip(world_size.ranks()) {
+        assert_eq!(range, if rank == root { 0..0 } else { shard(rank) });
+        for index in shard(rank) {
+            assert_eq!(found[index], T::from(number(1, index)));
+        }
     }
 }
 

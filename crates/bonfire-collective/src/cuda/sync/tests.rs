@@ -24,13 +24,21 @@ fn all_told() -> Vec<Vec<u32>> {
 
 /// What rank 2 makes of the pages.
 fn missing(pages: &[Vec<u32>]) -> Missing {
+    missing_of(pages, 0)
+}
+
+/// The same, having waited for so many messages of rank 3 alone.
+fn missing_of(pages: &[Vec<u32>], alone: u32) -> Missing {
     let world_size = WorldSize::new(RANKS).unwrap();
     let mut due = vec![0; FlagPage::CHANNELS_MAX as usize * world_size.len()];
     due[..world_size.len()].fill(DUE);
+    let mut heard = vec![0; due.len()];
+    heard[index(world_size, PAIRS, Rank::new(3))] = alone;
     let progress = Progress {
         me: Rank::new(2),
         world_size,
         due: &due,
+        heard: &heard,
         one_shots: 0,
     };
     progress.missing(pages)
@@ -67,4 +75,16 @@ fn pages_of_a_rank_that_gave_up_blame_nobody() {
 fn counters_may_go_round_their_bits() {
     assert_eq!(ahead(1, u32::MAX), 2);
     assert_eq!(ahead(u32::MAX, 1), -2);
+}
+
+#[test]
+fn a_rank_that_two_were_to_meet_is_missing() {
+    let mut pages = all_told();
+    assert_eq!(missing_of(&pages, 1), Missing::Ranks(vec![Rank::new(3)]));
+    let word = FlagPage::link_index(Link {
+        channel: PAIRS,
+        peer: 3,
+    });
+    pages[2][word] = 1;
+    assert_eq!(missing_of(&pages, 1), Missing::Ranks(Vec::new()));
 }
