@@ -16,6 +16,8 @@ use crate::world::tests::world;
 mod accumulation;
 mod buffers;
 mod compression;
+#[cfg(feature = "cuda")]
+mod cuda;
 mod device_route;
 mod equality;
 mod failure;

@@ -156,18 +156,14 @@ impl CudaEngine {
             self.kernels.insert(room.dtype, kernels);
         }
         let slots = || room.slots.iter().map(|slot| slot.len() * size);
-        let bucket = CudaBucket {
+        Ok(CudaBucket {
             dtype: room.dtype,
             elems: room.elems(),
             buffer,
             kept: None,
             packing: PackTable::new(context, slots())?,
             unpacking: PackTable::new(context, slots())?,
-        };
-        // Loads the kernels of the operation, with all ranks, as no step may.
-        self.group
-            .all_reduce(&bucket.buffer, &bucket.elements(), ReduceOp::Mean)?;
-        Ok(bucket)
+        })
     }
 
     /// Orders the group's stream behind what Burn has queued.
@@ -242,6 +238,13 @@ impl Engine for CudaEngine {
         for room in rooms {
             let bucket = self.open_one(room)?;
             self.buckets.push(bucket);
+        }
+        // Memory is made and kernels are loaded while no rank waits for another on a device.
+        self.group.process_group().barrier()?;
+        for bucket in &self.buckets {
+            // Loads the kernels of the operation, with all ranks, as no step may.
+            self.group
+                .all_reduce(&bucket.buffer, &bucket.elements(), ReduceOp::Mean)?;
         }
         Ok(self.group.synchronize()?)
     }

@@ -1,0 +1,118 @@
+//! Ranks whose models are on CUDA devices: their gradients stay there, with the bits of the way through the
+//! host.
+//!
+//! Where there is no device, the tests say so and do nothing. A stand-in for the driver will do.
+
+use bonfire_collective::ProcessGroup;
+
+use super::*;
+use crate::device::open;
+use crate::harvest::Site;
+use crate::{DeviceKind, GradientRoute, Loss, Occupancy, Placement};
+
+/// Runs `body` on ranks that share the devices of this machine; nothing without any.
+fn on_devices<R: Send>(ranks: u32, body: impl Fn(World) -> R + Sync) -> Option<Vec<R>> {
+    let devices = (DeviceKind::Cuda, Occupancy::Oversubscribed);
+    let place = |group: ProcessGroup| {
+        let placement = Placement {
+            local_rank: group.rank().get(),
+            local_world_size: group.world_size().get(),
+        };
+        World::with_occupancy(group, placement, devices)
+    };
+    // Asked by one rank first: where one skips, all must.
+    let alone = Placement {
+        local_rank: 0,
+        local_world_size: 1,
+    };
+    match open(devices, alone) {
+        Ok((_, name)) => println!("{ranks} ranks on {name} and those behind it"),
+        Err(error) => {
+            println!("skipped: {error}");
+            return None;
+        }
+    }
+    let options = GroupOptions {
+        timeout: Duration::from_secs(300),
+        ..GroupOptions::default()
+    };
+    let run = |group| body(place(group).expect("it has just answered"));
+    Some(local(ranks, options, run))
+}
+
+fn routed(route: GradientRoute) -> DdpConfig {
+    DdpConfig {
+        route,
+        ..small_buckets()
+    }
+}
+
+fn site(ddp: &Ddp<Mlp>) -> Site {
+    match &ddp.synchroniser {
+        Synchroniser::Bucketed(reducer) => lock(reducer).site(),
+        Synchroniser::Naive(_) => Site::Host,
+    }
+}
+
+fn bias(layer: &Linear) -> Tensor<1> {
+    layer.bias.as_ref().expect("it has one").val()
+}
+
+/// Equal and unequal micro-batches, layers that not every batch uses, and one tensor that is the gradient of
+/// two parameters: what Burn gives for `a + b`.
+fn trained(world: &World, route: GradientRoute) -> (Site, Bits) {
+    let device = world.device();
+    let mut ddp = Ddp::with_config(Mlp::new(1, &device), world, routed(route)).unwrap();
+    let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
+    for step in 0..4 {
+        let indices = share(world, step, 2 + world.rank().index());
+        let loss = |model: &Mlp| {
+            let used = match step % 2 {
+                0 => model.loss(&indices, &device),
+                _ => {
+                    let [one, other] = [&model.first, &model.second].map(bias);
+                    (one + other).powi_scalar(2).mean() * indices[0] as f32
+                }
+            };
+            Loss::mean_over(used, indices.len())
+        };
+        if step > 1 {
+            ddp.no_sync(loss).unwrap();
+        }
+        let gradients = ddp.backward(loss).unwrap();
+        ddp.step(&mut optimizer, 0.05, gradients);
+    }
+    (site(&ddp), bits(ddp.module()))
+}
+
+#[test]
+fn cuda_gradients_stay_on_their_devices_with_the_bits_of_the_way_through_the_host() {
+    for ranks in [1, 2, 3] {
+        let with = |route| on_devices(ranks, |world| trained(&world, route));
+        let (Some(device), Some(host)) = (with(GradientRoute::Device), with(GradientRoute::Host))
+        else {
+            return;
+        };
+        assert_same(&device);
+        assert_eq!((device[0].0, host[0].0), (Site::Device, Site::Host));
+        assert!(device[0].1 == host[0].1, "{ranks} ranks differ");
+    }
+}
+
+#[test]
+fn cuda_ranks_see_the_failure_of_another() {
+    let errors = on_devices(2, |world| {
+        let device = world.device();
+        let mut ddp = Ddp::new(Mlp::new(1, &device), &world).unwrap();
+        let forward = |model: &Mlp| match world.is_main() {
+            true => Err(std::io::Error::other("no more data")),
+            false => Ok(model.loss(&[1, 2], &device)),
+        };
+        ddp.backward(forward).unwrap_err()
+    });
+    let Some(errors) = errors else { return };
+    let TrainError::Collective(CollectiveError::PeerFailed { rank, .. }) = &errors[1] else {
+        panic!("{:?}", errors[1]);
+    };
+    assert_eq!(rank.get(), 0);
+}
