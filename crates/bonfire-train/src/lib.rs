@@ -40,7 +40,7 @@ mod data_parallel;
 mod ddp;
 mod device;
 #[cfg_attr(
-    not(any(feature = "cuda", test)),
+    not(feature = "cuda"),
     allow(dead_code, reason = "nothing of this build has devices to stay on")
 )]
 mod device_route;

@@ -22,7 +22,7 @@ pub(crate) trait Readback: Backend {
 
 /// What a tensor must be like.
 #[cfg_attr(
-    not(any(feature = "cuda", test)),
+    not(feature = "cuda"),
     allow(dead_code, reason = "nothing of this build has memory to claim")
 )]
 #[derive(Clone, Debug)]
