@@ -16,6 +16,7 @@
 mod seal;
 
 use std::fmt;
+use std::ops::Range;
 use std::panic::Location;
 use std::sync::Arc;
 
@@ -232,6 +233,40 @@ pub fn payload_bytes(header: &[u8]) -> Result<u32, WireError> {
     Ok(u32_at(header, PAYLOAD_BYTES_AT))
 }
 
+/// Whether two headers are of different operations of all ranks in one place of the group's order, so that
+/// one of the ranks went wrong. How the operations are run does not matter, and two headers that are
+/// alike never do. Only looks: takes no memory and reads nothing behind the [`AGREED_BYTES`].
+///
+/// # Panics
+/// If either has fewer bytes than those.
+pub fn contradict(one: &[u8], other: &[u8]) -> bool {
+    let same = |range: Range<usize>| one[range.clone()] == other[range];
+    // The magic, the group and the number.
+    let same_place = same(0..4) && same(8..12) && same(SEQ_AT..SEQ_AT + 8);
+    // All that is agreed on but the algorithm and the layout.
+    let same_operation = same(4..5) && same(6..8) && same(12..16) && same(24..36);
+    let is_of_all = |header| {
+        let of_two = |found| {
+            matches!(
+                found,
+                Collective::Transfer { .. } | Collective::Exchange { .. }
+            )
+        };
+        collective(header).is_some_and(|found| !of_two(found))
+    };
+    same_place && !same_operation && is_of_all(one) && is_of_all(other)
+}
+
+/// What is done, with the ranks that it names.
+fn collective(header: &[u8]) -> Option<Collective> {
+    let rank = |at| Some(u32_at(header, at)).filter(|&rank| rank != NO_RANK);
+    let named = NamedRanks {
+        first: rank(12).map(Rank::new),
+        second: rank(32).map(Rank::new),
+    };
+    Collective::from_parts(header[4], named)
+}
+
 /// Reads a header; the operation and the number of payload bytes behind it.
 pub fn decode_header(header: &[u8]) -> Result<(Operation, u32), WireError> {
     let payload_bytes = payload_bytes(header)?;
@@ -240,18 +275,12 @@ pub fn decode_header(header: &[u8]) -> Result<(Operation, u32), WireError> {
         NO_REDUCE => None,
         byte => Some(ReduceOp::from_code(byte).ok_or(code("reduce op", byte))?),
     };
-    let rank = |at| Some(u32_at(header, at)).filter(|&rank| rank != NO_RANK);
-    let named = NamedRanks {
-        first: rank(12).map(Rank::new),
-        second: rank(32).map(Rank::new),
-    };
     let site_end = (CALL_SITE_AT + header[CALL_SITE_LEN_AT] as usize).min(PAYLOAD_SUM_AT);
     let site = String::from_utf8_lossy(&header[CALL_SITE_AT..site_end]);
     let operation = Operation {
         group: u32_at(header, 8),
         seq: u64_at(header, SEQ_AT),
-        collective: Collective::from_parts(header[4], named)
-            .ok_or(code("collective", header[4]))?,
+        collective: collective(header).ok_or(code("collective", header[4]))?,
         algorithm: Algorithm::from_code(header[5]).ok_or(code("algorithm", header[5]))?,
         dtype: DType::from_code(header[6]).ok_or(code("dtype", header[6]))?,
         reduce,
@@ -336,6 +365,48 @@ mod tests {
         theirs.count -= 1;
         theirs.layout += 1;
         assert!(!mine.matches(&theirs));
+    }
+
+    #[test]
+    fn only_other_operations_of_all_ranks_in_the_same_place_contradict() {
+        let mine = operation(Collective::AllReduce, Algorithm::Ring);
+        let header = |operation: &Operation| encode_header(operation, 5);
+        let contradicts = |change: fn(&mut Operation)| {
+            let mut theirs = mine.clone();
+            change(&mut theirs);
+            let contradict = contradict(&header(&mine), &header(&theirs));
+            assert_eq!(
+                super::contradict(&header(&theirs), &header(&mine)),
+                contradict
+            );
+            contradict
+        };
+        let [one, two] = [1, 2].map(Rank::new);
+        assert!(contradicts(
+            |theirs| theirs.collective = Collective::AllGather
+        ));
+        assert!(contradicts(|theirs| theirs.dtype = DType::F32));
+        assert!(contradicts(|theirs| theirs.reduce = Some(ReduceOp::Min)));
+        assert!(contradicts(|theirs| theirs.count += 1));
+        assert!(!contradicts(|_| {}));
+        assert!(!contradicts(|theirs| theirs.seq -= 1));
+        assert!(!contradicts(|theirs| theirs.group -= 1));
+        // Ranks that measure their links are in the operation already.
+        assert!(!contradicts(|theirs| theirs.algorithm = Algorithm::OneShot));
+        assert!(!contradicts(|theirs| theirs.layout = 0));
+        // Numbers of pairs are others.
+        assert!(!contradicts(|theirs| {
+            let [source, target] = [1, 2].map(Rank::new);
+            theirs.collective = Collective::Transfer { source, target };
+        }));
+        let roots = [one, two].map(|root| {
+            let broadcast = operation(Collective::Broadcast { root }, Algorithm::Binomial);
+            encode_header(&broadcast, 0)
+        });
+        assert!(contradict(&roots[0], &roots[1]), "two roots");
+        let mut unknown = roots[0];
+        unknown[4] = 200;
+        assert!(!contradict(&roots[0], &unknown), "found by who reads it");
     }
 
     /// Whatever makes two operations differ is in the bytes that ranks compare, and nothing else.

@@ -1,6 +1,5 @@
 //! A frame that has arrived, wherever its parts lie.
 
-use bonfire_plan::Collective;
 use bonfire_plan::wire::{self, AGREED_BYTES, HEADER_BYTES, Operation, WireError};
 
 /// A view of a frame in the memory of its link.
@@ -33,30 +32,7 @@ impl<'a> Frame<'a> {
     /// Whether the frame is of another operation of all ranks, in the place of the one with this header.
     /// How the two are run does not matter: not all ranks end a measurement of their links at once.
     pub(crate) fn contradicts(&self, header: &[u8; HEADER_BYTES]) -> bool {
-        if self.agrees_with(header) {
-            return false;
-        }
-        let (Ok(theirs), Ok((mine, _))) = (self.operation(), wire::decode_header(header)) else {
-            return false;
-        };
-        let place = |operation: &Operation| (operation.group, operation.seq);
-        let what = |operation: &Operation| {
-            let Operation {
-                collective,
-                dtype,
-                reduce,
-                count,
-                ..
-            } = *operation;
-            (collective, dtype, reduce, count)
-        };
-        let are_of_all = [&theirs, &mine].iter().all(|operation| {
-            !matches!(
-                operation.collective,
-                Collective::Transfer { .. } | Collective::Exchange { .. }
-            )
-        });
-        are_of_all && place(&theirs) == place(&mine) && what(&theirs) != what(&mine)
+        wire::contradict(self.header[0], header)
     }
 
     /// The operation that the sender is in.
