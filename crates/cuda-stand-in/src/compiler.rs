@@ -1,7 +1,6 @@
-//! NVRTC: CUDA C++ that the machine's C++ compiler makes a shared object of.
+//! NVRTC: programs that the machine's C++ compiler makes shared objects of.
 
 use std::ffi::{CStr, c_char};
-use std::fmt::Write as _;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -10,8 +9,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::{env, fs, io, ptr, slice};
 
-use crate::module::{MAGIC, SHARED_BYTES_MAX};
+use crate::module::MAGIC;
 use crate::settings::Settings;
+use crate::source::translate;
 use crate::table::{Table, lock};
 
 /// An `nvrtcResult`.
@@ -38,76 +38,19 @@ struct Made {
     image: Vec<u8>,
 }
 
-/// What kernels take for granted.
-const PRELUDE: &str = include_str!("prelude.hpp");
-
 /// Bits of the CPU's own arithmetic; kernels take addresses for other types than they were.
-const OPTIONS: [&str; 9] = [
+const OPTIONS: [&str; 10] = [
     "-O1",
     "-fPIC",
     "-shared",
     "-w",
     "-ffp-contract=off",
+    "-fno-math-errno",
     "-fno-strict-aliasing",
     "-fno-exceptions",
     "-fno-rtti",
     "-Wl,--as-needed",
 ];
-
-/// Words that only kernels use whose threads wait for each other.
-const WAITING: [&str; 3] = ["_sync(", "__syncthreads", "load_acquire("];
-
-/// A program for the C++ compiler.
-fn translate(source: &str) -> String {
-    let waits = WAITING.iter().any(|word| source.contains(word));
-    let mut text = format!(
-        "#define STAND_IN_WAITS {}\n#define STAND_IN_SHARED_BYTES {SHARED_BYTES_MAX}\n{PRELUDE}\n",
-        u32::from(waits)
-    );
-    for line in source.lines() {
-        // The prelude has what these would bring.
-        let is_header = line.trim_start().starts_with("#include <cuda_");
-        if line.contains("extern __shared__") {
-            let line = line.replace("extern __shared__", "__shared__");
-            text.push_str(&line.replace("[]", "[STAND_IN_SHARED_BYTES]"));
-        } else if !is_header {
-            text.push_str(line);
-        }
-        text.push('\n');
-    }
-    for name in kernels(source) {
-        let _ = writeln!(text, "STAND_IN_KERNEL({name})");
-    }
-    text
-}
-
-/// The names of all kernels: behind `__global__`, before the parameters, and not the bounds of launches.
-fn kernels(source: &str) -> Vec<&str> {
-    let name = |text: &'_ str| -> Option<(usize, usize)> {
-        let is_word = |letter: char| letter.is_alphanumeric() || letter == '_';
-        let mut at = 0;
-        loop {
-            at += text[at..].find(is_word)?;
-            let len = text[at..].find(|letter| !is_word(letter))?;
-            let behind = at + len;
-            let opens = text[behind..].trim_start().starts_with('(');
-            if opens && &text[at..behind] != "__launch_bounds__" {
-                return Some((at, behind));
-            }
-            at = if opens {
-                behind + text[behind..].find(')')? + 1
-            } else {
-                behind
-            };
-        }
-    };
-    let found = source.split("__global__").skip(1);
-    let mut names: Vec<&str> = found
-        .filter_map(|text| name(text).map(|(start, end)| &text[start..end]))
-        .collect();
-    names.dedup();
-    names
-}
 
 /// Options of NVRTC that mean something to a C++ compiler. The architecture does not: kernels that know
 /// instructions of one have another way for those without.
@@ -157,7 +100,7 @@ fn compile(source: &str, given: &[String]) -> Result<Vec<u8>, Vec<u8>> {
 fn run(text: &str, options: &[String], target: &PathBuf) -> io::Result<process::Output> {
     let mut child = Command::new(&Settings::get().compiler)
         .args(options)
-        .args(["-x", "c++", "-", "-o"])
+        .args(["-x", "c++", "-", "-lm", "-o"])
         .arg(target)
         // Kernels are told where this stand-in is found; the compiler is not.
         .env_remove("LD_LIBRARY_PATH")

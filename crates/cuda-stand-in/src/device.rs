@@ -62,9 +62,17 @@ pub extern "C" fn cuDeviceGet(device: Option<&mut i32>, ordinal: i32) -> Status 
     done(known(ordinal).and_then(|_| give(device, ordinal)))
 }
 
+/// The devices of compute capability 7.5 that have no tensor cores are known by this word in their names.
+fn name() -> &'static str {
+    match Settings::get().capability {
+        (7, 5) => "stand-in for a GTX",
+        _ => "stand-in for a GPU",
+    }
+}
+
 #[unsafe(no_mangle)]
-pub extern "C" fn cuDeviceGetName(name: *mut c_char, len: i32, device: i32) -> Status {
-    done(known(device).and_then(|_| give_text(name, len, "stand-in for a GPU")))
+pub extern "C" fn cuDeviceGetName(target: *mut c_char, len: i32, device: i32) -> Status {
+    done(known(device).and_then(|_| give_text(target, len, name())))
 }
 
 #[unsafe(no_mangle)]

@@ -39,6 +39,7 @@ mod memory;
 mod module;
 mod queue;
 mod settings;
+mod source;
 mod status;
 mod stream;
 mod table;

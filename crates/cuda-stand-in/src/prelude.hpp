@@ -67,6 +67,8 @@ struct Fibre {
   void* stack;
   uint3 place;
   bool over;
+  // The line of the program where it waits for its warp, if it does, and the lanes it then goes on with.
+  unsigned line, lanes;
 };
 
 typedef void (*Body)(void** arguments);
@@ -117,6 +119,7 @@ static void give_way() {
 }
 
 static void release_if_all_wait();
+static void gather(unsigned warp, bool stalled);
 
 static void begin() {
   threadIdx = fibres[current].place;
@@ -125,6 +128,7 @@ static void begin() {
   --alive;
   moved = true;
   release_if_all_wait();
+  gather(current / WARP, false);
   stand_in_switch(&fibres[current].stack, scheduler);
 }
 
@@ -195,6 +199,38 @@ static T of_lane(unsigned mask, T value, unsigned lane) {
   return theirs;
 }
 
+// Lets the lanes go on that wait at the first line where any does: when every lane that is left waits for its
+// warp, or when nobody moves, since those that are missing then took another way.
+static void gather(unsigned warp, bool stalled) {
+  unsigned first = ~0u, found = 0;
+  for (unsigned lane = 0; lane < WARP && warp * WARP + lane < threads; ++lane) {
+    const Fibre& fibre = fibres[warp * WARP + lane];
+    if (fibre.over) continue;
+    if (fibre.line == 0) {
+      if (!stalled) return;
+    } else if (fibre.line < first) {
+      first = fibre.line;
+      found = 1u << lane;
+    } else if (fibre.line == first) {
+      found |= 1u << lane;
+    }
+  }
+  for (unsigned lane = 0; lane < WARP; ++lane) {
+    if (!(found >> lane & 1)) continue;
+    fibres[warp * WARP + lane].line = 0;
+    fibres[warp * WARP + lane].lanes = found;
+    moved = true;
+  }
+}
+
+// The lanes of this warp that come to a line of the program together.
+static unsigned together(unsigned line) {
+  fibres[current].line = line;
+  gather(current / WARP, false);
+  while (fibres[current].line != 0) give_way();
+  return fibres[current].lanes;
+}
+
 static void run_block(char* stacks, unsigned long stack_bytes) {
   alive = threads;
   block_barrier = Barrier();
@@ -213,6 +249,7 @@ static void run_block(char* stacks, unsigned long stack_bytes) {
     Fibre& fibre = fibres[thread];
     fibre.stack = top;
     fibre.over = false;
+    fibre.line = 0;
     fibre.place.x = thread % blockDim.x;
     fibre.place.y = thread / blockDim.x % blockDim.y;
     fibre.place.z = thread / blockDim.x / blockDim.y;
@@ -222,6 +259,7 @@ static void run_block(char* stacks, unsigned long stack_bytes) {
     for (current = 0; current < threads; ++current) {
       if (!fibres[current].over) stand_in_switch(&scheduler, fibres[current].stack);
     }
+    for (unsigned warp = 0; !moved && warp * WARP < threads; ++warp) gather(warp, true);
     // All wait for memory that others write.
     idle = moved ? 0 : idle + 1;
     if (idle > 100) {
@@ -306,70 +344,3 @@ struct Kernel<void(P...), kernel> {
   stand_in::Entry stand_in_##name = {                                                \
       stand_in_kernel_of_##name::COUNT, STAND_IN_WAITS,                              \
       stand_in_kernel_of_##name::SIZES, &stand_in_kernel_of_##name::run};
-
-#if STAND_IN_WAITS
-static inline void __syncthreads() { stand_in::meet_block(true); }
-static inline int __syncthreads_and(int value) {
-  stand_in::meet_block(value != 0);
-  return stand_in::block_barrier.found_all;
-}
-static inline int __syncthreads_or(int value) {
-  stand_in::meet_block(value != 0);
-  return stand_in::block_barrier.found_any;
-}
-static inline int __syncthreads_count(int value) {
-  stand_in::meet_block(value != 0);
-  return stand_in::block_barrier.found_count;
-}
-static inline void __syncwarp(unsigned mask = 0xffffffff) { stand_in::meet_warp(mask, true); }
-template <typename T>
-static T __shfl_sync(unsigned mask, T value, int lane, int = 32) {
-  return stand_in::of_lane(mask, value, lane);
-}
-template <typename T>
-static T __shfl_xor_sync(unsigned mask, T value, int lane, int = 32) {
-  return stand_in::of_lane(mask, value, stand_in::current % 32 ^ lane);
-}
-template <typename T>
-static T __shfl_up_sync(unsigned mask, T value, unsigned lanes, int = 32) {
-  const unsigned mine = stand_in::current % 32;
-  return stand_in::of_lane(mask, value, mine < lanes ? mine : mine - lanes);
-}
-template <typename T>
-static T __shfl_down_sync(unsigned mask, T value, unsigned lanes, int = 32) {
-  const unsigned mine = stand_in::current % 32;
-  return stand_in::of_lane(mask, value, mine + lanes < 32 ? mine + lanes : mine);
-}
-static inline int __all_sync(unsigned mask, int value) {
-  stand_in::meet_warp(mask, value != 0);
-  return stand_in::warp_barriers[stand_in::current / 32].found_all;
-}
-static inline int __any_sync(unsigned mask, int value) {
-  stand_in::meet_warp(mask, value != 0);
-  return stand_in::warp_barriers[stand_in::current / 32].found_any;
-}
-static inline unsigned __ballot_sync(unsigned mask, int value) {
-  unsigned votes = 0;
-  for (unsigned lane = 0; lane < 32; ++lane) {
-    if (mask >> lane & 1) {
-      const bool theirs = stand_in::of_lane(mask, value != 0, lane);
-      votes |= (unsigned)theirs << lane;
-    }
-  }
-  return votes;
-}
-
-// Words that other ranks write. A thread that looks at one gives way to those it may wait for.
-static inline unsigned load_acquire(const unsigned* word) {
-  const unsigned value = __atomic_load_n(word, __ATOMIC_ACQUIRE);
-  stand_in::give_way();
-  return value;
-}
-static inline unsigned load_relaxed(const unsigned* word) {
-  return __atomic_load_n(word, __ATOMIC_RELAXED);
-}
-static inline void store_release(unsigned* word, unsigned value) {
-  stand_in::moved = true;
-  __atomic_store_n(word, value, __ATOMIC_RELEASE);
-}
-#endif

@@ -2,6 +2,8 @@
 
 use super::*;
 
+mod threads;
+
 /// The driver and a device, or a printed reason why the test cannot run here.
 fn gpu(test: &str) -> Option<(Device, Context)> {
     let found = Driver::load()
