@@ -23,8 +23,8 @@ const WAITING: [&str; 5] = [
     "load_acquire(",
 ];
 
-/// Headers of numbers of 16 bits.
-const HALF_HEADERS: [&str; 2] = ["cuda_fp16.h", "cuda_bf16.h"];
+/// Headers of numbers of 16 bits, without which a kernel has types of its own with the same names.
+const HALF_HEADERS: [&str; 2] = ["#include <cuda_fp16.h>", "#include <cuda_bf16.h>"];
 
 /// A program for the C++ compiler.
 pub(crate) fn translate(source: &str) -> String {
