@@ -5,6 +5,7 @@
 //! one that hangs or loses the device does not take the others along.
 
 mod bench;
+mod choice;
 mod conformance;
 mod faults;
 mod inventory;

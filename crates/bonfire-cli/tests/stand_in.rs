@@ -80,6 +80,57 @@ fn ranks_on_devices_of_their_own_give_the_bits_of_the_cpu() {
     assert!(!text.contains("data go through host memory"), "{text}");
 }
 
+#[test]
+fn devices_that_reach_each_other_alike_reduce_directly_at_every_size() {
+    let Some((end, text)) = selftest(4, "", ("choice", "4")) else {
+        return;
+    };
+    assert!(end.status.success(), "{text}");
+    let direct =
+        "1 KiB by Direct, 64 KiB by Direct, 1 MiB by Direct, 64 MiB by Direct, 1 GiB by Direct";
+    for line in [
+        "4 ranks: large all-reduce direct: pairs at ",
+        &format!("in canonical order: {direct}"),
+        &format!("in any order: {direct}"),
+        "rank 3  reads ",
+    ] {
+        assert!(text.contains(line), "{line:?} is missing:\n{text}");
+    }
+}
+
+#[test]
+fn where_only_neighbours_are_fast_large_sums_go_from_neighbour_to_neighbour() {
+    let Some((end, text)) = selftest(4, "far-peers-slow", ("choice", "4")) else {
+        return;
+    };
+    assert!(end.status.success(), "{text}");
+    for line in [
+        "4 ranks: large all-reduce direct, by a chain from ",
+        "in canonical order: 1 KiB by Direct, ",
+        "64 MiB by Chain, 1 GiB by Chain",
+        "in any order: 1 KiB by Direct, ",
+        "64 MiB by Ring, 1 GiB by Ring",
+        // What is asked for is done at every size, with the same bits.
+        "as asked: 1 KiB by Direct, 64 KiB by Direct, 1 MiB by Direct, 64 MiB by Direct, 1 GiB by Direct: 18 cases",
+        "as asked: 1 KiB by Chain, 64 KiB by Chain, 1 MiB by Chain, 64 MiB by Chain, 1 GiB by Chain: 12 cases",
+        "as asked: 1 KiB by Ring, 64 KiB by Ring, 1 MiB by Ring, 64 MiB by Ring, 1 GiB by Ring: 6 cases",
+        "as chosen: 24 cases, bits as on the CPU",
+    ] {
+        assert!(text.contains(line), "{line:?} is missing:\n{text}");
+    }
+}
+
+#[test]
+fn ranks_that_share_a_device_measure_nothing() {
+    let Some((end, text)) = selftest(1, "", ("choice", "2")) else {
+        return;
+    };
+    assert!(end.status.success(), "{text}");
+    let line = "2 ranks: large all-reduce direct, on one device";
+    assert!(text.contains(line), "{text}");
+    assert!(!text.contains("GB/s"), "{text}");
+}
+
 /// With what is broken, the ranks take the way through the host, say why, and are right.
 fn falls_back(devices: u32, fault: &str, (parts, reason): (&str, &str)) {
     let Some((end, text)) = selftest(devices, fault, (parts, "2")) else {

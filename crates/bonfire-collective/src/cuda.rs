@@ -10,7 +10,11 @@
 //!   traffic, canonical order, the same bits on every rank.
 //! - *ring*: the ring schedules in place, step by step, several beside each other: where only neighbours
 //!   reach each other. Its order is that of the ring on the CPU.
+//! - *chain*: up through the ranks and down again, for the same buffers as the ring, in canonical order.
 //! - *one-shot*, for small buffers: the one-shot schedule in one kernel, which also waits for its peers.
+//!
+//! Which of them an all-reduce takes follows from its size and from how fast each rank reads every other's
+//! memory, which is measured when the group is formed ([`CudaChoice`]).
 //!
 //! Where two ranks do not reach each other's memory, the group's data go through host memory: the group on
 //! the CPU reduces there.
@@ -22,6 +26,8 @@
 
 mod agreement;
 mod buffer;
+mod chain;
+mod choice;
 mod connect;
 mod core;
 mod engine;
@@ -38,6 +44,8 @@ mod neighbours;
 mod one_shot;
 mod operations;
 mod options;
+mod pace;
+mod pair_bandwidths;
 mod peers;
 mod probe;
 mod program;
@@ -53,9 +61,11 @@ pub use bonfire_sys::cuda::{
     nccl, nvml, peer_access,
 };
 pub use buffer::{CudaBuffer, Elements};
+pub use choice::CudaChoice;
 pub use error::CudaGroupError;
 pub use group::CudaGroup;
 #[cfg(feature = "nccl")]
 pub use nccl_group::{NcclBuffer, NcclGroup};
 pub use neighbours::Neighbours;
 pub use options::{CudaAlgorithm, CudaOptions, CudaPath, CudaSync};
+pub use pair_bandwidths::PairBandwidths;

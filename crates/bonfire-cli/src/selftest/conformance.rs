@@ -139,6 +139,10 @@ fn conformance(group: &CudaGroup, quick: bool, sync: CudaSync) -> anyhow::Result
     };
     let few = quick || sync == CudaSync::Stream;
     cases.of::<f32>(few)?;
+    if group.path() == CudaPath::Peer {
+        cases.chain::<f32>()?;
+        cases.chain::<i32>()?;
+    }
     cases.of::<bf16>(few)?;
     if sync == CudaSync::Kernel {
         cases.of::<f16>(true)?;
@@ -201,6 +205,17 @@ impl Cases<'_> {
             .process_group()
             .all_reduce(&mut expected, reduce)?;
         self.compare(&what, &range, &expected)
+    }
+
+    /// The chain, which adds in the order of the ranks: through one piece, and through several.
+    fn chain<T: Sample>(&mut self) -> anyhow::Result<()> {
+        let ranks = self.group.world_size().len();
+        for reduce in OPS {
+            for count in [1, ranks, 65_537, 700_001] {
+                self.all_reduce::<T>(CudaAlgorithm::Chain, reduce, 3..3 + count)?;
+            }
+        }
+        Ok(())
     }
 
     /// The ring, whose order is that of the ring on the CPU.

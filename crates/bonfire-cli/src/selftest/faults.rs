@@ -20,10 +20,16 @@ pub(super) fn all() -> anyhow::Result<()> {
         return dying_rank(&env);
     }
     for sync in [CudaSync::Kernel, CudaSync::Stream] {
-        for algorithm in [CudaAlgorithm::Direct, CudaAlgorithm::Ring] {
+        let algorithms = [
+            CudaAlgorithm::Direct,
+            CudaAlgorithm::Ring,
+            CudaAlgorithm::Chain,
+        ];
+        for algorithm in algorithms {
             abort_frees_who_waits(sync, algorithm)?;
         }
         absence_is_a_timeout(sync, CudaAlgorithm::Direct)?;
+        absence_is_a_timeout(sync, CudaAlgorithm::Chain)?;
     }
     abort_frees_who_waits(CudaSync::Kernel, CudaAlgorithm::OneShot)?;
     absence_is_a_timeout(CudaSync::Kernel, CudaAlgorithm::OneShot)?;

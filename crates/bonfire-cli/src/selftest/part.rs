@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use clap::ValueEnum;
 
-use super::{SelftestArgs, bench, conformance, faults, inventory, nccl};
+use super::{SelftestArgs, bench, choice, conformance, faults, inventory, nccl};
 
 /// One part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -19,6 +19,8 @@ pub(super) enum Part {
     Threads,
     /// Ranks as processes against the CPU, bit for bit
     Processes,
+    /// Which algorithm is chosen by what the ranks measure, and that bits do not depend on it
+    Choice,
     /// Failures: an abort, a rank that does not come, a rank that dies
     Faults,
     /// Times beside the limit of the memory
@@ -55,6 +57,7 @@ impl Part {
             Self::Inventory,
             Self::Threads,
             Self::Processes,
+            Self::Choice,
             Self::Faults,
             Self::Bench,
             Self::Nccl,
@@ -66,6 +69,7 @@ impl Part {
             Self::Inventory => "inventory",
             Self::Threads => "threads",
             Self::Processes => "processes",
+            Self::Choice => "choice",
             Self::Faults => "faults",
             Self::Bench => "bench",
             Self::Sweep => "sweep",
@@ -77,7 +81,7 @@ impl Part {
     fn limit(self) -> Duration {
         Duration::from_secs(match self {
             Self::Inventory => 60,
-            Self::Faults => 120,
+            Self::Choice | Self::Faults => 120,
             Self::Threads | Self::Processes => 240,
             Self::Bench | Self::Sweep | Self::Nccl => 180,
         })
@@ -89,6 +93,7 @@ impl Part {
             Self::Inventory => inventory::print(),
             Self::Threads => conformance::on_threads(args),
             Self::Processes => conformance::on_processes(args),
+            Self::Choice => choice::table(args),
             Self::Faults => faults::all(),
             Self::Bench => bench::table(args),
             Self::Sweep => bench::sweep(args),

@@ -3,7 +3,7 @@
 use std::thread;
 
 use bonfire_collective::cuda::{CudaGroup, CudaOptions, Neighbours};
-use bonfire_collective::{Algorithm, GroupOptions, ProcessGroup, WorldSize};
+use bonfire_collective::{Algorithm, FoldOrder, GroupOptions, ProcessGroup, WorldSize};
 
 use super::inventory::context_of;
 
@@ -13,9 +13,20 @@ pub(super) fn on_threads<R: Send>(
     options: &CudaOptions,
     body: impl Fn(CudaGroup) -> anyhow::Result<R> + Sync,
 ) -> anyhow::Result<Vec<R>> {
-    // The canonical order, which the direct engine must reproduce.
+    on_threads_adding(FoldOrder::Canonical, ranks, options, body)
+}
+
+/// [`on_threads`] where additions may be done in this order.
+pub(super) fn on_threads_adding<R: Send>(
+    order: FoldOrder,
+    ranks: u32,
+    options: &CudaOptions,
+    body: impl Fn(CudaGroup) -> anyhow::Result<R> + Sync,
+) -> anyhow::Result<Vec<R>> {
+    // On the CPU in the canonical order, which the direct engine must reproduce.
     let group_options = GroupOptions {
         algorithm: Some(Algorithm::OneShot),
+        order,
         timeout: options.timeout,
         ..GroupOptions::default()
     };

@@ -2,8 +2,11 @@
 
 use bonfire_sys::cuda::{Context, FlagPage, OneShotKernel};
 
+use super::choice::{CudaChoice, Ground};
 use super::error::CudaGroupError;
 use super::options::{CudaOptions, CudaPath};
+use super::pace::{PACE_BYTES, Pace};
+use super::pair_bandwidths::PairBandwidths;
 use super::peers::Peers;
 use super::probe::{PROBE_BYTES, Probe};
 use super::reach::{self, Refusal};
@@ -18,9 +21,26 @@ pub(super) enum Connection {
         pages: Shared,
         staging: Shared,
         staging_bytes: usize,
+        /// How fast that is, where it was measured.
+        bandwidths: Option<PairBandwidths>,
     },
     /// Host memory.
     Host,
+}
+
+impl Connection {
+    /// Which algorithm large all-reduces take over it.
+    pub(super) fn choice(&self, options: &CudaOptions) -> CudaChoice {
+        let ground = match (self, options.algorithm) {
+            (Self::Host, _) => Ground::Host,
+            (_, Some(asked)) => Ground::Asked(asked),
+            (Self::Peers { bandwidths, .. }, None) => match bandwidths {
+                Some(pairs) => Ground::Measured(pairs.clone()),
+                None => Ground::OneDevice,
+            },
+        };
+        CudaChoice::new(ground, options.lanes())
+    }
 }
 
 /// Opens the memory of all ranks to each other and looks whether data arrive; if not, leaves it to the host,
@@ -40,7 +60,13 @@ pub(super) fn connect(
     }
     let staging_bytes = (options.one_shot_bytes_max + OneShotKernel::STAGING_EXTRA_BYTES)
         .next_multiple_of(OneShotKernel::STAGING_EXTRA_BYTES);
-    let opened = open(group, context, (peers, local), staging_bytes)?;
+    let probed = (2 * staging_bytes).max(PROBE_BYTES);
+    let shared_bytes = if is_measured(peers, options) {
+        probed.max(PACE_BYTES)
+    } else {
+        probed
+    };
+    let opened = open(group, context, (peers, local), shared_bytes)?;
     let refusals = match &opened {
         Ok(_) => &[][..],
         Err(refusals) => refusals,
@@ -50,11 +76,23 @@ pub(super) fn connect(
     }
     let path = reach::decide(options.path, refusals)?;
     match opened {
-        Ok((pages, staging)) => Ok(Connection::Peers {
-            pages,
-            staging,
-            staging_bytes,
-        }),
+        Ok((pages, staging)) => {
+            let bandwidths = is_measured(peers, options).then(|| {
+                let pace = Pace {
+                    group,
+                    context,
+                    stream: &local.stream,
+                    memory: &staging,
+                };
+                pace.run()
+            });
+            Ok(Connection::Peers {
+                pages,
+                staging,
+                staging_bytes,
+                bandwidths: bandwidths.transpose()?,
+            })
+        }
         Err(refusals) => {
             assert_eq!(path, CudaPath::Host, "{refusals:?}");
             if speaks {
@@ -70,18 +108,23 @@ pub(super) fn connect(
     }
 }
 
+/// Whether it takes figures to choose an algorithm: the same on all ranks.
+fn is_measured(peers: &Peers, options: &CudaOptions) -> bool {
+    options.algorithm.is_none() && peers.are_on_several_devices()
+}
+
 /// The flags and the staging buffers of all ranks, probed; or who does not reach whom.
 fn open(
     group: &ProcessGroup,
     context: &Context,
     (peers, local): (&mut Peers, &Local),
-    staging_bytes: usize,
+    shared_bytes: usize,
 ) -> Result<Result<(Shared, Shared), Vec<Refusal>>, CudaGroupError> {
     let pages = match peers.try_share(&local.stream, FlagPage::BYTES)? {
         Ok(pages) => pages,
         Err(refusals) => return Ok(Err(refusals)),
     };
-    let staging = peers.try_share(&local.stream, (2 * staging_bytes).max(PROBE_BYTES))?;
+    let staging = peers.try_share(&local.stream, shared_bytes)?;
     let refusals = match staging {
         Ok(staging) => {
             let probe = Probe {

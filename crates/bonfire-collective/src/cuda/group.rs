@@ -4,16 +4,17 @@ use std::collections::HashSet;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bonfire_plan::{Rank, WorldSize};
+use bonfire_plan::{DType, Rank, ReduceOp, WorldSize};
 use bonfire_sys::cuda::{Context, CudaError, FlagPage, RANKS_MAX, Span, Stream};
 
 use super::agreement::agree;
-use super::buffer::CudaBuffer;
+use super::buffer::{CudaBuffer, Elements};
+use super::choice::{CudaChoice, Freedom};
 use super::connect::{Connection, connect};
 use super::core::Core;
 use super::error::CudaGroupError;
 use super::neighbours::Neighbours;
-use super::options::{CudaAlgorithm, CudaOptions, CudaPath};
+use super::options::{CudaAlgorithm, CudaOptions, CudaPath, CudaSync};
 use super::peers::Peers;
 use super::program::Programs;
 use super::shared::Shared;
@@ -76,12 +77,14 @@ impl CudaGroup {
         let connection = connect(&group, context, (&mut peers, &local), &options)?;
         let signals = agree(&group, local.kernels.signals())?;
         let sync = peers.sync(options.sync);
+        let choice = connection.choice(&options);
         let (pages, staging, opened, path) = match connection {
             Connection::Host => (Vec::new(), Default::default(), Vec::new(), Path::host()),
             Connection::Peers {
                 pages,
                 staging,
                 staging_bytes,
+                ..
             } => {
                 let halves = agree(&group, halves(&staging, staging_bytes))?;
                 let flags = pages.spans().iter().cloned().map(FlagPage::new).collect();
@@ -89,10 +92,7 @@ impl CudaGroup {
             }
         };
         if me == Rank::new(0) && matches!(path, Path::Peers) {
-            tracing::info!(
-                "rank 0: {}, memory shared and probed, ranks wait in {sync:?}",
-                peers.summary()
-            );
+            log(&peers, sync, &choice);
         }
         let state = State {
             me,
@@ -112,6 +112,7 @@ impl CudaGroup {
             last: Last::none(),
             retired: Vec::new(),
             opened,
+            choice,
             options,
         };
         let inner = Inner {
@@ -170,9 +171,23 @@ impl CudaGroup {
         self.inner.state().peers.threads_share_a_device()
     }
 
-    /// The algorithm that an all-reduce of that many bytes takes between devices.
+    /// The algorithm that a sum of that many bytes of f32 takes between devices.
     pub fn algorithm_for(&self, bytes: usize) -> CudaAlgorithm {
-        self.inner.state().choose(bytes)
+        let elements = Elements::first(DType::F32, bytes / DType::F32.size_bytes());
+        self.algorithm_of(&elements, ReduceOp::Sum)
+    }
+
+    /// The algorithm that an all-reduce of these elements takes between devices: it depends on their size,
+    /// and on whether the order of additions may show in the result.
+    pub fn algorithm_of(&self, elements: &Elements, reduce: ReduceOp) -> CudaAlgorithm {
+        let order = self.inner.core.group.options().order;
+        let freedom = Freedom::of(order, elements.dtype, reduce);
+        self.inner.state().choose(elements.bytes(), freedom)
+    }
+
+    /// Which algorithm large all-reduces take, with the figures that decided it when the group was formed.
+    pub fn choice(&self) -> CudaChoice {
+        self.inner.state().choice.clone()
     }
 
     /// Waits until everything queued is done, at most [`CudaOptions::timeout`].
@@ -192,6 +207,13 @@ impl CudaGroup {
         let mut state = self.inner.state();
         self.inner.core.free(&mut state);
     }
+}
+
+/// One line for each decision, from rank 0.
+fn log(peers: &Peers, sync: CudaSync, choice: &CudaChoice) {
+    let summary = peers.summary();
+    tracing::info!("rank 0: {summary}, memory shared and probed, ranks wait in {sync:?}");
+    tracing::info!("rank 0: {choice}");
 }
 
 /// The two staging buffers of each rank.

@@ -14,7 +14,6 @@ use super::lanes::Lanes;
 use super::options::CudaAlgorithm;
 use super::program::{Key, Layout};
 use super::state::{Last, Path, State};
-use super::sync::PAIRS;
 
 impl CudaGroup {
     /// Replaces every element by its reduction over all ranks.
@@ -27,7 +26,7 @@ impl CudaGroup {
         elements: &Elements,
         reduce: ReduceOp,
     ) -> Result<(), CudaGroupError> {
-        let algorithm = self.algorithm_for(elements.bytes());
+        let algorithm = self.algorithm_of(elements, reduce);
         self.all_reduce_with(algorithm, buffer, elements, reduce)
     }
 
@@ -52,7 +51,7 @@ impl CudaGroup {
             return self.inner.core.through_host(&mut state, collective, job);
         }
         match algorithm {
-            CudaAlgorithm::OneShot if state.choose(elements.bytes()) == CudaAlgorithm::OneShot => {
+            CudaAlgorithm::OneShot if state.is_one_shot(elements.bytes()) => {
                 let need = job.need(Shape::OneShot);
                 if !state.is_ready(&need) {
                     let key = state.one_shot_key(job, reduce);
@@ -63,6 +62,10 @@ impl CudaGroup {
             }
             CudaAlgorithm::Ring => {
                 let layout = Layout::Rings(self.lanes(&mut state)?);
+                self.queue(&mut state, job, job.key(collective, layout))
+            }
+            CudaAlgorithm::Chain => {
+                let layout = Layout::Chains(self.lanes(&mut state)?);
                 self.queue(&mut state, job, job.key(collective, layout))
             }
             CudaAlgorithm::OneShot | CudaAlgorithm::Direct => {
@@ -223,7 +226,7 @@ impl CudaGroup {
 
     /// How many lanes there are, made at the first call.
     fn lanes(&self, state: &mut State) -> Result<u32, CudaGroupError> {
-        let count = state.options.ring_channels.clamp(1, PAIRS - 1);
+        let count = state.options.lanes();
         if state.lanes.is_none() {
             self.inner.core.quiesce(state)?;
             let lanes = Lanes::new(&self.inner.core.context, count);

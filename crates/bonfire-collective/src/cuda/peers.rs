@@ -129,6 +129,11 @@ impl Peers {
             .any(|(a, b)| a.device == b.device && a.neighbours == b.neighbours)
     }
 
+    /// Whether any two ranks are on different devices.
+    pub(super) fn are_on_several_devices(&self) -> bool {
+        self.pairs().any(|(a, b)| a.device != b.device)
+    }
+
     fn pairs(&self) -> impl Iterator<Item = (&Card, &Card)> {
         let cards = &self.cards;
         cards

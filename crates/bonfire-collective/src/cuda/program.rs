@@ -1,8 +1,8 @@
 //! What a rank queues for a schedule: messages, and kernels on the buffers of all ranks.
 //!
 //! A program is the schedule's own list of steps, as
-//! [`steps_in_place`](bonfire_plan::Schedule::steps_in_place) gives it, with nothing added, left out or
-//! put in another order. So what was proved of the schedule holds of what the device does, as far as
+//! [`steps_in_place`](bonfire_plan::Schedule::steps_in_place) gives it, or that of a [chain], with nothing
+//! added, left out or put in another order. So what was proved of the schedule holds of what the device does, as far as
 //! each step is done right: a put is a word that is raised behind everything the stream did before, a
 //! wait holds the stream until the word is there, and a direct fold is a kernel. Words count messages
 //! without end, so that a release has nothing to free.
@@ -16,6 +16,8 @@ use bonfire_plan::{
     Stage, Step, WorldSize, chunks, shard_range,
 };
 use smallvec::SmallVec;
+
+use super::chain;
 
 /// Ranks of a step; no allocation for up to 8.
 pub(super) type Ranks = SmallVec<[Rank; 8]>;
@@ -66,21 +68,24 @@ pub(super) struct Place {
 }
 
 impl Program {
-    /// The part of `me` in a schedule whose ranges lie where `place_of` says.
-    fn new(schedule: &Schedule, me: Rank, place_of: impl Fn(ElemRange) -> ElemRange) -> Self {
-        let actions = schedule
-            .steps_in_place(me)
+    /// The part of a rank in what all do, whose ranges lie where `place_of` says.
+    fn new(
+        Place { me, world_size }: Place,
+        steps_of: impl Fn(Rank) -> Vec<Step>,
+        place_of: impl Fn(ElemRange) -> ElemRange,
+    ) -> Self {
+        let actions = steps_of(me)
             .into_iter()
             .filter_map(|step| action(step, &place_of))
             .collect();
         let tells = |rank| {
-            let steps = schedule.steps_in_place(rank);
+            let steps = steps_of(rank);
             let puts = steps.iter().filter(|step| matches!(step, Step::Put { .. }));
             puts.count() as u32
         };
         Self {
             actions,
-            tells: schedule.world_size().ranks().map(tells).collect(),
+            tells: world_size.ranks().map(tells).collect(),
         }
     }
 
@@ -138,6 +143,8 @@ pub(super) enum Layout {
     Direct,
     /// So many rings beside each other.
     Rings(u32),
+    /// So many chains beside each other; only an all-reduce has them.
+    Chains(u32),
 }
 
 /// Shapes that are kept: more than a model has buckets. The oldest are not told from others; all are
@@ -153,6 +160,10 @@ impl Programs {
         let programs: Arc<[Program]> = match key.layout {
             Layout::Direct => [direct(key, place)?].into(),
             Layout::Rings(lanes) => rings(key, place, lanes as usize)?.into(),
+            Layout::Chains(lanes) => {
+                assert_eq!(key.collective, Collective::AllReduce, "{key:?}");
+                chains(key, place, lanes as usize)?.into()
+            }
         };
         if self.made.len() == SHAPES_MAX {
             self.made.clear();
@@ -197,7 +208,8 @@ fn direct(key: Key, place: Place) -> Result<Program, PlanError> {
         key.count,
         key.count,
     )?;
-    Ok(Program::new(&whole, place.me, |range| range))
+    let steps_of = |rank| whole.steps_in_place(rank);
+    Ok(Program::new(place, steps_of, |range| range))
 }
 
 /// The chunks of the ring for the whole buffer, one lane for each chunk of a shard: the lane's chunks, one
@@ -237,9 +249,43 @@ fn rings(key: Key, place: Place, lanes: usize) -> Result<Vec<Program>, PlanError
             );
             place
         };
-        Ok(Program::new(&ring, place.me, place_of))
+        Ok(Program::new(
+            place,
+            |rank| ring.steps_in_place(rank),
+            place_of,
+        ))
     };
     (0..lanes).map(lane).collect()
+}
+
+/// One chain for each of so many parts of the buffer.
+fn chains(key: Key, place: Place, lanes: usize) -> Result<Vec<Program>, PlanError> {
+    let world_size = place.world_size;
+    let barrier = schedule(
+        Collective::Barrier,
+        Algorithm::Dissemination,
+        world_size,
+        0,
+        0,
+    )?;
+    let part = part_elems(key.count, lanes);
+    let lane = |number: usize| {
+        let start = (number * part).min(key.count);
+        let end = (start + part).min(key.count);
+        Program::new(
+            place,
+            |rank| chain::steps(world_size, rank, end - start, barrier.steps(rank)),
+            |range| ElemRange::new(start + range.start(), start + range.end()),
+        )
+    };
+    Ok((0..lanes).map(lane).collect())
+}
+
+/// How many elements a chain beside others has, at most.
+pub(super) fn part_elems(count: usize, lanes: usize) -> usize {
+    /// A part of whole lines of a cache, whatever the type of the elements.
+    const LINE: usize = 128;
+    count.div_ceil(lanes.max(1)).next_multiple_of(LINE)
 }
 
 #[cfg(test)]

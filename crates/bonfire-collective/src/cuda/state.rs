@@ -10,6 +10,7 @@ use bonfire_sys::cuda::{
 };
 
 use super::buffer::Elements;
+use super::choice::{CudaChoice, Freedom};
 use super::engine::Need;
 use super::host_path::HostPath;
 use super::kernels::Kernels;
@@ -27,6 +28,7 @@ pub(super) struct State {
     pub(super) me: Rank,
     pub(super) world_size: WorldSize,
     pub(super) options: CudaOptions,
+    pub(super) choice: CudaChoice,
     pub(super) stream: Arc<Stream>,
     pub(super) flags: Flags,
     pub(super) kernels: Kernels,
@@ -99,15 +101,20 @@ impl State {
     }
 
     /// The algorithm for an all-reduce of that many bytes.
-    pub(super) fn choose(&self, bytes: usize) -> CudaAlgorithm {
-        let one_shot = self.flags.sync() == CudaSync::Kernel
-            && bytes <= self.options.one_shot_bytes_max
-            && bytes > 0;
+    pub(super) fn choose(&self, bytes: usize, freedom: Freedom) -> CudaAlgorithm {
         match self.options.algorithm {
-            Some(CudaAlgorithm::OneShot) | None if one_shot => CudaAlgorithm::OneShot,
-            Some(CudaAlgorithm::Ring) => CudaAlgorithm::Ring,
-            Some(_) | None => CudaAlgorithm::Direct,
+            Some(CudaAlgorithm::OneShot) | None if self.is_one_shot(bytes) => {
+                CudaAlgorithm::OneShot
+            }
+            _ => self.choice.algorithm(bytes, freedom),
         }
+    }
+
+    /// Whether so many bytes can be reduced in one kernel that waits.
+    pub(super) fn is_one_shot(&self, bytes: usize) -> bool {
+        self.flags.sync() == CudaSync::Kernel
+            && bytes <= self.options.one_shot_bytes_max
+            && bytes > 0
     }
 
     /// Gives up the memory of the other ranks; returns the own.

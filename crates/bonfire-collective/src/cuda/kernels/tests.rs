@@ -51,6 +51,11 @@ fn every_fold_of_every_schedule_has_a_kernel() {
             Some(ReduceOp::Mean),
         ),
         (
+            Collective::AllReduce,
+            Layout::Chains(2),
+            Some(ReduceOp::Mean),
+        ),
+        (
             Collective::ReduceScatter,
             Layout::Direct,
             Some(ReduceOp::Max),

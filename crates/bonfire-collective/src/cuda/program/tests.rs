@@ -1,6 +1,6 @@
 //! Programs against the schedules that they are made of.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use super::*;
 
@@ -70,7 +70,13 @@ fn a_direct_program_is_the_zero_copy_schedule_step_by_step() {
 #[test]
 fn what_a_rank_tells_a_peer_hears() {
     for (world, count) in [(2, 10), (3, 100), (4, 3), (8, 1001), (5, 0)] {
-        for layout in [Layout::Direct, Layout::Rings(1), Layout::Rings(4)] {
+        for layout in [
+            Layout::Direct,
+            Layout::Rings(1),
+            Layout::Rings(4),
+            Layout::Chains(1),
+            Layout::Chains(4),
+        ] {
             let programs = all(world, key(Collective::AllReduce, layout, count));
             for lane in by_lane(&programs) {
                 let number = |rank: usize, wanted: Action| {
@@ -167,6 +173,57 @@ fn a_direct_all_reduce_folds_in_the_canonical_order() {
     let shape = key(Collective::AllReduce, Layout::Direct, 11);
     for values in folded(&all(4, shape), 11) {
         assert!(values.iter().all(|order| *order == [0, 1, 2, 3]));
+    }
+}
+
+#[test]
+fn chains_beside_each_other_fold_in_the_canonical_order() {
+    // A chain of one piece, chains that are empty, and chains of several pieces.
+    for (world, count, lanes) in [
+        (2, 10, 1),
+        (3, 300, 4),
+        (4, 3, 2),
+        (8, 1001, 4),
+        (4, 400_000, 1),
+        (3, 700_001, 2),
+    ] {
+        let shape = key(Collective::AllReduce, Layout::Chains(lanes), count);
+        let order: Vec<u32> = (0..world).collect();
+        for values in folded(&all(world, shape), count) {
+            assert!(values.iter().all(|found| *found == order), "{shape:?}");
+        }
+    }
+}
+
+#[test]
+fn every_kind_of_fold_is_among_those_of_as_many_elements_as_there_are_ranks_and_lanes() {
+    // That is what kernels are loaded for, before the first operation of a kind.
+    for (world, lanes) in [(2, 1), (4, 4), (8, 3)] {
+        for me in 0..world {
+            let kinds = |count| {
+                let shape = key(Collective::AllReduce, Layout::Chains(lanes), count);
+                let programs = Programs::default().get(shape, place(world, me)).unwrap();
+                let folds = programs.iter().flat_map(Program::folds);
+                let kind = |fold: &Fold| (fold.sources.clone(), fold.targets.clone(), fold.stage);
+                folds.map(kind).collect::<HashSet<_>>()
+            };
+            assert_eq!(kinds((world * lanes) as usize), kinds(900_000));
+        }
+    }
+}
+
+#[test]
+fn the_barriers_of_an_all_reduce_grow_with_the_logarithm_of_the_ranks() {
+    for world in [2, 3, 4, 5, 8, 16] {
+        let rounds = (0..5).filter(|round| 1 << round < world).count();
+        let shape = key(Collective::AllReduce, Layout::Direct, 1000);
+        let programs = all(world, shape);
+        let told: u32 = programs[0][0].tells.iter().sum();
+        // One before the kernel and one behind it; all to all it would be world - 1 for each.
+        assert_eq!(told as usize, 2 * rounds * world as usize, "{world} ranks");
+        if world >= 4 {
+            assert!(told < 2 * world * (world - 1), "{world} ranks");
+        }
     }
 }
 
