@@ -59,7 +59,8 @@ pub struct OneShotKernel {
 pub struct OneShotLaunch<'a> {
     /// This rank's elements, replaced by the result.
     pub data: &'a Span,
-    /// Each rank's staging buffer for this operation, [`PACK_BYTES`] longer than the data.
+    /// Each rank's staging buffer for this operation, longer than the data by
+    /// [`OneShotKernel::STAGING_EXTRA_BYTES`].
     pub staging: &'a [Span],
     /// Each rank's flags.
     pub pages: &'a [FlagPage],
