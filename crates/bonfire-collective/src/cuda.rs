@@ -50,6 +50,7 @@ mod peers;
 mod probe;
 mod program;
 mod reach;
+mod request;
 mod shared;
 mod state;
 mod sync;

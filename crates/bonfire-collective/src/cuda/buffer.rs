@@ -9,6 +9,7 @@ use bonfire_sys::cuda::Span;
 use super::error::CudaGroupError;
 use super::group::Inner;
 use super::shared::Shared;
+use crate::Element;
 
 /// Device memory of the same size on every rank, open to all of them where devices reach each other.
 ///
@@ -86,6 +87,14 @@ impl Elements {
         Self {
             dtype,
             range: 0..count,
+        }
+    }
+
+    /// `count` elements of this type from element `start` on.
+    pub(super) fn at<T: Element>(start: usize, count: usize) -> Self {
+        Self {
+            dtype: T::DTYPE,
+            range: start..start.saturating_add(count),
         }
     }
 

@@ -103,10 +103,7 @@ impl Inner {
         count: usize,
     ) -> Result<Span, CudaGroupError> {
         self.assert_own(buffer);
-        let elements = Elements {
-            dtype: T::DTYPE,
-            range: start..start.saturating_add(count),
-        };
+        let elements = Elements::at::<T>(start, count);
         buffer.check(&elements)?;
         Ok(buffer.own_part(&elements))
     }

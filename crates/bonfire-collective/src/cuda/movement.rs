@@ -4,13 +4,14 @@
 //! from the other's memory, and nobody goes on before all copies are made. The stream copies; no kernel is
 //! needed, and none is loaded.
 
-use bonfire_plan::{Collective, PlanError, Rank};
+use bonfire_plan::{Collective, Rank};
 
 use super::buffer::{CudaBuffer, Elements};
 use super::engine::Moves;
 use super::error::CudaGroupError;
 use super::group::CudaGroup;
 use super::program::{Key, Layout};
+use super::request::{assert_apart, exchange_of};
 use super::state::Path;
 
 impl CudaGroup {
@@ -56,18 +57,9 @@ impl CudaGroup {
         elements: &Elements,
     ) -> Result<(), CudaGroupError> {
         self.inner.assert_own(output);
-        assert!(
-            input.span().address() != output.span().address(),
-            "an all-to-all goes from one buffer to another"
-        );
+        assert_apart(input.span(), output.span());
         output.check(elements)?;
-        input.check(elements)?;
         let ranks = self.world_size().len();
-        let count = elements.count() * ranks;
-        if !elements.count().is_multiple_of(ranks) {
-            let blocks = ranks * ranks;
-            return Err(PlanError::UnequalBlocks { count, blocks }.into());
-        }
         let collective = Collective::AllToAll;
         let Some((mut state, mut job)) = self.begin(collective, None, input, elements)? else {
             return self.copy_own(input, output, elements);
@@ -79,7 +71,7 @@ impl CudaGroup {
         let key = Key {
             collective,
             layout: Layout::Direct,
-            count,
+            count: elements.count() * ranks,
         };
         let programs = {
             let place = state.place();
@@ -139,12 +131,7 @@ impl CudaGroup {
         elements: &Elements,
         peer: Rank,
     ) -> Result<(), CudaGroupError> {
-        let count = elements.count();
-        if !count.is_multiple_of(2) {
-            return Err(PlanError::UnequalBlocks { count, blocks: 2 }.into());
-        }
-        let (first, second) = (self.rank().min(peer), self.rank().max(peer));
-        self.move_pair(Collective::Exchange { first, second }, buffer, elements)
+        self.move_pair(exchange_of(self.rank(), peer), buffer, elements)
     }
 
     fn move_blocks(
@@ -173,12 +160,6 @@ impl CudaGroup {
         buffer: &CudaBuffer,
         elements: &Elements,
     ) -> Result<(), CudaGroupError> {
-        let world_size = self.world_size();
-        let named = collective.named();
-        let is_member = |rank: Option<Rank>| rank.is_some_and(|rank| world_size.contains(rank));
-        if named.first == named.second || !is_member(named.first) || !is_member(named.second) {
-            return Err(PlanError::NotAPair { collective }.into());
-        }
         let Some((mut state, mut job)) = self.begin(collective, None, buffer, elements)? else {
             return Ok(());
         };

@@ -2,7 +2,7 @@
 
 use std::sync::MutexGuard;
 
-use bonfire_plan::{Collective, PlanError, Rank, ReduceOp};
+use bonfire_plan::{Collective, Rank, ReduceOp};
 
 use super::agreement::agree;
 use super::buffer::{CudaBuffer, Elements};
@@ -13,6 +13,7 @@ use super::kernels::{KernelKey, ReduceKey};
 use super::lanes::Lanes;
 use super::options::CudaAlgorithm;
 use super::program::{Key, Layout};
+use super::request::Request;
 use super::state::{Last, Path, State};
 
 impl CudaGroup {
@@ -154,14 +155,13 @@ impl CudaGroup {
         elements: &'a Elements,
     ) -> Result<Option<(MutexGuard<'_, State>, Job<'a>)>, CudaGroupError> {
         self.inner.assert_own(buffer);
-        buffer.check(elements)?;
+        let request = Request {
+            collective,
+            reduce,
+            elements,
+        };
         let world_size = self.world_size();
-        if let Some(reduce) = reduce {
-            reduce.require(elements.dtype)?;
-        }
-        if let Some(root) = collective.root().filter(|&root| !world_size.contains(root)) {
-            return Err(PlanError::RootOutOfRange { root, world_size }.into());
-        }
+        request.check(world_size, buffer.bytes())?;
         if let Some(failure) = self.inner.core.group.failure() {
             return Err(failure.into());
         }
