@@ -1,6 +1,7 @@
 //! A CUDA driver and an NVRTC that run on the CPU: a test tool for machines without a GPU.
 //!
-//! Loaded under the names `libcuda.so` and `libnvrtc.so`, it lets the CUDA engine run unchanged. Host memory
+//! Loaded under the names `libcuda.so` and `libnvrtc.so`, and as `libnccl.so.2` between the ranks of one
+//! process, it lets the CUDA engine run unchanged. Host memory
 //! plays the devices' memory, a thread plays each stream, and a kernel is its CUDA C++, which the machine's
 //! C++ compiler makes a shared object of. It shows that the order of things is right. It says nothing of
 //! speed, and its memory model is the CPU's, which is stricter than a GPU's.
@@ -20,6 +21,7 @@
 //! | `CUDA_STAND_IN_FAULTS` | what is broken, with commas: see `settings::Fault` | nothing |
 //! | `CUDA_STAND_IN_CACHE` | a folder that keeps compiled kernels | none is kept |
 //! | `CXX` | the C++ compiler | `c++` |
+//! | `NCCL_MULTI_RANK_GPU_ENABLE` | 1 lets ranks of NCCL share a device | they may not |
 //!
 //! What is missing: textures, graphs, virtual memory, and the legacy default stream's order with others.
 
@@ -37,6 +39,7 @@ mod event;
 mod ipc;
 mod memory;
 mod module;
+mod nccl;
 mod queue;
 mod settings;
 mod source;
