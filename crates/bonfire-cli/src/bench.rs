@@ -56,7 +56,8 @@ pub(crate) struct BenchArgs {
     )]
     ranks: RankCount,
 
-    /// What ranks compute on. On GPUs operations are in place, in device memory, timed by the device
+    /// What ranks compute on. On GPUs operations are timed by the device, in its memory, and in place where
+    /// that can be
     #[arg(long, value_enum, default_value = "cpu")]
     device: DeviceKind,
 
@@ -277,7 +278,7 @@ impl BenchArgs {
     fn forms(&self, operation: Operation) -> anyhow::Result<Vec<Form>> {
         let exist = match self.device {
             DeviceKind::Cpu => operation.forms(),
-            DeviceKind::Cuda => gpu::forms(operation)?,
+            DeviceKind::Cuda => gpu::forms(operation),
         };
         match self.form {
             None => Ok(exist.to_vec()),

@@ -7,13 +7,12 @@ mod fleet;
 
 use std::time::{Duration, Instant};
 
-use anyhow::bail;
-use bonfire_collective::DType;
 use bonfire_collective::cuda::{CudaAlgorithm, CudaBuffer, CudaGroup, CudaPath, Elements, Event};
+use bonfire_collective::{DType, Rank};
 use half::{bf16, f16};
 
 use super::data::{Data, Value};
-use super::layout::{Form, Parameters};
+use super::layout::{Form, Parameters, Place, Starts};
 use super::measure::{Measurement, Progress, SLOTS_MAX, Samples, Timing, agree, batch_of};
 use crate::operation::Operation;
 
@@ -38,18 +37,18 @@ struct Run<'g> {
     stride: usize,
     slots: usize,
     buffer: CudaBuffer,
+    /// Where results are, if not in the same.
+    output: Option<CudaBuffer>,
     begun: Event,
     done: Event,
     operations: usize,
     wrong: u64,
 }
 
-/// How an operation exists on GPUs.
-///
-/// # Errors
-/// If it does not: which do.
-pub(super) fn forms(operation: Operation) -> anyhow::Result<&'static [Form]> {
+/// How an operation exists on GPUs: in place, but where what comes would overwrite what goes.
+pub(super) fn forms(operation: Operation) -> &'static [Form] {
     match operation {
+        Operation::AllToAll | Operation::SendRecv => &[Form::OutOfPlace],
         Operation::AllReduce
         | Operation::ReduceScatter
         | Operation::AllGather
@@ -57,14 +56,27 @@ pub(super) fn forms(operation: Operation) -> anyhow::Result<&'static [Form]> {
         | Operation::Reduce
         | Operation::Gather
         | Operation::Scatter
-        | Operation::Barrier => Ok(&[Form::InPlace]),
-        Operation::AllToAll | Operation::SendRecv => {
-            bail!(
-                "{} is not measured on GPUs: measure all-reduce, reduce-scatter, all-gather, broadcast, \
-                 reduce, gather, scatter or barrier, or leave --device cuda out",
-                operation.name()
-            )
-        }
+        | Operation::Barrier => &[Form::InPlace],
+    }
+}
+
+/// Blocks of the elements that an operation is about, the same on every rank: a pair brings one each.
+fn blocks(operation: Operation, ranks: usize) -> usize {
+    match operation {
+        Operation::SendRecv => 2,
+        other => other.blocks_per_message(ranks),
+    }
+}
+
+/// Where input and output are among them.
+fn starts(operation: Operation, place: Place) -> Starts {
+    match operation {
+        // The lower rank of a pair brings the first one.
+        Operation::SendRecv => Starts {
+            input: place.me % 2,
+            output: 1 - place.me % 2,
+        },
+        other => other.starts(place),
     }
 }
 
@@ -77,7 +89,7 @@ pub(super) fn transport(group: &CudaGroup) -> &'static str {
 }
 
 impl Measurement {
-    /// [`time`](Self::time) on GPUs, in place.
+    /// [`time`](Self::time) on GPUs.
     pub(super) fn time_on_gpu(self, group: &CudaGroup, bytes: usize) -> anyhow::Result<Timing> {
         let time = match self.dtype {
             DType::F32 => Self::time_as::<f32>,
@@ -130,6 +142,9 @@ impl Measurement {
             wrong: run.wrong,
         };
         group.release(run.buffer)?;
+        if let Some(output) = run.output {
+            group.release(output)?;
+        }
         Ok(Timing::of_all_ranks(process, samples)?)
     }
 
@@ -158,13 +173,15 @@ impl<'g> Run<'g> {
         let message_blocks = operation.blocks_per_message(place.ranks).max(1);
         let count = bytes / message_blocks / size_of::<T>();
         // By the size of the message, so that the buffers of all ranks are equally long.
-        let len = count * operation.blocks_per_message(place.ranks);
+        let len = count * blocks(operation, place.ranks);
         let line = LINE_BYTES / size_of::<T>();
         let stride = len.next_multiple_of(line).max(line);
         // Every sample has one operation that is not timed.
         let slots = measurement.rotate_bytes.div_ceil(bytes.max(1));
         let slots = slots.clamp(2, SLOTS_MAX);
         let context = group.context();
+        let bytes = slots * stride * size_of::<T>();
+        let apart = operation == Operation::AllToAll;
         Ok(Self {
             group,
             measurement,
@@ -172,7 +189,8 @@ impl<'g> Run<'g> {
             len,
             stride,
             slots,
-            buffer: group.allocate(slots * stride * size_of::<T>())?,
+            buffer: group.allocate(bytes)?,
+            output: apart.then(|| group.allocate(bytes)).transpose()?,
             begun: Event::timed(context)?,
             done: Event::timed(context)?,
             operations: 0,
@@ -196,7 +214,7 @@ impl<'g> Run<'g> {
         );
         let operation = self.measurement.operation;
         let place = self.measurement.place(self.group.process_group());
-        let (blocks, starts) = (operation.blocks(place), operation.starts(place));
+        let (blocks, starts) = (operation.blocks(place), starts(operation, place));
         let mut brought = vec![T::from_number(0); blocks.input * self.count];
         for slot in 0..used {
             self.data(slot).fill(&mut brought);
@@ -218,10 +236,11 @@ impl<'g> Run<'g> {
         }
         // What a rank reads below, no other still writes.
         self.group.process_group().barrier()?;
+        let output = self.output.as_ref().unwrap_or(&self.buffer);
         let mut result = vec![T::from_number(0); blocks.output * self.count];
         for slot in 0..used {
             let start = slot * self.stride + starts.output * self.count;
-            self.group.read(&self.buffer, start, &mut result)?;
+            self.group.read(output, start, &mut result)?;
             self.wrong += self.data(slot).count_wrong(&result);
         }
         self.operations += used;
@@ -250,8 +269,17 @@ impl<'g> Run<'g> {
             Operation::Reduce => group.reduce(buffer, &elements, (redop, root))?,
             Operation::Gather => group.gather(buffer, &elements, root)?,
             Operation::Scatter => group.scatter(buffer, &elements, root)?,
+            Operation::AllToAll => {
+                let output = self.output.as_ref().expect("made for an all-to-all");
+                group.all_to_all(buffer, output, &elements)?;
+            }
+            Operation::SendRecv => {
+                let place = self.measurement.place(group.process_group());
+                if let Some(peer) = place.peer() {
+                    group.exchange(buffer, &elements, Rank::new(peer as u32))?;
+                }
+            }
             Operation::Barrier => group.barrier()?,
-            other => unreachable!("`forms` refuses {}", other.name()),
         }
         Ok(())
     }
@@ -272,42 +300,37 @@ mod tests {
     use clap::ValueEnum;
 
     use super::*;
-    use crate::bench::layout::Place;
 
     #[test]
-    fn what_gpus_do_is_done_in_place_in_buffers_of_one_length() {
+    fn what_gpus_do_is_done_in_buffers_of_one_length() {
         for &operation in Operation::value_variants() {
-            if forms(operation).is_err() {
-                continue;
-            }
             for me in 0..3 {
                 let place = Place {
                     me,
                     ranks: 3,
                     root: 1,
                 };
-                let (blocks, starts) = (operation.blocks(place), operation.starts(place));
-                let message = operation.blocks_per_message(3);
-                assert!(
-                    starts.input + blocks.input <= message,
-                    "{}",
-                    operation.name()
-                );
-                assert!(
-                    starts.output + blocks.output <= message,
-                    "{}",
-                    operation.name()
-                );
+                let (brings, starts) = (operation.blocks(place), starts(operation, place));
+                let (name, all) = (operation.name(), blocks(operation, 3));
+                assert!(starts.input + brings.input <= all, "{name}");
+                assert!(starts.output + brings.output <= all, "{name}");
+                // What comes to a pair lies beside what goes.
+                let apart = starts.input != starts.output;
+                assert!(operation != Operation::SendRecv || apart);
             }
         }
     }
 
     #[test]
-    fn a_missing_operation_is_named() {
-        let error = forms(Operation::AllToAll).unwrap_err().to_string();
-        assert!(
-            error.contains("all_to_all") && error.contains("all-reduce"),
-            "{error}"
-        );
+    fn every_operation_is_measured_in_one_form() {
+        for &operation in Operation::value_variants() {
+            let forms = forms(operation);
+            assert_eq!(forms.len(), 1, "{}", operation.name());
+            let on_cpu = operation.forms();
+            let same = forms.iter().all(|form| on_cpu.contains(form));
+            // The group on the CPU has these two from one buffer to another only.
+            let other = matches!(operation, Operation::Gather | Operation::Scatter);
+            assert!(same || other, "{}", operation.name());
+        }
     }
 }

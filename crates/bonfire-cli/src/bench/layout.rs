@@ -62,7 +62,7 @@ impl Place {
     }
 
     /// Whom this rank exchanges data with; the last of an odd number of ranks has nobody.
-    fn peer(self) -> Option<usize> {
+    pub(super) fn peer(self) -> Option<usize> {
         Some(self.me ^ 1).filter(|peer| *peer < self.ranks)
     }
 }

@@ -48,8 +48,8 @@ impl Fleet {
 }
 
 /// Which forms an operation has there does not matter before [`Fleet::find`] has said why not.
-pub(super) fn forms(operation: Operation) -> anyhow::Result<&'static [Form]> {
-    Ok(operation.forms())
+pub(super) fn forms(operation: Operation) -> &'static [Form] {
+    operation.forms()
 }
 
 pub(super) fn transport(group: &Member) -> &'static str {
