@@ -50,7 +50,7 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
     ),
     (
         "bonfire-cli",
-        Imports::Only(&["bonfire-plan", "bonfire-collective"]),
+        Imports::Only(&["bonfire-plan", "bonfire-collective", "bonfire-kernels"]),
         Burn::Unknown,
     ),
     (

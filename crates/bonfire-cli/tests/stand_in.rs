@@ -1,6 +1,7 @@
 //! The CUDA engine without a GPU: the program on a stand-in for the driver, as `.ci/run` starts it.
 //!
-//! `BONFIRE_TEST_STAND_IN` names the folder in which `libcuda.so` and `libnvrtc.so` are the stand-in.
+//! `BONFIRE_TEST_STAND_IN` names the folder in which `libcuda.so`, `libnvrtc.so` and `libnccl.so.2` are
+//! the stand-in.
 
 #![cfg(feature = "cuda")]
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
@@ -194,6 +195,7 @@ fn every_operation_is_measured_and_right_between_devices() {
         let mut arguments = vec!["bench"];
         arguments.extend(["all-reduce", "reduce-scatter", "all-gather", "broadcast"]);
         arguments.extend(["reduce", "gather", "scatter", "barrier"]);
+        arguments.extend(["all-to-all", "send-recv"]);
         arguments.extend(["--device", "cuda", "--oversubscribe", "--ranks", "3"]);
         arguments.extend(["--min-bytes", "64", "--max-bytes", "256K", "--iters", "3"]);
         let Some(end) = on_stand_in(devices, "", &arguments) else {
@@ -203,6 +205,34 @@ fn every_operation_is_measured_and_right_between_devices() {
         assert!(end.status.success(), "{text}");
         assert!(text.contains("# Out of bounds values : 0 OK"), "{text}");
         assert!(text.contains("oversubscribed"), "{text}");
+    }
+}
+
+#[test]
+fn a_group_over_nccl_gives_the_bits_of_the_cpu() {
+    for (devices, ranks) in [(1, "2,4"), (3, "1,3")] {
+        let Some((end, text)) = selftest(devices, "", ("nccl-threads", ranks)) else {
+            return;
+        };
+        assert!(end.status.success(), "{text}");
+        let most = &ranks[2..];
+        let line = format!("{most} ranks over NCCL: ");
+        assert!(text.contains(&line), "{line:?} is missing:\n{text}");
+    }
+}
+
+#[test]
+fn packed_tensors_are_averaged_as_on_the_cpu() {
+    let Some((end, text)) = selftest(1, "load-waits", ("pack", "2,3")) else {
+        return;
+    };
+    assert!(end.status.success(), "{text}");
+    for line in [
+        "3 ranks, [150, 400, 1000] tensors: all bits as on the CPU",
+        "1000 tensors packed and unpacked",
+        "must be <= 1.15: ",
+    ] {
+        assert!(text.contains(line), "{line:?} is missing:\n{text}");
     }
 }
 

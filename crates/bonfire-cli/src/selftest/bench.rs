@@ -2,25 +2,22 @@
 //!
 //! R ranks that share one device read and write its one memory: an in-place all-reduce of S bytes per rank
 //! moves at least 2RS bytes, so algbw cannot exceed copy bandwidth / (2R), where the copy bandwidth counts
-//! bytes read and bytes written. On a device each the limit is another one.
-
-use std::sync::Arc;
-use std::time::Duration;
+//! bytes read and bytes written. On a device each the limit is another one, and no figure has a bound.
 
 use bonfire_collective::cuda::{
-    Context, CudaAlgorithm, CudaBuffer, CudaGroup, CudaGroupError, CudaOptions, CudaSync, Elements,
-    Event, NcclGroup, Stream,
+    CudaAlgorithm, CudaBuffer, CudaGroup, CudaOptions, CudaSync, Elements,
 };
-use bonfire_collective::{DType, ProcessGroup, ReduceOp};
+use bonfire_collective::{DType, ReduceOp};
 
 use super::SelftestArgs;
+use super::bound::{Bound, Verdict, latency_us_max};
+use super::inventory::is_shared;
+use super::measure::{batch, iterations, seconds};
 use super::ranks::on_threads;
+use super::row::{Beside, Row, print_header};
 
 /// The largest message.
 const BYTES_MAX: usize = 256 << 20;
-
-/// Repetitions of a measurement; the median counts.
-const REPEATS: usize = 5;
 
 /// How one size is measured.
 #[derive(Clone, Debug)]
@@ -36,6 +33,22 @@ impl Way {
             label: label.to_owned(),
             algorithm,
             options,
+        }
+    }
+
+    /// What is asked of the way that a group takes by itself, and of the ring.
+    fn verdict(&self, row: &Row<'_>, limit: f64) -> Option<Verdict> {
+        let reached = row.algbw() / limit;
+        match self.algorithm {
+            None if row.bytes == BYTES_MAX => Some(Bound::AtLeast(0.90).of(reached)),
+            None => {
+                let most = latency_us_max(row.ranks, row.bytes)?;
+                Some(Bound::AtMost(most).of(row.seconds * 1e6))
+            }
+            Some(CudaAlgorithm::Ring) if row.bytes == BYTES_MAX => {
+                Some(Bound::AtLeast(0.80).of(reached))
+            }
+            Some(_) => None,
         }
     }
 }
@@ -141,10 +154,7 @@ pub(super) fn sweep(args: &SelftestArgs) -> anyhow::Result<()> {
 
 fn header(copy: f64) {
     println!("copy of device memory: {copy:.0} GB/s read and written");
-    println!(
-        "{:>5} {:<34} {:>11} {:>10} {:>10} {:>10} {:>9}",
-        "ranks", "algorithm", "bytes", "time us", "GB/s", "limit", "of limit"
-    );
+    print_header();
 }
 
 /// The bytes that an algorithm must move through the memory of one shared device, per byte of message.
@@ -159,123 +169,46 @@ fn traffic(way: &Way, ranks: u32) -> f64 {
 }
 
 fn measure(ranks: u32, way: &Way, sizes: &[usize], copy: f64) -> anyhow::Result<()> {
-    let rows = on_threads(ranks, &way.options, |group| {
+    let times = on_threads(ranks, &way.options, |group| {
         let largest = sizes.iter().copied().max().unwrap_or(1);
         let buffer = group.allocate(largest)?;
         sizes
             .iter()
-            .map(|&bytes| Ok((bytes, time(&group, &buffer, way.algorithm, bytes)?)))
-            .collect::<anyhow::Result<Vec<(usize, f64)>>>()
+            .map(|&bytes| time(&group, &buffer, way.algorithm, bytes))
+            .collect::<anyhow::Result<Vec<f64>>>()
     })?;
-    for (bytes, seconds) in &rows[0] {
-        print_row(
+    let shared = is_shared()?;
+    for (&bytes, &seconds) in sizes.iter().zip(&times[0]) {
+        let mut row = Row {
             ranks,
-            &way.label,
-            (*bytes, *seconds),
-            copy / traffic(way, ranks),
-        );
+            label: &way.label,
+            bytes,
+            seconds,
+            beside: Beside::Nothing,
+        };
+        let limit = copy / traffic(way, ranks);
+        let verdict = way.verdict(&row, limit).filter(|_| shared);
+        row.beside = Beside::Limit(limit, verdict);
+        row.print();
     }
     Ok(())
 }
 
-pub(super) fn print_row(ranks: u32, label: &str, (bytes, seconds): (usize, f64), limit: f64) {
-    let algbw = bytes as f64 / seconds / 1e9;
-    println!(
-        "{ranks:>5} {label:<34} {bytes:>11} {:>10.2} {algbw:>10.1} {limit:>10.1} {:>9.2}",
-        seconds * 1e6,
-        algbw / limit
-    );
-}
-
-/// Operations that are queued back to back.
-pub(super) fn iterations(bytes: usize) -> u32 {
-    match bytes {
-        0..=1_048_576 => 200,
-        1_048_577..=33_554_432 => 50,
-        _ => 20,
-    }
-}
-
-/// Seconds per operation on the slowest rank: the median of several batches.
-fn time(
+/// Seconds per operation on the slowest rank.
+pub(super) fn time(
     group: &CudaGroup,
     buffer: &CudaBuffer,
     algorithm: Option<CudaAlgorithm>,
     bytes: usize,
 ) -> anyhow::Result<f64> {
-    let elements = Elements::first(DType::F32, bytes / 4);
-    let once = || match algorithm {
-        Some(algorithm) => group.all_reduce_with(algorithm, buffer, &elements, ReduceOp::Sum),
-        None => group.all_reduce(buffer, &elements, ReduceOp::Sum),
-    };
-    let iterations = iterations(bytes);
-    let mut times = Vec::new();
-    for repeat in 0..=REPEATS {
-        let elapsed = batch(group, iterations, || Ok(once()?))?;
-        // The first one warms up.
-        if repeat > 0 {
-            times.push(elapsed.as_secs_f64() / f64::from(iterations));
-        }
-    }
-    times.sort_by(f64::total_cmp);
-    let mut slowest = [times[times.len() / 2]];
-    group
-        .process_group()
-        .all_reduce(&mut slowest, ReduceOp::Max)?;
-    Ok(slowest[0])
-}
-
-/// A group whose operations run on a stream.
-pub(super) trait Queue {
-    fn stream(&self) -> Arc<Stream>;
-    fn context(&self) -> &Context;
-    fn process_group(&self) -> &ProcessGroup;
-    fn synchronize(&self) -> Result<(), CudaGroupError>;
-}
-
-macro_rules! queue {
-    ($group:ty) => {
-        impl Queue for $group {
-            fn stream(&self) -> Arc<Stream> {
-                <$group>::stream(self)
-            }
-            fn context(&self) -> &Context {
-                <$group>::context(self)
-            }
-            fn process_group(&self) -> &ProcessGroup {
-                <$group>::process_group(self)
-            }
-            fn synchronize(&self) -> Result<(), CudaGroupError> {
-                <$group>::synchronize(self)
-            }
-        }
-    };
-}
-
-queue!(CudaGroup);
-queue!(NcclGroup);
-
-/// The time on the device of some operations, begun together on all ranks.
-pub(super) fn batch(
-    group: &impl Queue,
-    iterations: u32,
-    mut once: impl FnMut() -> anyhow::Result<()>,
-) -> anyhow::Result<Duration> {
-    let stream = group.stream();
-    let (begun, done) = (
-        Event::timed(group.context())?,
-        Event::timed(group.context())?,
-    );
-    group.synchronize()?;
-    group.process_group().barrier()?;
-    once()?;
-    stream.record(&begun)?;
-    for _ in 0..iterations {
-        once()?;
-    }
-    stream.record(&done)?;
-    group.synchronize()?;
-    Ok(done.since(&begun)?)
+    let elements = Elements::first(DType::F32, bytes / size_of::<f32>());
+    seconds(group, iterations(bytes), || {
+        let queued = match algorithm {
+            Some(algorithm) => group.all_reduce_with(algorithm, buffer, &elements, ReduceOp::Sum),
+            None => group.all_reduce(buffer, &elements, ReduceOp::Sum),
+        };
+        Ok(queued?)
+    })
 }
 
 /// Bytes read and written per nanosecond by a copy that no cache holds.

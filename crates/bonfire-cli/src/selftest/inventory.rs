@@ -11,6 +11,11 @@ pub(super) fn require() -> anyhow::Result<Vec<Device>> {
     Ok(driver.devices()?)
 }
 
+/// Whether all ranks share one device.
+pub(super) fn is_shared() -> anyhow::Result<bool> {
+    Ok(require()?.len() == 1)
+}
+
 /// A context of the device that a rank gets: in turn.
 pub(super) fn context_of(rank: u32) -> anyhow::Result<Context> {
     let devices = require()?;

@@ -1,67 +1,120 @@
-//! NCCL on the same machine, sizes and measure, where it is found.
+//! NCCL on the same machine, where it is found: whether a group over it is right, and its times beside
+//! those of a group without it, in the same run.
 //!
 //! It takes several ranks on one device from 2.30.3 on, with NCCL_MULTI_RANK_GPU_ENABLE=1, and hangs if it
-//! may use more blocks than fit: so it runs several times with different limits.
+//! may use more blocks than fit: so it is timed several times with different limits.
 
 use bonfire_collective::cuda::nccl::Nccl;
-use bonfire_collective::cuda::{CudaOptions, Elements, NcclGroup};
+use bonfire_collective::cuda::{CudaGroup, CudaOptions, Elements, NcclGroup};
 use bonfire_collective::{DType, ReduceOp};
 
 use super::SelftestArgs;
-use super::bench::{batch, iterations, print_row, sizes};
+use super::bench::{sizes, time};
+use super::bound::Bound;
+use super::conformance::Cases;
+use super::inventory::{is_shared, require};
+use super::measure::{iterations, seconds};
 use super::ranks::on_threads;
+use super::row::{Beside, Row, print_header};
 
 /// The first version that takes several ranks on one device.
-const VERSION_MIN: u32 = 23003;
+const SHARING_VERSION_MIN: u32 = 23003;
+
+/// From here on an all-reduce must be so much faster than NCCL's; below, not slower.
+const LARGE_BYTES: usize = 64 << 20;
+const LARGE_FACTOR: f64 = 2.2;
 
 pub(super) fn is_there() -> bool {
     Nccl::load().is_ok()
 }
 
-pub(super) fn table(args: &SelftestArgs) -> anyhow::Result<()> {
-    let nccl = Nccl::load()?;
-    let version = nccl.version();
-    let max_ctas = args.nccl_max_ctas.unwrap_or(0);
-    println!("NCCL {version}, NCCL_MAX_CTAS={max_ctas}");
-    if version < VERSION_MIN {
-        println!("not measured: several ranks on one device need 2.30.3 or later");
-        return Ok(());
+/// The ranks that it takes on this machine, of those that are asked for.
+fn ranks_of(args: &SelftestArgs) -> anyhow::Result<Vec<u32>> {
+    let (version, devices) = (Nccl::load()?.version(), require()?.len());
+    println!("NCCL {version}");
+    let (fit, rest): (Vec<u32>, Vec<u32>) = args
+        .ranks
+        .iter()
+        .partition(|ranks| **ranks as usize <= devices || version >= SHARING_VERSION_MIN);
+    if !rest.is_empty() {
+        println!("not with {rest:?} ranks: several on one device need 2.30.3 or later");
     }
-    for &ranks in &args.ranks {
-        let rows = on_threads(ranks, &CudaOptions::default(), |group| {
-            let process = group.process_group();
-            let timeout = CudaOptions::default().timeout;
-            let over_nccl = NcclGroup::new(process.clone(), group.context(), timeout)?;
-            let sizes = sizes(args.quick);
-            let largest = sizes.iter().copied().max().unwrap_or(4);
-            let buffer = over_nccl.allocate(largest)?;
-            let mut rows = Vec::new();
-            for bytes in sizes {
-                let data = Elements::first(DType::F32, bytes / size_of::<f32>());
-                let iterations = iterations(bytes);
-                let mut times = Vec::new();
-                for repeat in 0..4 {
-                    let once = || Ok(over_nccl.all_reduce(&buffer, &data, ReduceOp::Sum)?);
-                    let elapsed = batch(&over_nccl, iterations, once)?;
-                    if repeat > 0 {
-                        times.push(elapsed.as_secs_f64() / f64::from(iterations));
-                    }
-                }
-                times.sort_by(f64::total_cmp);
-                let mut slowest = [times[times.len() / 2]];
-                process.all_reduce(&mut slowest, ReduceOp::Max)?;
-                rows.push((bytes, slowest[0]));
-            }
-            Ok(rows)
+    Ok(fit)
+}
+
+fn join(group: &CudaGroup) -> anyhow::Result<NcclGroup> {
+    let timeout = CudaOptions::default().timeout;
+    let process = group.process_group().clone();
+    Ok(NcclGroup::new(process, group.context(), timeout)?)
+}
+
+/// Every operation against the CPU: folds whose bits no order changes, since NCCL has its own.
+pub(super) fn conformance(args: &SelftestArgs) -> anyhow::Result<()> {
+    for ranks in ranks_of(args)? {
+        let cases = on_threads(ranks, &CudaOptions::default(), |group| {
+            let over_nccl = join(&group)?;
+            let mut cases = Cases::new(&over_nccl)?;
+            cases.all_ranks::<f32>(ReduceOp::Max)?;
+            cases.all_ranks::<i32>(ReduceOp::Sum)?;
+            cases.all_ranks::<u8>(ReduceOp::Min)?;
+            cases.pairs::<f64>()?;
+            Ok(cases.done())
         })?;
-        for row in &rows[0] {
-            print_row(
-                ranks,
-                &format!("NCCL, {max_ctas} blocks"),
-                *row,
-                f64::INFINITY,
-            );
+        println!(
+            "{ranks} ranks over NCCL: {} cases, all bits as on the CPU",
+            cases[0]
+        );
+    }
+    Ok(())
+}
+
+/// All-reduces over NCCL, and how much longer they take than those of a group without it.
+pub(super) fn table(args: &SelftestArgs) -> anyhow::Result<()> {
+    let max_ctas = args.nccl_max_ctas.unwrap_or(0);
+    let label = format!("NCCL, {max_ctas} blocks at most");
+    let shared = is_shared()?;
+    let fit = ranks_of(args)?;
+    print_header();
+    for ranks in fit {
+        let sizes = sizes(args.quick);
+        let times = on_threads(ranks, &CudaOptions::default(), |group| {
+            let over_nccl = join(&group)?;
+            let largest = sizes.iter().copied().max().unwrap_or(4);
+            let buffers = (over_nccl.allocate(largest)?, group.allocate(largest)?);
+            let both = |&bytes: &usize| {
+                let data = Elements::first(DType::F32, bytes / size_of::<f32>());
+                let theirs = seconds(&over_nccl, iterations(bytes), || {
+                    Ok(over_nccl.all_reduce(&buffers.0, &data, ReduceOp::Sum)?)
+                })?;
+                Ok((theirs, time(&group, &buffers.1, None, bytes)?))
+            };
+            sizes.iter().map(both).collect::<anyhow::Result<Vec<_>>>()
+        })?;
+        for (&bytes, &(theirs, own)) in sizes.iter().zip(&times[0]) {
+            let factor = theirs / own;
+            let least = if bytes >= LARGE_BYTES {
+                LARGE_FACTOR
+            } else {
+                1.0
+            };
+            let verdict = shared.then(|| Bound::AtLeast(least).of(factor));
+            for (label, seconds, beside) in [
+                (label.as_str(), theirs, Beside::Nothing),
+                ("auto", own, Beside::Factor(factor, verdict)),
+            ] {
+                let row = Row {
+                    ranks,
+                    label,
+                    bytes,
+                    seconds,
+                    beside,
+                };
+                row.print();
+            }
         }
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use clap::ValueEnum;
 
-use super::{SelftestArgs, bench, choice, conformance, faults, inventory, nccl};
+use super::{SelftestArgs, bench, choice, conformance, faults, inventory, nccl, pack};
 
 /// One part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -25,9 +25,13 @@ pub(super) enum Part {
     Faults,
     /// Times beside the limit of the memory
     Bench,
+    /// Many tensors packed, reduced and unpacked: against the CPU, and times
+    Pack,
     /// Times of every way to do an all-reduce
     Sweep,
-    /// Times of NCCL, where it is found
+    /// A group over NCCL against the CPU, bit for bit, where NCCL is found
+    NcclThreads,
+    /// Times of NCCL, where it is found, beside those without it
     Nccl,
 }
 
@@ -60,6 +64,8 @@ impl Part {
             Self::Choice,
             Self::Faults,
             Self::Bench,
+            Self::Pack,
+            Self::NcclThreads,
             Self::Nccl,
         ]
     }
@@ -72,7 +78,9 @@ impl Part {
             Self::Choice => "choice",
             Self::Faults => "faults",
             Self::Bench => "bench",
+            Self::Pack => "pack",
             Self::Sweep => "sweep",
+            Self::NcclThreads => "nccl-threads",
             Self::Nccl => "nccl",
         }
     }
@@ -82,7 +90,7 @@ impl Part {
         Duration::from_secs(match self {
             Self::Inventory => 60,
             Self::Choice | Self::Faults => 120,
-            Self::Threads | Self::Processes => 240,
+            Self::Threads | Self::Processes | Self::Pack | Self::NcclThreads => 240,
             Self::Bench | Self::Sweep | Self::Nccl => 180,
         })
     }
@@ -96,7 +104,9 @@ impl Part {
             Self::Choice => choice::table(args),
             Self::Faults => faults::all(),
             Self::Bench => bench::table(args),
+            Self::Pack => pack::table(args),
             Self::Sweep => bench::sweep(args),
+            Self::NcclThreads => nccl::conformance(args),
             Self::Nccl => nccl::table(args),
         }
     }
@@ -104,18 +114,27 @@ impl Part {
     /// In a process of its own, within its limit.
     pub(super) fn run_apart(self, args: &SelftestArgs) -> anyhow::Result<Outcome> {
         println!("\n== {}", self.name());
-        if self != Self::Nccl {
-            return self.run_child(args, None);
-        }
-        if !nccl::is_there() {
-            println!("NCCL is not found; put its folder into LD_LIBRARY_PATH to measure it");
+        let limits: &[Option<u32>] = match self {
+            Self::Nccl => &[Some(8), Some(16), Some(32)],
+            Self::NcclThreads => &[Some(8)],
+            _ => &[None],
+        };
+        if self.needs_nccl() && !nccl::is_there() {
+            println!("NCCL is not found; put its folder into LD_LIBRARY_PATH to use it");
             return Ok(Outcome::Passed(Duration::ZERO));
         }
-        let mut outcome = Outcome::Passed(Duration::ZERO);
-        for max_ctas in [8, 16, 32] {
-            outcome = self.run_child(args, Some(max_ctas))?;
+        let mut time = Duration::ZERO;
+        for &max_ctas in limits {
+            match self.run_child(args, max_ctas)? {
+                Outcome::Passed(took) => time += took,
+                failed => return Ok(failed),
+            }
         }
-        Ok(outcome)
+        Ok(Outcome::Passed(time))
+    }
+
+    fn needs_nccl(self) -> bool {
+        matches!(self, Self::NcclThreads | Self::Nccl)
     }
 
     fn run_child(self, args: &SelftestArgs, max_ctas: Option<u32>) -> anyhow::Result<Outcome> {

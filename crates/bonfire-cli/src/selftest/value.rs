@@ -14,7 +14,7 @@ pub(super) trait Sample: Element + PartialEq + std::fmt::Debug {
 }
 
 /// Scrambles a seed (SplitMix64, Steele et al. 2014).
-fn scramble(seed: u64) -> u64 {
+pub(super) fn scramble(seed: u64) -> u64 {
     let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

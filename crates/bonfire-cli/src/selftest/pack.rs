@@ -1,0 +1,242 @@
+//! Many tensors through one bucket: packed, reduced and unpacked, as gradients are.
+//!
+//! Where all ranks share one device, packing and unpacking move as many bytes through its memory again,
+//! each, as the all-reduce does itself: R ranks read and write S bytes each, which is 2RS for the
+//! all-reduce and 2RS for either copy. The memory then allows a factor of three, and the bound, which is
+//! meant for ranks whose link is slower than their memory, says what is lost by that.
+
+use anyhow::{bail, ensure};
+use bonfire_collective::cuda::{
+    CudaBuffer, CudaGroup, CudaOptions, DeviceRegion, Elements, Nvrtc, Span,
+};
+use bonfire_collective::{DType, ReduceOp};
+use bonfire_kernels::launch::stream::{Direction, PackKernel, PackTable, Piece};
+
+use super::SelftestArgs;
+use super::bound::Bound;
+use super::inventory::is_shared;
+use super::measure::{iterations, seconds};
+use super::ranks::on_threads;
+use super::row::{Beside, Row, print_header};
+use super::value::{samples, scramble};
+
+/// Tensors of a model, from few to many.
+const TENSORS: [usize; 3] = [150, 400, 1000];
+
+/// All of them together, in bytes.
+const MODEL_BYTES: usize = 128 << 20;
+const QUICK_BYTES: usize = 4 << 20;
+
+/// Tensors and their slots begin at multiples of this, as CubeCL and the buckets have it.
+const ALIGN_BYTES: usize = 256;
+
+/// The most that packing may cost, over the all-reduce of one flat buffer.
+const FACTOR_MAX: f64 = 1.15;
+
+/// Elements of the tensors of a model: seeded, every third one large. Large ones are matrices of very
+/// different sizes, the others biases and scales.
+fn lengths(tensors: usize, elems: usize) -> Vec<usize> {
+    let mixed = |index: usize| scramble((tensors as u64) << 32 | index as u64);
+    let is_large = |index: &usize| index.is_multiple_of(3);
+    let small = |index: usize| 64 + (mixed(index) % 4033) as usize;
+    let rest: usize = (0..tensors)
+        .filter(|index| !is_large(index))
+        .map(small)
+        .sum();
+    // From one to 64 shares each.
+    let shares = |index: usize| 1 + mixed(index) % 64;
+    let all_shares: u64 = (0..tensors).filter(is_large).map(shares).sum();
+    let large = |index: usize| {
+        let left = elems.saturating_sub(rest) as u64;
+        (left * shares(index) / all_shares).max(1) as usize
+    };
+    let length = |index: usize| {
+        if is_large(&index) {
+            large(index)
+        } else {
+            small(index)
+        }
+    };
+    (0..tensors).map(length).collect()
+}
+
+/// Tensors of one rank in memory of their own, and a bucket with a slot for each.
+struct Model<'g> {
+    group: &'g CudaGroup,
+    kernel: PackKernel,
+    packing: PackTable,
+    unpacking: PackTable,
+    pieces: Vec<Piece>,
+    bucket: CudaBuffer,
+    /// The whole bucket.
+    elements: Elements,
+}
+
+impl<'g> Model<'g> {
+    fn new(group: &'g CudaGroup, lengths: &[usize]) -> anyhow::Result<Self> {
+        let context = group.context();
+        let bytes: Vec<usize> = lengths
+            .iter()
+            .map(|elems| elems * size_of::<f32>())
+            .collect();
+        let strides = bytes
+            .iter()
+            .map(|bytes| bytes.next_multiple_of(ALIGN_BYTES));
+        let total: usize = strides.clone().sum();
+        let bucket = group.allocate(total)?;
+        let memory = DeviceRegion::allocate(context, total)?.span();
+        let mut pieces = Vec::new();
+        let mut start = 0;
+        for (&bytes, stride) in bytes.iter().zip(strides) {
+            // In memory they lie in the opposite order, so that no two neighbours are one copy.
+            let end = total - start;
+            let begin = end - stride;
+            pieces.push(Piece {
+                tensor: memory.part(begin..begin + bytes)?,
+                slot: bucket.span().part(start..start + bytes)?,
+            });
+            start += stride;
+        }
+        group.synchronize()?;
+        let model = Self {
+            group,
+            kernel: PackKernel::load(context, Nvrtc::load()?, size_of::<f32>())?,
+            packing: PackTable::new(context, bytes.iter().copied())?,
+            unpacking: PackTable::new(context, bytes.iter().copied())?,
+            pieces,
+            elements: Elements::first(DType::F32, total / size_of::<f32>()),
+            bucket,
+        };
+        // Code is loaded before any stream waits for another rank.
+        group.process_group().barrier()?;
+        Ok(model)
+    }
+
+    /// Packs, reduces and unpacks.
+    fn average(&mut self) -> anyhow::Result<()> {
+        let stream = self.group.stream();
+        let packed = (&self.pieces[..], Direction::Pack);
+        self.kernel.launch(&stream, &mut self.packing, packed)?;
+        self.reduce()?;
+        let unpacked = (&self.pieces[..], Direction::Unpack);
+        Ok(self.kernel.launch(&stream, &mut self.unpacking, unpacked)?)
+    }
+
+    /// Reduces the bucket as it is.
+    fn reduce(&self) -> anyhow::Result<()> {
+        let (bucket, elements) = (&self.bucket, &self.elements);
+        Ok(self.group.all_reduce(bucket, elements, ReduceOp::Mean)?)
+    }
+
+    /// That the tensors end as the CPU has them, bit for bit.
+    fn check(&mut self) -> anyhow::Result<()> {
+        let rank = self.group.rank();
+        let stream = self.group.stream();
+        let process = self.group.process_group().clone();
+        let mut brought: Vec<Vec<f32>> = Vec::new();
+        for (case, piece) in self.pieces.iter().enumerate() {
+            let count = piece.tensor.len() / size_of::<f32>();
+            let values = samples(rank.get(), case as u64, count);
+            stream.write(&piece.tensor, bytemuck::cast_slice(&values))?;
+            brought.push(values);
+        }
+        self.average()?;
+        self.group.synchronize()?;
+        for (number, (piece, mut expected)) in self.pieces.iter().zip(brought).enumerate() {
+            process.all_reduce(&mut expected, ReduceOp::Mean)?;
+            let found = read(self.group, &piece.tensor)?;
+            let same = found
+                .iter()
+                .zip(&expected)
+                .all(|(a, b)| a.to_bits() == b.to_bits());
+            ensure!(
+                found.len() == expected.len(),
+                "tensor {number} has lost elements"
+            );
+            if !same {
+                bail!(
+                    "rank {rank}: tensor {number} of {} is not as on the CPU",
+                    expected.len()
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+fn read(group: &CudaGroup, tensor: &Span) -> anyhow::Result<Vec<f32>> {
+    let mut values = vec![0.0_f32; tensor.len() / size_of::<f32>()];
+    group
+        .stream()
+        .read(tensor, bytemuck::cast_slice_mut(&mut values))?;
+    Ok(values)
+}
+
+pub(super) fn table(args: &SelftestArgs) -> anyhow::Result<()> {
+    let bytes = if args.quick { QUICK_BYTES } else { MODEL_BYTES };
+    let shared = is_shared()?;
+    print_header();
+    for &ranks in &args.ranks {
+        for tensors in TENSORS {
+            let lengths = lengths(tensors, bytes / size_of::<f32>());
+            let times = on_threads(ranks, &CudaOptions::default(), |group| {
+                let mut model = Model::new(&group, &lengths)?;
+                model.check()?;
+                let bytes = model.elements.bytes();
+                let iterations = if args.quick { 2 } else { iterations(bytes) };
+                let flat = seconds(&group, iterations, || model.reduce())?;
+                let packed = seconds(&group, iterations, || model.average())?;
+                Ok((bytes, flat, packed))
+            })?;
+            let (bytes, flat, packed) = times[0];
+            let factor = packed / flat;
+            let verdict = shared.then(|| Bound::AtMost(FACTOR_MAX).of(factor));
+            for (label, seconds, beside) in [
+                ("one flat buffer".to_owned(), flat, Beside::Nothing),
+                (
+                    format!("{tensors} tensors packed and unpacked"),
+                    packed,
+                    Beside::Factor(factor, verdict),
+                ),
+            ] {
+                let label = label.as_str();
+                let row = Row {
+                    ranks,
+                    label,
+                    bytes,
+                    seconds,
+                    beside,
+                };
+                row.print();
+            }
+        }
+        println!("{ranks} ranks, {TENSORS:?} tensors: all bits as on the CPU");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_has_tensors_of_all_sizes_that_fill_it() {
+        let elems = MODEL_BYTES / 4;
+        for tensors in TENSORS {
+            let lengths = lengths(tensors, elems);
+            let total: usize = lengths.iter().sum();
+            assert_eq!(lengths.len(), tensors);
+            assert!(
+                total <= elems && total > elems - tensors,
+                "{total} of {elems}"
+            );
+            let small = lengths.iter().filter(|length| **length < 4097).count();
+            assert!(
+                small * 3 >= tensors * 2 - 3,
+                "{small} of {tensors} are small"
+            );
+            assert!(lengths.iter().max() > Some(&(elems / tensors)));
+            assert!(lengths.iter().all(|length| *length > 0));
+        }
+    }
+}

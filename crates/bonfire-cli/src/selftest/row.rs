@@ -1,0 +1,93 @@
+//! The rows of the tables of times.
+
+use super::bound::Verdict;
+
+/// One measurement.
+#[derive(Clone, Debug)]
+pub(super) struct Row<'a> {
+    pub(super) ranks: u32,
+    pub(super) label: &'a str,
+    pub(super) bytes: usize,
+    pub(super) seconds: f64,
+    /// What it is compared with, and what must come out.
+    pub(super) beside: Beside,
+}
+
+/// What stands beside a time.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Beside {
+    Nothing,
+    /// The bandwidth that the memory allows, in GB/s.
+    Limit(f64, Option<Verdict>),
+    /// The time of something else over this one, or this one over that: a factor.
+    Factor(f64, Option<Verdict>),
+}
+
+pub(super) fn print_header() {
+    println!(
+        "{:>5} {:<34} {:>11} {:>10} {:>10} {:>10} {:>9}",
+        "ranks", "algorithm", "bytes", "time us", "GB/s", "limit", "factor"
+    );
+}
+
+impl Row<'_> {
+    /// Bytes of the message per nanosecond.
+    pub(super) fn algbw(&self) -> f64 {
+        self.bytes as f64 / self.seconds / 1e9
+    }
+
+    pub(super) fn print(&self) {
+        println!("{}", self.text().trim_end());
+    }
+
+    fn text(&self) -> String {
+        let (limit, factor, verdict) = match self.beside {
+            Beside::Nothing => (String::new(), String::new(), None),
+            Beside::Limit(limit, verdict) => (
+                format!("{limit:.1}"),
+                format!("{:.2}", self.algbw() / limit),
+                verdict,
+            ),
+            Beside::Factor(factor, verdict) => (String::new(), format!("{factor:.2}"), verdict),
+        };
+        let verdict = verdict.map(|verdict| format!("  {verdict}"));
+        format!(
+            "{:>5} {:<34} {:>11} {:>10.2} {:>10.1} {limit:>10} {factor:>9}{}",
+            self.ranks,
+            self.label,
+            self.bytes,
+            self.seconds * 1e6,
+            self.algbw(),
+            verdict.unwrap_or_default()
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::bound::Bound;
+    use super::*;
+
+    #[test]
+    fn a_row_says_how_much_of_the_limit_was_reached() {
+        let row = Row {
+            ranks: 4,
+            label: "auto",
+            bytes: 1_000_000,
+            seconds: 1e-5,
+            beside: Beside::Limit(200.0, Some(Bound::AtLeast(0.9).of(0.5))),
+        };
+        let text = row.text();
+        let columns: Vec<&str> = text.split_whitespace().collect();
+        assert_eq!(
+            columns[..7],
+            ["4", "auto", "1000000", "10.00", "100.0", "200.0", "0.50"]
+        );
+        assert!(text.ends_with("must be >= 0.9: MISSED"), "{text}");
+        let alone = Row {
+            beside: Beside::Nothing,
+            ..row
+        };
+        assert_eq!(alone.text().split_whitespace().count(), 5);
+    }
+}
