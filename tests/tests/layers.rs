@@ -75,6 +75,11 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
         Burn::Unknown,
     ),
     ("book-listings", Imports::Libraries, Burn::Named),
+    (
+        "gpu-listings",
+        Imports::Only(&["bonfire-collective"]),
+        Burn::Unknown,
+    ),
 ];
 
 /// What `Imports::Libraries` stands for.
