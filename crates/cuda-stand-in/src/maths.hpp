@@ -99,9 +99,10 @@ static inline unsigned long long __umul64hi(unsigned long long x, unsigned long 
 static inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 static inline void __threadfence_block() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 
-// Changes a word at once; what it was before.
+// Changes a word at once; what it was before. CubeCL calls memory that it changes only so constant.
 template <typename T, typename F>
-static T stand_in_change(T* word, F change) {
+static T stand_in_change(const T* address, F change) {
+  T* const word = const_cast<T*>(address);
   T before, after;
   __atomic_load(word, &before, __ATOMIC_RELAXED);
   do {
@@ -112,7 +113,7 @@ static T stand_in_change(T* word, F change) {
 
 #define STAND_IN_ATOMIC(name, result)                                \
   template <typename T, typename U>                                  \
-  static T name(T* word, U given) {                                  \
+  static T name(const T* word, U given) {                            \
     const T value = given;                                           \
     return stand_in_change(word, [=](T before) -> T { return result; }); \
   }
@@ -126,7 +127,8 @@ STAND_IN_ATOMIC(atomicXor, before ^ value)
 STAND_IN_ATOMIC(atomicExch, value)
 
 template <typename T, typename U>
-static T atomicCAS(T* word, U expected, U value) {
+static T atomicCAS(const T* address, U expected, U value) {
+  T* const word = const_cast<T*>(address);
   T before = expected, after = value;
   __atomic_compare_exchange(word, &before, &after, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
   return before;
