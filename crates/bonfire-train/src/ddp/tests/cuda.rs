@@ -101,9 +101,12 @@ fn cuda_gradients_stay_on_their_devices_with_the_bits_of_the_way_through_the_hos
 
 #[test]
 fn cuda_ranks_see_the_failure_of_another() {
+    // What one rank sees of another that fails while it still begins is another error.
+    let begun = std::sync::Barrier::new(2);
     let errors = on_devices(2, |world| {
         let device = world.device();
         let mut ddp = Ddp::new(Mlp::new(1, &device), &world).unwrap();
+        begun.wait();
         let forward = |model: &Mlp| match world.is_main() {
             true => Err(std::io::Error::other("no more data")),
             false => Ok(model.loss(&[1, 2], &device)),
