@@ -17,7 +17,7 @@
 //! |---|---|---|
 //! | `CUDA_STAND_IN_DEVICES` | how many devices there are | 1 |
 //! | `CUDA_STAND_IN_MEMORY_MIB` | memory of each, counted in each process | 8192 |
-//! | `CUDA_STAND_IN_CAPABILITY` | the compute capability | 9.0 |
+//! | `CUDA_STAND_IN_CAPABILITY` | the compute capability; 7.5 for a device without tensor cores | 9.0 |
 //! | `CUDA_STAND_IN_FAULTS` | what is broken, with commas: see `settings::Fault` | nothing |
 //! | `CUDA_STAND_IN_CACHE` | a folder that keeps compiled kernels | none is kept |
 //! | `CXX` | the C++ compiler | `c++` |
