@@ -243,6 +243,14 @@ fn lines_are_a_mismatch_only_where_they_are_compared() {
     }
 }
 
+/// Ranks with different options do not meet, and are told which variable sets it.
+fn assert_refused(ranks: [GroupOptions; 2], variable: &str) {
+    for outcome in meeting(ranks.to_vec()) {
+        let error = outcome.unwrap_err().to_string();
+        assert!(error.contains(variable), "{error}");
+    }
+}
+
 #[test]
 fn ranks_that_differ_in_what_lines_count_do_not_meet() {
     let ranks = [CallSites::Named, CallSites::Compared].map(|call_sites| GroupOptions {
@@ -250,10 +258,7 @@ fn ranks_that_differ_in_what_lines_count_do_not_meet() {
         call_sites,
         ..GroupOptions::default()
     });
-    for outcome in meeting(ranks.to_vec()) {
-        let error = outcome.unwrap_err().to_string();
-        assert!(error.contains("BONFIRE_CALL_SITES"), "{error}");
-    }
+    assert_refused(ranks, "BONFIRE_CALL_SITES");
 }
 
 /// Calls in which every rank only sends, of so many elements.
@@ -327,8 +332,5 @@ fn ranks_that_differ_in_checksums_do_not_meet() {
         checksums,
         ..GroupOptions::default()
     });
-    for outcome in meeting(ranks.to_vec()) {
-        let error = outcome.unwrap_err().to_string();
-        assert!(error.contains("BONFIRE_CHECKSUMS"), "{error}");
-    }
+    assert_refused(ranks, "BONFIRE_CHECKSUMS");
 }
