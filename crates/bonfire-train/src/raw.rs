@@ -79,6 +79,13 @@ pub(crate) fn on_device(tensor: CubeTensor) -> Result<DeviceTensor, String> {
     })
 }
 
+/// Where a tensor's elements begin.
+#[cfg(test)]
+pub(crate) fn address(tensor: &DeviceTensor) -> u64 {
+    let memory = tensor.memory.downcast_ref::<RawMemory>();
+    memory.expect("it is on a CUDA device").address
+}
+
 /// The memory of tensors that work is queued on.
 #[derive(Debug, Default)]
 pub(crate) struct Flight {

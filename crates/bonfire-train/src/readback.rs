@@ -7,6 +7,9 @@ use burn::tensor::{Device, Tensor, TensorData};
 use crate::device_route::DeviceTensor;
 use crate::host::HostSlice;
 
+#[cfg(feature = "cuda")]
+mod device_memory;
+
 /// A backend whose tensors can be read while a backward pass runs.
 pub(crate) trait Readback: Backend {
     /// Gives `take` the values of a tensor in row-major order: none if gradients cannot have their
@@ -272,43 +275,6 @@ mod device_memory {
         _shell: &Shell,
     ) -> Result<Claim<D>, String> {
         Err(REASON.to_owned())
-    }
-}
-
-#[cfg(feature = "cuda")]
-mod device_memory {
-    use burn::backend::{BackendTypes, Cube};
-    use burn::tensor::Tensor;
-    use burn_cubecl::CubeBackend;
-
-    use super::{Claim, DeviceTensor, Shell, on_device};
-    use crate::raw;
-
-    pub(super) fn tensor(
-        tensor: <Cube as BackendTypes>::FloatTensorPrimitive,
-    ) -> Result<DeviceTensor, String> {
-        // What leads to it may still be a plan of fused kernels.
-        let client = tensor.client.clone();
-        raw::on_device(client.resolve_tensor_float::<CubeBackend>(tensor))
-    }
-
-    pub(super) fn claim<const D: usize>(
-        own: Option<Tensor<D>>,
-        shell: &Shell,
-    ) -> Result<Claim<D>, String> {
-        // Given back before the new is taken, so that it may be the same.
-        drop(own);
-        let elems = shell.shape.iter().product::<usize>();
-        // In one dimension, where no backend leaves gaps.
-        let flat = Tensor::<1>::empty([elems], (&shell.device, shell.tensor_dtype));
-        let memory = on_device(flat.clone())?;
-        let shape: [usize; D] = shell.shape[..]
-            .try_into()
-            .expect("a parameter has as many dimensions as its gradient");
-        Ok(Claim {
-            memory,
-            finish: Box::new(move || flat.reshape(shape)),
-        })
     }
 }
 
