@@ -15,7 +15,7 @@ use super::conformance::Cases;
 use super::inventory::{is_shared, require};
 use super::measure::{iterations, seconds};
 use super::ranks::on_threads;
-use super::row::{Beside, Row, print_header};
+use super::row::{Beside, print_header, print_ways};
 
 /// The first version that takes several ranks on one device.
 const SHARING_VERSION_MIN: u32 = 23003;
@@ -98,19 +98,11 @@ pub(super) fn table(args: &SelftestArgs) -> anyhow::Result<()> {
                 1.0
             };
             let verdict = shared.then(|| Bound::AtLeast(least).of(factor));
-            for (label, seconds, beside) in [
+            let ways = [
                 (label.as_str(), theirs, Beside::Nothing),
                 ("auto", own, Beside::Factor(factor, verdict)),
-            ] {
-                let row = Row {
-                    ranks,
-                    label,
-                    bytes,
-                    seconds,
-                    beside,
-                };
-                row.print();
-            }
+            ];
+            print_ways(ranks, bytes, ways);
         }
     }
     Ok(())

@@ -17,7 +17,7 @@ use super::bound::Bound;
 use super::inventory::is_shared;
 use super::measure::{iterations, seconds};
 use super::ranks::on_threads;
-use super::row::{Beside, Row, print_header};
+use super::row::{Beside, print_header, print_ways};
 use super::value::{samples, scramble};
 
 /// Tensors of a model, from few to many.
@@ -191,24 +191,12 @@ pub(super) fn table(args: &SelftestArgs) -> anyhow::Result<()> {
             let (bytes, flat, packed) = times[0];
             let factor = packed / flat;
             let verdict = shared.then(|| Bound::AtMost(FACTOR_MAX).of(factor));
-            for (label, seconds, beside) in [
-                ("one flat buffer".to_owned(), flat, Beside::Nothing),
-                (
-                    format!("{tensors} tensors packed and unpacked"),
-                    packed,
-                    Beside::Factor(factor, verdict),
-                ),
-            ] {
-                let label = label.as_str();
-                let row = Row {
-                    ranks,
-                    label,
-                    bytes,
-                    seconds,
-                    beside,
-                };
-                row.print();
-            }
+            let label = format!("{tensors} tensors packed and unpacked");
+            let ways = [
+                ("one flat buffer", flat, Beside::Nothing),
+                (label.as_str(), packed, Beside::Factor(factor, verdict)),
+            ];
+            print_ways(ranks, bytes, ways);
         }
         println!("{ranks} ranks, {TENSORS:?} tensors: all bits as on the CPU");
     }

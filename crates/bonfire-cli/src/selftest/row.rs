@@ -30,6 +30,20 @@ pub(super) fn print_header() {
     );
 }
 
+/// Prints a row for each way to do the same: its label, its seconds, and what stands beside them.
+pub(super) fn print_ways(ranks: u32, bytes: usize, ways: [(&str, f64, Beside); 2]) {
+    for (label, seconds, beside) in ways {
+        let row = Row {
+            ranks,
+            label,
+            bytes,
+            seconds,
+            beside,
+        };
+        row.print();
+    }
+}
+
 impl Row<'_> {
     /// Bytes of the message per nanosecond.
     pub(super) fn algbw(&self) -> f64 {
