@@ -49,8 +49,18 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
         Burn::Named,
     ),
     (
+        "bonfire-trial",
+        Imports::Only(&["bonfire-collective", "bonfire-train"]),
+        Burn::Named,
+    ),
+    (
         "bonfire-cli",
-        Imports::Only(&["bonfire-plan", "bonfire-collective", "bonfire-kernels"]),
+        Imports::Only(&[
+            "bonfire-plan",
+            "bonfire-collective",
+            "bonfire-kernels",
+            "bonfire-trial",
+        ]),
         Burn::Unknown,
     ),
     (

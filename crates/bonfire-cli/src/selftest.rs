@@ -17,6 +17,7 @@ mod pack;
 mod part;
 mod ranks;
 mod row;
+mod training;
 mod value;
 
 use std::process::ExitCode;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use clap::ValueEnum;
 
-use super::{SelftestArgs, bench, choice, conformance, faults, inventory, nccl, pack};
+use super::{SelftestArgs, bench, choice, conformance, faults, inventory, nccl, pack, training};
 
 /// One part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -27,6 +27,10 @@ pub(super) enum Part {
     Bench,
     /// Many tensors packed, reduced and unpacked: against the CPU, and times
     Pack,
+    /// Burn models: several ranks learn what one does, on the devices and through the host
+    Training,
+    /// Burn models: what synchronisation adds to a step
+    Steps,
     /// Times of every way to do an all-reduce
     Sweep,
     /// A group over NCCL against the CPU, bit for bit, where NCCL is found
@@ -65,6 +69,8 @@ impl Part {
             Self::Faults,
             Self::Bench,
             Self::Pack,
+            Self::Training,
+            Self::Steps,
             Self::NcclThreads,
             Self::Nccl,
         ]
@@ -79,6 +85,8 @@ impl Part {
             Self::Faults => "faults",
             Self::Bench => "bench",
             Self::Pack => "pack",
+            Self::Training => "training",
+            Self::Steps => "steps",
             Self::Sweep => "sweep",
             Self::NcclThreads => "nccl-threads",
             Self::Nccl => "nccl",
@@ -92,6 +100,8 @@ impl Part {
             Self::Choice | Self::Faults => 120,
             Self::Threads | Self::Processes | Self::Pack | Self::NcclThreads => 240,
             Self::Bench | Self::Sweep | Self::Nccl => 180,
+            // Burn compiles and chooses its kernels first.
+            Self::Training | Self::Steps => 420,
         })
     }
 
@@ -105,6 +115,8 @@ impl Part {
             Self::Faults => faults::all(),
             Self::Bench => bench::table(args),
             Self::Pack => pack::table(args),
+            Self::Training => training::parity(args),
+            Self::Steps => training::steps(args),
             Self::Sweep => bench::sweep(args),
             Self::NcclThreads => nccl::conformance(args),
             Self::Nccl => nccl::table(args),

@@ -1,0 +1,164 @@
+//! Burn models on the GPUs: whether several ranks learn what one does, and what a step costs.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use bonfire_collective::{ProcessGroup, RankEnv, WorldSize};
+use bonfire_trial::{
+    DeviceKind, GradientRoute, Learnt, Place, Size, TrialError, World, compare, learn, on_threads,
+    pace,
+};
+
+use super::SelftestArgs;
+use super::bound::Bound;
+use super::conformance::launch;
+use super::inventory::is_shared;
+use super::part::Part;
+
+/// Kernels are compiled and chosen in the first steps.
+const TIMEOUT: Duration = Duration::from_secs(150);
+
+/// Ranks as processes, of those that are asked for.
+const PROCESSES_MAX: u32 = 4;
+
+/// Steps that are timed.
+const ROUNDS: usize = 15;
+
+/// What a step may cost through Bonfire where there is nothing to synchronise, over Burn's own.
+const ALONE_MAX: f64 = 1.01;
+
+/// What synchronisation may add to a step of two ranks.
+const TWO_RANKS_MAX: f64 = 1.05;
+
+const PLACE: Place = Place {
+    kind: DeviceKind::Cuda,
+    timeout: TIMEOUT,
+};
+
+/// The ways of gradients that must give the same bits.
+const WAYS: [(&str, GradientRoute); 2] = [
+    ("as chosen", GradientRoute::Auto),
+    ("through the host", GradientRoute::Host),
+];
+
+/// Ranks as threads and as processes against one rank with all their samples.
+pub(super) fn parity(args: &SelftestArgs) -> anyhow::Result<()> {
+    if let Some(env) = RankEnv::detect()? {
+        return parity_as_rank(&env);
+    }
+    let alone = alone()?;
+    for &ranks in &args.ranks {
+        let world_size = WorldSize::new(ranks)?;
+        let learnt = |(name, route)| {
+            let learnt = on_threads(&PLACE, world_size, |world| learn(world, route))?;
+            Ok((name, learnt))
+        };
+        let ways: Result<Vec<_>, TrialError> = WAYS.into_iter().map(learnt).collect();
+        print(&format!("{ranks} ranks as threads"), &ways?, &alone)?;
+    }
+    for &ranks in args.ranks.iter().filter(|ranks| **ranks <= PROCESSES_MAX) {
+        launch(
+            ranks,
+            &["selftest", "--cuda", "--part", Part::Training.name()],
+        )?;
+    }
+    Ok(())
+}
+
+fn alone() -> anyhow::Result<Learnt> {
+    let learn = |world: &World| learn(world, GradientRoute::Auto);
+    let learnt = on_threads(&PLACE, WorldSize::new(1)?, learn)?;
+    learnt.into_iter().next().context("there is one rank")
+}
+
+fn print(ranks: &str, ways: &[(&str, Vec<Learnt>)], alone: &Learnt) -> anyhow::Result<()> {
+    let parity = compare(ways, alone)?;
+    println!(
+        "{ranks}: {} parameters, the same bits on all of them and on both ways, {:.1e} from one rank",
+        parity.parameters, parity.distance
+    );
+    Ok(())
+}
+
+fn world_of(env: &RankEnv) -> anyhow::Result<World> {
+    let group = ProcessGroup::connect(env, PLACE.group_options())?;
+    Ok(PLACE.world(group, (env.local_rank, env.local_world_size))?)
+}
+
+fn parity_as_rank(env: &RankEnv) -> anyhow::Result<()> {
+    let world = world_of(env)?;
+    let mut ways = Vec::new();
+    for (name, route) in WAYS {
+        let own = learn(&world, route)?;
+        let all = world.group().all_gather(&own.values)?;
+        let ranks = all.chunks_exact(own.values.len());
+        let learnt = ranks.map(|values| Learnt {
+            values: values.to_vec(),
+        });
+        ways.push((name, learnt.collect()));
+    }
+    if world.is_main() {
+        let ranks = format!("{} ranks as processes", world.world_size());
+        print(&ranks, &ways, &alone()?)?;
+    }
+    // Nobody leaves while rank 0 still compares.
+    Ok(world.group().barrier()?)
+}
+
+/// Steps with and without synchronisation, of processes.
+pub(super) fn steps(args: &SelftestArgs) -> anyhow::Result<()> {
+    let size = if args.quick { Size::SMALL } else { Size::LARGE };
+    if let Some(env) = RankEnv::detect()? {
+        return steps_as_rank(&env, size);
+    }
+    println!(
+        "{} parameters in {} tensors, {} samples per rank",
+        size.parameters(),
+        2 * size.layers,
+        size.batch
+    );
+    println!(
+        "{:>5} {:>10} {:>16} {:>7} {:>9}",
+        "ranks", "Burn ms", "synchronised ms", "factor", "exposed %"
+    );
+    let mut ranks = vec![1];
+    ranks.extend(args.ranks.iter().filter(|ranks| **ranks <= PROCESSES_MAX));
+    for ranks in ranks {
+        let mut arguments = vec!["selftest", "--cuda", "--part", Part::Steps.name()];
+        if args.quick {
+            arguments.push("--quick");
+        }
+        launch(ranks, &arguments)?;
+    }
+    Ok(())
+}
+
+fn steps_as_rank(env: &RankEnv, size: Size) -> anyhow::Result<()> {
+    let world = world_of(env)?;
+    let pace = pace(&world, size, ROUNDS)?;
+    if !world.is_main() {
+        return Ok(());
+    }
+    let most = match world.world_size().get() {
+        1 => Some(ALONE_MAX),
+        2 => Some(TWO_RANKS_MAX),
+        _ => None,
+    };
+    let shared = is_shared()?;
+    let verdict = most
+        .filter(|_| shared)
+        .map(|most| Bound::AtMost(most).of(pace.ratio));
+    let row = format!(
+        "{:>5} {:>10.3} {:>16.3} {:>7.3} {:>9.1}  {}",
+        world.world_size(),
+        pace.plain.as_secs_f64() * 1e3,
+        pace.synchronised.as_secs_f64() * 1e3,
+        pace.ratio,
+        pace.exposed * 100.0,
+        verdict
+            .map(|verdict| verdict.to_string())
+            .unwrap_or_default()
+    );
+    println!("{}", row.trim_end());
+    Ok(())
+}
