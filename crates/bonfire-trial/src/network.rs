@@ -64,6 +64,18 @@ impl Network {
         (output - target).powi_scalar(2).mean()
     }
 
+    /// Half the sum of the squares of the weights: `[1]`. Every gradient is its parameter, so that there is
+    /// next to nothing to compute.
+    pub(crate) fn weight_decay(&self) -> Tensor<1> {
+        let decay = |layer: &Linear| {
+            let bias = layer.bias.as_ref().expect("every layer has one").val();
+            let weights = layer.weight.val().powi_scalar(2).sum();
+            weights + bias.powi_scalar(2).sum()
+        };
+        let terms = self.layers.iter().map(decay);
+        terms.reduce(|a, b| a + b).expect("there are layers") * 0.5
+    }
+
     /// All parameters, one behind the other.
     pub(crate) fn values(&self) -> Result<Vec<f32>, TrialError> {
         let mut reader = Reader(Ok(Vec::new()));

@@ -6,7 +6,7 @@ use bonfire_collective::ReduceOp;
 use bonfire_train::{Ddp, DdpConfig, World};
 use burn::module::Module;
 use burn::optim::GradientsParams;
-use burn::tensor::Device;
+use burn::tensor::{Device, Tensor};
 
 use crate::TrialError;
 use crate::network::{Network, Size, samples};
@@ -15,8 +15,8 @@ use crate::network::{Network, Size, samples};
 /// compiled and chosen.
 const WARM_UP_ROUNDS: usize = 4;
 
-/// Times of a step: forward, backward and gradients in hand, until the device has done it, on the slowest
-/// rank; medians over the rounds.
+/// Times of a step: forward, backward and gradients in hand, until the device of the slowest rank has done
+/// it; medians over the rounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pace {
     /// Without Bonfire, on all ranks at once.
@@ -25,12 +25,22 @@ pub struct Pace {
     pub synchronised: Duration,
     /// The second over the first, round by round.
     pub ratio: f64,
-    /// What part of the synchronised step a rank stood still for communication; of the slowest rank.
-    pub exposed: f64,
+    /// What averaging the same gradients adds to a step that computes next to nothing, which nothing can
+    /// hide behind.
+    pub communication: Duration,
 }
 
-/// Times steps of both kinds in turn. Every rank calls it alike. With one rank it is what Bonfire costs where
-/// there is nothing to synchronise.
+impl Pace {
+    /// What part of the communication the computation hides; nothing where there is no communication.
+    pub fn overlap(&self) -> Option<f64> {
+        let added = self.synchronised.as_secs_f64() - self.plain.as_secs_f64();
+        let communication = self.communication.as_secs_f64();
+        (communication > 0.0).then(|| 1.0 - added / communication)
+    }
+}
+
+/// Times steps with and without averages in turn. Every rank calls it alike. With one rank it is what Bonfire
+/// costs where there is nothing to average.
 ///
 /// # Errors
 /// Those of training.
@@ -41,27 +51,34 @@ pub fn pace(world: &World, size: Size, rounds: usize) -> Result<Pace, TrialError
     let mut ddp = Ddp::with_config(network, world, DdpConfig::default())?;
     let first = world.rank().index() * size.batch;
     let (input, target) = samples(first..first + size.batch, size, &device.clone().autodiff());
+    let learning = |network: &Network| network.loss(input.clone(), target.clone());
     let mut times = Times::default();
     for round in 0..WARM_UP_ROUNDS + rounds.max(1) {
-        let without = timed(world, &device, || {
-            let gradients = plain.loss(input.clone(), target.clone()).backward();
-            let _ = GradientsParams::from_grads(gradients, &plain);
-            Ok(())
-        })?;
-        let with = timed(world, &device, || {
-            let averaged = ddp.backward(|n: &Network| n.loss(input.clone(), target.clone()))?;
-            drop(averaged);
-            Ok(())
-        })?;
-        let exposed = slowest(world, ddp.last_step().exposed_communication)?;
+        let (without, with) = both(world, (&plain, &mut ddp), learning)?;
+        let bare = both(world, (&plain, &mut ddp), Network::weight_decay)?;
         if round >= WARM_UP_ROUNDS {
             times.plain.push(without);
             times.synchronised.push(with);
             times.ratio.push(with / without);
-            times.exposed.push(exposed / with);
+            times.communication.push(bare.1 - bare.0);
         }
     }
     Ok(times.medians())
+}
+
+/// Seconds of a step with and without averages.
+fn both(
+    world: &World,
+    (plain, ddp): (&Network, &mut Ddp<Network>),
+    loss: impl Fn(&Network) -> Tensor<1>,
+) -> Result<(f64, f64), TrialError> {
+    let device = world.device();
+    let without = timed(world, &device, || {
+        let gradients = loss(plain).backward();
+        Ok(GradientsParams::from_grads(gradients, plain))
+    })?;
+    let with = timed(world, &device, || Ok(ddp.backward(&loss)?))?;
+    Ok((without, with))
 }
 
 #[derive(Default)]
@@ -69,30 +86,32 @@ struct Times {
     plain: Vec<f64>,
     synchronised: Vec<f64>,
     ratio: Vec<f64>,
-    exposed: Vec<f64>,
+    communication: Vec<f64>,
 }
 
 impl Times {
     fn medians(self) -> Pace {
+        let duration = |seconds| Duration::from_secs_f64(f64::max(median(seconds), 0.0));
         Pace {
-            plain: Duration::from_secs_f64(median(self.plain)),
-            synchronised: Duration::from_secs_f64(median(self.synchronised)),
+            plain: duration(self.plain),
+            synchronised: duration(self.synchronised),
             ratio: median(self.ratio),
-            exposed: median(self.exposed),
+            communication: duration(self.communication),
         }
     }
 }
 
 /// Seconds until the device of the slowest rank has done it; all ranks start together.
-fn timed(
+fn timed<R>(
     world: &World,
     device: &Device,
-    step: impl FnOnce() -> Result<(), TrialError>,
+    step: impl FnOnce() -> Result<R, TrialError>,
 ) -> Result<f64, TrialError> {
     idle(device)?;
     world.group().barrier()?;
     let started = Instant::now();
-    step()?;
+    // Until then: what nobody has in hand need not be computed.
+    let _gradients = step()?;
     idle(device)?;
     slowest(world, started.elapsed())
 }
@@ -115,4 +134,33 @@ fn slowest(world: &World, own: Duration) -> Result<f64, TrialError> {
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pace(plain: u64, synchronised: u64, communication: u64) -> Pace {
+        Pace {
+            plain: Duration::from_millis(plain),
+            synchronised: Duration::from_millis(synchronised),
+            ratio: 1.0,
+            communication: Duration::from_millis(communication),
+        }
+    }
+
+    #[test]
+    fn what_is_not_added_is_hidden() {
+        assert_eq!(pace(100, 100, 10).overlap(), Some(1.0));
+        assert!((pace(100, 101, 10).overlap().unwrap() - 0.9).abs() < 1e-9);
+        assert!(pace(100, 110, 10).overlap().unwrap().abs() < 1e-9);
+        assert_eq!(pace(100, 100, 0).overlap(), None);
+    }
+
+    #[test]
+    fn the_median_is_one_of_the_values() {
+        assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(vec![4.0, 1.0]), 4.0);
+        assert!(median(Vec::new()).is_nan());
+    }
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use anyhow::Context as _;
 use bonfire_collective::{ProcessGroup, RankEnv, WorldSize};
 use bonfire_trial::{
-    DeviceKind, GradientRoute, Learnt, Place, Size, TrialError, World, compare, learn, on_threads,
-    pace,
+    DeviceKind, GradientRoute, Learnt, Pace, Place, Size, TrialError, World, compare, learn,
+    on_threads, pace,
 };
 
 use super::SelftestArgs;
@@ -29,6 +29,9 @@ const ALONE_MAX: f64 = 1.01;
 
 /// What synchronisation may add to a step of two ranks.
 const TWO_RANKS_MAX: f64 = 1.05;
+
+/// What part of the communication of two ranks their computation must hide.
+const OVERLAP_MIN: f64 = 0.90;
 
 const PLACE: Place = Place {
     kind: DeviceKind::Cuda,
@@ -118,8 +121,8 @@ pub(super) fn steps(args: &SelftestArgs) -> anyhow::Result<()> {
         size.batch
     );
     println!(
-        "{:>5} {:>10} {:>16} {:>7} {:>9}",
-        "ranks", "Burn ms", "synchronised ms", "factor", "exposed %"
+        "{:>5} {:>9} {:>15} {:>7} {:>17} {:>8}",
+        "ranks", "plain ms", "synchronised ms", "factor", "communication ms", "hidden %"
     );
     let mut ranks = vec![1];
     ranks.extend(args.ranks.iter().filter(|ranks| **ranks <= PROCESSES_MAX));
@@ -139,26 +142,38 @@ fn steps_as_rank(env: &RankEnv, size: Size) -> anyhow::Result<()> {
     if !world.is_main() {
         return Ok(());
     }
-    let most = match world.world_size().get() {
-        1 => Some(ALONE_MAX),
-        2 => Some(TWO_RANKS_MAX),
-        _ => None,
-    };
-    let shared = is_shared()?;
-    let verdict = most
-        .filter(|_| shared)
-        .map(|most| Bound::AtMost(most).of(pace.ratio));
+    let milliseconds = |time: Duration| time.as_secs_f64() * 1e3;
+    let hidden = pace
+        .overlap()
+        .map(|overlap| format!("{:.1}", overlap * 100.0));
     let row = format!(
-        "{:>5} {:>10.3} {:>16.3} {:>7.3} {:>9.1}  {}",
+        "{:>5} {:>9.3} {:>15.3} {:>7.3} {:>17.3} {:>8}  {}",
         world.world_size(),
-        pace.plain.as_secs_f64() * 1e3,
-        pace.synchronised.as_secs_f64() * 1e3,
+        milliseconds(pace.plain),
+        milliseconds(pace.synchronised),
         pace.ratio,
-        pace.exposed * 100.0,
-        verdict
-            .map(|verdict| verdict.to_string())
-            .unwrap_or_default()
+        milliseconds(pace.communication),
+        hidden.unwrap_or_default(),
+        verdicts(world.world_size(), &pace)?.join(", "),
     );
     println!("{}", row.trim_end());
     Ok(())
+}
+
+/// Of the figures that something is asked of, where all ranks share one device.
+fn verdicts(ranks: WorldSize, pace: &Pace) -> anyhow::Result<Vec<String>> {
+    if !is_shared()? {
+        return Ok(Vec::new());
+    }
+    let factor = |most| format!("factor {}", Bound::AtMost(most).of(pace.ratio));
+    let hidden = |overlap| format!("hidden {}", Bound::AtLeast(OVERLAP_MIN).of(overlap));
+    Ok(match ranks.get() {
+        1 => vec![factor(ALONE_MAX)],
+        2 => {
+            let mut verdicts = vec![factor(TWO_RANKS_MAX)];
+            verdicts.extend(pace.overlap().map(hidden));
+            verdicts
+        }
+        _ => Vec::new(),
+    })
 }
