@@ -177,7 +177,7 @@ fn an_error_that_all_ranks_meet_is_shown_once() {
     let who = shown["[rank ".len()..].chars().next().unwrap();
     let others: Vec<String> = "0123".replace(who, "").chars().map(String::from).collect();
     let note = format!(
-        "ranks {}, {} and {} ended with the same error as rank {who}",
+        "ranks {}, {} and {} had the same error as rank {who}",
         others[0], others[1], others[2]
     );
     assert!(end.stderr.contains(&note), "{note}: {:#?}", end.stderr);
@@ -226,7 +226,7 @@ fn a_rank_that_leaves_too_early_is_named_by_the_others() {
         .iter()
         .filter(|line| line.starts_with("[rank ") && line.contains("rank 1 failed"))
         .count();
-    let together = |line: &String| line.contains("ended with the same error as rank");
+    let together = |line: &String| line.contains("had the same error as rank");
     let alike = end.stderr.iter().filter(|line| together(line)).count();
     assert_eq!(others + alike, 2, "{:?}", end.stderr);
     // The launcher says what each was doing.

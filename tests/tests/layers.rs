@@ -1,8 +1,8 @@
 //! The layers of the workspace, read from the manifests and the sources.
 //!
 //! Imports go one way: plans and system calls know nobody, kernels know the driver, collectives use
-//! those, training uses collectives, and only programs use everything. One crate names Burn, so that
-//! a new version of it is one crate's work; one crate, the launches of kernels and one file may use
+//! those, training uses collectives, and only programs use everything. One crate names Burn beside
+//! them and the models of the self-test, so that a new version of it is one crate's work; one crate, the launches of kernels and one file may use
 //! `unsafe`, so that an audit is short.
 
 use std::path::{Path, PathBuf};

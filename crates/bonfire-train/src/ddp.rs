@@ -23,6 +23,7 @@ use crate::timing::{StepTiming, Stopwatch};
 use crate::weights::{Last, MicroBatches};
 use crate::{BufferSync, DdpConfig, Precision, TrainError, World};
 
+mod alone;
 mod compressed;
 mod guard;
 mod summary;
@@ -358,6 +359,7 @@ impl<M: Module> Ddp<M> {
         let start = Instant::now();
         let mut watch = Stopwatch::default();
         let gradients = match &self.synchroniser {
+            Synchroniser::Bucketed(_) if self.is_alone() => self.step_alone(forward, start)?,
             Synchroniser::Bucketed(reducer) => {
                 let reducer = Arc::clone(reducer);
                 let loss = self.loss(forward, &Listener::Reducer(Arc::clone(&reducer)))?;

@@ -201,6 +201,41 @@ impl<'a, F: Fn(usize) -> Option<HostSlice<'a>>> ModuleVisitor for Writer<'_, F> 
     }
 }
 
+/// A rank's own gradients as they are, for an optimizer, under the identities of the model's parameters.
+pub(crate) fn own<M: Module>(
+    model: &M,
+    table: &ParameterTable,
+    gradients: Option<Gradients>,
+) -> GradientsParams {
+    let Some(gradients) = gradients else {
+        return GradientsParams::new();
+    };
+    let mut keeper = Keeper {
+        table,
+        gradients,
+        kept: GradientsParams::new(),
+    };
+    model.visit(&mut keeper);
+    keeper.kept
+}
+
+struct Keeper<'a> {
+    table: &'a ParameterTable,
+    gradients: Gradients,
+    kept: GradientsParams,
+}
+
+impl ModuleVisitor for Keeper<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if self.table.index_of(param.id).is_none() {
+            return;
+        }
+        if let Some(gradient) = param.val().grad_remove(&mut self.gradients) {
+            self.kept.register(param.id, gradient);
+        }
+    }
+}
+
 /// Tensors for the averages of the gradients that any rank has, with nothing in them yet.
 pub(crate) struct Claims {
     /// Of each parameter, the memory that its average goes to.

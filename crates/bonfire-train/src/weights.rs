@@ -19,6 +19,11 @@ pub(crate) struct MicroBatches {
 }
 
 impl MicroBatches {
+    /// Whether there is none yet.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
     /// Counts one more.
     pub(crate) fn add(&mut self, weight: Weight) -> Result<(), TrainError> {
         let weighted = matches!(weight, Weight::Samples(_));

@@ -25,16 +25,16 @@ pub struct Pace {
     pub synchronised: Duration,
     /// The second over the first, round by round.
     pub ratio: f64,
-    /// What averaging the same gradients adds to a step that computes next to nothing, which nothing can
-    /// hide behind.
-    pub communication: Duration,
+    /// What averaging gradients of the same sizes adds to a step that computes next to nothing, which nothing
+    /// can hide behind; of several ranks.
+    pub communication: Option<Duration>,
 }
 
 impl Pace {
-    /// What part of the communication the computation hides; nothing where there is no communication.
+    /// What part of the communication the computation hides, if there is any.
     pub fn overlap(&self) -> Option<f64> {
         let added = self.synchronised.as_secs_f64() - self.plain.as_secs_f64();
-        let communication = self.communication.as_secs_f64();
+        let communication = self.communication?.as_secs_f64();
         (communication > 0.0).then(|| 1.0 - added / communication)
     }
 }
@@ -55,12 +55,17 @@ pub fn pace(world: &World, size: Size, rounds: usize) -> Result<Pace, TrialError
     let mut times = Times::default();
     for round in 0..WARM_UP_ROUNDS + rounds.max(1) {
         let (without, with) = both(world, (&plain, &mut ddp), learning)?;
-        let bare = both(world, (&plain, &mut ddp), Network::weight_decay)?;
         if round >= WARM_UP_ROUNDS {
             times.plain.push(without);
             times.synchronised.push(with);
             times.ratio.push(with / without);
-            times.communication.push(bare.1 - bare.0);
+        }
+        if world.world_size().get() == 1 {
+            continue;
+        }
+        let (without, with) = both(world, (&plain, &mut ddp), Network::weight_decay)?;
+        if round >= WARM_UP_ROUNDS {
+            times.communication.push(with - without);
         }
     }
     Ok(times.medians())
@@ -91,12 +96,13 @@ struct Times {
 
 impl Times {
     fn medians(self) -> Pace {
-        let duration = |seconds| Duration::from_secs_f64(f64::max(median(seconds), 0.0));
+        let duration = |seconds: f64| Duration::from_secs_f64(seconds.max(0.0));
+        let communication = (!self.communication.is_empty()).then(|| median(self.communication));
         Pace {
-            plain: duration(self.plain),
-            synchronised: duration(self.synchronised),
+            plain: duration(median(self.plain)),
+            synchronised: duration(median(self.synchronised)),
             ratio: median(self.ratio),
-            communication: duration(self.communication),
+            communication: communication.map(duration),
         }
     }
 }
@@ -145,7 +151,7 @@ mod tests {
             plain: Duration::from_millis(plain),
             synchronised: Duration::from_millis(synchronised),
             ratio: 1.0,
-            communication: Duration::from_millis(communication),
+            communication: Some(Duration::from_millis(communication)),
         }
     }
 
@@ -155,6 +161,11 @@ mod tests {
         assert!((pace(100, 101, 10).overlap().unwrap() - 0.9).abs() < 1e-9);
         assert!(pace(100, 110, 10).overlap().unwrap().abs() < 1e-9);
         assert_eq!(pace(100, 100, 0).overlap(), None);
+        let alone = Pace {
+            communication: None,
+            ..pace(100, 100, 0)
+        };
+        assert_eq!(alone.overlap(), None);
     }
 
     #[test]

@@ -63,6 +63,7 @@ fn steps_are_timed_with_one_rank_and_with_two() {
         for pace in on_threads(&place(), ranks, |world| pace(world, Size::SMALL, 3)).unwrap() {
             assert!(pace.plain > Duration::ZERO && pace.ratio > 0.0, "{pace:?}");
             assert!(pace.synchronised > Duration::ZERO, "{pace:?}");
+            assert_eq!(pace.communication.is_some(), ranks.get() > 1, "{pace:?}");
         }
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use bonfire_collective::cuda::{CudaGroup, CudaOptions, CudaPath, CudaSync, Neighbours};
 use bonfire_collective::{
-    AgentOptions, Algorithm, GroupOptions, ProcessGroup, Rank, RankEnv, ReduceOp,
+    AgentOptions, Algorithm, GroupOptions, OutputLabels, ProcessGroup, Rank, RankEnv, ReduceOp,
 };
 use half::{bf16, f16};
 
@@ -80,6 +80,8 @@ pub(super) fn launch(ranks: u32, arguments: &[&str]) -> anyhow::Result<()> {
     let options = AgentOptions {
         args: arguments.iter().map(Into::into).collect(),
         nproc_per_node: ranks,
+        // One rank prints.
+        labels: OutputLabels::Errors,
         ..AgentOptions::new(program)
     };
     Ok(options.run()?)

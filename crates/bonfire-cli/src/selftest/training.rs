@@ -143,17 +143,19 @@ fn steps_as_rank(env: &RankEnv, size: Size) -> anyhow::Result<()> {
         return Ok(());
     }
     let milliseconds = |time: Duration| time.as_secs_f64() * 1e3;
-    let hidden = pace
-        .overlap()
-        .map(|overlap| format!("{:.1}", overlap * 100.0));
+    let communication = pace.communication.map(milliseconds);
+    let figure = |(value, digits): (f64, usize)| format!("{value:.digits$}");
+    let hidden = pace.overlap().map(|overlap| (overlap * 100.0, 1));
     let row = format!(
-        "{:>5} {:>9.3} {:>15.3} {:>7.3} {:>17.3} {:>8}  {}",
+        "{:>5} {:>9.3} {:>15.3} {:>7.3} {:>17} {:>8}  {}",
         world.world_size(),
         milliseconds(pace.plain),
         milliseconds(pace.synchronised),
         pace.ratio,
-        milliseconds(pace.communication),
-        hidden.unwrap_or_default(),
+        communication
+            .map(|time| figure((time, 3)))
+            .unwrap_or_default(),
+        hidden.map(figure).unwrap_or_default(),
         verdicts(world.world_size(), &pace)?.join(", "),
     );
     println!("{}", row.trim_end());

@@ -68,7 +68,7 @@ fn note(ranks: &[Rank]) -> String {
         };
         let _ = write!(text, "{separator}{rank}");
     }
-    text + &format!(" ended with the same error as rank {first}")
+    text + &format!(" had the same error as rank {first}")
 }
 
 #[cfg(test)]
@@ -88,7 +88,7 @@ mod tests {
         assert!(!told.is_known(rank(1), b"error: disk full"));
         assert_eq!(
             told.take_notes(),
-            ["ranks 0 and 3 ended with the same error as rank 2"]
+            ["ranks 0 and 3 had the same error as rank 2"]
         );
         assert!(told.take_notes().is_empty());
         assert!(!told.is_known(rank(0), b"error: no such file"), "forgotten");
@@ -118,10 +118,10 @@ mod tests {
     #[test]
     fn notes_name_all_ranks() {
         let named = |ranks: &[u32]| note(&ranks.iter().copied().map(rank).collect::<Vec<_>>());
-        assert_eq!(named(&[1, 0]), "rank 0 ended with the same error as rank 1");
+        assert_eq!(named(&[1, 0]), "rank 0 had the same error as rank 1");
         assert_eq!(
             named(&[3, 2, 0, 1]),
-            "ranks 0, 1 and 2 ended with the same error as rank 3"
+            "ranks 0, 1 and 2 had the same error as rank 3"
         );
     }
 }

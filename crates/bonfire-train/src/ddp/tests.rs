@@ -14,6 +14,7 @@ use crate::GradientSync;
 use crate::world::tests::world;
 
 mod accumulation;
+mod alone;
 mod buffers;
 mod compression;
 #[cfg(feature = "cuda")]
