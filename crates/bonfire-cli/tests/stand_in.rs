@@ -89,14 +89,12 @@ fn ranks_on_devices_of_their_own_give_the_bits_of_the_cpu() {
 #[test]
 fn burn_models_learn_on_several_ranks_what_they_learn_on_one() {
     // Two devices for three ranks: some share one.
-    let Some((end, text)) = selftest(2, "", ("training", "2,3")) else {
+    let Some((end, text)) = selftest(2, "", ("training", "3")) else {
         return;
     };
     assert!(end.status.success(), "{text}");
     for line in [
-        "2 ranks as threads: 2400 parameters, the same bits on all of them and on both ways, ",
-        "3 ranks as threads: 2400 parameters, ",
-        "2 ranks as processes: 2400 parameters, ",
+        "3 ranks as threads: 2400 parameters, the same bits on all of them and on both ways, ",
         "3 ranks as processes: 2400 parameters, the same bits on all of them and on both ways, ",
         "training     passed",
     ] {

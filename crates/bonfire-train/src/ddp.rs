@@ -402,7 +402,7 @@ impl<M: Module> Ddp<M> {
         reducer.settle(micro_batches, watch)?;
         let averages = averages(module, &table, gradients, (&mut reducer, &mut *watch))?;
         reducer.end()?;
-        self.forward_backward += forward_backward;
+        self.forward_backward += forward_backward + reducer.computed();
         Ok(averages)
     }
 

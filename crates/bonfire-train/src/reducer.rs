@@ -82,6 +82,8 @@ struct Step {
     error: Option<TrainError>,
     /// Waiting for what the other ranks' batches count, before the first bucket can travel.
     waited: Stopwatch,
+    /// Waiting for the device to end what the backward pass queued.
+    computed: Stopwatch,
 }
 
 impl Reducer {
@@ -118,6 +120,7 @@ impl Reducer {
                 normalizer: Normalizer::Known(1.0),
                 error: None,
                 waited: Stopwatch::default(),
+                computed: Stopwatch::default(),
             },
             trace: trace::Trace::new(),
         };
@@ -183,6 +186,7 @@ impl Reducer {
             normalizer,
             error: None,
             waited: Stopwatch::default(),
+            computed: Stopwatch::default(),
         };
         self.next = 0;
         self.clock = 0;
@@ -316,6 +320,11 @@ impl Reducer {
         self.step.waited.total()
     }
 
+    /// How long the backward pass went on when the host was done with it.
+    pub(crate) fn computed(&self) -> Duration {
+        self.step.computed.total()
+    }
+
     /// Waits for all averages.
     pub(crate) fn settle(
         &mut self,
@@ -387,7 +396,7 @@ impl Reducer {
             })
             .collect();
         let entering = self.step.entering;
-        watch.time(|| buckets.deliver(entering, targets))
+        buckets.deliver(entering, targets, (&mut self.step.computed, watch))
     }
 
     /// Tells ranks that wait for this one on a device.

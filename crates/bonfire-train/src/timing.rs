@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepTiming {
     /// The forward and the backward pass, with the communication that they hide; of all
-    /// micro-batches since the step before.
+    /// micro-batches since the step before. Where gradients stay on their devices, until those are done.
     pub forward_backward: Duration,
     /// What communication added: the time this rank stood still, waiting for gradients of other
     /// ranks after its own backward pass was done, and where batches are weighted, for what theirs

@@ -1,5 +1,7 @@
 //! The trials on the CPU.
 
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
+
 use std::time::Duration;
 
 use bonfire_collective::WorldSize;

@@ -140,6 +140,7 @@ impl<M: Module> Ddp<M> {
             None,
             (&mut *reducer, &mut watch),
         )?;
+        self.forward_backward += reducer.computed();
         reducer.end()?;
         watch.time(|| self.agree_on_buffers())?;
         self.micro_batches = MicroBatches::default();

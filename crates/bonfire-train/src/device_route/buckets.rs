@@ -7,6 +7,7 @@ use super::{Action, DeviceTensor, Engine, Move, Reader, Room, Timing};
 use crate::TrainError;
 use crate::assignment::{Assignment, Extent};
 use crate::host::Entering;
+use crate::timing::Stopwatch;
 
 /// Where slots begin.
 const ALIGN_BYTES: usize = 16;
@@ -260,7 +261,36 @@ impl DeviceBuckets {
 
     /// Copies the averages to tensors and waits until they are there: for each its bucket and its slot.
     /// What follows on this thread, on the device too, sees them.
+    ///
+    /// The host runs ahead of the device: first this rank's own computation is waited for, which is no
+    /// communication, and then the rest.
     pub(crate) fn deliver(
+        &mut self,
+        entering: Entering,
+        targets: Vec<(usize, usize, DeviceTensor)>,
+        (computing, waiting): (&mut Stopwatch, &mut Stopwatch),
+    ) -> Result<(), TrainError> {
+        match self.engine.timing() {
+            Timing::Overlapped => {
+                // What was in the targets' memory before may still be read by the backend.
+                self.engine.queue(Action::Behind)?;
+                self.hand_out(entering, targets)?;
+                computing.time(|| self.engine.queue(Action::Computed))?;
+                waiting.time(|| self.rest())
+            }
+            Timing::Apart => {
+                computing.time(|| self.engine.queue(Action::Computed))?;
+                waiting.time(|| {
+                    self.engine.queue(Action::Meet)?;
+                    self.hand_out(entering, targets)?;
+                    self.rest()
+                })
+            }
+        }
+    }
+
+    /// Queues the way of what is held, and the copies of all averages to tensors.
+    fn hand_out(
         &mut self,
         entering: Entering,
         targets: Vec<(usize, usize, DeviceTensor)>,
@@ -269,11 +299,6 @@ impl DeviceBuckets {
         for (bucket, slot, tensor) in targets {
             let slot = self.buckets[bucket].slots[slot].range.clone();
             moves[bucket].push(Move { tensor, slot });
-        }
-        // What was in the targets' memory before may still be read by the backend.
-        match self.engine.timing() {
-            Timing::Overlapped => self.engine.queue(Action::Behind)?,
-            Timing::Apart => self.engine.queue(Action::Meet)?,
         }
         self.busy = true;
         for (index, factor) in mem::take(&mut self.held) {
@@ -284,7 +309,7 @@ impl DeviceBuckets {
                 self.engine.queue(Action::Unpack { bucket, moves })?;
             }
         }
-        self.rest()
+        Ok(())
     }
 }
 

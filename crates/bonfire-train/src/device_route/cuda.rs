@@ -253,10 +253,8 @@ impl Engine for CudaEngine {
         let stream = self.group.stream();
         match action {
             Action::Behind => self.behind(),
-            Action::Meet => {
-                self.client.synchronize()?;
-                Ok(self.group.process_group().barrier()?)
-            }
+            Action::Computed => self.client.synchronize(),
+            Action::Meet => Ok(self.group.process_group().barrier()?),
             Action::Pack { bucket, moves } => self.copy(bucket, (&moves, Direction::Pack)),
             Action::Unpack { bucket, moves } => self.copy(bucket, (&moves, Direction::Unpack)),
             Action::Clear { bucket, range } => {

@@ -4,6 +4,8 @@
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
 
 use bonfire_collective::{ProcessGroup, ReduceOp};
 use bonfire_plan::DType;
@@ -65,6 +67,8 @@ pub(super) struct Double {
     group: ProcessGroup,
     timing: Timing,
     buckets: Vec<Bucket>,
+    /// How long the backend computes when the host is done.
+    pub(super) computing: Duration,
     /// The names of everything that was queued.
     pub(super) log: Arc<Mutex<Vec<String>>>,
 }
@@ -82,6 +86,7 @@ impl Double {
             group: group.clone(),
             timing,
             buckets: Vec::new(),
+            computing: Duration::ZERO,
             log: Arc::default(),
         }
     }
@@ -89,6 +94,7 @@ impl Double {
     fn done(&mut self, action: Action) -> Result<(), TrainError> {
         match action {
             Action::Behind => {}
+            Action::Computed => thread::sleep(self.computing),
             Action::Meet => self.group.barrier()?,
             Action::Pack { bucket, moves } => {
                 let values = self.buckets[bucket].values()?;

@@ -17,7 +17,7 @@ pub(crate) trait Engine: Send + fmt::Debug {
     /// Makes memory for buckets, in place of those before. Every rank calls it alike; it waits for all.
     fn open(&mut self, rooms: &[Room]) -> Result<(), TrainError>;
 
-    /// Queues something. Returns before it is done, but for [`Action::Meet`].
+    /// Queues something. Returns before it is done, but for [`Action::Computed`] and [`Action::Meet`].
     fn queue(&mut self, action: Action) -> Result<(), TrainError>;
 
     /// Waits until everything queued is done, with a deadline.
@@ -64,7 +64,9 @@ pub(crate) struct Move {
 pub(crate) enum Action {
     /// Orders what follows behind everything that the model's backend has queued.
     Behind,
-    /// The same, and behind that of all ranks. Returns when it has been done.
+    /// Returns when everything is done that this rank's backend has queued; other ranks are not waited for.
+    Computed,
+    /// Returns when all ranks have come here, with all that they computed done.
     Meet,
     /// Copies tensors to a bucket, in one launch.
     Pack { bucket: usize, moves: Vec<Move> },

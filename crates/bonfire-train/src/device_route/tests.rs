@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bonfire_collective::GroupOptions;
 use bonfire_testkit::local;
@@ -10,6 +11,7 @@ use super::double::{Double, Memory};
 use super::*;
 use crate::assignment::{Assignment, Extent};
 use crate::host::{Entering, HostSlice};
+use crate::timing::Stopwatch;
 
 /// Three parameters in one bucket and one in another; the second begins at the next multiple of 16 bytes.
 const SIZES: [usize; 4] = [3, 4, 1, 2];
@@ -106,7 +108,9 @@ fn deliver(buckets: &mut DeviceBuckets) -> Vec<Arc<Memory>> {
             ((slot / 3, slot % 3, tensor), memory)
         })
         .unzip();
-    buckets.deliver(Entering::Plain, targets).unwrap();
+    let (mut computing, mut waiting) = (Stopwatch::default(), Stopwatch::default());
+    let watches = (&mut computing, &mut waiting);
+    buckets.deliver(Entering::Plain, targets, watches).unwrap();
     seen
 }
 
@@ -124,7 +128,7 @@ fn a_bucket_is_one_launch_there_and_one_back_behind_what_the_model_does() {
         "Pack 1",
         "Average 1",
     ];
-    let last = ["Behind", "Unpack 0", "Unpack 1", "settle"];
+    let last = ["Behind", "Unpack 0", "Unpack 1", "Computed", "settle"];
     assert_eq!(log, [&first[..], &last[..]].concat());
 }
 
@@ -136,6 +140,7 @@ fn ranks_that_cannot_overlap_meet_before_anything_travels() {
         drain(&log)
     });
     let expected = [
+        "Computed",
         "Meet",
         "Pack 0",
         "Average 0",
@@ -223,6 +228,24 @@ fn earlier_micro_batches_are_added_where_they_had_a_gradient() {
         "Average 0",
     ];
     assert_eq!(log[..7], expected, "{log:?}");
+}
+
+#[test]
+fn what_a_rank_computes_itself_is_not_taken_for_communication() {
+    const COMPUTING: Duration = Duration::from_millis(20);
+    for timing in [Timing::Overlapped, Timing::Apart] {
+        local(1, GroupOptions::default(), |group| {
+            let mut engine = Double::new(&group, timing);
+            engine.computing = COMPUTING;
+            let engine = Box::new(engine);
+            let mut buckets = DeviceBuckets::new(engine, &assignments(), &extents()).unwrap();
+            let (mut computing, mut waiting) = (Stopwatch::default(), Stopwatch::default());
+            let watches = (&mut computing, &mut waiting);
+            let nothing = Vec::new();
+            buckets.deliver(Entering::Plain, nothing, watches).unwrap();
+            assert!(computing.total() >= COMPUTING, "{computing:?}");
+        });
+    }
 }
 
 /// Says when it is dropped.
