@@ -3,12 +3,11 @@
 //! A handle says which process has which descriptor of the memory object; the system then lets processes of
 //! the same user map it. Nothing has a name that could stay behind.
 
-use std::fs::OpenOptions;
 use std::process;
 
 use crate::context::Context;
 use crate::device::reaches;
-use crate::memory::{Kind, find, map, object_of, unmap};
+use crate::memory::{Kind, find, map, object_of, open_object, unmap};
 use crate::settings::{Fault, Settings};
 use crate::status::{Status, done, give};
 
@@ -78,8 +77,7 @@ fn open(handle: Handle) -> Result<u64, Status> {
     if Settings::get().has(Fault::NoIpcOpen) || !reaches(context.device, handle.device as usize) {
         return Err(Status::PeerAccessUnsupported);
     }
-    let path = format!("/proc/{}/fd/{}", handle.process, handle.descriptor);
-    let file = OpenOptions::new().read(true).write(true).open(path);
+    let file = open_object(handle.process, handle.descriptor);
     let file = file.map_err(|_| Status::InvalidValue)?;
     map(file, handle.len as usize, Kind::Imported(context.device))
 }

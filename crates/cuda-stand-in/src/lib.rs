@@ -1,10 +1,10 @@
 //! A CUDA driver and an NVRTC that run on the CPU: a test tool for machines without a GPU.
 //!
 //! Loaded under the names `libcuda.so` and `libnvrtc.so`, and as `libnccl.so.2` between the ranks of one
-//! process, it lets the CUDA engine run unchanged. Host memory
-//! plays the devices' memory, a thread plays each stream, and a kernel is its CUDA C++, which the machine's
-//! C++ compiler makes a shared object of. It shows that the order of things is right. It says nothing of
-//! speed, and its memory model is the CPU's, which is stricter than a GPU's.
+//! host, it lets the CUDA engine run unchanged. Host memory plays the devices' memory, a thread plays each
+//! stream, and a kernel is its CUDA C++, which the machine's C++ compiler makes a shared object of. It shows
+//! that the order of things is right. It says nothing of speed, and its memory model is the CPU's, which is
+//! stricter than a GPU's.
 //!
 //! What the driver promises and what it demands are those of the CUDA Driver API reference 13.0. Where the
 //! driver may wait for a device, as when memory is freed, this one always does, so that a program that

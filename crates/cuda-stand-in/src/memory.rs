@@ -5,7 +5,8 @@
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
+use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
 use std::sync::Mutex;
@@ -67,6 +68,12 @@ pub(crate) fn object_of(base: u64) -> Option<(i32, usize)> {
     let block = blocks.get(&base)?;
     let file = block.file.as_ref()?;
     matches!(block.kind, Kind::Device(_)).then(|| (file.as_raw_fd(), block.len))
+}
+
+/// Opens a memory object that a process has, this one or another.
+pub(crate) fn open_object(process: u32, descriptor: i32) -> io::Result<File> {
+    let path = format!("/proc/{process}/fd/{descriptor}");
+    OpenOptions::new().read(true).write(true).open(path)
 }
 
 /// Maps a memory object.

@@ -1,25 +1,27 @@
-//! NCCL between the ranks of one process, loaded under the name `libnccl.so.2`.
+//! NCCL between the ranks of one host, loaded under the name `libnccl.so.2`.
 //!
-//! An operation is a task of its stream: there the ranks meet, the last to come does the work of all, in rank
-//! order, and a message waits for whoever takes it. As in NCCL joining goes on in the background, ranks
-//! on one device are refused unless `NCCL_MULTI_RANK_GPU_ENABLE` is 1, and whoever gives up frees its own
-//! stream alone. Elements of 16 bits are not reduced. After `nccl.h` of 2.17.
+//! An operation is a task of its stream: there the ranks meet, each reads what the others bring, in rank order,
+//! and a message waits for whoever takes it. As in NCCL joining goes on in the background, ranks on one
+//! device are refused unless `NCCL_MULTI_RANK_GPU_ENABLE` is 1, and whoever gives up frees its own stream
+//! alone. Elements of 16 bits are not reduced. After `nccl.h` of 2.17.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::process;
 use std::sync::{Arc, Mutex};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::context::Context;
 use crate::memory::{Kind, find};
 use crate::stream::stream_of;
 use crate::table::{Table, lock};
-use clique::Clique;
+use member::Member;
 use number::{KINDS, Reduction};
 use operation::{Data, Operation};
 
-mod clique;
+mod mailbox;
+mod member;
+mod note;
 mod number;
 mod operation;
 
@@ -27,6 +29,7 @@ mod operation;
 const VERSION: c_int = 23007;
 
 const SUCCESS: c_int = 0;
+const SYSTEM_ERROR: c_int = 2;
 const INVALID_ARGUMENT: c_int = 4;
 const INVALID_USAGE: c_int = 5;
 const IN_PROGRESS: c_int = 7;
@@ -34,9 +37,9 @@ const IN_PROGRESS: c_int = 7;
 /// What `NCCL_CONFIG_INITIALIZER` writes.
 const MAGIC: u32 = 0xcafe_beef;
 
-/// An `ncclUniqueId`.
+/// An `ncclUniqueId`: a text.
 #[repr(C)]
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy)]
 pub struct UniqueId([u8; 128]);
 
 /// An `ncclConfig_t`, as far as it is looked at.
@@ -48,18 +51,10 @@ pub struct Config {
     blocking: c_int,
 }
 
-/// A communicator.
-struct Member {
-    rank: usize,
-    clique: Arc<Clique>,
-}
-
 /// What a group of calls has gathered: of which communicator, on which stream.
 type Gathered = Vec<(usize, usize, Operation)>;
 
-static MEMBERS: Table<Member> = Table::new(0x6000_0000);
-
-static CLIQUES: Mutex<BTreeMap<UniqueId, Arc<Clique>>> = Mutex::new(BTreeMap::new());
+static MEMBERS: Table<Arc<Member>> = Table::new(0x6000_0000);
 
 thread_local! {
     static GROUP: RefCell<Option<Gathered>> = const { RefCell::new(None) };
@@ -74,14 +69,15 @@ fn queue(gathered: Gathered) -> Result<(), c_int> {
             .partition::<Gathered, _>(|(c, s, _)| (*c, *s) == (comm, stream));
         left = others;
         let member = MEMBERS.get(comm).map_err(|_| INVALID_ARGUMENT)?;
+        if member.state() != SUCCESS {
+            return Err(INVALID_USAGE);
+        }
         let stream = stream_of(stream).map_err(|_| INVALID_ARGUMENT)?;
         let operations: Vec<Operation> = own.into_iter().map(|(.., operation)| operation).collect();
         for data in operations.iter().flat_map(Operation::data) {
             check(data, stream.context)?;
         }
-        stream
-            .queue
-            .push(move || member.clique.perform(member.rank, &operations));
+        stream.queue.push(move || member.perform(&operations));
     }
     Ok(())
 }
@@ -136,11 +132,17 @@ pub extern "C" fn ncclGetUniqueId(id: Option<&mut UniqueId>) -> c_int {
     let Some(id) = id else {
         return INVALID_ARGUMENT;
     };
-    let mut next = lock(&NEXT);
-    *next += 1;
+    let number = {
+        let mut next = lock(&NEXT);
+        *next += 1;
+        *next
+    };
+    // Processes that do not see each other may have the same number.
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.unwrap_or_default().as_nanos();
+    let text = format!("stand-in NCCL {now} {} {number}", process::id());
     id.0 = [0; 128];
-    id.0[..8].copy_from_slice(&next.to_le_bytes());
-    id.0[8..12].copy_from_slice(&process::id().to_le_bytes());
+    id.0[..text.len()].copy_from_slice(text.as_bytes());
     SUCCESS
 }
 
@@ -161,16 +163,16 @@ pub extern "C" fn ncclCommInitRankConfig(
     if !config_fits || !(0..ranks).contains(&rank) {
         return INVALID_ARGUMENT;
     }
-    let mut cliques = lock(&CLIQUES);
-    let clique = cliques
-        .entry(id)
-        .or_insert_with(|| Arc::new(Clique::of(ranks as usize)));
-    clique.join(rank as usize, context.device);
-    *comm = MEMBERS.insert(Member {
-        rank: rank as usize,
-        clique: Arc::clone(clique),
-    });
-    IN_PROGRESS
+    let group = String::from_utf8_lossy(&id.0);
+    let group = group.trim_end_matches('\0');
+    let place = (rank as usize, ranks as usize);
+    match Member::join(group, place, context.device) {
+        Ok(member) => {
+            *comm = MEMBERS.insert(member);
+            IN_PROGRESS
+        }
+        Err(_) => SYSTEM_ERROR,
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -178,7 +180,7 @@ pub extern "C" fn ncclCommGetAsyncError(comm: usize, state: Option<&mut c_int>) 
     let (Ok(member), Some(state)) = (MEMBERS.get(comm), state) else {
         return INVALID_ARGUMENT;
     };
-    *state = member.clique.state();
+    *state = member.state();
     SUCCESS
 }
 
@@ -187,7 +189,7 @@ pub extern "C" fn ncclCommAbort(comm: usize) -> c_int {
     let Ok(member) = MEMBERS.remove(comm) else {
         return INVALID_ARGUMENT;
     };
-    member.clique.leave(member.rank);
+    member.leave();
     SUCCESS
 }
 

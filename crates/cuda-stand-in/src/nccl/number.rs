@@ -1,12 +1,12 @@
 //! Elements, and how they are reduced.
 
 use std::ffi::c_int;
-use std::slice;
-
-use super::operation::Data;
 
 /// The sizes of the element types (`ncclDataType_t`), by their numbers.
 pub(super) const KINDS: [usize; 10] = [1, 1, 4, 4, 8, 8, 2, 4, 8, 2];
+
+/// A mean: a sum first.
+const MEAN: c_int = 4;
 
 /// How elements of which type are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,62 +15,63 @@ pub(super) struct Reduction {
     op: c_int,
 }
 
+/// A part of a reduction.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Step<'a> {
+    /// The elements of the next rank are added, or what the reduction does instead.
+    Add(&'a [u8]),
+    /// Those of so many ranks are there, which a mean divides by.
+    Divide(usize),
+}
+
 impl Reduction {
     /// `None` for what NCCL has not, and for elements of 16 bits.
     pub(super) fn new(kind: c_int, op: c_int) -> Option<Self> {
-        let is_known = (0..5).contains(&op) && matches!(kind, 0..=5 | 7 | 8);
+        let is_known = (0..=MEAN).contains(&op) && matches!(kind, 0..=5 | 7 | 8);
         is_known.then_some(Self { kind, op })
     }
 
-    /// Reduces what the ranks bring, in their order, to the targets. All are equally long and stay allocated
-    /// until this returns; nothing else touches them meanwhile.
-    pub(super) fn run(self, sources: &[Data], targets: &[Data]) {
+    /// Tells it from others.
+    pub(super) fn number(self) -> u64 {
+        self.kind as u64 * 16 + self.op as u64
+    }
+
+    /// Goes on with what is folded so far.
+    pub(super) fn apply(self, folded: &mut [u8], step: Step<'_>) {
         match self.kind {
-            0 => self.run_as::<i8>(sources, targets),
-            1 => self.run_as::<u8>(sources, targets),
-            2 => self.run_as::<i32>(sources, targets),
-            3 => self.run_as::<u32>(sources, targets),
-            4 => self.run_as::<i64>(sources, targets),
-            5 => self.run_as::<u64>(sources, targets),
-            7 => self.run_as::<f32>(sources, targets),
-            8 => self.run_as::<f64>(sources, targets),
+            0 => self.apply_as::<i8>(folded, step),
+            1 => self.apply_as::<u8>(folded, step),
+            2 => self.apply_as::<i32>(folded, step),
+            3 => self.apply_as::<u32>(folded, step),
+            4 => self.apply_as::<i64>(folded, step),
+            5 => self.apply_as::<u64>(folded, step),
+            7 => self.apply_as::<f32>(folded, step),
+            8 => self.apply_as::<f64>(folded, step),
             other => unreachable!("`new` refuses elements of type {other}"),
         }
     }
 
-    fn run_as<T: Number>(self, sources: &[Data], targets: &[Data]) {
-        let mut folded: Vec<T> = Vec::new();
-        for source in sources {
-            let count = source.bytes / size_of::<T>();
-            // SAFETY: the caller's memory, which is allocated and not written meanwhile; every bit pattern is a
-            // number; NCCL demands that elements are aligned.
-            let values = unsafe { slice::from_raw_parts(source.address as *const T, count) };
-            if folded.is_empty() {
-                folded = values.to_vec();
-                continue;
+    fn apply_as<T: Number>(self, folded: &mut [u8], step: Step<'_>) {
+        let sums = folded.chunks_exact_mut(size_of::<T>());
+        match step {
+            Step::Add(brought) => {
+                for (sum, value) in sums.zip(brought.chunks_exact(size_of::<T>())) {
+                    T::read(sum).combine(T::read(value), self.op).write(sum);
+                }
             }
-            for (sum, value) in folded.iter_mut().zip(values) {
-                *sum = sum.combine(*value, self.op);
+            Step::Divide(ranks) if self.op == MEAN => {
+                sums.for_each(|sum| T::read(sum).over(ranks).write(sum));
             }
-        }
-        if self.op == 4 {
-            folded
-                .iter_mut()
-                .for_each(|sum| *sum = sum.over(sources.len()));
-        }
-        for target in targets {
-            assert_eq!(target.bytes, folded.len() * size_of::<T>());
-            // SAFETY: as above; nothing refers to the sources any more, one of which the target may be.
-            let values =
-                unsafe { slice::from_raw_parts_mut(target.address as *mut T, folded.len()) };
-            values.copy_from_slice(&folded);
+            Step::Divide(_) => {}
         }
     }
 }
 
-/// An element.
+/// An element, of as many bytes as it is given.
 trait Number: Copy + PartialOrd {
-    /// By the number of an `ncclRedOp_t`; a mean is a sum first.
+    fn read(bytes: &[u8]) -> Self;
+    fn write(self, bytes: &mut [u8]);
+    /// By the number of an `ncclRedOp_t`.
     fn combine(self, other: Self, op: c_int) -> Self;
     fn over(self, ranks: usize) -> Self;
 }
@@ -78,9 +79,19 @@ trait Number: Copy + PartialOrd {
 macro_rules! number {
     ($($type:ty: $add:expr, $multiply:expr);+ $(;)?) => {$(
         impl Number for $type {
+            fn read(bytes: &[u8]) -> Self {
+                let mut own = [0; size_of::<Self>()];
+                own.copy_from_slice(bytes);
+                Self::from_ne_bytes(own)
+            }
+
+            fn write(self, bytes: &mut [u8]) {
+                bytes.copy_from_slice(&self.to_ne_bytes());
+            }
+
             fn combine(self, other: Self, op: c_int) -> Self {
                 match op {
-                    0 | 4 => $add(self, other),
+                    0 | MEAN => $add(self, other),
                     1 => $multiply(self, other),
                     2 if self < other => other,
                     3 if other < self => other,

@@ -37,6 +37,26 @@ pub(super) enum Together {
     Broadcast(usize),
 }
 
+impl Together {
+    /// Tells it from others.
+    pub(super) fn number(self) -> u64 {
+        let (kind, root, reduction) = match self {
+            Self::Reduce(reduction, None) => (0, 0, reduction.number()),
+            Self::Reduce(reduction, Some(root)) => (1, root, reduction.number()),
+            Self::Broadcast(root) => (2, root, 0),
+        };
+        (root as u64) << 32 | reduction << 2 | kind
+    }
+
+    /// Whether a rank's result is made of the data of another, or of its own.
+    pub(super) fn needs(self, source: usize, target: usize) -> bool {
+        match self {
+            Self::Reduce(_, root) => root.is_none_or(|root| root == target),
+            Self::Broadcast(root) => root == source,
+        }
+    }
+}
+
 impl Operation {
     pub(super) fn reduce(
         [source, target]: [Data; 2],
