@@ -1,79 +1,100 @@
-//! What is trained: a chain of square layers, on data that follow from their numbers.
+//! What is trained: the encoder of a transformer, on data that follow from their numbers.
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
-use burn::nn::{Linear, LinearConfig};
-use burn::tensor::{Device, Tensor, TensorData, activation};
+use burn::nn::transformer::{
+    TransformerEncoder, TransformerEncoderConfig, TransformerEncoderInput,
+};
+use burn::tensor::{Device, Tensor, TensorData};
 
 use crate::TrialError;
 
 /// How large a network is, and how many samples a rank has in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
-    /// Layers, each with a weight and a bias.
+    /// Layers, each with attention, two norms and two linear layers behind each other.
     pub layers: usize,
-    /// Inputs and outputs of every layer.
+    /// Numbers of a token.
     pub width: usize,
+    /// Numbers between the two linear layers of a layer.
+    pub inner: usize,
+    /// Heads of attention, by which the width can be divided.
+    pub heads: usize,
+    /// Tokens of a sample.
+    pub tokens: usize,
     /// Samples of a rank in a step.
     pub batch: usize,
 }
 
 impl Size {
-    /// Seconds on a processor, with layers of several kinds of length in a bucket.
+    /// Seconds on a processor.
     pub const SMALL: Self = Self {
-        layers: 4,
-        width: 24,
+        layers: 2,
+        width: 16,
+        inner: 32,
+        heads: 2,
+        tokens: 4,
         batch: 6,
     };
 
     /// A hundred million parameters.
     pub const LARGE: Self = Self {
-        layers: 24,
-        width: 2048,
-        batch: 512,
+        layers: 8,
+        width: 1024,
+        inner: 4096,
+        heads: 16,
+        tokens: 256,
+        batch: 8,
     };
 
     /// How many parameters it has.
     pub fn parameters(&self) -> usize {
-        self.layers * self.width * (self.width + 1)
+        let linear = |inputs: usize, outputs: usize| (inputs + 1) * outputs;
+        let attention = 4 * linear(self.width, self.width);
+        let forward = linear(self.width, self.inner) + linear(self.inner, self.width);
+        let norms = 2 * 2 * self.width;
+        self.layers * (attention + forward + norms)
+    }
+
+    /// In how many tensors they are.
+    pub fn tensors(&self) -> usize {
+        let (linear_layers, norms) = (4 + 2, 2);
+        self.layers * 2 * (linear_layers + norms)
     }
 }
 
 /// The network.
 #[derive(Module, Debug)]
 pub(crate) struct Network {
-    layers: Vec<Linear>,
+    encoder: TransformerEncoder,
 }
 
 impl Network {
     /// The same on every rank and machine.
     pub(crate) fn new(size: Size, device: &Device) -> Self {
-        let layer = |_| LinearConfig::new(size.width, size.width).init(device);
+        let config = TransformerEncoderConfig::new(size.width, size.inner, size.heads, size.layers)
+            .with_dropout(0.0)
+            .with_norm_first(true);
         let network = Self {
-            layers: (0..size.layers).map(layer).collect(),
+            encoder: config.init(device),
         };
         network.map(&mut Drawn {
-            scale: (size.width as f32).sqrt().recip(),
             next: 1,
+            name: String::new(),
         })
     }
 
     /// The mean squared error over samples: `[1]`.
-    pub(crate) fn loss(&self, input: Tensor<2>, target: Tensor<2>) -> Tensor<1> {
-        let forward = |x, layer: &Linear| activation::tanh(layer.forward(x));
-        let output = self.layers.iter().fold(input, forward);
+    pub(crate) fn loss(&self, input: Tensor<3>, target: Tensor<3>) -> Tensor<1> {
+        let output = self.encoder.forward(TransformerEncoderInput::new(input));
         (output - target).powi_scalar(2).mean()
     }
 
-    /// Half the sum of the squares of the weights: `[1]`. Every gradient is its parameter, so that there is
-    /// next to nothing to compute.
+    /// Half the sum of the squares of all parameters: `[1]`. Every gradient is its parameter, so that there
+    /// is next to nothing to compute.
     pub(crate) fn weight_decay(&self) -> Tensor<1> {
-        let decay = |layer: &Linear| {
-            let bias = layer.bias.as_ref().expect("every layer has one").val();
-            let weights = layer.weight.val().powi_scalar(2).sum();
-            weights + bias.powi_scalar(2).sum()
-        };
-        let terms = self.layers.iter().map(decay);
-        terms.reduce(|a, b| a + b).expect("there are layers") * 0.5
+        let mut squares = Squares(None);
+        self.visit(&mut squares);
+        squares.0.expect("there are parameters") * 0.5
     }
 
     /// All parameters, one behind the other.
@@ -84,20 +105,20 @@ impl Network {
     }
 }
 
-/// Samples by their numbers: what goes in and what should come out, `[samples, width]` each.
+/// Samples by their numbers: what goes in and what should come out, `[samples, tokens, width]` each.
 pub(crate) fn samples(
     numbers: impl Iterator<Item = usize>,
     size: Size,
     device: &Device,
-) -> (Tensor<2>, Tensor<2>) {
+) -> (Tensor<3>, Tensor<3>) {
     let numbers: Vec<usize> = numbers.collect();
     let rows = |salt: u32| {
         let row = |&number: &usize| {
             let mut next = (number as u32).wrapping_mul(2_654_435_761) ^ salt;
-            (0..size.width).map(move |_| draw(&mut next))
+            (0..size.tokens * size.width).map(move |_| draw(&mut next))
         };
         let values: Vec<f32> = numbers.iter().flat_map(row).collect();
-        let data = TensorData::new(values, [numbers.len(), size.width]);
+        let data = TensorData::new(values, [numbers.len(), size.tokens, size.width]);
         Tensor::from_data(data, device)
     };
     (rows(1), rows(77))
@@ -112,21 +133,45 @@ fn draw(next: &mut u32) -> f32 {
     (*next >> 8) as f32 / (1 << 23) as f32 - 1.0
 }
 
+/// Gives every parameter values that follow from its place: matrices about 1 / sqrt(inputs), the vectors of
+/// norms, which multiply, about 1, all others about 0.
 struct Drawn {
-    scale: f32,
     next: u32,
+    /// Of the parameter.
+    name: String,
 }
 
 impl ModuleMapper for Drawn {
+    fn enter_module(&mut self, name: &str, _container: &str) {
+        name.clone_into(&mut self.name);
+    }
+
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let (id, tensor, mapper) = param.consume();
         let shape = tensor.dims();
         let count = shape.iter().product();
-        let values = (0..count).map(|_| draw(&mut self.next) * self.scale);
+        let (centre, spread) = match (D, &self.name[..]) {
+            (1, "gamma") => (1.0, 0.1),
+            (1, _) => (0.0, 0.1),
+            _ => (0.0, (shape[0] as f32).sqrt().recip()),
+        };
+        let values = (0..count).map(|_| centre + draw(&mut self.next) * spread);
         let data = TensorData::new(values.collect::<Vec<f32>>(), shape);
         let device = tensor.device().without_autodiff();
         let drawn = Tensor::from_data(data, &device);
         Param::from_mapped_value(id, drawn, mapper).set_require_grad(true)
+    }
+}
+
+struct Squares(Option<Tensor<1>>);
+
+impl ModuleVisitor for Squares {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let square = param.val().powi_scalar(2).sum();
+        self.0 = Some(match self.0.take() {
+            Some(sum) => sum + square,
+            None => square,
+        });
     }
 }
 
@@ -155,6 +200,21 @@ mod tests {
     #[test]
     fn a_large_network_has_a_hundred_million_parameters() {
         assert!(Size::LARGE.parameters() >= 100_000_000);
+    }
+
+    #[test]
+    fn parameters_and_tensors_are_counted() {
+        struct Count(usize);
+        impl ModuleVisitor for Count {
+            fn visit_float<const D: usize>(&mut self, _param: &Param<Tensor<D>>) {
+                self.0 += 1;
+            }
+        }
+        let network = Network::new(Size::SMALL, &Device::flex());
+        assert_eq!(network.num_params(), Size::SMALL.parameters());
+        let mut tensors = Count(0);
+        network.visit(&mut tensors);
+        assert_eq!(tensors.0, Size::SMALL.tensors());
     }
 
     #[test]

@@ -115,10 +115,11 @@ pub(super) fn steps(args: &SelftestArgs) -> anyhow::Result<()> {
         return steps_as_rank(&env, size);
     }
     println!(
-        "{} parameters in {} tensors, {} samples per rank",
+        "{} parameters in {} tensors, {} samples per rank, each of {} tokens",
         size.parameters(),
-        2 * size.layers,
-        size.batch
+        size.tensors(),
+        size.batch,
+        size.tokens
     );
     println!(
         "{:>5} {:>9} {:>15} {:>7} {:>17} {:>8}",
