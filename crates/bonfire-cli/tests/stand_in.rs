@@ -13,7 +13,7 @@ use std::time::Duration;
 use bonfire_testkit::{Job, JobEnd};
 
 /// Of one run of the program: minutes, where all kernels have yet to be compiled and the machine is busy.
-const LIMIT: Duration = Duration::from_secs(500);
+const LIMIT: Duration = Duration::from_secs(1000);
 
 /// Runs the program on so many devices, of which this is broken; `None` where there is no stand-in.
 fn on_stand_in(devices: u32, faults: &str, arguments: &[&str]) -> Option<JobEnd> {

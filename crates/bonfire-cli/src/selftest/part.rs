@@ -101,7 +101,7 @@ impl Part {
             Self::Threads | Self::Processes | Self::Pack | Self::NcclThreads => 240,
             Self::Bench | Self::Sweep | Self::Nccl => 180,
             // Burn compiles and chooses its kernels first.
-            Self::Training | Self::Steps => 420,
+            Self::Training | Self::Steps => 900,
         })
     }
 

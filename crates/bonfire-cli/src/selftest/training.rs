@@ -16,7 +16,7 @@ use super::inventory::is_shared;
 use super::part::Part;
 
 /// Kernels are compiled and chosen in the first steps.
-const TIMEOUT: Duration = Duration::from_secs(150);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Ranks as processes, of those that are asked for.
 const PROCESSES_MAX: u32 = 4;
