@@ -75,81 +75,64 @@ pub(super) fn table(args: &SelftestArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Every way to do it, to choose between them.
 pub(super) fn sweep(args: &SelftestArgs) -> anyhow::Result<()> {
     let copy = copy_bandwidth()?;
     header(copy);
+    for &ranks in &args.ranks {
+        for (way, sizes) in ways() {
+            measure(ranks, &way, &sizes, copy)?;
+        }
+    }
+    Ok(())
+}
+
+/// Every way to do it, to choose between them, and the sizes that show which is best.
+fn ways() -> Vec<(Way, Vec<usize>)> {
     let base = CudaOptions::default;
-    let in_streams = || CudaOptions {
+    let small = [10, 14, 16, 18, 19, 20, 22].map(|shift| 1 << shift);
+    let mixed = [10, 16, 18, 19, 20, 22, 24, 28].map(|shift| 1 << shift);
+    let large = [64 << 20, BYTES_MAX];
+    let one_shot = CudaOptions {
+        one_shot_bytes_max: 4 << 20,
+        ..base()
+    };
+    let in_streams = CudaOptions {
         sync: Some(CudaSync::Stream),
         ..base()
     };
-    for &ranks in &args.ranks {
-        let one_shot = CudaOptions {
-            one_shot_bytes_max: 4 << 20,
+    let direct = |how: &str, options| {
+        let label = format!("direct, {how}");
+        Way::new(&label, Some(CudaAlgorithm::Direct), options)
+    };
+    let one_shot = Way::new("one-shot", Some(CudaAlgorithm::OneShot), one_shot);
+    let mut ways = vec![
+        (one_shot, small.to_vec()),
+        (direct("kernel barriers", base()), mixed.to_vec()),
+        (direct("stream barriers", in_streams), mixed.to_vec()),
+    ];
+    for blocks in [1, 4] {
+        let options = CudaOptions {
+            blocks_per_multiprocessor: blocks,
             ..base()
         };
-        let way = Way::new("one-shot", Some(CudaAlgorithm::OneShot), one_shot);
-        let small = [
-            1 << 10,
-            16 << 10,
-            64 << 10,
-            256 << 10,
-            512 << 10,
-            1 << 20,
-            4 << 20,
-        ];
-        measure(ranks, &way, &small, copy)?;
-        let mixed = [
-            1 << 10,
-            64 << 10,
-            256 << 10,
-            512 << 10,
-            1 << 20,
-            4 << 20,
-            16 << 20,
-            256 << 20,
-        ];
-        let direct = Some(CudaAlgorithm::Direct);
-        measure(
-            ranks,
-            &Way::new("direct, kernel barriers", direct, base()),
-            &mixed,
-            copy,
-        )?;
-        measure(
-            ranks,
-            &Way::new("direct, stream barriers", direct, in_streams()),
-            &mixed,
-            copy,
-        )?;
-        for blocks in [1, 4] {
-            let options = CudaOptions {
-                blocks_per_multiprocessor: blocks,
-                ..base()
-            };
-            let label = format!("direct, {blocks} blocks per multiprocessor");
-            measure(
-                ranks,
-                &Way::new(&label, direct, options),
-                &[64 << 20, 256 << 20],
-                copy,
-            )?;
-        }
+        let how = format!("{blocks} blocks per multiprocessor");
+        ways.push((direct(&how, options), large.to_vec()));
+    }
+    for (name, algorithm) in [
+        ("ring", CudaAlgorithm::Ring),
+        ("chain", CudaAlgorithm::Chain),
+    ] {
         for channels in [1, 2, 4, 8] {
             let options = CudaOptions {
                 ring_channels: channels,
                 ..base()
             };
-            let way = Way::new(
-                &format!("ring, {channels} channels"),
-                Some(CudaAlgorithm::Ring),
-                options,
-            );
-            measure(ranks, &way, &[64 << 20, 256 << 20], copy)?;
+            let label = format!("{name}, {channels} channels");
+            let way = Way::new(&label, Some(algorithm), options);
+            ways.push((way, large.to_vec()));
         }
     }
-    Ok(())
+    ways
 }
 
 fn header(copy: f64) {
@@ -162,9 +145,10 @@ fn traffic(way: &Way, ranks: u32) -> f64 {
     let ranks = f64::from(ranks);
     match way.algorithm {
         // Each of R - 1 rounds of the reduce-scatter reads two and writes one shard per rank, each round of
-        // the all-gather reads and writes one.
-        Some(CudaAlgorithm::Ring) => 5.0 * (ranks - 1.0),
-        _ => 2.0 * ranks,
+        // the all-gather reads and writes one. In a chain all ranks but the first read two and write one, and
+        // all but the last read and write one.
+        Some(CudaAlgorithm::Ring | CudaAlgorithm::Chain) => 5.0 * (ranks - 1.0),
+        None | Some(CudaAlgorithm::Direct | CudaAlgorithm::OneShot) => 2.0 * ranks,
     }
 }
 
@@ -225,4 +209,35 @@ fn copy_bandwidth() -> anyhow::Result<f64> {
         Ok(bytes / elapsed.as_secs_f64() / 1e9)
     })?;
     Ok(rates[0])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_algorithm_is_swept_beside_what_its_traffic_allows() {
+        for (algorithm, of_four, rows) in [
+            (CudaAlgorithm::OneShot, 8.0, 7),
+            (CudaAlgorithm::Direct, 8.0, 20),
+            (CudaAlgorithm::Ring, 15.0, 8),
+            (CudaAlgorithm::Chain, 15.0, 8),
+        ] {
+            let own = ways();
+            let own = own
+                .iter()
+                .filter(|(way, _)| way.algorithm == Some(algorithm));
+            let mut found = 0;
+            for (way, sizes) in own {
+                assert_eq!(traffic(way, 4), of_four, "{}", way.label);
+                let most = match algorithm {
+                    CudaAlgorithm::OneShot => way.options.one_shot_bytes_max,
+                    _ => BYTES_MAX,
+                };
+                assert_eq!(sizes.iter().max(), Some(&most), "{}", way.label);
+                found += sizes.len();
+            }
+            assert_eq!(found, rows, "{algorithm:?}");
+        }
+    }
 }
