@@ -87,7 +87,7 @@ fn all(args: &SelftestArgs) -> anyhow::Result<bool> {
     }
     println!();
     for (part, outcome) in &outcomes {
-        println!("{:<12} {outcome}", part.name());
+        println!("{:<14} {outcome}", part.name());
     }
     let failed = |(_, outcome): &(Part, Outcome)| matches!(outcome, Outcome::Failed(_));
     Ok(!outcomes.iter().any(failed))

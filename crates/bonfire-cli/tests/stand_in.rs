@@ -68,7 +68,7 @@ fn ranks_that_share_a_device_give_the_bits_of_the_cpu() {
         "8 ranks as threads, waiting in Stream: ",
         "8 ranks as threads, through host memory: ",
         "4 ranks as processes: all bits as on the CPU",
-        "faults       passed",
+        "faults         passed",
     ] {
         assert!(text.contains(line), "{line:?} is missing:\n{text}");
     }
@@ -96,7 +96,7 @@ fn burn_models_learn_on_several_ranks_what_they_learn_on_one() {
     for line in [
         "3 ranks as threads: 4448 parameters, the same bits on all of them and on both ways, ",
         "3 ranks as processes: 4448 parameters, the same bits on all of them and on both ways, ",
-        "training     passed",
+        "training       passed",
     ] {
         assert!(text.contains(line), "{line:?} is missing:\n{text}");
     }
@@ -112,7 +112,7 @@ fn steps_of_burn_models_are_timed() {
         "4448 parameters in 32 tensors, 6 samples per rank, each of 4 tokens",
         "factor must be <= 1.01: ",
         "factor must be <= 1.05: ",
-        "steps        passed",
+        "steps          passed",
     ] {
         assert!(text.contains(line), "{line:?} is missing:\n{text}");
     }
@@ -247,14 +247,37 @@ fn every_operation_is_measured_and_right_between_devices() {
 
 #[test]
 fn a_group_over_nccl_gives_the_bits_of_the_cpu() {
+    let parts = "nccl-threads,nccl-processes";
     for (devices, ranks) in [(1, "2,4"), (3, "1,3")] {
-        let Some((end, text)) = selftest(devices, "", ("nccl-threads", ranks)) else {
+        let Some((end, text)) = selftest(devices, "", (parts, ranks)) else {
             return;
         };
         assert!(end.status.success(), "{text}");
         let most = &ranks[2..];
-        let line = format!("{most} ranks over NCCL: ");
-        assert!(text.contains(&line), "{line:?} is missing:\n{text}");
+        for line in [
+            format!("{most} ranks as threads over NCCL: "),
+            format!("{most} ranks as processes over NCCL: all bits as on the CPU"),
+        ] {
+            assert!(text.contains(&line), "{line:?} is missing:\n{text}");
+        }
+    }
+}
+
+#[test]
+fn ranks_over_nccl_learn_which_process_died() {
+    for devices in [1, 3] {
+        let Some((end, text)) = selftest(devices, "", ("nccl-faults", "2")) else {
+            return;
+        };
+        assert!(end.status.success(), "{text}");
+        for line in [
+            "[rank 0] told that rank 1 failed: ",
+            "[rank 2] told that rank 1 failed: ",
+            "the job goes on without it: 2 ranks",
+            "a process died, and the others knew which and ended after ",
+        ] {
+            assert!(text.contains(line), "{line:?} is missing:\n{text}");
+        }
     }
 }
 

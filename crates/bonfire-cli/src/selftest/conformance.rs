@@ -7,7 +7,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use bonfire_collective::cuda::{CudaGroup, CudaOptions, CudaPath, CudaSync, Neighbours};
+use bonfire_collective::cuda::{self, CudaGroup, CudaOptions, CudaPath, CudaSync, Neighbours};
 use bonfire_collective::{
     AgentOptions, Algorithm, GroupOptions, OutputLabels, ProcessGroup, Rank, RankEnv, ReduceOp,
 };
@@ -75,31 +75,43 @@ pub(super) fn on_processes(args: &SelftestArgs) -> anyhow::Result<()> {
 
 /// Runs this program once per rank with `arguments`.
 pub(super) fn launch(ranks: u32, arguments: &[&str]) -> anyhow::Result<()> {
+    Ok(job(ranks, arguments)?.run()?)
+}
+
+/// What [`launch`] runs.
+pub(super) fn job(ranks: u32, arguments: &[&str]) -> anyhow::Result<AgentOptions> {
     let program = std::env::current_exe().context("cannot find the path of this program")?;
     let ranks = NonZeroU32::new(ranks).context("a job has at least one rank")?;
-    let options = AgentOptions {
+    Ok(AgentOptions {
         args: arguments.iter().map(Into::into).collect(),
         nproc_per_node: ranks,
         // One rank prints.
         labels: OutputLabels::Errors,
         ..AgentOptions::new(program)
-    };
-    Ok(options.run()?)
+    })
 }
 
-/// Joins the group of processes on the GPUs.
-pub(super) fn join(env: &RankEnv, timeout: Duration) -> anyhow::Result<CudaGroup> {
-    let group_options = GroupOptions {
+/// Joins the group of processes, with a context of this rank's device.
+pub(super) fn connect(
+    env: &RankEnv,
+    timeout: Duration,
+) -> anyhow::Result<(ProcessGroup, cuda::Context)> {
+    let options = GroupOptions {
         algorithm: Some(Algorithm::OneShot),
         timeout,
         ..GroupOptions::default()
     };
-    let group = ProcessGroup::connect(env, group_options)?;
+    let group = ProcessGroup::connect(env, options)?;
+    Ok((group, context_of(env.local_rank)?))
+}
+
+/// Joins the group of processes on the GPUs.
+pub(super) fn join(env: &RankEnv, timeout: Duration) -> anyhow::Result<CudaGroup> {
+    let (group, context) = connect(env, timeout)?;
     let options = CudaOptions {
         timeout,
         ..CudaOptions::default()
     };
-    let context = context_of(env.local_rank)?;
     Ok(CudaGroup::new(
         group,
         &context,

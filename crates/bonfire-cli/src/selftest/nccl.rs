@@ -4,6 +4,8 @@
 //! It takes several ranks on one device from 2.30.3 on, with NCCL_MULTI_RANK_GPU_ENABLE=1, and hangs if it
 //! may use more blocks than fit: so it is timed several times with different limits.
 
+mod processes;
+
 use bonfire_collective::cuda::nccl::Nccl;
 use bonfire_collective::cuda::{CudaGroup, CudaOptions, Elements, NcclGroup};
 use bonfire_collective::{DType, ReduceOp};
@@ -17,6 +19,8 @@ use super::measure::{iterations, seconds};
 use super::ranks::on_threads;
 use super::row::{Beside, print_header, print_ways};
 
+pub(super) use processes::{death_is_noticed, on_processes};
+
 /// The first version that takes several ranks on one device.
 const SHARING_VERSION_MIN: u32 = 23003;
 
@@ -28,12 +32,11 @@ pub(super) fn is_there() -> bool {
     Nccl::load().is_ok()
 }
 
-/// The ranks that it takes on this machine, of those that are asked for.
-fn ranks_of(args: &SelftestArgs) -> anyhow::Result<Vec<u32>> {
+/// The numbers of ranks that it takes on this machine, of those that are asked for.
+fn ranks_of(asked: &[u32]) -> anyhow::Result<Vec<u32>> {
     let (version, devices) = (Nccl::load()?.version(), require()?.len());
     println!("NCCL {version}");
-    let (fit, rest): (Vec<u32>, Vec<u32>) = args
-        .ranks
+    let (fit, rest): (Vec<u32>, Vec<u32>) = asked
         .iter()
         .partition(|ranks| **ranks as usize <= devices || version >= SHARING_VERSION_MIN);
     if !rest.is_empty() {
@@ -48,24 +51,28 @@ fn join(group: &CudaGroup) -> anyhow::Result<NcclGroup> {
     Ok(NcclGroup::new(process, group.context(), timeout)?)
 }
 
-/// Every operation against the CPU: folds whose bits no order changes, since NCCL has its own.
-pub(super) fn conformance(args: &SelftestArgs) -> anyhow::Result<()> {
-    for ranks in ranks_of(args)? {
+pub(super) fn on_rank_threads(args: &SelftestArgs) -> anyhow::Result<()> {
+    for ranks in ranks_of(&args.ranks)? {
         let cases = on_threads(ranks, &CudaOptions::default(), |group| {
-            let over_nccl = join(&group)?;
-            let mut cases = Cases::new(&over_nccl)?;
-            cases.all_ranks::<f32>(ReduceOp::Max)?;
-            cases.all_ranks::<i32>(ReduceOp::Sum)?;
-            cases.all_ranks::<u8>(ReduceOp::Min)?;
-            cases.pairs::<f64>()?;
-            Ok(cases.done())
+            conformance(&join(&group)?)
         })?;
         println!(
-            "{ranks} ranks over NCCL: {} cases, all bits as on the CPU",
+            "{ranks} ranks as threads over NCCL: {} cases, all bits as on the CPU",
             cases[0]
         );
     }
     Ok(())
+}
+
+/// One rank's part of every operation against the CPU: folds whose bits no order changes, since NCCL has its
+/// own. How many there were.
+fn conformance(group: &NcclGroup) -> anyhow::Result<usize> {
+    let mut cases = Cases::new(group)?;
+    cases.all_ranks::<f32>(ReduceOp::Max)?;
+    cases.all_ranks::<i32>(ReduceOp::Sum)?;
+    cases.all_ranks::<u8>(ReduceOp::Min)?;
+    cases.pairs::<f64>()?;
+    Ok(cases.done())
 }
 
 /// All-reduces over NCCL, and how much longer they take than those of a group without it.
@@ -73,7 +80,7 @@ pub(super) fn table(args: &SelftestArgs) -> anyhow::Result<()> {
     let max_ctas = args.nccl_max_ctas.unwrap_or(0);
     let label = format!("NCCL, {max_ctas} blocks at most");
     let shared = is_shared()?;
-    let fit = ranks_of(args)?;
+    let fit = ranks_of(&args.ranks)?;
     print_header();
     for ranks in fit {
         let sizes = sizes(args.quick);

@@ -35,6 +35,10 @@ pub(super) enum Part {
     Sweep,
     /// A group over NCCL against the CPU, bit for bit, where NCCL is found
     NcclThreads,
+    /// The same with ranks as processes
+    NcclProcesses,
+    /// A rank that dies in a group over NCCL, where it is found
+    NcclFaults,
     /// Times of NCCL, where it is found, beside those without it
     Nccl,
 }
@@ -72,6 +76,8 @@ impl Part {
             Self::Training,
             Self::Steps,
             Self::NcclThreads,
+            Self::NcclProcesses,
+            Self::NcclFaults,
             Self::Nccl,
         ]
     }
@@ -89,6 +95,8 @@ impl Part {
             Self::Steps => "steps",
             Self::Sweep => "sweep",
             Self::NcclThreads => "nccl-threads",
+            Self::NcclProcesses => "nccl-processes",
+            Self::NcclFaults => "nccl-faults",
             Self::Nccl => "nccl",
         }
     }
@@ -97,8 +105,9 @@ impl Part {
     fn limit(self) -> Duration {
         Duration::from_secs(match self {
             Self::Inventory => 60,
-            Self::Choice | Self::Faults => 120,
-            Self::Threads | Self::Processes | Self::Pack | Self::NcclThreads => 240,
+            Self::Choice | Self::Faults | Self::NcclFaults => 120,
+            Self::Threads | Self::Processes | Self::Pack => 240,
+            Self::NcclThreads | Self::NcclProcesses => 240,
             Self::Bench | Self::Sweep | Self::Nccl => 180,
             // Burn compiles and chooses its kernels first.
             Self::Training | Self::Steps => 900,
@@ -118,7 +127,9 @@ impl Part {
             Self::Training => training::parity(args),
             Self::Steps => training::steps(args),
             Self::Sweep => bench::sweep(args),
-            Self::NcclThreads => nccl::conformance(args),
+            Self::NcclThreads => nccl::on_rank_threads(args),
+            Self::NcclProcesses => nccl::on_processes(args),
+            Self::NcclFaults => nccl::death_is_noticed(),
             Self::Nccl => nccl::table(args),
         }
     }
@@ -128,7 +139,7 @@ impl Part {
         println!("\n== {}", self.name());
         let limits: &[Option<u32>] = match self {
             Self::Nccl => &[Some(8), Some(16), Some(32)],
-            Self::NcclThreads => &[Some(8)],
+            other if other.needs_nccl() => &[Some(8)],
             _ => &[None],
         };
         if self.needs_nccl() && !nccl::is_there() {
@@ -146,7 +157,10 @@ impl Part {
     }
 
     fn needs_nccl(self) -> bool {
-        matches!(self, Self::NcclThreads | Self::Nccl)
+        matches!(
+            self,
+            Self::NcclThreads | Self::NcclProcesses | Self::NcclFaults | Self::Nccl
+        )
     }
 
     fn run_child(self, args: &SelftestArgs, max_ctas: Option<u32>) -> anyhow::Result<Outcome> {
