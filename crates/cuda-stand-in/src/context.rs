@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
+use crate::calls::tell;
 use crate::device::{known, reaches};
 use crate::event::EVENTS;
 use crate::queue::{Queue, Tick};
@@ -142,6 +143,7 @@ pub extern "C" fn cuCtxGetDevice(device: Option<&mut i32>) -> Status {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuCtxSynchronize() -> Status {
+    tell("cuCtxSynchronize");
     done(Context::current().map(Context::synchronize))
 }
 
@@ -158,6 +160,7 @@ pub extern "C" fn cuCtxGetStreamPriorityRange(
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuCtxRecordEvent(context: usize, event: usize) -> Status {
+    tell("cuCtxRecordEvent");
     done(Context::of_handle(context).and_then(|context| {
         let event = EVENTS.get(event)?;
         event.set(context, || context.mark())
@@ -166,6 +169,7 @@ pub extern "C" fn cuCtxRecordEvent(context: usize, event: usize) -> Status {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuCtxWaitEvent(context: usize, event: usize) -> Status {
+    tell("cuCtxWaitEvent");
     done(Context::of_handle(context).and_then(|context| {
         if let Some(tick) = EVENTS.get(event)?.tick() {
             context.wait_for(&tick);

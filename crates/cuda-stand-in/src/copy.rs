@@ -4,6 +4,7 @@ use std::ptr;
 use std::thread;
 use std::time::Duration;
 
+use crate::calls::tell;
 use crate::memory::{Kind, find};
 use crate::settings::{Fault, Settings};
 use crate::status::{Status, done};
@@ -126,6 +127,7 @@ fn copy_async(target: u64, source: u64, len: usize, (stream, way): (usize, Way))
 // SAFETY: the names exported from this file are the driver's, and a process has one driver.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemcpyAsync(target: u64, source: u64, len: usize, stream: usize) -> Status {
+    tell("cuMemcpyAsync");
     copy_async(target, source, len, (stream, Way::Any))
 }
 
@@ -136,6 +138,7 @@ pub extern "C" fn cuMemcpyHtoDAsync_v2(
     len: usize,
     stream: usize,
 ) -> Status {
+    tell("cuMemcpyHtoDAsync_v2");
     copy_async(target, source, len, (stream, Way::ToDevice))
 }
 
@@ -146,6 +149,7 @@ pub extern "C" fn cuMemcpyDtoHAsync_v2(
     len: usize,
     stream: usize,
 ) -> Status {
+    tell("cuMemcpyDtoHAsync_v2");
     copy_async(target, source, len, (stream, Way::ToHost))
 }
 
@@ -156,11 +160,13 @@ pub extern "C" fn cuMemcpyDtoDAsync_v2(
     len: usize,
     stream: usize,
 ) -> Status {
+    tell("cuMemcpyDtoDAsync_v2");
     copy_async(target, source, len, (stream, Way::OnDevices))
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemsetD8Async(target: u64, byte: u8, len: usize, stream: usize) -> Status {
+    tell("cuMemsetD8Async");
     done(stream_of(stream).and_then(|stream| {
         if len == 0 {
             return Ok(());
@@ -211,6 +217,7 @@ impl End2d {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemcpy2DAsync_v2(copy: Option<&Copy2d>, stream: usize) -> Status {
+    tell("cuMemcpy2DAsync_v2");
     done(copy.ok_or(Status::InvalidValue).and_then(|copy| {
         let stream = stream_of(stream)?;
         (0..copy.height).try_for_each(|row| {

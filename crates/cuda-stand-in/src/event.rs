@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use crate::calls::tell;
 use crate::context::Context;
 use crate::queue::Tick;
 use crate::status::{Status, done, give};
@@ -41,6 +42,7 @@ impl Event {
 // SAFETY: the names exported from this file are the driver's, and a process has one driver.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventCreate(event: Option<&mut usize>, flags: u32) -> Status {
+    tell("cuEventCreate");
     done(Context::current().and_then(|context| {
         let made = Event {
             context,
@@ -53,11 +55,13 @@ pub extern "C" fn cuEventCreate(event: Option<&mut usize>, flags: u32) -> Status
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventDestroy_v2(event: usize) -> Status {
+    tell("cuEventDestroy_v2");
     done(EVENTS.remove(event).map(|_| ()))
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventRecord(event: usize, stream: usize) -> Status {
+    tell("cuEventRecord");
     done(stream_of(stream).and_then(|stream| {
         EVENTS.get(event)?.set(stream.context, || {
             let tick = Tick::of(1);
@@ -69,6 +73,7 @@ pub extern "C" fn cuEventRecord(event: usize, stream: usize) -> Status {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventQuery(event: usize) -> Status {
+    tell("cuEventQuery");
     done(EVENTS.get(event).and_then(|event| match event.tick() {
         Some(tick) if tick.at().is_none() => Err(Status::NotReady),
         _ => Ok(()),
@@ -77,6 +82,7 @@ pub extern "C" fn cuEventQuery(event: usize) -> Status {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventSynchronize(event: usize) -> Status {
+    tell("cuEventSynchronize");
     done(EVENTS.get(event).map(|event| {
         if let Some(tick) = event.tick() {
             tick.wait();

@@ -12,6 +12,7 @@ use std::ptr;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
+use crate::calls::tell;
 use crate::context::Context;
 use crate::settings::{Fault, Settings};
 use crate::status::{Status, done, give};
@@ -143,6 +144,12 @@ fn allocate(context: &Context, len: usize, kind: Kind) -> Result<u64, Status> {
     made
 }
 
+fn allocate_host(address: Option<&mut *mut c_void>, len: usize) -> Result<(), Status> {
+    let len = len.max(1);
+    let made = object(len).and_then(|file| map(file, len, Kind::Host))?;
+    give(address, made as *mut c_void)
+}
+
 fn free(base: u64) -> Result<(), Status> {
     let own = |kind| matches!(kind, Kind::Device(_) | Kind::Pool(_));
     let Some((found, Kind::Device(device) | Kind::Pool(device))) = find(base, 1) else {
@@ -160,6 +167,7 @@ fn free(base: u64) -> Result<(), Status> {
 // SAFETY: the names exported from this file are the driver's, and a process has one driver.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemAlloc_v2(address: Option<&mut u64>, len: usize) -> Status {
+    tell("cuMemAlloc_v2");
     done(Context::current().and_then(|context| {
         let made = allocate(context, len, Kind::Device(context.device))?;
         give(address, made)
@@ -169,6 +177,7 @@ pub extern "C" fn cuMemAlloc_v2(address: Option<&mut u64>, len: usize) -> Status
 /// Waits for the device, as the driver may.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFree_v2(address: u64) -> Status {
+    tell("cuMemFree_v2");
     done(Context::current().and_then(|context| {
         context.synchronize();
         free(address)
@@ -177,6 +186,7 @@ pub extern "C" fn cuMemFree_v2(address: u64) -> Status {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemAllocAsync(address: Option<&mut u64>, len: usize, stream: usize) -> Status {
+    tell("cuMemAllocAsync");
     done(stream_of(stream).and_then(|stream| {
         let made = allocate(stream.context, len, Kind::Pool(stream.context.device))?;
         give(address, made)
@@ -185,6 +195,7 @@ pub extern "C" fn cuMemAllocAsync(address: Option<&mut u64>, len: usize, stream:
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFreeAsync(address: u64, stream: usize) -> Status {
+    tell("cuMemFreeAsync");
     done(stream_of(stream).map(|stream| {
         stream.queue.push(move || {
             // Nobody learns of a wrong address here.
@@ -214,23 +225,25 @@ pub extern "C" fn cuMemHostAlloc(
     len: usize,
     _flags: u32,
 ) -> Status {
-    let len = len.max(1);
-    let made = object(len).and_then(|file| map(file, len, Kind::Host));
-    done(made.and_then(|made| give(address, made as *mut c_void)))
+    tell("cuMemHostAlloc");
+    done(allocate_host(address, len))
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemAllocHost_v2(address: Option<&mut *mut c_void>, len: usize) -> Status {
-    cuMemHostAlloc(address, len, 0)
+    tell("cuMemAllocHost_v2");
+    done(allocate_host(address, len))
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFreeHost(address: u64) -> Status {
+    tell("cuMemFreeHost");
     done(unmap(address, |kind| kind == Kind::Host).map(|_| ()))
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemHostRegister_v2(address: u64, len: usize, _flags: u32) -> Status {
+    tell("cuMemHostRegister_v2");
     if Settings::get().has(Fault::NoHostLock) {
         return Status::NotSupported;
     }
@@ -254,6 +267,7 @@ pub extern "C" fn cuMemHostRegister_v2(address: u64, len: usize, _flags: u32) ->
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemHostUnregister(address: u64) -> Status {
+    tell("cuMemHostUnregister");
     let mut blocks = lock(&BLOCKS);
     let found = blocks.get(&address).map(|block| block.kind);
     if found != Some(Kind::Registered) {

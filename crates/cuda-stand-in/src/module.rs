@@ -9,6 +9,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Mutex;
 use std::{ptr, slice};
 
+use crate::calls::{tell, tell_of};
 use crate::context::Context;
 use crate::settings::{Fault, Settings};
 use crate::status::{Status, done, give};
@@ -36,6 +37,7 @@ struct Module {
 }
 
 struct Function {
+    name: String,
     entry: &'static Entry,
 }
 
@@ -127,6 +129,7 @@ fn load(image: &[u8]) -> Result<usize, Status> {
 // SAFETY: the names exported from this file are the driver's, and a process has one driver.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuModuleLoadData(module: Option<&mut usize>, image: *const u8) -> Status {
+    tell("cuModuleLoadData");
     done(Context::current().and_then(|context| {
         if Settings::get().has(Fault::LoadWaits) {
             context.synchronize();
@@ -161,7 +164,8 @@ pub extern "C" fn cuModuleGetFunction(
         // SAFETY: that symbol is an `Entry` in every library that the compiler makes.
         let entry = unsafe { entry.cast::<Entry>().as_ref() };
         let entry = entry.ok_or(Status::NotFound)?;
-        give(function, FUNCTIONS.insert(Function { entry }))
+        let name = name.to_string_lossy().into_owned();
+        give(function, FUNCTIONS.insert(Function { name, entry }))
     }))
 }
 
@@ -274,6 +278,7 @@ pub extern "C" fn cuLaunchKernel(
     extra: *const c_void,
 ) -> Status {
     done(FUNCTIONS.get(function).and_then(|function| {
+        tell_of("cuLaunchKernel", &function.name);
         let stream = stream_of(stream)?;
         let grid = Grid {
             blocks: [blocks_x, blocks_y, blocks_z],

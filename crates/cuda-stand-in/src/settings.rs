@@ -53,6 +53,7 @@ pub(crate) struct Settings {
     pub(crate) capability: (i32, i32),
     faults: Vec<Fault>,
     pub(crate) cache: Option<PathBuf>,
+    pub(crate) calls: Option<PathBuf>,
     pub(crate) compiler: OsString,
 }
 
@@ -82,6 +83,7 @@ impl Settings {
                 .map(Fault::parse)
                 .collect(),
             cache: env::var_os("CUDA_STAND_IN_CACHE").map(PathBuf::from),
+            calls: env::var_os("CUDA_STAND_IN_CALLS").map(PathBuf::from),
             compiler: env::var_os("CXX").unwrap_or_else(|| "c++".into()),
         }
     }

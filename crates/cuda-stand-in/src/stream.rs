@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::calls::tell;
 use crate::context::Context;
 use crate::event::EVENTS;
 use crate::queue::Queue;
@@ -28,10 +29,17 @@ pub(crate) fn stream_of(handle: usize) -> Result<Stream, Status> {
     Ok(Stream::clone(&*STREAMS.get(handle)?))
 }
 
+fn create(stream: Option<&mut usize>) -> Result<(), Status> {
+    let context = Context::current()?;
+    let queue = context.new_queue();
+    give(stream, STREAMS.insert(Stream { context, queue }))
+}
+
 // SAFETY: the names exported from this file are the driver's, and a process has one driver.
 #[unsafe(no_mangle)]
-pub extern "C" fn cuStreamCreate(stream: Option<&mut usize>, flags: u32) -> Status {
-    cuStreamCreateWithPriority(stream, flags, 0)
+pub extern "C" fn cuStreamCreate(stream: Option<&mut usize>, _flags: u32) -> Status {
+    tell("cuStreamCreate");
+    done(create(stream))
 }
 
 #[unsafe(no_mangle)]
@@ -40,25 +48,26 @@ pub extern "C" fn cuStreamCreateWithPriority(
     _flags: u32,
     _priority: i32,
 ) -> Status {
-    done(Context::current().and_then(|context| {
-        let queue = context.new_queue();
-        give(stream, STREAMS.insert(Stream { context, queue }))
-    }))
+    tell("cuStreamCreateWithPriority");
+    done(create(stream))
 }
 
 /// Work that is left goes on.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamDestroy_v2(stream: usize) -> Status {
+    tell("cuStreamDestroy_v2");
     done(STREAMS.remove(stream).map(|stream| stream.queue.close()))
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamSynchronize(stream: usize) -> Status {
+    tell("cuStreamSynchronize");
     done(stream_of(stream).map(|stream| stream.queue.wait()))
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamQuery(stream: usize) -> Status {
+    tell("cuStreamQuery");
     done(stream_of(stream).and_then(|stream| {
         if stream.queue.is_idle() {
             Ok(())
@@ -70,6 +79,7 @@ pub extern "C" fn cuStreamQuery(stream: usize) -> Status {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamWaitEvent(stream: usize, event: usize, _flags: u32) -> Status {
+    tell("cuStreamWaitEvent");
     done(stream_of(stream).and_then(|stream| {
         if let Some(tick) = EVENTS.get(event)?.tick() {
             stream.queue.wait_for(tick);

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 use std::{hint, slice, thread};
 
+use crate::calls::tell;
 use crate::memory;
 use crate::status::{Status, done};
 use crate::stream::{Stream, stream_of};
@@ -150,6 +151,7 @@ pub extern "C" fn cuStreamBatchMemOp_v2(
     operations: *const Operation,
     _flags: u32,
 ) -> Status {
+    tell("cuStreamBatchMemOp_v2");
     done(stream_of(stream).and_then(|stream| {
         let count = count as usize;
         if operations.is_null() || count > BATCH_MAX {
@@ -182,6 +184,7 @@ pub extern "C" fn cuStreamWaitValue32_v2(
     value: u32,
     flags: u32,
 ) -> Status {
+    tell("cuStreamWaitValue32_v2");
     one(stream, WAIT_32, address, (value.into(), flags))
 }
 
@@ -192,5 +195,6 @@ pub extern "C" fn cuStreamWriteValue32_v2(
     value: u32,
     flags: u32,
 ) -> Status {
+    tell("cuStreamWriteValue32_v2");
     one(stream, WRITE_32, address, (value.into(), flags))
 }

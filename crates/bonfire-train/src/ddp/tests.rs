@@ -16,6 +16,8 @@ use crate::world::tests::world;
 mod accumulation;
 mod alone;
 mod buffers;
+#[cfg(feature = "cuda")]
+mod calls;
 mod compression;
 #[cfg(feature = "cuda")]
 mod cuda;

@@ -170,7 +170,7 @@ impl CudaEngine {
     fn behind(&self) -> Result<(), TrainError> {
         match self.timing {
             Timing::Overlapped => {
-                self.client.flush()?;
+                self.client.hand_over()?;
                 self.group.context().record(&self.computed)?;
                 // Orders reads and writes of gradients behind the kernels that made or read them.
                 Ok(self.group.stream().wait(&self.computed)?)
@@ -362,9 +362,11 @@ impl Kernels {
 }
 
 impl Quiet {
-    /// Hands to the driver what CubeCL has gathered for this thread.
-    fn flush(&self) -> Result<(), TrainError> {
-        self.0.flush().map_err(refused)
+    /// Returns when the driver has all that CubeCL was asked for. CubeCL's own `flush` would give back the
+    /// memory of finished uploads as well, and for that wait until the device is where the flush before was: in
+    /// a backward pass, the bucket before.
+    fn hand_over(&self) -> Result<(), TrainError> {
+        self.0.exclusive(|| ()).map_err(refused)
     }
 
     /// Waits until the device has done what this thread asked of it; it waits for no other rank.

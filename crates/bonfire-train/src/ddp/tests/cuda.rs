@@ -11,7 +11,7 @@ use crate::harvest::Site;
 use crate::{DeviceKind, GradientRoute, Loss, Occupancy, Placement};
 
 /// Runs `body` on ranks that share the devices of this machine; nothing without any.
-fn on_devices<R: Send>(ranks: u32, body: impl Fn(World) -> R + Sync) -> Option<Vec<R>> {
+pub(super) fn on_devices<R: Send>(ranks: u32, body: impl Fn(World) -> R + Sync) -> Option<Vec<R>> {
     let devices = (DeviceKind::Cuda, Occupancy::Oversubscribed);
     let place = |group: ProcessGroup| {
         let placement = Placement {
@@ -40,7 +40,7 @@ fn on_devices<R: Send>(ranks: u32, body: impl Fn(World) -> R + Sync) -> Option<V
     Some(local(ranks, options, run))
 }
 
-fn routed(route: GradientRoute) -> DdpConfig {
+pub(super) fn routed(route: GradientRoute) -> DdpConfig {
     DdpConfig {
         route,
         ..small_buckets()

@@ -1,0 +1,159 @@
+//! What a step asks of the CUDA driver, once the first steps are over: counted in the file to which the
+//! stand-in for the driver tells its calls.
+//!
+//! That file is named before the driver is loaded, so the test runs itself once more, with the name in the
+//! environment. Where there is no device, or a driver that tells nothing, it says so and does nothing.
+
+use std::env;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Barrier;
+
+use bonfire_testkit::Job;
+
+use super::cuda::{on_devices, routed};
+use super::*;
+use crate::GradientRoute;
+
+/// Names the file of calls.
+const CALLS: &str = "CUDA_STAND_IN_CALLS";
+
+/// Of this module's test, to run it again.
+const TEST: &str = "ddp::tests::calls::cuda_a_step_launches_two_copies_for_each_bucket";
+
+/// Buckets are dealt anew after the second step.
+const STEPS_BEFORE: usize = 3;
+const STEPS_COUNTED: usize = 5;
+
+const BEGIN: &str = "the counted steps begin";
+const END: &str = "the counted steps end";
+
+/// What must be made before, waits for the whole device, or may do so.
+const NEVER: [&str; 8] = [
+    "cuMemAlloc",
+    "cuMemHost",
+    "cuMemFree",
+    "cuModuleLoadData",
+    "cuStreamCreate",
+    "cuStreamDestroy",
+    "cuCtxSynchronize",
+    "cuMemcpyDtoH",
+];
+
+/// What waits for a stream, or for a point in it.
+const WAITS: [&str; 2] = ["cuStreamSynchronize", "cuEventSynchronize"];
+
+/// Minutes, where all kernels have yet to be compiled and the machine is busy.
+const LIMIT: Duration = Duration::from_secs(500);
+
+/// What was asked of the driver, in order.
+struct Calls(Vec<String>);
+
+impl Calls {
+    /// Those before the counted steps, and those in them.
+    fn read(path: &Path) -> (Self, Self) {
+        let text = fs::read_to_string(path).unwrap();
+        let lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        let at = |mark: &str| lines.iter().position(|line| line == mark).unwrap();
+        let (before, counted) = (&lines[..at(BEGIN)], &lines[at(BEGIN) + 1..at(END)]);
+        (Self(before.to_vec()), Self(counted.to_vec()))
+    }
+
+    /// How many begin like this.
+    fn of(&self, beginning: &str) -> usize {
+        let calls = self.0.iter();
+        calls.filter(|call| call.starts_with(beginning)).count()
+    }
+}
+
+/// Some steps, of which the last are between two marks in the file; how many buckets travel in each.
+fn train_marked(world: &World, config: DdpConfig, (path, meet): (&Path, &Barrier)) -> usize {
+    let device = world.device();
+    let mut ddp = Ddp::with_config(Mlp::new(1, &device), world, config).unwrap();
+    let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
+    // Before it no rank is in the counted steps, and behind it every one.
+    let mark = |text: &str| {
+        meet.wait();
+        if world.is_main() {
+            let mut file = OpenOptions::new().append(true).open(path).unwrap();
+            writeln!(file, "{text}").unwrap();
+        }
+        meet.wait();
+    };
+    for step in 0..STEPS_BEFORE + STEPS_COUNTED {
+        if step == STEPS_BEFORE {
+            mark(BEGIN);
+        }
+        let indices = share(world, step, 2);
+        let gradients = ddp.backward(|model| model.loss(&indices, &device)).unwrap();
+        ddp.step(&mut optimizer, 0.05, gradients);
+    }
+    mark(END);
+    ddp.buckets().len()
+}
+
+/// Counts the calls of some ranks; how many buckets they have. Nothing without a driver that tells.
+fn check(ranks: u32, config: DdpConfig, path: &Path) -> Option<usize> {
+    // Without those of the training before.
+    fs::write(path, "").unwrap();
+    let meet = Barrier::new(ranks as usize);
+    let train = |world| train_marked(&world, config, (path, &meet));
+    let buckets = on_devices(ranks, train)?[0];
+    let (before, counted) = Calls::read(path);
+    if before.0.is_empty() {
+        println!("skipped: this driver does not tell what is asked of it");
+        return None;
+    }
+    let case = format!("{ranks} ranks, {buckets} buckets");
+    // What is counted is told.
+    for told in ["cuMemAlloc", "cuMemHostAlloc", "cuModuleLoadData"] {
+        assert!(before.of(told) > 0, "{case}: {told}");
+    }
+    for call in NEVER {
+        assert_eq!(counted.of(call), 0, "{case}: {call}");
+    }
+    // A lone rank leaves its gradients where they are.
+    let steps = match ranks {
+        1 => 0,
+        _ => STEPS_COUNTED * ranks as usize,
+    };
+    let copies = counted.of("cuLaunchKernel pack_");
+    assert_eq!(copies, 2 * buckets * steps, "{case}: copies of buckets");
+    // For what the rank itself has computed, when its backward pass is over.
+    let waits: usize = WAITS.map(|call| counted.of(call)).iter().sum();
+    assert_eq!(waits, steps, "{case}: waits");
+    println!("{case}: {copies} copies and {waits} waits in {STEPS_COUNTED} steps");
+    Some(buckets)
+}
+
+#[test]
+fn cuda_a_step_launches_two_copies_for_each_bucket() {
+    if let Some(path) = env::var_os(CALLS).map(PathBuf::from) {
+        let one_bucket = DdpConfig::default();
+        for config in [routed(GradientRoute::Device), one_bucket] {
+            for ranks in [1, 2] {
+                let Some(buckets) = check(ranks, config, &path) else {
+                    return;
+                };
+                assert_eq!(buckets == 1, config == one_bucket);
+            }
+        }
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    for devices in ["1", "2"] {
+        let mut command = Command::new(env::current_exe().unwrap());
+        command
+            .args(["--exact", TEST, "--nocapture"])
+            .env("CUDA_STAND_IN_DEVICES", devices)
+            .env(CALLS, folder.path().join(devices));
+        let end = Job::start_for(&mut command, LIMIT).end();
+        println!("{devices} devices\n{}", end.stdout.join("\n"));
+        assert!(end.status.success(), "{}", end.stderr.join("\n"));
+        // The name above is that of this test.
+        let ran = |line: &String| line.contains("1 passed");
+        assert!(end.stdout.iter().any(ran), "{TEST} is not there");
+    }
+}

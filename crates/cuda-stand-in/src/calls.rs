@@ -1,0 +1,53 @@
+//! What is asked of the driver, for tests that count: a line for each call, in a file.
+//!
+//! A line is the name of the function, what it is about where that is known, and `by` with the name of the
+//! thread that called: `cuLaunchKernel pack_u32 by rank 0`. Whoever wants to know where something began appends
+//! a line as well. Calls that ask for something that is so anyway, such as a device's name, are not told.
+
+use std::ffi::CStr;
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::sync::OnceLock;
+
+use crate::settings::Settings;
+
+/// Tells of a call.
+pub(crate) fn tell(function: &str) {
+    tell_of(function, "");
+}
+
+/// Tells of a call that is about something.
+pub(crate) fn tell_of(function: &str, what: &str) {
+    let Some(mut file) = file() else {
+        return;
+    };
+    let gap = if what.is_empty() { "" } else { " " };
+    let line = format!("{function}{gap}{what} by {}\n", thread());
+    // One write, which the system appends as a whole.
+    let written = file.write_all(line.as_bytes());
+    written.expect("the file that CUDA_STAND_IN_CALLS names can be written to");
+}
+
+fn file() -> Option<&'static File> {
+    static FILE: OnceLock<Option<File>> = OnceLock::new();
+    let open = || {
+        let path = Settings::get().calls.as_ref()?;
+        let opened = OpenOptions::new().create(true).append(true).open(path);
+        Some(opened.expect("CUDA_STAND_IN_CALLS names a file"))
+    };
+    FILE.get_or_init(open).as_ref()
+}
+
+/// The name that the system has for this thread, since this library and the program do not share one standard
+/// library.
+fn thread() -> String {
+    // As long as the system's names are, with NUL.
+    let mut name = [0_u8; 16];
+    // SAFETY: the thread is this one, and the buffer has the size that the call is told.
+    let answer = unsafe {
+        libc::pthread_getname_np(libc::pthread_self(), name.as_mut_ptr().cast(), name.len())
+    };
+    let name = CStr::from_bytes_until_nul(&name).ok();
+    let name = name.filter(|_| answer == 0).unwrap_or(c"a thread");
+    name.to_string_lossy().into_owned()
+}
