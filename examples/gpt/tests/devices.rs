@@ -1,4 +1,4 @@
-//! The program on a machine without the devices that it is asked for.
+//! The program on a machine with the devices that it is asked for, and on one without.
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
@@ -8,7 +8,7 @@ use bonfire_testkit::Job;
 
 /// One line, before any rank is started, of what is missing.
 #[test]
-fn without_cuda_one_line_says_what_is_missing() {
+fn a_missing_device_is_named_in_one_line() {
     for flags in ["--nproc 1", "--nproc 1000", "--nproc 2 --oversubscribe"] {
         let folder = tempfile::tempdir().unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_gpt"));
@@ -26,5 +26,126 @@ fn without_cuda_one_line_says_what_is_missing() {
         assert!(line.starts_with("error: "), "{line}");
         assert!(line.to_lowercase().contains("cuda"), "{line}");
         assert_eq!(end.stdout, [""; 0], "{flags}");
+    }
+}
+
+/// On CUDA devices, compared with the CPU. A stand-in for the driver will do.
+#[cfg(feature = "cuda")]
+mod cuda {
+    use std::fs;
+    use std::path::Path;
+    use std::process::Command;
+    use std::time::Duration;
+
+    use bonfire_testkit::Job;
+
+    /// Of one training: minutes, where all kernels have yet to be compiled and the machine is busy.
+    const LIMIT: Duration = Duration::from_secs(500);
+
+    /// Of every step on all ranks together, and of every evaluation.
+    const WINDOWS: usize = 4;
+    const CONTEXT: usize = 8;
+    const STEPS: usize = 12;
+    const LEARNING_RATE: f64 = 0.01;
+
+    /// What a training came to.
+    struct Training {
+        /// The loss of each step, over all ranks.
+        losses: Vec<f64>,
+        /// Before the first step, and after the last.
+        validation: [f64; 2],
+        parameters: f64,
+        log: String,
+    }
+
+    /// The same training, whatever the number of ranks; `None` where there is no such device.
+    fn trained(folder: &Path, device: &str, (ranks, devices): (usize, usize)) -> Option<Training> {
+        let text = folder.join("text");
+        fs::write(&text, "abcdefgh ".repeat(60)).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gpt"));
+        command.args(["--nproc", &ranks.to_string(), "--device", device]);
+        if device == "cuda" {
+            command.arg("--oversubscribe");
+        }
+        let batch = WINDOWS / ranks;
+        let sizes = format!(
+            "--layers 1 --heads 2 --width 16 --context {CONTEXT} --batch {batch} --steps {STEPS} \
+             --learning-rate {LEARNING_RATE} --warmup 2 --log-interval 1 --eval-interval {STEPS} \
+             --eval-windows {WINDOWS} --sample 0"
+        );
+        command.args(sizes.split_whitespace());
+        command.arg("--data").arg(text);
+        command.arg("--report-dir").arg(folder);
+        command.env("BONFIRE_LOG", "info");
+        // Of a stand-in; of others there are as many as there are.
+        command.env("CUDA_STAND_IN_DEVICES", devices.to_string());
+        let end = Job::start_for(&mut command, LIMIT).end();
+        let missing = |line: &&String| line.contains("cannot train on cuda: ");
+        if let Some(line) = end.stderr.iter().find(missing) {
+            println!("skipped: {line}");
+            return None;
+        }
+        assert!(end.status.success(), "{:?}", end.stderr);
+        let report = fs::read_to_string(folder.join("report.json")).unwrap();
+        let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+        let named = |list: &str, is_it: &dyn Fn(&serde_json::Value) -> bool| {
+            let found = report[list]
+                .as_array()
+                .unwrap()
+                .iter()
+                .find(|one| is_it(one));
+            found.unwrap().clone()
+        };
+        let curve = |tag: &str| -> Vec<f64> {
+            let curve = named("curves", &|curve| curve["tag"] == tag);
+            let points = curve["points"].as_array().unwrap().iter();
+            points
+                .map(|point| point["value"].as_f64().unwrap())
+                .collect()
+        };
+        let parameters = named("facts", &|fact| fact[0] == "parameters");
+        Some(Training {
+            losses: curve("loss"),
+            validation: curve("validation_loss").try_into().unwrap(),
+            parameters: parameters[1].as_str().unwrap().parse().unwrap(),
+            log: end.stderr.join("\n"),
+        })
+    }
+
+    /// Embedding, layer norm, attention with its softmax, and the cross entropy: one rank, two on one device, and
+    /// two on devices of their own where there are two.
+    #[test]
+    fn cuda_losses_are_those_of_the_cpu() {
+        let folder = tempfile::tempdir().unwrap();
+        let trained = |device, layout| trained(folder.path(), device, layout);
+        let cpu = trained("cpu", (1, 1)).unwrap();
+        assert!(cpu.validation[1] < cpu.validation[0] - 0.5, "it learns");
+        // The mean over all characters, each loss a few roundings away from exact.
+        let rounding = 3.0 * (WINDOWS * CONTEXT) as f64 * f64::from(f32::EPSILON);
+        // By Adam's normalisation such an error in a tiny gradient may change the parameter's move, at most the
+        // learning rate, entirely. That changes the loss by the gradient times the move, in each step so far.
+        let trained_apart = STEPS as f64 * LEARNING_RATE * cpu.parameters * rounding;
+        for layout in [(1, 1), (2, 1), (2, 2)] {
+            let Some(cuda) = trained("cuda", layout) else {
+                return;
+            };
+            let said = "gradients travel from device to device";
+            let is_said = cuda.log.contains(said) || layout.0 == 1;
+            assert!(is_said, "{layout:?}: {}", cuda.log);
+            let apart = |one: f64, other: f64| (one - other).abs();
+            let untrained = apart(cpu.validation[0], cuda.validation[0]);
+            assert!(untrained <= rounding, "{layout:?}: {untrained}");
+            assert_eq!(cuda.losses.len(), STEPS);
+            let steps = cpu.losses.iter().zip(&cuda.losses);
+            let most = steps.fold(
+                apart(cpu.validation[1], cuda.validation[1]),
+                |most, (one, other)| most.max(apart(*one, *other)),
+            );
+            println!("{layout:?}: untrained {untrained:e}, trained {most:e} apart");
+            assert!(
+                most <= trained_apart,
+                "{layout:?}: {most} > {trained_apart}"
+            );
+        }
     }
 }
