@@ -9,6 +9,8 @@ use crate::host::HostSlice;
 
 #[cfg(feature = "cuda")]
 mod device_memory;
+#[cfg(feature = "cuda")]
+mod resident;
 
 /// A backend whose tensors can be read while a backward pass runs.
 pub(crate) trait Readback: Backend {

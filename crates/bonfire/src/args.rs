@@ -82,7 +82,7 @@ impl LaunchArgs {
         let uses_gpus = match self.device {
             DeviceKind::Cpu => false,
             DeviceKind::Cuda | DeviceKind::Wgpu => true,
-            DeviceKind::Auto => cfg!(any(feature = "cuda", feature = "wgpu")),
+            DeviceKind::Auto => cfg!(any(feature = "cuda-unfused", feature = "wgpu-unfused")),
         };
         Ok(match self.flags.rank_count()? {
             RankCount::Auto if !uses_gpus => RankCount::Cpu,

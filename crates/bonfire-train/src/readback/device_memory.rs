@@ -2,24 +2,16 @@
 
 use burn::backend::{BackendTypes, Cube, TensorMetadata};
 use burn::tensor::Tensor;
-use burn_cubecl::CubeBackend;
 use burn_cubecl::tensor::CubeTensor;
-use burn_fusion::custom::{CustomOpIr, OperationIr, StreamId, TensorIr};
-use burn_fusion::{NoOp, get_client};
 
+use super::resident::Resident;
 use super::{Claim, DeviceTensor, Shell, on_device};
 use crate::raw;
 
 type Primitive = <Cube as BackendTypes>::FloatTensorPrimitive;
 
 pub(super) fn tensor(tensor: Primitive) -> Result<DeviceTensor, String> {
-    raw::on_device(resolved(tensor))
-}
-
-/// What the device has, once all that leads to it is queued, which may be a plan of fused kernels.
-fn resolved(tensor: Primitive) -> CubeTensor {
-    let client = tensor.client.clone();
-    client.resolve_tensor_float::<CubeBackend>(tensor)
+    raw::on_device(Cube::resolved(tensor))
 }
 
 /// Memory for a tensor: that of `own`, where nobody else has it and its elements lie in order, or new.
@@ -37,7 +29,7 @@ pub(super) fn claim<const D: usize>(
 /// The tensor, if it is like the shell and may be written to: the gradient of two parameters, such as that
 /// of a sum, may not.
 fn sole<const D: usize>(tensor: Tensor<D>, shell: &Shell) -> Option<CubeTensor> {
-    let tensor = resolved(tensor.try_into_primitive::<Cube>().ok()?);
+    let tensor = Cube::resolved(tensor.try_into_primitive::<Cube>().ok()?);
     let is_alike = tensor.dtype == shell.tensor_dtype && tensor.shape()[..] == shell.shape[..];
     let is_writable = tensor.can_mut() && tensor.is_contiguous();
     (is_alike && is_writable).then_some(tensor)
@@ -48,19 +40,8 @@ fn in_place<const D: usize>(tensor: CubeTensor) -> Result<Claim<D>, String> {
     let memory = raw::on_device(tensor.clone())?;
     Ok(Claim {
         memory,
-        finish: Box::new(move || Tensor::from_primitive::<Cube>(known(tensor))),
+        finish: Box::new(move || Tensor::from_primitive::<Cube>(Cube::known(tensor))),
     })
-}
-
-/// A tensor of Burn's for what is on the device already: an operation that does nothing leads to it.
-fn known(tensor: CubeTensor) -> Primitive {
-    let (shape, dtype) = (tensor.shape(), tensor.dtype);
-    let client = get_client::<CubeBackend>(&tensor.device);
-    let id = client.register_tensor_handle(tensor.into());
-    let output = TensorIr::uninit(id, shape, dtype);
-    let operation = OperationIr::Custom(CustomOpIr::new("bonfire_average", &[], &[output]));
-    let mut outputs = client.register(StreamId::current(), operation, NoOp::<CubeBackend>::new());
-    outputs.pop().expect("the operation has one output")
 }
 
 fn fresh<const D: usize>(shell: &Shell) -> Result<Claim<D>, String> {
