@@ -34,6 +34,16 @@ fn the_training_listing_learns_on_one_and_on_two_ranks() {
 }
 
 #[test]
+fn the_listing_on_routes_says_why_it_is_not_nccl_and_trains() {
+    let arguments = ["--nproc", "2", "--device", "cpu"];
+    let printed = run(env!("CARGO_BIN_EXE_over_nccl"), &arguments);
+    let said = "as GradientRoute::Nccl asks";
+    assert_eq!(printed.matches(said).count(), 1, "{printed}");
+    assert_eq!(printed.matches("loss ").count(), 2, "{printed}");
+    assert!(last_loss(&printed) < 1e-3, "{printed}");
+}
+
+#[test]
 fn the_listing_on_errors_tells_once_what_is_wrong() {
     let program = env!("CARGO_BIN_EXE_told");
     let path = std::env::temp_dir().join(format!("told-{}", std::process::id()));

@@ -49,6 +49,14 @@ pub enum GradientRoute {
     Host,
     /// From device to device, or not at all: [`Ddp::new`](crate::Ddp::new) fails where that cannot be.
     Device,
+    /// From device to device over NVIDIA's NCCL, or not at all. For clusters whose links NCCL knows and
+    /// Bonfire does not, such as InfiniBand: ranks may be on several hosts, each on a CUDA device of its
+    /// own. It needs the feature `nccl`, NCCL on every host, and buckets that are not compressed.
+    ///
+    /// NCCL adds in its own order. All ranks have the same bits, but with three ranks or more not those of
+    /// the other ways, and perhaps others with another version or other links: [`Auto`](Self::Auto) never
+    /// takes it. Sums of 16-bit gradients may be rounded to 16 bits after each addition, elsewhere once.
+    Nccl,
 }
 
 /// Options of [`Ddp`](crate::Ddp). All ranks must agree on them; [`Ddp::new`](crate::Ddp::new)

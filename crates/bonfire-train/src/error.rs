@@ -170,10 +170,12 @@ pub enum TrainError {
     /// The configuration asks for gradients that travel from device to device, and they cannot. All ranks
     /// return this error.
     #[error(
-        "gradients cannot travel from device to device, as GradientRoute::Device asks: {reason}; \
-         GradientRoute::Auto takes the way through host memory then"
+        "gradients cannot travel from device to device, as GradientRoute::{route:?} asks: {reason}; \
+         GradientRoute::Auto takes another way then"
     )]
     NoDeviceRoute {
+        /// What was asked for.
+        route: crate::GradientRoute,
         /// Why not.
         reason: String,
     },

@@ -7,6 +7,8 @@ use std::fmt;
 use std::mem;
 use std::sync::{Arc, Mutex};
 
+#[cfg(feature = "nccl")]
+use bonfire_collective::cuda::NcclGroup;
 use bonfire_collective::cuda::{Context, CudaGroup, CudaGroupError, Span};
 use burn::backend::TensorMetadata;
 use burn_cubecl::CubeDevice;
@@ -86,6 +88,31 @@ pub(crate) fn address(tensor: &DeviceTensor) -> u64 {
     memory.expect("it is on a CUDA device").address
 }
 
+/// Whoever owns the stream that work is queued on.
+///
+/// # Safety
+/// Once [`wait_idle`](Self::wait_idle) has returned `Ok`, all that was queued on the stream before is done.
+pub(crate) unsafe trait Idle {
+    /// Waits until the stream is idle, with a deadline.
+    fn wait_idle(&self) -> Result<(), CudaGroupError>;
+}
+
+// SAFETY: `synchronize` returns `Ok` once an event has happened that it recorded on the group's stream, which
+// the driver orders behind all that was queued there before.
+unsafe impl Idle for CudaGroup {
+    fn wait_idle(&self) -> Result<(), CudaGroupError> {
+        self.synchronize()
+    }
+}
+
+// SAFETY: as for `CudaGroup`; what NCCL queues, it queues on that stream, or orders that behind it.
+#[cfg(feature = "nccl")]
+unsafe impl Idle for NcclGroup {
+    fn wait_idle(&self) -> Result<(), CudaGroupError> {
+        self.synchronize()
+    }
+}
+
 /// The memory of tensors that work is queued on.
 #[derive(Debug, Default)]
 pub(crate) struct Flight {
@@ -114,7 +141,7 @@ impl Flight {
         // SAFETY: a `RawMemory` is made by `on_device` alone: the address and at least so many bytes are
         // those that CubeCL's server names for a tensor of this device, whose primary context both use,
         // and the binding in the memory, which is the keeper, holds the allocation where it is. A clone of
-        // the span stays here until `land` has seen the stream idle, or for ever.
+        // the span stays here until `land` has seen the stream idle (`Idle`), or for ever.
         let span = unsafe { Span::foreign(context, address, bytes, memory) };
         self.spans.push(span.clone());
         span
@@ -123,10 +150,9 @@ impl Flight {
     /// Waits until the group's stream is idle, with its deadline, and gives the memory back.
     ///
     /// # Errors
-    /// Those of [`CudaGroup::synchronize`]. The device may then still be at work: the memory is given up
-    /// with the process.
-    pub(crate) fn land(&mut self, group: &CudaGroup) -> Result<(), CudaGroupError> {
-        group.synchronize()?;
+    /// Those of the wait. The device may then still be at work: the memory is given up with the process.
+    pub(crate) fn land(&mut self, group: &impl Idle) -> Result<(), CudaGroupError> {
+        group.wait_idle()?;
         self.spans.clear();
         Ok(())
     }

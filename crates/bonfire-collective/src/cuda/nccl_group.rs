@@ -10,6 +10,7 @@ mod legs;
 mod membership;
 mod memory;
 mod movement;
+mod occupancy;
 mod operations;
 
 use std::sync::{Arc, Mutex};
@@ -24,6 +25,7 @@ use super::error::CudaGroupError;
 use super::wait::{Wait, Waited};
 use crate::ProcessGroup;
 use membership::{Inner, State, settle};
+use occupancy::Occupancy;
 
 pub use memory::NcclBuffer;
 
@@ -65,7 +67,7 @@ impl NcclGroup {
     ///
     /// # Errors
     /// [`CudaGroupError::SetUp`] on all ranks, naming the rank that cannot take part and why: for example
-    /// that it finds no NCCL.
+    /// that it finds no NCCL, or is on the device of another. `group` goes on.
     pub fn new(
         group: ProcessGroup,
         context: &Context,
@@ -82,9 +84,9 @@ impl NcclGroup {
         let mut id = agree(&group, id)?;
         group.broadcast(&mut id, Rank::new(0))?;
         let local = agree(&group, Local::new(context))?;
+        let occupancy = Occupancy::of(&group, context)?;
         let id = UniqueId::from_bytes(id);
-        let joined = join(&nccl, (&group, timeout), context, id);
-        let member = agree(&group, joined)?;
+        let member = join_all(&nccl, (&group, timeout), (context, &occupancy), id)?;
         if speaks {
             tracing::info!("rank 0: {} ranks over NCCL {version}", group.world_size());
         }
@@ -100,6 +102,7 @@ impl NcclGroup {
                 context: context.clone(),
                 stream: Arc::new(local.stream),
                 nothing: local.nothing,
+                shares_a_context: occupancy.shares_a_context(),
                 timeout,
                 state: Mutex::new(state),
             }),
@@ -131,6 +134,13 @@ impl NcclGroup {
         Arc::clone(&self.inner.stream)
     }
 
+    /// Whether ranks of one process share a device, and with it the context whose
+    /// [events](Context::record) are about all streams: also those on which another rank waits for this one.
+    /// NCCL refuses that unless it is told otherwise (`NCCL_MULTI_RANK_GPU_ENABLE`).
+    pub fn shares_a_context(&self) -> bool {
+        self.inner.shares_a_context
+    }
+
     /// Waits until everything queued is done, at most the timeout of the group.
     ///
     /// # Errors
@@ -147,13 +157,36 @@ impl NcclGroup {
     }
 }
 
-/// Joins NCCL's group, or says why that cannot be.
+/// Joins NCCL's group, on all ranks or none.
+fn join_all(
+    nccl: &Arc<Nccl>,
+    (group, timeout): (&ProcessGroup, Duration),
+    (context, occupancy): (&Context, &Occupancy),
+    id: UniqueId,
+) -> Result<NcclRank, CudaGroupError> {
+    // A group for as long as it takes: a rank that NCCL refuses ends it, and with it the others' wait.
+    let joining = group.split(Some(0), i64::from(group.rank().get()))?;
+    let joining = joining.expect("every rank has a color");
+    let joined = join(nccl, (&joining, timeout), context, id)
+        .map_err(|reason| match occupancy.first_on_the_same_device() {
+            None => reason,
+            Some([rank, other]) => format!(
+                "{reason}; rank {rank} is on the device of rank {other}, which NCCL refuses: give each rank a \
+                 device of its own, or use a CudaGroup"
+            ),
+        })
+        .inspect_err(|reason| joining.abort(reason));
+    let joined = agree(group, joined)?;
+    agree(group, joined.ok_or("NCCL did not connect the ranks"))
+}
+
+/// Joins NCCL's group, or says why that cannot be; `None` if another rank gave up meanwhile.
 fn join(
     nccl: &Arc<Nccl>,
     (group, timeout): (&ProcessGroup, Duration),
     context: &Context,
     id: UniqueId,
-) -> Result<NcclRank, String> {
+) -> Result<Option<NcclRank>, String> {
     let place = NcclPlace {
         rank: group.rank().get(),
         world_size: group.world_size().get(),
@@ -162,8 +195,8 @@ fn join(
     let joined = NcclRank::join(nccl, context, id, place)
         .and_then(|mut member| Ok((settle(&wait, &mut member)?, member)));
     match joined {
-        Ok((Waited::Done, member)) => Ok(member),
-        Ok((Waited::Failed(failure), _)) => Err(failure.to_string()),
+        Ok((Waited::Done, member)) => Ok(Some(member)),
+        Ok((Waited::Failed(_), _)) => Ok(None),
         Ok((Waited::TimedOut(elapsed), _)) => Err(format!(
             "NCCL did not connect the ranks in {} ms; set NCCL_DEBUG=INFO to see why",
             elapsed.as_millis()

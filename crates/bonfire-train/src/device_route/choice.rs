@@ -41,8 +41,8 @@ pub(crate) type Form = Box<dyn FnOnce(&WarmUp) -> Result<Box<dyn Engine>, Refusa
 /// Chooses the way; every rank calls it. Rank 0 says what was chosen, and why.
 ///
 /// # Errors
-/// [`TrainError::NoDeviceRoute`] on all ranks if the configuration asks for the way over devices and there
-/// is none; [`TrainError::Collective`] if a rank fails.
+/// [`TrainError::NoDeviceRoute`] on all ranks if the configuration asks for a way over devices that there
+/// is not; [`TrainError::Collective`] if a rank fails.
 pub(crate) fn choose(ways: Ways<'_>) -> Result<Chosen, TrainError> {
     let Ways {
         config,
@@ -59,14 +59,17 @@ pub(crate) fn choose(ways: Ways<'_>) -> Result<Chosen, TrainError> {
             if speaks {
                 tracing::info!(
                     rank = 0,
+                    route = ?config.route,
                     timing = ?engine.timing(),
                     "gradients travel from device to device"
                 );
             }
             Ok(Chosen::Device(engine))
         }
-        (Err(reason), GradientRoute::Device) => Err(TrainError::NoDeviceRoute { reason }),
-        (Err(reason), _) => {
+        (Err(reason), route @ (GradientRoute::Device | GradientRoute::Nccl)) => {
+            Err(TrainError::NoDeviceRoute { route, reason })
+        }
+        (Err(reason), GradientRoute::Auto | GradientRoute::Host) => {
             if speaks {
                 tracing::info!(rank = 0, reason, "gradients travel through host memory");
             }
@@ -95,11 +98,10 @@ fn over_devices(
     device: Option<&Device>,
     group: &WarmUp,
 ) -> Result<Result<Box<dyn Engine>, String>, TrainError> {
-    if !local::is_compiled(route) {
+    if let Some(feature) = local::missing_feature(route) {
         // All ranks run the same build.
-        return Ok(Err(
-            "this program was built without the feature cuda".to_owned()
-        ));
+        let reason = format!("this program was built without the feature {feature}");
+        return Ok(Err(reason));
     }
     let ready = match device {
         Some(device) => local::prepare(route, device),
@@ -134,25 +136,28 @@ fn agreed<T>(
     })
 }
 
+/// The feature that a way over devices needs and this build lacks.
+fn missing_feature(route: GradientRoute) -> Option<&'static str> {
+    match route {
+        GradientRoute::Nccl if !cfg!(feature = "nccl") => Some("nccl"),
+        _ if !cfg!(feature = "cuda") => Some("cuda"),
+        _ => None,
+    }
+}
+
 /// What this rank brings to the way over devices.
 #[cfg(all(feature = "cuda", not(test)))]
 mod local {
     pub(super) use super::super::cuda::prepare;
-
-    pub(super) fn is_compiled(_route: super::GradientRoute) -> bool {
-        true
-    }
+    pub(super) use super::missing_feature;
 }
 
 #[cfg(not(any(feature = "cuda", test)))]
 mod local {
     use burn::tensor::Device;
 
+    pub(super) use super::missing_feature;
     use super::{Form, GradientRoute};
-
-    pub(super) fn is_compiled(_route: GradientRoute) -> bool {
-        false
-    }
 
     pub(super) fn prepare(_route: GradientRoute, _device: &Device) -> Result<Form, String> {
         unreachable!("asked before")
@@ -167,8 +172,11 @@ mod local {
     use super::super::double;
     use super::{Form, GradientRoute};
 
-    pub(super) fn is_compiled(route: GradientRoute) -> bool {
-        route == GradientRoute::Device || cfg!(feature = "cuda")
+    pub(super) fn missing_feature(route: GradientRoute) -> Option<&'static str> {
+        match route {
+            GradientRoute::Device => None,
+            other => super::missing_feature(other),
+        }
     }
 
     pub(super) fn prepare(route: GradientRoute, device: &Device) -> Result<Form, String> {
@@ -199,7 +207,13 @@ mod tests {
             forbidden(&config)
         };
         assert_eq!(with(|_| ()), None);
-        assert_eq!(with(|config| config.route = GradientRoute::Device), None);
+        for route in [GradientRoute::Device, GradientRoute::Nccl] {
+            let config = DdpConfig {
+                route,
+                ..DdpConfig::default()
+            };
+            assert_eq!(forbidden(&config), None);
+        }
         let host = with(|config| config.route = GradientRoute::Host).unwrap();
         assert!(host.contains("route"), "{host}");
         let naive = with(|config| config.sync = GradientSync::Naive).unwrap();

@@ -4,21 +4,32 @@
 //! device's context, since CubeCL does not show its streams; such an event is about all streams of the
 //! context, also those on which a neighbour in this process waits for this rank. Ranks that share a device
 //! in one process therefore let buckets travel when all of them have computed.
+//!
+//! The group is Bonfire's own or one over NCCL: a [`GpuGroup`].
+
+mod bucket;
+mod group;
+mod kernels;
+#[cfg(feature = "nccl")]
+mod nccl;
+#[cfg(not(feature = "nccl"))]
+mod nccl {
+    use super::group::Own;
+    use crate::device_route::Engine;
+    use crate::device_route::choice::Refusal;
+    use crate::patience::WarmUp;
+
+    pub(super) fn form(_ranks: &WarmUp, _own: Own) -> Result<Box<dyn Engine>, Refusal> {
+        unreachable!("asked before")
+    }
+}
+mod peers;
 
 use std::collections::HashMap;
 use std::ops::Range;
 
-use bonfire_collective::ReduceOp;
-use bonfire_collective::cuda::{
-    Context, CudaBuffer, CudaError, CudaGroup, CudaGroupError, CudaOptions, CudaPath, DeviceRegion,
-    Driver, Elements, Event, Neighbours, Nvrtc, Span,
-};
-use bonfire_kernels::launch::stream::{
-    CodeError, Direction, PackKernel, PackTable, Piece, ReduceCode, ReduceKernel, ReduceLaunch,
-    ScaleKernel,
-};
-use bonfire_kernels::reduce::{Reduce, Role, Width};
-use bonfire_kernels::{Element, FloatElement, Fold};
+use bonfire_collective::cuda::{Context, CudaError, CudaGroupError, Driver, Event, Nvrtc, Span};
+use bonfire_kernels::launch::stream::{Direction, PackTable, Piece, ReduceLaunch};
 use bonfire_plan::DType;
 use burn::backend::{CubeDevice, DispatchDevice};
 use burn::tensor::Device;
@@ -30,6 +41,9 @@ use super::{Action, Engine, Move, Room, Timing};
 use crate::patience::WarmUp;
 use crate::raw::Flight;
 use crate::{GradientRoute, TrainError};
+use bucket::CudaBucket;
+use group::{GpuGroup, Own, Place};
+use kernels::Kernels;
 
 /// Blocks of a kernel that works through a buffer, per multiprocessor: two fill a device.
 const BLOCKS_PER_MULTIPROCESSOR: u32 = 2;
@@ -38,7 +52,7 @@ const BLOCKS_PER_MULTIPROCESSOR: u32 = 2;
 const ALIGN_BYTES: usize = 16;
 
 /// What this rank needs for groups of GPUs, or what is missing.
-pub(super) fn prepare(_route: GradientRoute, device: &Device) -> Result<Form, String> {
+pub(super) fn prepare(route: GradientRoute, device: &Device) -> Result<Form, String> {
     let DispatchDevice::Cube(cube) = device.as_dispatch() else {
         return Err(format!("the model is on {device:?}"));
     };
@@ -50,23 +64,30 @@ pub(super) fn prepare(_route: GradientRoute, device: &Device) -> Result<Form, St
         Ok((Context::retain(&device)?, Nvrtc::load()?))
     };
     let (context, nvrtc) = ready().map_err(|error| error.to_string())?;
-    let client = cube.client();
-    Ok(Box::new(move |group: &WarmUp| {
-        let engine = CudaEngine::form(group, (context, nvrtc), client)?;
-        Ok(Box::new(engine) as Box<dyn Engine>)
+    let own = Own {
+        context,
+        nvrtc,
+        client: cube.client(),
+    };
+    Ok(Box::new(move |ranks: &WarmUp| match route {
+        GradientRoute::Nccl => nccl::form(ranks, own),
+        GradientRoute::Auto | GradientRoute::Host | GradientRoute::Device => {
+            peers::form(ranks, own)
+        }
     }))
 }
 
 #[derive(Debug)]
-struct CudaEngine {
+struct CudaEngine<G: GpuGroup> {
     flight: Flight,
-    buckets: Vec<CudaBucket>,
+    buckets: Vec<CudaBucket<G>>,
     kernels: HashMap<DType, Kernels>,
     timing: Timing,
     computed: Event,
     client: Quiet,
     nvrtc: Nvrtc,
-    group: CudaGroup,
+    group: G,
+    place: Place,
 }
 
 /// Burn's side of the device.
@@ -78,57 +99,15 @@ impl std::fmt::Debug for Quiet {
     }
 }
 
-/// One bucket.
-#[derive(Debug)]
-struct CudaBucket {
-    dtype: DType,
-    elems: usize,
-    buffer: CudaBuffer,
-    /// Sums of earlier micro-batches, once there were some.
-    kept: Option<Span>,
-    packing: PackTable,
-    unpacking: PackTable,
-}
-
-/// The kernels for elements of one type.
-#[derive(Debug)]
-struct Kernels {
-    pack: PackKernel,
-    scale: ScaleKernel,
-    /// Adds the second buffer to the first.
-    add: ReduceKernel,
-}
-
-impl CudaEngine {
-    fn form(
-        group: &WarmUp,
-        (context, nvrtc): (Context, Nvrtc),
-        client: Client,
-    ) -> Result<Self, Refusal> {
-        let failed = |error| Refusal::Failed(TrainError::Collective(error));
-        // A sequence of operations of its own: buckets are set up and given up whenever it suits.
-        let own = group
-            .split(Some(0), i64::from(group.rank().get()))
-            .map_err(failed)?;
-        let own = own.expect("every rank has a color");
-        let options = CudaOptions {
-            // Another rank may have kernels to compile before its buckets travel.
-            timeout: group.timeout().max(group.options().startup_timeout),
-            ..CudaOptions::default()
-        };
-        let neighbours = Neighbours::of(&own);
-        let group =
-            CudaGroup::new(own, &context, &neighbours, options).map_err(|error| match error {
-                CudaGroupError::SetUp { .. } | CudaGroupError::TooManyRanks { .. } => {
-                    Refusal::NoWay(error.to_string())
-                }
-                error => Refusal::Failed(error.into()),
-            })?;
-        if group.path() == CudaPath::Host {
-            let reason = "the devices do not reach each other's memory".to_owned();
-            return Err(Refusal::NoWay(reason));
-        }
-        let apart = group.shares_a_context() || !context.has_context_events();
+impl<G: GpuGroup> CudaEngine<G> {
+    fn new(group: G, own: Own) -> Result<Self, Refusal> {
+        let Own {
+            context,
+            nvrtc,
+            client,
+        } = own;
+        let place = group.place();
+        let apart = place.shares_a_context || !context.has_context_events();
         Ok(Self {
             flight: Flight::default(),
             buckets: Vec::new(),
@@ -142,14 +121,32 @@ impl CudaEngine {
             client: Quiet(client),
             nvrtc,
             group,
+            place,
         })
     }
 
-    fn open_one(&mut self, room: &Room) -> Result<CudaBucket, TrainError> {
+    fn open_all(&mut self, rooms: &[Room]) -> Result<(), TrainError> {
+        for bucket in self.buckets.drain(..) {
+            self.group.release(bucket.buffer)?;
+        }
+        for room in rooms {
+            let bucket = self.open_one(room)?;
+            self.buckets.push(bucket);
+        }
+        // Memory is made and kernels are loaded while no rank waits for another on a device.
+        self.place.ranks.barrier()?;
+        for bucket in &self.buckets {
+            // Loads the kernels of the operation and connects what it needs, with all ranks, as no step may.
+            self.group.average(&bucket.buffer, &bucket.elements())?;
+        }
+        Ok(self.group.wait_idle()?)
+    }
+
+    fn open_one(&mut self, room: &Room) -> Result<CudaBucket<G>, TrainError> {
         let size = room.dtype.size_bytes();
         let bytes = (room.elems() * size).next_multiple_of(ALIGN_BYTES);
         let buffer = self.group.allocate(bytes.max(ALIGN_BYTES))?;
-        let context = self.group.context();
+        let context = &self.place.context;
         if !self.kernels.contains_key(&room.dtype) {
             let kernels = Kernels::load(context, self.nvrtc, room.dtype)
                 .map_err(|error| TrainError::DeviceRoute(Box::new(error)))?;
@@ -171,9 +168,9 @@ impl CudaEngine {
         match self.timing {
             Timing::Overlapped => {
                 self.client.hand_over()?;
-                self.group.context().record(&self.computed)?;
+                self.place.context.record(&self.computed)?;
                 // Orders reads and writes of gradients behind the kernels that made or read them.
-                Ok(self.group.stream().wait(&self.computed)?)
+                Ok(self.place.stream.wait(&self.computed)?)
             }
             Timing::Apart => self.client.synchronize(),
         }
@@ -190,7 +187,7 @@ impl CudaEngine {
         for Move { tensor, slot } in moves {
             assert_eq!(tensor.dtype, bucket.dtype, "a bucket is of one type");
             pieces.push(Piece {
-                tensor: self.flight.board(self.group.context(), tensor),
+                tensor: self.flight.board(&self.place.context, tensor),
                 slot: bucket.part(slot)?,
             });
         }
@@ -199,7 +196,7 @@ impl CudaEngine {
             Direction::Unpack => &mut bucket.unpacking,
         };
         let kernel = &self.kernels[&bucket.dtype].pack;
-        Ok(kernel.launch(&self.group.stream(), table, (&pieces, direction))?)
+        Ok(kernel.launch(&self.place.stream, table, (&pieces, direction))?)
     }
 
     /// Adds elements of the second of a bucket's two memories to the first.
@@ -218,43 +215,31 @@ impl CudaEngine {
         };
         let kernels = self.kernels.get_mut(&bucket.dtype);
         let kernels = kernels.expect("loaded when the bucket was made");
-        Ok(kernels.add.launch(&self.group.stream(), &launch)?)
+        Ok(kernels.add.launch(&self.place.stream, &launch)?)
     }
 
     fn cubes_max(&self) -> u32 {
-        self.group.context().device().multiprocessors() * BLOCKS_PER_MULTIPROCESSOR
+        self.place.context.device().multiprocessors() * BLOCKS_PER_MULTIPROCESSOR
     }
 }
 
-impl Engine for CudaEngine {
+impl<G: GpuGroup> Engine for CudaEngine<G> {
     fn timing(&self) -> Timing {
         self.timing
     }
 
     fn open(&mut self, rooms: &[Room]) -> Result<(), TrainError> {
-        for bucket in self.buckets.drain(..) {
-            self.group.release(bucket.buffer)?;
-        }
-        for room in rooms {
-            let bucket = self.open_one(room)?;
-            self.buckets.push(bucket);
-        }
-        // Memory is made and kernels are loaded while no rank waits for another on a device.
-        self.group.process_group().barrier()?;
-        for bucket in &self.buckets {
-            // Loads the kernels of the operation, with all ranks, as no step may.
-            self.group
-                .all_reduce(&bucket.buffer, &bucket.elements(), ReduceOp::Mean)?;
-        }
-        Ok(self.group.synchronize()?)
+        // The others wait in a group of their own, which does not end with that of the caller.
+        self.open_all(rooms)
+            .inspect_err(|error| self.group.abort(&error.to_string()))
     }
 
     fn queue(&mut self, action: Action) -> Result<(), TrainError> {
-        let stream = self.group.stream();
+        let stream = &self.place.stream;
         match action {
             Action::Behind => self.behind(),
             Action::Computed => self.client.synchronize(),
-            Action::Meet => Ok(self.group.process_group().barrier()?),
+            Action::Meet => Ok(self.place.ranks.barrier()?),
             Action::Pack { bucket, moves } => self.copy(bucket, (&moves, Direction::Pack)),
             Action::Unpack { bucket, moves } => self.copy(bucket, (&moves, Direction::Unpack)),
             Action::Clear { bucket, range } => {
@@ -264,11 +249,11 @@ impl Engine for CudaEngine {
                 let bucket = &self.buckets[bucket];
                 let buffer = bucket.part(&(0..bucket.elems))?;
                 let kernel = &self.kernels[&bucket.dtype].scale;
-                Ok(kernel.launch(&stream, &buffer, (factor, self.cubes_max()))?)
+                Ok(kernel.launch(stream, &buffer, (factor, self.cubes_max()))?)
             }
             Action::Keep { bucket, range } => {
                 let bucket = &mut self.buckets[bucket];
-                bucket.make_kept(self.group.context())?;
+                bucket.make_kept(&self.place.context)?;
                 Ok(stream.copy(&bucket.kept_part(&range)?, &bucket.part(&range)?)?)
             }
             Action::Restore { bucket, range } => {
@@ -279,10 +264,7 @@ impl Engine for CudaEngine {
             Action::Add { bucket, range } => self.add(bucket, &range, |both| both),
             Action::Average { bucket } => {
                 let bucket = &self.buckets[bucket];
-                let elements = bucket.elements();
-                Ok(self
-                    .group
-                    .all_reduce(&bucket.buffer, &elements, ReduceOp::Mean)?)
+                Ok(self.group.average(&bucket.buffer, &bucket.elements())?)
             }
         }
     }
@@ -296,7 +278,7 @@ impl Engine for CudaEngine {
     }
 }
 
-impl Drop for CudaEngine {
+impl<G: GpuGroup> Drop for CudaEngine<G> {
     fn drop(&mut self) {
         // Memory is freed when the device is idle, which it never is while it waits for ranks that have
         // failed or gone.
@@ -304,60 +286,6 @@ impl Drop for CudaEngine {
             self.group
                 .abort("this rank gave up its gradients on their way");
         }
-    }
-}
-
-impl CudaBucket {
-    /// What travels.
-    fn elements(&self) -> Elements {
-        Elements::first(self.dtype, self.elems)
-    }
-
-    fn part(&self, range: &Range<usize>) -> Result<Span, CudaError> {
-        self.buffer.span().part(self.bytes_of(range))
-    }
-
-    fn kept_part(&self, range: &Range<usize>) -> Result<Span, CudaError> {
-        let kept = self.kept.as_ref();
-        kept.expect("something was kept before")
-            .part(self.bytes_of(range))
-    }
-
-    /// Sums have memory from their first use on.
-    fn make_kept(&mut self, context: &Context) -> Result<(), CudaError> {
-        if self.kept.is_none() {
-            self.kept = Some(DeviceRegion::allocate(context, self.buffer.bytes())?.span());
-        }
-        Ok(())
-    }
-
-    fn bytes_of(&self, range: &Range<usize>) -> Range<usize> {
-        let size = self.dtype.size_bytes();
-        range.start * size..range.end * size
-    }
-}
-
-impl Kernels {
-    fn load(context: &Context, nvrtc: Nvrtc, dtype: DType) -> Result<Self, CodeError> {
-        let (element, float) = match dtype {
-            DType::F32 => (Element::F32, FloatElement::F32),
-            DType::F64 => (Element::F64, FloatElement::F64),
-            DType::F16 => (Element::F16, FloatElement::F16),
-            DType::BF16 => (Element::Bf16, FloatElement::Bf16),
-            other => panic!("gradients are never of type {other}"),
-        };
-        let sum = Reduce::new(
-            element,
-            Fold::Sum,
-            &[Role::Both, Role::Source],
-            Width::Vector,
-        );
-        let sum = sum.expect("floats have a sum of two buffers");
-        Ok(Self {
-            pack: PackKernel::load(context, nvrtc, dtype.size_bytes())?,
-            scale: ScaleKernel::load(context, nvrtc, float)?,
-            add: ReduceCode::compile(sum, nvrtc, context.device().capability())?.load(context)?,
-        })
     }
 }
 

@@ -18,6 +18,7 @@ pub(super) struct Inner {
     pub(super) stream: Arc<Stream>,
     /// A byte that is zero.
     pub(super) nothing: Span,
+    pub(super) shares_a_context: bool,
     pub(super) timeout: Duration,
     pub(super) state: Mutex<State>,
 }
@@ -29,8 +30,12 @@ pub(super) struct State {
     pub(super) retired: Vec<Span>,
 }
 
-/// How often a rank asks NCCL how far it is.
+/// How often a rank asks NCCL how far it is, once it takes long.
 const LOOK: Duration = Duration::from_micros(200);
+
+/// How long it asks without a pause: ranks that are connected queue an operation in less, and who computes
+/// behind it should not sleep.
+const EAGER: Duration = Duration::from_micros(50);
 
 impl fmt::Debug for Inner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -117,11 +122,16 @@ impl Drop for Inner {
 
 /// Waits until NCCL has queued what was begun.
 pub(super) fn settle(wait: &Wait<'_>, member: &mut NcclRank) -> Result<Waited, CudaError> {
+    let begun = Instant::now();
     wait.until_done(|until| {
         let state = member.state()?;
         if state == EventState::Pending {
-            let left = until.saturating_duration_since(Instant::now());
-            thread::sleep(left.min(LOOK));
+            let now = Instant::now();
+            if now.duration_since(begun) < EAGER {
+                thread::yield_now();
+            } else {
+                thread::sleep(until.saturating_duration_since(now).min(LOOK));
+            }
         }
         Ok(state)
     })

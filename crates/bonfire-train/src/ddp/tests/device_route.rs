@@ -142,6 +142,29 @@ fn a_way_that_there_is_not_is_an_error_where_it_is_asked_for() {
     }
 }
 
+/// Whatever this build has: models on the CPU have no way over NCCL.
+#[test]
+fn a_way_over_nccl_that_there_is_not_is_the_same_error_on_all_ranks() {
+    let errors = on_ranks(2, |world| {
+        let config = with_route(GradientRoute::Nccl, 300);
+        let model = || Mlp::new(1, &world.device());
+        let error = Ddp::with_config(model(), &world, config).unwrap_err();
+        // The group goes on.
+        Ddp::new(model(), &world).unwrap();
+        error.to_string()
+    });
+    assert_same(&errors);
+    let expected = match cfg!(feature = "nccl") {
+        true => "rank 0: the model is on",
+        false => "built without the feature nccl",
+    };
+    let text = &errors[0];
+    assert!(
+        text.contains("GradientRoute::Nccl") && text.contains(expected),
+        "{text}"
+    );
+}
+
 #[test]
 fn the_cpu_is_no_device_unless_it_is_asked_for() {
     let sites = on_ranks(2, |world| {

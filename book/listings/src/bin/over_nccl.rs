@@ -1,0 +1,46 @@
+//! Gradients that travel over NCCL where it is there, and without it where it is not.
+
+use bonfire::prelude::*;
+use bonfire::{GradientRoute, TrainError};
+use burn::module::Module;
+use burn::nn::{Linear, LinearConfig};
+use burn::optim::{ModuleOptimizer, SgdConfig};
+use burn::tensor::{Distribution, Tensor};
+
+fn main() -> bonfire::Result<()> {
+    bonfire::launch(train)
+}
+
+// ANCHOR: route
+/// A model whose gradients travel over NCCL if all ranks can, else whatever way there is.
+fn replicated<M: Module>(model: M, world: &World) -> Result<Ddp<M>, TrainError> {
+    let config = DdpConfig {
+        route: GradientRoute::Nccl,
+        ..DdpConfig::default()
+    };
+    match Ddp::with_config(model.clone(), world, config) {
+        // The same on all ranks, if one of them lacks something; the group goes on.
+        Err(error @ TrainError::NoDeviceRoute { .. }) => {
+            if world.is_main() {
+                println!("{error}");
+            }
+            Ddp::new(model, world)
+        }
+        replicated => replicated,
+    }
+}
+// ANCHOR_END: route
+
+fn train(world: World) -> bonfire::Result<()> {
+    let device = world.device().autodiff();
+    let model: Linear = LinearConfig::new(4, 1).init(&device);
+    let mut ddp = replicated(model, &world)?;
+    let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
+    for _ in 0..200 {
+        let x = Tensor::<2>::random([16, 4], Distribution::Default, &device);
+        let gradients = ddp.backward(|model| model.forward(x).powi_scalar(2).mean())?;
+        ddp.step(&mut optimizer, 0.3, gradients);
+    }
+    println!("rank {}: loss {:.6}", world.rank(), ddp.global_loss()?);
+    Ok(())
+}
