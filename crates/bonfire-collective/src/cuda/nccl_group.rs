@@ -5,6 +5,7 @@
 //! needs a device of its own, and the order in which elements are added is NCCL's: results are the same bits
 //! on every rank, but not those of the CPU, and may differ with another version of it.
 
+mod joining;
 mod kind;
 mod legs;
 mod membership;
@@ -17,14 +18,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bonfire_plan::{Rank, WorldSize};
-use bonfire_sys::cuda::nccl::{Nccl, NcclPlace, NcclRank, UniqueId};
+use bonfire_sys::cuda::nccl::{Nccl, UniqueId};
 use bonfire_sys::cuda::{Context, CudaError, DeviceRegion, Event, Priority, Span, Stream};
 
 use super::agreement::agree;
 use super::error::CudaGroupError;
-use super::wait::{Wait, Waited};
 use crate::ProcessGroup;
-use membership::{Inner, State, settle};
+use joining::{Ticket, on_all_or_none};
+use membership::{Inner, State};
 use occupancy::Occupancy;
 
 pub use memory::NcclBuffer;
@@ -85,8 +86,14 @@ impl NcclGroup {
         group.broadcast(&mut id, Rank::new(0))?;
         let local = agree(&group, Local::new(context))?;
         let occupancy = Occupancy::of(&group, context)?;
-        let id = UniqueId::from_bytes(id);
-        let member = join_all(&nccl, (&group, timeout), (context, &occupancy), id)?;
+        let ticket = Ticket {
+            nccl: &nccl,
+            context,
+            occupancy: &occupancy,
+            id: UniqueId::from_bytes(id),
+            timeout,
+        };
+        let member = on_all_or_none(&group, |joining| ticket.join(joining))?;
         if speaks {
             tracing::info!("rank 0: {} ranks over NCCL {version}", group.world_size());
         }
@@ -154,53 +161,5 @@ impl NcclGroup {
     pub fn abort(&self, cause: &str) {
         self.inner.group.abort(cause);
         self.inner.state().member = None;
-    }
-}
-
-/// Joins NCCL's group, on all ranks or none.
-fn join_all(
-    nccl: &Arc<Nccl>,
-    (group, timeout): (&ProcessGroup, Duration),
-    (context, occupancy): (&Context, &Occupancy),
-    id: UniqueId,
-) -> Result<NcclRank, CudaGroupError> {
-    // A group for as long as it takes: a rank that NCCL refuses ends it, and with it the others' wait.
-    let joining = group.split(Some(0), i64::from(group.rank().get()))?;
-    let joining = joining.expect("every rank has a color");
-    let joined = join(nccl, (&joining, timeout), context, id)
-        .map_err(|reason| match occupancy.first_on_the_same_device() {
-            None => reason,
-            Some([rank, other]) => format!(
-                "{reason}; rank {rank} is on the device of rank {other}, which NCCL refuses: give each rank a \
-                 device of its own, or use a CudaGroup"
-            ),
-        })
-        .inspect_err(|reason| joining.abort(reason));
-    let joined = agree(group, joined)?;
-    agree(group, joined.ok_or("NCCL did not connect the ranks"))
-}
-
-/// Joins NCCL's group, or says why that cannot be; `None` if another rank gave up meanwhile.
-fn join(
-    nccl: &Arc<Nccl>,
-    (group, timeout): (&ProcessGroup, Duration),
-    context: &Context,
-    id: UniqueId,
-) -> Result<Option<NcclRank>, String> {
-    let place = NcclPlace {
-        rank: group.rank().get(),
-        world_size: group.world_size().get(),
-    };
-    let wait = Wait { group, timeout };
-    let joined = NcclRank::join(nccl, context, id, place)
-        .and_then(|mut member| Ok((settle(&wait, &mut member)?, member)));
-    match joined {
-        Ok((Waited::Done, member)) => Ok(Some(member)),
-        Ok((Waited::Failed(_), _)) => Ok(None),
-        Ok((Waited::TimedOut(elapsed), _)) => Err(format!(
-            "NCCL did not connect the ranks in {} ms; set NCCL_DEBUG=INFO to see why",
-            elapsed.as_millis()
-        )),
-        Err(error) => Err(error.to_string()),
     }
 }
