@@ -4,8 +4,7 @@
 //! thread that called: `cuLaunchKernel pack_u32 by rank 0`. Whoever wants to know where something began appends
 //! a line as well. Calls that ask for something that is so anyway, such as a device's name, are not told.
 
-use std::ffi::CStr;
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::sync::OnceLock;
 
@@ -41,13 +40,6 @@ fn file() -> Option<&'static File> {
 /// The name that the system has for this thread, since this library and the program do not share one standard
 /// library.
 fn thread() -> String {
-    // As long as the system's names are, with NUL.
-    let mut name = [0_u8; 16];
-    // SAFETY: the thread is this one, and the buffer has the size that the call is told.
-    let answer = unsafe {
-        libc::pthread_getname_np(libc::pthread_self(), name.as_mut_ptr().cast(), name.len())
-    };
-    let name = CStr::from_bytes_until_nul(&name).ok();
-    let name = name.filter(|_| answer == 0).unwrap_or(c"a thread");
-    name.to_string_lossy().into_owned()
+    let name = fs::read_to_string("/proc/thread-self/comm");
+    name.map_or_else(|_| "a thread".to_owned(), |name| name.trim_end().to_owned())
 }
