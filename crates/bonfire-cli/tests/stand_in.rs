@@ -67,7 +67,9 @@ fn ranks_that_share_a_device_give_the_bits_of_the_cpu() {
         "8 ranks as threads, waiting in Kernel: ",
         "8 ranks as threads, waiting in Stream: ",
         "8 ranks as threads, through host memory: ",
+        "1 ranks as processes: all bits as on the CPU",
         "4 ranks as processes: all bits as on the CPU",
+        "8 ranks as processes: all bits as on the CPU",
         "faults         passed",
     ] {
         assert!(text.contains(line), "{line:?} is missing:\n{text}");

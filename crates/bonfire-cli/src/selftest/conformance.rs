@@ -63,7 +63,9 @@ pub(super) fn on_processes(args: &SelftestArgs) -> anyhow::Result<()> {
     if let Some(env) = RankEnv::detect()? {
         return as_rank(&env);
     }
-    for &ranks in args.ranks.iter().filter(|ranks| (2..=4).contains(*ranks)) {
+    let mut ranks = vec![1];
+    ranks.extend(&args.ranks);
+    for ranks in ranks {
         launch(
             ranks,
             &["selftest", "--cuda", "--part", Part::Processes.name()],

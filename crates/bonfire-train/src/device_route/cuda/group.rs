@@ -4,8 +4,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bonfire_collective::ProcessGroup;
-use bonfire_collective::cuda::{Context, CudaGroupError, Elements, Nvrtc, Span, Stream};
+use bonfire_collective::cuda::{
+    Context, CudaBuffer, CudaGroup, CudaGroupError, Elements, Nvrtc, Span, Stream,
+};
+#[cfg(feature = "nccl")]
+use bonfire_collective::cuda::{NcclBuffer, NcclGroup};
+use bonfire_collective::{ProcessGroup, ReduceOp};
 use burn_cubecl::cubecl::client::Client;
 
 use crate::TrainError;
@@ -36,6 +40,48 @@ pub(super) trait GpuGroup: Idle + fmt::Debug + Send + Sized + 'static {
     /// Ends the group on all ranks, and frees what waits on this rank's device.
     fn abort(&self, cause: &str);
 }
+
+/// Implements [`GpuGroup`] for a group with such buffers, which has all of it under the same names.
+macro_rules! gpu_group {
+    ($group:ty, $buffer:ty) => {
+        impl GpuGroup for $group {
+            type Buffer = $buffer;
+
+            fn place(&self) -> Place {
+                Place {
+                    context: self.context().clone(),
+                    stream: self.stream(),
+                    ranks: self.process_group().clone(),
+                    shares_a_context: self.shares_a_context(),
+                }
+            }
+
+            fn allocate(&self, bytes: usize) -> Result<$buffer, CudaGroupError> {
+                Self::allocate(self, bytes)
+            }
+
+            fn release(&self, buffer: $buffer) -> Result<(), CudaGroupError> {
+                Self::release(self, buffer)
+            }
+
+            fn span(buffer: &$buffer) -> &Span {
+                buffer.span()
+            }
+
+            fn average(&self, buffer: &$buffer, elements: &Elements) -> Result<(), CudaGroupError> {
+                self.all_reduce(buffer, elements, ReduceOp::Mean)
+            }
+
+            fn abort(&self, cause: &str) {
+                Self::abort(self, cause);
+            }
+        }
+    };
+}
+
+gpu_group!(CudaGroup, CudaBuffer);
+#[cfg(feature = "nccl")]
+gpu_group!(NcclGroup, NcclBuffer);
 
 /// Where a group's work is queued.
 #[derive(Debug)]
