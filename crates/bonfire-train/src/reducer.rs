@@ -3,6 +3,8 @@
 //! Buckets travel in their order on every rank, whatever order they become complete in, so that all
 //! ranks call the same operations. Follows PyTorch's `reducer.cpp`.
 
+mod sink;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,13 +14,15 @@ use crate::assignment::{Assignment, Caps, assign};
 use crate::bucket::Bucket;
 use crate::compression::{Compressor, Presence};
 use crate::device_route::{Chosen, DeviceBuckets, DeviceTensor};
-use crate::harvest::{Gradient, GradientSink, Site};
+use crate::harvest::{Gradient, Site};
 use crate::host::{Entering, HostSlice};
 use crate::parameters::ParameterTable;
 use crate::patience::WarmUp;
 use crate::timing::Stopwatch;
 use crate::weights::{MicroBatches, Normalizer};
 use crate::{TrainError, trace};
+
+pub(crate) use sink::Accumulate;
 
 /// The buckets of a model, and the state of the step under way.
 #[derive(Debug)]
@@ -464,42 +468,4 @@ fn homes(assignments: &[Assignment], parameters: usize) -> Vec<Home> {
         }
     }
     homes
-}
-
-/// After the backward pass: what has not been taken while it ran.
-impl GradientSink for Reducer {
-    fn site(&self) -> Site {
-        Self::site(self)
-    }
-
-    fn wants(&self, parameter: usize) -> bool {
-        !self.parameters[parameter].taken
-    }
-
-    fn take(&mut self, parameter: usize, gradient: Option<Gradient<'_>>) -> Result<(), TrainError> {
-        self.put(parameter, gradient)
-    }
-}
-
-/// Adds up micro-batches that do not travel by themselves.
-pub(crate) struct Accumulate<'a> {
-    pub(crate) reducer: &'a mut Reducer,
-    pub(crate) entering: Entering,
-}
-
-impl GradientSink for Accumulate<'_> {
-    fn site(&self) -> Site {
-        self.reducer.site()
-    }
-
-    fn wants(&self, _parameter: usize) -> bool {
-        true
-    }
-
-    fn take(&mut self, parameter: usize, gradient: Option<Gradient<'_>>) -> Result<(), TrainError> {
-        if let Some(gradient) = gradient {
-            self.reducer.accumulate(parameter, gradient, self.entering);
-        }
-        Ok(())
-    }
 }
