@@ -3,7 +3,7 @@
 //! An operation is a task of its stream: there the ranks meet, each reads what the others bring, in rank order,
 //! and a message waits for whoever takes it. As in NCCL joining goes on in the background, ranks on one
 //! device are refused unless `NCCL_MULTI_RANK_GPU_ENABLE` is 1, and whoever gives up frees its own stream
-//! alone. Elements of 16 bits are not reduced. After `nccl.h` of 2.17.
+//! alone. After `nccl.h` of 2.17.
 
 use std::cell::RefCell;
 use std::ffi::{c_int, c_void};

@@ -15,6 +15,7 @@ use half::{bf16, f16};
 
 use super::inventory::context_of;
 use super::ranks::on_threads as on_rank_threads;
+use super::value::samples;
 use super::{SelftestArgs, part::Part};
 
 pub(super) use cases::Cases;
@@ -150,8 +151,8 @@ fn conformance(group: &CudaGroup, quick: bool, sync: CudaSync) -> anyhow::Result
     if group.path() == CudaPath::Peer {
         cases.ring::<f32>()?;
     }
-    cases.all_ranks::<f32>(ReduceOp::Max)?;
-    cases.all_ranks::<u8>(ReduceOp::Min)?;
+    cases.all_ranks::<f32>(ReduceOp::Max, samples)?;
+    cases.all_ranks::<u8>(ReduceOp::Min, samples)?;
     cases.pairs::<f64>()?;
     Ok(cases.done())
 }

@@ -9,6 +9,7 @@ mod processes;
 use bonfire_collective::cuda::nccl::Nccl;
 use bonfire_collective::cuda::{CudaGroup, CudaOptions, Elements, NcclGroup};
 use bonfire_collective::{DType, ReduceOp};
+use half::{bf16, f16};
 
 use super::SelftestArgs;
 use super::bench::{sizes, time};
@@ -18,6 +19,7 @@ use super::inventory::{is_shared, require};
 use super::measure::{iterations, seconds};
 use super::ranks::on_threads;
 use super::row::{Beside, print_header, print_ways};
+use super::value::{Sample, samples, wholes};
 
 pub(super) use processes::{death_is_noticed, on_processes};
 
@@ -68,11 +70,25 @@ pub(super) fn on_rank_threads(args: &SelftestArgs) -> anyhow::Result<()> {
 /// own. How many there were.
 fn conformance(group: &NcclGroup) -> anyhow::Result<usize> {
     let mut cases = Cases::new(group)?;
-    cases.all_ranks::<f32>(ReduceOp::Max)?;
-    cases.all_ranks::<i32>(ReduceOp::Sum)?;
-    cases.all_ranks::<u8>(ReduceOp::Min)?;
+    cases.all_ranks::<f32>(ReduceOp::Max, samples)?;
+    cases.all_ranks::<i32>(ReduceOp::Sum, samples)?;
+    cases.all_ranks::<u8>(ReduceOp::Min, samples)?;
+    sums::<f32>(&mut cases)?;
+    sums::<f16>(&mut cases)?;
+    sums::<bf16>(&mut cases)?;
     cases.pairs::<f64>()?;
     Ok(cases.done())
+}
+
+/// Sums and means of floats, as far as they are exact.
+fn sums<T: Sample>(cases: &mut Cases<'_, NcclGroup>) -> anyhow::Result<()> {
+    if cases.ranks() <= 16 {
+        cases.all_ranks::<T>(ReduceOp::Sum, wholes)?;
+    }
+    if [1, 2, 4].contains(&cases.ranks()) {
+        cases.all_ranks::<T>(ReduceOp::Mean, wholes)?;
+    }
+    Ok(())
 }
 
 /// All-reduces over NCCL, and how much longer they take than those of a group without it.

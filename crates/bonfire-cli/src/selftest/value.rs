@@ -9,6 +9,10 @@ pub(super) trait Sample: Element + PartialEq + std::fmt::Debug {
     /// that no sum overflows a float.
     fn sample(seed: u64) -> Self;
 
+    /// A whole number from 0 to 16: sums of as many as sixteen are exact in every type, in any order, and so are
+    /// means of 1, 2 and 4.
+    fn whole(seed: u64) -> Self;
+
     /// The values folded from left to right; `None` for reductions that the self-test does not fold itself.
     fn left_fold(values: &[Self], reduce: ReduceOp) -> Option<Self>;
 }
@@ -35,6 +39,10 @@ macro_rules! samples {
                 $value
             }
 
+            fn whole(seed: u64) -> Self {
+                Self::from((scramble(seed) % 17) as u8)
+            }
+
             fn left_fold(values: &[Self], reduce: ReduceOp) -> Option<Self> {
                 let values = values.iter().copied();
                 match reduce {
@@ -58,8 +66,19 @@ samples! {
     u32, u32::wrapping_add, seed => scramble(seed) as u32;
 }
 
-/// The values of one rank for one case.
+/// Makes the values of one rank for one case, of which there are so many.
+pub(super) type Draw<T> = fn(u32, u64, usize) -> Vec<T>;
+
+/// The values of one rank for one case: [`Sample::sample`].
 pub(super) fn samples<T: Sample>(rank: u32, case: u64, count: usize) -> Vec<T> {
-    let seed = |index: usize| (case << 44) ^ (u64::from(rank) << 36) ^ index as u64;
-    (0..count).map(|index| T::sample(seed(index))).collect()
+    seeds(rank, case, count).map(T::sample).collect()
+}
+
+/// The same with [`Sample::whole`].
+pub(super) fn wholes<T: Sample>(rank: u32, case: u64, count: usize) -> Vec<T> {
+    seeds(rank, case, count).map(T::whole).collect()
+}
+
+fn seeds(rank: u32, case: u64, count: usize) -> impl Iterator<Item = u64> {
+    (0..count as u64).map(move |index| (case << 44) ^ (u64::from(rank) << 36) ^ index)
 }

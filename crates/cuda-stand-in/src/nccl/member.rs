@@ -130,7 +130,10 @@ impl Member {
                 self.next_offer(rank, Lane::Together, (number, source.bytes))?
             };
             if what.needs(rank, self.rank) {
-                let brought = self.read(place)?;
+                let mut brought = self.read(place)?;
+                if let Together::Reduce(reduction, _) = what {
+                    reduction.apply(&mut brought, Step::Share(ranks));
+                }
                 match (&mut result, what) {
                     (Some(folded), Together::Reduce(reduction, _)) => {
                         reduction.apply(folded, Step::Add(&brought));

@@ -7,7 +7,7 @@ use bonfire_collective::cuda::Elements;
 use bonfire_collective::{Rank, ReduceOp};
 
 use super::super::collectives::{Collectives, Task};
-use super::super::value::{Sample, samples};
+use super::super::value::{Draw, Sample, samples};
 
 /// Bytes of the buffer that all cases use.
 const BUFFER_BYTES: usize = 16 << 20;
@@ -36,10 +36,11 @@ impl<'g, G: Collectives> Cases<'g, G> {
         self.done
     }
 
-    /// Operations that all ranks take part in, with a fold whose bits no order changes.
+    /// Operations that all ranks take part in, with a fold whose bits no order changes: of these values.
     pub(in super::super) fn all_ranks<T: Sample>(
         &mut self,
         reduce: ReduceOp,
+        draw: Draw<T>,
     ) -> anyhow::Result<()> {
         let ranks = self.ranks();
         for count in [ranks, 10 * ranks + 1, 100_003] {
@@ -53,9 +54,10 @@ impl<'g, G: Collectives> Cases<'g, G> {
                 (5, Task::Gather(root)),
                 (5, Task::Scatter(root)),
             ] {
-                self.case::<T>(Some(task), start..start + count)?;
+                self.case(Some(task), start..start + count, draw)?;
             }
-            self.case::<T>(Some(Task::AllToAll), 5..5 + count.next_multiple_of(ranks))?;
+            let blocks = 5..5 + count.next_multiple_of(ranks);
+            self.case(Some(Task::AllToAll), blocks, draw)?;
         }
         Ok(())
     }
@@ -73,7 +75,7 @@ impl<'g, G: Collectives> Cases<'g, G> {
         };
         for half in [1, 1003, 50_000] {
             for task in [peer.map(transfer), peer.map(Task::Exchange)] {
-                self.case::<T>(task, 3..3 + 2 * half)?;
+                self.case::<T>(task, 3..3 + 2 * half, samples)?;
                 self.group.barrier()?;
             }
         }
@@ -81,9 +83,14 @@ impl<'g, G: Collectives> Cases<'g, G> {
     }
 
     /// One operation on elements that no case has had before; without a task this rank looks on.
-    fn case<T: Sample>(&mut self, task: Option<Task>, range: Range<usize>) -> anyhow::Result<()> {
+    fn case<T: Sample>(
+        &mut self,
+        task: Option<Task>,
+        range: Range<usize>,
+        draw: Draw<T>,
+    ) -> anyhow::Result<()> {
         let what = format!("{task:?} of {} {range:?}", T::DTYPE);
-        let own: Vec<T> = self.fill(&range)?;
+        let own: Vec<T> = self.fill_with(&range, draw)?;
         if let Some(task) = task {
             let elements = Elements {
                 dtype: T::DTYPE,
@@ -141,9 +148,17 @@ impl<'g, G: Collectives> Cases<'g, G> {
 
     /// Writes this rank's samples for the next case; returns them.
     pub(super) fn fill<T: Sample>(&mut self, range: &Range<usize>) -> anyhow::Result<Vec<T>> {
+        self.fill_with(range, samples)
+    }
+
+    fn fill_with<T: Sample>(
+        &mut self,
+        range: &Range<usize>,
+        draw: Draw<T>,
+    ) -> anyhow::Result<Vec<T>> {
         self.done += 1;
         let rank = self.group.process_group().rank().get();
-        let values: Vec<T> = samples(rank, self.done as u64, range.len());
+        let values = draw(rank, self.done as u64, range.len());
         self.group.write(&self.buffer, range.start, &values)?;
         // Nobody reads the buffers of this case before all have written theirs: the collective's barrier.
         Ok(values)
@@ -185,7 +200,7 @@ impl<'g, G: Collectives> Cases<'g, G> {
         );
     }
 
-    pub(super) fn ranks(&self) -> usize {
+    pub(in super::super) fn ranks(&self) -> usize {
         self.group.process_group().world_size().len()
     }
 
