@@ -5,7 +5,7 @@ use bonfire_testkit::{connected, local};
 use burn::module::{ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{AdamWConfig, SgdConfig};
-use burn::tensor::{Device, TensorData, activation};
+use burn::tensor::{DType, Device, TensorData, activation};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -89,6 +89,17 @@ fn seeded<M: Module>(model: M, seed: u64) -> M {
     model.map(&mut Seeder(ChaCha8Rng::seed_from_u64(seed)))
 }
 
+/// A model with parameters of another type.
+fn cast<M: Module>(model: M, dtype: DType) -> M {
+    struct Cast(DType);
+    impl ModuleMapper for Cast {
+        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+            param.map(|tensor| tensor.cast(self.0))
+        }
+    }
+    model.map(&mut Cast(dtype))
+}
+
 /// Uniform values between -1 and 1.
 fn random_data(rng: &mut ChaCha8Rng, shape: &[usize]) -> TensorData {
     let count = shape.iter().product();
@@ -151,8 +162,10 @@ fn gradient_values<M: Module>(model: &M, gradients: &GradientsParams) -> Vec<Opt
     impl ModuleVisitor for Reader<'_> {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
             let gradient = self.0.get::<D>(param.id);
-            self.1
-                .push(gradient.map(|gradient| gradient.into_data().try_to_vec().unwrap()));
+            self.1.push(
+                gradient
+                    .map(|gradient| gradient.into_data().convert::<f32>().try_to_vec().unwrap()),
+            );
         }
     }
     let mut reader = Reader(gradients, Vec::new());

@@ -5,10 +5,11 @@
 
 use bonfire_collective::ProcessGroup;
 
+use super::precision::{PRECISIONS, loss_in};
 use super::*;
 use crate::device::open;
 use crate::harvest::Site;
-use crate::{DeviceKind, GradientRoute, Loss, Occupancy, Placement};
+use crate::{DeviceKind, GradientRoute, Loss, Occupancy, Placement, Precision};
 
 #[cfg(feature = "nccl")]
 mod nccl;
@@ -99,6 +100,74 @@ fn cuda_gradients_stay_on_their_devices_with_the_bits_of_the_way_through_the_hos
         assert_same(&device);
         assert_eq!((device[0].0, host[0].0), (Site::Device, Site::Host));
         assert!(device[0].1 == host[0].1, "{ranks} ranks differ");
+    }
+}
+
+/// What a loss in 16 bits is multiplied with, so that half of a gradient is seldom below the normal range.
+const SCALE: f32 = 1024.0;
+
+/// A model whose parameters, and so its gradients, are of 16 bits.
+fn narrow(precision: Precision, device: &Device) -> Mlp {
+    let dtype = precision.lower().expect("one of 16 bits");
+    cast(Mlp::new(1, device), dtype.into())
+}
+
+/// The gradients of the samples of a rank, or their mean over all ranks.
+fn narrow_gradients(
+    (world, rank): (&World, usize),
+    precision: Precision,
+    route: GradientRoute,
+) -> Vec<f32> {
+    const BATCH: usize = 3;
+    let device = world.device();
+    let mut ddp = Ddp::with_config(narrow(precision, &device), world, routed(route)).unwrap();
+    let indices: Vec<usize> = (rank * BATCH..(rank + 1) * BATCH).collect();
+    let loss = |model: &Mlp| loss_in(precision, model, &indices, &device) * SCALE;
+    let gradients = ddp.backward(loss).unwrap();
+    let values = gradient_values(ddp.module(), &gradients);
+    values.into_iter().flatten().flatten().collect()
+}
+
+/// Equal and unequal micro-batches in 16 bits: every gradient, and the parameters in the end.
+fn trained_narrow(
+    world: &World,
+    precision: Precision,
+    route: GradientRoute,
+) -> (Site, Vec<Option<Vec<f32>>>, Bits) {
+    let device = world.device();
+    let mut ddp = Ddp::with_config(narrow(precision, &device), world, routed(route)).unwrap();
+    let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
+    let mut seen = Vec::new();
+    for step in 0..4 {
+        let indices = share(world, step, 2 + world.rank().index());
+        let loss = |model: &Mlp| {
+            let loss = loss_in(precision, model, &indices, &device) * SCALE;
+            Loss::mean_over(loss, indices.len())
+        };
+        if step > 1 {
+            ddp.no_sync(loss).unwrap();
+        }
+        let gradients = ddp.backward(loss).unwrap();
+        let weight: Tensor<2> = gradients.get(ddp.module().first.weight.id).unwrap();
+        assert_eq!(Some(weight.dtype()), precision.lower().map(DType::from));
+        seen.extend(gradient_values(ddp.module(), &gradients));
+        ddp.step(&mut optimizer, 0.05 / f64::from(SCALE), gradients);
+    }
+    (site(&ddp), seen, bits(ddp.module()))
+}
+
+#[test]
+fn cuda_gradients_of_16_bits_have_the_bits_of_the_way_through_the_host() {
+    for (ranks, precision) in [2, 3].into_iter().zip(PRECISIONS) {
+        let with = |route| on_devices(ranks, |world| trained_narrow(&world, precision, route));
+        let (Some(device), Some(host)) = (with(GradientRoute::Device), with(GradientRoute::Host))
+        else {
+            return;
+        };
+        assert_same(&device);
+        assert_eq!((device[0].0, host[0].0), (Site::Device, Site::Host));
+        assert!(device[0].1 == host[0].1, "{precision:?}: gradients differ");
+        assert!(device[0].2 == host[0].2, "{precision:?}: parameters differ");
     }
 }
 

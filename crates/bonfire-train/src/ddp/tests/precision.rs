@@ -14,7 +14,12 @@ fn mixed(precision: Precision) -> DdpConfig {
 }
 
 /// The mean squared error, computed in f32 from what the pass computes.
-fn loss_in(precision: Precision, model: &Mlp, indices: &[usize], device: &Device) -> Tensor<1> {
+pub(super) fn loss_in(
+    precision: Precision,
+    model: &Mlp,
+    indices: &[usize],
+    device: &Device,
+) -> Tensor<1> {
     let (x, y) = samples(indices, device);
     let out = model.forward(precision.cast(x));
     if let Some(dtype) = precision.lower() {
@@ -63,7 +68,7 @@ fn train_mixed(
     (bits(ddp.module()), before, validated(&ddp))
 }
 
-const PRECISIONS: [Precision; 2] = [Precision::Bf16, Precision::F16];
+pub(super) const PRECISIONS: [Precision; 2] = [Precision::Bf16, Precision::F16];
 
 /// One rank with two batches adds what two ranks with one batch each add.
 #[test]

@@ -46,6 +46,81 @@ fn cuda_gradients_of_two_ranks_have_the_bits_of_the_way_through_the_host_over_nc
     }
 }
 
+/// Two numbers of 16 bits have the same rounded sum whether f32 is between or not, since f32 has more than
+/// twice their digits, and two (Figueroa, When is double rounding innocuous?).
+#[test]
+fn cuda_gradients_of_16_bits_of_two_ranks_have_the_bits_of_the_way_through_the_host_over_nccl() {
+    for (ranks, precision) in fitting([2])
+        .into_iter()
+        .flat_map(|ranks| PRECISIONS.map(|precision| (ranks, precision)))
+    {
+        let with = |route| {
+            let run = |world| trained_narrow(&world, precision, route);
+            on_devices(ranks, run).expect("it is there")
+        };
+        let (nccl, host) = (with(GradientRoute::Nccl), with(GradientRoute::Host));
+        assert_same(&nccl);
+        assert_eq!((nccl[0].0, host[0].0), (Site::Device, Site::Host));
+        assert!(nccl[0].1 == host[0].1, "{precision:?}: gradients differ");
+        assert!(nccl[0].2 == host[0].2, "{precision:?}: parameters differ");
+    }
+}
+
+/// A mean of numbers of 16 bits, and how far from it so many roundings of each may lead: by at most
+/// `gamma = k u / (1 - k u)` of the mean size of the numbers (Higham, Accuracy and Stability of Numerical
+/// Algorithms, 3.1), and half the smallest number for each share.
+fn mean(values: &[f32], precision: Precision, roundings: usize) -> (f64, f64) {
+    let (digits, smallest) = match precision {
+        Precision::F16 => (11, -24),
+        Precision::Bf16 => (8, -133),
+        Precision::F32 => unreachable!("these are of 16 bits"),
+    };
+    let count = values.len() as f64;
+    let all = || values.iter().copied().map(f64::from);
+    let ku = roundings as f64 * f64::powi(2.0, -digits);
+    let size = all().map(f64::abs).sum::<f64>() / count;
+    let underflow = (count + 1.0) * f64::powi(2.0, smallest - 1);
+    (
+        all().sum::<f64>() / count,
+        ku / (1.0 - ku) * size + underflow,
+    )
+}
+
+/// NCCL rounds the reciprocal of the number of ranks, each share and each addition to 16 bits, or fewer of them;
+/// the other ways round once, but for what f32 rounds, which is less than once more.
+#[test]
+fn cuda_gradients_of_16_bits_of_three_ranks_are_the_mean_but_for_rounding_over_nccl() {
+    for (ranks, precision) in fitting([3])
+        .into_iter()
+        .flat_map(|ranks| PRECISIONS.map(|precision| (ranks, precision)))
+    {
+        // Each rank's own, which nothing is done to on the way.
+        let alone = |rank| {
+            let run = |world| narrow_gradients((&world, rank), precision, GradientRoute::Auto);
+            on_devices(1, run).expect("it is there").remove(0)
+        };
+        let own: Vec<Vec<f32>> = (0..ranks as usize).map(alone).collect();
+        for (route, roundings) in [
+            (GradientRoute::Nccl, ranks as usize + 1),
+            (GradientRoute::Host, 2),
+        ] {
+            let found = on_devices(ranks, |world| {
+                narrow_gradients((&world, world.rank().index()), precision, route)
+            });
+            let found = found.expect("it is there");
+            assert_same(&found);
+            for (index, found) in found[0].iter().enumerate() {
+                let values: Vec<f32> = own.iter().map(|own| own[index]).collect();
+                let (exact, allowed) = mean(&values, precision, roundings);
+                assert!(
+                    (f64::from(*found) - exact).abs() <= allowed,
+                    "{route:?} in {precision:?}: {found} for the mean of {values:?}"
+                );
+            }
+        }
+    }
+}
+
 /// NCCL adds in an order of its own, and divides before: as many roundings more as there are ranks.
 #[test]
 fn cuda_gradients_of_three_ranks_differ_by_rounding_over_nccl() {

@@ -105,14 +105,8 @@ fn train_together(
 
 /// Trains on one rank, with norms that know nothing of others.
 fn train_alone(dtype: DType) -> Net {
-    struct Cast(DType);
-    impl ModuleMapper for Cast {
-        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-            param.map(|tensor| tensor.cast(self.0))
-        }
-    }
     let device = Device::flex();
-    let mut model = Net::new(&device).map(&mut Cast(dtype)).train();
+    let mut model = cast(Net::new(&device), dtype).train();
     let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
     for step in 0..STEPS {
         let loss = model.loss(step, (0, WHOLE), (&device, dtype));
