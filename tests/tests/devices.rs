@@ -11,16 +11,19 @@ use bonfire_testkit::{Job, JobEnd};
 /// Of one training: minutes, where all kernels have yet to be compiled and the machine is busy.
 const LIMIT: Duration = Duration::from_secs(500);
 
-/// Ranks that train for ten steps; `None` where such a device is missing.
-fn trained(ranks: usize, device: &[&str], missing: &str) -> Option<JobEnd> {
+/// Ranks that train for ten steps; `None` where one says that something of this is missing.
+fn trained(ranks: usize, device: &[&str], missing: &[&str]) -> Option<JobEnd> {
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_resuming"));
     command.arg(folder.path()).arg("10");
     command.args(["--nproc", &ranks.to_string(), "--device"]);
     command.args(device);
     command.env("BONFIRE_LOG", "info");
+    // Else ranks over NCCL that share a device are refused.
+    command.env("NCCL_MULTI_RANK_GPU_ENABLE", "1");
     let end = Job::start_for(&mut command, LIMIT).end();
-    if let Some(line) = end.stderr.iter().find(|line| line.contains(missing)) {
+    let is_missing = |line: &&String| missing.iter().any(|missing| line.contains(missing));
+    if let Some(line) = end.stderr.iter().find(is_missing) {
         println!("skipped: {line}");
         return None;
     }
@@ -28,34 +31,56 @@ fn trained(ranks: usize, device: &[&str], missing: &str) -> Option<JobEnd> {
     Some(end)
 }
 
-/// That all ranks said the same of their parameters.
-fn assert_same(ranks: usize, end: &JobEnd) {
+/// What all ranks said of their parameters, which is the same.
+fn digest(ranks: usize, end: &JobEnd) -> String {
     let digest = |line: &String| Some(line.split("parameters ").nth(1)?.to_owned());
-    let digests: Vec<String> = end.stdout.iter().filter_map(digest).collect();
+    let mut digests: Vec<String> = end.stdout.iter().filter_map(digest).collect();
     assert_eq!(digests.len(), ranks, "{:?}", end.stdout);
     assert!(digests.iter().all(|one| *one == digests[0]), "{digests:?}");
+    digests.remove(0)
 }
 
 #[cfg(feature = "wgpu")]
 #[test]
 fn wgpu_processes_end_with_the_same_parameters() {
     let missing = "but 0 of that kind answered";
-    let Some(end) = trained(2, &["wgpu"], missing) else {
+    let Some(end) = trained(2, &["wgpu"], &[missing]) else {
         return;
     };
-    assert_same(2, &end);
+    digest(2, &end);
 }
 
-/// On as many devices as there are, which they share: the memory of each is open to the others, so no gradient goes
-/// through the host.
+/// On as many devices as there are, which they share, with gradients that stay there.
+#[cfg(feature = "cuda")]
+fn trained_on_cuda(ranks: usize, route: &str, missing: &[&str]) -> Option<String> {
+    let device = ["cuda", "--oversubscribe", "--route", route];
+    let missing = [&["cannot train on cuda: "][..], missing].concat();
+    let end = trained(ranks, &device, &missing)?;
+    let said = |line: &String| line.contains("gradients travel from device to device");
+    assert!(end.stderr.iter().any(said), "{:?}", end.stderr);
+    Some(digest(ranks, &end))
+}
+
+/// The memory of each device is open to the others, so no gradient goes through the host.
 #[cfg(feature = "cuda")]
 #[test]
 fn cuda_processes_end_with_the_same_parameters() {
-    let missing = "cannot train on cuda: ";
-    let Some(end) = trained(3, &["cuda", "--oversubscribe"], missing) else {
-        return;
-    };
-    assert_same(3, &end);
-    let said = |line: &String| line.contains("gradients travel from device to device");
-    assert!(end.stderr.iter().any(said), "{:?}", end.stderr);
+    trained_on_cuda(3, "auto", &[]);
+}
+
+/// Those of two processes are the ones that they end with without NCCL; with three, it adds in an order of its own.
+#[cfg(feature = "cuda")]
+#[test]
+fn cuda_processes_end_with_the_same_parameters_over_nccl() {
+    // Before 2.30.3 NCCL takes no ranks that share a device, whatever it is told.
+    let missing = ["no NCCL (", "is on the device of rank"];
+    for ranks in [2, 3] {
+        let Some(over_nccl) = trained_on_cuda(ranks, "nccl", &missing) else {
+            return;
+        };
+        if ranks == 2 {
+            let without = trained_on_cuda(ranks, "device", &[]);
+            assert_eq!(Some(over_nccl), without);
+        }
+    }
 }

@@ -1,5 +1,8 @@
 //! How gradients are synchronised.
 
+use std::fmt;
+use std::str::FromStr;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{GradientCompression, Precision};
@@ -37,6 +40,15 @@ pub enum BufferSync {
 }
 
 /// The way that gradients take between the ranks.
+///
+/// A way has a name, so that a command line can tell a program which to take.
+///
+/// ```
+/// use bonfire_train::GradientRoute;
+///
+/// assert_eq!("nccl".parse(), Ok(GradientRoute::Nccl));
+/// assert_eq!(GradientRoute::Auto.to_string(), "auto");
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum GradientRoute {
@@ -57,6 +69,33 @@ pub enum GradientRoute {
     /// the other ways, and perhaps others with another version or other links: [`Auto`](Self::Auto) never
     /// takes it. Sums of 16-bit gradients may be rounded to 16 bits after each addition, elsewhere once.
     Nccl,
+}
+
+impl fmt::Display for GradientRoute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Host => "host",
+            Self::Device => "device",
+            Self::Nccl => "nccl",
+        })
+    }
+}
+
+/// No way of gradients has this name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no way of gradients `{0}`; choose auto, host, device or nccl")]
+pub struct UnknownGradientRoute(String);
+
+impl FromStr for GradientRoute {
+    type Err = UnknownGradientRoute;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        [Self::Auto, Self::Host, Self::Device, Self::Nccl]
+            .into_iter()
+            .find(|route| route.to_string() == name)
+            .ok_or_else(|| UnknownGradientRoute(name.to_owned()))
+    }
 }
 
 /// Options of [`Ddp`](crate::Ddp). All ranks must agree on them; [`Ddp::new`](crate::Ddp::new)
@@ -92,5 +131,24 @@ impl Default for DdpConfig {
             precision: Precision::F32,
             buffers: BufferSync::Broadcast,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_way_is_read_by_the_name_that_it_shows() {
+        for name in ["auto", "host", "device", "nccl"] {
+            let route: GradientRoute = name.parse().unwrap();
+            assert_eq!(route.to_string(), name);
+        }
+        assert_eq!("auto".parse(), Ok(GradientRoute::default()));
+        let error = "NCCL".parse::<GradientRoute>().unwrap_err().to_string();
+        assert!(
+            error.contains("`NCCL`") && error.contains("nccl"),
+            "{error}"
+        );
     }
 }

@@ -90,7 +90,7 @@ mod world;
 
 pub use checkpoint::{Best, CheckpointError, Checkpoints, Keep, Milestone, Training};
 pub use compression::{CompressionError, CompressionState, GradientCompression, PowerSgdConfig};
-pub use config::{BufferSync, DdpConfig, GradientRoute, GradientSync};
+pub use config::{BufferSync, DdpConfig, GradientRoute, GradientSync, UnknownGradientRoute};
 pub use data_parallel::{DataParallel, Scatter};
 pub use ddp::{BucketSummary, Ddp};
 pub use device::{DeviceKind, Occupancy, UnknownDeviceKind, require_devices};

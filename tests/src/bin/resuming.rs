@@ -1,15 +1,15 @@
 //! A training that saves itself and goes on from where it was, for the test that kills it.
 //!
-//! `resuming FOLDER STEPS` prints the process id of every rank and, at the end, a digest of the
-//! parameters of every rank.
+//! `resuming FOLDER STEPS [--route WAY]` prints the process id of every rank and, at the end, a digest
+//! of the parameters of every rank. The way is that of the gradients.
 
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use anyhow::Context;
 use bonfire::{
-    Checkpoints, Ddp, DistributedSampler, Keep, LastBatch, Loader, Loss, Milestone, Order,
-    Remainder, SamplerConfig, SamplerState, Training, World,
+    Checkpoints, Ddp, DdpConfig, DistributedSampler, Keep, LastBatch, Loader, Loss, Milestone,
+    Order, Remainder, SamplerConfig, SamplerState, Training, World,
 };
 use burn::module::Module;
 use burn::nn::{Dropout, DropoutConfig, Linear, LinearConfig};
@@ -68,6 +68,10 @@ fn train(world: World) -> anyhow::Result<()> {
     let mut arguments = std::env::args().skip(1);
     let folder = arguments.next().context("the first argument is a folder")?;
     let steps: u64 = arguments.next().context("then the steps")?.parse()?;
+    let mut config = DdpConfig::default();
+    if arguments.any(|argument| argument == "--route") {
+        config.route = arguments.next().context("--route has a name")?.parse()?;
+    }
 
     let checkpoints = Checkpoints::open(&world, folder, Keep::default())?;
     let device = world.device().autodiff();
@@ -83,7 +87,7 @@ fn train(world: World) -> anyhow::Result<()> {
         mut optimizer,
         state,
     } = training;
-    let mut ddp = Ddp::new(model, &world)?;
+    let mut ddp = Ddp::with_config(model, &world, config)?;
     let mut loader = loader(&world);
     if let Some(state) = &state {
         loader = loader.resuming(state)?;
