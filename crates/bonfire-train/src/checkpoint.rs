@@ -8,6 +8,8 @@
 mod error;
 mod folder;
 mod manifest;
+#[cfg(feature = "cuda")]
+mod moments;
 #[cfg(feature = "learner")]
 mod step;
 
@@ -305,6 +307,10 @@ fn restored<M: Module, S: DeserializeOwned>(
     let record = OptimizerRecord::from_bytes(Bytes::from_bytes_vec(take(OPTIMIZER)?))
         .map_err(|cause| other("optimizer", cause.to_string()))?;
     let saved = record.len();
+    #[cfg(feature = "cuda")]
+    if saved > 0 {
+        moments::tell_detour(&model);
+    }
     let optimizer = training.optimizer.load_record(record);
     let taken = optimizer.to_record().len();
     if saved != taken {

@@ -339,6 +339,7 @@ impl<M: Module> Ddp<M> {
                     reducer: &mut lock(reducer),
                     entering,
                 };
+                sink.reducer.begin_accumulating()?;
                 harvest(module, &self.table, gradients.as_ref(), &mut sink)?;
                 sink.reducer.end_accumulating(entering)?;
             }

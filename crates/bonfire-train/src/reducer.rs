@@ -3,6 +3,7 @@
 //! Buckets travel in their order on every rank, whatever order they become complete in, so that all
 //! ranks call the same operations. Follows PyTorch's `reducer.cpp`.
 
+mod buckets;
 mod sink;
 
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use bonfire_collective::{Rank, ReduceOp};
 use crate::assignment::{Assignment, Caps, assign};
 use crate::bucket::Bucket;
 use crate::compression::{Compressor, Presence};
-use crate::device_route::{Chosen, DeviceBuckets, DeviceTensor};
+use crate::device_route::{Chosen, DeviceTensor};
 use crate::harvest::{Gradient, Site};
 use crate::host::{Entering, HostSlice};
 use crate::parameters::ParameterTable;
@@ -21,6 +22,8 @@ use crate::patience::WarmUp;
 use crate::timing::Stopwatch;
 use crate::weights::{MicroBatches, Normalizer};
 use crate::{TrainError, trace};
+
+use buckets::{Buckets, Home};
 
 pub(crate) use sink::Accumulate;
 
@@ -34,6 +37,8 @@ pub(crate) struct Reducer {
     /// The parameters of each bucket.
     assignments: Vec<Assignment>,
     buckets: Buckets,
+    /// Whether they have memory.
+    is_made: bool,
     homes: Vec<Home>,
     parameters: Vec<Progress>,
     /// The bucket that travels next.
@@ -44,22 +49,6 @@ pub(crate) struct Reducer {
     steps: u32,
     step: Step,
     pub(crate) trace: trace::Trace,
-}
-
-/// Buckets, by the way that they travel.
-#[derive(Debug)]
-enum Buckets {
-    /// Through host memory.
-    Host(Vec<Bucket>),
-    /// From device to device.
-    Device(DeviceBuckets),
-}
-
-/// Where a parameter's gradient goes.
-#[derive(Clone, Copy, Debug)]
-struct Home {
-    bucket: usize,
-    slot: usize,
 }
 
 /// What has happened to a parameter's gradient in this step.
@@ -91,6 +80,8 @@ struct Step {
 }
 
 impl Reducer {
+    /// Deals a model's parameters to buckets, which have memory from here on; those of a lone rank once it
+    /// puts something there, since it may never have to. Every rank calls it.
     pub(crate) fn new(
         group: WarmUp,
         table: Arc<ParameterTable>,
@@ -99,22 +90,17 @@ impl Reducer {
     ) -> Result<Self, TrainError> {
         let order: Vec<usize> = (0..table.len()).rev().collect();
         let parameters = vec![Progress::default(); table.len()];
-        let extents = table.extents();
-        let assignments = assign(&extents, &order, caps);
-        let buckets = match way {
-            Chosen::Host => Buckets::Host(Vec::new()),
-            Chosen::Device(engine) => {
-                Buckets::Device(DeviceBuckets::new(engine, &assignments, &extents)?)
-            }
-        };
+        let assignments = assign(&table.extents(), &order, caps);
+        let is_alone = group.world_size().get() == 1;
         let mut reducer = Self {
             group,
-            homes: homes(&assignments, extents.len()),
+            homes: homes(&assignments, table.len()),
             table,
             caps,
             compressor,
             assignments,
-            buckets,
+            buckets: Buckets::new(way),
+            is_made: false,
             parameters,
             next: 0,
             clock: 0,
@@ -128,8 +114,8 @@ impl Reducer {
             },
             trace: trace::Trace::new(),
         };
-        if let Buckets::Host(_) = reducer.buckets {
-            reducer.buckets = Buckets::Host(reducer.host_buckets());
+        if !is_alone {
+            reducer.make()?;
         }
         Ok(reducer)
     }
@@ -141,21 +127,33 @@ impl Reducer {
 
     /// Where gradients are wanted.
     pub(crate) fn site(&self) -> Site {
-        match self.buckets {
-            Buckets::Host(_) => Site::Host,
-            Buckets::Device(_) => Site::Device,
-        }
+        self.buckets.site()
     }
 
     fn deal(&mut self, order: &[usize]) -> Result<(), TrainError> {
-        let extents = self.table.extents();
-        self.assignments = assign(&extents, order, self.caps);
-        self.homes = homes(&self.assignments, extents.len());
+        self.assignments = assign(&self.table.extents(), order, self.caps);
+        self.homes = homes(&self.assignments, self.table.len());
+        self.is_made = false;
+        self.make()
+    }
+
+    /// Gives the buckets their memory, unless they have it. Every rank calls it alike.
+    fn make(&mut self) -> Result<(), TrainError> {
+        if self.is_made {
+            return Ok(());
+        }
         match &mut self.buckets {
             Buckets::Host(_) => self.buckets = Buckets::Host(self.host_buckets()),
-            Buckets::Device(buckets) => buckets.deal(&self.assignments, &extents)?,
+            Buckets::Device(buckets) => buckets.deal(&self.assignments, &self.table.extents())?,
         }
+        self.is_made = true;
         Ok(())
+    }
+
+    /// Whether the buckets have memory.
+    #[cfg(test)]
+    pub(crate) fn is_made(&self) -> bool {
+        self.is_made
     }
 
     fn host_buckets(&self) -> Vec<Bucket> {
@@ -185,6 +183,7 @@ impl Reducer {
         entering: Entering,
         normalizer: Normalizer,
     ) -> Result<(), TrainError> {
+        self.make()?;
         self.step = Step {
             entering,
             normalizer,
@@ -196,11 +195,7 @@ impl Reducer {
         self.clock = 0;
         self.parameters.fill(Progress::default());
         self.trace.clear();
-        match &mut self.buckets {
-            Buckets::Host(buckets) => buckets.iter_mut().for_each(Bucket::reopen),
-            Buckets::Device(buckets) => buckets.reopen()?,
-        }
-        Ok(())
+        self.buckets.reopen()
     }
 
     /// Takes a final gradient while the backward pass runs.
@@ -220,6 +215,11 @@ impl Reducer {
         }
     }
 
+    /// Begins a pass whose gradients are added to those of a later one.
+    pub(crate) fn begin_accumulating(&mut self) -> Result<(), TrainError> {
+        self.make()
+    }
+
     /// Adds a final gradient to those of a later pass, while the backward pass runs.
     pub(crate) fn add_early(
         &mut self,
@@ -228,30 +228,17 @@ impl Reducer {
         entering: Entering,
     ) {
         match gradient {
-            Ok(gradient) => self.accumulate(parameter, gradient, entering),
+            Ok(gradient) => {
+                let home = self.homes[parameter];
+                self.buckets.accumulate(home, gradient, entering);
+            }
             Err(error) => self.step.error = Some(error),
-        }
-    }
-
-    fn accumulate(&mut self, parameter: usize, gradient: Gradient<'_>, entering: Entering) {
-        let Home { bucket, slot } = self.homes[parameter];
-        match (&mut self.buckets, gradient) {
-            (Buckets::Host(buckets), Gradient::Host(gradient)) => {
-                buckets[bucket].accumulate(slot, gradient, entering);
-            }
-            (Buckets::Device(buckets), Gradient::Device(gradient)) => {
-                buckets.accumulate(bucket, slot, gradient);
-            }
-            (_, gradient) => unreachable!("{ELSEWHERE}: {gradient:?}"),
         }
     }
 
     /// Ends a pass whose gradients are added to those of a later one.
     pub(crate) fn end_accumulating(&mut self, entering: Entering) -> Result<(), TrainError> {
-        match &mut self.buckets {
-            Buckets::Host(_) => Ok(()),
-            Buckets::Device(buckets) => buckets.keep(entering),
-        }
+        self.buckets.keep(entering)
     }
 
     /// What went wrong while the backward pass ran.
@@ -260,22 +247,11 @@ impl Reducer {
     }
 
     fn put(&mut self, parameter: usize, gradient: Option<Gradient<'_>>) -> Result<(), TrainError> {
-        let Home { bucket, slot } = self.homes[parameter];
         let progress = &mut self.parameters[parameter];
         assert!(!progress.taken, "a gradient is taken once");
         progress.taken = true;
-        progress.present = match (&mut self.buckets, gradient) {
-            (Buckets::Host(buckets), Some(Gradient::Host(gradient))) => {
-                buckets[bucket].put(slot, gradient, self.step.entering);
-                true
-            }
-            (Buckets::Host(buckets), None) => buckets[bucket].put_none(slot),
-            (Buckets::Device(buckets), Some(Gradient::Device(gradient))) => {
-                buckets.put(bucket, slot, Some(gradient))
-            }
-            (Buckets::Device(buckets), None) => buckets.put(bucket, slot, None),
-            (_, gradient) => unreachable!("{ELSEWHERE}: {gradient:?}"),
-        };
+        let home = self.homes[parameter];
+        progress.present = self.buckets.put(home, gradient, self.step.entering);
         self.trace.taken(parameter);
         // A backward pass must not wait for ranks that may be waiting for it, in a layer that
         // exchanges something. What stays here leaves with the next gradient, or in the end.
@@ -293,7 +269,7 @@ impl Reducer {
 
     /// Hands over what is complete and next in order.
     fn send_complete(&mut self) -> Result<(), TrainError> {
-        while self.is_complete(self.next) == Some(true) {
+        while self.buckets.is_complete(self.next) == Some(true) {
             let Step {
                 normalizer,
                 waited,
@@ -301,22 +277,12 @@ impl Reducer {
                 ..
             } = &mut self.step;
             let factor = waited.time(|| normalizer.factor())?;
-            match &mut self.buckets {
-                Buckets::Host(buckets) => buckets[self.next].send(factor, &mut self.compressor),
-                Buckets::Device(buckets) => buckets.send(self.next, (*entering, factor))?,
-            }
+            let sent = (*entering, factor);
+            self.buckets.send(self.next, sent, &mut self.compressor)?;
             self.trace.sent(self.next);
             self.next += 1;
         }
         Ok(())
-    }
-
-    /// Whether a bucket is complete; none if there is no such bucket.
-    fn is_complete(&self, index: usize) -> Option<bool> {
-        match &self.buckets {
-            Buckets::Host(buckets) => buckets.get(index).map(Bucket::is_complete),
-            Buckets::Device(buckets) => buckets.is_complete(index),
-        }
     }
 
     /// How long the backward pass stood still for other ranks.
@@ -344,10 +310,8 @@ impl Reducer {
         let mut verdict = vec![comparable, -comparable];
         verdict.extend(self.parameters.iter().map(|p| i64::from(p.present)));
         let verdict = self.group.all_reduce_async(verdict, ReduceOp::Max);
-        if let Buckets::Host(buckets) = &mut self.buckets {
-            for bucket in buckets {
-                watch.time(|| bucket.advance(&mut self.compressor))?;
-            }
+        for bucket in self.buckets.on_host() {
+            watch.time(|| bucket.advance(&mut self.compressor))?;
         }
         let verdict = watch.time(|| verdict.wait())?;
         let (comparable, present) = verdict.split_at(2);
@@ -362,10 +326,8 @@ impl Reducer {
             true => Presence::Somewhere,
             false => Presence::Nowhere,
         };
-        if let Buckets::Host(buckets) = &mut self.buckets {
-            for bucket in buckets {
-                watch.time(|| bucket.receive(&mut self.compressor, presence))?;
-            }
+        for bucket in self.buckets.on_host() {
+            watch.time(|| bucket.receive(&mut self.compressor, presence))?;
         }
         Ok(())
     }
@@ -377,9 +339,7 @@ impl Reducer {
 
     /// Lets the tensors of gradients be written to that nobody else has: the backward pass is over.
     pub(crate) fn release(&mut self) {
-        if let Buckets::Device(buckets) = &mut self.buckets {
-            buckets.release();
-        }
+        self.buckets.release();
     }
 
     /// Writes averages to tensors on their devices, and waits until they are there.
@@ -388,9 +348,6 @@ impl Reducer {
         targets: Vec<(usize, DeviceTensor)>,
         watch: &mut Stopwatch,
     ) -> Result<(), TrainError> {
-        let Buckets::Device(buckets) = &mut self.buckets else {
-            unreachable!("{ELSEWHERE}");
-        };
         let homes = &self.homes;
         let targets = targets
             .into_iter()
@@ -399,15 +356,13 @@ impl Reducer {
                 (bucket, slot, tensor)
             })
             .collect();
-        let entering = self.step.entering;
-        buckets.deliver(entering, targets, (&mut self.step.computed, watch))
+        let watches = (&mut self.step.computed, watch);
+        self.buckets.deliver(self.step.entering, targets, watches)
     }
 
     /// Tells ranks that wait for this one on a device.
     pub(crate) fn abort(&self, cause: &str) {
-        if let Buckets::Device(buckets) = &self.buckets {
-            buckets.abort(cause);
-        }
+        self.buckets.abort(cause);
     }
 
     /// The average of a parameter's gradient, if any rank had one.
@@ -415,20 +370,13 @@ impl Reducer {
         if !self.parameters[parameter].present {
             return None;
         }
-        let Home { bucket, slot } = self.homes[parameter];
-        let Buckets::Host(buckets) = &self.buckets else {
-            unreachable!("{ELSEWHERE}");
-        };
-        Some(buckets[bucket].slot(slot))
+        Some(self.buckets.average(self.homes[parameter]))
     }
 
     /// Ends a step. After the second one the buckets are dealt again, in the order in which the
     /// gradients of rank 0 became final.
     pub(crate) fn end(&mut self) -> Result<(), TrainError> {
-        match &mut self.buckets {
-            Buckets::Host(buckets) => buckets.iter_mut().for_each(Bucket::end_accumulation),
-            Buckets::Device(buckets) => buckets.end_accumulation(),
-        }
+        self.buckets.end_accumulation();
         self.compressor.end_step();
         if self.steps == GUESSED_STEPS {
             return Ok(());
@@ -455,9 +403,6 @@ impl Reducer {
         order.into_iter().map(|index| index as i64).collect()
     }
 }
-
-/// What is said where a gradient is in other memory than its bucket.
-const ELSEWHERE: &str = "gradients come from where they are wanted";
 
 /// Where each parameter's gradient goes.
 fn homes(assignments: &[Assignment], parameters: usize) -> Vec<Home> {

@@ -89,8 +89,10 @@ pub fn compare(ways: &[(&str, Vec<Learnt>)], alone: &Learnt) -> Result<Parity, T
             let rank = Rank::new(rank as u32);
             let (first_way, first) = *reference.get_or_insert((way, learnt));
             if !bits(first).eq(bits(learnt)) {
+                let distance = distance(&learnt.values, &first.values);
                 return Err(TrialError::Wrong(format!(
-                    "rank {rank} has other parameters with gradients {way} than rank 0 with gradients {first_way}"
+                    "rank {rank} has other parameters with gradients {way} than rank 0 with gradients {first_way}: \
+                     they differ by up to {distance:.1e} of the largest"
                 )));
             }
         }

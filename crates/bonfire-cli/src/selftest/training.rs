@@ -56,6 +56,7 @@ pub(super) fn parity(args: &SelftestArgs) -> anyhow::Result<()> {
             let learnt = on_threads(&PLACE, world_size, |world| learn(world, route))?;
             Ok((name, learnt))
         };
+        on_threads(&PLACE, world_size, choose_kernels)?;
         let ways: Result<Vec<_>, TrialError> = WAYS.into_iter().map(learnt).collect();
         print(&format!("{ranks} ranks as threads"), &ways?, &alone)?;
     }
@@ -88,8 +89,15 @@ fn world_of(env: &RankEnv) -> anyhow::Result<World> {
     Ok(PLACE.world(group, (env.local_rank, env.local_world_size))?)
 }
 
+/// Has Burn's kernels compiled and chosen. What runs while it measures them is not what it chooses, and may
+/// round otherwise.
+fn choose_kernels(world: &World) -> Result<(), TrialError> {
+    learn(world, GradientRoute::Auto).map(drop)
+}
+
 fn parity_as_rank(env: &RankEnv) -> anyhow::Result<()> {
     let world = world_of(env)?;
+    choose_kernels(&world)?;
     let mut ways = Vec::new();
     for (name, route) in WAYS {
         let own = learn(&world, route)?;

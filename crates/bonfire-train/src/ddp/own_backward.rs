@@ -97,7 +97,10 @@ impl<M: Module> Ddp<M> {
                 lock(&reducer).begin(entering, normalizer)?;
                 Listener::Reducer(Arc::clone(&reducer))
             }
-            Last::No => Listener::Accumulator(Arc::clone(&reducer), entering),
+            Last::No => {
+                lock(&reducer).begin_accumulating()?;
+                Listener::Accumulator(Arc::clone(&reducer), entering)
+            }
         };
         let output = match step {
             None => None,

@@ -52,24 +52,18 @@ enum Mend {
 }
 
 impl DeviceBuckets {
-    /// Makes memory for all buckets. Every rank calls it alike.
-    pub(crate) fn new(
-        engine: Box<dyn Engine>,
-        assignments: &[Assignment],
-        extents: &[Extent],
-    ) -> Result<Self, TrainError> {
-        let mut buckets = Self {
+    /// None so far: they are [dealt](Self::deal) next.
+    pub(crate) fn new(engine: Box<dyn Engine>) -> Self {
+        Self {
             engine,
             buckets: Vec::new(),
             held: Vec::new(),
             readers: Vec::new(),
             busy: false,
-        };
-        buckets.deal(assignments, extents)?;
-        Ok(buckets)
+        }
     }
 
-    /// Deals the parameters anew, between two steps. Every rank calls it alike.
+    /// Deals the parameters, between two steps, and makes memory for all buckets. Every rank calls it alike.
     pub(crate) fn deal(
         &mut self,
         assignments: &[Assignment],

@@ -39,7 +39,8 @@ type Log = Arc<Mutex<Vec<String>>>;
 fn buckets(group: &bonfire_collective::ProcessGroup, timing: Timing) -> (DeviceBuckets, Log) {
     let engine = Double::new(group, timing);
     let log = Arc::clone(&engine.log);
-    let buckets = DeviceBuckets::new(Box::new(engine), &assignments(), &extents()).unwrap();
+    let mut buckets = DeviceBuckets::new(Box::new(engine));
+    buckets.deal(&assignments(), &extents()).unwrap();
     (buckets, log)
 }
 
@@ -238,7 +239,8 @@ fn what_a_rank_computes_itself_is_not_taken_for_communication() {
             let mut engine = Double::new(&group, timing);
             engine.computing = COMPUTING;
             let engine = Box::new(engine);
-            let mut buckets = DeviceBuckets::new(engine, &assignments(), &extents()).unwrap();
+            let mut buckets = DeviceBuckets::new(engine);
+            buckets.deal(&assignments(), &extents()).unwrap();
             let (mut computing, mut waiting) = (Stopwatch::default(), Stopwatch::default());
             let watches = (&mut computing, &mut waiting);
             let nothing = Vec::new();

@@ -37,7 +37,10 @@ impl GradientSink for Accumulate<'_> {
 
     fn take(&mut self, parameter: usize, gradient: Option<Gradient<'_>>) -> Result<(), TrainError> {
         if let Some(gradient) = gradient {
-            self.reducer.accumulate(parameter, gradient, self.entering);
+            let home = self.reducer.homes[parameter];
+            self.reducer
+                .buckets
+                .accumulate(home, gradient, self.entering);
         }
         Ok(())
     }

@@ -20,6 +20,13 @@ fn lone<R: Send>(body: impl Fn(&mut Ddp<Mlp>, &Device) -> R + Sync) -> R {
     ended.into_iter().next().unwrap()
 }
 
+fn has_bucket_memory(ddp: &Ddp<Mlp>) -> bool {
+    match &ddp.synchroniser {
+        Synchroniser::Bucketed(reducer) => lock(reducer).is_made(),
+        Synchroniser::Naive(_) => panic!("the configuration asks for buckets"),
+    }
+}
+
 #[test]
 fn a_lone_rank_has_the_gradients_of_burn_and_fills_no_bucket() {
     lone(|ddp, device| {
@@ -33,6 +40,7 @@ fn a_lone_rank_has_the_gradients_of_burn_and_fills_no_bucket() {
             assert_eq!(own, plain(ddp.module(), device));
             assert!(own.iter().all(Option::is_some));
             assert_eq!(ddp.trace().events(), []);
+            assert!(!has_bucket_memory(ddp));
             let timing = ddp.last_step();
             assert!(timing.forward_backward > Duration::ZERO);
         }
@@ -49,6 +57,7 @@ fn a_lone_rank_adds_up_micro_batches() {
             let mean = gradient_values(ddp.module(), &gradients.unwrap());
             // The mean of a gradient and itself.
             assert_eq!(mean, plain(ddp.module(), device));
+            assert!(has_bucket_memory(ddp));
             let sent = |event: &Event| matches!(event, Event::Sent { .. });
             assert!(ddp.trace().events().iter().any(sent));
             // The next step has one batch alone.

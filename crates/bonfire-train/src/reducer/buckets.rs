@@ -1,0 +1,176 @@
+//! Buckets, by the way that they travel.
+
+use crate::TrainError;
+use crate::bucket::Bucket;
+use crate::compression::Compressor;
+use crate::device_route::{Chosen, DeviceBuckets, DeviceTensor};
+use crate::harvest::{Gradient, Site};
+use crate::host::{Entering, HostSlice};
+use crate::timing::Stopwatch;
+
+/// Buckets. There are none until they are dealt.
+#[derive(Debug)]
+pub(super) enum Buckets {
+    /// Through host memory.
+    Host(Vec<Bucket>),
+    /// From device to device.
+    Device(DeviceBuckets),
+}
+
+/// Where a parameter's gradient goes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Home {
+    pub(super) bucket: usize,
+    pub(super) slot: usize,
+}
+
+/// What is said where a gradient is in other memory than its bucket.
+const ELSEWHERE: &str = "gradients come from where they are wanted";
+
+impl Buckets {
+    pub(super) fn new(way: Chosen) -> Self {
+        match way {
+            Chosen::Host => Self::Host(Vec::new()),
+            Chosen::Device(engine) => Self::Device(DeviceBuckets::new(engine)),
+        }
+    }
+
+    /// Where gradients are wanted.
+    pub(super) fn site(&self) -> Site {
+        match self {
+            Self::Host(_) => Site::Host,
+            Self::Device(_) => Site::Device,
+        }
+    }
+
+    /// Those in host memory, which the host has work with on their way.
+    pub(super) fn on_host(&mut self) -> &mut [Bucket] {
+        match self {
+            Self::Host(buckets) => buckets,
+            Self::Device(_) => &mut [],
+        }
+    }
+
+    /// Expects all gradients again.
+    pub(super) fn reopen(&mut self) -> Result<(), TrainError> {
+        match self {
+            Self::Host(buckets) => {
+                buckets.iter_mut().for_each(Bucket::reopen);
+                Ok(())
+            }
+            Self::Device(buckets) => buckets.reopen(),
+        }
+    }
+
+    /// Adds a gradient to those of a later pass.
+    pub(super) fn accumulate(&mut self, home: Home, gradient: Gradient<'_>, entering: Entering) {
+        let Home { bucket, slot } = home;
+        match (self, gradient) {
+            (Self::Host(buckets), Gradient::Host(gradient)) => {
+                buckets[bucket].accumulate(slot, gradient, entering);
+            }
+            (Self::Device(buckets), Gradient::Device(gradient)) => {
+                buckets.accumulate(bucket, slot, gradient);
+            }
+            (_, gradient) => unreachable!("{ELSEWHERE}: {gradient:?}"),
+        }
+    }
+
+    /// Keeps what a pass has accumulated.
+    pub(super) fn keep(&mut self, entering: Entering) -> Result<(), TrainError> {
+        match self {
+            Self::Host(_) => Ok(()),
+            Self::Device(buckets) => buckets.keep(entering),
+        }
+    }
+
+    /// Takes the gradient of a parameter, or does without. Returns whether there is one, from this or an
+    /// earlier micro-batch.
+    pub(super) fn put(
+        &mut self,
+        home: Home,
+        gradient: Option<Gradient<'_>>,
+        entering: Entering,
+    ) -> bool {
+        let Home { bucket, slot } = home;
+        match (self, gradient) {
+            (Self::Host(buckets), Some(Gradient::Host(gradient))) => {
+                buckets[bucket].put(slot, gradient, entering);
+                true
+            }
+            (Self::Host(buckets), None) => buckets[bucket].put_none(slot),
+            (Self::Device(buckets), Some(Gradient::Device(gradient))) => {
+                buckets.put(bucket, slot, Some(gradient))
+            }
+            (Self::Device(buckets), None) => buckets.put(bucket, slot, None),
+            (_, gradient) => unreachable!("{ELSEWHERE}: {gradient:?}"),
+        }
+    }
+
+    /// Whether a bucket is complete; none if there is no such bucket.
+    pub(super) fn is_complete(&self, index: usize) -> Option<bool> {
+        match self {
+            Self::Host(buckets) => buckets.get(index).map(Bucket::is_complete),
+            Self::Device(buckets) => buckets.is_complete(index),
+        }
+    }
+
+    /// Hands over a bucket whose gradients entered so and are multiplied by a factor.
+    pub(super) fn send(
+        &mut self,
+        index: usize,
+        (entering, factor): (Entering, f64),
+        compressor: &mut Compressor,
+    ) -> Result<(), TrainError> {
+        match self {
+            Self::Host(buckets) => {
+                buckets[index].send(factor, compressor);
+                Ok(())
+            }
+            Self::Device(buckets) => buckets.send(index, (entering, factor)),
+        }
+    }
+
+    /// Lets the tensors of gradients be written to that nobody else has.
+    pub(super) fn release(&mut self) {
+        if let Self::Device(buckets) = self {
+            buckets.release();
+        }
+    }
+
+    /// Writes averages of buckets and slots to tensors on their devices, and waits until they are there.
+    pub(super) fn deliver(
+        &mut self,
+        entering: Entering,
+        targets: Vec<(usize, usize, DeviceTensor)>,
+        watches: (&mut Stopwatch, &mut Stopwatch),
+    ) -> Result<(), TrainError> {
+        match self {
+            Self::Host(_) => unreachable!("{ELSEWHERE}"),
+            Self::Device(buckets) => buckets.deliver(entering, targets, watches),
+        }
+    }
+
+    /// The average of a parameter's gradient.
+    pub(super) fn average(&self, home: Home) -> HostSlice<'_> {
+        match self {
+            Self::Host(buckets) => buckets[home.bucket].slot(home.slot),
+            Self::Device(_) => unreachable!("{ELSEWHERE}"),
+        }
+    }
+
+    /// Forgets what earlier passes accumulated.
+    pub(super) fn end_accumulation(&mut self) {
+        match self {
+            Self::Host(buckets) => buckets.iter_mut().for_each(Bucket::end_accumulation),
+            Self::Device(buckets) => buckets.end_accumulation(),
+        }
+    }
+
+    /// Tells ranks that wait for this one on a device.
+    pub(super) fn abort(&self, cause: &str) {
+        if let Self::Device(buckets) = self {
+            buckets.abort(cause);
+        }
+    }
+}
