@@ -74,13 +74,11 @@ fn cuda_processes_end_with_the_same_parameters() {
 fn cuda_processes_end_with_the_same_parameters_over_nccl() {
     // Before 2.30.3 NCCL takes no ranks that share a device, whatever it is told.
     let missing = ["no NCCL (", "is on the device of rank"];
-    for ranks in [2, 3] {
-        let Some(over_nccl) = trained_on_cuda(ranks, "nccl", &missing) else {
-            return;
-        };
-        if ranks == 2 {
-            let without = trained_on_cuda(ranks, "device", &[]);
-            assert_eq!(Some(over_nccl), without);
-        }
+    // What runs while Burn measures which kernels are the fastest may round otherwise than those.
+    if trained_on_cuda(2, "nccl", &missing).is_none() {
+        return;
     }
+    let [over_nccl, without] = ["nccl", "device"].map(|route| trained_on_cuda(2, route, &[]));
+    assert_eq!(over_nccl, without);
+    trained_on_cuda(3, "nccl", &missing);
 }

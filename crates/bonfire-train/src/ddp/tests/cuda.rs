@@ -156,18 +156,25 @@ fn trained_narrow(
     (site(&ddp), seen, bits(ddp.module()))
 }
 
+/// Ranks that train in 16 bits on this way and through the host; `None` without devices.
+fn assert_alike_in_16_bits(ranks: u32, precision: Precision, route: GradientRoute) -> Option<()> {
+    let with = |route| on_devices(ranks, |world| trained_narrow(&world, precision, route));
+    // What runs while Burn measures which kernels are the fastest may round otherwise than those.
+    with(GradientRoute::Host)?;
+    let (device, host) = (with(route)?, with(GradientRoute::Host)?);
+    assert_same(&device);
+    assert_eq!((device[0].0, host[0].0), (Site::Device, Site::Host));
+    assert!(device[0].1 == host[0].1, "{precision:?}: gradients differ");
+    assert!(device[0].2 == host[0].2, "{precision:?}: parameters differ");
+    Some(())
+}
+
 #[test]
 fn cuda_gradients_of_16_bits_have_the_bits_of_the_way_through_the_host() {
     for (ranks, precision) in [2, 3].into_iter().zip(PRECISIONS) {
-        let with = |route| on_devices(ranks, |world| trained_narrow(&world, precision, route));
-        let (Some(device), Some(host)) = (with(GradientRoute::Device), with(GradientRoute::Host))
-        else {
+        if assert_alike_in_16_bits(ranks, precision, GradientRoute::Device).is_none() {
             return;
-        };
-        assert_same(&device);
-        assert_eq!((device[0].0, host[0].0), (Site::Device, Site::Host));
-        assert!(device[0].1 == host[0].1, "{precision:?}: gradients differ");
-        assert!(device[0].2 == host[0].2, "{precision:?}: parameters differ");
+        }
     }
 }
 
