@@ -112,18 +112,29 @@ pub enum CudaError {
     },
 }
 
+/// What cuda.h says of leaves "the process in an inconsistent state", or without the context. The last two
+/// have no name in bindings older than CUDA 12.8: a fault of a device or of memory over NVLink that was
+/// contained, and lost memory of tensor cores.
+const STICKY: [u32; 13] = [
+    CUresult::CUDA_ERROR_ECC_UNCORRECTABLE as u32,
+    CUresult::CUDA_ERROR_ILLEGAL_ADDRESS as u32,
+    CUresult::CUDA_ERROR_LAUNCH_TIMEOUT as u32,
+    CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED as u32,
+    CUresult::CUDA_ERROR_ASSERT as u32,
+    CUresult::CUDA_ERROR_HARDWARE_STACK_ERROR as u32,
+    CUresult::CUDA_ERROR_ILLEGAL_INSTRUCTION as u32,
+    CUresult::CUDA_ERROR_MISALIGNED_ADDRESS as u32,
+    CUresult::CUDA_ERROR_INVALID_ADDRESS_SPACE as u32,
+    CUresult::CUDA_ERROR_INVALID_PC as u32,
+    CUresult::CUDA_ERROR_LAUNCH_FAILED as u32,
+    226,
+    721,
+];
+
 impl CudaError {
     /// Whether nothing more can be done in this process with this device: its context is lost.
     pub fn is_sticky(&self) -> bool {
-        const STICKY: [CUresult; 6] = [
-            CUresult::CUDA_ERROR_ILLEGAL_ADDRESS,
-            CUresult::CUDA_ERROR_LAUNCH_FAILED,
-            CUresult::CUDA_ERROR_LAUNCH_TIMEOUT,
-            CUresult::CUDA_ERROR_ECC_UNCORRECTABLE,
-            CUresult::CUDA_ERROR_HARDWARE_STACK_ERROR,
-            CUresult::CUDA_ERROR_MISALIGNED_ADDRESS,
-        ];
-        matches!(self, Self::Call { code, .. } if STICKY.iter().any(|sticky| *sticky as u32 == *code))
+        matches!(self, Self::Call { code, .. } if STICKY.contains(code))
     }
 }
 

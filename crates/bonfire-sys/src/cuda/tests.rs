@@ -56,15 +56,25 @@ fn versions_read_like_nvidia_writes_them() {
 
 #[test]
 fn lost_contexts_are_told_from_refused_calls() {
-    let error = |result: cudarc::driver::sys::CUresult| CudaError::Call {
-        call: "a call",
-        name: String::new(),
-        description: String::new(),
-        code: result as u32,
+    let is_sticky = |code: u32| {
+        let error = CudaError::Call {
+            call: "a call",
+            name: String::new(),
+            description: String::new(),
+            code,
+        };
+        error.is_sticky()
     };
-    use cudarc::driver::sys::CUresult;
-    assert!(error(CUresult::CUDA_ERROR_ILLEGAL_ADDRESS).is_sticky());
-    assert!(!error(CUresult::CUDA_ERROR_INVALID_VALUE).is_sticky());
+    // By their numbers in cuda.h: faults of a kernel, of the device, a context that is gone.
+    for lost in [
+        214, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721,
+    ] {
+        assert!(is_sticky(lost), "{lost}");
+    }
+    // Wrong values, no memory, no access between devices, no such operation.
+    for refused in [1, 2, 101, 217, 600, 704, 705, 801] {
+        assert!(!is_sticky(refused), "{refused}");
+    }
 }
 
 #[test]
