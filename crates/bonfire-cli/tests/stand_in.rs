@@ -197,6 +197,19 @@ fn data_that_arrive_wrong_between_devices_are_noticed() {
 }
 
 #[test]
+fn ranks_whose_streams_cannot_wait_for_each_other_use_the_host() {
+    let reason = "its stream writes no words there: cuStreamBatchMemOp: CUDA_ERROR_NOT_SUPPORTED";
+    falls_back(1, "no-stream-ops", ("threads,processes", reason));
+}
+
+#[test]
+fn words_that_do_not_arrive_between_devices_are_noticed() {
+    let reason =
+        "rank 1 does not reach the memory of rank 0: a word that its stream wrote there did not";
+    falls_back(2, "lost-words", ("threads,processes", reason));
+}
+
+#[test]
 fn memory_that_is_not_given_to_other_processes_is_not_needed() {
     let reason = "it is not given to other processes: cuIpcGetMemHandle";
     falls_back(1, "no-ipc", ("processes", reason));

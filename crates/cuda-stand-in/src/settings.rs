@@ -23,10 +23,14 @@ pub(crate) enum Fault {
     NoHostLock,
     /// `load-waits`: code is loaded when the device is idle and not before, as drivers may do.
     LoadWaits,
+    /// `no-stream-ops`: streams neither write words nor wait for them.
+    NoStreamOps,
+    /// `lost-words`: words that streams write to memory of other devices or processes never arrive.
+    LostWords,
 }
 
 impl Fault {
-    const NAMES: [(&str, Self); 7] = [
+    const NAMES: [(&str, Self); 9] = [
         ("no-peer", Self::NoPeer),
         ("no-ipc", Self::NoIpc),
         ("no-ipc-open", Self::NoIpcOpen),
@@ -34,6 +38,8 @@ impl Fault {
         ("far-peers-slow", Self::FarPeersSlow),
         ("no-host-lock", Self::NoHostLock),
         ("load-waits", Self::LoadWaits),
+        ("no-stream-ops", Self::NoStreamOps),
+        ("lost-words", Self::LostWords),
     ];
 
     fn parse(name: &str) -> Self {

@@ -5,7 +5,8 @@ use std::time::Duration;
 use std::{hint, slice, thread};
 
 use crate::calls::tell;
-use crate::memory;
+use crate::memory::{self, Kind, find};
+use crate::settings::{Fault, Settings};
 use crate::status::{Status, done};
 use crate::stream::{Stream, stream_of};
 
@@ -119,6 +120,15 @@ impl Word {
     }
 }
 
+/// Whether a word is in the memory of another device or process.
+fn is_elsewhere(stream: &Stream, address: u64, bytes: u64) -> bool {
+    match find(address, bytes as usize) {
+        Some((_, Kind::Device(device))) => device != stream.context.device,
+        Some((_, Kind::Imported(_))) => true,
+        _ => false,
+    }
+}
+
 fn queue(stream: &Stream, operation: Operation) -> Result<(), Status> {
     let Operation {
         kind,
@@ -133,8 +143,15 @@ fn queue(stream: &Stream, operation: Operation) -> Result<(), Status> {
         WAIT_64 | WRITE_64 => 8,
         _ => return Err(Status::NotSupported),
     };
+    let settings = Settings::get();
+    if settings.has(Fault::NoStreamOps) {
+        return Err(Status::NotSupported);
+    }
     let word = Word::at(stream, address, bytes)?;
     if matches!(kind, WRITE_32 | WRITE_64) {
+        if settings.has(Fault::LostWords) && is_elsewhere(stream, address, bytes) {
+            return Ok(());
+        }
         stream.queue.push(move || word.write(value));
     } else {
         let condition = Condition::of(flags)?;

@@ -131,6 +131,7 @@ fn open(
                 group,
                 context,
                 stream: &local.stream,
+                control: &local.control,
                 memory: &staging,
             };
             let refusals = probe.run()?;

@@ -33,7 +33,6 @@ pub struct Device {
     memory_bytes: usize,
     capability: ComputeCapability,
     multiprocessors: u32,
-    stream_ops: bool,
 }
 
 /// Longer than any name or PCI address.
@@ -62,9 +61,6 @@ impl Device {
                 CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
             )?,
         };
-        // Of the first version of these functions, which today's drivers no longer report; the
-        // second is there on every device that has compute capability 7.0.
-        let stream_ops = capability.major >= 7;
         Ok(Self {
             raw,
             ordinal,
@@ -77,7 +73,6 @@ impl Device {
                 raw,
                 CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
             )?,
-            stream_ops,
         })
     }
 
@@ -126,11 +121,6 @@ impl Device {
     /// Its number of multiprocessors.
     pub fn multiprocessors(&self) -> u32 {
         self.multiprocessors
-    }
-
-    /// Whether streams can wait for and write values in memory.
-    pub fn has_stream_ops(&self) -> bool {
-        self.stream_ops
     }
 
     pub(super) fn raw(&self) -> CUdevice {
