@@ -297,6 +297,16 @@ fn ranks_over_nccl_learn_which_process_died() {
 }
 
 #[test]
+fn a_link_of_nccl_that_breaks_is_an_error_before_the_deadline() {
+    let Some((end, text)) = selftest(2, "nccl-link-breaks", ("nccl-threads", "2")) else {
+        return;
+    };
+    assert!(!end.status.success(), "{text}");
+    let says = "ncclCommGetAsyncError: ncclResult 6 (set NCCL_DEBUG=WARN to see why)";
+    assert!(text.contains(says), "{says:?} is missing:\n{text}");
+}
+
+#[test]
 fn packed_tensors_are_averaged_as_on_the_cpu() {
     let Some((end, text)) = selftest(1, "load-waits", ("pack", "2,3")) else {
         return;

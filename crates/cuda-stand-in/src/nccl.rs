@@ -32,6 +32,7 @@ const SUCCESS: c_int = 0;
 const SYSTEM_ERROR: c_int = 2;
 const INVALID_ARGUMENT: c_int = 4;
 const INVALID_USAGE: c_int = 5;
+const REMOTE_ERROR: c_int = 6;
 const IN_PROGRESS: c_int = 7;
 
 /// What `NCCL_CONFIG_INITIALIZER` writes.

@@ -27,10 +27,12 @@ pub(crate) enum Fault {
     NoStreamOps,
     /// `lost-words`: words that streams write to memory of other devices or processes never arrive.
     LostWords,
+    /// `nccl-link-breaks`: a fifth of a second into its first operation NCCL loses the other ranks.
+    NcclLinkBreaks,
 }
 
 impl Fault {
-    const NAMES: [(&str, Self); 9] = [
+    const NAMES: [(&str, Self); 10] = [
         ("no-peer", Self::NoPeer),
         ("no-ipc", Self::NoIpc),
         ("no-ipc-open", Self::NoIpcOpen),
@@ -40,6 +42,7 @@ impl Fault {
         ("load-waits", Self::LoadWaits),
         ("no-stream-ops", Self::NoStreamOps),
         ("lost-words", Self::LostWords),
+        ("nccl-link-breaks", Self::NcclLinkBreaks),
     ];
 
     fn parse(name: &str) -> Self {

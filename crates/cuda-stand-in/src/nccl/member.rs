@@ -10,12 +10,14 @@ use std::ffi::c_int;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use super::mailbox::{Mailbox, Sent};
 use super::note::{Lane, Note, Offer, Place, Traffic};
 use super::number::Step;
 use super::operation::{Data, Operation, Together};
-use super::{IN_PROGRESS, INVALID_USAGE, SUCCESS};
+use super::{IN_PROGRESS, INVALID_USAGE, REMOTE_ERROR, SUCCESS};
+use crate::settings::{Fault, Settings};
 use crate::table::lock;
 
 pub(super) struct Member {
@@ -33,6 +35,8 @@ struct State {
     /// This rank has given up.
     is_gone: bool,
     is_broken: bool,
+    /// The others are out of reach.
+    is_cut_off: bool,
 }
 
 impl State {
@@ -58,6 +62,7 @@ impl Member {
                 traffic: HashMap::new(),
                 is_gone: false,
                 is_broken: false,
+                is_cut_off: false,
             }),
             changed: Condvar::new(),
             reader: Mutex::new(None),
@@ -89,6 +94,9 @@ impl Member {
         if state.is_broken || (devices.len() < joined && !may_share) {
             return INVALID_USAGE;
         }
+        if state.is_cut_off {
+            return REMOTE_ERROR;
+        }
         if joined < state.devices.len() {
             return IN_PROGRESS;
         }
@@ -98,6 +106,12 @@ impl Member {
     /// Does what a task of the rank's stream is to do. Messages come last, all at once: each is offered before
     /// any is waited for.
     pub(super) fn perform(&self, operations: &[Operation]) {
+        if Settings::get().has(Fault::NcclLinkBreaks) {
+            thread::sleep(Duration::from_millis(200));
+            lock(&self.state).is_cut_off = true;
+            let _ = self.wait(|_| None::<()>);
+            return;
+        }
         for operation in operations {
             if let Operation::Together {
                 source,

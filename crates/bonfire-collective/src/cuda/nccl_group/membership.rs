@@ -33,6 +33,9 @@ pub(super) struct State {
 /// How often a rank asks NCCL how far it is, once it takes long.
 const LOOK: Duration = Duration::from_micros(200);
 
+/// How long the news of a rank's death may take from one rank to another.
+const NEWS: Duration = Duration::from_secs(2);
+
 /// How long it asks without a pause: ranks that are connected queue an operation in less, and who computes
 /// behind it should not sleep.
 const EAGER: Duration = Duration::from_micros(50);
@@ -67,18 +70,30 @@ impl Inner {
 
     pub(super) fn wait_idle(&self, state: &mut State) -> Result<(), CudaGroupError> {
         self.local(self.stream.record(&state.done))?;
-        let waited = self.wait().until_done(|until| state.done.wait_until(until));
-        let waited = self.local(waited)?;
+        let State { member, done, .. } = state;
+        let mut health = Health::default();
+        let waited = self.wait().until_done(|until| {
+            let reached = done.wait_until(until)?;
+            let Some(member) = member else {
+                return Ok(reached);
+            };
+            health.after(member.state().map(|_| reached))
+        });
         self.finish(state, waited)
     }
 
     /// What a wait means for the group. One that has failed gives up its communicator: what waits on the
     /// device for other ranks is freed.
-    pub(super) fn finish(&self, state: &mut State, waited: Waited) -> Result<(), CudaGroupError> {
-        let error = match waited {
-            Waited::Done => return Ok(()),
-            Waited::Failed(failure) => failure.into(),
-            Waited::TimedOut(elapsed) => {
+    pub(super) fn finish(
+        &self,
+        state: &mut State,
+        waited: Result<Waited, CudaError>,
+    ) -> Result<(), CudaGroupError> {
+        let error = match self.local(waited) {
+            Ok(Waited::Done) => return Ok(()),
+            Err(error) => error,
+            Ok(Waited::Failed(failure)) => failure.into(),
+            Ok(Waited::TimedOut(elapsed)) => {
                 let error = CudaGroupError::Timeout {
                     rank: self.group.rank(),
                     waited_for: Vec::new(),
@@ -101,6 +116,33 @@ impl Inner {
                 rank: self.group.rank(),
                 reason: "it has left the group".to_owned(),
             },
+        }
+    }
+}
+
+/// What NCCL says of itself while a device is waited for. A link that breaks it knows of, and the device does
+/// not: that waits for ever.
+#[derive(Default)]
+struct Health {
+    /// The first thing that went wrong, and when.
+    wrong: Option<(Instant, CudaError)>,
+}
+
+impl Health {
+    /// Where the device is, or what NCCL has to say: when the group has had time to fail, because a rank that
+    /// dies breaks links as well, and the group knows which rank that was.
+    fn after(&mut self, look: Result<EventState, CudaError>) -> Result<EventState, CudaError> {
+        match (&self.wrong, look) {
+            (Some((since, error)), _) if since.elapsed() >= NEWS => Err(error.clone()),
+            (None, Ok(reached)) => Ok(reached),
+            (None, Err(error)) => {
+                self.wrong = Some((Instant::now(), error));
+                Ok(EventState::Pending)
+            }
+            (Some(_), _) => {
+                thread::sleep(LOOK);
+                Ok(EventState::Pending)
+            }
         }
     }
 }
@@ -135,4 +177,40 @@ pub(super) fn settle(wait: &Wait<'_>, member: &mut NcclRank) -> Result<Waited, C
         }
         Ok(state)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn broken() -> CudaError {
+        CudaError::NoNccl {
+            reason: "a cable".to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_device_is_where_it_says_while_nccl_is_well() {
+        let mut health = Health::default();
+        for state in [EventState::Pending, EventState::Done] {
+            assert_eq!(health.after(Ok(state)).unwrap(), state);
+        }
+    }
+
+    #[test]
+    fn what_is_done_after_a_link_broke_is_not_trusted() {
+        let mut health = Health::default();
+        for look in [Err(broken()), Ok(EventState::Done)] {
+            assert_eq!(health.after(look).unwrap(), EventState::Pending);
+        }
+    }
+
+    #[test]
+    fn what_nccl_says_ends_the_wait_unless_the_group_fails_before() {
+        let mut health = Health {
+            wrong: Some((Instant::now() - NEWS, broken())),
+        };
+        let error = health.after(Ok(EventState::Pending)).unwrap_err();
+        assert!(error.to_string().contains("a cable"), "{error}");
+    }
 }

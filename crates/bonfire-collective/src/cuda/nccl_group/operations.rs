@@ -181,7 +181,6 @@ impl NcclGroup {
             return Err(inner.over());
         };
         let queued = body(member).and_then(|()| settle(&inner.wait(), member));
-        let waited = inner.local(queued)?;
-        inner.finish(&mut state, waited)
+        inner.finish(&mut state, queued)
     }
 }
