@@ -171,6 +171,19 @@ fn ranks_that_share_a_device_measure_nothing() {
     assert!(!text.contains("GB/s"), "{text}");
 }
 
+#[test]
+fn no_kernel_waits_where_one_device_ends_kernels_that_take_long() {
+    for (fault, sync) in [("", "Kernel"), ("kernel-time-limit", "Stream")] {
+        let Some((end, text)) = selftest(2, fault, ("processes", "2")) else {
+            return;
+        };
+        assert!(end.status.success(), "{text}");
+        let line = format!("cases, waiting in {sync}");
+        assert!(text.contains(&line), "{line:?} is missing:\n{text}");
+        assert!(!text.contains("data go through host memory"), "{text}");
+    }
+}
+
 /// With what is broken, the ranks take the way through the host, say why, and are right.
 fn falls_back(devices: u32, fault: &str, (parts, reason): (&str, &str)) {
     let Some((end, text)) = selftest(devices, fault, (parts, "2")) else {
@@ -326,6 +339,7 @@ fn the_doctor_shows_which_devices_reach_each_other() {
     for (fault, state) in [
         ("", "to GPU 1: NVLink; P2P"),
         ("no-peer", "to GPU 1: through the host"),
+        ("kernel-time-limit", "kernels have a time limit"),
     ] {
         let Some(end) = on_stand_in(2, fault, &["doctor"]) else {
             return;

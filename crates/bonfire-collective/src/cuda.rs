@@ -26,6 +26,7 @@
 
 mod agreement;
 mod buffer;
+mod card;
 mod chain;
 mod choice;
 mod connect;

@@ -109,7 +109,8 @@ pub extern "C" fn cuDeviceGetAttribute(
     attribute: u32,
     device: i32,
 ) -> Status {
-    let (major, minor) = Settings::get().capability;
+    let settings = Settings::get();
+    let (major, minor) = settings.capability;
     let number = match attribute {
         1..=3 => 1024,         // threads per block; block in x, y
         4 => 64,               // block in z
@@ -119,9 +120,10 @@ pub extern "C" fn cuDeviceGetAttribute(
         10 => 32,              // warp
         12 | 82 => 65_536,     // registers per block, per multiprocessor
         16 => MULTIPROCESSORS, // multiprocessors
-        31 | 40 | 41 => 1,     // concurrent kernels, copy engines, unified addressing
-        33 => device + 1,      // PCI bus
-        39 => 2048,            // threads per multiprocessor
+        17 => i32::from(device == 0 && settings.has(Fault::KernelTimeLimit)),
+        31 | 40 | 41 => 1, // concurrent kernels, copy engines, unified addressing
+        33 => device + 1,  // PCI bus
+        39 => 2048,        // threads per multiprocessor
         75 => major,
         76 => minor,
         81 | 97 => crate::module::SHARED_BYTES_MAX as i32, // shared memory at most

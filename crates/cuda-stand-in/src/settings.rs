@@ -29,10 +29,13 @@ pub(crate) enum Fault {
     LostWords,
     /// `nccl-link-breaks`: a fifth of a second into its first operation NCCL loses the other ranks.
     NcclLinkBreaks,
+    /// `kernel-time-limit`: the driver ends kernels of the first device that take long. It says so; none is
+    /// ended.
+    KernelTimeLimit,
 }
 
 impl Fault {
-    const NAMES: [(&str, Self); 10] = [
+    const NAMES: [(&str, Self); 11] = [
         ("no-peer", Self::NoPeer),
         ("no-ipc", Self::NoIpc),
         ("no-ipc-open", Self::NoIpcOpen),
@@ -43,6 +46,7 @@ impl Fault {
         ("no-stream-ops", Self::NoStreamOps),
         ("lost-words", Self::LostWords),
         ("nccl-link-breaks", Self::NcclLinkBreaks),
+        ("kernel-time-limit", Self::KernelTimeLimit),
     ];
 
     fn parse(name: &str) -> Self {

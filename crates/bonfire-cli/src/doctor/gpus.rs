@@ -70,6 +70,8 @@ pub(super) struct Gpu {
     pub(super) pcie: Option<String>,
     pub(super) nv_links: Option<usize>,
     pub(super) numa_node: Option<u32>,
+    /// The driver ends kernels that take long, as where a display is attached.
+    pub(super) limits_kernel_time: bool,
 }
 
 /// How much memory is left.

@@ -95,6 +95,9 @@ impl fmt::Display for Gpu {
         if let Some(node) = self.numa_node {
             write!(f, ", NUMA node {node}")?;
         }
+        if self.limits_kernel_time {
+            f.write_str(", kernels have a time limit")?;
+        }
         writeln!(f)
     }
 }
@@ -190,6 +193,7 @@ mod tests {
             pci: "0000:01:00.0".to_owned(),
             compute_capability: Version { major: 9, minor: 0 },
             multiprocessors: 132,
+            limits_kernel_time: false,
             memory_bytes: 80 << 30,
             memory: Memory::FreeBytes(79 << 30),
             pcie: None,

@@ -127,7 +127,7 @@ fn as_rank(env: &RankEnv) -> anyhow::Result<()> {
     let group = join(env, TIMEOUT)?;
     let cases = conformance(&group, true, CudaSync::Stream)?;
     if env.rank == Rank::new(0) {
-        println!("rank 0: {cases} cases");
+        println!("rank 0: {cases} cases, waiting in {:?}", group.sync());
     }
     Ok(())
 }

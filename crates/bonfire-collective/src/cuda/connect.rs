@@ -110,7 +110,7 @@ pub(super) fn connect(
 
 /// Whether it takes figures to choose an algorithm: the same on all ranks.
 fn is_measured(peers: &Peers, options: &CudaOptions) -> bool {
-    options.algorithm.is_none() && peers.are_on_several_devices()
+    options.algorithm.is_none() && peers.cards().are_on_several_devices()
 }
 
 /// The flags and the staging buffers of all ranks, probed; or who does not reach whom.

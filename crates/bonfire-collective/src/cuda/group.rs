@@ -9,6 +9,7 @@ use bonfire_sys::cuda::{Context, CudaError, FlagPage, RANKS_MAX, Span, Stream};
 
 use super::agreement::agree;
 use super::buffer::{CudaBuffer, Elements};
+use super::card::SyncChoice;
 use super::choice::{CudaChoice, Freedom};
 use super::connect::{Connection, connect};
 use super::core::Core;
@@ -76,7 +77,8 @@ impl CudaGroup {
         let local = agree(&group, Local::new(context, neighbours))?;
         let connection = connect(&group, context, (&mut peers, &local), &options)?;
         let signals = agree(&group, local.kernels.signals())?;
-        let sync = peers.sync(options.sync);
+        let choice_of_sync = peers.cards().sync(options.sync);
+        let sync = choice_of_sync.sync;
         let choice = connection.choice(&options);
         let (pages, staging, opened, path) = match connection {
             Connection::Host => (Vec::new(), Default::default(), Vec::new(), Path::host()),
@@ -92,7 +94,7 @@ impl CudaGroup {
             }
         };
         if me == Rank::new(0) && matches!(path, Path::Peers) {
-            log(&peers, sync, &choice);
+            log(&peers, choice_of_sync, &choice);
         }
         let state = State {
             me,
@@ -106,7 +108,7 @@ impl CudaGroup {
             ready: HashSet::new(),
             lanes: None,
             blocks_max: context.device().multiprocessors() * options.blocks_per_multiprocessor,
-            waiting_blocks_max: peers.waiting_blocks_max().min(FlagPage::BLOCKS_MAX),
+            waiting_blocks_max: peers.cards().waiting_blocks_max().min(FlagPage::BLOCKS_MAX),
             peers,
             done: local.done,
             last: Last::none(),
@@ -165,10 +167,15 @@ impl CudaGroup {
         }
     }
 
+    /// How ranks wait for each other on the device, decided when the group was formed.
+    pub fn sync(&self) -> CudaSync {
+        self.inner.state().flags.sync()
+    }
+
     /// Whether ranks of one process share a device, and with it the context whose
     /// [events](Context::record) are about all streams: also those on which another rank waits for this one.
     pub fn shares_a_context(&self) -> bool {
-        self.inner.state().peers.threads_share_a_device()
+        self.inner.state().peers.cards().threads_share_a_device()
     }
 
     /// The algorithm that a sum of that many bytes of f32 takes between devices.
@@ -210,9 +217,21 @@ impl CudaGroup {
 }
 
 /// One line for each decision, from rank 0.
-fn log(peers: &Peers, sync: CudaSync, choice: &CudaChoice) {
-    let summary = peers.summary();
+fn log(peers: &Peers, SyncChoice { sync, limited }: SyncChoice, choice: &CudaChoice) {
+    let summary = peers.cards().summary();
     tracing::info!("rank 0: {summary}, memory shared and probed, ranks wait in {sync:?}");
+    match (limited, sync) {
+        (None, _) => {}
+        (Some(rank), CudaSync::Stream) => tracing::info!(
+            "rank 0: the driver ends kernels that take long on the device of rank {rank}, as it does where a \
+             display is attached: no kernel waits"
+        ),
+        (Some(rank), CudaSync::Kernel) => tracing::warn!(
+            "rank 0: CudaOptions::sync asks for kernels that wait, but the driver ends kernels that take long \
+             on the device of rank {rank}, and all that is there is lost then: use CudaSync::Stream, or take \
+             the display off the device"
+        ),
+    }
     tracing::info!("rank 0: {choice}");
 }
 

@@ -26,7 +26,7 @@ pub enum CudaAlgorithm {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CudaSync {
     /// In kernels, which take part of the device while they wait: fastest, but not for processes that
-    /// share one device, since they run in turns.
+    /// share one device, since they run in turns, nor where the driver limits the time of a kernel.
     Kernel,
     /// In the streams, which take nothing of it.
     Stream,
@@ -57,7 +57,8 @@ pub struct CudaOptions {
     /// in any order, a ring for large ones. [`CudaGroup::choice`](super::CudaGroup::choice) has the figures
     /// and the sizes.
     pub algorithm: Option<CudaAlgorithm>,
-    /// How ranks wait; `None` takes kernels unless processes share a device.
+    /// How ranks wait; `None` takes kernels unless processes share a device, or the driver ends kernels that
+    /// take long on the device of any rank, as it does where a display is attached.
     pub sync: Option<CudaSync>,
     /// Larger all-reduces are no one-shots. Default 256 KiB; a staging buffer of twice that is set aside.
     pub one_shot_bytes_max: usize,

@@ -6,27 +6,15 @@ use bonfire_plan::Rank;
 use bonfire_sys::cuda::{
     Context, CudaError, DeviceRegion, ImportedRegion, IpcHandle, Span, Stream,
 };
-use serde::{Deserialize, Serialize};
 
 use super::agreement::agree;
+use super::card::{Card, Cards};
 use super::error::CudaGroupError;
 use super::neighbours::Neighbours;
-use super::options::{CudaOptions, CudaSync};
+use super::options::CudaOptions;
 use super::reach::{Refusal, gather};
 use super::shared::Shared;
 use crate::ProcessGroup;
-use crate::transport::HostId;
-
-/// What a rank tells the others about itself.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Card {
-    host: HostId,
-    neighbours: [u8; 16],
-    device: [u8; 16],
-    device_name: String,
-    multiprocessors: u32,
-    options: String,
-}
 
 /// What all ranks know of each other, and what follows from it.
 #[derive(Debug)]
@@ -34,7 +22,7 @@ pub(super) struct Peers {
     group: ProcessGroup,
     context: Context,
     neighbours: Neighbours,
-    cards: Vec<Card>,
+    cards: Cards,
     shared: u64,
 }
 
@@ -63,15 +51,7 @@ impl Peers {
         neighbours: &Neighbours,
         options: &CudaOptions,
     ) -> Result<Self, CudaGroupError> {
-        let device = context.device();
-        let mine = Card {
-            host: HostId::of_this_process(None),
-            neighbours: neighbours.id(),
-            device: device.uuid(),
-            device_name: device.name().to_owned(),
-            multiprocessors: device.multiprocessors(),
-            options: options.agreed(),
-        };
+        let mine = Card::of(context, neighbours, options);
         let text = serde_json::to_vec(&mine).expect("a card is plain data");
         let cards: Result<Vec<Card>, _> = group
             .all_gather_bytes(&text)?
@@ -83,98 +63,20 @@ impl Peers {
             group: group.clone(),
             context: context.clone(),
             neighbours: neighbours.clone(),
-            cards,
+            cards: Cards::new(cards),
             shared: 0,
         };
-        agree(group, peers.check())?;
+        agree(group, peers.cards.check(group.rank()))?;
         Ok(peers)
     }
 
-    fn check(&self) -> Result<(), String> {
-        let mine = &self.cards[self.group.rank().index()];
-        for (peer, card) in self.cards.iter().enumerate() {
-            if card.host != mine.host {
-                return Err(format!(
-                    "rank {peer} is on another host; a group of GPUs spans one host: split the group by \
-                     host"
-                ));
-            }
-            if card.options != mine.options {
-                return Err(format!(
-                    "it has {}, but rank {peer} has {}",
-                    mine.options, card.options
-                ));
-            }
-        }
-        Ok(())
-    }
-
-    /// How ranks can wait for each other: what was asked for, or the best that is safe.
-    pub(super) fn sync(&self, asked: Option<CudaSync>) -> CudaSync {
-        asked.unwrap_or(if self.processes_share_a_device() {
-            CudaSync::Stream
-        } else {
-            CudaSync::Kernel
-        })
-    }
-
-    pub(super) fn processes_share_a_device(&self) -> bool {
-        self.pairs()
-            .any(|(a, b)| a.device == b.device && a.neighbours != b.neighbours)
-    }
-
-    /// Whether threads of one process do.
-    pub(super) fn threads_share_a_device(&self) -> bool {
-        self.pairs()
-            .any(|(a, b)| a.device == b.device && a.neighbours == b.neighbours)
-    }
-
-    /// Whether any two ranks are on different devices.
-    pub(super) fn are_on_several_devices(&self) -> bool {
-        self.pairs().any(|(a, b)| a.device != b.device)
-    }
-
-    fn pairs(&self) -> impl Iterator<Item = (&Card, &Card)> {
-        let cards = &self.cards;
-        cards
-            .iter()
-            .enumerate()
-            .flat_map(move |(index, a)| cards[..index].iter().map(move |b| (a, b)))
-    }
-
-    /// Blocks that each rank may keep waiting on a device, so that those of all its ranks fit beside each
-    /// other with at most one per multiprocessor.
-    pub(super) fn waiting_blocks_max(&self) -> u32 {
-        let share = |card: &Card| {
-            let on_it = self
-                .cards
-                .iter()
-                .filter(|other| other.device == card.device);
-            card.multiprocessors / (on_it.count().max(1) as u32)
-        };
-        self.cards.iter().map(share).min().unwrap_or(1).max(1)
-    }
-
-    /// The distinct devices and how many ranks are on the fullest, for the log.
-    pub(super) fn summary(&self) -> String {
-        let mut devices: Vec<&[u8; 16]> = self.cards.iter().map(|card| &card.device).collect();
-        devices.sort_unstable();
-        devices.dedup();
-        format!(
-            "{} ranks on {} x {}",
-            self.cards.len(),
-            devices.len(),
-            self.cards[0].device_name
-        )
-    }
-
-    /// Whether any rank is in another process.
-    pub(super) fn has_other_processes(&self) -> bool {
-        self.pairs().any(|(a, b)| a.neighbours != b.neighbours)
+    /// What the ranks have told each other.
+    pub(super) fn cards(&self) -> &Cards {
+        &self.cards
     }
 
     fn is_neighbour(&self, peer: Rank) -> bool {
-        self.cards[peer.index()].neighbours == self.neighbours.id()
+        self.cards.is_neighbour(peer, &self.neighbours)
     }
 
     /// Allocates `len` bytes on every rank, zero, and opens them to all. Every rank calls it in the same
@@ -233,7 +135,7 @@ impl Peers {
 
     /// What other processes need to open the region; empty if there are none, or it is refused.
     fn export(&self, own: &DeviceRegion, refusals: &mut Vec<Refusal>) -> Vec<u8> {
-        if !self.has_other_processes() {
+        if !self.cards.has_other_processes() {
             return Vec::new();
         }
         match IpcHandle::export(own) {

@@ -33,6 +33,7 @@ pub struct Device {
     memory_bytes: usize,
     capability: ComputeCapability,
     multiprocessors: u32,
+    limits_kernel_time: bool,
 }
 
 /// Longer than any name or PCI address.
@@ -73,6 +74,10 @@ impl Device {
                 raw,
                 CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
             )?,
+            limits_kernel_time: attribute(
+                raw,
+                CUdevice_attribute::CU_DEVICE_ATTRIBUTE_KERNEL_EXEC_TIMEOUT,
+            )? != 0,
         })
     }
 
@@ -121,6 +126,12 @@ impl Device {
     /// Its number of multiprocessors.
     pub fn multiprocessors(&self) -> u32 {
         self.multiprocessors
+    }
+
+    /// Whether the driver ends kernels that take long, after some seconds, and the context with them: as it
+    /// does where the device drives a display.
+    pub fn limits_kernel_time(&self) -> bool {
+        self.limits_kernel_time
     }
 
     pub(super) fn raw(&self) -> CUdevice {

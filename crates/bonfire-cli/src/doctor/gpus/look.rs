@@ -100,6 +100,7 @@ fn gpu(device: &Device, handle: Option<NvmlDevice<'_>>) -> Gpu {
             minor: capability.minor,
         },
         multiprocessors: device.multiprocessors(),
+        limits_kernel_time: device.limits_kernel_time(),
         memory_bytes: device.memory_bytes(),
         memory: match info {
             Ok(info) => Memory::FreeBytes(info.free),

@@ -41,6 +41,7 @@ fn gpu(ordinal: u32) -> Gpu {
         pci: String::new(),
         compute_capability: Version { major: 9, minor: 0 },
         multiprocessors: 132,
+        limits_kernel_time: false,
         memory_bytes: 80 << 30,
         memory: Memory::FreeBytes(79 << 30),
         pcie: None,
