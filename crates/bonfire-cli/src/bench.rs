@@ -159,8 +159,13 @@ fn bench(args: &BenchArgs) -> anyhow::Result<()> {
     for &operation in &args.operations {
         args.forms(operation)?;
     }
+    let env = RankEnv::detect()?;
+    let has_threads = env.is_none() && args.transport == TransportKind::Local;
+    if has_threads && args.device == DeviceKind::Cuda {
+        Fleet::prepare_for_threads()?;
+    }
     let fleet = args.fleet()?;
-    if let Some(env) = RankEnv::detect()? {
+    if let Some(env) = env {
         let group = ProcessGroup::connect(&env, args.group_options())?;
         return on_rank(&group, fleet.as_ref(), args);
     }

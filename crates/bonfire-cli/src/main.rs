@@ -3,6 +3,8 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+#[cfg(feature = "cuda")]
+mod connections;
 mod doctor;
 mod inspect;
 mod operation;

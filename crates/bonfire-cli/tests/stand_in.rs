@@ -39,11 +39,19 @@ fn on_stand_in(devices: u32, faults: &str, arguments: &[&str]) -> Option<JobEnd>
             .env("CUDA_STAND_IN_FAULTS", "")
             .env("CUDA_STAND_IN_MEMORY_MIB", "24");
     }
+    if faults == FEW_QUEUES {
+        command
+            .env("CUDA_STAND_IN_FAULTS", "")
+            .env("CUDA_DEVICE_MAX_CONNECTIONS", "8");
+    }
     Some(Job::start_for(&mut command, LIMIT).end())
 }
 
 /// Instead of a fault: devices with little memory.
 const FULL: &str = "full";
+
+/// Instead of a fault: as many queues as a driver has that nobody has told of more.
+const FEW_QUEUES: &str = "few-queues";
 
 /// The parts of the self-test with these numbers of ranks; everything that it said.
 fn selftest(devices: u32, faults: &str, (parts, ranks): (&str, &str)) -> Option<(JobEnd, String)> {
@@ -270,6 +278,25 @@ fn every_operation_is_measured_and_right_between_devices() {
         assert!(end.status.success(), "{text}");
         assert!(text.contains("# Out of bounds values : 0 OK"), "{text}");
         assert!(text.contains("oversubscribed"), "{text}");
+    }
+}
+
+#[test]
+fn ranks_of_one_process_that_share_a_device_have_queues_or_use_the_host() {
+    let mut arguments = vec!["bench", "all-reduce", "--device", "cuda", "--oversubscribe"];
+    arguments.extend(["--transport", "local", "--ranks", "5", "--iters", "3"]);
+    arguments.extend(["--min-bytes", "64K", "--max-bytes", "256K"]);
+    let refused = "data go through host memory, because 5 ranks of one process need 10 queues on a device, \
+                   and the driver has 8: set CUDA_DEVICE_MAX_CONNECTIONS=10";
+    // The program itself asks for more, unless it is told not to.
+    for (queues, is_refused) in [("", false), (FEW_QUEUES, true)] {
+        let Some(end) = on_stand_in(1, queues, &arguments) else {
+            return;
+        };
+        let text = [&end.stdout[..], &end.stderr].concat().join("\n");
+        assert!(end.status.success(), "{text}");
+        assert!(text.contains("# Out of bounds values : 0 OK"), "{text}");
+        assert_eq!(text.contains(refused), is_refused, "{text}");
     }
 }
 

@@ -58,9 +58,9 @@ mod sync;
 mod wait;
 
 pub use bonfire_sys::cuda::{
-    ComputeCapability, Context, CudaError, CudaVersion, Device, DeviceRegion, Driver, Event,
-    EventState, MemoryInfo, Nvrtc, PciAddress, PciAddressError, PeerAccess, Priority, Span, Stream,
-    nccl, nvml, peer_access,
+    CONNECTIONS_VARIABLE, ComputeCapability, Context, CudaError, CudaVersion, Device, DeviceRegion,
+    Driver, Event, EventState, MemoryInfo, Nvrtc, PciAddress, PciAddressError, PeerAccess,
+    Priority, Span, Stream, nccl, nvml, peer_access,
 };
 pub use buffer::{CudaBuffer, Elements};
 pub use choice::CudaChoice;

@@ -39,7 +39,7 @@ mod stream_ops;
 mod tests;
 
 pub use context::{Context, MemoryInfo};
-pub use device::{ComputeCapability, Device};
+pub use device::{CONNECTIONS_VARIABLE, ComputeCapability, Device};
 pub use driver::{CudaVersion, Driver};
 pub use error::CudaError;
 pub use event::{Event, EventState};

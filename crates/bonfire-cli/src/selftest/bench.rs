@@ -36,6 +36,13 @@ impl Way {
         }
     }
 
+    fn is_by_neighbours(&self) -> bool {
+        matches!(
+            self.algorithm,
+            Some(CudaAlgorithm::Ring | CudaAlgorithm::Chain)
+        )
+    }
+
     /// What is asked of the way that a group takes by itself, and of the ring.
     fn verdict(&self, row: &Row<'_>, limit: f64) -> Option<Verdict> {
         let reached = row.algbw() / limit;
@@ -154,6 +161,9 @@ fn traffic(way: &Way, ranks: u32) -> f64 {
 
 fn measure(ranks: u32, way: &Way, sizes: &[usize], copy: f64) -> anyhow::Result<()> {
     let times = on_threads(ranks, &way.options, |group| {
+        if group.ring_channels() < way.options.ring_channels && way.is_by_neighbours() {
+            return Ok(Vec::new());
+        }
         let largest = sizes.iter().copied().max().unwrap_or(1);
         let buffer = group.allocate(largest)?;
         sizes
@@ -161,6 +171,12 @@ fn measure(ranks: u32, way: &Way, sizes: &[usize], copy: f64) -> anyhow::Result<
             .map(|&bytes| time(&group, &buffer, way.algorithm, bytes))
             .collect::<anyhow::Result<Vec<f64>>>()
     })?;
+    if times[0].is_empty() {
+        println!(
+            "{ranks} ranks, {}: not here, the driver has too few queues",
+            way.label
+        );
+    }
     let shared = is_shared()?;
     for (&bytes, &seconds) in sizes.iter().zip(&times[0]) {
         let mut row = Row {

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use clap::ValueEnum;
 
+use crate::connections::MOST;
+
 use super::{SelftestArgs, bench, choice, conformance, faults, inventory, nccl, pack, training};
 
 /// One part.
@@ -58,9 +60,6 @@ impl fmt::Display for Outcome {
         }
     }
 }
-
-/// The driver maps streams to this many queues; two streams in one queue wait for each other.
-const CONNECTIONS: (&str, &str) = ("CUDA_DEVICE_MAX_CONNECTIONS", "32");
 
 impl Part {
     /// Those that run unless others are named.
@@ -170,7 +169,7 @@ impl Part {
             .args(["selftest", "--cuda", "--part", self.name()])
             .arg("--ranks")
             .arg(list(&args.ranks))
-            .env(CONNECTIONS.0, CONNECTIONS.1);
+            .env(MOST.0, MOST.1);
         if args.quick {
             command.arg("--quick");
         }

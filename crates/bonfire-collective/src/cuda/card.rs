@@ -1,7 +1,7 @@
 //! What the ranks tell each other about themselves, and what follows from it alike on all of them.
 
 use bonfire_plan::Rank;
-use bonfire_sys::cuda::Context;
+use bonfire_sys::cuda::{CONNECTIONS_VARIABLE, Context};
 use serde::{Deserialize, Serialize};
 
 use super::neighbours::Neighbours;
@@ -18,8 +18,34 @@ pub(super) struct Card {
     multiprocessors: u32,
     /// The driver ends kernels of its device that take long.
     limits_kernels: bool,
+    /// The queues that the streams of its process have on the device.
+    queues: u32,
     options: String,
 }
+
+/// The ranks of one process that share a device have more streams there than the driver has queues.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{ranks} ranks of one process need {} queues on a device, and the driver has {queues}: set {CONNECTIONS_VARIABLE}={} \
+     before the program starts, or let ranks be processes",
+    ranks * STREAMS, (ranks * STREAMS).min(QUEUES_MAX)
+)]
+pub(super) struct Crowd {
+    /// The first of them.
+    pub(super) rank: Rank,
+    ranks: u32,
+    queues: u32,
+}
+
+/// A rank's streams that others may wait for, each while another waits: that of its operations, and that
+/// which frees it.
+const STREAMS: u32 = 2;
+
+/// The stream of whoever makes the data.
+const COMPUTE: u32 = 1;
+
+/// The driver has no more.
+const QUEUES_MAX: u32 = 32;
 
 /// Those of all ranks, in their order.
 #[derive(Clone, Debug)]
@@ -45,6 +71,7 @@ impl Card {
             device_name: device.name().to_owned(),
             multiprocessors: device.multiprocessors(),
             limits_kernels: device.limits_kernel_time(),
+            queues: device.connections(),
             options: options.agreed(),
         }
     }
@@ -90,6 +117,43 @@ impl Cards {
             sync: asked.unwrap_or(safe),
             limited,
         }
+    }
+
+    /// Whether streams that wait for other ranks could stand in a queue before those that the others wait for,
+    /// so that nobody ever goes on.
+    pub(super) fn uncrowded(&self) -> Result<(), Crowd> {
+        if self.cards.len() == 1 {
+            return Ok(()); // It waits for nobody.
+        }
+        for (rank, card) in self.cards.iter().enumerate() {
+            let ranks = self.in_context_of(card);
+            if ranks * STREAMS > card.queues {
+                return Err(Crowd {
+                    rank: Rank::new(rank as u32),
+                    ranks,
+                    queues: card.queues,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// The streams that a ring or a chain may have, of those that are asked for. One is that of all operations;
+    /// more must each have a queue.
+    pub(super) fn lanes(&self, asked: u32) -> u32 {
+        let most = |card: &Card| {
+            let ranks = self.in_context_of(card);
+            card.queues.saturating_sub(ranks * (STREAMS + COMPUTE)) / ranks
+        };
+        let most = self.cards.iter().map(most).min().unwrap_or(asked);
+        asked.min(most).max(1)
+    }
+
+    /// The ranks that share process and device with one, and that one.
+    fn in_context_of(&self, card: &Card) -> u32 {
+        let same =
+            |other: &&Card| other.device == card.device && other.neighbours == card.neighbours;
+        self.cards.iter().filter(same).count() as u32
     }
 
     fn processes_share_a_device(&self) -> bool {
@@ -166,6 +230,7 @@ mod tests {
             device_name: "a GPU".to_owned(),
             multiprocessors: 12,
             limits_kernels: false,
+            queues: 8,
             options: String::new(),
         };
         Cards::new(places.iter().map(card).collect())
@@ -193,6 +258,45 @@ mod tests {
         let asked = ranks.sync(Some(CudaSync::Kernel));
         assert_eq!(asked.sync, CudaSync::Kernel);
         assert_eq!(asked.limited, Some(Rank::new(1)));
+    }
+
+    #[test]
+    fn the_streams_of_all_ranks_of_a_process_find_queues() {
+        // A rank for each device, or for each process.
+        for places in [&[(0, 0); 1][..], &[(0, 0), (0, 1)], &[(0, 0), (1, 0)]] {
+            assert_eq!(cards(places).lanes(4), 4, "{places:?}");
+            assert_eq!(cards(places).uncrowded(), Ok(()));
+        }
+        for (ranks, queues, lanes) in [(2, 8, 1), (2, 32, 8), (4, 32, 5), (8, 32, 1), (16, 32, 1)] {
+            let mut shared = cards(&vec![(0, 0); ranks]);
+            for card in &mut shared.cards {
+                card.queues = queues;
+            }
+            assert_eq!(shared.lanes(8), lanes, "{ranks} ranks, {queues} queues");
+            assert_eq!(shared.uncrowded(), Ok(()));
+        }
+        // The process that has fewest decides for all.
+        let mut apart = cards(&[(0, 0), (1, 1), (2, 2)]);
+        apart.cards[2].queues = 5;
+        assert_eq!(apart.lanes(4), 2);
+    }
+
+    #[test]
+    fn ranks_with_more_streams_than_queues_are_told_what_to_do() {
+        let crowd = cards(&[(0, 0); 5]).uncrowded().unwrap_err();
+        assert_eq!(
+            crowd.to_string(),
+            "5 ranks of one process need 10 queues on a device, and the driver has 8: set \
+             CUDA_DEVICE_MAX_CONNECTIONS=10 before the program starts, or let ranks be processes"
+        );
+        let mut one_queue = cards(&[(0, 0), (1, 1)]);
+        one_queue.cards[1].queues = 1;
+        let crowd = one_queue.uncrowded().unwrap_err();
+        assert_eq!(crowd.rank, Rank::new(1));
+        // A lone rank waits for nobody.
+        let mut alone = cards(&[(0, 0)]);
+        alone.cards[0].queues = 1;
+        assert_eq!(alone.uncrowded(), Ok(()));
     }
 
     #[test]

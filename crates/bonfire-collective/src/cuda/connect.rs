@@ -58,6 +58,18 @@ pub(super) fn connect(
         }
         return Ok(Connection::Host);
     }
+    if let Err(crowd) = peers.cards().uncrowded() {
+        if options.path == Some(CudaPath::Peer) {
+            return Err(CudaGroupError::SetUp {
+                rank: crowd.rank,
+                reason: crowd.to_string(),
+            });
+        }
+        if speaks {
+            tracing::warn!("rank 0: data go through host memory, because {crowd}");
+        }
+        return Ok(Connection::Host);
+    }
     let staging_bytes = (options.one_shot_bytes_max + OneShotKernel::STAGING_EXTRA_BYTES)
         .next_multiple_of(OneShotKernel::STAGING_EXTRA_BYTES);
     let probed = (2 * staging_bytes).max(PROBE_BYTES);

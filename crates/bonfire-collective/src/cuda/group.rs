@@ -74,6 +74,10 @@ impl CudaGroup {
             });
         }
         let mut peers = Peers::meet(&group, context, neighbours, &options)?;
+        let options = CudaOptions {
+            ring_channels: peers.cards().lanes(options.lanes()),
+            ..options
+        };
         let local = agree(&group, Local::new(context, neighbours))?;
         let connection = connect(&group, context, (&mut peers, &local), &options)?;
         let signals = agree(&group, local.kernels.signals())?;
@@ -195,6 +199,12 @@ impl CudaGroup {
     /// Which algorithm large all-reduces take, with the figures that decided it when the group was formed.
     pub fn choice(&self) -> CudaChoice {
         self.inner.state().choice.clone()
+    }
+
+    /// The streams that a ring or a chain runs on: [`CudaOptions::ring_channels`], or fewer where the driver has
+    /// not as many queues for the ranks of a process that share a device.
+    pub fn ring_channels(&self) -> u32 {
+        self.inner.state().options.lanes()
     }
 
     /// Waits until everything queued is done, at most [`CudaOptions::timeout`].

@@ -62,7 +62,8 @@ pub struct CudaOptions {
     pub sync: Option<CudaSync>,
     /// Larger all-reduces are no one-shots. Default 256 KiB; a staging buffer of twice that is set aside.
     pub one_shot_bytes_max: usize,
-    /// Streams that a ring or a chain runs on beside each other, 1 to 64. Default 4.
+    /// Streams that a ring or a chain runs on beside each other, 1 to 64; fewer where the driver has not as many
+    /// queues ([`CudaGroup::ring_channels`](super::CudaGroup::ring_channels)). Default 4.
     pub ring_channels: u32,
     /// Blocks of a kernel that folds, per multiprocessor. Default 2.
     pub blocks_per_multiprocessor: u32,

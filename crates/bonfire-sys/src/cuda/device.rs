@@ -1,5 +1,6 @@
 //! One GPU: what it is and what it can do.
 
+use std::env;
 use std::ffi::CStr;
 use std::fmt;
 
@@ -34,10 +35,23 @@ pub struct Device {
     capability: ComputeCapability,
     multiprocessors: u32,
     limits_kernel_time: bool,
+    connections: u32,
 }
 
 /// Longer than any name or PCI address.
 const TEXT_BYTES: usize = 256;
+
+/// The variable that says how many queues there are: read by the driver when it is loaded.
+pub const CONNECTIONS_VARIABLE: &str = "CUDA_DEVICE_MAX_CONNECTIONS";
+
+/// The queues that there are for a value of [`CONNECTIONS_VARIABLE`], after the CUDA C++ Programming Guide: 1 to 32, and 8
+/// where it says nothing.
+fn connections(value: Option<&str>) -> u32 {
+    const DEFAULT: u32 = 8;
+    const MAX: u32 = 32;
+    let value = value.and_then(|value| value.trim().parse().ok());
+    value.unwrap_or(DEFAULT).clamp(1, MAX)
+}
 
 impl Device {
     /// The device must exist: `ordinal` is below the count that the driver gave.
@@ -78,6 +92,7 @@ impl Device {
                 raw,
                 CUdevice_attribute::CU_DEVICE_ATTRIBUTE_KERNEL_EXEC_TIMEOUT,
             )? != 0,
+            connections: connections(env::var(CONNECTIONS_VARIABLE).ok().as_deref()),
         })
     }
 
@@ -134,6 +149,12 @@ impl Device {
         self.limits_kernel_time
     }
 
+    /// The queues that the streams of this process have on the device. Streams that share one wait for each
+    /// other's work, whatever the program says.
+    pub fn connections(&self) -> u32 {
+        self.connections
+    }
+
     pub(super) fn raw(&self) -> CUdevice {
         self.raw
     }
@@ -179,4 +200,24 @@ fn text_of(bytes: &[u8]) -> String {
     CStr::from_bytes_until_nul(bytes)
         .map(|text| text.to_string_lossy().into_owned())
         .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::connections;
+
+    #[test]
+    fn there_are_as_many_queues_as_the_driver_makes_of_the_variable() {
+        for (value, queues) in [
+            (None, 8),
+            (Some("many"), 8),
+            (Some("-1"), 8),
+            (Some("0"), 1),
+            (Some(" 12 "), 12),
+            (Some("32"), 32),
+            (Some("100"), 32),
+        ] {
+            assert_eq!(connections(value), queues, "{value:?}");
+        }
+    }
 }

@@ -29,6 +29,11 @@ impl fmt::Display for Gpus {
 }
 
 impl Fleet {
+    /// There is nothing to do.
+    pub(super) fn prepare_for_threads() -> anyhow::Result<()> {
+        Ok(())
+    }
+
     /// # Errors
     /// Always.
     pub(super) fn find() -> anyhow::Result<Self> {

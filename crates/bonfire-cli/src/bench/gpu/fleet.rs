@@ -5,6 +5,8 @@ use bonfire_collective::ProcessGroup;
 use bonfire_collective::cuda::{Context, CudaGroup, CudaOptions, Device, Driver, Neighbours};
 use serde::Serialize;
 
+use crate::connections;
+
 /// The GPUs of this host.
 #[derive(Debug)]
 pub(in crate::bench) struct Fleet {
@@ -44,6 +46,14 @@ impl std::fmt::Display for Gpus {
 }
 
 impl Fleet {
+    /// Sees to it that ranks which are threads of this process may share a GPU: before the driver is loaded.
+    ///
+    /// # Errors
+    /// If the program cannot be started again, as it is where nobody has seen to it.
+    pub(in crate::bench) fn prepare_for_threads() -> anyhow::Result<()> {
+        connections::want_most()
+    }
+
     /// Finds them.
     ///
     /// # Errors
