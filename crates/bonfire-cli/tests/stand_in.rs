@@ -113,6 +113,28 @@ fn burn_models_learn_on_several_ranks_what_they_learn_on_one() {
 }
 
 #[test]
+fn models_do_not_train_without_the_headers_of_cuda_and_the_error_says_what_to_do() {
+    let missing = "cannot open source file \"cuda_fp16.h\"): Burn's kernels include them; install";
+    for parts in ["training", "steps"] {
+        let Some((end, text)) = selftest(1, "no-headers", (parts, "2")) else {
+            return;
+        };
+        assert!(!end.status.success(), "{text}");
+        let says =
+            "cannot train on cuda: no headers of CUDA (NVRTC does not compile with the headers of ";
+        for says in [says, missing] {
+            assert!(text.contains(says), "{says:?} is missing:\n{text}");
+        }
+        assert!(!text.contains("panicked"), "{text}");
+    }
+    // Collectives need none.
+    let Some((end, text)) = selftest(1, "no-headers", ("threads", "2")) else {
+        return;
+    };
+    assert!(end.status.success(), "{text}");
+}
+
+#[test]
 fn steps_of_burn_models_are_timed() {
     let Some((end, text)) = selftest(1, "", ("steps", "2")) else {
         return;
@@ -367,6 +389,10 @@ fn the_doctor_shows_which_devices_reach_each_other() {
         ("", "to GPU 1: NVLink; P2P"),
         ("no-peer", "to GPU 1: through the host"),
         ("kernel-time-limit", "kernels have a time limit"),
+        (
+            "no-headers",
+            "PROBLEM: Burn's kernels cannot be compiled, those of collectives can: ",
+        ),
     ] {
         let Some(end) = on_stand_in(2, fault, &["doctor"]) else {
             return;

@@ -60,7 +60,7 @@ mod wait;
 pub use bonfire_sys::cuda::{
     CONNECTIONS_VARIABLE, ComputeCapability, Context, CudaError, CudaVersion, Device, DeviceRegion,
     Driver, Event, EventState, MemoryInfo, Nvrtc, PciAddress, PciAddressError, PeerAccess,
-    Priority, Span, Stream, nccl, nvml, peer_access,
+    Priority, Span, Stream, Toolkit, nccl, nvml, peer_access,
 };
 pub use buffer::{CudaBuffer, Elements};
 pub use choice::CudaChoice;

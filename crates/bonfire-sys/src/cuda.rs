@@ -37,6 +37,7 @@ mod stream;
 mod stream_ops;
 #[cfg(test)]
 mod tests;
+mod toolkit;
 
 pub use context::{Context, MemoryInfo};
 pub use device::{CONNECTIONS_VARIABLE, ComputeCapability, Device};
@@ -57,3 +58,4 @@ pub use scalar::Scalar;
 pub use span::Span;
 pub use stream::{Priority, Stream};
 pub use stream_ops::StreamOps;
+pub use toolkit::Toolkit;

@@ -100,6 +100,7 @@ pub(crate) fn open(
         DeviceKind::Cpu => kind.to_string(),
         _ => format!("{kind}:{index}"),
     };
+    kind.require_toolkit(index)?;
     prove(device, &name)?;
     Ok((device.clone(), name))
 }
@@ -129,10 +130,20 @@ pub fn require_devices(
             available,
         });
     }
-    Ok(())
+    kind.require_toolkit(0)
 }
 
 impl DeviceKind {
+    /// That Burn's kernels for the device can be compiled. Burn itself finds out in the middle of a step, and
+    /// panics.
+    fn require_toolkit(self, index: usize) -> Result<(), TrainError> {
+        let missing = (self == Self::Cuda).then(|| list::why_no_kernels(index as u32));
+        match missing.flatten() {
+            None => Ok(()),
+            Some(reason) => Err(TrainError::NoCuda { reason }),
+        }
+    }
+
     /// Which of so many devices a rank gets; there may be none with that number.
     fn index_of(self, local_rank: u32, devices: usize, occupancy: Occupancy) -> usize {
         match (self, occupancy) {
@@ -226,6 +237,22 @@ mod list {
     #[cfg(not(feature = "cuda"))]
     pub(super) fn why_no_cuda() -> String {
         unreachable!("a build without CUDA has said so")
+    }
+
+    /// What keeps Burn's kernels from being compiled, where they are through CUDA C++.
+    #[cfg(feature = "cuda-cpp")]
+    pub(super) fn why_no_kernels(ordinal: u32) -> Option<String> {
+        use bonfire_collective::cuda::{CudaError, Driver, Nvrtc, Toolkit};
+        let check = || -> Result<(), CudaError> {
+            let device = Driver::load()?.device(ordinal)?;
+            Toolkit::find()?.check(Nvrtc::load()?, device.capability())
+        };
+        check().err().map(|error| error.to_string())
+    }
+
+    #[cfg(not(feature = "cuda-cpp"))]
+    pub(super) fn why_no_kernels(_ordinal: u32) -> Option<String> {
+        None
     }
 
     #[cfg(feature = "wgpu")]

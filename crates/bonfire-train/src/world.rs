@@ -34,7 +34,8 @@ impl World {
     ///
     /// # Errors
     /// [`TrainError::DeviceNotCompiled`], [`TrainError::NoSuchDevice`] or
-    /// [`TrainError::BrokenDevice`] if there is no such device.
+    /// [`TrainError::BrokenDevice`] if there is no such device; [`TrainError::NoCuda`] if Burn's kernels for it
+    /// cannot be compiled.
     pub fn new(
         group: ProcessGroup,
         placement: Placement,

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::{env, fs, io, ptr, slice};
 
 use crate::module::MAGIC;
-use crate::settings::Settings;
+use crate::settings::{Fault, Settings};
 use crate::source::translate;
 use crate::table::{Table, lock};
 
@@ -148,6 +148,17 @@ fn give_bytes(place: *mut u8, bytes: &[u8]) -> Answer {
     Answer::Success
 }
 
+/// What NVRTC prints of a header that it does not find.
+fn missing_header(source: &str) -> Option<String> {
+    if !Settings::get().has(Fault::NoHeaders) {
+        return None;
+    }
+    let header = source.split_once("#include <")?.1.split_once('>')?.0;
+    Some(format!(
+        "default_program(1): catastrophic error: cannot open source file \"{header}\""
+    ))
+}
+
 // SAFETY: the names exported from this file are NVRTC's, and a process has one NVRTC.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvrtcVersion(major: Option<&mut i32>, minor: Option<&mut i32>) -> Answer {
@@ -205,7 +216,10 @@ pub extern "C" fn nvrtcCompileProgram(
         unsafe { slice::from_raw_parts(given, count as usize) }
     };
     let given: Vec<String> = given.iter().filter_map(|text| text_at(*text)).collect();
-    let compiled = compile(&program.source, &given);
+    let compiled = match missing_header(&program.source) {
+        Some(log) => Err(log.into_bytes()),
+        None => compile(&program.source, &given),
+    };
     let mut made = lock(&program.made);
     match compiled {
         Ok(object) => {

@@ -32,10 +32,12 @@ pub(crate) enum Fault {
     /// `kernel-time-limit`: the driver ends kernels of the first device that take long. It says so; none is
     /// ended.
     KernelTimeLimit,
+    /// `no-headers`: what NVRTC compiles finds no headers of CUDA.
+    NoHeaders,
 }
 
 impl Fault {
-    const NAMES: [(&str, Self); 11] = [
+    const NAMES: [(&str, Self); 12] = [
         ("no-peer", Self::NoPeer),
         ("no-ipc", Self::NoIpc),
         ("no-ipc-open", Self::NoIpcOpen),
@@ -47,6 +49,7 @@ impl Fault {
         ("lost-words", Self::LostWords),
         ("nccl-link-breaks", Self::NcclLinkBreaks),
         ("kernel-time-limit", Self::KernelTimeLimit),
+        ("no-headers", Self::NoHeaders),
     ];
 
     fn parse(name: &str) -> Self {

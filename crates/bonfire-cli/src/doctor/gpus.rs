@@ -31,6 +31,8 @@ pub(super) struct Found {
     /// The driver's own release, as far as NVML tells it.
     pub(super) driver_release: Option<String>,
     pub(super) nvrtc: Library,
+    /// The folder of CUDA's headers, with which Burn's kernels are compiled.
+    pub(super) toolkit: Library,
     pub(super) nvml: Library,
     pub(super) nccl: Library,
     pub(super) gpus: Vec<Gpu>,
@@ -49,7 +51,7 @@ pub(super) struct Version {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Library {
-    /// It is there.
+    /// It is there: in this version, or here.
     Version(String),
     /// It is not, or does not start.
     Missing(String),

@@ -91,6 +91,17 @@ fn libraries(host: &Host, found: &Found, problems: &mut Vec<Problem>) {
             }
         }
     }
+    // Without NVRTC nobody can tell, and that is said above.
+    if let (Library::Missing(reason), Library::Version(_)) = (&found.toolkit, &found.nvrtc) {
+        add(
+            Weight::Stops,
+            format!("Burn's kernels cannot be compiled, those of collectives can: {reason}"),
+            format!(
+                "install cuda-toolkit-{}-{}, and set CUDA_PATH if it is not in /usr/local/cuda",
+                found.cuda.major, found.cuda.minor
+            ),
+        );
+    }
     if let Library::Missing(reason) = &found.nvml {
         add(
             Weight::Notice,

@@ -59,8 +59,8 @@ impl fmt::Display for Found {
         }
         writeln!(
             f,
-            " for CUDA {}; NVRTC {}; NVML {}; NCCL {}",
-            self.cuda, self.nvrtc, self.nvml, self.nccl
+            " for CUDA {}; NVRTC {}; headers {}; NVML {}; NCCL {}",
+            self.cuda, self.nvrtc, self.toolkit, self.nvml, self.nccl
         )?;
         for gpu in &self.gpus {
             write!(f, "{gpu}")?;
@@ -207,6 +207,7 @@ mod tests {
             },
             driver_release: Some("580.1".to_owned()),
             nvrtc: Library::Version("13.0".to_owned()),
+            toolkit: Library::Version("/usr/local/cuda".to_owned()),
             nvml: Library::Version("580.1".to_owned()),
             nccl: Library::Missing("it is not there".to_owned()),
             gpus: vec![gpu(0), gpu(1)],
@@ -221,7 +222,7 @@ mod tests {
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(
             lines[0],
-            "driver 580.1 for CUDA 13.0; NVRTC 13.0; NVML 580.1; NCCL not found"
+            "driver 580.1 for CUDA 13.0; NVRTC 13.0; headers /usr/local/cuda; NVML 580.1; NCCL not found"
         );
         assert!(
             lines[3].starts_with("GPU 1: GPU, 79.0 GiB of 80.0 GiB free"),

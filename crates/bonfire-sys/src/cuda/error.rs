@@ -44,6 +44,15 @@ pub enum CudaError {
         /// Where it was looked for.
         reason: String,
     },
+    /// The headers that Burn's kernels include are not there.
+    #[error(
+        "no headers of CUDA ({reason}): Burn's kernels include them; install the CUDA toolkit of the driver's \
+         major version, and set CUDA_PATH to the folder that has include/cuda_fp16.h"
+    )]
+    NoToolkit {
+        /// What was found instead.
+        reason: String,
+    },
     /// NVIDIA's collective library is not there, or too old.
     #[error(
         "no NCCL ({reason}): install NVIDIA's libnccl2, 2.17 or later, for the driver's major version, and \

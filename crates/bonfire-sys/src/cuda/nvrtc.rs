@@ -77,19 +77,37 @@ impl Nvrtc {
         source: &str,
         defines: &[String],
     ) -> Result<Cubin, CudaError> {
-        let mut options = vec![
-            format!(
-                "--gpu-architecture=sm_{}{}",
-                capability.major, capability.minor
-            ),
-            "--std=c++17".to_owned(),
-        ];
+        let mut options = vec![architecture(capability), "--std=c++17".to_owned()];
         options.extend(EXACT_OPTIONS.map(str::to_owned));
         options.extend(defines.iter().map(|define| format!("-D{define}")));
         let program = Program::create(name, source)?;
         program.compile(name, &options)?;
         program.cubin(name)
     }
+
+    /// Compiles CUDA C++ that includes headers of a toolkit, as CubeCL does.
+    pub(super) fn compile_including(
+        self,
+        capability: ComputeCapability,
+        folder: &Path,
+        source: &str,
+    ) -> Result<Cubin, CudaError> {
+        const NAME: &str = "headers";
+        let include = |folder: &Path| format!("--include-path={}", folder.display());
+        let options = [
+            architecture(capability),
+            include(folder),
+            include(&folder.join("cccl")),
+        ];
+        let program = Program::create(NAME, source)?;
+        program.compile(NAME, &options)?;
+        program.cubin(NAME)
+    }
+}
+
+fn architecture(capability: ComputeCapability) -> String {
+    let ComputeCapability { major, minor } = capability;
+    format!("--gpu-architecture=sm_{major}{minor}")
 }
 
 fn is_present() -> bool {

@@ -5,7 +5,8 @@ use std::fs;
 use bonfire_collective::cuda::nccl::Nccl;
 use bonfire_collective::cuda::nvml::{CommonAncestor, NvLinkEnd, Nvml, NvmlDevice, P2pStatus};
 use bonfire_collective::cuda::{
-    Context, CudaError, CudaVersion, Device, Driver, Nvrtc, PciAddress, PeerAccess, peer_access,
+    ComputeCapability, Context, CudaError, CudaVersion, Device, Driver, Nvrtc, PciAddress,
+    PeerAccess, Toolkit, peer_access,
 };
 
 use super::{Access, Found, Gpu, Gpus, Library, Memory, Pair, Refusal, Route, Version};
@@ -57,6 +58,7 @@ fn found() -> Result<Found, CudaError> {
             Ok(nvrtc) => Library::Version(nvrtc.version().to_string()),
             Err(error) => Library::Missing(error.to_string()),
         },
+        toolkit: toolkit(&devices),
         nccl: nccl(),
         gpus,
         pairs,
@@ -67,6 +69,25 @@ fn version(version: CudaVersion) -> Version {
     Version {
         major: version.major,
         minor: version.minor,
+    }
+}
+
+/// Whether Burn's kernels find the headers that they include, for every device.
+fn toolkit(devices: &[Device]) -> Library {
+    let check = || -> Result<Toolkit, CudaError> {
+        let toolkit = Toolkit::find()?;
+        let nvrtc = Nvrtc::load()?;
+        let mut kinds: Vec<ComputeCapability> = devices.iter().map(Device::capability).collect();
+        kinds.sort_unstable();
+        kinds.dedup();
+        for capability in kinds {
+            toolkit.check(nvrtc, capability)?;
+        }
+        Ok(toolkit)
+    };
+    match check() {
+        Ok(toolkit) => Library::Version(toolkit.root().display().to_string()),
+        Err(error) => Library::Missing(error.to_string()),
     }
 }
 

@@ -58,6 +58,7 @@ fn found() -> Found {
         },
         driver_release: None,
         nvrtc: Library::Version("13.0".to_owned()),
+        toolkit: Library::Version("/usr/local/cuda".to_owned()),
         nvml: Library::Version("580.1".to_owned()),
         nccl: Library::Missing(String::new()),
         gpus: vec![gpu(0), gpu(1)],
@@ -102,6 +103,17 @@ fn a_missing_compiler_stops_ranks() {
     let mut broken = found();
     broken.nvrtc = Library::Missing("no NVRTC".to_owned());
     only(&of(broken), Weight::Stops, "no NVRTC", "cuda-nvrtc-13-0");
+}
+
+#[test]
+fn without_headers_models_do_not_train() {
+    let mut broken = found();
+    broken.toolkit = Library::Missing("no headers".to_owned());
+    let (weight, remedy) = (Weight::Stops, "cuda-toolkit-13-0");
+    only(&of(broken.clone()), weight, "no headers", remedy);
+    // Without NVRTC there is one thing to do first.
+    broken.nvrtc = Library::Missing("no NVRTC".to_owned());
+    only(&of(broken), weight, "no NVRTC", "cuda-nvrtc-13-0");
 }
 
 #[test]
