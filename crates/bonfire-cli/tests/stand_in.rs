@@ -250,6 +250,9 @@ fn words_that_do_not_arrive_between_devices_are_noticed() {
     let reason =
         "rank 1 does not reach the memory of rank 0: a word that its stream wrote there did not";
     falls_back(2, "lost-words", ("threads,processes", reason));
+    let reason =
+        "rank 1 does not reach the memory of rank 0: a word that its kernel wrote there did not";
+    falls_back(2, "lost-kernel-words", ("threads", reason));
 }
 
 #[test]

@@ -226,7 +226,7 @@ pub enum TrainError {
         /// How many there are.
         available: usize,
     },
-    /// There is no CUDA device.
+    /// There is no CUDA device, or Burn's kernels for it cannot be compiled.
     #[error("cannot train on cuda: {reason}")]
     NoCuda {
         /// What is missing, and what to do about it.

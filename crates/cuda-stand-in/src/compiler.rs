@@ -59,6 +59,9 @@ fn options(given: &[String]) -> Vec<String> {
     options.push("-std=c++17".to_owned());
     let defines = given.iter().filter(|option| option.starts_with("-D"));
     options.extend(defines.cloned());
+    if Settings::get().has(Fault::LostKernelWords) {
+        options.push("-DSTAND_IN_LOSES_WORDS".to_owned());
+    }
     options
 }
 

@@ -27,6 +27,8 @@ pub(crate) enum Fault {
     NoStreamOps,
     /// `lost-words`: words that streams write to memory of other devices or processes never arrive.
     LostWords,
+    /// `lost-kernel-words`: words that kernels write for others never arrive.
+    LostKernelWords,
     /// `nccl-link-breaks`: a fifth of a second into its first operation NCCL loses the other ranks.
     NcclLinkBreaks,
     /// `kernel-time-limit`: the driver ends kernels of the first device that take long. It says so; none is
@@ -37,7 +39,7 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    const NAMES: [(&str, Self); 12] = [
+    const NAMES: [(&str, Self); 13] = [
         ("no-peer", Self::NoPeer),
         ("no-ipc", Self::NoIpc),
         ("no-ipc-open", Self::NoIpcOpen),
@@ -47,6 +49,7 @@ impl Fault {
         ("load-waits", Self::LoadWaits),
         ("no-stream-ops", Self::NoStreamOps),
         ("lost-words", Self::LostWords),
+        ("lost-kernel-words", Self::LostKernelWords),
         ("nccl-link-breaks", Self::NcclLinkBreaks),
         ("kernel-time-limit", Self::KernelTimeLimit),
         ("no-headers", Self::NoHeaders),

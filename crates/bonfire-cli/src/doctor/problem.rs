@@ -97,7 +97,8 @@ fn libraries(host: &Host, found: &Found, problems: &mut Vec<Problem>) {
             Weight::Stops,
             format!("Burn's kernels cannot be compiled, those of collectives can: {reason}"),
             format!(
-                "install cuda-toolkit-{}-{}, and set CUDA_PATH if it is not in /usr/local/cuda",
+                "install cuda-toolkit-{}-{}, or unpack nvidia-cuda-runtime and nvidia-cuda-crt of that version from PyPI, \
+                 and set CUDA_PATH to the folder above include",
                 found.cuda.major, found.cuda.minor
             ),
         );

@@ -1,6 +1,6 @@
 //! How the ranks of a group come to exchange data: set up once, decided by all alike.
 
-use bonfire_sys::cuda::{Context, FlagPage, OneShotKernel};
+use bonfire_sys::cuda::{Context, FlagPage, OneShotKernel, SignalKernel};
 
 use super::choice::{CudaChoice, Ground};
 use super::error::CudaGroupError;
@@ -48,7 +48,7 @@ impl Connection {
 pub(super) fn connect(
     group: &ProcessGroup,
     context: &Context,
-    (peers, local): (&mut Peers, &Local),
+    (peers, local, signals): (&mut Peers, &Local, &SignalKernel),
     options: &CudaOptions,
 ) -> Result<Connection, CudaGroupError> {
     let speaks = group.rank().get() == 0;
@@ -78,7 +78,7 @@ pub(super) fn connect(
     } else {
         probed
     };
-    let opened = open(group, context, (peers, local), shared_bytes)?;
+    let opened = open(group, context, (peers, local, signals), shared_bytes)?;
     let refusals = match &opened {
         Ok(_) => &[][..],
         Err(refusals) => refusals,
@@ -129,7 +129,7 @@ fn is_measured(peers: &Peers, options: &CudaOptions) -> bool {
 fn open(
     group: &ProcessGroup,
     context: &Context,
-    (peers, local): (&mut Peers, &Local),
+    (peers, local, signals): (&mut Peers, &Local, &SignalKernel),
     shared_bytes: usize,
 ) -> Result<Result<(Shared, Shared), Vec<Refusal>>, CudaGroupError> {
     let pages = match peers.try_share(&local.stream, FlagPage::BYTES)? {
@@ -144,6 +144,7 @@ fn open(
                 context,
                 stream: &local.stream,
                 control: &local.control,
+                signals,
                 memory: &staging,
             };
             let refusals = probe.run()?;

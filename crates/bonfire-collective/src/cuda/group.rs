@@ -79,8 +79,9 @@ impl CudaGroup {
             ..options
         };
         let local = agree(&group, Local::new(context, neighbours))?;
-        let connection = connect(&group, context, (&mut peers, &local), &options)?;
         let signals = agree(&group, local.kernels.signals())?;
+        let means = (&mut peers, &local, &signals);
+        let connection = connect(&group, context, means, &options)?;
         let choice_of_sync = peers.cards().sync(options.sync);
         let sync = choice_of_sync.sync;
         let choice = connection.choice(&options);

@@ -3,17 +3,17 @@
 //! are a reason not to use that way; data that do not come leave a stream that waits for them, and end the
 //! set-up.
 //!
-//! Behind the data go words: each rank's stream writes one to every peer's memory and waits for theirs, as
-//! messages do. Where the driver refuses that, or a word does not arrive, ranks could neither wait for each
-//! other nor be freed from waiting.
+//! Behind the data go [`words`]: where those do not arrive, ranks could neither wait for each other nor be freed
+//! from waiting.
 
-use std::sync::Arc;
+mod words;
+
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bonfire_plan::Rank;
 use bonfire_sys::cuda::{
-    Context, CudaError, Event, EventState, PinnedRegion, RANKS_MAX, Span, Stream, StreamOps,
+    Context, CudaError, Event, EventState, PinnedRegion, RANKS_MAX, SignalKernel, Span, Stream,
 };
 
 use super::agreement::agree;
@@ -28,21 +28,14 @@ const READ_BYTES: usize = 64 << 10;
 /// Bytes that are written to each peer.
 const WRITE_BYTES: usize = 4 << 10;
 
-/// Where the words are, one for each rank.
-const WORDS: usize = 2 * READ_BYTES + RANKS_MAX * WRITE_BYTES;
-const WORD_BYTES: usize = 4;
+/// Behind what the other ranks write.
+const INBOXES_END: usize = 2 * READ_BYTES + RANKS_MAX * WRITE_BYTES;
 
 /// Memory that the probe needs on every rank.
-pub(super) const PROBE_BYTES: usize = WORDS + RANKS_MAX * WORD_BYTES;
+pub(super) const PROBE_BYTES: usize = words::END;
 
 /// Long for 64 KiB, also on a busy device.
 const DEADLINE: Duration = Duration::from_secs(20);
-
-/// Long for words that were written before.
-const WORDS_DEADLINE: Duration = Duration::from_secs(5);
-
-/// What a word is once it was written; zero before.
-const WRITTEN: u32 = 1;
 
 #[derive(Debug, thiserror::Error)]
 enum ProbeError {
@@ -72,6 +65,8 @@ pub(super) struct Probe<'a> {
     pub(super) stream: &'a Stream,
     /// Frees the other from waiting.
     pub(super) control: &'a Stream,
+    /// That tells and hears.
+    pub(super) signals: &'a SignalKernel,
     pub(super) memory: &'a Shared,
 }
 
@@ -88,17 +83,7 @@ impl Probe<'_> {
         if !wrong.is_empty() {
             return Ok(wrong);
         }
-        // Before any stream waits: the driver may wait for streams where it allocates.
-        let copy = PinnedRegion::allocate(self.context, PROBE_BYTES - WORDS);
-        let copy = agree(self.group, copy)?;
-        agree(self.group, self.tell_peers(me, &mut refusals))?;
-        // Nobody waits for a word that another could not write.
-        let untold = gather(self.group, &refusals)?;
-        if !untold.is_empty() {
-            return Ok(untold);
-        }
-        agree(self.group, self.hear_peers(me, &copy, &mut refusals))?;
-        gather(self.group, &refusals)
+        self.exchange_words(me)
     }
 
     fn fill(&self, me: Rank) -> Result<(), ProbeError> {
@@ -139,70 +124,6 @@ impl Probe<'_> {
         Ok(())
     }
 
-    fn tell_peers(&self, me: Rank, refusals: &mut Vec<Refusal>) -> Result<(), ProbeError> {
-        for peer in self.peers(me) {
-            let theirs = self.memory.of(peer).part(word(me))?;
-            let told = StreamOps::new().write(&theirs, WRITTEN).queue(self.stream);
-            refuse(
-                told,
-                (me, peer),
-                "its stream writes no words there",
-                refusals,
-            )?;
-        }
-        self.finish("writing words to the other ranks")
-    }
-
-    /// Every word was written before.
-    fn hear_peers(
-        &self,
-        me: Rank,
-        copy: &Arc<PinnedRegion>,
-        refusals: &mut Vec<Refusal>,
-    ) -> Result<(), ProbeError> {
-        for peer in self.peers(me) {
-            let own = self.memory.own().part(word(peer))?;
-            let heard = StreamOps::new().wait(&own, WRITTEN).queue(self.stream);
-            refuse(heard, (me, peer), "its stream waits for no words", refusals)?;
-        }
-        let event = Event::new(self.context)?;
-        self.stream.record(&event)?;
-        if event.wait_until(Instant::now() + WORDS_DEADLINE)? == EventState::Done {
-            return Ok(());
-        }
-        let missing = self.missing(me, copy);
-        for peer in self.peers(me) {
-            let own = self.memory.own().part(word(peer))?;
-            StreamOps::new().write(&own, WRITTEN).queue(self.control)?;
-        }
-        self.finish("being freed from waiting for words")?;
-        let lost = format!("a word that its stream wrote there did not arrive: {FIX}");
-        refusals.extend(missing?.map(|peer| Refusal::new(peer, me, &lost)));
-        Ok(())
-    }
-
-    /// The ranks whose words are not there, by the stream that waits for nothing.
-    fn missing(
-        &self,
-        me: Rank,
-        copy: &Arc<PinnedRegion>,
-    ) -> Result<impl Iterator<Item = Rank>, ProbeError> {
-        let words = self.memory.own().part(WORDS..PROBE_BYTES)?;
-        self.control.copy_to_pinned(copy, &words)?;
-        self.finish_on(self.control, "reading words")?;
-        let copy = Arc::clone(copy);
-        let is_there =
-            move |peer: &Rank| copy.words()[peer.index()].load(Ordering::Acquire) == WRITTEN;
-        Ok(self.peers(me).filter(move |peer| !is_there(peer)))
-    }
-
-    fn peers(&self, me: Rank) -> impl Iterator<Item = Rank> + use<> {
-        self.group
-            .world_size()
-            .ranks()
-            .filter(move |peer| *peer != me)
-    }
-
     /// Whether the memory holds what `from` has written.
     fn compare(&self, span: &Span, from: Rank, how: &str) -> Result<Result<(), Wrong>, ProbeError> {
         let pinned = PinnedRegion::allocate(self.context, span.len())?;
@@ -236,29 +157,6 @@ impl Probe<'_> {
             }),
         }
     }
-}
-
-/// Makes a call that the driver refused a reason not to use that way; a lost context is an error.
-fn refuse(
-    result: Result<(), CudaError>,
-    (by, of): (Rank, Rank),
-    what: &str,
-    refusals: &mut Vec<Refusal>,
-) -> Result<(), CudaError> {
-    match result {
-        Err(error) if error.is_sticky() => Err(error),
-        Err(error) => {
-            refusals.push(Refusal::new(by, of, format!("{what}: {error}")));
-            Ok(())
-        }
-        Ok(()) => Ok(()),
-    }
-}
-
-/// The word of `from` in everybody's memory.
-fn word(from: Rank) -> std::ops::Range<usize> {
-    let start = WORDS + from.index() * WORD_BYTES;
-    start..start + WORD_BYTES
 }
 
 /// Where `from` writes in everybody's memory.
