@@ -389,7 +389,8 @@ impl<M: Module> Ddp<M> {
     ) -> Result<GradientsParams, TrainError> {
         let (table, micro_batches) = (Arc::clone(&self.table), self.micro_batches);
         let entering = micro_batches.entering(loss.weight, Last::Yes);
-        lock(shared).begin(entering, micro_batches.normalizer(&self.group))?;
+        let normalizer = micro_batches.normalizer(&self.group);
+        lock(shared).begin((entering, normalizer), self.norm_groups.are_used())?;
         // Gradients travel from here on.
         let gradients = counts(&loss).then(|| loss.tensor.backward());
         lock(shared).check()?;

@@ -71,6 +71,8 @@ const GUESSED_STEPS: u32 = 2;
 struct Step {
     entering: Entering,
     normalizer: Normalizer,
+    /// Whether nothing leaves before the backward pass is over.
+    is_held: bool,
     /// Of the communication while the backward pass runs: there is nobody to return it to.
     error: Option<TrainError>,
     /// Waiting for what the other ranks' batches count, before the first bucket can travel.
@@ -108,6 +110,7 @@ impl Reducer {
             step: Step {
                 entering: Entering::Plain,
                 normalizer: Normalizer::Known(1.0),
+                is_held: false,
                 error: None,
                 waited: Stopwatch::default(),
                 computed: Stopwatch::default(),
@@ -177,15 +180,21 @@ impl Reducer {
         }
     }
 
-    /// Begins a backward pass whose gradients travel.
+    /// Begins a backward pass whose gradients travel, and in which layers of this rank exchange something with
+    /// those of others or not.
+    ///
+    /// A rank that does not know yet what the batches count goes into an exchange with buckets that are
+    /// complete. On a device of one that knows, the same buckets wait for them; should that rank have to wait for
+    /// its device, as where a kernel is loaded, it never comes to the exchange. So these leave at the end.
     pub(crate) fn begin(
         &mut self,
-        entering: Entering,
-        normalizer: Normalizer,
+        (entering, normalizer): (Entering, Normalizer),
+        exchanges: bool,
     ) -> Result<(), TrainError> {
         self.make()?;
         self.step = Step {
             entering,
+            is_held: exchanges && self.site() == Site::Device && !normalizer.is_known(),
             normalizer,
             error: None,
             waited: Stopwatch::default(),
@@ -255,7 +264,7 @@ impl Reducer {
         self.trace.taken(parameter);
         // A backward pass must not wait for ranks that may be waiting for it, in a layer that
         // exchanges something. What stays here leaves with the next gradient, or in the end.
-        if self.step.normalizer.is_ready() {
+        if !self.step.is_held && self.step.normalizer.is_ready() {
             self.send_complete()?;
         }
         Ok(())

@@ -98,6 +98,11 @@ pub(crate) enum Normalizer {
 }
 
 impl Normalizer {
+    /// Whether it follows from this rank's batches alone.
+    pub(crate) fn is_known(&self) -> bool {
+        matches!(self, Self::Known(_))
+    }
+
     /// Whether [`factor`](Self::factor) need not wait.
     pub(crate) fn is_ready(&self) -> bool {
         match self {

@@ -94,7 +94,8 @@ impl<M: Module> Ddp<M> {
         let listener = match last {
             Last::Yes => {
                 let normalizer = self.micro_batches.normalizer(&self.group);
-                lock(&reducer).begin(entering, normalizer)?;
+                let exchanges = self.norm_groups.are_used();
+                lock(&reducer).begin((entering, normalizer), exchanges)?;
                 Listener::Reducer(Arc::clone(&reducer))
             }
             Last::No => {

@@ -192,6 +192,11 @@ impl NormGroups {
         group
     }
 
+    /// Whether there are any.
+    pub(crate) fn are_used(&self) -> bool {
+        !self.lock().all.is_empty()
+    }
+
     /// Says how much this rank's loss counts in the backward pass to come.
     pub(crate) fn weigh(&self, weight: f64) {
         for group in self.all() {

@@ -8,7 +8,7 @@ use burn::backend::{Autodiff, Flex};
 
 use super::*;
 use crate::trace::{Event, Trace};
-use crate::{GradientCompression, PowerSgdConfig};
+use crate::{GradientCompression, GradientRoute, NormGroup, PowerSgdConfig};
 
 /// An operation that does nothing but mark when the backward pass comes by.
 #[derive(Clone, Debug)]
@@ -183,6 +183,53 @@ fn travel_in_order(
         "every gradient is taken once: {:?}",
         traces[0]
     );
+}
+
+/// Buckets that wait on a device for a rank that waits on the host for this one's layers would wait for ever if
+/// this rank had to wait for its device.
+#[test]
+fn buckets_of_weighted_losses_stay_off_devices_while_layers_may_exchange_something() {
+    for (exchanges, weighted, early) in [
+        (true, true, false),
+        (true, false, true),
+        (false, true, true),
+    ] {
+        on_ranks(2, |world| {
+            let device = world.device();
+            if exchanges {
+                NormGroup::of_world(&world).unwrap();
+            }
+            let config = DdpConfig {
+                bucket_bytes_max: 1,
+                first_bucket_bytes_max: 1,
+                route: GradientRoute::Device,
+                ..DdpConfig::default()
+            };
+            let mut ddp = Ddp::with_config(Mlp::new(1, &device), &world, config).unwrap();
+            let watched = Watched::new(&ddp);
+            for step in 0..3 {
+                let indices = share(&world, step, 2);
+                let loss = |model: &Mlp| marked_loss(model, &indices, &device, &watched);
+                match weighted {
+                    true => ddp.backward(|model| Loss::mean_over(loss(model), indices.len())),
+                    false => ddp.backward(loss),
+                }
+                .unwrap();
+            }
+            let events = watched.trace.events();
+            let first_sent = events
+                .iter()
+                .position(|event| matches!(event, Event::Sent { .. }));
+            let last_layer = events
+                .iter()
+                .position(|event| *event == Event::Mark("first layer"));
+            assert_eq!(
+                first_sent < last_layer,
+                early,
+                "exchanges {exchanges}, weighted {weighted}: {events:?}"
+            );
+        });
+    }
 }
 
 /// Burn reshapes a weight before it meets an input of three dimensions, as a transformer's is.
