@@ -34,6 +34,7 @@ mod core;
 mod engine;
 mod error;
 mod group;
+mod guard;
 mod host_path;
 mod kernels;
 mod lanes;
@@ -56,6 +57,7 @@ mod shared;
 mod state;
 mod sync;
 mod wait;
+mod watch;
 
 pub use bonfire_sys::cuda::{
     CONNECTIONS_VARIABLE, ComputeCapability, Context, CudaError, CudaVersion, Device, DeviceRegion,

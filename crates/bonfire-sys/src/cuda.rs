@@ -44,7 +44,7 @@ pub use device::{CONNECTIONS_VARIABLE, ComputeCapability, Device};
 pub use driver::{CudaVersion, Driver};
 pub use error::CudaError;
 pub use event::{Event, EventState};
-pub use flags::{FlagPage, Link, Signal, SignalKernel};
+pub use flags::{AbortFlag, FlagPage, Link, Signal, SignalKernel};
 pub use host_memory::HostMemory;
 pub use ipc::{ImportedRegion, IpcHandle};
 pub use memory::DeviceRegion;

@@ -28,6 +28,9 @@ pub(super) fn all() -> anyhow::Result<()> {
         for algorithm in algorithms {
             abort_frees_who_waits(sync, algorithm)?;
         }
+        for fault in [Fault::Abort, Fault::Absence] {
+            who_is_elsewhere_is_freed(sync, fault)?;
+        }
         absence_is_a_timeout(sync, CudaAlgorithm::Direct)?;
         absence_is_a_timeout(sync, CudaAlgorithm::Chain)?;
     }
@@ -120,6 +123,47 @@ fn absence_is_a_timeout(sync: CudaSync, algorithm: CudaAlgorithm) -> anyhow::Res
         "{algorithm:?}, {sync:?}: a rank that does not come: {}",
         errors[0]
     );
+    Ok(())
+}
+
+/// What a rank does to the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    Abort,
+    Absence,
+}
+
+/// All ranks but one queue an operation and go on to a call of the driver that waits for the device, as a
+/// kernel that is loaded may: it has no deadline and knows of no failure.
+fn who_is_elsewhere_is_freed(sync: CudaSync, fault: Fault) -> anyhow::Result<()> {
+    let culprit = Rank::new(1);
+    let timeout = Duration::from_millis(match fault {
+        Fault::Abort => 20_000,
+        Fault::Absence => 500,
+    });
+    let body = |group: CudaGroup| -> anyhow::Result<String> {
+        let buffer = group.allocate(COUNT * 4)?;
+        warm_up(&group, &buffer, CudaAlgorithm::Direct)?;
+        if group.rank() == culprit {
+            thread::sleep(Duration::from_millis(200));
+            match fault {
+                Fault::Abort => group.abort("asked to"),
+                Fault::Absence => thread::sleep(Duration::from_millis(1500)),
+            }
+            return Ok(String::new());
+        }
+        let elements = elements(CudaAlgorithm::Direct);
+        group.all_reduce_with(CudaAlgorithm::Direct, &buffer, &elements, ReduceOp::Sum)?;
+        group.context().synchronize()?;
+        let Err(error) = group.synchronize() else {
+            bail!("rank {culprit} failed and the group goes on");
+        };
+        let text = error.to_string();
+        ensure!(text.contains(&format!("rank {culprit}")), "{text}");
+        Ok(text)
+    };
+    let errors = on_threads(3, &options(sync, timeout), body)?;
+    println!("{sync:?}, {fault:?}, while the driver waits: {}", errors[0]);
     Ok(())
 }
 

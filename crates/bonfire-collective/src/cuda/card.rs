@@ -161,10 +161,9 @@ impl Cards {
             .any(|(a, b)| a.device == b.device && a.neighbours != b.neighbours)
     }
 
-    /// Whether threads of one process do.
-    pub(super) fn threads_share_a_device(&self) -> bool {
-        self.pairs()
-            .any(|(a, b)| a.device == b.device && a.neighbours == b.neighbours)
+    /// Whether any two ranks are threads of one process.
+    pub(super) fn share_a_process(&self) -> bool {
+        self.pairs().any(|(a, b)| a.neighbours == b.neighbours)
     }
 
     /// Whether any two ranks are on different devices.

@@ -1,6 +1,6 @@
 //! How the ranks of a group come to exchange data: set up once, decided by all alike.
 
-use bonfire_sys::cuda::{Context, FlagPage, OneShotKernel, SignalKernel};
+use bonfire_sys::cuda::{Context, FlagPage, OneShotKernel};
 
 use super::choice::{CudaChoice, Ground};
 use super::error::CudaGroupError;
@@ -12,6 +12,7 @@ use super::probe::{PROBE_BYTES, Probe};
 use super::reach::{self, Refusal};
 use super::shared::Shared;
 use super::state::Local;
+use super::sync::Waiting;
 use crate::ProcessGroup;
 
 /// What a group exchanges data through.
@@ -48,7 +49,7 @@ impl Connection {
 pub(super) fn connect(
     group: &ProcessGroup,
     context: &Context,
-    (peers, local, signals): (&mut Peers, &Local, &SignalKernel),
+    (peers, local, waiting): (&mut Peers, &Local, &Waiting),
     options: &CudaOptions,
 ) -> Result<Connection, CudaGroupError> {
     let speaks = group.rank().get() == 0;
@@ -78,7 +79,7 @@ pub(super) fn connect(
     } else {
         probed
     };
-    let opened = open(group, context, (peers, local, signals), shared_bytes)?;
+    let opened = open(group, context, (peers, local, waiting), shared_bytes)?;
     let refusals = match &opened {
         Ok(_) => &[][..],
         Err(refusals) => refusals,
@@ -129,7 +130,7 @@ fn is_measured(peers: &Peers, options: &CudaOptions) -> bool {
 fn open(
     group: &ProcessGroup,
     context: &Context,
-    (peers, local, signals): (&mut Peers, &Local, &SignalKernel),
+    (peers, local, waiting): (&mut Peers, &Local, &Waiting),
     shared_bytes: usize,
 ) -> Result<Result<(Shared, Shared), Vec<Refusal>>, CudaGroupError> {
     let pages = match peers.try_share(&local.stream, FlagPage::BYTES)? {
@@ -144,7 +145,7 @@ fn open(
                 context,
                 stream: &local.stream,
                 control: &local.control,
-                signals,
+                waiting,
                 memory: &staging,
             };
             let refusals = probe.run()?;

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bonfire_sys::cuda::{Context, CudaError, Event, FlagPage, PinnedRegion, Stream};
+use bonfire_sys::cuda::{Context, CudaError, Event, EventState, FlagPage, PinnedRegion, Stream};
 
 use super::agreement::agree;
 use super::engine::Need;
@@ -18,6 +18,9 @@ use crate::{CollectiveError, ProcessGroup};
 
 /// How long the news of a failure may take from one rank of a host to another.
 const NEWS: Duration = Duration::from_secs(5);
+
+/// How long a rank that was freed is waited for before it is freed again.
+const FREE_AGAIN: Duration = Duration::from_millis(10);
 
 /// The part of a membership that no operation changes.
 #[derive(Debug)]
@@ -71,7 +74,10 @@ impl Core {
         };
         let waited = wait.until_done(|until| state.done.wait_until(until));
         match self.local(waited)? {
-            Waited::Done => Ok(()),
+            Waited::Done => {
+                state.has_queued = false;
+                Ok(())
+            }
             Waited::Failed(failure) => {
                 self.free(state);
                 Err(failure.into())
@@ -118,6 +124,20 @@ impl Core {
         }
     }
 
+    /// Ends the group if ranks do not come that this one waits for on its device. Whether there are such.
+    pub(super) fn accuse(&self, state: &mut State, waited: Duration) -> bool {
+        let is_somebody_missing = match self.missing(state) {
+            Ok(Missing::Ranks(ranks)) => !ranks.is_empty(),
+            Ok(Missing::GivenUp) => true,
+            // The context is lost, which whoever calls next finds.
+            Err(_) => false,
+        };
+        if is_somebody_missing {
+            self.time_out(state, waited);
+        }
+        is_somebody_missing
+    }
+
     /// Who keeps the others waiting: read from the flags of all ranks, beside the stream that waits. Nothing
     /// is allocated or freed on the device here, since both may wait for that stream.
     fn missing(&self, state: &State) -> Result<Missing, CudaError> {
@@ -144,11 +164,21 @@ impl Core {
     /// Frees this rank's streams and kernels from whatever they wait for, and waits until they are done. The
     /// group has failed.
     pub(super) fn free(&self, state: &mut State) {
+        let deadline = Instant::now() + self.timeout;
+        while Instant::now() < deadline && !self.free_once(state) {}
+    }
+
+    /// As [`free`](Self::free), which is needed again while others that still compute reach what they have
+    /// queued: what they tell sets back what was raised. Whether everything is done, soon after.
+    pub(super) fn free_once(&self, state: &mut State) -> bool {
         let freed = state.flags.release(&self.control);
-        let until = Instant::now() + self.timeout;
         if freed.is_err() || state.stream.record(&state.done).is_err() {
-            return;
+            return true; // Of a context that is lost nothing waits.
         }
-        let _ = state.done.wait_until(until);
+        let done = state.done.wait_until(Instant::now() + FREE_AGAIN);
+        !matches!(done, Ok(EventState::Pending))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,9 +3,11 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
 
 use bonfire_plan::{DType, Rank, ReduceOp, WorldSize};
-use bonfire_sys::cuda::{Context, CudaError, FlagPage, RANKS_MAX, Span, Stream};
+use bonfire_sys::cuda::{AbortFlag, Context, CudaError, Event, FlagPage, RANKS_MAX, Span, Stream};
 
 use super::agreement::agree;
 use super::buffer::{CudaBuffer, Elements};
@@ -14,13 +16,15 @@ use super::choice::{CudaChoice, Freedom};
 use super::connect::{Connection, connect};
 use super::core::Core;
 use super::error::CudaGroupError;
+use super::guard::Guard;
 use super::neighbours::Neighbours;
 use super::options::{CudaAlgorithm, CudaOptions, CudaPath, CudaSync};
 use super::peers::Peers;
 use super::program::Programs;
 use super::shared::Shared;
 use super::state::{Last, Local, Path, State};
-use super::sync::Flags;
+use super::sync::{Flags, Waiting};
+use super::watch::Watch;
 use crate::ProcessGroup;
 
 /// A rank's membership in a group of GPUs, one per rank.
@@ -39,8 +43,10 @@ pub struct CudaGroup {
 }
 
 pub(super) struct Inner {
-    pub(super) core: Core,
-    state: Mutex<State>,
+    pub(super) core: Arc<Core>,
+    state: Arc<Mutex<State>>,
+    /// Of what waits on the device; nothing does on the way through the host.
+    guard: Option<Guard>,
 }
 
 impl fmt::Debug for Inner {
@@ -79,8 +85,15 @@ impl CudaGroup {
             ..options
         };
         let local = agree(&group, Local::new(context, neighbours))?;
-        let signals = agree(&group, local.kernels.signals())?;
-        let means = (&mut peers, &local, &signals);
+        let waiting = || -> Result<(Waiting, Event), CudaError> {
+            let waiting = Waiting {
+                kernel: local.kernels.signals()?,
+                abort: AbortFlag::new(context)?,
+            };
+            Ok((waiting, Event::new(context)?))
+        };
+        let (waiting, mark) = agree(&group, waiting())?;
+        let means = (&mut peers, &local, &waiting);
         let connection = connect(&group, context, means, &options)?;
         let choice_of_sync = peers.cards().sync(options.sync);
         let sync = choice_of_sync.sync;
@@ -105,7 +118,7 @@ impl CudaGroup {
             me,
             world_size,
             stream: Arc::new(local.stream),
-            flags: Flags::new(me, world_size, pages, sync, signals),
+            flags: Flags::new(me, world_size, pages, sync, waiting),
             kernels: local.kernels,
             staging,
             path,
@@ -117,24 +130,28 @@ impl CudaGroup {
             peers,
             done: local.done,
             last: Last::none(),
+            has_queued: false,
             retired: Vec::new(),
             opened,
             choice,
             options,
         };
-        let inner = Inner {
-            core: Core {
-                group,
-                context: context.clone(),
-                control: local.control,
-                page_copy: local.page_copy,
-                copied: local.copied,
-                timeout: state.options.timeout,
-            },
-            state: Mutex::new(state),
-        };
+        let waits_on_device = matches!(state.path, Path::Peers);
+        let core = Arc::new(Core {
+            group,
+            context: context.clone(),
+            control: local.control,
+            page_copy: local.page_copy,
+            copied: local.copied,
+            timeout: state.options.timeout,
+        });
+        let abort = state.flags.abort().clone();
+        let state = Arc::new(Mutex::new(state));
+        let mut watch = Watch::new(&core, &state, (abort, mark));
+        let guard = waits_on_device.then(|| Guard::start(move || watch.look()));
+        let guard = agree(&core.group, guard.transpose())?;
         Ok(Self {
-            inner: Arc::new(inner),
+            inner: Arc::new(Inner { core, state, guard }),
         })
     }
 
@@ -177,10 +194,11 @@ impl CudaGroup {
         self.inner.state().flags.sync()
     }
 
-    /// Whether ranks of one process share a device, and with it the context whose
-    /// [events](Context::record) are about all streams: also those on which another rank waits for this one.
-    pub fn shares_a_context(&self) -> bool {
-        self.inner.state().peers.cards().threads_share_a_device()
+    /// Whether ranks share a process. What the driver does for one of them may wait for the device of another,
+    /// which may wait for the first; and on one device they share the context whose [events](Context::record)
+    /// are about all streams.
+    pub fn shares_a_process(&self) -> bool {
+        self.inner.state().peers.cards().share_a_process()
     }
 
     /// The algorithm that a sum of that many bytes of f32 takes between devices.
@@ -256,6 +274,20 @@ fn halves(staging: &Shared, bytes: usize) -> Result<[Vec<Span>; 2], CudaError> {
     Ok([half(0)?, half(1)?])
 }
 
+/// Keeps memory while ranks of other processes, which have yet to learn of a failure, may work with it: how it
+/// goes on with them is not defined once it is freed (CUDA driver API, `cuIpcCloseMemHandle`).
+pub(super) fn outlive(memory: Vec<Span>) {
+    /// Longer than a failure takes to end what is queued on every rank.
+    const WHILE: Duration = Duration::from_secs(10);
+    // Without a thread it is freed at once.
+    let _ = thread::Builder::new()
+        .name("bonfire-cuda-free".to_owned())
+        .spawn(move || {
+            thread::sleep(WHILE);
+            drop(memory);
+        });
+}
+
 impl Inner {
     pub(super) fn rank(&self) -> Rank {
         self.core.group.rank()
@@ -276,13 +308,18 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        // It ends here, and what it looked at is this one's alone.
+        self.guard = None;
+        let mut state = self.state();
+        let state = &mut *state;
         // Nobody frees memory, which waits for the device, while another rank waits there for this one.
         let rested = self.core.quiesce(state);
         // First what others opened to this rank, then, when nobody has it open any more, the own.
         let own = state.close_peers();
         if rested.is_ok() {
             let _ = self.core.group.barrier();
+        } else if state.peers.cards().has_other_processes() {
+            return outlive(own);
         }
         drop(own);
     }

@@ -37,7 +37,10 @@ impl CudaGroup {
         self.inner.assert_own(&buffer);
         let memory = buffer.into_memory();
         let mut state = self.inner.state();
-        self.inner.core.quiesce(&mut state)?;
+        if let Err(error) = self.inner.core.quiesce(&mut state) {
+            state.retired.push(memory);
+            return Err(error);
+        }
         // First what was opened to this rank, then, when nobody has it open any more, the own.
         let own = memory.close();
         self.inner.core.group.barrier()?;

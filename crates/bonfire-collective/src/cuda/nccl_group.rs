@@ -23,9 +23,10 @@ use bonfire_sys::cuda::{Context, CudaError, DeviceRegion, Event, Priority, Span,
 
 use super::agreement::agree;
 use super::error::CudaGroupError;
+use super::guard::Guard;
 use crate::ProcessGroup;
 use joining::{Ticket, on_all_or_none};
-use membership::{Inner, State};
+use membership::{Inner, State, leave_if_failed};
 use occupancy::Occupancy;
 
 pub use memory::NcclBuffer;
@@ -103,15 +104,22 @@ impl NcclGroup {
             last: "set-up".to_owned(),
             retired: Vec::new(),
         };
+        let state = Arc::new(Mutex::new(state));
+        let look = {
+            let (group, state) = (group.clone(), Arc::clone(&state));
+            move || leave_if_failed(&group, &state)
+        };
+        let guard = Some(agree(&group, Guard::start(look))?);
         Ok(Self {
             inner: Arc::new(Inner {
                 group,
                 context: context.clone(),
                 stream: Arc::new(local.stream),
                 nothing: local.nothing,
-                shares_a_context: occupancy.shares_a_context(),
+                shares_a_process: occupancy.shares_a_process(),
                 timeout,
-                state: Mutex::new(state),
+                state,
+                guard,
             }),
         })
     }
@@ -141,11 +149,12 @@ impl NcclGroup {
         Arc::clone(&self.inner.stream)
     }
 
-    /// Whether ranks of one process share a device, and with it the context whose
-    /// [events](Context::record) are about all streams: also those on which another rank waits for this one.
-    /// NCCL refuses that unless it is told otherwise (`NCCL_MULTI_RANK_GPU_ENABLE`).
-    pub fn shares_a_context(&self) -> bool {
-        self.inner.shares_a_context
+    /// Whether ranks share a process. What the driver does for one of them may wait for the device of another,
+    /// which may wait for the first; and on one device, which NCCL refuses unless it is told otherwise
+    /// (`NCCL_MULTI_RANK_GPU_ENABLE`), they share the context whose [events](Context::record) are about all
+    /// streams.
+    pub fn shares_a_process(&self) -> bool {
+        self.inner.shares_a_process
     }
 
     /// Waits until everything queued is done, at most the timeout of the group.

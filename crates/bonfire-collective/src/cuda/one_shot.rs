@@ -28,6 +28,7 @@ impl State {
             data: &data,
             staging: &self.staging[seq as usize % 2],
             pages: self.flags.pages(),
+            abort: self.flags.abort(),
             me: self.me.index(),
             seq,
             divisor: divisor(reduce, self.world_size.len()),

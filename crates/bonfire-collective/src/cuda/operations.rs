@@ -143,6 +143,7 @@ impl CudaGroup {
         };
         let place = state.place();
         let programs = state.programs.get(key, place)?;
+        state.has_queued = true;
         self.inner.core.local(state.run_barrier(&programs[0]))
     }
 
@@ -173,6 +174,7 @@ impl CudaGroup {
             collective,
             elements: elements.clone(),
         };
+        state.has_queued = true;
         let job = Job {
             buffer,
             elements,

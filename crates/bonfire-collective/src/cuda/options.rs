@@ -44,8 +44,8 @@ pub enum CudaPath {
 /// Options of a group of GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CudaOptions {
-    /// How long a rank waits for the device to finish before the operation fails on every rank.
-    /// Default 60 s.
+    /// How long what is queued on a device may wait there for other ranks before it fails on every rank,
+    /// whether or not the rank waits for its device. Default 60 s.
     pub timeout: Duration,
     /// The way that data take; `None` takes the devices' own where every pair of them was seen to
     /// exchange data, and the host's where one does not.

@@ -13,13 +13,14 @@ use std::time::{Duration, Instant};
 
 use bonfire_plan::Rank;
 use bonfire_sys::cuda::{
-    Context, CudaError, Event, EventState, PinnedRegion, RANKS_MAX, SignalKernel, Span, Stream,
+    Context, CudaError, Event, EventState, PinnedRegion, RANKS_MAX, Span, Stream,
 };
 
 use super::agreement::agree;
 use super::error::CudaGroupError;
 use super::reach::{Refusal, gather};
 use super::shared::Shared;
+use super::sync::Waiting;
 use crate::ProcessGroup;
 
 /// Bytes that are read from each peer.
@@ -66,7 +67,7 @@ pub(super) struct Probe<'a> {
     /// Frees the other from waiting.
     pub(super) control: &'a Stream,
     /// That tells and hears.
-    pub(super) signals: &'a SignalKernel,
+    pub(super) waiting: &'a Waiting,
     pub(super) memory: &'a Shared,
 }
 

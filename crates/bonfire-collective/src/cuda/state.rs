@@ -43,6 +43,8 @@ pub(super) struct State {
     pub(super) peers: Peers,
     pub(super) done: Event,
     pub(super) last: Last,
+    /// Whether anything was queued that was not seen to be done.
+    pub(super) has_queued: bool,
     pub(super) retired: Vec<Shared>,
     /// What the parts of `staging` and the pages of `flags` are parts of.
     pub(super) opened: Vec<Shared>,

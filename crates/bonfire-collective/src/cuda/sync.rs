@@ -1,7 +1,9 @@
 //! Messages between ranks in the order of their streams, and how a rank is freed from waiting for one.
 
 use bonfire_plan::{Rank, WorldSize};
-use bonfire_sys::cuda::{CudaError, FlagPage, Link, Signal, SignalKernel, Stream, StreamOps};
+use bonfire_sys::cuda::{
+    AbortFlag, CudaError, FlagPage, Link, Signal, SignalKernel, Stream, StreamOps,
+};
 
 use super::options::CudaSync;
 
@@ -15,6 +17,13 @@ pub(super) const MAIN: u32 = 0;
 /// The channel of what two ranks do alone: the others cannot count its messages.
 pub(super) const PAIRS: u32 = FlagPage::CHANNELS_MAX - 1;
 
+/// The kernel that waits, and what frees it.
+#[derive(Clone, Debug)]
+pub(super) struct Waiting {
+    pub(super) kernel: SignalKernel,
+    pub(super) abort: AbortFlag,
+}
+
 /// The flags of all ranks and how far each counter is. Without pages nothing can be queued.
 #[derive(Debug)]
 pub(super) struct Flags {
@@ -22,7 +31,7 @@ pub(super) struct Flags {
     world_size: WorldSize,
     pages: Vec<FlagPage>,
     sync: CudaSync,
-    kernel: SignalKernel,
+    waiting: Waiting,
     /// Messages to each peer, by channel and peer.
     told: Vec<u32>,
     /// Messages from each peer that were waited for, by channel and peer.
@@ -40,7 +49,7 @@ impl Flags {
         world_size: WorldSize,
         pages: Vec<FlagPage>,
         sync: CudaSync,
-        kernel: SignalKernel,
+        waiting: Waiting,
     ) -> Self {
         let counters = vec![0; FlagPage::CHANNELS_MAX as usize * world_size.len()];
         Self {
@@ -48,7 +57,7 @@ impl Flags {
             world_size,
             pages,
             sync,
-            kernel,
+            waiting,
             told: counters.clone(),
             heard: counters.clone(),
             due: counters,
@@ -60,6 +69,11 @@ impl Flags {
 
     pub(super) fn pages(&self) -> &[FlagPage] {
         &self.pages
+    }
+
+    /// What frees this rank's kernels.
+    pub(super) fn abort(&self) -> &AbortFlag {
+        &self.waiting.abort
     }
 
     /// Gives up all pages; nothing can be queued any more.
@@ -120,8 +134,8 @@ impl Flags {
             return Ok(());
         }
         let result = if channel == MAIN && self.sync == CudaSync::Kernel {
-            let abort = self.pages[self.me.index()].abort();
-            self.kernel.launch(stream, &self.noted, &abort)
+            let Waiting { kernel, abort } = &self.waiting;
+            kernel.launch(stream, &self.noted, abort)
         } else {
             self.ops.clear();
             for signal in &self.noted {
@@ -138,14 +152,16 @@ impl Flags {
         self.noted.clear();
     }
 
-    /// Frees this rank's streams and kernels from whatever they wait for, by `control`, a stream that waits
-    /// for nothing. The group is over then: results are garbage.
+    /// Frees this rank's kernels from whatever they wait for, and its streams by `control`, one that waits for
+    /// nothing. The group is over then: results are garbage. What other ranks tell later sets their words
+    /// back, so that streams are freed for good when they are done, or the others are.
     pub(super) fn release(&mut self, control: &Stream) -> Result<(), CudaError> {
+        self.waiting.abort.raise();
         let Some(page) = self.pages.get(self.me.index()) else {
             return Ok(()); // Nothing waits for anybody.
         };
         let mut ops = StreamOps::new();
-        ops.write(&page.abort(), 1);
+        ops.write(&page.given_up(), 1);
         for (channel, peer, heard) in self.links(&self.heard) {
             let link = Link {
                 channel,
@@ -248,7 +264,7 @@ impl Progress<'_> {
             ahead(told(page, channel, rank), self.due_of(channel, rank)) > FAR_AHEAD as i32 / 2
         };
         let mut channels = 0..PAIRS;
-        page[FlagPage::ABORT_INDEX] != 0
+        page[FlagPage::GIVEN_UP_INDEX] != 0
             || channels.any(|channel| self.world_size.ranks().any(|rank| is_far(channel, rank)))
     }
 

@@ -1,11 +1,15 @@
 //! The words through which ranks tell each other how far they are, and the kernel that does it.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
 use super::context::Context;
 use super::device::ComputeCapability;
 use super::error::CudaError;
 use super::module::{Cubin, Function, Grid, Module};
 use super::nvrtc::Nvrtc;
 use super::one_shot::RANKS_MAX;
+use super::pinned::PinnedRegion;
 use super::span::Span;
 use super::stream::Stream;
 
@@ -15,7 +19,7 @@ pub(super) const FLAGS_SOURCE: &str = include_str!("flags.cuh");
 const WORD_BYTES: usize = 4;
 
 /// Word numbers of the parts of a page.
-const ABORT: usize = 0;
+const GIVEN_UP: usize = 0;
 const LINKS: usize = 32;
 const BLOCKS: usize = 1024;
 
@@ -47,8 +51,8 @@ impl FlagPage {
     /// The size of a page.
     pub const BYTES: usize = (BLOCKS + Self::BLOCKS_MAX as usize * RANKS_MAX) * WORD_BYTES;
 
-    /// The number of the word that [`abort`](Self::abort) is.
-    pub const ABORT_INDEX: usize = ABORT;
+    /// The number of the word that [`given_up`](Self::given_up) is.
+    pub const GIVEN_UP_INDEX: usize = GIVEN_UP;
 
     /// The page in this memory, which must be zero and shared with the peers.
     pub fn new(span: Span) -> Self {
@@ -61,9 +65,9 @@ impl FlagPage {
         &self.span
     }
 
-    /// The word that the host raises so that kernels of this rank stop waiting.
-    pub fn abort(&self) -> Span {
-        self.word(ABORT)
+    /// The word that the rank raises when it waits no more: the others see that its words tell nothing now.
+    pub fn given_up(&self) -> Span {
+        self.word(GIVEN_UP)
     }
 
     /// The number of the word of a link.
@@ -103,6 +107,39 @@ impl FlagPage {
         self.span
             .part(index * WORD_BYTES..(index + len) * WORD_BYTES)
             .expect("the parts lie in the page")
+    }
+}
+
+/// What the host raises so that kernels of its rank wait no more.
+///
+/// It is in the host's own memory: calls of the driver may wait for the very device that such a kernel keeps
+/// busy.
+#[derive(Clone, Debug)]
+pub struct AbortFlag {
+    region: Arc<PinnedRegion>,
+}
+
+impl AbortFlag {
+    /// A flag that is not raised.
+    ///
+    /// # Errors
+    /// What the driver says: how much may be page-locked is limited.
+    pub fn new(context: &Context) -> Result<Self, CudaError> {
+        let region = PinnedRegion::allocate(context, WORD_BYTES)?;
+        Ok(Self { region })
+    }
+
+    /// Raises it, for good.
+    pub fn raise(&self) {
+        // Release: kernels that see it stop, and what they leave undone is not looked at.
+        self.region.words()[0].store(1, Ordering::Release);
+    }
+
+    /// Where kernels of a context find it: page-locked memory has one address on the host and on all devices
+    /// (CUDA driver API, unified addressing).
+    pub(super) fn address(&self, user: &Context) -> u64 {
+        self.region.used_by(user);
+        self.region.base() as u64
     }
 }
 
@@ -168,13 +205,11 @@ impl SignalKernel {
         &self,
         stream: &Stream,
         signals: &[Signal],
-        abort: &Span,
+        abort: &AbortFlag,
     ) -> Result<(), CudaError> {
-        assert_word(abort);
-        abort.used_by(stream.context());
         for batch in signals.chunks(SIGNALS_MAX) {
             let mut args = SignalsArgs {
-                abort: abort.address(),
+                abort: abort.address(stream.context()),
                 len: batch.len() as u32,
                 ..SignalsArgs::default()
             };
@@ -191,8 +226,8 @@ impl SignalKernel {
                 threads: 32,
             };
             // SAFETY: the kernel takes one SignalsArgs, whose layout signals.cu states. It touches the
-            // first `len` words and the abort word, each 4 aligned bytes (`assert_word`) of device memory
-            // that is freed only after this context is idle (`used_by`).
+            // first `len` words, each 4 aligned bytes (`assert_word`) of device memory, and the abort flag,
+            // a word of page-locked memory, both freed only after this context is idle (`used_by`).
             unsafe { self.function.launch(stream, grid, &args) }?;
         }
         Ok(())

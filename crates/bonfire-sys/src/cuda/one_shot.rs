@@ -7,7 +7,7 @@
 use super::context::Context;
 use super::device::ComputeCapability;
 use super::error::CudaError;
-use super::flags::{FLAGS_SOURCE, FlagPage};
+use super::flags::{AbortFlag, FLAGS_SOURCE, FlagPage};
 use super::module::{Cubin, Function, Grid, Module};
 use super::nvrtc::Nvrtc;
 use super::scalar::Scalar;
@@ -64,6 +64,8 @@ pub struct OneShotLaunch<'a> {
     pub staging: &'a [Span],
     /// Each rank's flags.
     pub pages: &'a [FlagPage],
+    /// This rank's, to stop waiting.
+    pub abort: &'a AbortFlag,
     /// This rank.
     pub me: usize,
     /// The number of this operation, from 1.
@@ -170,7 +172,7 @@ impl OneShotKernel {
         let shift = launch.data.address() % PACK_BYTES as u64;
         let mut args = OneShotArgs {
             data: launch.data.address(),
-            abort: launch.pages[launch.me].abort().address(),
+            abort: launch.abort.address(stream.context()),
             me: launch.me as u32,
             seq: launch.seq,
             divisor: divisor(launch.divisor),
@@ -201,7 +203,8 @@ impl OneShotKernel {
         // SAFETY: the kernel takes one OneShotArgs, whose layout one_shot.cu states. It touches `bytes` bytes
         // from `data` and from each staging address, which their spans have (the shift is below
         // PACK_BYTES), and RANKS_MAX words for each of `blocks` blocks of the pages, which have
-        // BLOCKS_MAX of them. All are device memory that is freed only after this context is idle.
+        // BLOCKS_MAX of them, device memory that is freed only after this context is idle, as is the
+        // abort flag, a word of page-locked memory.
         unsafe { self.function.launch(stream, grid, &args) }
     }
 

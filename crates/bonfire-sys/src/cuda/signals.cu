@@ -8,7 +8,7 @@
 struct SignalsArgs {
   u64 words[SIGNALS_MAX];
   u32 values[SIGNALS_MAX];
-  u64 abort;  // own word that the host raises
+  u64 abort;  // word of the host, which raises it
   u32 awaited;  // bit i: word i is awaited, else it is raised
   u32 len;
 };

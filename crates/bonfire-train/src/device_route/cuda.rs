@@ -2,8 +2,10 @@
 //!
 //! Everything is queued on the group's stream. What Burn has queued is waited for there by an event of the
 //! device's context, since CubeCL does not show its streams; such an event is about all streams of the
-//! context, also those on which a neighbour in this process waits for this rank. Ranks that share a device
-//! in one process therefore let buckets travel when all of them have computed.
+//! context, also those on which a neighbour in this process waits for this rank. Even with devices of their
+//! own, ranks of one process share the driver's locks: when Burn frees memory or loads a kernel for one of
+//! them, that may wait for its device, and keep another from queueing what this device waits for. Ranks of one
+//! process therefore let buckets travel when all of them have computed.
 //!
 //! The group is Bonfire's own or one over NCCL: a [`GpuGroup`].
 
@@ -107,7 +109,7 @@ impl<G: GpuGroup> CudaEngine<G> {
             client,
         } = own;
         let place = group.place();
-        let apart = place.shares_a_context || !context.has_context_events();
+        let apart = place.shares_a_process || !context.has_context_events();
         Ok(Self {
             flight: Flight::default(),
             buckets: Vec::new(),

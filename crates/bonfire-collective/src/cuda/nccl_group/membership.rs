@@ -10,6 +10,7 @@ use bonfire_sys::cuda::{Context, CudaError, Event, EventState, Span, Stream};
 
 use crate::ProcessGroup;
 use crate::cuda::CudaGroupError;
+use crate::cuda::guard::{Guard, unless_busy};
 use crate::cuda::wait::{Wait, Waited};
 
 pub(super) struct Inner {
@@ -18,9 +19,10 @@ pub(super) struct Inner {
     pub(super) stream: Arc<Stream>,
     /// A byte that is zero.
     pub(super) nothing: Span,
-    pub(super) shares_a_context: bool,
+    pub(super) shares_a_process: bool,
     pub(super) timeout: Duration,
-    pub(super) state: Mutex<State>,
+    pub(super) state: Arc<Mutex<State>>,
+    pub(super) guard: Option<Guard>,
 }
 
 pub(super) struct State {
@@ -120,6 +122,15 @@ impl Inner {
     }
 }
 
+/// What the guard of a rank does: what waits on the device of one whose group has failed is freed.
+pub(super) fn leave_if_failed(group: &ProcessGroup, state: &Mutex<State>) {
+    if group.failure().is_some()
+        && let Some(mut state) = unless_busy(state)
+    {
+        state.member = None;
+    }
+}
+
 /// What NCCL says of itself while a device is waited for. A link that breaks it knows of, and the device does
 /// not: that waits for ever.
 #[derive(Default)]
@@ -149,6 +160,7 @@ impl Health {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        self.guard = None;
         let mut state = self.state();
         // Nobody gives up a communicator that another rank still works with.
         let rested = self.wait_idle(&mut state);

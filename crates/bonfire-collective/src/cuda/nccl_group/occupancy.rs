@@ -42,9 +42,9 @@ impl Occupancy {
         self.first_pair(|a, b| a.device == b.device)
     }
 
-    /// Whether ranks of one process share a device, and so its context.
-    pub(super) fn shares_a_context(&self) -> bool {
-        self.first_pair(|a, b| a == b).is_some()
+    /// Whether ranks share a process.
+    pub(super) fn shares_a_process(&self) -> bool {
+        self.first_pair(|a, b| a.process == b.process).is_some()
     }
 
     fn first_pair(&self, is_it: impl Fn(Place, Place) -> bool) -> Option<[Rank; 2]> {
@@ -70,17 +70,14 @@ mod tests {
 
     #[test]
     fn ranks_on_one_device_are_named() {
-        let apart = places(&[(1, 1), (1, 2), (2, 3)]);
+        let apart = places(&[(1, 1), (3, 2), (2, 3)]);
         assert_eq!(apart.first_on_the_same_device(), None);
-        assert!(!apart.shares_a_context());
+        assert!(!apart.shares_a_process());
         let shared = places(&[(1, 1), (1, 2), (2, 3), (2, 2)]);
         let pair = [Rank::new(3), Rank::new(1)];
         assert_eq!(shared.first_on_the_same_device(), Some(pair));
-        assert!(
-            !shared.shares_a_context(),
-            "processes have contexts of their own"
-        );
-        let neighbours = places(&[(1, 1), (2, 2), (1, 1)]);
-        assert!(neighbours.shares_a_context());
+        let neighbours = places(&[(1, 1), (2, 2), (1, 3)]);
+        assert_eq!(neighbours.first_on_the_same_device(), None);
+        assert!(neighbours.shares_a_process());
     }
 }

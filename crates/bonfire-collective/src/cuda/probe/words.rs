@@ -16,6 +16,7 @@ use super::{FIX, INBOXES_END, Probe, ProbeError};
 use crate::cuda::agreement::agree;
 use crate::cuda::error::CudaGroupError;
 use crate::cuda::reach::{Refusal, gather};
+use crate::cuda::sync::Waiting;
 
 /// Where the words are: one of each rank's stream, one of each rank's kernel.
 const START: usize = INBOXES_END;
@@ -64,9 +65,8 @@ impl Probe<'_> {
             refuse(told, (me, peer), what, refusals)?;
             tells.push(Signal::Tell(part(Writer::Kernel)?, WRITTEN));
         }
-        // What would end a wait of the kernel: it has none.
-        let unused = self.memory.own().part(word(Writer::Kernel, me))?;
-        self.signals.launch(self.stream, &tells, &unused)?;
+        let Waiting { kernel, abort } = self.waiting;
+        kernel.launch(self.stream, &tells, abort)?;
         self.finish("writing words to the other ranks")
     }
 

@@ -62,7 +62,7 @@ fn the_rank_that_told_least_is_missing() {
 #[test]
 fn pages_of_a_rank_that_gave_up_blame_nobody() {
     let mut raised = all_told();
-    raised[0][FlagPage::ABORT_INDEX] = 1;
+    raised[0][FlagPage::GIVEN_UP_INDEX] = 1;
     assert_eq!(missing(&raised), Missing::GivenUp);
     // Read while it happened: the first word before, a link behind it.
     let mut torn = all_told();

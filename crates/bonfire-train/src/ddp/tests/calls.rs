@@ -11,11 +11,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Barrier;
 
-use bonfire_testkit::Job;
+use bonfire_collective::{ProcessGroup, RankEnv};
+use bonfire_testkit::{Job, processes};
 
 use super::cuda::{on_devices, routed};
 use super::*;
-use crate::GradientRoute;
+use crate::{DeviceKind, GradientRoute, Occupancy, Placement};
 
 /// Names the file of calls.
 const CALLS: &str = "CUDA_STAND_IN_CALLS";
@@ -69,18 +70,18 @@ impl Calls {
 }
 
 /// Some steps, of which the last are between two marks in the file; how many buckets travel in each.
-fn train_marked(world: &World, config: DdpConfig, (path, meet): (&Path, &Barrier)) -> usize {
+fn train_marked(world: &World, config: DdpConfig, (path, meet): (&Path, &dyn Fn())) -> usize {
     let device = world.device();
     let mut ddp = Ddp::with_config(Mlp::new(1, &device), world, config).unwrap();
     let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
     // Before it no rank is in the counted steps, and behind it every one.
     let mark = |text: &str| {
-        meet.wait();
+        meet();
         if world.is_main() {
             let mut file = OpenOptions::new().append(true).open(path).unwrap();
             writeln!(file, "{text}").unwrap();
         }
-        meet.wait();
+        meet();
     };
     for step in 0..STEPS_BEFORE + STEPS_COUNTED {
         if step == STEPS_BEFORE {
@@ -94,19 +95,65 @@ fn train_marked(world: &World, config: DdpConfig, (path, meet): (&Path, &Barrier
     ddp.buckets().len()
 }
 
-/// Counts the calls of some ranks; how many buckets they have. Nothing without a driver that tells.
-fn check(ranks: u32, config: DdpConfig, path: &Path) -> Option<usize> {
+/// Counts the calls of some ranks as threads, whose buckets travel behind the backward pass; how many buckets they
+/// have. Nothing without a driver that tells.
+fn check_threads(ranks: u32, config: DdpConfig, path: &Path) -> Option<usize> {
     // Without those of the training before.
     fs::write(path, "").unwrap();
-    let meet = Barrier::new(ranks as usize);
+    let barrier = Barrier::new(ranks as usize);
+    let meet = || {
+        barrier.wait();
+    };
     let train = |world| train_marked(&world, config, (path, &meet));
     let buckets = on_devices(ranks, train)?[0];
+    check("threads", (ranks, buckets), path)
+}
+
+/// What a process says of its buckets.
+const BUCKETS: &str = "buckets: ";
+
+/// Two ranks as processes, whose buckets travel while the backward pass runs.
+fn check_processes(path: &Path) {
+    const RANKS: u32 = 2;
+    fs::write(path, "").unwrap();
+    let program = env::current_exe().unwrap();
+    let outputs = processes(&program, &["--exact", TEST, "--nocapture"], RANKS);
+    let mut buckets = Vec::new();
+    for output in outputs {
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{said}");
+        let line = said.lines().find_map(|line| line.split_once(BUCKETS));
+        buckets.push(line.unwrap().1.parse::<usize>().unwrap());
+    }
+    assert_eq!(buckets, vec![buckets[0]; RANKS as usize]);
+    check("processes", (RANKS, buckets[0]), path).expect("the driver tells");
+}
+
+fn train_as_rank(env: &RankEnv, path: &Path) {
+    let options = GroupOptions {
+        timeout: Duration::from_secs(300),
+        ..GroupOptions::default()
+    };
+    let group = ProcessGroup::connect(env, options).unwrap();
+    let devices = (DeviceKind::Cuda, Occupancy::Oversubscribed);
+    let placement = Placement {
+        local_rank: env.local_rank,
+        local_world_size: env.local_world_size,
+    };
+    let world = World::with_occupancy(group, placement, devices).unwrap();
+    let meet = || world.group().barrier().unwrap();
+    let buckets = train_marked(&world, routed(GradientRoute::Device), (path, &meet));
+    println!("{BUCKETS}{buckets}");
+}
+
+/// Counts the calls of some ranks; how many buckets they have. Nothing without a driver that tells.
+fn check(kind: &str, (ranks, buckets): (u32, usize), path: &Path) -> Option<usize> {
     let (before, counted) = Calls::read(path);
     if before.0.is_empty() {
         println!("skipped: this driver does not tell what is asked of it");
         return None;
     }
-    let case = format!("{ranks} ranks, {buckets} buckets");
+    let case = format!("{ranks} ranks as {kind}, {buckets} buckets");
     // What is counted is told.
     for told in ["cuMemAlloc", "cuMemHostAlloc", "cuModuleLoadData"] {
         assert!(before.of(told) > 0, "{case}: {told}");
@@ -131,15 +178,19 @@ fn check(ranks: u32, config: DdpConfig, path: &Path) -> Option<usize> {
 #[test]
 fn cuda_a_step_launches_two_copies_for_each_bucket() {
     if let Some(path) = env::var_os(CALLS).map(PathBuf::from) {
+        if let Some(env) = RankEnv::detect().unwrap() {
+            return train_as_rank(&env, &path);
+        }
         let one_bucket = DdpConfig::default();
         for config in [routed(GradientRoute::Device), one_bucket] {
             for ranks in [1, 2] {
-                let Some(buckets) = check(ranks, config, &path) else {
+                let Some(buckets) = check_threads(ranks, config, &path) else {
                     return;
                 };
                 assert_eq!(buckets == 1, config == one_bucket);
             }
         }
+        check_processes(&path);
         return;
     }
     let folder = tempfile::tempdir().unwrap();

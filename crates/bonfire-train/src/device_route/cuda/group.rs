@@ -52,7 +52,7 @@ macro_rules! gpu_group {
                     context: self.context().clone(),
                     stream: self.stream(),
                     ranks: self.process_group().clone(),
-                    shares_a_context: self.shares_a_context(),
+                    shares_a_process: self.shares_a_process(),
                 }
             }
 
@@ -90,8 +90,8 @@ pub(super) struct Place {
     pub(super) stream: Arc<Stream>,
     /// The group that it stands on.
     pub(super) ranks: ProcessGroup,
-    /// Whether ranks of one process do.
-    pub(super) shares_a_context: bool,
+    /// Whether any of its ranks share a process.
+    pub(super) shares_a_process: bool,
 }
 
 /// What this rank brings.
