@@ -26,7 +26,8 @@ pub(super) enum Waited {
 }
 
 impl Wait<'_> {
-    /// Looks until it is done. `look` may wait until the instant that it is given.
+    /// Looks until it is done. `look` may wait until the instant that it is given. What is done in a group that has
+    /// failed was freed from waiting, and is not what was asked for.
     pub(super) fn until_done(
         &self,
         mut look: impl FnMut(Instant) -> Result<EventState, CudaError>,
@@ -38,7 +39,10 @@ impl Wait<'_> {
             }
             let left = (started + self.timeout).saturating_duration_since(Instant::now());
             if look(Instant::now() + left.min(LOOK))? == EventState::Done {
-                return Ok(Waited::Done);
+                return Ok(match self.group.failure() {
+                    Some(failure) => Waited::Failed(failure),
+                    None => Waited::Done,
+                });
             }
             if left.is_zero() {
                 return Ok(Waited::TimedOut(started.elapsed()));
@@ -90,6 +94,20 @@ mod tests {
         // What is done already is done, however short the time.
         let waited = wait.until_done(|_| Ok(EventState::Done));
         assert!(matches!(waited, Ok(Waited::Done)), "{waited:?}");
+    }
+
+    #[test]
+    fn what_is_done_in_a_group_that_has_failed_is_not_trusted() {
+        let group = alone();
+        let wait = Wait {
+            group: &group,
+            timeout: Duration::from_secs(60),
+        };
+        let waited = wait.until_done(|_| {
+            group.abort("the test says so");
+            Ok(EventState::Done)
+        });
+        assert!(matches!(waited, Ok(Waited::Failed(_))), "{waited:?}");
     }
 
     #[test]
