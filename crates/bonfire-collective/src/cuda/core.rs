@@ -12,7 +12,7 @@ use super::engine::Need;
 use super::error::CudaGroupError;
 use super::kernels::KernelKey;
 use super::state::State;
-use super::sync::Missing;
+use super::sync::{Missing, is_marked};
 use super::wait::{Wait, Waited};
 use crate::{CollectiveError, ProcessGroup};
 
@@ -67,6 +67,8 @@ impl Core {
     }
 
     pub(super) fn wait_idle(&self, state: &mut State) -> Result<(), CudaGroupError> {
+        let started = Instant::now();
+        let has_marks = self.local(state.flags.copy_marks(&state.stream, &self.page_copy))?;
         self.local(state.stream.record(&state.done))?;
         let wait = Wait {
             group: &self.group,
@@ -74,6 +76,16 @@ impl Core {
         };
         let waited = wait.until_done(|until| state.done.wait_until(until));
         match self.local(waited)? {
+            Waited::Done if has_marks && is_marked(&self.page_copy) => {
+                // Not done, but told by a rank that was freed, whose failure this one has yet to hear of.
+                match self.failure_until(Instant::now() + NEWS) {
+                    Some(failure) => {
+                        self.free(state);
+                        Err(failure.into())
+                    }
+                    None => Err(self.time_out(state, started.elapsed())),
+                }
+            }
             Waited::Done => {
                 state.has_queued = false;
                 Ok(())

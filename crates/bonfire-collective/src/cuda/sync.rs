@@ -1,8 +1,12 @@
 //! Messages between ranks in the order of their streams, and how a rank is freed from waiting for one.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
 use bonfire_plan::{Rank, WorldSize};
 use bonfire_sys::cuda::{
-    AbortFlag, CudaError, FlagPage, Link, Signal, SignalKernel, Stream, StreamOps,
+    AbortFlag, CudaError, FlagPage, Link, PinnedRegion, RANKS_MAX, Signal, SignalKernel, Stream,
+    StreamOps,
 };
 
 use super::options::CudaSync;
@@ -161,6 +165,12 @@ impl Flags {
             return Ok(()); // Nothing waits for anybody.
         };
         let mut ops = StreamOps::new();
+        // First: what the streams then tell is not true, and whoever hears it finds the mark.
+        for (peer, page) in self.world_size.ranks().zip(&self.pages) {
+            if peer != self.me {
+                ops.write(&page.mark(self.me.get()), 1);
+            }
+        }
         ops.write(&page.given_up(), 1);
         for (channel, peer, heard) in self.links(&self.heard) {
             let link = Link {
@@ -170,6 +180,20 @@ impl Flags {
             ops.write(&page.link(link), heard.wrapping_add(FAR_AHEAD));
         }
         ops.queue(control)
+    }
+
+    /// Queues a copy of this rank's marks. Whether there are any.
+    pub(super) fn copy_marks(
+        &self,
+        stream: &Stream,
+        target: &Arc<PinnedRegion>,
+    ) -> Result<bool, CudaError> {
+        match self.pages.get(self.me.index()) {
+            Some(page) if self.world_size.len() > 1 => {
+                stream.copy_to_pinned(target, &page.marks()).map(|()| true)
+            }
+            _ => Ok(false),
+        }
     }
 
     /// The ranks that keep the others waiting, given the words of all pages.
@@ -202,6 +226,12 @@ impl Flags {
 /// Where the counter of a channel and a rank is.
 fn index(world_size: WorldSize, channel: u32, rank: Rank) -> usize {
     channel as usize * world_size.len() + rank.index()
+}
+
+/// Whether any rank has left its mark, in a copy of them: it may have told what was not done.
+pub(super) fn is_marked(copy: &PinnedRegion) -> bool {
+    let marks = &copy.words()[..RANKS_MAX];
+    marks.iter().any(|mark| mark.load(Ordering::Acquire) != 0)
 }
 
 /// Who keeps the others waiting.

@@ -20,6 +20,7 @@ const WORD_BYTES: usize = 4;
 
 /// Word numbers of the parts of a page.
 const GIVEN_UP: usize = 0;
+const MARKS: usize = 1;
 const LINKS: usize = 32;
 const BLOCKS: usize = 1024;
 
@@ -68,6 +69,20 @@ impl FlagPage {
     /// The word that the rank raises when it waits no more: the others see that its words tell nothing now.
     pub fn given_up(&self) -> Span {
         self.word(GIVEN_UP)
+    }
+
+    /// The word that `peer` raises when it waits no more, before it tells this rank what it has not waited for.
+    pub fn mark(&self, peer: u32) -> Span {
+        assert!(
+            (peer as usize) < RANKS_MAX,
+            "{peer}: there are {RANKS_MAX} ranks"
+        );
+        self.word(MARKS + peer as usize)
+    }
+
+    /// Those of all peers, behind each other.
+    pub fn marks(&self) -> Span {
+        self.words(MARKS, RANKS_MAX)
     }
 
     /// The number of the word of a link.
@@ -174,6 +189,7 @@ struct SignalsArgs {
 
 const _: () = assert!(size_of::<SignalsArgs>() == 12 * SIGNALS_MAX + 16);
 const _: () = assert!(SIGNALS_MAX <= u32::BITS as usize);
+const _: () = assert!(MARKS + RANKS_MAX <= LINKS);
 const _: () = assert!(LINKS + FlagPage::CHANNELS_MAX as usize * RANKS_MAX <= BLOCKS);
 
 impl SignalKernel {
@@ -197,7 +213,7 @@ impl SignalKernel {
     }
 
     /// Queues messages, done in this order. The kernel waits on the device, with one warp, until its
-    /// words have been written or the host raises `abort`.
+    /// words have been written or the host raises `abort`; from then on it tells nothing.
     ///
     /// # Errors
     /// What the driver says.

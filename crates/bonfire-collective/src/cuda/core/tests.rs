@@ -5,6 +5,7 @@ use bonfire_sys::cuda::{DeviceRegion, Driver, Nvrtc, Priority, Span, StreamOps};
 
 use super::*;
 use crate::GroupOptions;
+use crate::cuda::group::Inner;
 use crate::cuda::{CudaAlgorithm, CudaGroup, CudaOptions, CudaSync, Elements, Neighbours};
 
 fn context(test: &str) -> Option<Context> {
@@ -40,6 +41,64 @@ impl Work {
     fn end(&self) {
         let mut ops = StreamOps::new();
         ops.write(&self.word, 1).queue(&self.beside).unwrap();
+    }
+}
+
+/// In a barrier ranks pass on what they have heard: of four, rank 0 hears of rank 1 by ranks 2 and 3 alone. Those
+/// wait no more, and their streams go on, before rank 0 can know why.
+#[test]
+fn cuda_what_a_freed_rank_tells_is_not_believed() {
+    let test = "cuda_what_a_freed_rank_tells_is_not_believed";
+    let Some(context) = context(test) else {
+        return;
+    };
+    for sync in [CudaSync::Stream, CudaSync::Kernel] {
+        let four = WorldSize::new(4).unwrap();
+        let groups = ProcessGroup::local(four, GroupOptions::default()).unwrap();
+        let options = CudaOptions {
+            sync: Some(sync),
+            algorithm: Some(CudaAlgorithm::Direct),
+            ..CudaOptions::default()
+        };
+        let body = |group: ProcessGroup| {
+            let neighbours = Neighbours::of(&group);
+            let group = CudaGroup::new(group, &context, &neighbours, options.clone()).unwrap();
+            let elements = Elements::first(DType::F32, 1000);
+            let buffer = group.allocate(4000).unwrap();
+            let reduce = || {
+                group.all_reduce(&buffer, &elements, ReduceOp::Sum).unwrap();
+            };
+            reduce();
+            group.synchronize().unwrap();
+            let rank = group.rank().get();
+            if rank != 1 {
+                reduce();
+            }
+            if rank == 0 {
+                let failed = group.synchronize();
+                let is_told = matches!(
+                    &failed,
+                    Err(CudaGroupError::Collective(CollectiveError::PeerFailed { rank, .. }))
+                        if rank.get() == 2
+                );
+                assert!(is_told, "{sync:?}: {failed:?}");
+            } else if rank != 1 {
+                thread::sleep(Duration::from_millis(100));
+                let Inner { core, .. } = &*group.inner;
+                let freed = group.inner.state().flags.release(&core.control);
+                freed.unwrap();
+                thread::sleep(Duration::from_millis(300));
+                if rank == 2 {
+                    group.abort("it was freed long before");
+                }
+            }
+        };
+        let body = &body;
+        thread::scope(|scope| {
+            for group in groups {
+                scope.spawn(move || body(group));
+            }
+        });
     }
 }
 

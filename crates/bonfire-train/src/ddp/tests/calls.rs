@@ -40,7 +40,7 @@ const NEVER: [&str; 8] = [
     "cuStreamCreate",
     "cuStreamDestroy",
     "cuCtxSynchronize",
-    "cuMemcpyDtoH",
+    "cuMemcpyDtoH_v2",
 ];
 
 /// What waits for a stream, or for a point in it.
