@@ -91,36 +91,37 @@ fn pick<A: Float, N: Size>(
     #[comptime] fold: Fold,
     #[comptime] element: Element,
 ) -> Vector<A, N> {
-    let equal = left.equal(&right);
-    let nan = left.is_nan().or(right.is_nan());
     let wide = comptime!(element == Element::F64);
     if wide {
-        let (a, b) = (
-            Vector::<u64, N>::reinterpret(left),
-            Vector::<u64, N>::reinterpret(right),
-        );
-        let bits = if comptime!(fold == Fold::Min) {
-            a | b
-        } else {
-            a & b
-        };
-        let number = select_many(equal, Vector::<A, N>::reinterpret(bits), better);
-        let one_nan = Vector::<u64, N>::new(0x7ff8_0000_0000_0000);
-        select_many(nan, Vector::<A, N>::reinterpret(one_nan), number)
+        pick_by_bits::<A, u64, N>(left, right, better, 0x7ff8_0000_0000_0000_u64, fold)
     } else {
-        let (a, b) = (
-            Vector::<u32, N>::reinterpret(left),
-            Vector::<u32, N>::reinterpret(right),
-        );
-        let bits = if comptime!(fold == Fold::Min) {
-            a | b
-        } else {
-            a & b
-        };
-        let number = select_many(equal, Vector::<A, N>::reinterpret(bits), better);
-        let one_nan = Vector::<u32, N>::new(0x7fc0_0000);
-        select_many(nan, Vector::<A, N>::reinterpret(one_nan), number)
+        pick_by_bits::<A, u32, N>(left, right, better, 0x7fc0_0000_u32, fold)
     }
+}
+
+/// [`pick`] by bits of type `B`, those of `one_nan` among them.
+#[cube]
+fn pick_by_bits<A: Float, B: Int, N: Size>(
+    left: Vector<A, N>,
+    right: Vector<A, N>,
+    better: Vector<A, N>,
+    one_nan: B,
+    #[comptime] fold: Fold,
+) -> Vector<A, N> {
+    let equal = left.equal(&right);
+    let nan = left.is_nan().or(right.is_nan());
+    let (a, b) = (
+        Vector::<B, N>::reinterpret(left),
+        Vector::<B, N>::reinterpret(right),
+    );
+    let bits = if comptime!(fold == Fold::Min) {
+        a | b
+    } else {
+        a & b
+    };
+    let number = select_many(equal, Vector::<A, N>::reinterpret(bits), better);
+    let one_nan = Vector::<B, N>::new(one_nan);
+    select_many(nan, Vector::<A, N>::reinterpret(one_nan), number)
 }
 
 #[cube]
