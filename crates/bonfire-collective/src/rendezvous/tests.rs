@@ -133,8 +133,8 @@ fn every_generation_has_a_key_of_its_own() {
     assert_eq!(keys.len(), 5);
 }
 
-#[test]
-fn a_rank_of_another_version_is_named() {
+/// What rank 0 says of a rank 1 with these settings.
+fn told_of(other: Settings, options: &GroupOptions) -> String {
     let token = JobToken::random().unwrap();
     let server = serve_store(&token);
     let home = Home {
@@ -146,42 +146,32 @@ fn a_rank_of_another_version_is_named() {
     };
     let (_listeners, address) = home.listen().unwrap();
     let other = Card {
-        settings: Settings::new(&options()).of_version("0.0.9"),
+        settings: other,
         address,
     };
     server
         .store()
         .set("attempt/0/address/1", &other.encode())
         .unwrap();
-    let error = meet(&env_of(0, &server, &token), &options()).err().unwrap();
-    let (ours, text) = (env!("CARGO_PKG_VERSION"), error.to_string());
+    let error = meet(&env_of(0, &server, &token), options).err().unwrap();
+    error.to_string()
+}
+
+#[test]
+fn a_rank_of_another_version_is_named() {
+    let told = told_of(Settings::new(&options()).of_version("0.0.9"), &options());
+    let ours = env!("CARGO_PKG_VERSION");
     assert!(
-        text.contains(&format!("rank 0 has version {ours}, but rank 1 has 0.0.9")),
-        "{text}"
+        told.contains(&format!("rank 0 has version {ours}, but rank 1 has 0.0.9")),
+        "{told}"
     );
 }
 
 #[test]
 fn a_rank_of_another_build_is_named_with_both_programs() {
     let text = |options: &GroupOptions| {
-        let token = JobToken::random().unwrap();
-        let server = serve_store(&token);
-        let home = Home {
-            token: token.clone(),
-            host: HostId::of_this_process(None),
-            interface: server.local_addr().ip(),
-            inspection: None,
-            meeting: None,
-        };
-        let (_listeners, address) = home.listen().unwrap();
-        let settings = Settings::new(options).of_build(Build::called("/old/train", "1-2"));
-        let other = Card { settings, address };
-        server
-            .store()
-            .set("attempt/0/address/1", &other.encode())
-            .unwrap();
-        let error = meet(&env_of(0, &server, &token), options).err().unwrap();
-        error.to_string()
+        let other = Settings::new(options).of_build(Build::called("/old/train", "1-2"));
+        told_of(other, options)
     };
     let told = text(&options());
     let own = std::env::current_exe().unwrap();
