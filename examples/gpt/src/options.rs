@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 
-use bonfire::{Decay, Schedule};
+use bonfire::{Decay, GradientRoute, Schedule};
 use clap::{Args, ValueEnum};
 
 use crate::model::GptConfig;
@@ -83,6 +83,16 @@ pub struct TrainArgs {
     #[arg(long, value_name = "N", value_parser = at_least_one, help_heading = "Training")]
     pub threads: Option<usize>,
 
+    /// The way of gradients from rank to rank: auto (from device to device where that can be), host, device or
+    /// nccl (in a build with the feature)
+    #[arg(
+        long,
+        value_name = "auto|host|device|nccl",
+        default_value_t,
+        help_heading = "Training"
+    )]
+    pub gradient_route: GradientRoute,
+
     /// Steps between two evaluations [default: 100; nanogpt-cpu: 250]
     #[arg(long, value_name = "N", value_parser = at_least_one, help_heading = "Reporting")]
     pub eval_interval: Option<usize>,
@@ -138,6 +148,8 @@ pub struct Settings {
     pub steps: usize,
     /// The optimizer's constants.
     pub optimizer: OptimizerSettings,
+    /// See [`TrainArgs::gradient_route`].
+    pub gradient_route: GradientRoute,
     /// See [`TrainArgs::seed`].
     pub seed: u64,
     /// How often and how much to evaluate and to report.
@@ -259,6 +271,7 @@ impl TryFrom<TrainArgs> for Settings {
                 weight_decay: args.weight_decay.unwrap_or(0.1) as f32,
                 clip: (clip > 0.0).then_some(clip),
             },
+            gradient_route: args.gradient_route,
             seed: args.seed.unwrap_or(1337),
             reporting: Reporting {
                 eval_interval: args.eval_interval.unwrap_or(preset(100, 250)),

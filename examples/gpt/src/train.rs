@@ -4,9 +4,9 @@ use std::num::NonZeroUsize;
 
 use anyhow::{Context, Result};
 use bonfire::{
-    Activity, Clip, Ddp, DistributedSampler, GlobalBatch, Journal, JournalConfig, JournalDisplay,
-    Order, RateRule, Remainder, Report, SamplerConfig, StopRequest, TextWindows, WeightedMean,
-    World,
+    Activity, Clip, Ddp, DdpConfig, DistributedSampler, GlobalBatch, Journal, JournalConfig,
+    JournalDisplay, Order, RateRule, Remainder, Report, SamplerConfig, StopRequest, TextWindows,
+    WeightedMean, World,
 };
 use burn::module::Module;
 
@@ -34,7 +34,11 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
         .model
         .config(corpus.text.vocabulary().len())
         .init(settings.seed, &device);
-    let mut ddp = Ddp::new(model, world)?;
+    let config = DdpConfig {
+        route: settings.gradient_route,
+        ..DdpConfig::default()
+    };
+    let mut ddp = Ddp::with_config(model, world, config)?;
     let mut optimizer = adamw(settings.optimizer);
     let sampler = Sampler {
         seed: settings.seed,

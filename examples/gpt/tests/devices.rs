@@ -29,6 +29,21 @@ fn a_missing_device_is_named_in_one_line() {
     }
 }
 
+/// Not silently on another.
+#[test]
+fn a_way_of_gradients_that_cannot_be_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gpt"));
+    command.args(["--nproc", "2", "--device", "cpu", "--steps", "1"]);
+    command.args(["--gradient-route", "device", "--report-dir"]);
+    command.arg(folder.path());
+    let end = Job::start(&mut command).end();
+    assert!(!end.status.success(), "{:?}", end.stderr);
+    let says = "gradients cannot travel from device to device, as GradientRoute::Device asks: ";
+    let said = end.stderr.iter().any(|line| line.contains(says));
+    assert!(said, "{:?}", end.stderr);
+}
+
 /// On CUDA devices, compared with the CPU. A stand-in for the driver will do.
 #[cfg(feature = "cuda")]
 mod cuda {
@@ -59,7 +74,11 @@ mod cuda {
     }
 
     /// The same training, whatever the number of ranks; `None` where there is no such device.
-    fn trained(folder: &Path, device: &str, (ranks, devices): (usize, usize)) -> Option<Training> {
+    fn trained(
+        folder: &Path,
+        (device, route): (&str, &str),
+        (ranks, devices): (usize, usize),
+    ) -> Option<Training> {
         let text = folder.join("text");
         fs::write(&text, "abcdefgh ".repeat(60)).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_gpt"));
@@ -67,6 +86,7 @@ mod cuda {
         if device == "cuda" {
             command.arg("--oversubscribe");
         }
+        command.args(["--gradient-route", route]);
         let batch = WINDOWS / ranks;
         let sizes = format!(
             "--layers 1 --heads 2 --width 16 --context {CONTEXT} --batch {batch} --steps {STEPS} \
@@ -113,39 +133,42 @@ mod cuda {
     }
 
     /// Embedding, layer norm, attention with its softmax, and the cross entropy: one rank, two on one device, and
-    /// two on devices of their own where there are two.
+    /// two on devices of their own where there are two, with gradients on their devices and through the host.
     #[test]
     fn cuda_losses_are_those_of_the_cpu() {
         let folder = tempfile::tempdir().unwrap();
-        let trained = |device, layout| trained(folder.path(), device, layout);
-        let cpu = trained("cpu", (1, 1)).unwrap();
+        let trained = |kind, layout| trained(folder.path(), kind, layout);
+        let cpu = trained(("cpu", "auto"), (1, 1)).unwrap();
         assert!(cpu.validation[1] < cpu.validation[0] - 0.5, "it learns");
         // The mean over all characters, each loss a few roundings away from exact.
         let rounding = 3.0 * (WINDOWS * CONTEXT) as f64 * f64::from(f32::EPSILON);
         // By Adam's normalisation such an error in a tiny gradient may change the parameter's move, at most the
         // learning rate, entirely. That changes the loss by the gradient times the move, in each step so far.
         let trained_apart = STEPS as f64 * LEARNING_RATE * cpu.parameters * rounding;
-        for layout in [(1, 1), (2, 1), (2, 2)] {
-            let Some(cuda) = trained("cuda", layout) else {
+        for (route, layout) in [
+            ("auto", (1, 1)),
+            ("auto", (2, 1)),
+            ("auto", (2, 2)),
+            ("host", (2, 1)),
+        ] {
+            let Some(cuda) = trained(("cuda", route), layout) else {
                 return;
             };
-            let said = "gradients travel from device to device";
-            let is_said = cuda.log.contains(said) || layout.0 == 1;
-            assert!(is_said, "{layout:?}: {}", cuda.log);
+            let case = format!("{route}, {layout:?}");
+            let says = "gradients travel from device to device";
+            let said = cuda.log.contains(says);
+            assert_eq!(said, route == "auto", "{case}: {}", cuda.log);
             let apart = |one: f64, other: f64| (one - other).abs();
             let untrained = apart(cpu.validation[0], cuda.validation[0]);
-            assert!(untrained <= rounding, "{layout:?}: {untrained}");
+            assert!(untrained <= rounding, "{case}: {untrained}");
             assert_eq!(cuda.losses.len(), STEPS);
             let steps = cpu.losses.iter().zip(&cuda.losses);
             let most = steps.fold(
                 apart(cpu.validation[1], cuda.validation[1]),
                 |most, (one, other)| most.max(apart(*one, *other)),
             );
-            println!("{layout:?}: untrained {untrained:e}, trained {most:e} apart");
-            assert!(
-                most <= trained_apart,
-                "{layout:?}: {most} > {trained_apart}"
-            );
+            println!("{case}: untrained {untrained:e}, trained {most:e} apart");
+            assert!(most <= trained_apart, "{case}: {most} > {trained_apart}");
         }
     }
 }

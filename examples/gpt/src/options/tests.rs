@@ -20,6 +20,7 @@ fn parse(line: &str) -> Result<Settings, String> {
 fn nothing_given_means_the_quick_preset() {
     let settings = parse("").unwrap();
     assert_eq!((settings.batch, settings.steps), (6, 600));
+    assert_eq!(settings.gradient_route, GradientRoute::Auto);
     assert_eq!(settings.reporting.report_dir, PathBuf::from("gpt-report"));
 }
 
@@ -76,6 +77,7 @@ fn bad_values_are_refused_with_the_option_named() {
         "--threads 0",
         "--eval-interval 0",
         "--log-interval 0",
+        "--gradient-route wire",
         "--temperature 0",
         "--preset huge",
     ];
