@@ -36,6 +36,7 @@ mod error;
 mod group;
 mod guard;
 mod host_path;
+mod keep;
 mod kernels;
 mod lanes;
 mod memory;

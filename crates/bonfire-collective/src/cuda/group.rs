@@ -3,7 +3,6 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::Duration;
 
 use bonfire_plan::{DType, Rank, ReduceOp, WorldSize};
@@ -17,6 +16,7 @@ use super::connect::{Connection, connect};
 use super::core::Core;
 use super::error::CudaGroupError;
 use super::guard::Guard;
+use super::keep::keep;
 use super::neighbours::Neighbours;
 use super::options::{CudaAlgorithm, CudaOptions, CudaPath, CudaSync};
 use super::peers::Peers;
@@ -274,19 +274,8 @@ fn halves(staging: &Shared, bytes: usize) -> Result<[Vec<Span>; 2], CudaError> {
     Ok([half(0)?, half(1)?])
 }
 
-/// Keeps memory while ranks of other processes, which have yet to learn of a failure, may work with it: how it
-/// goes on with them is not defined once it is freed (CUDA driver API, `cuIpcCloseMemHandle`).
-pub(super) fn outlive(memory: Vec<Span>) {
-    /// Longer than a failure takes to end what is queued on every rank.
-    const WHILE: Duration = Duration::from_secs(10);
-    // Without a thread it is freed at once.
-    let _ = thread::Builder::new()
-        .name("bonfire-cuda-free".to_owned())
-        .spawn(move || {
-            thread::sleep(WHILE);
-            drop(memory);
-        });
-}
+/// How long memory is kept after a failure: longer than a failure takes to end what is queued on every rank.
+const KEPT: Duration = Duration::from_secs(10);
 
 impl Inner {
     pub(super) fn rank(&self) -> Rank {
@@ -319,7 +308,9 @@ impl Drop for Inner {
         if rested.is_ok() {
             let _ = self.core.group.barrier();
         } else if state.peers.cards().has_other_processes() {
-            return outlive(own);
+            // They have yet to learn of the failure, and may work with it: how that goes on is not defined once
+            // it is freed (CUDA driver API, `cuIpcCloseMemHandle`).
+            return keep(own, KEPT);
         }
         drop(own);
     }

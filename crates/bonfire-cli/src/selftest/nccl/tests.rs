@@ -71,19 +71,39 @@ fn a_rank_that_does_not_come_is_a_timeout_on_all() {
     });
 }
 
+#[track_caller]
+fn assert_told_of_abort(ended: &Result<(), CudaGroupError>) {
+    match ended {
+        Err(CudaGroupError::Collective(CollectiveError::PeerFailed { rank, cause, .. })) => {
+            assert_eq!(*rank, Rank::new(1));
+            assert!(cause.contains("the test says so"), "{cause}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
 fn an_abort_frees_who_waits_on_the_device() {
     on_two(LIMIT, |group, buffer| {
         if group.rank() == Rank::new(1) {
             return group.abort("the test says so");
         }
-        match sum(group, buffer).unwrap_err() {
-            CudaGroupError::Collective(CollectiveError::PeerFailed { rank, cause, .. }) => {
-                assert_eq!(rank, Rank::new(1));
-                assert!(cause.contains("the test says so"), "{cause}");
-            }
-            other => panic!("{other:?}"),
+        assert_told_of_abort(&sum(group, buffer));
+    });
+}
+
+/// The rank itself comes to no wait that knows of failures: its guard frees it.
+#[test]
+fn an_abort_frees_who_is_in_a_call_of_the_driver() {
+    on_two(LIMIT, |group, buffer| {
+        if group.rank() == Rank::new(1) {
+            std::thread::sleep(Duration::from_millis(100));
+            return group.abort("the test says so");
         }
+        let elements = Elements::first(DType::F32, COUNT);
+        group.all_reduce(buffer, &elements, ReduceOp::Sum).unwrap();
+        group.context().synchronize().unwrap();
+        assert_told_of_abort(&group.synchronize());
     });
 }
 

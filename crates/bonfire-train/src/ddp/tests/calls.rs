@@ -43,8 +43,20 @@ const NEVER: [&str; 8] = [
     "cuMemcpyDtoH_v2",
 ];
 
+/// What copies gradients to a bucket and back.
+const COPY: &str = "cuLaunchKernel pack_";
+
 /// What waits for a stream, or for a point in it.
 const WAITS: [&str; 2] = ["cuStreamSynchronize", "cuEventSynchronize"];
+
+/// How the ranks are there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ranks {
+    /// Their buckets travel behind the backward pass.
+    Threads(u32),
+    /// Their buckets travel while the backward pass runs.
+    Processes(u32),
+}
 
 /// Minutes, where all kernels have yet to be compiled and the machine is busy.
 const LIMIT: Duration = Duration::from_secs(500);
@@ -66,6 +78,17 @@ impl Calls {
     fn of(&self, beginning: &str) -> usize {
         let calls = self.0.iter();
         calls.filter(|call| call.starts_with(beginning)).count()
+    }
+
+    /// Whether the buckets of each step, so many copies, were left alone until all ranks waited for what they
+    /// had computed.
+    fn are_copies_behind(&self, ranks: usize, copies_per_step: usize) -> bool {
+        let (mut waits, mut copies) = (0, 0);
+        self.0.iter().all(|call| {
+            waits += usize::from(WAITS.iter().any(|wait| call.starts_with(wait)));
+            copies += usize::from(call.starts_with(COPY));
+            copies <= waits / ranks * copies_per_step
+        })
     }
 }
 
@@ -95,8 +118,7 @@ fn train_marked(world: &World, config: DdpConfig, (path, meet): (&Path, &dyn Fn(
     ddp.buckets().len()
 }
 
-/// Counts the calls of some ranks as threads, whose buckets travel behind the backward pass; how many buckets they
-/// have. Nothing without a driver that tells.
+/// Counts the calls of some ranks as threads; how many buckets they have. Nothing without a driver that tells.
 fn check_threads(ranks: u32, config: DdpConfig, path: &Path) -> Option<usize> {
     // Without those of the training before.
     fs::write(path, "").unwrap();
@@ -106,13 +128,13 @@ fn check_threads(ranks: u32, config: DdpConfig, path: &Path) -> Option<usize> {
     };
     let train = |world| train_marked(&world, config, (path, &meet));
     let buckets = on_devices(ranks, train)?[0];
-    check("threads", (ranks, buckets), path)
+    check(Ranks::Threads(ranks), buckets, path)
 }
 
 /// What a process says of its buckets.
 const BUCKETS: &str = "buckets: ";
 
-/// Two ranks as processes, whose buckets travel while the backward pass runs.
+/// Two ranks as processes.
 fn check_processes(path: &Path) {
     const RANKS: u32 = 2;
     fs::write(path, "").unwrap();
@@ -126,7 +148,7 @@ fn check_processes(path: &Path) {
         buckets.push(line.unwrap().1.parse::<usize>().unwrap());
     }
     assert_eq!(buckets, vec![buckets[0]; RANKS as usize]);
-    check("processes", (RANKS, buckets[0]), path).expect("the driver tells");
+    check(Ranks::Processes(RANKS), buckets[0], path).expect("the driver tells");
 }
 
 fn train_as_rank(env: &RankEnv, path: &Path) {
@@ -147,13 +169,15 @@ fn train_as_rank(env: &RankEnv, path: &Path) {
 }
 
 /// Counts the calls of some ranks; how many buckets they have. Nothing without a driver that tells.
-fn check(kind: &str, (ranks, buckets): (u32, usize), path: &Path) -> Option<usize> {
+fn check(kind: Ranks, buckets: usize, path: &Path) -> Option<usize> {
     let (before, counted) = Calls::read(path);
     if before.0.is_empty() {
         println!("skipped: this driver does not tell what is asked of it");
         return None;
     }
-    let case = format!("{ranks} ranks as {kind}, {buckets} buckets");
+    let case = format!("{kind:?}, {buckets} buckets");
+    let (Ranks::Threads(ranks) | Ranks::Processes(ranks)) = kind;
+    let ranks = ranks as usize;
     // What is counted is told.
     for told in ["cuMemAlloc", "cuMemHostAlloc", "cuModuleLoadData"] {
         assert!(before.of(told) > 0, "{case}: {told}");
@@ -161,13 +185,21 @@ fn check(kind: &str, (ranks, buckets): (u32, usize), path: &Path) -> Option<usiz
     for call in NEVER {
         assert_eq!(counted.of(call), 0, "{case}: {call}");
     }
-    // A lone rank leaves its gradients where they are.
+    // A lone rank leaves its gradients where they are. The others copy to each bucket and back.
     let steps = match ranks {
         1 => 0,
-        _ => STEPS_COUNTED * ranks as usize,
+        _ => STEPS_COUNTED * ranks,
     };
-    let copies = counted.of("cuLaunchKernel pack_");
+    let copies = counted.of(COPY);
     assert_eq!(copies, 2 * buckets * steps, "{case}: copies of buckets");
+    if steps > 0 {
+        let are_behind = counted.are_copies_behind(ranks, 2 * buckets * ranks);
+        let is_expected = kind == Ranks::Threads(ranks as u32);
+        assert_eq!(
+            are_behind, is_expected,
+            "{case}: copies behind the computing"
+        );
+    }
     // For what the rank itself has computed, when its backward pass is over.
     let waits: usize = WAITS.map(|call| counted.of(call)).iter().sum();
     assert_eq!(waits, steps, "{case}: waits");
