@@ -36,9 +36,9 @@ mod error;
 mod group;
 mod guard;
 mod host_path;
-mod keep;
 mod kernels;
 mod lanes;
+mod late_drop;
 mod memory;
 mod movement;
 #[cfg(feature = "nccl")]

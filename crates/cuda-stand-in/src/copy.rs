@@ -4,7 +4,7 @@ use std::ptr;
 use std::thread;
 use std::time::Duration;
 
-use crate::calls::tell;
+use crate::calls::{tell, tell_of};
 use crate::memory::{Kind, find};
 use crate::settings::{Fault, Settings};
 use crate::status::{Status, done};
@@ -149,7 +149,7 @@ pub extern "C" fn cuMemcpyDtoHAsync_v2(
     len: usize,
     stream: usize,
 ) -> Status {
-    tell("cuMemcpyDtoHAsync_v2");
+    tell_of("cuMemcpyDtoHAsync_v2", &format!("{len} bytes"));
     copy_async(target, source, len, (stream, Way::ToHost))
 }
 

@@ -32,6 +32,8 @@ pub(super) struct Core {
     /// For the flags of one rank, to see who is missing.
     pub(super) page_copy: Arc<PinnedRegion>,
     pub(super) copied: Event,
+    /// For the marks of ranks that were freed, which may still be on their way when it is seen who is missing.
+    pub(super) marks: Arc<PinnedRegion>,
     pub(super) timeout: Duration,
 }
 
@@ -68,7 +70,7 @@ impl Core {
 
     pub(super) fn wait_idle(&self, state: &mut State) -> Result<(), CudaGroupError> {
         let started = Instant::now();
-        let has_marks = self.local(state.flags.copy_marks(&state.stream, &self.page_copy))?;
+        let has_marks = self.local(state.flags.copy_marks(&state.stream, &self.marks))?;
         self.local(state.stream.record(&state.done))?;
         let wait = Wait {
             group: &self.group,
@@ -76,7 +78,7 @@ impl Core {
         };
         let waited = wait.until_done(|until| state.done.wait_until(until));
         match self.local(waited)? {
-            Waited::Done if has_marks && is_marked(&self.page_copy) => {
+            Waited::Done if has_marks && is_marked(&self.marks) => {
                 // Not done, but told by a rank that was freed, whose failure this one has yet to hear of.
                 match self.failure_until(Instant::now() + NEWS) {
                     Some(failure) => {

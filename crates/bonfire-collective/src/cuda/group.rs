@@ -16,7 +16,7 @@ use super::connect::{Connection, connect};
 use super::core::Core;
 use super::error::CudaGroupError;
 use super::guard::Guard;
-use super::keep::keep;
+use super::late_drop::drop_later;
 use super::neighbours::Neighbours;
 use super::options::{CudaAlgorithm, CudaOptions, CudaPath, CudaSync};
 use super::peers::Peers;
@@ -143,6 +143,7 @@ impl CudaGroup {
             control: local.control,
             page_copy: local.page_copy,
             copied: local.copied,
+            marks: local.marks,
             timeout: state.options.timeout,
         });
         let abort = state.flags.abort().clone();
@@ -310,7 +311,7 @@ impl Drop for Inner {
         } else if state.peers.cards().has_other_processes() {
             // They have yet to learn of the failure, and may work with it: how that goes on is not defined once
             // it is freed (CUDA driver API, `cuIpcCloseMemHandle`).
-            return keep(own, KEPT);
+            return drop_later(own, KEPT);
         }
         drop(own);
     }

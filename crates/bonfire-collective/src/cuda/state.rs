@@ -136,6 +136,7 @@ pub(super) struct Local {
     pub(super) done: Event,
     pub(super) page_copy: Arc<PinnedRegion>,
     pub(super) copied: Event,
+    pub(super) marks: Arc<PinnedRegion>,
     pub(super) kernels: Kernels,
 }
 
@@ -147,6 +148,7 @@ impl Local {
             done: Event::new(context)?,
             page_copy: PinnedRegion::allocate(context, FlagPage::BYTES)?,
             copied: Event::new(context)?,
+            marks: PinnedRegion::allocate(context, FlagPage::MARKS_BYTES)?,
             kernels: Kernels::new(context, Nvrtc::load()?, neighbours),
         })
     }

@@ -5,8 +5,7 @@ use std::sync::atomic::Ordering;
 
 use bonfire_plan::{Rank, WorldSize};
 use bonfire_sys::cuda::{
-    AbortFlag, CudaError, FlagPage, Link, PinnedRegion, RANKS_MAX, Signal, SignalKernel, Stream,
-    StreamOps,
+    AbortFlag, CudaError, FlagPage, Link, PinnedRegion, Signal, SignalKernel, Stream, StreamOps,
 };
 
 use super::options::CudaSync;
@@ -230,8 +229,8 @@ fn index(world_size: WorldSize, channel: u32, rank: Rank) -> usize {
 
 /// Whether any rank has left its mark, in a copy of them: it may have told what was not done.
 pub(super) fn is_marked(copy: &PinnedRegion) -> bool {
-    let marks = &copy.words()[..RANKS_MAX];
-    marks.iter().any(|mark| mark.load(Ordering::Acquire) != 0)
+    let mut marks = copy.words().iter();
+    marks.any(|mark| mark.load(Ordering::Acquire) != 0)
 }
 
 /// Who keeps the others waiting.

@@ -52,6 +52,9 @@ impl FlagPage {
     /// The size of a page.
     pub const BYTES: usize = (BLOCKS + Self::BLOCKS_MAX as usize * RANKS_MAX) * WORD_BYTES;
 
+    /// The size of all [`marks`](Self::marks).
+    pub const MARKS_BYTES: usize = RANKS_MAX * WORD_BYTES;
+
     /// The number of the word that [`given_up`](Self::given_up) is.
     pub const GIVEN_UP_INDEX: usize = GIVEN_UP;
 

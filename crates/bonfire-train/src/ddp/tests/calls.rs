@@ -32,7 +32,7 @@ const BEGIN: &str = "the counted steps begin";
 const END: &str = "the counted steps end";
 
 /// What must be made before, waits for the whole device, or may do so.
-const NEVER: [&str; 8] = [
+const NEVER: [&str; 7] = [
     "cuMemAlloc",
     "cuMemHost",
     "cuMemFree",
@@ -40,11 +40,16 @@ const NEVER: [&str; 8] = [
     "cuStreamCreate",
     "cuStreamDestroy",
     "cuCtxSynchronize",
-    "cuMemcpyDtoH_v2",
 ];
 
 /// What copies gradients to a bucket and back.
 const COPY: &str = "cuLaunchKernel pack_";
+
+/// What goes to the host.
+const TO_HOST: &str = "cuMemcpyDtoH";
+
+/// Of that, the marks of ranks that were freed: looked at whenever the group's stream is waited for.
+const MARKS: &str = "cuMemcpyDtoHAsync_v2 64 bytes";
 
 /// What waits for a stream, or for a point in it.
 const WAITS: [&str; 2] = ["cuStreamSynchronize", "cuEventSynchronize"];
@@ -203,6 +208,8 @@ fn check(kind: Ranks, buckets: usize, path: &Path) -> Option<usize> {
     // For what the rank itself has computed, when its backward pass is over.
     let waits: usize = WAITS.map(|call| counted.of(call)).iter().sum();
     assert_eq!(waits, steps, "{case}: waits");
+    let to_host = [TO_HOST, MARKS].map(|call| counted.of(call));
+    assert_eq!(to_host, [steps; 2], "{case}: copies to the host");
     println!("{case}: {copies} copies and {waits} waits in {STEPS_COUNTED} steps");
     Some(buckets)
 }

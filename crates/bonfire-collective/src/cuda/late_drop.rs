@@ -4,7 +4,7 @@ use std::thread;
 use std::time::Duration;
 
 /// Drops it when some time has passed; at once where no thread is to be had.
-pub(super) fn keep<T: Send + 'static>(memory: T, time: Duration) {
+pub(super) fn drop_later<T: Send + 'static>(memory: T, time: Duration) {
     let _ = thread::Builder::new()
         .name("bonfire-cuda-free".to_owned())
         .spawn(move || {
@@ -33,7 +33,7 @@ mod tests {
         let time = Duration::from_millis(50);
         let (dropped, when) = channel();
         let begun = Instant::now();
-        keep(Memory(dropped), time);
+        drop_later(Memory(dropped), time);
         let dropped = when.recv_timeout(Duration::from_secs(60)).unwrap();
         assert!(dropped.duration_since(begun) >= time);
     }
