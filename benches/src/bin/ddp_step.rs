@@ -13,7 +13,7 @@
 use std::time::Duration;
 
 use bonfire::prelude::*;
-use bonfire::{DataParallel, DdpConfig, GradientSync, LaunchArgs};
+use bonfire::{DataParallel, DdpConfig, GradientSync, LaunchArgs, StepTiming};
 use bonfire_benches::{Sizes, median, timed};
 use burn::module::Module;
 use burn::optim::GradientsParams;
@@ -62,10 +62,11 @@ fn measure(world: &World, args: &Args) -> anyhow::Result<()> {
             let _ = GradientsParams::from_grads(gradients, &alone);
             Ok(())
         })?;
+        let mut timing = StepTiming::default();
         let with_buckets = timed(world, || {
-            bucketed
-                .backward(|model| model.loss(input.clone()))
-                .map(drop)
+            let step = bucketed.backward(|model| model.loss(input.clone()))?;
+            timing = step.timing;
+            Ok(())
         })?;
         let one_by_one = timed(world, || {
             naive.backward(|model| model.loss(input.clone())).map(drop)
@@ -81,7 +82,7 @@ fn measure(world: &World, args: &Args) -> anyhow::Result<()> {
             times[1].push(with_buckets);
             times[2].push(one_by_one);
             times[3].push(in_one_process);
-            exposed.push(bucketed.last_step().exposed_communication);
+            exposed.push(timing.exposed_communication);
         }
     }
     if world.is_main() {

@@ -19,8 +19,8 @@
 //!     for _ in 0..100 {
 //!         // Every rank draws a batch of its own; the gradients are the mean over all of them.
 //!         let batch = Tensor::<2>::random([32, 8], Distribution::Default, &device);
-//!         let gradients = ddp.backward(|model| model.forward(batch).powi_scalar(2).mean())?;
-//!         ddp.step(&mut optimizer, 1e-3, gradients);
+//!         let step = ddp.backward(|model| model.forward(batch).powi_scalar(2).mean())?;
+//!         ddp.step(&mut optimizer, 1e-3, step.gradients);
 //!     }
 //!     Ok(())
 //! }
@@ -92,13 +92,13 @@ pub use checkpoint::{Best, CheckpointError, Checkpoints, Keep, Milestone, Traini
 pub use compression::{CompressionError, CompressionState, GradientCompression, PowerSgdConfig};
 pub use config::{BufferSync, DdpConfig, GradientRoute, GradientSync, UnknownGradientRoute};
 pub use data_parallel::{DataParallel, Scatter};
-pub use ddp::{BucketSummary, Ddp};
+pub use ddp::{BucketSummary, Ddp, Digest, MicroStep, Step};
 pub use device::{DeviceKind, Occupancy, UnknownDeviceKind, require_devices};
 pub use error::TrainError;
 pub use fingerprint::Difference;
 pub use freeze::{UnknownParameter, freeze, freeze_all_but};
 pub use global_batch::{GlobalBatch, RateRule};
-pub use gradients::{Clip, clip, global_norm};
+pub use gradients::{Clip, Gradients};
 #[cfg(feature = "images")]
 pub use images::{
     Cifar10, CifarPart, DummyConfig, DummyPictures, ImageFolder, Normalize, Picture, PictureBatch,

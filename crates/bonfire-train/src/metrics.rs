@@ -2,10 +2,10 @@
 //!
 //! Only sums travel, in f64: the mean of the ranks' means is wrong as soon as their shares differ.
 
-use bonfire_collective::{ProcessGroup, ReduceOp};
+use bonfire_collective::ReduceOp;
 use serde::{Deserialize, Serialize};
 
-use crate::TrainError;
+use crate::{TrainError, World};
 
 /// A mean over samples that are spread over batches and ranks. One that is half done can be part of a
 /// checkpoint.
@@ -41,9 +41,9 @@ impl WeightedMean {
     /// # Errors
     /// [`TrainError::Collective`].
     #[track_caller]
-    pub fn over_ranks(&self, group: &ProcessGroup) -> Result<Option<f64>, TrainError> {
+    pub fn over_ranks(&self, world: &World) -> Result<Option<f64>, TrainError> {
         let mut totals = [self.sum, self.samples as f64];
-        group.all_reduce(&mut totals, ReduceOp::Sum)?;
+        world.group().all_reduce(&mut totals, ReduceOp::Sum)?;
         let [sum, samples] = totals;
         Ok((samples > 0.0).then(|| sum / samples))
     }
@@ -54,9 +54,9 @@ impl WeightedMean {
 /// # Errors
 /// [`TrainError::Collective`].
 #[track_caller]
-pub fn sum_over_ranks(group: &ProcessGroup, value: f64) -> Result<f64, TrainError> {
+pub fn sum_over_ranks(world: &World, value: f64) -> Result<f64, TrainError> {
     let mut total = [value];
-    group.all_reduce(&mut total, ReduceOp::Sum)?;
+    world.group().all_reduce(&mut total, ReduceOp::Sum)?;
     Ok(total[0])
 }
 
@@ -66,12 +66,14 @@ mod tests {
     use bonfire_testkit::local;
 
     use super::*;
+    use crate::world::tests::world;
 
     #[test]
     fn the_mean_is_over_samples_and_not_over_ranks() {
         let means = local(3, GroupOptions::default(), |group| {
+            let world = world(group);
             let mut mean = WeightedMean::new();
-            match group.rank().get() {
+            match world.rank().get() {
                 0 => {
                     mean.add(1.0, 1);
                     mean.add(4.0, 2);
@@ -81,7 +83,7 @@ mod tests {
                 _ => mean.add(f64::NAN, 0),
             }
             let local = mean.local();
-            (local, mean.over_ranks(&group).unwrap())
+            (local, mean.over_ranks(&world).unwrap())
         });
         let global = Some(5.0);
         assert_eq!(
@@ -93,7 +95,8 @@ mod tests {
     #[test]
     fn a_mean_of_nothing_is_none_everywhere() {
         let means = local(2, GroupOptions::default(), |group| {
-            WeightedMean::new().over_ranks(&group).unwrap()
+            let world = world(group);
+            WeightedMean::new().over_ranks(&world).unwrap()
         });
         assert_eq!(means, [None, None]);
     }
@@ -101,7 +104,8 @@ mod tests {
     #[test]
     fn sums_are_the_same_on_every_rank() {
         let sums = local(3, GroupOptions::default(), |group| {
-            sum_over_ranks(&group, f64::from(group.rank().get())).unwrap()
+            let world = world(group);
+            sum_over_ranks(&world, f64::from(world.rank().get())).unwrap()
         });
         assert_eq!(sums, [3.0, 3.0, 3.0]);
     }

@@ -7,12 +7,9 @@
 //! at an overflow use up patience, then halve, at every further one, until a window without any gives the
 //! patience back.
 
-use burn::module::Module;
-use burn::optim::GradientsParams;
 use serde::{Deserialize, Serialize};
 
-use crate::gradients::{non_finite, scaled};
-use crate::{Loss, TrainError};
+use crate::{Gradients, Loss, TrainError};
 
 /// How a [`LossScaler`] starts and adapts.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -52,9 +49,9 @@ impl Default for ScalerConfig {
 /// # use burn::{Tensor, module::Module, optim::ModuleOptimizer};
 /// # fn step<M: Module>(ddp: &mut Ddp<M>, loss: impl Fn(&M) -> Tensor<1>,
 /// #     optimizer: &mut ModuleOptimizer, scaler: &mut LossScaler) -> Result<(), TrainError> {
-/// let gradients = ddp.backward(|model| scaler.scale(loss(model)))?;
+/// let step = ddp.backward(|model| scaler.scale(loss(model)))?;
 /// // Nothing if a number overflowed: on all ranks, or on none.
-/// if let Some(gradients) = scaler.unscale(ddp.module(), gradients)? {
+/// if let Some(gradients) = scaler.unscale(step.gradients)? {
 ///     ddp.step(optimizer, 1e-3, gradients);
 /// }
 /// # Ok(()) }
@@ -92,12 +89,9 @@ impl LossScaler {
         self.skipped
     }
 
-    /// A loss, multiplied with the scale. [`Ddp::last_loss`](crate::Ddp::last_loss) then has the
-    /// scale in it, too.
+    /// A loss that the backward pass multiplies with the scale. What is reported of it is unscaled.
     pub fn scale(&self, loss: impl Into<Loss>) -> Loss {
-        let mut loss = loss.into();
-        loss.tensor = loss.tensor.mul_scalar(self.scale);
-        loss
+        loss.into().scaled(self.scale)
     }
 
     /// The gradients without the scale, or nothing if one of their numbers is infinite or none. Then
@@ -106,12 +100,8 @@ impl LossScaler {
     /// # Errors
     /// [`TrainError::UnreadableTensor`] if the device does not say, and [`TrainError::LossScaleTooSmall`],
     /// on all ranks, if gradients overflow at the smallest scale.
-    pub fn unscale<M: Module>(
-        &mut self,
-        module: &M,
-        gradients: GradientsParams,
-    ) -> Result<Option<GradientsParams>, TrainError> {
-        let broken = non_finite(module, &gradients)?;
+    pub fn unscale(&mut self, gradients: Gradients) -> Result<Option<Gradients>, TrainError> {
+        let broken = gradients.non_finite()?;
         let scale = self.scale;
         if let Some(parameter) = broken.first() {
             self.overflowed(parameter)?;
@@ -125,7 +115,7 @@ impl LossScaler {
             return Ok(None);
         }
         self.succeeded();
-        Ok(Some(scaled(module, gradients, 1.0 / scale)))
+        Ok(Some(gradients.scaled(1.0 / scale)))
     }
 
     fn overflowed(&mut self, parameter: &str) -> Result<(), TrainError> {

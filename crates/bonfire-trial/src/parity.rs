@@ -56,8 +56,8 @@ pub fn learn(world: &World, route: GradientRoute) -> Result<Learnt, TrialError> 
         if step % 2 == 1 {
             ddp.no_sync(batch(1))?;
         }
-        let gradients = ddp.backward(batch(0))?;
-        ddp.step(&mut optimizer, LEARNING_RATE, gradients);
+        let done = ddp.backward(batch(0))?;
+        ddp.step(&mut optimizer, LEARNING_RATE, done.gradients);
     }
     Ok(Learnt {
         values: ddp.module().values()?,

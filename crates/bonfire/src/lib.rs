@@ -13,12 +13,13 @@
 //! fn train(world: World) -> bonfire::Result<()> {
 //!     let mut losses = WeightedMean::new();
 //!     losses.add(f64::from(world.rank().get()), 1);
-//!     println!("{:?}", losses.over_ranks(world.group())?);
+//!     println!("{:?}", losses.over_ranks(&world)?);
 //!     Ok(())
 //! }
 //! ```
 //!
 //! - [`launch`] and [`launch_with`] start the ranks, [`spawn`] runs them as threads.
+//! - [`next_turn`] has all ranks end together: with their data, an error, or a signal.
 //! - [`all_or_none`] makes the error of any rank one line, and the end of all.
 //! - [`World`] is what a rank knows: its place, its device, its group.
 //! - [`Ddp`] wraps a model and averages its gradients while backward still runs.
@@ -41,6 +42,7 @@ mod log;
 pub mod prelude;
 mod rank;
 mod threads;
+mod turn;
 mod usage;
 
 pub use bonfire_collective::*;
@@ -51,4 +53,5 @@ pub use args::LaunchArgs;
 pub use error::{Error, Result};
 pub use launch::{launch, launch_with};
 pub use threads::{SpawnOptions, spawn, spawn_with};
+pub use turn::{Turn, next_turn};
 pub use usage::parse_args;

@@ -21,7 +21,6 @@ pub mod optimizer;
 mod progress;
 pub mod rate;
 pub mod resnet;
-pub mod stop;
 pub mod tally;
 pub mod train;
 pub mod trunk;

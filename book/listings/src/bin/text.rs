@@ -54,8 +54,8 @@ fn train(world: World) -> anyhow::Result<()> {
     for _ in 0..4 {
         for indices in loader.next_epoch() {
             let batch = training.batch(&indices, &device);
-            let gradients = ddp.backward(|model| loss(model, batch))?;
-            ddp.step(&mut optimizer, 0.05, gradients);
+            let step = ddp.backward(|model| loss(model, batch))?;
+            ddp.step(&mut optimizer, 0.05, step.gradients);
         }
     }
     let mut mean = WeightedMean::new();
@@ -64,7 +64,7 @@ fn train(world: World) -> anyhow::Result<()> {
         let loss = loss(ddp.module(), batch);
         mean.add(loss.into_scalar::<f64>(), indices.len());
     }
-    let nats = mean.over_ranks(world.group())?.unwrap_or(f64::NAN);
+    let nats = mean.over_ranks(&world)?.unwrap_or(f64::NAN);
     anyhow::ensure!(nats < 0.5 * (characters as f64).ln(), "{nats} nats");
     // ANCHOR_END: epochs
     println!("{nats:.2} nats per character");

@@ -9,9 +9,9 @@ use bonfire_testkit::{local, read_by_tensorboard};
 use burn::nn::{Linear, LinearConfig};
 
 use super::*;
-use crate::Loss;
 use crate::tensorboard::tests::begins_at;
 use crate::world::tests::world;
+use crate::{Ddp, Loss};
 
 const LATE: Duration = Duration::from_millis(60);
 
@@ -37,20 +37,20 @@ fn keep(world: &World, config: JournalConfig) -> Result<(Figures, Report), Train
     let rank = world.rank().get();
     for _ in 0..2 {
         journal.time(Activity::Data, || sleep(LATE * rank));
-        ddp.backward(|model| {
+        let step = ddp.backward(|model| {
             let ones = Tensor::<2>::ones([1, 1], &device);
             let nothing = (model.forward(ones.clone()) - model.forward(ones)).mean();
             Loss::mean_over(nothing + (1.0 + rank as f32), 2 + 2 * rank as usize)
         })?;
-        journal.step(&ddp);
+        journal.step(&step);
     }
     assert!(journal.figures(Some(0.5))?.is_some());
     journal.value("accuracy", 0.75)?;
-    ddp.backward(|model| {
+    let step = ddp.backward(|model| {
         let x = Tensor::<2>::ones([1, 1], &device);
         Loss::mean_over(model.forward(x).mean().mul_scalar(0.0) + 4.0, 1)
     })?;
-    journal.step(&ddp);
+    journal.step(&step);
     let figures = journal.figures(None)?.expect("there was a step");
     assert_eq!(journal.figures(None)?, None, "nothing happened since");
     Ok((figures, journal.close()?))

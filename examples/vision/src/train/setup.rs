@@ -5,7 +5,8 @@ use std::num::NonZeroUsize;
 use anyhow::Result;
 use bonfire::{
     Checkpoints, Ddp, DistributedSampler, GlobalBatch, Journal, JournalConfig, JournalDisplay,
-    LastBatch, Loader, Order, RateRule, Remainder, SamplerConfig, Training, World, all_or_none,
+    LastBatch, Loader, Order, RateRule, Remainder, SamplerConfig, StopRequest, Training, World,
+    all_or_none,
 };
 
 use super::{KEPT, Trainer};
@@ -14,7 +15,6 @@ use crate::data::Data;
 use crate::model::{Model, trained_numbers};
 use crate::optimizer::sgd;
 use crate::progress::{Progress, agreed, resumed};
-use crate::stop::Stop;
 use crate::weights;
 
 impl<'a> Trainer<'a> {
@@ -22,7 +22,7 @@ impl<'a> Trainer<'a> {
         world: &'a World,
         config: &'a Config,
         data: &'a Data,
-        stop: &'a Stop,
+        stop: &'a StopRequest,
     ) -> Result<Self> {
         let (checkpoints, training, steps) = begin(world, config, data)?;
         let Training {
