@@ -8,9 +8,6 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::environment::{BUILDS, EnvError, choice_from_env};
-use crate::rendezvous::ConnectError;
-
 /// The running program's own file, also after another was put in its place.
 const OWN_FILE: &str = "/proc/self/exe";
 
@@ -48,17 +45,6 @@ impl Builds {
             Self::Same => "same",
             Self::Any => "any",
         }
-    }
-
-    /// What `BONFIRE_BUILDS` says in the environment of this process, or else this.
-    pub(crate) fn or_environment(self) -> Result<Self, ConnectError> {
-        let told = Self::from_env().map_err(ConnectError::Environment)?;
-        Ok(told.unwrap_or(self))
-    }
-
-    /// What `BONFIRE_BUILDS` says in the environment of this process.
-    pub(crate) fn from_env() -> Result<Option<Self>, EnvError> {
-        choice_from_env(BUILDS, |source| EnvError::Builds { source })
     }
 }
 

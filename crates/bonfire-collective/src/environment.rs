@@ -10,14 +10,12 @@ mod error;
 mod source;
 
 use std::ffi::OsString;
-use std::str::FromStr;
 
 use bonfire_plan::{Rank, WorldSize};
 
 use self::cluster::Cluster;
 use self::source::Source;
-use crate::overrides::AlgorithmOverrides;
-use crate::tls::Tls;
+use crate::settings::EnvSettings;
 use crate::token::JobToken;
 
 pub use self::error::EnvError;
@@ -59,19 +57,6 @@ pub(crate) const MAX_RESTARTS: &str = "TORCHELASTIC_MAX_RESTARTS";
 /// Text that joins the identity of this host: ranks with different values count as being on
 /// different hosts.
 pub(crate) const HOST_ID: &str = "BONFIRE_HOST_ID";
-
-/// Which connections are encrypted, in place of what the program chooses; see [`Tls`].
-pub(crate) const TLS: &str = "BONFIRE_TLS";
-/// Which links have checksums: `off`, `hosts` or `all`.
-pub(crate) const CHECKSUMS: &str = "BONFIRE_CHECKSUMS";
-/// Whether ranks must call an operation from the same line: `named` or `compared`.
-pub(crate) const CALL_SITES: &str = "BONFIRE_CALL_SITES";
-/// Whether ranks must run the same build of their program: `same` or `any`.
-pub(crate) const BUILDS: &str = "BONFIRE_BUILDS";
-/// The number of streams of each link over TCP, in place of what the program chooses.
-pub(crate) const STREAMS: &str = "BONFIRE_STREAMS";
-/// Algorithms in place of those that Bonfire or the program chooses; see [`AlgorithmOverrides`].
-pub(crate) const ALGORITHM: &str = "BONFIRE_ALGORITHM";
 
 /// How the launcher prints this process's output: `lines` or `status`; see [`LauncherOutput`].
 pub(crate) const OUTPUT: &str = "BONFIRE_OUTPUT";
@@ -198,15 +183,10 @@ pub struct RankEnv {
     /// machine; ranks on "different hosts" connect by TCP. It divides only: ranks on different
     /// machines, or in different network namespaces, stay on different hosts whatever it says.
     pub host_id: Option<String>,
-    /// `BONFIRE_ALGORITHM`: algorithms in place of those that Bonfire or the program chooses. All
-    /// ranks need the same.
-    pub overrides: AlgorithmOverrides,
-    /// `BONFIRE_STREAMS`, 1 to 16: the number of streams of each link over TCP, in place of what the
-    /// program chooses. All ranks need the same.
-    pub streams_per_link: Option<u32>,
-    /// `BONFIRE_TLS`: which connections are encrypted, in place of what the program chooses. All ranks
-    /// and their launchers need the same.
-    pub tls: Option<Tls>,
+    /// The process of the launcher of this project that started this one, if one did.
+    pub launcher_id: Option<u32>,
+    /// What goes before the program's options.
+    pub settings: EnvSettings,
 }
 
 /// The longest `BONFIRE_HOST_ID`, in bytes: a host name's length.
@@ -361,9 +341,8 @@ impl RankEnv {
             job_id: String::new(),
             restart_count: 0,
             host_id: source.host_id()?,
-            overrides: source.overrides()?,
-            streams_per_link: source.streams_per_link()?,
-            tls: source.choice(TLS, |source| EnvError::Tls { source })?,
+            launcher_id: source.text(LAUNCHER).and_then(|id| id.parse().ok()),
+            settings: EnvSettings::from_lookup(&source.lookup)?,
         })
     }
 
@@ -391,15 +370,10 @@ impl RankEnv {
         if let Some(host_id) = &self.host_id {
             variables.push((HOST_ID, host_id.clone()));
         }
-        if !self.overrides.is_empty() {
-            variables.push((ALGORITHM, self.overrides.to_string()));
+        if let Some(launcher_id) = self.launcher_id {
+            variables.push((LAUNCHER, launcher_id.to_string()));
         }
-        if let Some(streams) = self.streams_per_link {
-            variables.push((STREAMS, streams.to_string()));
-        }
-        if let Some(tls) = self.tls {
-            variables.push((TLS, tls.to_string()));
-        }
+        variables.extend(self.settings.variables());
         variables
     }
 
@@ -407,24 +381,6 @@ impl RankEnv {
     pub(crate) fn connection_token(&self) -> JobToken {
         self.job_token.for_job(&self.job_id)
     }
-}
-
-impl AlgorithmOverrides {
-    /// What `BONFIRE_ALGORITHM` says in the environment of this process; nothing if it is not set.
-    /// For groups of threads; processes have it in [`RankEnv`].
-    pub(crate) fn from_env() -> Result<Self, EnvError> {
-        let lookup = process_variable;
-        Source { lookup }.overrides()
-    }
-}
-
-/// What a variable of this process chooses among several names; nothing if it is not set.
-pub(crate) fn choice_from_env<T: FromStr>(
-    variable: &'static str,
-    wrong: impl FnOnce(T::Err) -> EnvError,
-) -> Result<Option<T>, EnvError> {
-    let lookup = process_variable;
-    Source { lookup }.choice(variable, wrong)
 }
 
 /// The job token that the user set for this process with `BONFIRE_JOB_TOKEN`, if any: how the
@@ -435,11 +391,6 @@ pub(crate) fn job_token_from_env() -> Result<Option<JobToken>, EnvError> {
     }
     .job_token()?;
     Ok((!token.is_empty()).then_some(token))
-}
-
-/// The process of the launcher of this project that started this one, if one did.
-pub(crate) fn launcher_id() -> Option<u32> {
-    process_variable(LAUNCHER)?.to_str()?.parse().ok()
 }
 
 fn process_variable(variable: &str) -> Option<OsString> {

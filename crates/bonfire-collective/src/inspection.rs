@@ -106,7 +106,7 @@ impl Inspection {
             stop,
             handle,
             thread: Some(thread),
-            _requests: on_signal.watch(env.rank, move || desk_there.record_all()),
+            _requests: on_signal.watch(env, move || desk_there.record_all()),
         })
     }
 

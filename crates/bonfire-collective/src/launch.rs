@@ -46,6 +46,7 @@ use self::logs::Logs;
 use self::meeting::Meeting;
 use self::supervisor::{End, Setup, Supervisor};
 use crate::environment::EnvError;
+use crate::settings::SettingError;
 use crate::store::StoreError;
 use crate::tls::Tls;
 use crate::token::TokenError;
@@ -303,6 +304,9 @@ pub enum LaunchError {
     /// A variable that the agent reads is wrong.
     #[error(transparent)]
     Environment(#[from] EnvError),
+    /// A variable that the agent reads is wrong.
+    #[error(transparent)]
+    Setting(#[from] SettingError),
     /// Another agent says that it is this host of the job.
     #[error(
         "there is another node {node_rank} in this job: give every host its own --node-rank, and \

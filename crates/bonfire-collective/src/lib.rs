@@ -54,6 +54,7 @@ mod poison;
 mod recorder;
 mod rendezvous;
 mod select;
+mod settings;
 mod store;
 mod stragglers;
 mod stream;
@@ -95,6 +96,7 @@ pub use options::{FoldOrder, GroupOptions};
 pub use overrides::{AlgorithmOverrides, OverrideError};
 pub use recorder::{PhaseProgress, Progress, StepProgress};
 pub use rendezvous::{ConnectError, Reach};
+pub use settings::{EnvSettings, SettingError};
 pub use store::{
     KEY_BYTES_MAX, MemoryStore, Store, StoreError, TcpStore, TcpStoreServer, VALUE_BYTES_MAX,
 };

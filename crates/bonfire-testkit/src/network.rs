@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use bonfire_collective::{AlgorithmOverrides, JobToken, Rank, RankEnv, StoreHost, WorldSize};
+use bonfire_collective::{EnvSettings, JobToken, Rank, RankEnv, StoreHost, WorldSize};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::Job;
@@ -129,9 +129,8 @@ impl Network {
                 job_id: String::new(),
                 restart_count: 0,
                 host_id: None,
-                overrides: AlgorithmOverrides::default(),
-                streams_per_link: None,
-                tls: None,
+                launcher_id: None,
+                settings: EnvSettings::default(),
             };
             let mut command = self.command(*host, program);
             Job::start(command.args(args).envs(env.variables()))

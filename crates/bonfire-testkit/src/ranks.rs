@@ -6,8 +6,8 @@ use std::thread;
 use std::time::Duration;
 
 use bonfire_collective::{
-    AlgorithmOverrides, CollectiveError, GroupOptions, JobToken, ProcessGroup, Rank, RankEnv,
-    StoreHost, TcpStoreServer, Tls, WorldSize,
+    CollectiveError, EnvSettings, GroupOptions, JobToken, ProcessGroup, Rank, RankEnv, StoreHost,
+    TcpStoreServer, Tls, WorldSize,
 };
 
 use crate::Watchdog;
@@ -106,9 +106,8 @@ pub fn env_of(rank: u32, world_size: u32, server: &TcpStoreServer, token: &JobTo
         job_id: String::new(),
         restart_count: 0,
         host_id: None,
-        overrides: AlgorithmOverrides::default(),
-        streams_per_link: None,
-        tls: None,
+        launcher_id: None,
+        settings: EnvSettings::default(),
     }
 }
 

@@ -16,8 +16,9 @@ use serde::{Deserialize, Serialize};
 use super::failure::{Exit, JobFailure, suspicion};
 use super::supervisor::End;
 use super::{Graces, LaunchError};
-use crate::builds::{Build, Builds};
+use crate::builds::Build;
 use crate::flight::FlightRecord;
+use crate::settings::EnvSettings;
 use crate::store::{Store, StoreError, TcpStore};
 use crate::tls::Tls;
 use crate::token::JobToken;
@@ -101,7 +102,7 @@ impl Agents {
         }
         let card = Card {
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            build: Build::to_compare(Builds::from_env()?.unwrap_or_default()),
+            build: Build::to_compare(EnvSettings::from_env()?.builds.unwrap_or_default()),
             nnodes: seat.nnodes,
             nproc_per_node: seat.nproc_per_node,
         };

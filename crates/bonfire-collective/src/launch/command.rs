@@ -10,9 +10,7 @@ use bonfire_plan::Rank;
 use super::meeting::Meeting;
 use super::ranks::cores;
 use super::{AgentOptions, LaunchError};
-use crate::environment::{
-    GROUP_RANK, GROUP_WORLD_SIZE, LAUNCHER, MAX_RESTARTS, NODE_RANK, RankEnv,
-};
+use crate::environment::{GROUP_RANK, GROUP_WORLD_SIZE, MAX_RESTARTS, NODE_RANK, RankEnv};
 
 /// The variable that sizes the thread pool of Burn's CPU backends.
 const RAYON_NUM_THREADS: &str = "RAYON_NUM_THREADS";
@@ -26,7 +24,6 @@ pub(super) fn command(options: &AgentOptions, meeting: &Meeting, place: &RankEnv
         command.env(variable, meeting.node_rank().to_string());
     }
     command.env(GROUP_WORLD_SIZE, meeting.nnodes().to_string());
-    command.env(LAUNCHER, std::process::id().to_string());
     command.env(MAX_RESTARTS, options.max_restarts.to_string());
     if std::env::var_os(RAYON_NUM_THREADS).is_none() {
         let threads = (cores().get() / options.nproc_per_node).max(1);

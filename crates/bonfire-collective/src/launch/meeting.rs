@@ -11,10 +11,10 @@ use super::agents::{Agents, Seat, Watch};
 use super::supervisor::End;
 use super::{AgentOptions, Graces, LaunchError, Nodes};
 use crate::environment::{JOB_TOKEN, RankEnv, StoreHost, job_token_from_env};
-use crate::overrides::AlgorithmOverrides;
 use crate::rendezvous::RESTARTS_KEY;
+use crate::settings::EnvSettings;
 use crate::store::{Store, StoreError, TcpStoreServer};
-use crate::tls::{self, Tls};
+use crate::tls::Tls;
 use crate::token::JobToken;
 
 /// The store, served here or on host 0, and the numbering of the ranks.
@@ -223,9 +223,11 @@ impl Meeting {
             job_id: self.job_id.clone(),
             restart_count: self.restart_count,
             host_id: None,
-            overrides: AlgorithmOverrides::default(),
-            streams_per_link: None,
-            tls: self.tls,
+            launcher_id: Some(std::process::id()),
+            settings: EnvSettings {
+                tls: self.tls,
+                ..EnvSettings::default()
+            },
         })
     }
 
@@ -243,7 +245,7 @@ impl Meeting {
 fn asked_of_tls(options: &AgentOptions) -> Result<Option<Tls>, LaunchError> {
     Ok(match options.tls {
         Some(tls) => Some(tls),
-        None => tls::from_env()?,
+        None => EnvSettings::from_env()?.tls,
     })
 }
 
