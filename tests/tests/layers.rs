@@ -44,8 +44,18 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
         Burn::Unknown,
     ),
     (
+        "bonfire-launch",
+        Imports::Only(&["bonfire-plan", "bonfire-sys", "bonfire-collective"]),
+        Burn::Unknown,
+    ),
+    (
         "bonfire-train",
-        Imports::Only(&["bonfire-plan", "bonfire-collective", "bonfire-kernels"]),
+        Imports::Only(&[
+            "bonfire-plan",
+            "bonfire-collective",
+            "bonfire-launch",
+            "bonfire-kernels",
+        ]),
         Burn::Named,
     ),
     (
@@ -58,6 +68,7 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
         Imports::Only(&[
             "bonfire-plan",
             "bonfire-collective",
+            "bonfire-launch",
             "bonfire-kernels",
             "bonfire-trial",
         ]),
@@ -65,7 +76,12 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
     ),
     (
         TESTKIT,
-        Imports::Only(&["bonfire-plan", "bonfire-sys", "bonfire-collective"]),
+        Imports::Only(&[
+            "bonfire-plan",
+            "bonfire-sys",
+            "bonfire-collective",
+            "bonfire-launch",
+        ]),
         Burn::Unknown,
     ),
     ("bonfire", Imports::Libraries, Burn::Named),
@@ -99,6 +115,7 @@ const LIBRARIES: &[&str] = &[
     "bonfire-sys",
     "bonfire-kernels",
     "bonfire-collective",
+    "bonfire-launch",
     "bonfire-train",
 ];
 

@@ -72,7 +72,7 @@ impl FromStr for Builds {
 
 /// The program of a process, as others know it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Build {
+pub struct Build {
     /// Where it is, for people.
     path: String,
     /// Equal for equal files.
@@ -81,7 +81,7 @@ pub(crate) struct Build {
 
 impl Build {
     /// Of this process, if it is to be compared and its file can be read.
-    pub(crate) fn to_compare(builds: Builds) -> Option<Self> {
+    pub fn to_compare(builds: Builds) -> Option<Self> {
         match builds {
             Builds::Any => None,
             Builds::Same => match Self::of_this_process() {
@@ -105,7 +105,7 @@ impl Build {
     }
 
     /// Whether the programs are different builds. One that does not say which is like every other.
-    pub(crate) fn differ(ours: Option<&Self>, theirs: Option<&Self>) -> Option<(String, String)> {
+    pub fn differ(ours: Option<&Self>, theirs: Option<&Self>) -> Option<(String, String)> {
         let (ours, theirs) = (ours?, theirs?);
         (ours.digest != theirs.digest).then(|| (ours.to_string(), theirs.to_string()))
     }

@@ -23,7 +23,7 @@ use bonfire_sys::process::RequestWatch;
 use crate::CollectiveError;
 use crate::accounts::GroupReport;
 use crate::control::{self, Peer};
-use crate::environment::RankEnv;
+use crate::place::RankEnv;
 use crate::platform::clock;
 use crate::platform::net::{
     Handle, UnixListener, UnixStream, await_news, is_of_this_user, listen_abstract,

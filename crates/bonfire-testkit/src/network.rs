@@ -11,6 +11,7 @@ use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use bonfire_collective::{EnvSettings, JobToken, Rank, RankEnv, StoreHost, WorldSize};
+use bonfire_launch::rank_variables;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::Job;
@@ -133,7 +134,7 @@ impl Network {
                 settings: EnvSettings::default(),
             };
             let mut command = self.command(*host, program);
-            Job::start(command.args(args).envs(env.variables()))
+            Job::start(command.args(args).envs(rank_variables(&env)))
         };
         hosts.iter().enumerate().map(start).collect()
     }

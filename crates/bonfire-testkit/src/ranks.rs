@@ -9,6 +9,7 @@ use bonfire_collective::{
     CollectiveError, EnvSettings, GroupOptions, JobToken, ProcessGroup, Rank, RankEnv, StoreHost,
     TcpStoreServer, Tls, WorldSize,
 };
+use bonfire_launch::rank_variables;
 
 use crate::Watchdog;
 
@@ -128,7 +129,7 @@ pub fn processes(program: &Path, args: &[&str], world_size: u32) -> Vec<Output> 
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        command.envs(env.variables());
+        command.envs(rank_variables(&env));
         command.spawn().expect("the program of the test exists")
     };
     let children: Vec<Child> = (0..world_size).map(start).collect();

@@ -44,6 +44,7 @@ mod threads;
 mod usage;
 
 pub use bonfire_collective::*;
+pub use bonfire_launch::*;
 pub use bonfire_train::*;
 
 pub use all_or_none::{Teller, all_or_none};

@@ -8,6 +8,7 @@ use bonfire_collective::cuda::{
     CudaAlgorithm, CudaGroup, CudaGroupError, CudaOptions, CudaSync, Elements,
 };
 use bonfire_collective::{CollectiveError, DType, Rank, RankEnv, ReduceOp};
+use bonfire_launch::detect_rank;
 
 use super::conformance::{join, launch};
 use super::part::Part;
@@ -16,7 +17,7 @@ use super::ranks::on_threads;
 const COUNT: usize = 1 << 20;
 
 pub(super) fn all() -> anyhow::Result<()> {
-    if let Some(env) = RankEnv::detect()? {
+    if let Some(env) = detect_rank()? {
         return dying_rank(&env);
     }
     for sync in [CudaSync::Kernel, CudaSync::Stream] {

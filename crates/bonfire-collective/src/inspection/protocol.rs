@@ -12,7 +12,7 @@ use std::time::Duration;
 use bonfire_plan::Rank;
 use serde::{Deserialize, Serialize};
 
-use crate::environment::RankEnv;
+use crate::place::RankEnv;
 use crate::platform::random;
 use crate::token::JobToken;
 

@@ -7,8 +7,8 @@ use bonfire_sys::process::RequestWatch;
 
 use super::FrontDesk;
 use crate::accounts::Witness;
-use crate::environment::RankEnv;
 use crate::flight::{FlightRecord, write_flight_record};
+use crate::place::RankEnv;
 
 /// Whether SIGUSR1 makes a process say what all ranks of its groups do, and write down what its own did.
 ///

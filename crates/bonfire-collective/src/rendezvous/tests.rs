@@ -5,7 +5,7 @@ use std::net::TcpStream;
 
 use super::*;
 use crate::builds::{Build, Builds};
-use crate::environment::StoreHost;
+use crate::place::StoreHost;
 use bonfire_plan::WorldSize;
 
 /// Far more than a refusal takes.

@@ -1,13 +1,12 @@
 //! What can be wrong with an environment.
 
+use bonfire_collective::{SettingError, TokenError};
 use thiserror::Error;
 
 use super::{
     HOST_ID, HOST_ID_BYTES_MAX, JOB_ID_BYTES_MAX, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, RANK,
     RUN_ID, WORLD_SIZE,
 };
-use crate::settings::SettingError;
-use crate::token::TokenError;
 
 /// The environment does not say who this process is.
 #[derive(Debug, Error)]

@@ -8,7 +8,7 @@ fn parse(assignments: &str) -> Result<Option<RankEnv>, EnvError> {
         .split_whitespace()
         .map(|assignment| assignment.split_once('=').unwrap())
         .collect();
-    RankEnv::detect_in(|variable| values.get(variable).map(OsString::from))
+    detect_rank_in(|variable| values.get(variable).map(OsString::from))
 }
 
 fn accepted(assignments: &str) -> RankEnv {
@@ -70,9 +70,9 @@ fn what_the_launcher_writes_is_what_the_worker_reads() {
             ..EnvSettings::default()
         },
     };
-    let variables: HashMap<_, _> = written.variables().into_iter().collect();
-    let read = RankEnv::from_lookup(|name| variables.get(name).map(OsString::from)).unwrap();
-    assert_eq!(read.variables(), written.variables());
+    let variables: HashMap<_, _> = rank_variables(&written).into_iter().collect();
+    let read = rank_from_lookup(|name| variables.get(name).map(OsString::from)).unwrap();
+    assert_eq!(rank_variables(&read), rank_variables(&written));
     assert_eq!((read.job_id.as_str(), read.restart_count), ("night run", 2));
     assert_eq!(read.host_id, written.host_id);
     assert_eq!(read.launcher_id, Some(99));
@@ -86,8 +86,8 @@ fn what_the_launcher_writes_is_what_the_worker_reads() {
         settings: EnvSettings::default(),
         ..written
     };
-    let variables: HashMap<_, _> = silent.variables().into_iter().collect();
-    let read = RankEnv::from_lookup(|name| variables.get(name).map(OsString::from)).unwrap();
+    let variables: HashMap<_, _> = rank_variables(&silent).into_iter().collect();
+    let read = rank_from_lookup(|name| variables.get(name).map(OsString::from)).unwrap();
     assert!(read.job_token.is_empty());
     assert_eq!(read.agent_store, StoreHost::RankZero);
 }

@@ -3,11 +3,12 @@
 use std::ffi::OsString;
 use std::path::Path;
 
+use bonfire_collective::{JobToken, StoreHost};
+
 use super::{
     AGENT_STORE, EnvError, HOST_ID, HOST_ID_BYTES_MAX, JOB_ID_BYTES_MAX, JOB_TOKEN, JOB_TOKEN_FILE,
-    MASTER_ADDR, MASTER_PORT, RUN_ID, StoreHost, TORCHRUN_STORE,
+    MASTER_ADDR, MASTER_PORT, RUN_ID, TORCHRUN_STORE,
 };
-use crate::token::JobToken;
 
 /// A key-value source with typed readings.
 pub(super) struct Source<F> {
@@ -106,9 +107,15 @@ impl<F: Fn(&str) -> Option<OsString>> Source<F> {
                 false => StoreHost::RankZero,
             });
         };
-        StoreHost::of_variable(value.trim()).ok_or(EnvError::NotASwitch {
-            variable: AGENT_STORE,
-            value,
-        })
+        match value.trim() {
+            "1" | "true" => Ok(StoreHost::Agent),
+            "" | "0" | "false" => Ok(StoreHost::RankZero),
+            "nearby" => Ok(StoreHost::Nearby),
+            "torchrun" => Ok(StoreHost::Torchrun),
+            _ => Err(EnvError::NotASwitch {
+                variable: AGENT_STORE,
+                value,
+            }),
+        }
     }
 }

@@ -4,18 +4,17 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::num::NonZeroU32;
 
+use bonfire_collective::{
+    EnvSettings, JobToken, RESTARTS_KEY, RankEnv, Store, StoreError, StoreHost, TcpStoreServer, Tls,
+};
 use bonfire_plan::{Rank, WorldSize};
 use tracing::warn;
 
 use super::agents::{Agents, Seat, Watch};
 use super::supervisor::End;
-use super::{AgentOptions, Graces, LaunchError, Nodes};
-use crate::environment::{JOB_TOKEN, RankEnv, StoreHost, job_token_from_env};
-use crate::rendezvous::RESTARTS_KEY;
-use crate::settings::EnvSettings;
-use crate::store::{Store, StoreError, TcpStoreServer};
-use crate::tls::Tls;
-use crate::token::JobToken;
+use super::{AgentOptions, Graces, Nodes};
+use crate::environment::{JOB_TOKEN, job_token_from_env};
+use crate::error::LaunchError;
 
 /// The store, served here or on host 0, and the numbering of the ranks.
 #[derive(Debug)]

@@ -9,19 +9,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use bonfire_collective::{
+    Build, EnvSettings, FlightRecord, JobToken, Store, StoreError, TcpStore, Tls,
+};
 use bonfire_plan::Rank;
 use bonfire_sys::process::InterruptWatch;
 use serde::{Deserialize, Serialize};
 
-use super::failure::{Exit, JobFailure, suspicion};
+use super::Graces;
 use super::supervisor::End;
-use super::{Graces, LaunchError};
-use crate::builds::Build;
-use crate::flight::FlightRecord;
-use crate::settings::EnvSettings;
-use crate::store::{Store, StoreError, TcpStore};
-use crate::tls::Tls;
-use crate::token::JobToken;
+use crate::error::LaunchError;
+use crate::failure::{Exit, JobFailure, suspicion};
 
 /// How long the agents of all hosts have to come.
 const JOIN_WAIT: Duration = Duration::from_secs(600);
