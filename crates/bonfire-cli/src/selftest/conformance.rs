@@ -7,10 +7,10 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use bonfire_collective::cuda::{self, CudaGroup, CudaOptions, CudaPath, CudaSync, Neighbours};
 use bonfire_collective::{
     AgentOptions, Algorithm, GroupOptions, OutputLabels, ProcessGroup, Rank, RankEnv, ReduceOp,
 };
+use bonfire_gpu::{self, CudaGroup, CudaOptions, CudaPath, CudaSync, Neighbours};
 use half::{bf16, f16};
 
 use super::inventory::context_of;

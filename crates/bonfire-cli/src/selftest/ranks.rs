@@ -2,8 +2,8 @@
 
 use std::thread;
 
-use bonfire_collective::cuda::{CudaGroup, CudaOptions, Neighbours};
 use bonfire_collective::{Algorithm, FoldOrder, GroupOptions, ProcessGroup, WorldSize};
+use bonfire_gpu::{CudaGroup, CudaOptions, Neighbours};
 
 use super::inventory::context_of;
 

@@ -5,10 +5,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure};
-use bonfire_collective::cuda::{CudaGroupError, CudaOptions, Elements, NcclGroup};
 use bonfire_collective::{
     AgentOptions, CollectiveError, DType, OutputLabels, Rank, RankEnv, ReduceOp,
 };
+use bonfire_gpu::{CudaGroupError, CudaOptions, Elements, NcclGroup};
 
 use super::super::SelftestArgs;
 use super::super::conformance::{connect, job, launch};
