@@ -1,5 +1,12 @@
 //! The group of GPUs: what a program calls.
 
+pub(crate) mod buffer;
+mod memory;
+mod movement;
+mod operations;
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashSet;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,23 +15,25 @@ use std::time::Duration;
 use bonfire_cuda::{AbortFlag, Context, CudaError, Event, FlagPage, RANKS_MAX, Span, Stream};
 use bonfire_plan::{DType, Rank, ReduceOp, WorldSize};
 
-use super::agreement::agree;
-use super::buffer::{CudaBuffer, Elements};
-use super::card::SyncChoice;
-use super::choice::{CudaChoice, Freedom};
-use super::connect::{Connection, connect};
-use super::core::Core;
-use super::error::CudaGroupError;
-use super::guard::Guard;
-use super::late_drop::drop_later;
-use super::neighbours::Neighbours;
-use super::options::{CudaAlgorithm, CudaOptions, CudaPath, CudaSync};
-use super::peers::Peers;
-use super::program::Programs;
-use super::shared::Shared;
-use super::state::{Last, Local, Path, State};
-use super::sync::{Flags, Waiting};
-use super::watch::Watch;
+use crate::device::Local;
+use crate::device::neighbours::Neighbours;
+use crate::device::sync::{Flags, Waiting};
+use crate::error::CudaGroupError;
+use crate::group::buffer::CudaBuffer;
+use crate::life::agree;
+use crate::life::guard::Guard;
+use crate::life::late_drop::drop_later;
+use crate::options::{CudaAlgorithm, CudaOptions, CudaPath, CudaSync};
+use crate::program::Programs;
+use crate::program::choice::{CudaChoice, Freedom};
+use crate::request::elements::Elements;
+use crate::run::core::Core;
+use crate::run::watch::Watch;
+use crate::run::{Last, Path, State};
+use crate::setup::card::SyncChoice;
+use crate::setup::peers::Peers;
+use crate::setup::shared::Shared;
+use crate::setup::{Connection, connect};
 use bonfire_collective::ProcessGroup;
 
 /// A rank's membership in a group of GPUs, one per rank.
@@ -39,11 +48,11 @@ use bonfire_collective::ProcessGroup;
 /// others to leave as well.
 #[derive(Clone, Debug)]
 pub struct CudaGroup {
-    pub(super) inner: Arc<Inner>,
+    pub(crate) inner: Arc<Inner>,
 }
 
-pub(super) struct Inner {
-    pub(super) core: Arc<Core>,
+pub(crate) struct Inner {
+    pub(crate) core: Arc<Core>,
     state: Arc<Mutex<State>>,
     /// Of what waits on the device; nothing does on the way through the host.
     guard: Option<Guard>,
@@ -279,16 +288,16 @@ fn halves(staging: &Shared, bytes: usize) -> Result<[Vec<Span>; 2], CudaError> {
 const KEPT: Duration = Duration::from_secs(10);
 
 impl Inner {
-    pub(super) fn rank(&self) -> Rank {
+    pub(crate) fn rank(&self) -> Rank {
         self.core.group.rank()
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     #[track_caller]
-    pub(super) fn assert_own(self: &Arc<Self>, buffer: &CudaBuffer) {
+    pub(crate) fn assert_own(self: &Arc<Self>, buffer: &CudaBuffer) {
         assert!(
             buffer.is_of(self),
             "the buffer belongs to another group or rank"

@@ -27,53 +27,30 @@
 #![cfg(feature = "cuda")]
 #![forbid(unsafe_code)]
 
-mod agreement;
-mod buffer;
-mod card;
-mod chain;
-mod choice;
-mod connect;
-mod core;
-mod engine;
+mod device;
 mod error;
 mod group;
-mod guard;
-mod host_path;
-mod kernels;
-mod lanes;
-mod late_drop;
-mod memory;
-mod movement;
+mod life;
 #[cfg(feature = "nccl")]
 mod nccl_group;
-mod neighbours;
-mod one_shot;
-mod operations;
 mod options;
-mod pace;
-mod pair_bandwidths;
-mod peers;
-mod probe;
 mod program;
-mod reach;
 mod request;
-mod shared;
-mod state;
-mod sync;
-mod wait;
-mod watch;
+mod run;
+mod setup;
 
 pub use bonfire_cuda::{
     CONNECTIONS_VARIABLE, ComputeCapability, Context, CudaError, CudaVersion, Device, DeviceRegion,
     Driver, Event, EventState, MemoryInfo, Nvrtc, PciAddress, PciAddressError, PeerAccess,
     Priority, Span, Stream, Toolkit, nccl, nvml, peer_access,
 };
-pub use buffer::{CudaBuffer, Elements};
-pub use choice::CudaChoice;
+pub use device::neighbours::Neighbours;
 pub use error::CudaGroupError;
 pub use group::CudaGroup;
+pub use group::buffer::CudaBuffer;
 #[cfg(feature = "nccl")]
 pub use nccl_group::{NcclBuffer, NcclGroup};
-pub use neighbours::Neighbours;
 pub use options::{CudaAlgorithm, CudaOptions, CudaPath, CudaSync};
-pub use pair_bandwidths::PairBandwidths;
+pub use program::choice::CudaChoice;
+pub use program::pair_bandwidths::PairBandwidths;
+pub use request::elements::Elements;

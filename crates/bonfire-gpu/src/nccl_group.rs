@@ -1,7 +1,7 @@
-//! Groups of GPUs over NVIDIA's NCCL, with the operations of a [`CudaGroup`](super::CudaGroup).
+//! Groups of GPUs over NVIDIA's NCCL, with the operations of a [`CudaGroup`](crate::CudaGroup).
 //!
 //! For clusters whose links NCCL knows and Bonfire does not (InfiniBand, NVLink between hosts), and to
-//! measure against. Unlike a [`CudaGroup`](super::CudaGroup) its ranks may be on several hosts, each rank
+//! measure against. Unlike a [`CudaGroup`](crate::CudaGroup) its ranks may be on several hosts, each rank
 //! needs a device of its own, and the order in which elements are added is NCCL's: results are the same bits
 //! on every rank, but not those of the CPU, and may differ with another version of it.
 
@@ -21,9 +21,9 @@ use bonfire_cuda::nccl::{Nccl, UniqueId};
 use bonfire_cuda::{Context, CudaError, DeviceRegion, Event, Priority, Span, Stream};
 use bonfire_plan::{Rank, WorldSize};
 
-use super::agreement::agree;
-use super::error::CudaGroupError;
-use super::guard::Guard;
+use crate::error::CudaGroupError;
+use crate::life::agree;
+use crate::life::guard::Guard;
 use bonfire_collective::ProcessGroup;
 use joining::{Ticket, on_all_or_none};
 use membership::{Inner, State, leave_if_failed};

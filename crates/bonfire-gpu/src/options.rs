@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::sync::PAIRS;
+use bonfire_cuda::FlagPage;
 
 /// How an all-reduce is done.
 ///
@@ -54,7 +54,7 @@ pub struct CudaOptions {
     /// them reads every other's memory when the group is formed, and choose by that, by size, and by what
     /// [`GroupOptions::order`](bonfire_collective::GroupOptions::order) of the group below allows: one-shot for small
     /// buffers, direct for others, and where only neighbours are fast a chain or, if additions may be done
-    /// in any order, a ring for large ones. [`CudaGroup::choice`](super::CudaGroup::choice) has the figures
+    /// in any order, a ring for large ones. [`CudaGroup::choice`](crate::CudaGroup::choice) has the figures
     /// and the sizes.
     pub algorithm: Option<CudaAlgorithm>,
     /// How ranks wait; `None` takes kernels unless processes share a device, or the driver ends kernels that
@@ -63,7 +63,7 @@ pub struct CudaOptions {
     /// Larger all-reduces are no one-shots. Default 256 KiB; a staging buffer of twice that is set aside.
     pub one_shot_bytes_max: usize,
     /// Streams that a ring or a chain runs on beside each other, 1 to 64; fewer where the driver has not as many
-    /// queues ([`CudaGroup::ring_channels`](super::CudaGroup::ring_channels)). Default 4.
+    /// queues ([`CudaGroup::ring_channels`](crate::CudaGroup::ring_channels)). Default 4.
     pub ring_channels: u32,
     /// Blocks of a kernel that folds, per multiprocessor. Default 2.
     pub blocks_per_multiprocessor: u32,
@@ -85,12 +85,13 @@ impl Default for CudaOptions {
 
 impl CudaOptions {
     /// Streams for rings and chains.
-    pub(super) fn lanes(&self) -> u32 {
-        self.ring_channels.clamp(1, PAIRS - 1)
+    pub(crate) fn lanes(&self) -> u32 {
+        // One channel is the main stream's, and one that of two ranks alone.
+        self.ring_channels.clamp(1, FlagPage::CHANNELS_MAX - 2)
     }
 
     /// As text to compare between ranks. The timeout may differ.
-    pub(super) fn agreed(&self) -> String {
+    pub(crate) fn agreed(&self) -> String {
         format!(
             "path {:?}, algorithm {:?}, sync {:?}, one_shot_bytes_max {}, ring_channels {}",
             self.path, self.algorithm, self.sync, self.one_shot_bytes_max, self.ring_channels

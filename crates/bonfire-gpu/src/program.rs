@@ -7,6 +7,10 @@
 //! wait holds the stream until the word is there, and a direct fold is a kernel. Words count messages
 //! without end, so that a release has nothing to free.
 
+pub(crate) mod chain;
+pub(crate) mod choice;
+pub(crate) mod pair_bandwidths;
+
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -17,14 +21,12 @@ use bonfire_plan::{
 };
 use smallvec::SmallVec;
 
-use super::chain;
-
 /// Ranks of a step; no allocation for up to 8.
-pub(super) type Ranks = SmallVec<[Rank; 8]>;
+pub(crate) type Ranks = SmallVec<[Rank; 8]>;
 
 /// One step, as a stream does it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Action {
+pub(crate) enum Action {
     /// The peer hears of everything that was done so far.
     Tell(Rank),
     /// Nothing goes on before the peer has told.
@@ -35,16 +37,16 @@ pub(super) enum Action {
 
 /// A [`Step::ReduceDirect`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Fold {
-    pub(super) range: ElemRange,
-    pub(super) sources: Ranks,
-    pub(super) targets: Ranks,
-    pub(super) stage: Stage,
+pub(crate) struct Fold {
+    pub(crate) range: ElemRange,
+    pub(crate) sources: Ranks,
+    pub(crate) targets: Ranks,
+    pub(crate) stage: Stage,
 }
 
 impl Fold {
     /// The ranks whose buffers it is about: the sources in their order, then what is only written.
-    pub(super) fn buffers(&self) -> impl Iterator<Item = &Rank> {
+    pub(crate) fn buffers(&self) -> impl Iterator<Item = &Rank> {
         let only_written = |rank: &&Rank| !self.sources.contains(*rank);
         self.sources
             .iter()
@@ -54,17 +56,17 @@ impl Fold {
 
 /// What one rank does, in order, on one stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Program {
-    pub(super) actions: Vec<Action>,
+pub(crate) struct Program {
+    pub(crate) actions: Vec<Action>,
     /// How many messages each rank tells in its own program.
-    pub(super) tells: Vec<u32>,
+    pub(crate) tells: Vec<u32>,
 }
 
 /// A rank and its world.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
-    pub(super) me: Rank,
-    pub(super) world_size: WorldSize,
+pub(crate) struct Place {
+    pub(crate) me: Rank,
+    pub(crate) world_size: WorldSize,
 }
 
 impl Program {
@@ -89,7 +91,7 @@ impl Program {
         }
     }
 
-    pub(super) fn folds(&self) -> impl Iterator<Item = &Fold> {
+    pub(crate) fn folds(&self) -> impl Iterator<Item = &Fold> {
         self.actions.iter().filter_map(|action| match action {
             Action::Fold(fold) => Some(fold),
             Action::Tell(_) | Action::Hear(_) => None,
@@ -124,21 +126,21 @@ fn action(step: Step, place_of: impl Fn(ElemRange) -> ElemRange) -> Option<Actio
 
 /// The programs of the shapes that were used last.
 #[derive(Debug, Default)]
-pub(super) struct Programs {
+pub(crate) struct Programs {
     made: HashMap<Key, Arc<[Program]>>,
 }
 
 /// What a set of programs is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Key {
-    pub(super) collective: Collective,
-    pub(super) layout: Layout,
-    pub(super) count: usize,
+pub(crate) struct Key {
+    pub(crate) collective: Collective,
+    pub(crate) layout: Layout,
+    pub(crate) count: usize,
 }
 
 /// How many streams a schedule is spread over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Layout {
+pub(crate) enum Layout {
     /// One: every rank folds its shard of all buffers, or copies what it is to have from the others'.
     Direct,
     /// So many rings beside each other.
@@ -153,7 +155,7 @@ const SHAPES_MAX: usize = 1024;
 
 impl Programs {
     /// One program per stream, made at the first call.
-    pub(super) fn get(&mut self, key: Key, place: Place) -> Result<Arc<[Program]>, PlanError> {
+    pub(crate) fn get(&mut self, key: Key, place: Place) -> Result<Arc<[Program]>, PlanError> {
         if let Some(programs) = self.made.get(&key) {
             return Ok(Arc::clone(programs));
         }
@@ -282,7 +284,7 @@ fn chains(key: Key, place: Place, lanes: usize) -> Result<Vec<Program>, PlanErro
 }
 
 /// How many elements a chain beside others has, at most.
-pub(super) fn part_elems(count: usize, lanes: usize) -> usize {
+pub(crate) fn part_elems(count: usize, lanes: usize) -> usize {
     /// A part of whole lines of a cache, whatever the type of the elements.
     const LINE: usize = 128;
     count.div_ceil(lanes.max(1)).next_multiple_of(LINE)

@@ -1,20 +1,22 @@
 //! What every group of GPUs asks of an operation before it begins.
 
+pub(crate) mod elements;
+
 use std::fmt;
 
 use bonfire_cuda::Span;
 use bonfire_plan::{Collective, PlanError, Rank, ReduceOp, WorldSize};
 
-use super::buffer::Elements;
-use super::error::CudaGroupError;
+use crate::error::CudaGroupError;
+use crate::request::elements::Elements;
 
 /// An operation, as the caller asks for it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Request<'a> {
-    pub(super) collective: Collective,
+pub(crate) struct Request<'a> {
+    pub(crate) collective: Collective,
     /// How values are combined, where they are.
-    pub(super) reduce: Option<ReduceOp>,
-    pub(super) elements: &'a Elements,
+    pub(crate) reduce: Option<ReduceOp>,
+    pub(crate) elements: &'a Elements,
 }
 
 impl Request<'_> {
@@ -22,7 +24,7 @@ impl Request<'_> {
     ///
     /// # Errors
     /// [`CudaGroupError::TooSmall`] and [`CudaGroupError::Usage`]: the group goes on.
-    pub(super) fn check(&self, world_size: WorldSize, bytes: usize) -> Result<(), CudaGroupError> {
+    pub(crate) fn check(&self, world_size: WorldSize, bytes: usize) -> Result<(), CudaGroupError> {
         let Self {
             collective,
             reduce,
@@ -67,7 +69,7 @@ impl fmt::Display for Request<'_> {
 }
 
 /// What two ranks do that exchange: the lower is named first.
-pub(super) fn exchange_of(one: Rank, other: Rank) -> Collective {
+pub(crate) fn exchange_of(one: Rank, other: Rank) -> Collective {
     Collective::Exchange {
         first: one.min(other),
         second: one.max(other),
@@ -76,7 +78,7 @@ pub(super) fn exchange_of(one: Rank, other: Rank) -> Collective {
 
 /// That an all-to-all goes from one buffer to another: blocks would be overwritten before they are read.
 #[track_caller]
-pub(super) fn assert_apart(input: &Span, output: &Span) {
+pub(crate) fn assert_apart(input: &Span, output: &Span) {
     assert!(
         input.address() != output.address(),
         "an all-to-all goes from one buffer to another"

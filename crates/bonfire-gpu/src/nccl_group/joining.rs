@@ -8,23 +8,23 @@ use bonfire_cuda::nccl::{Nccl, NcclPlace, NcclRank, UniqueId};
 
 use super::membership::settle;
 use super::occupancy::Occupancy;
-use crate::CudaGroupError;
-use crate::agreement::agree;
-use crate::wait::{Wait, Waited};
+use crate::error::CudaGroupError;
+use crate::life::agree;
+use crate::life::wait::{Wait, Waited};
 use bonfire_collective::ProcessGroup;
 
 /// What a rank joins with.
-pub(super) struct Ticket<'a> {
-    pub(super) nccl: &'a Arc<Nccl>,
-    pub(super) context: &'a Context,
-    pub(super) occupancy: &'a Occupancy,
-    pub(super) id: UniqueId,
-    pub(super) timeout: Duration,
+pub(crate) struct Ticket<'a> {
+    pub(crate) nccl: &'a Arc<Nccl>,
+    pub(crate) context: &'a Context,
+    pub(crate) occupancy: &'a Occupancy,
+    pub(crate) id: UniqueId,
+    pub(crate) timeout: Duration,
 }
 
 impl Ticket<'_> {
     /// Joins, or says why that cannot be; `None` if `group` ended meanwhile.
-    pub(super) fn join(&self, group: &ProcessGroup) -> Result<Option<NcclRank>, String> {
+    pub(crate) fn join(&self, group: &ProcessGroup) -> Result<Option<NcclRank>, String> {
         let place = NcclPlace {
             rank: group.rank().get(),
             world_size: group.world_size().get(),
@@ -56,7 +56,7 @@ impl Ticket<'_> {
 ///
 /// # Errors
 /// [`CudaGroupError::SetUp`] on all ranks, naming the one that was refused.
-pub(super) fn on_all_or_none<T>(
+pub(crate) fn on_all_or_none<T>(
     group: &ProcessGroup,
     join: impl FnOnce(&ProcessGroup) -> Result<Option<T>, String>,
 ) -> Result<T, CudaGroupError> {

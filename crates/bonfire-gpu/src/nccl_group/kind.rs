@@ -4,10 +4,11 @@ use bonfire_cuda::nccl::{NcclOp, NcclType};
 use bonfire_cuda::{CudaError, Span};
 use bonfire_plan::{DType, ReduceOp, WorldSize, shard_range};
 
-use crate::{CudaGroupError, Elements};
+use crate::error::CudaGroupError;
+use crate::request::elements::Elements;
 
 /// The shard of each rank that has one.
-pub(super) fn shards(
+pub(crate) fn shards(
     data: &Span,
     elements: &Elements,
     world_size: WorldSize,
@@ -28,7 +29,7 @@ pub(super) fn shards(
 }
 
 /// How NCCL does a reduction. A bool is a byte that is 0 or 1: there, and is the smaller, or the larger.
-pub(super) fn kind(dtype: DType, reduce: ReduceOp) -> Result<(NcclType, NcclOp), CudaGroupError> {
+pub(crate) fn kind(dtype: DType, reduce: ReduceOp) -> Result<(NcclType, NcclOp), CudaGroupError> {
     reduce.require(dtype)?;
     let none = CudaGroupError::NotInNccl { dtype, reduce };
     let op = match (reduce, dtype) {

@@ -4,16 +4,16 @@ use bonfire_plan::{Collective, ElemRange, Rank, WorldSize, shard_range};
 
 /// One rank's end of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Leg {
-    pub(super) way: Way,
-    pub(super) peer: Rank,
+pub(crate) struct Leg {
+    pub(crate) way: Way,
+    pub(crate) peer: Rank,
     /// Of the operation's elements: of the input where it is sent, of the output where it is received.
-    pub(super) range: ElemRange,
+    pub(crate) range: ElemRange,
 }
 
 /// What a rank does with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(crate) enum Way {
     Send,
     Recv,
     /// It is this rank's own, from its input to its output, which are two buffers.
@@ -25,7 +25,7 @@ pub(super) enum Way {
 ///
 /// # Panics
 /// For operations of another kind.
-pub(super) fn legs(
+pub(crate) fn legs(
     collective: Collective,
     (me, world_size): (Rank, WorldSize),
     count: usize,

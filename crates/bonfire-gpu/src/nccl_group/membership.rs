@@ -8,28 +8,28 @@ use std::time::{Duration, Instant};
 use bonfire_cuda::nccl::NcclRank;
 use bonfire_cuda::{Context, CudaError, Event, EventState, Span, Stream};
 
-use crate::CudaGroupError;
-use crate::guard::{Guard, unless_busy};
-use crate::wait::{Wait, Waited};
+use crate::error::CudaGroupError;
+use crate::life::guard::{Guard, unless_busy};
+use crate::life::wait::{Wait, Waited};
 use bonfire_collective::ProcessGroup;
 
-pub(super) struct Inner {
-    pub(super) group: ProcessGroup,
-    pub(super) context: Context,
-    pub(super) stream: Arc<Stream>,
+pub(crate) struct Inner {
+    pub(crate) group: ProcessGroup,
+    pub(crate) context: Context,
+    pub(crate) stream: Arc<Stream>,
     /// A byte that is zero.
-    pub(super) nothing: Span,
-    pub(super) shares_a_process: bool,
-    pub(super) timeout: Duration,
-    pub(super) state: Arc<Mutex<State>>,
-    pub(super) guard: Option<Guard>,
+    pub(crate) nothing: Span,
+    pub(crate) shares_a_process: bool,
+    pub(crate) timeout: Duration,
+    pub(crate) state: Arc<Mutex<State>>,
+    pub(crate) guard: Option<Guard>,
 }
 
-pub(super) struct State {
-    pub(super) member: Option<NcclRank>,
-    pub(super) done: Event,
-    pub(super) last: String,
-    pub(super) retired: Vec<Span>,
+pub(crate) struct State {
+    pub(crate) member: Option<NcclRank>,
+    pub(crate) done: Event,
+    pub(crate) last: String,
+    pub(crate) retired: Vec<Span>,
 }
 
 /// How often a rank asks NCCL how far it is, once it takes long.
@@ -50,12 +50,12 @@ impl fmt::Debug for Inner {
 }
 
 impl Inner {
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A failure of this rank's device is the failure of all ranks.
-    pub(super) fn local<T>(&self, result: Result<T, CudaError>) -> Result<T, CudaGroupError> {
+    pub(crate) fn local<T>(&self, result: Result<T, CudaError>) -> Result<T, CudaGroupError> {
         result.map_err(|source| {
             let rank = self.group.rank();
             self.group.abort(&source.to_string());
@@ -63,14 +63,14 @@ impl Inner {
         })
     }
 
-    pub(super) fn wait(&self) -> Wait<'_> {
+    pub(crate) fn wait(&self) -> Wait<'_> {
         Wait {
             group: &self.group,
             timeout: self.timeout,
         }
     }
 
-    pub(super) fn wait_idle(&self, state: &mut State) -> Result<(), CudaGroupError> {
+    pub(crate) fn wait_idle(&self, state: &mut State) -> Result<(), CudaGroupError> {
         self.local(self.stream.record(&state.done))?;
         let State { member, done, .. } = state;
         let mut health = Health::default();
@@ -86,7 +86,7 @@ impl Inner {
 
     /// What a wait means for the group. One that has failed gives up its communicator: what waits on the
     /// device for other ranks is freed.
-    pub(super) fn finish(
+    pub(crate) fn finish(
         &self,
         state: &mut State,
         waited: Result<Waited, CudaError>,
@@ -111,7 +111,7 @@ impl Inner {
     }
 
     /// The failure that ended the group.
-    pub(super) fn over(&self) -> CudaGroupError {
+    pub(crate) fn over(&self) -> CudaGroupError {
         match self.group.failure() {
             Some(failure) => failure.into(),
             None => CudaGroupError::SetUp {
@@ -123,7 +123,7 @@ impl Inner {
 }
 
 /// What the guard of a rank does: what waits on the device of one whose group has failed is freed.
-pub(super) fn leave_if_failed(group: &ProcessGroup, state: &Mutex<State>) {
+pub(crate) fn leave_if_failed(group: &ProcessGroup, state: &Mutex<State>) {
     if group.failure().is_some()
         && let Some(mut state) = unless_busy(state)
     {
@@ -175,7 +175,7 @@ impl Drop for Inner {
 }
 
 /// Waits until NCCL has queued what was begun.
-pub(super) fn settle(wait: &Wait<'_>, member: &mut NcclRank) -> Result<Waited, CudaError> {
+pub(crate) fn settle(wait: &Wait<'_>, member: &mut NcclRank) -> Result<Waited, CudaError> {
     let begun = Instant::now();
     wait.until_done(|until| {
         let state = member.state()?;

@@ -6,8 +6,8 @@ use bonfire_cuda::{DeviceRegion, Span};
 
 use super::NcclGroup;
 use super::membership::Inner;
-use crate::memory::decode;
-use crate::{CudaGroupError, Elements};
+use crate::error::CudaGroupError;
+use crate::request::elements::{Elements, decode};
 use bonfire_collective::Element;
 
 /// Device memory of one rank of a group over NCCL. It keeps the group, and is freed with it.
@@ -98,7 +98,7 @@ impl NcclBuffer {
 
     /// The memory of elements that are in it.
     #[track_caller]
-    pub(super) fn part(
+    pub(crate) fn part(
         &self,
         owner: &Arc<Inner>,
         elements: &Elements,
@@ -109,7 +109,7 @@ impl NcclBuffer {
     }
 
     #[track_caller]
-    pub(super) fn assert_of(&self, owner: &Arc<Inner>) {
+    pub(crate) fn assert_of(&self, owner: &Arc<Inner>) {
         assert!(
             Arc::ptr_eq(owner, &self.owner),
             "the buffer belongs to another group or rank"

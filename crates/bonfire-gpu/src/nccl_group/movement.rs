@@ -7,8 +7,9 @@ use bonfire_plan::{Collective, Rank};
 use super::NcclGroup;
 use super::legs::{Leg, Way, legs};
 use super::memory::NcclBuffer;
+use crate::error::CudaGroupError;
+use crate::request::elements::Elements;
 use crate::request::{Request, assert_apart, exchange_of};
-use crate::{CudaGroupError, Elements};
 
 impl NcclGroup {
     /// Gives `root` the shard of each rank; the others keep their values. Shards are those of

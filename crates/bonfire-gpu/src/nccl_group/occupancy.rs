@@ -3,7 +3,8 @@
 use bonfire_cuda::Context;
 use bonfire_plan::Rank;
 
-use crate::{CudaGroupError, Neighbours};
+use crate::device::neighbours::Neighbours;
+use crate::error::CudaGroupError;
 use bonfire_collective::ProcessGroup;
 
 /// A name of 16 bytes that nothing else has.
@@ -18,11 +19,11 @@ struct Place {
 
 /// Where each rank is.
 #[derive(Clone, Debug)]
-pub(super) struct Occupancy(Vec<Place>);
+pub(crate) struct Occupancy(Vec<Place>);
 
 impl Occupancy {
     /// The ranks tell each other.
-    pub(super) fn of(group: &ProcessGroup, context: &Context) -> Result<Self, CudaGroupError> {
+    pub(crate) fn of(group: &ProcessGroup, context: &Context) -> Result<Self, CudaGroupError> {
         let process = Neighbours::of(group).id();
         let own = [process, context.device().uuid()].concat();
         let all = group.all_gather(&own)?;
@@ -38,12 +39,12 @@ impl Occupancy {
     }
 
     /// The first rank that is on the device of another, and that one.
-    pub(super) fn first_on_the_same_device(&self) -> Option<[Rank; 2]> {
+    pub(crate) fn first_on_the_same_device(&self) -> Option<[Rank; 2]> {
         self.first_pair(|a, b| a.device == b.device)
     }
 
     /// Whether ranks share a process.
-    pub(super) fn shares_a_process(&self) -> bool {
+    pub(crate) fn shares_a_process(&self) -> bool {
         self.first_pair(|a, b| a.process == b.process).is_some()
     }
 

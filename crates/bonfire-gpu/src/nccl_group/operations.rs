@@ -8,8 +8,9 @@ use super::NcclGroup;
 use super::kind::{kind, shards};
 use super::membership::settle;
 use super::memory::NcclBuffer;
+use crate::error::CudaGroupError;
 use crate::request::Request;
-use crate::{CudaGroupError, Elements};
+use crate::request::elements::Elements;
 
 impl NcclGroup {
     /// Replaces every element by its reduction over all ranks.
@@ -153,7 +154,7 @@ impl NcclGroup {
     }
 
     /// Checks an operation; the memory of its elements, or `None` if there are none.
-    pub(super) fn begin(
+    pub(crate) fn begin(
         &self,
         request: Request<'_>,
         buffer: &NcclBuffer,
@@ -169,7 +170,7 @@ impl NcclGroup {
 
     /// Queues what `body` begins, and waits until NCCL has queued it: the first time that two ranks have to do
     /// with each other it waits for the other there.
-    pub(super) fn run(
+    pub(crate) fn run(
         &self,
         what: String,
         body: impl FnOnce(&mut NcclRank) -> Result<(), CudaError>,
