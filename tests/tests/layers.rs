@@ -68,11 +68,7 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
         ]),
         Burn::Named,
     ),
-    (
-        "bonfire-trial",
-        Imports::Only(&["bonfire-collective", "bonfire-train"]),
-        Burn::Named,
-    ),
+    // Its self-test trains.
     (
         "bonfire-cli",
         Imports::Only(&[
@@ -80,9 +76,9 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
             "bonfire-collective",
             "bonfire-gpu",
             "bonfire-kernels",
-            "bonfire-trial",
+            "bonfire-train",
         ]),
-        Burn::Unknown,
+        Burn::Named,
     ),
     (
         TESTKIT,
@@ -352,7 +348,7 @@ fn an_import_upwards_or_sideways_is_a_fault() {
 
 #[test]
 fn only_training_and_programs_name_burn() {
-    for importer in ["bonfire-plan", "bonfire-collective", "bonfire-cli", TESTKIT] {
+    for importer in ["bonfire-plan", "bonfire-collective", "bonfire-gpu", TESTKIT] {
         for imported in ["burn", "burn-tensor"] {
             let fault = verdict(importer, imported, DependencyKind::Normal);
             assert!(fault.is_some(), "{importer} -> {imported}");

@@ -1,33 +1,32 @@
 //! What is trained: the encoder of a transformer, on data that follow from their numbers.
 
+use anyhow::anyhow;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::nn::transformer::{
     TransformerEncoder, TransformerEncoderConfig, TransformerEncoderInput,
 };
 use burn::tensor::{Device, Tensor, TensorData};
 
-use crate::TrialError;
-
 /// How large a network is, and how many samples a rank has in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Size {
+pub(super) struct Size {
     /// Layers, each with attention, two norms and two linear layers behind each other.
-    pub layers: usize,
+    pub(super) layers: usize,
     /// Numbers of a token.
-    pub width: usize,
+    pub(super) width: usize,
     /// Numbers between the two linear layers of a layer.
-    pub inner: usize,
+    pub(super) inner: usize,
     /// Heads of attention, by which the width can be divided.
-    pub heads: usize,
+    pub(super) heads: usize,
     /// Tokens of a sample.
-    pub tokens: usize,
+    pub(super) tokens: usize,
     /// Samples of a rank in a step.
-    pub batch: usize,
+    pub(super) batch: usize,
 }
 
 impl Size {
     /// Seconds on a processor.
-    pub const SMALL: Self = Self {
+    pub(super) const SMALL: Self = Self {
         layers: 2,
         width: 16,
         inner: 32,
@@ -37,7 +36,7 @@ impl Size {
     };
 
     /// A hundred million parameters.
-    pub const LARGE: Self = Self {
+    pub(super) const LARGE: Self = Self {
         layers: 8,
         width: 1024,
         inner: 4096,
@@ -47,7 +46,7 @@ impl Size {
     };
 
     /// How many parameters it has.
-    pub fn parameters(&self) -> usize {
+    pub(super) fn parameters(&self) -> usize {
         let linear = |inputs: usize, outputs: usize| (inputs + 1) * outputs;
         let attention = 4 * linear(self.width, self.width);
         let forward = linear(self.width, self.inner) + linear(self.inner, self.width);
@@ -56,7 +55,7 @@ impl Size {
     }
 
     /// In how many tensors they are.
-    pub fn tensors(&self) -> usize {
+    pub(super) fn tensors(&self) -> usize {
         let (linear_layers, norms) = (4 + 2, 2);
         self.layers * 2 * (linear_layers + norms)
     }
@@ -64,13 +63,13 @@ impl Size {
 
 /// The network.
 #[derive(Module, Debug)]
-pub(crate) struct Network {
+pub(super) struct Network {
     encoder: TransformerEncoder,
 }
 
 impl Network {
     /// The same on every rank and machine.
-    pub(crate) fn new(size: Size, device: &Device) -> Self {
+    pub(super) fn new(size: Size, device: &Device) -> Self {
         let config = TransformerEncoderConfig::new(size.width, size.inner, size.heads, size.layers)
             .with_dropout(0.0)
             .with_norm_first(true);
@@ -84,21 +83,21 @@ impl Network {
     }
 
     /// The mean squared error over samples: `[1]`.
-    pub(crate) fn loss(&self, input: Tensor<3>, target: Tensor<3>) -> Tensor<1> {
+    pub(super) fn loss(&self, input: Tensor<3>, target: Tensor<3>) -> Tensor<1> {
         let output = self.encoder.forward(TransformerEncoderInput::new(input));
         (output - target).powi_scalar(2).mean()
     }
 
     /// Half the sum of the squares of all parameters: `[1]`. Every gradient is its parameter, so that there
     /// is next to nothing to compute.
-    pub(crate) fn weight_decay(&self) -> Tensor<1> {
+    pub(super) fn weight_decay(&self) -> Tensor<1> {
         let mut squares = Squares(None);
         self.visit(&mut squares);
         squares.0.expect("there are parameters") * 0.5
     }
 
     /// All parameters, one behind the other.
-    pub(crate) fn values(&self) -> Result<Vec<f32>, TrialError> {
+    pub(super) fn values(&self) -> anyhow::Result<Vec<f32>> {
         let mut reader = Reader(Ok(Vec::new()));
         self.visit(&mut reader);
         reader.0
@@ -106,7 +105,7 @@ impl Network {
 }
 
 /// Samples by their numbers: what goes in and what should come out, `[samples, tokens, width]` each.
-pub(crate) fn samples(
+pub(super) fn samples(
     numbers: impl Iterator<Item = usize>,
     size: Size,
     device: &Device,
@@ -175,7 +174,7 @@ impl ModuleVisitor for Squares {
     }
 }
 
-struct Reader(Result<Vec<f32>, TrialError>);
+struct Reader(anyhow::Result<Vec<f32>>);
 
 impl ModuleVisitor for Reader {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
@@ -184,10 +183,9 @@ impl ModuleVisitor for Reader {
         match read {
             Ok(read) => values.extend(read),
             Err(cause) => {
-                self.0 = Err(TrialError::Unreadable {
-                    what: "a parameter",
-                    cause: format!("{cause:?}"),
-                });
+                self.0 = Err(anyhow!(
+                    "a parameter cannot be read from the device: {cause:?}"
+                ));
             }
         }
     }

@@ -2,14 +2,14 @@
 
 use std::time::{Duration, Instant};
 
+use anyhow::anyhow;
 use bonfire_collective::ReduceOp;
 use bonfire_train::{Ddp, DdpConfig, World};
 use burn::module::Module;
 use burn::optim::GradientsParams;
 use burn::tensor::{Device, Tensor};
 
-use crate::TrialError;
-use crate::network::{Network, Size, samples};
+use super::network::{Network, Size, samples};
 
 /// Rounds before the first that counts: buckets are dealt again after the second step, and kernels are
 /// compiled and chosen.
@@ -18,21 +18,21 @@ const WARM_UP_ROUNDS: usize = 4;
 /// Times of a step: forward, backward and gradients in hand, until the device of the slowest rank has done
 /// it; medians over the rounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Pace {
+pub(super) struct Pace {
     /// Without Bonfire, on all ranks at once.
-    pub plain: Duration,
+    pub(super) plain: Duration,
     /// With averaged gradients.
-    pub synchronised: Duration,
+    pub(super) synchronised: Duration,
     /// The second over the first, round by round.
-    pub ratio: f64,
+    pub(super) ratio: f64,
     /// What averaging gradients of the same sizes adds to a step that computes next to nothing, which nothing
     /// can hide behind; of several ranks.
-    pub communication: Option<Duration>,
+    pub(super) communication: Option<Duration>,
 }
 
 impl Pace {
     /// What part of the communication the computation hides, if there is any.
-    pub fn overlap(&self) -> Option<f64> {
+    pub(super) fn overlap(&self) -> Option<f64> {
         let added = self.synchronised.as_secs_f64() - self.plain.as_secs_f64();
         let communication = self.communication?.as_secs_f64();
         (communication > 0.0).then(|| 1.0 - added / communication)
@@ -41,10 +41,7 @@ impl Pace {
 
 /// Times steps with and without averages in turn. Every rank calls it alike. With one rank it is what Bonfire
 /// costs where there is nothing to average.
-///
-/// # Errors
-/// Those of training.
-pub fn pace(world: &World, size: Size, rounds: usize) -> Result<Pace, TrialError> {
+pub(super) fn pace(world: &World, size: Size, rounds: usize) -> anyhow::Result<Pace> {
     let device = world.device();
     let network = Network::new(size, &device);
     let plain = network.clone().train();
@@ -76,7 +73,7 @@ fn both(
     world: &World,
     (plain, ddp): (&Network, &mut Ddp<Network>),
     loss: impl Fn(&Network) -> Tensor<1>,
-) -> Result<(f64, f64), TrialError> {
+) -> anyhow::Result<(f64, f64)> {
     let device = world.device();
     let without = timed(world, &device, || {
         let gradients = loss(plain).backward();
@@ -111,8 +108,8 @@ impl Times {
 fn timed<R>(
     world: &World,
     device: &Device,
-    step: impl FnOnce() -> Result<R, TrialError>,
-) -> Result<f64, TrialError> {
+    step: impl FnOnce() -> anyhow::Result<R>,
+) -> anyhow::Result<f64> {
     idle(device)?;
     world.group().barrier()?;
     let started = Instant::now();
@@ -122,15 +119,13 @@ fn timed<R>(
     slowest(world, started.elapsed())
 }
 
-fn idle(device: &Device) -> Result<(), TrialError> {
-    device.sync().map_err(|cause| TrialError::Unreadable {
-        what: "the end of a step",
-        cause: format!("{cause:?}"),
-    })
+fn idle(device: &Device) -> anyhow::Result<()> {
+    let done = device.sync();
+    done.map_err(|cause| anyhow!("the end of a step cannot be read from the device: {cause:?}"))
 }
 
 /// The longest of all ranks' times, in seconds.
-fn slowest(world: &World, own: Duration) -> Result<f64, TrialError> {
+fn slowest(world: &World, own: Duration) -> anyhow::Result<f64> {
     let mut seconds = [own.as_secs_f64()];
     world.group().all_reduce(&mut seconds, ReduceOp::Max)?;
     Ok(seconds[0])

@@ -1,41 +1,38 @@
 //! Whether several ranks learn what one does with all their samples.
 
+use anyhow::bail;
 use bonfire_collective::Rank;
 use bonfire_train::{Ddp, DdpConfig, GradientRoute, Loss, World};
 use burn::optim::{ModuleOptimizer, SgdConfig};
 
-use crate::TrialError;
-use crate::network::{Network, Size, samples};
+use super::network::{Network, Size, samples};
 
 const STEPS: usize = 6;
 const LEARNING_RATE: f64 = 0.05;
 
 /// How far several ranks may be from one that has all their samples, relative to the largest parameter: they
 /// add in another order, and kernels for other shapes may round more coarsely (TF32).
-pub const TOLERANCE: f64 = 1e-2;
+pub(super) const TOLERANCE: f64 = 1e-2;
 
 /// What one rank has learnt.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Learnt {
+pub(super) struct Learnt {
     /// All parameters.
-    pub values: Vec<f32>,
+    pub(super) values: Vec<f32>,
 }
 
 /// How far ranks were from each other and from one.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Parity {
+pub(super) struct Parity {
     /// Parameters that were compared.
-    pub parameters: usize,
+    pub(super) parameters: usize,
     /// The largest difference from one rank, relative to the largest parameter; at most [`TOLERANCE`].
-    pub distance: f64,
+    pub(super) distance: f64,
 }
 
 /// Trains a small network for some steps: the same samples in every step for any number of ranks, in unequal
 /// shares, with a micro-batch that is not synchronised by itself in each second step.
-///
-/// # Errors
-/// Those of training.
-pub fn learn(world: &World, route: GradientRoute) -> Result<Learnt, TrialError> {
+pub(super) fn learn(world: &World, route: GradientRoute) -> anyhow::Result<Learnt> {
     let device = world.device();
     let size = Size::SMALL;
     let config = DdpConfig {
@@ -79,10 +76,7 @@ fn shard(world: &World, batch: usize) -> impl Iterator<Item = usize> {
 }
 
 /// Compares what ranks have learnt on one way with the other and with a rank alone.
-///
-/// # Errors
-/// [`TrialError::Wrong`], naming what differs.
-pub fn compare(ways: &[(&str, Vec<Learnt>)], alone: &Learnt) -> Result<Parity, TrialError> {
+pub(super) fn compare(ways: &[(&str, Vec<Learnt>)], alone: &Learnt) -> anyhow::Result<Parity> {
     let mut reference: Option<(&str, &Learnt)> = None;
     for (way, ranks) in ways {
         for (rank, learnt) in ranks.iter().enumerate() {
@@ -90,22 +84,22 @@ pub fn compare(ways: &[(&str, Vec<Learnt>)], alone: &Learnt) -> Result<Parity, T
             let (first_way, first) = *reference.get_or_insert((way, learnt));
             if !bits(first).eq(bits(learnt)) {
                 let distance = distance(&learnt.values, &first.values);
-                return Err(TrialError::Wrong(format!(
+                bail!(
                     "rank {rank} has other parameters with gradients {way} than rank 0 with gradients {first_way}: \
                      they differ by up to {distance:.1e} of the largest"
-                )));
+                );
             }
         }
     }
     let Some((_, learnt)) = reference else {
-        return Err(TrialError::Wrong("no rank has learnt anything".to_owned()));
+        bail!("no rank has learnt anything");
     };
     let distance = distance(&learnt.values, &alone.values);
     if distance.is_nan() || distance > TOLERANCE {
-        return Err(TrialError::Wrong(format!(
+        bail!(
             "ranks are {distance:.1e} from one rank with all their samples, and at most {TOLERANCE:.1e} is due to \
              the order of additions"
-        )));
+        );
     }
     Ok(Parity {
         parameters: learnt.values.len(),

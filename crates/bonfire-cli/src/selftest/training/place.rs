@@ -1,33 +1,28 @@
 //! Ranks as threads, on the devices of this machine in turn.
 
-use std::panic;
-use std::thread;
 use std::time::Duration;
 
 use bonfire_collective::{GroupOptions, ProcessGroup, WorldSize};
 use bonfire_train::{DeviceKind, Occupancy, Placement, World};
 
-use crate::TrialError;
+use crate::selftest::ranks::as_threads;
 
 /// What ranks train on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub(super) struct Place {
     /// The kind of their devices, which they share in turn.
-    pub kind: DeviceKind,
+    pub(super) kind: DeviceKind,
     /// How long they wait for each other.
-    pub timeout: Duration,
+    pub(super) timeout: Duration,
 }
 
 impl Place {
     /// A rank of a group that is formed already, the `local_rank`-th of so many on this host.
-    ///
-    /// # Errors
-    /// Those of [`World::with_occupancy`].
-    pub fn world(
+    pub(super) fn world(
         &self,
         group: ProcessGroup,
         (local_rank, local_world_size): (u32, u32),
-    ) -> Result<World, TrialError> {
+    ) -> anyhow::Result<World> {
         let placement = Placement {
             local_rank,
             local_world_size,
@@ -37,7 +32,7 @@ impl Place {
     }
 
     /// How their groups are formed.
-    pub fn group_options(&self) -> GroupOptions {
+    pub(super) fn group_options(&self) -> GroupOptions {
         GroupOptions {
             timeout: self.timeout,
             ..GroupOptions::default()
@@ -46,29 +41,14 @@ impl Place {
 }
 
 /// Runs `body` on so many ranks, each a thread; the results in rank order.
-///
-/// # Errors
-/// The first rank's that failed.
-pub fn on_threads<R: Send>(
+pub(super) fn on_threads<R: Send>(
     place: &Place,
     ranks: WorldSize,
-    body: impl Fn(&World) -> Result<R, TrialError> + Sync,
-) -> Result<Vec<R>, TrialError> {
+    body: impl Fn(&World) -> anyhow::Result<R> + Sync,
+) -> anyhow::Result<Vec<R>> {
     let groups = ProcessGroup::local(ranks, place.group_options())?;
-    let body = &body;
-    let run = |group: ProcessGroup| {
+    as_threads(groups, |group| {
         let here = (group.rank().get(), ranks.get());
         body(&place.world(group, here)?)
-    };
-    thread::scope(|scope| {
-        let threads: Vec<_> = groups
-            .into_iter()
-            .map(|group| scope.spawn(move || run(group)))
-            .collect();
-        let ended: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
-        ended
-            .into_iter()
-            .map(|end| end.unwrap_or_else(|cause| panic::resume_unwind(cause)))
-            .collect()
     })
 }

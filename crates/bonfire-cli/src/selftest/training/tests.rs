@@ -1,13 +1,15 @@
 //! The trials on the CPU.
 
-#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
-
 use std::time::Duration;
 
 use bonfire_collective::WorldSize;
 use bonfire_testkit::Watchdog;
 use bonfire_train::{DeviceKind, GradientRoute};
-use bonfire_trial::{Learnt, Place, Size, TOLERANCE, TrialError, compare, learn, on_threads, pace};
+
+use super::network::Size;
+use super::pace::pace;
+use super::parity::{Learnt, TOLERANCE, compare, learn};
+use super::place::{Place, on_threads};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -40,8 +42,8 @@ fn what_differs_is_named() {
         values: vec![1.0, value],
     };
     let wrong = |ways: &[(&str, Vec<Learnt>)]| match compare(ways, &of(0.5)) {
-        Err(TrialError::Wrong(what)) => what,
-        other => panic!("{other:?}"),
+        Err(what) => what.to_string(),
+        Ok(parity) => panic!("{parity:?}"),
     };
     let what = wrong(&[
         ("here", vec![of(0.5), of(0.5)]),
