@@ -44,6 +44,8 @@ mod threads;
 mod usage;
 
 pub use bonfire_collective::*;
+#[cfg(feature = "cuda-unfused")]
+pub use bonfire_gpu as cuda;
 pub use bonfire_launch::*;
 pub use bonfire_train::*;
 

@@ -7,8 +7,8 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use bonfire_collective::cuda::{self, CudaGroup, CudaOptions, CudaPath, CudaSync, Neighbours};
 use bonfire_collective::{Algorithm, GroupOptions, ProcessGroup, Rank, RankEnv, ReduceOp};
+use bonfire_gpu::{self, CudaGroup, CudaOptions, CudaPath, CudaSync, Neighbours};
 use bonfire_launch::{AgentOptions, OutputLabels, detect_rank};
 use half::{bf16, f16};
 
