@@ -143,8 +143,7 @@ const UNSAFE_PLACES: &[&str] = &[
     "crates/bonfire-sys/",
     "crates/bonfire-cuda/",
     "crates/cuda-stand-in/",
-    "kernels/src/launch/adapter.rs",
-    "kernels/src/launch/stream.rs",
+    "kernels/src/launch/",
     "crates/bonfire-train/src/raw.rs",
 ];
 
