@@ -12,7 +12,9 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bonfire_cuda::{AbortFlag, Context, CudaError, Event, FlagPage, RANKS_MAX, Span, Stream};
+use bonfire_cuda::{Context, CudaError, Event, Span, Stream};
+use bonfire_kernels::launch::flags::RANKS_MAX;
+use bonfire_kernels::launch::flags::{AbortFlag, FlagPage};
 use bonfire_plan::{DType, Rank, ReduceOp, WorldSize};
 
 use crate::device::Local;

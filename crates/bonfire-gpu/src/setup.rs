@@ -7,7 +7,9 @@ mod probe;
 mod reach;
 pub(crate) mod shared;
 
-use bonfire_cuda::{Context, FlagPage, OneShotKernel};
+use bonfire_cuda::Context;
+use bonfire_kernels::launch::flags::FlagPage;
+use bonfire_kernels::launch::one_shot::OneShotKernel;
 
 use crate::device::Local;
 use crate::device::sync::Waiting;

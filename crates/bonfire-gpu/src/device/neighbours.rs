@@ -5,7 +5,8 @@ use std::collections::hash_map::Entry;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bonfire_cuda::{ComputeCapability, Cubin, DeviceRegion, OneShotKey};
+use bonfire_cuda::{ComputeCapability, Cubin, DeviceRegion};
+use bonfire_kernels::launch::one_shot::OneShotKey;
 use bonfire_kernels::launch::stream::ReduceCode;
 use bonfire_plan::Rank;
 

@@ -5,7 +5,8 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bonfire_cuda::{Context, CudaError, Event, EventState, FlagPage, PinnedRegion, Stream};
+use bonfire_cuda::{Context, CudaError, Event, EventState, PinnedRegion, Stream};
+use bonfire_kernels::launch::flags::FlagPage;
 
 use crate::device::kernels::KernelKey;
 use crate::device::sync::{Missing, is_marked};

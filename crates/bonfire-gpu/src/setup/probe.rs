@@ -11,7 +11,8 @@ mod words;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use bonfire_cuda::{Context, CudaError, Event, EventState, PinnedRegion, RANKS_MAX, Span, Stream};
+use bonfire_cuda::{Context, CudaError, Event, EventState, PinnedRegion, Span, Stream};
+use bonfire_kernels::launch::flags::RANKS_MAX;
 use bonfire_plan::Rank;
 
 use crate::device::sync::Waiting;
