@@ -59,11 +59,17 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
         Burn::Unknown,
     ),
     (
+        "bonfire-launch",
+        Imports::Only(&["bonfire-plan", "bonfire-sys", "bonfire-collective"]),
+        Burn::Unknown,
+    ),
+    (
         "bonfire-train",
         Imports::Only(&[
             "bonfire-plan",
             "bonfire-collective",
             "bonfire-gpu",
+            "bonfire-launch",
             "bonfire-kernels",
         ]),
         Burn::Named,
@@ -75,6 +81,7 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
             "bonfire-plan",
             "bonfire-collective",
             "bonfire-gpu",
+            "bonfire-launch",
             "bonfire-kernels",
             "bonfire-train",
         ]),
@@ -82,7 +89,12 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
     ),
     (
         TESTKIT,
-        Imports::Only(&["bonfire-plan", "bonfire-sys", "bonfire-collective"]),
+        Imports::Only(&[
+            "bonfire-plan",
+            "bonfire-sys",
+            "bonfire-collective",
+            "bonfire-launch",
+        ]),
         Burn::Unknown,
     ),
     ("bonfire", Imports::Libraries, Burn::Named),
@@ -117,6 +129,7 @@ const LIBRARIES: &[&str] = &[
     "bonfire-kernels",
     "bonfire-collective",
     "bonfire-gpu",
+    "bonfire-launch",
     "bonfire-train",
 ];
 

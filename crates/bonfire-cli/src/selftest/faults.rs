@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail, ensure};
 use bonfire_collective::{CollectiveError, DType, Rank, RankEnv, ReduceOp};
 use bonfire_gpu::{CudaAlgorithm, CudaGroup, CudaGroupError, CudaOptions, CudaSync, Elements};
+use bonfire_launch::detect_rank;
 
 use super::conformance::{join, launch};
 use super::part::Part;
@@ -14,7 +15,7 @@ use super::ranks::on_threads;
 const COUNT: usize = 1 << 20;
 
 pub(super) fn all() -> anyhow::Result<()> {
-    if let Some(env) = RankEnv::detect()? {
+    if let Some(env) = detect_rank()? {
         return dying_rank(&env);
     }
     for sync in [CudaSync::Kernel, CudaSync::Stream] {

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use bonfire_collective::{ProcessGroup, RankEnv, WorldSize};
+use bonfire_launch::detect_rank;
 use bonfire_train::{DeviceKind, GradientRoute, World};
 
 use super::SelftestArgs;
@@ -54,7 +55,7 @@ const WAYS: [(&str, GradientRoute); 2] = [
 
 /// Ranks as threads and as processes against one rank with all their samples.
 pub(super) fn parity(args: &SelftestArgs) -> anyhow::Result<()> {
-    if let Some(env) = RankEnv::detect()? {
+    if let Some(env) = detect_rank()? {
         return parity_as_rank(&env);
     }
     let alone = alone()?;
@@ -127,7 +128,7 @@ fn parity_as_rank(env: &RankEnv) -> anyhow::Result<()> {
 /// Steps with and without synchronisation, of processes.
 pub(super) fn steps(args: &SelftestArgs) -> anyhow::Result<()> {
     let size = if args.quick { Size::SMALL } else { Size::LARGE };
-    if let Some(env) = RankEnv::detect()? {
+    if let Some(env) = detect_rank()? {
         return steps_as_rank(&env, size);
     }
     println!(

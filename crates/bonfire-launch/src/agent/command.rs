@@ -5,14 +5,14 @@ use std::io;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
+use bonfire_collective::RankEnv;
 use bonfire_plan::Rank;
 
+use super::AgentOptions;
 use super::meeting::Meeting;
-use super::ranks::cores;
-use super::{AgentOptions, LaunchError};
-use crate::environment::{
-    GROUP_RANK, GROUP_WORLD_SIZE, LAUNCHER, MAX_RESTARTS, NODE_RANK, RankEnv,
-};
+use crate::environment::{GROUP_RANK, GROUP_WORLD_SIZE, MAX_RESTARTS, NODE_RANK, rank_variables};
+use crate::error::LaunchError;
+use crate::ranks::cores;
 
 /// The variable that sizes the thread pool of Burn's CPU backends.
 const RAYON_NUM_THREADS: &str = "RAYON_NUM_THREADS";
@@ -21,12 +21,11 @@ const RAYON_NUM_THREADS: &str = "RAYON_NUM_THREADS";
 pub(super) fn command(options: &AgentOptions, meeting: &Meeting, place: &RankEnv) -> Command {
     let mut command = Command::new(&options.program);
     command.args(&options.args).stdin(Stdio::null());
-    command.envs(place.variables());
+    command.envs(rank_variables(place));
     for variable in [NODE_RANK, GROUP_RANK] {
         command.env(variable, meeting.node_rank().to_string());
     }
     command.env(GROUP_WORLD_SIZE, meeting.nnodes().to_string());
-    command.env(LAUNCHER, std::process::id().to_string());
     command.env(MAX_RESTARTS, options.max_restarts.to_string());
     if std::env::var_os(RAYON_NUM_THREADS).is_none() {
         let threads = (cores().get() / options.nproc_per_node).max(1);

@@ -9,8 +9,8 @@ use std::str::FromStr;
 use bonfire_plan::Rank;
 use thiserror::Error;
 
-use super::leftovers;
 use super::screen::Channel;
+use crate::flights::leftovers;
 
 /// What becomes of the output of ranks, besides the launcher's own screen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -118,16 +118,16 @@ impl FromStr for StreamChoice {
 
 /// Where one stream of a rank goes.
 #[derive(Debug)]
-pub(super) struct Sink {
+pub(crate) struct Sink {
     /// Keeps it as it is.
-    pub(super) file: Option<File>,
+    pub(crate) file: Option<File>,
     /// Whether it is on the screen.
-    pub(super) is_shown: bool,
+    pub(crate) is_shown: bool,
 }
 
 /// The files of one job.
 #[derive(Debug)]
-pub(super) struct Logs {
+pub(crate) struct Logs {
     /// The folder of the job, if anything goes to files.
     folder: Option<PathBuf>,
     /// For what is kept of a failed job in any case. Nothing is there until then.
@@ -138,7 +138,7 @@ pub(super) struct Logs {
 
 impl Logs {
     /// Makes the folder of the job called `job`, if there is to be one.
-    pub(super) fn open(options: &LogOptions, job: &str) -> io::Result<Self> {
+    pub(crate) fn open(options: &LogOptions, job: &str) -> io::Result<Self> {
         let nothing = StreamChoice::default();
         let nothing_named = options.redirects == nothing && options.tee == nothing;
         let tee = match &options.dir {
@@ -163,13 +163,13 @@ impl Logs {
     }
 
     /// The folder of the job.
-    pub(super) fn folder(&self) -> Option<&Path> {
+    pub(crate) fn folder(&self) -> Option<&Path> {
         self.folder.as_deref()
     }
 
     /// Where the ranks of an attempt leave their flight records: beside their output, if anything goes
     /// to files, else among the system's temporary files.
-    pub(super) fn flight_folder(&self, restart_count: u32) -> PathBuf {
+    pub(crate) fn flight_folder(&self, restart_count: u32) -> PathBuf {
         match &self.folder {
             Some(folder) => attempt(folder, restart_count).join("flights"),
             None => attempt(&self.fallback, restart_count),
@@ -177,7 +177,7 @@ impl Logs {
     }
 
     /// Makes the file of one stream, `attempt_N/RANK/stdout.log` or `stderr.log`, if it goes to one.
-    pub(super) fn sink(&self, channel: Channel, place: LogPlace) -> io::Result<Sink> {
+    pub(crate) fn sink(&self, channel: Channel, place: LogPlace) -> io::Result<Sink> {
         let redirected = self.redirects.of(place.local_rank).contain(channel);
         let kept = redirected || self.tee.of(place.local_rank).contain(channel);
         let file = match &self.folder {
@@ -199,13 +199,13 @@ impl Logs {
     }
 
     /// Whether a stream of a rank is on the screen.
-    pub(super) fn show(&self, channel: Channel, local_rank: u32) -> bool {
+    pub(crate) fn show(&self, channel: Channel, local_rank: u32) -> bool {
         let redirected = self.redirects.of(local_rank).contain(channel);
         !redirected || self.tee.of(local_rank).contain(channel)
     }
 
     /// Whether any stream of a rank goes to a file.
-    pub(super) fn keep(&self, local_rank: u32) -> bool {
+    pub(crate) fn keep(&self, local_rank: u32) -> bool {
         let kept = |choice: &StreamChoice| choice.of(local_rank) != Streams::None;
         kept(&self.redirects) || kept(&self.tee)
     }
@@ -213,10 +213,10 @@ impl Logs {
 
 /// Whose stream it is.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct LogPlace {
-    pub(super) rank: Rank,
-    pub(super) local_rank: u32,
-    pub(super) restart_count: u32,
+pub(crate) struct LogPlace {
+    pub(crate) rank: Rank,
+    pub(crate) local_rank: u32,
+    pub(crate) restart_count: u32,
 }
 
 /// The folder of one attempt of a job.

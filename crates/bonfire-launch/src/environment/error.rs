@@ -1,16 +1,12 @@
 //! What can be wrong with an environment.
 
+use bonfire_collective::{SettingError, TokenError};
 use thiserror::Error;
 
 use super::{
-    ALGORITHM, BUILDS, CALL_SITES, CHECKSUMS, HOST_ID, HOST_ID_BYTES_MAX, JOB_ID_BYTES_MAX,
-    LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, RANK, RUN_ID, TLS, WORLD_SIZE,
+    HOST_ID, HOST_ID_BYTES_MAX, JOB_ID_BYTES_MAX, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, RANK,
+    RUN_ID, WORLD_SIZE,
 };
-use crate::builds::UnknownBuilds;
-use crate::call_sites::UnknownCallSites;
-use crate::connections::UnknownConnections;
-use crate::overrides::OverrideError;
-use crate::token::TokenError;
 
 /// The environment does not say who this process is.
 #[derive(Debug, Error)]
@@ -115,36 +111,9 @@ pub enum EnvError {
         /// Its length.
         bytes: usize,
     },
-    /// There are no such algorithms.
-    #[error("{ALGORITHM} is wrong")]
-    Algorithm {
-        /// What is wrong with it.
-        source: OverrideError,
-    },
-    /// There is no such choice.
-    #[error("{TLS} is wrong")]
-    Tls {
-        /// What is wrong with it.
-        source: UnknownConnections,
-    },
-    /// There is no such choice.
-    #[error("{CALL_SITES} is wrong")]
-    CallSites {
-        /// What is wrong with it.
-        source: UnknownCallSites,
-    },
-    /// There is no such choice.
-    #[error("{BUILDS} is wrong")]
-    Builds {
-        /// What is wrong with it.
-        source: UnknownBuilds,
-    },
-    /// There is no such choice.
-    #[error("{CHECKSUMS} is wrong")]
-    Checksums {
-        /// What is wrong with it.
-        source: UnknownConnections,
-    },
+    /// What goes before the program's options is wrong.
+    #[error(transparent)]
+    Setting(#[from] SettingError),
     /// The job token is malformed.
     #[error("{variable} is wrong")]
     Token {

@@ -80,7 +80,7 @@ impl fmt::Display for RankCount {
 }
 
 /// The CPU cores that this process may use.
-pub(super) fn cores() -> NonZeroU32 {
+pub(crate) fn cores() -> NonZeroU32 {
     thread::available_parallelism()
         .ok()
         .and_then(|cores| NonZeroU32::try_from(cores).ok())

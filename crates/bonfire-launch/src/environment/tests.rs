@@ -8,7 +8,7 @@ fn parse(assignments: &str) -> Result<Option<RankEnv>, EnvError> {
         .split_whitespace()
         .map(|assignment| assignment.split_once('=').unwrap())
         .collect();
-    RankEnv::detect_in(|variable| values.get(variable).map(OsString::from))
+    detect_rank_in(|variable| values.get(variable).map(OsString::from))
 }
 
 fn accepted(assignments: &str) -> RankEnv {
@@ -63,30 +63,31 @@ fn what_the_launcher_writes_is_what_the_worker_reads() {
         job_id: "night run".to_owned(),
         restart_count: 2,
         host_id: Some("rack 7".to_owned()),
-        overrides: "all_reduce=ring".parse().unwrap(),
-        streams_per_link: Some(4),
-        tls: Some(Tls::Hosts),
+        launcher_id: Some(99),
+        settings: EnvSettings {
+            overrides: "all_reduce=ring".parse().unwrap(),
+            streams_per_link: Some(4),
+            ..EnvSettings::default()
+        },
     };
-    let variables: HashMap<_, _> = written.variables().into_iter().collect();
-    let read = RankEnv::from_lookup(|name| variables.get(name).map(OsString::from)).unwrap();
-    assert_eq!(read.variables(), written.variables());
+    let variables: HashMap<_, _> = rank_variables(&written).into_iter().collect();
+    let read = rank_from_lookup(|name| variables.get(name).map(OsString::from)).unwrap();
+    assert_eq!(rank_variables(&read), rank_variables(&written));
     assert_eq!((read.job_id.as_str(), read.restart_count), ("night run", 2));
     assert_eq!(read.host_id, written.host_id);
-    assert_eq!(read.overrides, written.overrides);
-    assert_eq!(read.streams_per_link, Some(4));
-    assert_eq!(read.tls, Some(Tls::Hosts));
+    assert_eq!(read.launcher_id, Some(99));
+    assert_eq!(read.settings, written.settings);
 
     let silent = RankEnv {
         job_token: JobToken::empty(),
         agent_store: StoreHost::RankZero,
         host_id: None,
-        overrides: AlgorithmOverrides::default(),
-        streams_per_link: None,
-        tls: None,
+        launcher_id: None,
+        settings: EnvSettings::default(),
         ..written
     };
-    let variables: HashMap<_, _> = silent.variables().into_iter().collect();
-    let read = RankEnv::from_lookup(|name| variables.get(name).map(OsString::from)).unwrap();
+    let variables: HashMap<_, _> = rank_variables(&silent).into_iter().collect();
+    let read = rank_from_lookup(|name| variables.get(name).map(OsString::from)).unwrap();
     assert!(read.job_token.is_empty());
     assert_eq!(read.agent_store, StoreHost::RankZero);
 }
@@ -180,7 +181,7 @@ fn a_bad_token_or_switch_is_refused() {
 }
 
 #[test]
-fn a_bad_host_algorithm_or_number_of_streams_is_refused() {
+fn a_bad_name_count_or_setting_is_refused() {
     let base = format!("RANK=0 WORLD_SIZE=1 {MEETING}");
     refused(
         &format!("{base} BONFIRE_HOST_ID={}", "h".repeat(65)),
@@ -198,13 +199,6 @@ fn a_bad_host_algorithm_or_number_of_streams_is_refused() {
         &format!("{base} BONFIRE_ALGORITHM=fast"),
         "BONFIRE_ALGORITHM is wrong",
     );
-    refused(&format!("{base} BONFIRE_TLS=on"), "BONFIRE_TLS is wrong");
-    for number in ["0", "17", "many"] {
-        refused(
-            &format!("{base} BONFIRE_STREAMS={number}"),
-            "BONFIRE_STREAMS must be a whole number from 1 to 16",
-        );
-    }
 }
 
 const SLURM: &str = "SLURM_JOB_ID=77 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=6 SLURM_PROCID=5 \

@@ -2,15 +2,13 @@
 
 use std::ffi::OsString;
 use std::path::Path;
-use std::str::FromStr;
+
+use bonfire_collective::{JobToken, StoreHost};
 
 use super::{
-    AGENT_STORE, ALGORITHM, EnvError, HOST_ID, HOST_ID_BYTES_MAX, JOB_ID_BYTES_MAX, JOB_TOKEN,
-    JOB_TOKEN_FILE, MASTER_ADDR, MASTER_PORT, RUN_ID, STREAMS, StoreHost, TORCHRUN_STORE,
+    AGENT_STORE, EnvError, HOST_ID, HOST_ID_BYTES_MAX, JOB_ID_BYTES_MAX, JOB_TOKEN, JOB_TOKEN_FILE,
+    MASTER_ADDR, MASTER_PORT, RUN_ID, TORCHRUN_STORE,
 };
-use crate::overrides::AlgorithmOverrides;
-use crate::token::JobToken;
-use crate::transport::STREAMS_MAX;
 
 /// A key-value source with typed readings.
 pub(super) struct Source<F> {
@@ -82,26 +80,6 @@ impl<F: Fn(&str) -> Option<OsString>> Source<F> {
         }
     }
 
-    pub(super) fn overrides(&self) -> Result<AlgorithmOverrides, EnvError> {
-        let text = self.text(ALGORITHM).unwrap_or_default();
-        text.parse()
-            .map_err(|source| EnvError::Algorithm { source })
-    }
-
-    pub(super) fn streams_per_link(&self) -> Result<Option<u32>, EnvError> {
-        self.number(STREAMS, (1, STREAMS_MAX as u32))
-    }
-
-    /// One of several names; nothing if the variable is not set, or empty.
-    pub(super) fn choice<T: FromStr>(
-        &self,
-        variable: &'static str,
-        wrong: impl FnOnce(T::Err) -> EnvError,
-    ) -> Result<Option<T>, EnvError> {
-        let text = self.text(variable).filter(|text| !text.is_empty());
-        text.map(|text| text.parse()).transpose().map_err(wrong)
-    }
-
     pub(super) fn job_id(&self) -> Result<String, EnvError> {
         let job_id = self.text(RUN_ID).unwrap_or_default();
         if job_id.len() > JOB_ID_BYTES_MAX {
@@ -129,9 +107,15 @@ impl<F: Fn(&str) -> Option<OsString>> Source<F> {
                 false => StoreHost::RankZero,
             });
         };
-        StoreHost::of_variable(value.trim()).ok_or(EnvError::NotASwitch {
-            variable: AGENT_STORE,
-            value,
-        })
+        match value.trim() {
+            "1" | "true" => Ok(StoreHost::Agent),
+            "" | "0" | "false" => Ok(StoreHost::RankZero),
+            "nearby" => Ok(StoreHost::Nearby),
+            "torchrun" => Ok(StoreHost::Torchrun),
+            _ => Err(EnvError::NotASwitch {
+                variable: AGENT_STORE,
+                value,
+            }),
+        }
     }
 }

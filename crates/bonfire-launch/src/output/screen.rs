@@ -17,13 +17,13 @@ const CLEAR_LINE: &[u8] = b"\r\x1b[K";
 
 /// Which of the two standard streams a rank wrote to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Channel {
+pub(crate) enum Channel {
     Output,
     Error,
 }
 
 /// The two streams of the launcher behind one lock, because they often are one terminal.
-pub(super) struct Screen {
+pub(crate) struct Screen {
     streams: Mutex<Streams>,
 }
 
@@ -45,7 +45,7 @@ struct Streams {
 
 impl Screen {
     /// The standard streams of this process. A rank may draw on `terminal`.
-    pub(super) fn standard(terminal: Option<Arc<Terminal>>) -> Self {
+    pub(crate) fn standard(terminal: Option<Arc<Terminal>>) -> Self {
         let columns = io::stderr().is_terminal().then(|| {
             rustix::termios::tcgetwinsize(io::stderr())
                 .map(|size| usize::from(size.ws_col))
@@ -75,7 +75,7 @@ impl Screen {
     }
 
     /// What the ranks are to know about it.
-    pub(super) fn kind(&self) -> LauncherOutput {
+    pub(crate) fn kind(&self) -> LauncherOutput {
         match self.lock().columns {
             Some(_) => LauncherOutput::StatusLine,
             None => LauncherOutput::Lines,
@@ -83,7 +83,7 @@ impl Screen {
     }
 
     /// Prints a line. An output that is closed or full is not the job's trouble: the line is lost.
-    pub(super) fn line(&self, channel: Channel, prefix: &str, text: &[u8]) {
+    pub(crate) fn line(&self, channel: Channel, prefix: &str, text: &[u8]) {
         let mut line = Vec::with_capacity(prefix.len() + text.len() + 1);
         line.extend_from_slice(prefix.as_bytes());
         line.extend_from_slice(text);
@@ -103,7 +103,7 @@ impl Screen {
 
     /// Shows a status in the last line of the terminal, in place of the one before; where there is no
     /// terminal, prints it as a line.
-    pub(super) fn status(&self, channel: Channel, prefix: &str, text: &[u8]) {
+    pub(crate) fn status(&self, channel: Channel, prefix: &str, text: &[u8]) {
         match self.kind() {
             LauncherOutput::StatusLine => self.preview(prefix, text),
             LauncherOutput::Lines | LauncherOutput::Direct => self.line(channel, prefix, text),
@@ -111,7 +111,7 @@ impl Screen {
     }
 
     /// Shows a status that may not be complete; where there is no terminal, does nothing.
-    pub(super) fn preview(&self, prefix: &str, text: &[u8]) {
+    pub(crate) fn preview(&self, prefix: &str, text: &[u8]) {
         if self.kind() == LauncherOutput::StatusLine {
             let mut streams = self.lock();
             if !(streams.is_drawn_on)() {
@@ -121,7 +121,7 @@ impl Screen {
     }
 
     /// Prints the lines that were held back, unless somebody draws.
-    pub(super) fn release(&self) {
+    pub(crate) fn release(&self) {
         let mut streams = self.lock();
         if streams.held.is_empty() || (streams.is_drawn_on)() {
             return;
@@ -138,7 +138,7 @@ impl Screen {
     }
 
     /// Removes the status, before something else prints.
-    pub(super) fn clear_status(&self) {
+    pub(crate) fn clear_status(&self) {
         let mut streams = self.lock();
         if !(streams.is_drawn_on)() {
             let _ = streams.hide_status();

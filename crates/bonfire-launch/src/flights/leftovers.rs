@@ -9,9 +9,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 use std::{io, iter};
 
+use bonfire_collective::JobToken;
 use rustix::process::getuid;
-
-use crate::token::JobToken;
 
 /// How the names begin.
 const PREFIX: &str = "bonfire-flights-";
@@ -23,14 +22,14 @@ const RANDOM_DIGITS: usize = 16;
 const KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// A new name for the records of one job. Nothing is there yet.
-pub(super) fn folder() -> io::Result<PathBuf> {
+pub(crate) fn folder() -> io::Result<PathBuf> {
     let random = JobToken::random().map_err(io::Error::other)?.to_hex();
     let name = format!("{PREFIX}{}", &random[..RANDOM_DIGITS]);
     Ok(std::env::temp_dir().join(name))
 }
 
 /// Removes the old ones of this user. What cannot be removed stays: it is no reason not to start.
-pub(super) fn sweep() {
+pub(crate) fn sweep() {
     sweep_in(&std::env::temp_dir(), KEPT);
 }
 

@@ -4,18 +4,17 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::num::NonZeroU32;
 
+use bonfire_collective::{
+    EnvSettings, JobToken, RESTARTS_KEY, RankEnv, Store, StoreError, StoreHost, TcpStoreServer, Tls,
+};
 use bonfire_plan::{Rank, WorldSize};
 use tracing::warn;
 
 use super::agents::{Agents, Seat, Watch};
 use super::supervisor::End;
-use super::{AgentOptions, Graces, LaunchError, Nodes};
-use crate::environment::{JOB_TOKEN, RankEnv, StoreHost, job_token_from_env};
-use crate::overrides::AlgorithmOverrides;
-use crate::rendezvous::RESTARTS_KEY;
-use crate::store::{Store, StoreError, TcpStoreServer};
-use crate::tls::{self, Tls};
-use crate::token::JobToken;
+use super::{AgentOptions, Graces, Nodes};
+use crate::environment::{JOB_TOKEN, job_token_from_env};
+use crate::error::LaunchError;
 
 /// The store, served here or on host 0, and the numbering of the ranks.
 #[derive(Debug)]
@@ -223,9 +222,11 @@ impl Meeting {
             job_id: self.job_id.clone(),
             restart_count: self.restart_count,
             host_id: None,
-            overrides: AlgorithmOverrides::default(),
-            streams_per_link: None,
-            tls: self.tls,
+            launcher_id: Some(std::process::id()),
+            settings: EnvSettings {
+                tls: self.tls,
+                ..EnvSettings::default()
+            },
         })
     }
 
@@ -243,7 +244,7 @@ impl Meeting {
 fn asked_of_tls(options: &AgentOptions) -> Result<Option<Tls>, LaunchError> {
     Ok(match options.tls {
         Some(tls) => Some(tls),
-        None => tls::from_env()?,
+        None => EnvSettings::from_env()?.tls,
     })
 }
 

@@ -17,12 +17,12 @@ const TEXTS_MAX: usize = 64;
 
 /// Who has said which error so far, the first to say it first.
 #[derive(Debug, Default)]
-pub(super) struct Told(Mutex<BTreeMap<Vec<u8>, Vec<Rank>>>);
+pub(crate) struct Told(Mutex<BTreeMap<Vec<u8>, Vec<Rank>>>);
 
 impl Told {
     /// Notes a line of a rank's error stream. Whether another rank has said it before, and this one says it
     /// for the first time.
-    pub(super) fn is_known(&self, rank: Rank, text: &[u8]) -> bool {
+    pub(crate) fn is_known(&self, rank: Rank, text: &[u8]) -> bool {
         if !text.starts_with(ERROR) {
             return false;
         }
@@ -41,7 +41,7 @@ impl Told {
     }
 
     /// What was kept from the screen, a line for each error, and forgets it.
-    pub(super) fn take_notes(&self) -> Vec<String> {
+    pub(crate) fn take_notes(&self) -> Vec<String> {
         let told = std::mem::take(&mut *self.lock());
         let several = told.into_values().filter(|ranks| ranks.len() > 1);
         several.map(|ranks| note(&ranks)).collect()

@@ -7,12 +7,13 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bonfire_collective::Tls;
 use clap::{ArgAction, Args, Command};
 use thiserror::Error;
 
-use super::logs::{LogOptions, StreamChoice};
-use super::{AgentOptions, Graces, Nodes, RankCount, RankCountError};
-use crate::tls::Tls;
+use crate::agent::{AgentOptions, Graces, Nodes};
+use crate::output::{LogOptions, StreamChoice};
+use crate::ranks::{RankCount, RankCountError};
 
 /// The variable with which PyTorchJob, as torchrun, gives the number of ranks.
 const PET_NPROC_PER_NODE: &str = "PET_NPROC_PER_NODE";

@@ -8,6 +8,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use bonfire_collective::{FLIGHT_DIR_VARIABLE, FlightRecord, RankEnv};
 use bonfire_plan::Rank;
 use bonfire_sys::process::{ChildProcess, EndSignal, ExitWatch, Guard, Interrupt, InterruptWatch};
 use tracing::{info, warn};
@@ -15,17 +16,13 @@ use tracing::{info, warn};
 use super::agents::Watch;
 use super::command::{command, spawn_error};
 use super::ending::{Ending, Order};
-use super::failure::{BadEnd, Exit, JobFailure, root_cause};
-use super::flights::Flights;
-use super::logs::{LogPlace, Logs};
 use super::meeting::Meeting;
-use super::relay::{Relay, Tail};
-use super::screen::{Channel, Screen};
-use super::terminal::TerminalWatch;
-use super::told::Told;
-use super::{AgentOptions, LaunchError, OutputLabels, terminal};
-use crate::environment::{LauncherOutput, OUTPUT, RankEnv};
-use crate::flight::{FLIGHT_DIR_VARIABLE, FlightRecord};
+use super::{AgentOptions, OutputLabels};
+use crate::environment::{LauncherOutput, OUTPUT};
+use crate::error::LaunchError;
+use crate::failure::{BadEnd, Exit, JobFailure, root_cause};
+use crate::flights::Flights;
+use crate::output::{self, Channel, LogPlace, Logs, Relay, Screen, Tail, TerminalWatch, Told};
 
 /// Room for the signals that a user may send while the agent is busy; more are one too many.
 const INTERRUPTS_MAX: usize = 16;
@@ -122,8 +119,8 @@ impl Supervisor {
         let (interrupts, others) = (sender.clone(), sender.clone());
         let is_shown = |place: RankEnv| setup.logs.show(Channel::Output, place.local_rank);
         let mut places = meeting.places();
-        let artist = places.find(|place| place.rank == terminal::ARTIST);
-        let (screen, terminal) = terminal::open(artist.is_some_and(is_shown))?;
+        let artist = places.find(|place| place.rank == output::ARTIST);
+        let (screen, terminal) = output::open(artist.is_some_and(is_shown))?;
         let mut supervisor = Self {
             ranks: Vec::new(),
             running: BTreeSet::new(),
@@ -229,7 +226,7 @@ impl Supervisor {
         }
         command.envs(options.variables.iter().map(|(name, value)| (name, value)));
 
-        let mut child = terminal::spawn(command, place.rank, self.terminal.as_ref(), &self.guard)
+        let mut child = output::spawn(command, place.rank, self.terminal.as_ref(), &self.guard)
             .map_err(|source| spawn_error(&options.program, place.rank, source))?;
         let local_rank = place.local_rank as usize;
         let waiter = wait_for(child.exit_watch(), local_rank, events)?;

@@ -1,12 +1,13 @@
 //! The flight records of an attempt of the job: where its ranks leave them, and what they say together.
 
+pub(crate) mod leftovers;
+
 use std::ffi::OsString;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::accounts::GroupReport;
-use crate::flight::{FLIGHT_DIR_VARIABLE, FlightRecord, read_flight_records};
+use bonfire_collective::{FLIGHT_DIR_VARIABLE, FlightRecord, GroupReport, read_flight_records};
 
 /// Groups that are told of.
 const GROUPS_MAX: usize = 4;
@@ -16,7 +17,7 @@ const KNOWN_AGAIN_BYTES: usize = 200;
 
 /// Where the ranks of this host leave their flight records.
 #[derive(Debug)]
-pub(super) struct Flights {
+pub(crate) struct Flights {
     folder: PathBuf,
     /// Whether the folder is of this launcher's choice.
     is_ours: bool,
@@ -27,7 +28,7 @@ pub(super) struct Flights {
 impl Flights {
     /// Of ranks that start now: in the folder that the environment or the program's own `variables`
     /// name, else in `folder`.
-    pub(super) fn begin(folder: PathBuf, variables: &[(OsString, OsString)]) -> Self {
+    pub(crate) fn begin(folder: PathBuf, variables: &[(OsString, OsString)]) -> Self {
         let own = variables.iter().rev();
         let mut own = own.filter(|(name, _)| name == FLIGHT_DIR_VARIABLE);
         let named = own.next().map(|(_, value)| value.clone());
@@ -40,13 +41,13 @@ impl Flights {
     }
 
     /// The folder, if the ranks would not know it without being told.
-    pub(super) fn to_be_told(&self) -> Option<&Path> {
+    pub(crate) fn to_be_told(&self) -> Option<&Path> {
         self.is_ours.then_some(&self.folder)
     }
 
     /// What the ranks of this host did when their groups failed: the last operation of each that left
     /// a record. Without any, or if they cannot be read, none.
-    pub(super) fn read(&self) -> Vec<FlightRecord> {
+    pub(crate) fn read(&self) -> Vec<FlightRecord> {
         if !self.folder.is_dir() {
             return Vec::new();
         }
@@ -64,7 +65,7 @@ impl Flights {
 
     /// What the records of all hosts say together, several lines, for a user who is about to be told
     /// `said`; nothing if there are none.
-    pub(super) fn verdict(&self, mut records: Vec<FlightRecord>, said: &[String]) -> String {
+    pub(crate) fn verdict(&self, mut records: Vec<FlightRecord>, said: &[String]) -> String {
         records.sort_by_key(|record| (record.group, record.rank));
         let mut text = String::new();
         let groups = records.chunk_by(|one, other| one.group == other.group);
@@ -113,19 +114,29 @@ fn now() -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::flight::{Desk, write_flight_record};
-    use crate::recorder::Recorder;
+    use bonfire_collective::Progress;
     use bonfire_plan::Rank;
 
     fn record(rank: u32, failure: Option<&str>) -> FlightRecord {
-        let desk = Desk {
-            folder: None,
+        FlightRecord {
+            version: 1,
             group: 0,
             rank: Rank::new(rank),
             job_rank: Rank::new(rank),
             world_size: 2,
-        };
-        desk.record(failure.map(str::to_owned), &Recorder::default(), 1)
+            process_id: 1,
+            written: now(),
+            failure: failure.map(str::to_owned),
+            progress: Progress::default(),
+            waited: Duration::ZERO,
+            operations: Vec::new(),
+        }
+    }
+
+    /// As a rank leaves it.
+    fn write(folder: &Path, record: &FlightRecord) {
+        let text = serde_json::to_string(record).unwrap();
+        std::fs::write(folder.join(format!("flight-{}.json", record.rank)), text).unwrap();
     }
 
     #[test]
@@ -133,13 +144,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut old = record(0, Some("of another job"));
         old.written -= Duration::from_secs(5);
-        write_flight_record(folder.path(), &old).unwrap();
+        write(folder.path(), &old);
         let variables = [(FLIGHT_DIR_VARIABLE.into(), folder.path().into())];
         let flights = Flights::begin(PathBuf::from("/none"), &variables);
         assert_eq!((flights.read(), flights.to_be_told()), (Vec::new(), None));
-        write_flight_record(folder.path(), &record(1, None)).unwrap();
+        write(folder.path(), &record(1, None));
         assert_eq!(flights.read(), []);
-        write_flight_record(folder.path(), &record(1, Some("now"))).unwrap();
+        write(folder.path(), &record(1, Some("now")));
         assert_eq!(flights.read().len(), 1);
     }
 

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use bonfire_plan::Rank;
 use serde::{Deserialize, Serialize};
 
-use super::PEER_FAILED_EXIT_CODE;
+/// The exit code of a worker that failed only because another rank did, so that the agent does not
+/// take it for the culprit. It is `EX_TEMPFAIL` of `sysexits.h`.
+pub const PEER_FAILED_EXIT_CODE: u8 = 75;
 
 /// How much later an end may be noticed than one that it caused: peers are told by the kernel while the
 /// process still ends, and each end is noticed by a thread of its own, which needs a core.
@@ -42,16 +44,16 @@ pub struct JobFailure {
 
 /// The end of one rank that was no success, or that came too early.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct BadEnd {
+pub(crate) struct BadEnd {
     /// Which of this host's ranks.
-    pub(super) local_rank: usize,
-    pub(super) exit: Exit,
-    pub(super) at: Instant,
+    pub(crate) local_rank: usize,
+    pub(crate) exit: Exit,
+    pub(crate) at: Instant,
 }
 
 impl Exit {
     /// `None` for a success.
-    pub(super) fn of_failure(status: ExitStatus) -> Option<Self> {
+    pub(crate) fn of_failure(status: ExitStatus) -> Option<Self> {
         if status.success() {
             return None;
         }
@@ -139,7 +141,7 @@ impl std::error::Error for JobFailure {}
 /// peers see its connections break before the kernel has taken the process apart. And where all blame
 /// a peer, the culprit is one that has not failed itself: it was stopped, or ended, `early`, as if all
 /// were done.
-pub(super) fn root_cause(ends: &[BadEnd], early: Option<BadEnd>) -> Option<BadEnd> {
+pub(crate) fn root_cause(ends: &[BadEnd], early: Option<BadEnd>) -> Option<BadEnd> {
     let first = ends.iter().map(|end| end.at).min()?;
     let early = early.filter(|early| early.at <= first + NOTICE_MAX);
     ends.iter()
@@ -149,7 +151,7 @@ pub(super) fn root_cause(ends: &[BadEnd], early: Option<BadEnd>) -> Option<BadEn
 }
 
 /// 0 for the most suspect kind of end.
-pub(super) fn suspicion(exit: Exit) -> u8 {
+pub(crate) fn suspicion(exit: Exit) -> u8 {
     match exit {
         Exit::Signal(SIGKILL | SIGTERM | SIGINT | SIGHUP | SIGQUIT | SIGXCPU) => 0,
         Exit::Code(code) if code == i32::from(PEER_FAILED_EXIT_CODE) => 4,
@@ -195,7 +197,7 @@ const SIGNAL_NAMES: [(i32, &str); 22] = [
 ];
 
 /// A signal's name, for people.
-pub(super) fn signal_name(signal: i32) -> &'static str {
+pub(crate) fn signal_name(signal: i32) -> &'static str {
     SIGNAL_NAMES
         .iter()
         .find(|(number, _)| *number == signal)

@@ -9,18 +9,18 @@ const HELD_BYTES_MAX: usize = 1 << 20;
 
 /// Lines in the order in which they came, each with its end; the oldest make way.
 #[derive(Debug, Default)]
-pub(super) struct Held {
+pub(crate) struct Held {
     lines: VecDeque<(Channel, Vec<u8>)>,
     bytes: usize,
     lost: usize,
 }
 
 impl Held {
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.lines.is_empty()
     }
 
-    pub(super) fn push(&mut self, channel: Channel, line: Vec<u8>) {
+    pub(crate) fn push(&mut self, channel: Channel, line: Vec<u8>) {
         self.bytes += line.len();
         self.lines.push_back((channel, line));
         while self.bytes > HELD_BYTES_MAX
@@ -33,7 +33,7 @@ impl Held {
     }
 
     /// All lines, and how many others had to make way.
-    pub(super) fn take(&mut self) -> (VecDeque<(Channel, Vec<u8>)>, usize) {
+    pub(crate) fn take(&mut self) -> (VecDeque<(Channel, Vec<u8>)>, usize) {
         let Self { lines, lost, .. } = std::mem::take(self);
         (lines, lost)
     }

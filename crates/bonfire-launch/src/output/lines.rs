@@ -2,11 +2,11 @@
 
 /// Longest line that is kept whole; a longer one is cut into pieces of this length, so that a rank
 /// that never ends its line cannot fill the launcher's memory.
-pub(super) const LINE_BYTES_MAX: usize = 16 << 10;
+pub(crate) const LINE_BYTES_MAX: usize = 16 << 10;
 
 /// A piece of output, without the bytes that ended it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Piece<'a> {
+pub(crate) enum Piece<'a> {
     /// A line, or a part of one too long.
     Line(&'a [u8]),
     /// A line that the next one is to overwrite, as a progress bar's.
@@ -18,7 +18,7 @@ pub(super) enum Piece<'a> {
 
 /// Holds the line that has begun and not ended.
 #[derive(Debug, Default)]
-pub(super) struct Lines {
+pub(crate) struct Lines {
     pending: Vec<u8>,
     /// The last byte was a carriage return: whether a line or a status ended is not known before the
     /// next byte.
@@ -30,7 +30,7 @@ pub(super) struct Lines {
 impl Lines {
     /// Takes the next bytes and hands out the pieces that they complete, and a preview of one that
     /// overwrites or will be overwritten.
-    pub(super) fn feed(&mut self, bytes: &[u8], mut emit: impl FnMut(Piece<'_>)) {
+    pub(crate) fn feed(&mut self, bytes: &[u8], mut emit: impl FnMut(Piece<'_>)) {
         for &byte in bytes {
             self.push(byte, &mut emit);
         }
@@ -40,7 +40,7 @@ impl Lines {
     }
 
     /// The stream has ended, and with it the line that has begun.
-    pub(super) fn finish(&mut self, mut emit: impl FnMut(Piece<'_>)) {
+    pub(crate) fn finish(&mut self, mut emit: impl FnMut(Piece<'_>)) {
         if !self.pending.is_empty() {
             emit(Piece::Line(&self.pending));
         }

@@ -25,13 +25,13 @@ const TAIL_LINE_BYTES: usize = 1 << 10;
 
 /// The last lines of a stream.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Tail {
+pub(crate) struct Tail {
     lines: Arc<Mutex<VecDeque<String>>>,
 }
 
 impl Tail {
     /// The lines so far, oldest first.
-    pub(super) fn lines(&self) -> Vec<String> {
+    pub(crate) fn lines(&self) -> Vec<String> {
         let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         lines.iter().cloned().collect()
     }
@@ -50,24 +50,24 @@ impl Tail {
 }
 
 /// What to do with a rank's stream.
-pub(super) struct Relay {
-    pub(super) rank: Rank,
+pub(crate) struct Relay {
+    pub(crate) rank: Rank,
     /// Goes before each line.
-    pub(super) prefix: String,
+    pub(crate) prefix: String,
     /// Where the lines go.
-    pub(super) channel: Channel,
-    pub(super) screen: Arc<Screen>,
+    pub(crate) channel: Channel,
+    pub(crate) screen: Arc<Screen>,
     /// What ranks have ended with.
-    pub(super) told: Arc<Told>,
+    pub(crate) told: Arc<Told>,
     /// Keeps the last lines.
-    pub(super) tail: Tail,
+    pub(crate) tail: Tail,
     /// Where else it goes.
-    pub(super) sink: Sink,
+    pub(crate) sink: Sink,
 }
 
 impl Relay {
     /// Relays until the stream ends, which is when every process that holds its other end has ended.
-    pub(super) fn start(self, source: impl Read + Send + 'static) -> io::Result<JoinHandle<()>> {
+    pub(crate) fn start(self, source: impl Read + Send + 'static) -> io::Result<JoinHandle<()>> {
         thread::Builder::new()
             .name("bonfire-relay".to_owned())
             .spawn(move || self.run(source))

@@ -9,18 +9,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use bonfire_collective::{
+    Build, EnvSettings, FlightRecord, JobToken, Store, StoreError, TcpStore, Tls,
+};
 use bonfire_plan::Rank;
 use bonfire_sys::process::InterruptWatch;
 use serde::{Deserialize, Serialize};
 
-use super::failure::{Exit, JobFailure, suspicion};
+use super::Graces;
 use super::supervisor::End;
-use super::{Graces, LaunchError};
-use crate::builds::{Build, Builds};
-use crate::flight::FlightRecord;
-use crate::store::{Store, StoreError, TcpStore};
-use crate::tls::Tls;
-use crate::token::JobToken;
+use crate::error::LaunchError;
+use crate::failure::{Exit, JobFailure, suspicion};
 
 /// How long the agents of all hosts have to come.
 const JOIN_WAIT: Duration = Duration::from_secs(600);
@@ -101,7 +100,7 @@ impl Agents {
         }
         let card = Card {
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            build: Build::to_compare(Builds::from_env()?.unwrap_or_default()),
+            build: Build::to_compare(EnvSettings::from_env()?.builds.unwrap_or_default()),
             nnodes: seat.nnodes,
             nproc_per_node: seat.nproc_per_node,
         };

@@ -37,10 +37,10 @@ const LEAVE: &[u8] =
 const NO_KEY: u8 = 0;
 
 /// The rank that may draw.
-pub(super) const ARTIST: Rank = Rank::new(0);
+pub(crate) const ARTIST: Rank = Rank::new(0);
 
 /// The screen of this process, and its terminal, if it has one and a rank of it may draw there.
-pub(super) fn open(may_draw: bool) -> io::Result<(Arc<Screen>, Option<TerminalWatch>)> {
+pub(crate) fn open(may_draw: bool) -> io::Result<(Arc<Screen>, Option<TerminalWatch>)> {
     let terminal = may_draw.then(Terminal::of_this_process).flatten();
     let terminal = terminal.map(Arc::new);
     let screen = Arc::new(Screen::standard(terminal.clone()));
@@ -50,7 +50,7 @@ pub(super) fn open(may_draw: bool) -> io::Result<(Arc<Screen>, Option<TerminalWa
 
 /// Starts the process of a rank, which finds the terminal if it may draw. That of a launcher around this
 /// one is not this one's to lend.
-pub(super) fn spawn(
+pub(crate) fn spawn(
     mut command: Command,
     rank: Rank,
     terminal: Option<&TerminalWatch>,
@@ -70,7 +70,7 @@ pub(super) fn spawn(
 
 /// The terminal that is this process's standard input and output.
 #[derive(Debug)]
-pub(super) struct Terminal {
+pub(crate) struct Terminal {
     path: Vec<u8>,
     device: OwnedFd,
     /// How it was before any rank came.
@@ -103,7 +103,7 @@ impl Terminal {
     }
 
     /// Whether somebody has it in raw mode.
-    pub(super) fn is_drawn_on(&self) -> bool {
+    pub(crate) fn is_drawn_on(&self) -> bool {
         let now = tcgetattr(&self.device);
         now.is_ok_and(|now| !now.local_modes.contains(LocalModes::ICANON))
     }
@@ -143,7 +143,7 @@ fn is_in_front(terminal: impl AsFd) -> bool {
 
 /// Looks after the terminal while ranks run. Dropped, when none does any more, it restores it.
 #[derive(Debug)]
-pub(super) struct TerminalWatch {
+pub(crate) struct TerminalWatch {
     terminal: Arc<Terminal>,
     /// Closed to end the thread.
     open: Option<Sender<()>>,
