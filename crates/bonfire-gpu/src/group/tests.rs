@@ -2,11 +2,11 @@
 
 use std::thread;
 
+use bonfire_collective::{CollectiveError, GroupOptions};
 use bonfire_cuda::{DeviceRegion, Driver, EventState, Nvrtc, Priority, Span, StreamOps};
 use bonfire_plan::{DType, ReduceOp, WorldSize};
 
 use super::*;
-use bonfire_collective::{CollectiveError, GroupOptions};
 
 fn context(test: &str) -> Option<Context> {
     let ready = || -> Result<Context, CudaError> {

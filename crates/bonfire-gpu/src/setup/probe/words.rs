@@ -10,8 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bonfire_cuda::{CudaError, Event, EventState, PinnedRegion, StreamOps};
-use bonfire_kernels::launch::flags::RANKS_MAX;
-use bonfire_kernels::launch::flags::Signal;
+use bonfire_kernels::launch::flags::{RANKS_MAX, Signal};
 use bonfire_plan::Rank;
 
 use super::{FIX, INBOXES_END, Probe, ProbeError};
