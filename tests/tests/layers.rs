@@ -68,8 +68,8 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
         Imports::Only(&[
             "bonfire-plan",
             "bonfire-collective",
-            "bonfire-launch",
             "bonfire-gpu",
+            "bonfire-launch",
             "bonfire-kernels",
         ]),
         Burn::Named,
@@ -80,8 +80,8 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
         Imports::Only(&[
             "bonfire-plan",
             "bonfire-collective",
-            "bonfire-launch",
             "bonfire-gpu",
+            "bonfire-launch",
             "bonfire-kernels",
             "bonfire-train",
         ]),
@@ -128,8 +128,8 @@ const LIBRARIES: &[&str] = &[
     "bonfire-sys",
     "bonfire-kernels",
     "bonfire-collective",
-    "bonfire-launch",
     "bonfire-gpu",
+    "bonfire-launch",
     "bonfire-train",
 ];
 
@@ -156,8 +156,7 @@ const UNSAFE_PLACES: &[&str] = &[
     "crates/bonfire-sys/",
     "crates/bonfire-cuda/",
     "crates/cuda-stand-in/",
-    "kernels/src/launch/adapter.rs",
-    "kernels/src/launch/stream.rs",
+    "kernels/src/launch/",
     "crates/bonfire-train/src/raw.rs",
 ];
 

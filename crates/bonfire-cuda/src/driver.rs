@@ -1,28 +1,18 @@
 //! The driver itself: whether it is there, and how old it is.
 
-use std::ffi::CStr;
-use std::fmt;
-use std::ptr;
+pub(crate) mod context;
+pub(crate) mod device;
+pub(crate) mod event;
+pub(crate) mod pci;
+pub(crate) mod peer;
+#[cfg(test)]
+mod tests;
 
 use cudarc::driver::sys::{self, CUresult};
 
-use super::device::Device;
-use super::error::{CudaError, check};
-
-/// A version of CUDA.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct CudaVersion {
-    /// First number.
-    pub major: u32,
-    /// Second number.
-    pub minor: u32,
-}
-
-impl fmt::Display for CudaVersion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.major, self.minor)
-    }
-}
+use crate::error::version::CudaVersion;
+use crate::error::{CudaError, check, describe};
+use device::Device;
 
 /// The oldest driver whose functions are all there (those of the bindings for timing events).
 const OLDEST: CudaVersion = CudaVersion {
@@ -105,29 +95,4 @@ impl Driver {
         })?;
         Ok(u32::try_from(count).unwrap_or(0))
     }
-}
-
-impl CudaVersion {
-    /// From the form 12080 that CUDA's functions return.
-    pub(super) fn from_number(number: i32) -> Self {
-        let number = u32::try_from(number).unwrap_or(0);
-        Self {
-            major: number / 1000,
-            minor: number % 1000 / 10,
-        }
-    }
-}
-
-/// The driver's own words for an error.
-pub(super) fn describe(result: CUresult) -> String {
-    let mut text = ptr::null();
-    // SAFETY: the library is loaded, or there would be no result of it; `text` is a live pointer
-    // that the call writes.
-    let known = unsafe { sys::cuGetErrorString(result, &mut text) };
-    if known != CUresult::CUDA_SUCCESS || text.is_null() {
-        return "no description".to_owned();
-    }
-    // SAFETY: on success the text is a constant of the driver, which ends in NUL and is never freed.
-    let text = unsafe { CStr::from_ptr(text) };
-    text.to_string_lossy().into_owned()
 }

@@ -1,8 +1,13 @@
 //! What can go wrong with a GPU, and what to do about it.
 
-use cudarc::driver::sys::CUresult;
+pub(crate) mod version;
 
-use super::driver::CudaVersion;
+use std::ffi::CStr;
+use std::ptr;
+
+use cudarc::driver::sys::{self, CUresult};
+
+use version::CudaVersion;
 
 /// A CUDA operation failed.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -148,14 +153,28 @@ impl CudaError {
 }
 
 /// Turns the result of a driver call into an error that names the call.
-pub(super) fn check(call: &'static str, result: CUresult) -> Result<(), CudaError> {
+pub(crate) fn check(call: &'static str, result: CUresult) -> Result<(), CudaError> {
     if result == CUresult::CUDA_SUCCESS {
         return Ok(());
     }
     Err(CudaError::Call {
         call,
         name: format!("{result:?}"),
-        description: super::driver::describe(result),
+        description: describe(result),
         code: result as u32,
     })
+}
+
+/// The driver's own words for an error.
+pub(crate) fn describe(result: CUresult) -> String {
+    let mut text = ptr::null();
+    // SAFETY: the library is loaded, or there would be no result of it; `text` is a live pointer
+    // that the call writes.
+    let known = unsafe { sys::cuGetErrorString(result, &mut text) };
+    if known != CUresult::CUDA_SUCCESS || text.is_null() {
+        return "no description".to_owned();
+    }
+    // SAFETY: on success the text is a constant of the driver, which ends in NUL and is never freed.
+    let text = unsafe { CStr::from_ptr(text) };
+    text.to_string_lossy().into_owned()
 }

@@ -9,7 +9,6 @@
 //!   are never references, only copies, so what a kernel does to it cannot break a promise of Rust.
 //! - [`Nvrtc`], [`Cubin`], [`Module`], [`Function`]: code, compiled by NVRTC. What a kernel touches is the
 //!   promise of whoever launches it.
-//! - [`OneShotKernel`], [`SignalKernel`]: kernels that wait for other ranks, which check what they are given.
 //!
 //! After the CUDA Driver API reference, versions 12.8 to 13.0.
 
@@ -18,49 +17,29 @@
     reason = "the libraries of NVIDIA are C, each call with its proof"
 )]
 
-mod context;
-mod device;
 mod driver;
 mod error;
-mod event;
-mod flags;
-mod foreign;
-mod host_memory;
-mod ipc;
 mod memory;
 mod module;
 pub mod nccl;
 pub mod nvml;
-mod nvrtc;
-mod one_shot;
-mod pci;
-mod peer;
-mod pinned;
-mod scalar;
-mod span;
 mod stream;
-mod stream_ops;
-#[cfg(test)]
-mod tests;
-mod toolkit;
 
-pub use context::{Context, MemoryInfo};
-pub use device::{CONNECTIONS_VARIABLE, ComputeCapability, Device};
-pub use driver::{CudaVersion, Driver};
+pub use driver::Driver;
+pub use driver::context::{Context, MemoryInfo};
+pub use driver::device::{CONNECTIONS_VARIABLE, ComputeCapability, Device};
+pub use driver::event::{Event, EventState};
+pub use driver::pci::{PciAddress, PciAddressError};
+pub use driver::peer::{PeerAccess, peer_access};
 pub use error::CudaError;
-pub use event::{Event, EventState};
-pub use flags::{AbortFlag, FlagPage, Link, Signal, SignalKernel};
-pub use host_memory::HostMemory;
-pub use ipc::{ImportedRegion, IpcHandle};
+pub use error::version::CudaVersion;
 pub use memory::DeviceRegion;
+pub use memory::host_memory::HostMemory;
+pub use memory::ipc::{ImportedRegion, IpcHandle};
+pub use memory::pinned::PinnedRegion;
+pub use memory::span::Span;
+pub use module::nvrtc::Nvrtc;
+pub use module::toolkit::Toolkit;
 pub use module::{AddressLaunch, BufferLaunch, Cubin, Function, Grid, Module};
-pub use nvrtc::Nvrtc;
-pub use one_shot::{Fold, OneShotKernel, OneShotKey, OneShotLaunch, RANKS_MAX};
-pub use pci::{PciAddress, PciAddressError};
-pub use peer::{PeerAccess, peer_access};
-pub use pinned::PinnedRegion;
-pub use scalar::Scalar;
-pub use span::Span;
+pub use stream::stream_ops::StreamOps;
 pub use stream::{Priority, Stream};
-pub use stream_ops::StreamOps;
-pub use toolkit::Toolkit;

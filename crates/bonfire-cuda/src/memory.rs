@@ -1,12 +1,18 @@
 //! Device memory that this process owns.
 
+pub(crate) mod foreign;
+pub(crate) mod host_memory;
+pub(crate) mod ipc;
+pub(crate) mod pinned;
+pub(crate) mod span;
+
 use std::sync::Arc;
 
 use cudarc::driver::sys::{self, CUdeviceptr};
 
-use super::context::Context;
-use super::error::{CudaError, check};
-use super::span::{Span, Users};
+use crate::driver::context::Context;
+use crate::error::{CudaError, check};
+use crate::memory::span::{Span, Users};
 
 /// An allocation in device memory. Freed on drop, once all work of the contexts that used it is done.
 ///
@@ -69,11 +75,11 @@ impl DeviceRegion {
         Span::of_region(Arc::clone(self))
     }
 
-    pub(super) fn address(&self) -> CUdeviceptr {
+    pub(crate) fn address(&self) -> CUdeviceptr {
         self.address
     }
 
-    pub(super) fn users(&self) -> &Users {
+    pub(crate) fn users(&self) -> &Users {
         &self.users
     }
 }

@@ -1,5 +1,8 @@
 //! Code on a device.
 
+pub(crate) mod nvrtc;
+pub(crate) mod toolkit;
+
 use std::ffi::{CString, c_void};
 use std::ptr;
 use std::sync::Arc;
@@ -7,10 +10,10 @@ use std::sync::Arc;
 use cudarc::driver::sys::{self, CUfunction, CUmodule, CUresult};
 use smallvec::SmallVec;
 
-use super::context::{Context, symbol};
-use super::error::{CudaError, check};
-use super::span::Span;
-use super::stream::Stream;
+use crate::driver::context::{Context, symbol};
+use crate::error::{CudaError, check};
+use crate::memory::span::Span;
+use crate::stream::Stream;
 
 /// Compiled code for one kind of device.
 #[derive(Clone, Debug)]
@@ -19,7 +22,7 @@ pub struct Cubin {
 }
 
 impl Cubin {
-    pub(super) fn new(bytes: Vec<u8>) -> Self {
+    pub(crate) fn new(bytes: Vec<u8>) -> Self {
         Self {
             bytes: bytes.into(),
         }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use libloading::Library;
 
-use super::error::CudaError;
+use crate::error::CudaError;
 use functions::{Functions, checked};
 
 mod functions;

@@ -9,8 +9,8 @@ use std::ptr;
 
 use libloading::Library;
 
-use super::error::CudaError;
-use super::pci::PciAddress;
+use crate::driver::pci::PciAddress;
+use crate::error::CudaError;
 
 /// The names it goes by.
 const NAMES: [&str; 2] = ["libnvidia-ml.so.1", "libnvidia-ml.so"];

@@ -1,15 +1,17 @@
 //! Queues of work on a device.
 
+pub(crate) mod stream_ops;
+
 use std::ptr;
 use std::sync::Arc;
 
 use cudarc::driver::sys::{self, CUresult, CUstream, CUstream_flags_enum};
 
-use super::context::Context;
-use super::error::{CudaError, check};
-use super::event::{Event, EventState};
-use super::pinned::PinnedRegion;
-use super::span::Span;
+use crate::driver::context::Context;
+use crate::driver::event::{Event, EventState};
+use crate::error::{CudaError, check};
+use crate::memory::pinned::PinnedRegion;
+use crate::memory::span::Span;
 
 /// Which of several waiting streams a device serves first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +72,7 @@ impl Stream {
         &self.context
     }
 
-    pub(super) fn raw(&self) -> CUstream {
+    pub(crate) fn raw(&self) -> CUstream {
         self.raw
     }
 

@@ -6,7 +6,8 @@ pub(crate) mod sync;
 
 use std::sync::Arc;
 
-use bonfire_cuda::{Context, CudaError, Event, FlagPage, Nvrtc, PinnedRegion, Priority, Stream};
+use bonfire_cuda::{Context, CudaError, Event, Nvrtc, PinnedRegion, Priority, Stream};
+use bonfire_kernels::launch::flags::FlagPage;
 
 use kernels::Kernels;
 use neighbours::Neighbours;

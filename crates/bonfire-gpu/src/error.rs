@@ -1,6 +1,7 @@
 //! What can go wrong with a group of GPUs.
 
-use bonfire_cuda::{CudaError, RANKS_MAX};
+use bonfire_cuda::CudaError;
+use bonfire_kernels::launch::flags::RANKS_MAX;
 use bonfire_plan::{DType, PlanError, Rank, ReduceOp};
 
 use bonfire_collective::CollectiveError;

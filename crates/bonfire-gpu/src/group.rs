@@ -12,7 +12,9 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bonfire_cuda::{AbortFlag, Context, CudaError, Event, FlagPage, RANKS_MAX, Span, Stream};
+use bonfire_collective::ProcessGroup;
+use bonfire_cuda::{Context, CudaError, Event, Span, Stream};
+use bonfire_kernels::launch::flags::{AbortFlag, FlagPage, RANKS_MAX};
 use bonfire_plan::{DType, Rank, ReduceOp, WorldSize};
 
 use crate::device::Local;
@@ -34,7 +36,6 @@ use crate::setup::card::SyncChoice;
 use crate::setup::peers::Peers;
 use crate::setup::shared::Shared;
 use crate::setup::{Connection, connect};
-use bonfire_collective::ProcessGroup;
 
 /// A rank's membership in a group of GPUs, one per rank.
 ///

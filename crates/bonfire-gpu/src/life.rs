@@ -5,10 +5,10 @@ pub(crate) mod guard;
 pub(crate) mod late_drop;
 pub(crate) mod wait;
 
+use bonfire_collective::ProcessGroup;
 use bonfire_plan::Rank;
 
 use crate::error::CudaGroupError;
-use bonfire_collective::ProcessGroup;
 
 /// Tells all ranks how this one's part of set-up went, and returns the first failure, which is the same
 /// on all ranks. Also a barrier.

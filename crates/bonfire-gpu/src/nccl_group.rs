@@ -17,6 +17,7 @@ mod operations;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bonfire_collective::ProcessGroup;
 use bonfire_cuda::nccl::{Nccl, UniqueId};
 use bonfire_cuda::{Context, CudaError, DeviceRegion, Event, Priority, Span, Stream};
 use bonfire_plan::{Rank, WorldSize};
@@ -24,7 +25,6 @@ use bonfire_plan::{Rank, WorldSize};
 use crate::error::CudaGroupError;
 use crate::life::agree;
 use crate::life::guard::Guard;
-use bonfire_collective::ProcessGroup;
 use joining::{Ticket, on_all_or_none};
 use membership::{Inner, State, leave_if_failed};
 use occupancy::Occupancy;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bonfire_cuda::FlagPage;
+use bonfire_kernels::launch::flags::FlagPage;
 
 /// How an all-reduce is done.
 ///

@@ -7,7 +7,10 @@ mod probe;
 mod reach;
 pub(crate) mod shared;
 
-use bonfire_cuda::{Context, FlagPage, OneShotKernel};
+use bonfire_collective::ProcessGroup;
+use bonfire_cuda::Context;
+use bonfire_kernels::launch::flags::FlagPage;
+use bonfire_kernels::launch::one_shot::OneShotKernel;
 
 use crate::device::Local;
 use crate::device::sync::Waiting;
@@ -19,7 +22,6 @@ use crate::setup::pace::{PACE_BYTES, Pace};
 use crate::setup::peers::Peers;
 use crate::setup::probe::{PROBE_BYTES, Probe};
 use crate::setup::shared::Shared;
-use bonfire_collective::ProcessGroup;
 use reach::Refusal;
 
 /// What a group exchanges data through.

@@ -4,8 +4,8 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use libloading::Library;
 
-use super::super::error::CudaError;
 use super::{UniqueId, VERSION_MIN, missing};
+use crate::error::CudaError;
 
 pub(super) type Raw = *mut c_void;
 pub(super) type GetVersion = unsafe extern "C" fn(*mut c_int) -> c_int;

@@ -4,13 +4,13 @@ use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::Arc;
 
-use super::super::context::Context;
-use super::super::error::CudaError;
-use super::super::event::EventState;
-use super::super::span::Span;
-use super::super::stream::Stream;
 use super::functions::{Config, IN_PROGRESS, Raw, SUCCESS, begun, checked};
 use super::{Nccl, NcclOp, NcclType, UniqueId};
+use crate::driver::context::Context;
+use crate::driver::event::EventState;
+use crate::error::CudaError;
+use crate::memory::span::Span;
+use crate::stream::Stream;
 
 /// A rank of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use bonfire_cuda::{
-    Context, CudaError, Fold as OneShotFold, Nvrtc, OneShotKernel, OneShotKey, Scalar, SignalKernel,
-};
+use bonfire_cuda::{Context, CudaError, Nvrtc};
+use bonfire_kernels::launch::flags::SignalKernel;
+use bonfire_kernels::launch::one_shot::{OneShotKernel, OneShotKey};
 use bonfire_kernels::launch::stream::{CodeError, ReduceCode, ReduceKernel};
 use bonfire_kernels::reduce::{Reduce, ReduceError, Role, Width};
 use bonfire_kernels::{Element, Fold};
@@ -149,8 +149,8 @@ impl ReduceKey {
 /// The kernel that exchanges and folds the buffers of that many ranks.
 pub(crate) fn one_shot_key(dtype: DType, reduce: ReduceOp, ranks: usize) -> OneShotKey {
     OneShotKey {
-        scalar: scalar(dtype),
-        fold: one_shot_fold(reduce),
+        element: element(dtype),
+        fold: how(reduce, Stage::Partial),
         ranks,
     }
 }
@@ -174,18 +174,6 @@ fn how(reduce: ReduceOp, stage: Stage) -> Fold {
         (ReduceOp::And, _) => Fold::And,
         (ReduceOp::Or, _) => Fold::Or,
         (ReduceOp::Xor, _) => Fold::Xor,
-    }
-}
-
-fn one_shot_fold(reduce: ReduceOp) -> OneShotFold {
-    match reduce {
-        ReduceOp::Sum | ReduceOp::Mean => OneShotFold::Sum,
-        ReduceOp::Product => OneShotFold::Product,
-        ReduceOp::Min => OneShotFold::Min,
-        ReduceOp::Max => OneShotFold::Max,
-        ReduceOp::And => OneShotFold::And,
-        ReduceOp::Or => OneShotFold::Or,
-        ReduceOp::Xor => OneShotFold::Xor,
     }
 }
 
@@ -214,23 +202,6 @@ fn bits(dtype: DType) -> Element {
         2 => Element::U16,
         4 => Element::U32,
         _ => Element::U64,
-    }
-}
-
-fn scalar(dtype: DType) -> Scalar {
-    match dtype {
-        DType::F32 => Scalar::F32,
-        DType::F64 => Scalar::F64,
-        DType::F16 => Scalar::F16,
-        DType::BF16 => Scalar::BF16,
-        DType::I8 => Scalar::I8,
-        DType::I16 => Scalar::I16,
-        DType::I32 => Scalar::I32,
-        DType::I64 => Scalar::I64,
-        DType::U8 | DType::Bool => Scalar::U8,
-        DType::U16 => Scalar::U16,
-        DType::U32 => Scalar::U32,
-        DType::U64 => Scalar::U64,
     }
 }
 

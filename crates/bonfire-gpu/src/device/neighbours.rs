@@ -5,12 +5,13 @@ use std::collections::hash_map::Entry;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bonfire_cuda::{ComputeCapability, Cubin, DeviceRegion, OneShotKey};
+use bonfire_collective::ProcessGroup;
+use bonfire_cuda::{ComputeCapability, Cubin, DeviceRegion};
+use bonfire_kernels::launch::one_shot::OneShotKey;
 use bonfire_kernels::launch::stream::ReduceCode;
 use bonfire_plan::Rank;
 
 use crate::device::kernels::ReduceKey;
-use bonfire_collective::ProcessGroup;
 
 /// What the ranks of one process share. Make one, and give every rank of the group in this process a
 /// clone of it; a process with one rank makes its own.

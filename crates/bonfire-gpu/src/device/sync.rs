@@ -3,9 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use bonfire_cuda::{
-    AbortFlag, CudaError, FlagPage, Link, PinnedRegion, Signal, SignalKernel, Stream, StreamOps,
-};
+use bonfire_cuda::{CudaError, PinnedRegion, Stream, StreamOps};
+use bonfire_kernels::launch::flags::{AbortFlag, FlagPage, Link, Signal, SignalKernel};
 use bonfire_plan::{Rank, WorldSize};
 
 use crate::options::CudaSync;
@@ -142,7 +141,10 @@ impl Flags {
         } else {
             self.ops.clear();
             for signal in &self.noted {
-                self.ops.signal(signal);
+                match signal {
+                    Signal::Tell(word, value) => self.ops.write(word, *value),
+                    Signal::Hear(word, value) => self.ops.wait(word, *value),
+                };
             }
             self.ops.queue(stream)
         };

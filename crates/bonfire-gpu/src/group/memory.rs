@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bonfire_collective::Element;
 use bonfire_cuda::Span;
 
 use crate::error::CudaGroupError;
@@ -10,7 +11,6 @@ use crate::group::{CudaGroup, Inner};
 use crate::request::elements::{Elements, decode};
 use crate::run::Path;
 use crate::setup::shared::Shared;
-use bonfire_collective::Element;
 
 impl CudaGroup {
     /// Device memory of `bytes` on every rank, zero, open to all of them. Every rank calls it with the same

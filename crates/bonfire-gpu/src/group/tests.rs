@@ -1,12 +1,12 @@
 //! How a rank is freed, on a device. Where there is none, the tests say so.
 
-use bonfire_cuda::{DeviceRegion, Driver, Nvrtc, Priority, Span, StreamOps};
+use std::thread;
+
+use bonfire_collective::{CollectiveError, GroupOptions};
+use bonfire_cuda::{DeviceRegion, Driver, EventState, Nvrtc, Priority, Span, StreamOps};
 use bonfire_plan::{DType, ReduceOp, WorldSize};
 
 use super::*;
-use crate::group::Inner;
-use crate::{CudaAlgorithm, CudaGroup, CudaOptions, CudaSync, Elements, Neighbours};
-use bonfire_collective::GroupOptions;
 
 fn context(test: &str) -> Option<Context> {
     let ready = || -> Result<Context, CudaError> {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bonfire_collective::ProcessGroup;
 use bonfire_cuda::Context;
 use bonfire_cuda::nccl::{Nccl, NcclPlace, NcclRank, UniqueId};
 
@@ -11,7 +12,6 @@ use super::occupancy::Occupancy;
 use crate::error::CudaGroupError;
 use crate::life::agree;
 use crate::life::wait::{Wait, Waited};
-use bonfire_collective::ProcessGroup;
 
 /// What a rank joins with.
 pub(crate) struct Ticket<'a> {

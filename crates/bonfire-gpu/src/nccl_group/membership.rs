@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use bonfire_collective::ProcessGroup;
 use bonfire_cuda::nccl::NcclRank;
 use bonfire_cuda::{Context, CudaError, Event, EventState, Span, Stream};
 
 use crate::error::CudaGroupError;
 use crate::life::guard::{Guard, unless_busy};
 use crate::life::wait::{Wait, Waited};
-use bonfire_collective::ProcessGroup;
 
 pub(crate) struct Inner {
     pub(crate) group: ProcessGroup,

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use bonfire_collective::Element;
 use bonfire_cuda::{DeviceRegion, Span};
 
 use super::NcclGroup;
 use super::membership::Inner;
 use crate::error::CudaGroupError;
 use crate::request::elements::{Elements, decode};
-use bonfire_collective::Element;
 
 /// Device memory of one rank of a group over NCCL. It keeps the group, and is freed with it.
 #[derive(Debug)]

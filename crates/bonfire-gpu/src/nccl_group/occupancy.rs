@@ -1,11 +1,11 @@
 //! Which ranks are on which device.
 
+use bonfire_collective::ProcessGroup;
 use bonfire_cuda::Context;
 use bonfire_plan::Rank;
 
 use crate::device::neighbours::Neighbours;
 use crate::error::CudaGroupError;
-use bonfire_collective::ProcessGroup;
 
 /// A name of 16 bytes that nothing else has.
 type Name = [u8; 16];

@@ -27,13 +27,13 @@
 
 use std::fmt;
 
+use bonfire_collective::FoldOrder;
 use bonfire_plan::{DType, Rank, ReduceOp, WorldSize};
 
 use crate::options::CudaAlgorithm;
 use crate::program::chain;
 use crate::program::pair_bandwidths::PairBandwidths;
 use crate::program::part_elems;
-use bonfire_collective::FoldOrder;
 
 /// Seconds for a message and the launch behind it. NCCL's model has 3.4 us over NVLink and 5.7 us over PCIe
 /// for a hop of the protocol that has no flags among its data (`src/graph/tuning.cc`, 2.30).

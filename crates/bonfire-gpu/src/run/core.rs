@@ -5,7 +5,9 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bonfire_cuda::{Context, CudaError, Event, EventState, FlagPage, PinnedRegion, Stream};
+use bonfire_collective::{CollectiveError, ProcessGroup};
+use bonfire_cuda::{Context, CudaError, Event, EventState, PinnedRegion, Stream};
+use bonfire_kernels::launch::flags::FlagPage;
 
 use crate::device::kernels::KernelKey;
 use crate::device::sync::{Missing, is_marked};
@@ -14,7 +16,6 @@ use crate::life::agree;
 use crate::life::wait::{Wait, Waited};
 use crate::run::State;
 use crate::run::engine::Need;
-use bonfire_collective::{CollectiveError, ProcessGroup};
 
 /// How long the news of a failure may take from one rank of a host to another.
 const NEWS: Duration = Duration::from_secs(5);

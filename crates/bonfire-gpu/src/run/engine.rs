@@ -1,6 +1,7 @@
 //! Queues programs on streams.
 
-use bonfire_cuda::{CudaError, OneShotKernel, OneShotKey, OneShotLaunch, Span, Stream};
+use bonfire_cuda::{CudaError, Span, Stream};
+use bonfire_kernels::launch::one_shot::{OneShotKernel, OneShotKey, OneShotLaunch};
 use bonfire_kernels::launch::stream::ReduceLaunch;
 use bonfire_plan::{Collective, DType, ElemRange, Rank, ReduceOp};
 use smallvec::SmallVec;

@@ -9,6 +9,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use bonfire_collective::{CollectiveError, Element, GroupBuffer, ProcessGroup};
 use bonfire_cuda::{HostMemory, Stream};
 use bonfire_plan::{Collective, DType, Rank, ReduceOp, shard_range};
 use bytemuck::Pod;
@@ -18,7 +19,6 @@ use crate::error::CudaGroupError;
 use crate::run::core::Core;
 use crate::run::engine::{Job, Moves};
 use crate::run::{Path, State};
-use bonfire_collective::{CollectiveError, Element, GroupBuffer, ProcessGroup};
 
 /// Host memory of one rank, as large as the largest operation so far.
 #[derive(Debug)]

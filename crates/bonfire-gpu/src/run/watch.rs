@@ -3,7 +3,8 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use bonfire_cuda::{AbortFlag, Event, EventState};
+use bonfire_cuda::{Event, EventState};
+use bonfire_kernels::launch::flags::AbortFlag;
 
 use crate::life::guard::unless_busy;
 use crate::run::State;

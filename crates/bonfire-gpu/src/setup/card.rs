@@ -1,12 +1,12 @@
 //! What the ranks tell each other about themselves, and what follows from it alike on all of them.
 
+use bonfire_collective::HostId;
 use bonfire_cuda::{CONNECTIONS_VARIABLE, Context};
 use bonfire_plan::Rank;
 use serde::{Deserialize, Serialize};
 
 use crate::device::neighbours::Neighbours;
 use crate::options::{CudaOptions, CudaSync};
-use bonfire_collective::HostId;
 
 /// What a rank tells the others about itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -8,6 +8,7 @@
 
 use std::time::{Duration, Instant};
 
+use bonfire_collective::ProcessGroup;
 use bonfire_cuda::{Context, CudaError, Event, EventState, Stream};
 use bonfire_plan::Rank;
 
@@ -15,7 +16,6 @@ use crate::error::CudaGroupError;
 use crate::life::agree;
 use crate::program::pair_bandwidths::PairBandwidths;
 use crate::setup::shared::Shared;
-use bonfire_collective::ProcessGroup;
 
 /// Bytes of one copy: microseconds on the fastest links, tens of them on PCIe.
 const COPY_BYTES: usize = 1 << 20;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bonfire_collective::ProcessGroup;
 use bonfire_cuda::{Context, CudaError, DeviceRegion, ImportedRegion, IpcHandle, Span, Stream};
 use bonfire_plan::Rank;
 
@@ -12,7 +13,6 @@ use crate::options::CudaOptions;
 use crate::setup::card::{Card, Cards};
 use crate::setup::reach::{Refusal, gather};
 use crate::setup::shared::Shared;
-use bonfire_collective::ProcessGroup;
 
 /// What all ranks know of each other, and what follows from it.
 #[derive(Debug)]

@@ -11,7 +11,9 @@ mod words;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use bonfire_cuda::{Context, CudaError, Event, EventState, PinnedRegion, RANKS_MAX, Span, Stream};
+use bonfire_collective::ProcessGroup;
+use bonfire_cuda::{Context, CudaError, Event, EventState, PinnedRegion, Span, Stream};
+use bonfire_kernels::launch::flags::RANKS_MAX;
 use bonfire_plan::Rank;
 
 use crate::device::sync::Waiting;
@@ -19,7 +21,6 @@ use crate::error::CudaGroupError;
 use crate::life::agree;
 use crate::setup::reach::{Refusal, gather};
 use crate::setup::shared::Shared;
-use bonfire_collective::ProcessGroup;
 
 /// Bytes that are read from each peer.
 const READ_BYTES: usize = 64 << 10;

@@ -6,12 +6,12 @@
 
 use std::fmt;
 
+use bonfire_collective::ProcessGroup;
 use bonfire_plan::Rank;
 use serde::{Deserialize, Serialize};
 
 use crate::error::CudaGroupError;
 use crate::options::CudaPath;
-use bonfire_collective::ProcessGroup;
 
 /// One rank's memory that another does not reach.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -8,7 +8,6 @@ use crate::program::{Key, Layout, Place, Programs};
 #[test]
 fn kernels_have_the_sizes_of_their_elements() {
     for &dtype in DType::ALL {
-        assert_eq!(scalar(dtype).bytes(), dtype.size_bytes(), "{dtype}");
         assert_eq!(element(dtype).bytes(), dtype.size_bytes(), "{dtype}");
         assert_eq!(bits(dtype).bytes(), dtype.size_bytes(), "{dtype}");
     }

@@ -2,8 +2,9 @@
 
 use std::thread;
 
-use super::*;
 use bonfire_collective::{GroupOptions, WorldSize};
+
+use super::*;
 
 const RANKS: u32 = 3;
 

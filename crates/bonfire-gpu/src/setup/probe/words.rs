@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use bonfire_cuda::{CudaError, Event, EventState, PinnedRegion, RANKS_MAX, Signal, StreamOps};
+use bonfire_cuda::{CudaError, Event, EventState, PinnedRegion, StreamOps};
+use bonfire_kernels::launch::flags::{RANKS_MAX, Signal};
 use bonfire_plan::Rank;
 
 use super::{FIX, INBOXES_END, Probe, ProbeError};

@@ -2,8 +2,9 @@
 
 use std::thread;
 
-use super::*;
 use bonfire_collective::{GroupOptions, WorldSize};
+
+use super::*;
 
 fn refusal(by: u32, of: u32) -> Refusal {
     Refusal::new(Rank::new(by), Rank::new(of), "no peer access")

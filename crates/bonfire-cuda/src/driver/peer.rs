@@ -4,9 +4,9 @@ use std::fmt;
 
 use cudarc::driver::sys::{self, CUdevice_P2PAttribute, CUresult};
 
-use super::context::Context;
-use super::device::Device;
-use super::error::{CudaError, check};
+use crate::driver::context::Context;
+use crate::driver::device::Device;
+use crate::error::{CudaError, check};
 
 /// How a device reaches the memory of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

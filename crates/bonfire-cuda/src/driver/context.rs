@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::{self, CUcontext, CUevent, CUresult};
 
-use super::device::Device;
-use super::driver::CudaVersion;
-use super::error::{CudaError, check};
-use super::event::Event;
+use crate::driver::device::Device;
+use crate::driver::event::Event;
+use crate::error::version::CudaVersion;
+use crate::error::{CudaError, check};
 
 /// The primary context of a device, retained. Clones are the same context.
 #[derive(Clone, Debug)]
@@ -70,14 +70,14 @@ impl Context {
     }
 
     /// Makes it the context of this thread, as most functions of the driver need it.
-    pub(super) fn bind(&self) -> Result<(), CudaError> {
+    pub(crate) fn bind(&self) -> Result<(), CudaError> {
         // SAFETY: the context is retained, so the handle is valid.
         check("cuCtxSetCurrent", unsafe {
             sys::cuCtxSetCurrent(self.inner.raw)
         })
     }
 
-    pub(super) fn raw(&self) -> CUcontext {
+    pub(crate) fn raw(&self) -> CUcontext {
         self.inner.raw
     }
 
@@ -171,7 +171,7 @@ impl ContextEvents {
 ///
 /// # Safety
 /// `F` must be the type of the function with that name. The driver must be loaded.
-pub(super) unsafe fn symbol<F: Copy>(name: &str) -> Option<F> {
+pub(crate) unsafe fn symbol<F: Copy>(name: &str) -> Option<F> {
     // SAFETY: `Driver::load` found the library, so this returns it and does not panic.
     let library = unsafe { sys::culib() };
     // SAFETY: the caller vouches for the type.

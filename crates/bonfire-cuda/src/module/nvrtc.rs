@@ -6,10 +6,10 @@ use std::ptr;
 
 use cudarc::nvrtc::sys::{self, nvrtcProgram, nvrtcResult};
 
-use super::device::ComputeCapability;
-use super::driver::CudaVersion;
-use super::error::CudaError;
-use super::module::Cubin;
+use crate::driver::device::ComputeCapability;
+use crate::error::CudaError;
+use crate::error::version::CudaVersion;
+use crate::module::Cubin;
 
 /// Proof that NVRTC is loaded in this process.
 #[derive(Clone, Copy, Debug)]
@@ -86,7 +86,7 @@ impl Nvrtc {
     }
 
     /// Compiles CUDA C++ that includes headers of a toolkit, as CubeCL does.
-    pub(super) fn compile_including(
+    pub(crate) fn compile_including(
         self,
         capability: ComputeCapability,
         folder: &Path,

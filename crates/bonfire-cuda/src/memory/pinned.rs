@@ -8,9 +8,9 @@ use std::sync::atomic::AtomicU32;
 
 use cudarc::driver::sys;
 
-use super::context::Context;
-use super::error::{CudaError, check};
-use super::span::Users;
+use crate::driver::context::Context;
+use crate::error::{CudaError, check};
+use crate::memory::span::Users;
 
 /// Page-locked host memory. A device may write it at any time, so Rust sees it only as atomic words.
 #[derive(Debug)]
@@ -70,11 +70,18 @@ impl PinnedRegion {
         unsafe { slice::from_raw_parts(words.as_ptr(), self.len / WORD_BYTES) }
     }
 
-    pub(super) fn base(&self) -> *mut c_void {
+    pub(crate) fn base(&self) -> *mut c_void {
         self.base.as_ptr()
     }
 
-    pub(super) fn used_by(&self, context: &Context) {
+    /// Where kernels of a context find it: page-locked memory has one address on the host and on all devices
+    /// (CUDA driver API, unified addressing). It is not freed before the work of that context is done.
+    pub fn address(&self, user: &Context) -> u64 {
+        self.used_by(user);
+        self.base() as u64
+    }
+
+    pub(crate) fn used_by(&self, context: &Context) {
         self.users.add(context, &self.context);
     }
 }

@@ -4,11 +4,11 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::context::Context;
-use super::error::CudaError;
-use super::foreign::ForeignRegion;
-use super::ipc::ImportedRegion;
-use super::memory::DeviceRegion;
+use crate::driver::context::Context;
+use crate::error::CudaError;
+use crate::memory::DeviceRegion;
+use crate::memory::foreign::ForeignRegion;
+use crate::memory::ipc::ImportedRegion;
 
 /// A range of device memory, of this process, imported from another, or of another owner in this one. It
 /// keeps the memory.
@@ -27,7 +27,7 @@ enum Memory {
 }
 
 impl Span {
-    pub(super) fn of_region(region: Arc<DeviceRegion>) -> Self {
+    pub(crate) fn of_region(region: Arc<DeviceRegion>) -> Self {
         let len = region.len();
         Self {
             memory: Memory::Own(region),
@@ -36,7 +36,7 @@ impl Span {
         }
     }
 
-    pub(super) fn of_import(region: Arc<ImportedRegion>) -> Self {
+    pub(crate) fn of_import(region: Arc<ImportedRegion>) -> Self {
         let len = region.len();
         Self {
             memory: Memory::Imported(region),
@@ -45,7 +45,7 @@ impl Span {
         }
     }
 
-    pub(super) fn of_foreign(region: Arc<ForeignRegion>) -> Self {
+    pub(crate) fn of_foreign(region: Arc<ForeignRegion>) -> Self {
         let len = region.len();
         Self {
             memory: Memory::Foreign(region),
@@ -94,9 +94,24 @@ impl Span {
         base + self.start as u64
     }
 
+    /// [`address`](Self::address), of one word.
+    ///
+    /// # Panics
+    /// If it is not 4 aligned bytes.
+    #[track_caller]
+    pub fn word_address(&self) -> u64 {
+        assert_eq!(self.len, size_of::<u32>(), "a word has 4 bytes");
+        let address = self.address();
+        assert!(
+            address.is_multiple_of(size_of::<u32>() as u64),
+            "a word must be aligned, got address {address:#x}"
+        );
+        address
+    }
+
     /// Notes that work of this context touches the memory, so that it is not freed before that is
     /// done. Called before the work is queued.
-    pub(super) fn used_by(&self, context: &Context) {
+    pub fn used_by(&self, context: &Context) {
         match &self.memory {
             Memory::Own(region) => region.users().add(context, region.context()),
             Memory::Imported(region) => region.users().add(context, region.context()),
@@ -107,13 +122,13 @@ impl Span {
 
 /// The contexts, other than its own, whose work may touch a piece of memory.
 #[derive(Debug, Default)]
-pub(super) struct Users {
+pub(crate) struct Users {
     any: AtomicBool,
     others: Mutex<Vec<Context>>,
 }
 
 impl Users {
-    pub(super) fn add(&self, user: &Context, home: &Context) {
+    pub(crate) fn add(&self, user: &Context, home: &Context) {
         if user.is_same(home) {
             return;
         }
@@ -128,7 +143,7 @@ impl Users {
 
     /// Waits until `home` and the other contexts have done all that was queued, and leaves `home`
     /// current. A context that is lost does no more work, so its errors are not needed.
-    pub(super) fn synchronize_with(&self, home: &Context) {
+    pub(crate) fn synchronize_with(&self, home: &Context) {
         if self.any.load(Ordering::Relaxed) {
             let others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
             for other in others.iter() {

@@ -6,7 +6,7 @@ use std::fmt;
 
 use cudarc::driver::sys::{self, CUdevice, CUdevice_attribute};
 
-use super::error::{CudaError, check};
+use crate::error::{CudaError, check};
 
 /// A version of the instruction set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -55,7 +55,7 @@ fn connections(value: Option<&str>) -> u32 {
 
 impl Device {
     /// The device must exist: `ordinal` is below the count that the driver gave.
-    pub(super) fn open(ordinal: u32) -> Result<Self, CudaError> {
+    pub(crate) fn open(ordinal: u32) -> Result<Self, CudaError> {
         let mut raw = 0;
         // SAFETY: `raw` is a live integer that the call writes; the driver is initialised.
         check("cuDeviceGet", unsafe {
@@ -155,7 +155,7 @@ impl Device {
         self.connections
     }
 
-    pub(super) fn raw(&self) -> CUdevice {
+    pub(crate) fn raw(&self) -> CUdevice {
         self.raw
     }
 }

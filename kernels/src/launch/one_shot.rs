@@ -4,31 +4,12 @@
 //! CubeCL because it waits for its peers with loads and stores ordered at the scope of the system, for
 //! which CubeCL has no words; all other kernels are CubeCL's.
 
-use super::context::Context;
-use super::device::ComputeCapability;
-use super::error::CudaError;
-use super::flags::{AbortFlag, FLAGS_SOURCE, FlagPage};
-use super::module::{Cubin, Function, Grid, Module};
-use super::nvrtc::Nvrtc;
-use super::scalar::Scalar;
-use super::span::Span;
-use super::stream::Stream;
+use bonfire_cuda::{
+    ComputeCapability, Context, Cubin, CudaError, Function, Grid, Module, Nvrtc, Span, Stream,
+};
 
-/// How two elements become one: a mean is a sum that is divided.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[expect(missing_docs, reason = "the names say it")]
-pub enum Fold {
-    Sum,
-    Product,
-    Min,
-    Max,
-    And,
-    Or,
-    Xor,
-}
-
-/// Ranks that one kernel takes, and that a page of flags has words for.
-pub const RANKS_MAX: usize = 16;
+use super::flags::{AbortFlag, FLAGS_SOURCE, FlagPage, RANKS_MAX};
+use crate::element::{Element, Fold};
 
 /// Threads of a block.
 const THREADS: u32 = 512;
@@ -40,8 +21,8 @@ const PACK_BYTES: usize = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct OneShotKey {
     /// The elements.
-    pub scalar: Scalar,
-    /// How they are combined.
+    pub element: Element,
+    /// How they are combined; a mean is a sum that is divided.
     pub fold: Fold,
     /// How many ranks there are: 1 to [`RANKS_MAX`].
     pub ranks: usize,
@@ -95,20 +76,6 @@ struct OneShotArgs {
 
 const _: () = assert!(size_of::<OneShotArgs>() == 16 * RANKS_MAX + 56);
 
-impl Fold {
-    fn define(self) -> &'static str {
-        match self {
-            Self::Sum => "FOLD_SUM=1",
-            Self::Product => "FOLD_PRODUCT=1",
-            Self::Min => "FOLD_MIN=1",
-            Self::Max => "FOLD_MAX=1",
-            Self::And => "FOLD_AND=1",
-            Self::Or => "FOLD_OR=1",
-            Self::Xor => "FOLD_XOR=1",
-        }
-    }
-}
-
 impl OneShotKey {
     /// Compiles the kernel.
     ///
@@ -120,13 +87,13 @@ impl OneShotKey {
             "a kernel is for 1 to {RANKS_MAX} ranks, got {}",
             self.ranks
         );
-        let mut defines = self.scalar.defines();
-        defines.push(self.fold.define().to_owned());
+        let mut defines = defines(self.element);
+        defines.push(fold_define(self.fold).to_owned());
         defines.push(format!("SOURCES={}", self.ranks));
         defines.push(format!("RANKS_MAX={RANKS_MAX}"));
         defines.push(format!("THREADS={THREADS}"));
         let source = [FLAGS_SOURCE, include_str!("one_shot.cu")].concat();
-        let name = format!("one_shot of {:?}, {:?}", self.scalar, self.fold);
+        let name = format!("one_shot of {}, {:?}", self.element, self.fold);
         nvrtc.compile(capability, &name, &source, &defines)
     }
 }
@@ -194,7 +161,7 @@ impl OneShotKernel {
             args.staging[rank] = staging.address() + shift;
             args.pages[rank] = page.blocks().address();
         }
-        let split = Split::new(self.key.scalar, bytes, args.data);
+        let split = Split::new(self.key.element, bytes, args.data);
         (args.head, args.packs, args.tail) = (split.head, split.packs, split.tail);
         let grid = Grid {
             blocks: launch.blocks,
@@ -219,6 +186,57 @@ impl OneShotKernel {
     pub const STAGING_EXTRA_BYTES: usize = PACK_BYTES;
 }
 
+/// The macros of an element in the kernel: the type in memory, the type of partial results, and the type to add
+/// and multiply in, which wraps where it is unsigned.
+fn defines(element: Element) -> Vec<String> {
+    let (store, partial, wrap, kind) = match element {
+        Element::F32 => ("float", "float", "float", "FLOAT"),
+        Element::F64 => ("double", "double", "double", "FLOAT"),
+        Element::F16 => ("unsigned short", "float", "float", "F16"),
+        Element::Bf16 => ("unsigned short", "float", "float", "BF16"),
+        Element::I8 => ("signed char", "signed char", "unsigned int", "INTEGER"),
+        Element::I16 => ("short", "short", "unsigned int", "INTEGER"),
+        Element::I32 => ("int", "int", "unsigned int", "INTEGER"),
+        Element::I64 => ("long long", "long long", "unsigned long long", "INTEGER"),
+        Element::U8 => ("unsigned char", "unsigned char", "unsigned int", "INTEGER"),
+        Element::U16 => (
+            "unsigned short",
+            "unsigned short",
+            "unsigned int",
+            "INTEGER",
+        ),
+        Element::U32 => ("unsigned int", "unsigned int", "unsigned int", "INTEGER"),
+        Element::U64 => (
+            "unsigned long long",
+            "unsigned long long",
+            "unsigned long long",
+            "INTEGER",
+        ),
+    };
+    let mut defines = vec![
+        format!("STORE={store}"),
+        format!("PARTIAL={partial}"),
+        format!("WRAP={wrap}"),
+        format!("KIND_{kind}=1"),
+    ];
+    if element == Element::F64 {
+        defines.push("WIDE=1".to_owned());
+    }
+    defines
+}
+
+fn fold_define(fold: Fold) -> &'static str {
+    match fold {
+        Fold::Sum | Fold::Mean => "FOLD_SUM=1",
+        Fold::Product => "FOLD_PRODUCT=1",
+        Fold::Min => "FOLD_MIN=1",
+        Fold::Max => "FOLD_MAX=1",
+        Fold::And => "FOLD_AND=1",
+        Fold::Or => "FOLD_OR=1",
+        Fold::Xor => "FOLD_XOR=1",
+    }
+}
+
 /// The kernel takes 0 for "do not divide", which costs nothing.
 fn divisor(divisor: u32) -> u32 {
     if divisor <= 1 { 0 } else { divisor }
@@ -233,8 +251,8 @@ struct Split {
 }
 
 impl Split {
-    fn new(scalar: Scalar, bytes: usize, address: u64) -> Self {
-        let size = scalar.bytes() as u64;
+    fn new(element: Element, bytes: usize, address: u64) -> Self {
+        let size = element.bytes() as u64;
         let pack = PACK_BYTES as u64;
         let elems = bytes as u64 / size;
         assert_eq!(elems * size, bytes as u64, "a range of whole elements");
@@ -256,10 +274,10 @@ impl Split {
 mod tests {
     use super::*;
 
-    fn split(scalar: Scalar, elems: usize, address: u64) -> (u64, u64, u64) {
-        let split = Split::new(scalar, elems * scalar.bytes(), address);
+    fn split(element: Element, elems: usize, address: u64) -> (u64, u64, u64) {
+        let split = Split::new(element, elems * element.bytes(), address);
         assert_eq!(
-            split.head + split.packs * (16 / scalar.bytes() as u64) + split.tail,
+            split.head + split.packs * (16 / element.bytes() as u64) + split.tail,
             elems as u64,
             "every element once"
         );
@@ -268,13 +286,13 @@ mod tests {
 
     #[test]
     fn ranges_split_at_sixteen_bytes() {
-        assert_eq!(split(Scalar::F32, 8, 4096), (0, 2, 0));
-        assert_eq!(split(Scalar::F32, 9, 4096), (0, 2, 1));
-        assert_eq!(split(Scalar::F32, 9, 4096 + 4), (3, 1, 2));
-        assert_eq!(split(Scalar::F16, 3, 2), (3, 0, 0));
-        assert_eq!(split(Scalar::U8, 33, 15), (1, 2, 0));
-        assert_eq!(split(Scalar::F64, 3, 8), (1, 1, 0));
-        assert_eq!(split(Scalar::F64, 0, 8), (0, 0, 0));
+        assert_eq!(split(Element::F32, 8, 4096), (0, 2, 0));
+        assert_eq!(split(Element::F32, 9, 4096), (0, 2, 1));
+        assert_eq!(split(Element::F32, 9, 4096 + 4), (3, 1, 2));
+        assert_eq!(split(Element::F16, 3, 2), (3, 0, 0));
+        assert_eq!(split(Element::U8, 33, 15), (1, 2, 0));
+        assert_eq!(split(Element::F64, 3, 8), (1, 1, 0));
+        assert_eq!(split(Element::F64, 0, 8), (0, 0, 0));
     }
 
     #[test]
@@ -283,5 +301,34 @@ mod tests {
         assert_eq!(OneShotKernel::blocks(8192), 1);
         assert_eq!(OneShotKernel::blocks(8193), 2);
         assert_eq!(OneShotKernel::blocks(usize::MAX), FlagPage::BLOCKS_MAX);
+    }
+
+    #[test]
+    fn every_kernel_compiles() {
+        let Ok(nvrtc) = Nvrtc::load() else {
+            println!("every_kernel_compiles skipped: no NVRTC; set CUDA_PATH");
+            return;
+        };
+        let capability = ComputeCapability { major: 9, minor: 0 };
+        crate::launch::flags::SignalKernel::compile(nvrtc, capability).unwrap();
+        let floats = [Element::F32, Element::F64, Element::F16, Element::Bf16];
+        let integers = [Element::I8, Element::I16, Element::I32, Element::U64];
+        let compile = |element, fold, ranks| {
+            let key = OneShotKey {
+                element,
+                fold,
+                ranks,
+            };
+            key.compile(nvrtc, capability).unwrap();
+        };
+        for element in floats.into_iter().chain(integers) {
+            compile(element, Fold::Sum, 2);
+            compile(element, Fold::Min, 8);
+        }
+        for fold in [Fold::And, Fold::Or, Fold::Xor, Fold::Product, Fold::Max] {
+            compile(Element::U8, fold, RANKS_MAX);
+        }
+        compile(Element::F32, Fold::Sum, 1);
+        compile(Element::F64, Fold::Max, 3);
     }
 }

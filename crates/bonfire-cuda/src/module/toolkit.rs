@@ -7,9 +7,9 @@ use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::device::ComputeCapability;
-use super::error::CudaError;
-use super::nvrtc::Nvrtc;
+use crate::driver::device::ComputeCapability;
+use crate::error::CudaError;
+use crate::module::nvrtc::Nvrtc;
 
 /// An installation of CUDA.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::{self, CUdeviceptr, CUipcMem_flags_enum, CUipcMemHandle};
 
-use super::context::Context;
-use super::error::{CudaError, check};
-use super::memory::DeviceRegion;
-use super::span::{Span, Users};
+use crate::driver::context::Context;
+use crate::error::{CudaError, check};
+use crate::memory::DeviceRegion;
+use crate::memory::span::{Span, Users};
 
 /// What a process sends so that another can map its device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,11 +115,11 @@ impl ImportedRegion {
         &self.context
     }
 
-    pub(super) fn address(&self) -> CUdeviceptr {
+    pub(crate) fn address(&self) -> CUdeviceptr {
         self.address
     }
 
-    pub(super) fn users(&self) -> &Users {
+    pub(crate) fn users(&self) -> &Users {
         &self.users
     }
 

@@ -2,8 +2,8 @@
 //!
 //! Memory that processes share cannot be had from the driver, but the driver can be told of it: then
 //! copies from and to it go straight between device and memory, as with a
-//! [`PinnedRegion`](super::PinnedRegion). No device gets its address: what a copy does to it happens
-//! inside of [`Stream::read`](super::Stream::read) and [`Stream::write`](super::Stream::write), which
+//! [`PinnedRegion`](crate::PinnedRegion). No device gets its address: what a copy does to it happens
+//! inside of [`Stream::read`](crate::Stream::read) and [`Stream::write`](crate::Stream::write), which
 //! borrow it.
 
 use std::ops::{Deref, DerefMut};
@@ -11,8 +11,8 @@ use std::ops::{Deref, DerefMut};
 use bonfire_sys::Block;
 use cudarc::driver::sys;
 
-use super::context::Context;
-use super::error::{CudaError, check};
+use crate::driver::context::Context;
+use crate::error::{CudaError, check};
 
 /// Words of host memory, shared with other processes or not, page-locked once
 /// [`lock_pages`](Self::lock_pages) was called. Used like a slice.

@@ -3,18 +3,16 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::context::Context;
-use super::device::ComputeCapability;
-use super::error::CudaError;
-use super::module::{Cubin, Function, Grid, Module};
-use super::nvrtc::Nvrtc;
-use super::one_shot::RANKS_MAX;
-use super::pinned::PinnedRegion;
-use super::span::Span;
-use super::stream::Stream;
+use bonfire_cuda::{
+    ComputeCapability, Context, Cubin, CudaError, Function, Grid, Module, Nvrtc, PinnedRegion,
+    Span, Stream,
+};
 
 /// In front of every kernel that uses flags.
 pub(super) const FLAGS_SOURCE: &str = include_str!("flags.cuh");
+
+/// Ranks that a page has words for, and that one kernel takes.
+pub const RANKS_MAX: usize = 16;
 
 const WORD_BYTES: usize = 4;
 
@@ -153,11 +151,8 @@ impl AbortFlag {
         self.region.words()[0].store(1, Ordering::Release);
     }
 
-    /// Where kernels of a context find it: page-locked memory has one address on the host and on all devices
-    /// (CUDA driver API, unified addressing).
     pub(super) fn address(&self, user: &Context) -> u64 {
-        self.region.used_by(user);
-        self.region.base() as u64
+        self.region.address(user)
     }
 }
 
@@ -234,9 +229,8 @@ impl SignalKernel {
             };
             for (index, signal) in batch.iter().enumerate() {
                 let (Signal::Tell(word, value) | Signal::Hear(word, value)) = signal;
-                assert_word(word);
                 word.used_by(stream.context());
-                args.words[index] = word.address();
+                args.words[index] = word.word_address();
                 args.values[index] = *value;
                 args.awaited |= u32::from(matches!(signal, Signal::Hear(..))) << index;
             }
@@ -245,20 +239,10 @@ impl SignalKernel {
                 threads: 32,
             };
             // SAFETY: the kernel takes one SignalsArgs, whose layout signals.cu states. It touches the
-            // first `len` words, each 4 aligned bytes (`assert_word`) of device memory, and the abort flag,
+            // first `len` words, each 4 aligned bytes (`Span::word_address`) of device memory, and the abort flag,
             // a word of page-locked memory, both freed only after this context is idle (`used_by`).
             unsafe { self.function.launch(stream, grid, &args) }?;
         }
         Ok(())
     }
-}
-
-#[track_caller]
-pub(super) fn assert_word(word: &Span) {
-    assert_eq!(word.len(), WORD_BYTES, "a word has 4 bytes");
-    assert!(
-        word.address().is_multiple_of(WORD_BYTES as u64),
-        "a word must be aligned, got address {:#x}",
-        word.address()
-    );
 }

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::{self, CUevent, CUevent_flags_enum, CUresult};
 
-use super::context::{Context, symbol};
-use super::driver::CudaVersion;
-use super::error::{CudaError, check};
+use crate::driver::context::{Context, symbol};
+use crate::error::version::CudaVersion;
+use crate::error::{CudaError, check};
 
 /// A point in the order of a stream that others can wait for.
 #[derive(Debug)]
@@ -121,7 +121,7 @@ impl Event {
         ))
     }
 
-    pub(super) fn raw(&self) -> CUevent {
+    pub(crate) fn raw(&self) -> CUevent {
         self.raw
     }
 

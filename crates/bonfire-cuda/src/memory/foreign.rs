@@ -4,11 +4,11 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
-use super::context::Context;
-use super::span::Span;
+use crate::driver::context::Context;
+use crate::memory::span::Span;
 
 /// An address, and what keeps the memory behind it.
-pub(super) struct ForeignRegion {
+pub(crate) struct ForeignRegion {
     address: u64,
     len: usize,
     context: Context,
@@ -52,17 +52,17 @@ impl Span {
 }
 
 impl ForeignRegion {
-    pub(super) fn address(&self) -> u64 {
+    pub(crate) fn address(&self) -> u64 {
         self.address
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.len
     }
 
     /// That work of this context may touch it.
     #[track_caller]
-    pub(super) fn assert_used_by(&self, context: &Context) {
+    pub(crate) fn assert_used_by(&self, context: &Context) {
         assert!(
             self.context.is_same(context),
             "{self:?} belongs to another context than the work that is queued on it"

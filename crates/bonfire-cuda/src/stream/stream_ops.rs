@@ -12,10 +12,9 @@ use cudarc::driver::sys::{
     CUstreamBatchMemOpType, CUstreamWaitValue_flags, CUstreamWriteValue_flags,
 };
 
-use super::error::{CudaError, check};
-use super::flags::{Signal, assert_word};
-use super::span::Span;
-use super::stream::Stream;
+use crate::error::{CudaError, check};
+use crate::memory::span::Span;
+use crate::stream::Stream;
 
 /// A batch of waits for and writes to 32-bit words, queued in one call and done in this order.
 #[derive(Default)]
@@ -52,11 +51,10 @@ impl StreamOps {
     /// Waits until the word has reached `value`, counted round the 32 bits: until
     /// `word - value`, as a signed number, is not negative.
     pub fn wait(&mut self, word: &Span, value: u32) -> &mut Self {
-        assert_word(word);
         self.params.push(CUstreamBatchMemOpParams {
             waitValue: Wait {
                 operation: CUstreamBatchMemOpType::CU_STREAM_MEM_OP_WAIT_VALUE_32,
-                address: word.address(),
+                address: word.word_address(),
                 __bindgen_anon_1: WaitValue { value },
                 flags: CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_GEQ as u32,
                 alias: 0,
@@ -68,11 +66,10 @@ impl StreamOps {
 
     /// Writes the word after everything that the stream did before is visible to whoever reads it.
     pub fn write(&mut self, word: &Span, value: u32) -> &mut Self {
-        assert_word(word);
         self.params.push(CUstreamBatchMemOpParams {
             writeValue: Write {
                 operation: CUstreamBatchMemOpType::CU_STREAM_MEM_OP_WRITE_VALUE_32,
-                address: word.address(),
+                address: word.word_address(),
                 __bindgen_anon_1: WriteValue { value },
                 flags: CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_DEFAULT as u32,
                 alias: 0,
@@ -80,14 +77,6 @@ impl StreamOps {
         });
         self.spans.push(word.clone());
         self
-    }
-
-    /// Notes a message, as [`wait`](Self::wait) or [`write`](Self::write).
-    pub fn signal(&mut self, signal: &Signal) -> &mut Self {
-        match signal {
-            Signal::Tell(word, value) => self.write(word, *value),
-            Signal::Hear(word, value) => self.wait(word, *value),
-        }
     }
 
     /// Queues the batch.
@@ -101,7 +90,7 @@ impl StreamOps {
         }
         for batch in self.params.chunks_mut(BATCH_MAX) {
             // SAFETY: the array has that many initialised elements, each written as the member that its
-            // operation says; the words are aligned device memory (`assert_word`) that stays allocated
+            // operation says; the words are aligned device memory (`Span::word_address`) that stays allocated
             // until the contexts that use it are idle (`used_by`). The driver copies the array.
             let result = unsafe {
                 sys::cuStreamBatchMemOp_v2(stream.raw(), batch.len() as u32, batch.as_mut_ptr(), 0)
