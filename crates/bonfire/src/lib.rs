@@ -46,6 +46,9 @@ mod turn;
 mod usage;
 
 pub use bonfire_collective::*;
+#[cfg(feature = "cuda-unfused")]
+pub use bonfire_gpu as cuda;
+pub use bonfire_launch::*;
 pub use bonfire_train::*;
 
 pub use all_or_none::{Teller, all_or_none};

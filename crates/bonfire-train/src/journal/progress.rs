@@ -2,7 +2,7 @@
 
 use std::io::{IsTerminal, stderr};
 
-use bonfire_collective::LauncherOutput;
+use bonfire_launch::LauncherOutput;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::Figures;
