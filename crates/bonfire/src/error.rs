@@ -4,10 +4,19 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::io;
 
+use bonfire_collective as collective;
 use bonfire_collective::{CollectiveError, Rank};
+use bonfire_launch as launch;
 use bonfire_launch::{EnvError, FlagError, LaunchError, RankCountError};
 use bonfire_plan::PlanError;
-use bonfire_train::TrainError;
+use bonfire_train as train;
+#[cfg(feature = "learner")]
+use bonfire_train::LearnerError;
+#[cfg(feature = "weights")]
+use bonfire_train::{FileError, WeightsError};
+#[cfg(feature = "images")]
+use bonfire_train::{PictureError, TransformError};
+use bonfire_train::{TrainError, UnknownParameter, UnusableWeights};
 use thiserror::Error as ThisError;
 
 use crate::all_or_none::Teller;
@@ -49,6 +58,38 @@ pub enum Error {
     /// Training failed.
     #[error(transparent)]
     Train(#[from] TrainError),
+    /// A pattern of [`freeze`](crate::freeze) names no parameter.
+    #[error(transparent)]
+    UnknownParameter(#[from] UnknownParameter),
+    /// The weights of samples cannot be used.
+    #[error(transparent)]
+    SampleWeights(#[from] UnusableWeights),
+    /// Training with Burn's learner failed.
+    #[cfg(feature = "learner")]
+    #[error(transparent)]
+    Learner(#[from] LearnerError),
+    /// Pictures cannot be read.
+    #[cfg(feature = "images")]
+    #[error(transparent)]
+    Picture(#[from] PictureError),
+    /// A transform of pictures cannot be.
+    #[cfg(feature = "images")]
+    #[error(transparent)]
+    Transform(#[from] TransformError),
+    /// Parameters from a file cannot be loaded.
+    #[cfg(feature = "weights")]
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+    /// A file of parameters cannot be read.
+    #[cfg(feature = "weights")]
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// A text names something that there is not, or a value that cannot be.
+    #[error(transparent)]
+    Value(BoxError),
+    /// A part of what ranks communicate over failed: a store, a token, a connection, an inspection.
+    #[error(transparent)]
+    Communication(BoxError),
     /// Reading or writing failed.
     #[error(transparent)]
     Io(#[from] io::Error),
@@ -87,6 +128,25 @@ impl Error {
             Err(other) => Self::Program(other),
         }
     }
+}
+
+/// Errors that programs rarely branch on, each as a variant of [`Error`].
+macro_rules! wrapped {
+    ($($variant:ident: $($error:ty),+;)+) => {$($(
+        impl From<$error> for Error {
+            fn from(error: $error) -> Self {
+                Self::$variant(error.into())
+            }
+        }
+    )+)+};
+}
+
+wrapped! {
+    Value: train::UnknownDeviceKind, train::UnknownGradientRoute, collective::UnknownTransport,
+        collective::UnknownCallSites, collective::UnknownBuilds, collective::UnknownConnections,
+        collective::OverrideError, launch::StreamChoiceError;
+    Communication: collective::ConnectError, collective::StoreError, collective::TokenError,
+        collective::InspectError;
 }
 
 impl fmt::Debug for Error {
@@ -131,6 +191,40 @@ mod tests {
             format!("{:?}", Error::from(error)),
             "the forward pass failed: no text"
         );
+    }
+
+    /// `?` works in a program of [`Result`] on whatever the library returns.
+    #[test]
+    fn every_error_of_the_library_becomes_ours() {
+        fn ours<E: Into<Error>>() {}
+        ours::<TrainError>();
+        ours::<UnknownParameter>();
+        ours::<UnusableWeights>();
+        #[cfg(feature = "learner")]
+        ours::<LearnerError>();
+        #[cfg(feature = "images")]
+        {
+            ours::<PictureError>();
+            ours::<TransformError>();
+        }
+        #[cfg(feature = "weights")]
+        {
+            ours::<WeightsError>();
+            ours::<FileError>();
+        }
+        ours::<CollectiveError>();
+        ours::<PlanError>();
+        ours::<collective::ConnectError>();
+        ours::<collective::StoreError>();
+        ours::<collective::TokenError>();
+        ours::<collective::InspectError>();
+        ours::<EnvError>();
+        ours::<FlagError>();
+        ours::<LaunchError>();
+        ours::<RankCountError>();
+        ours::<io::Error>();
+        let unknown = "tpu".parse::<train::DeviceKind>().unwrap_err();
+        assert!(Error::from(unknown).to_string().contains("`tpu`"));
     }
 
     #[test]
