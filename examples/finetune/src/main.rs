@@ -9,10 +9,10 @@ use anyhow::Result;
 use bonfire::{LaunchArgs, StopRequest, World};
 use clap::Parser;
 use finetune::data::Data;
+use finetune::ending::last_words;
 use finetune::model::check_weights;
 use finetune::options::Options;
 use finetune::train::{End, train};
-use vision::ending::last_words;
 
 /// Trains a residual network on a folder of pictures, one sub-folder per class, data-parallel.
 #[derive(Debug, Parser)]

@@ -11,12 +11,12 @@ use bonfire::{
 };
 use burn::module::Module;
 use burn::nn::loss::CrossEntropyLossConfig;
-use burn::optim::ModuleOptimizer;
+use burn::optim::decay::WeightDecayConfig;
+use burn::optim::momentum::MomentumConfig;
+use burn::optim::{ModuleOptimizer, SgdConfig};
 use burn::tensor::{Int, Tensor};
+use networks::resnet::ResNet;
 use serde::{Deserialize, Serialize};
-use vision::config::{Config, OptimSection};
-use vision::optimizer::sgd;
-use vision::resnet::ResNet;
 
 use crate::data::{Data, Share};
 use crate::model::start;
@@ -262,13 +262,12 @@ fn rate(schedule: &Schedule, epoch: u64) -> f64 {
 
 /// The tutorials' optimizer.
 fn optimizer() -> ModuleOptimizer {
-    sgd(&OptimSection {
-        momentum: 0.9,
-        dampening: 0.0,
-        nesterov: false,
-        weight_decay: 5e-3,
-        ..Config::default().optim
-    })
+    // Burn's own default dampens; PyTorch's does not.
+    let momentum = MomentumConfig::new().with_momentum(0.9).with_dampening(0.0);
+    SgdConfig::new()
+        .with_momentum(Some(momentum))
+        .with_weight_decay(Some(WeightDecayConfig::new(5e-3)))
+        .init()
 }
 
 /// The batches of the next epoch, made on threads.

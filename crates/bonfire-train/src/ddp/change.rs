@@ -1,12 +1,14 @@
 //! Changes of the model that are no steps of an optimizer.
 
 use bonfire_collective::ReduceOp;
-use burn::module::Module;
+use burn::Tensor;
+use burn::module::{Module, ModuleMapper, Param};
 
 use super::{Ddp, MODULE_PRESENT, Setup};
 use crate::TrainError;
 use crate::buffers::Buffers;
 use crate::hooks::Anchors;
+use crate::norm::kept;
 use crate::parameters::ParameterTable;
 
 impl<M: Module> Ddp<M> {
@@ -49,7 +51,8 @@ impl<M: Module> Ddp<M> {
 
     #[track_caller]
     fn change(&mut self, change: impl FnOnce(M) -> M) -> Result<(), TrainError> {
-        let module = super::trainable(change(self.module.take().expect(MODULE_PRESENT)));
+        let module = change(self.module.take().expect(MODULE_PRESENT));
+        let module = super::trainable(module.map(&mut Leaves));
         self.module = Some(module.clone());
         let table = ParameterTable::of(&module)?;
         let mut is_other = [u8::from(!table.is_same(&self.table))];
@@ -68,5 +71,19 @@ impl<M: Module> Ddp<M> {
         self.buffers = setup.buffers;
         self.anchors = Anchors::default();
         Ok(())
+    }
+}
+
+/// Makes parameters again of what was computed from parameters: what led to it is no part of a loss.
+struct Leaves;
+
+impl ModuleMapper for Leaves {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let tensor = param.val();
+        if !tensor.is_tracked() || tensor.is_require_grad() {
+            return kept(param);
+        }
+        let (id, tensor, mapper) = param.consume();
+        Param::from_mapped_value(id, tensor.detach().require_grad(), mapper)
     }
 }

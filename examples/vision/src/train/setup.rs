@@ -8,11 +8,12 @@ use bonfire::{
     LastBatch, Loader, Order, RateRule, Remainder, SamplerConfig, StopRequest, Training, World,
     all_or_none,
 };
+use networks::trained_numbers;
 
 use super::{KEPT, Trainer};
 use crate::config::Config;
 use crate::data::Data;
-use crate::model::{Model, trained_numbers};
+use crate::model::Model;
 use crate::optimizer::sgd;
 use crate::progress::{Progress, agreed, resumed};
 use crate::weights;
