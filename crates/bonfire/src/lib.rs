@@ -44,6 +44,8 @@ mod threads;
 mod usage;
 
 pub use bonfire_collective::*;
+pub use bonfire_data::*;
+pub use bonfire_report::*;
 pub use bonfire_train::*;
 
 pub use all_or_none::{Teller, all_or_none};
