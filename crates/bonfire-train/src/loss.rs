@@ -63,7 +63,12 @@ impl Loss {
     /// # Errors
     /// [`TrainError::UnreadableTensor`].
     pub fn value(&self) -> Result<f64, TrainError> {
-        read(self.tensor())
+        let data = self.tensor().try_into_data();
+        let data = data.map_err(|cause| TrainError::UnreadableTensor {
+            what: "the loss".to_owned(),
+            cause: format!("{cause:?}"),
+        })?;
+        Ok(data.iter::<f64>().next().unwrap_or(f64::NAN))
     }
 
     /// The mean of all ranks' losses, over samples where they are weighted with
@@ -190,14 +195,4 @@ impl<L: IntoLoss, E: Into<BoxError>> IntoLoss for Result<L, E> {
     fn into_loss(self) -> Result<(Loss, L::Output), BoxError> {
         self.map_err(Into::into)?.into_loss()
     }
-}
-
-/// The number in a loss. It waits for the device.
-pub(crate) fn read(loss: Tensor<1>) -> Result<f64, TrainError> {
-    let data = loss.try_into_data();
-    let data = data.map_err(|cause| TrainError::UnreadableTensor {
-        what: "the loss".to_owned(),
-        cause: format!("{cause:?}"),
-    })?;
-    Ok(data.iter::<f64>().next().unwrap_or(f64::NAN))
 }

@@ -6,6 +6,9 @@ use std::io;
 
 use bonfire_collective as collective;
 use bonfire_collective::{CollectiveError, Rank};
+use bonfire_data::{DataError, UnusableWeights};
+#[cfg(feature = "images")]
+use bonfire_data::{PictureError, TransformError};
 use bonfire_launch as launch;
 use bonfire_launch::{EnvError, FlagError, LaunchError, RankCountError};
 use bonfire_plan::PlanError;
@@ -14,9 +17,7 @@ use bonfire_train as train;
 use bonfire_train::LearnerError;
 #[cfg(feature = "weights")]
 use bonfire_train::{FileError, WeightsError};
-#[cfg(feature = "images")]
-use bonfire_train::{PictureError, TransformError};
-use bonfire_train::{TrainError, UnknownParameter, UnusableWeights};
+use bonfire_train::{TrainError, UnknownParameter};
 use thiserror::Error as ThisError;
 
 use crate::all_or_none::Teller;
@@ -90,6 +91,9 @@ pub enum Error {
     /// A part of what ranks communicate over failed: a store, a token, a connection, an inspection.
     #[error(transparent)]
     Communication(BoxError),
+    /// The data of a rank cannot be had.
+    #[error(transparent)]
+    Data(#[from] DataError),
     /// Reading or writing failed.
     #[error(transparent)]
     Io(#[from] io::Error),
@@ -198,6 +202,7 @@ mod tests {
     fn every_error_of_the_library_becomes_ours() {
         fn ours<E: Into<Error>>() {}
         ours::<TrainError>();
+        ours::<DataError>();
         ours::<UnknownParameter>();
         ours::<UnusableWeights>();
         #[cfg(feature = "learner")]

@@ -3,9 +3,8 @@
 //! Only sums travel, in f64: the mean of the ranks' means is wrong as soon as their shares differ.
 
 use bonfire_collective::ReduceOp;
+use bonfire_train::{TrainError, World};
 use serde::{Deserialize, Serialize};
-
-use crate::{TrainError, World};
 
 /// A mean over samples that are spread over batches and ranks. One that is half done can be part of a
 /// checkpoint.
@@ -66,7 +65,7 @@ mod tests {
     use bonfire_testkit::local;
 
     use super::*;
-    use crate::world::tests::world;
+    use crate::journal::tests::world;
 
     #[test]
     fn the_mean_is_over_samples_and_not_over_ranks() {

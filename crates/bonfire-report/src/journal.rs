@@ -15,10 +15,9 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use bonfire_train::{Loss, Step, TrainError, World};
 use burn::tensor::Tensor;
 
-use crate::loss::read;
-use crate::{Loss, Step, TrainError, World};
 use files::Files;
 use progress::Progress;
 
@@ -57,7 +56,7 @@ pub enum JournalDisplay {
     Notes,
 }
 
-/// An activity that the loop times itself; [`Ddp`](crate::Ddp) times forward and backward.
+/// An activity that the loop times itself; [`Ddp`](bonfire_train::Ddp) times forward and backward.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activity {
     /// Waiting for a batch, and copying it to the device.
@@ -75,7 +74,8 @@ pub enum Activity {
 /// the figures are over all ranks; only rank 0's shows and writes anything.
 ///
 /// ```no_run
-/// # use bonfire_train::{Activity, Ddp, JournalDisplay, Journal, JournalConfig, TrainError, World};
+/// # use bonfire_report::{Activity, JournalDisplay, Journal, JournalConfig};
+/// # use bonfire_train::{Ddp, TrainError, World};
 /// # use burn::nn::Linear;
 /// # use burn::optim::ModuleOptimizer;
 /// # use burn::tensor::Tensor;
@@ -194,7 +194,7 @@ impl Journal {
         result
     }
 
-    /// Books a step that [`Ddp::backward`](crate::Ddp::backward) has returned, with the loss of its
+    /// Books a step that [`Ddp::backward`](bonfire_train::Ddp::backward) has returned, with the loss of its
     /// last micro-batch. Nothing is read from the device.
     pub fn step<T>(&mut self, step: &Step<T>) {
         self.times.forward_backward += step.timing.forward_backward;
@@ -373,7 +373,7 @@ impl LossSum {
     /// The sum and its weight; the next begins.
     fn take(&mut self) -> Result<[f64; 2], TrainError> {
         let Self { sum, weight } = std::mem::take(self);
-        let sum = sum.map(read).transpose()?;
+        let sum = sum.map(|sum| Loss::from(sum).value()).transpose()?;
         Ok([sum.unwrap_or(0.0), weight as f64])
     }
 }
@@ -394,4 +394,4 @@ fn told<T>(world: &World, outcome: Result<T, TrainError>) -> Result<T, TrainErro
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
