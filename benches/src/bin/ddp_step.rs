@@ -41,10 +41,9 @@ fn main() -> bonfire::Result<()> {
 fn measure(world: &World, args: &Args) -> anyhow::Result<()> {
     let device = world.device();
     let model = args.sizes.model(&device);
-    let config = |sync| DdpConfig {
-        bucket_bytes_max: args.bucket_mib << 20,
-        sync,
-        ..DdpConfig::default()
+    let config = |sync| {
+        let config = DdpConfig::default().with_bucket_bytes_max(args.bucket_mib << 20);
+        config.with_sync(sync)
     };
     let alone = model.clone().train();
     let mut naive = Ddp::with_config(model.clone(), world, config(GradientSync::Naive))?;

@@ -13,6 +13,8 @@ use crate::{Gradients, Loss, TrainError};
 
 /// How a [`LossScaler`] starts and adapts.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
 pub struct ScalerConfig {
     /// The first scale.
     pub initial: f64,
@@ -23,7 +25,6 @@ pub struct ScalerConfig {
     pub hysteresis: u32,
     /// Whether the count starts anew with each step without an overflow, so that only overflows in a row
     /// halve the scale. A checkpoint without it means no.
-    #[serde(default)]
     pub consecutive_hysteresis: bool,
     /// It never falls below this. An overflow that would make it is an error: no scale helps.
     pub min: f64,
@@ -149,6 +150,39 @@ impl LossScaler {
 }
 
 impl ScalerConfig {
+    /// The same with another [`initial`](Self::initial).
+    #[must_use]
+    pub fn with_initial(self, initial: f64) -> Self {
+        Self { initial, ..self }
+    }
+
+    /// The same with another [`window`](Self::window).
+    #[must_use]
+    pub fn with_window(self, window: u32) -> Self {
+        Self { window, ..self }
+    }
+
+    /// The same with another [`hysteresis`](Self::hysteresis).
+    #[must_use]
+    pub fn with_hysteresis(self, hysteresis: u32) -> Self {
+        Self { hysteresis, ..self }
+    }
+
+    /// The same with another [`consecutive_hysteresis`](Self::consecutive_hysteresis).
+    #[must_use]
+    pub fn with_consecutive_hysteresis(self, consecutive_hysteresis: bool) -> Self {
+        Self {
+            consecutive_hysteresis,
+            ..self
+        }
+    }
+
+    /// The same with another [`min`](Self::min).
+    #[must_use]
+    pub fn with_min(self, min: f64) -> Self {
+        Self { min, ..self }
+    }
+
     fn patience(&self) -> u32 {
         self.hysteresis.max(1)
     }

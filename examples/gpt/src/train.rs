@@ -35,10 +35,7 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
         .model
         .config(corpus.text.vocabulary().len())
         .init(settings.seed, &device);
-    let config = DdpConfig {
-        route: settings.gradient_route,
-        ..DdpConfig::default()
-    };
+    let config = DdpConfig::default().with_route(settings.gradient_route);
     let mut ddp = Ddp::with_config(model, world, config)?;
     let mut optimizer = adamw(settings.optimizer);
     let sampler = Sampler {

@@ -60,15 +60,14 @@ fn main() -> bonfire::Result<()> {
 // ANCHOR: train
 fn train(world: World) -> bonfire::Result<()> {
     let device = world.device().autodiff();
-    let config = DdpConfig {
-        compression: GradientCompression::PowerSgd(PowerSgdConfig {
-            rank: 2,
-            start_step: 20,
-            ..PowerSgdConfig::default()
-        }),
-        precision: Precision::F16,
-        ..DdpConfig::default()
-    };
+    let compression = GradientCompression::PowerSgd(PowerSgdConfig {
+        rank: 2,
+        start_step: 20,
+        ..PowerSgdConfig::default()
+    });
+    let config = DdpConfig::default()
+        .with_compression(compression)
+        .with_precision(Precision::F16);
     let folder = std::env::args()
         .nth(1)
         .unwrap_or_else(|| "runs/lean".to_owned());

@@ -14,10 +14,7 @@ fn main() -> bonfire::Result<()> {
 // ANCHOR: route
 /// A model whose gradients travel over NCCL if all ranks can, else whatever way there is.
 fn replicated<M: Module>(model: M, world: &World) -> Result<Ddp<M>, TrainError> {
-    let config = DdpConfig {
-        route: GradientRoute::Nccl,
-        ..DdpConfig::default()
-    };
+    let config = DdpConfig::default().with_route(GradientRoute::Nccl);
     match Ddp::with_config(model.clone(), world, config) {
         // The same on all ranks, if one of them lacks something; the group goes on.
         Err(error @ TrainError::NoDeviceRoute { .. }) => {
