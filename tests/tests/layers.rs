@@ -74,6 +74,12 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
         ]),
         Burn::Named,
     ),
+    (DATA, Imports::Only(&["bonfire-collective"]), Burn::Named),
+    (
+        "bonfire-report",
+        Imports::Only(&["bonfire-collective", "bonfire-launch", "bonfire-train"]),
+        Burn::Named,
+    ),
     // Its self-test trains.
     (
         "bonfire-cli",
@@ -131,10 +137,16 @@ const LIBRARIES: &[&str] = &[
     "bonfire-gpu",
     "bonfire-launch",
     "bonfire-train",
+    DATA,
+    "bonfire-report",
 ];
 
 /// Ranks and oracles for tests: every crate may use it in its tests, and nowhere else.
 const TESTKIT: &str = "bonfire-testkit";
+
+/// What programs train on: these crates deal it in their tests, and know nothing of it elsewhere.
+const DATA: &str = "bonfire-data";
+const TESTED_WITH_DATA: [&str; 2] = ["bonfire-train", "bonfire-learner"];
 
 /// Programs that measure, which nobody depends on: like tests, they may use it.
 const BENCHES: &str = "bonfire-benches";
@@ -191,6 +203,10 @@ fn import_fault(import: &Import<'_>, members: &[&str]) -> Option<String> {
     if imported == TESTKIT {
         let is_right = kind == DependencyKind::Development || importer == BENCHES;
         return (!is_right).then(|| format!("{importer} imports {TESTKIT} outside its tests"));
+    }
+    if imported == DATA && TESTED_WITH_DATA.contains(&importer) {
+        let is_right = kind == DependencyKind::Development;
+        return (!is_right).then(|| format!("{importer} imports {DATA} outside its tests"));
     }
     if imported == LABORATORY {
         let is_apart = target.as_deref() == Some(LABORATORY_BUILD);

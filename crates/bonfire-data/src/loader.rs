@@ -5,7 +5,7 @@
 
 use std::num::NonZeroUsize;
 
-use crate::{DistributedSampler, SamplerState, TrainError};
+use crate::{DataError, DistributedSampler, SamplerState};
 
 /// What to do with a last batch that is not full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,11 +58,11 @@ impl Loader {
     /// the same ranks and batches they are the batches that would have come.
     ///
     /// # Errors
-    /// [`TrainError::OtherData`] if the state is of another data set or another order.
-    pub fn resuming(mut self, state: &SamplerState) -> Result<Self, TrainError> {
+    /// [`DataError::OtherData`] if the state is of another data set or another order.
+    pub fn resuming(mut self, state: &SamplerState) -> Result<Self, DataError> {
         let own = self.sampler.state(0, 0);
         if !own.same_data(state) {
-            return Err(TrainError::OtherData {
+            return Err(DataError::OtherData {
                 saved: state.to_string(),
                 given: own.to_string(),
             });

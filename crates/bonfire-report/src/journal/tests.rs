@@ -4,14 +4,13 @@ use std::fs;
 use std::path::Path;
 use std::thread::sleep;
 
-use bonfire_collective::{CollectiveError, GroupOptions, Rank};
+use bonfire_collective::{CollectiveError, GroupOptions, ProcessGroup, Rank};
 use bonfire_testkit::{local, read_by_tensorboard};
+use bonfire_train::{DeviceKind, Loss, Placement};
 use burn::nn::{Linear, LinearConfig};
 
 use super::*;
-use crate::Loss;
 use crate::tensorboard::tests::begins_at;
-use crate::world::tests::world;
 
 const LATE: Duration = Duration::from_millis(60);
 
@@ -54,6 +53,14 @@ fn keep(world: &World, config: JournalConfig) -> Result<(Figures, Report), Train
     let figures = journal.figures(None)?.expect("there was a step");
     assert_eq!(journal.figures(None)?, None, "nothing happened since");
     Ok((figures, journal.close()?))
+}
+
+fn world(group: ProcessGroup) -> World {
+    let placement = Placement {
+        local_rank: group.rank().get(),
+        local_world_size: group.world_size().get(),
+    };
+    World::new(group, placement, DeviceKind::Cpu).unwrap()
 }
 
 fn two_ranks(config: &JournalConfig) -> Vec<(Figures, Report)> {

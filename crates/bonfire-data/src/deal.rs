@@ -10,13 +10,12 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bonfire_collective::WorldSize;
+use bonfire_collective::{Rank, WorldSize};
 use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataloader::{DataLoader, DataLoaderIterator, Progress};
 use burn::data::dataset::{Dataset, DatasetError};
 use burn::tensor::Device;
 
-use super::share::range_of;
 use crate::prefetch::Ahead;
 use crate::{DistributedSampler, Order, Prefetch, Remainder, SamplerConfig};
 
@@ -82,7 +81,7 @@ impl<I, O> DealtLoader<I, O> {
         self
     }
 
-    fn sampler(&self, rank: bonfire_collective::Rank) -> DistributedSampler {
+    fn sampler(&self, rank: Rank) -> DistributedSampler {
         DistributedSampler::new(SamplerConfig {
             len: self.dataset.len(),
             rank,
@@ -94,15 +93,16 @@ impl<I, O> DealtLoader<I, O> {
 
     /// The samples of `items` in an epoch. Only the ranks whose share is asked for are dealt to.
     fn indices(&self, epoch: u64) -> Vec<usize> {
-        let total = self.sampler(bonfire_collective::Rank::new(0)).total_len();
         let mut indices = Vec::with_capacity(self.items.len());
+        let mut first = 0;
         for rank in self.world_size.ranks() {
-            let share = range_of(total, rank, self.world_size);
+            let sampler = self.sampler(rank);
+            let share = first..first + sampler.len();
+            first = share.end;
             let start = self.items.start.max(share.start);
             let end = self.items.end.min(share.end);
             if start < end {
-                let dealt = self.sampler(rank).indices(epoch);
-                assert_eq!(dealt.len(), share.len(), "slices and shares agree");
+                let dealt = sampler.indices(epoch);
                 indices.extend_from_slice(&dealt[start - share.start..end - share.start]);
             }
         }
@@ -245,3 +245,6 @@ impl<I: 'static, O: Send + 'static> DataLoaderIterator<O> for DealtBatches<'_, I
         Progress::new(self.dealt, self.loader.items.len(), unit)
     }
 }
+
+#[cfg(test)]
+mod tests;

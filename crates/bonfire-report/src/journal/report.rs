@@ -5,12 +5,12 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use bonfire_train::TrainError;
 use serde::Serialize;
 
 use super::files::failed;
 use super::html;
 use super::time::{SlowRank, TimeSplit, seconds};
-use crate::TrainError;
 
 /// A value that was measured after some number of steps.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]

@@ -5,7 +5,7 @@ mod ahead;
 use std::time::Duration;
 
 use crate::error::BoxError;
-use crate::{EpochBatches, SamplerState, TrainError};
+use crate::{DataError, EpochBatches, SamplerState};
 
 pub(crate) use ahead::Ahead;
 
@@ -56,12 +56,12 @@ impl EpochBatches {
     /// which worker is faster.
     ///
     /// # Errors
-    /// [`TrainError::Data`] if the system starts no thread.
+    /// [`DataError::Batch`] if the system starts no thread.
     pub fn prefetch<B, E>(
         self,
         config: Prefetch,
         prepare: impl Fn(&[usize]) -> Result<B, E> + Send + Sync + 'static,
-    ) -> Result<Prefetched<B>, TrainError>
+    ) -> Result<Prefetched<B>, DataError>
     where
         B: Send + 'static,
         E: Into<BoxError>,
@@ -69,7 +69,7 @@ impl EpochBatches {
         let prepare = move |indices: &[usize]| prepare(indices).map_err(Into::into);
         let mut prefetched = Prefetched {
             batches: self,
-            ahead: Ahead::start(config, prepare).map_err(|error| TrainError::Data(error.into()))?,
+            ahead: Ahead::start(config, prepare).map_err(|error| DataError::Batch(error.into()))?,
         };
         for _ in 0..config.in_flight() {
             prefetched.order_one();
@@ -99,13 +99,13 @@ impl<B> Prefetched<B> {
 }
 
 impl<B> Iterator for Prefetched<B> {
-    type Item = Result<Prepared<B>, TrainError>;
+    type Item = Result<Prepared<B>, DataError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let ordered = self.ahead.pop()?;
         self.order_one();
         let ((indices, state), batch) = self.ahead.wait(ordered);
-        let batch = batch.map_err(TrainError::Data);
+        let batch = batch.map_err(DataError::Batch);
         Some(batch.map(|batch| Prepared {
             batch,
             indices,

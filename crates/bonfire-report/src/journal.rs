@@ -15,11 +15,10 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use bonfire_train::{Ddp, TrainError, Weight, World, read};
 use burn::module::Module;
 use burn::tensor::Tensor;
 
-use crate::loss::{Weight, read};
-use crate::{Ddp, TrainError, World};
 use files::Files;
 use progress::Progress;
 
@@ -76,7 +75,8 @@ pub enum Activity {
 /// the figures are over all ranks; only rank 0's shows and writes anything.
 ///
 /// ```no_run
-/// # use bonfire_train::{Activity, Ddp, JournalDisplay, Journal, JournalConfig, TrainError, World};
+/// # use bonfire_report::{Activity, JournalDisplay, Journal, JournalConfig};
+/// # use bonfire_train::{Ddp, TrainError, World};
 /// # use burn::nn::Linear;
 /// # use burn::optim::ModuleOptimizer;
 /// # use burn::tensor::Tensor;

@@ -24,18 +24,19 @@ pub struct PictureBatch {
 /// ```no_run
 /// use std::sync::Arc;
 ///
-/// use bonfire_train::{
-///     Cifar10, CifarPart, Loader, Normalize, PictureBatches, Prefetch, Transform, Transforms, World,
+/// use bonfire_data::{
+///     Cifar10, CifarPart, Loader, Normalize, PictureBatches, Prefetch, Transform, Transforms,
 /// };
+/// use burn::tensor::Device;
 ///
-/// fn epoch(world: &World, loader: &mut Loader) -> Result<(), Box<dyn std::error::Error>> {
+/// fn epoch(device: Device, loader: &mut Loader) -> Result<(), Box<dyn std::error::Error>> {
 ///     let pictures = Arc::new(Cifar10::open("cifar-10-binary.tar", CifarPart::Train)?);
 ///     let transforms = Transforms::new([
 ///         Transform::RandomCrop { size: 32, padding: 4 },
 ///         Transform::RandomHorizontalFlip,
 ///     ]);
 ///     let batches =
-///         PictureBatches::new(pictures, transforms, Normalize::cifar10(), 7, world.device());
+///         PictureBatches::new(pictures, transforms, Normalize::cifar10(), 7, device);
 ///     let epoch = loader.epoch();
 ///     let prepare = move |indices: &[usize]| batches.batch(epoch, indices);
 ///     for prepared in loader.next_epoch().prefetch(Prefetch::default(), prepare)? {
@@ -126,5 +127,4 @@ impl PictureBatches {
 }
 
 #[cfg(test)]
-#[cfg(feature = "flex")]
 mod tests;

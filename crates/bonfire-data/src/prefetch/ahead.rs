@@ -10,8 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::Prefetch;
-use crate::error::BoxError;
-use crate::panic::panic_message;
+use crate::error::{BoxError, panic_message};
 
 /// What is on its way, each with what its user knows about it. Once it is dropped, the threads end with
 /// the batch that each has in hand.

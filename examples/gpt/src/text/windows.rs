@@ -13,18 +13,18 @@ pub struct TextBatch {
     pub targets: Tensor<2, Int>,
 }
 
-/// All windows of a text, numbered from its beginning: a dataset for a [`Loader`](crate::Loader) of
+/// All windows of a text, numbered from its beginning: a dataset for a [`Loader`](bonfire::Loader) of
 /// [`len`](Self::len) samples. Clones share the text.
 ///
 /// ```
-/// use bonfire_train::Text;
+/// use gpt::text::Text;
 /// use burn::tensor::Device;
 ///
 /// let windows = Text::new("a rhyme", "one two three four")?.windows(4)?;
 /// assert_eq!(windows.len(), 4);
 /// let batch = windows.batch(&[0, 2], &Device::flex());
 /// assert_eq!(batch.tokens.dims(), [2, 4]);
-/// # Ok::<(), bonfire_train::TextError>(())
+/// # Ok::<(), gpt::text::TextError>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct TextWindows {
@@ -107,7 +107,6 @@ impl TextWindows {
 }
 
 #[cfg(test)]
-#[cfg(feature = "flex")]
 mod tests {
     use proptest::prelude::*;
 

@@ -3,9 +3,8 @@
 //! Only sums travel, in f64: the mean of the ranks' means is wrong as soon as their shares differ.
 
 use bonfire_collective::{ProcessGroup, ReduceOp};
+use bonfire_train::TrainError;
 use serde::{Deserialize, Serialize};
-
-use crate::TrainError;
 
 /// A mean over samples that are spread over batches and ranks. One that is half done can be part of a
 /// checkpoint.

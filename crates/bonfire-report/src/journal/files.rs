@@ -5,10 +5,10 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use bonfire_train::{TrainError, is_writable};
 use serde_json::{Map, Value};
 
-use crate::probe::is_writable;
-use crate::{EventWriter, TrainError};
+use crate::EventWriter;
 
 /// What rank 0 writes, from the first values on: a run that ends before leaves nothing behind.
 #[derive(Debug)]
