@@ -16,6 +16,8 @@ mod flights;
 mod output;
 mod ranks;
 mod terminal;
+#[cfg(feature = "clap")]
+mod usage;
 
 pub use agent::{AgentOptions, Graces, Nodes, OutputLabels};
 pub use environment::{
@@ -24,7 +26,9 @@ pub use environment::{
 pub use error::LaunchError;
 pub use failure::{Exit, JobFailure, PEER_FAILED_EXIT_CODE};
 #[cfg(feature = "clap")]
-pub use flags::{FlagError, LaunchFlags, own_arguments};
+pub use flags::{Endpoint, FlagError, LaunchFlags};
 pub use output::{LogOptions, StreamChoice, StreamChoiceError, Streams};
 pub use ranks::{RankCount, RankCountError};
 pub use terminal::{TerminalClaim, TerminalError, claim_terminal};
+#[cfg(feature = "clap")]
+pub use usage::{parse_args, parse_args_from};
