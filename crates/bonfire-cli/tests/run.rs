@@ -326,6 +326,18 @@ fn an_endless_line_does_not_stop_the_output() {
 
 #[test]
 fn bad_flags_are_one_clear_line() {
+    let several = [
+        "--nnodes=2",
+        "--rdzv-endpoint=127.0.0.1:9",
+        "--tls=hosts",
+        "true",
+    ];
+    refused(&several, 1, "TLS needs a job token");
+    refused(
+        &["--nnodes", "1:4", "true"],
+        2,
+        "keeps its hosts from start to end",
+    );
     refused(
         &["--nproc-per-node", "0", "true"],
         2,
