@@ -22,6 +22,7 @@ mod usage;
 pub use agent::{AgentOptions, Graces, Nodes, OutputLabels};
 pub use environment::{
     EnvError, LauncherOutput, detect_rank, detect_rank_in, rank_from_env, rank_variables,
+    sees_own_devices,
 };
 pub use error::LaunchError;
 pub use failure::{Exit, JobFailure, PEER_FAILED_EXIT_CODE};
