@@ -43,7 +43,11 @@ mod rank;
 mod threads;
 
 pub use bonfire_collective::*;
+pub use bonfire_data::*;
+#[cfg(feature = "cuda-unfused")]
+pub use bonfire_gpu as cuda;
 pub use bonfire_launch::*;
+pub use bonfire_report::*;
 pub use bonfire_train::*;
 
 pub use all_or_none::{Teller, all_or_none};
