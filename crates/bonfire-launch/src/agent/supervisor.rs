@@ -202,7 +202,7 @@ impl Supervisor {
                     Order::Wait
                 }
                 Some(Event::Unguarded) => {
-                    self.renew_guard()?;
+                    self.renew_guard();
                     Order::Wait
                 }
                 None => self.ending.time_passed(Instant::now()),
@@ -213,12 +213,13 @@ impl Supervisor {
     }
 
     /// Somebody has killed the guard, and would leave what the ranks started running after a kill of
-    /// this process.
-    fn renew_guard(&self) -> Result<(), LaunchError> {
-        warn!("the launcher's guard process was killed; another takes its place");
-        self.guard.renew()?;
-        watch_guard(&self.guard, self.unguarded.clone())?;
-        Ok(())
+    /// this process. The job is worth more than its guard.
+    fn renew_guard(&self) {
+        let watch = |()| watch_guard(&self.guard, self.unguarded.clone());
+        match self.guard.renew().and_then(watch) {
+            Ok(_) => warn!("the launcher's guard process was killed; another takes its place"),
+            Err(error) => warn!("the launcher's guard process was killed, for good: {error}"),
+        }
     }
 
     fn start_rank(
