@@ -193,7 +193,10 @@ pub enum TrainError {
         source: std::io::Error,
     },
     /// The device kind asked for is not part of this build.
-    #[error("this program was built without {kind}; rebuild it with `--features {kind}`")]
+    #[error(
+        "this program was built without the {kind} back end; rebuild it with the feature `{}` of the crate bonfire",
+        kind.feature()
+    )]
     DeviceNotCompiled {
         /// What was asked for.
         kind: crate::DeviceKind,

@@ -41,7 +41,6 @@ mod log;
 pub mod prelude;
 mod rank;
 mod threads;
-mod usage;
 
 pub use bonfire_collective::*;
 pub use bonfire_data::*;
@@ -56,4 +55,3 @@ pub use args::LaunchArgs;
 pub use error::{Error, Result};
 pub use launch::{launch, launch_with};
 pub use threads::{SpawnOptions, spawn, spawn_with};
-pub use usage::parse_args;
