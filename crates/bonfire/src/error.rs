@@ -7,6 +7,7 @@ use std::io;
 use bonfire_collective::{CollectiveError, EnvError, FlagError, LaunchError, Rank, RankCountError};
 use bonfire_data::DataError;
 use bonfire_plan::PlanError;
+use bonfire_report::ReportError;
 use bonfire_train::TrainError;
 use thiserror::Error as ThisError;
 
@@ -52,6 +53,9 @@ pub enum Error {
     /// The data of a rank cannot be had.
     #[error(transparent)]
     Data(#[from] DataError),
+    /// The account of the training cannot be kept.
+    #[error(transparent)]
+    Report(#[from] ReportError),
     /// Reading or writing failed.
     #[error(transparent)]
     Io(#[from] io::Error),

@@ -27,18 +27,9 @@ fn losses(ranks: u32, batch: usize) -> Vec<f64> {
         let reading = Reading(Arc::default(), Split::Valid);
         let values = Arc::clone(&reading.0);
         let loader = |len, order| {
-            let deal = Deal {
-                batch_size: NonZeroUsize::new(batch).unwrap(),
-                order,
-                remainder: Remainder::Exact,
-            };
+            let deal = Deal::new(NonZeroUsize::new(batch).unwrap(), order);
             let batcher = ToPoints::default();
-            Arc::new(DealtLoader::new(
-                whole(len),
-                batcher,
-                deal,
-                world.world_size(),
-            ))
+            Arc::new(DealtLoader::new(&world, whole(len), batcher, deal))
         };
         let train = loader(SAMPLES, ORDER);
         let valid = loader(VALID_SAMPLES, Order::Sequential);
