@@ -36,11 +36,11 @@ use crate::World;
 use crate::interrupt::watch_with;
 use crate::panic::panic_message;
 
-pub use config::LearnerConfig;
+pub use config::{GradientCheck, LearnerConfig};
 pub use error::LearnerError;
 pub use kept::CompressionCheckpoints;
 pub use model::DistributedModel;
-pub use output::{StepOutput, counted};
+pub use output::{Outputs, StepOutput, counted};
 pub use parcel::Parcel;
 pub use silence::DistributedTraining;
 pub use timings::{StepTimeMetric, StepTimings};
