@@ -20,9 +20,9 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use bonfire_collective::{
-    AgentOptions, Algorithm, DType, GroupOptions, LaunchError, OutputLabels, ProcessGroup, Rank,
-    RankCount, RankEnv, ReduceOp, TransportKind, WorldSize,
+    Algorithm, DType, GroupOptions, ProcessGroup, Rank, ReduceOp, TransportKind, WorldSize,
 };
+use bonfire_launch::{AgentOptions, LaunchError, OutputLabels, RankCount, detect_rank};
 use clap::Args;
 
 use crate::operation::Operation;
@@ -159,7 +159,7 @@ fn bench(args: &BenchArgs) -> anyhow::Result<()> {
     for &operation in &args.operations {
         args.forms(operation)?;
     }
-    let env = RankEnv::detect()?;
+    let env = detect_rank()?;
     let has_threads = env.is_none() && args.transport == TransportKind::Local;
     if has_threads && args.device == DeviceKind::Cuda {
         Fleet::prepare_for_threads()?;

@@ -1,9 +1,9 @@
 //! `bonfire run`: starts the ranks of a job on this host.
 
+use bonfire_launch::{AgentOptions, LaunchError, LaunchFlags};
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use bonfire_collective::{AgentOptions, LaunchError, LaunchFlags};
 use clap::Args;
 
 /// Start a program as several ranks, on this host or as this host's part of a larger job.

@@ -15,7 +15,8 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bonfire_collective::{GroupOptions, ProcessGroup, RankEnv, ReduceOp, read_flight_records};
+use bonfire_collective::{GroupOptions, ProcessGroup, ReduceOp, read_flight_records};
+use bonfire_launch::rank_from_env;
 use bonfire_testkit::{Job, JobEnd, Network, Shape, Signal, Watchdog, signal_process};
 use serde_json::Value;
 
@@ -37,8 +38,7 @@ fn a_rank_of_the_jobs_below() {
         return;
     };
     let _watchdog = Watchdog::start("a rank", LIMIT);
-    let group =
-        ProcessGroup::connect(&RankEnv::from_env().unwrap(), GroupOptions::default()).unwrap();
+    let group = ProcessGroup::connect(&rank_from_env().unwrap(), GroupOptions::default()).unwrap();
     group.progress(7);
     group
         .named("layers.7.weight")

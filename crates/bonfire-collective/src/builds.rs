@@ -8,9 +8,6 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::environment::{BUILDS, EnvError, choice_from_env};
-use crate::rendezvous::ConnectError;
-
 /// The running program's own file, also after another was put in its place.
 const OWN_FILE: &str = "/proc/self/exe";
 
@@ -49,17 +46,6 @@ impl Builds {
             Self::Any => "any",
         }
     }
-
-    /// What `BONFIRE_BUILDS` says in the environment of this process, or else this.
-    pub(crate) fn or_environment(self) -> Result<Self, ConnectError> {
-        let told = Self::from_env().map_err(ConnectError::Environment)?;
-        Ok(told.unwrap_or(self))
-    }
-
-    /// What `BONFIRE_BUILDS` says in the environment of this process.
-    pub(crate) fn from_env() -> Result<Option<Self>, EnvError> {
-        choice_from_env(BUILDS, |source| EnvError::Builds { source })
-    }
 }
 
 impl fmt::Display for Builds {
@@ -86,7 +72,7 @@ impl FromStr for Builds {
 
 /// The program of a process, as others know it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Build {
+pub struct Build {
     /// Where it is, for people.
     path: String,
     /// Equal for equal files.
@@ -95,7 +81,7 @@ pub(crate) struct Build {
 
 impl Build {
     /// Of this process, if it is to be compared and its file can be read.
-    pub(crate) fn to_compare(builds: Builds) -> Option<Self> {
+    pub fn to_compare(builds: Builds) -> Option<Self> {
         match builds {
             Builds::Any => None,
             Builds::Same => match Self::of_this_process() {
@@ -119,7 +105,7 @@ impl Build {
     }
 
     /// Whether the programs are different builds. One that does not say which is like every other.
-    pub(crate) fn differ(ours: Option<&Self>, theirs: Option<&Self>) -> Option<(String, String)> {
+    pub fn differ(ours: Option<&Self>, theirs: Option<&Self>) -> Option<(String, String)> {
         let (ours, theirs) = (ours?, theirs?);
         (ours.digest != theirs.digest).then(|| (ours.to_string(), theirs.to_string()))
     }

@@ -3,9 +3,6 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::environment::{CALL_SITES, EnvError, choice_from_env};
-use crate::rendezvous::ConnectError;
-
 /// What the lines count from which ranks call their operations.
 ///
 /// Ranks that run one program may well reach the same operation from different lines: a root that
@@ -31,12 +28,6 @@ impl CallSites {
             Self::Named => "named",
             Self::Compared => "compared",
         }
-    }
-
-    /// What `BONFIRE_CALL_SITES` says in the environment of this process, or else this.
-    pub(crate) fn or_environment(self) -> Result<Self, ConnectError> {
-        let told = choice_from_env(CALL_SITES, |source| EnvError::CallSites { source });
-        Ok(told.map_err(ConnectError::Environment)?.unwrap_or(self))
     }
 }
 

@@ -115,7 +115,7 @@ pub enum CollectiveError {
 impl CollectiveError {
     /// Whether rank `me`, in the numbers of the group that failed, only suffers from what happened
     /// elsewhere. A process that ends because of such an error exits with
-    /// [`PEER_FAILED_EXIT_CODE`](crate::PEER_FAILED_EXIT_CODE), so that its launcher looks for the
+    /// `PEER_FAILED_EXIT_CODE`, so that its launcher looks for the
     /// culprit elsewhere. A rank that waits for too long is no culprit, and who is late is told apart
     /// by its account.
     pub fn blames_another(&self, me: Rank) -> bool {

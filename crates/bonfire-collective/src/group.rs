@@ -3,11 +3,8 @@
 mod agreement;
 mod background;
 mod blocking;
-#[cfg(any(feature = "cuda", test))]
 mod commons;
 mod hub;
-#[cfg(feature = "cuda")]
-mod neighbours;
 mod observing;
 mod operations;
 mod rebuild;
@@ -31,7 +28,6 @@ use crate::executor::{Executor, Figures, Memory, Request, RunError, Seat};
 use crate::flight::Desk;
 use crate::inspection::GroupWatch;
 use crate::options::GroupOptions;
-use crate::overrides::AlgorithmOverrides;
 use crate::patience::Eagerness;
 use crate::platform::sync::{Mutex, MutexGuard, Sender, Ticket, Turnstile, channel};
 use crate::platform::thread::{self, JoinHandle};
@@ -41,7 +37,7 @@ use crate::recorder::{Enqueued, Name, Recorder};
 use crate::rendezvous::{self, ConnectError};
 use crate::topology::Topology;
 use crate::transport::{Links, Sharing, Traffic, local_links};
-use crate::{CollectiveError, Element, RankEnv, checksums};
+use crate::{CollectiveError, Element, EnvSettings, RankEnv};
 
 pub use agreement::{Agreement, Proposal};
 pub use rebuild::{RebuildError, RebuildOptions, Rebuilt, WaitFor};
@@ -133,21 +129,18 @@ pub(crate) struct Parts {
 }
 
 impl ProcessGroup {
-    /// A group of threads of this process, in rank order. Give each to its thread. What
-    /// `BONFIRE_ALGORITHM` asks for goes before the options, as in a group of processes.
+    /// A group of threads of this process, in rank order. Give each to its thread. What the
+    /// environment asks for goes before the options: see [`EnvSettings`].
     ///
     /// # Errors
-    /// [`CollectiveError::Connect`] if there is no memory for the links, or the options or
-    /// `BONFIRE_ALGORITHM` are bad.
+    /// [`CollectiveError::Connect`] if there is no memory for the links, or the options or the
+    /// environment are bad.
     pub fn local(
         world_size: WorldSize,
-        mut options: GroupOptions,
+        options: GroupOptions,
     ) -> Result<Vec<Self>, CollectiveError> {
-        let overrides = AlgorithmOverrides::from_env().map_err(ConnectError::Environment)?;
-        if !overrides.is_empty() {
-            options.overrides = overrides;
-        }
-        options.call_sites = options.call_sites.or_environment()?;
+        let settings = EnvSettings::from_env().map_err(ConnectError::Environment)?;
+        let options = options.with(&settings);
         let chunk_bytes = options.chunk_bytes_checked()?;
         // Threads have no streams, but a wrong number is wrong everywhere.
         options.streams_checked()?;
@@ -182,19 +175,8 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// [`CollectiveError::Connect`] naming what is missing, who disagrees, or what cannot be reached.
-    pub fn connect(env: &RankEnv, mut options: GroupOptions) -> Result<Self, CollectiveError> {
-        if !env.overrides.is_empty() {
-            options.overrides = env.overrides.clone();
-        }
-        if let Some(streams) = env.streams_per_link {
-            options.streams_per_link = streams;
-        }
-        if let Some(tls) = env.tls {
-            options.tls = tls;
-        }
-        options.call_sites = options.call_sites.or_environment()?;
-        options.builds = options.builds.or_environment()?;
-        options.checksums = checksums::or_environment(options.checksums)?;
+    pub fn connect(env: &RankEnv, options: GroupOptions) -> Result<Self, CollectiveError> {
+        let options = options.with(&env.settings);
         let parts = rendezvous::meet(env, &options)?;
         Ok(Self::new(parts, options)?)
     }

@@ -23,7 +23,7 @@ use bonfire_sys::process::RequestWatch;
 use crate::CollectiveError;
 use crate::accounts::GroupReport;
 use crate::control::{self, Peer};
-use crate::environment::RankEnv;
+use crate::place::RankEnv;
 use crate::platform::clock;
 use crate::platform::net::{
     Handle, UnixListener, UnixStream, await_news, is_of_this_user, listen_abstract,
@@ -106,7 +106,7 @@ impl Inspection {
             stop,
             handle,
             thread: Some(thread),
-            _requests: on_signal.watch(env.rank, move || desk_there.record_all()),
+            _requests: on_signal.watch(env, move || desk_there.record_all()),
         })
     }
 

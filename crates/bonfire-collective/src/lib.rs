@@ -30,10 +30,7 @@ mod call_sites;
 mod checksums;
 mod connections;
 mod control;
-#[cfg(feature = "cuda")]
-pub mod cuda;
 mod element;
-mod environment;
 mod error;
 mod executor;
 mod flight;
@@ -41,7 +38,6 @@ mod greeting;
 mod group;
 mod handshake;
 mod inspection;
-mod launch;
 mod lobby;
 mod local_reduce;
 #[doc(hidden)]
@@ -49,15 +45,16 @@ pub mod measure;
 mod options;
 mod overrides;
 mod patience;
+mod place;
 mod platform;
 mod poison;
 mod recorder;
 mod rendezvous;
 mod select;
+mod settings;
 mod store;
 mod stragglers;
 mod stream;
-mod terminal;
 mod tls;
 mod token;
 mod topology;
@@ -69,14 +66,11 @@ pub use blocks::Blocks;
 pub use bonfire_plan::{Algorithm, DType, PlanError, Rank, ReduceOp, WorldSize, shard_range};
 pub use bonfire_sys::process::{Interrupt, InterruptWatch};
 pub use buffer::{Buffer, GroupBuffer};
-pub use builds::{Builds, UnknownBuilds};
+pub use builds::{Build, Builds, UnknownBuilds};
 pub use call_sites::{CallSites, UnknownCallSites};
 pub use checksums::Checksums;
 pub use connections::{Connections, UnknownConnections};
 pub use element::Element;
-pub use environment::{
-    EnvError, HOST_ID_BYTES_MAX, JOB_ID_BYTES_MAX, LauncherOutput, RankEnv, StoreHost,
-};
 pub use error::{CollectiveError, Corruption, Mismatch, Timeout};
 pub use flight::{FLIGHT_DIR_VARIABLE, FlightOperation, FlightRecord, read_flight_records};
 pub use group::{
@@ -85,23 +79,18 @@ pub use group::{
 pub use inspection::{
     InspectError, JobMember, RecordOnSignal, RunningJob, SilentProcess, running_jobs,
 };
-pub use launch::{
-    AgentOptions, Exit, Graces, JobFailure, LaunchError, LogOptions, Nodes, OutputLabels,
-    PEER_FAILED_EXIT_CODE, RankCount, RankCountError, StreamChoice, StreamChoiceError, Streams,
-};
-#[cfg(feature = "clap")]
-pub use launch::{FlagError, LaunchFlags, own_arguments};
 pub use options::{FoldOrder, GroupOptions};
 pub use overrides::{AlgorithmOverrides, OverrideError};
+pub use place::{RankEnv, StoreHost};
 pub use recorder::{PhaseProgress, Progress, StepProgress};
-pub use rendezvous::{ConnectError, Reach};
+pub use rendezvous::{ConnectError, RESTARTS_KEY, Reach};
+pub use settings::{EnvSettings, SettingError};
 pub use store::{
     KEY_BYTES_MAX, MemoryStore, Store, StoreError, TcpStore, TcpStoreServer, VALUE_BYTES_MAX,
 };
 pub use stragglers::{Straggler, StragglerReport};
-pub use terminal::{TerminalClaim, TerminalError, claim_terminal};
 pub use tls::Tls;
 pub use token::{JobToken, TokenError};
 pub use topology::Topology;
-pub use transport::{Traffic, TransportKind, UnknownTransport};
+pub use transport::{HostId, Traffic, TransportKind, UnknownTransport};
 pub use work::Work;

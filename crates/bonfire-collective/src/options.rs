@@ -12,6 +12,7 @@ use crate::flight::FLIGHT_DIR_VARIABLE;
 use crate::inspection::RecordOnSignal;
 use crate::overrides::AlgorithmOverrides;
 use crate::rendezvous::ConnectError;
+use crate::settings::EnvSettings;
 use crate::tls::Tls;
 use crate::transport::{STREAMS_MAX, TransportKind};
 
@@ -117,6 +118,22 @@ impl Default for GroupOptions {
 }
 
 impl GroupOptions {
+    /// These, except for what the environment says.
+    pub(crate) fn with(self, settings: &EnvSettings) -> Self {
+        Self {
+            overrides: match settings.overrides.is_empty() {
+                true => self.overrides,
+                false => settings.overrides.clone(),
+            },
+            streams_per_link: settings.streams_per_link.unwrap_or(self.streams_per_link),
+            tls: settings.tls.unwrap_or(self.tls),
+            checksums: settings.checksums.unwrap_or(self.checksums),
+            call_sites: settings.call_sites.unwrap_or(self.call_sites),
+            builds: settings.builds.unwrap_or(self.builds),
+            ..self
+        }
+    }
+
     /// Where flight records go.
     pub(crate) fn flight_folder(&self) -> Option<PathBuf> {
         let named = || std::env::var_os(FLIGHT_DIR_VARIABLE).filter(|name| !name.is_empty());

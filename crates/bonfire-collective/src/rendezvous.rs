@@ -33,10 +33,10 @@ use std::time::{Duration, Instant};
 
 use bonfire_plan::Rank;
 
-use crate::environment::{RankEnv, StoreHost};
 use crate::group::{Origin, Parts, Roster};
 use crate::inspection::Inspection;
 use crate::options::GroupOptions;
+use crate::place::{RankEnv, StoreHost};
 use crate::platform::{clock, thread};
 use crate::store::{Store, StoreError, TcpStore, TcpStoreServer};
 use crate::token::JobToken;
@@ -56,7 +56,7 @@ use entrance::enter;
 use watch::Watch;
 
 /// The counter in the store of how often the launcher has started all ranks anew.
-pub(crate) const RESTARTS_KEY: &str = "restarts";
+pub const RESTARTS_KEY: &str = "restarts";
 
 /// How often a rank that waits for others looks whether they have begun anew without it.
 const STALE_LOOK: Duration = Duration::from_secs(2);

@@ -10,7 +10,6 @@ mod identity;
 mod session;
 
 use crate::connections::Connections;
-use crate::environment::{EnvError, TLS, choice_from_env};
 
 pub(crate) use identity::Identity;
 pub(crate) use session::{BINDING_BYTES, TlsStream};
@@ -19,9 +18,3 @@ pub(crate) use session::{BINDING_BYTES, TlsStream};
 /// the store unless it serves on loopback; or every TCP connection. Connections within a host that are no
 /// TCP (shared memory, Unix-domain sockets) never leave its kernel and never are.
 pub type Tls = Connections;
-
-/// What `BONFIRE_TLS` says in the environment of this process. For launchers; ranks have it in
-/// [`RankEnv`](crate::RankEnv).
-pub(crate) fn from_env() -> Result<Option<Tls>, EnvError> {
-    choice_from_env(TLS, |source| EnvError::Tls { source })
-}

@@ -10,7 +10,8 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use bonfire_collective::{AlgorithmOverrides, JobToken, Rank, RankEnv, StoreHost, WorldSize};
+use bonfire_collective::{EnvSettings, JobToken, Rank, RankEnv, StoreHost, WorldSize};
+use bonfire_launch::rank_variables;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::Job;
@@ -129,12 +130,11 @@ impl Network {
                 job_id: String::new(),
                 restart_count: 0,
                 host_id: None,
-                overrides: AlgorithmOverrides::default(),
-                streams_per_link: None,
-                tls: None,
+                launcher_id: None,
+                settings: EnvSettings::default(),
             };
             let mut command = self.command(*host, program);
-            Job::start(command.args(args).envs(env.variables()))
+            Job::start(command.args(args).envs(rank_variables(&env)))
         };
         hosts.iter().enumerate().map(start).collect()
     }

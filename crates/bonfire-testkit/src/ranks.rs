@@ -6,9 +6,10 @@ use std::thread;
 use std::time::Duration;
 
 use bonfire_collective::{
-    AlgorithmOverrides, CollectiveError, GroupOptions, JobToken, ProcessGroup, Rank, RankEnv,
-    StoreHost, TcpStoreServer, Tls, WorldSize,
+    CollectiveError, EnvSettings, GroupOptions, JobToken, ProcessGroup, Rank, RankEnv, StoreHost,
+    TcpStoreServer, Tls, WorldSize,
 };
+use bonfire_launch::rank_variables;
 
 use crate::Watchdog;
 
@@ -106,9 +107,8 @@ pub fn env_of(rank: u32, world_size: u32, server: &TcpStoreServer, token: &JobTo
         job_id: String::new(),
         restart_count: 0,
         host_id: None,
-        overrides: AlgorithmOverrides::default(),
-        streams_per_link: None,
-        tls: None,
+        launcher_id: None,
+        settings: EnvSettings::default(),
     }
 }
 
@@ -129,7 +129,7 @@ pub fn processes(program: &Path, args: &[&str], world_size: u32) -> Vec<Output> 
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        command.envs(env.variables());
+        command.envs(rank_variables(&env));
         command.spawn().expect("the program of the test exists")
     };
     let children: Vec<Child> = (0..world_size).map(start).collect();

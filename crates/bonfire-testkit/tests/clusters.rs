@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use bonfire_collective::{RankEnv, StoreHost};
+use bonfire_launch::detect_rank_in;
 use bonfire_testkit::{Job, JobEnd};
 
 /// One rank of the conformance suite, which prints a digest.
@@ -221,7 +222,7 @@ fn variables_of(name: &str) -> HashMap<String, String> {
 
 fn worker_of(variables: &HashMap<String, String>) -> RankEnv {
     let lookup = |name: &str| variables.get(name).map(OsString::from);
-    RankEnv::detect_in(lookup).unwrap().unwrap()
+    detect_rank_in(lookup).unwrap().unwrap()
 }
 
 #[test]

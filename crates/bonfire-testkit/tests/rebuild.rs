@@ -12,6 +12,7 @@ use bonfire_collective::{
     GroupOptions, JobToken, ProcessGroup, Rank, RebuildError, RebuildOptions, Rebuilt, ReduceOp,
     StoreHost, TcpStoreServer, TransportKind, WaitFor, WorldSize,
 };
+use bonfire_launch::rank_variables;
 use bonfire_testkit::conformance::{Bits, check_all};
 use bonfire_testkit::{Job, connected, env_of, local};
 
@@ -288,7 +289,7 @@ impl Processes {
         Command::new(Path::new(env!("CARGO_BIN_EXE_rebuild-rank")))
             .args(&self.arguments)
             .args(more)
-            .envs(env.variables())
+            .envs(rank_variables(&env))
             .env("RUST_BACKTRACE", "0")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

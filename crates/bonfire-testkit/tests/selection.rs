@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use bonfire_collective::{
-    Algorithm, AlgorithmOverrides, CollectiveError, ConnectError, FoldOrder, GroupOptions,
-    JobToken, ProcessGroup, RankEnv, ReduceOp, TcpStoreServer, TransportKind,
+    Algorithm, AlgorithmOverrides, CollectiveError, ConnectError, EnvSettings, FoldOrder,
+    GroupOptions, JobToken, ProcessGroup, RankEnv, ReduceOp, TcpStoreServer, TransportKind,
 };
 use bonfire_testkit::conformance::{Bits, check_all};
 use bonfire_testkit::{Watchdog, connected, env_of, local, on_hosts, try_connected};
@@ -101,7 +101,10 @@ fn meet(
     let server = TcpStoreServer::bind("127.0.0.1:0".parse().unwrap(), &token).unwrap();
     let ranks = (0..).zip(overrides).map(|(rank, overrides)| {
         let env = RankEnv {
-            overrides: overrides.parse().unwrap(),
+            settings: EnvSettings {
+                overrides: overrides.parse().unwrap(),
+                ..EnvSettings::default()
+            },
             ..env_of(rank, 2, &server, &token)
         };
         let options = GroupOptions {

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use bonfire_collective::{
-    Algorithm, CollectiveError, ConnectError, GroupOptions, JobToken, ProcessGroup, RankEnv,
-    ReduceOp, TcpStoreServer,
+    Algorithm, CollectiveError, ConnectError, EnvSettings, GroupOptions, JobToken, ProcessGroup,
+    RankEnv, ReduceOp, TcpStoreServer,
 };
 use bonfire_testkit::conformance::{Bits, check_all, check_large};
 use bonfire_testkit::{
@@ -121,7 +121,10 @@ fn meet(told: [(u32, Option<u32>); 2]) -> Vec<Result<ProcessGroup, CollectiveErr
     let server = TcpStoreServer::bind("127.0.0.1:0".parse().unwrap(), &token).unwrap();
     let ranks = (0..).zip(told).map(|(rank, (in_code, streams_per_link))| {
         let env = RankEnv {
-            streams_per_link,
+            settings: EnvSettings {
+                streams_per_link,
+                ..EnvSettings::default()
+            },
             ..env_of(rank, 2, &server, &token)
         };
         let options = GroupOptions {

@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use bonfire_collective::{
-    CollectiveError, ConnectError, GroupOptions, JobToken, ProcessGroup, RankEnv, ReduceOp,
-    StoreError, TcpStoreServer, Tls,
+    CollectiveError, ConnectError, EnvSettings, GroupOptions, JobToken, ProcessGroup, RankEnv,
+    ReduceOp, StoreError, TcpStoreServer, Tls,
 };
 use bonfire_testkit::conformance::{Bits, check_all, check_large};
 use bonfire_testkit::{Watchdog, connected, env_of, local, on_hosts, over, try_connected};
@@ -70,7 +70,10 @@ fn meet(
     let server = TcpStoreServer::bind_with(any_port, &token, server_tls).unwrap();
     let ranks = (0..).zip(told).map(|(rank, (in_code, tls))| {
         let env = RankEnv {
-            tls,
+            settings: EnvSettings {
+                tls,
+                ..EnvSettings::default()
+            },
             ..env_of(rank, 2, &server, &token)
         };
         let options = GroupOptions {

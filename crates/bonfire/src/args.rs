@@ -2,7 +2,8 @@
 
 use std::ffi::OsString;
 
-use bonfire_collective::{GroupOptions, LaunchFlags, RankCount, own_arguments};
+use bonfire_collective::GroupOptions;
+use bonfire_launch::{LaunchFlags, RankCount, own_arguments};
 use bonfire_train::{DeviceKind, Occupancy};
 use clap::{Args, Parser};
 

@@ -4,8 +4,9 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::io;
 
-use bonfire_collective::{CollectiveError, EnvError, FlagError, LaunchError, Rank, RankCountError};
+use bonfire_collective::{CollectiveError, Rank};
 use bonfire_data::DataError;
+use bonfire_launch::{EnvError, FlagError, LaunchError, RankCountError};
 use bonfire_plan::PlanError;
 use bonfire_report::ReportError;
 use bonfire_train::TrainError;

@@ -4,7 +4,8 @@ use std::env;
 use std::io::Write;
 use std::num::NonZeroU32;
 
-use bonfire_collective::{PEER_FAILED_EXIT_CODE, ProcessGroup, RankEnv, WorldSize};
+use bonfire_collective::{ProcessGroup, RankEnv, WorldSize};
+use bonfire_launch::{PEER_FAILED_EXIT_CODE, detect_rank};
 use bonfire_train::{Placement, World, require_devices};
 
 use crate::all_or_none::Teller;
@@ -58,7 +59,7 @@ pub fn launch_with<E: Into<BoxError>>(
     args: &LaunchArgs,
     train: impl FnOnce(World) -> Result<(), E>,
 ) -> Result<()> {
-    let env = RankEnv::detect()?;
+    let env = detect_rank()?;
     let prefix = log::prefix(env.as_ref());
     log::to_stderr(&prefix);
     if let Some(env) = env {

@@ -45,6 +45,9 @@ mod usage;
 
 pub use bonfire_collective::*;
 pub use bonfire_data::*;
+#[cfg(feature = "cuda-unfused")]
+pub use bonfire_gpu as cuda;
+pub use bonfire_launch::*;
 pub use bonfire_report::*;
 pub use bonfire_train::*;
 

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::io::{self, IsTerminal};
 
-use bonfire_collective::{LauncherOutput, RankEnv};
+use bonfire_collective::RankEnv;
+use bonfire_launch::LauncherOutput;
 use tracing::{Event, Subscriber};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::{Format, Writer};

@@ -36,7 +36,7 @@ struct Ranks<'a> {
 
 impl GroupReport {
     /// What the ranks did when their group failed, those that did as most did first.
-    pub(crate) fn doings(&self) -> Vec<String> {
+    pub fn doings(&self) -> Vec<String> {
         let mut kinds: BTreeMap<Doing, Ranks<'_>> = BTreeMap::new();
         for record in &self.records {
             let (doing, time) = doing(record);

@@ -20,9 +20,9 @@ use std::time::Duration;
 use bonfire_plan::{Rank, WorldSize};
 
 use super::{Origin, ProcessGroup};
+use crate::RankEnv;
 use crate::options::GroupOptions;
 use crate::rendezvous::Home;
-use crate::{RankEnv, checksums};
 
 pub use error::RebuildError;
 use reunion::Reunion;
@@ -135,18 +135,10 @@ impl ProcessGroup {
     /// See [`RebuildError`].
     pub fn rejoin(
         env: &RankEnv,
-        mut group_options: GroupOptions,
+        group_options: GroupOptions,
         options: &RebuildOptions,
     ) -> Result<Rebuilt, RebuildError> {
-        if !env.overrides.is_empty() {
-            group_options.overrides = env.overrides.clone();
-        }
-        if let Some(streams) = env.streams_per_link {
-            group_options.streams_per_link = streams;
-        }
-        group_options.call_sites = group_options.call_sites.or_environment()?;
-        group_options.builds = group_options.builds.or_environment()?;
-        group_options.checksums = checksums::or_environment(group_options.checksums)?;
+        let group_options = group_options.with(&env.settings);
         let home = Home::of_newcomer(env, &group_options, options.timeout)
             .map_err(RebuildError::StoreGone)?;
         let origin = Origin::Processes(Arc::new(home.ok_or(RebuildError::NoStore)?));

@@ -12,7 +12,7 @@ use std::time::Duration;
 use bonfire_plan::Rank;
 use serde::{Deserialize, Serialize};
 
-use crate::environment::{RankEnv, launcher_id};
+use crate::place::RankEnv;
 use crate::platform::random;
 use crate::token::JobToken;
 
@@ -140,7 +140,7 @@ impl JobMember {
             rank: env.rank,
             world_size: env.world_size.get(),
             process_id: name.process_id,
-            launcher_id: launcher_id(),
+            launcher_id: env.launcher_id,
             program: program_name(std::env::args_os().next()),
             age: Duration::ZERO,
             groups: Vec::new(),

@@ -3,13 +3,12 @@
 use std::io::Write;
 use std::path::Path;
 
-use bonfire_plan::Rank;
 use bonfire_sys::process::RequestWatch;
 
 use super::FrontDesk;
 use crate::accounts::Witness;
-use crate::environment::launcher_id;
 use crate::flight::{FlightRecord, write_flight_record};
+use crate::place::RankEnv;
 
 /// Whether SIGUSR1 makes a process say what all ranks of its groups do, and write down what its own did.
 ///
@@ -30,17 +29,18 @@ impl RecordOnSignal {
     /// Calls `on_request` for every signal, if this process is to heed it.
     pub(super) fn watch(
         self,
-        rank: Rank,
+        env: &RankEnv,
         on_request: impl FnMut() + Send + 'static,
     ) -> Option<RequestWatch> {
         let wanted = match self {
-            Self::Launched => launcher_id().is_some(),
+            Self::Launched => env.launcher_id.is_some(),
             Self::Always => true,
             Self::Never => false,
         };
         if !wanted {
             return None;
         }
+        let rank = env.rank;
         match RequestWatch::start(on_request) {
             Ok(Some(watch)) => Some(watch),
             Ok(None) => {

@@ -13,7 +13,7 @@ use bonfire_plan::Rank;
 
 use super::ConnectError;
 use super::whereabouts::{TEXT_BYTES_MAX, Whereabouts};
-use crate::environment::RankEnv;
+use crate::place::RankEnv;
 use crate::platform::net::{
     Handle, UnixListener, await_news, connect_abstract, is_of_this_user, listen_abstract,
 };

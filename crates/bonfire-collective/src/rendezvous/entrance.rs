@@ -11,7 +11,7 @@ use super::beacon::{self, Beacon};
 use super::torchrun::TorchStore;
 use super::whereabouts::Whereabouts;
 use super::{ConnectError, Deadline};
-use crate::environment::{JOB_TOKEN, RankEnv, StoreHost};
+use crate::place::{RankEnv, StoreHost};
 use crate::platform::thread;
 use crate::store::{StoreError, TcpStore, TcpStoreServer};
 use crate::tls::Tls;
@@ -100,7 +100,7 @@ fn connect(
 fn serve(env: &RankEnv, tls: Tls) -> Result<TcpStoreServer, ConnectError> {
     if env.job_token.is_empty() && env.local_world_size < env.world_size.get() {
         warn!(
-            "{JOB_TOKEN} is not set, so whoever reaches {}:{} can join this job; export one \
+            "BONFIRE_JOB_TOKEN is not set, so whoever reaches {}:{} can join this job; export one \
              `openssl rand -hex 32` to all ranks",
             env.master_addr, env.master_port
         );

@@ -8,8 +8,8 @@ use bonfire_sys::RegionError;
 
 use super::Reach;
 use crate::CollectiveError;
-use crate::environment::EnvError;
 use crate::options::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN};
+use crate::settings::SettingError;
 use crate::store::StoreError;
 use crate::token::TokenError;
 use crate::transport::{STREAMS_MAX, TransportKind};
@@ -23,7 +23,7 @@ pub enum ConnectError {
     Store(#[from] StoreError),
     /// A variable that is read at set-up is wrong.
     #[error(transparent)]
-    Environment(#[from] EnvError),
+    Environment(#[from] SettingError),
     /// MASTER_ADDR has no address to serve at.
     #[error("MASTER_ADDR {host:?} cannot be resolved: {reason}")]
     Resolve {

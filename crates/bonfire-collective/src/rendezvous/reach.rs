@@ -14,7 +14,7 @@ use bonfire_plan::Rank;
 use serde::{Deserialize, Serialize};
 
 use super::{Address, ConnectError, Deadline, Listeners, key};
-use crate::environment::RankEnv;
+use crate::place::RankEnv;
 use crate::platform::net::connect;
 use crate::platform::thread;
 use crate::store::{Store, StoreError, TcpStore};

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 
 use super::*;
 use crate::builds::{Build, Builds};
-use crate::environment::StoreHost;
+use crate::place::StoreHost;
 use bonfire_plan::WorldSize;
 
 /// Far more than a refusal takes.
@@ -25,9 +25,8 @@ pub(super) fn env_of(rank: u32, server: &TcpStoreServer, token: &JobToken) -> Ra
         job_id: String::new(),
         restart_count: 0,
         host_id: None,
-        overrides: crate::overrides::AlgorithmOverrides::default(),
-        streams_per_link: None,
-        tls: None,
+        launcher_id: None,
+        settings: crate::EnvSettings::default(),
     }
 }
 

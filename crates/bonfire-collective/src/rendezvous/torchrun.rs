@@ -9,7 +9,7 @@ use std::net::{IpAddr, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
 use super::whereabouts::{TEXT_BYTES_MAX, Whereabouts};
-use crate::environment::RankEnv;
+use crate::place::RankEnv;
 
 /// What a client says first.
 const MAGIC: u32 = 0x3C85_F7CE;

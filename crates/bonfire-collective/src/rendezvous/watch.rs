@@ -14,8 +14,8 @@ use std::time::Duration;
 use bonfire_plan::Rank;
 
 use super::{ConnectError, Deadline, key, mesh};
-use crate::environment::{RankEnv, StoreHost};
 use crate::error::Failure;
+use crate::place::{RankEnv, StoreHost};
 use crate::store::{Store, StoreError, TcpStore};
 
 /// How long the ranks have to connect without the store. A job that comes together in this time does

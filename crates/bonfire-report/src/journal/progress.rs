@@ -3,7 +3,7 @@
 use std::io::{IsTerminal, stderr};
 use std::time::{Duration, Instant};
 
-use bonfire_collective::LauncherOutput;
+use bonfire_launch::LauncherOutput;
 
 use super::Figures;
 

@@ -6,7 +6,8 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use bonfire_collective::{GroupOptions, ProcessGroup, RankEnv};
+use bonfire_collective::{GroupOptions, ProcessGroup};
+use bonfire_launch::rank_from_env;
 use bonfire_testkit::conformance::{Bits, check_all, check_large};
 use bonfire_testkit::{Watchdog, over};
 
@@ -44,7 +45,7 @@ fn run() -> Result<u64, Box<dyn std::error::Error>> {
         None => Bits::Canonical,
         Some(_) => Bits::AnyOrder,
     };
-    let group = ProcessGroup::connect(&RankEnv::from_env()?, options)?;
+    let group = ProcessGroup::connect(&rank_from_env()?, options)?;
     Ok(match is_large {
         true => check_large(&group),
         false => check_all(&group, bits),

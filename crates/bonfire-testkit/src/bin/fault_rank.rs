@@ -9,7 +9,8 @@ use std::process::{Command, ExitCode};
 use std::thread;
 use std::time::Duration;
 
-use bonfire_collective::{GroupOptions, ProcessGroup, RankEnv, ReduceOp};
+use bonfire_collective::{GroupOptions, ProcessGroup, ReduceOp};
+use bonfire_launch::rank_from_env;
 use bonfire_testkit::{Signal, Watchdog, over, signal_process};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, SocketAddrAny, getpeername, getsockname, shutdown};
@@ -53,7 +54,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
         heartbeat_timeout: Some(HEARTBEAT_TIMEOUT),
         ..over(&way)?
     };
-    let group = ProcessGroup::connect(&RankEnv::from_env()?, options)?;
+    let group = ProcessGroup::connect(&rank_from_env()?, options)?;
     let mut data = vec![1.0_f32; 100_000];
     for _ in 0..10 {
         group.all_reduce(&mut data, ReduceOp::Mean)?;

@@ -4,7 +4,8 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use bonfire_collective::{ProcessGroup, RankEnv, ReduceOp};
+use bonfire_collective::{ProcessGroup, ReduceOp};
+use bonfire_launch::rank_from_env;
 use bonfire_testkit::{Watchdog, over};
 
 fn main() -> ExitCode {
@@ -27,7 +28,7 @@ fn run() -> Result<Duration, Box<dyn std::error::Error>> {
         return Err("usage: rate-rank WAY MIB ROUNDS".into());
     };
     let (count, rounds): (usize, u32) = (mib.parse::<usize>()? << 18, rounds.parse()?);
-    let group = ProcessGroup::connect(&RankEnv::from_env()?, over(way)?)?;
+    let group = ProcessGroup::connect(&rank_from_env()?, over(way)?)?;
     let mut data = vec![1.0_f32; count];
     let mut fastest = Duration::MAX;
     for _ in 0..=rounds {

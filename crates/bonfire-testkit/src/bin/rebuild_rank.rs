@@ -11,9 +11,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use bonfire_collective::{
-    AgentOptions, CollectiveError, GroupOptions, ProcessGroup, Rank, RankEnv, RebuildError,
-    RebuildOptions, Rebuilt, ReduceOp, WaitFor, WorldSize,
+    CollectiveError, GroupOptions, ProcessGroup, Rank, RebuildError, RebuildOptions, Rebuilt,
+    ReduceOp, WaitFor, WorldSize,
 };
+use bonfire_launch::{AgentOptions, detect_rank};
 use bonfire_testkit::Watchdog;
 
 /// Steps of the job.
@@ -85,7 +86,7 @@ fn arguments() -> Result<Arguments, BoxError> {
 fn run() -> Result<(), BoxError> {
     let _watchdog = Watchdog::start("rebuild-rank", Duration::from_secs(150));
     let arguments = arguments()?;
-    let Some(env) = RankEnv::detect()? else {
+    let Some(env) = detect_rank()? else {
         return launch(&arguments);
     };
     let mut step = 0;

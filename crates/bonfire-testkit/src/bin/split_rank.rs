@@ -8,7 +8,8 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use bonfire_collective::{CollectiveError, GroupOptions, ProcessGroup, Rank, RankEnv, ReduceOp};
+use bonfire_collective::{CollectiveError, GroupOptions, ProcessGroup, Rank, ReduceOp};
+use bonfire_launch::rank_from_env;
 use bonfire_testkit::{Watchdog, conformance};
 
 /// Longer than any test waits: an error from this timeout would be the wrong one.
@@ -38,7 +39,7 @@ fn run() -> Outcome {
         chunk_bytes: 320,
         ..GroupOptions::default()
     };
-    let world = ProcessGroup::connect(&RankEnv::from_env()?, options)?;
+    let world = ProcessGroup::connect(&rank_from_env()?, options)?;
     match scenario.as_str() {
         "conform" => conform(&world),
         "death" => death(&world),

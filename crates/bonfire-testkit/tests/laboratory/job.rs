@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bonfire_collective::{
-    AlgorithmOverrides, CollectiveError, JobToken, ProcessGroup, Rank, RankEnv, ReduceOp,
-    StoreHost, TcpStoreServer, WorldSize,
+    CollectiveError, EnvSettings, JobToken, ProcessGroup, Rank, RankEnv, ReduceOp, StoreHost,
+    TcpStoreServer, WorldSize,
 };
 use bonfire_laboratory::{Chance, Fault, Report, Simulation, clock, thread};
 
@@ -102,9 +102,8 @@ fn env_of(scenario: &Scenario, rank: u32) -> RankEnv {
         job_id: String::new(),
         restart_count: 0,
         host_id: None,
-        overrides: AlgorithmOverrides::default(),
-        streams_per_link: None,
-        tls: None,
+        launcher_id: None,
+        settings: EnvSettings::default(),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use bonfire_collective::claim_terminal;
+use bonfire_launch::claim_terminal;
 use burn_train::logger::{EvaluationProgressLogger, InMemoryMetricLogger, TrainingProgressLogger};
 use burn_train::metric::MetricDefinition;
 use burn_train::renderer::{

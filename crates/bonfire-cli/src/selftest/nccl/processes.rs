@@ -5,10 +5,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure};
-use bonfire_collective::cuda::{CudaGroupError, CudaOptions, Elements, NcclGroup};
-use bonfire_collective::{
-    AgentOptions, CollectiveError, DType, OutputLabels, Rank, RankEnv, ReduceOp,
-};
+use bonfire_collective::{CollectiveError, DType, Rank, RankEnv, ReduceOp};
+use bonfire_gpu::{CudaGroupError, CudaOptions, Elements, NcclGroup};
+use bonfire_launch::{AgentOptions, OutputLabels, detect_rank};
 
 use super::super::SelftestArgs;
 use super::super::conformance::{connect, job, launch};
@@ -17,7 +16,7 @@ use super::{conformance, ranks_of};
 
 /// Starts this program again, once per rank, for each number of ranks.
 pub(in super::super) fn on_processes(args: &SelftestArgs) -> anyhow::Result<()> {
-    if let Some(env) = RankEnv::detect()? {
+    if let Some(env) = detect_rank()? {
         let cases = conformance(&join(&env)?)?;
         if env.rank == Rank::new(0) {
             println!("rank 0: {cases} cases");
@@ -49,7 +48,7 @@ fn join(env: &RankEnv) -> anyhow::Result<NcclGroup> {
 /// was, and end: NCCL itself tells them nothing.
 pub(in super::super) fn death_is_noticed() -> anyhow::Result<()> {
     const RANKS: u32 = 3;
-    if let Some(env) = RankEnv::detect()? {
+    if let Some(env) = detect_rank()? {
         return with_dying_rank(&join(&env)?);
     }
     if ranks_of(&[RANKS])?.is_empty() {

@@ -11,9 +11,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use bonfire_collective::{
-    AgentOptions, GroupOptions, LaunchError, PEER_FAILED_EXIT_CODE, ProcessGroup, RankEnv,
-};
+use bonfire_collective::{GroupOptions, ProcessGroup, RankEnv};
+use bonfire_launch::{AgentOptions, LaunchError, PEER_FAILED_EXIT_CODE, detect_rank};
 use bonfire_testkit::Watchdog;
 use bonfire_testkit::endings::{Misfortune, Scenario, now};
 
@@ -38,7 +37,7 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    let ended = arguments().and_then(|arguments| match RankEnv::detect()? {
+    let ended = arguments().and_then(|arguments| match detect_rank()? {
         Some(env) => train(&env, arguments),
         None => launch(&arguments.scenario),
     });

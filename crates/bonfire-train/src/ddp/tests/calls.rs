@@ -12,6 +12,7 @@ use std::process::Command;
 use std::sync::Barrier;
 
 use bonfire_collective::{ProcessGroup, RankEnv};
+use bonfire_launch::detect_rank;
 use bonfire_testkit::{Job, processes};
 
 use super::cuda::{on_devices, routed};
@@ -217,7 +218,7 @@ fn check(kind: Ranks, buckets: usize, path: &Path) -> Option<usize> {
 #[test]
 fn cuda_a_step_launches_two_copies_for_each_bucket() {
     if let Some(path) = env::var_os(CALLS).map(PathBuf::from) {
-        if let Some(env) = RankEnv::detect().unwrap() {
+        if let Some(env) = detect_rank().unwrap() {
             return train_as_rank(&env, &path);
         }
         let one_bucket = DdpConfig::default();

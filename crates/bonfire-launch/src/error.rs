@@ -1,0 +1,194 @@
+//! Why a job did not run to a good end.
+
+use std::io;
+use std::net::IpAddr;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bonfire_collective::{SettingError, StoreError, TokenError};
+use bonfire_sys::process::Interrupt;
+use thiserror::Error;
+
+use crate::environment::EnvError;
+use crate::failure::{JobFailure, signal_name};
+
+/// The job did not run to a good end.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum LaunchError {
+    /// A rank failed; the others were ended.
+    #[error(transparent)]
+    Rank(Box<JobFailure>),
+    /// The user or the system asked the agent to end; all ranks were ended.
+    #[error("interrupted by {}; all ranks have ended", signal_name(.by.number().into()))]
+    Interrupted {
+        /// The signal.
+        by: Interrupt,
+    },
+    /// The program does not exist.
+    #[error("there is no program {}: check the spelling, or give its path", .program.display())]
+    NoProgram {
+        /// The program asked for.
+        program: PathBuf,
+    },
+    /// The program exists but cannot be started.
+    #[error("cannot start {} as rank {rank}", .program.display())]
+    Spawn {
+        /// The program asked for.
+        program: PathBuf,
+        /// The rank that it was to be.
+        rank: u32,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// This host's number is not one of the job's.
+    #[error("the node rank is {node_rank}, but there are {nnodes} nodes: node ranks count from 0")]
+    NodeRankOutOfRange {
+        /// This host's number.
+        node_rank: u32,
+        /// The number of hosts.
+        nnodes: NonZeroU32,
+    },
+    /// More ranks than a world can have.
+    #[error("{nnodes} nodes of {nproc_per_node} ranks are more ranks than a job can have")]
+    WorldTooLarge {
+        /// The number of hosts.
+        nnodes: NonZeroU32,
+        /// The ranks on each.
+        nproc_per_node: NonZeroU32,
+    },
+    /// The ranks of several hosts must agree on a port beforehand.
+    #[error("a job on several nodes needs a port: give the same --master-port on every node")]
+    NoPort,
+    /// The name of host 0 means nothing to this host.
+    #[error(
+        "cannot resolve the master address {address}: check the spelling of --master-addr, or give \
+         a numeric address"
+    )]
+    Resolve {
+        /// The name.
+        address: String,
+        /// What the resolver said.
+        source: io::Error,
+    },
+    /// Host 0 does not have the address that it is to serve.
+    #[error(
+        "this is node 0, but {address} is no address of this host: give --master-addr an address \
+         of node 0 that the other nodes can reach"
+    )]
+    NotMyAddress {
+        /// The address.
+        address: String,
+    },
+    /// Host 0 takes its own name for a loopback address.
+    #[error(
+        "this is node 0, and takes {address} for its loopback address {ip} (see /etc/hosts), where \
+         no other node can reach it: give --master-addr an address of node 0"
+    )]
+    LoopbackMaster {
+        /// The name.
+        address: String,
+        /// What it resolves to.
+        ip: IpAddr,
+    },
+    /// The store cannot be served.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A variable that the agent reads is wrong.
+    #[error(transparent)]
+    Environment(#[from] EnvError),
+    /// A variable that the agent reads is wrong.
+    #[error(transparent)]
+    Setting(#[from] SettingError),
+    /// Another agent says that it is this host of the job.
+    #[error(
+        "there is another node {node_rank} in this job: give every host its own --node-rank, and \
+         every job its own --master-port"
+    )]
+    NodeTaken {
+        /// This host's number.
+        node_rank: u32,
+    },
+    /// An agent of another host never came.
+    #[error(
+        "node {node} did not come within {} s: start the same command on every host, each with \
+         its own --node-rank", .waited.as_secs()
+    )]
+    NodeMissing {
+        /// The host's number.
+        node: u32,
+        /// How long it was waited for.
+        waited: Duration,
+    },
+    /// Two agents were started differently.
+    #[error("node {node_rank} has {what} {ours}, but node {other} has {theirs}: make them equal")]
+    NodesDisagree {
+        /// This host's number.
+        node_rank: u32,
+        /// What differs.
+        what: &'static str,
+        /// This host's value.
+        ours: String,
+        /// The other host's number.
+        other: u32,
+        /// The other host's value.
+        theirs: String,
+    },
+    /// Two agents are different builds.
+    #[error(
+        "the launcher of node {node_rank} is {ours}, but that of node {other} is {theirs}: start copies of one \
+         build everywhere, or set BONFIRE_BUILDS=any if these are to work together"
+    )]
+    LaunchersDiffer {
+        /// This host's number.
+        node_rank: u32,
+        /// The file of its launcher, and which build that is.
+        ours: String,
+        /// The other host's number.
+        other: u32,
+        /// The file of the other's launcher, and which build that is.
+        theirs: String,
+    },
+    /// The agent of another host stopped answering.
+    #[error("node {node} is lost: its launcher no longer answers")]
+    NodeLost {
+        /// The host's number.
+        node: u32,
+    },
+    /// The agent of another host could not start its ranks.
+    #[error("node {node} cannot go on: {reason}")]
+    NodeUnable {
+        /// The host's number.
+        node: u32,
+        /// What its agent said.
+        reason: String,
+    },
+    /// The agent of another host was asked to end.
+    #[error("node {node} was interrupted; all ranks have ended")]
+    NodeInterrupted {
+        /// The host's number.
+        node: u32,
+    },
+    /// No folder or file for the output of ranks.
+    #[error("cannot keep the output of the ranks in files; see --log-dir")]
+    Logs(#[source] io::Error),
+    /// No job token could be made.
+    #[error(transparent)]
+    Token(#[from] TokenError),
+    /// The operating system refused what the agent needs, such as a thread.
+    #[error("the launcher cannot go on")]
+    System(#[from] io::Error),
+}
+
+impl LaunchError {
+    /// The exit code for a process whose only task was this job: that of the failed rank, as a shell
+    /// would report it.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Rank(failure) => failure.exit.code(),
+            Self::Interrupted { by } => 128 + by.number(),
+            _ => 1,
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! Starts the ranks of a job, and tells each its place in it.
+//!
+//! [`AgentOptions::run`] is the agent: it starts the ranks of this host as processes and ends all of them
+//! when one fails. [`detect_rank`] reads what it, torchrun, Slurm, Open MPI, MPICH and Kubernetes say. The
+//! ranks communicate through `bonfire-collective`; this crate never touches the data of a job.
+
+#![forbid(unsafe_code)]
+
+mod agent;
+mod environment;
+mod error;
+mod failure;
+#[cfg(feature = "clap")]
+mod flags;
+mod flights;
+mod output;
+mod ranks;
+mod terminal;
+
+pub use agent::{AgentOptions, Graces, Nodes, OutputLabels};
+pub use environment::{
+    EnvError, LauncherOutput, detect_rank, detect_rank_in, rank_from_env, rank_variables,
+};
+pub use error::LaunchError;
+pub use failure::{Exit, JobFailure, PEER_FAILED_EXIT_CODE};
+#[cfg(feature = "clap")]
+pub use flags::{FlagError, LaunchFlags, own_arguments};
+pub use output::{LogOptions, StreamChoice, StreamChoiceError, Streams};
+pub use ranks::{RankCount, RankCountError};
+pub use terminal::{TerminalClaim, TerminalError, claim_terminal};

@@ -1,0 +1,17 @@
+//! What ranks print: on the launcher's screen line by line, and in files. Rank 0 may draw on the terminal.
+
+mod held;
+mod lines;
+mod logs;
+mod relay;
+mod screen;
+mod terminal;
+mod told;
+
+pub use self::logs::{LogOptions, StreamChoice, StreamChoiceError, Streams};
+
+pub(crate) use self::logs::{LogPlace, Logs};
+pub(crate) use self::relay::{Relay, Tail};
+pub(crate) use self::screen::{Channel, Screen};
+pub(crate) use self::terminal::{ARTIST, TerminalWatch, open, spawn};
+pub(crate) use self::told::Told;

@@ -1,0 +1,141 @@
+//! Reads what one rank writes to one stream, on a thread of its own, and puts it on the screen.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use bonfire_plan::Rank;
+use tracing::warn;
+
+use super::lines::{Lines, Piece};
+use super::logs::Sink;
+use super::screen::{Channel, Screen};
+use super::told::Told;
+
+/// How much is read at once.
+const READ_BYTES: usize = 16 << 10;
+
+/// How many lines are kept for the report on a failed rank.
+const TAIL_LINES: usize = 20;
+
+/// How much of a line is kept for that report.
+const TAIL_LINE_BYTES: usize = 1 << 10;
+
+/// The last lines of a stream.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tail {
+    lines: Arc<Mutex<VecDeque<String>>>,
+}
+
+impl Tail {
+    /// The lines so far, oldest first.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.iter().cloned().collect()
+    }
+
+    fn push(&self, line: &[u8]) {
+        if line.is_empty() {
+            return;
+        }
+        let line = String::from_utf8_lossy(&line[..line.len().min(TAIL_LINE_BYTES)]).into_owned();
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        if lines.len() == TAIL_LINES {
+            lines.pop_front();
+        }
+        lines.push_back(line);
+    }
+}
+
+/// What to do with a rank's stream.
+pub(crate) struct Relay {
+    pub(crate) rank: Rank,
+    /// Goes before each line.
+    pub(crate) prefix: String,
+    /// Where the lines go.
+    pub(crate) channel: Channel,
+    pub(crate) screen: Arc<Screen>,
+    /// What ranks have ended with.
+    pub(crate) told: Arc<Told>,
+    /// Keeps the last lines.
+    pub(crate) tail: Tail,
+    /// Where else it goes.
+    pub(crate) sink: Sink,
+}
+
+impl Relay {
+    /// Relays until the stream ends, which is when every process that holds its other end has ended.
+    pub(crate) fn start(self, source: impl Read + Send + 'static) -> io::Result<JoinHandle<()>> {
+        thread::Builder::new()
+            .name("bonfire-relay".to_owned())
+            .spawn(move || self.run(source))
+    }
+
+    fn run(mut self, mut source: impl Read) {
+        let mut lines = Lines::default();
+        let mut file = self.sink.file.take();
+        let mut buffer = vec![0; READ_BYTES];
+        loop {
+            match source.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(count) => {
+                    keep(&mut file, &buffer[..count], &self.prefix);
+                    lines.feed(&buffer[..count], |piece| self.put(piece));
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // A pipe that cannot be read has no more to say.
+                Err(_) => break,
+            }
+        }
+        lines.finish(|piece| self.put(piece));
+    }
+
+    fn put(&self, piece: Piece<'_>) {
+        match piece {
+            Piece::Line(text) => {
+                self.tail.push(text);
+                if self.sink.is_shown && !self.is_told(text) {
+                    self.screen.line(self.channel, &self.prefix, text);
+                }
+            }
+            Piece::Status(_) | Piece::Preview(_) if !self.sink.is_shown => {}
+            Piece::Status(text) => self.screen.status(self.channel, &self.prefix, text),
+            Piece::Preview(text) => self.screen.preview(&self.prefix, text),
+        }
+    }
+
+    /// Whether the screen has it from another rank.
+    fn is_told(&self, text: &[u8]) -> bool {
+        self.channel == Channel::Error && self.told.is_known(self.rank, text)
+    }
+}
+
+/// Writes to the log file. One that takes no more, as on a full disk, is given up with a word: the
+/// job is worth more than its log.
+fn keep(file: &mut Option<File>, bytes: &[u8], prefix: &str) {
+    let Some(open) = file else { return };
+    if let Err(error) = open.write_all(bytes) {
+        warn!("{prefix}the log file takes no more: {error}");
+        *file = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tail_keeps_the_last_lines_and_not_much_of_each() {
+        let tail = Tail::default();
+        for index in 0..100 {
+            tail.push(format!("line {index}").as_bytes());
+        }
+        tail.push(&[b'x'; 10 * TAIL_LINE_BYTES]);
+        let lines = tail.lines();
+        assert_eq!(lines.len(), TAIL_LINES);
+        assert_eq!(lines[0], "line 81");
+        assert_eq!(lines[TAIL_LINES - 1].len(), TAIL_LINE_BYTES);
+    }
+}
