@@ -120,7 +120,7 @@ impl Training {
         Tensor::random(self.shape, Distribution::Normal(0.0, 1.0), &self.device)
     }
 
-    fn block(&mut self, steps: usize) -> Result<(), bonfire::TrainError> {
+    fn block(&mut self, steps: usize) -> anyhow::Result<()> {
         for _ in 0..steps {
             let batch = self.batch();
             let gradients = self.ddp.backward(|model| model.loss(batch))?;
