@@ -139,6 +139,13 @@ impl World {
     }
 }
 
+impl AsRef<ProcessGroup> for World {
+    /// The group of all its ranks.
+    fn as_ref(&self) -> &ProcessGroup {
+        &self.group
+    }
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use bonfire_collective::GroupOptions;

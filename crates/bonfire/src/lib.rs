@@ -13,7 +13,7 @@
 //! fn train(world: World) -> bonfire::Result<()> {
 //!     let mut losses = WeightedMean::new();
 //!     losses.add(f64::from(world.rank().get()), 1);
-//!     println!("{:?}", losses.over_ranks(world.group())?);
+//!     println!("{:?}", losses.over_ranks(&world)?);
 //!     Ok(())
 //! }
 //! ```

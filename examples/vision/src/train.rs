@@ -150,7 +150,7 @@ impl Trainer<'_> {
         let rate = rate(&config.optim, epoch);
         let batches = self
             .data
-            .training_batches(config, self.progress.seed, world);
+            .training_batches(config, self.progress.seed, world)?;
         let prepare = move |indices: &[usize]| batches.batch(epoch as u64, indices);
         let dealt = self.loader.next_epoch();
         let steps = dealt.len();
