@@ -12,6 +12,7 @@ use bonfire_data::{PictureError, TransformError};
 use bonfire_launch as launch;
 use bonfire_launch::{EnvError, FlagError, LaunchError, RankCountError};
 use bonfire_plan::PlanError;
+use bonfire_report::ReportError;
 use bonfire_train as train;
 #[cfg(feature = "learner")]
 use bonfire_train::LearnerError;
@@ -94,6 +95,9 @@ pub enum Error {
     /// The data of a rank cannot be had.
     #[error(transparent)]
     Data(#[from] DataError),
+    /// The account of the training cannot be kept.
+    #[error(transparent)]
+    Report(#[from] ReportError),
     /// Reading or writing failed.
     #[error(transparent)]
     Io(#[from] io::Error),

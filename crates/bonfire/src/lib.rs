@@ -43,7 +43,6 @@ pub mod prelude;
 mod rank;
 mod threads;
 mod turn;
-mod usage;
 
 pub use bonfire_collective::*;
 pub use bonfire_data::*;
@@ -59,4 +58,3 @@ pub use error::{Error, Result};
 pub use launch::{launch, launch_with};
 pub use threads::{SpawnOptions, spawn, spawn_with};
 pub use turn::{Turn, next_turn};
-pub use usage::parse_args;

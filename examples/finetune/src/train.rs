@@ -114,7 +114,7 @@ impl<'a> Trainer<'a> {
         data: &Data,
         stop: &'a StopRequest,
     ) -> Result<Self> {
-        let mut training = data.training(options, world);
+        let mut training = data.training(options, world)?;
         ensure!(
             training.loader.batches_per_epoch() > 0,
             "{} pictures to learn from are fewer than one step of {} takes; choose a smaller \
@@ -150,7 +150,7 @@ impl<'a> Trainer<'a> {
             ddp: Ddp::new(model, world)?,
             optimizer: resumed.optimizer,
             training,
-            validation: data.validation(options, world),
+            validation: data.validation(options, world)?,
             checkpoints,
             progress,
             steps,
@@ -272,12 +272,7 @@ fn optimizer() -> ModuleOptimizer {
 
 /// The batches of the next epoch, made on threads.
 fn prepared(share: &mut Share, options: &Options) -> Result<Prefetched<PictureBatch>> {
-    let workers = options.workers.get();
-    let config = Prefetch {
-        workers,
-        depth: 2 * workers,
-        ..Prefetch::default()
-    };
+    let config = Prefetch::default().workers(options.workers.get());
     let (batches, epoch) = (share.batches.clone(), share.loader.epoch());
     let prepare = move |indices: &[usize]| batches.batch(epoch, indices);
     Ok(share.loader.next_epoch().prefetch(config, prepare)?)

@@ -40,13 +40,8 @@ fn train(world: World) -> bonfire::Result<()> {
     let device = world.device().autodiff();
     let mut ddp = Ddp::new(Line::new(&device), &world)?;
     let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
-    let sampler = DistributedSampler::new(SamplerConfig {
-        len: 64,
-        rank: world.rank(),
-        world_size: world.world_size(),
-        order: Order::Shuffled { seed: 7 },
-        remainder: Remainder::Pad,
-    });
+    let sampler =
+        DistributedSampler::new(&world, SamplerConfig::new(64, Order::Shuffled { seed: 7 }));
     let batch = NonZeroUsize::new(8).expect("eight is not zero");
     let mut loader = Loader::new(sampler, batch, LastBatch::Keep);
     for _ in 0..60 {
