@@ -416,7 +416,6 @@ impl Watcher {
         self.pulse.forget(rank);
         // A farewell makes the end a normal one.
         if end == NONSENSE || !self.poison.has_departed(rank) {
-            self.poison.lose(rank);
             self.poison.set(Failure::Peer { rank, cause: end });
         }
     }

@@ -10,12 +10,10 @@ mod hub;
 mod neighbours;
 mod observing;
 mod operations;
-mod rebuild;
 mod roster;
 mod scratch;
 mod split;
 
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -43,7 +41,6 @@ use crate::transport::{Links, Sharing, Traffic, local_links};
 use crate::{CollectiveError, Element, EnvSettings, RankEnv};
 
 pub use agreement::{Agreement, Proposal};
-pub use rebuild::{RebuildError, RebuildOptions, Rebuilt, WaitFor};
 pub(crate) use roster::{Origin, Roster};
 use scratch::Scratch;
 
@@ -105,7 +102,6 @@ struct Core {
     poison: Arc<Poison>,
     recorder: Arc<Recorder>,
     control: Mutex<Option<Control>>,
-    is_rebuilding: AtomicBool,
 }
 
 /// Everything that set-up makes.
@@ -243,7 +239,6 @@ impl ProcessGroup {
             poison,
             recorder,
             control: Mutex::new(parts.control),
-            is_rebuilding: AtomicBool::new(false),
         });
         let (jobs, received) = channel::<Job>();
         let core_there = Arc::clone(&core);

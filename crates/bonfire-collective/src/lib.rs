@@ -75,9 +75,7 @@ pub use connections::{Connections, UnknownConnections};
 pub use element::Element;
 pub use error::{CollectiveError, Corruption, Mismatch, Timeout};
 pub use flight::{FLIGHT_DIR_VARIABLE, FlightOperation, FlightRecord, read_flight_records};
-pub use group::{
-    Agreement, ProcessGroup, Proposal, RebuildError, RebuildOptions, Rebuilt, WaitFor,
-};
+pub use group::{Agreement, ProcessGroup, Proposal};
 pub use inspection::{
     InspectError, JobMember, RecordOnSignal, RunningJob, SilentProcess, running_jobs,
 };

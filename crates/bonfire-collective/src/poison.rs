@@ -18,8 +18,6 @@ pub(crate) struct Poison {
     failed: AtomicBool,
     failure: Mutex<Option<Failure>>,
     departed: Vec<AtomicBool>,
-    /// Whose processes ended without leaving.
-    lost: Vec<AtomicBool>,
     accounts: Accounts,
 }
 
@@ -29,7 +27,6 @@ impl Poison {
             failed: AtomicBool::new(false),
             failure: Mutex::new(None),
             departed: world_size.ranks().map(|_| AtomicBool::new(false)).collect(),
-            lost: world_size.ranks().map(|_| AtomicBool::new(false)).collect(),
             accounts: Accounts::default(),
         }
     }
@@ -62,16 +59,6 @@ impl Poison {
         // Release pairs with the acquire in `has_departed`: whoever sees the departure also sees
         // the frames published before it.
         self.departed[rank.index()].store(true, Ordering::Release);
-    }
-
-    /// The process of a rank has ended, whether or not that is why the group failed.
-    pub(crate) fn lose(&self, rank: Rank) {
-        // Relaxed: nothing is read because of it but the flag itself.
-        self.lost[rank.index()].store(true, Ordering::Relaxed);
-    }
-
-    pub(crate) fn is_lost(&self, rank: Rank) -> bool {
-        self.lost[rank.index()].load(Ordering::Relaxed)
     }
 
     /// What the ranks were doing.

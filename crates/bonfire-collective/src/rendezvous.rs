@@ -21,7 +21,6 @@ mod error;
 mod formation;
 mod mesh;
 mod reach;
-mod round;
 mod torchrun;
 mod watch;
 mod whereabouts;
@@ -36,7 +35,7 @@ use bonfire_plan::Rank;
 use crate::group::{Origin, Parts, Roster};
 use crate::inspection::Inspection;
 use crate::options::GroupOptions;
-use crate::place::{RankEnv, StoreHost};
+use crate::place::RankEnv;
 use crate::platform::{clock, thread};
 use crate::store::{Store, StoreError, TcpStore, TcpStoreServer};
 use crate::token::JobToken;
@@ -49,7 +48,6 @@ pub(crate) use error::list;
 pub(crate) use formation::{Formation, Formed};
 pub(crate) use mesh::Listeners;
 pub use reach::Reach;
-pub(crate) use round::{AtTheEnd, Outcome, Presence, Round};
 
 use address::Card;
 use entrance::enter;
@@ -92,7 +90,7 @@ impl Deadline {
     }
 }
 
-/// What a process needs to meet others of its job again.
+/// What a process needs to meet others of its job when a group is split.
 #[derive(Debug)]
 pub(crate) struct Home {
     pub(crate) token: JobToken,
@@ -101,77 +99,9 @@ pub(crate) struct Home {
     interface: IpAddr,
     /// Answers who asks what its ranks do, if the system allows it.
     pub(crate) inspection: Option<Arc<Inspection>>,
-    /// Where the ranks can meet again after a failure.
-    pub(crate) meeting: Option<Meeting>,
-}
-
-/// A store that is there as long as the job, and how to reach it.
-#[derive(Clone, Debug)]
-pub(crate) struct Meeting {
-    address: String,
-    port: u16,
-    /// Of the job, from which those of later generations are derived.
-    token: JobToken,
-    /// How often the launcher has started all ranks anew.
-    pub(crate) attempt: u32,
-}
-
-impl Meeting {
-    /// None where rank 0 serves the store, which does so until all are connected to it.
-    fn of(env: &RankEnv) -> Option<Self> {
-        (env.agent_store == StoreHost::Agent).then(|| Self {
-            address: env.master_addr.clone(),
-            port: env.master_port,
-            token: env.connection_token(),
-            attempt: env.restart_count,
-        })
-    }
-
-    pub(crate) fn connect(&self, timeout: Duration) -> Result<TcpStore, StoreError> {
-        TcpStore::connect(&self.address, self.port, &self.token, timeout)
-    }
 }
 
 impl Home {
-    /// Of a process that takes a lost one's place.
-    pub(crate) fn of_newcomer(
-        env: &RankEnv,
-        options: &GroupOptions,
-        timeout: Duration,
-    ) -> Result<Option<Self>, StoreError> {
-        let Some(meeting) = Meeting::of(env) else {
-            return Ok(None);
-        };
-        let store = meeting.connect(timeout)?;
-        Ok(Some(Self {
-            token: meeting.token.clone(),
-            host: HostId::of_this_process(env.host_id.as_deref()),
-            interface: store.local_addr().ip(),
-            inspection: inspection(env, options),
-            meeting: Some(meeting),
-        }))
-    }
-
-    /// The key of the handshakes of a later generation: no connection of an earlier one fits it.
-    pub(crate) fn token_of(&self, generation: u32) -> JobToken {
-        let job = self
-            .meeting
-            .as_ref()
-            .map_or(&self.token, |meeting| &meeting.token);
-        job.for_job(&format!("generation {generation}"))
-    }
-
-    /// The same process in a later generation of its group.
-    pub(crate) fn of_generation(&self, generation: u32) -> Self {
-        Self {
-            token: self.token_of(generation),
-            host: self.host.clone(),
-            interface: self.interface,
-            inspection: self.inspection.clone(),
-            meeting: self.meeting.clone(),
-        }
-    }
-
     /// Starts to listen; where.
     pub(crate) fn listen(&self) -> Result<(Listeners, Address), ConnectError> {
         let (listeners, tcp) = Listeners::open(self.interface)?;
@@ -196,7 +126,6 @@ pub(crate) fn meet(env: &RankEnv, options: &GroupOptions) -> Result<Parts, Conne
         host: HostId::of_this_process(env.host_id.as_deref()),
         interface: store.local_addr().ip(),
         inspection: inspection(env, options),
-        meeting: Meeting::of(env),
     };
     let (listeners, address) = home.listen()?;
     let mine = Card {

@@ -160,15 +160,6 @@ pub enum ConnectError {
         /// Why.
         cause: String,
     },
-    /// A rank was lost while the group was being rebuilt.
-    #[error("rank {rank} of the job was lost while the group was being rebuilt")]
-    LostAgain {
-        /// The rank, in the first group of the job.
-        rank: Rank,
-    },
-    /// Another rank could not connect while the group was being rebuilt.
-    #[error("another rank could not connect while the group was being rebuilt")]
-    RoundFailed,
     /// A list of ranks names one that does not exist.
     #[error("there is no rank {rank} in a group of {world_size}")]
     NoSuchRank {

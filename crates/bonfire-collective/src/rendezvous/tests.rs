@@ -98,40 +98,6 @@ fn the_ranks_of_the_next_attempt_meet_in_the_same_store() {
     }
 }
 
-/// So no connection of one generation can prove itself in another.
-#[test]
-fn every_generation_has_a_key_of_its_own() {
-    let token = JobToken::random().unwrap();
-    let server = serve_store(&token);
-    let home = |job: &str| {
-        let mut env = env_of(0, &server, &token);
-        env.agent_store = StoreHost::Agent;
-        env.job_id = job.to_owned();
-        let meeting = Meeting::of(&env);
-        Home {
-            token: env.connection_token(),
-            host: HostId::of_this_process(None),
-            interface: server.local_addr().ip(),
-            inspection: None,
-            meeting,
-        }
-    };
-    let first = home("");
-    let mut keys = vec![*first.token.as_bytes()];
-    keys.extend([1, 2, 3].map(|generation| *first.token_of(generation).as_bytes()));
-    keys.push(*home("another").token_of(1).as_bytes());
-    let second = first.of_generation(1);
-    assert_eq!(second.token.as_bytes(), &keys[1]);
-    assert_eq!(
-        second.token_of(2).as_bytes(),
-        &keys[2],
-        "whatever generation it comes from"
-    );
-    keys.sort_unstable();
-    keys.dedup();
-    assert_eq!(keys.len(), 5);
-}
-
 /// What rank 0 says of a rank 1 with these settings.
 fn told_of(other: Settings, options: &GroupOptions) -> String {
     let token = JobToken::random().unwrap();
@@ -141,7 +107,6 @@ fn told_of(other: Settings, options: &GroupOptions) -> String {
         host: HostId::of_this_process(None),
         interface: server.local_addr().ip(),
         inspection: None,
-        meeting: None,
     };
     let (_listeners, address) = home.listen().unwrap();
     let other = Card {

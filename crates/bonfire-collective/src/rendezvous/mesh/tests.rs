@@ -90,7 +90,9 @@ fn a_lower_rank_that_does_not_answer_keeps_no_higher_one_out() {
     let is_through = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let guard = |_: &[Rank]| match is_through.load(Ordering::Relaxed) {
-            true => Err(ConnectError::RoundFailed),
+            true => Err(ConnectError::ParentFailed {
+                cause: String::new(),
+            }),
             false => Ok(()),
         };
         let connecting =
@@ -106,6 +108,9 @@ fn a_lower_rank_that_does_not_answer_keeps_no_higher_one_out() {
         is_through.store(true, Ordering::Relaxed);
         said.unwrap();
         let error = connecting.join().unwrap().unwrap_err();
-        assert!(matches!(error, ConnectError::RoundFailed), "{error}");
+        assert!(
+            matches!(error, ConnectError::ParentFailed { .. }),
+            "{error}"
+        );
     });
 }
