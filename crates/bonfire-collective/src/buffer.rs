@@ -76,36 +76,3 @@ impl<T: Element + Pod + fmt::Debug> fmt::Debug for GroupBuffer<T> {
         fmt::Debug::fmt(&**self, formatter)
     }
 }
-
-/// Owned elements that an operation in the background can take and give back.
-pub trait Buffer: Send + 'static {
-    /// Their type.
-    type Element: Element;
-
-    /// The elements, in place.
-    fn elements(&mut self) -> &mut [Self::Element];
-}
-
-impl<T: Element> Buffer for Vec<T> {
-    type Element = T;
-
-    fn elements(&mut self) -> &mut [T] {
-        self
-    }
-}
-
-impl<T: Element> Buffer for Box<[T]> {
-    type Element = T;
-
-    fn elements(&mut self) -> &mut [T] {
-        self
-    }
-}
-
-impl<T: Element + Pod> Buffer for GroupBuffer<T> {
-    type Element = T;
-
-    fn elements(&mut self) -> &mut [T] {
-        self
-    }
-}

@@ -14,7 +14,9 @@ mod roster;
 mod scratch;
 mod split;
 
-use std::sync::{Arc, PoisonError};
+use std::panic::Location;
+use std::sync::{Arc, OnceLock, PoisonError};
+use std::thread::ThreadId;
 use std::time::Duration;
 
 use bonfire_plan::{Algorithm, Rank, WorldSize, shard_range};
@@ -30,7 +32,7 @@ use crate::flight::Desk;
 use crate::inspection::GroupWatch;
 use crate::options::GroupOptions;
 use crate::patience::Eagerness;
-use crate::platform::sync::{Mutex, MutexGuard, Sender, Ticket, Turnstile, channel};
+use crate::platform::sync::{Mutex, MutexGuard, SyncSender, Ticket, Turnstile, sync_channel};
 use crate::platform::thread::{self, JoinHandle};
 use crate::platform::{clock, host};
 use crate::poison::Poison;
@@ -56,7 +58,11 @@ use scratch::Scratch;
 /// or, if the thread is panicking, as a failure of this rank on all others.
 #[derive(Clone, Debug)]
 pub struct ProcessGroup {
-    member: Arc<Member>,
+    core: Arc<Core>,
+    /// None in the hands of work in the background, which does not keep the rank in the group.
+    member: Option<Arc<Member>>,
+    /// Where that work was begun.
+    begun: Option<&'static Location<'static>>,
     /// What the flight recorder calls the operations of this handle.
     name: Name,
     /// How long one of them may take.
@@ -68,7 +74,7 @@ pub struct ProcessGroup {
 struct Member {
     core: Arc<Core>,
     /// Passes background operations on, in the order of their tickets; gone when the member leaves.
-    jobs: Mutex<Option<Sender<Job>>>,
+    jobs: Mutex<Option<SyncSender<Job>>>,
     communicator: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -80,11 +86,14 @@ const CAUSE_BYTES_MAX: usize = 4 << 10;
 /// that is stopped.
 const ACCOUNTS_PATIENCE: Duration = Duration::from_millis(500);
 
-/// A background operation.
+/// Background work that may wait for its turn, more than a step has buckets. Who brings more waits.
+const JOBS_MAX: usize = 1024;
+
+/// Work in the background.
 struct Job {
     ticket: Ticket,
     enqueued: Enqueued,
-    run: Box<dyn FnOnce(&Core) + Send>,
+    run: Box<dyn FnOnce() + Send>,
 }
 
 /// What the communication thread needs; it must not keep the membership alive.
@@ -102,6 +111,8 @@ struct Core {
     poison: Arc<Poison>,
     recorder: Arc<Recorder>,
     control: Mutex<Option<Control>>,
+    /// The thread of the work in the background.
+    communicator: OnceLock<ThreadId>,
 }
 
 /// Everything that set-up makes.
@@ -239,23 +250,27 @@ impl ProcessGroup {
             poison,
             recorder,
             control: Mutex::new(parts.control),
+            communicator: OnceLock::new(),
         });
-        let (jobs, received) = channel::<Job>();
+        let (jobs, received) = sync_channel::<Job>(JOBS_MAX);
         let core_there = Arc::clone(&core);
         let communicator = thread::spawn(&format!("bonfire-comm-{me}"), move || {
+            let _ = core_there.communicator.set(std::thread::current().id());
             for job in received {
                 let _turn = core_there.turnstile.enter(job.ticket);
                 core_there.recorder.dequeue(job.enqueued);
-                (job.run)(&core_there);
+                (job.run)();
             }
         })
         .map_err(ConnectError::Thread)?;
         Ok(Self {
-            member: Arc::new(Member {
-                core,
+            member: Some(Arc::new(Member {
+                core: Arc::clone(&core),
                 jobs: Mutex::new(Some(jobs)),
                 communicator: Mutex::new(Some(communicator)),
-            }),
+            })),
+            core,
+            begun: None,
             name: Name::default(),
             timeout,
         })
@@ -263,7 +278,7 @@ impl ProcessGroup {
 
     /// This rank.
     pub fn rank(&self) -> Rank {
-        self.member.core.me
+        self.core.me
     }
 
     /// The options that the group was made with.
@@ -273,7 +288,7 @@ impl ProcessGroup {
 
     /// How many ranks there are.
     pub fn world_size(&self) -> WorldSize {
-        self.member.core.world_size
+        self.core.world_size
     }
 
     /// A buffer of `len` zero elements that the other ranks can reach, so that a collective works in it
@@ -282,7 +297,7 @@ impl ProcessGroup {
     /// # Errors
     /// [`CollectiveError::Buffer`] if there is no memory for it. The group goes on.
     pub fn buffer<T: Element + Pod>(&self, len: usize) -> Result<GroupBuffer<T>, CollectiveError> {
-        match &self.member.core.arena {
+        match &self.core.arena {
             Some(arena) => Ok(GroupBuffer::shared(arena.allocate(len).map_err(Arc::new)?)),
             None => Ok(GroupBuffer::own(len)),
         }
@@ -291,7 +306,7 @@ impl ProcessGroup {
     /// What this rank has sent and received since the group was formed. Waits for the
     /// operation that is running.
     pub fn traffic(&self) -> Traffic {
-        let executor = &self.member.core.executor;
+        let executor = &self.core.executor;
         let executor = executor.lock().unwrap_or_else(PoisonError::into_inner);
         executor.traffic()
     }
@@ -299,7 +314,7 @@ impl ProcessGroup {
     /// The algorithm of the last operation that this rank completed: the one asked for, or Bonfire's
     /// choice. Waits for the operation that is running; none before the first.
     pub fn last_algorithm(&self) -> Option<Algorithm> {
-        let executor = &self.member.core.executor;
+        let executor = &self.core.executor;
         let executor = executor.lock().unwrap_or_else(PoisonError::into_inner);
         executor.last_algorithm()
     }
@@ -308,7 +323,7 @@ impl ProcessGroup {
     /// [`CollectiveError::PeerFailed`] naming this rank and `cause`. The first failure counts; later
     /// ones change nothing.
     pub fn abort(&self, cause: &str) {
-        let core = &self.member.core;
+        let core = &self.core;
         let cause = &cause[..cause.floor_char_boundary(CAUSE_BYTES_MAX)];
         // What this rank did is part of what went wrong, and its process may end at once.
         let _ = core.end(Failure::Peer {
@@ -319,19 +334,21 @@ impl ProcessGroup {
 
     /// The failure that ended the group, if one has.
     pub fn failure(&self) -> Option<CollectiveError> {
-        let core = &self.member.core;
+        let core = &self.core;
         core.poison.failure().map(|failure| core.explain(failure))
     }
 
-    /// Runs `body` after all operations issued before.
+    /// Runs `body` after all operations issued before; in work in the background, in the turn of that.
     fn in_turn<R>(
         &self,
         body: impl FnOnce(&Core) -> Result<R, CollectiveError>,
     ) -> Result<R, CollectiveError> {
-        let core = &self.member.core;
+        let core = &self.core;
         // Most find nobody before them, and need no look at the clock.
         let enqueued = match core.turnstile.is_idle() {
             true => Enqueued::default(),
+            // The turnstile is never idle there.
+            false if core.is_in_background() => return body(core),
             false => core.recorder.enqueue(),
         };
         let _turn = core.turnstile.enter(core.turnstile.issue());
@@ -353,6 +370,11 @@ impl ProcessGroup {
 }
 
 impl Core {
+    /// Whether the caller is work in the background.
+    fn is_in_background(&self) -> bool {
+        self.communicator.get() == Some(&std::thread::current().id())
+    }
+
     fn run<T: Element>(
         &self,
         request: &Request,
@@ -430,7 +452,7 @@ impl Core {
 }
 
 impl Member {
-    fn jobs(&self) -> MutexGuard<'_, Option<Sender<Job>>> {
+    fn jobs(&self) -> MutexGuard<'_, Option<SyncSender<Job>>> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -452,7 +474,10 @@ impl Drop for Member {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take();
-        if let Some(communicator) = communicator {
+        if let Some(communicator) = communicator
+            // The last handle may have been in the hands of work in the background.
+            && !self.core.is_in_background()
+        {
             let _ = communicator.join();
         }
         self.core.poison.depart(self.core.me);

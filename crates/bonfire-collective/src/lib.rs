@@ -67,7 +67,7 @@ pub use accounts::GroupReport;
 pub use blocks::Blocks;
 pub use bonfire_plan::{Algorithm, DType, PlanError, Rank, ReduceOp, WorldSize, shard_range};
 pub use bonfire_sys::process::{Interrupt, InterruptWatch};
-pub use buffer::{Buffer, GroupBuffer};
+pub use buffer::GroupBuffer;
 pub use builds::{Build, Builds, UnknownBuilds};
 pub use call_sites::{CallSites, UnknownCallSites};
 pub use checksums::Checksums;

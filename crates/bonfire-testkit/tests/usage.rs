@@ -186,7 +186,9 @@ fn one_operation_may_have_more_or_less_time_than_the_others() {
         let patient = group.with_timeout(Duration::from_secs(30)).named("patient");
         assert_eq!(patient.timeout(), Duration::from_secs(30));
         patient.barrier()?;
-        patient.all_reduce_async(vec![1], ReduceOp::Sum).wait()?;
+        patient
+            .background(vec![1], |group, data| group.all_reduce(data, ReduceOp::Sum))
+            .wait()?;
         group.barrier()
     });
     assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");

@@ -73,12 +73,7 @@ impl ProcessGroup {
     /// See [`CollectiveError`].
     #[track_caller]
     pub fn agree(&self, proposal: Proposal) -> Result<Agreement, CollectiveError> {
-        let caller = Caller {
-            call_site: Location::caller(),
-            name: self.name,
-            eagerness: self.member.core.eagerness,
-            timeout: self.timeout,
-        };
+        let caller = self.caller();
         let me = self.rank().get();
         let mut lowest = [
             proposal.stop,

@@ -1,4 +1,4 @@
-//! What each operation does, in terms of plans: shared by the blocking and the background forms.
+//! What each operation does, in terms of plans: in the turn of the caller.
 //!
 //! Operations that need lengths from other ranks exchange them first, within the same turn, so that
 //! nothing of this rank comes in between.

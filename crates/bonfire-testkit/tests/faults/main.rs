@@ -128,7 +128,9 @@ fn an_abort_ends_pending_and_future_operations_everywhere() {
             group.abort("no more disk");
         }
         let pending = group
-            .all_reduce_async(vec![1.0_f32; 1000], ReduceOp::Sum)
+            .background(vec![1.0_f32; 1000], |group, data| {
+                group.all_reduce(data, ReduceOp::Sum)
+            })
             .wait();
         [pending.map(drop).unwrap_err(), group.barrier().unwrap_err()]
     }) {
