@@ -27,6 +27,7 @@ use crate::platform::clock;
 use crate::platform::net::{Handle, await_news};
 use crate::platform::thread::{self, JoinHandle};
 use crate::poison::Poison;
+use crate::recorder::Progress;
 use crate::stragglers::{Heartbeat, Stragglers};
 
 pub(crate) use early::{Early, Hearing};
@@ -59,6 +60,8 @@ pub(crate) struct Control {
     peers: Arc<Vec<Peer>>,
     poison: Arc<Poison>,
     stop: Arc<AtomicBool>,
+    /// Of the connections.
+    handles: Vec<Handle>,
     watcher: Option<JoinHandle<()>>,
 }
 
@@ -90,6 +93,8 @@ impl Control {
                 stream.notice_silence()
             })?;
         }
+        let handle = |early: &Early| early.with_stream(Handle::of);
+        let handles = peers.iter().map(handle).collect::<io::Result<_>>()?;
         let split = |early: Early| (early.peer, early.inbox);
         let (peers, inboxes): (Vec<Peer>, Vec<Inbox>) = peers.into_iter().map(split).unzip();
         let peers = Arc::new(peers);
@@ -116,6 +121,7 @@ impl Control {
             peers,
             poison,
             stop,
+            handles,
             watcher,
         })
     }
@@ -153,6 +159,10 @@ impl Control {
 
     fn stop(&mut self) {
         self.stop.store(true, Ordering::Release);
+        // Wakes the thread that watches.
+        for handle in &self.handles {
+            handle.hang_up();
+        }
         if let Some(watcher) = self.watcher.take() {
             let _ = watcher.join();
         }
@@ -225,8 +235,12 @@ fn answer(peer: &Peer, question: &Question, poison: &Poison) {
         let mut text = encode(&answer);
         while text.len() > MESSAGE_BYTES_MAX {
             // Names may be of any length; the latest operations matter most.
-            let operations = &mut answer.record.operations;
-            operations.truncate(operations.len() / 2);
+            let record = &mut answer.record;
+            if record.operations.is_empty() {
+                record.progress = Progress::default();
+                record.failure = None;
+            }
+            record.operations.truncate(record.operations.len() / 2);
             text = encode(&answer);
         }
         peer.send(Kind::Answer, &text);
@@ -411,12 +425,18 @@ impl Watcher {
 
     /// The connection to a peer has come to an end.
     fn lose(&mut self, index: usize, end: String) {
+        // Whoever leaves ends the connections itself.
+        if self.stop.load(Ordering::Acquire) {
+            self.inboxes[index].is_open = false;
+            return;
+        }
         let rank = self.peers[index].rank;
         self.inboxes[index].is_open = false;
         self.pulse.forget(rank);
         // A farewell makes the end a normal one.
         if end == NONSENSE || !self.poison.has_departed(rank) {
-            self.poison.set(Failure::Peer { rank, cause: end });
+            // Others may still be connected to it, and would wait.
+            self.blame(rank, end);
         }
     }
 

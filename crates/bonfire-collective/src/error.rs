@@ -64,7 +64,7 @@ pub struct Timeout {
 
 /// An operation of a process group failed.
 ///
-/// All but [`Usage`](Self::Usage) end the group: every pending and future operation on every rank
+/// All but [`Buffer`](Self::Buffer) and [`Connect`](Self::Connect) end the group: every pending and future operation on every rank
 /// returns the same failure.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -101,7 +101,7 @@ pub enum CollectiveError {
         .0.source, .0.target, .0.seq
     )]
     Corrupted(Box<Corruption>),
-    /// The caller asked for something that no rank can do. The group goes on.
+    /// The caller asked for something that no rank can do. On the other ranks it is a failure of this one.
     #[error(transparent)]
     Usage(#[from] PlanError),
     /// There is no memory for a buffer. The group goes on.

@@ -383,7 +383,12 @@ impl Core {
         let mut executor = self.executor.lock().unwrap_or_else(PoisonError::into_inner);
         match executor.run(request, memory, &self.poison) {
             Ok(()) => Ok(()),
-            Err(RunError::Usage(error)) => Err(error.into()),
+            Err(RunError::Usage(error)) => {
+                // The others must not wait for it.
+                let (rank, cause) = (self.me, error.to_string());
+                self.fail(Failure::Peer { rank, cause });
+                Err(error.into())
+            }
             Err(RunError::Failed(failure)) => Err(self.end(failure)),
         }
     }

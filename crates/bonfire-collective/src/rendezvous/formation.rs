@@ -150,9 +150,8 @@ impl Formation<'_> {
             return Ok((links, control));
         }
         let layout = ring_layout(self.chunk_bytes);
-        // Room for a ring from every peer, wherever it is: the offsets are then the same arithmetic
-        // on every host, and rings nobody uses cost address space only on the far side.
-        let region_bytes = (world_size.len() - 1) * layout.bytes();
+        // Room for a ring from every rank that shares memory, and no other: all of it is committed.
+        let region_bytes = shared.len() * layout.bytes();
         let region = Arc::new(Region::shared(region_bytes)?);
         for early in &shared {
             self.send(early, &region)?;
@@ -160,11 +159,20 @@ impl Formation<'_> {
         for early in &shared {
             let (peer, file) = (early.rank(), self.receive(early)?);
             let peer_region = Arc::new(Region::open(file, region_bytes)?);
-            let link = MemoryLink::claim(self.me, &region, peer, &peer_region, layout)
+            let [here, there] = [self.me, peer].map(|rank| self.place_on_host(rank, kinds));
+            let link = MemoryLink::claim(here, &region, there, &peer_region, layout)
                 .map_err(|_| ConnectError::RankTaken { rank: self.me })?;
             links.add_memory(peer, link);
         }
         Ok((links, control))
+    }
+
+    /// The number of a rank among those that share memory with this one.
+    fn place_on_host(&self, rank: Rank, kinds: &[Option<TransportKind>]) -> Rank {
+        let shares =
+            |other: &Rank| *other == self.me || kinds[other.index()] == Some(TransportKind::Shm);
+        let before = self.world_size().ranks().take_while(|other| *other < rank);
+        Rank::new(before.filter(shares).count() as u32)
     }
 
     /// If all ranks share memory, they also map each other's buffers.
