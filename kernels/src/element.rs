@@ -192,19 +192,6 @@ pub trait Arithmetic: Pod + PartialEq + std::fmt::Debug + Send + Sync {
     fn divide(partial: Self::Partial, by: u32) -> Self::Partial;
 }
 
-/// The arithmetic that only floats have.
-pub trait FloatArithmetic: Arithmetic {
-    /// This type among the floats.
-    const FLOAT: FloatElement;
-
-    /// Zero.
-    fn zero() -> Self::Partial;
-    /// `factor * factor + addend`, rounded once.
-    fn square_add(factor: Self::Partial, addend: Self::Partial) -> Self::Partial;
-    /// Whether it is neither infinite nor NaN.
-    fn is_finite(self) -> bool;
-}
-
 macro_rules! float {
     ($type:ty, $partial:ty, $element:ident, $widen:expr, $narrow:expr) => {
         impl Arithmetic for $type {
@@ -242,22 +229,6 @@ macro_rules! float {
 
             fn divide(partial: $partial, by: u32) -> $partial {
                 partial / by as $partial
-            }
-        }
-
-        impl FloatArithmetic for $type {
-            const FLOAT: FloatElement = FloatElement::$element;
-
-            fn zero() -> $partial {
-                0.0
-            }
-
-            fn square_add(factor: $partial, addend: $partial) -> $partial {
-                factor.mul_add(factor, addend)
-            }
-
-            fn is_finite(self) -> bool {
-                $widen(self).is_finite()
             }
         }
     };

@@ -11,13 +11,11 @@
 //!
 //! Bytes moved per element: twice its size, and 24 bytes of table per tile; memory is the bound.
 
-use bytemuck::Pod;
-
 use crate::element::Element;
 
 #[cfg(feature = "cuda")]
 mod cuda;
-#[cfg(any(feature = "cuda", feature = "wgpu"))]
+#[cfg(feature = "cuda")]
 pub(crate) mod kernel;
 #[cfg(test)]
 mod tests;
@@ -35,18 +33,6 @@ pub struct Segment {
     pub target: u64,
     /// How many.
     pub elems: u64,
-}
-
-impl Segment {
-    /// The way back.
-    #[must_use]
-    pub fn reversed(self) -> Self {
-        Self {
-            source: self.target,
-            target: self.source,
-            elems: self.elems,
-        }
-    }
 }
 
 /// One variant of the kernel: all elements of a size are copied alike.
@@ -98,16 +84,5 @@ impl Tiles {
     pub(crate) fn numbers(&self) -> impl Iterator<Item = u64> {
         let tiles = self.tiles.iter();
         tiles.flat_map(|tile| [tile.source, tile.target, tile.elems])
-    }
-}
-
-/// What the kernel does, on the CPU.
-///
-/// # Panics
-/// If a segment does not lie in both buffers.
-pub fn reference<T: Pod>(segments: &[Segment], source: &[T], target: &mut [T]) {
-    for segment in segments {
-        let range = |first: u64| first as usize..(first + segment.elems) as usize;
-        target[range(segment.target)].copy_from_slice(&source[range(segment.source)]);
     }
 }

@@ -18,7 +18,7 @@ use crate::element::{Arithmetic, Element, Fold};
 
 #[cfg(feature = "cuda")]
 mod cuda;
-#[cfg(any(feature = "cuda", feature = "wgpu"))]
+#[cfg(feature = "cuda")]
 pub(crate) mod kernel;
 #[cfg(test)]
 mod tests;
@@ -75,17 +75,6 @@ impl Width {
     #[must_use]
     pub const fn align_bytes(self, element: Element) -> usize {
         self.elems(element) * element.bytes()
-    }
-
-    /// The widest that these addresses allow.
-    #[must_use]
-    pub fn of_addresses(addresses: &[u64]) -> Self {
-        let aligned = |address: &u64| address.is_multiple_of(VECTOR_BYTES as u64);
-        if addresses.iter().all(aligned) {
-            Self::Vector
-        } else {
-            Self::Element
-        }
     }
 }
 

@@ -91,7 +91,6 @@ pub(crate) enum Tail {
 
 impl Tail {
     /// Of a kernel that may be launched for any number of elements.
-    #[cfg(feature = "cuda")]
     pub(crate) fn of_width(width: usize) -> Self {
         if width > 1 {
             Self::Scalars

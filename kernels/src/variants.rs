@@ -1,10 +1,7 @@
 //! The kernels that tests compile and compare: every element type with every operation, and every
 //! shape of buffers with one of them.
 
-use crate::cast::{Cast, Conversion, Half};
 use crate::element::{Element, FloatElement, Fold};
-use crate::finite::NonFinite;
-use crate::norm::SquaredNorm;
 use crate::pack::Pack;
 use crate::reduce::{Reduce, Role, Width};
 use crate::scale::Scale;
@@ -60,36 +57,6 @@ fn floats() -> impl Iterator<Item = (FloatElement, Width)> {
 pub fn scales() -> Vec<Scale> {
     let scale = |(element, width)| Scale { element, width };
     floats().map(scale).collect()
-}
-
-/// Conversions.
-#[must_use]
-pub fn casts() -> Vec<Cast> {
-    use FloatElement::{Bf16, F16, F64};
-    let mut conversions = vec![
-        Conversion::Stochastic(Half::F16),
-        Conversion::Stochastic(Half::Bf16),
-    ];
-    for float in [F64, F16, Bf16] {
-        conversions.push(Conversion::Narrow(float));
-        conversions.push(Conversion::Widen(float));
-    }
-    let casts = |conversion| WIDTHS.map(|width| Cast { conversion, width });
-    conversions.into_iter().flat_map(casts).collect()
-}
-
-/// Sums of squares.
-#[must_use]
-pub fn norms() -> Vec<SquaredNorm> {
-    let norm = |(element, width)| SquaredNorm { element, width };
-    floats().map(norm).collect()
-}
-
-/// Searches for what is not finite.
-#[must_use]
-pub fn searches() -> Vec<NonFinite> {
-    let search = |(element, width)| NonFinite { element, width };
-    floats().map(search).collect()
 }
 
 /// Copies of segments.

@@ -1,6 +1,6 @@
 //! The reductions' CUDA C++ on the CPU, by whatever C++ compiler there is, against the reference.
 //!
-//! It covers what wgpu's launch does not have: elements before and behind the whole vectors. Threads run
+//! Elements before and behind the whole vectors are among them. Threads run
 //! one after the other, so it says nothing about a device's memory model; the kernels share nothing
 //! between threads. A buffer lies in an image with bytes around it, which must be left alone.
 

@@ -1,9 +1,9 @@
 //! The layers of the workspace, read from the manifests and the sources.
 //!
-//! Imports go one way: plans and system calls know nobody, kernels know the driver, collectives use
-//! those, training uses collectives, and only programs use everything. One crate names Burn beside
-//! them and the models of the self-test, so that a new version of it is one crate's work; one crate, the launches of kernels and one file may use
-//! `unsafe`, so that an audit is short.
+//! Imports go one way: plans and system calls know nobody, kernels know the driver, collectives between GPUs use
+//! those, training uses collectives, and only programs use everything. One crate names Burn beside them and the
+//! models of the self-test, so that a new version of it is one crate's work; two crates, the launches of kernels
+//! and one file may use `unsafe`, so that an audit is short.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -33,14 +33,29 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
     ("bonfire-plan", Imports::Only(&[]), Burn::Unknown),
     ("bonfire-sys", Imports::Only(&[]), Burn::Unknown),
     (
-        "bonfire-kernels",
+        "bonfire-cuda",
         Imports::Only(&["bonfire-sys"]),
+        Burn::Unknown,
+    ),
+    (
+        "bonfire-kernels",
+        Imports::Only(&["bonfire-cuda"]),
         Burn::Unknown,
     ),
     (LABORATORY, Imports::Only(&[]), Burn::Unknown),
     (
         "bonfire-collective",
-        Imports::Only(&["bonfire-plan", "bonfire-sys", "bonfire-kernels"]),
+        Imports::Only(&["bonfire-plan", "bonfire-sys"]),
+        Burn::Unknown,
+    ),
+    (
+        "bonfire-gpu",
+        Imports::Only(&[
+            "bonfire-plan",
+            "bonfire-collective",
+            "bonfire-cuda",
+            "bonfire-kernels",
+        ]),
         Burn::Unknown,
     ),
     (
@@ -53,26 +68,30 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
         Imports::Only(&[
             "bonfire-plan",
             "bonfire-collective",
+            "bonfire-gpu",
             "bonfire-launch",
             "bonfire-kernels",
         ]),
         Burn::Named,
     ),
+    (DATA, Imports::Only(&["bonfire-collective"]), Burn::Named),
     (
-        "bonfire-trial",
-        Imports::Only(&["bonfire-collective", "bonfire-train"]),
+        "bonfire-report",
+        Imports::Only(&["bonfire-collective", "bonfire-launch", "bonfire-train"]),
         Burn::Named,
     ),
+    // Its self-test trains.
     (
         "bonfire-cli",
         Imports::Only(&[
             "bonfire-plan",
             "bonfire-collective",
+            "bonfire-gpu",
             "bonfire-launch",
             "bonfire-kernels",
-            "bonfire-trial",
+            "bonfire-train",
         ]),
-        Burn::Unknown,
+        Burn::Named,
     ),
     (
         TESTKIT,
@@ -103,7 +122,7 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
     ("book-listings", Imports::Libraries, Burn::Named),
     (
         "gpu-listings",
-        Imports::Only(&["bonfire-collective"]),
+        Imports::Only(&["bonfire-collective", "bonfire-gpu"]),
         Burn::Unknown,
     ),
 ];
@@ -115,12 +134,19 @@ const LIBRARIES: &[&str] = &[
     "bonfire-sys",
     "bonfire-kernels",
     "bonfire-collective",
+    "bonfire-gpu",
     "bonfire-launch",
     "bonfire-train",
+    DATA,
+    "bonfire-report",
 ];
 
 /// Ranks and oracles for tests: every crate may use it in its tests, and nowhere else.
 const TESTKIT: &str = "bonfire-testkit";
+
+/// What programs train on: these crates deal it in their tests, and know nothing of it elsewhere.
+const DATA: &str = "bonfire-data";
+const TESTED_WITH_DATA: [&str; 2] = ["bonfire-train", "bonfire-learner"];
 
 /// Programs that measure, which nobody depends on: like tests, they may use it.
 const BENCHES: &str = "bonfire-benches";
@@ -136,13 +162,13 @@ const STAND_IN: &str = "cuda-stand-in";
 const LABORATORY_USERS: [&str; 2] = ["bonfire-collective", TESTKIT];
 const LABORATORY_BUILD: &str = "cfg(laboratory)";
 
-/// Where `unsafe` may stand: the folder of the audited crate, the files that hand raw memory to the
+/// Where `unsafe` may stand: the folders of the audited crates, the files that hand raw memory to the
 /// accelerator, and the test tool that C calls.
 const UNSAFE_PLACES: &[&str] = &[
     "crates/bonfire-sys/",
+    "crates/bonfire-cuda/",
     "crates/cuda-stand-in/",
-    "kernels/src/launch/adapter.rs",
-    "kernels/src/launch/stream.rs",
+    "kernels/src/launch/",
     "crates/bonfire-train/src/raw.rs",
 ];
 
@@ -177,6 +203,10 @@ fn import_fault(import: &Import<'_>, members: &[&str]) -> Option<String> {
     if imported == TESTKIT {
         let is_right = kind == DependencyKind::Development || importer == BENCHES;
         return (!is_right).then(|| format!("{importer} imports {TESTKIT} outside its tests"));
+    }
+    if imported == DATA && TESTED_WITH_DATA.contains(&importer) {
+        let is_right = kind == DependencyKind::Development;
+        return (!is_right).then(|| format!("{importer} imports {DATA} outside its tests"));
     }
     if imported == LABORATORY {
         let is_apart = target.as_deref() == Some(LABORATORY_BUILD);
@@ -346,7 +376,7 @@ fn an_import_upwards_or_sideways_is_a_fault() {
 
 #[test]
 fn only_training_and_programs_name_burn() {
-    for importer in ["bonfire-plan", "bonfire-collective", "bonfire-cli", TESTKIT] {
+    for importer in ["bonfire-plan", "bonfire-collective", "bonfire-gpu", TESTKIT] {
         for imported in ["burn", "burn-tensor"] {
             let fault = verdict(importer, imported, DependencyKind::Normal);
             assert!(fault.is_some(), "{importer} -> {imported}");

@@ -87,21 +87,6 @@ fn the_agreement_listing_ends_on_all_ranks_with_the_shortest_share() {
 }
 
 #[test]
-fn the_text_listing_learns_what_follows() {
-    let program = env!("CARGO_BIN_EXE_text");
-    for ranks in [1, 3] {
-        let printed = run(program, &["--nproc", &ranks.to_string(), "--device", "cpu"]);
-        let nats: Vec<&str> = printed
-            .lines()
-            .filter_map(|line| line.strip_suffix(" nats per character"))
-            .filter_map(|line| line.split(' ').next_back())
-            .collect();
-        assert_eq!(nats.len(), ranks, "{printed}");
-        assert!(nats.iter().all(|line| line == &nats[0]), "{printed}");
-    }
-}
-
-#[test]
 fn the_pretrained_listing_loads_what_fits_and_freezes_the_body() {
     let path = std::env::temp_dir().join(format!("pretrained-{}.safetensors", std::process::id()));
     let description =

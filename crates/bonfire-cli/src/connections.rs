@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use anyhow::Context;
-use bonfire_collective::cuda::CONNECTIONS_VARIABLE;
+use bonfire_gpu::CONNECTIONS_VARIABLE;
 
 /// As many as there can be: ranks that are threads of one process and share a device share its queues, and two
 /// streams in one queue wait for each other.

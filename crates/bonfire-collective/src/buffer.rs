@@ -31,15 +31,16 @@ impl<T: Element + Pod> GroupBuffer<T> {
     pub(crate) fn own(len: usize) -> Self {
         vec![T::zeroed(); len].into()
     }
-}
 
-#[cfg(feature = "cuda")]
-impl GroupBuffer<u64> {
-    /// The memory itself, for those who have devices copy from and to it.
-    pub(crate) fn into_host_memory(self) -> bonfire_sys::cuda::HostMemory {
+    /// The memory itself, for those who have devices copy from and to it: the block that all ranks map, or
+    /// else the ordinary memory.
+    ///
+    /// # Errors
+    /// The ordinary memory.
+    pub fn into_memory(self) -> Result<Block<T>, Vec<T>> {
         match self.0 {
-            Memory::Shared(block) => block.into(),
-            Memory::Own(words) => words.into(),
+            Memory::Shared(block) => Ok(block),
+            Memory::Own(elements) => Err(elements),
         }
     }
 }

@@ -3,11 +3,8 @@
 mod agreement;
 mod background;
 mod blocking;
-#[cfg(any(feature = "cuda", test))]
 mod commons;
 mod hub;
-#[cfg(feature = "cuda")]
-mod neighbours;
 mod observing;
 mod operations;
 mod roster;

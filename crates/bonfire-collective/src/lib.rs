@@ -30,8 +30,6 @@ mod call_sites;
 mod checksums;
 mod connections;
 mod control;
-#[cfg(feature = "cuda")]
-pub mod cuda;
 mod element;
 mod error;
 mod executor;
@@ -92,5 +90,5 @@ pub use stragglers::{Straggler, StragglerReport};
 pub use tls::Tls;
 pub use token::{JobToken, TokenError};
 pub use topology::Topology;
-pub use transport::{Traffic, TransportKind, UnknownTransport};
+pub use transport::{HostId, Traffic, TransportKind, UnknownTransport};
 pub use work::Work;

@@ -97,11 +97,11 @@ impl FromStr for TransportKind {
 /// Which host, and which network namespace on it: two containers of one machine count as two hosts,
 /// because neither sockets nor descriptors pass between them by themselves.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub(crate) struct HostId(String);
+pub struct HostId(String);
 
 impl HostId {
     /// The host of this process; `extra` divides what would otherwise be one host.
-    pub(crate) fn of_this_process(extra: Option<&str>) -> Self {
+    pub fn of_this_process(extra: Option<&str>) -> Self {
         let extra = extra.unwrap_or_default();
         Self(format!("{} {extra}", host::identity()))
     }

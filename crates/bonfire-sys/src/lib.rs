@@ -1,4 +1,4 @@
-//! Safe wrappers over the operating system: the one crate of Bonfire that may use `unsafe`.
+//! Safe wrappers over the operating system.
 //!
 //! - [`Region`]: memory shared between threads or processes, with its size fixed and checked.
 //! - [`Doorbell`]: a counter in such memory that another process can sleep on.
@@ -7,13 +7,12 @@
 //! - [`Arena`]: blocks of typed memory in a region, which other processes can reach.
 //! - [`window`]: buffers that ranks open to each other, each rank to its own shard of all of them.
 //! - [`Turnstile`]: threads go on one at a time, in the order of their tickets.
-//! - `cuda` (feature `cuda`): the CUDA driver, loaded at run time.
 //!
 //! Nothing here knows about ranks, plans or tensors.
 
 #![allow(
     unsafe_code,
-    reason = "this crate is where the unsafe code lives, each site with its proof"
+    reason = "system calls and memory that processes share, each site with its proof"
 )]
 #![cfg_attr(
     loom,
@@ -25,8 +24,6 @@
 
 #[cfg(not(loom))]
 mod arena;
-#[cfg(all(feature = "cuda", not(loom)))]
-pub mod cuda;
 mod doorbell;
 mod lease;
 pub mod process;

@@ -225,7 +225,8 @@ impl<M: Module> Ddp<M> {
     }
 
     /// How much this rank's loss counts in the latest forward pass.
-    pub(crate) fn last_weight(&self) -> Weight {
+    #[doc(hidden)]
+    pub fn last_weight(&self) -> Weight {
         self.last_weight
     }
 

@@ -226,7 +226,7 @@ mod list {
     /// What keeps CUDA devices from being found.
     #[cfg(feature = "cuda")]
     pub(super) fn why_no_cuda() -> String {
-        use bonfire_collective::cuda::Driver;
+        use bonfire_gpu::Driver;
         let device = Driver::load().and_then(|driver| driver.device(0));
         match device {
             Err(error) => error.to_string(),
@@ -242,7 +242,7 @@ mod list {
     /// What keeps Burn's kernels from being compiled, where they are through CUDA C++.
     #[cfg(feature = "cuda-cpp")]
     pub(super) fn why_no_kernels(ordinal: u32) -> Option<String> {
-        use bonfire_collective::cuda::{CudaError, Driver, Nvrtc, Toolkit};
+        use bonfire_gpu::{CudaError, Driver, Nvrtc, Toolkit};
         let check = || -> Result<(), CudaError> {
             let device = Driver::load()?.device(ordinal)?;
             Toolkit::find()?.check(Nvrtc::load()?, device.capability())

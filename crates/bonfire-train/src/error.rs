@@ -93,9 +93,6 @@ pub enum TrainError {
     /// The forward pass returned an error. The other ranks see that this rank failed.
     #[error("the forward pass failed: {0}")]
     Forward(#[source] BoxError),
-    /// A batch could not be prepared.
-    #[error("the data of this rank failed: {0}")]
-    Data(#[source] BoxError),
     /// Ranks accumulated different numbers of micro-batches.
     #[error(
         "ranks accumulated between {least} and {most} micro-batches for one step; call no_sync() \
@@ -194,17 +191,6 @@ pub enum TrainError {
         path: std::path::PathBuf,
         /// Why.
         source: std::io::Error,
-    },
-    /// A checkpoint was made with other data, or with the data in another order.
-    #[error(
-        "the checkpoint was made with {saved}, but this run has {given}; give it the same data and \
-         seed, or start anew"
-    )]
-    OtherData {
-        /// The data of the checkpoint.
-        saved: String,
-        /// The data of this run.
-        given: String,
     },
     /// The device kind asked for is not part of this build.
     #[error("this program was built without {kind}; rebuild it with `--features {kind}`")]

@@ -8,7 +8,6 @@
 
 mod batches;
 mod config;
-mod deal;
 mod error;
 mod kept;
 mod model;
@@ -38,7 +37,6 @@ use crate::interrupt::watch_with;
 use crate::panic::panic_message;
 
 pub use config::LearnerConfig;
-pub use deal::{Deal, DealtLoader};
 pub use error::LearnerError;
 pub use kept::CompressionCheckpoints;
 pub use model::DistributedModel;
@@ -54,7 +52,7 @@ use run::Run;
 /// Every rank calls it, in the same program with the same settings.
 ///
 /// The loaders given to the learner are divided: rank r gets the r-th slice of each. Burn's loaders
-/// then shuffle within their slice; [`DealtLoader`] deals the whole data set anew every epoch. A loader
+/// then shuffle within their slice; `bonfire::DealtLoader` deals the whole data set anew every epoch. A loader
 /// that cannot be sliced is an error, [`LearnerError::NotSliced`].
 ///
 /// [`DistributedTraining::distributed`] is this and silences the learner on all ranks but 0.

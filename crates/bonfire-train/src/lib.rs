@@ -1,8 +1,7 @@
 //! Data-parallel training of Burn models.
 //!
 //! [`Ddp`] holds a model that every rank of a group trains on its own share of the data.
-//! [`DistributedSampler`] and [`Loader`] deal the data, [`WeightedMean`] combines what ranks
-//! measure, [`Checkpoints`] keep a training, and [`World`] is a rank's place in the job: its group
+//! [`Checkpoints`] keep a training, and [`World`] is a rank's place in the job: its group
 //! and its device. With feature `learner`, `DistributedTraining` trains with Burn's own learner.
 //!
 //! ```no_run
@@ -26,7 +25,7 @@
 //! }
 //! ```
 //!
-//! This is the only crate of the workspace that knows Burn.
+//! What a model learns from is `bonfire-data`, what a training shows of itself is `bonfire-report`.
 
 #![deny(unsafe_code)]
 
@@ -52,37 +51,27 @@ mod gradients;
 mod harvest;
 mod hooks;
 mod host;
-#[cfg(feature = "images")]
-mod images;
 mod interrupt;
-mod journal;
 #[cfg(feature = "learner")]
 mod learner;
-mod loader;
 mod loss;
-mod metrics;
 mod naive;
 mod norm;
 mod panic;
 mod parameters;
 mod patience;
 mod precision;
-mod prefetch;
 #[cfg(feature = "weights")]
 mod pretrained;
 mod probe;
-mod random;
 #[cfg(feature = "cuda")]
 #[allow(unsafe_code)]
 mod raw;
 mod readback;
 mod reducer;
 mod replicate;
-mod sampler;
 mod scaler;
 mod schedule;
-mod tensorboard;
-mod text;
 mod timing;
 mod trace;
 mod weights;
@@ -99,43 +88,27 @@ pub use fingerprint::Difference;
 pub use freeze::{UnknownParameter, freeze, freeze_all_but};
 pub use global_batch::{GlobalBatch, RateRule};
 pub use gradients::{Clip, clip, global_norm};
-#[cfg(feature = "images")]
-pub use images::{
-    Cifar10, CifarPart, DummyConfig, DummyPictures, ImageFolder, Normalize, Picture, PictureBatch,
-    PictureBatches, PictureError, PictureSample, PictureSize, Pictures, Subset, Transform,
-    TransformError, Transforms, split_pictures,
-};
 pub use interrupt::StopRequest;
-pub use journal::{
-    Activity, Curve, Figures, Journal, JournalConfig, JournalDisplay, Point, Report, SlowRank,
-    TimeSplit,
-};
 #[cfg(feature = "learner")]
 pub use learner::{
-    CompressionCheckpoints, Deal, DealtLoader, DistributedModel, DistributedTraining,
-    LearnerConfig, LearnerError, Parcel, StepOutput, StepTimeMetric, StepTimings, counted,
-    strategy, strategy_with,
+    CompressionCheckpoints, DistributedModel, DistributedTraining, LearnerConfig, LearnerError,
+    Parcel, StepOutput, StepTimeMetric, StepTimings, counted, strategy, strategy_with,
 };
-pub use loader::{EpochBatches, LastBatch, Loader};
 pub use loss::{IntoLoss, Loss};
-pub use metrics::{WeightedMean, sum_over_ranks};
+#[doc(hidden)]
+pub use loss::{Weight, read};
 pub use norm::{
     BatchNorm, BatchNormConfig, NormGroup, NormMismatch, RunningStatistic, convert_sync_batch_norm,
     convert_sync_batch_norm_in,
 };
 pub use precision::Precision;
-pub use prefetch::{Prefetch, Prefetched, Prepared};
 #[cfg(feature = "weights")]
 pub use pretrained::{
     FileError, LoadReport, ShapeDifference, WeightsError, WeightsFile, load_weights,
 };
-pub use sampler::{
-    DistributedSampler, Order, Remainder, SampleWeights, SamplerConfig, SamplerState,
-    UnusableWeights,
-};
+#[doc(hidden)]
+pub use probe::is_writable;
 pub use scaler::{LossScaler, ScalerConfig};
 pub use schedule::{Decay, Schedule, ScheduledRate};
-pub use tensorboard::EventWriter;
-pub use text::{Text, TextBatch, TextError, TextWindows, Vocabulary};
 pub use timing::StepTiming;
 pub use world::{Placement, World};

@@ -15,7 +15,7 @@ pub struct Loss {
 
 /// How much a batch counts in the mean over all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Weight {
+pub enum Weight {
     /// As much as every other batch.
     Equal,
     /// As much as it has samples.
@@ -24,7 +24,7 @@ pub(crate) enum Weight {
 
 impl Weight {
     /// As a number, in a sum over batches.
-    pub(crate) fn count(self) -> usize {
+    pub fn count(self) -> usize {
         match self {
             Self::Equal => 1,
             Self::Samples(samples) => samples,
@@ -116,7 +116,10 @@ pub(crate) fn global_loss(
 }
 
 /// The number in a loss. It waits for the device.
-pub(crate) fn read(loss: Tensor<1>) -> Result<f64, TrainError> {
+///
+/// # Errors
+/// [`TrainError::UnreadableTensor`].
+pub fn read(loss: Tensor<1>) -> Result<f64, TrainError> {
     let data = loss.try_into_data();
     let data = data.map_err(|cause| TrainError::UnreadableTensor {
         what: "the loss".to_owned(),

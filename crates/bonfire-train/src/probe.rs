@@ -8,7 +8,10 @@ use std::io;
 use std::path::Path;
 
 /// That a folder can be made, if it is not there, and written to. Nothing is left behind.
-pub(crate) fn is_writable(folder: &Path) -> io::Result<()> {
+///
+/// # Errors
+/// What the system says if not.
+pub fn is_writable(folder: &Path) -> io::Result<()> {
     // The last ancestor of a relative path is empty, and is not found.
     let mut ancestors = folder.ancestors();
     let existing = ancestors.find(|ancestor| ancestor.exists());

@@ -8,8 +8,8 @@ use std::mem;
 use std::sync::{Arc, Mutex};
 
 #[cfg(feature = "nccl")]
-use bonfire_collective::cuda::NcclGroup;
-use bonfire_collective::cuda::{Context, CudaGroup, CudaGroupError, Span};
+use bonfire_gpu::NcclGroup;
+use bonfire_gpu::{Context, CudaGroup, CudaGroupError, Span};
 use burn::backend::TensorMetadata;
 use burn_cubecl::CubeDevice;
 use burn_cubecl::cubecl::cuda::CudaRuntime;

@@ -5,6 +5,7 @@ use std::fmt;
 use std::io;
 
 use bonfire_collective::{CollectiveError, Rank};
+use bonfire_data::DataError;
 use bonfire_launch::{EnvError, FlagError, LaunchError, RankCountError};
 use bonfire_plan::PlanError;
 use bonfire_train::TrainError;
@@ -49,6 +50,9 @@ pub enum Error {
     /// Training failed.
     #[error(transparent)]
     Train(#[from] TrainError),
+    /// The data of a rank cannot be had.
+    #[error(transparent)]
+    Data(#[from] DataError),
     /// Reading or writing failed.
     #[error(transparent)]
     Io(#[from] io::Error),

@@ -44,7 +44,11 @@ mod threads;
 mod usage;
 
 pub use bonfire_collective::*;
+pub use bonfire_data::*;
+#[cfg(feature = "cuda-unfused")]
+pub use bonfire_gpu as cuda;
 pub use bonfire_launch::*;
+pub use bonfire_report::*;
 pub use bonfire_train::*;
 
 pub use all_or_none::{Teller, all_or_none};

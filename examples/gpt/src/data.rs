@@ -3,7 +3,7 @@
 //! Everything here is a pure function of the text, so every rank that reads the same file holds
 //! the same corpus; `batch.rs` decides who works on which part of it.
 
-use bonfire::{Text, TextError, TextWindows};
+use crate::text::{Text, TextError, TextWindows};
 
 /// This repository's own Rust sources and Markdown, gathered by `build.rs`.
 const OWN_TEXT: &str = include_str!(concat!(env!("OUT_DIR"), "/corpus.txt"));

@@ -10,4 +10,5 @@ pub mod model;
 pub mod optimizer;
 pub mod options;
 pub mod sample;
+pub mod text;
 pub mod train;

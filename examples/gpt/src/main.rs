@@ -7,11 +7,12 @@ use std::fs;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use bonfire::{LaunchArgs, Text, World};
+use bonfire::{LaunchArgs, World};
 use clap::Parser;
 use gpt::data::Corpus;
 use gpt::options::{Settings, TrainArgs};
 use gpt::sample::Sample;
+use gpt::text::Text;
 use gpt::train::{Trained, train};
 
 /// Trains a decoder-only character transformer data-parallel: a few minutes on two cores.

@@ -3,12 +3,12 @@
 //! Every character costs a whole forward pass over the window; fit for a glimpse at what has been
 //! learnt, not for serving.
 
-use bonfire::Vocabulary;
 use burn::tensor::{Device, Tensor, TensorData};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::model::Gpt;
+use crate::text::Vocabulary;
 
 /// What to generate.
 #[derive(Debug, Clone, Copy, PartialEq)]

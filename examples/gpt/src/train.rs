@@ -5,8 +5,8 @@ use std::num::NonZeroUsize;
 use anyhow::{Context, Result};
 use bonfire::{
     Activity, Clip, Ddp, DdpConfig, DistributedSampler, GlobalBatch, Journal, JournalConfig,
-    JournalDisplay, Order, RateRule, Remainder, Report, SamplerConfig, StopRequest, TextWindows,
-    WeightedMean, World,
+    JournalDisplay, Order, RateRule, Remainder, Report, SamplerConfig, StopRequest, WeightedMean,
+    World,
 };
 use burn::module::Module;
 
@@ -15,6 +15,7 @@ use crate::data::Corpus;
 use crate::model::Gpt;
 use crate::optimizer::adamw;
 use crate::options::Settings;
+use crate::text::TextWindows;
 
 /// A trained model and the account of its training.
 #[derive(Debug)]

@@ -8,10 +8,11 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
-use bonfire::{Report, Text, World};
+use bonfire::{Report, World};
 use clap::Parser;
 use gpt::data::Corpus;
 use gpt::options::{Settings, TrainArgs};
+use gpt::text::Text;
 use gpt::train::train;
 
 /// Far beyond what the smallest training takes on a busy machine.

@@ -9,7 +9,7 @@
 
 use std::collections::HashMap;
 
-use bonfire_sys::cuda::{
+use bonfire_cuda::{
     AddressLaunch, BufferLaunch, ComputeCapability, Context, Cubin, CudaError, Function, Grid,
     Module, Nvrtc, Span, Stream,
 };

@@ -1,4 +1,4 @@
-//! The cutting of segments, and the reference.
+//! The cutting of segments.
 
 use super::*;
 
@@ -27,16 +27,4 @@ fn tiles_cover_their_segments_once() {
     ];
     assert_eq!(tiles.count(), expected.len());
     assert_eq!(tiles.table(), expected.concat());
-}
-
-#[test]
-fn unpacking_is_packing_reversed() {
-    let segments = [segment(1, 4, 2), segment(6, 0, 3)];
-    let source = [10_u16, 11, 12, 13, 14, 15, 16, 17, 18];
-    let mut bucket = [0; 6];
-    reference(&segments, &source, &mut bucket);
-    assert_eq!(bucket, [16, 17, 18, 0, 11, 12]);
-    let mut back = [0; 9];
-    reference(&segments.map(Segment::reversed), &bucket, &mut back);
-    assert_eq!(back, [0, 11, 12, 0, 0, 0, 16, 17, 18]);
 }

@@ -133,9 +133,7 @@ fn a_reduction_that_cannot_be_is_refused() {
 }
 
 #[test]
-fn the_width_follows_the_addresses() {
-    assert_eq!(Width::of_addresses(&[0x1000, 0x2010]), Width::Vector);
-    assert_eq!(Width::of_addresses(&[0x1000, 0x2008]), Width::Element);
+fn a_vector_has_16_bytes() {
     assert_eq!(Width::Vector.elems(Element::Bf16), 8);
     assert_eq!(Width::Vector.align_bytes(Element::F64), 16);
     assert_eq!(Width::Element.align_bytes(Element::F64), 8);

@@ -3,10 +3,10 @@
 use std::thread;
 
 // ANCHOR: all
-use bonfire_collective::cuda::{
+use bonfire_collective::{DType, GroupOptions, ProcessGroup, Rank, ReduceOp, WorldSize};
+use bonfire_gpu::{
     Context, CudaGroup, CudaOptions, Device, Driver, Elements, Event, NcclGroup, Neighbours,
 };
-use bonfire_collective::{DType, GroupOptions, ProcessGroup, Rank, ReduceOp, WorldSize};
 
 fn main() -> anyhow::Result<()> {
     let devices = Driver::load()?.devices()?;

@@ -7,8 +7,8 @@ mod fleet;
 
 use std::time::{Duration, Instant};
 
-use bonfire_collective::cuda::{CudaAlgorithm, CudaBuffer, CudaGroup, CudaPath, Elements, Event};
 use bonfire_collective::{DType, Rank};
+use bonfire_gpu::{CudaAlgorithm, CudaBuffer, CudaGroup, CudaPath, Elements, Event};
 use half::{bf16, f16};
 
 use super::data::{Data, Value};

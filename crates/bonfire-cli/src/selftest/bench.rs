@@ -4,10 +4,8 @@
 //! moves at least 2RS bytes, so algbw cannot exceed copy bandwidth / (2R), where the copy bandwidth counts
 //! bytes read and bytes written. On a device each the limit is another one, and no figure has a bound.
 
-use bonfire_collective::cuda::{
-    CudaAlgorithm, CudaBuffer, CudaGroup, CudaOptions, CudaSync, Elements,
-};
 use bonfire_collective::{DType, ReduceOp};
+use bonfire_gpu::{CudaAlgorithm, CudaBuffer, CudaGroup, CudaOptions, CudaSync, Elements};
 
 use super::SelftestArgs;
 use super::bound::{Bound, Verdict, latency_us_max};

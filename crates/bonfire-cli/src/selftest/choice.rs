@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use bonfire_collective::cuda::{
+use bonfire_collective::{DType, FoldOrder, ReduceOp};
+use bonfire_gpu::{
     CudaAlgorithm, CudaChoice, CudaGroup, CudaOptions, CudaPath, CudaSync, Elements,
 };
-use bonfire_collective::{DType, FoldOrder, ReduceOp};
 use half::bf16;
 
 use super::SelftestArgs;

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use bonfire_collective::cuda::{
+use bonfire_collective::{Element, ProcessGroup, Rank, ReduceOp};
+use bonfire_gpu::{
     Context, CudaBuffer, CudaGroup, CudaGroupError, Elements, NcclBuffer, NcclGroup, Stream,
 };
-use bonfire_collective::{Element, ProcessGroup, Rank, ReduceOp};
 
 /// A group whose operations run on a stream.
 pub(super) trait Queue {

@@ -7,8 +7,8 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use bonfire_collective::cuda::{self, CudaGroup, CudaOptions, CudaPath, CudaSync, Neighbours};
 use bonfire_collective::{Algorithm, GroupOptions, ProcessGroup, Rank, RankEnv, ReduceOp};
+use bonfire_gpu::{Context, CudaGroup, CudaOptions, CudaPath, CudaSync, Neighbours};
 use bonfire_launch::{AgentOptions, OutputLabels, detect_rank};
 use half::{bf16, f16};
 
@@ -94,10 +94,7 @@ pub(super) fn job(ranks: u32, arguments: &[&str]) -> anyhow::Result<AgentOptions
 }
 
 /// Joins the group of processes, with a context of this rank's device.
-pub(super) fn connect(
-    env: &RankEnv,
-    timeout: Duration,
-) -> anyhow::Result<(ProcessGroup, cuda::Context)> {
+pub(super) fn connect(env: &RankEnv, timeout: Duration) -> anyhow::Result<(ProcessGroup, Context)> {
     let options = GroupOptions {
         algorithm: Some(Algorithm::OneShot),
         timeout,

@@ -4,10 +4,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
-use bonfire_collective::cuda::{
-    CudaAlgorithm, CudaGroup, CudaGroupError, CudaOptions, CudaSync, Elements,
-};
 use bonfire_collective::{CollectiveError, DType, Rank, RankEnv, ReduceOp};
+use bonfire_gpu::{CudaAlgorithm, CudaGroup, CudaGroupError, CudaOptions, CudaSync, Elements};
 use bonfire_launch::detect_rank;
 
 use super::conformance::{join, launch};
@@ -171,7 +169,7 @@ fn who_is_elsewhere_is_freed(sync: CudaSync, fault: Fault) -> anyhow::Result<()>
 /// The first operation of a kind loads kernels with all ranks.
 fn warm_up(
     group: &CudaGroup,
-    buffer: &bonfire_collective::cuda::CudaBuffer,
+    buffer: &bonfire_gpu::CudaBuffer,
     algorithm: CudaAlgorithm,
 ) -> anyhow::Result<()> {
     group.all_reduce_with(algorithm, buffer, &elements(algorithm), ReduceOp::Sum)?;

@@ -1,7 +1,7 @@
 //! What the machine has.
 
 use anyhow::Context as _;
-use bonfire_collective::cuda::{Context, Device, Driver, Nvrtc, peer_access};
+use bonfire_gpu::{Context, Device, Driver, Nvrtc, peer_access};
 
 /// The driver and a device, or why there are none.
 pub(super) fn require() -> anyhow::Result<Vec<Device>> {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bonfire_collective::ReduceOp;
-use bonfire_collective::cuda::Event;
+use bonfire_gpu::Event;
 
 use super::collectives::Queue;
 

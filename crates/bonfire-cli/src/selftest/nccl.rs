@@ -6,9 +6,9 @@
 
 mod processes;
 
-use bonfire_collective::cuda::nccl::Nccl;
-use bonfire_collective::cuda::{CudaGroup, CudaOptions, Elements, NcclGroup};
 use bonfire_collective::{DType, ReduceOp};
+use bonfire_gpu::nccl::Nccl;
+use bonfire_gpu::{CudaGroup, CudaOptions, Elements, NcclGroup};
 use half::{bf16, f16};
 
 use super::SelftestArgs;

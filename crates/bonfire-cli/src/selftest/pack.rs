@@ -6,10 +6,8 @@
 //! meant for ranks whose link is slower than their memory, says what is lost by that.
 
 use anyhow::{bail, ensure};
-use bonfire_collective::cuda::{
-    CudaBuffer, CudaGroup, CudaOptions, DeviceRegion, Elements, Nvrtc, Span,
-};
 use bonfire_collective::{DType, ReduceOp};
+use bonfire_gpu::{CudaBuffer, CudaGroup, CudaOptions, DeviceRegion, Elements, Nvrtc, Span};
 use bonfire_kernels::launch::stream::{Direction, PackKernel, PackTable, Piece};
 
 use super::SelftestArgs;

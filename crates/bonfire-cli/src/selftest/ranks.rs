@@ -2,8 +2,8 @@
 
 use std::thread;
 
-use bonfire_collective::cuda::{CudaGroup, CudaOptions, Neighbours};
 use bonfire_collective::{Algorithm, FoldOrder, GroupOptions, ProcessGroup, WorldSize};
+use bonfire_gpu::{CudaGroup, CudaOptions, Neighbours};
 
 use super::inventory::context_of;
 
@@ -32,21 +32,28 @@ pub(super) fn on_threads_adding<R: Send>(
     };
     let groups = ProcessGroup::local(WorldSize::new(ranks)?, group_options)?;
     let neighbours = Neighbours::new();
-    let (body, neighbours) = (&body, &neighbours);
+    let neighbours = &neighbours;
+    as_threads(groups, |group| {
+        let context = context_of(group.rank().get())?;
+        body(CudaGroup::new(
+            group,
+            &context,
+            neighbours,
+            options.clone(),
+        )?)
+    })
+}
+
+/// Runs `body` once per group, each on a thread; the results in their order.
+pub(super) fn as_threads<R: Send>(
+    groups: Vec<ProcessGroup>,
+    body: impl Fn(ProcessGroup) -> anyhow::Result<R> + Sync,
+) -> anyhow::Result<Vec<R>> {
+    let body = &body;
     thread::scope(|scope| {
         let threads: Vec<_> = groups
             .into_iter()
-            .map(|group| {
-                scope.spawn(move || {
-                    let context = context_of(group.rank().get())?;
-                    body(CudaGroup::new(
-                        group,
-                        &context,
-                        neighbours,
-                        options.clone(),
-                    )?)
-                })
-            })
+            .map(|group| scope.spawn(move || body(group)))
             .collect();
         let results: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
         results

@@ -1,20 +1,28 @@
 //! Burn models on the GPUs: whether several ranks learn what one does, and what a step costs.
 
+mod network;
+mod pace;
+mod parity;
+mod place;
+#[cfg(test)]
+mod tests;
+
 use std::time::Duration;
 
 use anyhow::Context as _;
 use bonfire_collective::{ProcessGroup, RankEnv, WorldSize};
 use bonfire_launch::detect_rank;
-use bonfire_trial::{
-    DeviceKind, GradientRoute, Learnt, Pace, Place, Size, TrialError, World, compare, learn,
-    on_threads, pace,
-};
+use bonfire_train::{DeviceKind, GradientRoute, World};
 
 use super::SelftestArgs;
 use super::bound::Bound;
 use super::conformance::launch;
 use super::inventory::is_shared;
 use super::part::Part;
+use network::Size;
+use pace::{Pace, pace};
+use parity::{Learnt, compare, learn};
+use place::{Place, on_threads};
 
 /// Kernels are compiled and chosen in the first steps.
 const TIMEOUT: Duration = Duration::from_secs(300);
@@ -58,7 +66,7 @@ pub(super) fn parity(args: &SelftestArgs) -> anyhow::Result<()> {
             Ok((name, learnt))
         };
         on_threads(&PLACE, world_size, choose_kernels)?;
-        let ways: Result<Vec<_>, TrialError> = WAYS.into_iter().map(learnt).collect();
+        let ways: anyhow::Result<Vec<_>> = WAYS.into_iter().map(learnt).collect();
         print(&format!("{ranks} ranks as threads"), &ways?, &alone)?;
     }
     for &ranks in args.ranks.iter().filter(|ranks| **ranks <= PROCESSES_MAX) {
@@ -92,7 +100,7 @@ fn world_of(env: &RankEnv) -> anyhow::Result<World> {
 
 /// Has Burn's kernels compiled and chosen. What runs while it measures them is not what it chooses, and may
 /// round otherwise.
-fn choose_kernels(world: &World) -> Result<(), TrialError> {
+fn choose_kernels(world: &World) -> anyhow::Result<()> {
     learn(world, GradientRoute::Auto).map(drop)
 }
 

@@ -5,6 +5,8 @@ use std::sync::PoisonError;
 
 use bonfire_plan::{Rank, WorldSize};
 
+use super::ProcessGroup;
+use super::roster::Origin;
 use crate::platform::sync::Mutex;
 
 /// What not all ranks have taken yet.
@@ -48,6 +50,23 @@ impl Commons {
             things.remove(index);
         }
         value
+    }
+}
+
+impl ProcessGroup {
+    /// A value that the ranks of this group in one process have in common, which the first of them makes: the
+    /// same for the ranks of a [local](Self::local) group, one of its own for every process of another. What
+    /// stands on a group keeps there what its threads share. Every rank asks for values of the same types
+    /// in the same order.
+    pub fn in_common<T: Any + Clone + Send>(&self, make: impl FnOnce() -> T) -> T {
+        let roster = self.roster();
+        match &roster.origin {
+            Origin::Threads(hub) => {
+                let me = (self.rank(), self.world_size());
+                hub.commons().take(roster.number, me, make)
+            }
+            Origin::Processes(_) => make(),
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use std::sync::{Arc, PoisonError};
 
 use bonfire_plan::{Rank, WorldSize};
 
+use super::commons::Commons;
 use crate::error::Failure;
 use crate::platform::sync::{Mutex, MutexGuard};
 use crate::poison::Poison;
@@ -26,8 +27,7 @@ pub(super) struct Seat {
 #[derive(Debug, Default)]
 pub(crate) struct Hub {
     tables: Mutex<HashMap<u32, Table>>,
-    #[cfg(feature = "cuda")]
-    commons: super::commons::Commons,
+    commons: Commons,
 }
 
 #[derive(Debug)]
@@ -81,8 +81,7 @@ impl Hub {
     }
 
     /// What the ranks of a group have in common.
-    #[cfg(feature = "cuda")]
-    pub(super) fn commons(&self) -> &super::commons::Commons {
+    pub(super) fn commons(&self) -> &Commons {
         &self.commons
     }
 

@@ -4,6 +4,9 @@ use std::fs;
 use std::num::NonZeroUsize;
 
 use bonfire_collective::GroupOptions;
+use bonfire_data::{
+    DistributedSampler, LastBatch, Loader, Order, Remainder, SamplerConfig, SamplerState,
+};
 use bonfire_testkit::local;
 use burn::module::Param;
 use burn::nn::{Linear, LinearConfig};
@@ -13,10 +16,7 @@ use serde::Deserialize;
 
 use super::*;
 use crate::world::tests::world;
-use crate::{
-    Ddp, DistributedSampler, LastBatch, Loader, Loss, LossScaler, Order, Remainder, SamplerConfig,
-    SamplerState, ScalerConfig,
-};
+use crate::{Ddp, Loss, LossScaler, ScalerConfig};
 
 #[derive(Module, Debug)]
 struct Net {

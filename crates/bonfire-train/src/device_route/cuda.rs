@@ -30,7 +30,7 @@ mod peers;
 use std::collections::HashMap;
 use std::ops::Range;
 
-use bonfire_collective::cuda::{Context, CudaError, CudaGroupError, Driver, Event, Nvrtc, Span};
+use bonfire_gpu::{Context, CudaError, CudaGroupError, Driver, Event, Nvrtc, Span};
 use bonfire_kernels::launch::stream::{Direction, PackTable, Piece, ReduceLaunch};
 use bonfire_plan::DType;
 use burn::backend::{CubeDevice, DispatchDevice};

@@ -5,6 +5,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use bonfire_collective::{GroupOptions, ProcessGroup, Rank, WorldSize};
+use bonfire_data::{
+    Deal, DealtLoader, DistributedSampler, LastBatch, Loader, Order, Remainder, SamplerConfig,
+};
 use bonfire_testkit::local;
 use burn::Tensor;
 use burn::data::dataloader::batcher::Batcher;
@@ -24,8 +27,7 @@ use burn_train::{InferenceStep, TrainStep};
 
 use super::*;
 use crate::{
-    Ddp, DdpConfig, DeviceKind, DistributedSampler, GradientCompression, GradientSync, LastBatch,
-    Loader, Loss, Order, Placement, Precision, Remainder, SamplerConfig,
+    Ddp, DdpConfig, DeviceKind, GradientCompression, GradientSync, Loss, Placement, Precision,
 };
 
 mod dealing;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use bonfire_sys::cuda::{
+use bonfire_cuda::{
     Context, CudaError, DeviceRegion, Event, EventState, Function, Nvrtc, PinnedRegion, Span,
     Stream,
 };

@@ -1,6 +1,6 @@
 //! The multiplication of a buffer by a number.
 
-use bonfire_sys::cuda::{Context, CudaError, Function, Nvrtc, Span, Stream};
+use bonfire_cuda::{Context, CudaError, Function, Nvrtc, Span, Stream};
 
 use super::{CodeError, load, queue_scale};
 use crate::element::{Element, FloatElement};

@@ -1,6 +1,6 @@
 //! What can be told without a device, and a reduction on one where there is one.
 
-use bonfire_sys::cuda::{Device, DeviceRegion, Driver, Priority};
+use bonfire_cuda::{Device, DeviceRegion, Driver, Priority};
 
 use super::pack::{Range, check_ranges};
 use super::*;

@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, bail};
 use bonfire_collective::ProcessGroup;
-use bonfire_collective::cuda::{Context, CudaGroup, CudaOptions, Device, Driver, Neighbours};
+use bonfire_gpu::{Context, CudaGroup, CudaOptions, Device, Driver, Neighbours};
 use serde::Serialize;
 
 use crate::connections;

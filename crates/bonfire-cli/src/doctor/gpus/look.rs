@@ -2,9 +2,9 @@
 
 use std::fs;
 
-use bonfire_collective::cuda::nccl::Nccl;
-use bonfire_collective::cuda::nvml::{CommonAncestor, NvLinkEnd, Nvml, NvmlDevice, P2pStatus};
-use bonfire_collective::cuda::{
+use bonfire_gpu::nccl::Nccl;
+use bonfire_gpu::nvml::{CommonAncestor, NvLinkEnd, Nvml, NvmlDevice, P2pStatus};
+use bonfire_gpu::{
     ComputeCapability, Context, CudaError, CudaVersion, Device, Driver, Nvrtc, PciAddress,
     PeerAccess, Toolkit, peer_access,
 };

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use anyhow::{Context as _, bail};
-use bonfire_collective::cuda::Elements;
 use bonfire_collective::{Rank, ReduceOp};
+use bonfire_gpu::Elements;
 
 use super::super::collectives::{Collectives, Task};
 use super::super::value::{Draw, Sample, samples};

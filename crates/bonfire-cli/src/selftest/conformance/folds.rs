@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use anyhow::Context as _;
 use bonfire_collective::ReduceOp;
-use bonfire_collective::cuda::{CudaAlgorithm, CudaGroup, Elements};
+use bonfire_gpu::{CudaAlgorithm, CudaGroup, Elements};
 
 use super::super::collectives::Task;
 use super::super::value::Sample;

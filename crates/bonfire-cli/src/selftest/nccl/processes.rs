@@ -5,8 +5,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure};
-use bonfire_collective::cuda::{CudaGroupError, CudaOptions, Elements, NcclGroup};
 use bonfire_collective::{CollectiveError, DType, Rank, RankEnv, ReduceOp};
+use bonfire_gpu::{CudaGroupError, CudaOptions, Elements, NcclGroup};
 use bonfire_launch::{AgentOptions, OutputLabels, detect_rank};
 
 use super::super::SelftestArgs;

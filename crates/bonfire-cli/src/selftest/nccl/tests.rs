@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use bonfire_collective::cuda::{CudaGroupError, Driver, NcclBuffer};
 use bonfire_collective::{CollectiveError, Rank};
+use bonfire_gpu::{CudaGroupError, Driver, NcclBuffer};
 use bonfire_testkit::Watchdog;
 
 use super::*;

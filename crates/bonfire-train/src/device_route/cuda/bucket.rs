@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use bonfire_collective::cuda::{Context, CudaError, DeviceRegion, Elements, Span};
+use bonfire_gpu::{Context, CudaError, DeviceRegion, Elements, Span};
 use bonfire_kernels::launch::stream::PackTable;
 use bonfire_plan::DType;
 

@@ -4,12 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bonfire_collective::cuda::{
-    Context, CudaBuffer, CudaGroup, CudaGroupError, Elements, Nvrtc, Span, Stream,
-};
-#[cfg(feature = "nccl")]
-use bonfire_collective::cuda::{NcclBuffer, NcclGroup};
 use bonfire_collective::{ProcessGroup, ReduceOp};
+use bonfire_gpu::{Context, CudaBuffer, CudaGroup, CudaGroupError, Elements, Nvrtc, Span, Stream};
+#[cfg(feature = "nccl")]
+use bonfire_gpu::{NcclBuffer, NcclGroup};
 use burn_cubecl::cubecl::client::Client;
 
 use crate::TrainError;

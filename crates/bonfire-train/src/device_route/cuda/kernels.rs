@@ -1,6 +1,6 @@
 //! The kernels that work on buckets.
 
-use bonfire_collective::cuda::{Context, Nvrtc};
+use bonfire_gpu::{Context, Nvrtc};
 use bonfire_kernels::launch::stream::{
     CodeError, PackKernel, ReduceCode, ReduceKernel, ScaleKernel,
 };

@@ -1,6 +1,6 @@
 //! Buckets in memory that NCCL reads: of GPUs of any host.
 
-use bonfire_collective::cuda::NcclGroup;
+use bonfire_gpu::NcclGroup;
 
 use super::CudaEngine;
 use super::group::{Own, ground, refusal};

@@ -1,6 +1,6 @@
 //! Buckets in memory that the GPUs of one host open to each other.
 
-use bonfire_collective::cuda::{CudaGroup, CudaOptions, CudaPath, Neighbours};
+use bonfire_gpu::{CudaGroup, CudaOptions, CudaPath, Neighbours};
 
 use super::CudaEngine;
 use super::group::{Own, ground, refusal};

@@ -1,9 +1,6 @@
 //! Who sees which samples.
 
-use std::time::Duration;
-
 use super::*;
-use crate::Prefetch;
 use crate::learner::share::range_of;
 
 #[test]
@@ -72,70 +69,6 @@ fn slices_of_a_dealt_loader_are_what_the_sampler_deals() {
             }
         }
     }
-}
-
-#[test]
-fn a_part_of_a_slice_goes_on_with_the_epoch() {
-    let deal = Deal {
-        batch_size: batch_size(),
-        order: ORDER,
-        remainder: Remainder::Exact,
-    };
-    let loader = DealtLoader::new(whole(SAMPLES), Same, deal, WorldSize::new(2).unwrap());
-    let loader: Arc<dyn DataLoader<Vec<usize>>> = Arc::new(loader);
-    let first = epoch(&loader).concat();
-    let second = epoch(&loader.slice(0, SAMPLES)).concat();
-    assert_ne!(first, second, "a new order in every epoch");
-    assert_eq!(
-        epoch(&loader.slice(3, 20).slice(1, 9)).concat(),
-        second[4..12]
-    );
-}
-
-/// Two threads, and three batches on their way.
-const PREFETCH: Prefetch = Prefetch {
-    workers: 2,
-    depth: 3,
-    timeout: Duration::from_secs(60),
-};
-
-#[test]
-fn a_loader_that_works_ahead_deals_the_same() {
-    let deal = Deal {
-        batch_size: batch_size(),
-        order: ORDER,
-        remainder: Remainder::Exact,
-    };
-    let world_size = WorldSize::new(2).unwrap();
-    let loader = || DealtLoader::new(whole(SAMPLES), Same, deal.clone(), world_size);
-    let plain: Arc<dyn DataLoader<Vec<usize>>> = Arc::new(loader());
-    let ahead: Arc<dyn DataLoader<Vec<usize>>> = Arc::new(loader().prefetch(PREFETCH));
-    for _ in 0..2 {
-        assert_eq!(epoch(&ahead), epoch(&plain));
-    }
-    // What is counted is what was given, not what is on its way.
-    let slice = ahead.slice(0, 11);
-    let mut batches = slice.iter();
-    batches.next().unwrap().unwrap();
-    assert_eq!(batches.progress().items_processed, BATCH);
-}
-
-#[test]
-fn a_sample_that_cannot_be_read_ahead_is_an_error_in_its_place() {
-    let numbers = Numbers {
-        len: SAMPLES,
-        broken: Some(BATCH),
-    };
-    let deal = Deal {
-        batch_size: batch_size(),
-        order: Order::Sequential,
-        remainder: Remainder::Exact,
-    };
-    let loader = DealtLoader::new(numbers, Same, deal, WorldSize::ONE).prefetch(PREFETCH);
-    let mut batches = loader.iter();
-    assert_eq!(batches.next().unwrap().unwrap().len(), BATCH);
-    let error = batches.next().unwrap().unwrap_err().to_string();
-    assert!(error.contains("is torn"), "{error}");
 }
 
 /// The samples that each rank has seen in training and validation.

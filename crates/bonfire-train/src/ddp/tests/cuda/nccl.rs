@@ -2,8 +2,8 @@
 //!
 //! Each needs a device of its own. Where there are too few, or no NCCL, the tests say so and do nothing.
 
-use bonfire_collective::cuda::Driver;
-use bonfire_collective::cuda::nccl::Nccl;
+use bonfire_gpu::Driver;
+use bonfire_gpu::nccl::Nccl;
 
 use super::*;
 

@@ -1,0 +1,132 @@
+//! Whether several ranks learn what one does with all their samples.
+
+use anyhow::bail;
+use bonfire_collective::Rank;
+use bonfire_train::{Ddp, DdpConfig, GradientRoute, Loss, World};
+use burn::optim::{ModuleOptimizer, SgdConfig};
+
+use super::network::{Network, Size, samples};
+
+const STEPS: usize = 6;
+const LEARNING_RATE: f64 = 0.05;
+
+/// How far several ranks may be from one that has all their samples, relative to the largest parameter: they
+/// add in another order, and kernels for other shapes may round more coarsely (TF32).
+pub(super) const TOLERANCE: f64 = 1e-2;
+
+/// What one rank has learnt.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Learnt {
+    /// All parameters.
+    pub(super) values: Vec<f32>,
+}
+
+/// How far ranks were from each other and from one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Parity {
+    /// Parameters that were compared.
+    pub(super) parameters: usize,
+    /// The largest difference from one rank, relative to the largest parameter; at most [`TOLERANCE`].
+    pub(super) distance: f64,
+}
+
+/// Trains a small network for some steps: the same samples in every step for any number of ranks, in unequal
+/// shares, with a micro-batch that is not synchronised by itself in each second step.
+pub(super) fn learn(world: &World, route: GradientRoute) -> anyhow::Result<Learnt> {
+    let device = world.device();
+    let size = Size::SMALL;
+    let config = DdpConfig {
+        route,
+        // Several buckets.
+        bucket_bytes_max: 4 << 10,
+        ..DdpConfig::default()
+    };
+    let mut ddp = Ddp::with_config(Network::new(size, &device), world, config)?;
+    let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
+    for step in 0..STEPS {
+        let batch = |part: usize| {
+            let numbers: Vec<usize> = shard(world, 2 * step + part).collect();
+            let count = numbers.len();
+            let (input, target) = samples(numbers.into_iter(), size, &device);
+            move |network: &Network| Loss::mean_over(network.loss(input, target), count)
+        };
+        if step % 2 == 1 {
+            ddp.no_sync(batch(1))?;
+        }
+        let gradients = ddp.backward(batch(0))?;
+        ddp.step(&mut optimizer, LEARNING_RATE, gradients);
+    }
+    Ok(Learnt {
+        values: ddp.module().values()?,
+    })
+}
+
+/// The numbers of a rank's samples of one batch, of which rank 0 has half a batch more than its share.
+fn shard(world: &World, batch: usize) -> impl Iterator<Item = usize> {
+    /// Enough for as many ranks as a self-test has.
+    const SAMPLES: usize = 96;
+    let (rank, ranks) = (world.rank().index(), world.world_size().len());
+    let owner = move |number: &usize| match number % (2 * ranks + 1) {
+        last if last == 2 * ranks => 0,
+        other => other % ranks,
+    };
+    (0..SAMPLES)
+        .filter(move |number| owner(number) == rank)
+        .map(move |number| batch * SAMPLES + number)
+}
+
+/// Compares what ranks have learnt on one way with the other and with a rank alone.
+pub(super) fn compare(ways: &[(&str, Vec<Learnt>)], alone: &Learnt) -> anyhow::Result<Parity> {
+    let mut reference: Option<(&str, &Learnt)> = None;
+    for (way, ranks) in ways {
+        for (rank, learnt) in ranks.iter().enumerate() {
+            let rank = Rank::new(rank as u32);
+            let (first_way, first) = *reference.get_or_insert((way, learnt));
+            if !bits(first).eq(bits(learnt)) {
+                let distance = distance(&learnt.values, &first.values);
+                bail!(
+                    "rank {rank} has other parameters with gradients {way} than rank 0 with gradients {first_way}: \
+                     they differ by up to {distance:.1e} of the largest"
+                );
+            }
+        }
+    }
+    let Some((_, learnt)) = reference else {
+        bail!("no rank has learnt anything");
+    };
+    let distance = distance(&learnt.values, &alone.values);
+    if distance.is_nan() || distance > TOLERANCE {
+        bail!(
+            "ranks are {distance:.1e} from one rank with all their samples, and at most {TOLERANCE:.1e} is due to \
+             the order of additions"
+        );
+    }
+    Ok(Parity {
+        parameters: learnt.values.len(),
+        distance,
+    })
+}
+
+fn bits(learnt: &Learnt) -> impl Iterator<Item = u32> + '_ {
+    learnt.values.iter().map(|value| value.to_bits())
+}
+
+/// The largest difference, relative to the largest value.
+fn distance(one: &[f32], other: &[f32]) -> f64 {
+    if one.len() != other.len() {
+        return f64::INFINITY;
+    }
+    let largest = other
+        .iter()
+        .fold(0.0, |most: f64, value| most.max(f64::from(value.abs())));
+    let apart = |(a, b): (&f32, &f32)| (f64::from(*a) - f64::from(*b)).abs() / largest;
+    // A value that is no number is as far away as can be.
+    let further = |most: f64, apart: f64| {
+        if apart.is_nan() {
+            f64::INFINITY
+        } else {
+            most.max(apart)
+        }
+    };
+    one.iter().zip(other).map(apart).fold(0.0, further)
+}

@@ -1,0 +1,54 @@
+//! Ranks as threads, on the devices of this machine in turn.
+
+use std::time::Duration;
+
+use bonfire_collective::{GroupOptions, ProcessGroup, WorldSize};
+use bonfire_train::{DeviceKind, Occupancy, Placement, World};
+
+use crate::selftest::ranks::as_threads;
+
+/// What ranks train on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    /// The kind of their devices, which they share in turn.
+    pub(super) kind: DeviceKind,
+    /// How long they wait for each other.
+    pub(super) timeout: Duration,
+}
+
+impl Place {
+    /// A rank of a group that is formed already, the `local_rank`-th of so many on this host.
+    pub(super) fn world(
+        &self,
+        group: ProcessGroup,
+        (local_rank, local_world_size): (u32, u32),
+    ) -> anyhow::Result<World> {
+        let placement = Placement {
+            local_rank,
+            local_world_size,
+        };
+        let devices = (self.kind, Occupancy::Oversubscribed);
+        Ok(World::with_occupancy(group, placement, devices)?)
+    }
+
+    /// How their groups are formed.
+    pub(super) fn group_options(&self) -> GroupOptions {
+        GroupOptions {
+            timeout: self.timeout,
+            ..GroupOptions::default()
+        }
+    }
+}
+
+/// Runs `body` on so many ranks, each a thread; the results in rank order.
+pub(super) fn on_threads<R: Send>(
+    place: &Place,
+    ranks: WorldSize,
+    body: impl Fn(&World) -> anyhow::Result<R> + Sync,
+) -> anyhow::Result<Vec<R>> {
+    let groups = ProcessGroup::local(ranks, place.group_options())?;
+    as_threads(groups, |group| {
+        let here = (group.rank().get(), ranks.get());
+        body(&place.world(group, here)?)
+    })
+}

@@ -1,0 +1,29 @@
+//! Versions of CUDA.
+
+use std::fmt;
+
+/// A version of CUDA.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CudaVersion {
+    /// First number.
+    pub major: u32,
+    /// Second number.
+    pub minor: u32,
+}
+
+impl fmt::Display for CudaVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
+}
+
+impl CudaVersion {
+    /// From the form 12080 that CUDA's functions return.
+    pub(crate) fn from_number(number: i32) -> Self {
+        let number = u32::try_from(number).unwrap_or(0);
+        Self {
+            major: number / 1000,
+            minor: number % 1000 / 10,
+        }
+    }
+}

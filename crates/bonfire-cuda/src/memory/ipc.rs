@@ -1,0 +1,144 @@
+//! Device memory shared between processes of one machine.
+
+use std::sync::Arc;
+
+use cudarc::driver::sys::{self, CUdeviceptr, CUipcMem_flags_enum, CUipcMemHandle};
+
+use crate::driver::context::Context;
+use crate::error::{CudaError, check};
+use crate::memory::DeviceRegion;
+use crate::memory::span::{Span, Users};
+
+/// What a process sends so that another can map its device memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IpcHandle {
+    bytes: [u8; Self::BYTES],
+}
+
+impl IpcHandle {
+    /// Its size.
+    pub const BYTES: usize = 64;
+
+    /// The handle of a region, for another process of this machine.
+    ///
+    /// # Errors
+    /// What the driver says: some containers and virtual machines forbid it.
+    pub fn export(region: &DeviceRegion) -> Result<Self, CudaError> {
+        region.context().bind()?;
+        let mut handle = CUipcMemHandle {
+            reserved: [0; Self::BYTES],
+        };
+        // SAFETY: `handle` is a live struct that the call writes; the address is the base of an
+        // allocation of cuMemAlloc that `region` keeps.
+        check("cuIpcGetMemHandle", unsafe {
+            sys::cuIpcGetMemHandle(&mut handle, region.address())
+        })?;
+        Ok(Self {
+            bytes: handle.reserved.map(|byte| byte as u8),
+        })
+    }
+
+    /// As bytes, to send.
+    pub fn to_bytes(self) -> [u8; Self::BYTES] {
+        self.bytes
+    }
+
+    /// From bytes that another process sent. A wrong handle is refused when it is opened.
+    pub fn from_bytes(bytes: [u8; Self::BYTES]) -> Self {
+        Self { bytes }
+    }
+}
+
+/// Device memory of another process, mapped here. Unmapped on drop, once all work that used it is
+/// done. The process that owns it must not free it before that.
+#[derive(Debug)]
+pub struct ImportedRegion {
+    address: CUdeviceptr,
+    len: usize,
+    context: Context,
+    users: Users,
+}
+
+impl ImportedRegion {
+    /// Maps the region behind a handle, which has `len` bytes.
+    ///
+    /// # Errors
+    /// What the driver says: the handle may be of this very process, or of a device that this one
+    /// cannot reach.
+    pub fn open(context: &Context, handle: IpcHandle, len: usize) -> Result<Arc<Self>, CudaError> {
+        assert!(len > 0, "a region needs at least one byte, got {len}");
+        context.bind()?;
+        let raw = CUipcMemHandle {
+            reserved: handle.bytes.map(|byte| byte as _),
+        };
+        let mut address = 0;
+        // SAFETY: `address` is a live integer that the call writes; a context is current; a handle is
+        // plain bytes, which the driver checks.
+        check("cuIpcOpenMemHandle", unsafe {
+            sys::cuIpcOpenMemHandle_v2(
+                &mut address,
+                raw,
+                CUipcMem_flags_enum::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as u32,
+            )
+        })?;
+        let region = Arc::new(Self {
+            address,
+            len,
+            context: context.clone(),
+            users: Users::default(),
+        });
+        let found = region.mapped_len()?;
+        if found < len {
+            return Err(CudaError::Range {
+                what: "memory imported from another process is shorter than agreed",
+                start: 0,
+                end: len,
+                len: found,
+            });
+        }
+        Ok(region)
+    }
+
+    /// All of it.
+    pub fn span(self: &Arc<Self>) -> Span {
+        Span::of_import(Arc::clone(self))
+    }
+
+    /// The bytes agreed.
+    #[expect(clippy::len_without_is_empty, reason = "a region is never empty")]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The context it is mapped in.
+    pub fn context(&self) -> &Context {
+        &self.context
+    }
+
+    pub(crate) fn address(&self) -> CUdeviceptr {
+        self.address
+    }
+
+    pub(crate) fn users(&self) -> &Users {
+        &self.users
+    }
+
+    /// How many bytes from its address on are really mapped.
+    fn mapped_len(&self) -> Result<usize, CudaError> {
+        let (mut base, mut len) = (0, 0);
+        // SAFETY: both are live integers that the call writes; the address is mapped.
+        check("cuMemGetAddressRange", unsafe {
+            sys::cuMemGetAddressRange_v2(&mut base, &mut len, self.address)
+        })?;
+        Ok(len.saturating_sub((self.address - base) as usize))
+    }
+}
+
+impl Drop for ImportedRegion {
+    fn drop(&mut self) {
+        self.users.synchronize_with(&self.context);
+        // SAFETY: the address came from cuIpcOpenMemHandle and is closed once; every context that
+        // queued work on it is idle, and no span is left, since each holds the Arc.
+        let _ = unsafe { sys::cuIpcCloseMemHandle(self.address) };
+    }
+}

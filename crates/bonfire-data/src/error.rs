@@ -1,0 +1,36 @@
+//! What can go wrong with the data of a rank.
+
+use std::any::Any;
+use std::error::Error;
+
+/// An error of a program, of any type.
+pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
+
+/// The data of a rank cannot be had.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DataError {
+    /// A batch could not be prepared.
+    #[error("the data of this rank failed: {0}")]
+    Batch(#[source] BoxError),
+    /// A checkpoint was made with other data, or with the data in another order.
+    #[error(
+        "the checkpoint was made with {saved}, but this run has {given}; give it the same data and \
+         seed, or start anew"
+    )]
+    OtherData {
+        /// The data of the checkpoint.
+        saved: String,
+        /// The data of this run.
+        given: String,
+    },
+}
+
+/// What a panic said.
+pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> &str {
+    panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("without a message")
+}

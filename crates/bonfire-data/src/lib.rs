@@ -1,0 +1,33 @@
+//! The data of a training, dealt to its ranks.
+//!
+//! [`DistributedSampler`] says which samples a rank sees, [`Loader`] deals them as batches of indices, and
+//! [`DealtLoader`] is Burn's `DataLoader` over a `Dataset` dealt in the same way. With feature `images`
+//! there are datasets of pictures.
+//!
+//! Nothing here communicates: everything is a pure function of seed, epoch, rank and world size.
+
+#![forbid(unsafe_code)]
+
+mod deal;
+mod error;
+#[cfg(feature = "images")]
+mod images;
+mod loader;
+mod prefetch;
+mod random;
+mod sampler;
+
+pub use deal::{Deal, DealtLoader};
+pub use error::DataError;
+#[cfg(feature = "images")]
+pub use images::{
+    Cifar10, CifarPart, DummyConfig, DummyPictures, ImageFolder, Normalize, Picture, PictureBatch,
+    PictureBatches, PictureError, PictureSample, PictureSize, Pictures, Subset, Transform,
+    TransformError, Transforms, split_pictures,
+};
+pub use loader::{EpochBatches, LastBatch, Loader};
+pub use prefetch::{Prefetch, Prefetched, Prepared};
+pub use sampler::{
+    DistributedSampler, Order, Remainder, SampleWeights, SamplerConfig, SamplerState,
+    UnusableWeights,
+};

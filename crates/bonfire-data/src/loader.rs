@@ -1,0 +1,168 @@
+//! Batches of a rank's share of a data set, a new order every epoch by itself.
+//!
+//! The epoch belongs to the loader: a program cannot forget to advance it, which in other
+//! frameworks makes every epoch the same.
+
+use std::num::NonZeroUsize;
+
+use crate::{DataError, DistributedSampler, SamplerState};
+
+/// What to do with a last batch that is not full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LastBatch {
+    /// Use it.
+    Keep,
+    /// Leave it out.
+    Drop,
+}
+
+/// Deals the batches of one rank, epoch after epoch.
+///
+/// With [`Remainder::Pad`](crate::Remainder::Pad) or [`Drop`](crate::Remainder::Drop) every rank
+/// has equally many batches of equal sizes, so that no rank waits for one that has finished.
+#[derive(Clone, Debug)]
+pub struct Loader {
+    sampler: DistributedSampler,
+    batch_size: NonZeroUsize,
+    last_batch: LastBatch,
+    epoch: u64,
+    /// How many samples of the next epoch are past already.
+    offset: usize,
+}
+
+impl Loader {
+    /// Deals batches of `batch_size` samples per rank, starting with epoch 0.
+    pub fn new(
+        sampler: DistributedSampler,
+        batch_size: NonZeroUsize,
+        last_batch: LastBatch,
+    ) -> Self {
+        Self {
+            sampler,
+            batch_size,
+            last_batch,
+            epoch: 0,
+            offset: 0,
+        }
+    }
+
+    /// Continues with another epoch, from its start.
+    #[must_use]
+    pub fn starting_at(mut self, epoch: u64) -> Self {
+        (self.epoch, self.offset) = (epoch, 0);
+        self
+    }
+
+    /// Continues where a run was, also in the middle of an epoch and with another number of ranks or
+    /// another batch size: what is left of the epoch is dealt to the ranks that there are now. With
+    /// the same ranks and batches they are the batches that would have come.
+    ///
+    /// # Errors
+    /// [`DataError::OtherData`] if the state is of another data set or another order.
+    pub fn resuming(mut self, state: &SamplerState) -> Result<Self, DataError> {
+        let own = self.sampler.state(0, 0);
+        if !own.same_data(state) {
+            return Err(DataError::OtherData {
+                saved: state.to_string(),
+                given: own.to_string(),
+            });
+        }
+        (self.epoch, self.offset) = (state.epoch, state.offset);
+        // The same on every rank: rank 0 has the most that any has.
+        let world = self.sampler.config().world_size.len();
+        let most = self.sampler.total_after(state.offset).div_ceil(world);
+        if self.batches(most) == 0 {
+            (self.epoch, self.offset) = (state.epoch + 1, 0);
+        }
+        Ok(self)
+    }
+
+    /// The epoch that [`next_epoch`](Self::next_epoch) will deal.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// The number of batches in every whole epoch.
+    pub fn batches_per_epoch(&self) -> usize {
+        self.batches(self.sampler.len())
+    }
+
+    /// The batches of the next epoch: the indices of their samples. After
+    /// [`resuming`](Self::resuming), those that are left of it.
+    pub fn next_epoch(&mut self) -> EpochBatches {
+        let (epoch, offset) = (self.epoch, self.offset);
+        let batches = EpochBatches {
+            indices: self.sampler.indices_after(epoch, offset),
+            remaining: self.remaining(),
+            sampler: self.sampler.clone(),
+            batch_size: self.batch_size.get(),
+            epoch,
+            offset,
+            dealt: 0,
+        };
+        (self.epoch, self.offset) = (epoch + 1, 0);
+        batches
+    }
+
+    /// The batches that are left of the next epoch.
+    fn remaining(&self) -> usize {
+        self.batches(self.sampler.len_after(self.offset))
+    }
+
+    fn batches(&self, samples: usize) -> usize {
+        match self.last_batch {
+            LastBatch::Keep => samples.div_ceil(self.batch_size.get()),
+            LastBatch::Drop => samples / self.batch_size.get(),
+        }
+    }
+}
+
+/// The batches of one epoch.
+#[derive(Clone, Debug)]
+pub struct EpochBatches {
+    sampler: DistributedSampler,
+    indices: Vec<usize>,
+    batch_size: usize,
+    epoch: u64,
+    /// Where in the epoch the first batch starts, in samples of all ranks.
+    offset: usize,
+    /// Samples of this rank.
+    dealt: usize,
+    /// Batches of this rank.
+    remaining: usize,
+}
+
+impl EpochBatches {
+    /// How far all ranks are once each has used the batches dealt so far, for a checkpoint. Where
+    /// ranks have different numbers of batches
+    /// ([`Remainder::Exact`](crate::Remainder::Exact)), rank 0 has the most: ask that one.
+    pub fn state(&self) -> SamplerState {
+        let past = if self.dealt == self.indices.len() {
+            self.sampler.total_after(self.offset)
+        } else {
+            self.dealt * self.sampler.config().world_size.len()
+        };
+        self.sampler.state(self.epoch, self.offset + past)
+    }
+}
+
+impl Iterator for EpochBatches {
+    type Item = Vec<usize>;
+
+    fn next(&mut self) -> Option<Vec<usize>> {
+        self.remaining = self.remaining.checked_sub(1)?;
+        let end = self.indices.len().min(self.dealt + self.batch_size);
+        let batch = self.indices[self.dealt..end].to_vec();
+        self.dealt = end;
+        Some(batch)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.remaining, Some(self.remaining))
+    }
+}
+
+impl ExactSizeIterator for EpochBatches {}
+
+#[cfg(test)]
+mod tests;

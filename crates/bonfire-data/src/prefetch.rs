@@ -1,0 +1,125 @@
+//! Batches made ready by threads, ahead of the training that uses them.
+
+mod ahead;
+
+use std::time::Duration;
+
+use crate::error::BoxError;
+use crate::{DataError, EpochBatches, SamplerState};
+
+pub(crate) use ahead::Ahead;
+
+/// How batches are prepared ahead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prefetch {
+    /// Threads that prepare them, at least one.
+    pub workers: usize,
+    /// Batches that are ready or being prepared at any time, at least one per worker.
+    pub depth: usize,
+    /// How long one batch may take before it is an error.
+    pub timeout: Duration,
+}
+
+impl Default for Prefetch {
+    /// Two workers, two batches each, and five minutes.
+    fn default() -> Self {
+        Self {
+            workers: 2,
+            depth: 4,
+            timeout: Duration::from_secs(300),
+        }
+    }
+}
+
+/// A batch that a worker has prepared.
+#[derive(Clone, Debug)]
+pub struct Prepared<B> {
+    /// What was made of the samples.
+    pub batch: B,
+    /// Which samples.
+    pub indices: Vec<usize>,
+    /// How far all ranks are once each has used this batch, for a checkpoint.
+    pub state: SamplerState,
+}
+
+/// The batches of an epoch in their order, prepared by threads. Once it is dropped, they end with the
+/// batch that each has in hand.
+#[derive(Debug)]
+pub struct Prefetched<B> {
+    batches: EpochBatches,
+    ahead: Ahead<(Vec<usize>, SamplerState), B>,
+}
+
+impl EpochBatches {
+    /// Prepares batches on threads: `prepare` makes one of the indices of its samples, wherever they
+    /// come from, and may put it on the rank's device. The order of the batches does not depend on
+    /// which worker is faster.
+    ///
+    /// # Errors
+    /// [`DataError::Batch`] if the system starts no thread.
+    pub fn prefetch<B, E>(
+        self,
+        config: Prefetch,
+        prepare: impl Fn(&[usize]) -> Result<B, E> + Send + Sync + 'static,
+    ) -> Result<Prefetched<B>, DataError>
+    where
+        B: Send + 'static,
+        E: Into<BoxError>,
+    {
+        let prepare = move |indices: &[usize]| prepare(indices).map_err(Into::into);
+        let mut prefetched = Prefetched {
+            batches: self,
+            ahead: Ahead::start(config, prepare).map_err(|error| DataError::Batch(error.into()))?,
+        };
+        for _ in 0..config.in_flight() {
+            prefetched.order_one();
+        }
+        Ok(prefetched)
+    }
+}
+
+impl Prefetch {
+    /// Batches that are ready or being prepared at any time.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.depth.max(self.workers).max(1)
+    }
+}
+
+impl<B> Prefetched<B> {
+    /// Asks for one more batch, if there is one.
+    fn order_one(&mut self) {
+        match self.batches.next() {
+            Some(indices) => {
+                let about = (indices.clone(), self.batches.state());
+                self.ahead.order(indices, about);
+            }
+            None => self.ahead.close(),
+        }
+    }
+}
+
+impl<B> Iterator for Prefetched<B> {
+    type Item = Result<Prepared<B>, DataError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let ordered = self.ahead.pop()?;
+        self.order_one();
+        let ((indices, state), batch) = self.ahead.wait(ordered);
+        let batch = batch.map_err(DataError::Batch);
+        Some(batch.map(|batch| Prepared {
+            batch,
+            indices,
+            state,
+        }))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let left = self.ahead.len() + self.batches.len();
+        (left, Some(left))
+    }
+}
+
+impl<B> ExactSizeIterator for Prefetched<B> {}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,132 @@
+//! Batches that threads prepare in the order in which they are asked for.
+
+use std::collections::VecDeque;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use super::Prefetch;
+use crate::error::{BoxError, panic_message};
+
+/// What is on its way, each with what its user knows about it. Once it is dropped, the threads end with
+/// the batch that each has in hand.
+#[derive(Debug)]
+pub(crate) struct Ahead<A, B> {
+    pending: VecDeque<Ordered<A, B>>,
+    /// Gone once nothing more is to be prepared.
+    jobs: Option<Sender<Job<B>>>,
+    /// Set when nobody wants the rest.
+    dropped: Arc<AtomicBool>,
+    timeout: Duration,
+}
+
+/// A batch that was asked for.
+#[derive(Debug)]
+pub(crate) struct Ordered<A, B> {
+    about: A,
+    answer: Receiver<Result<B, BoxError>>,
+}
+
+struct Job<B> {
+    indices: Vec<usize>,
+    answer: SyncSender<Result<B, BoxError>>,
+}
+
+impl<A, B: Send + 'static> Ahead<A, B> {
+    /// Starts the threads. `prepare` makes a batch of the indices of its samples.
+    pub(crate) fn start(
+        config: Prefetch,
+        prepare: impl Fn(&[usize]) -> Result<B, BoxError> + Send + Sync + 'static,
+    ) -> io::Result<Self> {
+        let (jobs, queue) = channel::<Job<B>>();
+        let queue = Arc::new(Mutex::new(queue));
+        let prepare = Arc::new(prepare);
+        let ahead = Self {
+            pending: VecDeque::new(),
+            jobs: Some(jobs),
+            dropped: Arc::new(AtomicBool::new(false)),
+            timeout: config.timeout,
+        };
+        for worker in 0..config.workers.max(1) {
+            let (queue, prepare) = (Arc::clone(&queue), Arc::clone(&prepare));
+            let dropped = Arc::clone(&ahead.dropped);
+            let prepare = move |indices: &[usize]| match dropped.load(Ordering::Relaxed) {
+                true => Err("nobody wants it any more".into()),
+                false => prepare(indices),
+            };
+            // Not joined: a batch that hangs must not hang whoever drops the rest.
+            thread::Builder::new()
+                .name(format!("bonfire-data-{worker}"))
+                .spawn(move || work(&queue, prepare))?;
+        }
+        Ok(ahead)
+    }
+}
+
+impl<A, B> Ahead<A, B> {
+    /// Asks for one more batch. Nothing comes after [`close`](Self::close).
+    pub(crate) fn order(&mut self, indices: Vec<usize>, about: A) {
+        let Some(jobs) = &self.jobs else {
+            return;
+        };
+        let (reply, answer) = sync_channel(1);
+        self.pending.push_back(Ordered { about, answer });
+        // Workers end only when this sender is gone.
+        let _ = jobs.send(Job {
+            indices,
+            answer: reply,
+        });
+    }
+
+    /// Nothing more will be asked for.
+    pub(crate) fn close(&mut self) {
+        self.jobs = None;
+    }
+
+    /// How many are on their way.
+    pub(crate) fn len(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// The batch that was asked for first, whether it is ready or not.
+    pub(crate) fn pop(&mut self) -> Option<Ordered<A, B>> {
+        self.pending.pop_front()
+    }
+
+    /// Waits until it is ready.
+    pub(crate) fn wait(&self, ordered: Ordered<A, B>) -> (A, Result<B, BoxError>) {
+        let Ordered { about, answer } = ordered;
+        let batch = match answer.recv_timeout(self.timeout) {
+            Ok(prepared) => prepared,
+            Err(RecvTimeoutError::Timeout) => {
+                Err(format!("a batch took longer than {:?}", self.timeout).into())
+            }
+            Err(RecvTimeoutError::Disconnected) => Err("a worker has ended".into()),
+        };
+        (about, batch)
+    }
+}
+
+impl<A, B> Drop for Ahead<A, B> {
+    fn drop(&mut self) {
+        self.dropped.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Prepares batches until there are no more. An answer that nobody waits for any more is dropped.
+fn work<B>(queue: &Mutex<Receiver<Job<B>>>, prepare: impl Fn(&[usize]) -> Result<B, BoxError>) {
+    loop {
+        let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let Ok(Job { indices, answer }) = job else {
+            return;
+        };
+        let prepared = catch_unwind(AssertUnwindSafe(|| prepare(&indices)));
+        let _ = answer.send(prepared.unwrap_or_else(|panic| {
+            Err(format!("preparing a batch panicked: {}", panic_message(&*panic)).into())
+        }));
+    }
+}

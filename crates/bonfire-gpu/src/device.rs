@@ -1,0 +1,68 @@
+//! What a rank has on its device: streams, events, kernels, and the words through which ranks wait for each other.
+
+pub(crate) mod kernels;
+pub(crate) mod neighbours;
+pub(crate) mod sync;
+
+use std::sync::Arc;
+
+use bonfire_cuda::{Context, CudaError, Event, Nvrtc, PinnedRegion, Priority, Stream};
+use bonfire_kernels::launch::flags::FlagPage;
+
+use kernels::Kernels;
+use neighbours::Neighbours;
+
+/// Streams that run beside each other, between the work before and behind them on the main stream.
+#[derive(Debug)]
+pub(crate) struct Lanes {
+    pub(crate) lanes: Vec<Lane>,
+    pub(crate) begun: Event,
+}
+
+/// One stream, and the event of its end.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    pub(crate) stream: Stream,
+    pub(crate) done: Event,
+}
+
+impl Lanes {
+    pub(crate) fn new(context: &Context, count: u32) -> Result<Self, CudaError> {
+        let lane = |_| {
+            Ok(Lane {
+                stream: Stream::new(context, Priority::High)?,
+                done: Event::new(context)?,
+            })
+        };
+        let lanes: Result<Vec<Lane>, CudaError> = (0..count).map(lane).collect();
+        Ok(Self {
+            lanes: lanes?,
+            begun: Event::new(context)?,
+        })
+    }
+}
+
+/// What a rank makes by itself.
+pub(crate) struct Local {
+    pub(crate) stream: Stream,
+    pub(crate) control: Stream,
+    pub(crate) done: Event,
+    pub(crate) page_copy: Arc<PinnedRegion>,
+    pub(crate) copied: Event,
+    pub(crate) marks: Arc<PinnedRegion>,
+    pub(crate) kernels: Kernels,
+}
+
+impl Local {
+    pub(crate) fn new(context: &Context, neighbours: &Neighbours) -> Result<Self, CudaError> {
+        Ok(Self {
+            stream: Stream::new(context, Priority::High)?,
+            control: Stream::new(context, Priority::High)?,
+            done: Event::new(context)?,
+            page_copy: PinnedRegion::allocate(context, FlagPage::BYTES)?,
+            copied: Event::new(context)?,
+            marks: PinnedRegion::allocate(context, FlagPage::MARKS_BYTES)?,
+            kernels: Kernels::new(context, Nvrtc::load()?, neighbours),
+        })
+    }
+}

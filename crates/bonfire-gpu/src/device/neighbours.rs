@@ -1,0 +1,140 @@
+//! What the ranks of one process share: the memory they open to each other, and compiled kernels.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bonfire_collective::ProcessGroup;
+use bonfire_cuda::{ComputeCapability, Cubin, DeviceRegion};
+use bonfire_kernels::launch::one_shot::OneShotKey;
+use bonfire_kernels::launch::stream::ReduceCode;
+use bonfire_plan::Rank;
+
+use crate::device::kernels::ReduceKey;
+
+/// What the ranks of one process share. Make one, and give every rank of the group in this process a
+/// clone of it; a process with one rank makes its own.
+#[derive(Clone, Debug)]
+pub struct Neighbours {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    id: [u8; 16],
+    shelf: Mutex<HashMap<(u64, Rank), Arc<DeviceRegion>>>,
+    reductions: Compiled<ReduceKey, ReduceCode>,
+    one_shots: Compiled<OneShotKey, Cubin>,
+    signals: Compiled<(), Cubin>,
+}
+
+/// What is compiled once per process for each kind of device.
+#[derive(Debug)]
+pub(crate) struct Compiled<K, C> {
+    by_device: Mutex<HashMap<(K, ComputeCapability), C>>,
+}
+
+impl<K: Eq + Hash, C: Clone> Compiled<K, C> {
+    /// The code for a key: by `compile`, at the first call.
+    pub(crate) fn get<E>(
+        &self,
+        key: K,
+        capability: ComputeCapability,
+        compile: impl FnOnce() -> Result<C, E>,
+    ) -> Result<C, E> {
+        // Held while it compiles: the others wait for the same kernel.
+        let mut by_device = lock(&self.by_device);
+        match by_device.entry((key, capability)) {
+            Entry::Occupied(found) => Ok(found.get().clone()),
+            Entry::Vacant(place) => Ok(place.insert(compile()?).clone()),
+        }
+    }
+}
+
+impl<K, C> Default for Compiled<K, C> {
+    fn default() -> Self {
+        Self {
+            by_device: Mutex::default(),
+        }
+    }
+}
+
+impl Neighbours {
+    /// For one group.
+    ///
+    /// # Panics
+    /// If the operating system has no random bytes.
+    pub fn new() -> Self {
+        let mut id = [0; 16];
+        getrandom::fill(&mut id).expect("the operating system has random bytes");
+        Self {
+            inner: Arc::new(Inner {
+                id,
+                shelf: Mutex::default(),
+                reductions: Compiled::default(),
+                one_shots: Compiled::default(),
+                signals: Compiled::default(),
+            }),
+        }
+    }
+
+    /// For one group of GPUs on this group: the same for the ranks of a [local](ProcessGroup::local) group,
+    /// one of its own for every process of another. Every rank calls it as often.
+    ///
+    /// # Panics
+    /// As [`new`](Self::new).
+    pub fn of(group: &ProcessGroup) -> Self {
+        group.in_common(Self::new)
+    }
+
+    /// Ranks with the same id are in one process.
+    pub(crate) fn id(&self) -> [u8; 16] {
+        self.inner.id
+    }
+
+    /// Opens a region to the other ranks of this process, under the number of the sharing.
+    pub(crate) fn put(&self, share: u64, rank: Rank, region: Arc<DeviceRegion>) {
+        let mut shelf = lock(&self.inner.shelf);
+        let before = shelf.insert((share, rank), region);
+        assert!(
+            before.is_none(),
+            "rank {rank} shared twice as number {share}"
+        );
+    }
+
+    /// The region that a rank of this process opened.
+    pub(crate) fn get(&self, share: u64, rank: Rank) -> Option<Arc<DeviceRegion>> {
+        lock(&self.inner.shelf).get(&(share, rank)).cloned()
+    }
+
+    /// Closes the own region to those that have not taken it yet.
+    pub(crate) fn take_back(&self, share: u64, rank: Rank) {
+        lock(&self.inner.shelf).remove(&(share, rank));
+    }
+
+    /// The kernels that fold.
+    pub(crate) fn reductions(&self) -> &Compiled<ReduceKey, ReduceCode> {
+        &self.inner.reductions
+    }
+
+    /// The kernels that exchange and fold.
+    pub(crate) fn one_shots(&self) -> &Compiled<OneShotKey, Cubin> {
+        &self.inner.one_shots
+    }
+
+    /// The kernel that tells and hears.
+    pub(crate) fn signals(&self) -> &Compiled<(), Cubin> {
+        &self.inner.signals
+    }
+}
+
+impl Default for Neighbours {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

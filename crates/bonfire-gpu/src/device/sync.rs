@@ -1,0 +1,326 @@
+//! Messages between ranks in the order of their streams, and how a rank is freed from waiting for one.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bonfire_cuda::{CudaError, PinnedRegion, Stream, StreamOps};
+use bonfire_kernels::launch::flags::{AbortFlag, FlagPage, Link, Signal, SignalKernel};
+use bonfire_plan::{Rank, WorldSize};
+
+use crate::options::CudaSync;
+
+/// Far ahead of any counter: what a word is set to so that nobody waits for it any more. A word counts
+/// round its 32 bits, and half of them are "ahead".
+const FAR_AHEAD: u32 = 1 << 30;
+
+/// The channel of the main stream; lanes have those behind it.
+pub(crate) const MAIN: u32 = 0;
+
+/// The channel of what two ranks do alone: the others cannot count its messages.
+pub(crate) const PAIRS: u32 = FlagPage::CHANNELS_MAX - 1;
+
+/// The kernel that waits, and what frees it.
+#[derive(Clone, Debug)]
+pub(crate) struct Waiting {
+    pub(crate) kernel: SignalKernel,
+    pub(crate) abort: AbortFlag,
+}
+
+/// The flags of all ranks and how far each counter is. Without pages nothing can be queued.
+#[derive(Debug)]
+pub(crate) struct Flags {
+    me: Rank,
+    world_size: WorldSize,
+    pages: Vec<FlagPage>,
+    sync: CudaSync,
+    waiting: Waiting,
+    /// Messages to each peer, by channel and peer.
+    told: Vec<u32>,
+    /// Messages from each peer that were waited for, by channel and peer.
+    heard: Vec<u32>,
+    /// Messages that each rank tells all others together in what was queued so far, by channel and rank.
+    due: Vec<u32>,
+    one_shots: u32,
+    noted: Vec<Signal>,
+    ops: StreamOps,
+}
+
+impl Flags {
+    pub(crate) fn new(
+        me: Rank,
+        world_size: WorldSize,
+        pages: Vec<FlagPage>,
+        sync: CudaSync,
+        waiting: Waiting,
+    ) -> Self {
+        let counters = vec![0; FlagPage::CHANNELS_MAX as usize * world_size.len()];
+        Self {
+            me,
+            world_size,
+            pages,
+            sync,
+            waiting,
+            told: counters.clone(),
+            heard: counters.clone(),
+            due: counters,
+            one_shots: 0,
+            noted: Vec::new(),
+            ops: StreamOps::new(),
+        }
+    }
+
+    pub(crate) fn pages(&self) -> &[FlagPage] {
+        &self.pages
+    }
+
+    /// What frees this rank's kernels.
+    pub(crate) fn abort(&self) -> &AbortFlag {
+        &self.waiting.abort
+    }
+
+    /// Gives up all pages; nothing can be queued any more.
+    pub(crate) fn close(&mut self) {
+        self.pages.clear();
+        self.clear();
+        self.ops.clear();
+    }
+
+    pub(crate) fn sync(&self) -> CudaSync {
+        self.sync
+    }
+
+    /// The number of the next one-shot kernel.
+    pub(crate) fn next_one_shot(&mut self) -> u32 {
+        self.one_shots = self.one_shots.wrapping_add(1);
+        self.one_shots
+    }
+
+    /// Notes how many messages each rank tells in the program that comes now.
+    pub(crate) fn expect(&mut self, channel: u32, tells: &[u32]) {
+        for (rank, tells) in self.world_size.ranks().zip(tells) {
+            let index = self.index(channel, rank);
+            self.due[index] = self.due[index].wrapping_add(*tells);
+        }
+    }
+
+    /// Notes that the peer be told of what `channel`'s stream did so far.
+    pub(crate) fn tell(&mut self, channel: u32, peer: Rank) {
+        let index = self.index(channel, peer);
+        let told = &mut self.told[index];
+        *told = told.wrapping_add(1);
+        let link = Link {
+            channel,
+            peer: self.me.get(),
+        };
+        let word = self.pages[peer.index()].link(link);
+        self.noted.push(Signal::Tell(word, *told));
+    }
+
+    /// Notes that the stream wait for the next message of the peer.
+    pub(crate) fn hear(&mut self, channel: u32, peer: Rank) {
+        let index = self.index(channel, peer);
+        let heard = &mut self.heard[index];
+        *heard = heard.wrapping_add(1);
+        let link = Link {
+            channel,
+            peer: peer.get(),
+        };
+        let word = self.pages[self.me.index()].link(link);
+        self.noted.push(Signal::Hear(word, *heard));
+    }
+
+    /// Queues what `tell` and `hear` noted, in that order. Lanes always wait in their streams: as many
+    /// kernels that wait as there are lanes and ranks might not fit on a device beside each other.
+    pub(crate) fn queue(&mut self, channel: u32, stream: &Stream) -> Result<(), CudaError> {
+        if self.noted.is_empty() {
+            return Ok(());
+        }
+        let result = if channel == MAIN && self.sync == CudaSync::Kernel {
+            let Waiting { kernel, abort } = &self.waiting;
+            kernel.launch(stream, &self.noted, abort)
+        } else {
+            self.ops.clear();
+            for signal in &self.noted {
+                match signal {
+                    Signal::Tell(word, value) => self.ops.write(word, *value),
+                    Signal::Hear(word, value) => self.ops.wait(word, *value),
+                };
+            }
+            self.ops.queue(stream)
+        };
+        self.clear();
+        result
+    }
+
+    /// Forgets what was noted and not queued, after an error.
+    pub(crate) fn clear(&mut self) {
+        self.noted.clear();
+    }
+
+    /// Frees this rank's kernels from whatever they wait for, and its streams by `control`, one that waits for
+    /// nothing. The group is over then: results are garbage. What other ranks tell later sets their words
+    /// back, so that streams are freed for good when they are done, or the others are.
+    pub(crate) fn release(&mut self, control: &Stream) -> Result<(), CudaError> {
+        self.waiting.abort.raise();
+        let Some(page) = self.pages.get(self.me.index()) else {
+            return Ok(()); // Nothing waits for anybody.
+        };
+        let mut ops = StreamOps::new();
+        // First: what the streams then tell is not true, and whoever hears it finds the mark.
+        for (peer, page) in self.world_size.ranks().zip(&self.pages) {
+            if peer != self.me {
+                ops.write(&page.mark(self.me.get()), 1);
+            }
+        }
+        ops.write(&page.given_up(), 1);
+        for (channel, peer, heard) in self.links(&self.heard) {
+            let link = Link {
+                channel,
+                peer: peer.get(),
+            };
+            ops.write(&page.link(link), heard.wrapping_add(FAR_AHEAD));
+        }
+        ops.queue(control)
+    }
+
+    /// Queues a copy of this rank's marks. Whether there are any.
+    pub(crate) fn copy_marks(
+        &self,
+        stream: &Stream,
+        target: &Arc<PinnedRegion>,
+    ) -> Result<bool, CudaError> {
+        match self.pages.get(self.me.index()) {
+            Some(page) if self.world_size.len() > 1 => {
+                stream.copy_to_pinned(target, &page.marks()).map(|()| true)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// The ranks that keep the others waiting, given the words of all pages.
+    pub(crate) fn missing(&self, pages: &[Vec<u32>]) -> Missing {
+        let progress = Progress {
+            me: self.me,
+            world_size: self.world_size,
+            due: &self.due,
+            heard: &self.heard,
+            one_shots: self.one_shots,
+        };
+        progress.missing(pages)
+    }
+
+    fn index(&self, channel: u32, rank: Rank) -> usize {
+        index(self.world_size, channel, rank)
+    }
+
+    /// The links whose counter is not zero.
+    fn links<'a>(&self, counters: &'a [u32]) -> impl Iterator<Item = (u32, Rank, u32)> + 'a {
+        let ranks = self.world_size.len();
+        let used = counters.iter().enumerate().filter(|(_, count)| **count > 0);
+        used.map(move |(index, count)| {
+            let rank = Rank::new((index % ranks) as u32);
+            ((index / ranks) as u32, rank, *count)
+        })
+    }
+}
+
+/// Where the counter of a channel and a rank is.
+fn index(world_size: WorldSize, channel: u32, rank: Rank) -> usize {
+    channel as usize * world_size.len() + rank.index()
+}
+
+/// Whether any rank has left its mark, in a copy of them: it may have told what was not done.
+pub(crate) fn is_marked(copy: &PinnedRegion) -> bool {
+    let mut marks = copy.words().iter();
+    marks.any(|mark| mark.load(Ordering::Acquire) != 0)
+}
+
+/// Who keeps the others waiting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Missing {
+    /// These, or nobody but a slow device.
+    Ranks(Vec<Rank>),
+    /// A rank has given up already and moved the words out of reach: they tell nothing any more, but the
+    /// group has failed.
+    GivenUp,
+}
+
+/// How far the ranks were to come in what was queued.
+struct Progress<'a> {
+    me: Rank,
+    world_size: WorldSize,
+    /// As those of [`Flags`].
+    due: &'a [u32],
+    heard: &'a [u32],
+    one_shots: u32,
+}
+
+impl Progress<'_> {
+    /// The ranks that have told least of what they were to tell: of one that merely waits for another,
+    /// something has been heard already.
+    fn missing(&self, pages: &[Vec<u32>]) -> Missing {
+        if pages.is_empty() {
+            return Missing::Ranks(Vec::new());
+        }
+        if pages.iter().any(|page| self.is_given_up(page)) {
+            return Missing::GivenUp;
+        }
+        let others = || self.world_size.ranks().filter(|rank| *rank != self.me);
+        let lags = others().map(|rank| (rank, self.lag(rank, pages)));
+        let lags: Vec<(Rank, i32)> = lags.collect();
+        let longest = lags.iter().map(|(_, lag)| *lag).max().unwrap_or(0);
+        let last = lags
+            .iter()
+            .filter(|(_, lag)| longest > 0 && *lag == longest);
+        Missing::Ranks(last.map(|(rank, _)| *rank).collect())
+    }
+
+    /// How much a rank has not told yet.
+    fn lag(&self, rank: Rank, pages: &[Vec<u32>]) -> i32 {
+        let own = &pages[self.me.index()];
+        let one_shot = ahead(self.one_shots, own[FlagPage::block_index(rank.get())]);
+        let alone = ahead(self.heard_of(PAIRS, rank), told(own, PAIRS, rank)).max(0);
+        let together = (0..PAIRS).map(|channel| {
+            let seen = pages.iter().map(|page| told(page, channel, rank));
+            let seen = seen.fold(0_u32, u32::wrapping_add);
+            ahead(self.due_of(channel, rank), seen).max(0)
+        });
+        together.sum::<i32>().max(one_shot).max(alone)
+    }
+
+    /// Whether the page's rank was freed: it raised its first word, and then the words of its links further
+    /// than anybody tells. Both are looked at, because a page is not read at one instant.
+    fn is_given_up(&self, page: &[u32]) -> bool {
+        let is_far = |channel: u32, rank: Rank| {
+            ahead(told(page, channel, rank), self.due_of(channel, rank)) > FAR_AHEAD as i32 / 2
+        };
+        let mut channels = 0..PAIRS;
+        page[FlagPage::GIVEN_UP_INDEX] != 0
+            || channels.any(|channel| self.world_size.ranks().any(|rank| is_far(channel, rank)))
+    }
+
+    fn due_of(&self, channel: u32, rank: Rank) -> u32 {
+        self.due[index(self.world_size, channel, rank)]
+    }
+
+    fn heard_of(&self, channel: u32, rank: Rank) -> u32 {
+        self.heard[index(self.world_size, channel, rank)]
+    }
+}
+
+/// What a rank has told the owner of a page.
+fn told(page: &[u32], channel: u32, rank: Rank) -> u32 {
+    let link = Link {
+        channel,
+        peer: rank.get(),
+    };
+    page[FlagPage::link_index(link)]
+}
+
+/// How far one counter is ahead of another, round their 32 bits.
+fn ahead(counter: u32, other: u32) -> i32 {
+    counter.wrapping_sub(other).cast_signed()
+}
+
+#[cfg(test)]
+mod tests;

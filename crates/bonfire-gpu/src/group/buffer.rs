@@ -1,0 +1,71 @@
+//! Memory that a collective works on.
+
+use std::sync::Arc;
+
+use bonfire_cuda::Span;
+
+use crate::error::CudaGroupError;
+use crate::group::Inner;
+use crate::request::elements::Elements;
+use crate::setup::shared::Shared;
+
+/// Device memory of the same size on every rank, open to all of them where devices reach each other.
+///
+/// It keeps the group. Its memory is freed with the group, because freeing waits for the device, where
+/// other ranks may be waiting for this one; [`CudaGroup::release`](crate::CudaGroup::release) frees it
+/// before, with all ranks.
+#[derive(Debug)]
+pub struct CudaBuffer {
+    memory: Shared,
+    owner: Arc<Inner>,
+}
+
+impl CudaBuffer {
+    pub(crate) fn new(memory: Shared, owner: &Arc<Inner>) -> Self {
+        Self {
+            memory,
+            owner: Arc::clone(owner),
+        }
+    }
+
+    /// Takes the memory out, to be freed by the caller.
+    pub(crate) fn into_memory(mut self) -> Shared {
+        self.memory.take()
+    }
+
+    /// Whether it belongs to this group.
+    pub(crate) fn is_of(&self, group: &Arc<Inner>) -> bool {
+        Arc::ptr_eq(&self.owner, group)
+    }
+
+    /// This rank's memory, for kernels and copies of its own. No collective may be running on it.
+    pub fn span(&self) -> &Span {
+        self.memory.own()
+    }
+
+    /// Its bytes.
+    pub fn bytes(&self) -> usize {
+        self.span().len()
+    }
+
+    /// That of all ranks.
+    pub(crate) fn memory(&self) -> &Shared {
+        &self.memory
+    }
+
+    /// This rank's elements.
+    pub(crate) fn own_part(&self, elements: &Elements) -> Span {
+        self.memory.own_part(elements)
+    }
+
+    /// That the elements are in it.
+    pub(crate) fn check(&self, elements: &Elements) -> Result<(), CudaGroupError> {
+        elements.fit(self.bytes())
+    }
+}
+
+impl Drop for CudaBuffer {
+    fn drop(&mut self) {
+        self.owner.retire(self.memory.take());
+    }
+}

@@ -1,0 +1,199 @@
+//! The operations that move elements from rank to rank and combine nothing.
+//!
+//! They are one-shot schedules in place: whoever has something says so, whoever is to have it copies it
+//! from the other's memory, and nobody goes on before all copies are made. The stream copies; no kernel is
+//! needed, and none is loaded.
+
+use bonfire_plan::{Collective, Rank};
+
+use crate::error::CudaGroupError;
+use crate::group::CudaGroup;
+use crate::group::buffer::CudaBuffer;
+use crate::program::{Key, Layout};
+use crate::request::elements::Elements;
+use crate::request::{assert_apart, exchange_of};
+use crate::run::Path;
+use crate::run::engine::Moves;
+
+impl CudaGroup {
+    /// Gives `root` the shard of each rank; the others keep their values. Shards are those of
+    /// [`shard_range`](bonfire_plan::shard_range).
+    ///
+    /// # Errors
+    /// [`CudaGroupError::Usage`] if there is no such rank; else what the driver says.
+    pub fn gather(
+        &self,
+        buffer: &CudaBuffer,
+        elements: &Elements,
+        root: Rank,
+    ) -> Result<(), CudaGroupError> {
+        self.move_blocks(Collective::Gather { root }, buffer, elements)
+    }
+
+    /// Gives every rank its shard of what `root` has; the rest of its elements keep their values.
+    ///
+    /// # Errors
+    /// Those of [`gather`](Self::gather).
+    pub fn scatter(
+        &self,
+        buffer: &CudaBuffer,
+        elements: &Elements,
+        root: Rank,
+    ) -> Result<(), CudaGroupError> {
+        self.move_blocks(Collective::Scatter { root }, buffer, elements)
+    }
+
+    /// Gives rank r the r-th block of every rank's elements: block s of `output` is what rank s had for this
+    /// one. The elements, as many blocks as there are ranks, lie at the same place of both buffers.
+    ///
+    /// # Errors
+    /// [`CudaGroupError::Usage`] if they are not equal blocks; else what the driver says.
+    ///
+    /// # Panics
+    /// If both are the same buffer: blocks would be overwritten before they are read.
+    pub fn all_to_all(
+        &self,
+        input: &CudaBuffer,
+        output: &CudaBuffer,
+        elements: &Elements,
+    ) -> Result<(), CudaGroupError> {
+        self.inner.assert_own(output);
+        assert_apart(input.span(), output.span());
+        output.check(elements)?;
+        let ranks = self.world_size().len();
+        let collective = Collective::AllToAll;
+        let Some((mut state, mut job)) = self.begin(collective, None, input, elements)? else {
+            return self.copy_own(input, output, elements);
+        };
+        job.moves = Moves::Transpose(output.memory());
+        if matches!(state.path, Path::Host(_)) {
+            return self.inner.core.through_host(&mut state, collective, job);
+        }
+        let key = Key {
+            collective,
+            layout: Layout::Direct,
+            count: elements.count() * ranks,
+        };
+        let programs = {
+            let place = state.place();
+            state.programs.get(key, place)?
+        };
+        // Its own block is no message of the plan.
+        let block = elements.count() / ranks;
+        let start = elements.range.start + self.rank().index() * block;
+        let own = Elements {
+            dtype: elements.dtype,
+            range: start..start + block,
+        };
+        let copied = state
+            .stream
+            .copy(&output.own_part(&own), &input.own_part(&own));
+        self.inner.core.local(copied)?;
+        self.inner.core.local(state.run(&programs, job))
+    }
+
+    /// Sends the elements to `target`, which calls [`recv`](Self::recv) with the same buffer and elements. No
+    /// other rank takes part.
+    ///
+    /// # Errors
+    /// [`CudaGroupError::Usage`] if it is no other rank of the group; else what the driver says.
+    pub fn send(
+        &self,
+        buffer: &CudaBuffer,
+        elements: &Elements,
+        target: Rank,
+    ) -> Result<(), CudaGroupError> {
+        let source = self.rank();
+        self.move_pair(Collective::Transfer { source, target }, buffer, elements)
+    }
+
+    /// Replaces the elements by what `source` [sends](Self::send).
+    ///
+    /// # Errors
+    /// Those of [`send`](Self::send).
+    pub fn recv(
+        &self,
+        buffer: &CudaBuffer,
+        elements: &Elements,
+        source: Rank,
+    ) -> Result<(), CudaGroupError> {
+        let target = self.rank();
+        self.move_pair(Collective::Transfer { source, target }, buffer, elements)
+    }
+
+    /// Gives each of two ranks what the other brings. The lower rank brings the first half of the elements,
+    /// the higher one the second; both end with all. No other rank takes part.
+    ///
+    /// # Errors
+    /// Those of [`send`](Self::send), and [`CudaGroupError::Usage`] if the halves are not equal.
+    pub fn exchange(
+        &self,
+        buffer: &CudaBuffer,
+        elements: &Elements,
+        peer: Rank,
+    ) -> Result<(), CudaGroupError> {
+        self.move_pair(exchange_of(self.rank(), peer), buffer, elements)
+    }
+
+    fn move_blocks(
+        &self,
+        collective: Collective,
+        buffer: &CudaBuffer,
+        elements: &Elements,
+    ) -> Result<(), CudaGroupError> {
+        let Some((mut state, mut job)) = self.begin(collective, None, buffer, elements)? else {
+            return Ok(());
+        };
+        job.moves = Moves::Copy;
+        if matches!(state.path, Path::Host(_)) {
+            return self.inner.core.through_host(&mut state, collective, job);
+        }
+        let place = state.place();
+        let programs = state
+            .programs
+            .get(job.key(collective, Layout::Direct), place)?;
+        self.inner.core.local(state.run(&programs, job))
+    }
+
+    fn move_pair(
+        &self,
+        collective: Collective,
+        buffer: &CudaBuffer,
+        elements: &Elements,
+    ) -> Result<(), CudaGroupError> {
+        let Some((mut state, mut job)) = self.begin(collective, None, buffer, elements)? else {
+            return Ok(());
+        };
+        job.moves = Moves::Copy;
+        if matches!(state.path, Path::Host(_)) {
+            return self.inner.core.through_host(&mut state, collective, job);
+        }
+        let count = match collective {
+            Collective::Exchange { .. } => elements.count() / 2,
+            _ => elements.count(),
+        };
+        let key = Key {
+            collective,
+            layout: Layout::Direct,
+            count,
+        };
+        let place = state.place();
+        let programs = state.programs.get(key, place)?;
+        self.inner.core.local(state.run_pair(&programs[0], job))
+    }
+
+    /// An all-to-all of one rank, or of nothing.
+    fn copy_own(
+        &self,
+        input: &CudaBuffer,
+        output: &CudaBuffer,
+        elements: &Elements,
+    ) -> Result<(), CudaGroupError> {
+        if elements.count() == 0 {
+            return Ok(());
+        }
+        let stream = self.stream();
+        let copied = stream.copy(&output.own_part(elements), &input.own_part(elements));
+        self.inner.core.local(copied)
+    }
+}

@@ -1,0 +1,240 @@
+//! The collectives of a group.
+
+use std::sync::MutexGuard;
+
+use bonfire_plan::{Collective, Rank, ReduceOp};
+
+use crate::device::Lanes;
+use crate::device::kernels::{KernelKey, ReduceKey};
+use crate::error::CudaGroupError;
+use crate::group::CudaGroup;
+use crate::group::buffer::CudaBuffer;
+use crate::life::agree;
+use crate::options::CudaAlgorithm;
+use crate::program::{Key, Layout};
+use crate::request::Request;
+use crate::request::elements::Elements;
+use crate::run::engine::{Job, Moves, Shape};
+use crate::run::{Last, Path, State};
+
+impl CudaGroup {
+    /// Replaces every element by its reduction over all ranks.
+    ///
+    /// # Errors
+    /// [`CudaGroupError::Usage`] if the elements have no such reduction; else what the driver says.
+    pub fn all_reduce(
+        &self,
+        buffer: &CudaBuffer,
+        elements: &Elements,
+        reduce: ReduceOp,
+    ) -> Result<(), CudaGroupError> {
+        let algorithm = self.algorithm_of(elements, reduce);
+        self.all_reduce_with(algorithm, buffer, elements, reduce)
+    }
+
+    /// [`all_reduce`](Self::all_reduce) by this algorithm, the same on every rank. What is too large for a
+    /// one-shot, or may not wait in kernels, is done directly; through the host there is but one way.
+    ///
+    /// # Errors
+    /// Those of [`all_reduce`](Self::all_reduce).
+    pub fn all_reduce_with(
+        &self,
+        algorithm: CudaAlgorithm,
+        buffer: &CudaBuffer,
+        elements: &Elements,
+        reduce: ReduceOp,
+    ) -> Result<(), CudaGroupError> {
+        let begun = self.begin(Collective::AllReduce, Some(reduce), buffer, elements)?;
+        let Some((mut state, job)) = begun else {
+            return Ok(());
+        };
+        let collective = Collective::AllReduce;
+        if matches!(state.path, Path::Host(_)) {
+            return self.inner.core.through_host(&mut state, collective, job);
+        }
+        match algorithm {
+            CudaAlgorithm::OneShot if state.is_one_shot(elements.bytes()) => {
+                let need = job.need(Shape::OneShot);
+                if !state.is_ready(&need) {
+                    let key = state.one_shot_key(job, reduce);
+                    let kernels = [KernelKey::OneShot(key)];
+                    self.inner.core.load(&mut state, need, &kernels)?;
+                }
+                self.inner.core.local(state.run_one_shot(job, reduce))
+            }
+            CudaAlgorithm::Ring => {
+                let layout = Layout::Rings(self.lanes(&mut state)?);
+                self.queue(&mut state, job, job.key(collective, layout))
+            }
+            CudaAlgorithm::Chain => {
+                let layout = Layout::Chains(self.lanes(&mut state)?);
+                self.queue(&mut state, job, job.key(collective, layout))
+            }
+            CudaAlgorithm::OneShot | CudaAlgorithm::Direct => {
+                self.queue(&mut state, job, job.key(collective, Layout::Direct))
+            }
+        }
+    }
+
+    /// Replaces the elements of this rank's shard by their reduction over all ranks; the others keep their
+    /// values. Shards are those of [`shard_range`](bonfire_plan::shard_range).
+    ///
+    /// # Errors
+    /// Those of [`all_reduce`](Self::all_reduce).
+    pub fn reduce_scatter(
+        &self,
+        buffer: &CudaBuffer,
+        elements: &Elements,
+        reduce: ReduceOp,
+    ) -> Result<(), CudaGroupError> {
+        self.direct(Collective::ReduceScatter, Some(reduce), buffer, elements)
+    }
+
+    /// Gives every rank the shard of each.
+    ///
+    /// # Errors
+    /// Those of [`all_reduce`](Self::all_reduce).
+    pub fn all_gather(
+        &self,
+        buffer: &CudaBuffer,
+        elements: &Elements,
+    ) -> Result<(), CudaGroupError> {
+        self.direct(Collective::AllGather, None, buffer, elements)
+    }
+
+    /// Gives every rank the elements of `root`.
+    ///
+    /// # Errors
+    /// [`CudaGroupError::Usage`] if there is no such rank.
+    pub fn broadcast(
+        &self,
+        buffer: &CudaBuffer,
+        elements: &Elements,
+        root: Rank,
+    ) -> Result<(), CudaGroupError> {
+        self.direct(Collective::Broadcast { root }, None, buffer, elements)
+    }
+
+    /// Replaces the elements of `root` by their reduction over all ranks; the others keep their values.
+    ///
+    /// # Errors
+    /// Those of [`all_reduce`](Self::all_reduce) and [`broadcast`](Self::broadcast).
+    pub fn reduce(
+        &self,
+        buffer: &CudaBuffer,
+        elements: &Elements,
+        (reduce, root): (ReduceOp, Rank),
+    ) -> Result<(), CudaGroupError> {
+        self.direct(Collective::Reduce { root }, Some(reduce), buffer, elements)
+    }
+
+    /// Queues a barrier: what any rank queued before its own is done before what is queued behind it.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn barrier(&self) -> Result<(), CudaGroupError> {
+        let mut state = self.inner.state();
+        if matches!(state.path, Path::Host(_)) {
+            return self.inner.core.quiesce(&mut state);
+        }
+        let key = Key {
+            collective: Collective::Barrier,
+            layout: Layout::Direct,
+            count: 0,
+        };
+        let place = state.place();
+        let programs = state.programs.get(key, place)?;
+        state.has_queued = true;
+        self.inner.core.local(state.run_barrier(&programs[0]))
+    }
+
+    /// Checks an operation and makes its rank and buffer ready. `None` if there is nothing to do.
+    pub(crate) fn begin<'a>(
+        &self,
+        collective: Collective,
+        reduce: Option<ReduceOp>,
+        buffer: &'a CudaBuffer,
+        elements: &'a Elements,
+    ) -> Result<Option<(MutexGuard<'_, State>, Job<'a>)>, CudaGroupError> {
+        self.inner.assert_own(buffer);
+        let request = Request {
+            collective,
+            reduce,
+            elements,
+        };
+        let world_size = self.world_size();
+        request.check(world_size, buffer.bytes())?;
+        if let Some(failure) = self.inner.core.group.failure() {
+            return Err(failure.into());
+        }
+        if world_size.len() == 1 || elements.count() == 0 {
+            return Ok(None);
+        }
+        let mut state = self.inner.state();
+        state.last = Last {
+            collective,
+            elements: elements.clone(),
+        };
+        state.has_queued = true;
+        let job = Job {
+            memory: buffer.memory(),
+            elements,
+            reduce,
+            moves: Moves::Kernel,
+        };
+        Ok(Some((state, job)))
+    }
+
+    /// Checks an operation and queues its direct schedule.
+    fn direct(
+        &self,
+        collective: Collective,
+        reduce: Option<ReduceOp>,
+        buffer: &CudaBuffer,
+        elements: &Elements,
+    ) -> Result<(), CudaGroupError> {
+        let Some((mut state, job)) = self.begin(collective, reduce, buffer, elements)? else {
+            return Ok(());
+        };
+        if matches!(state.path, Path::Host(_)) {
+            return self.inner.core.through_host(&mut state, collective, job);
+        }
+        self.queue(&mut state, job, job.key(collective, Layout::Direct))
+    }
+
+    /// Queues the programs of a schedule; makes them, and loads their kernels, at the first time.
+    fn queue(&self, state: &mut State, job: Job<'_>, key: Key) -> Result<(), CudaGroupError> {
+        let place = state.place();
+        let programs = state.programs.get(key, place)?;
+        let need = job.need(Shape::Programs(key.collective, key.layout));
+        if !state.is_ready(&need) {
+            // Of as many elements that no rank's shard is empty: all ranks load together, so which kernels
+            // there are may not depend on what falls to one.
+            let lanes = programs.len();
+            let full = Key {
+                count: lanes * place.world_size.len(),
+                ..key
+            };
+            let full = state.programs.get(full, place)?;
+            let folds = full.iter().flat_map(|program| program.folds());
+            let kernels: Vec<_> = folds
+                .map(|fold| job.kernel(fold))
+                .filter(ReduceKey::writes)
+                .map(KernelKey::Reduce)
+                .collect();
+            self.inner.core.load(state, need, &kernels)?;
+        }
+        self.inner.core.local(state.run(&programs, job))
+    }
+
+    /// How many lanes there are, made at the first call.
+    fn lanes(&self, state: &mut State) -> Result<u32, CudaGroupError> {
+        let count = state.options.lanes();
+        if state.lanes.is_none() {
+            self.inner.core.quiesce(state)?;
+            let lanes = Lanes::new(&self.inner.core.context, count);
+            state.lanes = Some(agree(&self.inner.core.group, lanes)?);
+        }
+        Ok(count)
+    }
+}

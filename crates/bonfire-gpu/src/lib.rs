@@ -1,0 +1,56 @@
+//! Collectives between GPUs: kernels that read and write the memory of all ranks, ordered by streams.
+//!
+//! A [`CudaGroup`] stands on a [`ProcessGroup`](bonfire_collective::ProcessGroup), over which its ranks set up: they
+//! share [buffers](CudaBuffer) (by address between threads of one process, through CUDA IPC between
+//! processes), look whether they really reach each other's memory, and agree on the kernels. After that
+//! no host takes part in a collective but to queue it.
+//!
+//! - *direct*: the zero-copy schedules of `bonfire-plan`, step by step: a barrier, one kernel per rank that
+//!   folds its shard of all ranks' buffers in rank order and writes it to all of them, a barrier. Least
+//!   traffic, canonical order, the same bits on every rank.
+//! - *ring*: the ring schedules in place, step by step, several beside each other: where only neighbours
+//!   reach each other. Its order is that of the ring on the CPU.
+//! - *chain*: up through the ranks and down again, for the same buffers as the ring, in canonical order.
+//! - *one-shot*, for small buffers: the one-shot schedule in one kernel, which also waits for its peers.
+//!
+//! Which of them an all-reduce takes follows from its size and from how fast each rank reads every other's
+//! memory, which is measured when the group is formed ([`CudaChoice`]).
+//!
+//! Where two ranks do not reach each other's memory, the group's data go through host memory: the group on
+//! the CPU reduces there.
+//!
+//! With the feature `nccl`, `NcclGroup` has the same operations over NVIDIA's NCCL.
+//!
+//! Ranks may share a device, which is slower than a device each and exists for tests. Nothing here knows
+//! of tensors.
+
+#![cfg(feature = "cuda")]
+#![forbid(unsafe_code)]
+
+mod device;
+mod error;
+mod group;
+mod life;
+#[cfg(feature = "nccl")]
+mod nccl_group;
+mod options;
+mod program;
+mod request;
+mod run;
+mod setup;
+
+pub use bonfire_cuda::{
+    CONNECTIONS_VARIABLE, ComputeCapability, Context, CudaError, CudaVersion, Device, DeviceRegion,
+    Driver, Event, EventState, MemoryInfo, Nvrtc, PciAddress, PciAddressError, PeerAccess,
+    Priority, Span, Stream, Toolkit, nccl, nvml, peer_access,
+};
+pub use device::neighbours::Neighbours;
+pub use error::CudaGroupError;
+pub use group::CudaGroup;
+pub use group::buffer::CudaBuffer;
+#[cfg(feature = "nccl")]
+pub use nccl_group::{NcclBuffer, NcclGroup};
+pub use options::{CudaAlgorithm, CudaOptions, CudaPath, CudaSync};
+pub use program::choice::CudaChoice;
+pub use program::pair_bandwidths::PairBandwidths;
+pub use request::elements::Elements;

@@ -1,0 +1,95 @@
+//! Who looks after a rank's device when the rank itself cannot.
+//!
+//! A rank that has queued an operation goes on, and may come to a call of the driver that waits for its device:
+//! to load a kernel, to free memory. The device waits for other ranks. If one of those has failed nobody would
+//! tell: this thread looks, and ends it as the rank would.
+
+use std::io;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
+
+/// Between two looks: how long a failure may go unnoticed.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// The thread. It ends when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Guard {
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Guard {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// That there is no thread to be had.
+    pub(crate) fn start(mut look: impl FnMut() + Send + 'static) -> io::Result<Self> {
+        let (stop, stopped) = channel();
+        let thread = Builder::new()
+            .name("bonfire-cuda-guard".to_owned())
+            .spawn(move || {
+                while stopped.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+                    look();
+                }
+            })?;
+        Ok(Self {
+            stop: Some(stop),
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What a rank shares with its guard, unless the rank is about it: then it looks itself whenever it waits.
+pub(crate) fn unless_busy<T>(state: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match state.try_lock() {
+        Ok(state) => Some(state),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn a_guard_looks_until_it_is_dropped() {
+        let looks = Arc::new(AtomicU32::new(0));
+        let guard = Guard::start({
+            let looks = Arc::clone(&looks);
+            move || {
+                looks.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        let guard = guard.unwrap();
+        while looks.load(Ordering::Relaxed) < 3 {
+            thread::sleep(LOOK);
+        }
+        drop(guard);
+        assert_eq!(Arc::strong_count(&looks), 1, "its thread has ended");
+    }
+
+    #[test]
+    fn what_a_rank_is_about_is_left_to_it() {
+        let state = Mutex::new(1);
+        let held = state.lock().unwrap();
+        assert!(unless_busy(&state).is_none());
+        drop(held);
+        assert_eq!(unless_busy(&state).map(|state| *state), Some(1));
+    }
+}

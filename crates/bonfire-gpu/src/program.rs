@@ -1,0 +1,294 @@
+//! What a rank queues for a schedule: messages, and kernels on the buffers of all ranks.
+//!
+//! A program is the schedule's own list of steps, as
+//! [`steps_in_place`](bonfire_plan::Schedule::steps_in_place) gives it, or that of a [chain], with nothing
+//! added, left out or put in another order. So what was proved of the schedule holds of what the device does, as far as
+//! each step is done right: a put is a word that is raised behind everything the stream did before, a
+//! wait holds the stream until the word is there, and a direct fold is a kernel. Words count messages
+//! without end, so that a release has nothing to free.
+
+pub(crate) mod chain;
+pub(crate) mod choice;
+pub(crate) mod pair_bandwidths;
+
+use std::collections::HashMap;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use bonfire_plan::{
+    Algorithm, Collective, ElemRange, Hosts, Partition, PlanError, Rank, Schedule, ScheduleShape,
+    Stage, Step, WorldSize, chunks, shard_range,
+};
+use smallvec::SmallVec;
+
+/// Ranks of a step; no allocation for up to 8.
+pub(crate) type Ranks = SmallVec<[Rank; 8]>;
+
+/// One step, as a stream does it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// The peer hears of everything that was done so far.
+    Tell(Rank),
+    /// Nothing goes on before the peer has told.
+    Hear(Rank),
+    /// A kernel.
+    Fold(Fold),
+}
+
+/// A [`Step::ReduceDirect`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Fold {
+    pub(crate) range: ElemRange,
+    pub(crate) sources: Ranks,
+    pub(crate) targets: Ranks,
+    pub(crate) stage: Stage,
+}
+
+impl Fold {
+    /// The ranks whose buffers it is about: the sources in their order, then what is only written.
+    pub(crate) fn buffers(&self) -> impl Iterator<Item = &Rank> {
+        let only_written = |rank: &&Rank| !self.sources.contains(*rank);
+        self.sources
+            .iter()
+            .chain(self.targets.iter().filter(only_written))
+    }
+}
+
+/// What one rank does, in order, on one stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Program {
+    pub(crate) actions: Vec<Action>,
+    /// How many messages each rank tells in its own program.
+    pub(crate) tells: Vec<u32>,
+}
+
+/// A rank and its world.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) me: Rank,
+    pub(crate) world_size: WorldSize,
+}
+
+impl Program {
+    /// The part of a rank in what all do, whose ranges lie where `place_of` says.
+    fn new(
+        Place { me, world_size }: Place,
+        steps_of: impl Fn(Rank) -> Vec<Step>,
+        place_of: impl Fn(ElemRange) -> ElemRange,
+    ) -> Self {
+        let actions = steps_of(me)
+            .into_iter()
+            .filter_map(|step| action(step, &place_of))
+            .collect();
+        let tells = |rank| {
+            let steps = steps_of(rank);
+            let puts = steps.iter().filter(|step| matches!(step, Step::Put { .. }));
+            puts.count() as u32
+        };
+        Self {
+            actions,
+            tells: world_size.ranks().map(tells).collect(),
+        }
+    }
+
+    pub(crate) fn folds(&self) -> impl Iterator<Item = &Fold> {
+        self.actions.iter().filter_map(|action| match action {
+            Action::Fold(fold) => Some(fold),
+            Action::Tell(_) | Action::Hear(_) => None,
+        })
+    }
+}
+
+fn action(step: Step, place_of: impl Fn(ElemRange) -> ElemRange) -> Option<Action> {
+    match step {
+        Step::Put { peer, source } => {
+            assert!(source.is_empty(), "a frame of {source} is not in place");
+            Some(Action::Tell(peer))
+        }
+        Step::Wait { peer } => Some(Action::Hear(peer)),
+        Step::Release { .. } => None,
+        Step::ReduceDirect {
+            range,
+            sources,
+            targets,
+            stage,
+        } => Some(Action::Fold(Fold {
+            range: place_of(range),
+            sources: sources.iter().copied().collect(),
+            targets: targets.iter().copied().collect(),
+            stage,
+        })),
+        Step::Reduce { .. } | Step::Copy { .. } => {
+            unreachable!("steps in place read no frames, got {step}")
+        }
+    }
+}
+
+/// The programs of the shapes that were used last.
+#[derive(Debug, Default)]
+pub(crate) struct Programs {
+    made: HashMap<Key, Arc<[Program]>>,
+}
+
+/// What a set of programs is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Key {
+    pub(crate) collective: Collective,
+    pub(crate) layout: Layout,
+    pub(crate) count: usize,
+}
+
+/// How many streams a schedule is spread over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Layout {
+    /// One: every rank folds its shard of all buffers, or copies what it is to have from the others'.
+    Direct,
+    /// So many rings beside each other.
+    Rings(u32),
+    /// So many chains beside each other; only an all-reduce has them.
+    Chains(u32),
+}
+
+/// Shapes that are kept: more than a model has buckets. The oldest are not told from others; all are
+/// forgotten at once.
+const SHAPES_MAX: usize = 1024;
+
+impl Programs {
+    /// One program per stream, made at the first call.
+    pub(crate) fn get(&mut self, key: Key, place: Place) -> Result<Arc<[Program]>, PlanError> {
+        if let Some(programs) = self.made.get(&key) {
+            return Ok(Arc::clone(programs));
+        }
+        let programs: Arc<[Program]> = match key.layout {
+            Layout::Direct => [direct(key, place)?].into(),
+            Layout::Rings(lanes) => rings(key, place, lanes as usize)?.into(),
+            Layout::Chains(lanes) => {
+                assert_eq!(key.collective, Collective::AllReduce, "{key:?}");
+                chains(key, place, lanes as usize)?.into()
+            }
+        };
+        if self.made.len() == SHAPES_MAX {
+            self.made.clear();
+        }
+        self.made.insert(key, Arc::clone(&programs));
+        Ok(programs)
+    }
+}
+
+fn schedule(
+    collective: Collective,
+    algorithm: Algorithm,
+    world_size: WorldSize,
+    count: usize,
+    chunk_elems_max: usize,
+) -> Result<Schedule, PlanError> {
+    Schedule::new(ScheduleShape {
+        collective,
+        algorithm,
+        world_size,
+        count,
+        chunk_elems_max: NonZeroUsize::new(chunk_elems_max).unwrap_or(NonZeroUsize::MIN),
+        partition: Partition::Balanced,
+        hosts: Hosts::one(world_size),
+    })
+}
+
+fn direct(key: Key, place: Place) -> Result<Program, PlanError> {
+    let algorithm = match key.collective {
+        Collective::Barrier => Algorithm::Dissemination,
+        Collective::Gather { .. }
+        | Collective::Scatter { .. }
+        | Collective::AllToAll
+        | Collective::Transfer { .. }
+        | Collective::Exchange { .. } => Algorithm::OneShot,
+        _ => Algorithm::ZeroCopy,
+    };
+    let whole = schedule(
+        key.collective,
+        algorithm,
+        place.world_size,
+        key.count,
+        key.count,
+    )?;
+    let steps_of = |rank| whole.steps_in_place(rank);
+    Ok(Program::new(place, steps_of, |range| range))
+}
+
+/// The chunks of the ring for the whole buffer, one lane for each chunk of a shard: the lane's chunks, one
+/// of each shard, are the balanced shards of fewer elements, and the lane is the ring's schedule for
+/// those. So every element is folded in the order that the ring for the whole buffer folds it in.
+fn rings(key: Key, place: Place, lanes: usize) -> Result<Vec<Program>, PlanError> {
+    let world_size = place.world_size;
+    let longest = key.count.div_ceil(world_size.len());
+    let chunk = NonZeroUsize::new(longest.div_ceil(lanes.max(1))).unwrap_or(NonZeroUsize::MIN);
+    let lane = |number: usize| {
+        let places: Vec<ElemRange> = world_size
+            .ranks()
+            .map(|rank| {
+                let shard = shard_range(key.count, world_size, rank);
+                let nothing = ElemRange::new(shard.end(), shard.end());
+                chunks(shard, chunk).nth(number).unwrap_or(nothing)
+            })
+            .collect();
+        let count = places.iter().map(|range| range.len()).sum();
+        let ring = schedule(
+            key.collective,
+            Algorithm::Ring,
+            world_size,
+            count,
+            chunk.get(),
+        )?;
+        let place_of = |range: ElemRange| {
+            let owner = world_size
+                .ranks()
+                .find(|rank| shard_range(count, world_size, *rank) == range);
+            let owner = owner.expect("a ring of one chunk per shard folds whole shards");
+            let place = places[owner.index()];
+            assert_eq!(
+                place.len(),
+                range.len(),
+                "the chunks of a lane are balanced"
+            );
+            place
+        };
+        Ok(Program::new(
+            place,
+            |rank| ring.steps_in_place(rank),
+            place_of,
+        ))
+    };
+    (0..lanes).map(lane).collect()
+}
+
+/// One chain for each of so many parts of the buffer.
+fn chains(key: Key, place: Place, lanes: usize) -> Result<Vec<Program>, PlanError> {
+    let world_size = place.world_size;
+    let barrier = schedule(
+        Collective::Barrier,
+        Algorithm::Dissemination,
+        world_size,
+        0,
+        0,
+    )?;
+    let part = part_elems(key.count, lanes);
+    let lane = |number: usize| {
+        let start = (number * part).min(key.count);
+        let end = (start + part).min(key.count);
+        Program::new(
+            place,
+            |rank| chain::steps(world_size, rank, end - start, barrier.steps(rank)),
+            |range| ElemRange::new(start + range.start(), start + range.end()),
+        )
+    };
+    Ok((0..lanes).map(lane).collect())
+}
+
+/// How many elements a chain beside others has, at most.
+pub(crate) fn part_elems(count: usize, lanes: usize) -> usize {
+    /// A part of whole lines of a cache, whatever the type of the elements.
+    const LINE: usize = 128;
+    count.div_ceil(lanes.max(1)).next_multiple_of(LINE)
+}
+
+#[cfg(test)]
+mod tests;

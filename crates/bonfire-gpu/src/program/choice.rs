@@ -1,0 +1,262 @@
+//! Which algorithm a large all-reduce takes: decided when the group is formed, from what the ranks measured,
+//! by a pure function of it. All ranks have the same figures, so all decide alike.
+//!
+//! # The estimate
+//!
+//! The usual model of a latency and a time per byte (Thakur, Rabenseifner and Gropp, "Optimization of
+//! collective communication operations in MPICH", 2005), with a time per byte for each pair. For n ranks, S
+//! bytes, b(i, j) seconds per byte that rank i reads from rank j, and a = [`HOP`] for a message and the
+//! launch behind it:
+//!
+//! | algorithm | seconds |
+//! |---|---|
+//! | direct | (2 ceil(log2 n) + 1) a + max over i of S/n sum over j of (b(i, j) + b(j, i)) |
+//! | ring | (2 (n - 1) + ceil(log2 n)) a + 2 (n - 1) S/n max over i of b(i, i - 1) |
+//! | chain of k pieces | (2 k + 2 n - 3 + ceil(log2 n)) a + S max over i of (b(i, i - 1) + b(i, i + 1)) + (2 n - 3) S/k max of both |
+//!
+//! A direct rank reads its shard from each peer and writes it to each peer, through one port. A ring is as
+//! fast as its slowest hop. A rank of a chain reads all from below and all from above; the last summand is
+//! the time until the first piece has gone up and down (see [`chain`]).
+//!
+//! # Where it changes
+//!
+//! Direct is left only where the pairs differ by more than [`EVEN`], and from a power of two of bytes on
+//! from which the estimate says that it takes [`MARGIN`] times as long as the other, for that size and all
+//! larger ones. Two runs on one machine measure figures that differ by some percent; neither limit is near
+//! where machines are.
+
+use std::fmt;
+
+use bonfire_collective::FoldOrder;
+use bonfire_plan::{DType, Rank, ReduceOp, WorldSize};
+
+use crate::options::CudaAlgorithm;
+use crate::program::chain;
+use crate::program::pair_bandwidths::PairBandwidths;
+use crate::program::part_elems;
+
+/// Seconds for a message and the launch behind it. NCCL's model has 3.4 us over NVLink and 5.7 us over PCIe
+/// for a hop of the protocol that has no flags among its data (`src/graph/tuning.cc`, 2.30).
+const HOP: f64 = 5e-6;
+
+/// Pairs of which none is faster than another by more than this are alike: all are behind one switch.
+const EVEN: f64 = 2.0;
+
+/// How many times as long direct must take by the estimate for another to be taken.
+const MARGIN: f64 = 1.5;
+
+/// The sizes that are looked at, as powers of two: 4 KiB to 16 GiB.
+const SHIFTS: std::ops::RangeInclusive<u32> = 12..=34;
+
+/// What is known of the ranks of a group when it is formed.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Ground {
+    /// The options say it.
+    Asked(CudaAlgorithm),
+    /// All ranks are on one device, or there is but one rank.
+    OneDevice,
+    /// Data go through host memory, where the group on the CPU chooses.
+    Host,
+    /// They are on several devices, as far apart as this.
+    Measured(PairBandwidths),
+}
+
+/// Which algorithm the all-reduces of a group take that are too large for a one-shot, and the figures that
+/// decided it: the same on all ranks. [`CudaGroup::choice`](crate::CudaGroup::choice) has it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CudaChoice {
+    ground: Ground,
+    /// From so many bytes on.
+    chain_from: Option<usize>,
+    ring_from: Option<usize>,
+}
+
+/// What the bits of a result may follow from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Freedom {
+    /// The values alone, and one rounding of the whole sum: direct.
+    Whole,
+    /// The values alone, and each addition is one of the type's own: direct, and chains, which add in the
+    /// same order.
+    Canonical,
+    /// Also the algorithm.
+    Any,
+}
+
+impl Freedom {
+    /// What a group with this order leaves to the sums of a type. Sums of 16-bit floats are made in 32 bits
+    /// and rounded at the end, which only the direct algorithm can do.
+    pub(crate) fn of(order: FoldOrder, dtype: DType, reduce: ReduceOp) -> Self {
+        let is_wide = !matches!(dtype, DType::F16 | DType::BF16);
+        match order {
+            FoldOrder::Any => Self::Any,
+            FoldOrder::Canonical if reduce.is_exact(dtype) => Self::Any,
+            FoldOrder::Canonical if is_wide => Self::Canonical,
+            FoldOrder::Canonical => Self::Whole,
+        }
+    }
+}
+
+impl CudaChoice {
+    /// Decides for a group whose rings and chains have so many lanes.
+    pub(crate) fn new(ground: Ground, lanes: u32) -> Self {
+        let (chain_from, ring_from) = match &ground {
+            Ground::Measured(pairs) if !is_even(pairs) => {
+                let estimate = Estimate {
+                    pairs,
+                    lanes: lanes as usize,
+                };
+                (
+                    from(|bytes| estimate.chain(bytes) * MARGIN <= estimate.direct(bytes)),
+                    from(|bytes| estimate.ring(bytes) * MARGIN <= estimate.direct(bytes)),
+                )
+            }
+            _ => (None, None),
+        };
+        Self {
+            ground,
+            chain_from,
+            ring_from,
+        }
+    }
+
+    /// How fast the ranks read each other's memory, where that was measured: not if all share a device, data
+    /// go through the host, or the options say which algorithm it is.
+    pub fn bandwidths(&self) -> Option<&PairBandwidths> {
+        match &self.ground {
+            Ground::Measured(pairs) => Some(pairs),
+            Ground::Asked(_) | Ground::OneDevice | Ground::Host => None,
+        }
+    }
+
+    /// The bytes from which on a chain is taken where the order of additions must be that of the ranks.
+    pub fn chain_from(&self) -> Option<usize> {
+        self.chain_from
+    }
+
+    /// The bytes from which on a ring is taken where the order of additions is free.
+    pub fn ring_from(&self) -> Option<usize> {
+        self.ring_from
+    }
+
+    /// The algorithm of an all-reduce of so many bytes that no one-shot does.
+    pub(crate) fn algorithm(&self, bytes: usize, freedom: Freedom) -> CudaAlgorithm {
+        let reaches = |from: Option<usize>| from.is_some_and(|from| bytes >= from);
+        match (&self.ground, freedom) {
+            (Ground::Asked(CudaAlgorithm::OneShot), _) => CudaAlgorithm::Direct,
+            (Ground::Asked(asked), _) => *asked,
+            (_, Freedom::Any) if reaches(self.ring_from) => CudaAlgorithm::Ring,
+            (_, Freedom::Canonical) if reaches(self.chain_from) => CudaAlgorithm::Chain,
+            _ => CudaAlgorithm::Direct,
+        }
+    }
+}
+
+/// One line for the log.
+impl fmt::Display for CudaChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pairs = match &self.ground {
+            Ground::Asked(asked) => {
+                return write!(f, "all-reduce by {asked:?}, as CudaOptions::algorithm says");
+            }
+            Ground::OneDevice => return f.write_str("large all-reduce direct, on one device"),
+            Ground::Host => return f.write_str("all-reduce through host memory"),
+            Ground::Measured(pairs) => pairs,
+        };
+        write!(f, "large all-reduce direct")?;
+        if let Some(bytes) = self.chain_from {
+            write!(f, ", by a chain from {bytes} bytes")?;
+        }
+        if let Some(bytes) = self.ring_from {
+            write!(f, ", by a ring from {bytes} bytes if in any order")?;
+        }
+        if let Some([(reader, owner, slowest), (.., fastest)]) = pairs.extremes() {
+            write!(
+                f,
+                ": pairs at {slowest:.3} GB/s (rank {reader} reads rank {owner}) to {fastest:.3} GB/s"
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether no pair is much faster than another.
+fn is_even(pairs: &PairBandwidths) -> bool {
+    pairs
+        .extremes()
+        .is_none_or(|[slowest, fastest]| fastest.2 <= EVEN * slowest.2)
+}
+
+/// The smallest power of two of bytes from which on it holds for all.
+fn from(holds: impl Fn(f64) -> bool) -> Option<usize> {
+    let bytes = |shift: u32| 1_usize << shift;
+    let held = SHIFTS.rev().take_while(|shift| holds(bytes(*shift) as f64));
+    held.last().map(bytes)
+}
+
+/// The estimate of the module.
+struct Estimate<'a> {
+    pairs: &'a PairBandwidths,
+    lanes: usize,
+}
+
+impl Estimate<'_> {
+    fn world_size(&self) -> WorldSize {
+        self.pairs.world_size()
+    }
+
+    fn ranks(&self) -> f64 {
+        self.world_size().len() as f64
+    }
+
+    /// Rounds of a barrier.
+    fn rounds(&self) -> f64 {
+        f64::from(self.world_size().get().next_power_of_two().ilog2())
+    }
+
+    /// Seconds per byte that a rank reads from the one behind it.
+    fn hop(&self, rank: Rank) -> f64 {
+        let behind = self.world_size().prev(rank);
+        self.pairs.seconds_per_byte(rank, behind)
+    }
+
+    fn direct(&self, bytes: f64) -> f64 {
+        let ranks = || self.world_size().ranks();
+        let both_ways = |i: Rank, j: Rank| {
+            self.pairs.seconds_per_byte(i, j) + self.pairs.seconds_per_byte(j, i)
+        };
+        let port = |i: Rank| ranks().map(|j| both_ways(i, j)).sum::<f64>();
+        let slowest = ranks().map(port).fold(0.0, f64::max);
+        (2.0 * self.rounds() + 1.0) * HOP + bytes / self.ranks() * slowest
+    }
+
+    fn ring(&self, bytes: f64) -> f64 {
+        let slowest = self.world_size().ranks().map(|rank| self.hop(rank));
+        let hops = 2.0 * (self.ranks() - 1.0);
+        let shard = bytes / self.ranks();
+        (hops + self.rounds()) * HOP + hops * shard * slowest.fold(0.0, f64::max)
+    }
+
+    fn chain(&self, bytes: f64) -> f64 {
+        let (world_size, ranks) = (self.world_size(), self.ranks());
+        // Nothing goes between the last and the first.
+        let last = Rank::new(world_size.get() - 1);
+        let both = |rank: Rank| {
+            let from_below = (rank.get() > 0).then(|| self.hop(rank));
+            let above = world_size.next(rank);
+            let from_above = (rank != last).then(|| self.pairs.seconds_per_byte(rank, above));
+            [from_below.unwrap_or(0.0), from_above.unwrap_or(0.0)]
+        };
+        let port = |rank: Rank| both(rank).iter().sum::<f64>();
+        let busiest = world_size.ranks().map(port).fold(0.0, f64::max);
+        let slowest = world_size.ranks().flat_map(both).fold(0.0, f64::max);
+        // Of elements of 4 bytes.
+        let lane = part_elems((bytes / 4.0) as usize, self.lanes);
+        let pieces = lane.div_ceil(chain::piece_elems(lane).get()).max(1) as f64;
+        let fill = 2.0 * ranks - 3.0;
+        (2.0 * pieces + fill + self.rounds()) * HOP + bytes * (busiest + fill / pieces * slowest)
+    }
+}
+
+#[cfg(test)]
+mod tests;

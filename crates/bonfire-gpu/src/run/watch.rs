@@ -1,0 +1,76 @@
+//! What the guard of a group's rank looks at.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use bonfire_cuda::{Event, EventState};
+use bonfire_kernels::launch::flags::AbortFlag;
+
+use crate::life::guard::unless_busy;
+use crate::run::State;
+use crate::run::core::Core;
+
+/// How far the rank's device is, seen from beside.
+pub(crate) struct Watch {
+    core: Arc<Core>,
+    state: Arc<Mutex<State>>,
+    abort: AbortFlag,
+    mark: Event,
+    /// When the event was recorded that is waited for, behind everything queued by then.
+    marked: Option<Instant>,
+}
+
+impl Watch {
+    /// Of a rank that has queued nothing yet.
+    pub(crate) fn new(
+        core: &Arc<Core>,
+        state: &Arc<Mutex<State>>,
+        with: (AbortFlag, Event),
+    ) -> Self {
+        let (abort, mark) = with;
+        Self {
+            core: Arc::clone(core),
+            state: Arc::clone(state),
+            abort,
+            mark,
+            marked: None,
+        }
+    }
+
+    /// Frees the device if the group has failed, or fails it if another rank has let this one wait too long.
+    pub(crate) fn look(&mut self) {
+        let has_failed = self.core.group.failure().is_some();
+        if has_failed {
+            // Before all else: it needs neither a lock nor the driver.
+            self.abort.raise();
+        }
+        let state = Arc::clone(&self.state);
+        let Some(mut state) = unless_busy(&state) else {
+            return;
+        };
+        if has_failed {
+            self.core.free_once(&mut state);
+        } else {
+            self.time(&mut state);
+        }
+    }
+
+    fn time(&mut self, state: &mut State) {
+        let Some(marked) = self.marked else {
+            if state.has_queued && state.stream.record(&self.mark).is_ok() {
+                state.has_queued = false;
+                self.marked = Some(Instant::now());
+            }
+            return;
+        };
+        let waited: Duration = marked.elapsed();
+        let is_pending = matches!(self.mark.state(), Ok(EventState::Pending));
+        // A device that is merely slow itself is given as long again.
+        let is_over =
+            !is_pending || waited >= self.core.timeout && !self.core.accuse(state, waited);
+        if is_over {
+            self.marked = None;
+            state.has_queued |= is_pending;
+        }
+    }
+}

@@ -1,0 +1,401 @@
+//! Keeps account of a training: where the time goes, the losses, what rank 0 shows and writes of them.
+//!
+//! It never decides anything about the training, and reads the device only when figures are asked
+//! for.
+
+mod bars;
+mod chart;
+mod files;
+mod html;
+mod progress;
+mod report;
+mod time;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use bonfire_train::{Ddp, TrainError, Weight, World, read};
+use burn::module::Module;
+use burn::tensor::Tensor;
+
+use files::Files;
+use progress::Progress;
+
+pub use report::{Curve, Point, Report};
+pub use time::{SlowRank, TimeSplit};
+
+/// What a journal is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JournalConfig {
+    /// What is trained: the headline of the report.
+    pub title: String,
+    /// Steps of the whole training, for the progress bar.
+    pub steps: usize,
+    /// Samples in a step on all ranks together.
+    pub samples_per_step: usize,
+    /// What a sample is, in the plural: `images`, `tokens`.
+    pub unit: &'static str,
+    /// Steps that an earlier run has done; 0 for a run from its beginning.
+    pub steps_done: usize,
+    /// Whether rank 0 shows how far the training is.
+    pub display: JournalDisplay,
+    /// Where rank 0 writes `log.jsonl` (a line of JSON per call of [`Journal::figures`] or
+    /// [`Journal::value`]) and TensorBoard's event files; nowhere if `None`. They are made for the first
+    /// values. A run from its beginning starts a new log, one that goes on continues the one that is
+    /// there.
+    pub folder: Option<PathBuf>,
+}
+
+/// What rank 0 shows of a training while it runs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum JournalDisplay {
+    /// A bar on a terminal, one line that stays in its place under a launcher, else a line per figures.
+    #[default]
+    Progress,
+    /// Nothing but notes: for programs that have lines of their own.
+    Notes,
+}
+
+/// An activity that the loop times itself; [`Ddp`] times forward and backward.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Activity {
+    /// Waiting for a batch, and copying it to the device.
+    Data,
+    /// Clipping and the optimizer. A GPU works behind the program's back: what its optimizer takes
+    /// beyond the call is found in the next step's forward pass.
+    Optimizer,
+    /// Validation.
+    Evaluation,
+    /// Saving.
+    Checkpoint,
+}
+
+/// The account of one rank. All ranks keep one and call the same methods in the same order, because
+/// the figures are over all ranks; only rank 0's shows and writes anything.
+///
+/// ```no_run
+/// # use bonfire_report::{Activity, JournalDisplay, Journal, JournalConfig};
+/// # use bonfire_train::{Ddp, TrainError, World};
+/// # use burn::nn::Linear;
+/// # use burn::optim::ModuleOptimizer;
+/// # use burn::tensor::Tensor;
+/// # fn train(world: &World, mut ddp: Ddp<Linear>, mut optimizer: ModuleOptimizer,
+/// #     next_batch: impl Fn() -> Tensor<2>) -> Result<(), TrainError> {
+/// let mut journal = Journal::new(world, JournalConfig {
+///     title: "a linear model".to_string(),
+///     steps: 1000,
+///     steps_done: 0,
+///     samples_per_step: 64,
+///     unit: "samples",
+///     display: JournalDisplay::Progress,
+///     folder: Some("runs/linear".into()),
+/// })?;
+/// for step in 1..=1000 {
+///     let batch = journal.time(Activity::Data, || next_batch());
+///     let gradients = ddp.backward(|model| model.forward(batch).powi_scalar(2).mean())?;
+///     journal.step(&ddp);
+///     journal.time(Activity::Optimizer, || ddp.step(&mut optimizer, 1e-3, gradients));
+///     if step % 20 == 0 {
+///         journal.figures(Some(1e-3))?;
+///     }
+/// }
+/// let report = journal.close()?;
+/// if world.is_main() {
+///     println!("{report}");
+///     report.write("runs/linear")?;
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Journal {
+    world: World,
+    config: JournalConfig,
+    progress: Progress,
+    files: Option<Files>,
+    started: Instant,
+    /// Steps done, those of an earlier run included.
+    steps: usize,
+    times: TimeSplit,
+    /// The times and the steps at the last figures.
+    times_shown: TimeSplit,
+    steps_shown: usize,
+    losses: LossSum,
+    curves: Vec<Curve>,
+}
+
+/// The figures since the last time, over all ranks: the same on every one.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Figures {
+    /// Steps done.
+    pub step: usize,
+    /// Training loss: the mean over samples where losses are weighted, over batches else.
+    pub loss: f64,
+    /// Samples of all ranks in a second of training on the rank that took longest.
+    pub samples_per_second: f64,
+    /// What a sample is.
+    pub unit: &'static str,
+    /// Communication that backward did not hide, for one step: the mean over ranks.
+    pub exposed_communication: Duration,
+    /// If the caller knows it.
+    pub learning_rate: Option<f64>,
+}
+
+/// The sum of this rank's losses since the last figures; read only then, because reading one waits
+/// for the device.
+#[derive(Debug, Default)]
+struct LossSum {
+    sum: Option<Tensor<1>>,
+    weight: usize,
+}
+
+impl Journal {
+    /// Starts the clock. Every rank must call it.
+    ///
+    /// # Errors
+    /// [`TrainError::Journal`] on rank 0 if there can be no files in the folder; the group has ended then, and the
+    /// other ranks find that in their next operation.
+    pub fn new(world: &World, config: JournalConfig) -> Result<Self, TrainError> {
+        let progress = match config.display {
+            _ if !world.is_main() => Progress::Silent,
+            JournalDisplay::Progress => Progress::new(config.steps),
+            JournalDisplay::Notes => Progress::Notes,
+        };
+        let folder = config.folder.as_deref().filter(|_| world.is_main());
+        let files = folder.map(|folder| Files::new(folder, config.steps_done));
+        let files = told(world, files.transpose())?;
+        progress.position(config.steps_done);
+        Ok(Self {
+            world: world.clone(),
+            progress,
+            files,
+            started: Instant::now(),
+            steps: config.steps_done,
+            times: TimeSplit::default(),
+            times_shown: TimeSplit::default(),
+            steps_shown: config.steps_done,
+            config,
+            losses: LossSum::default(),
+            curves: Vec::new(),
+        })
+    }
+
+    /// Does something and books its time.
+    pub fn time<T>(&mut self, activity: Activity, work: impl FnOnce() -> T) -> T {
+        let start = Instant::now();
+        let result = work();
+        let part = match activity {
+            Activity::Data => &mut self.times.data,
+            Activity::Optimizer => &mut self.times.optimizer,
+            Activity::Evaluation => &mut self.times.evaluation,
+            Activity::Checkpoint => &mut self.times.checkpoint,
+        };
+        *part += start.elapsed();
+        result
+    }
+
+    /// Books the step whose [`Ddp::backward`] has just returned, with the loss of its last
+    /// micro-batch. Nothing is read from the device.
+    pub fn step<M: Module>(&mut self, ddp: &Ddp<M>) {
+        let timing = ddp.last_step();
+        self.times.forward_backward += timing.forward_backward;
+        self.times.exposed_communication += timing.exposed_communication;
+        self.steps += 1;
+        self.losses.add(ddp.last_loss(), ddp.last_weight());
+        self.progress.position(self.steps);
+    }
+
+    /// Shows and writes the figures since the last time, and returns them; nothing if there was no
+    /// step since. Every rank must call it. It waits for the device.
+    ///
+    /// # Errors
+    /// [`TrainError::Collective`]; [`TrainError::UnreadableTensor`] on the rank whose loss it is and
+    /// [`TrainError::Journal`] on rank 0, whereupon the group ends.
+    #[track_caller]
+    pub fn figures(&mut self, learning_rate: Option<f64>) -> Result<Option<Figures>, TrainError> {
+        let steps = self.steps - self.steps_shown;
+        if steps == 0 {
+            return Ok(None);
+        }
+        let interval = self.times.since(&self.times_shown);
+        (self.times_shown, self.steps_shown) = (self.times, self.steps);
+        let losses = told(&self.world, self.losses.take())?;
+        let all = self.all_ranks(interval, losses)?;
+
+        let (sum, weight) = all.iter().fold((0.0, 0.0), |(sum, weight), (_, [s, w])| {
+            (sum + s, weight + w)
+        });
+        let longest = all.iter().map(|(split, _)| split.training()).max();
+        let exposed: Duration = all
+            .iter()
+            .map(|(split, _)| split.exposed_communication)
+            .sum();
+        let figures = Figures {
+            step: self.steps,
+            loss: sum / weight,
+            samples_per_second: rate(
+                self.config.samples_per_step * steps,
+                longest.unwrap_or_default(),
+            ),
+            unit: self.config.unit,
+            exposed_communication: exposed.div_f64((steps * all.len()) as f64),
+            learning_rate,
+        };
+        self.progress.figures(&figures);
+        self.write(&figures.values())?;
+        Ok(Some(figures))
+    }
+
+    /// Books something measured after the steps so far that is the same on all ranks, such as a
+    /// validation loss or an accuracy, and shows it. `tag` is its name in all files.
+    ///
+    /// # Errors
+    /// [`TrainError::Journal`] on rank 0, whereupon the group ends.
+    pub fn value(&mut self, tag: &str, value: f64) -> Result<(), TrainError> {
+        let name = tag.replace('_', " ");
+        let line = format!("step {:>5}: {name} {value:.4}", self.steps);
+        self.progress.value(&line);
+        self.write(&[(tag, value)])
+    }
+
+    /// A line on rank 0, above the progress.
+    pub fn note(&self, line: &str) {
+        self.progress.note(line);
+    }
+
+    /// Stops the clock and gathers the account of all ranks. Every rank must call it.
+    ///
+    /// # Errors
+    /// [`TrainError::Collective`].
+    #[track_caller]
+    pub fn close(self) -> Result<Report, TrainError> {
+        self.progress.finish();
+        let total = self.started.elapsed();
+        let all = self.all_ranks(self.times, [0.0, 0.0])?;
+        let ranks: Vec<TimeSplit> = all.into_iter().map(|(split, _)| split).collect();
+        let longest = ranks.iter().map(TimeSplit::training).max();
+        let steps_here = self.steps - self.config.steps_done;
+        Ok(Report {
+            title: self.config.title,
+            facts: Vec::new(),
+            world_size: ranks.len(),
+            steps: self.steps,
+            samples_per_step: self.config.samples_per_step,
+            unit: self.config.unit.to_owned(),
+            samples_per_second: rate(
+                self.config.samples_per_step * steps_here,
+                longest.unwrap_or_default(),
+            ),
+            total,
+            straggler: SlowRank::among(&ranks),
+            ranks,
+            curves: self.curves,
+        })
+    }
+
+    /// Every rank's times and losses, in one operation.
+    #[track_caller]
+    fn all_ranks(
+        &self,
+        own: TimeSplit,
+        losses: [f64; 2],
+    ) -> Result<Vec<(TimeSplit, [f64; 2])>, TrainError> {
+        const PARTS: usize = TimeSplit::PARTS;
+        let mut account = own.to_seconds().to_vec();
+        account.extend(losses);
+        let all = self.world.group().all_gather(&account)?;
+        let one = |account: &[f64]| {
+            let parts = std::array::from_fn(|part| account[part]);
+            (
+                TimeSplit::from_seconds(parts),
+                [account[PARTS], account[PARTS + 1]],
+            )
+        };
+        Ok(all.chunks_exact(PARTS + 2).map(one).collect())
+    }
+
+    /// Adds to the curves, and on rank 0 to the files.
+    fn write(&mut self, values: &[(&str, f64)]) -> Result<(), TrainError> {
+        let step = self.steps;
+        for &(tag, value) in values {
+            let point = Point { step, value };
+            match self.curves.iter_mut().find(|curve| curve.tag == tag) {
+                Some(curve) => curve.points.push(point),
+                None => self.curves.push(Curve {
+                    tag: tag.to_owned(),
+                    points: vec![point],
+                }),
+            }
+        }
+        let written = self.files.as_mut().map(|files| files.write(step, values));
+        told(&self.world, written.transpose())?;
+        Ok(())
+    }
+}
+
+impl Figures {
+    /// Under the names that they have in all files.
+    fn values(&self) -> Vec<(&'static str, f64)> {
+        let exposed = self.exposed_communication.as_secs_f64();
+        let mut values = vec![
+            ("loss", self.loss),
+            ("throughput", self.samples_per_second),
+            ("exposed_communication_seconds", exposed),
+        ];
+        values.extend(self.learning_rate.map(|rate| ("learning_rate", rate)));
+        values
+    }
+}
+
+impl fmt::Display for Figures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let exposed_ms = self.exposed_communication.as_secs_f64() * 1e3;
+        let (loss, rate, unit) = (self.loss, self.samples_per_second, self.unit);
+        write!(f, "loss {loss:.4}  {rate:.0} {unit}/s  ")?;
+        write!(f, "exposed communication {exposed_ms:.2} ms")
+    }
+}
+
+impl LossSum {
+    fn add(&mut self, loss: Option<Tensor<1>>, weight: Weight) {
+        let (Some(loss), weight) = (loss, weight.count()) else {
+            return;
+        };
+        // The loss of a batch without samples is often NaN, and counts nothing.
+        if weight == 0 {
+            return;
+        }
+        let loss = loss.mul_scalar(weight as f64);
+        self.weight += weight;
+        self.sum = Some(match self.sum.take() {
+            Some(sum) => sum + loss,
+            None => loss,
+        });
+    }
+
+    /// The sum and its weight; the next begins.
+    fn take(&mut self) -> Result<[f64; 2], TrainError> {
+        let Self { sum, weight } = std::mem::take(self);
+        let sum = sum.map(read).transpose()?;
+        Ok([sum.unwrap_or(0.0), weight as f64])
+    }
+}
+
+/// Samples per second; zero if no time was measured.
+fn rate(samples: usize, time: Duration) -> f64 {
+    let seconds = time.as_secs_f64();
+    if seconds > 0.0 {
+        samples as f64 / seconds
+    } else {
+        0.0
+    }
+}
+
+/// Ends the group on an error that only this rank has, so that no rank waits for it.
+fn told<T>(world: &World, outcome: Result<T, TrainError>) -> Result<T, TrainError> {
+    outcome.inspect_err(|error| world.group().abort(&error.to_string()))
+}
+
+#[cfg(test)]
+mod tests;

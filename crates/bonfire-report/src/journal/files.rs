@@ -1,0 +1,91 @@
+//! The files of a run that grow while it trains: lines of JSON and TensorBoard's events.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bonfire_train::{TrainError, is_writable};
+use serde_json::{Map, Value};
+
+use crate::EventWriter;
+
+/// What rank 0 writes, from the first values on: a run that ends before leaves nothing behind.
+#[derive(Debug)]
+pub(super) struct Files {
+    folder: PathBuf,
+    steps_done: usize,
+    open: Option<Open>,
+}
+
+#[derive(Debug)]
+struct Open {
+    lines: File,
+    events: EventWriter,
+}
+
+impl Files {
+    /// Sees that there can be files. A run from its beginning starts a new log, one that goes on at some
+    /// step continues it.
+    pub(super) fn new(folder: &Path, steps_done: usize) -> Result<Self, TrainError> {
+        is_writable(folder).map_err(|source| failed(folder, source))?;
+        Ok(Self {
+            folder: folder.to_owned(),
+            steps_done,
+            open: None,
+        })
+    }
+
+    /// Writes values of one step, in one line, so that they are on disk when this returns: a run
+    /// that is killed has all of them.
+    pub(super) fn write(&mut self, step: usize, values: &[(&str, f64)]) -> Result<(), TrainError> {
+        let mut line = Map::new();
+        line.insert("step".to_owned(), step.into());
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now = now.map_or(0.0, |since| since.as_secs_f64());
+        line.insert("unix_seconds".to_owned(), now.into());
+        for &(tag, value) in values {
+            // JSON has no infinity and no NaN: they are null.
+            line.insert(tag.to_owned(), Value::from(value));
+        }
+        let line = format!("{}\n", Value::Object(line));
+        let path = self.folder.join("log.jsonl");
+        let Open { lines, events } = match &mut self.open {
+            Some(open) => open,
+            closed => closed.insert(open(&self.folder, &path, self.steps_done)?),
+        };
+        let lines = lines.write_all(line.as_bytes());
+        lines.map_err(|source| failed(&path, source))?;
+        let written = values
+            .iter()
+            .try_for_each(|&(tag, value)| events.scalar(tag, step as u64, value))
+            .and_then(|()| events.flush());
+        written.map_err(|source| failed(events.path(), source))
+    }
+}
+
+/// Makes the folder and the files.
+fn open(folder: &Path, lines: &Path, steps_done: usize) -> Result<Open, TrainError> {
+    fs::create_dir_all(folder).map_err(|source| failed(folder, source))?;
+    let file = match steps_done {
+        0 => File::create(lines),
+        _ => OpenOptions::new().create(true).append(true).open(lines),
+    };
+    // What the steps that are done have left, TensorBoard shall keep.
+    let next = match steps_done {
+        0 => 0,
+        done => done as u64 + 1,
+    };
+    let events = EventWriter::resume(folder, next);
+    Ok(Open {
+        lines: file.map_err(|source| failed(lines, source))?,
+        events: events.map_err(|source| failed(folder, source))?,
+    })
+}
+
+pub(super) fn failed(path: &Path, source: io::Error) -> TrainError {
+    TrainError::Journal {
+        path: path.to_owned(),
+        source,
+    }
+}

@@ -1,0 +1,266 @@
+//! Journals of several ranks, as threads.
+
+use std::fs;
+use std::path::Path;
+use std::thread::sleep;
+
+use bonfire_collective::{CollectiveError, GroupOptions, ProcessGroup, Rank};
+use bonfire_testkit::{local, read_by_tensorboard};
+use bonfire_train::{DeviceKind, Loss, Placement};
+use burn::nn::{Linear, LinearConfig};
+
+use super::*;
+use crate::tensorboard::tests::begins_at;
+
+const LATE: Duration = Duration::from_millis(60);
+
+fn config(steps_done: usize, folder: Option<&Path>) -> JournalConfig {
+    JournalConfig {
+        title: "a <small> model".to_string(),
+        steps: steps_done + 4,
+        steps_done,
+        samples_per_step: 6,
+        unit: "images",
+        display: JournalDisplay::Progress,
+        folder: folder.map(Path::to_owned),
+    }
+}
+
+/// Two steps of two ranks, of which rank 1 has twice the samples and is late with its data; rank r's
+/// loss is 1 + r. The last figures and the report.
+fn keep(world: &World, config: JournalConfig) -> Result<(Figures, Report), TrainError> {
+    let device = world.device().autodiff();
+    let model: Linear = LinearConfig::new(1, 1).with_bias(false).init(&device);
+    let mut ddp = Ddp::new(model, world)?;
+    let mut journal = Journal::new(world, config)?;
+    let rank = world.rank().get();
+    for _ in 0..2 {
+        journal.time(Activity::Data, || sleep(LATE * rank));
+        ddp.backward(|model| {
+            let ones = Tensor::<2>::ones([1, 1], &device);
+            let nothing = (model.forward(ones.clone()) - model.forward(ones)).mean();
+            Loss::mean_over(nothing + (1.0 + rank as f32), 2 + 2 * rank as usize)
+        })?;
+        journal.step(&ddp);
+    }
+    assert!(journal.figures(Some(0.5))?.is_some());
+    journal.value("accuracy", 0.75)?;
+    ddp.backward(|model| {
+        let x = Tensor::<2>::ones([1, 1], &device);
+        Loss::mean_over(model.forward(x).mean().mul_scalar(0.0) + 4.0, 1)
+    })?;
+    journal.step(&ddp);
+    let figures = journal.figures(None)?.expect("there was a step");
+    assert_eq!(journal.figures(None)?, None, "nothing happened since");
+    Ok((figures, journal.close()?))
+}
+
+fn world(group: ProcessGroup) -> World {
+    let placement = Placement {
+        local_rank: group.rank().get(),
+        local_world_size: group.world_size().get(),
+    };
+    World::new(group, placement, DeviceKind::Cpu).unwrap()
+}
+
+fn two_ranks(config: &JournalConfig) -> Vec<(Figures, Report)> {
+    local(2, GroupOptions::default(), |group| {
+        keep(&world(group), config.clone()).unwrap()
+    })
+}
+
+#[test]
+fn figures_are_over_all_ranks_by_samples() {
+    let kept = two_ranks(&config(0, None));
+    let (figures, report) = &kept[0];
+    assert_eq!(kept[1].0, *figures);
+    // (2 * 1 + 4 * 2) / 6.
+    let losses: Vec<Point> = report.curve("loss").to_vec();
+    let expected = [(2, 10.0 / 6.0), (3, 4.0)];
+    assert_eq!(losses.len(), expected.len());
+    for (point, (step, value)) in losses.iter().zip(expected) {
+        assert_eq!(point.step, step);
+        assert!((point.value - value).abs() < 4.0 * f64::from(f32::EPSILON));
+    }
+    assert_eq!(
+        report.curve("learning_rate"),
+        [Point {
+            step: 2,
+            value: 0.5
+        }]
+    );
+    assert_eq!(report.curve("nothing"), []);
+    assert!(figures.samples_per_second > 0.0);
+}
+
+#[test]
+fn the_rank_that_is_late_is_the_straggler_on_all_ranks() {
+    let kept = two_ranks(&config(0, None));
+    for (_, report) in &kept {
+        assert_eq!(report.ranks, kept[0].1.ranks);
+        assert!(report.ranks[1].data >= 2 * LATE);
+        let straggler = report.straggler.expect("rank 1 slept");
+        assert_eq!(straggler.rank, Rank::new(1));
+        let text = report.to_string();
+        assert!(text.contains("rank 1 is the straggler"), "{text}");
+    }
+}
+
+fn log(folder: &Path) -> Vec<serde_json::Value> {
+    let text = fs::read_to_string(folder.join("log.jsonl")).unwrap();
+    let lines = text.lines().map(serde_json::from_str);
+    lines.collect::<Result<_, _>>().unwrap()
+}
+
+/// The steps from which on the event files hold, oldest first.
+fn events(folder: &Path) -> Vec<u64> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
+    let mut files: Vec<_> = entries
+        .map(|entry| entry.path())
+        .filter(|path| path.to_string_lossy().contains("tfevents"))
+        .collect();
+    files.sort();
+    let begins = files.iter().map(|file| begins_at(&fs::read(file).unwrap()));
+    begins.collect()
+}
+
+#[test]
+fn a_journal_without_values_leaves_nothing_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = config(0, Some(&folder.path().join("runs")));
+    local(2, GroupOptions::default(), |group| {
+        let journal = Journal::new(&world(group), config.clone()).unwrap();
+        journal.close().unwrap();
+    });
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn rank_0_writes_every_value_and_a_run_that_goes_on_continues() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().join("runs/a");
+    two_ranks(&config(0, Some(&folder)));
+    let lines = log(&folder);
+    let steps: Vec<_> = lines.iter().map(|line| line["step"].clone()).collect();
+    assert_eq!(steps, [2, 2, 3]);
+    assert_eq!(lines[0]["learning_rate"], 0.5);
+    assert_eq!(lines[1]["accuracy"], 0.75);
+    for tag in ["loss", "throughput", "exposed_communication_seconds"] {
+        assert!(lines[2][tag].is_f64(), "{tag} is missing in {}", lines[2]);
+    }
+
+    assert_eq!(events(&folder), [0]);
+    two_ranks(&config(3, Some(&folder)));
+    assert_eq!(events(&folder), [0, 4], "what step 3 has left is kept");
+    let steps: Vec<_> = log(&folder)
+        .iter()
+        .map(|line| line["step"].clone())
+        .collect();
+    assert_eq!(steps, [2, 2, 3, 5, 5, 6]);
+    if let Some(scalars) = read_by_tensorboard(&folder) {
+        let losses = scalars.iter().filter(|(tag, ..)| tag == "loss");
+        let steps: Vec<u64> = losses.map(|(_, step, _)| *step).collect();
+        assert_eq!(steps, [2, 3, 5, 6]);
+    }
+    two_ranks(&config(0, Some(&folder)));
+    assert_eq!(log(&folder).len(), 3, "a new run starts a new log");
+}
+
+#[test]
+fn tensorboard_reads_all_curves_of_a_journal() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_, report) = two_ranks(&config(0, Some(folder.path()))).swap_remove(0);
+    let Some(read) = read_by_tensorboard(folder.path()) else {
+        return;
+    };
+    let lines = |Curve { tag, points }: &Curve| {
+        let line = |point: &Point| format!("{tag} {} {}", point.step, point.value as f32);
+        points.iter().map(line).collect::<Vec<_>>()
+    };
+    let mut expected: Vec<String> = report.curves.iter().flat_map(lines).collect();
+    for tag in [
+        "loss",
+        "accuracy",
+        "learning_rate",
+        "throughput",
+        "exposed_communication",
+    ] {
+        assert!(expected.iter().any(|line| line.starts_with(tag)), "{tag}");
+    }
+    // Python prints f64; the file has f32.
+    let mut read: Vec<String> = read
+        .into_iter()
+        .map(|(tag, step, value)| format!("{tag} {step} {}", value as f32))
+        .collect();
+    expected.sort_unstable();
+    read.sort_unstable();
+    assert_eq!(read, expected);
+}
+
+#[test]
+fn the_report_is_text_json_and_a_page_with_curves_and_ranks() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_, report) = two_ranks(&config(0, None)).swap_remove(0);
+    let report = report.with_fact("parameters", 1);
+    report.write(folder.path().join("new")).unwrap();
+    let read = |name| fs::read_to_string(folder.path().join("new").join(name)).unwrap();
+    assert_eq!(read("report.txt"), report.to_string());
+    let text = report.to_string();
+    for part in [
+        "parameters                 1",
+        "global batch               6 images",
+        "steps                      3",
+        "accuracy                   0.7500 after step 2",
+        "images per second",
+        "  exposed communication",
+    ] {
+        assert!(text.contains(part), "{part:?} is missing in\n{text}");
+    }
+    let json: serde_json::Value = serde_json::from_str(&read("report.json")).unwrap();
+    assert_eq!(json["world_size"], 2);
+    assert_eq!(json["curves"][0]["tag"], "loss");
+    assert!(json["ranks"][1]["data"].as_f64().unwrap() >= 2.0 * LATE.as_secs_f64());
+    assert_eq!(json["straggler"]["rank"], 1);
+    let page = read("report.html");
+    assert!(html::tests::is_balanced(&page), "{page}");
+    for part in [
+        "a &lt;small&gt; model",
+        "straggler",
+        ">rank 1<",
+        ">accuracy<",
+    ] {
+        assert!(page.contains(part), "{part:?} is missing in\n{page}");
+    }
+}
+
+#[test]
+fn a_folder_that_cannot_be_made_ends_the_training_on_all_ranks() {
+    let folder = tempfile::tempdir().unwrap();
+    let below_a_file = folder.path().join("file");
+    fs::write(&below_a_file, "").unwrap();
+    let config = config(0, Some(&below_a_file.join("below")));
+    let outcomes = local(2, GroupOptions::default(), |group| {
+        keep(&world(group), config.clone())
+    });
+    let errors: Vec<TrainError> = outcomes.into_iter().filter_map(Result::err).collect();
+    assert!(
+        matches!(&errors[..], [TrainError::Journal { path, .. },
+            TrainError::Collective(CollectiveError::PeerFailed { rank, .. })]
+            if path.ends_with("below") && *rank == Rank::new(0)),
+        "{errors:?}"
+    );
+}
+
+#[test]
+fn figures_carry_their_units() {
+    let figures = Figures {
+        step: 20,
+        loss: 2.51239,
+        samples_per_second: 12_345.6,
+        unit: "tokens",
+        exposed_communication: Duration::from_micros(1250),
+        learning_rate: None,
+    };
+    let text = "loss 2.5124  12346 tokens/s  exposed communication 1.25 ms";
+    assert_eq!(figures.to_string(), text);
+}

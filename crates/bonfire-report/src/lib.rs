@@ -1,0 +1,17 @@
+//! What a training shows of itself.
+//!
+//! [`Journal`] keeps account of a run and ends in a [`Report`]: text, JSON and a page with curves.
+//! [`EventWriter`] writes for TensorBoard, [`WeightedMean`] combines what ranks measure.
+
+#![forbid(unsafe_code)]
+
+mod journal;
+mod metrics;
+mod tensorboard;
+
+pub use journal::{
+    Activity, Curve, Figures, Journal, JournalConfig, JournalDisplay, Point, Report, SlowRank,
+    TimeSplit,
+};
+pub use metrics::{WeightedMean, sum_over_ranks};
+pub use tensorboard::EventWriter;

@@ -1,0 +1,107 @@
+//! Numbers about all ranks.
+//!
+//! Only sums travel, in f64: the mean of the ranks' means is wrong as soon as their shares differ.
+
+use bonfire_collective::{ProcessGroup, ReduceOp};
+use bonfire_train::TrainError;
+use serde::{Deserialize, Serialize};
+
+/// A mean over samples that are spread over batches and ranks. One that is half done can be part of a
+/// checkpoint.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct WeightedMean {
+    sum: f64,
+    samples: u64,
+}
+
+impl WeightedMean {
+    /// A mean of nothing yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a batch: its mean and its number of samples.
+    pub fn add(&mut self, mean: f64, samples: usize) {
+        // A batch without samples has no mean: what it says, often NaN, counts nothing.
+        if samples > 0 {
+            self.sum += mean * samples as f64;
+            self.samples += samples as u64;
+        }
+    }
+
+    /// The mean of what this rank added, if anything.
+    pub fn local(&self) -> Option<f64> {
+        (self.samples > 0).then(|| self.sum / self.samples as f64)
+    }
+
+    /// The mean of what all ranks added, if anything: the same bits on every rank. Every rank must
+    /// call it.
+    ///
+    /// # Errors
+    /// [`TrainError::Collective`].
+    #[track_caller]
+    pub fn over_ranks(&self, group: &ProcessGroup) -> Result<Option<f64>, TrainError> {
+        let mut totals = [self.sum, self.samples as f64];
+        group.all_reduce(&mut totals, ReduceOp::Sum)?;
+        let [sum, samples] = totals;
+        Ok((samples > 0.0).then(|| sum / samples))
+    }
+}
+
+/// The sum of every rank's `value`: the same bits on every rank. Every rank must call it.
+///
+/// # Errors
+/// [`TrainError::Collective`].
+#[track_caller]
+pub fn sum_over_ranks(group: &ProcessGroup, value: f64) -> Result<f64, TrainError> {
+    let mut total = [value];
+    group.all_reduce(&mut total, ReduceOp::Sum)?;
+    Ok(total[0])
+}
+
+#[cfg(test)]
+mod tests {
+    use bonfire_collective::GroupOptions;
+    use bonfire_testkit::local;
+
+    use super::*;
+
+    #[test]
+    fn the_mean_is_over_samples_and_not_over_ranks() {
+        let means = local(3, GroupOptions::default(), |group| {
+            let mut mean = WeightedMean::new();
+            match group.rank().get() {
+                0 => {
+                    mean.add(1.0, 1);
+                    mean.add(4.0, 2);
+                }
+                1 => mean.add(11.0, 1),
+                // A rank without data, whose mean of nothing must not spoil the others'.
+                _ => mean.add(f64::NAN, 0),
+            }
+            let local = mean.local();
+            (local, mean.over_ranks(&group).unwrap())
+        });
+        let global = Some(5.0);
+        assert_eq!(
+            means,
+            [(Some(3.0), global), (Some(11.0), global), (None, global)]
+        );
+    }
+
+    #[test]
+    fn a_mean_of_nothing_is_none_everywhere() {
+        let means = local(2, GroupOptions::default(), |group| {
+            WeightedMean::new().over_ranks(&group).unwrap()
+        });
+        assert_eq!(means, [None, None]);
+    }
+
+    #[test]
+    fn sums_are_the_same_on_every_rank() {
+        let sums = local(3, GroupOptions::default(), |group| {
+            sum_over_ranks(&group, f64::from(group.rank().get())).unwrap()
+        });
+        assert_eq!(sums, [3.0, 3.0, 3.0]);
+    }
+}

@@ -1,0 +1,161 @@
+//! What a language model reads at once, and what it should say.
+
+use burn::tensor::{Device, Int, Tensor, TensorData};
+
+use super::{Text, TextError};
+
+/// Windows and, at each of their places, the character that follows: `[batch, context]` both.
+#[derive(Clone, Debug)]
+pub struct TextBatch {
+    /// What the model reads.
+    pub tokens: Tensor<2, Int>,
+    /// What it should say.
+    pub targets: Tensor<2, Int>,
+}
+
+/// All windows of a text, numbered from its beginning: a dataset for a [`Loader`](bonfire::Loader) of
+/// [`len`](Self::len) samples. Clones share the text.
+///
+/// ```
+/// use gpt::text::Text;
+/// use burn::tensor::Device;
+///
+/// let windows = Text::new("a rhyme", "one two three four")?.windows(4)?;
+/// assert_eq!(windows.len(), 4);
+/// let batch = windows.batch(&[0, 2], &Device::flex());
+/// assert_eq!(batch.tokens.dims(), [2, 4]);
+/// # Ok::<(), gpt::text::TextError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct TextWindows {
+    text: Text,
+    context: usize,
+    /// From one window to the next, in characters.
+    stride: usize,
+}
+
+impl TextWindows {
+    pub(super) fn new(text: Text, context: usize) -> Result<Self, TextError> {
+        assert!(context > 0, "a window has at least one character");
+        // A window reads `context` characters and predicts each one's successor.
+        let needed = context + 1;
+        if text.len() < needed {
+            return Err(TextError::TooShort {
+                name: text.name().to_owned(),
+                characters: text.len(),
+                context,
+                needed,
+            });
+        }
+        Ok(Self {
+            text,
+            context,
+            stride: context,
+        })
+    }
+
+    /// Windows that begin at every character, so that they overlap.
+    #[must_use]
+    pub fn at_every_character(self) -> Self {
+        Self { stride: 1, ..self }
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        (self.text.len() - self.context - 1) / self.stride + 1
+    }
+
+    /// Whether there are none: never, because a text that is too short is an error.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// The text.
+    pub fn text(&self) -> &Text {
+        &self.text
+    }
+
+    /// Characters in a window.
+    pub fn context(&self) -> usize {
+        self.context
+    }
+
+    /// The windows at `indices`, on `device`.
+    ///
+    /// # Panics
+    /// If there is no index, or one is outside.
+    pub fn batch(&self, indices: &[usize], device: &Device) -> TextBatch {
+        assert!(!indices.is_empty(), "a batch of no windows has no size");
+        TextBatch {
+            tokens: self.gather(indices, 0, device),
+            targets: self.gather(indices, 1, device),
+        }
+    }
+
+    fn gather(&self, indices: &[usize], shift: usize, device: &Device) -> Tensor<2, Int> {
+        let window = |&index: &usize| {
+            assert!(index < self.len(), "window {index} of {}", self.len());
+            let start = index * self.stride + shift;
+            &self.text.tokens()[start..start + self.context]
+        };
+        let values: Vec<i32> = indices.iter().flat_map(window).copied().collect();
+        Tensor::from_data(
+            TensorData::new(values, [indices.len(), self.context]),
+            device,
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn text(len: usize) -> Text {
+        let characters: String = ('a'..='z').cycle().take(len).collect();
+        Text::new("letters", &characters).unwrap()
+    }
+
+    fn values(tensor: Tensor<2, Int>) -> Vec<i64> {
+        tensor.into_data().iter::<i64>().collect()
+    }
+
+    #[test]
+    fn targets_are_the_successors() {
+        let windows = text(20).windows(3).unwrap();
+        let batch = windows.batch(&[0, 4], &Device::flex());
+        assert_eq!(values(batch.tokens), [0, 1, 2, 12, 13, 14]);
+        assert_eq!(values(batch.targets), [1, 2, 3, 13, 14, 15]);
+        let everywhere = windows.at_every_character();
+        let batch = everywhere.batch(&[4], &Device::flex());
+        assert_eq!(values(batch.tokens), [4, 5, 6]);
+    }
+
+    #[test]
+    fn a_text_too_short_says_how_long_it_should_be() {
+        let short = text(8).windows(8).unwrap_err().to_string();
+        assert!(
+            short.contains("8 characters") && short.contains("at least 9"),
+            "{short}"
+        );
+        assert_eq!(text(9).windows(8).unwrap().len(), 1);
+    }
+
+    proptest! {
+        /// Windows behind each other predict every character once but the first and a rest that
+        /// fills no window.
+        #[test]
+        fn windows_cover_a_text_without_overlap(len in 2..200_usize, context in 1..20_usize) {
+            prop_assume!(len > context);
+            let windows = text(len).windows(context).unwrap();
+            let all: Vec<usize> = (0..windows.len()).collect();
+            let targets = values(windows.batch(&all, &Device::flex()).targets);
+            let expected: Vec<i64> = (1..len).map(|place| (place % 26) as i64).collect();
+            prop_assert_eq!(&targets[..], &expected[..targets.len()]);
+            prop_assert!(expected.len() - targets.len() < context);
+            let everywhere = windows.at_every_character();
+            prop_assert_eq!(everywhere.len(), len - context);
+        }
+    }
+}

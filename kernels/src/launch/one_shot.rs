@@ -1,0 +1,334 @@
+//! The kernel that exchanges and reduces small buffers by itself.
+//!
+//! It is compiled for one element type, one operation and one number of ranks. It is CUDA C++ and not
+//! CubeCL because it waits for its peers with loads and stores ordered at the scope of the system, for
+//! which CubeCL has no words; all other kernels are CubeCL's.
+
+use bonfire_cuda::{
+    ComputeCapability, Context, Cubin, CudaError, Function, Grid, Module, Nvrtc, Span, Stream,
+};
+
+use super::flags::{AbortFlag, FLAGS_SOURCE, FlagPage, RANKS_MAX};
+use crate::element::{Element, Fold};
+
+/// Threads of a block.
+const THREADS: u32 = 512;
+
+/// Bytes that a thread moves in one instruction.
+const PACK_BYTES: usize = 16;
+
+/// What a kernel is compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct OneShotKey {
+    /// The elements.
+    pub element: Element,
+    /// How they are combined; a mean is a sum that is divided.
+    pub fold: Fold,
+    /// How many ranks there are: 1 to [`RANKS_MAX`].
+    pub ranks: usize,
+}
+
+/// The kernel for one key, loaded in a context.
+#[derive(Clone, Debug)]
+pub struct OneShotKernel {
+    key: OneShotKey,
+    function: Function,
+}
+
+/// One launch of `one_shot`, the same on every rank but for `data`, `me` and the own page.
+#[derive(Clone, Copy, Debug)]
+pub struct OneShotLaunch<'a> {
+    /// This rank's elements, replaced by the result.
+    pub data: &'a Span,
+    /// Each rank's staging buffer for this operation, longer than the data by
+    /// [`OneShotKernel::STAGING_EXTRA_BYTES`].
+    pub staging: &'a [Span],
+    /// Each rank's flags.
+    pub pages: &'a [FlagPage],
+    /// This rank's, to stop waiting.
+    pub abort: &'a AbortFlag,
+    /// This rank.
+    pub me: usize,
+    /// The number of this operation, from 1.
+    pub seq: u32,
+    /// What the result is divided by; 1 for nothing.
+    pub divisor: u32,
+    /// Blocks to use, at most [`FlagPage::BLOCKS_MAX`].
+    pub blocks: u32,
+}
+
+/// As in one_shot.cu.
+#[repr(C)]
+#[derive(Default)]
+struct OneShotArgs {
+    staging: [u64; RANKS_MAX],
+    pages: [u64; RANKS_MAX],
+    data: u64,
+    abort: u64,
+    head: u64,
+    packs: u64,
+    tail: u64,
+    me: u32,
+    seq: u32,
+    divisor: u32,
+    padding: u32,
+}
+
+const _: () = assert!(size_of::<OneShotArgs>() == 16 * RANKS_MAX + 56);
+
+impl OneShotKey {
+    /// Compiles the kernel.
+    ///
+    /// # Errors
+    /// [`CudaError::Compile`].
+    pub fn compile(self, nvrtc: Nvrtc, capability: ComputeCapability) -> Result<Cubin, CudaError> {
+        assert!(
+            (1..=RANKS_MAX).contains(&self.ranks),
+            "a kernel is for 1 to {RANKS_MAX} ranks, got {}",
+            self.ranks
+        );
+        let mut defines = defines(self.element);
+        defines.push(fold_define(self.fold).to_owned());
+        defines.push(format!("SOURCES={}", self.ranks));
+        defines.push(format!("RANKS_MAX={RANKS_MAX}"));
+        defines.push(format!("THREADS={THREADS}"));
+        let source = [FLAGS_SOURCE, include_str!("one_shot.cu")].concat();
+        let name = format!("one_shot of {}, {:?}", self.element, self.fold);
+        nvrtc.compile(capability, &name, &source, &defines)
+    }
+}
+
+impl OneShotKernel {
+    /// Loads what [`OneShotKey::compile`] made for this key.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn load(context: &Context, key: OneShotKey, cubin: &Cubin) -> Result<Self, CudaError> {
+        let module = Module::load(context, cubin)?;
+        Ok(Self {
+            key,
+            function: module.function("one_shot")?,
+        })
+    }
+
+    /// What it is compiled for.
+    pub fn key(&self) -> OneShotKey {
+        self.key
+    }
+
+    /// Queues an all-reduce of a small buffer. The kernel waits for its peers on the device, so all
+    /// ranks' blocks must fit on it at once with room to spare where ranks share one.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn launch(&self, stream: &Stream, launch: &OneShotLaunch<'_>) -> Result<(), CudaError> {
+        let ranks = self.key.ranks;
+        assert_eq!(launch.staging.len(), ranks, "one staging buffer per rank");
+        assert_eq!(launch.pages.len(), ranks, "one page of flags per rank");
+        assert!(launch.me < ranks, "rank {} of {ranks}", launch.me);
+        assert!(
+            (1..=FlagPage::BLOCKS_MAX).contains(&launch.blocks),
+            "1 to {} blocks have flags, got {}",
+            FlagPage::BLOCKS_MAX,
+            launch.blocks
+        );
+        let bytes = launch.data.len();
+        if bytes == 0 {
+            return Ok(());
+        }
+        let shift = launch.data.address() % PACK_BYTES as u64;
+        let mut args = OneShotArgs {
+            data: launch.data.address(),
+            abort: launch.abort.address(stream.context()),
+            me: launch.me as u32,
+            seq: launch.seq,
+            divisor: divisor(launch.divisor),
+            ..OneShotArgs::default()
+        };
+        launch.data.used_by(stream.context());
+        for (rank, (staging, page)) in launch.staging.iter().zip(launch.pages).enumerate() {
+            assert!(
+                staging.len() >= bytes + PACK_BYTES,
+                "{bytes} bytes do not fit a staging buffer of {}",
+                staging.len()
+            );
+            assert!(
+                staging.address().is_multiple_of(PACK_BYTES as u64),
+                "staging buffers are aligned"
+            );
+            staging.used_by(stream.context());
+            page.span().used_by(stream.context());
+            args.staging[rank] = staging.address() + shift;
+            args.pages[rank] = page.blocks().address();
+        }
+        let split = Split::new(self.key.element, bytes, args.data);
+        (args.head, args.packs, args.tail) = (split.head, split.packs, split.tail);
+        let grid = Grid {
+            blocks: launch.blocks,
+            threads: THREADS,
+        };
+        // SAFETY: the kernel takes one OneShotArgs, whose layout one_shot.cu states. It touches `bytes` bytes
+        // from `data` and from each staging address, which their spans have (the shift is below
+        // PACK_BYTES), and RANKS_MAX words for each of `blocks` blocks of the pages, which have
+        // BLOCKS_MAX of them, device memory that is freed only after this context is idle, as is the
+        // abort flag, a word of page-locked memory.
+        unsafe { self.function.launch(stream, grid, &args) }
+    }
+
+    /// The blocks that make `one_shot` fastest for that many bytes: one pack per thread, up to the most.
+    pub fn blocks(bytes: usize) -> u32 {
+        let packs = bytes.div_ceil(PACK_BYTES).max(1) as u64;
+        let blocks = packs.div_ceil(u64::from(THREADS));
+        u32::try_from(blocks).map_or(FlagPage::BLOCKS_MAX, |b| b.min(FlagPage::BLOCKS_MAX))
+    }
+
+    /// What a staging buffer has in addition to the data.
+    pub const STAGING_EXTRA_BYTES: usize = PACK_BYTES;
+}
+
+/// The macros of an element in the kernel: the type in memory, the type of partial results, and the type to add
+/// and multiply in, which wraps where it is unsigned.
+fn defines(element: Element) -> Vec<String> {
+    let (store, partial, wrap, kind) = match element {
+        Element::F32 => ("float", "float", "float", "FLOAT"),
+        Element::F64 => ("double", "double", "double", "FLOAT"),
+        Element::F16 => ("unsigned short", "float", "float", "F16"),
+        Element::Bf16 => ("unsigned short", "float", "float", "BF16"),
+        Element::I8 => ("signed char", "signed char", "unsigned int", "INTEGER"),
+        Element::I16 => ("short", "short", "unsigned int", "INTEGER"),
+        Element::I32 => ("int", "int", "unsigned int", "INTEGER"),
+        Element::I64 => ("long long", "long long", "unsigned long long", "INTEGER"),
+        Element::U8 => ("unsigned char", "unsigned char", "unsigned int", "INTEGER"),
+        Element::U16 => (
+            "unsigned short",
+            "unsigned short",
+            "unsigned int",
+            "INTEGER",
+        ),
+        Element::U32 => ("unsigned int", "unsigned int", "unsigned int", "INTEGER"),
+        Element::U64 => (
+            "unsigned long long",
+            "unsigned long long",
+            "unsigned long long",
+            "INTEGER",
+        ),
+    };
+    let mut defines = vec![
+        format!("STORE={store}"),
+        format!("PARTIAL={partial}"),
+        format!("WRAP={wrap}"),
+        format!("KIND_{kind}=1"),
+    ];
+    if element == Element::F64 {
+        defines.push("WIDE=1".to_owned());
+    }
+    defines
+}
+
+fn fold_define(fold: Fold) -> &'static str {
+    match fold {
+        Fold::Sum | Fold::Mean => "FOLD_SUM=1",
+        Fold::Product => "FOLD_PRODUCT=1",
+        Fold::Min => "FOLD_MIN=1",
+        Fold::Max => "FOLD_MAX=1",
+        Fold::And => "FOLD_AND=1",
+        Fold::Or => "FOLD_OR=1",
+        Fold::Xor => "FOLD_XOR=1",
+    }
+}
+
+/// The kernel takes 0 for "do not divide", which costs nothing.
+fn divisor(divisor: u32) -> u32 {
+    if divisor <= 1 { 0 } else { divisor }
+}
+
+/// A range of memory: elements before the first 16-byte boundary, packs of 16 bytes, elements behind them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Split {
+    head: u64,
+    packs: u64,
+    tail: u64,
+}
+
+impl Split {
+    fn new(element: Element, bytes: usize, address: u64) -> Self {
+        let size = element.bytes() as u64;
+        let pack = PACK_BYTES as u64;
+        let elems = bytes as u64 / size;
+        assert_eq!(elems * size, bytes as u64, "a range of whole elements");
+        assert!(
+            address.is_multiple_of(size),
+            "elements must be aligned, got address {address:#x}"
+        );
+        let head = ((pack - address % pack) % pack / size).min(elems);
+        let packs = (elems - head) * size / pack;
+        Self {
+            head,
+            packs,
+            tail: elems - head - packs * pack / size,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn split(element: Element, elems: usize, address: u64) -> (u64, u64, u64) {
+        let split = Split::new(element, elems * element.bytes(), address);
+        assert_eq!(
+            split.head + split.packs * (16 / element.bytes() as u64) + split.tail,
+            elems as u64,
+            "every element once"
+        );
+        (split.head, split.packs, split.tail)
+    }
+
+    #[test]
+    fn ranges_split_at_sixteen_bytes() {
+        assert_eq!(split(Element::F32, 8, 4096), (0, 2, 0));
+        assert_eq!(split(Element::F32, 9, 4096), (0, 2, 1));
+        assert_eq!(split(Element::F32, 9, 4096 + 4), (3, 1, 2));
+        assert_eq!(split(Element::F16, 3, 2), (3, 0, 0));
+        assert_eq!(split(Element::U8, 33, 15), (1, 2, 0));
+        assert_eq!(split(Element::F64, 3, 8), (1, 1, 0));
+        assert_eq!(split(Element::F64, 0, 8), (0, 0, 0));
+    }
+
+    #[test]
+    fn small_messages_take_few_blocks() {
+        assert_eq!(OneShotKernel::blocks(4), 1);
+        assert_eq!(OneShotKernel::blocks(8192), 1);
+        assert_eq!(OneShotKernel::blocks(8193), 2);
+        assert_eq!(OneShotKernel::blocks(usize::MAX), FlagPage::BLOCKS_MAX);
+    }
+
+    #[test]
+    fn every_kernel_compiles() {
+        let Ok(nvrtc) = Nvrtc::load() else {
+            println!("every_kernel_compiles skipped: no NVRTC; set CUDA_PATH");
+            return;
+        };
+        let capability = ComputeCapability { major: 9, minor: 0 };
+        crate::launch::flags::SignalKernel::compile(nvrtc, capability).unwrap();
+        let floats = [Element::F32, Element::F64, Element::F16, Element::Bf16];
+        let integers = [Element::I8, Element::I16, Element::I32, Element::U64];
+        let compile = |element, fold, ranks| {
+            let key = OneShotKey {
+                element,
+                fold,
+                ranks,
+            };
+            key.compile(nvrtc, capability).unwrap();
+        };
+        for element in floats.into_iter().chain(integers) {
+            compile(element, Fold::Sum, 2);
+            compile(element, Fold::Min, 8);
+        }
+        for fold in [Fold::And, Fold::Or, Fold::Xor, Fold::Product, Fold::Max] {
+            compile(Element::U8, fold, RANKS_MAX);
+        }
+        compile(Element::F32, Fold::Sum, 1);
+        compile(Element::F64, Fold::Max, 3);
+    }
+}
