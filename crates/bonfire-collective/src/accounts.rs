@@ -20,11 +20,10 @@ use bonfire_plan::wire::Operation;
 use bonfire_plan::{Collective, Rank, WorldSize};
 use serde::{Deserialize, Serialize};
 
-use crate::error::Timeout;
+use crate::failure::Timeout;
 use crate::flight::{Desk, FlightRecord, write_flight_record};
 use crate::platform::sync::{Mutex, MutexGuard};
 use crate::recorder::{Progress, Record, Recorder};
-use crate::rendezvous::list;
 use crate::stragglers::StragglerReport;
 
 pub use running::GroupReport;
@@ -44,6 +43,15 @@ pub(crate) struct Account {
     /// Whom it waits for while it joins the group.
     #[serde(default)]
     pub(crate) awaited: Vec<Rank>,
+}
+
+/// Ranks in a row of words.
+pub(crate) fn list(ranks: &[Rank]) -> String {
+    ranks
+        .iter()
+        .map(Rank::to_string)
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 impl Account {

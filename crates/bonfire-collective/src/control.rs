@@ -18,9 +18,8 @@ use bonfire_plan::Rank;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::CollectiveError;
 use crate::accounts::{Account, Accounts};
-use crate::error::Failure;
+use crate::failure::Failure;
 use crate::flight::FlightRecord;
 use crate::options::GroupOptions;
 use crate::platform::clock;
@@ -223,9 +222,7 @@ fn testify(peers: &[Peer], failure: &Failure, accounts: &Accounts) {
 
 /// Tells one peer what the ranks of this process do.
 fn answer(peer: &Peer, question: &Question, poison: &Poison) {
-    let failure = poison
-        .failure()
-        .map(|failure| CollectiveError::from(failure).to_string());
+    let failure = poison.failure().map(|failure| failure.to_string());
     let records = poison
         .accounts()
         .own_records(failure.as_deref(), question.operations_max);
@@ -288,9 +285,8 @@ impl Watcher {
                 }
                 // The program hangs, or it would have written them itself, with the verdict.
                 Some(since) if clock::since(since) >= HANGING => {
-                    let error = CollectiveError::from(failure);
                     let accounts = self.poison.accounts();
-                    accounts.write_flight_records(&error.to_string());
+                    accounts.write_flight_records(&failure.to_string());
                 }
                 Some(_) => {}
             }

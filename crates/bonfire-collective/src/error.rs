@@ -2,65 +2,11 @@
 
 use std::sync::Arc;
 
-use bonfire_plan::wire::Operation;
 use bonfire_plan::{PlanError, Rank};
 use bonfire_sys::ArenaError;
-use serde::{Deserialize, Serialize};
 
+use crate::failure::{Corruption, Failure, Mismatch, Timeout};
 use crate::rendezvous::ConnectError;
-
-/// Why a group stopped. The first failure anywhere is the failure of every rank: all pending and
-/// future operations return it, so it is cheap to clone and can travel between processes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Failure {
-    /// A rank died, panicked, gave up or left while it was needed.
-    Peer { rank: Rank, cause: String },
-    /// Two ranks are in different operations.
-    Mismatch(Box<Mismatch>),
-    /// A rank waited too long.
-    Timeout(Box<Timeout>),
-    /// What one rank sent is not what came to another.
-    Corrupted(Box<Corruption>),
-}
-
-/// Two ranks met in different operations.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Mismatch {
-    /// The rank that noticed.
-    pub rank: Rank,
-    /// What that rank is doing.
-    pub operation: Operation,
-    /// The rank whose frame it received.
-    pub other_rank: Rank,
-    /// What the other rank is doing.
-    pub other_operation: Operation,
-}
-
-/// What one rank sent to another was changed on the way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Corruption {
-    /// The rank that sent it.
-    pub source: Rank,
-    /// The rank that noticed.
-    pub target: Rank,
-    /// The number of the operation in the group that it belongs to.
-    pub seq: u64,
-}
-
-/// A rank waited in vain.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Timeout {
-    /// The rank that waited.
-    pub rank: Rank,
-    /// The rank it waited for.
-    pub waited_for: Rank,
-    /// The operation it was in.
-    pub operation: Operation,
-    /// How long it had been in that operation.
-    pub elapsed_ms: u64,
-    /// Which ranks were not there, and what they were doing instead, in words.
-    pub verdict: String,
-}
 
 /// An operation of a process group failed.
 ///
@@ -79,27 +25,14 @@ pub enum CollectiveError {
         cause: String,
     },
     /// Two ranks called different operations, or the same one with other arguments.
-    #[error(
-        "ranks disagree: rank {} is in {}, but rank {} is in {}; every rank must call the same \
-         operations in the same order",
-        .0.rank, .0.operation, .0.other_rank, .0.other_operation
-    )]
+    #[error(transparent)]
     Mismatch(Box<Mismatch>),
     /// A rank waited longer than the group's timeout.
-    #[error(
-        "rank {} waited {} ms for rank {} in {}{}{} (who needs longer sets GroupOptions::timeout)",
-        .0.rank, .0.elapsed_ms, .0.waited_for, .0.operation,
-        if .0.verdict.is_empty() { "" } else { ": " }, .0.verdict
-    )]
+    #[error(transparent)]
     Timeout(Box<Timeout>),
     /// What a rank sent was changed on the way to another, as a checksum of Bonfire's shows; TCP's own
     /// did not. See [`Checksums`](crate::Checksums).
-    #[error(
-        "what rank {} sent to rank {} in operation #{} was changed on the way: memory, an interface or a \
-         switch between them is faulty, and results computed over this link before may be wrong where \
-         checksums were off",
-        .0.source, .0.target, .0.seq
-    )]
+    #[error("{0}")]
     Corrupted(Box<Corruption>),
     /// The caller asked for something that no rank can do. On the other ranks it is a failure of this one.
     #[error(transparent)]

@@ -21,7 +21,7 @@ use bonfire_sys::window::Board;
 
 use crate::Element;
 use crate::call_sites::CallSites;
-use crate::error::Failure;
+use crate::failure::Failure;
 use crate::options::GroupOptions;
 use crate::patience::{Eagerness, Patience};
 use crate::poison::Poison;

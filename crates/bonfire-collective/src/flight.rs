@@ -16,9 +16,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::recorder::{Progress, Record, Recorder};
 
-/// The variable that names the folder for flight records, where the program's options do not.
-pub const FLIGHT_DIR_VARIABLE: &str = "BONFIRE_FLIGHT_DIR";
-
 const VERSION: u32 = 1;
 const PREFIX: &str = "flight-";
 const SUFFIX: &str = ".json";

@@ -23,8 +23,8 @@ use bytemuck::Pod;
 use crate::accounts::Witness;
 use crate::buffer::GroupBuffer;
 use crate::control::Control;
-use crate::error::Failure;
 use crate::executor::{Executor, Figures, Memory, Request, RunError, Seat};
+use crate::failure::Failure;
 use crate::flight::Desk;
 use crate::inspection::GroupWatch;
 use crate::options::GroupOptions;
@@ -34,13 +34,13 @@ use crate::platform::thread::{self, JoinHandle};
 use crate::platform::{clock, host};
 use crate::poison::Poison;
 use crate::recorder::{Enqueued, Name, Recorder};
-use crate::rendezvous::{self, ConnectError};
+use crate::rendezvous::{ConnectError, Met, meet};
 use crate::topology::Topology;
 use crate::transport::{Links, Sharing, Traffic, local_links};
 use crate::{CollectiveError, Element, EnvSettings, RankEnv};
 
 pub use agreement::{Agreement, Proposal};
-pub(crate) use roster::{Origin, Roster};
+use roster::{Origin, Roster};
 use scratch::Scratch;
 
 /// A rank's membership in a group of ranks that communicate.
@@ -114,7 +114,7 @@ struct Core {
 
 /// Everything that set-up makes.
 #[derive(Debug)]
-pub(crate) struct Parts {
+struct Parts {
     pub(crate) me: Rank,
     pub(crate) world_size: WorldSize,
     /// Who the ranks are, and how they meet again.
@@ -142,9 +142,11 @@ impl ProcessGroup {
     ) -> Result<Vec<Self>, CollectiveError> {
         let settings = EnvSettings::from_env().map_err(ConnectError::Environment)?;
         let options = options.with(&settings);
-        let chunk_bytes = options.chunk_bytes_checked()?;
+        let chunk_bytes = options
+            .chunk_bytes_checked()
+            .map_err(ConnectError::Option)?;
         // Threads have no streams, but a wrong number is wrong everywhere.
-        options.streams_checked()?;
+        options.streams_checked().map_err(ConnectError::Option)?;
         let poison = Arc::new(Poison::new(world_size));
         let links = local_links(world_size, chunk_bytes).map_err(ConnectError::Region)?;
         let sharing = Sharing::of_threads(world_size).map_err(ConnectError::Region)?;
@@ -178,7 +180,24 @@ impl ProcessGroup {
     /// [`CollectiveError::Connect`] naming what is missing, who disagrees, or what cannot be reached.
     pub fn connect(env: &RankEnv, options: GroupOptions) -> Result<Self, CollectiveError> {
         let options = options.with(&env.settings);
-        let parts = rendezvous::meet(env, &options)?;
+        let Met {
+            topology,
+            home,
+            formed,
+            chunk_bytes,
+        } = meet(env, &options)?;
+        let origin = Origin::Processes(Arc::new(home));
+        let parts = Parts {
+            me: env.rank,
+            world_size: env.world_size,
+            roster: Roster::of_job(env.rank, topology, origin, options.clone()),
+            figures: None,
+            links: formed.links,
+            sharing: formed.sharing,
+            control: Some(formed.control),
+            poison: formed.poison,
+            chunk_bytes,
+        };
         Ok(Self::new(parts, options)?)
     }
 

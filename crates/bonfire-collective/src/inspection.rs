@@ -20,9 +20,9 @@ use std::time::{Duration, Instant};
 use bonfire_plan::Rank;
 use bonfire_sys::process::RequestWatch;
 
-use crate::CollectiveError;
 use crate::accounts::GroupReport;
 use crate::control::{self, Peer};
+use crate::options::RecordOnSignal;
 use crate::place::RankEnv;
 use crate::platform::clock;
 use crate::platform::net::{
@@ -35,7 +35,6 @@ use crate::poison::Poison;
 pub use client::{InspectError, RunningJob, SilentProcess, running_jobs};
 pub use protocol::JobMember;
 use protocol::{Question, SocketName};
-pub use signal::RecordOnSignal;
 
 /// How long either end may take over what it says at once.
 const TALK_TIMEOUT: Duration = Duration::from_secs(2);
@@ -106,7 +105,7 @@ impl Inspection {
             stop,
             handle,
             thread: Some(thread),
-            _requests: on_signal.watch(env, move || desk_there.record_all()),
+            _requests: signal::watch(on_signal, env, move || desk_there.record_all()),
         })
     }
 
@@ -197,9 +196,7 @@ impl GroupWatch {
         if let Some(peers) = self.peers.upgrade() {
             control::ask(&peers, &poison, operations_max, PEER_PATIENCE);
         }
-        let failure = poison
-            .failure()
-            .map(|failure| CollectiveError::from(failure).to_string());
+        let failure = poison.failure().map(|failure| failure.to_string());
         let accounts = poison.accounts();
         let mut records = accounts.answers();
         let own = accounts.own_records(failure.as_deref(), operations_max);

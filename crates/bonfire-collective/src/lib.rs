@@ -27,12 +27,12 @@ mod blocks;
 mod buffer;
 mod builds;
 mod call_sites;
-mod checksums;
 mod connections;
 mod control;
 mod element;
 mod error;
 mod executor;
+mod failure;
 mod flight;
 mod greeting;
 mod group;
@@ -40,8 +40,6 @@ mod handshake;
 mod inspection;
 mod lobby;
 mod local_reduce;
-#[doc(hidden)]
-pub mod measure;
 mod options;
 mod overrides;
 mod patience;
@@ -59,6 +57,7 @@ mod tls;
 mod token;
 mod topology;
 mod transport;
+mod transport_kind;
 mod work;
 
 pub use accounts::GroupReport;
@@ -68,18 +67,16 @@ pub use bonfire_sys::process::{Interrupt, InterruptWatch};
 pub use buffer::GroupBuffer;
 pub use builds::{Build, Builds, UnknownBuilds};
 pub use call_sites::{CallSites, UnknownCallSites};
-pub use checksums::Checksums;
-pub use connections::{Connections, UnknownConnections};
+pub use connections::{Checksums, Connections, Tls, UnknownConnections};
 pub use element::Element;
-pub use error::{CollectiveError, Corruption, Mismatch, Timeout};
-pub use flight::{FLIGHT_DIR_VARIABLE, FlightOperation, FlightRecord, read_flight_records};
+pub use error::CollectiveError;
+pub use failure::{Corruption, Mismatch, Timeout};
+pub use flight::{FlightOperation, FlightRecord, read_flight_records};
 pub use group::{Agreement, ProcessGroup, Proposal};
-pub use inspection::{
-    InspectError, JobMember, RecordOnSignal, RunningJob, SilentProcess, running_jobs,
-};
-pub use options::{FoldOrder, GroupOptions};
+pub use inspection::{InspectError, JobMember, RunningJob, SilentProcess, running_jobs};
+pub use options::{FLIGHT_DIR_VARIABLE, FoldOrder, GroupOptions, OptionError, RecordOnSignal};
 pub use overrides::{AlgorithmOverrides, OverrideError};
-pub use place::{RankEnv, StoreHost};
+pub use place::{HostId, RankEnv, StoreHost};
 pub use recorder::{PhaseProgress, Progress, StepProgress};
 pub use rendezvous::{ConnectError, RESTARTS_KEY, Reach};
 pub use settings::{EnvSettings, SettingError};
@@ -87,8 +84,8 @@ pub use store::{
     KEY_BYTES_MAX, MemoryStore, Store, StoreError, TcpStore, TcpStoreServer, VALUE_BYTES_MAX,
 };
 pub use stragglers::{Straggler, StragglerReport};
-pub use tls::Tls;
 pub use token::{JobToken, TokenError};
 pub use topology::Topology;
-pub use transport::{HostId, Traffic, TransportKind, UnknownTransport};
+pub use transport::Traffic;
+pub use transport_kind::{TransportKind, UnknownTransport};
 pub use work::Work;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use bonfire_plan::Rank;
 
-use crate::error::Failure;
+use crate::failure::Failure;
 use crate::platform::clock;
 use crate::poison::Poison;
 

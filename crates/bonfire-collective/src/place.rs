@@ -1,7 +1,9 @@
 //! Where a rank is in its job, and where the job meets: plain data, which a launcher fills in.
 
 use bonfire_plan::{Rank, WorldSize};
+use serde::{Deserialize, Serialize};
 
+use crate::platform::host;
 use crate::settings::EnvSettings;
 use crate::token::JobToken;
 
@@ -61,4 +63,17 @@ pub enum StoreHost {
     /// Rank 0 does, at a free port, and tells the others which through the store of torchrun's
     /// agent, which has `MASTER_PORT` for itself.
     Torchrun,
+}
+
+/// Which host, and which network namespace on it: two containers of one machine count as two hosts,
+/// because neither sockets nor descriptors pass between them by themselves.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct HostId(String);
+
+impl HostId {
+    /// The host of this process; `extra` divides what would otherwise be one host.
+    pub fn of_this_process(extra: Option<&str>) -> Self {
+        let extra = extra.unwrap_or_default();
+        Self(format!("{} {extra}", host::identity()))
+    }
 }

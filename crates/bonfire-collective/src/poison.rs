@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use bonfire_plan::{Rank, WorldSize};
 
 use crate::accounts::Accounts;
-use crate::error::Failure;
+use crate::failure::Failure;
 use crate::platform::sync::Mutex;
 
 #[derive(Debug)]

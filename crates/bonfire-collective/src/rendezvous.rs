@@ -32,19 +32,17 @@ use std::time::{Duration, Instant};
 
 use bonfire_plan::Rank;
 
-use crate::group::{Origin, Parts, Roster};
 use crate::inspection::Inspection;
 use crate::options::GroupOptions;
+use crate::place::HostId;
 use crate::place::RankEnv;
 use crate::platform::{clock, thread};
 use crate::store::{Store, StoreError, TcpStore, TcpStoreServer};
 use crate::token::JobToken;
 use crate::topology::Topology;
-use crate::transport::HostId;
 
 pub(crate) use address::{Address, Settings};
 pub use error::ConnectError;
-pub(crate) use error::list;
 pub(crate) use formation::{Formation, Formed};
 pub(crate) use mesh::Listeners;
 pub use reach::Reach;
@@ -114,8 +112,17 @@ impl Home {
     }
 }
 
+/// What a process has when all of the job have met.
+#[derive(Debug)]
+pub(crate) struct Met {
+    pub(crate) topology: Topology,
+    pub(crate) home: Home,
+    pub(crate) formed: Formed,
+    pub(crate) chunk_bytes: usize,
+}
+
 /// Forms the group of all processes of the job.
-pub(crate) fn meet(env: &RankEnv, options: &GroupOptions) -> Result<Parts, ConnectError> {
+pub(crate) fn meet(env: &RankEnv, options: &GroupOptions) -> Result<Met, ConnectError> {
     let chunk_bytes = options.chunk_bytes_checked()?;
     let streams = options.streams_checked()?;
     let deadline = Deadline::after(options.startup_timeout);
@@ -160,17 +167,10 @@ pub(crate) fn meet(env: &RankEnv, options: &GroupOptions) -> Result<Parts, Conne
         watch::tell(store, env, error);
         leave(env, store, entrance.server.as_ref());
     })?;
-    let topology = Topology::of(addresses.iter().map(|address| &address.host));
-    let origin = Origin::Processes(Arc::new(home));
-    Ok(Parts {
-        me: env.rank,
-        world_size: env.world_size,
-        roster: Roster::of_job(env.rank, topology, origin, options.clone()),
-        figures: None,
-        links: formed.links,
-        sharing: formed.sharing,
-        control: Some(formed.control),
-        poison: formed.poison,
+    Ok(Met {
+        topology: Topology::of(addresses.iter().map(|address| &address.host)),
+        home,
+        formed,
         chunk_bytes,
     })
 }

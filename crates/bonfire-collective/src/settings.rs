@@ -10,8 +10,8 @@ use std::str::FromStr;
 use crate::builds::Builds;
 use crate::call_sites::CallSites;
 use crate::connections::Connections;
+use crate::options::STREAMS_MAX;
 use crate::overrides::AlgorithmOverrides;
-use crate::transport::STREAMS_MAX;
 
 /// Algorithms for collectives; see [`AlgorithmOverrides`].
 const ALGORITHM: &str = "BONFIRE_ALGORITHM";

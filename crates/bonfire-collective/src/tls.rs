@@ -9,12 +9,5 @@
 mod identity;
 mod session;
 
-use crate::connections::Connections;
-
 pub(crate) use identity::Identity;
 pub(crate) use session::{BINDING_BYTES, TlsStream};
-
-/// Which connections are encrypted: none, for a network of the job's own; those between hosts, and those to
-/// the store unless it serves on loopback; or every TCP connection. Connections within a host that are no
-/// TCP (shared memory, Unix-domain sockets) never leave its kernel and never are.
-pub type Tls = Connections;

@@ -14,7 +14,7 @@ use bonfire_plan::Rank;
 use super::line::{Inbox, Kind, Nonsense, Peer};
 use super::{NONSENSE, decode, encode};
 use crate::accounts::Account;
-use crate::error::Failure;
+use crate::failure::Failure;
 use crate::platform::net::Handle;
 use crate::stream::Stream;
 

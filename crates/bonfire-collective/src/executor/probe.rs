@@ -13,7 +13,7 @@ use std::time::Duration;
 use bonfire_plan::{Rank, ReduceOp, Stage, WorldSize};
 
 use super::run::Run;
-use crate::error::Failure;
+use crate::failure::Failure;
 use crate::local_reduce::{FoldOptions, Operand, fold};
 use crate::platform::clock;
 use crate::topology::Topology;

@@ -36,7 +36,7 @@ mod tests {
     use bonfire_plan::WorldSize;
 
     use super::*;
-    use crate::error::Failure;
+    use crate::failure::Failure;
 
     /// A packet that is lost twice comes after a second and a half.
     const LATE: Duration = Duration::from_millis(1600);

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use super::memory::Space;
 use super::run::Run;
 use crate::Element;
-use crate::error::Failure;
+use crate::failure::Failure;
 use crate::local_reduce::{FoldOptions, Operand};
 use crate::transport::{Arrival, Due};
 

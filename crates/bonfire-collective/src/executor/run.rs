@@ -9,7 +9,7 @@ use super::memory::Space;
 use super::plans::Prepared;
 use super::reason::await_reason;
 use crate::Element;
-use crate::error::{Corruption, Failure, Mismatch, Timeout};
+use crate::failure::{Corruption, Failure, Mismatch, Timeout};
 use crate::local_reduce::Operand;
 use crate::patience::{Interrupt, Patience};
 use crate::transport::{Frame, LinkError};

@@ -12,7 +12,7 @@ use super::plans::Prepared;
 use super::run::Run;
 use super::{Executor, Request, RunError};
 use crate::Element;
-use crate::error::Failure;
+use crate::failure::Failure;
 use crate::local_reduce::FoldOptions;
 use crate::patience::Patience;
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::{Job, ProcessGroup};
 use crate::CollectiveError;
-use crate::error::Failure;
+use crate::failure::Failure;
 use crate::work::{Completion, Work};
 
 impl ProcessGroup {

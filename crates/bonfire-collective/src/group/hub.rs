@@ -9,7 +9,7 @@ use std::sync::{Arc, PoisonError};
 use bonfire_plan::{Rank, WorldSize};
 
 use super::commons::Commons;
-use crate::error::Failure;
+use crate::failure::Failure;
 use crate::platform::sync::{Mutex, MutexGuard};
 use crate::poison::Poison;
 use crate::rendezvous::ConnectError;

@@ -8,7 +8,7 @@ use bonfire_plan::{Rank, WorldSize};
 
 use super::hub::Hub;
 use crate::CollectiveError;
-use crate::error::Failure;
+use crate::failure::Failure;
 use crate::options::GroupOptions;
 use crate::rendezvous::Home;
 use crate::topology::Topology;

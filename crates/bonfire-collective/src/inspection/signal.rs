@@ -8,52 +8,36 @@ use bonfire_sys::process::RequestWatch;
 use super::FrontDesk;
 use crate::accounts::Witness;
 use crate::flight::{FlightRecord, write_flight_record};
+use crate::options::RecordOnSignal;
 use crate::place::RankEnv;
 
-/// Whether SIGUSR1 makes a process say what all ranks of its groups do, and write down what its own did.
-///
-/// The signal belongs to the program: one that handles or ignores it before the group is formed keeps it
-/// whatever is chosen here, and one that does so later takes it over.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum RecordOnSignal {
-    /// It does where Bonfire's launcher started the process.
-    #[default]
-    Launched,
-    /// It does.
-    Always,
-    /// It does not: the signal is left alone.
-    Never,
-}
-
-impl RecordOnSignal {
-    /// Calls `on_request` for every signal, if this process is to heed it.
-    pub(super) fn watch(
-        self,
-        env: &RankEnv,
-        on_request: impl FnMut() + Send + 'static,
-    ) -> Option<RequestWatch> {
-        let wanted = match self {
-            Self::Launched => env.launcher_id.is_some(),
-            Self::Always => true,
-            Self::Never => false,
-        };
-        if !wanted {
-            return None;
+/// Calls `on_request` for every signal, if this process is to heed it.
+pub(super) fn watch(
+    on_signal: RecordOnSignal,
+    env: &RankEnv,
+    on_request: impl FnMut() + Send + 'static,
+) -> Option<RequestWatch> {
+    let wanted = match on_signal {
+        RecordOnSignal::Launched => env.launcher_id.is_some(),
+        RecordOnSignal::Always => true,
+        RecordOnSignal::Never => false,
+    };
+    if !wanted {
+        return None;
+    }
+    let rank = env.rank;
+    match RequestWatch::start(on_request) {
+        Ok(Some(watch)) => Some(watch),
+        Ok(None) => {
+            tracing::info!(
+                target: "bonfire",
+                "rank {rank}: SIGUSR1 is the program's own; `bonfire inspect` works without it"
+            );
+            None
         }
-        let rank = env.rank;
-        match RequestWatch::start(on_request) {
-            Ok(Some(watch)) => Some(watch),
-            Ok(None) => {
-                tracing::info!(
-                    target: "bonfire",
-                    "rank {rank}: SIGUSR1 is the program's own; `bonfire inspect` works without it"
-                );
-                None
-            }
-            Err(error) => {
-                tracing::warn!(target: "bonfire", "rank {rank}: SIGUSR1 cannot be watched: {error}");
-                None
-            }
+        Err(error) => {
+            tracing::warn!(target: "bonfire", "rank {rank}: SIGUSR1 cannot be watched: {error}");
+            None
         }
     }
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::ConnectError;
 use crate::builds::Build;
 use crate::options::GroupOptions;
-use crate::transport::HostId;
+use crate::place::HostId;
 
 /// Where a rank listens.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

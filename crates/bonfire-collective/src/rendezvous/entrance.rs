@@ -11,10 +11,10 @@ use super::beacon::{self, Beacon};
 use super::torchrun::TorchStore;
 use super::whereabouts::Whereabouts;
 use super::{ConnectError, Deadline};
+use crate::connections::Tls;
 use crate::place::{RankEnv, StoreHost};
 use crate::platform::thread;
 use crate::store::{StoreError, TcpStore, TcpStoreServer};
-use crate::tls::Tls;
 use crate::token::JobToken;
 
 /// Pause before rank 0's store is looked for again.

@@ -8,11 +8,12 @@ use bonfire_sys::RegionError;
 
 use super::Reach;
 use crate::CollectiveError;
-use crate::options::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN};
+use crate::accounts::list;
+use crate::options::OptionError;
 use crate::settings::SettingError;
 use crate::store::StoreError;
 use crate::token::TokenError;
-use crate::transport::{STREAMS_MAX, TransportKind};
+use crate::transport_kind::TransportKind;
 
 /// A group could not be formed.
 #[derive(Debug, thiserror::Error)]
@@ -21,6 +22,9 @@ pub enum ConnectError {
     /// The store did not answer or refused.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// An option is out of range.
+    #[error(transparent)]
+    Option(#[from] OptionError),
     /// A variable that is read at set-up is wrong.
     #[error(transparent)]
     Environment(#[from] SettingError),
@@ -177,18 +181,6 @@ pub enum ConnectError {
     /// No shared memory.
     #[error(transparent)]
     Region(#[from] RegionError),
-    /// The chunk size is out of range.
-    #[error("chunk_bytes must be {CHUNK_BYTES_MIN} to {CHUNK_BYTES_MAX}, got {found}")]
-    ChunkBytes {
-        /// What was asked for.
-        found: usize,
-    },
-    /// The number of streams is out of range.
-    #[error("streams_per_link must be 1 to {STREAMS_MAX}, got {found}")]
-    Streams {
-        /// What was asked for.
-        found: u32,
-    },
     /// No key could be made for TLS.
     #[error("cannot make a key for TLS")]
     Identity(#[source] io::Error),
@@ -203,12 +195,4 @@ pub enum ConnectError {
         /// What the operating system said.
         source: io::Error,
     },
-}
-
-pub(crate) fn list(ranks: &[Rank]) -> String {
-    ranks
-        .iter()
-        .map(Rank::to_string)
-        .collect::<Vec<_>>()
-        .join(", ")
 }

@@ -9,18 +9,18 @@ use bonfire_plan::{Rank, WorldSize};
 use bonfire_sys::Region;
 
 use super::address::Address;
-use super::error::list;
 use super::mesh::{Connections, Guard, Listeners, Mesh};
 use super::{ConnectError, Deadline, descriptors};
-use crate::checksums::Checksums;
+use crate::accounts::list;
+use crate::connections::Checksums;
+use crate::connections::Tls;
 use crate::control::{Control, Early};
 use crate::options::GroupOptions;
 use crate::poison::Poison;
-use crate::tls::{Identity, Tls};
+use crate::tls::Identity;
 use crate::token::JobToken;
-use crate::transport::{
-    Links, MemoryLink, Sharing, SocketLink, TransportKind, new_arena, ring_layout,
-};
+use crate::transport::{Links, MemoryLink, Sharing, SocketLink, new_arena, ring_layout};
+use crate::transport_kind::TransportKind;
 
 /// A group about to form, seen from one of its ranks.
 pub(crate) struct Formation<'a> {

@@ -16,13 +16,14 @@ use bonfire_plan::Rank;
 
 use super::address::Address;
 use super::{ConnectError, Deadline};
+use crate::connections::Tls;
 use crate::control::{Early, Hearing};
-use crate::error::Failure;
+use crate::failure::Failure;
 use crate::platform::thread;
 use crate::stream::Stream;
-use crate::tls::{Identity, Tls};
+use crate::tls::Identity;
 use crate::token::JobToken;
-use crate::transport::TransportKind;
+use crate::transport_kind::TransportKind;
 
 pub(crate) use listeners::Listeners;
 

@@ -111,7 +111,7 @@ impl fmt::Display for Reach {
                 name(target)
             )?,
             None => {
-                let culprits = super::list(&self.culprits());
+                let culprits = crate::accounts::list(&self.culprits());
                 write!(
                     formatter,
                     "the host of rank {culprits} did not say which others it reaches"
@@ -278,9 +278,9 @@ mod tests {
     use std::io::Read;
 
     use super::*;
+    use crate::place::HostId;
     use crate::store::TcpStoreServer;
     use crate::token::JobToken;
-    use crate::transport::HostId;
 
     /// Far more than two ranks of one machine take.
     const PATIENCE: Duration = Duration::from_secs(60);

@@ -14,7 +14,7 @@ use std::time::Duration;
 use bonfire_plan::Rank;
 
 use super::{ConnectError, Deadline, key, mesh};
-use crate::error::Failure;
+use crate::failure::Failure;
 use crate::place::{RankEnv, StoreHost};
 use crate::store::{Store, StoreError, TcpStore};
 

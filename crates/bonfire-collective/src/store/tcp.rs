@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::protocol::{Reply, Request};
 use super::{MemoryStore, Store, StoreError, check_lengths};
+use crate::connections::Tls;
 use crate::greeting::{Secrecy, greet};
 use crate::handshake::{HandshakeError, Role};
 use crate::lobby::Lobby;
@@ -17,7 +18,7 @@ use crate::platform::net::{Handle, TcpListener, TcpStream, await_news, connect, 
 use crate::platform::sync::{Mutex, MutexGuard};
 use crate::platform::thread::{self, JoinHandle};
 use crate::stream::Stream;
-use crate::tls::{Identity, Tls};
+use crate::tls::Identity;
 use crate::token::JobToken;
 
 /// Connections served at once: every rank of a large job, and a bound on strangers.

@@ -1,8 +1,8 @@
 use super::*;
+use crate::connections::Tls;
 use crate::greeting::{Secrecy, greet};
 use crate::handshake::Role;
 use crate::stream::Stream;
-use crate::tls::Tls;
 use crate::token::JobToken;
 use std::net::TcpStream;
 

@@ -20,8 +20,8 @@ use super::super::roster::{Origin, Part};
 use super::super::{Core, Parts};
 use super::Wish;
 use crate::CollectiveError;
-use crate::error::Failure;
 use crate::executor::Figures;
+use crate::failure::Failure;
 use crate::recorder::Name;
 use crate::rendezvous::{
     Address, ConnectError, Deadline, Formation, Formed, Home, Listeners, Settings,

@@ -11,7 +11,7 @@ use super::reception::Reception;
 use super::{Connections, Guard, Mesh};
 use crate::accounts::Account;
 use crate::control::Early;
-use crate::error::Failure;
+use crate::failure::Failure;
 use crate::platform::net::await_news;
 use crate::platform::thread;
 use crate::rendezvous::{ConnectError, Deadline};

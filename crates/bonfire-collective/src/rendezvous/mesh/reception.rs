@@ -4,12 +4,12 @@ use std::sync::PoisonError;
 
 use super::hello::Hello;
 use super::{HANDSHAKE_TIMEOUT, Mesh};
+use crate::connections::Tls;
 use crate::greeting::{Secrecy, greet};
 use crate::handshake::{HandshakeError, Role};
 use crate::lobby::{Hurried, Lobby, Place};
 use crate::platform::sync::Mutex;
 use crate::stream::Stream;
-use crate::tls::Tls;
 
 /// See the module.
 pub(super) struct Reception<'a> {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::*;
 use crate::greeting::{Secrecy, greet};
 use crate::handshake::Role;
-use crate::transport::HostId;
+use crate::place::HostId;
 
 /// Far more than two ranks of one machine take.
 const PATIENCE: Duration = Duration::from_secs(30);
