@@ -1,16 +1,24 @@
 //! What a group can be told at set-up.
 
+pub(crate) mod builds;
+pub(crate) mod call_sites;
+pub(crate) mod connections;
+pub(crate) mod overrides;
+pub(crate) mod place;
+pub(crate) mod settings;
+pub(crate) mod transport_kind;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
 use bonfire_plan::{Algorithm, Collective};
 
-use crate::builds::Builds;
-use crate::call_sites::CallSites;
-use crate::connections::{Checksums, Tls};
-use crate::overrides::AlgorithmOverrides;
-use crate::settings::EnvSettings;
-use crate::transport_kind::TransportKind;
+use crate::options::builds::Builds;
+use crate::options::call_sites::CallSites;
+use crate::options::connections::{Checksums, Tls};
+use crate::options::overrides::AlgorithmOverrides;
+use crate::options::settings::EnvSettings;
+use crate::options::transport_kind::TransportKind;
 
 /// The variable that names the folder for flight records, where the program's options do not.
 pub const FLIGHT_DIR_VARIABLE: &str = "BONFIRE_FLIGHT_DIR";

@@ -14,6 +14,7 @@ mod sample;
 mod sharing;
 mod socket;
 mod stripes;
+pub(crate) mod topology;
 mod traffic;
 
 pub(crate) use frame::Frame;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use super::{Job, ProcessGroup};
 use crate::CollectiveError;
-use crate::failure::Failure;
-use crate::work::{Completion, Work};
+use crate::group::work::{Completion, Work};
+use crate::health::failure::Failure;
 
 impl ProcessGroup {
     /// Does `body` with `buffer` in the background, after all operations issued so far and before all that

@@ -8,8 +8,8 @@ use bytemuck::Pod;
 
 use super::ProcessGroup;
 use super::operations::Caller;
-use crate::blocks::Blocks;
-use crate::patience::Eagerness;
+use crate::group::blocks::Blocks;
+use crate::health::patience::Eagerness;
 use crate::{CollectiveError, Element};
 
 impl ProcessGroup {

@@ -9,10 +9,10 @@ use std::sync::{Arc, PoisonError};
 use bonfire_plan::{Rank, WorldSize};
 
 use super::commons::Commons;
-use crate::failure::Failure;
+use crate::health::failure::Failure;
+use crate::health::poison::Poison;
+use crate::meet::rendezvous::ConnectError;
 use crate::platform::sync::{Mutex, MutexGuard};
-use crate::poison::Poison;
-use crate::rendezvous::ConnectError;
 use crate::transport::{Links, Sharing, local_links};
 
 /// What one rank of a group of threads takes.

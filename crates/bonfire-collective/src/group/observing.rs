@@ -1,7 +1,7 @@
 //! What a program says of itself to whoever watches the job, and what it hears of the others.
 
 use super::ProcessGroup;
-use crate::stragglers::StragglerReport;
+use crate::health::stragglers::StragglerReport;
 
 impl ProcessGroup {
     /// The same membership, whose operations go by this name in what the flight recorder tells after a

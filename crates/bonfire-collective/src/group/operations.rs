@@ -10,10 +10,10 @@ use bonfire_plan::{Collective, Partition, Rank, ReduceOp, shard_range};
 use bytemuck::Pod;
 
 use super::Core;
-use crate::blocks::Blocks;
-use crate::executor::{Memory, Request};
-use crate::patience::Eagerness;
-use crate::recorder::Name;
+use crate::exec::executor::{Memory, Request};
+use crate::group::blocks::Blocks;
+use crate::health::patience::Eagerness;
+use crate::health::recorder::Name;
 use crate::{CollectiveError, Element};
 
 /// Who asks, and how it waits.

@@ -8,10 +8,10 @@ use bonfire_plan::{Rank, WorldSize};
 
 use super::hub::Hub;
 use crate::CollectiveError;
-use crate::failure::Failure;
+use crate::health::failure::Failure;
+use crate::meet::rendezvous::Home;
 use crate::options::GroupOptions;
-use crate::rendezvous::Home;
-use crate::topology::Topology;
+use crate::transport::topology::Topology;
 
 /// A group's place in its job, as one of its ranks knows it.
 ///

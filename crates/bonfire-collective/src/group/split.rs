@@ -10,9 +10,9 @@ use sha2::{Digest, Sha256};
 use super::ProcessGroup;
 use super::roster::Roster;
 use crate::CollectiveError;
+use crate::meet::rendezvous::ConnectError;
 use crate::options::GroupOptions;
-use crate::rendezvous::ConnectError;
-use crate::topology::Topology;
+use crate::transport::topology::Topology;
 
 use attempt::Attempt;
 
