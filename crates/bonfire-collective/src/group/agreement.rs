@@ -3,12 +3,9 @@
 //! A rank that stops, saves or has no more data must not do so alone: the others would wait for it in
 //! the next operation. The decision costs one all-reduce of four numbers.
 
-use std::panic::Location;
-
 use bonfire_plan::{Rank, ReduceOp};
 
 use super::ProcessGroup;
-use super::operations::Caller;
 use crate::CollectiveError;
 
 /// No rank has this number.

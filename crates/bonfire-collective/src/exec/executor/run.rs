@@ -83,7 +83,7 @@ impl<'a> Run<'a> {
             } => {
                 let options = self.fold_options(reduce, *stage);
                 let target = space.target(*target);
-                let mut operands: SmallVec<[Operand<'_, T>; 16]> = SmallVec::new();
+                let mut operands: SmallVec<[Operand<'_, T>; 64]> = SmallVec::new();
                 for source in sources {
                     operands.push(match source {
                         Source::Own => Operand::Target,

@@ -91,7 +91,7 @@ fn the_ranks_of_the_next_attempt_meet_in_the_same_store() {
                     restart_count,
                     ..env_of(rank, &server, &token)
                 };
-                scope.spawn(move || meet(&env, &options()).unwrap().world_size);
+                scope.spawn(move || meet(&env, &options()).unwrap().topology.hosts().len());
             }
         });
         server.store().add(RESTARTS_KEY, 1).unwrap();
@@ -203,7 +203,7 @@ fn strangers_at_a_rank_s_door_keep_no_rank_out() {
         }
         let second = scope.spawn(|| meet(&on_host(1), &options()).unwrap());
         for rank in [first, second] {
-            assert_eq!(rank.join().unwrap().world_size.get(), 2);
+            assert_eq!(rank.join().unwrap().topology.hosts().len(), 2);
         }
     });
 }
