@@ -1,9 +1,9 @@
 //! A training strategy for Burn's own learner, `burn::train::SupervisedTraining`: one rank per device.
 //!
 //! Every rank runs the learner with its own share of the data; gradients are averaged through
-//! [`Ddp`](crate::Ddp)'s buckets while `TrainStep::step` runs its backward pass. Rank 0 sees what
-//! all ranks computed, so its metrics, checkpoints, early stopping and display are those of the
-//! whole training; the other ranks do as it says. Between two steps all ranks say how many samples
+//! [`Ddp`](crate::Ddp)'s buckets while `TrainStep::step` runs its backward pass. Rank 0 sees the
+//! losses of all ranks, or all that they computed ([`Outputs`]), so its checkpoints, early stopping and
+//! display are those of the whole training; the other ranks do as it says. Between two steps all ranks say how many samples
 //! they have and whether somebody wants to stop, so none waits for one that has finished.
 
 mod batches;
@@ -36,11 +36,11 @@ use crate::World;
 use crate::interrupt::watch_with;
 use crate::panic::panic_message;
 
-pub use config::LearnerConfig;
+pub use config::{GradientCheck, LearnerConfig};
 pub use error::LearnerError;
 pub use kept::CompressionCheckpoints;
 pub use model::DistributedModel;
-pub use output::{StepOutput, counted};
+pub use output::{Outputs, StepOutput, counted};
 pub use parcel::Parcel;
 pub use silence::DistributedTraining;
 pub use timings::{StepTimeMetric, StepTimings};

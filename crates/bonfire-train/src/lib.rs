@@ -91,8 +91,9 @@ pub use gradients::{Clip, clip, global_norm};
 pub use interrupt::StopRequest;
 #[cfg(feature = "learner")]
 pub use learner::{
-    CompressionCheckpoints, DistributedModel, DistributedTraining, LearnerConfig, LearnerError,
-    Parcel, StepOutput, StepTimeMetric, StepTimings, counted, strategy, strategy_with,
+    CompressionCheckpoints, DistributedModel, DistributedTraining, GradientCheck, LearnerConfig,
+    LearnerError, Outputs, Parcel, StepOutput, StepTimeMetric, StepTimings, counted, strategy,
+    strategy_with,
 };
 pub use loss::{IntoLoss, Loss};
 #[doc(hidden)]

@@ -10,11 +10,11 @@ use burn_train::{
     TrainingItem, ValidLoader,
 };
 
-use super::config::LearnerConfig;
+use super::config::{GradientCheck, LearnerConfig};
 use super::error::LearnerError;
 use super::model::DistributedModel;
 use super::outlook::{Outlook, Own};
-use super::output::{StepOutput, gathered};
+use super::output::{Sent, StepOutput, gathered};
 use super::records::Restoring;
 use super::share::Share;
 use super::split::{Split, Turn};
@@ -142,8 +142,10 @@ impl<'a, M: DistributedModel> Run<'a, M> {
             let step = batch.map(|batch| move |model: &M| TrainStep::step(model, batch.item).item);
             let step = ddp.run_own(samples, step, last)?;
             if let Some(gradients) = step.gradients {
-                // All ranks find the same, and none has stepped.
-                ddp.check_finite(&gradients)?;
+                if self.config.check == GradientCheck::EveryStep {
+                    // All ranks find the same, and none has stepped.
+                    ddp.check_finite(&gradients)?;
+                }
                 self.learner.lr_step();
                 self.learner.optimizer_step(gradients);
                 ddp.set_module(self.learner.model());
@@ -153,7 +155,8 @@ impl<'a, M: DistributedModel> Run<'a, M> {
                 }
             }
             let lr = Some(self.learner.lr_current());
-            for item in self.items(step.output, &outlook, &split, lr)? {
+            let sent = self.config.outputs.of_training();
+            for item in self.items((sent, step.output), &outlook, &split, lr)? {
                 self.tell_train(item)?;
             }
         }
@@ -172,7 +175,8 @@ impl<'a, M: DistributedModel> Run<'a, M> {
                 ControlFlow::Break(next) => return Ok(next),
             };
             let output = batch.map(|batch| InferenceStep::step(&model, batch.item));
-            for item in self.items(output, &outlook, &split, None)? {
+            let sent = self.config.outputs.of_validation();
+            for item in self.items((sent, output), &outlook, &split, None)? {
                 self.tell_valid(item)?;
             }
         }
@@ -196,15 +200,15 @@ impl<'a, M: DistributedModel> Run<'a, M> {
         })
     }
 
-    /// What the metrics see of a step: the outputs of all ranks, on rank 0.
+    /// What the metrics see of a step, on rank 0.
     fn items<T: StepOutput>(
         &self,
-        output: Option<T>,
+        (sent, output): (Sent, Option<T>),
         outlook: &Outlook,
         split: &Split<'_, impl Sized>,
         lr: Option<ModuleLearningRate>,
     ) -> Result<Vec<LearnerEvent<T>>, LearnerError> {
-        let outputs = gathered(self.world, output, &outlook.samples)?;
+        let outputs = gathered(self.world, sent, output, &outlook.samples)?;
         let item = |output| {
             let (progress, iteration) = (split.progress(), Some(split.iteration()));
             LearnerEvent::ProcessedItem(TrainingItem::new(output, progress, iteration, lr.clone()))
