@@ -69,9 +69,13 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
             "bonfire-plan",
             "bonfire-collective",
             "bonfire-gpu",
-            "bonfire-launch",
             "bonfire-kernels",
         ]),
+        Burn::Named,
+    ),
+    (
+        "bonfire-learner",
+        Imports::Only(&["bonfire-collective", "bonfire-launch", "bonfire-train"]),
         Burn::Named,
     ),
     (DATA, Imports::Only(&["bonfire-collective"]), Burn::Named),
@@ -137,6 +141,7 @@ const LIBRARIES: &[&str] = &[
     "bonfire-gpu",
     "bonfire-launch",
     "bonfire-train",
+    "bonfire-learner",
     DATA,
     "bonfire-report",
 ];
@@ -144,9 +149,15 @@ const LIBRARIES: &[&str] = &[
 /// Ranks and oracles for tests: every crate may use it in its tests, and nowhere else.
 const TESTKIT: &str = "bonfire-testkit";
 
-/// What programs train on: these crates deal it in their tests, and know nothing of it elsewhere.
+/// What programs train on.
 const DATA: &str = "bonfire-data";
-const TESTED_WITH_DATA: [&str; 2] = ["bonfire-train", "bonfire-learner"];
+
+/// Who imports what in its tests, and knows nothing of it elsewhere.
+const TESTED_WITH: [(&str, &str); 3] = [
+    ("bonfire-train", DATA),
+    ("bonfire-train", "bonfire-launch"),
+    ("bonfire-learner", DATA),
+];
 
 /// Programs that measure, which nobody depends on: like tests, they may use it.
 const BENCHES: &str = "bonfire-benches";
@@ -204,9 +215,9 @@ fn import_fault(import: &Import<'_>, members: &[&str]) -> Option<String> {
         let is_right = kind == DependencyKind::Development || importer == BENCHES;
         return (!is_right).then(|| format!("{importer} imports {TESTKIT} outside its tests"));
     }
-    if imported == DATA && TESTED_WITH_DATA.contains(&importer) {
+    if TESTED_WITH.contains(&(importer, imported)) {
         let is_right = kind == DependencyKind::Development;
-        return (!is_right).then(|| format!("{importer} imports {DATA} outside its tests"));
+        return (!is_right).then(|| format!("{importer} imports {imported} outside its tests"));
     }
     if imported == LABORATORY {
         let is_apart = target.as_deref() == Some(LABORATORY_BUILD);

@@ -26,9 +26,11 @@ use crate::{BufferSync, DdpConfig, Precision, TrainError, World};
 mod alone;
 mod compressed;
 mod guard;
+mod own_backward;
 mod summary;
 mod synchroniser;
 
+pub use own_backward::OwnStep;
 pub use summary::BucketSummary;
 use synchroniser::{Synchroniser, averages};
 
@@ -445,7 +447,5 @@ fn lock(reducer: &Mutex<Reducer>) -> MutexGuard<'_, Reducer> {
     reducer.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-#[cfg(feature = "learner")]
-mod own_backward;
 #[cfg(test)]
 mod tests;

@@ -62,13 +62,6 @@ pub(crate) enum Listener {
     /// A reducer, whose buckets travel in this pass.
     Reducer(Arc<Mutex<Reducer>>),
     /// A reducer that only adds the gradients to those of a later pass.
-    #[cfg_attr(
-        not(feature = "learner"),
-        allow(
-            dead_code,
-            reason = "only steps of the learner keep their gradients to themselves"
-        )
-    )]
     Accumulator(Arc<Mutex<Reducer>>, Entering),
 }
 

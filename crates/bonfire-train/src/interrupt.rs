@@ -44,12 +44,20 @@ impl StopRequest {
     /// Starts to watch. Where somebody in this process does already, as another rank that is a thread of
     /// it, this rank hears of the wish from that one, when they agree.
     pub fn watch() -> Self {
+        Self::watch_with(|_| {})
+    }
+
+    /// As [`watch`](Self::watch), and hands the first signal to `on_first`, on another thread.
+    pub fn watch_with(mut on_first: impl FnMut(Interrupt) + Send + 'static) -> Self {
         let asked = Arc::new(AtomicU8::new(NOT_ASKED));
         let noticed = Arc::clone(&asked);
         Self {
             asked,
-            // Only a flag: what it says is not shared with other memory.
-            _watch: watch_with(move |by| noticed.store(by.number(), Ordering::Relaxed)),
+            _watch: watch_with(move |by| {
+                // Only a flag: what it says is not shared with other memory.
+                noticed.store(by.number(), Ordering::Relaxed);
+                on_first(by);
+            }),
         }
     }
 
@@ -92,9 +100,7 @@ impl StopRequest {
 
 /// Hands the first signal to a function, and ends the process at the second. Nothing if somebody else
 /// watches.
-pub(crate) fn watch_with(
-    mut on_first: impl FnMut(Interrupt) + Send + 'static,
-) -> Option<InterruptWatch> {
+fn watch_with(mut on_first: impl FnMut(Interrupt) + Send + 'static) -> Option<InterruptWatch> {
     let mut first: Option<Instant> = None;
     let watch = InterruptWatch::start(move |by| match first {
         None => {

@@ -2,7 +2,7 @@
 //!
 //! [`Ddp`] holds a model that every rank of a group trains on its own share of the data.
 //! [`Checkpoints`] keep a training, and [`World`] is a rank's place in the job: its group
-//! and its device. With feature `learner`, `DistributedTraining` trains with Burn's own learner.
+//! and its device.
 //!
 //! ```no_run
 //! use bonfire_train::{Ddp, TrainError, World};
@@ -25,7 +25,8 @@
 //! }
 //! ```
 //!
-//! What a model learns from is `bonfire-data`, what a training shows of itself is `bonfire-report`.
+//! What a model learns from is `bonfire-data`, what a training shows of itself is `bonfire-report`;
+//! `bonfire-learner` trains with Burn's own learner.
 
 #![deny(unsafe_code)]
 
@@ -52,8 +53,6 @@ mod harvest;
 mod hooks;
 mod host;
 mod interrupt;
-#[cfg(feature = "learner")]
-mod learner;
 mod loss;
 mod naive;
 mod norm;
@@ -77,11 +76,13 @@ mod trace;
 mod weights;
 mod world;
 
-pub use checkpoint::{Best, CheckpointError, Checkpoints, Keep, Milestone, Training};
+pub use checkpoint::{
+    Best, CheckpointError, Checkpoints, CompressionFolder, Keep, Milestone, Training,
+};
 pub use compression::{CompressionError, CompressionState, GradientCompression, PowerSgdConfig};
 pub use config::{BufferSync, DdpConfig, GradientRoute, GradientSync, UnknownGradientRoute};
 pub use data_parallel::{DataParallel, Scatter};
-pub use ddp::{BucketSummary, Ddp};
+pub use ddp::{BucketSummary, Ddp, OwnStep};
 pub use device::{DeviceKind, Occupancy, UnknownDeviceKind, require_devices};
 pub use error::TrainError;
 pub use fingerprint::Difference;
@@ -89,11 +90,6 @@ pub use freeze::{UnknownParameter, freeze, freeze_all_but};
 pub use global_batch::{GlobalBatch, RateRule};
 pub use gradients::{Clip, clip, global_norm};
 pub use interrupt::StopRequest;
-#[cfg(feature = "learner")]
-pub use learner::{
-    CompressionCheckpoints, DistributedModel, DistributedTraining, LearnerConfig, LearnerError,
-    Parcel, StepOutput, StepTimeMetric, StepTimings, counted, strategy, strategy_with,
-};
 pub use loss::{IntoLoss, Loss};
 #[doc(hidden)]
 pub use loss::{Weight, read};
@@ -106,9 +102,17 @@ pub use precision::Precision;
 pub use pretrained::{
     FileError, LoadReport, ShapeDifference, WeightsError, WeightsFile, load_weights,
 };
+// For the crates that stand on this one.
+#[doc(hidden)]
+pub use panic::panic_message;
+#[doc(hidden)]
+pub use parameters::is_autodiff;
+#[doc(hidden)]
+pub use patience::patient_with_files;
 #[doc(hidden)]
 pub use probe::is_writable;
 pub use scaler::{LossScaler, ScalerConfig};
 pub use schedule::{Decay, Schedule, ScheduledRate};
 pub use timing::StepTiming;
+pub use weights::Last;
 pub use world::{Placement, World};

@@ -3,7 +3,7 @@
 use std::any::Any;
 
 /// What a panic said.
-pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> &str {
+pub fn panic_message(panic: &(dyn Any + Send)) -> &str {
     panic
         .downcast_ref::<&str>()
         .copied()

@@ -83,7 +83,7 @@ pub(crate) fn reducible(dtype: TensorDType) -> Option<DType> {
 }
 
 /// Whether a model has been put in training mode, or made for it.
-pub(crate) fn is_autodiff<M: Module>(model: &M) -> bool {
+pub fn is_autodiff<M: Module>(model: &M) -> bool {
     struct Finder(bool);
     impl ModuleVisitor for Finder {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {

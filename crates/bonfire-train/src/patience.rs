@@ -6,10 +6,10 @@ use std::time::Duration;
 use bonfire_collective::ProcessGroup;
 
 /// How long ranks wait for rank 0 to read or write files, unless the group waits longer anyway.
-pub(crate) const FILES_TIMEOUT: Duration = Duration::from_secs(600);
+const FILES_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// The group, for operations before which rank 0 reads or writes files.
-pub(crate) fn patient_with_files(group: &ProcessGroup) -> ProcessGroup {
+pub fn patient_with_files(group: &ProcessGroup) -> ProcessGroup {
     group.with_timeout(group.timeout().max(FILES_TIMEOUT))
 }
 

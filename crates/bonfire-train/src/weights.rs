@@ -85,8 +85,10 @@ impl MicroBatches {
 
 /// Whether a batch is the last of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Last {
+pub enum Last {
+    /// It is: gradients travel.
     Yes,
+    /// Others follow: its gradients stay on this rank until the last one's travel.
     No,
 }
 

@@ -12,18 +12,14 @@ use burn::module::Module;
 use burn_train::checkpoint::{CheckpointingAction, CheckpointingStrategy};
 use burn_train::metric::store::EventStoreClient;
 
-use super::error::LearnerError;
-use super::records::passed_on;
-use crate::checkpoint::{CheckpointError, Folder, Forget, Manifest, state_bytes};
-use crate::patience::patient_with_files;
-use crate::{CompressionState, Ddp, Milestone, World};
+use crate::error::LearnerError;
+use crate::records::passed_on;
+use bonfire_train::{CompressionFolder, Ddp, World, patient_with_files};
 
 /// Who writes and reads.
 const MAIN: Rank = Rank::new(0);
 
-const STATE: &str = "compression.cbor";
-
-/// Checkpoints of the [`CompressionState`] of a training with Burn's learner, for
+/// Checkpoints of the [`CompressionState`](bonfire_train::CompressionState) of a training with Burn's learner, for
 /// [`LearnerConfig::keeping`](crate::LearnerConfig::keeping). Rank 0 writes and reads them; no other
 /// rank needs the folder.
 ///
@@ -32,11 +28,12 @@ const STATE: &str = "compression.cbor";
 /// content. It holds as much as the compressed gradients of every rank.
 ///
 /// A training that resumes with `.checkpoint(epoch)` goes on from it as
-/// [`Ddp::restore_compression`](crate::Ddp::restore_compression) does: with as many ranks bit for bit.
+/// [`Ddp::restore_compression`](bonfire_train::Ddp::restore_compression) does: with as many ranks bit for bit.
 ///
 /// ```no_run
-/// # use bonfire_train::{DdpConfig, DistributedModel, World};
-/// use bonfire_train::{CompressionCheckpoints, DistributedTraining, LearnerConfig};
+/// # use bonfire_learner::DistributedModel;
+/// # use bonfire_train::{DdpConfig, World};
+/// use bonfire_learner::{CompressionCheckpoints, DistributedTraining, LearnerConfig};
 /// use burn_train::SupervisedTraining;
 /// use burn_train::checkpoint::KeepLastNCheckpoints;
 ///
@@ -51,7 +48,7 @@ const STATE: &str = "compression.cbor";
 /// ```
 #[derive(Clone, Debug)]
 pub struct CompressionCheckpoints {
-    folder: Folder,
+    folder: CompressionFolder,
     told: Arc<Mutex<Told>>,
 }
 
@@ -68,7 +65,7 @@ impl CompressionCheckpoints {
     /// In a folder of rank 0, which the first of them makes.
     pub fn new(folder: impl Into<PathBuf>) -> Self {
         Self {
-            folder: Folder::new(folder.into()),
+            folder: CompressionFolder::new(folder),
             told: Arc::default(),
         }
     }
@@ -86,12 +83,12 @@ impl CompressionCheckpoints {
     }
 
     /// Clears away what an interrupted run has left half-done, before an error would cost an epoch.
-    pub(super) fn prepare(&self) -> Result<(), LearnerError> {
+    pub(crate) fn prepare(&self) -> Result<(), LearnerError> {
         Ok(self.folder.prepare()?)
     }
 
     /// Brings back what was kept at the end of an epoch, to all ranks. Every rank must call it.
-    pub(super) fn restore<M: Module>(
+    pub(crate) fn restore<M: Module>(
         &self,
         epoch: usize,
         ddp: &mut Ddp<M>,
@@ -99,12 +96,12 @@ impl CompressionCheckpoints {
     ) -> Result<(), LearnerError> {
         let is_main = group.rank() == MAIN;
         let bytes = match is_main {
-            true => self.read(epoch)?,
+            true => self.folder.read(epoch as u64)?,
             false => Vec::new(),
         };
         let bytes = passed_on(bytes, group)?;
         if !bytes.is_empty() {
-            return Ok(ddp.restore_compression(&self.parse(&bytes)?)?);
+            return Ok(ddp.restore_compression(&self.folder.parse(&bytes)?)?);
         }
         if is_main {
             tracing::warn!(
@@ -118,7 +115,7 @@ impl CompressionCheckpoints {
 
     /// Does what the learner has done with its checkpoints at the end of an epoch, if rank 0 has `asked`
     /// it for any. Every rank must call it.
-    pub(super) fn end_epoch<M: Module>(
+    pub(crate) fn end_epoch<M: Module>(
         &self,
         epoch: usize,
         asked: bool,
@@ -136,12 +133,12 @@ impl CompressionCheckpoints {
         if saves[0] != 0 {
             let state = ddp.compression_state()?;
             if world.is_main() {
-                self.save(epoch, &state, &group)?;
+                self.folder.save(epoch as u64, group.world_size(), &state)?;
             }
         }
         for action in actions {
             if let CheckpointingAction::Delete(epoch) = action {
-                self.folder.forget(epoch as u64, Forget::All)?;
+                self.folder.forget(epoch as u64)?;
             }
         }
         Ok(())
@@ -153,41 +150,6 @@ impl CompressionCheckpoints {
             Told::Nothing => Err(LearnerError::NotFollowing),
             Told::Actions(actions) => Ok(actions),
         }
-    }
-
-    fn save(
-        &self,
-        epoch: usize,
-        state: &CompressionState,
-        group: &ProcessGroup,
-    ) -> Result<(), LearnerError> {
-        let files = [(STATE, state_bytes(state)?)];
-        let milestone = Milestone {
-            step: epoch as u64,
-            metric: None,
-        };
-        let manifest = Manifest::new(milestone, group.world_size().get(), &files);
-        self.folder.write(&manifest, &files)?;
-        // The epoch may have been saved before, by a run that was then resumed from an earlier one.
-        Ok(self.folder.forget(epoch as u64, Forget::Superseded)?)
-    }
-
-    /// The bytes of the state of an epoch; none if it was not saved.
-    fn read(&self, epoch: usize) -> Result<Vec<u8>, LearnerError> {
-        let content = self.folder.of_step(epoch as u64)?;
-        let file = content.and_then(|(_, files)| files.into_iter().next());
-        Ok(file.unwrap_or_default())
-    }
-
-    /// The state that these bytes are.
-    fn parse(&self, bytes: &[u8]) -> Result<CompressionState, LearnerError> {
-        ciborium::from_reader(bytes).map_err(|cause| {
-            LearnerError::from(CheckpointError::Other {
-                path: self.folder.path().to_owned(),
-                what: "compression".to_owned(),
-                cause: cause.to_string(),
-            })
-        })
     }
 }
 

@@ -1,15 +1,14 @@
 //! What a training does before its first epoch.
 
-use super::error::LearnerError;
-use super::model::DistributedModel;
-use super::records::{self, Restoring};
-use super::run::Run;
-use crate::patience::patient_with_files;
-use crate::{Ddp, GradientCompression, GradientSync, Precision};
+use crate::error::LearnerError;
+use crate::model::DistributedModel;
+use crate::records::{self, Restoring};
+use crate::run::Run;
+use bonfire_train::{Ddp, GradientCompression, GradientSync, Precision, patient_with_files};
 
 impl<M: DistributedModel> Run<'_, M> {
     /// That the learner can train as the configuration says, and what it cannot keep.
-    pub(super) fn check_config(&self) -> Result<(), LearnerError> {
+    pub(crate) fn check_config(&self) -> Result<(), LearnerError> {
         let config = &self.config.ddp;
         if config.sync != GradientSync::Bucketed {
             return Err(LearnerError::NotBucketed);
@@ -33,7 +32,7 @@ impl<M: DistributedModel> Run<'_, M> {
     }
 
     /// Whether there is something of compression to keep.
-    pub(super) fn compresses(&self) -> bool {
+    pub(crate) fn compresses(&self) -> bool {
         matches!(
             self.config.ddp.compression,
             GradientCompression::PowerSgd(_)
@@ -41,7 +40,7 @@ impl<M: DistributedModel> Run<'_, M> {
     }
 
     /// Gives all ranks the state of rank 0.
-    pub(super) fn replicate(&mut self, restoring: Restoring) -> Result<Ddp<M>, LearnerError> {
+    pub(crate) fn replicate(&mut self, restoring: Restoring) -> Result<Ddp<M>, LearnerError> {
         // Rank 0 may be reading a checkpoint.
         let group = patient_with_files(self.world.group());
         let restored = self.components.checkpoint.is_some() && restoring == Restoring::MainRank;
@@ -64,7 +63,6 @@ impl<M: DistributedModel> Run<'_, M> {
         if let (Some(kept), Some(epoch)) = (&self.config.kept, self.components.checkpoint) {
             kept.restore(epoch, &mut ddp, &group)?;
         }
-        ddp.guess_depth();
         Ok(ddp)
     }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use burn_train::checkpoint::KeepLastNCheckpoints;
 
 use super::*;
-use crate::PowerSgdConfig;
+use bonfire_train::PowerSgdConfig;
 
 /// Both matrices of the net travel as factors of rank 1, from the first step on.
 fn power_sgd() -> DdpConfig {

@@ -13,11 +13,11 @@ use burn_train::{LearnerSummary, SupervisedTraining};
 use tracing::dispatcher::get_default;
 use tracing::subscriber::NoSubscriber;
 
-use super::config::LearnerConfig;
-use super::model::DistributedModel;
-use super::records::{FromMain, Restoring};
-use super::strategy_of;
-use crate::World;
+use crate::config::LearnerConfig;
+use crate::model::DistributedModel;
+use crate::records::{FromMain, Restoring};
+use crate::strategy::strategy_of;
+use bonfire_train::World;
 
 /// What `burn::train::SupervisedTraining` needs to train on several ranks.
 pub trait DistributedTraining: Sized {
@@ -36,7 +36,7 @@ pub trait DistributedTraining: Sized {
     }
 
     /// As [`distributed`](Self::distributed), with gradients that travel as `config` says; a
-    /// [`DdpConfig`](crate::DdpConfig) alone will do. See
+    /// [`DdpConfig`](bonfire_train::DdpConfig) alone will do. See
     /// [`strategy_with`](crate::strategy_with).
     #[must_use]
     fn distributed_with(self, world: &World, config: impl Into<LearnerConfig>) -> Self;

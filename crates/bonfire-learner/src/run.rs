@@ -1,8 +1,11 @@
 //! The epochs of one rank.
 
+mod setup;
+
 use std::ops::ControlFlow;
 
 use bonfire_collective::ProcessGroup;
+use bonfire_train::{Ddp, Last, World, is_autodiff, patient_with_files};
 use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn_train::{
     EventProcessorError, EventProcessorTraining, InferenceStep, Learner, LearnerEvent,
@@ -10,25 +13,21 @@ use burn_train::{
     TrainingItem, ValidLoader,
 };
 
-use super::config::LearnerConfig;
-use super::error::LearnerError;
-use super::model::DistributedModel;
-use super::outlook::{Outlook, Own};
-use super::output::{StepOutput, gathered};
-use super::records::Restoring;
-use super::share::Share;
-use super::split::{Split, Turn};
-use crate::parameters::is_autodiff;
-use crate::patience::patient_with_files;
-use crate::weights::Last;
-use crate::{Ddp, World};
+use crate::config::LearnerConfig;
+use crate::error::LearnerError;
+use crate::model::DistributedModel;
+use crate::output::{StepOutput, gathered};
+use crate::records::Restoring;
+use crate::share::Share;
+use crate::share::outlook::{Outlook, Own};
+use crate::share::split::{Split, Turn};
 
 /// A training under way.
-pub(super) struct Run<'a, M: LearnerModel> {
-    pub(super) world: &'a World,
-    pub(super) components: TrainingComponents<M>,
-    pub(super) learner: Learner<M>,
-    pub(super) config: &'a LearnerConfig,
+pub(crate) struct Run<'a, M: LearnerModel> {
+    pub(crate) world: &'a World,
+    pub(crate) components: TrainingComponents<M>,
+    pub(crate) learner: Learner<M>,
+    pub(crate) config: &'a LearnerConfig,
 }
 
 /// Whether the training goes on.
@@ -40,7 +39,7 @@ enum Next {
 }
 
 impl<'a, M: DistributedModel> Run<'a, M> {
-    pub(super) fn new(
+    pub(crate) fn new(
         world: &'a World,
         config: &'a LearnerConfig,
         components: TrainingComponents<M>,
@@ -55,12 +54,12 @@ impl<'a, M: DistributedModel> Run<'a, M> {
     }
 
     /// The model as it is, and what shows the metrics.
-    pub(super) fn into_parts(self) -> (M, SupervisedTrainingEventProcessor<M>) {
+    pub(crate) fn into_parts(self) -> (M, SupervisedTrainingEventProcessor<M>) {
         (self.learner.model(), self.components.event_processor)
     }
 
     /// Trains and validates, epoch after epoch. All errors end all ranks: the caller tells them.
-    pub(super) fn train(
+    pub(crate) fn train(
         &mut self,
         restoring: Restoring,
         (train, valid): (&TrainLoader<M>, &ValidLoader<M>),

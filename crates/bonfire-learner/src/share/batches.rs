@@ -4,18 +4,18 @@ use std::collections::VecDeque;
 
 use burn::data::dataloader::DataLoaderIterator;
 
-use super::error::LearnerError;
-use super::share::Share;
+use crate::error::LearnerError;
+use crate::share::Share;
 
 /// One batch.
-pub(super) struct Batch<O> {
-    pub(super) item: O,
-    pub(super) samples: usize,
+pub(crate) struct Batch<O> {
+    pub(crate) item: O,
+    pub(crate) samples: usize,
 }
 
 /// The batches that are left. Looks one ahead, so that it is known before a step whether there is
 /// another after it.
-pub(super) struct Batches<'a, O> {
+pub(crate) struct Batches<'a, O> {
     /// Nothing once it has ended.
     iterator: Option<Box<dyn DataLoaderIterator<O> + 'a>>,
     ahead: VecDeque<Batch<O>>,
@@ -24,7 +24,7 @@ pub(super) struct Batches<'a, O> {
 }
 
 impl<'a, O> Batches<'a, O> {
-    pub(super) fn of(share: &'a Share<O>) -> Self {
+    pub(crate) fn of(share: &'a Share<O>) -> Self {
         Self {
             iterator: share.loader.as_ref().map(|loader| loader.iter()),
             ahead: VecDeque::with_capacity(2),
@@ -33,7 +33,7 @@ impl<'a, O> Batches<'a, O> {
     }
 
     /// The next batch, if there is one, and whether another follows.
-    pub(super) fn next(&mut self) -> Result<(Option<Batch<O>>, bool), LearnerError> {
+    pub(crate) fn next(&mut self) -> Result<(Option<Batch<O>>, bool), LearnerError> {
         while self.ahead.len() < 2
             && let Some(batch) = self.fetch()?
         {

@@ -2,7 +2,7 @@
 
 use burn_train::{InferenceStep, LearnerModel, TrainStep};
 
-use super::output::StepOutput;
+use crate::output::StepOutput;
 
 /// A model of Burn's learner whose outputs rank 0 can see from all ranks. Every
 /// [`LearnerModel`] is one whose training and validation steps return a [`StepOutput`].

@@ -5,7 +5,7 @@ use burn_train::metric::AccuracyMetric;
 use burn_train::{ClassificationOutput, SequenceOutput};
 
 use super::*;
-use crate::learner::output::gathered;
+use crate::output::gathered;
 
 /// The value that rank 0 has for a metric.
 #[derive(Clone)]

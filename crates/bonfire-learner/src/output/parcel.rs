@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use burn::tensor::{Bool, DType, Device, Int, Tensor, TensorData};
 
-use super::error::LearnerError;
+use crate::error::LearnerError;
 
 /// Tensors of any shapes and types, taken out in the order in which they were put in.
 #[derive(Debug, Default)]
@@ -65,7 +65,7 @@ impl Parcel {
     }
 
     /// The length of a description, the description (shapes and types), then the values.
-    pub(super) fn into_bytes(self) -> Result<Vec<u8>, LearnerError> {
+    pub(crate) fn into_bytes(self) -> Result<Vec<u8>, LearnerError> {
         let description: Vec<(Vec<usize>, DType)> = self
             .tensors
             .iter()
@@ -83,7 +83,7 @@ impl Parcel {
         Ok(bytes)
     }
 
-    pub(super) fn from_bytes(bytes: &[u8]) -> Result<Self, LearnerError> {
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Self, LearnerError> {
         let torn = || LearnerError::Output("what arrived is incomplete".to_owned());
         let (length, rest) = bytes.split_first_chunk::<LENGTH_BYTES>().ok_or_else(torn)?;
         let length = usize::try_from(u64::from_le_bytes(*length)).map_err(|_| torn())?;

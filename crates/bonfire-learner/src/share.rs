@@ -1,33 +1,37 @@
 //! A rank's share of a loader that knows nothing of ranks.
 
+pub(crate) mod batches;
+pub(crate) mod outlook;
+pub(crate) mod split;
+
 use std::ops::Range;
 use std::sync::Arc;
 
 use bonfire_collective::{Rank, WorldSize};
 use burn::data::dataloader::DataLoader;
 
-use super::error::LearnerError;
-use crate::World;
+use crate::error::LearnerError;
+use bonfire_train::World;
 
 /// Which of `items` items are a rank's: contiguous, and the first ranks have one more where they
 /// cannot be dealt evenly.
-pub(super) fn range_of(items: usize, rank: Rank, world_size: WorldSize) -> Range<usize> {
+pub(crate) fn range_of(items: usize, rank: Rank, world_size: WorldSize) -> Range<usize> {
     let (rank, world) = (rank.index(), world_size.len());
     let start = |rank: usize| rank * (items / world) + rank.min(items % world);
     start(rank)..start(rank + 1)
 }
 
 /// A split of the data, as a rank sees it.
-pub(super) struct Share<O> {
+pub(crate) struct Share<O> {
     /// Nothing where this rank has no items: not every loader can be sliced to nothing.
-    pub(super) loader: Option<Arc<dyn DataLoader<O>>>,
+    pub(crate) loader: Option<Arc<dyn DataLoader<O>>>,
     /// The items of all ranks.
-    pub(super) total: usize,
+    pub(crate) total: usize,
 }
 
 impl<O> Share<O> {
     /// This rank's part of `loader`, on its device or, for training, on that device with autodiff.
-    pub(super) fn of(
+    pub(crate) fn of(
         loader: &Arc<dyn DataLoader<O>>,
         world: &World,
         device: &burn::tensor::Device,
@@ -49,7 +53,7 @@ impl<O> Share<O> {
 
     /// Goes past epochs that an earlier run has used, so that the next is in the order it would have
     /// had.
-    pub(super) fn skip(&self, epochs: usize) {
+    pub(crate) fn skip(&self, epochs: usize) {
         for _ in 0..epochs {
             if let Some(loader) = &self.loader {
                 drop(loader.iter());

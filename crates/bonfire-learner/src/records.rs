@@ -19,12 +19,11 @@ use burn_train::{Learner, LearnerModel, LearningCheckpointer};
 
 use burn::lr_scheduler::LrSchedulerRecord;
 
-use super::error::LearnerError;
-use crate::patience::FILES_TIMEOUT;
+use crate::error::LearnerError;
 
 /// Who reads the checkpoint that a training goes on from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Restoring {
+pub(crate) enum Restoring {
     /// Every rank by itself; then all get what rank 0 read.
     EveryRank,
     /// Rank 0; the learner of each other rank waits for that in its checkpointers.
@@ -35,10 +34,10 @@ pub(super) enum Restoring {
 const SOURCE: Rank = Rank::new(0);
 
 /// How long Burn's checkpointing threads may take to make records of a model in memory.
-const RECORD_TIMEOUT: Duration = FILES_TIMEOUT;
+const RECORD_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Gives the state of this learner to all other ranks. Rank 0 calls it.
-pub(super) fn send<M: LearnerModel>(
+pub(crate) fn send<M: LearnerModel>(
     learner: &Learner<M>,
     store: &EventStoreClient,
     group: &ProcessGroup,
@@ -63,7 +62,7 @@ const OPTIMIZER: &str = "optimizer";
 const SCHEDULER: &str = "learning-rate scheduler";
 
 /// Takes over the state of rank 0. Every other rank calls it.
-pub(super) fn receive<M: LearnerModel>(
+pub(crate) fn receive<M: LearnerModel>(
     learner: &mut Learner<M>,
     group: &ProcessGroup,
 ) -> Result<(), LearnerError> {
@@ -101,7 +100,7 @@ fn receive_record<R: Checkpoint>(
 }
 
 /// The bytes of rank 0, whatever the others have.
-pub(super) fn passed_on(mut bytes: Vec<u8>, group: &ProcessGroup) -> Result<Vec<u8>, LearnerError> {
+pub(crate) fn passed_on(mut bytes: Vec<u8>, group: &ProcessGroup) -> Result<Vec<u8>, LearnerError> {
     let mut length = [bytes.len() as i64];
     group.broadcast(&mut length, SOURCE)?;
     bytes.resize(length[0] as usize, 0);
@@ -143,14 +142,14 @@ impl CheckpointingStrategy for Always {
 }
 
 /// The checkpointer of a rank that is not 0: restores what rank 0 sends, saves nothing.
-pub(super) struct FromMain {
-    pub(super) what: &'static str,
-    pub(super) group: ProcessGroup,
+pub(crate) struct FromMain {
+    pub(crate) what: &'static str,
+    pub(crate) group: ProcessGroup,
 }
 
 impl FromMain {
     /// For model, optimizer and scheduler: the order in which the learner restores them.
-    pub(super) fn all(group: &ProcessGroup) -> [Self; 3] {
+    pub(crate) fn all(group: &ProcessGroup) -> [Self; 3] {
         [MODEL, OPTIMIZER, SCHEDULER].map(|what| Self {
             what,
             group: group.clone(),

@@ -9,6 +9,10 @@ use bonfire_data::{
     Deal, DealtLoader, DistributedSampler, LastBatch, Loader, Order, Remainder, SamplerConfig,
 };
 use bonfire_testkit::local;
+use bonfire_train::{
+    Ddp, DdpConfig, DeviceKind, GradientCompression, GradientSync, Loss, Placement, Precision,
+    World,
+};
 use burn::Tensor;
 use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataloader::{DataLoader, DataLoaderBuilder};
@@ -26,9 +30,6 @@ use burn_train::{
 use burn_train::{InferenceStep, TrainStep};
 
 use super::*;
-use crate::{
-    Ddp, DdpConfig, DeviceKind, GradientCompression, GradientSync, Loss, Placement, Precision,
-};
 
 mod dealing;
 mod endings;

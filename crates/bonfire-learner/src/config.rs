@@ -1,13 +1,14 @@
 //! What a training with Burn's learner may be given beside the ranks.
 
-use super::kept::CompressionCheckpoints;
-use super::timings::StepTimings;
-use crate::DdpConfig;
+use crate::kept::CompressionCheckpoints;
+use crate::timings::StepTimings;
+use bonfire_train::DdpConfig;
 
 /// How a training with Burn's learner goes, the same on every rank. A [`DdpConfig`] alone will do.
 ///
 /// ```
-/// use bonfire_train::{DdpConfig, LearnerConfig, StepTimings};
+/// use bonfire_learner::{LearnerConfig, StepTimings};
+/// use bonfire_train::DdpConfig;
 ///
 /// let timings = StepTimings::new();
 /// let config = LearnerConfig::from(DdpConfig::default()).timed(&timings);
@@ -15,9 +16,9 @@ use crate::DdpConfig;
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct LearnerConfig {
-    pub(super) ddp: DdpConfig,
-    pub(super) kept: Option<CompressionCheckpoints>,
-    pub(super) timings: Option<StepTimings>,
+    pub(crate) ddp: DdpConfig,
+    pub(crate) kept: Option<CompressionCheckpoints>,
+    pub(crate) timings: Option<StepTimings>,
 }
 
 impl LearnerConfig {

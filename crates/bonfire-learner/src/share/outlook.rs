@@ -3,34 +3,34 @@
 
 use bonfire_collective::{ProcessGroup, Rank};
 
-use super::error::LearnerError;
+use crate::error::LearnerError;
 
 /// What this rank says.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Own {
+pub(crate) struct Own {
     /// Samples of its batch; 0 without one.
-    pub(super) samples: usize,
+    pub(crate) samples: usize,
     /// Whether it has another batch after that.
-    pub(super) more: bool,
+    pub(crate) more: bool,
     /// Whether its user asked to stop.
-    pub(super) stop: bool,
+    pub(crate) stop: bool,
 }
 
 /// What all of them said.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Outlook {
+pub(crate) struct Outlook {
     /// The samples of each rank in the step to come.
-    pub(super) samples: Vec<usize>,
+    pub(crate) samples: Vec<usize>,
     /// Whether any rank has a batch after it.
-    pub(super) more: bool,
+    pub(crate) more: bool,
     /// The lowest rank that wants to stop.
-    pub(super) stop: Option<Rank>,
+    pub(crate) stop: Option<Rank>,
 }
 
 impl Outlook {
     /// Asks all ranks; all must call it.
     #[track_caller]
-    pub(super) fn of(group: &ProcessGroup, own: Own) -> Result<Self, LearnerError> {
+    pub(crate) fn of(group: &ProcessGroup, own: Own) -> Result<Self, LearnerError> {
         let said = [own.samples as i64, own.more.into(), own.stop.into()];
         let all = group.all_gather(&said)?;
         let mut outlook = Self {
@@ -49,7 +49,7 @@ impl Outlook {
     }
 
     /// The samples of all ranks; 0 at the end of an epoch.
-    pub(super) fn total(&self) -> usize {
+    pub(crate) fn total(&self) -> usize {
         self.samples.iter().sum()
     }
 }

@@ -7,7 +7,7 @@ use burn::data::dataset::DatasetError;
 use burn_train::train::WorkerFailure;
 use burn_train::{Interrupter, TrainingError};
 
-use crate::{CheckpointError, TrainError};
+use bonfire_train::{CheckpointError, TrainError};
 
 /// A training with Burn's learner failed.
 #[derive(Debug, thiserror::Error)]
@@ -93,7 +93,7 @@ impl From<CheckpointError> for LearnerError {
 
 impl LearnerError {
     /// Makes this what the learner says it stopped on. `rank` is this one.
-    pub(super) fn stop(self, interrupter: &Interrupter, rank: Rank) {
+    pub(crate) fn stop(self, interrupter: &Interrupter, rank: Rank) {
         match self {
             // Known to the learner already.
             Self::Learner(_) => {}

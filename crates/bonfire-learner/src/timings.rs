@@ -11,15 +11,16 @@ use burn_train::metric::{
     SerializedEntry,
 };
 
-use super::error::LearnerError;
-use crate::{StepTiming, World};
+use crate::error::LearnerError;
+use bonfire_train::{StepTiming, World};
 
 /// Where the time of the synchronised steps of a training with Burn's learner goes. Give it to
 /// [`LearnerConfig::timed`](crate::LearnerConfig::timed), and its metrics to the learner:
 ///
 /// ```no_run
-/// # use bonfire_train::{DistributedModel, World};
-/// use bonfire_train::{DistributedTraining, LearnerConfig, StepTimings};
+/// # use bonfire_learner::DistributedModel;
+/// # use bonfire_train::World;
+/// use bonfire_learner::{DistributedTraining, LearnerConfig, StepTimings};
 /// use burn_train::SupervisedTraining;
 ///
 /// # fn timed<M: DistributedModel>(training: SupervisedTraining<M>, world: &World) -> SupervisedTraining<M> {
@@ -86,7 +87,7 @@ impl StepTimings {
 
     /// Books a step of this rank, and on rank 0 of all. Every rank must call it.
     #[track_caller]
-    pub(super) fn book(&self, world: &World, own: StepTiming) -> Result<(), LearnerError> {
+    pub(crate) fn book(&self, world: &World, own: StepTiming) -> Result<(), LearnerError> {
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX) as i64;
         let said = [
             nanos(own.forward_backward),

@@ -2,13 +2,13 @@
 
 use burn::data::dataloader::Progress;
 
-use super::batches::{Batch, Batches};
-use super::outlook::Outlook;
-use super::share::Share;
+use crate::share::Share;
+use crate::share::batches::{Batch, Batches};
+use crate::share::outlook::Outlook;
 
 /// The batches of this rank that are left, and how far all ranks are.
-pub(super) struct Split<'a, O> {
-    pub(super) batches: Batches<'a, O>,
+pub(crate) struct Split<'a, O> {
+    pub(crate) batches: Batches<'a, O>,
     /// Samples of all ranks, done and to do.
     processed: usize,
     total: usize,
@@ -17,15 +17,15 @@ pub(super) struct Split<'a, O> {
 }
 
 /// A step that all ranks are about to take.
-pub(super) struct Turn<O> {
+pub(crate) struct Turn<O> {
     /// This rank's batch, if it has one left.
-    pub(super) batch: Option<Batch<O>>,
+    pub(crate) batch: Option<Batch<O>>,
     /// What all have.
-    pub(super) outlook: Outlook,
+    pub(crate) outlook: Outlook,
 }
 
 impl<'a, O> Split<'a, O> {
-    pub(super) fn of(share: &'a Share<O>) -> Self {
+    pub(crate) fn of(share: &'a Share<O>) -> Self {
         Self {
             batches: Batches::of(share),
             processed: 0,
@@ -35,16 +35,16 @@ impl<'a, O> Split<'a, O> {
     }
 
     /// A step over so many samples of all ranks begins.
-    pub(super) fn advance(&mut self, samples: usize) {
+    pub(crate) fn advance(&mut self, samples: usize) {
         self.processed += samples;
         self.iteration += 1;
     }
 
-    pub(super) fn iteration(&self) -> usize {
+    pub(crate) fn iteration(&self) -> usize {
         self.iteration
     }
 
-    pub(super) fn progress(&self) -> Progress {
+    pub(crate) fn progress(&self) -> Progress {
         Progress::new(self.processed, self.total, Some("items".to_owned()))
     }
 }

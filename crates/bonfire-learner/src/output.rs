@@ -1,5 +1,7 @@
 //! What steps return, on its way to the metrics of rank 0.
 
+mod parcel;
+
 use bonfire_collective::Rank;
 use burn::tensor::{Device, Tensor};
 use burn_train::{
@@ -7,9 +9,9 @@ use burn_train::{
     SequenceOutput,
 };
 
-use super::error::LearnerError;
-use super::parcel::Parcel;
-use crate::World;
+use crate::error::LearnerError;
+use bonfire_train::World;
+pub use parcel::Parcel;
 
 /// What a training or validation step returns, if rank 0 is to see it from all ranks.
 ///
@@ -106,7 +108,7 @@ impl StepOutput for SequenceOutput {
 /// The outputs of all ranks in rank order on rank 0, none elsewhere. Every rank must call it with the
 /// numbers of samples of all ranks; one without samples has no output.
 #[track_caller]
-pub(super) fn gathered<T: StepOutput>(
+pub(crate) fn gathered<T: StepOutput>(
     world: &World,
     output: Option<T>,
     samples: &[usize],

@@ -1,61 +1,30 @@
-//! A training strategy for Burn's own learner, `burn::train::SupervisedTraining`: one rank per device.
-//!
-//! Every rank runs the learner with its own share of the data; gradients are averaged through
-//! [`Ddp`](crate::Ddp)'s buckets while `TrainStep::step` runs its backward pass. Rank 0 sees what
-//! all ranks computed, so its metrics, checkpoints, early stopping and display are those of the
-//! whole training; the other ranks do as it says. Between two steps all ranks say how many samples
-//! they have and whether somebody wants to stop, so none waits for one that has finished.
-
-mod batches;
-mod config;
-mod error;
-mod kept;
-mod model;
-mod outlook;
-mod output;
-mod parcel;
-mod records;
-mod run;
-mod setup;
-mod share;
-mod silence;
-mod split;
-mod timings;
+//! The strategy of a rank, for `SupervisedTraining::with_training_strategy`.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, OnceLock};
 
-use bonfire_collective::{Interrupt, InterruptWatch};
+use bonfire_collective::Interrupt;
+use bonfire_train::{StopRequest, World, panic_message};
 use burn_train::{
     EventProcessorTraining, Interrupter, Interruption, Learner, LearningResult,
     SupervisedLearningStrategy, SupervisedTrainingEventProcessor, TrainLoader, TrainingComponents,
     TrainingError, TrainingStrategy, ValidLoader,
 };
 
-use crate::World;
-use crate::interrupt::watch_with;
-use crate::panic::panic_message;
-
-pub use config::LearnerConfig;
-pub use error::LearnerError;
-pub use kept::CompressionCheckpoints;
-pub use model::DistributedModel;
-pub use output::{StepOutput, counted};
-pub use parcel::Parcel;
-pub use silence::DistributedTraining;
-pub use timings::{StepTimeMetric, StepTimings};
-
-use records::Restoring;
-use run::Run;
+use crate::config::LearnerConfig;
+use crate::model::DistributedModel;
+use crate::records::Restoring;
+use crate::run::Run;
 
 /// Data-parallel training over the ranks of `world`, for `SupervisedTraining::with_training_strategy`.
 /// Every rank calls it, in the same program with the same settings.
 ///
 /// The loaders given to the learner are divided: rank r gets the r-th slice of each. Burn's loaders
 /// then shuffle within their slice; `bonfire::DealtLoader` deals the whole data set anew every epoch. A loader
-/// that cannot be sliced is an error, [`LearnerError::NotSliced`].
+/// that cannot be sliced is an error, [`LearnerError::NotSliced`](crate::LearnerError::NotSliced).
 ///
-/// [`DistributedTraining::distributed`] is this and silences the learner on all ranks but 0.
+/// [`DistributedTraining::distributed`](crate::DistributedTraining::distributed) is this and silences
+/// the learner on all ranks but 0.
 ///
 /// # Errors
 /// What ends the training early is `LearningResult::error` on every rank; on the others it names the
@@ -67,12 +36,16 @@ pub fn strategy<M: DistributedModel>(world: &World) -> TrainingStrategy<M> {
 }
 
 /// As [`strategy`], with gradients that travel as `config` says, which may be a
-/// [`DdpConfig`](crate::DdpConfig) alone: bucket sizes, compression, precision.
-/// A step does not show its loss, so they travel in buckets; [`GradientSync::Naive`](crate::GradientSync::Naive) is
-/// [`LearnerError::NotBucketed`]. Nor can its loss be scaled: [`Precision::F16`](crate::Precision::F16) is
-/// [`LearnerError::NotScaled`]. What [`GradientCompression::PowerSgd`](crate::GradientCompression::PowerSgd)
-/// has left out so far is in no checkpoint of Burn: [`CompressionCheckpoints`] keep it, and a training
-/// that resumes without them says so. [`StepTimings`] tell where the time of the steps goes.
+/// [`DdpConfig`](bonfire_train::DdpConfig) alone: bucket sizes, compression, precision.
+/// A step does not show its loss, so they travel in buckets;
+/// [`GradientSync::Naive`](bonfire_train::GradientSync::Naive) is
+/// [`LearnerError::NotBucketed`](crate::LearnerError::NotBucketed). Nor can its loss be scaled:
+/// [`Precision::F16`](bonfire_train::Precision::F16) is
+/// [`LearnerError::NotScaled`](crate::LearnerError::NotScaled). What
+/// [`GradientCompression::PowerSgd`](bonfire_train::GradientCompression::PowerSgd) has left out so far is
+/// in no checkpoint of Burn: [`CompressionCheckpoints`](crate::CompressionCheckpoints) keep it, and a
+/// training that resumes without them says so. [`StepTimings`](crate::StepTimings) tell where the time of
+/// the steps goes.
 ///
 /// # Errors
 /// See [`strategy`].
@@ -84,7 +57,7 @@ pub fn strategy_with<M: DistributedModel>(
     strategy_of(world, config.into(), Restoring::EveryRank)
 }
 
-fn strategy_of<M: DistributedModel>(
+pub(crate) fn strategy_of<M: DistributedModel>(
     world: &World,
     config: LearnerConfig,
     restoring: Restoring,
@@ -176,9 +149,9 @@ impl<M: DistributedModel> SupervisedLearningStrategy<M> for Distributed {
 
 /// Ctrl-C and SIGTERM stop the learner, as if its program had. A program that watches the signals itself
 /// keeps them, and has `SupervisedTraining::interrupter` to tell.
-fn stop_on_interrupt(interrupter: &Interrupter) -> Option<InterruptWatch> {
+fn stop_on_interrupt(interrupter: &Interrupter) -> StopRequest {
     let interrupter = interrupter.clone();
-    watch_with(move |by| {
+    StopRequest::watch_with(move |by| {
         let name = match by {
             Interrupt::Interrupt => "SIGINT",
             Interrupt::Terminate => "SIGTERM",
@@ -238,6 +211,3 @@ impl<M: DistributedModel> SupervisedLearningStrategy<M> for Main<'_> {
         fitted
     }
 }
-
-#[cfg(test)]
-mod tests;
