@@ -5,6 +5,10 @@
 //! folder, synced, renamed. A manifest in it has the size and the hash of every file; what does not
 //! agree with it is passed over for the checkpoint before.
 
+#[cfg(feature = "weights")]
+pub(crate) mod pretrained;
+pub(crate) mod probe;
+
 mod error;
 mod folder;
 mod manifest;
@@ -22,7 +26,7 @@ use burn::tensor::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::patience::patient_with_files;
+use crate::world::patience::patient_with_files;
 use crate::{TrainError, World};
 pub use error::CheckpointError;
 use folder::Folder;

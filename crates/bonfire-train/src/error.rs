@@ -5,7 +5,7 @@ use std::error::Error;
 use bonfire_collective::{CollectiveError, Rank};
 use bonfire_plan::DType;
 
-use crate::fingerprint::Difference;
+use crate::parameters::fingerprint::Difference;
 
 /// An error of a program, of any type.
 pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
@@ -140,7 +140,7 @@ pub enum TrainError {
     },
     /// Ranks that normalise their batches together are at different layers.
     #[error(transparent)]
-    NormMismatch(#[from] crate::norm::NormMismatch),
+    NormMismatch(#[from] crate::world::exchange::NormMismatch),
     /// A layer cannot normalise the batches of all ranks together.
     #[error(
         "layer {layer:?} is burn::nn::BatchNorm, which normalises the batches of one rank only; use \

@@ -30,89 +30,60 @@
 
 #![deny(unsafe_code)]
 
-mod assignment;
-mod bucket;
-mod buffers;
 mod checkpoint;
 mod compression;
 mod config;
-mod data_parallel;
 mod ddp;
-mod device;
-#[cfg_attr(
-    not(feature = "cuda"),
-    allow(dead_code, reason = "nothing of this build has devices to stay on")
-)]
-mod device_route;
 mod error;
-mod fingerprint;
-mod freeze;
-mod global_batch;
-mod gradients;
-mod harvest;
-mod hooks;
-mod host;
-mod interrupt;
 mod loss;
-mod naive;
+mod memory;
 mod norm;
-mod panic;
+mod optim;
 mod parameters;
-mod patience;
-mod precision;
-#[cfg(feature = "weights")]
-mod pretrained;
-mod probe;
 #[cfg(feature = "cuda")]
 #[allow(unsafe_code)]
 mod raw;
-mod readback;
 mod reducer;
-mod replicate;
-mod scaler;
-mod schedule;
-mod timing;
-mod trace;
-mod weights;
 mod world;
 
+#[cfg(feature = "weights")]
+pub use checkpoint::pretrained::{
+    FileError, LoadReport, ShapeDifference, WeightsError, WeightsFile, load_weights,
+};
+#[doc(hidden)]
+pub use checkpoint::probe::is_writable;
 pub use checkpoint::{
     Best, CheckpointError, Checkpoints, CompressionFolder, Keep, Milestone, Training,
 };
 pub use compression::{CompressionError, CompressionState, GradientCompression, PowerSgdConfig};
 pub use config::{BufferSync, DdpConfig, GradientRoute, GradientSync, UnknownGradientRoute};
-pub use data_parallel::{DataParallel, Scatter};
+pub use ddp::data_parallel::{DataParallel, Scatter};
 pub use ddp::{BucketSummary, Ddp, OwnStep};
-pub use device::{DeviceKind, Occupancy, UnknownDeviceKind, require_devices};
 pub use error::TrainError;
-pub use fingerprint::Difference;
-pub use freeze::{UnknownParameter, freeze, freeze_all_but};
-pub use global_batch::{GlobalBatch, RateRule};
-pub use gradients::{Clip, clip, global_norm};
-pub use interrupt::StopRequest;
+pub use loss::precision::Precision;
+pub use loss::weights::Last;
 pub use loss::{IntoLoss, Loss};
 #[doc(hidden)]
 pub use loss::{Weight, read};
 pub use norm::{
-    BatchNorm, BatchNormConfig, NormGroup, NormMismatch, RunningStatistic, convert_sync_batch_norm,
+    BatchNorm, BatchNormConfig, RunningStatistic, convert_sync_batch_norm,
     convert_sync_batch_norm_in,
 };
-pub use precision::Precision;
-#[cfg(feature = "weights")]
-pub use pretrained::{
-    FileError, LoadReport, ShapeDifference, WeightsError, WeightsFile, load_weights,
-};
-// For the crates that stand on this one.
-#[doc(hidden)]
-pub use panic::panic_message;
+pub use optim::global_batch::{GlobalBatch, RateRule};
+pub use optim::gradients::{Clip, clip, global_norm};
+pub use optim::scaler::{LossScaler, ScalerConfig};
+pub use optim::schedule::{Decay, Schedule, ScheduledRate};
+pub use parameters::fingerprint::Difference;
+pub use parameters::freeze::{UnknownParameter, freeze, freeze_all_but};
 #[doc(hidden)]
 pub use parameters::is_autodiff;
+pub use reducer::timing::StepTiming;
+pub use world::device::{DeviceKind, Occupancy, UnknownDeviceKind, require_devices};
+pub use world::exchange::NormMismatch;
+pub use world::exchange::group::NormGroup;
+pub use world::interrupt::StopRequest;
 #[doc(hidden)]
-pub use patience::patient_with_files;
+pub use world::panic::panic_message;
 #[doc(hidden)]
-pub use probe::is_writable;
-pub use scaler::{LossScaler, ScalerConfig};
-pub use schedule::{Decay, Schedule, ScheduledRate};
-pub use timing::StepTiming;
-pub use weights::Last;
+pub use world::patience::patient_with_files;
 pub use world::{Placement, World};

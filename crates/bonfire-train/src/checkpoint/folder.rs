@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::manifest::Manifest;
 use super::{Best, CheckpointError, Keep};
-use crate::probe::is_writable;
+use crate::checkpoint::probe::is_writable;
 
 const MANIFEST: &str = "manifest.json";
 

@@ -13,11 +13,11 @@ use burn::optim::GradientsParams;
 
 use super::{Ddp, Synchroniser, averages, lock};
 use crate::TrainError;
-use crate::harvest::harvest;
-use crate::hooks::{Listener, Pass};
 use crate::loss::Weight;
-use crate::timing::{StepTiming, Stopwatch};
-use crate::weights::{Last, MicroBatches};
+use crate::loss::weights::{Last, MicroBatches};
+use crate::reducer::harvest::harvest;
+use crate::reducer::hooks::{Listener, Pass};
+use crate::reducer::timing::{StepTiming, Stopwatch};
 
 /// Operations between one parameter and the next on the way to the loss: a linear layer with its
 /// activation has three for two parameters, a transformer block fewer than forty for its twelve. Too

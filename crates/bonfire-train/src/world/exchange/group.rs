@@ -6,8 +6,8 @@ use bonfire_collective::ProcessGroup;
 use burn::tensor::{Tensor, TensorData};
 
 use super::carrier::answer;
-use super::exchange::{Failure, Message, Reply, reply_to};
-use crate::patience::WarmUp;
+use super::{Failure, Message, Reply, reply_to};
+use crate::world::patience::WarmUp;
 use crate::{TrainError, World};
 
 /// Ranks whose batches are normalised together, and the group in which they exchange statistics.

@@ -3,12 +3,16 @@
 //! A layer sends a message of numbers; ranks send each other blocks of f64. An empty block is of a
 //! rank that has ended its step and takes part so that the others need not wait for it.
 
+pub(crate) mod carrier;
+pub(crate) mod group;
+pub(crate) mod moments;
+
 use std::fmt;
 
 use bonfire_collective::{CollectiveError, Rank};
 
-use super::moments::Moments;
 use crate::TrainError;
+use moments::Moments;
 
 /// What the first number of a message says.
 const FORWARD: f64 = 1.0;

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use burn::tensor::{Device, Tensor};
 
-use crate::panic::panic_message;
+use crate::world::panic::panic_message;
 use crate::{Placement, TrainError};
 
 /// What to train on.

@@ -9,9 +9,9 @@ use bonfire_testkit::local;
 
 use super::double::{Double, Memory};
 use super::*;
-use crate::assignment::{Assignment, Extent};
-use crate::host::{Entering, HostSlice};
-use crate::timing::Stopwatch;
+use crate::memory::host::{Entering, HostSlice};
+use crate::parameters::assignment::{Assignment, Extent};
+use crate::reducer::timing::Stopwatch;
 
 /// Three parameters in one bucket and one in another; the second begins at the next multiple of 16 bytes.
 const SIZES: [usize; 4] = [3, 4, 1, 2];

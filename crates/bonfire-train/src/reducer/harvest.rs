@@ -6,10 +6,10 @@ use burn::optim::GradientsParams;
 use burn::tensor::{Gradients, Tensor};
 
 use crate::TrainError;
-use crate::device_route::DeviceTensor;
-use crate::host::HostSlice;
+use crate::memory::host::HostSlice;
 use crate::parameters::ParameterTable;
-use crate::readback::{Shell, claim, on_device, overwritten};
+use crate::reducer::device_route::DeviceTensor;
+use crate::reducer::readback::{Shell, claim, on_device, overwritten};
 
 /// A gradient, wherever its values are.
 #[derive(Debug)]

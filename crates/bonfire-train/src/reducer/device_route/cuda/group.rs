@@ -11,9 +11,9 @@ use bonfire_gpu::{NcclBuffer, NcclGroup};
 use burn_cubecl::cubecl::client::Client;
 
 use crate::TrainError;
-use crate::device_route::choice::Refusal;
-use crate::patience::WarmUp;
 use crate::raw::Idle;
+use crate::reducer::device_route::choice::Refusal;
+use crate::world::patience::WarmUp;
 
 /// A rank's membership in a group of GPUs. Everything is queued on its stream, in the same order on all
 /// ranks; a failure of any rank is an error of what is asked next.

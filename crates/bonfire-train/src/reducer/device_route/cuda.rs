@@ -17,9 +17,9 @@ mod nccl;
 #[cfg(not(feature = "nccl"))]
 mod nccl {
     use super::group::Own;
-    use crate::device_route::Engine;
-    use crate::device_route::choice::Refusal;
-    use crate::patience::WarmUp;
+    use crate::reducer::device_route::Engine;
+    use crate::reducer::device_route::choice::Refusal;
+    use crate::world::patience::WarmUp;
 
     pub(super) fn form(_ranks: &WarmUp, _own: Own) -> Result<Box<dyn Engine>, Refusal> {
         unreachable!("asked before")
@@ -40,8 +40,8 @@ use burn_cubecl::cubecl::future;
 
 use super::choice::{Form, Refusal};
 use super::{Action, Engine, Move, Room, Timing};
-use crate::patience::WarmUp;
 use crate::raw::Flight;
+use crate::world::patience::WarmUp;
 use crate::{GradientRoute, TrainError};
 use bucket::CudaBucket;
 use group::{GpuGroup, Own, Place};

@@ -5,9 +5,9 @@ use std::ops::Range;
 use bonfire_collective::{CollectiveError, ProcessGroup, ReduceOp};
 use bonfire_plan::DType;
 
-use crate::assignment::{Assignment, Extent};
 use crate::compression::{Carrier, Compressor, Presence, Sent};
-use crate::host::{Entering, HostSlice, Values, ValuesWork};
+use crate::memory::host::{Entering, HostSlice, Values, ValuesWork};
+use crate::parameters::assignment::{Assignment, Extent};
 
 /// A bucket. Its memory is used again in every step.
 #[derive(Debug)]

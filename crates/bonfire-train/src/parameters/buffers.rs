@@ -10,8 +10,8 @@ use bonfire_collective::{ProcessGroup, Rank, ReduceOp};
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Tensor, TensorData};
 
-use crate::norm::kept;
 use crate::parameters::reducible;
+use crate::world::exchange::carrier::kept;
 use crate::{BufferSync, TrainError};
 
 /// The buffers of a model.

@@ -12,10 +12,10 @@ mod report;
 use bonfire_collective::{ProcessGroup, Rank};
 use burn::module::Module;
 
-use crate::fingerprint::{self, Fingerprint};
 use crate::parameters::ParameterTable;
-use crate::patience::patient_with_files;
-use crate::replicate::replicate;
+use crate::parameters::fingerprint::{self, Fingerprint};
+use crate::parameters::replicate::replicate;
+use crate::world::patience::patient_with_files;
 use crate::{DdpConfig, TrainError, World};
 
 pub use error::{FileError, WeightsError};

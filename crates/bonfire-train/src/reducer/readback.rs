@@ -4,8 +4,8 @@
 use burn::backend::{Backend, DispatchDevice};
 use burn::tensor::{Device, Tensor, TensorData};
 
-use crate::device_route::DeviceTensor;
-use crate::host::HostSlice;
+use crate::memory::host::HostSlice;
+use crate::reducer::device_route::DeviceTensor;
 
 #[cfg(feature = "cuda")]
 mod device_memory;
@@ -199,7 +199,7 @@ mod host_memory {
 #[cfg(all(feature = "flex", test))]
 mod host_memory {
     use super::{Claim, DeviceTensor, HostSlice, Shell, Tensor};
-    use crate::device_route::double;
+    use crate::reducer::device_route::double;
 
     pub(super) fn tensor(values: HostSlice<'_>) -> Result<DeviceTensor, String> {
         Ok(double::tensor(values))

@@ -11,7 +11,7 @@ use burn::module::Module;
 use burn::optim::GradientsParams;
 use serde::{Deserialize, Serialize};
 
-use crate::gradients::{non_finite, scaled};
+use crate::optim::gradients::{non_finite, scaled};
 use crate::{Loss, TrainError};
 
 /// How a [`LossScaler`] starts and adapts.

@@ -30,13 +30,13 @@ use burn::backend::{DispatchDevice, DispatchKindConversion};
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{DispatchTensor, GradientCheckpointingStrategy, Tensor};
 
-use crate::harvest::{Gradient, Site, checked, unreadable};
-use crate::host::Entering;
-use crate::norm::kept;
+use crate::loss::precision::Place;
+use crate::memory::host::Entering;
 use crate::parameters::ParameterTable;
-use crate::precision::Place;
-use crate::readback::Readback;
 use crate::reducer::Reducer;
+use crate::reducer::harvest::{Gradient, Site, checked, unreadable};
+use crate::reducer::readback::Readback;
+use crate::world::exchange::carrier::kept;
 use crate::{Precision, TrainError};
 
 /// How much further apart anchors are than layers are on average. A layer behind an anchor too far

@@ -63,7 +63,7 @@ mod tests {
     use burn::tensor::Device;
 
     use super::*;
-    use crate::device::open;
+    use crate::world::device::open;
     use crate::{DeviceKind, Occupancy, Placement};
 
     fn device() -> Option<Device> {

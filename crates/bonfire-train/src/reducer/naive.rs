@@ -8,12 +8,12 @@ use bonfire_collective::{CollectiveError, ReduceOp};
 
 use crate::TrainError;
 use crate::compression::{GradientCompression, cast};
-use crate::harvest::{Gradient, GradientSink, Site};
-use crate::host::{Entering, HostSlice, Values};
+use crate::loss::weights::{MicroBatches, Normalizer};
+use crate::memory::host::{Entering, HostSlice, Values};
 use crate::parameters::ParameterTable;
-use crate::patience::WarmUp;
-use crate::timing::Stopwatch;
-use crate::weights::{MicroBatches, Normalizer};
+use crate::reducer::harvest::{Gradient, GradientSink, Site};
+use crate::reducer::timing::Stopwatch;
+use crate::world::patience::WarmUp;
 
 /// The sums of a step's gradients, then their averages.
 #[derive(Debug)]

@@ -6,9 +6,9 @@
 use bonfire_collective::{ProcessGroup, ReduceOp, Work};
 
 use crate::TrainError;
-use crate::buffers::Presence;
-use crate::host::Entering;
 use crate::loss::Weight;
+use crate::memory::host::Entering;
+use crate::parameters::buffers::Presence;
 
 /// The batches of this rank since the last synchronised step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

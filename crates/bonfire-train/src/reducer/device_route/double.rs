@@ -15,8 +15,8 @@ use burn::tensor::Device;
 use super::choice::Refusal;
 use super::{Action, DeviceTensor, Engine, Move, Room, Timing};
 use crate::TrainError;
-use crate::host::{Entering, HostSlice, Values, ValuesWork};
-use crate::patience::WarmUp;
+use crate::memory::host::{Entering, HostSlice, Values, ValuesWork};
+use crate::world::patience::WarmUp;
 
 /// A tensor of the tests' device.
 pub(crate) type Memory = Mutex<Values>;

@@ -5,9 +5,9 @@ use std::ops::Range;
 
 use super::{Action, DeviceTensor, Engine, Move, Reader, Room, Timing};
 use crate::TrainError;
-use crate::assignment::{Assignment, Extent};
-use crate::host::Entering;
-use crate::timing::Stopwatch;
+use crate::memory::host::Entering;
+use crate::parameters::assignment::{Assignment, Extent};
+use crate::reducer::timing::Stopwatch;
 
 /// Where slots begin.
 const ALIGN_BYTES: usize = 16;

@@ -4,9 +4,9 @@ use bonfire_gpu::{CudaGroup, CudaOptions, CudaPath, Neighbours};
 
 use super::CudaEngine;
 use super::group::{Own, ground, refusal};
-use crate::device_route::Engine;
-use crate::device_route::choice::Refusal;
-use crate::patience::WarmUp;
+use crate::reducer::device_route::Engine;
+use crate::reducer::device_route::choice::Refusal;
+use crate::world::patience::WarmUp;
 
 /// The engine of all ranks.
 pub(super) fn form(ranks: &WarmUp, own: Own) -> Result<Box<dyn Engine>, Refusal> {

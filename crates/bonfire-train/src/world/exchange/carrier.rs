@@ -7,12 +7,12 @@
 //! they are for is found out by a question: a tensor of one element, whose answer's length says it.
 //! Records never see these functions: the parameter that is saved or loaded is another one.
 //!
-//! [`RunningStatistic`]: super::RunningStatistic
+//! [`RunningStatistic`]: crate::RunningStatistic
 
 use burn::module::{Param, ParamId, ParamMapper};
 use burn::tensor::{Device, Tensor};
 
-use super::NormGroup;
+use super::group::NormGroup;
 
 /// How long the answers are.
 const STATISTIC: usize = 2;

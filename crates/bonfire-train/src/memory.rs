@@ -1,0 +1,3 @@
+//! The values of gradients, where they are.
+
+pub(crate) mod host;
