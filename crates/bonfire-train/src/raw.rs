@@ -17,8 +17,8 @@ use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl_runtime::runtime::Runtime;
 
+use crate::memory::DeviceTensor;
 use crate::parameters::reducible;
-use crate::reducer::device_route::DeviceTensor;
 
 /// Where a tensor's elements are.
 struct RawMemory {

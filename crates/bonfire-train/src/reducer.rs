@@ -26,11 +26,12 @@ use bonfire_collective::{Rank, ReduceOp};
 
 use crate::compression::{Compressor, Presence};
 use crate::loss::weights::{MicroBatches, Normalizer};
+use crate::memory::DeviceTensor;
 use crate::memory::host::{Entering, HostSlice};
 use crate::parameters::ParameterTable;
 use crate::parameters::assignment::{Assignment, Caps, assign};
 use crate::reducer::bucket::Bucket;
-use crate::reducer::device_route::{Chosen, DeviceTensor};
+use crate::reducer::device_route::Chosen;
 use crate::reducer::harvest::{Gradient, Site};
 use crate::reducer::timing::Stopwatch;
 use crate::world::patience::WarmUp;

@@ -2,9 +2,10 @@
 
 use crate::TrainError;
 use crate::compression::Compressor;
+use crate::memory::DeviceTensor;
 use crate::memory::host::{Entering, HostSlice};
 use crate::reducer::bucket::Bucket;
-use crate::reducer::device_route::{Chosen, DeviceBuckets, DeviceTensor};
+use crate::reducer::device_route::{Chosen, DeviceBuckets};
 use crate::reducer::harvest::{Gradient, Site};
 use crate::reducer::timing::Stopwatch;
 

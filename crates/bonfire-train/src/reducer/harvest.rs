@@ -6,9 +6,9 @@ use burn::optim::GradientsParams;
 use burn::tensor::{Gradients, Tensor};
 
 use crate::TrainError;
+use crate::memory::DeviceTensor;
 use crate::memory::host::HostSlice;
 use crate::parameters::ParameterTable;
-use crate::reducer::device_route::DeviceTensor;
 use crate::reducer::readback::{Shell, claim, on_device, overwritten};
 
 /// A gradient, wherever its values are.

@@ -4,8 +4,8 @@
 use burn::backend::{Backend, DispatchDevice};
 use burn::tensor::{Device, Tensor, TensorData};
 
+use crate::memory::DeviceTensor;
 use crate::memory::host::HostSlice;
-use crate::reducer::device_route::DeviceTensor;
 
 #[cfg(feature = "cuda")]
 mod device_memory;

@@ -3,9 +3,10 @@
 use std::mem;
 use std::ops::Range;
 
-use super::{Action, DeviceTensor, Engine, Move, Reader, Room, Timing};
+use super::{Action, Engine, Move, Room, Timing};
 use crate::TrainError;
 use crate::memory::host::Entering;
+use crate::memory::{DeviceTensor, Reader};
 use crate::parameters::assignment::{Assignment, Extent};
 use crate::reducer::timing::Stopwatch;
 

@@ -13,8 +13,9 @@ use burn::backend::DispatchDevice;
 use burn::tensor::Device;
 
 use super::choice::Refusal;
-use super::{Action, DeviceTensor, Engine, Move, Room, Timing};
+use super::{Action, Engine, Move, Room, Timing};
 use crate::TrainError;
+use crate::memory::DeviceTensor;
 use crate::memory::host::{Entering, HostSlice, Values, ValuesWork};
 use crate::world::patience::WarmUp;
 
