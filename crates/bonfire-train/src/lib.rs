@@ -55,12 +55,14 @@ pub use checkpoint::probe::is_writable;
 pub use checkpoint::{
     Best, CheckpointError, Checkpoints, CompressionFolder, Keep, Milestone, Training,
 };
-pub use compression::{CompressionError, CompressionState, GradientCompression, PowerSgdConfig};
+pub use compression::{CompressionError, CompressionState};
+pub use config::compression::{GradientCompression, PowerSgdConfig};
+pub use config::device::{DeviceKind, Occupancy, UnknownDeviceKind};
+pub use config::precision::Precision;
 pub use config::{BufferSync, DdpConfig, GradientRoute, GradientSync, UnknownGradientRoute};
 pub use ddp::data_parallel::{DataParallel, Scatter};
 pub use ddp::{BucketSummary, Ddp, OwnStep};
 pub use error::TrainError;
-pub use loss::precision::Precision;
 pub use loss::weights::Last;
 pub use loss::{IntoLoss, Loss};
 #[doc(hidden)]
@@ -78,7 +80,7 @@ pub use parameters::freeze::{UnknownParameter, freeze, freeze_all_but};
 #[doc(hidden)]
 pub use parameters::is_autodiff;
 pub use reducer::timing::StepTiming;
-pub use world::device::{DeviceKind, Occupancy, UnknownDeviceKind, require_devices};
+pub use world::device::require_devices;
 pub use world::exchange::NormMismatch;
 pub use world::exchange::group::NormGroup;
 pub use world::interrupt::StopRequest;
