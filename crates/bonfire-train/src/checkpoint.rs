@@ -9,7 +9,6 @@
 pub(crate) mod pretrained;
 pub(crate) mod probe;
 
-mod error;
 mod folder;
 mod manifest;
 #[cfg(feature = "cuda")]
@@ -26,9 +25,9 @@ use burn::tensor::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::error::checkpoint::CheckpointError;
 use crate::world::patience::patient_with_files;
 use crate::{TrainError, World};
-pub use error::CheckpointError;
 use folder::Folder;
 use manifest::Manifest;
 pub use step::CompressionFolder;

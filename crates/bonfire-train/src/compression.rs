@@ -9,7 +9,6 @@
 
 mod carrier;
 mod cast;
-mod error;
 mod matrix;
 mod power_sgd;
 mod state;
@@ -18,10 +17,10 @@ use bonfire_plan::{DType, WorldSize};
 
 use crate::GradientSync;
 pub(crate) use crate::config::compression::GradientCompression;
+use crate::error::compression::CompressionError;
 use crate::parameters::ParameterTable;
 pub(crate) use carrier::{Carrier, Sent};
 pub(crate) use cast::cast;
-pub use error::CompressionError;
 use power_sgd::PowerSgd;
 pub(crate) use power_sgd::Presence;
 pub use state::CompressionState;

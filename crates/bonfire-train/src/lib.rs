@@ -52,10 +52,8 @@ pub use checkpoint::pretrained::{
 };
 #[doc(hidden)]
 pub use checkpoint::probe::is_writable;
-pub use checkpoint::{
-    Best, CheckpointError, Checkpoints, CompressionFolder, Keep, Milestone, Training,
-};
-pub use compression::{CompressionError, CompressionState};
+pub use checkpoint::{Best, Checkpoints, CompressionFolder, Keep, Milestone, Training};
+pub use compression::CompressionState;
 pub use config::compression::{GradientCompression, PowerSgdConfig};
 pub use config::device::{DeviceKind, Occupancy, UnknownDeviceKind};
 pub use config::precision::Precision;
@@ -63,6 +61,10 @@ pub use config::{BufferSync, DdpConfig, GradientRoute, GradientSync, UnknownGrad
 pub use ddp::data_parallel::{DataParallel, Scatter};
 pub use ddp::{BucketSummary, Ddp, OwnStep};
 pub use error::TrainError;
+pub use error::checkpoint::CheckpointError;
+pub use error::compression::CompressionError;
+pub use error::difference::Difference;
+pub use error::norm::NormMismatch;
 pub use loss::weights::Last;
 pub use loss::{IntoLoss, Loss};
 #[doc(hidden)]
@@ -75,13 +77,11 @@ pub use optim::global_batch::{GlobalBatch, RateRule};
 pub use optim::gradients::{Clip, clip, global_norm};
 pub use optim::scaler::{LossScaler, ScalerConfig};
 pub use optim::schedule::{Decay, Schedule, ScheduledRate};
-pub use parameters::fingerprint::Difference;
 pub use parameters::freeze::{UnknownParameter, freeze, freeze_all_but};
 #[doc(hidden)]
 pub use parameters::is_autodiff;
 pub use reducer::timing::StepTiming;
 pub use world::device::require_devices;
-pub use world::exchange::NormMismatch;
 pub use world::exchange::group::NormGroup;
 pub use world::interrupt::StopRequest;
 #[doc(hidden)]

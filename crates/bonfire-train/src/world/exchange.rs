@@ -7,11 +7,10 @@ pub(crate) mod carrier;
 pub(crate) mod group;
 pub(crate) mod moments;
 
-use std::fmt;
-
 use bonfire_collective::{CollectiveError, Rank};
 
-use crate::TrainError;
+use crate::error::TrainError;
+use crate::error::norm::{NormMismatch, Pass};
 use moments::Moments;
 
 /// What the first number of a message says.
@@ -153,26 +152,6 @@ fn check(blocks: &[Vec<f64>]) -> Result<(), NormMismatch> {
     }
 }
 
-/// Ranks that normalise together are at different layers.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "rank {rank} is in the {pass}, but rank {other_rank} in the {other_pass}; run the same batch \
-     norm layers in the same order on every rank"
-)]
-pub struct NormMismatch {
-    rank: Rank,
-    pass: Pass,
-    other_rank: Rank,
-    other_pass: Pass,
-}
-
-/// The pass of a layer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Pass {
-    name: &'static str,
-    features: usize,
-}
-
 impl Pass {
     fn of(block: &[f64]) -> Self {
         let (name, head) = if block[0] == FORWARD {
@@ -184,12 +163,6 @@ impl Pass {
             name,
             features: (block.len() - head) / 2,
         }
-    }
-}
-
-impl fmt::Display for Pass {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of a layer of {} features", self.name, self.features)
     }
 }
 
