@@ -4,8 +4,8 @@
 
 use std::time::{Duration, Instant};
 
+use bonfire::ReduceOp;
 use bonfire::prelude::*;
-use bonfire::{ReduceOp, TrainError};
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Distribution, Tensor, activation};
@@ -96,10 +96,7 @@ impl Mlp {
 }
 
 /// The time of one step on the slowest rank; all ranks start together.
-pub fn timed(
-    world: &World,
-    step: impl FnOnce() -> Result<(), TrainError>,
-) -> Result<Duration, TrainError> {
+pub fn timed(world: &World, step: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<Duration> {
     world.group().barrier()?;
     let started = Instant::now();
     step()?;

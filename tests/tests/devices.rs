@@ -53,7 +53,7 @@ fn wgpu_processes_end_with_the_same_parameters() {
 /// On as many devices as there are, which they share, with gradients that stay there.
 #[cfg(feature = "cuda")]
 fn trained_on_cuda(ranks: usize, route: &str, missing: &[&str]) -> Option<String> {
-    let device = ["cuda", "--oversubscribe", "--route", route];
+    let device = ["cuda", "--oversubscribe", "--", "--route", route];
     let missing = [&["cannot train on cuda: "][..], missing].concat();
     let end = trained(ranks, &device, &missing)?;
     let said = |line: &String| line.contains("gradients travel from device to device");

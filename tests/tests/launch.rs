@@ -345,12 +345,40 @@ fn bad_flags_are_one_clear_line() {
         1,
         "expected a number of ranks",
     );
+    refused(
+        &mut program(&["finish", "--npoc", "4"]),
+        1,
+        "did you mean --nproc",
+    );
+    refused(
+        &mut program(&["finish", "-n", "4"]),
+        1,
+        "unexpected argument '-n' found",
+    );
     let device = &mut Command::new(env!("CARGO_BIN_EXE_self_launching"));
     refused(
         device.args(["finish", "--device", "tpu"]),
         1,
         "there is no device kind `tpu`",
     );
+}
+
+#[test]
+fn help_is_printed_in_place_of_training() {
+    let end = Job::start(&mut program(&["finish", "--help"])).end();
+    assert!(end.status.success(), "{:?}", end.stderr);
+    let said = end.stdout.join("\n");
+    assert!(
+        said.contains("--nproc-per-node") && said.contains("--device"),
+        "{said}"
+    );
+    assert!(!said.contains("pid "), "{said}");
+}
+
+#[test]
+fn what_follows_two_hyphens_is_the_programs_own() {
+    let end = Job::start(program(&["finish"]).args(["--", "--npoc", "-n", "4"])).end();
+    assert!(end.status.success(), "{:?}", end.stderr);
 }
 
 #[test]

@@ -83,7 +83,8 @@ fn measure(world: &World, args: &Args) -> anyhow::Result<()> {
             let before = world.group().traffic().payload_bytes_sent;
             let time = timed(world, || {
                 let ddp = &mut contender.ddp;
-                ddp.backward(|model| model.loss(input.clone())).map(drop)
+                ddp.backward(|model| model.loss(input.clone()))?;
+                Ok(())
             })?;
             contender.bytes = world.group().traffic().payload_bytes_sent - before;
             if args.sizes.is_timed(round) {

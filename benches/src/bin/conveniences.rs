@@ -15,7 +15,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use bonfire::prelude::*;
-use bonfire::{Activity, Journal, JournalConfig, JournalDisplay, LaunchArgs, Proposal};
+use bonfire::{Activity, Journal, JournalConfig, LaunchArgs, Proposal};
 use bonfire_benches::{Mlp, median, timed};
 use bonfire_testkit::Estimate;
 use burn::optim::{ModuleOptimizer, SgdConfig};
@@ -98,19 +98,11 @@ fn measure(world: &World, args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn journal(world: &World, args: &Args, folder: &Path) -> Result<Journal, bonfire::TrainError> {
-    Journal::new(
-        world,
-        JournalConfig {
-            title: "A benchmark".to_string(),
-            steps: (args.blocks + 1) * args.interval,
-            steps_done: 0,
-            samples_per_step: args.batch * world.world_size().len(),
-            unit: "samples",
-            display: JournalDisplay::Progress,
-            folder: Some(folder.to_owned()),
-        },
-    )
+fn journal(world: &World, args: &Args, folder: &Path) -> Result<Journal, bonfire::ReportError> {
+    let config = JournalConfig::new("A benchmark", (args.blocks + 1) * args.interval)
+        .samples_per_step(args.batch * world.world_size().len(), "samples")
+        .folder(folder);
+    Journal::new(world, config)
 }
 
 impl Training {
@@ -128,7 +120,7 @@ impl Training {
         Tensor::random(self.shape, Distribution::Normal(0.0, 1.0), &self.device)
     }
 
-    fn block(&mut self, steps: usize) -> Result<(), bonfire::TrainError> {
+    fn block(&mut self, steps: usize) -> anyhow::Result<()> {
         for _ in 0..steps {
             let batch = self.batch();
             let gradients = self.ddp.backward(|model| model.loss(batch))?;
@@ -142,7 +134,7 @@ impl Training {
         journal: &mut Journal,
         world: &World,
         steps: usize,
-    ) -> Result<(), bonfire::TrainError> {
+    ) -> anyhow::Result<()> {
         for _ in 0..steps {
             let batch = journal.time(Activity::Data, || self.batch());
             let agreed = world.group().agree(Proposal::default())?;
@@ -154,7 +146,8 @@ impl Training {
             });
         }
         journal.figures(Some(RATE))?;
-        journal.value("accuracy", 0.5)
+        journal.value("accuracy", 0.5)?;
+        Ok(())
     }
 }
 

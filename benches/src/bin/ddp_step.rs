@@ -63,12 +63,12 @@ fn measure(world: &World, args: &Args) -> anyhow::Result<()> {
             Ok(())
         })?;
         let with_buckets = timed(world, || {
-            bucketed
-                .backward(|model| model.loss(input.clone()))
-                .map(drop)
+            bucketed.backward(|model| model.loss(input.clone()))?;
+            Ok(())
         })?;
         let one_by_one = timed(world, || {
-            naive.backward(|model| model.loss(input.clone())).map(drop)
+            naive.backward(|model| model.loss(input.clone()))?;
+            Ok(())
         })?;
         let in_one_process = timed(world, || {
             if world.is_main() {

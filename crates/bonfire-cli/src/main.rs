@@ -14,7 +14,6 @@ mod run;
 mod selftest;
 mod simulate;
 mod trace;
-mod usage;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -41,10 +40,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let cli: Cli = match usage::parse() {
-        Ok(cli) => cli,
-        Err(code) => return code,
-    };
+    let cli: Cli = bonfire_launch::parse_args();
     log_to_stderr();
     match cli.command {
         Command::Run(args) => run::run(args),

@@ -8,8 +8,11 @@ use std::io::Write;
 use std::net::TcpListener;
 use std::process::Command;
 use std::thread;
+use std::time::Duration;
 
-use bonfire_testkit::{Job, JobEnd, Signal, assert_gone, signal_process, wait_until_gone};
+use bonfire_testkit::{
+    Job, JobEnd, Signal, Watchdog, assert_gone, signal_process, wait_until_gone,
+};
 
 const BONFIRE: &str = env!("CARGO_BIN_EXE_bonfire");
 
@@ -220,6 +223,45 @@ fn killing_the_launcher_leaves_nothing_that_ranks_have_started() {
     assert!(!job.end().status.success());
 }
 
+/// The process that a launcher leaves behind to end what its ranks have started.
+fn guard_of(launcher: u32) -> Option<u32> {
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let mut ids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    ids.find(|id: &u32| {
+        let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+        let (head, tail) = stat.rsplit_once(')').unwrap_or_default();
+        let mut tail = tail.split_whitespace();
+        let is_running = tail.next().is_some_and(|state| state != "Z");
+        is_running && head.ends_with("(bonfire-guard") && tail.next() == Some(&launcher.to_string())
+    })
+}
+
+#[test]
+fn a_guard_that_is_killed_is_replaced_and_said() {
+    let job = ranks("2", "sleep 1000 & echo id $!; echo id $$; exec sleep 1000");
+    let ids = job.next_numbers(4);
+    let _watchdog = Watchdog::start("a guard that is killed", Duration::from_secs(60));
+    let first = guard_of(job.id()).expect("a launcher has a guard");
+    signal_process(first, Signal::KILL);
+    let second = loop {
+        match guard_of(job.id()) {
+            Some(other) if other != first => break other,
+            _ => thread::sleep(Duration::from_millis(5)),
+        }
+    };
+    // By then it has been told of the ranks: the launcher does nothing else.
+    thread::sleep(Duration::from_millis(200));
+    job.signal(Signal::KILL);
+    wait_until_gone(&ids);
+    wait_until_gone(&[second]);
+    let said = job.end().stderr;
+    assert!(
+        said.iter()
+            .any(|line| line.contains("guard process was killed")),
+        "{said:?}"
+    );
+}
+
 #[test]
 fn ctrl_c_ends_all_ranks() {
     for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
@@ -284,6 +326,18 @@ fn an_endless_line_does_not_stop_the_output() {
 
 #[test]
 fn bad_flags_are_one_clear_line() {
+    let several = [
+        "--nnodes=2",
+        "--rdzv-endpoint=127.0.0.1:9",
+        "--tls=hosts",
+        "true",
+    ];
+    refused(&several, 1, "TLS needs a job token");
+    refused(
+        &["--nnodes", "1:4", "true"],
+        2,
+        "keeps its hosts from start to end",
+    );
     refused(
         &["--nproc-per-node", "0", "true"],
         2,

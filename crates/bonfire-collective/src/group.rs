@@ -63,6 +63,12 @@ pub struct ProcessGroup {
     timeout: Duration,
 }
 
+impl AsRef<ProcessGroup> for ProcessGroup {
+    fn as_ref(&self) -> &ProcessGroup {
+        self
+    }
+}
+
 /// What the clones share. Its drop is the rank's departure.
 #[derive(Debug)]
 struct Member {

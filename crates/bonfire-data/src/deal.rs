@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bonfire_collective::{Rank, WorldSize};
+use bonfire_collective::{ProcessGroup, Rank, WorldSize};
 use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataloader::{DataLoader, DataLoaderIterator, Progress};
 use burn::data::dataset::{Dataset, DatasetError};
@@ -21,26 +21,48 @@ use crate::{DistributedSampler, Order, Prefetch, Remainder, SamplerConfig};
 
 /// How a [`DealtLoader`] deals.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Deal {
     /// Samples in one batch of one rank.
     pub batch_size: NonZeroUsize,
     /// The order of dealing.
     pub order: Order,
-    /// What to do with an uneven rest: [`Remainder::Exact`] for validation.
+    /// What to do with an uneven rest.
     pub remainder: Remainder,
+}
+
+impl Deal {
+    /// Deals batches of `batch_size` in `order`, each sample exactly once.
+    pub fn new(batch_size: NonZeroUsize, order: Order) -> Self {
+        let remainder = Remainder::Exact;
+        Self {
+            batch_size,
+            order,
+            remainder,
+        }
+    }
+
+    /// With another way to treat an uneven rest.
+    #[must_use]
+    pub fn remainder(mut self, remainder: Remainder) -> Self {
+        self.remainder = remainder;
+        self
+    }
 }
 
 /// Burn's `DataLoader` for a data set that is dealt to the ranks anew in every epoch, as
 /// [`Loader`](crate::Loader) deals it: rank r sees the elements r, r + n, r + 2n and so on of the
 /// epoch's order.
 ///
-/// Each call of `iter` is the next epoch. A last batch that is not full is kept.
+/// Each call of `iter` is the next epoch. A last batch that is not full is kept. As it is, it has the items
+/// of all ranks: Burn's learner divides it, a loop of its own takes [`share`](Self::share).
 pub struct DealtLoader<I, O> {
     dataset: Arc<dyn Dataset<I>>,
     batcher: Arc<dyn Batcher<I, O>>,
     deal: Deal,
     /// Nothing to make each batch when it is asked for.
     prefetch: Option<Prefetch>,
+    rank: Rank,
     world_size: WorldSize,
     device: Device,
     /// Which of the items of an epoch, listed rank after rank.
@@ -50,27 +72,35 @@ pub struct DealtLoader<I, O> {
 }
 
 impl<I, O> DealtLoader<I, O> {
-    /// Deals `dataset` to `world_size` ranks, starting with epoch 0. Batches are made on the default
-    /// device until the learner says which is its own.
+    /// Deals `dataset` to the ranks of `world`, which is a `World` or a [`ProcessGroup`], starting with
+    /// epoch 0. Batches are made on the default device until the learner says which is its own.
     pub fn new(
+        world: &impl AsRef<ProcessGroup>,
         dataset: impl Dataset<I> + 'static,
         batcher: impl Batcher<I, O> + 'static,
         deal: Deal,
-        world_size: WorldSize,
     ) -> Self {
+        let group = world.as_ref();
         let mut loader = Self {
             dataset: Arc::new(dataset),
             batcher: Arc::new(batcher),
             deal,
             prefetch: None,
-            world_size,
+            rank: group.rank(),
+            world_size: group.world_size(),
             device: Device::default(),
             items: 0..0,
             epoch: AtomicU64::new(0),
         };
-        let shares = world_size.ranks().map(|rank| loader.sampler(rank).len());
-        loader.items = 0..shares.sum();
+        loader.items = 0..loader.first_of(loader.world_size.len());
         loader
+    }
+
+    /// What this rank gets, on its device.
+    #[must_use]
+    pub fn share(&self, device: &Device) -> Self {
+        let rank = self.rank.index();
+        self.like(device.clone(), self.first_of(rank)..self.first_of(rank + 1))
     }
 
     /// Prepares batches on threads, ahead of the training that uses them: `prefetch` says on how many, how far
@@ -81,14 +111,16 @@ impl<I, O> DealtLoader<I, O> {
         self
     }
 
+    /// How many items the ranks below one have together.
+    fn first_of(&self, rank: usize) -> usize {
+        let below = self.world_size.ranks().take(rank);
+        below.map(|rank| self.sampler(rank).len()).sum()
+    }
+
     fn sampler(&self, rank: Rank) -> DistributedSampler {
-        DistributedSampler::new(SamplerConfig {
-            len: self.dataset.len(),
-            rank,
-            world_size: self.world_size,
-            order: self.deal.order.clone(),
-            remainder: self.deal.remainder,
-        })
+        let config = SamplerConfig::new(self.dataset.len(), self.deal.order.clone());
+        let config = config.remainder(self.deal.remainder);
+        DistributedSampler::of(rank, self.world_size, config)
     }
 
     /// The samples of `items` in an epoch. Only the ranks whose share is asked for are dealt to.
@@ -115,6 +147,7 @@ impl<I, O> DealtLoader<I, O> {
             batcher: Arc::clone(&self.batcher),
             deal: self.deal.clone(),
             prefetch: self.prefetch,
+            rank: self.rank,
             world_size: self.world_size,
             device,
             items,

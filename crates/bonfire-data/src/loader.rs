@@ -69,7 +69,7 @@ impl Loader {
         }
         (self.epoch, self.offset) = (state.epoch, state.offset);
         // The same on every rank: rank 0 has the most that any has.
-        let world = self.sampler.config().world_size.len();
+        let world = self.sampler.world_size().len();
         let most = self.sampler.total_after(state.offset).div_ceil(world);
         if self.batches(most) == 0 {
             (self.epoch, self.offset) = (state.epoch + 1, 0);
@@ -140,7 +140,7 @@ impl EpochBatches {
         let past = if self.dealt == self.indices.len() {
             self.sampler.total_after(self.offset)
         } else {
-            self.dealt * self.sampler.config().world_size.len()
+            self.dealt * self.sampler.world_size().len()
         };
         self.sampler.state(self.epoch, self.offset + past)
     }

@@ -4,13 +4,17 @@ mod ahead;
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::error::BoxError;
 use crate::{DataError, EpochBatches, SamplerState};
 
 pub(crate) use ahead::Ahead;
 
 /// How batches are prepared ahead.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
 pub struct Prefetch {
     /// Threads that prepare them, at least one.
     pub workers: usize,
@@ -18,6 +22,34 @@ pub struct Prefetch {
     pub depth: usize,
     /// How long one batch may take before it is an error.
     pub timeout: Duration,
+}
+
+impl Prefetch {
+    /// With other threads; two batches each.
+    #[must_use]
+    pub fn workers(mut self, workers: usize) -> Self {
+        (self.workers, self.depth) = (workers, 2 * workers);
+        self
+    }
+
+    /// With another number of batches on their way.
+    #[must_use]
+    pub fn depth(mut self, depth: usize) -> Self {
+        self.depth = depth;
+        self
+    }
+
+    /// With another patience for one batch.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Batches that are ready or being prepared at any time.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.depth.max(self.workers).max(1)
+    }
 }
 
 impl Default for Prefetch {
@@ -75,13 +107,6 @@ impl EpochBatches {
             prefetched.order_one();
         }
         Ok(prefetched)
-    }
-}
-
-impl Prefetch {
-    /// Batches that are ready or being prepared at any time.
-    pub(crate) fn in_flight(&self) -> usize {
-        self.depth.max(self.workers).max(1)
     }
 }
 

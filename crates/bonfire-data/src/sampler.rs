@@ -11,7 +11,7 @@
 mod state;
 mod weights;
 
-use bonfire_collective::{Rank, WorldSize};
+use bonfire_collective::{ProcessGroup, Rank, WorldSize};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
@@ -51,40 +51,63 @@ pub enum Remainder {
     Exact,
 }
 
-/// What a [`DistributedSampler`] deals, and to whom.
-#[derive(Clone, Debug)]
+/// What a [`DistributedSampler`] deals.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct SamplerConfig {
     /// The number of samples of the data set; with [`Order::Weighted`] the number of draws.
     pub len: usize,
-    /// Whose share.
-    pub rank: Rank,
-    /// Of how many.
-    pub world_size: WorldSize,
     /// The order of dealing.
     pub order: Order,
     /// What to do with an uneven rest.
     pub remainder: Remainder,
 }
 
+impl SamplerConfig {
+    /// Deals `len` samples in `order`, padded to equal shares.
+    pub fn new(len: usize, order: Order) -> Self {
+        let remainder = Remainder::Pad;
+        Self {
+            len,
+            order,
+            remainder,
+        }
+    }
+
+    /// With another way to treat an uneven rest.
+    #[must_use]
+    pub fn remainder(mut self, remainder: Remainder) -> Self {
+        self.remainder = remainder;
+        self
+    }
+}
+
 /// A rank's share of a data set.
 #[derive(Clone, Debug)]
 pub struct DistributedSampler {
+    rank: Rank,
+    world_size: WorldSize,
     config: SamplerConfig,
 }
 
 impl DistributedSampler {
-    /// A sampler.
-    ///
-    /// # Panics
-    /// If the rank is not in the world.
-    pub fn new(config: SamplerConfig) -> Self {
+    /// The share of this rank of `world`, which is a `World` or a [`ProcessGroup`].
+    pub fn new(world: &impl AsRef<ProcessGroup>, config: SamplerConfig) -> Self {
+        let group = world.as_ref();
+        Self::of(group.rank(), group.world_size(), config)
+    }
+
+    /// The share of any rank.
+    pub(crate) fn of(rank: Rank, world_size: WorldSize, config: SamplerConfig) -> Self {
         assert!(
-            config.world_size.contains(config.rank),
-            "rank {} is not in a world of {}",
-            config.rank,
-            config.world_size.len()
+            world_size.contains(rank),
+            "rank {rank} is in a world of {world_size}"
         );
-        Self { config }
+        Self {
+            rank,
+            world_size,
+            config,
+        }
     }
 
     /// The number of samples dealt in one epoch to all ranks together, repeated ones included.
@@ -109,13 +132,33 @@ impl DistributedSampler {
 
     /// What is left for this rank of an `epoch` of which all ranks together, however many they were,
     /// have seen the first `offset` samples of the order.
+    ///
+    /// A shuffle takes memory for the whole data set while it is made, 4 bytes per sample (8 from 2^32
+    /// samples on); all other orders take only what is returned.
     pub fn indices_after(&self, epoch: u64, offset: usize) -> Vec<usize> {
-        let order = self.order(epoch);
-        let (rank, world) = (self.config.rank.index(), self.config.world_size.len());
-        (offset + rank..offset + self.total_after(offset))
-            .step_by(world)
-            .map(|position| order[position % order.len()])
-            .collect()
+        let len = self.config.len;
+        let own = offset + self.rank.index()..offset + self.total_after(offset);
+        let own = own.step_by(self.world_size.len()).map(|place| place % len);
+        match &self.config.order {
+            Order::Shuffled { seed } if u32::try_from(len).is_ok() => {
+                let order = shuffled(0..len as u32, *seed, epoch);
+                own.map(|place| order[place] as usize).collect()
+            }
+            Order::Shuffled { seed } => {
+                let order = shuffled(0..len, *seed, epoch);
+                own.map(|place| order[place]).collect()
+            }
+            Order::Sequential => own.collect(),
+            Order::Weighted { seed, weights } => {
+                let mut rng = generator(*seed, epoch);
+                let draw = |place: usize| {
+                    // Two words per draw, so that any can be had without those before it.
+                    rng.set_word_pos(2 * place as u128);
+                    weights.draw(&mut rng)
+                };
+                own.map(draw).collect()
+            }
+        }
     }
 
     /// Where an epoch is after the first `offset` samples of its order.
@@ -125,7 +168,7 @@ impl DistributedSampler {
 
     /// How many samples all ranks together see after the first `offset`.
     pub(crate) fn total_after(&self, offset: usize) -> usize {
-        let world = self.config.world_size.len();
+        let world = self.world_size.len();
         let rest = self.config.len.saturating_sub(offset);
         match self.config.remainder {
             Remainder::Pad => rest.div_ceil(world) * world,
@@ -136,27 +179,14 @@ impl DistributedSampler {
 
     /// How many samples this rank sees after the first `offset`.
     pub(crate) fn len_after(&self, offset: usize) -> usize {
-        let (rank, world) = (self.config.rank.index(), self.config.world_size.len());
+        let (rank, world) = (self.rank.index(), self.world_size.len());
         self.total_after(offset)
             .saturating_sub(rank)
             .div_ceil(world)
     }
 
-    pub(crate) fn config(&self) -> &SamplerConfig {
-        &self.config
-    }
-
-    /// All samples of an epoch, as they are dealt.
-    fn order(&self, epoch: u64) -> Vec<usize> {
-        let len = self.config.len;
-        match &self.config.order {
-            Order::Shuffled { seed } => shuffled(len, *seed, epoch),
-            Order::Sequential => (0..len).collect(),
-            Order::Weighted { seed, weights } => {
-                let mut rng = generator(*seed, epoch);
-                (0..len).map(|_| weights.draw(&mut rng)).collect()
-            }
-        }
+    pub(crate) fn world_size(&self) -> WorldSize {
+        self.world_size
     }
 }
 
@@ -168,11 +198,11 @@ fn generator(seed: u64, epoch: u64) -> ChaCha8Rng {
     rng
 }
 
-/// The numbers below `len`, shuffled (Fisher-Yates).
-fn shuffled(len: usize, seed: u64, epoch: u64) -> Vec<usize> {
+/// Numbers, shuffled (Fisher-Yates).
+fn shuffled<T>(numbers: impl Iterator<Item = T>, seed: u64, epoch: u64) -> Vec<T> {
     let mut rng = generator(seed, epoch);
-    let mut order: Vec<usize> = (0..len).collect();
-    for last in (1..len).rev() {
+    let mut order: Vec<T> = numbers.collect();
+    for last in (1..order.len()).rev() {
         order.swap(last, below(&mut rng, last as u64 + 1) as usize);
     }
     order

@@ -16,6 +16,7 @@ use bonfire_plan::{Rank, WorldSize};
 
 use self::cluster::Cluster;
 use self::source::Source;
+use crate::ranks::listed_devices;
 
 pub use self::error::EnvError;
 
@@ -271,6 +272,22 @@ fn at<F: Fn(&str) -> Option<OsString>>(
         launcher_id: source.text(LAUNCHER).and_then(|id| id.parse().ok()),
         settings: EnvSettings::from_lookup(&source.lookup)?,
     })
+}
+
+/// Whether whoever started this rank has shown it CUDA devices of its own, as Slurm does with
+/// `--gpus-per-task`. An agent, which hands its own environment to all ranks, has not.
+pub fn sees_own_devices() -> bool {
+    sees_own_devices_in(process_variable)
+}
+
+fn sees_own_devices_in(lookup: impl Fn(&str) -> Option<OsString>) -> bool {
+    let source = Source { lookup };
+    let shown = source.text("CUDA_VISIBLE_DEVICES");
+    // Other cluster launchers hand on what the user has exported.
+    let is_bound = source.has_any(&["SLURM_STEP_ID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"]);
+    is_bound
+        && !source.has_any(&AGENT_VARIABLES)
+        && shown.is_some_and(|list| listed_devices(&list) == 1)
 }
 
 /// The variables that make a child process the worker which this describes: what

@@ -58,6 +58,12 @@ pub enum LaunchError {
         /// The ranks on each.
         nproc_per_node: NonZeroU32,
     },
+    /// TLS hides what is sent from listeners, but without a token nobody at the other end is known.
+    #[error(
+        "TLS needs a job token, without which it encrypts for whoever connects: set BONFIRE_JOB_TOKEN to one \
+         `openssl rand -hex 32` on every node"
+    )]
+    NoToken,
     /// The ranks of several hosts must agree on a port beforehand.
     #[error("a job on several nodes needs a port: give the same --master-port on every node")]
     NoPort,

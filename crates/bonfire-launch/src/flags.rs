@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bonfire_collective::Tls;
-use clap::{ArgAction, Args, Command};
+use clap::{ArgAction, Args};
 use thiserror::Error;
 
 use crate::agent::{AgentOptions, Graces, Nodes};
@@ -46,7 +46,7 @@ pub struct LaunchFlags {
         value_name = "N",
         env = "PET_NNODES",
         default_value = "1",
-        value_parser = at_least_one
+        value_parser = hosts
     )]
     pub nnodes: Option<NonZeroU32>,
 
@@ -108,6 +108,26 @@ pub struct LaunchFlags {
     #[arg(long, value_name = "STREAMS", default_value = "0")]
     pub tee: Option<StreamChoice>,
 
+    /// Host 0 and its port in one, HOST:PORT, as torchrun has it: the same as --master-addr and --master-port
+    #[arg(
+        long,
+        alias = "rdzv_endpoint",
+        value_name = "HOST:PORT",
+        env = "PET_RDZV_ENDPOINT",
+        value_parser = endpoint,
+        conflicts_with_all = ["master_addr", "master_port"]
+    )]
+    pub rdzv_endpoint: Option<Endpoint>,
+
+    /// How torchrun's agents meet; accepted for its command lines, and the same here whatever it says
+    #[arg(
+        long,
+        alias = "rdzv_backend",
+        value_name = "c10d|static",
+        value_parser = ["c10d", "static"]
+    )]
+    pub rdzv_backend: Option<String>,
+
     /// The name of the job, the same on every host: jobs with different names never meet
     #[arg(
         long,
@@ -126,6 +146,15 @@ pub struct LaunchFlags {
     /// after a failure
     #[arg(long, alias = "shutdown_timeout", value_name = "SECONDS")]
     pub shutdown_timeout: Option<u32>,
+}
+
+/// Where host 0 is: `HOST:PORT`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Its name or address; an IPv6 address stands in brackets.
+    pub host: String,
+    /// The port where the ranks meet.
+    pub port: u16,
 }
 
 /// The flags contradict each other or lack something.
@@ -214,7 +243,7 @@ impl LaunchFlags {
                 _ => {
                     self.warn_of_a_master_that_is_not_asked();
                     Ok(Nodes::One {
-                        port: self.master_port.unwrap_or(0),
+                        port: self.master_port().unwrap_or(0),
                     })
                 }
             };
@@ -228,15 +257,18 @@ impl LaunchFlags {
                 Some(node_rank) => node_rank,
                 None => node_rank_of_cluster()?,
             },
-            master_addr: self.master_addr.clone().ok_or(FlagError::NoMasterAddr)?,
-            master_port: self.master_port.ok_or(FlagError::NoMasterPort)?,
+            master_addr: self
+                .master_addr()
+                .ok_or(FlagError::NoMasterAddr)?
+                .to_owned(),
+            master_port: self.master_port().ok_or(FlagError::NoMasterPort)?,
         })
     }
 
     /// A job that runs with the same flags on several hosts, but without their number, is several jobs,
     /// and nobody would notice.
     fn warn_of_a_master_that_is_not_asked(&self) {
-        if let Some(address) = self.master_addr.as_deref()
+        if let Some(address) = self.master_addr()
             && !is_this_host(address)
         {
             tracing::warn!(
@@ -244,6 +276,18 @@ impl LaunchFlags {
                  --nnodes if there are more"
             );
         }
+    }
+
+    fn master_addr(&self) -> Option<&str> {
+        let endpoint = self.rdzv_endpoint.as_ref();
+        endpoint
+            .map(|endpoint| endpoint.host.as_str())
+            .or(self.master_addr.as_deref())
+    }
+
+    fn master_port(&self) -> Option<u16> {
+        let endpoint = self.rdzv_endpoint.as_ref();
+        endpoint.map(|endpoint| endpoint.port).or(self.master_port)
     }
 
     fn log_options(&self) -> LogOptions {
@@ -273,54 +317,41 @@ fn node_rank_of_cluster() -> Result<u32, FlagError> {
     Ok(0)
 }
 
-fn at_least_one(text: &str) -> Result<NonZeroU32, &'static str> {
-    let count: u32 = text
-        .parse()
-        .map_err(|_| "expected a whole number: a job has as many hosts from start to end")?;
-    NonZeroU32::new(count).ok_or("a job needs at least 1 host")
+/// The number of hosts, which is fixed: of torchrun's form `MIN:MAX` only `N:N` is one.
+fn hosts(text: &str) -> Result<NonZeroU32, &'static str> {
+    let (least, most) = text.split_once(':').unwrap_or((text, text));
+    let number = |text: &str| text.parse().map_err(|_| "expected a whole number of hosts");
+    let (least, most): (u32, u32) = (number(least)?, number(most)?);
+    if least != most {
+        return Err(
+            "a job keeps its hosts from start to end, so give one number; after the loss of a host start \
+             the job again on those that are left, and it resumes from its last checkpoint",
+        );
+    }
+    NonZeroU32::new(least).ok_or("a job needs at least 1 host")
 }
 
-/// The long flags of `A` and their values, from among all arguments of a program, whose others are
-/// its own business. What follows `--` is not looked at.
-pub fn own_arguments<A: Args>(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
-    let command = A::augment_args(Command::new(""));
-    let takes_value = |name: &str| {
-        let found = command.get_arguments().find(|argument| {
-            argument.get_long() == Some(name)
-                || argument
-                    .get_all_aliases()
-                    .is_some_and(|aliases| aliases.contains(&name))
-        });
-        found.map(|argument| argument.get_action().takes_values())
-    };
-    let mut own = Vec::new();
-    let mut arguments = arguments.into_iter();
-    while let Some(argument) = arguments.next() {
-        let text = argument.to_string_lossy().into_owned();
-        if text == "--" {
-            break;
-        }
-        let Some(flag) = text.strip_prefix("--") else {
-            continue;
-        };
-        let (name, value) = match flag.split_once('=') {
-            Some((name, value)) => (name, Some(value)),
-            None => (flag, None),
-        };
-        let Some(takes_value) = takes_value(name) else {
-            continue;
-        };
-        own.push(argument);
-        if takes_value && value.is_none() {
-            own.extend(arguments.next());
-        }
+fn endpoint(text: &str) -> Result<Endpoint, &'static str> {
+    let form = "expected HOST:PORT, as in node0:29500";
+    let (host, port) = text.rsplit_once(':').ok_or(form)?;
+    let bracketed = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'));
+    let host = bracketed.unwrap_or(host);
+    let is_plain = !host.is_empty() && (bracketed.is_some() || !host.contains(':'));
+    let port = port.parse().ok().filter(|&port: &u16| port > 0);
+    match port.filter(|_| is_plain) {
+        Some(port) => Ok(Endpoint {
+            host: host.to_owned(),
+            port,
+        }),
+        None => Err(form),
     }
-    own
 }
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
+    use clap::{Command, Parser};
 
     use super::*;
 
@@ -393,6 +424,48 @@ mod tests {
     }
 
     #[test]
+    fn the_endpoint_of_torchrun_says_where_host_0_is() {
+        let of = |line| match options(line).unwrap().nodes {
+            Nodes::Several {
+                master_addr,
+                master_port,
+                ..
+            } => (master_addr, master_port),
+            Nodes::One { port } => (String::new(), port),
+        };
+        for line in [
+            "--nnodes 2 --rdzv-backend c10d --rdzv-endpoint node0:29500",
+            "--nnodes=2:2 --rdzv_backend=static --rdzv_endpoint=node0:29500",
+        ] {
+            assert_eq!(of(line), ("node0".to_owned(), 29500), "{line}");
+        }
+        assert_eq!(
+            of("--nnodes 2 --rdzv-endpoint [fe80::1]:9"),
+            ("fe80::1".to_owned(), 9)
+        );
+        assert_eq!(of("--rdzv-endpoint localhost:9"), (String::new(), 9));
+    }
+
+    #[test]
+    fn what_this_launcher_cannot_do_is_refused() {
+        let cases = [
+            ("--nnodes 1:4", "keeps its hosts from start to end"),
+            ("--nnodes 0", "at least 1 host"),
+            ("--nnodes many", "whole number of hosts"),
+            ("--rdzv-endpoint node0", "expected HOST:PORT"),
+            ("--rdzv-endpoint node0:0", "expected HOST:PORT"),
+            ("--rdzv-endpoint fe80::1:9", "expected HOST:PORT"),
+            ("--rdzv-endpoint a:9 --master-addr b", "cannot be used with"),
+            ("--rdzv-backend etcd", "possible values: c10d, static"),
+        ];
+        for (line, expected) in cases {
+            let arguments = std::iter::once("program").chain(line.split(' '));
+            let error = Program::try_parse_from(arguments).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+
+    #[test]
     fn what_is_encrypted_can_be_said() {
         assert_eq!(options("--nproc 2").unwrap().tls, None);
         assert_eq!(options("--tls hosts").unwrap().tls, Some(Tls::Hosts));
@@ -407,12 +480,5 @@ mod tests {
         for line in ["--nnodes 2", "--max-restarts 1", "--tee 3"] {
             assert!(flags(line).need_agent(), "{line}");
         }
-    }
-
-    #[test]
-    fn the_launchers_flags_are_found_among_others() {
-        let line = "run --steps 7 --nproc 3 --standalone file --log_dir=x -v -- --nnodes 9";
-        let own = own_arguments::<LaunchFlags>(line.split(' ').map(OsString::from));
-        assert_eq!(own, ["--nproc", "3", "--standalone", "--log_dir=x"]);
     }
 }

@@ -16,15 +16,20 @@ mod flights;
 mod output;
 mod ranks;
 mod terminal;
+#[cfg(feature = "clap")]
+mod usage;
 
 pub use agent::{AgentOptions, Graces, Nodes, OutputLabels};
 pub use environment::{
     EnvError, LauncherOutput, detect_rank, detect_rank_in, rank_from_env, rank_variables,
+    sees_own_devices,
 };
 pub use error::LaunchError;
 pub use failure::{Exit, JobFailure, PEER_FAILED_EXIT_CODE};
 #[cfg(feature = "clap")]
-pub use flags::{FlagError, LaunchFlags, own_arguments};
+pub use flags::{Endpoint, FlagError, LaunchFlags};
 pub use output::{LogOptions, StreamChoice, StreamChoiceError, Streams};
 pub use ranks::{RankCount, RankCountError};
 pub use terminal::{TerminalClaim, TerminalError, claim_terminal};
+#[cfg(feature = "clap")]
+pub use usage::{parse_args, parse_args_from};

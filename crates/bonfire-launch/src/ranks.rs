@@ -97,7 +97,7 @@ fn gpus() -> Option<NonZeroU32> {
 }
 
 /// CUDA ends the list at its first entry that names no device.
-fn listed_devices(list: &str) -> u32 {
+pub(crate) fn listed_devices(list: &str) -> u32 {
     let named = |entry: &&str| !entry.is_empty() && !entry.starts_with('-');
     let count = list.split(',').map(str::trim).take_while(named).count();
     u32::try_from(count).unwrap_or(u32::MAX)

@@ -1,6 +1,7 @@
 //! What a training with Burn's learner may be given beside the ranks.
 
 use crate::kept::CompressionCheckpoints;
+use crate::output::Outputs;
 use crate::timings::StepTimings;
 use bonfire_train::DdpConfig;
 
@@ -19,6 +20,18 @@ pub struct LearnerConfig {
     pub(crate) ddp: DdpConfig,
     pub(crate) kept: Option<CompressionCheckpoints>,
     pub(crate) timings: Option<StepTimings>,
+    pub(crate) outputs: Outputs,
+    pub(crate) check: GradientCheck,
+}
+
+/// When averaged gradients are looked at before the optimizer has them. It waits for the device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GradientCheck {
+    /// In every step: one that is infinite or no number ends the training on all ranks.
+    #[default]
+    EveryStep,
+    /// Never: a step is not waited for, and what is no number is learnt.
+    Never,
 }
 
 impl LearnerConfig {
@@ -26,6 +39,20 @@ impl LearnerConfig {
     #[must_use]
     pub fn keeping(mut self, kept: &CompressionCheckpoints) -> Self {
         self.kept = Some(kept.clone());
+        self
+    }
+
+    /// Shows the metrics of rank 0 more of the other ranks than their losses.
+    #[must_use]
+    pub fn outputs(mut self, outputs: Outputs) -> Self {
+        self.outputs = outputs;
+        self
+    }
+
+    /// Looks at gradients in every step, or never.
+    #[must_use]
+    pub fn check(mut self, check: GradientCheck) -> Self {
+        self.check = check;
         self
     }
 

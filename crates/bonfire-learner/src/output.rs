@@ -13,11 +13,8 @@ use crate::error::LearnerError;
 use bonfire_train::World;
 pub use parcel::Parcel;
 
-/// What a training or validation step returns, if rank 0 is to see it from all ranks.
-///
-/// Burn's metrics take one batch after the other, so rank 0 gives them the batches of all ranks: the
-/// result is that of one process that saw all of them, whatever the metric does with them. Burn's own
-/// outputs have it; implement it for outputs of your own.
+/// What a training or validation step returns, if rank 0 is to see of all ranks what [`Outputs`] says.
+/// Burn's own outputs have it; implement it for outputs of your own.
 pub trait StepOutput: ItemLazy + 'static {
     /// Puts its tensors in a parcel.
     ///
@@ -25,10 +22,12 @@ pub trait StepOutput: ItemLazy + 'static {
     /// [`LearnerError::Output`] if one cannot be read from its device.
     fn pack(self, parcel: &mut Parcel) -> Result<(), LearnerError>;
 
-    /// The same, counting for `samples` samples. Burn's loss metric weights a loss by its number of
-    /// elements; [`counted`] makes a mean loss of one element into that.
+    /// The loss of its batch.
+    fn loss(&self) -> Tensor<1>;
+
+    /// The same with another loss.
     #[must_use]
-    fn counting(self, samples: usize) -> Self;
+    fn with_loss(self, loss: Tensor<1>) -> Self;
 
     /// Takes them out in the same order, onto `device`.
     ///
@@ -56,11 +55,12 @@ macro_rules! step_output {
                 Ok(())
             }
 
-            fn counting(self, samples: usize) -> Self {
-                Self {
-                    loss: counted(self.loss, samples),
-                    ..self
-                }
+            fn loss(&self) -> Tensor<1> {
+                self.loss.clone()
+            }
+
+            fn with_loss(self, loss: Tensor<1>) -> Self {
+                Self { loss, ..self }
             }
 
             fn unpack(parcel: &mut Parcel, device: &Device) -> Result<Self, LearnerError> {
@@ -87,11 +87,12 @@ impl StepOutput for SequenceOutput {
         }
     }
 
-    fn counting(self, samples: usize) -> Self {
-        Self {
-            loss: counted(self.loss, samples),
-            ..self
-        }
+    fn loss(&self) -> Tensor<1> {
+        self.loss.clone()
+    }
+
+    fn with_loss(self, loss: Tensor<1>) -> Self {
+        Self { loss, ..self }
     }
 
     fn unpack(parcel: &mut Parcel, device: &Device) -> Result<Self, LearnerError> {
@@ -105,19 +106,61 @@ impl StepOutput for SequenceOutput {
     }
 }
 
-/// The outputs of all ranks in rank order on rank 0, none elsewhere. Every rank must call it with the
-/// numbers of samples of all ranks; one without samples has no output.
+/// What the metrics of rank 0 see of the steps of other ranks. The loss is always that of all ranks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Outputs {
+    /// Losses. Metrics of anything else see the batches of rank 0 alone.
+    #[default]
+    Losses,
+    /// Of validation everything, of training losses: for metrics such as an accuracy of what was validated.
+    Validation,
+    /// Everything. Burn's metrics take one batch after the other, so rank 0 gives them those of all ranks:
+    /// any metric is that of one process that saw all of them. Costs the size of the outputs in every step,
+    /// read from the device, sent and written to that of rank 0.
+    All,
+}
+
+/// What travels to rank 0 in a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sent {
+    Loss,
+    Output,
+}
+
+impl Outputs {
+    pub(crate) fn of_training(self) -> Sent {
+        match self {
+            Self::Losses | Self::Validation => Sent::Loss,
+            Self::All => Sent::Output,
+        }
+    }
+
+    pub(crate) fn of_validation(self) -> Sent {
+        match self {
+            Self::Losses => Sent::Loss,
+            Self::Validation | Self::All => Sent::Output,
+        }
+    }
+}
+
+/// What the metrics see of a step on rank 0, nothing elsewhere: the outputs of all ranks in their order,
+/// or that of rank 0 with the losses of all. Every rank must call it with the numbers of samples of all
+/// ranks; one without samples has no output.
 #[track_caller]
 pub(crate) fn gathered<T: StepOutput>(
     world: &World,
+    sent: Sent,
     output: Option<T>,
     samples: &[usize],
 ) -> Result<Vec<T>, LearnerError> {
+    let mut parcel = Parcel::default();
     let (own, block) = match output {
         Some(output) if world.is_main() => (Some(output), Vec::new()),
         Some(output) => {
-            let mut parcel = Parcel::default();
-            output.pack(&mut parcel)?;
+            match sent {
+                Sent::Loss => parcel.put_float(output.loss())?,
+                Sent::Output => output.pack(&mut parcel)?,
+            }
             (None, parcel.into_bytes()?)
         }
         None => (None, Vec::new()),
@@ -125,13 +168,31 @@ pub(crate) fn gathered<T: StepOutput>(
     let Some(blocks) = world.group().gather_v(&block, Rank::new(0))? else {
         return Ok(Vec::new());
     };
-    let mut outputs = Vec::with_capacity(samples.len());
-    outputs.extend(own.map(|output| output.counting(samples[0])));
-    for (block, samples) in blocks.iter().zip(samples).skip(1) {
-        if *samples > 0 {
-            let output = T::unpack(&mut Parcel::from_bytes(block)?, &world.device())?;
-            outputs.push(output.counting(*samples));
+    let own = own.map(|output| {
+        let loss = counted(output.loss(), samples[0]);
+        output.with_loss(loss)
+    });
+    let device = world.device();
+    let others = blocks.iter().zip(samples.iter().copied()).skip(1);
+    let others = others.filter(|(_, samples)| *samples > 0);
+    if sent == Sent::Loss {
+        // Rank 0 has a batch in every step that has any.
+        let Some(own) = own else {
+            return Ok(Vec::new());
+        };
+        let mut losses = vec![own.loss()];
+        for (block, samples) in others {
+            let loss = Parcel::from_bytes(block)?.take_float(&device)?;
+            losses.push(counted(loss, samples));
         }
+        return Ok(vec![own.with_loss(Tensor::cat(losses, 0))]);
+    }
+    let mut outputs = Vec::with_capacity(samples.len());
+    outputs.extend(own);
+    for (block, samples) in others {
+        let output = T::unpack(&mut Parcel::from_bytes(block)?, &device)?;
+        let loss = counted(output.loss(), samples);
+        outputs.push(output.with_loss(loss));
     }
     Ok(outputs)
 }

@@ -13,10 +13,10 @@ use burn_train::{
     TrainingItem, ValidLoader,
 };
 
-use crate::config::LearnerConfig;
+use crate::config::{GradientCheck, LearnerConfig};
 use crate::error::LearnerError;
 use crate::model::DistributedModel;
-use crate::output::{StepOutput, gathered};
+use crate::output::{Sent, StepOutput, gathered};
 use crate::records::Restoring;
 use crate::share::Share;
 use crate::share::outlook::{Outlook, Own};
@@ -141,8 +141,10 @@ impl<'a, M: DistributedModel> Run<'a, M> {
             let step = batch.map(|batch| move |model: &M| TrainStep::step(model, batch.item).item);
             let step = ddp.run_own(samples, step, last)?;
             if let Some(gradients) = step.gradients {
-                // All ranks find the same, and none has stepped.
-                ddp.check_finite(&gradients)?;
+                if self.config.check == GradientCheck::EveryStep {
+                    // All ranks find the same, and none has stepped.
+                    ddp.check_finite(&gradients)?;
+                }
                 self.learner.lr_step();
                 self.learner.optimizer_step(gradients);
                 ddp.set_module(self.learner.model());
@@ -152,7 +154,8 @@ impl<'a, M: DistributedModel> Run<'a, M> {
                 }
             }
             let lr = Some(self.learner.lr_current());
-            for item in self.items(step.output, &outlook, &split, lr)? {
+            let sent = self.config.outputs.of_training();
+            for item in self.items((sent, step.output), &outlook, &split, lr)? {
                 self.tell_train(item)?;
             }
         }
@@ -171,7 +174,8 @@ impl<'a, M: DistributedModel> Run<'a, M> {
                 ControlFlow::Break(next) => return Ok(next),
             };
             let output = batch.map(|batch| InferenceStep::step(&model, batch.item));
-            for item in self.items(output, &outlook, &split, None)? {
+            let sent = self.config.outputs.of_validation();
+            for item in self.items((sent, output), &outlook, &split, None)? {
                 self.tell_valid(item)?;
             }
         }
@@ -195,15 +199,15 @@ impl<'a, M: DistributedModel> Run<'a, M> {
         })
     }
 
-    /// What the metrics see of a step: the outputs of all ranks, on rank 0.
+    /// What the metrics see of a step, on rank 0.
     fn items<T: StepOutput>(
         &self,
-        output: Option<T>,
+        (sent, output): (Sent, Option<T>),
         outlook: &Outlook,
         split: &Split<'_, impl Sized>,
         lr: Option<ModuleLearningRate>,
     ) -> Result<Vec<LearnerEvent<T>>, LearnerError> {
-        let outputs = gathered(self.world, output, &outlook.samples)?;
+        let outputs = gathered(self.world, sent, output, &outlook.samples)?;
         let item = |output| {
             let (progress, iteration) = (split.progress(), Some(split.iteration()));
             LearnerEvent::ProcessedItem(TrainingItem::new(output, progress, iteration, lr.clone()))

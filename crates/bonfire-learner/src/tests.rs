@@ -215,13 +215,8 @@ fn dealt(
     order: Order,
     remainder: Remainder,
 ) -> Arc<dyn DataLoader<Points>> {
-    let deal = Deal {
-        batch_size: batch_size(),
-        order,
-        remainder,
-    };
-    let batcher = ToPoints::default();
-    Arc::new(DealtLoader::new(numbers, batcher, deal, world.world_size()))
+    let deal = Deal::new(batch_size(), order).remainder(remainder);
+    Arc::new(DealtLoader::new(world, numbers, ToPoints::default(), deal))
 }
 
 /// A training that only waits for its learner.

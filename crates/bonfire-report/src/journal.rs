@@ -15,10 +15,11 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use bonfire_train::{Ddp, TrainError, Weight, World, read};
+use bonfire_train::{Ddp, Weight, World, read};
 use burn::module::Module;
 use burn::tensor::Tensor;
 
+use crate::ReportError;
 use files::Files;
 use progress::Progress;
 
@@ -27,6 +28,7 @@ pub use time::{SlowRank, TimeSplit};
 
 /// What a journal is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct JournalConfig {
     /// What is trained: the headline of the report.
     pub title: String,
@@ -47,10 +49,64 @@ pub struct JournalConfig {
     pub folder: Option<PathBuf>,
 }
 
+impl Default for JournalConfig {
+    /// A training of one sample in each of no steps, shown and not written.
+    fn default() -> Self {
+        Self {
+            title: "training".to_owned(),
+            steps: 0,
+            samples_per_step: 1,
+            unit: "samples",
+            steps_done: 0,
+            display: JournalDisplay::default(),
+            folder: None,
+        }
+    }
+}
+
+impl JournalConfig {
+    /// For a training of `steps` steps, shown under `title`.
+    pub fn new(title: impl Into<String>, steps: usize) -> Self {
+        Self {
+            title: title.into(),
+            steps,
+            ..Self::default()
+        }
+    }
+
+    /// All ranks see so many samples together in a step; `unit` is what a sample is, in the plural.
+    #[must_use]
+    pub fn samples_per_step(mut self, samples: usize, unit: &'static str) -> Self {
+        (self.samples_per_step, self.unit) = (samples, unit);
+        self
+    }
+
+    /// An earlier run has done so many steps.
+    #[must_use]
+    pub fn steps_done(mut self, steps: usize) -> Self {
+        self.steps_done = steps;
+        self
+    }
+
+    /// What rank 0 shows.
+    #[must_use]
+    pub fn display(mut self, display: JournalDisplay) -> Self {
+        self.display = display;
+        self
+    }
+
+    /// Where rank 0 writes.
+    #[must_use]
+    pub fn folder(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.folder = Some(folder.into());
+        self
+    }
+}
+
 /// What rank 0 shows of a training while it runs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum JournalDisplay {
-    /// A bar on a terminal, one line that stays in its place under a launcher, else a line per figures.
+    /// One line that stays in its place, with a bar, on a terminal; a line per figures elsewhere.
     #[default]
     Progress,
     /// Nothing but notes: for programs that have lines of their own.
@@ -75,22 +131,17 @@ pub enum Activity {
 /// the figures are over all ranks; only rank 0's shows and writes anything.
 ///
 /// ```no_run
-/// # use bonfire_report::{Activity, JournalDisplay, Journal, JournalConfig};
-/// # use bonfire_train::{Ddp, TrainError, World};
+/// # use bonfire_report::{Activity, Journal, JournalConfig};
+/// # use bonfire_train::{Ddp, World};
 /// # use burn::nn::Linear;
 /// # use burn::optim::ModuleOptimizer;
 /// # use burn::tensor::Tensor;
 /// # fn train(world: &World, mut ddp: Ddp<Linear>, mut optimizer: ModuleOptimizer,
-/// #     next_batch: impl Fn() -> Tensor<2>) -> Result<(), TrainError> {
-/// let mut journal = Journal::new(world, JournalConfig {
-///     title: "a linear model".to_string(),
-///     steps: 1000,
-///     steps_done: 0,
-///     samples_per_step: 64,
-///     unit: "samples",
-///     display: JournalDisplay::Progress,
-///     folder: Some("runs/linear".into()),
-/// })?;
+/// #     next_batch: impl Fn() -> Tensor<2>) -> Result<(), Box<dyn std::error::Error>> {
+/// let config = JournalConfig::new("a linear model", 1000)
+///     .samples_per_step(64, "points")
+///     .folder("runs/linear");
+/// let mut journal = Journal::new(world, config)?;
 /// for step in 1..=1000 {
 ///     let batch = journal.time(Activity::Data, || next_batch());
 ///     let gradients = ddp.backward(|model| model.forward(batch).powi_scalar(2).mean())?;
@@ -154,18 +205,17 @@ impl Journal {
     /// Starts the clock. Every rank must call it.
     ///
     /// # Errors
-    /// [`TrainError::Journal`] on rank 0 if there can be no files in the folder; the group has ended then, and the
+    /// [`ReportError::Unwritable`] on rank 0 if there can be no files in the folder; the group has ended then, and the
     /// other ranks find that in their next operation.
-    pub fn new(world: &World, config: JournalConfig) -> Result<Self, TrainError> {
+    pub fn new(world: &World, config: JournalConfig) -> Result<Self, ReportError> {
         let progress = match config.display {
             _ if !world.is_main() => Progress::Silent,
-            JournalDisplay::Progress => Progress::new(config.steps),
+            JournalDisplay::Progress => Progress::new(config.steps_done, config.steps),
             JournalDisplay::Notes => Progress::Notes,
         };
         let folder = config.folder.as_deref().filter(|_| world.is_main());
         let files = folder.map(|folder| Files::new(folder, config.steps_done));
         let files = told(world, files.transpose())?;
-        progress.position(config.steps_done);
         Ok(Self {
             world: world.clone(),
             progress,
@@ -203,17 +253,16 @@ impl Journal {
         self.times.exposed_communication += timing.exposed_communication;
         self.steps += 1;
         self.losses.add(ddp.last_loss(), ddp.last_weight());
-        self.progress.position(self.steps);
     }
 
     /// Shows and writes the figures since the last time, and returns them; nothing if there was no
     /// step since. Every rank must call it. It waits for the device.
     ///
     /// # Errors
-    /// [`TrainError::Collective`]; [`TrainError::UnreadableTensor`] on the rank whose loss it is and
-    /// [`TrainError::Journal`] on rank 0, whereupon the group ends.
+    /// [`ReportError::Collective`]; [`ReportError::Loss`] on the rank whose loss it is and
+    /// [`ReportError::Unwritable`] on rank 0, whereupon the group ends.
     #[track_caller]
-    pub fn figures(&mut self, learning_rate: Option<f64>) -> Result<Option<Figures>, TrainError> {
+    pub fn figures(&mut self, learning_rate: Option<f64>) -> Result<Option<Figures>, ReportError> {
         let steps = self.steps - self.steps_shown;
         if steps == 0 {
             return Ok(None);
@@ -251,8 +300,8 @@ impl Journal {
     /// validation loss or an accuracy, and shows it. `tag` is its name in all files.
     ///
     /// # Errors
-    /// [`TrainError::Journal`] on rank 0, whereupon the group ends.
-    pub fn value(&mut self, tag: &str, value: f64) -> Result<(), TrainError> {
+    /// [`ReportError::Unwritable`] on rank 0, whereupon the group ends.
+    pub fn value(&mut self, tag: &str, value: f64) -> Result<(), ReportError> {
         let name = tag.replace('_', " ");
         let line = format!("step {:>5}: {name} {value:.4}", self.steps);
         self.progress.value(&line);
@@ -267,10 +316,10 @@ impl Journal {
     /// Stops the clock and gathers the account of all ranks. Every rank must call it.
     ///
     /// # Errors
-    /// [`TrainError::Collective`].
+    /// [`ReportError::Collective`].
     #[track_caller]
-    pub fn close(self) -> Result<Report, TrainError> {
-        self.progress.finish();
+    pub fn close(self) -> Result<Report, ReportError> {
+        self.progress.clear();
         let total = self.started.elapsed();
         let all = self.all_ranks(self.times, [0.0, 0.0])?;
         let ranks: Vec<TimeSplit> = all.into_iter().map(|(split, _)| split).collect();
@@ -300,7 +349,7 @@ impl Journal {
         &self,
         own: TimeSplit,
         losses: [f64; 2],
-    ) -> Result<Vec<(TimeSplit, [f64; 2])>, TrainError> {
+    ) -> Result<Vec<(TimeSplit, [f64; 2])>, ReportError> {
         const PARTS: usize = TimeSplit::PARTS;
         let mut account = own.to_seconds().to_vec();
         account.extend(losses);
@@ -316,7 +365,7 @@ impl Journal {
     }
 
     /// Adds to the curves, and on rank 0 to the files.
-    fn write(&mut self, values: &[(&str, f64)]) -> Result<(), TrainError> {
+    fn write(&mut self, values: &[(&str, f64)]) -> Result<(), ReportError> {
         let step = self.steps;
         for &(tag, value) in values {
             let point = Point { step, value };
@@ -375,7 +424,7 @@ impl LossSum {
     }
 
     /// The sum and its weight; the next begins.
-    fn take(&mut self) -> Result<[f64; 2], TrainError> {
+    fn take(&mut self) -> Result<[f64; 2], ReportError> {
         let Self { sum, weight } = std::mem::take(self);
         let sum = sum.map(read).transpose()?;
         Ok([sum.unwrap_or(0.0), weight as f64])
@@ -393,7 +442,7 @@ fn rate(samples: usize, time: Duration) -> f64 {
 }
 
 /// Ends the group on an error that only this rank has, so that no rank waits for it.
-fn told<T>(world: &World, outcome: Result<T, TrainError>) -> Result<T, TrainError> {
+fn told<T>(world: &World, outcome: Result<T, ReportError>) -> Result<T, ReportError> {
     outcome.inspect_err(|error| world.group().abort(&error.to_string()))
 }
 

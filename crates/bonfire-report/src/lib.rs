@@ -5,10 +5,12 @@
 
 #![forbid(unsafe_code)]
 
+mod error;
 mod journal;
 mod metrics;
 mod tensorboard;
 
+pub use error::ReportError;
 pub use journal::{
     Activity, Curve, Figures, Journal, JournalConfig, JournalDisplay, Point, Report, SlowRank,
     TimeSplit,

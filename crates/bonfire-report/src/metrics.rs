@@ -2,8 +2,7 @@
 //!
 //! Only sums travel, in f64: the mean of the ranks' means is wrong as soon as their shares differ.
 
-use bonfire_collective::{ProcessGroup, ReduceOp};
-use bonfire_train::TrainError;
+use bonfire_collective::{CollectiveError, ProcessGroup, ReduceOp};
 use serde::{Deserialize, Serialize};
 
 /// A mean over samples that are spread over batches and ranks. One that is half done can be part of a
@@ -35,14 +34,17 @@ impl WeightedMean {
     }
 
     /// The mean of what all ranks added, if anything: the same bits on every rank. Every rank must
-    /// call it.
+    /// call it, with its `World` or another group of ranks.
     ///
     /// # Errors
-    /// [`TrainError::Collective`].
+    /// [`CollectiveError`].
     #[track_caller]
-    pub fn over_ranks(&self, group: &ProcessGroup) -> Result<Option<f64>, TrainError> {
+    pub fn over_ranks(
+        &self,
+        world: &impl AsRef<ProcessGroup>,
+    ) -> Result<Option<f64>, CollectiveError> {
         let mut totals = [self.sum, self.samples as f64];
-        group.all_reduce(&mut totals, ReduceOp::Sum)?;
+        world.as_ref().all_reduce(&mut totals, ReduceOp::Sum)?;
         let [sum, samples] = totals;
         Ok((samples > 0.0).then(|| sum / samples))
     }
@@ -51,11 +53,14 @@ impl WeightedMean {
 /// The sum of every rank's `value`: the same bits on every rank. Every rank must call it.
 ///
 /// # Errors
-/// [`TrainError::Collective`].
+/// [`CollectiveError`].
 #[track_caller]
-pub fn sum_over_ranks(group: &ProcessGroup, value: f64) -> Result<f64, TrainError> {
+pub fn sum_over_ranks(
+    world: &impl AsRef<ProcessGroup>,
+    value: f64,
+) -> Result<f64, CollectiveError> {
     let mut total = [value];
-    group.all_reduce(&mut total, ReduceOp::Sum)?;
+    world.as_ref().all_reduce(&mut total, ReduceOp::Sum)?;
     Ok(total[0])
 }
 

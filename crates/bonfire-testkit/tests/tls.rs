@@ -120,3 +120,21 @@ fn the_environment_goes_before_the_program() {
         result.unwrap();
     }
 }
+
+#[test]
+fn tls_without_a_token_is_refused() {
+    let _watchdog = Watchdog::start("TLS without a token", LIMIT);
+    let token = JobToken::empty();
+    let server = TcpStoreServer::bind("127.0.0.1:0".parse().unwrap(), &token).unwrap();
+    for tls in [Tls::Hosts, Tls::All] {
+        let options = GroupOptions {
+            tls,
+            ..GroupOptions::default()
+        };
+        let error = ProcessGroup::connect(&env_of(0, 1, &server, &token), options).unwrap_err();
+        let CollectiveError::Connect(error) = error else {
+            panic!("{error}");
+        };
+        assert!(matches!(*error, ConnectError::NoToken), "{error}");
+    }
+}

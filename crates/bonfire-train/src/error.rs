@@ -187,18 +187,11 @@ pub enum TrainError {
     /// A checkpoint could not be written or read.
     #[error(transparent)]
     Checkpoint(#[from] checkpoint::CheckpointError),
-    /// A file about the training could not be written.
-    #[error(
-        "cannot write {}: {source}; make room, or keep the journal in another folder", .path.display()
-    )]
-    Journal {
-        /// The file or its folder.
-        path: std::path::PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
     /// The device kind asked for is not part of this build.
-    #[error("this program was built without {kind}; rebuild it with `--features {kind}`")]
+    #[error(
+        "this program was built without the {kind} back end; rebuild it with the feature `{}` of the crate bonfire",
+        kind.feature()
+    )]
     DeviceNotCompiled {
         /// What was asked for.
         kind: crate::DeviceKind,

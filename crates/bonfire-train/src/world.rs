@@ -63,11 +63,11 @@ impl World {
             DeviceKind::Auto => first_that_answers(occupancy, placement)?,
             kind => open((kind, occupancy), placement)?,
         };
-        tracing::info!(
-            rank = group.rank().get(),
-            device = device_name,
-            "device chosen"
-        );
+        let rank = group.rank();
+        match rank.get() {
+            0 => tracing::info!(%rank, device = device_name, "device chosen"),
+            _ => tracing::debug!(%rank, device = device_name, "device chosen"),
+        }
         Ok(Self {
             group,
             placement,
@@ -142,6 +142,13 @@ impl World {
     /// The groups in which models of this world exchange statistics of their batches.
     pub(crate) fn norm_groups(&self) -> &NormGroups {
         &self.norm_groups
+    }
+}
+
+impl AsRef<ProcessGroup> for World {
+    /// The group of all its ranks.
+    fn as_ref(&self) -> &ProcessGroup {
+        &self.group
     }
 }
 

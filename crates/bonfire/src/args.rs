@@ -3,12 +3,11 @@
 use std::ffi::OsString;
 
 use bonfire_collective::GroupOptions;
-use bonfire_launch::{LaunchFlags, RankCount, own_arguments};
+use bonfire_launch::{LaunchFlags, RankCount, parse_args_from};
 use bonfire_train::{DeviceKind, Occupancy};
 use clap::{Args, Parser};
 
 use crate::error::{Error, Result};
-use crate::usage;
 
 /// The flags that every program has which launches itself: flatten it into the program's own.
 ///
@@ -53,19 +52,23 @@ pub struct LaunchArgs {
 }
 
 impl LaunchArgs {
-    /// Reads the flags from a command line whose other arguments are the program's business.
+    /// Reads the command line of a program without flags of its own before `--`, and prints the help if it
+    /// asks for that.
     pub(crate) fn from_arguments(arguments: impl IntoIterator<Item = OsString>) -> Result<Self> {
+        /// What follows `--`, and every word that is no flag, is for the program itself.
         #[derive(Parser)]
         struct Flags {
             #[command(flatten)]
             launch: LaunchArgs,
+            /// The program's own words
+            #[arg(value_name = "WORD")]
+            _words: Vec<OsString>,
+            /// The program's own arguments, flags among them
+            #[arg(last = true, value_name = "ARGUMENT")]
+            _own: Vec<OsString>,
         }
-        let own = own_arguments::<Self>(arguments);
-        let flags = Flags::try_parse_from(std::iter::once(OsString::new()).chain(own));
-        match flags {
-            Ok(flags) => Ok(flags.launch),
-            Err(error) => Err(Error::Usage(usage::what_is_wrong(&error))),
-        }
+        let flags = parse_args_from::<Flags>(arguments);
+        Ok(flags.map_err(Error::Usage)?.launch)
     }
 
     /// Where ranks compute, and how many at one place.
@@ -97,14 +100,15 @@ mod tests {
     use super::*;
 
     fn parse(line: &str) -> Result<LaunchArgs> {
-        LaunchArgs::from_arguments(line.split_whitespace().map(OsString::from))
+        let line = std::iter::once("train").chain(line.split_whitespace());
+        LaunchArgs::from_arguments(line.map(OsString::from))
     }
 
     #[test]
-    fn both_spellings_are_found_among_other_arguments() {
+    fn both_spellings_are_found_among_the_programs_own_arguments() {
         for line in [
-            "--steps 7 --nproc 3 --device cpu file",
-            "-v --nproc=3 --lr=1 --device=cpu -- --nproc 9",
+            "data --nproc 3 --device cpu file",
+            "--nproc=3 --device=cpu -- --nproc 9 -v --lr=1",
         ] {
             let args = parse(line).unwrap();
             assert_eq!(
@@ -133,6 +137,10 @@ mod tests {
             ("--nproc 0", "a job needs at least 1 rank"),
             ("--nproc", "a value is required for '--nproc"),
             ("--device tpu", "'tpu' for '--device"),
+            ("--npoc 4", "'--npoc' found; did you mean --nproc"),
+            ("--max-restart 4", "did you mean --max-restarts?"),
+            ("-n 4", "unexpected argument '-n' found"),
+            ("--steps 7", "unexpected argument '--steps' found"),
         ];
         for (line, expected) in cases {
             let message = format!("{:?}", parse(line).unwrap_err());

@@ -8,6 +8,7 @@ use bonfire_collective::{CollectiveError, Rank};
 use bonfire_data::DataError;
 use bonfire_launch::{EnvError, FlagError, LaunchError, RankCountError};
 use bonfire_plan::PlanError;
+use bonfire_report::ReportError;
 use bonfire_train::TrainError;
 use thiserror::Error as ThisError;
 
@@ -53,6 +54,9 @@ pub enum Error {
     /// The data of a rank cannot be had.
     #[error(transparent)]
     Data(#[from] DataError),
+    /// The account of the training cannot be kept.
+    #[error(transparent)]
+    Report(#[from] ReportError),
     /// Reading or writing failed.
     #[error(transparent)]
     Io(#[from] io::Error),

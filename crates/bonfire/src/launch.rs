@@ -19,8 +19,9 @@ const FAILED_EXIT_CODE: i32 = 1;
 
 /// Trains on as many ranks as the command line's `--nproc` says, each a process of this program.
 ///
-/// The program's other arguments are its own business; one that parses them with clap uses
-/// [`launch_with`], which says more about what happens.
+/// Before `--` the command line has the launcher's flags and words of the program's; another flag is an
+/// error that names the nearest one, and `--help` prints them. A program with flags of its own takes them
+/// after `--`, or parses all with clap and uses [`launch_with`], which says more about what happens.
 ///
 /// ```no_run
 /// fn main() -> bonfire::Result<()> {
@@ -33,7 +34,7 @@ const FAILED_EXIT_CODE: i32 = 1;
 /// }
 /// ```
 pub fn launch<E: Into<BoxError>>(train: impl FnOnce(World) -> Result<(), E>) -> Result<()> {
-    let args = LaunchArgs::from_arguments(env::args_os().skip(1))?;
+    let args = LaunchArgs::from_arguments(env::args_os())?;
     launch_with(&args, train)
 }
 

@@ -13,7 +13,7 @@
 //! fn train(world: World) -> bonfire::Result<()> {
 //!     let mut losses = WeightedMean::new();
 //!     losses.add(f64::from(world.rank().get()), 1);
-//!     println!("{:?}", losses.over_ranks(world.group())?);
+//!     println!("{:?}", losses.over_ranks(&world)?);
 //!     Ok(())
 //! }
 //! ```
@@ -41,7 +41,6 @@ mod log;
 pub mod prelude;
 mod rank;
 mod threads;
-mod usage;
 
 pub use bonfire_collective::*;
 pub use bonfire_data::*;
@@ -58,4 +57,3 @@ pub use args::LaunchArgs;
 pub use error::{Error, Result};
 pub use launch::{launch, launch_with};
 pub use threads::{SpawnOptions, spawn, spawn_with};
-pub use usage::parse_args;

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use anyhow::Result;
 use bonfire::{
     DistributedSampler, ImageFolder, LastBatch, Loader, Normalize, Order, PictureBatches, Pictures,
-    Remainder, SamplerConfig, SamplerState, Subset, Transforms, World, split_pictures,
+    Remainder, SamplerConfig, SamplerState, Subset, TransformError, Transforms, World,
+    split_pictures,
 };
 use burn::tensor::Device;
 
@@ -49,41 +50,38 @@ impl Data {
 
     /// This rank's share of what is learnt from: random parts of pictures, shuffled anew every epoch,
     /// in full batches only.
-    pub fn training(&self, options: &Options, world: &World) -> Share {
+    ///
+    /// # Errors
+    /// If the pictures are to have no pixels.
+    pub fn training(&self, options: &Options, world: &World) -> Result<Share, TransformError> {
         let order = Order::Shuffled { seed: options.seed };
-        let sampler = sampler(self.training.count(), order, Remainder::Pad, world);
-        let transforms = Transforms::training(options.size.get());
+        let config = SamplerConfig::new(self.training.count(), order);
+        let sampler = DistributedSampler::new(world, config);
+        let transforms = Transforms::training(options.size.get())?;
         let device = world.device().autodiff();
-        Share {
+        Ok(Share {
             start: sampler.state(0, 0),
             loader: Loader::new(sampler, options.batch_size, LastBatch::Drop),
             batches: batches(&self.training, transforms, options, device),
-        }
+        })
     }
 
     /// This rank's share of what is judged by: the middle of every picture, each picture on one rank.
-    pub fn validation(&self, options: &Options, world: &World) -> Share {
-        let (count, order) = (self.validation.count(), Order::Sequential);
-        let sampler = sampler(count, order, Remainder::Exact, world);
+    ///
+    /// # Errors
+    /// If the pictures are to have no pixels.
+    pub fn validation(&self, options: &Options, world: &World) -> Result<Share, TransformError> {
+        let config = SamplerConfig::new(self.validation.count(), Order::Sequential);
+        let sampler = DistributedSampler::new(world, config.remainder(Remainder::Exact));
         let size = options.size.get();
         // 256 for 224.
-        let transforms = Transforms::evaluation(size * 8 / 7, size);
-        Share {
+        let transforms = Transforms::evaluation(size * 8 / 7, size)?;
+        Ok(Share {
             start: sampler.state(0, 0),
             loader: Loader::new(sampler, options.batch_size, LastBatch::Keep),
             batches: batches(&self.validation, transforms, options, world.device()),
-        }
+        })
     }
-}
-
-fn sampler(len: usize, order: Order, remainder: Remainder, world: &World) -> DistributedSampler {
-    DistributedSampler::new(SamplerConfig {
-        len,
-        rank: world.rank(),
-        world_size: world.world_size(),
-        order,
-        remainder,
-    })
 }
 
 fn batches(

@@ -109,7 +109,7 @@ impl Progress {
 
 impl<'a> Trainer<'a> {
     fn new(world: &'a World, options: &'a Options, data: &Data, stop: &'a Stop) -> Result<Self> {
-        let mut training = data.training(options, world);
+        let mut training = data.training(options, world)?;
         ensure!(
             training.loader.batches_per_epoch() > 0,
             "{} pictures to learn from are fewer than one step of {} takes; choose a smaller \
@@ -145,7 +145,7 @@ impl<'a> Trainer<'a> {
             ddp: Ddp::new(model, world)?,
             optimizer: resumed.optimizer,
             training,
-            validation: data.validation(options, world),
+            validation: data.validation(options, world)?,
             checkpoints,
             progress,
             steps,
@@ -215,7 +215,7 @@ impl<'a> Trainer<'a> {
             let right = best.equal(labels).int().sum().into_scalar::<i64>();
             mean.add(right as f64 / samples as f64, samples);
         }
-        let accuracy = mean.over_ranks(self.world.group())?;
+        let accuracy = mean.over_ranks(self.world)?;
         Ok(Some(accuracy.unwrap_or(f64::NAN)))
     }
 
@@ -267,12 +267,7 @@ fn optimizer() -> ModuleOptimizer {
 
 /// The batches of the next epoch, made on threads.
 fn prepared(share: &mut Share, options: &Options) -> Result<Prefetched<PictureBatch>> {
-    let workers = options.workers.get();
-    let config = Prefetch {
-        workers,
-        depth: 2 * workers,
-        ..Prefetch::default()
-    };
+    let config = Prefetch::default().workers(options.workers.get());
     let (batches, epoch) = (share.batches.clone(), share.loader.epoch());
     let prepare = move |indices: &[usize]| batches.batch(epoch, indices);
     Ok(share.loader.next_epoch().prefetch(config, prepare)?)

@@ -4,9 +4,8 @@ use std::num::NonZeroUsize;
 
 use anyhow::{Context, Result};
 use bonfire::{
-    Activity, Clip, Ddp, DdpConfig, DistributedSampler, GlobalBatch, Journal, JournalConfig,
-    JournalDisplay, Order, RateRule, Remainder, Report, SamplerConfig, StopRequest, WeightedMean,
-    World,
+    Activity, Clip, Ddp, DdpConfig, DistributedSampler, GlobalBatch, Journal, JournalConfig, Order,
+    RateRule, Remainder, Report, SamplerConfig, StopRequest, WeightedMean, World,
 };
 use burn::module::Module;
 
@@ -47,18 +46,11 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
         batch: settings.batch,
     };
     let global_batch = global_batch(world, settings);
-    let mut journal = Journal::new(
-        world,
-        JournalConfig {
-            title: format!("A character transformer on {}", corpus.text.name()),
-            steps: settings.steps,
-            steps_done: 0,
-            samples_per_step: global_batch.samples() * context,
-            unit: "tokens",
-            display: JournalDisplay::Progress,
-            folder: Some(settings.reporting.report_dir.clone()),
-        },
-    )?;
+    let title = format!("A character transformer on {}", corpus.text.name());
+    let config = JournalConfig::new(title, settings.steps)
+        .samples_per_step(global_batch.samples() * context, "tokens")
+        .folder(&settings.reporting.report_dir);
+    let mut journal = Journal::new(world, config)?;
     journal.note(&headline(world, settings, corpus, ddp.module()));
 
     let loss = evaluate(&mut journal, ddp.module(), world, settings, corpus)?;
@@ -127,13 +119,10 @@ fn validation_loss(
     text: &TextWindows,
 ) -> Result<f64> {
     let windows = batch::spread(text.len(), settings.reporting.eval_windows);
-    let sampler = DistributedSampler::new(SamplerConfig {
-        len: windows.len(),
-        rank: world.rank(),
-        world_size: world.world_size(),
-        order: Order::Sequential,
-        remainder: Remainder::Exact,
-    });
+    let sampler = DistributedSampler::new(
+        world,
+        SamplerConfig::new(windows.len(), Order::Sequential).remainder(Remainder::Exact),
+    );
     let own: Vec<usize> = sampler
         .indices(0)
         .into_iter()
@@ -145,7 +134,7 @@ fn validation_loss(
         let loss = model.loss(batch.tokens, batch.targets);
         mean.add(loss.into_scalar::<f64>(), windows.len());
     }
-    mean.over_ranks(world.group())?
+    mean.over_ranks(world)?
         .context("there is no validation window")
 }
 

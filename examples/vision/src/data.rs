@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bonfire::{
     Cifar10, CifarPart, DummyConfig, DummyPictures, ImageFolder, Normalize, PictureBatches,
-    PictureError, PictureSize, Pictures, Prefetch, Transform, Transforms, World,
+    PictureError, PictureSize, Pictures, Prefetch, Transform, TransformError, Transforms, World,
 };
 
 use crate::config::{Augment, Config, Format};
@@ -84,38 +84,54 @@ impl Data {
     }
 
     /// Batches to learn from.
-    pub fn training_batches(&self, config: &Config, seed: u64, world: &World) -> PictureBatches {
+    ///
+    /// # Errors
+    /// If the configuration's sizes fit no picture.
+    pub fn training_batches(
+        &self,
+        config: &Config,
+        seed: u64,
+        world: &World,
+    ) -> Result<PictureBatches, TransformError> {
         let size = config.train.im_size.get();
         let transforms = match config.train.augment {
-            Augment::ImageNet => Transforms::training(size),
+            Augment::ImageNet => Transforms::training(size)?,
             Augment::Cifar => Transforms::new([
                 Transform::RandomCrop {
                     size,
                     padding: CIFAR_SHIFT,
                 },
                 Transform::RandomHorizontalFlip,
-            ]),
-            Augment::None => evaluation(config),
+            ])?,
+            Augment::None => evaluation(config)?,
         };
         let (source, device) = (Arc::clone(&self.training), world.device().autodiff());
-        PictureBatches::new(source, transforms, normalize(config), seed, device)
+        let normalize = normalize(config);
+        Ok(PictureBatches::new(
+            source, transforms, normalize, seed, device,
+        ))
     }
 
     /// Batches to be judged by.
-    pub fn test_batches(&self, config: &Config, world: &World) -> PictureBatches {
+    ///
+    /// # Errors
+    /// If the configuration's sizes fit no picture.
+    pub fn test_batches(
+        &self,
+        config: &Config,
+        world: &World,
+    ) -> Result<PictureBatches, TransformError> {
         let (source, device) = (Arc::clone(&self.test), world.device());
-        PictureBatches::new(source, evaluation(config), normalize(config), 0, device)
+        let (transforms, normalize) = (evaluation(config)?, normalize(config));
+        Ok(PictureBatches::new(
+            source, transforms, normalize, 0, device,
+        ))
     }
 }
 
 /// How batches are prepared ahead.
 pub fn prefetch(config: &Config) -> Prefetch {
-    let workers = config.train.workers.get();
-    Prefetch {
-        workers,
-        depth: 2 * workers,
-        ..Prefetch::default()
-    }
+    Prefetch::default().workers(config.train.workers.get())
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -185,7 +201,7 @@ fn cifar(dataset: &Path, split: Split) -> Result<Arc<dyn Pictures>, PictureError
     Ok(Arc::new(Cifar10::open(dataset, part)?))
 }
 
-fn evaluation(config: &Config) -> Transforms {
+fn evaluation(config: &Config) -> Result<Transforms, TransformError> {
     Transforms::evaluation(config.test.im_size.get(), config.train.im_size.get())
 }
 

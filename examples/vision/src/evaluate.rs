@@ -23,16 +23,13 @@ pub fn evaluate(
     config: &Config,
     stop: &Stop,
 ) -> Result<Option<Figures>> {
-    let sampler = DistributedSampler::new(SamplerConfig {
-        len: data.test.count(),
-        rank: world.rank(),
-        world_size: world.world_size(),
-        order: Order::Sequential,
-        remainder: Remainder::Exact,
-    });
+    let sampler = DistributedSampler::new(
+        world,
+        SamplerConfig::new(data.test.count(), Order::Sequential).remainder(Remainder::Exact),
+    );
     let mut loader = Loader::new(sampler, config.test.batch_size, LastBatch::Keep);
     let k = config.train.topk.get();
-    let batches = data.test_batches(config, world);
+    let batches = data.test_batches(config, world)?;
     let prepare = move |indices: &[usize]| batches.batch(0, indices);
     let epoch = loader.next_epoch();
     let mut meters = Meters::new("TEST ".to_owned(), epoch.len(), k);

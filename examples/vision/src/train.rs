@@ -150,7 +150,7 @@ impl Trainer<'_> {
         let rate = rate(&config.optim, epoch);
         let batches = self
             .data
-            .training_batches(config, self.progress.seed, world);
+            .training_batches(config, self.progress.seed, world)?;
         let prepare = move |indices: &[usize]| batches.batch(epoch as u64, indices);
         let dealt = self.loader.next_epoch();
         let steps = dealt.len();
@@ -192,8 +192,8 @@ impl Trainer<'_> {
             Loss::mean_over(cross_entropy.forward(output, batch.labels), samples)
         })?;
         self.journal.step(&self.ddp);
-        // All ranks stop here if a loss is not finite on one.
-        let loss = all_or_none(self.world, self.ddp.global_loss())?;
+        // The loss of all ranks: if it is not finite, all of them stop here, and the launcher says so once.
+        let loss = self.ddp.global_loss()?;
         self.journal.time(Activity::Optimizer, || {
             self.ddp.step(&mut self.optimizer, rate, gradients);
         });

@@ -165,7 +165,7 @@ fn train(world: World) -> anyhow::Result<()> {
         panic_at: (unlucky && what == "panic").then_some(20),
         ..ToPoints::default()
     };
-    let share = DistributedSampler::new(dealing(&world, VALID_SAMPLES, Order::Sequential)).len();
+    let share = sampler(&world, VALID_SAMPLES, Order::Sequential).len();
     let validated = ToPoints {
         worse_from: (unlucky && what == "worse").then_some(2 * share),
         ..ToPoints::default()
@@ -228,14 +228,11 @@ fn train(world: World) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn dealing(world: &World, len: usize, order: Order) -> SamplerConfig {
-    SamplerConfig {
-        len,
-        rank: world.rank(),
-        world_size: world.world_size(),
-        order,
-        remainder: Remainder::Exact,
-    }
+fn sampler(world: &World, len: usize, order: Order) -> DistributedSampler {
+    DistributedSampler::new(
+        world,
+        SamplerConfig::new(len, order).remainder(Remainder::Exact),
+    )
 }
 
 fn loader(
@@ -244,12 +241,12 @@ fn loader(
     batcher: ToPoints,
     order: Order,
 ) -> Arc<DealtLoader<usize, Points>> {
-    let deal = Deal {
-        batch_size: BATCH,
-        order,
-        remainder: Remainder::Exact,
-    };
-    Arc::new(DealtLoader::new(numbers, batcher, deal, world.world_size()))
+    Arc::new(DealtLoader::new(
+        world,
+        numbers,
+        batcher,
+        Deal::new(BATCH, order),
+    ))
 }
 
 /// The same training without a learner.
@@ -257,7 +254,7 @@ fn own_loop(model: Net, world: &World) -> anyhow::Result<Net> {
     let device = world.device();
     let mut ddp = Ddp::new(model, world)?;
     let mut optimizer: ModuleOptimizer = AdamWConfig::new().init();
-    let sampler = DistributedSampler::new(dealing(world, SAMPLES, ORDER));
+    let sampler = sampler(world, SAMPLES, ORDER);
     let mut loader = Loader::new(sampler, BATCH, LastBatch::Keep);
     let share = SAMPLES.div_ceil(world.world_size().len());
     for _ in 0..EPOCHS {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Context;
 use bonfire::{
     Checkpoints, Ddp, DdpConfig, DistributedSampler, Keep, LastBatch, Loader, Loss, Milestone,
-    Order, Remainder, SamplerConfig, SamplerState, Training, World,
+    Order, SamplerConfig, SamplerState, Training, World,
 };
 use burn::module::Module;
 use burn::nn::{Dropout, DropoutConfig, Linear, LinearConfig};
@@ -114,13 +114,10 @@ fn train(world: World) -> anyhow::Result<()> {
 }
 
 fn loader(world: &World) -> Loader {
-    let sampler = DistributedSampler::new(SamplerConfig {
-        len: SAMPLES,
-        rank: world.rank(),
-        world_size: world.world_size(),
-        order: Order::Shuffled { seed: 3 },
-        remainder: Remainder::Pad,
-    });
+    let sampler = DistributedSampler::new(
+        world,
+        SamplerConfig::new(SAMPLES, Order::Shuffled { seed: 3 }),
+    );
     Loader::new(
         sampler,
         NonZeroUsize::MIN.saturating_add(3),

@@ -1,7 +1,7 @@
 //! A training that keeps account of itself.
 
 use bonfire::prelude::*;
-use bonfire::{Activity, Journal, JournalConfig, JournalDisplay};
+use bonfire::{Activity, Journal, JournalConfig};
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{ModuleOptimizer, SgdConfig};
 use burn::tensor::{Device, Distribution, Tensor};
@@ -23,18 +23,10 @@ fn train(world: World) -> bonfire::Result<()> {
     let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
     let folder = std::env::temp_dir().join(format!("bonfire-journal-{}", std::process::id()));
     // ANCHOR: loop
-    let mut journal = Journal::new(
-        &world,
-        JournalConfig {
-            title: "A line through points".to_string(),
-            steps: 200,
-            steps_done: 0,
-            samples_per_step: 16 * world.world_size().len(),
-            unit: "points",
-            display: JournalDisplay::Progress,
-            folder: Some(folder.clone()),
-        },
-    )?;
+    let config = JournalConfig::new("A line through points", 200)
+        .samples_per_step(16 * world.world_size().len(), "points")
+        .folder(&folder);
+    let mut journal = Journal::new(&world, config)?;
     for step in 1..=200 {
         let (x, y) = journal.time(Activity::Data, || batch(&device));
         let gradients = ddp.backward(|model| (model.forward(x) - y).powi_scalar(2).mean())?;

@@ -79,18 +79,9 @@ fn loader(
     order: Order,
     remainder: Remainder,
 ) -> Result<Loader, std::num::TryFromIntError> {
-    let deal = Deal {
-        batch_size: 8.try_into()?, // of each rank
-        order,
-        remainder,
-    };
-    let world_size = world.world_size();
-    Ok(Arc::new(DealtLoader::new(
-        Points(samples),
-        OnTheLine,
-        deal,
-        world_size,
-    )))
+    let deal = Deal::new(8.try_into()?, order).remainder(remainder); // 8 of each rank
+    let loader = DealtLoader::new(world, Points(samples), OnTheLine, deal);
+    Ok(Arc::new(loader))
 }
 // ANCHOR_END: loader
 

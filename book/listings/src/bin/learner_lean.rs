@@ -80,13 +80,8 @@ impl Batcher<i64, Tensor<2>> for Sines {
 }
 
 fn loader(world: &World, samples: usize, order: Order) -> Arc<DealtLoader<i64, Tensor<2>>> {
-    let deal = Deal {
-        batch_size: std::num::NonZeroUsize::MIN.saturating_add(7), // 8
-        order,
-        remainder: Remainder::Exact,
-    };
-    let world_size = world.world_size();
-    Arc::new(DealtLoader::new(Numbers(samples), Sines, deal, world_size))
+    let deal = Deal::new(std::num::NonZeroUsize::MIN.saturating_add(7), order); // 8
+    Arc::new(DealtLoader::new(world, Numbers(samples), Sines, deal))
 }
 
 fn main() -> bonfire::Result<()> {

@@ -28,18 +28,15 @@ fn train(world: World) -> anyhow::Result<()> {
     let transforms = Transforms::new([
         Transform::random_resized_crop(32),
         Transform::RandomHorizontalFlip,
-    ]);
+    ])?;
     let count = training.count();
     let (normalize, device) = (Normalize::imagenet(), world.device());
     let batches = PictureBatches::new(Arc::new(training), transforms, normalize, 7, device);
 
-    let sampler = DistributedSampler::new(SamplerConfig {
-        len: count,
-        rank: world.rank(),
-        world_size: world.world_size(),
-        order: Order::Shuffled { seed: 7 },
-        remainder: Remainder::Pad,
-    });
+    let sampler = DistributedSampler::new(
+        &world,
+        SamplerConfig::new(count, Order::Shuffled { seed: 7 }),
+    );
     let batch_size = NonZeroUsize::new(4).expect("four is not zero");
     let mut loader = Loader::new(sampler, batch_size, LastBatch::Keep);
     let mut seen = 0;

@@ -40,13 +40,8 @@ fn train(world: World) -> bonfire::Result<()> {
     let device = world.device().autodiff();
     let mut ddp = Ddp::new(Line::new(&device), &world)?;
     let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
-    let sampler = DistributedSampler::new(SamplerConfig {
-        len: 64,
-        rank: world.rank(),
-        world_size: world.world_size(),
-        order: Order::Shuffled { seed: 7 },
-        remainder: Remainder::Pad,
-    });
+    let sampler =
+        DistributedSampler::new(&world, SamplerConfig::new(64, Order::Shuffled { seed: 7 }));
     let batch = NonZeroUsize::new(8).expect("eight is not zero");
     let mut loader = Loader::new(sampler, batch, LastBatch::Keep);
     for _ in 0..60 {
@@ -59,7 +54,7 @@ fn train(world: World) -> bonfire::Result<()> {
             let loss = ddp.last_loss().expect("backward has just run");
             epoch_loss.add(f64::from(loss.into_scalar::<f32>()), indices.len());
         }
-        let over_all_ranks = epoch_loss.over_ranks(world.group())?;
+        let over_all_ranks = epoch_loss.over_ranks(&world)?;
         if world.is_main() && loader.epoch().is_multiple_of(20) {
             println!(
                 "epoch {} loss {:.6}",

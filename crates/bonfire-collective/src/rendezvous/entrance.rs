@@ -38,6 +38,10 @@ pub(super) struct Entrance {
 /// Serves the store if that is this rank's task, and connects to it.
 pub(super) fn enter(env: &RankEnv, tls: Tls, deadline: Deadline) -> Result<Entrance, ConnectError> {
     let is_first = env.rank == Rank::new(0);
+    let draws_token = matches!(env.agent_store, StoreHost::Nearby | StoreHost::Torchrun);
+    if tls != Tls::Off && env.job_token.is_empty() && !draws_token {
+        return Err(ConnectError::NoToken);
+    }
     match env.agent_store {
         StoreHost::Agent => connect(env, tls, None, deadline),
         StoreHost::RankZero if is_first => {

@@ -24,6 +24,12 @@ pub enum ConnectError {
     /// A variable that is read at set-up is wrong.
     #[error(transparent)]
     Environment(#[from] SettingError),
+    /// TLS hides what is sent from listeners, but without a token nobody at the other end is known.
+    #[error(
+        "TLS needs a job token, without which it encrypts for whoever connects: export one BONFIRE_JOB_TOKEN, \
+         `openssl rand -hex 32`, to all ranks"
+    )]
+    NoToken,
     /// MASTER_ADDR has no address to serve at.
     #[error("MASTER_ADDR {host:?} cannot be resolved: {reason}")]
     Resolve {

@@ -1,6 +1,7 @@
 //! What loaders deal, and in which order.
 
-use std::time::Duration;
+use bonfire_collective::GroupOptions;
+use bonfire_testkit::local;
 
 use super::*;
 
@@ -53,66 +54,76 @@ impl Batcher<usize, Vec<usize>> for Same {
     }
 }
 
+/// A loader of each of two ranks.
+fn on_two_ranks(body: impl Fn(&ProcessGroup) + Sync) {
+    local(2, GroupOptions::default(), |group| body(&group));
+}
+
+fn loader(group: &ProcessGroup, numbers: Numbers, order: Order) -> DealtLoader<usize, Vec<usize>> {
+    DealtLoader::new(group, numbers, Same, Deal::new(batch_size(), order))
+}
+
 #[test]
 fn a_part_of_a_slice_goes_on_with_the_epoch() {
-    let deal = Deal {
-        batch_size: batch_size(),
-        order: ORDER,
-        remainder: Remainder::Exact,
-    };
-    let loader = DealtLoader::new(whole(SAMPLES), Same, deal, WorldSize::new(2).unwrap());
-    let loader: Arc<dyn DataLoader<Vec<usize>>> = Arc::new(loader);
-    let first = epoch(&loader).concat();
-    let second = epoch(&loader.slice(0, SAMPLES)).concat();
-    assert_ne!(first, second, "a new order in every epoch");
-    assert_eq!(
-        epoch(&loader.slice(3, 20).slice(1, 9)).concat(),
-        second[4..12]
-    );
+    on_two_ranks(|group| {
+        let loader = loader(group, whole(SAMPLES), ORDER);
+        let loader: Arc<dyn DataLoader<Vec<usize>>> = Arc::new(loader);
+        let first = epoch(&loader).concat();
+        let second = epoch(&loader.slice(0, SAMPLES)).concat();
+        assert_ne!(first, second, "a new order in every epoch");
+        assert_eq!(
+            epoch(&loader.slice(3, 20).slice(1, 9)).concat(),
+            second[4..12]
+        );
+    });
+}
+
+#[test]
+fn a_share_is_what_the_sampler_deals_to_the_rank() {
+    on_two_ranks(|group| {
+        for remainder in [Remainder::Exact, Remainder::Pad, Remainder::Drop] {
+            let deal = Deal::new(batch_size(), ORDER).remainder(remainder);
+            let share = DealtLoader::new(group, whole(SAMPLES), Same, deal).share(&Device::flex());
+            let config = SamplerConfig::new(SAMPLES, ORDER).remainder(remainder);
+            let indices = DistributedSampler::new(group, config).indices(0);
+            assert_eq!(epoch(&(Arc::new(share) as _)).concat(), indices);
+        }
+    });
 }
 
 /// Two threads, and three batches on their way.
-const PREFETCH: Prefetch = Prefetch {
-    workers: 2,
-    depth: 3,
-    timeout: Duration::from_secs(60),
-};
+fn prefetch() -> Prefetch {
+    Prefetch::default().workers(2).depth(3)
+}
 
 #[test]
 fn a_loader_that_works_ahead_deals_the_same() {
-    let deal = Deal {
-        batch_size: batch_size(),
-        order: ORDER,
-        remainder: Remainder::Exact,
-    };
-    let world_size = WorldSize::new(2).unwrap();
-    let loader = || DealtLoader::new(whole(SAMPLES), Same, deal.clone(), world_size);
-    let plain: Arc<dyn DataLoader<Vec<usize>>> = Arc::new(loader());
-    let ahead: Arc<dyn DataLoader<Vec<usize>>> = Arc::new(loader().prefetch(PREFETCH));
-    for _ in 0..2 {
-        assert_eq!(epoch(&ahead), epoch(&plain));
-    }
-    // What is counted is what was given, not what is on its way.
-    let slice = ahead.slice(0, 11);
-    let mut batches = slice.iter();
-    batches.next().unwrap().unwrap();
-    assert_eq!(batches.progress().items_processed, BATCH);
+    on_two_ranks(|group| {
+        let loader = || loader(group, whole(SAMPLES), ORDER);
+        let plain: Arc<dyn DataLoader<Vec<usize>>> = Arc::new(loader());
+        let ahead: Arc<dyn DataLoader<Vec<usize>>> = Arc::new(loader().prefetch(prefetch()));
+        for _ in 0..2 {
+            assert_eq!(epoch(&ahead), epoch(&plain));
+        }
+        // What is counted is what was given, not what is on its way.
+        let slice = ahead.slice(0, 11);
+        let mut batches = slice.iter();
+        batches.next().unwrap().unwrap();
+        assert_eq!(batches.progress().items_processed, BATCH);
+    });
 }
 
 #[test]
 fn a_sample_that_cannot_be_read_ahead_is_an_error_in_its_place() {
-    let numbers = Numbers {
-        len: SAMPLES,
-        broken: Some(BATCH),
-    };
-    let deal = Deal {
-        batch_size: batch_size(),
-        order: Order::Sequential,
-        remainder: Remainder::Exact,
-    };
-    let loader = DealtLoader::new(numbers, Same, deal, WorldSize::ONE).prefetch(PREFETCH);
-    let mut batches = loader.iter();
-    assert_eq!(batches.next().unwrap().unwrap().len(), BATCH);
-    let error = batches.next().unwrap().unwrap_err().to_string();
-    assert!(error.contains("is torn"), "{error}");
+    on_two_ranks(|group| {
+        let numbers = Numbers {
+            len: SAMPLES,
+            broken: Some(2 * BATCH),
+        };
+        let loader = loader(group, numbers, Order::Sequential).prefetch(prefetch());
+        let mut batches = loader.iter();
+        assert_eq!(batches.next().unwrap().unwrap().len(), BATCH);
+        let error = batches.next().unwrap().unwrap_err().to_string();
+        assert!(error.contains("is torn"), "{error}");
+    });
 }

@@ -34,7 +34,7 @@ pub struct PictureBatch {
 ///     let transforms = Transforms::new([
 ///         Transform::RandomCrop { size: 32, padding: 4 },
 ///         Transform::RandomHorizontalFlip,
-///     ]);
+///     ])?;
 ///     let batches =
 ///         PictureBatches::new(pictures, transforms, Normalize::cifar10(), 7, device);
 ///     let epoch = loader.epoch();
@@ -77,13 +77,15 @@ impl PictureBatches {
     /// The pictures at `indices`, transformed as in `epoch`.
     ///
     /// # Errors
-    /// [`PictureError`] if a picture cannot be read or transformed, or if they do not all have the
-    /// same size after it.
-    ///
-    /// # Panics
-    /// If there is no index, or one is outside.
+    /// [`PictureError`] if there is no index or one is outside, if a picture cannot be read or
+    /// transformed, or if they do not all have the same size after it.
     pub fn batch(&self, epoch: u64, indices: &[usize]) -> Result<PictureBatch, PictureError> {
-        assert!(!indices.is_empty(), "a batch of no pictures has no size");
+        let count = self.source.count();
+        let outside = indices.iter().find(|&&index| index >= count);
+        if let Some(&index) = outside {
+            let name = self.source.name().to_owned();
+            return Err(PictureError::NoSuchPicture { name, index, count });
+        }
         let mut size = None;
         let mut values: Vec<f32> = Vec::new();
         for &index in indices {
@@ -113,7 +115,10 @@ impl PictureBatches {
             }
             self.normalize.append_planes(picture.bytes(), &mut values);
         }
-        let size = size.expect("there is at least one picture");
+        let Some(size) = size else {
+            let name = self.source.name().to_owned();
+            return Err(PictureError::EmptyBatch { name });
+        };
         let shape = [indices.len(), CHANNELS, size.height, size.width];
         let labels: Vec<i64> = indices
             .iter()

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use super::PictureSize;
+use super::{PictureSize, Transform};
 
 /// Pictures cannot be found, read or used.
 #[derive(Debug, thiserror::Error)]
@@ -88,6 +88,24 @@ pub enum PictureError {
         /// What is wrong with it.
         cause: String,
     },
+    /// A batch of no pictures, which would have no size.
+    #[error(
+        "a batch of {name} was asked for without an index; skip it, or weight its loss by 0 samples"
+    )]
+    EmptyBatch {
+        /// Where the pictures come from.
+        name: String,
+    },
+    /// A picture that the source has not.
+    #[error("{name} has {count} pictures, and none at {index}; give the sampler their number")]
+    NoSuchPicture {
+        /// Where the pictures come from.
+        name: String,
+        /// Which one was asked for.
+        index: usize,
+        /// How many there are.
+        count: usize,
+    },
     /// A picture cannot be transformed as asked.
     #[error("picture {name}: {source}")]
     Transform {
@@ -120,7 +138,7 @@ pub enum PictureError {
 }
 
 /// A picture cannot be transformed as asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TransformError {
     /// A random crop has no room.
@@ -130,5 +148,11 @@ pub enum TransformError {
         size: usize,
         /// The padded picture.
         found: PictureSize,
+    },
+    /// A transform that makes no sense for any picture.
+    #[error("{transform:?} fits no picture; give sizes above 0, and bounds with 0 < least <= most")]
+    Senseless {
+        /// Which one.
+        transform: Transform,
     },
 }

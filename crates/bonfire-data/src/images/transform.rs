@@ -74,23 +74,18 @@ impl Transform {
         }
     }
 
-    /// # Panics
-    /// If the transform makes no sense for any picture.
-    fn check(&self) {
-        let size = match *self {
-            Self::RandomCrop { size, .. } | Self::CenterCrop { size } => size,
-            Self::Resize { shorter } => shorter,
-            Self::RandomHorizontalFlip => return,
+    /// Whether it makes sense for any picture.
+    fn is_sensible(&self) -> bool {
+        match *self {
+            Self::RandomCrop { size, .. } | Self::CenterCrop { size } => size > 0,
+            Self::Resize { shorter } => shorter > 0,
+            Self::RandomHorizontalFlip => true,
             Self::RandomResizedCrop { size, scale, ratio } => {
                 let ordered = |(least, most): (f64, f64)| 0.0 < least && least <= most;
-                assert!(
-                    ordered(scale) && ordered(ratio) && scale.1 <= 1.0 && ratio.1.is_finite(),
-                    "{self:?} needs 0 < least <= most, and a scale up to 1"
-                );
-                size
+                let bounded = scale.1 <= 1.0 && ratio.1.is_finite();
+                size > 0 && ordered(scale) && ordered(ratio) && bounded
             }
-        };
-        assert!(size > 0, "{self:?} would leave no pixels");
+        }
     }
 
     fn apply(&self, picture: Picture, rng: &mut ChaCha8Rng) -> Result<Picture, TransformError> {
@@ -114,16 +109,22 @@ impl Transform {
 impl Transforms {
     /// The changes in their order.
     ///
-    /// # Panics
-    /// If one makes no sense for any picture: a size of 0, or bounds that are not in order.
-    pub fn new(steps: impl Into<Vec<Transform>>) -> Self {
+    /// # Errors
+    /// [`TransformError::Senseless`] names the first that fits no picture: a size of 0, or bounds that
+    /// are not in order.
+    pub fn new(steps: impl Into<Vec<Transform>>) -> Result<Self, TransformError> {
         let steps = steps.into();
-        steps.iter().for_each(Transform::check);
-        Self { steps }
+        match steps.iter().find(|step| !step.is_sensible()) {
+            Some(&transform) => Err(TransformError::Senseless { transform }),
+            None => Ok(Self { steps }),
+        }
     }
 
     /// The usual ones for training on ImageNet: a random part of 8% to 100%, flipped or not.
-    pub fn training(size: usize) -> Self {
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn training(size: usize) -> Result<Self, TransformError> {
         Self::new([
             Transform::random_resized_crop(size),
             Transform::RandomHorizontalFlip,
@@ -131,7 +132,10 @@ impl Transforms {
     }
 
     /// The usual ones for evaluation: resized, then the middle. `(256, 224)` for ImageNet.
-    pub fn evaluation(shorter: usize, size: usize) -> Self {
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn evaluation(shorter: usize, size: usize) -> Result<Self, TransformError> {
         Self::new([
             Transform::Resize { shorter },
             Transform::CenterCrop { size },

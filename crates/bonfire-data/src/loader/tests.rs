@@ -8,13 +8,8 @@ use super::*;
 use crate::{Order, Remainder, SamplerConfig};
 
 fn loader(len: usize, batch_size: usize, last_batch: LastBatch) -> Loader {
-    let sampler = DistributedSampler::new(SamplerConfig {
-        len,
-        rank: Rank::new(1),
-        world_size: WorldSize::new(2).unwrap(),
-        order: Order::Shuffled { seed: 11 },
-        remainder: Remainder::Pad,
-    });
+    let config = SamplerConfig::new(len, Order::Shuffled { seed: 11 });
+    let sampler = DistributedSampler::of(Rank::new(1), WorldSize::new(2).unwrap(), config);
     Loader::new(sampler, NonZeroUsize::new(batch_size).unwrap(), last_batch)
 }
 
@@ -53,13 +48,9 @@ fn the_batches_are_the_share_in_order() {
 fn ranks(len: usize, world: u32, batch_size: usize, remainder: Remainder) -> Vec<Loader> {
     (0..world)
         .map(|rank| {
-            let sampler = DistributedSampler::new(SamplerConfig {
-                len,
-                rank: Rank::new(rank),
-                world_size: WorldSize::new(world).unwrap(),
-                order: Order::Shuffled { seed: 3 },
-                remainder,
-            });
+            let world_size = WorldSize::new(world).unwrap();
+            let config = SamplerConfig::new(len, Order::Shuffled { seed: 3 }).remainder(remainder);
+            let sampler = DistributedSampler::of(Rank::new(rank), world_size, config);
             let batch_size = NonZeroUsize::new(batch_size).unwrap();
             Loader::new(sampler, batch_size, LastBatch::Keep)
         })
@@ -114,7 +105,7 @@ proptest! {
                     prop_assert_eq!(&again, &left);
                     left.clear();
                 }
-                prop_assert!(left.is_empty() || loader.sampler.config().remainder == Remainder::Exact);
+                prop_assert!(left.is_empty() || remainder == Remainder::Exact);
                 prop_assert_eq!(
                     loader.next_epoch().collect::<Vec<_>>(),
                     resumed.next_epoch().collect::<Vec<_>>()

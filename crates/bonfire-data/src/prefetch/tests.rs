@@ -10,18 +10,11 @@ use std::time::Instant;
 use bonfire_collective::{Rank, WorldSize};
 
 use super::*;
-use crate::{
-    DistributedSampler, LastBatch, Loader, Order as SampleOrder, Remainder, SamplerConfig,
-};
+use crate::{DistributedSampler, LastBatch, Loader, Order as SampleOrder, SamplerConfig};
 
 fn loader(len: usize, batch_size: usize) -> Loader {
-    let sampler = DistributedSampler::new(SamplerConfig {
-        len,
-        rank: Rank::new(0),
-        world_size: WorldSize::new(1).unwrap(),
-        order: SampleOrder::Shuffled { seed: 1 },
-        remainder: Remainder::Exact,
-    });
+    let config = SamplerConfig::new(len, SampleOrder::Shuffled { seed: 1 });
+    let sampler = DistributedSampler::of(Rank::new(0), WorldSize::ONE, config);
     let batch_size = NonZeroUsize::new(batch_size).unwrap();
     Loader::new(sampler, batch_size, LastBatch::Keep)
 }

@@ -5,13 +5,8 @@ use proptest::prelude::*;
 use super::*;
 
 fn sampler(len: usize, world: u32, rank: u32, order: Order, rest: Remainder) -> DistributedSampler {
-    DistributedSampler::new(SamplerConfig {
-        len,
-        rank: Rank::new(rank),
-        world_size: WorldSize::new(world).unwrap(),
-        order,
-        remainder: rest,
-    })
+    let config = SamplerConfig::new(len, order).remainder(rest);
+    DistributedSampler::of(Rank::new(rank), WorldSize::new(world).unwrap(), config)
 }
 
 fn all_ranks(len: usize, world: u32, order: Order, rest: Remainder, epoch: u64) -> Vec<Vec<usize>> {
@@ -68,7 +63,7 @@ fn epochs_and_seeds_change_the_order_and_nothing_else_does() {
 /// Written down once, so that neither a platform nor an update changes what a seed means.
 #[test]
 fn the_shuffle_is_what_it_always_was() {
-    assert_eq!(shuffled(10, 42, 0), KNOWN_ORDER);
+    assert_eq!(shuffled(0..10, 42, 0), KNOWN_ORDER);
 }
 const KNOWN_ORDER: [usize; 10] = [1, 5, 9, 6, 3, 2, 0, 8, 4, 7];
 
@@ -133,7 +128,38 @@ fn weights_that_say_nothing_are_errors() {
     );
 }
 
+/// A rank's share fits where the whole order would not.
+#[test]
+fn a_share_of_a_trillion_samples_takes_the_memory_of_a_share() {
+    let (len, world) = (1 << 43, 1 << 31);
+    let weights = SampleWeights::new(&[1.0, 2.0]).unwrap();
+    for order in [Order::Sequential, Order::Weighted { seed: 1, weights }] {
+        let share = sampler(len, world, 5, order, Remainder::Exact).indices(3);
+        assert_eq!(share.len(), len / world as usize);
+    }
+}
+
 proptest! {
+    #[test]
+    fn padded_draws_repeat_the_first(
+        draws in 1_usize..40, world in 1_u32..9, offset in 0_usize..50,
+    ) {
+        let weights = SampleWeights::new(&[1.0, 2.0, 0.5, 3.0]).unwrap();
+        let order = Order::Weighted { seed: 9, weights: weights.clone() };
+        let mut rng = generator(9, 2);
+        let all: Vec<usize> = (0..draws).map(|_| weights.draw(&mut rng)).collect();
+        let shares: Vec<_> = (0..world)
+            .map(|rank| sampler(draws, world, rank, order.clone(), Remainder::Pad))
+            .map(|sampler| sampler.indices_after(2, offset))
+            .collect();
+        for (rank, share) in shares.iter().enumerate() {
+            for (turn, index) in share.iter().enumerate() {
+                let place = offset + turn * world as usize + rank;
+                prop_assert_eq!(*index, all[place % draws]);
+            }
+        }
+    }
+
     #[test]
     fn all_ranks_together_see_every_sample(
         len in 1_usize..300, world in 1_u32..17, seed: u64, epoch in 0_u64..5,

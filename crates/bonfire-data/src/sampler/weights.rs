@@ -73,7 +73,7 @@ impl SampleWeights {
         Self::new(&weights)
     }
 
-    /// Draws one sample: the first whose cumulative weight is above a uniform number.
+    /// Draws one sample, by one number of `rng`: the first whose cumulative weight is above it.
     pub(super) fn draw(&self, rng: &mut impl RngCore) -> usize {
         let sum = self.cumulative[self.cumulative.len() - 1];
         let point = unit(rng) * sum;

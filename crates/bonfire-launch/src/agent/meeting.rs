@@ -107,15 +107,19 @@ impl Meeting {
         if port == 0 {
             return Err(LaunchError::NoPort);
         }
-        let token = job_token_from_env()?.unwrap_or_else(|| {
-            warn!(
-                "{JOB_TOKEN} is not set, so whoever reaches {address}:{port} can join this job; \
-                 set it to one `openssl rand -hex 32` on every node"
-            );
-            JobToken::empty()
-        });
-        let job_id = options.job_id.clone().unwrap_or_default();
         let tls = asked_of_tls(options)?;
+        let token = match job_token_from_env()? {
+            Some(token) => token,
+            None if tls.unwrap_or(Tls::Off) != Tls::Off => return Err(LaunchError::NoToken),
+            None => {
+                warn!(
+                    "{JOB_TOKEN} is not set, so whoever reaches {address}:{port} can join this job; \
+                     set it to one `openssl rand -hex 32` on every node"
+                );
+                JobToken::empty()
+            }
+        };
+        let job_id = options.job_id.clone().unwrap_or_default();
         let connection_token = token.for_job(&job_id);
         let server = match node_rank {
             0 => {

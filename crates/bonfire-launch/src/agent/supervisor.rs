@@ -40,6 +40,8 @@ enum Event {
     Interrupted(Interrupt),
     /// A rank of another host has failed.
     FailedElsewhere,
+    /// The process that ends the ranks if this one cannot was itself ended.
+    Unguarded,
 }
 
 /// How an attempt of the job ended.
@@ -101,6 +103,7 @@ pub(super) struct Supervisor {
     is_one_host: bool,
     /// Ends the ranks, and what they started, if this process cannot any more.
     guard: Arc<Guard>,
+    unguarded: SyncSender<Event>,
     _interrupts: InterruptWatch,
     _others: Option<Watch>,
 }
@@ -138,6 +141,7 @@ impl Supervisor {
             terminal,
             is_one_host: meeting.is_one_host(),
             guard: Arc::new(Guard::start()?),
+            unguarded: sender.clone(),
             // A full queue means that the user has asked more than often enough.
             _interrupts: InterruptWatch::start(move |by| {
                 let _ = interrupts.try_send(Event::Interrupted(by));
@@ -146,6 +150,7 @@ impl Supervisor {
                 let _ = others.try_send(Event::FailedElsewhere);
             })?,
         };
+        watch_guard(&supervisor.guard, sender.clone())?;
         for place in meeting.places() {
             let command = command(options, meeting, &place);
             let rank = supervisor.start_rank(setup, &place, command, sender.clone())?;
@@ -196,11 +201,25 @@ impl Supervisor {
                     self.ending.rank_failed(Instant::now());
                     Order::Wait
                 }
+                Some(Event::Unguarded) => {
+                    self.renew_guard();
+                    Order::Wait
+                }
                 None => self.ending.time_passed(Instant::now()),
             };
             self.carry_out(order)?;
         }
         Ok(())
+    }
+
+    /// Somebody has killed the guard, and would leave what the ranks started running after a kill of
+    /// this process. The job is worth more than its guard.
+    fn renew_guard(&self) {
+        let watch = |()| watch_guard(&self.guard, self.unguarded.clone());
+        match self.guard.renew().and_then(watch) {
+            Ok(_) => warn!("the launcher's guard process was killed; another takes its place"),
+            Err(error) => warn!("the launcher's guard process was killed, for good: {error}"),
+        }
     }
 
     fn start_rank(
@@ -229,7 +248,11 @@ impl Supervisor {
         let mut child = output::spawn(command, place.rank, self.terminal.as_ref(), &self.guard)
             .map_err(|source| spawn_error(&options.program, place.rank, source))?;
         let local_rank = place.local_rank as usize;
-        let waiter = wait_for(child.exit_watch(), local_rank, events)?;
+        let name = format!("bonfire-wait-{local_rank}");
+        let waiter = wait_for(name, child.exit_watch(), move || {
+            let at = Instant::now();
+            let _ = events.send(Event::Ended { local_rank, at });
+        })?;
         let log_place = LogPlace {
             rank: place.rank,
             local_rank: place.local_rank,
@@ -445,19 +468,24 @@ impl Supervisor {
     }
 }
 
+/// Tells when the process that stands guard ends before the supervisor does.
+fn watch_guard(guard: &Guard, events: SyncSender<Event>) -> io::Result<JoinHandle<()>> {
+    let name = "bonfire-wait-guard".to_owned();
+    wait_for(name, guard.exit_watch(), move || {
+        let _ = events.send(Event::Unguarded);
+    })
+}
+
 fn wait_for(
+    name: String,
     watch: ExitWatch,
-    local_rank: usize,
-    events: SyncSender<Event>,
+    on_end: impl FnOnce() + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
-    thread::Builder::new()
-        .name(format!("bonfire-wait-{local_rank}"))
-        .spawn(move || {
-            // A child that cannot be waited for was reaped: the supervisor is gone, and with it
-            // whoever wanted to know.
-            if watch.wait().is_ok() {
-                let at = Instant::now();
-                let _ = events.send(Event::Ended { local_rank, at });
-            }
-        })
+    thread::Builder::new().name(name).spawn(move || {
+        // A child that cannot be waited for was reaped: the supervisor is gone, and with it
+        // whoever wanted to know.
+        if watch.wait().is_ok() {
+            on_end();
+        }
+    })
 }

@@ -376,3 +376,22 @@ fn lists_of_slurm_that_make_no_sense_are_shown() {
     let nodes = SLURM.replace("gpu[07,09]", "gpu[07");
     refused(&nodes, "SLURM_STEP_NODELIST makes no sense");
 }
+
+#[test]
+fn a_rank_that_slurm_shows_one_device_has_it_for_itself() {
+    let sees = |assignments: &str| {
+        let values: HashMap<&str, &str> = assignments
+            .split_whitespace()
+            .map(|assignment| assignment.split_once('=').unwrap())
+            .collect();
+        sees_own_devices_in(|variable| values.get(variable).map(OsString::from))
+    };
+    assert!(sees(&format!("{SLURM} CUDA_VISIBLE_DEVICES=0")));
+    assert!(!sees(&format!("{SLURM} CUDA_VISIBLE_DEVICES=0,1")));
+    assert!(!sees(SLURM));
+    assert!(!sees("CUDA_VISIBLE_DEVICES=0"));
+    // A program that launches its ranks itself inside of a step of one task.
+    assert!(!sees(&format!(
+        "{SLURM} CUDA_VISIBLE_DEVICES=0 BONFIRE_AGENT_STORE=1"
+    )));
+}

@@ -40,33 +40,20 @@ impl Batcher<usize, Vec<usize>> for Same {
 fn slices_of_a_dealt_loader_are_what_the_sampler_deals() {
     for remainder in [Remainder::Exact, Remainder::Pad, Remainder::Drop] {
         for ranks in [1, 2, 3, 30] {
-            let world_size = WorldSize::new(ranks).unwrap();
-            let deal = Deal {
-                batch_size: batch_size(),
-                order: ORDER,
-                remainder,
-            };
-            let loader = DealtLoader::new(whole(SAMPLES), Same, deal, world_size);
-            for rank in world_size.ranks() {
-                let range = range_of(loader.num_items(), rank, world_size);
+            on_ranks(ranks, |world| {
+                let deal = Deal::new(batch_size(), ORDER).remainder(remainder);
+                let loader = DealtLoader::new(&world, whole(SAMPLES), Same, deal);
+                let range = range_of(loader.num_items(), world.rank(), world.world_size());
                 let slice = loader.slice(range.start, range.end);
-                let sampler = DistributedSampler::new(SamplerConfig {
-                    len: SAMPLES,
-                    rank,
-                    world_size,
-                    order: ORDER,
-                    remainder,
-                });
+                let config = SamplerConfig::new(SAMPLES, ORDER).remainder(remainder);
+                let sampler = DistributedSampler::new(&world, config);
                 let mut own = Loader::new(sampler, batch_size(), LastBatch::Keep);
                 for _ in 0..2 {
                     let expected: Vec<_> = own.next_epoch().collect();
-                    assert_eq!(
-                        epoch(&slice),
-                        expected,
-                        "{remainder:?}, rank {rank} of {ranks}"
-                    );
+                    let rank = world.rank();
+                    assert_eq!(epoch(&slice), expected, "{remainder:?}, {rank} of {ranks}");
                 }
-            }
+            });
         }
     }
 }

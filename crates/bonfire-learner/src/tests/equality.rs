@@ -14,13 +14,10 @@ fn own_loop(
     let model = Net::new(world.rank().index(), &device);
     let mut ddp = Ddp::with_config(model, world, config).unwrap();
     let mut optimizer: ModuleOptimizer = AdamWConfig::new().init();
-    let sampler = DistributedSampler::new(SamplerConfig {
-        len: SAMPLES,
-        rank: world.rank(),
-        world_size: world.world_size(),
-        order: ORDER,
-        remainder,
-    });
+    let sampler = DistributedSampler::new(
+        world,
+        SamplerConfig::new(SAMPLES, ORDER).remainder(remainder),
+    );
     let mut loader = Loader::new(sampler, batch_size(), LastBatch::Keep);
     for _ in 0..epochs {
         let batches: Vec<Vec<usize>> = loader.next_epoch().collect();

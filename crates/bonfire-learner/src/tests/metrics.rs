@@ -5,7 +5,7 @@ use burn_train::metric::AccuracyMetric;
 use burn_train::{ClassificationOutput, SequenceOutput};
 
 use super::*;
-use crate::output::gathered;
+use crate::output::{Sent, gathered};
 
 /// The value that rank 0 has for a metric.
 #[derive(Clone)]
@@ -27,18 +27,9 @@ fn losses(ranks: u32, batch: usize) -> Vec<f64> {
         let reading = Reading(Arc::default(), Split::Valid);
         let values = Arc::clone(&reading.0);
         let loader = |len, order| {
-            let deal = Deal {
-                batch_size: NonZeroUsize::new(batch).unwrap(),
-                order,
-                remainder: Remainder::Exact,
-            };
+            let deal = Deal::new(NonZeroUsize::new(batch).unwrap(), order);
             let batcher = ToPoints::default();
-            Arc::new(DealtLoader::new(
-                whole(len),
-                batcher,
-                deal,
-                world.world_size(),
-            ))
+            Arc::new(DealtLoader::new(&world, whole(len), batcher, deal))
         };
         let train = loader(SAMPLES, ORDER);
         let valid = loader(VALID_SAMPLES, Order::Sequential);
@@ -78,7 +69,7 @@ fn outputs_arrive_as_they_were() {
             let targets = Tensor::from_ints([1, rank as i32], &device);
             ClassificationOutput::new(loss, output, targets)
         });
-        let outputs = gathered(&world, output, &[2, 0, 2]).unwrap();
+        let outputs = gathered(&world, Sent::Output, output, &[2, 0, 2]).unwrap();
         let read = |output: ClassificationOutput| {
             let targets: Vec<i64> = output
                 .targets
@@ -105,6 +96,30 @@ fn outputs_arrive_as_they_were() {
     assert!(values[1].is_empty() && values[2].is_empty());
     // The metric of Burn that goes with it knows the type.
     let _ = AccuracyMetric::new();
+}
+
+/// Unless they are asked for, outputs of any size stay where they are, and the loss is that of all.
+#[test]
+fn losses_travel_without_their_outputs() {
+    let seen = on_ranks(3, |world| {
+        let device = world.device();
+        let rank = world.rank().index();
+        // Rank 1 has no batch.
+        let output = (rank != 1).then(|| {
+            let loss = Tensor::from_floats([rank as f32], &device);
+            let output = Tensor::full([2, 1], rank as f32, &device);
+            RegressionOutput::new(loss, output.clone(), output)
+        });
+        let sent = LearnerConfig::default().outputs.of_training();
+        let seen = gathered(&world, sent, output, &[1, 0, 2]).unwrap();
+        let read = |seen: RegressionOutput| {
+            let output = seen.output.into_data().try_to_vec::<f32>().unwrap();
+            (seen.loss.into_data().try_to_vec::<f32>().unwrap(), output)
+        };
+        seen.into_iter().map(read).collect::<Vec<_>>()
+    });
+    assert_eq!(seen[0], [(vec![0.0, 2.0, 2.0], vec![0.0; 2])]);
+    assert!(seen[1].is_empty() && seen[2].is_empty());
 }
 
 #[test]

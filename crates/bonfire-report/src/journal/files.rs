@@ -1,14 +1,15 @@
 //! The files of a run that grow while it trains: lines of JSON and TensorBoard's events.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use bonfire_train::{TrainError, is_writable};
+use bonfire_train::is_writable;
 use serde_json::{Map, Value};
 
-use crate::EventWriter;
+use crate::error::unwritable;
+use crate::{EventWriter, ReportError};
 
 /// What rank 0 writes, from the first values on: a run that ends before leaves nothing behind.
 #[derive(Debug)]
@@ -27,8 +28,8 @@ struct Open {
 impl Files {
     /// Sees that there can be files. A run from its beginning starts a new log, one that goes on at some
     /// step continues it.
-    pub(super) fn new(folder: &Path, steps_done: usize) -> Result<Self, TrainError> {
-        is_writable(folder).map_err(|source| failed(folder, source))?;
+    pub(super) fn new(folder: &Path, steps_done: usize) -> Result<Self, ReportError> {
+        is_writable(folder).map_err(|source| unwritable(folder, source))?;
         Ok(Self {
             folder: folder.to_owned(),
             steps_done,
@@ -38,7 +39,7 @@ impl Files {
 
     /// Writes values of one step, in one line, so that they are on disk when this returns: a run
     /// that is killed has all of them.
-    pub(super) fn write(&mut self, step: usize, values: &[(&str, f64)]) -> Result<(), TrainError> {
+    pub(super) fn write(&mut self, step: usize, values: &[(&str, f64)]) -> Result<(), ReportError> {
         let mut line = Map::new();
         line.insert("step".to_owned(), step.into());
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -55,18 +56,18 @@ impl Files {
             closed => closed.insert(open(&self.folder, &path, self.steps_done)?),
         };
         let lines = lines.write_all(line.as_bytes());
-        lines.map_err(|source| failed(&path, source))?;
+        lines.map_err(|source| unwritable(&path, source))?;
         let written = values
             .iter()
             .try_for_each(|&(tag, value)| events.scalar(tag, step as u64, value))
             .and_then(|()| events.flush());
-        written.map_err(|source| failed(events.path(), source))
+        written.map_err(|source| unwritable(events.path(), source))
     }
 }
 
 /// Makes the folder and the files.
-fn open(folder: &Path, lines: &Path, steps_done: usize) -> Result<Open, TrainError> {
-    fs::create_dir_all(folder).map_err(|source| failed(folder, source))?;
+fn open(folder: &Path, lines: &Path, steps_done: usize) -> Result<Open, ReportError> {
+    fs::create_dir_all(folder).map_err(|source| unwritable(folder, source))?;
     let file = match steps_done {
         0 => File::create(lines),
         _ => OpenOptions::new().create(true).append(true).open(lines),
@@ -78,14 +79,7 @@ fn open(folder: &Path, lines: &Path, steps_done: usize) -> Result<Open, TrainErr
     };
     let events = EventWriter::resume(folder, next);
     Ok(Open {
-        lines: file.map_err(|source| failed(lines, source))?,
-        events: events.map_err(|source| failed(folder, source))?,
+        lines: file.map_err(|source| unwritable(lines, source))?,
+        events: events.map_err(|source| unwritable(folder, source))?,
     })
-}
-
-pub(super) fn failed(path: &Path, source: io::Error) -> TrainError {
-    TrainError::Journal {
-        path: path.to_owned(),
-        source,
-    }
 }

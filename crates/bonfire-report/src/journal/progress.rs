@@ -1,25 +1,20 @@
-//! What rank 0 shows while training: a bar on a terminal, a line every so often elsewhere.
+//! What rank 0 shows while training: a line in its place on a terminal, a line every so often elsewhere.
 
 use std::io::{IsTerminal, stderr};
+use std::time::{Duration, Instant};
 
 use bonfire_launch::LauncherOutput;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::Figures;
 
-/// Cells of the bar that a launcher shows for us.
+/// Cells of the bar.
 const BAR_CELLS: usize = 24;
 
 /// Shows how far a training is; the other ranks hold a silent one.
 #[derive(Debug)]
 pub(super) enum Progress {
-    /// A bar on this process's own terminal, with the latest figures beside it.
-    Bar(ProgressBar),
-    /// The same through a launcher, which keeps one line in place for us.
-    StatusLine {
-        /// Steps of the whole training.
-        steps: usize,
-    },
+    /// A line that stays in its place.
+    Status(Place, Bar),
     /// One line at a time, for logs and pipes.
     Lines {
         /// Steps of the whole training.
@@ -31,43 +26,59 @@ pub(super) enum Progress {
     Silent,
 }
 
+/// Who keeps the line in its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// This process, on its own terminal.
+    Terminal,
+    /// The launcher, which shows what ends in a carriage return below all else.
+    Launcher,
+}
+
+/// How far a training is, and since when.
+#[derive(Debug)]
+pub(super) struct Bar {
+    started: Instant,
+    steps_done: usize,
+    steps: usize,
+}
+
+/// Forgets what is in the line from the cursor on.
+const CLEAR: &str = "\x1b[K";
+/// What is too long for the terminal is cut off, and goes on after the line.
+const CUT: [&str; 2] = ["\x1b[?7l", "\x1b[?7h"];
+
 impl Progress {
     /// For the rank that draws: whatever its output can show.
-    pub(super) fn new(steps: usize) -> Self {
+    pub(super) fn new(steps_done: usize, steps: usize) -> Self {
+        let started = Instant::now();
+        let bar = Bar {
+            started,
+            steps_done,
+            steps,
+        };
         match LauncherOutput::detect() {
-            LauncherOutput::StatusLine => Self::StatusLine { steps },
-            LauncherOutput::Direct if stderr().is_terminal() => Self::bar(steps),
+            LauncherOutput::StatusLine => Self::Status(Place::Launcher, bar),
+            LauncherOutput::Direct if stderr().is_terminal() => Self::Status(Place::Terminal, bar),
             LauncherOutput::Direct | LauncherOutput::Lines => Self::Lines { steps },
-        }
-    }
-
-    fn bar(steps: usize) -> Self {
-        let style = ProgressStyle::with_template("{bar:24.cyan} {pos:>5}/{len} {elapsed} {msg}")
-            .expect("the template is a constant with known keys")
-            .progress_chars("━╸─");
-        let bar = ProgressBar::with_draw_target(Some(steps as u64), ProgressDrawTarget::stderr());
-        Self::Bar(bar.with_style(style))
-    }
-
-    /// After every step: moves the bar.
-    pub(super) fn position(&self, step: usize) {
-        if let Self::Bar(bar) = self {
-            bar.set_position(step as u64);
         }
     }
 
     /// New figures.
     pub(super) fn figures(&self, figures: &Figures) {
-        let step = figures.step;
         match self {
-            Self::Bar(bar) => bar.set_message(figures.to_string()),
-            Self::StatusLine { steps } => {
+            Self::Status(place, bar) => {
+                let line = bar.line(figures, bar.started.elapsed());
                 // The last line stays. Each in one piece, or the launcher would show the pieces.
-                let end = if step < *steps { '\r' } else { '\n' };
-                let line = format!("{} {step:>5}/{steps} {figures}{end}", cells(step, *steps));
+                let end = if figures.step < bar.steps { '\r' } else { '\n' };
+                let [cut, uncut] = CUT;
+                let line = match place {
+                    Place::Terminal => format!("{cut}{line}{CLEAR}{uncut}{end}"),
+                    Place::Launcher => format!("{line}{end}"),
+                };
                 eprint!("{line}");
             }
-            Self::Lines { steps } => println!("step {step:>5}/{steps}  {figures}"),
+            Self::Lines { steps } => println!("step {:>5}/{steps}  {figures}", figures.step),
             Self::Notes | Self::Silent => {}
         }
     }
@@ -83,34 +94,69 @@ impl Progress {
     /// A line that stays.
     pub(super) fn note(&self, line: &str) {
         match self {
-            Self::Bar(bar) => bar.suspend(|| println!("{line}")),
-            Self::StatusLine { .. } | Self::Lines { .. } | Self::Notes => println!("{line}"),
             Self::Silent => {}
+            _ => {
+                self.clear();
+                println!("{line}");
+            }
         }
     }
 
-    /// Takes the bar away.
-    pub(super) fn finish(&self) {
-        if let Self::Bar(bar) = self {
-            bar.finish_and_clear();
+    /// Takes the line away; the next figures bring it back.
+    pub(super) fn clear(&self) {
+        if let Self::Status(Place::Terminal, _) = self {
+            eprint!("{CLEAR}");
         }
     }
 }
 
-/// A bar as text.
-fn cells(step: usize, steps: usize) -> String {
-    let done = BAR_CELLS * step.min(steps) / steps.max(1);
-    format!("{}{}", "━".repeat(done), "─".repeat(BAR_CELLS - done))
+impl Bar {
+    /// The bar with the figures and, before the last step, the time that is left at the pace so far.
+    fn line(&self, figures: &Figures, elapsed: Duration) -> String {
+        let (step, steps) = (figures.step, self.steps);
+        let done = BAR_CELLS * step.min(steps) / steps.max(1);
+        let bar = "━".repeat(done) + &"─".repeat(BAR_CELLS - done);
+        let left = match (step.checked_sub(self.steps_done), steps.checked_sub(step)) {
+            (Some(here @ 1..), Some(left @ 1..)) => {
+                let seconds = elapsed.mul_f64(left as f64 / here as f64).as_secs();
+                let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
+                format!("  {hours}:{minutes:02}:{:02} left", seconds % 60)
+            }
+            _ => String::new(),
+        };
+        format!("{bar} {step:>5}/{steps}{left}  {figures}")
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn line(steps_done: usize, step: usize) -> String {
+        let figures = Figures {
+            step,
+            loss: 1.0,
+            samples_per_second: 2.0,
+            unit: "tokens",
+            exposed_communication: Duration::ZERO,
+            learning_rate: None,
+        };
+        let bar = Bar {
+            started: Instant::now(),
+            steps_done,
+            steps: 10,
+        };
+        bar.line(&figures, Duration::from_secs(60))
+    }
+
     #[test]
-    fn the_bar_fills_with_the_steps() {
-        assert_eq!(cells(0, 10), "─".repeat(BAR_CELLS));
-        assert_eq!(cells(5, 10), "━".repeat(12) + &"─".repeat(12));
-        assert_eq!(cells(10, 10), "━".repeat(BAR_CELLS));
+    fn the_bar_fills_with_the_steps_and_says_what_is_left() {
+        let half = "━".repeat(12) + &"─".repeat(12);
+        assert!(line(0, 5).starts_with(&format!("{half}     5/10  0:01:00 left  loss 1")));
+        // Only one of the five was done in this minute.
+        assert!(line(4, 5).starts_with(&format!("{half}     5/10  0:05:00 left")));
+        let whole = "━".repeat(24);
+        assert!(line(0, 10).starts_with(&format!("{whole}    10/10  loss")));
+        assert!(line(10, 11).starts_with(&format!("{whole}    11/10  loss")));
     }
 }

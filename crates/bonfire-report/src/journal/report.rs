@@ -5,12 +5,12 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use bonfire_train::TrainError;
 use serde::Serialize;
 
-use super::files::failed;
 use super::html;
 use super::time::{SlowRank, TimeSplit, seconds};
+use crate::ReportError;
+use crate::error::unwritable;
 
 /// A value that was measured after some number of steps.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -78,14 +78,14 @@ impl Report {
     /// there. For one rank: all have the same report.
     ///
     /// # Errors
-    /// [`TrainError::Journal`].
-    pub fn write(&self, folder: impl AsRef<Path>) -> Result<(), TrainError> {
+    /// [`ReportError::Unwritable`].
+    pub fn write(&self, folder: impl AsRef<Path>) -> Result<(), ReportError> {
         let folder = folder.as_ref();
         let write = |name: &str, content: &str| {
             let path = folder.join(name);
-            fs::write(&path, content).map_err(|source| failed(&path, source))
+            fs::write(&path, content).map_err(|source| unwritable(&path, source))
         };
-        fs::create_dir_all(folder).map_err(|source| failed(folder, source))?;
+        fs::create_dir_all(folder).map_err(|source| unwritable(folder, source))?;
         let json = serde_json::to_string_pretty(self).expect("a report has text for keys");
         write("report.txt", &self.to_string())?;
         write("report.json", &json)?;

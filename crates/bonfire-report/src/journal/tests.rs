@@ -15,20 +15,18 @@ use crate::tensorboard::tests::begins_at;
 const LATE: Duration = Duration::from_millis(60);
 
 fn config(steps_done: usize, folder: Option<&Path>) -> JournalConfig {
-    JournalConfig {
-        title: "a <small> model".to_string(),
-        steps: steps_done + 4,
-        steps_done,
-        samples_per_step: 6,
-        unit: "images",
-        display: JournalDisplay::Progress,
-        folder: folder.map(Path::to_owned),
+    let config = JournalConfig::new("a <small> model", steps_done + 4)
+        .samples_per_step(6, "images")
+        .steps_done(steps_done);
+    match folder {
+        Some(folder) => config.folder(folder),
+        None => config,
     }
 }
 
 /// Two steps of two ranks, of which rank 1 has twice the samples and is late with its data; rank r's
 /// loss is 1 + r. The last figures and the report.
-fn keep(world: &World, config: JournalConfig) -> Result<(Figures, Report), TrainError> {
+fn keep(world: &World, config: JournalConfig) -> Result<(Figures, Report), ReportError> {
     let device = world.device().autodiff();
     let model: Linear = LinearConfig::new(1, 1).with_bias(false).init(&device);
     let mut ddp = Ddp::new(model, world)?;
@@ -242,10 +240,10 @@ fn a_folder_that_cannot_be_made_ends_the_training_on_all_ranks() {
     let outcomes = local(2, GroupOptions::default(), |group| {
         keep(&world(group), config.clone())
     });
-    let errors: Vec<TrainError> = outcomes.into_iter().filter_map(Result::err).collect();
+    let errors: Vec<ReportError> = outcomes.into_iter().filter_map(Result::err).collect();
     assert!(
-        matches!(&errors[..], [TrainError::Journal { path, .. },
-            TrainError::Collective(CollectiveError::PeerFailed { rank, .. })]
+        matches!(&errors[..], [ReportError::Unwritable { path, .. },
+            ReportError::Collective(CollectiveError::PeerFailed { rank, .. })]
             if path.ends_with("below") && *rank == Rank::new(0)),
         "{errors:?}"
     );

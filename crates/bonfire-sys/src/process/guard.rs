@@ -5,13 +5,17 @@
 //! holds the reading end of a pipe. When the launcher is gone, however it went, the pipe ends, and the
 //! guard kills every group that was not released before.
 
+use std::collections::BTreeSet;
 use std::io::{self, PipeWriter, Write};
 use std::os::fd::BorrowedFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process_group};
+
+use super::ExitWatch;
 
 /// Groups that a guard can know at one time; more ranks than a host has cores for.
 const GROUPS_MAX: usize = 4096;
@@ -25,46 +29,78 @@ const FDS_MAX: u32 = 4096;
 /// Watches over process groups. Dropped, it kills those that were not released, and ends.
 #[derive(Debug)]
 pub struct Guard {
+    post: Mutex<Post>,
+}
+
+/// The process that stands guard now, and what it has to know.
+#[derive(Debug)]
+struct Post {
     process: Child,
     /// Closed before the process is waited for.
     messages: Option<PipeWriter>,
+    groups: BTreeSet<i32>,
 }
 
 impl Guard {
     /// Starts the guard, which is a copy of this process that does nothing else.
     pub fn start() -> io::Result<Self> {
-        let (reader, writer) = io::pipe()?;
-        // No such program is ever started: the copy stays what it is.
-        let mut command = Command::new("bonfire-guard");
-        command
-            .stdin(reader)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            // A Ctrl-C on the terminal is not for it.
-            .process_group(0);
-        // SAFETY: `stand_guard` runs between fork and exec, where only async-signal-safe calls are
-        // allowed and the memory of other threads may be in any state. It makes raw system calls
-        // (close_range or close, prctl, read, kill, exit_group), works on its own stack, allocates
-        // nothing, takes no lock, and never returns.
-        unsafe { command.pre_exec(stand_guard) };
+        let (process, writer) = start()?;
         Ok(Self {
-            process: command.spawn()?,
-            messages: Some(writer),
+            post: Mutex::new(Post {
+                process,
+                messages: Some(writer),
+                groups: BTreeSet::new(),
+            }),
         })
+    }
+
+    /// A handle with which another thread can wait for the end of the process that stands guard, which
+    /// somebody may kill.
+    pub fn exit_watch(&self) -> ExitWatch {
+        ExitWatch {
+            pid: Pid::from_child(&self.lock().process),
+        }
+    }
+
+    /// Starts another process in place of one that has ended, for the groups that it watched over.
+    pub fn renew(&self) -> io::Result<()> {
+        let mut post = self.lock();
+        // One that still stood there would end its groups with its pipe.
+        post.process.kill()?;
+        post.process.wait()?;
+        let (process, writer) = start()?;
+        post.process = process;
+        post.messages = Some(writer);
+        for group in post.groups.clone() {
+            post.tell(group);
+        }
+        Ok(())
     }
 
     /// From here on the group is killed when this process is gone.
     pub(super) fn watch(&self, group: Pid) {
-        self.tell(group.as_raw_nonzero().get());
+        let mut post = self.lock();
+        let group = group.as_raw_nonzero().get();
+        post.groups.insert(group);
+        post.tell(group);
     }
 
     /// The group has ended, and its number may soon be another's.
     pub(super) fn release(&self, group: Pid) {
-        self.tell(-group.as_raw_nonzero().get());
+        let mut post = self.lock();
+        let group = group.as_raw_nonzero().get();
+        post.groups.remove(&group);
+        post.tell(-group);
     }
 
+    fn lock(&self) -> MutexGuard<'_, Post> {
+        self.post.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Post {
     fn tell(&self, message: i32) {
-        // A guard that somebody has killed guards nothing; the children still die with their parent.
+        // One that somebody has killed hears nothing; `renew` tells the next one.
         if let Some(mut messages) = self.messages.as_ref() {
             let _ = messages.write_all(&message.to_ne_bytes());
         }
@@ -73,10 +109,29 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        self.messages = None;
+        let mut post = self.lock();
+        post.messages = None;
         // The end of the pipe ends it, after a few system calls.
-        let _ = self.process.wait();
+        let _ = post.process.wait();
     }
+}
+
+fn start() -> io::Result<(Child, PipeWriter)> {
+    let (reader, writer) = io::pipe()?;
+    // No such program is ever started: the copy stays what it is.
+    let mut command = Command::new("bonfire-guard");
+    command
+        .stdin(reader)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        // A Ctrl-C on the terminal is not for it.
+        .process_group(0);
+    // SAFETY: `stand_guard` runs between fork and exec, where only async-signal-safe calls are
+    // allowed and the memory of other threads may be in any state. It makes raw system calls
+    // (close_range or close, prctl, read, kill, exit_group), works on its own stack, allocates
+    // nothing, takes no lock, and never returns.
+    unsafe { command.pre_exec(stand_guard) };
+    Ok((command.spawn()?, writer))
 }
 
 /// What the guard does instead of becoming another program. Async-signal-safe.

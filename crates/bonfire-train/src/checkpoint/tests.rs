@@ -4,9 +4,7 @@ use std::fs;
 use std::num::NonZeroUsize;
 
 use bonfire_collective::GroupOptions;
-use bonfire_data::{
-    DistributedSampler, LastBatch, Loader, Order, Remainder, SamplerConfig, SamplerState,
-};
+use bonfire_data::{DistributedSampler, LastBatch, Loader, Order, SamplerConfig, SamplerState};
 use bonfire_testkit::local;
 use burn::module::Param;
 use burn::nn::{Linear, LinearConfig};
@@ -97,13 +95,10 @@ fn train(
     let mut state = training.state;
     let mut optimizer = training.optimizer;
     let mut ddp = Ddp::new(training.model, world).unwrap();
-    let sampler = DistributedSampler::new(SamplerConfig {
-        len: SAMPLES,
-        rank: world.rank(),
-        world_size: world.world_size(),
-        order: Order::Shuffled { seed: 3 },
-        remainder: Remainder::Pad,
-    });
+    let sampler = DistributedSampler::new(
+        world,
+        SamplerConfig::new(SAMPLES, Order::Shuffled { seed: 3 }),
+    );
     let mut loader = Loader::new(sampler, NonZeroUsize::new(2).unwrap(), LastBatch::Keep);
     if let Some(position) = &state.sampler {
         loader = loader.resuming(position).unwrap();

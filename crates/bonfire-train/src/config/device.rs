@@ -18,6 +18,17 @@ pub enum DeviceKind {
     Wgpu,
 }
 
+impl DeviceKind {
+    /// The Cargo feature that brings it.
+    pub(crate) fn feature(self) -> &'static str {
+        match self {
+            Self::Auto | Self::Cpu => "flex",
+            Self::Cuda => "cuda",
+            Self::Wgpu => "wgpu",
+        }
+    }
+}
+
 impl fmt::Display for DeviceKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -2,6 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use bonfire_launch::sees_own_devices;
 use burn::tensor::{Device, Tensor};
 
 use crate::config::device::{DeviceKind, Occupancy};
@@ -13,17 +14,24 @@ pub(crate) fn first_that_answers(
     occupancy: Occupancy,
     placement: Placement,
 ) -> Result<(Device, String), TrainError> {
+    let mut reasons = Vec::new();
     for kind in [DeviceKind::Cuda, DeviceKind::Wgpu] {
-        let enough = match devices(kind) {
-            Ok(devices) => kind.suffices(&devices, (placement, occupancy)),
-            Err(_) => false,
+        // What is no part of the build is no disappointment.
+        let Ok(devices) = devices(kind) else { continue };
+        let opened = match kind.lacks(&devices, (placement, occupancy)) {
+            Some(lack) => Err(lack),
+            None => open((kind, occupancy), placement).map_err(|error| error.to_string()),
         };
-        if enough {
-            match open((kind, occupancy), placement) {
-                Ok(opened) => return Ok(opened),
-                Err(error) => tracing::warn!(%error, "not training on {kind}"),
-            }
+        match opened {
+            Ok(opened) => return Ok(opened),
+            Err(reason) => reasons.push(reason),
         }
+    }
+    if !reasons.is_empty() && placement.local_rank == 0 {
+        tracing::warn!(
+            "training on the CPU, though this program was built for GPUs: {}",
+            reasons.join("; ")
+        );
     }
     open((DeviceKind::Cpu, occupancy), placement)
 }
@@ -48,6 +56,9 @@ pub(crate) fn open(
     };
     kind.require_toolkit(index)?;
     prove(device, &name)?;
+    if let Some(unused) = kind.unused(devices.len(), placement) {
+        tracing::warn!("{unused}");
+    }
     Ok((device.clone(), name))
 }
 
@@ -93,21 +104,42 @@ impl DeviceKind {
     /// Which of so many devices a rank gets; there may be none with that number.
     fn index_of(self, local_rank: u32, devices: usize, occupancy: Occupancy) -> usize {
         match (self, occupancy) {
-            (Self::Cuda, Occupancy::Exclusive) => local_rank as usize,
+            // A rank that is shown one device has it, whatever its number: a launcher binds ranks so.
+            (Self::Cuda, Occupancy::Exclusive) if devices != 1 => local_rank as usize,
             _ => local_rank as usize % devices.max(1),
         }
     }
 
-    /// Whether the devices of this kind are worth choosing unasked: a GPU for each rank with CUDA,
-    /// and no graphics driver that only computes on the CPU.
-    fn suffices(self, devices: &[Device], (placement, occupancy): (Placement, Occupancy)) -> bool {
+    /// What the first rank of a host says if there are more CUDA devices than ranks.
+    fn unused(self, devices: usize, placement: Placement) -> Option<String> {
+        let ranks = placement.local_world_size;
+        let is_said = self == Self::Cuda && placement.local_rank == 0;
+        (is_said && devices > ranks as usize && !sees_own_devices()).then(|| {
+            format!(
+                "{ranks} of {devices} CUDA devices of this host are used, one for each rank: start one rank \
+                 per device (--nproc gpu), or choose devices with CUDA_VISIBLE_DEVICES"
+            )
+        })
+    }
+
+    /// Why the devices of this kind are not worth choosing unasked, if they are not: there must be a GPU
+    /// for each rank with CUDA, and no graphics driver that only computes on the CPU.
+    fn lacks(
+        self,
+        devices: &[Device],
+        (placement, occupancy): (Placement, Occupancy),
+    ) -> Option<String> {
         let ranks = placement.local_world_size as usize;
-        match (self, occupancy) {
-            (Self::Cuda, Occupancy::Exclusive) => devices.len() >= ranks,
-            (Self::Cuda, Occupancy::Oversubscribed) => !devices.is_empty(),
-            _ => devices
-                .first()
-                .is_some_and(|device| !list::is_software(device)),
+        let may_be_fewer = occupancy == Occupancy::Oversubscribed || sees_own_devices();
+        match (self, devices) {
+            (Self::Cuda, []) => Some(list::why_no_cuda()),
+            (Self::Cuda, devices) if devices.len() < ranks && !may_be_fewer => Some(format!(
+                "{ranks} ranks on this host, but {} CUDA devices",
+                devices.len()
+            )),
+            (Self::Cuda, _) => None,
+            (_, [first, ..]) if !list::is_software(first) => None,
+            _ => Some("no graphics adapter".to_owned()),
         }
     }
 }
@@ -247,8 +279,26 @@ mod tests {
             [0, 1, 0, 1, 0]
         );
         assert_eq!(of(DeviceKind::Wgpu, Occupancy::Exclusive), [0, 1, 0, 1, 0]);
+        let only = |rank| DeviceKind::Cuda.index_of(rank, 1, Occupancy::Exclusive);
+        assert_eq!([only(0), only(3)], [0, 0], "bound to its rank");
         let nowhere = DeviceKind::Cuda.index_of(3, 0, Occupancy::Oversubscribed);
         assert_eq!(nowhere, 0, "none has that number");
+    }
+
+    #[test]
+    fn devices_that_no_rank_uses_are_said_once_per_host() {
+        let said = |local_rank, local_world_size, kind: DeviceKind| {
+            let placement = Placement {
+                local_rank,
+                local_world_size,
+            };
+            kind.unused(4, placement)
+        };
+        let text = said(0, 1, DeviceKind::Cuda).unwrap();
+        assert!(text.starts_with("1 of 4 CUDA devices"), "{text}");
+        assert_eq!(said(1, 2, DeviceKind::Cuda), None);
+        assert_eq!(said(0, 4, DeviceKind::Cuda), None);
+        assert_eq!(said(0, 1, DeviceKind::Wgpu), None);
     }
 
     #[test]
@@ -260,6 +310,11 @@ mod tests {
         match error {
             TrainError::DeviceNotCompiled { kind } => {
                 assert_eq!((kind, cfg!(feature = "cuda")), (DeviceKind::Cuda, false));
+                let cpu = TrainError::DeviceNotCompiled {
+                    kind: DeviceKind::Cpu,
+                }
+                .to_string();
+                assert!(cpu.contains("the feature `flex`"), "{cpu}");
             }
             TrainError::NoCuda { reason } => assert!(!reason.contains('\n'), "{reason}"),
             TrainError::TooManyRanks { available, .. } => assert!(available > 0),

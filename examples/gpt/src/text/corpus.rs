@@ -24,53 +24,20 @@ impl Text {
         Self::new(name, &text)
     }
 
-    /// Reads a file whose characters have the numbers that `vocabulary` gives them: a text to
-    /// validate with.
-    ///
-    /// # Errors
-    /// As [`read`](Self::read), and [`TextError::UnknownCharacter`].
-    pub fn read_with(
-        path: impl AsRef<Path>,
-        vocabulary: Arc<Vocabulary>,
-    ) -> Result<Self, TextError> {
-        let (name, text) = contents(path.as_ref())?;
-        Self::with_vocabulary(name, &text, vocabulary)
-    }
-
     /// A text that is in memory already, by a name for people.
     ///
     /// # Errors
     /// [`TextError::Empty`].
     pub fn new(name: impl Into<String>, text: &str) -> Result<Self, TextError> {
-        let vocabulary = Arc::new(Vocabulary::of(text));
-        Self::with_vocabulary(name.into(), text, vocabulary)
-    }
-
-    fn with_vocabulary(
-        name: String,
-        text: &str,
-        vocabulary: Arc<Vocabulary>,
-    ) -> Result<Self, TextError> {
+        let name = name.into();
         if text.is_empty() {
             return Err(TextError::Empty { name });
         }
-        let mut line = 1;
-        let mut tokens = Vec::with_capacity(text.len());
-        for character in text.chars() {
-            let Some(token) = vocabulary.token(character) else {
-                return Err(TextError::UnknownCharacter {
-                    name,
-                    character,
-                    line,
-                });
-            };
-            line += usize::from(character == '\n');
-            tokens.push(token);
-        }
+        let vocabulary = Vocabulary::of(text);
         Ok(Self {
             name,
-            vocabulary,
-            tokens: tokens.into(),
+            tokens: vocabulary.encode(text).into(),
+            vocabulary: Arc::new(vocabulary),
         })
     }
 
@@ -79,7 +46,7 @@ impl Text {
         &self.name
     }
 
-    /// Its characters, or those of the text that it is numbered like.
+    /// Its characters, or those of the text that it is a part of.
     pub fn vocabulary(&self) -> &Arc<Vocabulary> {
         &self.vocabulary
     }
@@ -154,20 +121,6 @@ mod tests {
         let both = [training.tokens(), validation.tokens()].concat();
         assert_eq!(text.vocabulary().decode(&both), letters);
         assert!(text.split(2000).0.is_empty());
-    }
-
-    #[test]
-    fn another_text_is_numbered_alike_or_its_strange_character_is_named() {
-        let text = Text::new("first", "abc\n").unwrap();
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("other.txt");
-        fs::write(&path, "cab").unwrap();
-        let other = Text::read_with(&path, Arc::clone(text.vocabulary())).unwrap();
-        assert_eq!(other.tokens(), [3, 1, 2]);
-        fs::write(&path, "cab\nbad").unwrap();
-        let strange = Text::read_with(&path, Arc::clone(text.vocabulary())).unwrap_err();
-        let strange = strange.to_string();
-        assert!(strange.contains("'d' in line 2"), "{strange}");
     }
 
     #[test]

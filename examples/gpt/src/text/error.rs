@@ -31,19 +31,6 @@ pub enum TextError {
         /// The text's name.
         name: String,
     },
-    /// A character that the vocabulary has not.
-    #[error(
-        "{name} has {character:?} in line {line}, which the vocabulary does not know; make the \
-         vocabulary of both texts together, or leave the character out"
-    )]
-    UnknownCharacter {
-        /// The text's name.
-        name: String,
-        /// The first such character.
-        character: char,
-        /// Its line, counted from 1.
-        line: usize,
-    },
     /// Less text than one window needs.
     #[error(
         "{name} has {characters} characters, but a context of {context} needs at least {needed}; \

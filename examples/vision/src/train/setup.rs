@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use anyhow::Result;
 use bonfire::{
     Checkpoints, Ddp, DistributedSampler, GlobalBatch, Journal, JournalConfig, JournalDisplay,
-    LastBatch, Loader, Order, RateRule, Remainder, SamplerConfig, Training, World, all_or_none,
+    LastBatch, Loader, Order, RateRule, SamplerConfig, Training, World, all_or_none,
 };
 
 use super::{KEPT, Trainer};
@@ -44,15 +44,12 @@ impl<'a> Trainer<'a> {
         let batches = loader.batches_per_epoch();
         let epochs = config.optim.max_epoch.get();
         let left = epochs.saturating_sub(loader.epoch() as usize);
-        let journal = JournalConfig {
-            title: format!("{} on {}", config.model.arch, data.training.name()),
-            steps: steps + left * batches,
-            steps_done: steps,
-            samples_per_step: global_batch(world, config).samples(),
-            unit: "pictures",
-            display: JournalDisplay::Notes,
-            folder: Some(config.out_dir.clone()),
-        };
+        let title = format!("{} on {}", config.model.arch, data.training.name());
+        let journal = JournalConfig::new(title, steps + left * batches)
+            .steps_done(steps)
+            .samples_per_step(global_batch(world, config).samples(), "pictures")
+            .display(JournalDisplay::Notes)
+            .folder(&config.out_dir);
         let trainer = Self {
             world,
             config,
@@ -133,13 +130,10 @@ fn begin(
 }
 
 fn sampler(world: &World, data: &Data, seed: u64) -> DistributedSampler {
-    DistributedSampler::new(SamplerConfig {
-        len: data.training.count(),
-        rank: world.rank(),
-        world_size: world.world_size(),
-        order: Order::Shuffled { seed },
-        remainder: Remainder::Pad,
-    })
+    DistributedSampler::new(
+        world,
+        SamplerConfig::new(data.training.count(), Order::Shuffled { seed }),
+    )
 }
 
 fn global_batch(world: &World, config: &Config) -> GlobalBatch {

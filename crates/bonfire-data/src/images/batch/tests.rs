@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
-use std::time::Duration;
 
 use bonfire_collective::WorldSize;
 
@@ -29,7 +28,7 @@ fn batches(steps: impl Into<Vec<Transform>>) -> PictureBatches {
     let normalize = Normalize::imagenet();
     PictureBatches::new(
         dummies(),
-        Transforms::new(steps),
+        Transforms::new(steps).unwrap(),
         normalize,
         9,
         Device::default(),
@@ -73,13 +72,9 @@ fn of_all_ranks(world: u32, workers: usize, batch_size: usize) -> BTreeMap<(u64,
     let world_size = WorldSize::new(world).unwrap();
     let mut seen = BTreeMap::new();
     for rank in world_size.ranks() {
-        let sampler = DistributedSampler::new(SamplerConfig {
-            len: COUNT,
-            rank,
-            world_size,
-            order: Order::Shuffled { seed: 5 },
-            remainder: Remainder::Exact,
-        });
+        let config = SamplerConfig::new(COUNT, Order::Shuffled { seed: 5 });
+        let config = config.remainder(Remainder::Exact);
+        let sampler = DistributedSampler::of(rank, world_size, config);
         let batch_size = NonZeroUsize::new(batch_size).unwrap();
         let mut loader = Loader::new(sampler, batch_size, LastBatch::Keep);
         for epoch in 0..2 {
@@ -90,11 +85,7 @@ fn of_all_ranks(world: u32, workers: usize, batch_size: usize) -> BTreeMap<(u64,
                 },
                 Transform::RandomHorizontalFlip,
             ]);
-            let config = Prefetch {
-                workers,
-                depth: workers,
-                timeout: Duration::from_secs(60),
-            };
+            let config = Prefetch::default().workers(workers).depth(workers);
             let prepared = loader
                 .next_epoch()
                 .prefetch(config, move |indices| batches.batch(epoch, indices))
@@ -175,4 +166,14 @@ fn a_crop_without_room_and_unequal_sizes_name_the_picture() {
         error.starts_with("picture 1 of growing squares is 2 x 2 but the batch began with 3 x 3"),
         "{error}"
     );
+}
+
+/// What a program reads from a file or counts wrongly is an error of its batch, and no panic of the rank.
+#[test]
+fn batches_of_nothing_and_of_pictures_that_are_not_there_are_errors() {
+    let batches = batches([]);
+    for indices in [&[][..], &[0, COUNT]] {
+        let error = batches.batch(0, indices).unwrap_err().to_string();
+        assert!(error.contains("dummy pictures"), "{error}");
+    }
 }

@@ -1,5 +1,7 @@
 //! Command-line mistakes in one line, because several ranks may print them.
 
+use std::ffi::OsString;
+
 use clap::Parser;
 use clap::error::{ContextKind, ErrorKind};
 
@@ -9,19 +11,30 @@ const USAGE_EXIT_CODE: i32 = 2;
 /// Parses the command line of this process as [`Parser::parse`] does, but says what is wrong with it
 /// in one line.
 pub fn parse_args<P: Parser>() -> P {
-    P::try_parse().unwrap_or_else(|error| match error.kind() {
+    parse_args_from(std::env::args_os()).unwrap_or_else(|wrong| {
+        eprintln!("error: {wrong}");
+        std::process::exit(USAGE_EXIT_CODE);
+    })
+}
+
+/// As [`parse_args`], from a program's name and its arguments. Prints help or the version, and ends this
+/// process, if that is asked for.
+///
+/// # Errors
+/// What is wrong, in one line.
+pub fn parse_args_from<P: Parser>(
+    arguments: impl IntoIterator<Item = OsString>,
+) -> Result<P, String> {
+    P::try_parse_from(arguments).map_err(|error| match error.kind() {
         ErrorKind::DisplayHelp
         | ErrorKind::DisplayVersion
         | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => error.exit(),
-        _ => {
-            eprintln!("error: {}; try --help", what_is_wrong(&error));
-            std::process::exit(USAGE_EXIT_CODE);
-        }
+        _ => format!("{}; try --help", what_is_wrong(&error)),
     })
 }
 
 /// The first paragraph of clap's message, which says what is wrong, without the summary of flags.
-pub(crate) fn what_is_wrong(error: &clap::Error) -> String {
+fn what_is_wrong(error: &clap::Error) -> String {
     let text = error.to_string();
     let first: Vec<&str> = text
         .lines()
