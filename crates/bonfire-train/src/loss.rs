@@ -1,5 +1,8 @@
 //! What a forward pass returns.
 
+pub(crate) mod precision;
+pub(crate) mod weights;
+
 use bonfire_collective::{ProcessGroup, Rank};
 use burn::Tensor;
 

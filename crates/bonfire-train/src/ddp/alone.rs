@@ -7,9 +7,9 @@ use burn::optim::GradientsParams;
 
 use super::{Ddp, counts};
 use crate::TrainError;
-use crate::harvest::own;
-use crate::hooks::Listener;
 use crate::loss::{IntoLoss, Weight};
+use crate::reducer::harvest::own;
+use crate::reducer::hooks::Listener;
 
 impl<M: Module> Ddp<M> {
     /// Whether the gradients of the next batch are the averages: there is no other rank, and no earlier
