@@ -74,6 +74,11 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
         ]),
         Burn::Named,
     ),
+    (
+        "bonfire-learner",
+        Imports::Only(&["bonfire-collective", "bonfire-launch", "bonfire-train"]),
+        Burn::Named,
+    ),
     (DATA, Imports::Only(&["bonfire-collective"]), Burn::Named),
     (
         "bonfire-report",
@@ -141,6 +146,7 @@ const LIBRARIES: &[&str] = &[
     "bonfire-gpu",
     "bonfire-launch",
     "bonfire-train",
+    "bonfire-learner",
     DATA,
     "bonfire-report",
 ];

@@ -1,11 +1,16 @@
 //! How gradients are synchronised.
 
+pub(crate) mod compression;
+pub(crate) mod device;
+pub(crate) mod precision;
+
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{GradientCompression, Precision};
+use compression::GradientCompression;
+use precision::Precision;
 
 /// When and in what units gradients travel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -8,33 +8,36 @@ use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 
-use crate::buffers::Buffers;
-use crate::fingerprint::{self, Fingerprint};
-use crate::gradients::Gradients;
-use crate::harvest::{averaged, harvest};
-use crate::hooks::{Anchors, Depth, Listener, Pass, measured};
+use crate::loss::weights::{Last, MicroBatches};
 use crate::loss::{IntoLoss, Weight};
-use crate::norm::NormGroups;
+use crate::optim::gradients::Gradients;
+use crate::parameters::buffers::Buffers;
+use crate::parameters::fingerprint::{self, Fingerprint};
+use crate::parameters::replicate::replicate;
 use crate::parameters::{ParameterTable, is_autodiff};
-use crate::patience::WarmUp;
+use crate::reducer::harvest::{averaged, harvest};
+use crate::reducer::hooks::{Anchors, Depth, Listener, Pass, measured};
+use crate::reducer::timing::{StepTiming, Stopwatch};
 use crate::reducer::{Accumulate, Reducer};
-use crate::replicate::replicate;
-use crate::timing::{StepTiming, Stopwatch};
-use crate::weights::{Last, MicroBatches};
+use crate::world::exchange::group::NormGroups;
+use crate::world::patience::WarmUp;
 use crate::{DdpConfig, Precision, TrainError, World};
 
 mod alone;
 mod change;
 mod compressed;
+pub(crate) mod data_parallel;
 mod digest;
 mod foreign;
 mod guard;
+mod own_backward;
 mod step;
 mod summary;
 mod synchroniser;
 
 pub use digest::Digest;
 use foreign::Watch;
+pub use own_backward::OwnStep;
 pub use step::{MicroStep, Step};
 pub use summary::BucketSummary;
 use synchroniser::{Synchroniser, averages};
@@ -247,10 +250,10 @@ impl<M: Module> Ddp<M> {
 
     /// What happens in the backward passes to come.
     #[cfg(test)]
-    fn trace(&self) -> crate::trace::Trace {
+    fn trace(&self) -> crate::reducer::trace::Trace {
         match &self.synchroniser {
             Synchroniser::Bucketed(reducer) => lock(reducer).trace.clone(),
-            Synchroniser::Naive(_) => crate::trace::Trace::new(),
+            Synchroniser::Naive(_) => crate::reducer::trace::Trace::new(),
         }
     }
 
@@ -456,7 +459,5 @@ fn lock(reducer: &Mutex<Reducer>) -> MutexGuard<'_, Reducer> {
     reducer.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-#[cfg(feature = "learner")]
-mod own_backward;
 #[cfg(test)]
 mod tests;

@@ -1,11 +1,16 @@
 //! What can go wrong while training on several ranks.
 
+pub(crate) mod checkpoint;
+pub(crate) mod compression;
+pub(crate) mod difference;
+pub(crate) mod norm;
+
 use std::error::Error;
 
 use bonfire_collective::{CollectiveError, Rank};
 use bonfire_plan::DType;
 
-use crate::fingerprint::Difference;
+use difference::Difference;
 
 /// An error of a program, of any type.
 pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
@@ -172,7 +177,7 @@ pub enum TrainError {
     },
     /// Ranks that normalise their batches together are at different layers.
     #[error(transparent)]
-    NormMismatch(#[from] crate::norm::NormMismatch),
+    NormMismatch(#[from] norm::NormMismatch),
     /// A layer cannot normalise the batches of all ranks together.
     #[error(
         "layer {layer:?} is burn::nn::BatchNorm, which normalises the batches of one rank only; use \
@@ -195,7 +200,7 @@ pub enum TrainError {
     },
     /// The gradients cannot be compressed as the configuration says.
     #[error(transparent)]
-    Compression(#[from] crate::compression::CompressionError),
+    Compression(#[from] compression::CompressionError),
     /// The configuration asks for gradients that travel from device to device, and they cannot. All ranks
     /// return this error.
     #[error(
@@ -213,7 +218,7 @@ pub enum TrainError {
     DeviceRoute(#[source] BoxError),
     /// A checkpoint could not be written or read.
     #[error(transparent)]
-    Checkpoint(#[from] crate::checkpoint::CheckpointError),
+    Checkpoint(#[from] checkpoint::CheckpointError),
     /// The device kind asked for is not part of this build.
     #[error(
         "this program was built without the {kind} back end; rebuild it with the feature `{}` of the crate bonfire",

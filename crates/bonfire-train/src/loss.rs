@@ -1,10 +1,13 @@
 //! What a forward pass returns.
 
-use bonfire_collective::Rank;
+pub(crate) mod precision;
+pub(crate) mod weights;
+
+use bonfire_collective::{ProcessGroup, Rank};
 use burn::Tensor;
 
+use crate::TrainError;
 use crate::error::BoxError;
-use crate::{TrainError, World};
 
 /// The loss of one batch, and how much it counts.
 #[derive(Clone, Debug)]
@@ -72,15 +75,15 @@ impl Loss {
     }
 
     /// The mean of all ranks' losses, over samples where they are weighted with
-    /// [`mean_over`](Self::mean_over): the same bits on every rank. Every rank must call it. It waits
-    /// for the device; a program that wants to stop at a loss that is not finite calls it in every step.
+    /// [`mean_over`](Self::mean_over): the same bits on every rank. Every rank must call it,
+    /// with its [`World`](crate::World). It waits for the device; a program that wants to stop at a loss that is not finite calls it in every step.
     ///
     /// # Errors
     /// [`TrainError::NonFiniteLoss`] on all ranks, naming those whose loss is infinite or no number;
     /// [`TrainError::NoSamples`] if no rank had any; [`TrainError::Collective`].
     #[track_caller]
-    pub fn over_ranks(&self, world: &World) -> Result<f64, TrainError> {
-        let group = world.group();
+    pub fn over_ranks(&self, world: &impl AsRef<ProcessGroup>) -> Result<f64, TrainError> {
+        let group = world.as_ref();
         let samples = self.count() as f64;
         // A rank without a sample has no loss: what it computed, often NaN, counts nothing.
         let own = if samples > 0.0 {

@@ -1,13 +1,19 @@
 //! A rank's place in a job: its group and its device.
 
+pub(crate) mod device;
+pub(crate) mod exchange;
+pub(crate) mod interrupt;
+pub(crate) mod panic;
+pub(crate) mod patience;
+
 use bonfire_collective::{ProcessGroup, Rank, WorldSize};
 use burn::tensor::Device;
 use rand::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::device::{first_that_answers, open};
-use crate::norm::NormGroups;
-use crate::patience::WarmUp;
+use crate::world::device::{first_that_answers, open};
+use crate::world::exchange::group::NormGroups;
+use crate::world::patience::WarmUp;
 use crate::{DeviceKind, Occupancy, TrainError};
 
 /// Where a rank is on its host.

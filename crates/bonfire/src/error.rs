@@ -11,11 +11,11 @@ use bonfire_data::{DataError, UnusableWeights};
 use bonfire_data::{PictureError, TransformError};
 use bonfire_launch as launch;
 use bonfire_launch::{EnvError, FlagError, LaunchError, RankCountError};
+#[cfg(feature = "learner")]
+use bonfire_learner::LearnerError;
 use bonfire_plan::PlanError;
 use bonfire_report::ReportError;
 use bonfire_train as train;
-#[cfg(feature = "learner")]
-use bonfire_train::LearnerError;
 #[cfg(feature = "weights")]
 use bonfire_train::{FileError, WeightsError};
 use bonfire_train::{TrainError, UnknownParameter};

@@ -49,6 +49,8 @@ pub use bonfire_data::*;
 #[cfg(feature = "cuda-unfused")]
 pub use bonfire_gpu as cuda;
 pub use bonfire_launch::*;
+#[cfg(feature = "learner")]
+pub use bonfire_learner::*;
 pub use bonfire_report::*;
 pub use bonfire_train::*;
 

@@ -5,8 +5,8 @@ use std::time::Instant;
 use burn::module::Module;
 
 use super::{Ddp, Start};
-use crate::harvest::own;
 use crate::loss::Weight;
+use crate::reducer::harvest::own;
 use crate::{Gradients, TrainError};
 
 impl<M: Module> Ddp<M> {

@@ -6,10 +6,10 @@ use burn::module::{Module, ModuleMapper, Param};
 
 use super::{Ddp, MODULE_PRESENT, Setup};
 use crate::TrainError;
-use crate::buffers::Buffers;
-use crate::hooks::Anchors;
-use crate::norm::kept;
 use crate::parameters::ParameterTable;
+use crate::parameters::buffers::Buffers;
+use crate::reducer::hooks::Anchors;
+use crate::world::exchange::carrier::kept;
 
 impl<M: Module> Ddp<M> {
     /// Changes the model between two steps: clips its parameters, copies others into it, freezes or

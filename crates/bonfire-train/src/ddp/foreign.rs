@@ -24,8 +24,8 @@ use burn::tensor::container::TensorContainer;
 use burn::tensor::{DispatchTensor, GradientCheckpointingStrategy, Tensor};
 
 use crate::TrainError;
-use crate::hooks::{on_backend_of, primitive, unsupported};
-use crate::readback::Readback;
+use crate::reducer::hooks::{on_backend_of, primitive, unsupported};
+use crate::reducer::readback::Readback;
 
 /// Listens to a backward pass.
 #[derive(Clone, Debug)]

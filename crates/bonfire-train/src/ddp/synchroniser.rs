@@ -4,15 +4,15 @@ use std::sync::{Arc, Mutex};
 
 use burn::module::Module;
 
-use crate::assignment::Caps;
 use crate::compression::Compressor;
-use crate::device_route::{Ways, choose};
-use crate::harvest::{Site, averaged, claimed};
-use crate::naive::Naive;
+use crate::parameters::assignment::Caps;
 use crate::parameters::{ParameterTable, device_of};
-use crate::patience::WarmUp;
 use crate::reducer::Reducer;
-use crate::timing::Stopwatch;
+use crate::reducer::device_route::{Ways, choose};
+use crate::reducer::harvest::{Site, averaged, claimed};
+use crate::reducer::naive::Naive;
+use crate::reducer::timing::Stopwatch;
+use crate::world::patience::WarmUp;
 use crate::{DdpConfig, GradientSync, Gradients, TrainError};
 
 /// How gradients are averaged.

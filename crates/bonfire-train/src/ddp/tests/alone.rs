@@ -1,7 +1,7 @@
 //! A rank that has nobody to average with.
 
 use super::*;
-use crate::trace::Event;
+use crate::reducer::trace::Event;
 
 const SAMPLES: [usize; 3] = [0, 1, 2];
 

@@ -3,7 +3,7 @@
 use burn::nn;
 
 use super::*;
-use crate::buffers::Buffers;
+use crate::parameters::buffers::Buffers;
 use crate::{BatchNorm, BatchNormConfig, BufferSync, Loss};
 
 /// Both kinds of batch norm, a frozen parameter and a trained one.

@@ -7,8 +7,8 @@ use bonfire_collective::ProcessGroup;
 
 use super::precision::{PRECISIONS, loss_in};
 use super::*;
-use crate::device::open;
-use crate::harvest::Site;
+use crate::reducer::harvest::Site;
+use crate::world::device::open;
 use crate::{DeviceKind, GradientRoute, Loss, Occupancy, Placement, Precision};
 
 #[cfg(feature = "nccl")]
