@@ -1,7 +1,7 @@
 //! The files of a run that grow while it trains: lines of JSON and TensorBoard's events.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
