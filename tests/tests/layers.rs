@@ -109,14 +109,18 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
         Burn::Unknown,
     ),
     ("bonfire", Imports::Libraries, Burn::Named),
-    // Its networks are those of another example.
+    ("networks", Imports::Only(&["bonfire"]), Burn::Named),
     (
         "finetune",
-        Imports::Only(&["bonfire", "vision"]),
+        Imports::Only(&["bonfire", "networks"]),
         Burn::Named,
     ),
     ("gpt", Imports::Libraries, Burn::Named),
-    ("vision", Imports::Libraries, Burn::Named),
+    (
+        "vision",
+        Imports::Only(&["bonfire", "networks"]),
+        Burn::Named,
+    ),
     ("bonfire-tests", Imports::Libraries, Burn::Named),
     (BENCHES, Imports::Libraries, Burn::Named),
     (

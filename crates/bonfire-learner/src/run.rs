@@ -140,17 +140,17 @@ impl<'a, M: DistributedModel> Run<'a, M> {
             let samples = batch.as_ref().map_or(0, |batch| batch.samples);
             let step = batch.map(|batch| move |model: &M| TrainStep::step(model, batch.item).item);
             let step = ddp.run_own(samples, step, last)?;
-            if let Some(gradients) = step.gradients {
+            if let Some((gradients, timing)) = step.synchronised {
                 if self.config.check == GradientCheck::EveryStep {
                     // All ranks find the same, and none has stepped.
-                    ddp.check_finite(&gradients)?;
+                    gradients.check_finite()?;
                 }
                 self.learner.lr_step();
-                self.learner.optimizer_step(gradients);
+                self.learner.optimizer_step(gradients.into());
                 ddp.set_module(self.learner.model());
                 accumulated = 0;
                 if let Some(timings) = &self.config.timings {
-                    timings.book(self.world, ddp.last_step())?;
+                    timings.book(self.world, timing)?;
                 }
             }
             let lr = Some(self.learner.lr_current());

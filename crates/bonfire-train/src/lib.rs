@@ -18,8 +18,8 @@
 //!     for _ in 0..100 {
 //!         // Every rank draws a batch of its own; the gradients are the mean over all of them.
 //!         let batch = Tensor::<2>::random([32, 8], Distribution::Default, &device);
-//!         let gradients = ddp.backward(|model| model.forward(batch).powi_scalar(2).mean())?;
-//!         ddp.step(&mut optimizer, 1e-3, gradients);
+//!         let step = ddp.backward(|model| model.forward(batch).powi_scalar(2).mean())?;
+//!         ddp.step(&mut optimizer, 1e-3, step.gradients);
 //!     }
 //!     Ok(())
 //! }
@@ -59,7 +59,7 @@ pub use config::device::{DeviceKind, Occupancy, UnknownDeviceKind};
 pub use config::precision::Precision;
 pub use config::{BufferSync, DdpConfig, GradientRoute, GradientSync, UnknownGradientRoute};
 pub use ddp::data_parallel::{DataParallel, Scatter};
-pub use ddp::{BucketSummary, Ddp, OwnStep};
+pub use ddp::{BucketSummary, Ddp, Digest, MicroStep, OwnStep, Step};
 pub use error::TrainError;
 pub use error::checkpoint::CheckpointError;
 pub use error::compression::CompressionError;
@@ -67,14 +67,12 @@ pub use error::difference::Difference;
 pub use error::norm::NormMismatch;
 pub use loss::weights::Last;
 pub use loss::{IntoLoss, Loss};
-#[doc(hidden)]
-pub use loss::{Weight, read};
 pub use norm::{
     BatchNorm, BatchNormConfig, RunningStatistic, convert_sync_batch_norm,
     convert_sync_batch_norm_in,
 };
 pub use optim::global_batch::{GlobalBatch, RateRule};
-pub use optim::gradients::{Clip, clip, global_norm};
+pub use optim::gradients::{Clip, Gradients};
 pub use optim::scaler::{LossScaler, ScalerConfig};
 pub use optim::schedule::{Decay, Schedule, ScheduledRate};
 pub use parameters::freeze::{UnknownParameter, freeze, freeze_all_but};

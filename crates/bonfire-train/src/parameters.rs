@@ -71,6 +71,11 @@ impl ParameterTable {
             .collect()
     }
 
+    /// Whether two models have the same parameters, of which the same are trained.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        self.entries == other.entries && self.index == other.index
+    }
+
     pub(crate) fn entries(&self) -> &[Entry] {
         &self.entries
     }

@@ -35,7 +35,7 @@ fn own_loop(
                 ddp.no_sync(|model| loss(model, step)).unwrap();
                 continue;
             }
-            let gradients = ddp.backward(|model| loss(model, step)).unwrap();
+            let gradients = ddp.backward(|model| loss(model, step)).unwrap().gradients;
             ddp.step(&mut optimizer, RATE, gradients);
         }
     }

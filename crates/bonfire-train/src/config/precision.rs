@@ -14,11 +14,11 @@ use serde::{Deserialize, Serialize};
 /// # fn step(ddp: &mut Ddp<Linear>, x: Tensor<2>, y: Tensor<2>, optimizer: &mut ModuleOptimizer,
 /// #     scaler: &mut LossScaler) -> Result<(), TrainError> {
 /// let precision = ddp.precision();
-/// let gradients = ddp.backward(|model| {
+/// let step = ddp.backward(|model| {
 ///     let out = model.forward(precision.cast(x)).cast(FloatDType::F32);
 ///     scaler.scale((out - y).powi_scalar(2).mean())
 /// })?;
-/// if let Some(gradients) = scaler.unscale(ddp.module(), gradients)? {
+/// if let Some(gradients) = scaler.unscale(step.gradients)? {
 ///     ddp.step(optimizer, 1e-3, gradients);
 /// }
 /// # Ok(()) }

@@ -234,21 +234,22 @@ fn half_step<M: Module, B, L: IntoLoss>(
     samples: usize,
     forward: &(impl Fn(&M, B) -> L + Sync),
 ) -> Result<Part, TrainError> {
-    let loss = forward(&replica, part)
+    let (loss, _) = forward(&replica, part)
         .into_loss()
         .map_err(TrainError::Forward)?;
-    let gradients = if loss.tensor.is_tracked() {
-        GradientsParams::from_grads(loss.tensor.backward(), &replica)
+    let (tensor, loss) = loss.split()?;
+    let gradients = if tensor.is_tracked() {
+        GradientsParams::from_grads(tensor.backward(), &replica)
     } else {
         GradientsParams::new()
     };
-    let (samples, weighted) = match loss.weight {
+    let (samples, weighted) = match loss.weight() {
         Weight::Equal => (samples, false),
         Weight::Samples(samples) => (samples, true),
     };
     Ok(Part {
         gradients,
-        loss: loss.tensor.without_autodiff(),
+        loss: loss.tensor(),
         samples,
         weighted,
     })

@@ -9,15 +9,14 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use burn::module::Module;
-use burn::optim::GradientsParams;
 
 use super::{Ddp, Synchroniser, averages, lock};
-use crate::TrainError;
 use crate::loss::Weight;
 use crate::loss::weights::{Last, MicroBatches};
 use crate::reducer::harvest::harvest;
 use crate::reducer::hooks::{Listener, Pass};
 use crate::reducer::timing::{StepTiming, Stopwatch};
+use crate::{Gradients, TrainError};
 
 /// Operations between one parameter and the next on the way to the loss: a linear layer with its
 /// activation has three for two parameters, a transformer block fewer than forty for its twelve. Too
@@ -29,9 +28,9 @@ const OPERATIONS_PER_PARAMETER: usize = 4;
 pub struct OwnStep<R> {
     /// What it returned; nothing on a rank without a batch.
     pub output: Option<R>,
-    /// The mean gradients over the samples of all ranks since the last synchronised step; nothing
-    /// before the last batch of a step.
-    pub gradients: Option<GradientsParams>,
+    /// The mean gradients over the samples of all ranks since the last synchronised step, and where its
+    /// time went; nothing before the last batch of a step.
+    pub synchronised: Option<(Gradients, StepTiming)>,
 }
 
 impl<M: Module> Ddp<M> {
@@ -113,7 +112,7 @@ impl<M: Module> Ddp<M> {
                 let module = self.module.as_ref().expect(super::MODULE_PRESENT);
                 let pass = Pass {
                     listener: &listener,
-                    precision: self.precision,
+                    precision: self.config.precision,
                 };
                 let hooked = self
                     .anchors
@@ -131,7 +130,7 @@ impl<M: Module> Ddp<M> {
             self.forward_backward += start.elapsed();
             return Ok(OwnStep {
                 output,
-                gradients: None,
+                synchronised: None,
             });
         }
         self.norm_groups.end_step()?;
@@ -152,13 +151,13 @@ impl<M: Module> Ddp<M> {
         reducer.end()?;
         watch.time(|| self.agree_on_buffers())?;
         self.micro_batches = MicroBatches::default();
-        self.last_step = StepTiming {
+        let timing = StepTiming {
             forward_backward: std::mem::take(&mut self.forward_backward),
             exposed_communication: watch.total(),
         };
         Ok(OwnStep {
             output,
-            gradients: Some(gradients),
+            synchronised: Some((gradients, timing)),
         })
     }
 }

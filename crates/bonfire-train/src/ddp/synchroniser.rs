@@ -3,8 +3,6 @@
 use std::sync::{Arc, Mutex};
 
 use burn::module::Module;
-use burn::optim::GradientsParams;
-use burn::tensor::Gradients;
 
 use crate::compression::Compressor;
 use crate::parameters::assignment::Caps;
@@ -15,7 +13,7 @@ use crate::reducer::harvest::{Site, averaged, claimed};
 use crate::reducer::naive::Naive;
 use crate::reducer::timing::Stopwatch;
 use crate::world::patience::WarmUp;
-use crate::{DdpConfig, GradientSync, TrainError};
+use crate::{DdpConfig, GradientSync, Gradients, TrainError};
 
 /// How gradients are averaged.
 #[derive(Debug)]
@@ -63,10 +61,10 @@ impl Synchroniser {
 /// The averages of a reducer that has settled.
 pub(super) fn averages<M: Module>(
     module: &M,
-    table: &ParameterTable,
-    own: Option<Gradients>,
+    table: &Arc<ParameterTable>,
+    own: Option<burn::tensor::Gradients>,
     (reducer, watch): (&mut Reducer, &mut Stopwatch),
-) -> Result<GradientsParams, TrainError> {
+) -> Result<Gradients, TrainError> {
     if reducer.site() == Site::Host {
         let average = |parameter| reducer.average(parameter);
         return Ok(averaged(module, table, own, average));
@@ -78,5 +76,5 @@ pub(super) fn averages<M: Module>(
         reducer.has_average(parameter)
     })?;
     reducer.deliver(std::mem::take(&mut claims.memory), watch)?;
-    Ok(claims.finish())
+    Ok(claims.finish(table))
 }

@@ -7,15 +7,14 @@
 //! at an overflow use up patience, then halve, at every further one, until a window without any gives the
 //! patience back.
 
-use burn::module::Module;
-use burn::optim::GradientsParams;
 use serde::{Deserialize, Serialize};
 
-use crate::optim::gradients::{non_finite, scaled};
-use crate::{Loss, TrainError};
+use crate::{Gradients, Loss, TrainError};
 
 /// How a [`LossScaler`] starts and adapts.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
 pub struct ScalerConfig {
     /// The first scale.
     pub initial: f64,
@@ -26,7 +25,6 @@ pub struct ScalerConfig {
     pub hysteresis: u32,
     /// Whether the count starts anew with each step without an overflow, so that only overflows in a row
     /// halve the scale. A checkpoint without it means no.
-    #[serde(default)]
     pub consecutive_hysteresis: bool,
     /// It never falls below this. An overflow that would make it is an error: no scale helps.
     pub min: f64,
@@ -52,9 +50,9 @@ impl Default for ScalerConfig {
 /// # use burn::{Tensor, module::Module, optim::ModuleOptimizer};
 /// # fn step<M: Module>(ddp: &mut Ddp<M>, loss: impl Fn(&M) -> Tensor<1>,
 /// #     optimizer: &mut ModuleOptimizer, scaler: &mut LossScaler) -> Result<(), TrainError> {
-/// let gradients = ddp.backward(|model| scaler.scale(loss(model)))?;
+/// let step = ddp.backward(|model| scaler.scale(loss(model)))?;
 /// // Nothing if a number overflowed: on all ranks, or on none.
-/// if let Some(gradients) = scaler.unscale(ddp.module(), gradients)? {
+/// if let Some(gradients) = scaler.unscale(step.gradients)? {
 ///     ddp.step(optimizer, 1e-3, gradients);
 /// }
 /// # Ok(()) }
@@ -92,12 +90,9 @@ impl LossScaler {
         self.skipped
     }
 
-    /// A loss, multiplied with the scale. [`Ddp::last_loss`](crate::Ddp::last_loss) then has the
-    /// scale in it, too.
+    /// A loss that the backward pass multiplies with the scale. What is reported of it is unscaled.
     pub fn scale(&self, loss: impl Into<Loss>) -> Loss {
-        let mut loss = loss.into();
-        loss.tensor = loss.tensor.mul_scalar(self.scale);
-        loss
+        loss.into().scaled(self.scale)
     }
 
     /// The gradients without the scale, or nothing if one of their numbers is infinite or none. Then
@@ -106,12 +101,8 @@ impl LossScaler {
     /// # Errors
     /// [`TrainError::UnreadableTensor`] if the device does not say, and [`TrainError::LossScaleTooSmall`],
     /// on all ranks, if gradients overflow at the smallest scale.
-    pub fn unscale<M: Module>(
-        &mut self,
-        module: &M,
-        gradients: GradientsParams,
-    ) -> Result<Option<GradientsParams>, TrainError> {
-        let broken = non_finite(module, &gradients)?;
+    pub fn unscale(&mut self, gradients: Gradients) -> Result<Option<Gradients>, TrainError> {
+        let broken = gradients.non_finite()?;
         let scale = self.scale;
         if let Some(parameter) = broken.first() {
             self.overflowed(parameter)?;
@@ -125,7 +116,7 @@ impl LossScaler {
             return Ok(None);
         }
         self.succeeded();
-        Ok(Some(scaled(module, gradients, 1.0 / scale)))
+        Ok(Some(gradients.scaled(1.0 / scale)))
     }
 
     fn overflowed(&mut self, parameter: &str) -> Result<(), TrainError> {
@@ -159,6 +150,39 @@ impl LossScaler {
 }
 
 impl ScalerConfig {
+    /// The same with another [`initial`](Self::initial).
+    #[must_use]
+    pub fn with_initial(self, initial: f64) -> Self {
+        Self { initial, ..self }
+    }
+
+    /// The same with another [`window`](Self::window).
+    #[must_use]
+    pub fn with_window(self, window: u32) -> Self {
+        Self { window, ..self }
+    }
+
+    /// The same with another [`hysteresis`](Self::hysteresis).
+    #[must_use]
+    pub fn with_hysteresis(self, hysteresis: u32) -> Self {
+        Self { hysteresis, ..self }
+    }
+
+    /// The same with another [`consecutive_hysteresis`](Self::consecutive_hysteresis).
+    #[must_use]
+    pub fn with_consecutive_hysteresis(self, consecutive_hysteresis: bool) -> Self {
+        Self {
+            consecutive_hysteresis,
+            ..self
+        }
+    }
+
+    /// The same with another [`min`](Self::min).
+    #[must_use]
+    pub fn with_min(self, min: f64) -> Self {
+        Self { min, ..self }
+    }
+
     fn patience(&self) -> u32 {
         self.hysteresis.max(1)
     }

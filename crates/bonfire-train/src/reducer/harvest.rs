@@ -1,13 +1,15 @@
 //! Moving gradients between a model's parameters and host memory, after a backward pass.
 
+use std::sync::Arc;
+
 use bonfire_plan::DType;
 use burn::module::{Module, ModuleVisitor, Param};
-use burn::optim::GradientsParams;
 use burn::tensor::{Gradients, Tensor};
 
 use crate::TrainError;
 use crate::memory::DeviceTensor;
 use crate::memory::host::HostSlice;
+use crate::optim::gradients::Gradients as Averages;
 use crate::parameters::ParameterTable;
 use crate::reducer::readback::{Shell, claim, on_device, overwritten};
 
@@ -158,25 +160,25 @@ pub(crate) fn checked<'a>(
 /// the averages take their memory where the backend allows it.
 pub(crate) fn averaged<'a, M: Module>(
     model: &M,
-    table: &ParameterTable,
+    table: &Arc<ParameterTable>,
     own: Option<Gradients>,
     average: impl Fn(usize) -> Option<HostSlice<'a>>,
-) -> GradientsParams {
+) -> Averages {
     let mut writer = Writer {
         table,
         own,
         average,
-        gradients: GradientsParams::new(),
+        averages: Averages::new(Arc::clone(table)),
     };
     model.visit(&mut writer);
-    writer.gradients
+    writer.averages
 }
 
 struct Writer<'a, F> {
     table: &'a ParameterTable,
     own: Option<Gradients>,
     average: F,
-    gradients: GradientsParams,
+    averages: Averages,
 }
 
 impl<'a, F: Fn(usize) -> Option<HostSlice<'a>>> ModuleVisitor for Writer<'_, F> {
@@ -197,23 +199,24 @@ impl<'a, F: Fn(usize) -> Option<HostSlice<'a>>> ModuleVisitor for Writer<'_, F> 
                 let data = average.to_tensor_data(&parameter.shape);
                 Tensor::<D>::from_data(data, (&device, parameter.tensor_dtype))
             });
-        self.gradients.register(param.id, gradient);
+        self.averages.push((index, param.id), gradient);
     }
 }
 
 /// A rank's own gradients as they are, for an optimizer, under the identities of the model's parameters.
 pub(crate) fn own<M: Module>(
     model: &M,
-    table: &ParameterTable,
+    table: &Arc<ParameterTable>,
     gradients: Option<Gradients>,
-) -> GradientsParams {
+) -> Averages {
+    let kept = Averages::new(Arc::clone(table));
     let Some(gradients) = gradients else {
-        return GradientsParams::new();
+        return kept;
     };
     let mut keeper = Keeper {
         table,
         gradients,
-        kept: GradientsParams::new(),
+        kept,
     };
     model.visit(&mut keeper);
     keeper.kept
@@ -222,16 +225,16 @@ pub(crate) fn own<M: Module>(
 struct Keeper<'a> {
     table: &'a ParameterTable,
     gradients: Gradients,
-    kept: GradientsParams,
+    kept: Averages,
 }
 
 impl ModuleVisitor for Keeper<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if self.table.index_of(param.id).is_none() {
+        let Some(index) = self.table.index_of(param.id) else {
             return;
-        }
+        };
         if let Some(gradient) = param.val().grad_remove(&mut self.gradients) {
-            self.kept.register(param.id, gradient);
+            self.kept.push((index, param.id), gradient);
         }
     }
 }
@@ -244,16 +247,15 @@ pub(crate) struct Claims {
 }
 
 /// Adds a tensor that has been written to.
-type Finish = Box<dyn FnOnce(&mut GradientsParams)>;
+type Finish = Box<dyn FnOnce(&mut Averages)>;
 
 impl Claims {
     /// The averages as gradients for an optimizer, once they have been written.
-    pub(crate) fn finish(self) -> GradientsParams {
-        let mut gradients = GradientsParams::new();
-        self.finish
-            .into_iter()
-            .for_each(|finish| finish(&mut gradients));
-        gradients
+    pub(crate) fn finish(self, table: &Arc<ParameterTable>) -> Averages {
+        let mut averages = Averages::new(Arc::clone(table));
+        let finish = self.finish.into_iter();
+        finish.for_each(|finish| finish(&mut averages));
+        averages
     }
 }
 
@@ -307,7 +309,7 @@ impl<F: Fn(usize) -> bool> Claimant<'_, F> {
         let claim = claim(own, &shell).map_err(|cause| unreadable(self.table, index, &cause))?;
         let (id, finish) = (param.id, claim.finish);
         self.claims.memory.push((index, claim.memory));
-        let finish = move |gradients: &mut GradientsParams| gradients.register(id, finish());
+        let finish = move |averages: &mut Averages| averages.push((index, id), finish());
         self.claims.finish.push(Box::new(finish));
         Ok(())
     }

@@ -63,7 +63,11 @@ fn trained(ranks: u32, buffers: BufferSync, idle: &[u32]) -> Vec<[f32; 2]> {
                 }
                 Loss::mean_over(model.loss(mean, &device), 2)
             });
-            ddp.step(&mut SgdConfig::new().init(), 0.1, gradients.unwrap());
+            ddp.step(
+                &mut SgdConfig::new().init(),
+                0.1,
+                gradients.unwrap().gradients,
+            );
         }
         ddp.module().means()
     })

@@ -69,7 +69,10 @@ fn weighted_micro_batches_of_unequal_ranks_give_the_same_bits() {
             if step > 2 {
                 ddp.no_sync(|model| loss(model, 0)).unwrap();
             }
-            let gradients = ddp.backward(|model| loss(model, step % 2)).unwrap();
+            let gradients = ddp
+                .backward(|model| loss(model, step % 2))
+                .unwrap()
+                .gradients;
             seen.push(gradient_values(ddp.module(), &gradients));
             ddp.step(&mut optimizer, 0.05, gradients);
         }
@@ -96,7 +99,7 @@ fn parameters_that_are_not_used_give_the_same_gradients() {
                     x.powi_scalar(2).mean()
                 };
                 ddp.no_sync(used).unwrap();
-                let gradients = ddp.backward(used).unwrap();
+                let gradients = ddp.backward(used).unwrap().gradients;
                 gradient_values(ddp.module(), &gradients)
             })
             .collect::<Vec<_>>()

@@ -164,7 +164,7 @@ fn frozen_parameters_travel_once_and_stand_still() {
                 let data = TensorData::new(x.collect::<Vec<_>>(), [4, 3]);
                 let x = Tensor::<2>::from_data(data, &device);
                 let loss = |net: &Net| (net.forward(x) - 1.0).powi_scalar(2).mean();
-                let gradients = ddp.backward(loss).unwrap();
+                let gradients = ddp.backward(loss).unwrap().gradients;
                 ddp.step(&mut optimizer, 0.1, gradients);
             }
             (before, values(ddp.module()))

@@ -6,7 +6,7 @@ use burn::tensor::{Tensor, activation};
 use super::*;
 use crate::botnet::BotNetConfig;
 use crate::draw::Draw;
-use crate::model::trained_numbers;
+use crate::trained_numbers;
 
 fn config(depth: Depth, classes: usize) -> ResNetConfig {
     ResNetConfig::new(depth, classes)
