@@ -40,8 +40,9 @@ impl<M: Module> Ddp<M> {
     }
 
     /// Runs a `step` with a forward and a backward pass of its own, such as a `TrainStep` of Burn's
-    /// learner, on a batch of `samples` samples; its gradients travel while it runs. A rank without a batch gives no step and counts
-    /// no samples. Every rank must call it, equally often and with the same `last`.
+    /// learner, on a batch of `samples` samples; its gradients travel while it runs. A rank without a
+    /// batch gives no step and counts no samples. Every rank must call it, equally often and with the
+    /// same `last`.
     ///
     /// # Errors
     /// See [`backward`](Self::backward).
@@ -87,7 +88,7 @@ impl<M: Module> Ddp<M> {
         let start = Instant::now();
         self.guess_depth();
         let Synchroniser::Bucketed(reducer) = &self.synchroniser else {
-            unreachable!("the learner's gradients travel in buckets");
+            panic!("a step that runs its own backward pass needs GradientSync::Bucketed");
         };
         let reducer = Arc::clone(reducer);
         let weight = Weight::Samples(samples);
