@@ -332,7 +332,9 @@ impl Reducer {
         let comparable = micro_batches.comparable();
         let mut verdict = vec![comparable, -comparable];
         verdict.extend(self.parameters.iter().map(|p| i64::from(p.present)));
-        let verdict = self.group.all_reduce_async(verdict, ReduceOp::Max);
+        let verdict = self
+            .group
+            .background(verdict, |group, data| group.all_reduce(data, ReduceOp::Max));
         for bucket in self.buckets.on_host() {
             watch.time(|| bucket.advance(&mut self.compressor))?;
         }

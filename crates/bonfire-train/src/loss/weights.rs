@@ -63,7 +63,9 @@ impl MicroBatches {
             self.samples as f64
         };
         Normalizer::Agreeing {
-            total: group.all_reduce_async(vec![self.samples as f64], ReduceOp::Sum),
+            total: group.background(vec![self.samples as f64], |group, data| {
+                group.all_reduce(data, ReduceOp::Sum)
+            }),
             own: own * group.world_size().get() as f64,
         }
     }

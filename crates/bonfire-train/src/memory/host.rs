@@ -213,10 +213,18 @@ impl Values {
     #[track_caller]
     pub(crate) fn reduce_async(self, group: &ProcessGroup, reduce: ReduceOp) -> ValuesWork {
         match self {
-            Self::F32(values) => ValuesWork::F32(group.all_reduce_async(values, reduce)),
-            Self::F64(values) => ValuesWork::F64(group.all_reduce_async(values, reduce)),
-            Self::F16(values) => ValuesWork::F16(group.all_reduce_async(values, reduce)),
-            Self::BF16(values) => ValuesWork::BF16(group.all_reduce_async(values, reduce)),
+            Self::F32(values) => ValuesWork::F32(
+                group.background(values, move |group, data| group.all_reduce(data, reduce)),
+            ),
+            Self::F64(values) => ValuesWork::F64(
+                group.background(values, move |group, data| group.all_reduce(data, reduce)),
+            ),
+            Self::F16(values) => ValuesWork::F16(
+                group.background(values, move |group, data| group.all_reduce(data, reduce)),
+            ),
+            Self::BF16(values) => ValuesWork::BF16(
+                group.background(values, move |group, data| group.all_reduce(data, reduce)),
+            ),
         }
     }
 }
