@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use bonfire_collective::{Rank, ReduceOp};
 
+use crate::TrainError;
 use crate::compression::{Compressor, Presence};
 use crate::loss::weights::{MicroBatches, Normalizer};
 use crate::memory::DeviceTensor;
@@ -35,7 +36,6 @@ use crate::reducer::device_route::Chosen;
 use crate::reducer::harvest::{Gradient, Site};
 use crate::reducer::timing::Stopwatch;
 use crate::world::patience::WarmUp;
-use crate::{TrainError, reducer::trace};
 
 use buckets::{Buckets, Home};
 

@@ -7,8 +7,11 @@ use std::time::Duration;
 use bonfire_collective::GroupOptions;
 use bonfire_testkit::local;
 
+use bonfire_plan::DType;
+
 use super::double::{Double, Memory};
 use super::*;
+use crate::memory::DeviceTensor;
 use crate::memory::host::{Entering, HostSlice};
 use crate::parameters::assignment::{Assignment, Extent};
 use crate::reducer::timing::Stopwatch;
