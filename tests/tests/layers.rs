@@ -74,6 +74,11 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
         ]),
         Burn::Named,
     ),
+    (
+        "bonfire-learner",
+        Imports::Only(&["bonfire-collective", "bonfire-launch", "bonfire-train"]),
+        Burn::Named,
+    ),
     (DATA, Imports::Only(&["bonfire-collective"]), Burn::Named),
     (
         "bonfire-report",
@@ -104,14 +109,18 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
         Burn::Unknown,
     ),
     ("bonfire", Imports::Libraries, Burn::Named),
-    // Its networks are those of another example.
+    ("networks", Imports::Only(&["bonfire"]), Burn::Named),
     (
         "finetune",
-        Imports::Only(&["bonfire", "vision"]),
+        Imports::Only(&["bonfire", "networks"]),
         Burn::Named,
     ),
     ("gpt", Imports::Libraries, Burn::Named),
-    ("vision", Imports::Libraries, Burn::Named),
+    (
+        "vision",
+        Imports::Only(&["bonfire", "networks"]),
+        Burn::Named,
+    ),
     ("bonfire-tests", Imports::Libraries, Burn::Named),
     (BENCHES, Imports::Libraries, Burn::Named),
     (
@@ -137,6 +146,7 @@ const LIBRARIES: &[&str] = &[
     "bonfire-gpu",
     "bonfire-launch",
     "bonfire-train",
+    "bonfire-learner",
     DATA,
     "bonfire-report",
 ];

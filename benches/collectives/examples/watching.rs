@@ -1,9 +1,9 @@
-//! What it costs that ranks are watched: heartbeats and the flight recorder, as shares of a step.
+//! What it costs that ranks are watched: heartbeats, as a share of a step.
 //!
 //! `watching --blocks 10`: two ranks, which are threads that meet as processes do, run blocks of steps,
 //! one block with heartbeats and the next without. A step computes the same however long that takes,
-//! so what the watching threads take from it shows. Prints what every block's median step took, the
-//! processor time of the threads that watch, and the recorder's time per operation.
+//! so what the watching threads take from it shows. Prints what every block's median step took, and
+//! the processor time of the threads that watch.
 
 #![forbid(unsafe_code)]
 
@@ -11,7 +11,7 @@ use std::fs;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use bonfire_collective::{GroupOptions, ReduceOp, measure};
+use bonfire_collective::{GroupOptions, ReduceOp};
 use bonfire_testkit::{Estimate, connected};
 use clap::Parser;
 
@@ -71,17 +71,6 @@ fn main() {
         println!(
             "control thread, {name} heartbeats, % of a core: {}",
             Estimate::of(shares)
-        );
-    }
-    for bytes in [4, args.bytes] {
-        const OPERATIONS: u64 = 1_000_000;
-        let time = measure::record_operations(OPERATIONS, bytes);
-        let per_operation = time.as_secs_f64() / OPERATIONS as f64;
-        let share = per_operation / (Estimate::of(off.clone()).median * 1e-6);
-        println!(
-            "recorder: {:.1} ns for an operation of {bytes} B, {:.5} % of the step",
-            per_operation * 1e9,
-            share * 100.0
         );
     }
 }

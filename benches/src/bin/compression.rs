@@ -66,10 +66,7 @@ fn measure(world: &World, args: &Args) -> anyhow::Result<()> {
     let model = args.sizes.model(&device);
     let mut contenders = Vec::new();
     for (name, compression) in compressions() {
-        let config = DdpConfig {
-            compression,
-            ..DdpConfig::default()
-        };
+        let config = DdpConfig::default().with_compression(compression);
         contenders.push(Contender {
             name,
             ddp: Ddp::with_config(model.clone(), world, config)?,

@@ -123,8 +123,8 @@ impl Training {
     fn block(&mut self, steps: usize) -> anyhow::Result<()> {
         for _ in 0..steps {
             let batch = self.batch();
-            let gradients = self.ddp.backward(|model| model.loss(batch))?;
-            self.ddp.step(&mut self.optimizer, RATE, gradients);
+            let step = self.ddp.backward(|model| model.loss(batch))?;
+            self.ddp.step(&mut self.optimizer, RATE, step.gradients);
         }
         Ok(())
     }
@@ -139,10 +139,10 @@ impl Training {
             let batch = journal.time(Activity::Data, || self.batch());
             let agreed = world.group().agree(Proposal::default())?;
             assert!(agreed.stop.is_none(), "nobody wants to stop");
-            let gradients = self.ddp.backward(|model| model.loss(batch))?;
-            journal.step(&self.ddp);
+            let step = self.ddp.backward(|model| model.loss(batch))?;
+            journal.step(&step);
             journal.time(Activity::Optimizer, || {
-                self.ddp.step(&mut self.optimizer, RATE, gradients);
+                self.ddp.step(&mut self.optimizer, RATE, step.gradients);
             });
         }
         journal.figures(Some(RATE))?;

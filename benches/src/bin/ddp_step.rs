@@ -13,7 +13,7 @@
 use std::time::Duration;
 
 use bonfire::prelude::*;
-use bonfire::{DataParallel, DdpConfig, GradientSync, LaunchArgs};
+use bonfire::{DataParallel, DdpConfig, GradientSync, LaunchArgs, StepTiming};
 use bonfire_benches::{Sizes, median, timed};
 use burn::module::Module;
 use burn::optim::GradientsParams;
@@ -41,10 +41,9 @@ fn main() -> bonfire::Result<()> {
 fn measure(world: &World, args: &Args) -> anyhow::Result<()> {
     let device = world.device();
     let model = args.sizes.model(&device);
-    let config = |sync| DdpConfig {
-        bucket_bytes_max: args.bucket_mib << 20,
-        sync,
-        ..DdpConfig::default()
+    let config = |sync| {
+        let config = DdpConfig::default().with_bucket_bytes_max(args.bucket_mib << 20);
+        config.with_sync(sync)
     };
     let alone = model.clone().train();
     let mut naive = Ddp::with_config(model.clone(), world, config(GradientSync::Naive))?;
@@ -62,8 +61,10 @@ fn measure(world: &World, args: &Args) -> anyhow::Result<()> {
             let _ = GradientsParams::from_grads(gradients, &alone);
             Ok(())
         })?;
+        let mut timing = StepTiming::default();
         let with_buckets = timed(world, || {
-            bucketed.backward(|model| model.loss(input.clone()))?;
+            let step = bucketed.backward(|model| model.loss(input.clone()))?;
+            timing = step.timing;
             Ok(())
         })?;
         let one_by_one = timed(world, || {
@@ -81,7 +82,7 @@ fn measure(world: &World, args: &Args) -> anyhow::Result<()> {
             times[1].push(with_buckets);
             times[2].push(one_by_one);
             times[3].push(in_one_process);
-            exposed.push(bucketed.last_step().exposed_communication);
+            exposed.push(timing.exposed_communication);
         }
     }
     if world.is_main() {

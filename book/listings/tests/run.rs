@@ -34,6 +34,24 @@ fn the_training_listing_learns_on_one_and_on_two_ranks() {
 }
 
 #[test]
+fn the_two_models_of_the_listing_on_adversaries_meet() {
+    let printed = run(
+        env!("CARGO_BIN_EXE_gan"),
+        &["--nproc", "2", "--device", "cpu"],
+    );
+    let means = printed
+        .lines()
+        .filter_map(|line| line.split("mean ").nth(1));
+    let means: Vec<f64> = means.map(|mean| mean.parse().expect("a number")).collect();
+    // The generator starts at 0, and circles around the mean of the data at about a tenth of the clip.
+    assert_eq!(means.len(), 2, "{printed}");
+    assert!(
+        means[0] == means[1] && (means[0] - 3.0).abs() < 0.5,
+        "{printed}"
+    );
+}
+
+#[test]
 fn the_listing_on_routes_says_why_it_is_not_nccl_and_trains() {
     let arguments = ["--nproc", "2", "--device", "cpu"];
     let printed = run(env!("CARGO_BIN_EXE_over_nccl"), &arguments);

@@ -110,7 +110,11 @@ fn time_in_the_queue_is_told_apart_from_time_in_the_operation() {
         if group.rank().get() == 1 {
             std::thread::sleep(LATE);
         }
-        let works = [(); 2].map(|()| group.all_reduce_async(vec![1.0_f32; 3000], ReduceOp::Sum));
+        let works = [(); 2].map(|()| {
+            group.background(vec![1.0_f32; 3000], |group, data| {
+                group.all_reduce(data, ReduceOp::Sum)
+            })
+        });
         for work in works {
             work.wait().unwrap();
         }

@@ -3,45 +3,47 @@
 mod agreement;
 mod background;
 mod blocking;
+pub(crate) mod blocks;
+pub(crate) mod buffer;
 mod commons;
 mod hub;
 mod observing;
 mod operations;
-mod rebuild;
 mod roster;
 mod scratch;
 mod split;
+pub(crate) mod work;
 
-use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, PoisonError};
+use std::panic::Location;
+use std::sync::{Arc, OnceLock, PoisonError};
+use std::thread::ThreadId;
 use std::time::Duration;
 
 use bonfire_plan::{Algorithm, Rank, WorldSize, shard_range};
 use bonfire_sys::Arena;
 use bytemuck::Pod;
 
-use crate::accounts::Witness;
-use crate::buffer::GroupBuffer;
-use crate::control::Control;
-use crate::error::Failure;
-use crate::executor::{Executor, Figures, Memory, Request, RunError, Seat};
-use crate::flight::Desk;
-use crate::inspection::GroupWatch;
+use crate::exec::executor::{Executor, Figures, Memory, Request, RunError, Seat};
+use crate::group::buffer::GroupBuffer;
+use crate::health::accounts::Witness;
+use crate::health::control::Control;
+use crate::health::failure::Failure;
+use crate::health::flight::Desk;
+use crate::health::inspection::GroupWatch;
+use crate::health::patience::Eagerness;
+use crate::health::poison::Poison;
+use crate::health::recorder::{Enqueued, Name, Recorder};
+use crate::meet::rendezvous::{ConnectError, Met, meet};
 use crate::options::GroupOptions;
-use crate::patience::Eagerness;
-use crate::platform::sync::{Mutex, MutexGuard, Sender, Ticket, Turnstile, channel};
+use crate::platform::sync::{Mutex, MutexGuard, SyncSender, Ticket, Turnstile, sync_channel};
 use crate::platform::thread::{self, JoinHandle};
 use crate::platform::{clock, host};
-use crate::poison::Poison;
-use crate::recorder::{Enqueued, Name, Recorder};
-use crate::rendezvous::{self, ConnectError};
-use crate::topology::Topology;
+use crate::transport::topology::Topology;
 use crate::transport::{Links, Sharing, Traffic, local_links};
 use crate::{CollectiveError, Element, EnvSettings, RankEnv};
 
 pub use agreement::{Agreement, Proposal};
-pub use rebuild::{RebuildError, RebuildOptions, Rebuilt, WaitFor};
-pub(crate) use roster::{Origin, Roster};
+use roster::{Origin, Roster};
 use scratch::Scratch;
 
 /// A rank's membership in a group of ranks that communicate.
@@ -56,7 +58,11 @@ use scratch::Scratch;
 /// or, if the thread is panicking, as a failure of this rank on all others.
 #[derive(Clone, Debug)]
 pub struct ProcessGroup {
-    member: Arc<Member>,
+    core: Arc<Core>,
+    /// None in the hands of work in the background, which does not keep the rank in the group.
+    member: Option<Arc<Member>>,
+    /// Where that work was begun.
+    begun: Option<&'static Location<'static>>,
     /// What the flight recorder calls the operations of this handle.
     name: Name,
     /// How long one of them may take.
@@ -74,7 +80,7 @@ impl AsRef<ProcessGroup> for ProcessGroup {
 struct Member {
     core: Arc<Core>,
     /// Passes background operations on, in the order of their tickets; gone when the member leaves.
-    jobs: Mutex<Option<Sender<Job>>>,
+    jobs: Mutex<Option<SyncSender<Job>>>,
     communicator: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -86,11 +92,14 @@ const CAUSE_BYTES_MAX: usize = 4 << 10;
 /// that is stopped.
 const ACCOUNTS_PATIENCE: Duration = Duration::from_millis(500);
 
-/// A background operation.
+/// Background work that may wait for its turn, more than a step has buckets. Who brings more waits.
+const JOBS_MAX: usize = 1024;
+
+/// Work in the background.
 struct Job {
     ticket: Ticket,
     enqueued: Enqueued,
-    run: Box<dyn FnOnce(&Core) + Send>,
+    run: Box<dyn FnOnce() + Send>,
 }
 
 /// What the communication thread needs; it must not keep the membership alive.
@@ -108,12 +117,13 @@ struct Core {
     poison: Arc<Poison>,
     recorder: Arc<Recorder>,
     control: Mutex<Option<Control>>,
-    is_rebuilding: AtomicBool,
+    /// The thread of the work in the background.
+    communicator: OnceLock<ThreadId>,
 }
 
 /// Everything that set-up makes.
 #[derive(Debug)]
-pub(crate) struct Parts {
+struct Parts {
     pub(crate) me: Rank,
     pub(crate) world_size: WorldSize,
     /// Who the ranks are, and how they meet again.
@@ -141,9 +151,11 @@ impl ProcessGroup {
     ) -> Result<Vec<Self>, CollectiveError> {
         let settings = EnvSettings::from_env().map_err(ConnectError::Environment)?;
         let options = options.with(&settings);
-        let chunk_bytes = options.chunk_bytes_checked()?;
+        let chunk_bytes = options
+            .chunk_bytes_checked()
+            .map_err(ConnectError::Option)?;
         // Threads have no streams, but a wrong number is wrong everywhere.
-        options.streams_checked()?;
+        options.streams_checked().map_err(ConnectError::Option)?;
         let poison = Arc::new(Poison::new(world_size));
         let links = local_links(world_size, chunk_bytes).map_err(ConnectError::Region)?;
         let sharing = Sharing::of_threads(world_size).map_err(ConnectError::Region)?;
@@ -177,7 +189,24 @@ impl ProcessGroup {
     /// [`CollectiveError::Connect`] naming what is missing, who disagrees, or what cannot be reached.
     pub fn connect(env: &RankEnv, options: GroupOptions) -> Result<Self, CollectiveError> {
         let options = options.with(&env.settings);
-        let parts = rendezvous::meet(env, &options)?;
+        let Met {
+            topology,
+            home,
+            formed,
+            chunk_bytes,
+        } = meet(env, &options)?;
+        let origin = Origin::Processes(Arc::new(home));
+        let parts = Parts {
+            me: env.rank,
+            world_size: env.world_size,
+            roster: Roster::of_job(env.rank, topology, origin, options.clone()),
+            figures: None,
+            links: formed.links,
+            sharing: formed.sharing,
+            control: Some(formed.control),
+            poison: formed.poison,
+            chunk_bytes,
+        };
         Ok(Self::new(parts, options)?)
     }
 
@@ -246,24 +275,27 @@ impl ProcessGroup {
             poison,
             recorder,
             control: Mutex::new(parts.control),
-            is_rebuilding: AtomicBool::new(false),
+            communicator: OnceLock::new(),
         });
-        let (jobs, received) = channel::<Job>();
+        let (jobs, received) = sync_channel::<Job>(JOBS_MAX);
         let core_there = Arc::clone(&core);
         let communicator = thread::spawn(&format!("bonfire-comm-{me}"), move || {
+            let _ = core_there.communicator.set(std::thread::current().id());
             for job in received {
                 let _turn = core_there.turnstile.enter(job.ticket);
                 core_there.recorder.dequeue(job.enqueued);
-                (job.run)(&core_there);
+                (job.run)();
             }
         })
         .map_err(ConnectError::Thread)?;
         Ok(Self {
-            member: Arc::new(Member {
-                core,
+            member: Some(Arc::new(Member {
+                core: Arc::clone(&core),
                 jobs: Mutex::new(Some(jobs)),
                 communicator: Mutex::new(Some(communicator)),
-            }),
+            })),
+            core,
+            begun: None,
             name: Name::default(),
             timeout,
         })
@@ -271,7 +303,7 @@ impl ProcessGroup {
 
     /// This rank.
     pub fn rank(&self) -> Rank {
-        self.member.core.me
+        self.core.me
     }
 
     /// The options that the group was made with.
@@ -281,7 +313,7 @@ impl ProcessGroup {
 
     /// How many ranks there are.
     pub fn world_size(&self) -> WorldSize {
-        self.member.core.world_size
+        self.core.world_size
     }
 
     /// A buffer of `len` zero elements that the other ranks can reach, so that a collective works in it
@@ -290,7 +322,7 @@ impl ProcessGroup {
     /// # Errors
     /// [`CollectiveError::Buffer`] if there is no memory for it. The group goes on.
     pub fn buffer<T: Element + Pod>(&self, len: usize) -> Result<GroupBuffer<T>, CollectiveError> {
-        match &self.member.core.arena {
+        match &self.core.arena {
             Some(arena) => Ok(GroupBuffer::shared(arena.allocate(len).map_err(Arc::new)?)),
             None => Ok(GroupBuffer::own(len)),
         }
@@ -299,7 +331,7 @@ impl ProcessGroup {
     /// What this rank has sent and received since the group was formed. Waits for the
     /// operation that is running.
     pub fn traffic(&self) -> Traffic {
-        let executor = &self.member.core.executor;
+        let executor = &self.core.executor;
         let executor = executor.lock().unwrap_or_else(PoisonError::into_inner);
         executor.traffic()
     }
@@ -307,7 +339,7 @@ impl ProcessGroup {
     /// The algorithm of the last operation that this rank completed: the one asked for, or Bonfire's
     /// choice. Waits for the operation that is running; none before the first.
     pub fn last_algorithm(&self) -> Option<Algorithm> {
-        let executor = &self.member.core.executor;
+        let executor = &self.core.executor;
         let executor = executor.lock().unwrap_or_else(PoisonError::into_inner);
         executor.last_algorithm()
     }
@@ -316,7 +348,7 @@ impl ProcessGroup {
     /// [`CollectiveError::PeerFailed`] naming this rank and `cause`. The first failure counts; later
     /// ones change nothing.
     pub fn abort(&self, cause: &str) {
-        let core = &self.member.core;
+        let core = &self.core;
         let cause = &cause[..cause.floor_char_boundary(CAUSE_BYTES_MAX)];
         // What this rank did is part of what went wrong, and its process may end at once.
         let _ = core.end(Failure::Peer {
@@ -327,19 +359,21 @@ impl ProcessGroup {
 
     /// The failure that ended the group, if one has.
     pub fn failure(&self) -> Option<CollectiveError> {
-        let core = &self.member.core;
+        let core = &self.core;
         core.poison.failure().map(|failure| core.explain(failure))
     }
 
-    /// Runs `body` after all operations issued before.
+    /// Runs `body` after all operations issued before; in work in the background, in the turn of that.
     fn in_turn<R>(
         &self,
         body: impl FnOnce(&Core) -> Result<R, CollectiveError>,
     ) -> Result<R, CollectiveError> {
-        let core = &self.member.core;
+        let core = &self.core;
         // Most find nobody before them, and need no look at the clock.
         let enqueued = match core.turnstile.is_idle() {
             true => Enqueued::default(),
+            // The turnstile is never idle there.
+            false if core.is_in_background() => return body(core),
             false => core.recorder.enqueue(),
         };
         let _turn = core.turnstile.enter(core.turnstile.issue());
@@ -361,6 +395,11 @@ impl ProcessGroup {
 }
 
 impl Core {
+    /// Whether the caller is work in the background.
+    fn is_in_background(&self) -> bool {
+        self.communicator.get() == Some(&std::thread::current().id())
+    }
+
     fn run<T: Element>(
         &self,
         request: &Request,
@@ -369,7 +408,12 @@ impl Core {
         let mut executor = self.executor.lock().unwrap_or_else(PoisonError::into_inner);
         match executor.run(request, memory, &self.poison) {
             Ok(()) => Ok(()),
-            Err(RunError::Usage(error)) => Err(error.into()),
+            Err(RunError::Usage(error)) => {
+                // The others must not wait for it.
+                let (rank, cause) = (self.me, error.to_string());
+                self.fail(Failure::Peer { rank, cause });
+                Err(error.into())
+            }
             Err(RunError::Failed(failure)) => Err(self.end(failure)),
         }
     }
@@ -438,7 +482,7 @@ impl Core {
 }
 
 impl Member {
-    fn jobs(&self) -> MutexGuard<'_, Option<Sender<Job>>> {
+    fn jobs(&self) -> MutexGuard<'_, Option<SyncSender<Job>>> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -460,7 +504,10 @@ impl Drop for Member {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take();
-        if let Some(communicator) = communicator {
+        if let Some(communicator) = communicator
+            // The last handle may have been in the hands of work in the background.
+            && !self.core.is_in_background()
+        {
             let _ = communicator.join();
         }
         self.core.poison.depart(self.core.me);

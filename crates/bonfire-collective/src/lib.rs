@@ -22,75 +22,41 @@
 
 #![forbid(unsafe_code)]
 
-mod accounts;
-mod blocks;
-mod buffer;
-mod builds;
-mod call_sites;
-mod checksums;
-mod connections;
-mod control;
-mod element;
-mod error;
-mod executor;
-mod flight;
-mod greeting;
+mod exec;
 mod group;
-mod handshake;
-mod inspection;
-mod lobby;
-mod local_reduce;
-#[doc(hidden)]
-pub mod measure;
+mod health;
+mod meet;
 mod options;
-mod overrides;
-mod patience;
-mod place;
 mod platform;
-mod poison;
-mod recorder;
-mod rendezvous;
-mod select;
-mod settings;
-mod store;
-mod stragglers;
-mod stream;
-mod tls;
-mod token;
-mod topology;
+mod secure;
 mod transport;
-mod work;
 
-pub use accounts::GroupReport;
-pub use blocks::Blocks;
 pub use bonfire_plan::{Algorithm, DType, PlanError, Rank, ReduceOp, WorldSize, shard_range};
 pub use bonfire_sys::process::{Interrupt, InterruptWatch};
-pub use buffer::{Buffer, GroupBuffer};
-pub use builds::{Build, Builds, UnknownBuilds};
-pub use call_sites::{CallSites, UnknownCallSites};
-pub use checksums::Checksums;
-pub use connections::{Connections, UnknownConnections};
-pub use element::Element;
-pub use error::{CollectiveError, Corruption, Mismatch, Timeout};
-pub use flight::{FLIGHT_DIR_VARIABLE, FlightOperation, FlightRecord, read_flight_records};
-pub use group::{
-    Agreement, ProcessGroup, Proposal, RebuildError, RebuildOptions, Rebuilt, WaitFor,
-};
-pub use inspection::{
-    InspectError, JobMember, RecordOnSignal, RunningJob, SilentProcess, running_jobs,
-};
-pub use options::{FoldOrder, GroupOptions};
-pub use overrides::{AlgorithmOverrides, OverrideError};
-pub use place::{RankEnv, StoreHost};
-pub use recorder::{PhaseProgress, Progress, StepProgress};
-pub use rendezvous::{ConnectError, RESTARTS_KEY, Reach};
-pub use settings::{EnvSettings, SettingError};
-pub use store::{
+pub use exec::element::Element;
+pub use group::blocks::Blocks;
+pub use group::buffer::GroupBuffer;
+pub use group::work::Work;
+pub use group::{Agreement, ProcessGroup, Proposal};
+pub use health::accounts::GroupReport;
+pub use health::failure::{Corruption, Mismatch, Timeout};
+pub use health::flight::{FlightOperation, FlightRecord, read_flight_records};
+pub use health::inspection::{InspectError, JobMember, RunningJob, SilentProcess, running_jobs};
+pub use health::recorder::{PhaseProgress, Progress, StepProgress};
+pub use health::stragglers::{Straggler, StragglerReport};
+pub use meet::error::CollectiveError;
+pub use meet::rendezvous::{ConnectError, RESTARTS_KEY, Reach};
+pub use meet::store::{
     KEY_BYTES_MAX, MemoryStore, Store, StoreError, TcpStore, TcpStoreServer, VALUE_BYTES_MAX,
 };
-pub use stragglers::{Straggler, StragglerReport};
-pub use tls::Tls;
-pub use token::{JobToken, TokenError};
-pub use topology::Topology;
-pub use transport::{HostId, Traffic, TransportKind, UnknownTransport};
-pub use work::Work;
+pub use options::builds::{Build, Builds, UnknownBuilds};
+pub use options::call_sites::{CallSites, UnknownCallSites};
+pub use options::connections::{Checksums, Connections, Tls, UnknownConnections};
+pub use options::overrides::{AlgorithmOverrides, OverrideError};
+pub use options::place::{HostId, RankEnv, StoreHost};
+pub use options::settings::{EnvSettings, SettingError};
+pub use options::transport_kind::{TransportKind, UnknownTransport};
+pub use options::{FLIGHT_DIR_VARIABLE, FoldOrder, GroupOptions, OptionError, RecordOnSignal};
+pub use secure::token::{JobToken, TokenError};
+pub use transport::Traffic;
+pub use transport::topology::Topology;

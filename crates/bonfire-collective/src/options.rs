@@ -1,20 +1,48 @@
 //! What a group can be told at set-up.
 
+pub(crate) mod builds;
+pub(crate) mod call_sites;
+pub(crate) mod connections;
+pub(crate) mod overrides;
+pub(crate) mod place;
+pub(crate) mod settings;
+pub(crate) mod transport_kind;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
 use bonfire_plan::{Algorithm, Collective};
 
-use crate::builds::Builds;
-use crate::call_sites::CallSites;
-use crate::checksums::Checksums;
-use crate::flight::FLIGHT_DIR_VARIABLE;
-use crate::inspection::RecordOnSignal;
-use crate::overrides::AlgorithmOverrides;
-use crate::rendezvous::ConnectError;
-use crate::settings::EnvSettings;
-use crate::tls::Tls;
-use crate::transport::{STREAMS_MAX, TransportKind};
+use crate::options::builds::Builds;
+use crate::options::call_sites::CallSites;
+use crate::options::connections::{Checksums, Tls};
+use crate::options::overrides::AlgorithmOverrides;
+use crate::options::settings::EnvSettings;
+use crate::options::transport_kind::TransportKind;
+
+/// The variable that names the folder for flight records, where the program's options do not.
+pub const FLIGHT_DIR_VARIABLE: &str = "BONFIRE_FLIGHT_DIR";
+
+/// Streams that one link may have.
+pub(crate) const STREAMS_MAX: usize = 16;
+
+/// An option is out of range.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OptionError {
+    /// The chunk size is out of range.
+    #[error("chunk_bytes must be {CHUNK_BYTES_MIN} to {CHUNK_BYTES_MAX}, got {found}")]
+    ChunkBytes {
+        /// What was asked for.
+        found: usize,
+    },
+    /// The number of streams is out of range.
+    #[error("streams_per_link must be 1 to {STREAMS_MAX}, got {found}")]
+    Streams {
+        /// What was asked for.
+        found: u32,
+    },
+}
 
 /// In which orders the ranks' values may be folded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -86,14 +114,29 @@ pub struct GroupOptions {
     pub record_on_signal: RecordOnSignal,
 }
 
+/// Whether SIGUSR1 makes a process say what all ranks of its groups do, and write down what its own did.
+///
+/// The signal belongs to the program: one that handles or ignores it before the group is formed keeps it
+/// whatever is chosen here, and one that does so later takes it over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum RecordOnSignal {
+    /// It does where Bonfire's launcher started the process.
+    #[default]
+    Launched,
+    /// It does.
+    Always,
+    /// It does not: the signal is left alone.
+    Never,
+}
+
 /// Longer than machines pause for a reason of their own (a move to another host, a snapshot, swapping),
 /// and what a silent host is given, too; a quarter of the time after which an operation fails, which
 /// knows less of why.
 const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Smallest and largest `chunk_bytes`.
-pub(crate) const CHUNK_BYTES_MIN: usize = 64;
-pub(crate) const CHUNK_BYTES_MAX: usize = 64 << 20;
+const CHUNK_BYTES_MIN: usize = 64;
+const CHUNK_BYTES_MAX: usize = 64 << 20;
 
 impl Default for GroupOptions {
     fn default() -> Self {
@@ -151,21 +194,21 @@ impl GroupOptions {
     }
 
     /// `streams_per_link`, if it is in range.
-    pub(crate) fn streams_checked(&self) -> Result<u8, ConnectError> {
+    pub(crate) fn streams_checked(&self) -> Result<u8, OptionError> {
         let found = self.streams_per_link;
         u8::try_from(found)
             .ok()
             .filter(|streams| (1..=STREAMS_MAX).contains(&usize::from(*streams)))
-            .ok_or(ConnectError::Streams { found })
+            .ok_or(OptionError::Streams { found })
     }
 
     /// `chunk_bytes` rounded up to whole elements of every type, if it is in range.
-    pub(crate) fn chunk_bytes_checked(&self) -> Result<usize, ConnectError> {
+    pub(crate) fn chunk_bytes_checked(&self) -> Result<usize, OptionError> {
         let range = CHUNK_BYTES_MIN..=CHUNK_BYTES_MAX;
         range
             .contains(&self.chunk_bytes)
             .then(|| self.chunk_bytes.next_multiple_of(64))
-            .ok_or(ConnectError::ChunkBytes {
+            .ok_or(OptionError::ChunkBytes {
                 found: self.chunk_bytes,
             })
     }

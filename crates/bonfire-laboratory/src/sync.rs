@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::place::{Look, here, try_here};
 use crate::task::Key;
 
-pub use channel::{Receiver, Sender, channel};
+pub use channel::{Receiver, SyncSender, sync_channel};
 
 /// A lock.
 #[derive(Debug, Default)]

@@ -46,8 +46,7 @@ pub struct AgentOptions {
     /// on from its last checkpoint; `TORCHELASTIC_RESTART_COUNT` tells it which start this is.
     pub max_restarts: u32,
     /// How many ranks of this host must be left for the job to go on without those that fail; for
-    /// programs that [rebuild](bonfire_collective::ProcessGroup::rebuild) their group. Without it one failure ends
-    /// the job.
+    /// programs whose ranks do not need each other. Without it one failure ends the job.
     pub min_nproc_per_node: Option<NonZeroU32>,
     /// Which output goes to files.
     pub logs: LogOptions,

@@ -90,8 +90,8 @@ pub struct LaunchFlags {
     )]
     pub max_restarts: u32,
 
-    /// Go on without ranks that fail, as long as so many are left on this host, for programs that rebuild
-    /// their group; without it one failure ends the job
+    /// Go on without ranks that fail, as long as so many are left on this host, for programs whose
+    /// ranks do not need each other; without it one failure ends the job
     #[arg(long, alias = "min_nproc_per_node", value_name = "N")]
     pub min_nproc_per_node: Option<NonZeroU32>,
 

@@ -15,8 +15,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use bonfire_train::{Ddp, Weight, World, read};
-use burn::module::Module;
+use bonfire_train::{Loss, Step, World};
 use burn::tensor::Tensor;
 
 use crate::ReportError;
@@ -113,7 +112,7 @@ pub enum JournalDisplay {
     Notes,
 }
 
-/// An activity that the loop times itself; [`Ddp`] times forward and backward.
+/// An activity that the loop times itself; [`Ddp`](bonfire_train::Ddp) times forward and backward.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activity {
     /// Waiting for a batch, and copying it to the device.
@@ -144,9 +143,9 @@ pub enum Activity {
 /// let mut journal = Journal::new(world, config)?;
 /// for step in 1..=1000 {
 ///     let batch = journal.time(Activity::Data, || next_batch());
-///     let gradients = ddp.backward(|model| model.forward(batch).powi_scalar(2).mean())?;
-///     journal.step(&ddp);
-///     journal.time(Activity::Optimizer, || ddp.step(&mut optimizer, 1e-3, gradients));
+///     let step = ddp.backward(|model| model.forward(batch).powi_scalar(2).mean())?;
+///     journal.step(&step);
+///     journal.time(Activity::Optimizer, || ddp.step(&mut optimizer, 1e-3, step.gradients));
 ///     if step % 20 == 0 {
 ///         journal.figures(Some(1e-3))?;
 ///     }
@@ -245,14 +244,13 @@ impl Journal {
         result
     }
 
-    /// Books the step whose [`Ddp::backward`] has just returned, with the loss of its last
-    /// micro-batch. Nothing is read from the device.
-    pub fn step<M: Module>(&mut self, ddp: &Ddp<M>) {
-        let timing = ddp.last_step();
-        self.times.forward_backward += timing.forward_backward;
-        self.times.exposed_communication += timing.exposed_communication;
+    /// Books a step that [`Ddp::backward`](bonfire_train::Ddp::backward) has returned, with the loss of its
+    /// last micro-batch. Nothing is read from the device.
+    pub fn step<T>(&mut self, step: &Step<T>) {
+        self.times.forward_backward += step.timing.forward_backward;
+        self.times.exposed_communication += step.timing.exposed_communication;
         self.steps += 1;
-        self.losses.add(ddp.last_loss(), ddp.last_weight());
+        self.losses.add(&step.loss);
     }
 
     /// Shows and writes the figures since the last time, and returns them; nothing if there was no
@@ -407,15 +405,13 @@ impl fmt::Display for Figures {
 }
 
 impl LossSum {
-    fn add(&mut self, loss: Option<Tensor<1>>, weight: Weight) {
-        let (Some(loss), weight) = (loss, weight.count()) else {
-            return;
-        };
+    fn add(&mut self, loss: &Loss) {
+        let weight = loss.count();
         // The loss of a batch without samples is often NaN, and counts nothing.
         if weight == 0 {
             return;
         }
-        let loss = loss.mul_scalar(weight as f64);
+        let loss = loss.tensor().mul_scalar(weight as f64);
         self.weight += weight;
         self.sum = Some(match self.sum.take() {
             Some(sum) => sum + loss,
@@ -426,7 +422,7 @@ impl LossSum {
     /// The sum and its weight; the next begins.
     fn take(&mut self) -> Result<[f64; 2], ReportError> {
         let Self { sum, weight } = std::mem::take(self);
-        let sum = sum.map(read).transpose()?;
+        let sum = sum.map(|sum| Loss::from(sum).value()).transpose()?;
         Ok([sum.unwrap_or(0.0), weight as f64])
     }
 }
@@ -447,4 +443,4 @@ fn told<T>(world: &World, outcome: Result<T, ReportError>) -> Result<T, ReportEr
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -70,12 +70,14 @@ mod tests {
     use bonfire_testkit::local;
 
     use super::*;
+    use crate::journal::tests::world;
 
     #[test]
     fn the_mean_is_over_samples_and_not_over_ranks() {
         let means = local(3, GroupOptions::default(), |group| {
+            let world = world(group);
             let mut mean = WeightedMean::new();
-            match group.rank().get() {
+            match world.rank().get() {
                 0 => {
                     mean.add(1.0, 1);
                     mean.add(4.0, 2);
@@ -85,7 +87,7 @@ mod tests {
                 _ => mean.add(f64::NAN, 0),
             }
             let local = mean.local();
-            (local, mean.over_ranks(&group).unwrap())
+            (local, mean.over_ranks(&world).unwrap())
         });
         let global = Some(5.0);
         assert_eq!(
@@ -97,7 +99,8 @@ mod tests {
     #[test]
     fn a_mean_of_nothing_is_none_everywhere() {
         let means = local(2, GroupOptions::default(), |group| {
-            WeightedMean::new().over_ranks(&group).unwrap()
+            let world = world(group);
+            WeightedMean::new().over_ranks(&world).unwrap()
         });
         assert_eq!(means, [None, None]);
     }
@@ -105,7 +108,8 @@ mod tests {
     #[test]
     fn sums_are_the_same_on_every_rank() {
         let sums = local(3, GroupOptions::default(), |group| {
-            sum_over_ranks(&group, f64::from(group.rank().get())).unwrap()
+            let world = world(group);
+            sum_over_ranks(&world, f64::from(world.rank().get())).unwrap()
         });
         assert_eq!(sums, [3.0, 3.0, 3.0]);
     }

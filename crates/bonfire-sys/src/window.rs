@@ -7,7 +7,9 @@
 //! no order between them is needed for memory safety. What the values mean is the plan's business.
 //!
 //! Three rules make that hold in safe code:
-//! - a rank's end of a board can be claimed once, so "rank r" is one owner, borrowed mutably;
+//! - a pane is claimed once, as that of rank r of n, so "rank r" is one owner, borrowed mutably, and
+//!   nobody enters a window whose owner has another place or number of ranks in mind: all who are inside
+//!   agree on the shards;
 //! - a window is open only inside [`Board::open`], which holds the buffer's `&mut` borrow;
 //! - before it returns, `open` closes the pane and waits until no peer is inside (the *lease*).
 //!
@@ -27,7 +29,7 @@ use smallvec::SmallVec;
 
 use crate::lease::Lease;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
-use crate::{Arena, Region};
+use crate::{Arena, Region, RegionError};
 
 /// How long a close waits for a peer that is inside. A visit is one pass over one chunk, so only a
 /// peer that is stopped or dead takes this long.
@@ -37,6 +39,7 @@ const LEAVE_PATIENCE: Duration = Duration::from_secs(2);
 #[repr(C, align(64))]
 struct Pane {
     lease: Lease,
+    /// By whom: see [`claim_of`].
     claimed: AtomicU32,
     /// An address in this process (threads), or an offset in the owner's region (processes).
     start: AtomicU64,
@@ -94,18 +97,23 @@ pub enum Shut {
 }
 
 impl Board {
-    /// A board for the threads of one process; `panes` has [`PANE_BYTES`] for each rank.
+    /// The boards of all ranks that are threads of one process.
     ///
-    /// # Errors
-    /// If there is another board for rank `me`.
-    pub fn for_threads(panes: Arc<Region>, me: usize, ranks: usize) -> Result<Self, WindowClaimed> {
-        assert!(me < ranks, "rank {me} of {ranks}");
-        assert!(
-            ranks * PANE_BYTES <= panes.len(),
-            "{ranks} panes in a region of {}",
-            panes.len()
-        );
-        Self::claim(me, Homes::Threads { panes, ranks })
+    /// A board belongs to one thread at a time, and so does a window of it:
+    ///
+    /// ```compile_fail,E0499
+    /// let mut boards = bonfire_sys::window::Board::for_threads(2)?;
+    /// boards[0].open(&mut [1_u32; 4], 7, |_| boards[0].open(&mut [1_u32; 4], 7, |_| ()));
+    /// # Ok::<(), bonfire_sys::RegionError>(())
+    /// ```
+    pub fn for_threads(ranks: usize) -> Result<Vec<Self>, RegionError> {
+        let panes = Arc::new(Region::anonymous(ranks.max(1) * PANE_BYTES)?);
+        let board = |me| {
+            let panes = Arc::clone(&panes);
+            let board = Self::claim(me, Homes::Threads { panes, ranks });
+            board.expect("the panes are new, so nothing is claimed")
+        };
+        Ok((0..ranks).map(board).collect())
     }
 
     /// A board for processes. `regions` are the arenas' regions of all ranks, in rank order, each with
@@ -134,7 +142,12 @@ impl Board {
         let board = Self { me, homes };
         let claimed = &board.pane(me).claimed;
         claimed
-            .compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire)
+            .compare_exchange(
+                0,
+                claim_of(me, board.ranks()),
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            )
             .map_err(|_| WindowClaimed { rank: me })?;
         Ok(board)
     }
@@ -210,6 +223,12 @@ impl Board {
         };
         body(&mut windows)
     }
+}
+
+/// What the pane of rank `me` of so many says.
+fn claim_of(me: usize, ranks: usize) -> u32 {
+    assert!(ranks <= usize::from(u16::MAX), "{ranks} ranks share memory");
+    (ranks as u32) << 16 | me as u32
 }
 
 /// Ends the peers' access to a buffer.
@@ -294,7 +313,7 @@ impl<T: Pod> Windows<'_, T> {
             board: self.board,
             entered: 0,
         };
-        let mut views: SmallVec<[&mut [T]; 16]> = SmallVec::new();
+        let mut views: SmallVec<[&mut [T]; 64]> = SmallVec::new();
         for rank in 0..self.board.ranks() {
             let start = visits.enter(rank, self)?;
             // SAFETY: the range is inside the window, whose `len` elements `enter` has checked.
@@ -303,7 +322,8 @@ impl<T: Pod> Windows<'_, T> {
             // before this visit has left (or, for a process, detaches the pages from its own mapping
             // only). Any bytes are a T (Pod). Aliasing: these are elements of shard `me`; every rank
             // asserts its own shard above, shards of one length are disjoint, `enter` checked that
-            // this window has that length, there is one board per rank, and `&mut self` makes this
+            // this window has that length and that its owner knows itself as this rank of as many, each
+            // pane is claimed once, and `&mut self` makes this
             // the only visit of this rank. The slices of different ranks are different buffers,
             // because each was opened through a `&mut` borrow. The owner itself visits like a peer.
             views.push(unsafe { slice::from_raw_parts_mut(first.as_ptr(), range.len()) });
@@ -328,7 +348,9 @@ impl Visits<'_> {
         }
         self.entered = rank + 1;
         let bytes = windows.len * size_of::<T>();
-        let same = pane.stamp.load(Ordering::Relaxed) == windows.stamp
+        let claim = claim_of(rank, self.board.ranks());
+        let same = pane.claimed.load(Ordering::Relaxed) == claim
+            && pane.stamp.load(Ordering::Relaxed) == windows.stamp
             && pane.bytes.load(Ordering::Relaxed) == bytes as u64
             && pane.element_bytes.load(Ordering::Relaxed) == size_of::<T>() as u64;
         if !same {

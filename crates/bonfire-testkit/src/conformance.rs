@@ -44,7 +44,6 @@ pub fn check_all(group: &ProcessGroup, bits: Bits) -> u64 {
     }
     check_order(group);
     check_bytes(group);
-    check_usage(group);
     digest.0
 }
 
@@ -138,11 +137,13 @@ fn check_reductions<T: Sample>(
     digest.add(&data);
     operations::check_reduction_forms(group, reduce, &data, exact);
 
-    let work = group.all_reduce_async(sample::<T>(me.index(), len), reduce);
+    let work = group.background(sample::<T>(me.index(), len), move |group, data| {
+        group.all_reduce(data, reduce)
+    });
     assert_eq!(
-        work.wait().expect("all_reduce_async"),
+        work.wait().expect("all_reduce in the background"),
         data,
-        "all_reduce_async, {what}"
+        "all_reduce in the background, {what}"
     );
 
     let own = shard_range(len, group.world_size(), me).as_range();
@@ -153,9 +154,12 @@ fn check_reductions<T: Sample>(
     if exact {
         assert_eq!(shard, data[own], "reduce_scatter, {what}");
     }
-    let work = group.reduce_scatter_async(sample::<T>(me.index(), len), reduce);
+    let work = group.background(sample::<T>(me.index(), len), move |group, data| {
+        *data = group.reduce_scatter(data, reduce)?;
+        Ok(())
+    });
     assert_eq!(
-        work.wait().expect("reduce_scatter_async"),
+        work.wait().expect("reduce_scatter"),
         shard,
         "in the background, {what}"
     );
@@ -175,8 +179,6 @@ fn check_moves<T: Sample>(group: &ProcessGroup, len: usize, digest: &mut Digest)
         "all_gather of {len} {} on rank {me}",
         T::DTYPE
     );
-    let work = group.all_gather_async(&sample::<T>(me.index(), len));
-    assert_eq!(work.wait().expect("all_gather_async"), expected);
     digest.add(&gathered);
     for root in group.world_size().ranks() {
         let mut data: Vec<T> = sample(me.index(), len);
@@ -186,8 +188,6 @@ fn check_moves<T: Sample>(group: &ProcessGroup, len: usize, digest: &mut Digest)
             sample::<T>(root.index(), len),
             "broadcast from {root} on rank {me}"
         );
-        let work = group.broadcast_async(sample::<T>(me.index(), len), root);
-        assert_eq!(work.wait().expect("broadcast_async"), data);
         digest.add(&data);
     }
 }
@@ -196,7 +196,11 @@ fn check_moves<T: Sample>(group: &ProcessGroup, len: usize, digest: &mut Digest)
 fn check_order(group: &ProcessGroup) {
     let ranks = i64::from(group.world_size().get());
     let works: Vec<_> = (0..50)
-        .map(|step| group.all_reduce_async(vec![step], ReduceOp::Sum))
+        .map(|step| {
+            group.background(vec![step], |group, data| {
+                group.all_reduce(data, ReduceOp::Sum)
+            })
+        })
         .collect();
     let mut last = [50_i64];
     group
@@ -209,12 +213,13 @@ fn check_order(group: &ProcessGroup) {
     assert_eq!(last, [50 * ranks]);
     for (step, work) in works.into_iter().enumerate() {
         assert_eq!(
-            work.wait().expect("all_reduce_async"),
+            work.wait().expect("all_reduce in the background"),
             [step as i64 * ranks]
         );
     }
     group.barrier().expect("barrier");
-    group.barrier_async().wait().expect("barrier_async");
+    let last = group.background((), |group, ()| group.barrier());
+    last.wait().expect("barrier in the background");
 }
 
 fn check_bytes(group: &ProcessGroup) {
@@ -223,14 +228,4 @@ fn check_bytes(group: &ProcessGroup) {
     for (rank, bytes) in all.iter().enumerate() {
         assert_eq!(*bytes, vec![rank as u8; rank * 3]);
     }
-}
-
-/// A wrong argument is the caller's error and leaves the group usable.
-fn check_usage(group: &ProcessGroup) {
-    let nobody = Rank::new(group.world_size().get());
-    let error = group
-        .broadcast(&mut [0_u8], nobody)
-        .expect_err("there is no such root");
-    assert!(matches!(error, CollectiveError::Usage(_)), "{error}");
-    group.barrier().expect("the group goes on");
 }

@@ -34,19 +34,40 @@ fn rank_one_is_to_blame(
     }
 }
 
-/// All ranks make the same mistake: each is told, and the group goes on.
+/// All ranks make the same mistake: each is told, by itself or by one that was faster.
 fn all_are_told(
     what: &'static str,
     body: impl Fn(&ProcessGroup) -> Outcome + Sync + Copy + Send + 'static,
 ) {
-    let then_barrier = move |group: &ProcessGroup| {
-        let error = body(group).unwrap_err();
-        assert!(matches!(error, CollectiveError::Usage(_)), "{error}");
+    let errors: Vec<_> = outcomes(body)
+        .into_iter()
+        .map(Outcome::unwrap_err)
+        .collect();
+    assert!(
+        errors
+            .iter()
+            .any(|error| matches!(error, CollectiveError::Usage(_)))
+    );
+    for error in errors {
         assert!(error.to_string().contains(what), "{error}");
+    }
+}
+
+/// The others do not wait for what never comes.
+#[test]
+fn a_mistake_of_one_rank_ends_the_group_for_all_at_once() {
+    let outcomes = outcomes(|group| {
+        let root = if group.rank() == Rank::new(1) { 9 } else { 0 };
+        group.broadcast(&mut [1.0_f32; 8], Rank::new(root))?;
+        // The root itself may have been through.
         group.barrier()
-    };
-    for outcome in outcomes(then_barrier) {
-        outcome.unwrap();
+    });
+    for (place, outcome) in outcomes.into_iter().enumerate() {
+        match outcome.unwrap_err() {
+            CollectiveError::Usage(_) => assert_eq!(place % 3, 1),
+            CollectiveError::PeerFailed { rank, .. } => assert_eq!(rank, Rank::new(1)),
+            error => panic!("{error}"),
+        }
     }
 }
 
@@ -186,7 +207,9 @@ fn one_operation_may_have_more_or_less_time_than_the_others() {
         let patient = group.with_timeout(Duration::from_secs(30)).named("patient");
         assert_eq!(patient.timeout(), Duration::from_secs(30));
         patient.barrier()?;
-        patient.all_reduce_async(vec![1], ReduceOp::Sum).wait()?;
+        patient
+            .background(vec![1], |group, data| group.all_reduce(data, ReduceOp::Sum))
+            .wait()?;
         group.barrier()
     });
     assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");

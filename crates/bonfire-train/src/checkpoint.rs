@@ -5,12 +5,14 @@
 //! folder, synced, renamed. A manifest in it has the size and the hash of every file; what does not
 //! agree with it is passed over for the checkpoint before.
 
-mod error;
+#[cfg(feature = "weights")]
+pub(crate) mod pretrained;
+pub(crate) mod probe;
+
 mod folder;
 mod manifest;
 #[cfg(feature = "cuda")]
 mod moments;
-#[cfg(feature = "learner")]
 mod step;
 
 use std::path::PathBuf;
@@ -23,13 +25,12 @@ use burn::tensor::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::patience::patient_with_files;
+use crate::error::checkpoint::CheckpointError;
+use crate::world::patience::patient_with_files;
 use crate::{TrainError, World};
-pub use error::CheckpointError;
-pub(crate) use folder::Folder;
-pub(crate) use manifest::Manifest;
-#[cfg(feature = "learner")]
-pub(crate) use step::Forget;
+use folder::Folder;
+use manifest::Manifest;
+pub use step::CompressionFolder;
 
 /// Who writes and reads.
 const WRITER: Rank = Rank::new(0);
@@ -112,8 +113,8 @@ impl<M, S: std::fmt::Debug> std::fmt::Debug for Training<M, S> {
 /// let mut ddp = Ddp::new(training.model, world)?;
 /// let (mut optimizer, mut seen) = (training.optimizer, training.state);
 /// for step in milestone.map_or(0, |milestone| milestone.step)..1000 {
-///     let gradients = ddp.backward(&loss)?;
-///     ddp.step(&mut optimizer, 0.1, gradients);
+///     let done = ddp.backward(&loss)?;
+///     ddp.step(&mut optimizer, 0.1, done.gradients);
 ///     seen += 32;
 ///     if (step + 1) % 100 == 0 {
 ///         let milestone = Milestone { step: step + 1, metric: None };
@@ -273,7 +274,7 @@ fn record_bytes(
     }
 }
 
-pub(crate) fn state_bytes<S: Serialize>(state: &S) -> Result<Vec<u8>, CheckpointError> {
+fn state_bytes<S: Serialize>(state: &S) -> Result<Vec<u8>, CheckpointError> {
     let mut bytes = Vec::new();
     match ciborium::into_writer(state, &mut bytes) {
         Ok(()) => Ok(bytes),

@@ -9,46 +9,21 @@
 
 mod carrier;
 mod cast;
-mod error;
 mod matrix;
 mod power_sgd;
 mod state;
 
 use bonfire_plan::{DType, WorldSize};
-use serde::{Deserialize, Serialize};
 
 use crate::GradientSync;
+pub(crate) use crate::config::compression::GradientCompression;
+use crate::error::compression::CompressionError;
 use crate::parameters::ParameterTable;
 pub(crate) use carrier::{Carrier, Sent};
 pub(crate) use cast::cast;
-pub use error::CompressionError;
 use power_sgd::PowerSgd;
-pub use power_sgd::PowerSgdConfig;
 pub(crate) use power_sgd::Presence;
 pub use state::CompressionState;
-
-/// How gradients are made smaller for the way between the ranks. A lone rank sends nothing, so
-/// nothing is made smaller there.
-///
-/// Whatever is chosen, all ranks get the same bits. Parameters that are stored in 16 bits have
-/// gradients of 16 bits, which travel as they are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub enum GradientCompression {
-    /// As they are.
-    #[default]
-    None,
-    /// Rounded to f16: half the bytes, 11 significant bits. Each rank's gradients are divided by the
-    /// number of ranks before they are rounded (to nearest, ties to even), then added in f32 and
-    /// rounded once. A number beyond 65504 times the number of ranks becomes infinite, on all ranks;
-    /// one below 2^-25 times that number becomes zero: use a [`LossScaler`](crate::LossScaler), or
-    /// [`Bf16`](Self::Bf16).
-    Fp16,
-    /// The same with bf16: half the bytes, the range of f32, 8 significant bits.
-    Bf16,
-    /// Matrices travel as two thin factors. Needs [`GradientSync::Bucketed`].
-    PowerSgd(PowerSgdConfig),
-}
 
 impl GradientCompression {
     /// That this can be used.

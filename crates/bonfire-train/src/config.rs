@@ -1,11 +1,16 @@
 //! How gradients are synchronised.
 
+pub(crate) mod compression;
+pub(crate) mod device;
+pub(crate) mod precision;
+
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{GradientCompression, Precision};
+use compression::GradientCompression;
+use precision::Precision;
 
 /// When and in what units gradients travel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -99,8 +104,20 @@ impl FromStr for GradientRoute {
 }
 
 /// Options of [`Ddp`](crate::Ddp). All ranks must agree on them; [`Ddp::new`](crate::Ddp::new)
-/// checks that they do.
+/// checks that they do. Start from the default and change what is to be otherwise:
+///
+/// ```
+/// use bonfire_train::{DdpConfig, Precision};
+///
+/// let config = DdpConfig::default().with_precision(Precision::Bf16);
+/// // A text with some of the options has the defaults of the others.
+/// let read: DdpConfig = serde_json::from_str(r#"{ "precision": "Bf16" }"#)?;
+/// assert_eq!(read, config);
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
 pub struct DdpConfig {
     /// A bucket takes no further gradient once it would hold more than this. Default 25 MiB: large
     /// enough to use the bandwidth of a link, small enough that several fit into a backward pass. A
@@ -118,6 +135,59 @@ pub struct DdpConfig {
     pub precision: Precision,
     /// How ranks agree on running statistics and the like.
     pub buffers: BufferSync,
+}
+
+impl DdpConfig {
+    /// The same with another [`bucket_bytes_max`](Self::bucket_bytes_max).
+    #[must_use]
+    pub fn with_bucket_bytes_max(self, bucket_bytes_max: usize) -> Self {
+        Self {
+            bucket_bytes_max,
+            ..self
+        }
+    }
+
+    /// The same with another [`first_bucket_bytes_max`](Self::first_bucket_bytes_max).
+    #[must_use]
+    pub fn with_first_bucket_bytes_max(self, first_bucket_bytes_max: usize) -> Self {
+        Self {
+            first_bucket_bytes_max,
+            ..self
+        }
+    }
+
+    /// The same with another [`sync`](Self::sync).
+    #[must_use]
+    pub fn with_sync(self, sync: GradientSync) -> Self {
+        Self { sync, ..self }
+    }
+
+    /// The same with another [`route`](Self::route).
+    #[must_use]
+    pub fn with_route(self, route: GradientRoute) -> Self {
+        Self { route, ..self }
+    }
+
+    /// The same with another [`compression`](Self::compression).
+    #[must_use]
+    pub fn with_compression(self, compression: GradientCompression) -> Self {
+        Self {
+            compression,
+            ..self
+        }
+    }
+
+    /// The same with another [`precision`](Self::precision).
+    #[must_use]
+    pub fn with_precision(self, precision: Precision) -> Self {
+        Self { precision, ..self }
+    }
+
+    /// The same with another [`buffers`](Self::buffers).
+    #[must_use]
+    pub fn with_buffers(self, buffers: BufferSync) -> Self {
+        Self { buffers, ..self }
+    }
 }
 
 impl Default for DdpConfig {

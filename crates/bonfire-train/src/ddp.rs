@@ -5,30 +5,40 @@ use std::time::{Duration, Instant};
 
 use burn::Tensor;
 use burn::module::Module;
+use burn::optim::ModuleOptimizer;
 use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
-use burn::optim::{GradientsParams, ModuleOptimizer};
 
-use crate::buffers::Buffers;
-use crate::fingerprint::{self, Fingerprint};
-use crate::gradients::{self, Clip};
-use crate::harvest::{averaged, harvest};
-use crate::hooks::{Anchors, Depth, Listener, Pass, measured};
-use crate::loss::{IntoLoss, Loss, Weight, global_loss};
-use crate::norm::NormGroups;
+use crate::loss::weights::{Last, MicroBatches};
+use crate::loss::{IntoLoss, Weight};
+use crate::optim::gradients::Gradients;
+use crate::parameters::buffers::Buffers;
+use crate::parameters::fingerprint::{self, Fingerprint};
+use crate::parameters::replicate::replicate;
 use crate::parameters::{ParameterTable, is_autodiff};
-use crate::patience::WarmUp;
+use crate::reducer::harvest::{averaged, harvest};
+use crate::reducer::hooks::{Anchors, Depth, Listener, Pass, measured};
+use crate::reducer::timing::{StepTiming, Stopwatch};
 use crate::reducer::{Accumulate, Reducer};
-use crate::replicate::replicate;
-use crate::timing::{StepTiming, Stopwatch};
-use crate::weights::{Last, MicroBatches};
-use crate::{BufferSync, DdpConfig, Precision, TrainError, World};
+use crate::world::exchange::group::NormGroups;
+use crate::world::patience::WarmUp;
+use crate::{DdpConfig, Precision, TrainError, World};
 
 mod alone;
+mod change;
 mod compressed;
+pub(crate) mod data_parallel;
+mod digest;
+mod foreign;
 mod guard;
+mod own_backward;
+mod step;
 mod summary;
 mod synchroniser;
 
+pub use digest::Digest;
+use foreign::Watch;
+pub use own_backward::OwnStep;
+pub use step::{MicroStep, Step};
 pub use summary::BucketSummary;
 use synchroniser::{Synchroniser, averages};
 
@@ -47,9 +57,8 @@ pub struct Ddp<M> {
     group: WarmUp,
     table: Arc<ParameterTable>,
     synchroniser: Synchroniser,
-    precision: Precision,
+    config: DdpConfig,
     buffers: Buffers,
-    buffer_sync: BufferSync,
     norm_groups: NormGroups,
     anchors: Anchors,
     depth: Depth,
@@ -58,9 +67,47 @@ pub struct Ddp<M> {
     steps: u64,
     /// Of the micro-batches since the last synchronised step.
     forward_backward: Duration,
-    last_step: StepTiming,
-    last_loss: Option<Tensor<1>>,
-    last_weight: Weight,
+}
+
+/// What a [`Ddp`] makes of a model and keeps until the model has other parameters.
+struct Setup<M> {
+    module: M,
+    table: Arc<ParameterTable>,
+    synchroniser: Synchroniser,
+    buffers: Buffers,
+}
+
+impl<M: Module> Setup<M> {
+    /// Compares the ranks' models and gives everybody that of rank 0. Every rank calls it.
+    #[track_caller]
+    fn new(
+        (module, table): (M, ParameterTable),
+        group: &WarmUp,
+        config: &DdpConfig,
+    ) -> Result<Self, TrainError> {
+        let fingerprint = Fingerprint {
+            config: *config,
+            entries: table.entries().to_vec(),
+        };
+        fingerprint::verify(&fingerprint, group)?;
+        let module =
+            replicate(module, group).inspect_err(|error| group.abort(&error.to_string()))?;
+        let buffers = Buffers::of(&module);
+        let table = Arc::new(table);
+        let synchroniser =
+            Synchroniser::new(&module, group, &table, config).inspect_err(|error| {
+                // That there is no such way is what all ranks return.
+                if !matches!(error, TrainError::NoDeviceRoute { .. }) {
+                    group.abort(&error.to_string());
+                }
+            })?;
+        Ok(Self {
+            module,
+            table,
+            synchroniser,
+            buffers,
+        })
+    }
 }
 
 impl<M: Module> Ddp<M> {
@@ -94,46 +141,23 @@ impl<M: Module> Ddp<M> {
             .map_err(TrainError::from)
             .and_then(|()| config.precision.check(&model))
             .inspect_err(|error| group.abort(&error.to_string()))?;
-        let model = if is_autodiff(&model) {
-            model
-        } else {
-            model.train()
-        };
+        let model = trainable(model);
         let table =
             ParameterTable::of(&model).inspect_err(|error| group.abort(&error.to_string()))?;
-        let fingerprint = Fingerprint {
-            config,
-            entries: table.entries().to_vec(),
-        };
-        fingerprint::verify(&fingerprint, &group)?;
-        let model =
-            replicate(model, &group).inspect_err(|error| group.abort(&error.to_string()))?;
-        let buffers = Buffers::of(&model);
-        let table = Arc::new(table);
-        let synchroniser =
-            Synchroniser::new(&model, &group, &table, &config).inspect_err(|error| {
-                // That there is no such way is what all ranks return.
-                if !matches!(error, TrainError::NoDeviceRoute { .. }) {
-                    group.abort(&error.to_string());
-                }
-            })?;
+        let setup = Setup::new((model, table), &group, &config)?;
         Ok(Self {
-            module: Some(model),
+            module: Some(setup.module),
             group,
-            table,
-            synchroniser,
-            precision: config.precision,
-            buffers,
-            buffer_sync: config.buffers,
+            table: setup.table,
+            synchroniser: setup.synchroniser,
+            config,
+            buffers: setup.buffers,
             norm_groups: world.norm_groups().clone(),
             anchors: Anchors::default(),
             depth: Depth::default(),
             micro_batches: MicroBatches::default(),
             steps: 0,
             forward_backward: Duration::ZERO,
-            last_step: StepTiming::default(),
-            last_loss: None,
-            last_weight: Weight::Equal,
         })
     }
 
@@ -144,13 +168,14 @@ impl<M: Module> Ddp<M> {
 
     /// The type that forward and backward passes compute in.
     pub fn precision(&self) -> Precision {
-        self.precision
+        self.config.precision
     }
 
     /// The model without autodiff, its trainable parameters in the type that passes compute in: what
     /// validates as it trains. [`module`](Self::module) validates in the type of the parameters.
     pub fn lowered(&self) -> M {
-        self.precision
+        self.config
+            .precision
             .cast_model(self.module().valid(), &self.table)
     }
 
@@ -160,18 +185,22 @@ impl<M: Module> Ddp<M> {
     }
 
     /// Runs a forward and a backward pass on this rank's batch and returns the mean of all ranks'
-    /// gradients, under the identities of the parameters of [`module`](Self::module). Gradients
-    /// travel while the backward pass still runs. Batches of [`no_sync`](Self::no_sync) since the
-    /// last call are part of the mean.
+    /// gradients, the loss, and what else the forward pass returned. Gradients travel while the
+    /// backward pass still runs. Batches of [`no_sync`](Self::no_sync) since the last call are part
+    /// of the mean.
     ///
     /// A parameter that this rank's loss does not depend on counts as zero here; one that no rank's
     /// loss depends on has no gradient, on any rank.
     ///
     /// The mean is over the ranks' batches, or over samples with [`Loss::mean_over`].
     ///
+    /// `forward` returns a loss of one number, or `(loss, output)`, or either in a `Result`.
+    ///
     /// # Errors
-    /// [`TrainError::Forward`] if the forward pass returned an error, [`TrainError::Collective`] if
-    /// another rank failed; [`TrainError`] lists the rest. The group has ended then, on all ranks.
+    /// [`TrainError::Forward`] if the forward pass returned an error, [`TrainError::LossShape`] if the
+    /// loss is not one number, [`TrainError::ForeignGradients`] if it depends on trainable tensors that
+    /// are no parameters of this model, [`TrainError::Collective`] if another rank failed;
+    /// [`TrainError`] lists the rest. The group has ended then, on all ranks.
     ///
     /// # Panics
     /// If the forward pass panics, after telling the other ranks.
@@ -179,15 +208,15 @@ impl<M: Module> Ddp<M> {
     pub fn backward<L: IntoLoss>(
         &mut self,
         forward: impl FnOnce(&M) -> L,
-    ) -> Result<GradientsParams, TrainError> {
+    ) -> Result<Step<L::Output>, TrainError> {
         // Who asks a rank what it does learns whether it computes or is busy with something else.
         self.group.progress(self.steps);
         self.steps += 1;
         self.group.phase("Ddp::backward");
-        let gradients = self.guarded(|ddp| ddp.synchronise(forward));
+        let step = self.guarded(|ddp| ddp.synchronise(forward));
         self.group.end_step();
         self.group.phase("after Ddp::backward");
-        gradients
+        step
     }
 
     /// Runs a forward and a backward pass whose gradients stay on this rank until the next
@@ -195,7 +224,7 @@ impl<M: Module> Ddp<M> {
     /// one of `backward` are one step over k batches per rank.
     ///
     /// # Errors
-    /// [`TrainError::Forward`] if the forward pass returned an error; the group has ended then.
+    /// As [`backward`](Self::backward).
     ///
     /// # Panics
     /// If the forward pass panics, after telling the other ranks.
@@ -203,7 +232,7 @@ impl<M: Module> Ddp<M> {
     pub fn no_sync<L: IntoLoss>(
         &mut self,
         forward: impl FnOnce(&M) -> L,
-    ) -> Result<(), TrainError> {
+    ) -> Result<MicroStep<L::Output>, TrainError> {
         self.guarded(|ddp| ddp.accumulate(forward))
     }
 
@@ -212,75 +241,19 @@ impl<M: Module> Ddp<M> {
         &mut self,
         optimizer: &mut ModuleOptimizer,
         lr: impl Into<ModuleLearningRate>,
-        gradients: GradientsParams,
+        gradients: Gradients,
     ) {
         // Handed over rather than cloned, so that the optimizer may update in place.
         let module = self.module.take().expect(MODULE_PRESENT);
-        self.module = Some(optimizer.step(lr, module, gradients));
-    }
-
-    /// This rank's loss in the latest forward pass, detached from its graph.
-    pub fn last_loss(&self) -> Option<Tensor<1>> {
-        self.last_loss.clone()
-    }
-
-    /// How much this rank's loss counts in the latest forward pass.
-    #[doc(hidden)]
-    pub fn last_weight(&self) -> Weight {
-        self.last_weight
-    }
-
-    /// The mean of all ranks' losses in the latest forward pass, over samples where they are weighted
-    /// with [`Loss::mean_over`]: the same bits on every rank. Every rank must call it. It waits for
-    /// the device; a program that wants to stop at a loss that is not finite calls it in every step.
-    ///
-    /// # Errors
-    /// [`TrainError::NonFiniteLoss`] on all ranks, naming those whose loss is infinite or no number;
-    /// [`TrainError::NoSamples`] if no rank had any; [`TrainError::Collective`].
-    #[track_caller]
-    pub fn global_loss(&self) -> Result<f64, TrainError> {
-        global_loss(self.last_loss(), self.last_weight, &self.group)
-    }
-
-    /// The norm of all gradients together, still on the device; nothing without gradients.
-    pub fn global_norm(&self, gradients: &GradientsParams) -> Option<Tensor<1>> {
-        gradients::global_norm(self.module(), gradients)
-    }
-
-    /// Clips averaged gradients. All ranks do the same, because all have the same gradients.
-    #[must_use]
-    pub fn clip(&self, gradients: GradientsParams, clip: Clip) -> GradientsParams {
-        gradients::clip(self.module(), gradients, clip)
-    }
-
-    /// That all averaged gradients are finite. All ranks find the same, because all have the same
-    /// gradients: they may stop, or skip the step, without asking each other. It waits for the
-    /// device.
-    ///
-    /// # Errors
-    /// [`TrainError::NonFiniteGradient`], or [`TrainError::UnreadableTensor`].
-    pub fn check_finite(&self, gradients: &GradientsParams) -> Result<(), TrainError> {
-        let mut broken = gradients::non_finite(self.module(), gradients)?.into_iter();
-        match broken.next() {
-            None => Ok(()),
-            Some(parameter) => Err(TrainError::NonFiniteGradient {
-                parameter,
-                others: broken.len(),
-            }),
-        }
-    }
-
-    /// Where the time of the latest [`backward`](Self::backward) went.
-    pub fn last_step(&self) -> StepTiming {
-        self.last_step
+        self.module = Some(optimizer.step(lr, module, gradients.into()));
     }
 
     /// What happens in the backward passes to come.
     #[cfg(test)]
-    fn trace(&self) -> crate::trace::Trace {
+    fn trace(&self) -> crate::reducer::trace::Trace {
         match &self.synchroniser {
             Synchroniser::Bucketed(reducer) => lock(reducer).trace.clone(),
-            Synchroniser::Naive(_) => crate::trace::Trace::new(),
+            Synchroniser::Naive(_) => crate::reducer::trace::Trace::new(),
         }
     }
 
@@ -291,7 +264,7 @@ impl<M: Module> Ddp<M> {
         let agreed = self.buffers.agree(
             module,
             &self.group,
-            self.buffer_sync,
+            self.config.buffers,
             self.micro_batches.presence(),
         )?;
         let module = self.module.take().expect(MODULE_PRESENT);
@@ -301,35 +274,46 @@ impl<M: Module> Ddp<M> {
 
     /// The forward pass. The graph is the same whoever listens, so that the bits of the gradients
     /// are, too.
-    fn loss<L: IntoLoss>(
+    fn pass<L: IntoLoss>(
         &mut self,
         forward: impl FnOnce(&M) -> L,
         listener: &Listener,
-    ) -> Result<Loss, TrainError> {
+    ) -> Result<(Start, MicroStep<L::Output>), TrainError> {
+        let watch = Watch::start();
         let module = self.module.as_ref().expect(MODULE_PRESENT);
         let pass = Pass {
             listener,
-            precision: self.precision,
+            precision: self.config.precision,
         };
         let hooked = self
             .anchors
             .attach(module, &self.table, &self.depth, pass)?;
-        let mut loss = forward(&hooked).into_loss().map_err(TrainError::Forward)?;
-        self.micro_batches.add(loss.weight)?;
-        self.norm_groups.weigh(loss.weight.count() as f64);
-        self.last_loss = Some(loss.tensor.clone().without_autodiff());
-        self.last_weight = loss.weight;
-        if counts(&loss) {
-            loss.tensor = measured(loss.tensor, &self.depth)?;
-        }
-        Ok(loss)
+        let (loss, output) = forward(&hooked).into_loss().map_err(TrainError::Forward)?;
+        let (tensor, loss) = loss.split()?;
+        let weight = loss.weight();
+        self.micro_batches.add(weight)?;
+        self.norm_groups.weigh(weight.count() as f64);
+        // Without samples, or without a parameter in it, a loss has no gradients that count.
+        let tensor = match weight != Weight::Samples(0) && tensor.is_tracked() {
+            true => Some(watch.on(measured(tensor, &self.depth)?)?),
+            false => None,
+        };
+        let start = Start {
+            tensor,
+            weight,
+            watch,
+        };
+        Ok((start, MicroStep { loss, output }))
     }
 
-    fn accumulate<L: IntoLoss>(&mut self, forward: impl FnOnce(&M) -> L) -> Result<(), TrainError> {
-        let start = Instant::now();
-        let loss = self.loss(forward, &Listener::Nobody)?;
-        let entering = self.micro_batches.entering(loss.weight, Last::No);
-        let gradients = counts(&loss).then(|| loss.tensor.backward());
+    fn accumulate<L: IntoLoss>(
+        &mut self,
+        forward: impl FnOnce(&M) -> L,
+    ) -> Result<MicroStep<L::Output>, TrainError> {
+        let begin = Instant::now();
+        let (start, step) = self.pass(forward, &Listener::Nobody)?;
+        let entering = self.micro_batches.entering(start.weight, Last::No);
+        let gradients = start.backward(self.module())?;
         if let Some(failure) = self.norm_groups.failure() {
             return Err(failure);
         }
@@ -349,57 +333,65 @@ impl<M: Module> Ddp<M> {
                 harvest(module, &self.table, gradients.as_ref(), naive)?;
             }
         }
-        self.forward_backward += start.elapsed();
-        Ok(())
+        self.forward_backward += begin.elapsed();
+        Ok(step)
     }
 
     #[track_caller]
     fn synchronise<L: IntoLoss>(
         &mut self,
         forward: impl FnOnce(&M) -> L,
-    ) -> Result<GradientsParams, TrainError> {
-        let start = Instant::now();
+    ) -> Result<Step<L::Output>, TrainError> {
+        let begin = Instant::now();
         let mut watch = Stopwatch::default();
-        let gradients = match &self.synchroniser {
-            Synchroniser::Bucketed(_) if self.is_alone() => self.step_alone(forward, start)?,
+        let (gradients, MicroStep { loss, output }) = match &self.synchroniser {
+            Synchroniser::Bucketed(_) if self.is_alone() => {
+                let (start, step) = self.pass(forward, &Listener::Nobody)?;
+                (self.step_alone(start, begin)?, step)
+            }
             Synchroniser::Bucketed(reducer) => {
                 let reducer = Arc::clone(reducer);
-                let loss = self.loss(forward, &Listener::Reducer(Arc::clone(&reducer)))?;
-                self.synchronise_buckets(&reducer, loss, start, &mut watch)?
+                let listener = Listener::Reducer(Arc::clone(&reducer));
+                let (start, step) = self.pass(forward, &listener)?;
+                let times = (begin, &mut watch);
+                (self.synchronise_buckets(&reducer, start, times)?, step)
             }
             Synchroniser::Naive(_) => {
-                let loss = self.loss(forward, &Listener::Nobody)?;
-                self.synchronise_naively(loss, start, &mut watch)?
+                let (start, step) = self.pass(forward, &Listener::Nobody)?;
+                (self.synchronise_naively(start, (begin, &mut watch))?, step)
             }
         };
         watch.time(|| self.agree_on_buffers())?;
         self.micro_batches = MicroBatches::default();
-        self.last_step = StepTiming {
-            forward_backward: std::mem::take(&mut self.forward_backward),
-            exposed_communication: watch.total(),
-        };
-        Ok(gradients)
+        Ok(Step {
+            gradients,
+            loss,
+            output,
+            timing: StepTiming {
+                forward_backward: std::mem::take(&mut self.forward_backward),
+                exposed_communication: watch.total(),
+            },
+        })
     }
 
     fn synchronise_buckets(
         &mut self,
         shared: &Arc<Mutex<Reducer>>,
-        loss: Loss,
-        start: Instant,
-        watch: &mut Stopwatch,
-    ) -> Result<GradientsParams, TrainError> {
+        start: Start,
+        (begin, watch): (Instant, &mut Stopwatch),
+    ) -> Result<Gradients, TrainError> {
         let (table, micro_batches) = (Arc::clone(&self.table), self.micro_batches);
-        let entering = micro_batches.entering(loss.weight, Last::Yes);
+        let entering = micro_batches.entering(start.weight, Last::Yes);
         let normalizer = micro_batches.normalizer(&self.group);
         lock(shared).begin((entering, normalizer), self.norm_groups.are_used())?;
         // Gradients travel from here on.
-        let gradients = counts(&loss).then(|| loss.tensor.backward());
+        let gradients = start.backward(self.module())?;
         lock(shared).check()?;
         self.norm_groups.end_step()?;
         let module = self.module();
         let mut reducer = lock(shared);
         harvest(module, &table, gradients.as_ref(), &mut *reducer)?;
-        let forward_backward = start.elapsed().saturating_sub(reducer.waited());
+        let forward_backward = begin.elapsed().saturating_sub(reducer.waited());
         watch.add(reducer.waited());
 
         reducer.settle(micro_batches, watch)?;
@@ -411,20 +403,19 @@ impl<M: Module> Ddp<M> {
 
     fn synchronise_naively(
         &mut self,
-        loss: Loss,
-        start: Instant,
-        watch: &mut Stopwatch,
-    ) -> Result<GradientsParams, TrainError> {
+        start: Start,
+        (begin, watch): (Instant, &mut Stopwatch),
+    ) -> Result<Gradients, TrainError> {
         let Synchroniser::Naive(naive) = &mut self.synchroniser else {
             unreachable!("the synchroniser never changes");
         };
         let module = self.module.as_ref().expect(MODULE_PRESENT);
-        naive.entering = self.micro_batches.entering(loss.weight, Last::Yes);
+        naive.entering = self.micro_batches.entering(start.weight, Last::Yes);
         let normalizer = self.micro_batches.normalizer(&self.group);
-        let gradients = counts(&loss).then(|| loss.tensor.backward());
+        let gradients = start.backward(module)?;
         self.norm_groups.end_step()?;
         harvest(module, &self.table, gradients.as_ref(), naive)?;
-        self.forward_backward += start.elapsed();
+        self.forward_backward += begin.elapsed();
         naive.average_all(normalizer, self.micro_batches, watch)?;
         let average = |parameter| naive.average(parameter);
         let averages = averaged(module, &self.table, gradients, average);
@@ -436,16 +427,37 @@ impl<M: Module> Ddp<M> {
 const MODULE_PRESENT: &str =
     "the module is only away while the optimizer steps, or after it panicked";
 
-/// Whether a loss has gradients that count.
-fn counts(loss: &Loss) -> bool {
-    loss.weight != Weight::Samples(0) && loss.tensor.is_tracked()
+/// Where a backward pass starts.
+struct Start {
+    /// None if the pass has no gradients that count.
+    tensor: Option<Tensor<1>>,
+    weight: Weight,
+    watch: Watch,
+}
+
+impl Start {
+    /// Runs the backward pass for a model.
+    fn backward<M: Module>(
+        self,
+        module: &M,
+    ) -> Result<Option<burn::tensor::Gradients>, TrainError> {
+        let gradients = self.tensor.map(|loss| loss.backward());
+        self.watch.check(module)?;
+        Ok(gradients)
+    }
+}
+
+/// The model, in training mode.
+fn trainable<M: Module>(model: M) -> M {
+    match is_autodiff(&model) {
+        true => model,
+        false => model.train(),
+    }
 }
 
 fn lock(reducer: &Mutex<Reducer>) -> MutexGuard<'_, Reducer> {
     reducer.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-#[cfg(feature = "learner")]
-mod own_backward;
 #[cfg(test)]
 mod tests;

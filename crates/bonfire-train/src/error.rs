@@ -1,11 +1,16 @@
 //! What can go wrong while training on several ranks.
 
+pub(crate) mod checkpoint;
+pub(crate) mod compression;
+pub(crate) mod difference;
+pub(crate) mod norm;
+
 use std::error::Error;
 
 use bonfire_collective::{CollectiveError, Rank};
 use bonfire_plan::DType;
 
-use crate::fingerprint::Difference;
+use difference::Difference;
 
 /// An error of a program, of any type.
 pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
@@ -93,6 +98,38 @@ pub enum TrainError {
     /// The forward pass returned an error. The other ranks see that this rank failed.
     #[error("the forward pass failed: {0}")]
     Forward(#[source] BoxError),
+    /// A forward pass returned a loss that is not one number.
+    #[error("the loss has {elements} elements; reduce it to one with mean() or sum()")]
+    LossShape {
+        /// How many it has.
+        elements: usize,
+    },
+    /// A loss depends on trainable tensors that are no parameters of the model: those of another model,
+    /// or the model's own, used from outside the closure.
+    #[error(
+        "{gradients} gradients of this backward pass are not of parameters that the closure was given, \
+         and would be lost: hold all models that one loss trains in one Module, use the model that the \
+         closure is given, and give no_grad() or detach() to what is not to be trained here"
+    )]
+    ForeignGradients {
+        /// How many there are.
+        gradients: usize,
+    },
+    /// Other parameters are to be trained while gradients of some wait for the end of their step.
+    #[error(
+        "the model cannot get other trainable parameters between no_sync() and backward(): call \
+         map_module() between two steps"
+    )]
+    UnfinishedStep,
+    /// Replicas have come to differ. All ranks return this error.
+    #[error(
+        "rank {rank} has other parameters than rank 0; change them only by Ddp::step(), or in the same \
+         way on every rank"
+    )]
+    ReplicasDiffer {
+        /// The first rank whose parameters are not those of rank 0.
+        rank: Rank,
+    },
     /// Ranks accumulated different numbers of micro-batches.
     #[error(
         "ranks accumulated between {least} and {most} micro-batches for one step; call no_sync() \
@@ -140,7 +177,7 @@ pub enum TrainError {
     },
     /// Ranks that normalise their batches together are at different layers.
     #[error(transparent)]
-    NormMismatch(#[from] crate::norm::NormMismatch),
+    NormMismatch(#[from] norm::NormMismatch),
     /// A layer cannot normalise the batches of all ranks together.
     #[error(
         "layer {layer:?} is burn::nn::BatchNorm, which normalises the batches of one rank only; use \
@@ -163,7 +200,7 @@ pub enum TrainError {
     },
     /// The gradients cannot be compressed as the configuration says.
     #[error(transparent)]
-    Compression(#[from] crate::compression::CompressionError),
+    Compression(#[from] compression::CompressionError),
     /// The configuration asks for gradients that travel from device to device, and they cannot. All ranks
     /// return this error.
     #[error(
@@ -181,7 +218,7 @@ pub enum TrainError {
     DeviceRoute(#[source] BoxError),
     /// A checkpoint could not be written or read.
     #[error(transparent)]
-    Checkpoint(#[from] crate::checkpoint::CheckpointError),
+    Checkpoint(#[from] checkpoint::CheckpointError),
     /// The device kind asked for is not part of this build.
     #[error(
         "this program was built without the {kind} back end; rebuild it with the feature `{}` of the crate bonfire",

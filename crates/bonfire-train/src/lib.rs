@@ -2,7 +2,7 @@
 //!
 //! [`Ddp`] holds a model that every rank of a group trains on its own share of the data.
 //! [`Checkpoints`] keep a training, and [`World`] is a rank's place in the job: its group
-//! and its device. With feature `learner`, `DistributedTraining` trains with Burn's own learner.
+//! and its device.
 //!
 //! ```no_run
 //! use bonfire_train::{Ddp, TrainError, World};
@@ -18,98 +18,72 @@
 //!     for _ in 0..100 {
 //!         // Every rank draws a batch of its own; the gradients are the mean over all of them.
 //!         let batch = Tensor::<2>::random([32, 8], Distribution::Default, &device);
-//!         let gradients = ddp.backward(|model| model.forward(batch).powi_scalar(2).mean())?;
-//!         ddp.step(&mut optimizer, 1e-3, gradients);
+//!         let step = ddp.backward(|model| model.forward(batch).powi_scalar(2).mean())?;
+//!         ddp.step(&mut optimizer, 1e-3, step.gradients);
 //!     }
 //!     Ok(())
 //! }
 //! ```
 //!
-//! What a model learns from is `bonfire-data`, what a training shows of itself is `bonfire-report`.
+//! What a model learns from is `bonfire-data`, what a training shows of itself is `bonfire-report`;
+//! `bonfire-learner` trains with Burn's own learner.
 
 #![deny(unsafe_code)]
 
-mod assignment;
-mod bucket;
-mod buffers;
 mod checkpoint;
 mod compression;
 mod config;
-mod data_parallel;
 mod ddp;
-mod device;
-#[cfg_attr(
-    not(feature = "cuda"),
-    allow(dead_code, reason = "nothing of this build has devices to stay on")
-)]
-mod device_route;
 mod error;
-mod fingerprint;
-mod freeze;
-mod global_batch;
-mod gradients;
-mod harvest;
-mod hooks;
-mod host;
-mod interrupt;
-#[cfg(feature = "learner")]
-mod learner;
 mod loss;
-mod naive;
+mod memory;
 mod norm;
-mod panic;
+mod optim;
 mod parameters;
-mod patience;
-mod precision;
-#[cfg(feature = "weights")]
-mod pretrained;
-mod probe;
 #[cfg(feature = "cuda")]
 #[allow(unsafe_code)]
 mod raw;
-mod readback;
 mod reducer;
-mod replicate;
-mod scaler;
-mod schedule;
-mod timing;
-mod trace;
-mod weights;
 mod world;
 
-pub use checkpoint::{Best, CheckpointError, Checkpoints, Keep, Milestone, Training};
-pub use compression::{CompressionError, CompressionState, GradientCompression, PowerSgdConfig};
-pub use config::{BufferSync, DdpConfig, GradientRoute, GradientSync, UnknownGradientRoute};
-pub use data_parallel::{DataParallel, Scatter};
-pub use ddp::{BucketSummary, Ddp};
-pub use device::{DeviceKind, Occupancy, UnknownDeviceKind, require_devices};
-pub use error::TrainError;
-pub use fingerprint::Difference;
-pub use freeze::{UnknownParameter, freeze, freeze_all_but};
-pub use global_batch::{GlobalBatch, RateRule};
-pub use gradients::{Clip, clip, global_norm};
-pub use interrupt::StopRequest;
-#[cfg(feature = "learner")]
-pub use learner::{
-    CompressionCheckpoints, DistributedModel, DistributedTraining, GradientCheck, LearnerConfig,
-    LearnerError, Outputs, Parcel, StepOutput, StepTimeMetric, StepTimings, counted, strategy,
-    strategy_with,
-};
-pub use loss::{IntoLoss, Loss};
-#[doc(hidden)]
-pub use loss::{Weight, read};
-pub use norm::{
-    BatchNorm, BatchNormConfig, NormGroup, NormMismatch, RunningStatistic, convert_sync_batch_norm,
-    convert_sync_batch_norm_in,
-};
-pub use precision::Precision;
 #[cfg(feature = "weights")]
-pub use pretrained::{
+pub use checkpoint::pretrained::{
     FileError, LoadReport, ShapeDifference, WeightsError, WeightsFile, load_weights,
 };
 #[doc(hidden)]
-pub use probe::is_writable;
-pub use scaler::{LossScaler, ScalerConfig};
-pub use schedule::{Decay, Schedule, ScheduledRate};
-pub use timing::StepTiming;
+pub use checkpoint::probe::is_writable;
+pub use checkpoint::{Best, Checkpoints, CompressionFolder, Keep, Milestone, Training};
+pub use compression::CompressionState;
+pub use config::compression::{GradientCompression, PowerSgdConfig};
+pub use config::device::{DeviceKind, Occupancy, UnknownDeviceKind};
+pub use config::precision::Precision;
+pub use config::{BufferSync, DdpConfig, GradientRoute, GradientSync, UnknownGradientRoute};
+pub use ddp::data_parallel::{DataParallel, Scatter};
+pub use ddp::{BucketSummary, Ddp, Digest, MicroStep, OwnStep, Step};
+pub use error::TrainError;
+pub use error::checkpoint::CheckpointError;
+pub use error::compression::CompressionError;
+pub use error::difference::Difference;
+pub use error::norm::NormMismatch;
+pub use loss::weights::Last;
+pub use loss::{IntoLoss, Loss};
+pub use norm::{
+    BatchNorm, BatchNormConfig, RunningStatistic, convert_sync_batch_norm,
+    convert_sync_batch_norm_in,
+};
+pub use optim::global_batch::{GlobalBatch, RateRule};
+pub use optim::gradients::{Clip, Gradients};
+pub use optim::scaler::{LossScaler, ScalerConfig};
+pub use optim::schedule::{Decay, Schedule, ScheduledRate};
+pub use parameters::freeze::{UnknownParameter, freeze, freeze_all_but};
+#[doc(hidden)]
+pub use parameters::is_autodiff;
+pub use reducer::timing::StepTiming;
+pub use world::device::require_devices;
+pub use world::exchange::group::NormGroup;
+pub use world::interrupt::StopRequest;
+#[doc(hidden)]
+pub use world::panic::panic_message;
+#[doc(hidden)]
+pub use world::patience::patient_with_files;
 pub use world::{Placement, World};

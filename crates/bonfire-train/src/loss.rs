@@ -1,5 +1,8 @@
 //! What a forward pass returns.
 
+pub(crate) mod precision;
+pub(crate) mod weights;
+
 use bonfire_collective::{ProcessGroup, Rank};
 use burn::Tensor;
 
@@ -9,13 +12,16 @@ use crate::error::BoxError;
 /// The loss of one batch, and how much it counts.
 #[derive(Clone, Debug)]
 pub struct Loss {
-    pub(crate) tensor: Tensor<1>,
-    pub(crate) weight: Weight,
+    /// Without the factor.
+    tensor: Tensor<1>,
+    weight: Weight,
+    /// What the backward pass multiplies the loss with. No figure has it in it.
+    factor: f64,
 }
 
 /// How much a batch counts in the mean over all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Weight {
+pub(crate) enum Weight {
     /// As much as every other batch.
     Equal,
     /// As much as it has samples.
@@ -24,7 +30,7 @@ pub enum Weight {
 
 impl Weight {
     /// As a number, in a sum over batches.
-    pub fn count(self) -> usize {
+    pub(crate) fn count(self) -> usize {
         match self {
             Self::Equal => 1,
             Self::Samples(samples) => samples,
@@ -40,7 +46,101 @@ impl Loss {
         Self {
             tensor,
             weight: Weight::Samples(samples),
+            factor: 1.0,
         }
+    }
+
+    /// The loss of this rank's batch, where it is: nothing waits for the device. The scale of a
+    /// [`LossScaler`](crate::LossScaler) is not in it.
+    pub fn tensor(&self) -> Tensor<1> {
+        self.tensor.clone()
+    }
+
+    /// How much it counts: the samples of [`mean_over`](Self::mean_over), else 1.
+    pub fn count(&self) -> usize {
+        self.weight.count()
+    }
+
+    /// The number. It waits for the device.
+    ///
+    /// # Errors
+    /// [`TrainError::UnreadableTensor`].
+    pub fn value(&self) -> Result<f64, TrainError> {
+        let data = self.tensor().try_into_data();
+        let data = data.map_err(|cause| TrainError::UnreadableTensor {
+            what: "the loss".to_owned(),
+            cause: format!("{cause:?}"),
+        })?;
+        Ok(data.iter::<f64>().next().unwrap_or(f64::NAN))
+    }
+
+    /// The mean of all ranks' losses, over samples where they are weighted with
+    /// [`mean_over`](Self::mean_over): the same bits on every rank. Every rank must call it,
+    /// with its [`World`](crate::World). It waits for the device; a program that wants to stop at a loss that is not finite calls it in every step.
+    ///
+    /// # Errors
+    /// [`TrainError::NonFiniteLoss`] on all ranks, naming those whose loss is infinite or no number;
+    /// [`TrainError::NoSamples`] if no rank had any; [`TrainError::Collective`].
+    #[track_caller]
+    pub fn over_ranks(&self, world: &impl AsRef<ProcessGroup>) -> Result<f64, TrainError> {
+        let group = world.as_ref();
+        let samples = self.count() as f64;
+        // A rank without a sample has no loss: what it computed, often NaN, counts nothing.
+        let own = if samples > 0.0 {
+            // The other ranks are not to wait for a loss that cannot be read.
+            let loss = self.value();
+            [
+                loss.inspect_err(|error| group.abort(&error.to_string()))?,
+                samples,
+            ]
+        } else {
+            [0.0, 0.0]
+        };
+        let all: Vec<f64> = group.all_gather(&own)?;
+        let losses: Vec<(Rank, f64)> = (0..)
+            .map(Rank::new)
+            .zip(all.chunks_exact(2).map(|pair| pair[0]))
+            .filter(|(_, loss)| !loss.is_finite())
+            .collect();
+        if !losses.is_empty() {
+            return Err(TrainError::NonFiniteLoss { losses });
+        }
+        let pairs = || all.chunks_exact(2);
+        let samples: f64 = pairs().map(|pair| pair[1]).sum();
+        if samples <= 0.0 {
+            return Err(TrainError::NoSamples);
+        }
+        Ok(pairs().map(|pair| pair[0] * pair[1]).sum::<f64>() / samples)
+    }
+
+    pub(crate) fn weight(&self) -> Weight {
+        self.weight
+    }
+
+    /// The same loss, whose gradients are larger by a factor.
+    pub(crate) fn scaled(mut self, factor: f64) -> Self {
+        self.factor *= factor;
+        self
+    }
+
+    /// What a backward pass starts from, and what is told of it.
+    ///
+    /// # Errors
+    /// [`TrainError::LossShape`] if it is not one number.
+    pub(crate) fn split(self) -> Result<(Tensor<1>, Self), TrainError> {
+        let [elements] = self.tensor.dims();
+        if elements != 1 {
+            return Err(TrainError::LossShape { elements });
+        }
+        let told = Self {
+            tensor: self.tensor.clone().without_autodiff(),
+            ..self
+        };
+        let start = match self.factor {
+            1.0 => self.tensor,
+            factor => self.tensor.mul_scalar(factor),
+        };
+        Ok((start, told))
     }
 }
 
@@ -50,80 +150,52 @@ impl From<Tensor<1>> for Loss {
         Self {
             tensor,
             weight: Weight::Equal,
+            factor: 1.0,
         }
     }
 }
 
-/// What a forward pass may return: a loss, a weighted [`Loss`], or either in a `Result`.
+/// What a forward pass may return: a loss, a weighted [`Loss`], either of them with an output of the
+/// program's own, such as the scores of the batch, or any of these in a `Result`.
 pub trait IntoLoss {
-    /// The loss, or why there is none.
+    /// What comes with the loss.
+    type Output;
+
+    /// The loss and what comes with it, or why there is none.
     ///
     /// # Errors
     /// The error of the forward pass.
-    fn into_loss(self) -> Result<Loss, Box<dyn std::error::Error + Send + Sync>>;
+    fn into_loss(self) -> Result<(Loss, Self::Output), Box<dyn std::error::Error + Send + Sync>>;
 }
 
 impl IntoLoss for Loss {
-    fn into_loss(self) -> Result<Loss, BoxError> {
-        Ok(self)
+    type Output = ();
+
+    fn into_loss(self) -> Result<(Loss, ()), BoxError> {
+        Ok((self, ()))
     }
 }
 
 impl IntoLoss for Tensor<1> {
-    fn into_loss(self) -> Result<Loss, BoxError> {
-        Ok(self.into())
+    type Output = ();
+
+    fn into_loss(self) -> Result<(Loss, ()), BoxError> {
+        Ok((self.into(), ()))
+    }
+}
+
+impl<L: Into<Loss>, T> IntoLoss for (L, T) {
+    type Output = T;
+
+    fn into_loss(self) -> Result<(Loss, T), BoxError> {
+        Ok((self.0.into(), self.1))
     }
 }
 
 impl<L: IntoLoss, E: Into<BoxError>> IntoLoss for Result<L, E> {
-    fn into_loss(self) -> Result<Loss, BoxError> {
+    type Output = L::Output;
+
+    fn into_loss(self) -> Result<(Loss, L::Output), BoxError> {
         self.map_err(Into::into)?.into_loss()
     }
-}
-
-/// The mean of the losses of all ranks. Every rank must call it.
-#[track_caller]
-pub(crate) fn global_loss(
-    own: Option<Tensor<1>>,
-    weight: Weight,
-    group: &ProcessGroup,
-) -> Result<f64, TrainError> {
-    let samples = weight.count() as f64;
-    // A rank without a sample has no loss: what it computed, often NaN, counts nothing.
-    let own = match own {
-        Some(loss) if samples > 0.0 => {
-            // The other ranks are not to wait for a loss that cannot be read.
-            let loss = read(loss).inspect_err(|error| group.abort(&error.to_string()))?;
-            [loss, samples]
-        }
-        _ => [0.0, 0.0],
-    };
-    let all: Vec<f64> = group.all_gather(&own)?;
-    let losses: Vec<(Rank, f64)> = (0..)
-        .map(Rank::new)
-        .zip(all.chunks_exact(2).map(|pair| pair[0]))
-        .filter(|(_, loss)| !loss.is_finite())
-        .collect();
-    if !losses.is_empty() {
-        return Err(TrainError::NonFiniteLoss { losses });
-    }
-    let pairs = || all.chunks_exact(2);
-    let samples: f64 = pairs().map(|pair| pair[1]).sum();
-    if samples <= 0.0 {
-        return Err(TrainError::NoSamples);
-    }
-    Ok(pairs().map(|pair| pair[0] * pair[1]).sum::<f64>() / samples)
-}
-
-/// The number in a loss. It waits for the device.
-///
-/// # Errors
-/// [`TrainError::UnreadableTensor`].
-pub fn read(loss: Tensor<1>) -> Result<f64, TrainError> {
-    let data = loss.try_into_data();
-    let data = data.map_err(|cause| TrainError::UnreadableTensor {
-        what: "the loss".to_owned(),
-        cause: format!("{cause:?}"),
-    })?;
-    Ok(data.iter::<f64>().next().unwrap_or(f64::NAN))
 }

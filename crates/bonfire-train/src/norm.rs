@@ -8,20 +8,12 @@
 //! Must never exchange anything in evaluation, and never wait for a rank that has ended its step.
 
 mod batch_norm;
-mod carrier;
 mod convert;
-mod exchange;
-mod group;
-mod moments;
 mod normalize;
 mod statistic;
 
 pub use batch_norm::{BatchNorm, BatchNormConfig};
-pub(crate) use carrier::kept;
 pub use convert::{convert_sync_batch_norm, convert_sync_batch_norm_in};
-pub use exchange::NormMismatch;
-pub use group::NormGroup;
-pub(crate) use group::NormGroups;
 pub use statistic::RunningStatistic;
 
 #[cfg(test)]

@@ -1,5 +1,11 @@
 //! The parameters of a model, in the order of its definition.
 
+pub(crate) mod assignment;
+pub(crate) mod buffers;
+pub(crate) mod fingerprint;
+pub(crate) mod freeze;
+pub(crate) mod replicate;
+
 use std::collections::HashMap;
 
 use bonfire_plan::DType;
@@ -7,8 +13,8 @@ use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Bool, DType as TensorDType, Device, Int, Tensor};
 
 use crate::TrainError;
-use crate::assignment::Extent;
-use crate::fingerprint::Entry;
+use crate::parameters::assignment::Extent;
+use crate::parameters::fingerprint::Entry;
 
 /// A trainable parameter.
 #[derive(Clone, Debug)]
@@ -65,6 +71,11 @@ impl ParameterTable {
             .collect()
     }
 
+    /// Whether two models have the same parameters, of which the same are trained.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        self.entries == other.entries && self.index == other.index
+    }
+
     pub(crate) fn entries(&self) -> &[Entry] {
         &self.entries
     }
@@ -83,7 +94,7 @@ pub(crate) fn reducible(dtype: TensorDType) -> Option<DType> {
 }
 
 /// Whether a model has been put in training mode, or made for it.
-pub(crate) fn is_autodiff<M: Module>(model: &M) -> bool {
+pub fn is_autodiff<M: Module>(model: &M) -> bool {
     struct Finder(bool);
     impl ModuleVisitor for Finder {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {

@@ -17,7 +17,7 @@ use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl_runtime::runtime::Runtime;
 
-use crate::device_route::DeviceTensor;
+use crate::memory::DeviceTensor;
 use crate::parameters::reducible;
 
 /// Where a tensor's elements are.

@@ -3,6 +3,19 @@
 //! Buckets travel in their order on every rank, whatever order they become complete in, so that all
 //! ranks call the same operations. Follows PyTorch's `reducer.cpp`.
 
+pub(crate) mod bucket;
+#[cfg_attr(
+    not(feature = "cuda"),
+    allow(dead_code, reason = "nothing of this build has devices to stay on")
+)]
+pub(crate) mod device_route;
+pub(crate) mod harvest;
+pub(crate) mod hooks;
+pub(crate) mod naive;
+pub(crate) mod readback;
+pub(crate) mod timing;
+pub(crate) mod trace;
+
 mod buckets;
 mod sink;
 
@@ -11,17 +24,18 @@ use std::time::Duration;
 
 use bonfire_collective::{Rank, ReduceOp};
 
-use crate::assignment::{Assignment, Caps, assign};
-use crate::bucket::Bucket;
 use crate::compression::{Compressor, Presence};
-use crate::device_route::{Chosen, DeviceTensor};
-use crate::harvest::{Gradient, Site};
-use crate::host::{Entering, HostSlice};
+use crate::loss::weights::{MicroBatches, Normalizer};
+use crate::memory::DeviceTensor;
+use crate::memory::host::{Entering, HostSlice};
 use crate::parameters::ParameterTable;
-use crate::patience::WarmUp;
-use crate::timing::Stopwatch;
-use crate::weights::{MicroBatches, Normalizer};
-use crate::{TrainError, trace};
+use crate::parameters::assignment::{Assignment, Caps, assign};
+use crate::reducer::bucket::Bucket;
+use crate::reducer::device_route::Chosen;
+use crate::reducer::harvest::{Gradient, Site};
+use crate::reducer::timing::Stopwatch;
+use crate::world::patience::WarmUp;
+use crate::{TrainError, reducer::trace};
 
 use buckets::{Buckets, Home};
 
@@ -318,7 +332,9 @@ impl Reducer {
         let comparable = micro_batches.comparable();
         let mut verdict = vec![comparable, -comparable];
         verdict.extend(self.parameters.iter().map(|p| i64::from(p.present)));
-        let verdict = self.group.all_reduce_async(verdict, ReduceOp::Max);
+        let verdict = self
+            .group
+            .background(verdict, |group, data| group.all_reduce(data, ReduceOp::Max));
         for bucket in self.buckets.on_host() {
             watch.time(|| bucket.advance(&mut self.compressor))?;
         }

@@ -1,13 +1,19 @@
 //! A rank's place in a job: its group and its device.
 
+pub(crate) mod device;
+pub(crate) mod exchange;
+pub(crate) mod interrupt;
+pub(crate) mod panic;
+pub(crate) mod patience;
+
 use bonfire_collective::{ProcessGroup, Rank, WorldSize};
 use burn::tensor::Device;
 use rand::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::device::{first_that_answers, open};
-use crate::norm::NormGroups;
-use crate::patience::WarmUp;
+use crate::world::device::{first_that_answers, open};
+use crate::world::exchange::group::NormGroups;
+use crate::world::patience::WarmUp;
 use crate::{DeviceKind, Occupancy, TrainError};
 
 /// Where a rank is on its host.
@@ -71,12 +77,42 @@ impl World {
         })
     }
 
+    /// The part of this world whose ranks give the same `color`, ranked by `key` and then by their rank
+    /// here; `None` for those that give no color. Every rank must call it.
+    ///
+    /// It is a world like any other, with the device and the place on the host that the rank has: a
+    /// [`Ddp`](crate::Ddp), a checkpoint or a mean over it is one over these ranks only. Nothing is
+    /// opened or probed again.
+    ///
+    /// ```no_run
+    /// # use bonfire_train::{TrainError, World};
+    /// # fn train(world: &World) -> Result<(), TrainError> {
+    /// // Two trainings at once: one on the ranks with even numbers, one on the others.
+    /// let rank = world.rank().get();
+    /// let half = world.split(Some(rank % 2), i64::from(rank))?.expect("every rank has a color");
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`TrainError::Collective`] as [`ProcessGroup::split`] has it.
+    #[track_caller]
+    pub fn split(&self, color: Option<u32>, key: i64) -> Result<Option<Self>, TrainError> {
+        let group = self.group.split(color, key)?;
+        Ok(group.map(|group| Self {
+            group,
+            placement: self.placement,
+            device: self.device.clone(),
+            device_name: self.device_name.clone(),
+            norm_groups: NormGroups::default(),
+        }))
+    }
+
     /// This rank.
     pub fn rank(&self) -> Rank {
         self.group.rank()
     }
 
-    /// The number of ranks of the job.
+    /// The number of ranks.
     pub fn world_size(&self) -> WorldSize {
         self.group.world_size()
     }
@@ -106,13 +142,14 @@ impl World {
         &self.device_name
     }
 
-    /// Seeds the device's random numbers for one step, differently on every rank: what dropout and the
+    /// Seeds the device's random numbers for one step, differently on every rank of the job: what dropout and the
     /// like draw then depends on the seed, the step and the rank only, and so is the same after a
     /// resume. Ranks that are threads of one process share the CPU's generator; there the order in
     /// which they draw counts, too.
     pub fn seed_step(&self, seed: u64, step: u64) {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        rng.set_stream(u64::from(self.rank().get()));
+        let rank = self.group.world_rank(self.rank());
+        rng.set_stream(u64::from(rank.get()));
         // Two words per number, so that no two steps share one.
         rng.set_word_pos(2 * u128::from(step));
         self.device.seed(rng.next_u64());

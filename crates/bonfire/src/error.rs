@@ -4,12 +4,21 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::io;
 
+use bonfire_collective as collective;
 use bonfire_collective::{CollectiveError, Rank};
-use bonfire_data::DataError;
+use bonfire_data::{DataError, UnusableWeights};
+#[cfg(feature = "images")]
+use bonfire_data::{PictureError, TransformError};
+use bonfire_launch as launch;
 use bonfire_launch::{EnvError, FlagError, LaunchError, RankCountError};
+#[cfg(feature = "learner")]
+use bonfire_learner::LearnerError;
 use bonfire_plan::PlanError;
 use bonfire_report::ReportError;
-use bonfire_train::TrainError;
+use bonfire_train as train;
+#[cfg(feature = "weights")]
+use bonfire_train::{FileError, WeightsError};
+use bonfire_train::{TrainError, UnknownParameter};
 use thiserror::Error as ThisError;
 
 use crate::all_or_none::Teller;
@@ -51,6 +60,38 @@ pub enum Error {
     /// Training failed.
     #[error(transparent)]
     Train(#[from] TrainError),
+    /// A pattern of [`freeze`](crate::freeze) names no parameter.
+    #[error(transparent)]
+    UnknownParameter(#[from] UnknownParameter),
+    /// The weights of samples cannot be used.
+    #[error(transparent)]
+    SampleWeights(#[from] UnusableWeights),
+    /// Training with Burn's learner failed.
+    #[cfg(feature = "learner")]
+    #[error(transparent)]
+    Learner(#[from] LearnerError),
+    /// Pictures cannot be read.
+    #[cfg(feature = "images")]
+    #[error(transparent)]
+    Picture(#[from] PictureError),
+    /// A transform of pictures cannot be.
+    #[cfg(feature = "images")]
+    #[error(transparent)]
+    Transform(#[from] TransformError),
+    /// Parameters from a file cannot be loaded.
+    #[cfg(feature = "weights")]
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+    /// A file of parameters cannot be read.
+    #[cfg(feature = "weights")]
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// A text names something that there is not, or a value that cannot be.
+    #[error(transparent)]
+    Value(BoxError),
+    /// A part of what ranks communicate over failed: a store, a token, a connection, an inspection.
+    #[error(transparent)]
+    Communication(BoxError),
     /// The data of a rank cannot be had.
     #[error(transparent)]
     Data(#[from] DataError),
@@ -97,6 +138,25 @@ impl Error {
     }
 }
 
+/// Errors that programs rarely branch on, each as a variant of [`Error`].
+macro_rules! wrapped {
+    ($($variant:ident: $($error:ty),+;)+) => {$($(
+        impl From<$error> for Error {
+            fn from(error: $error) -> Self {
+                Self::$variant(error.into())
+            }
+        }
+    )+)+};
+}
+
+wrapped! {
+    Value: train::UnknownDeviceKind, train::UnknownGradientRoute, collective::UnknownTransport,
+        collective::UnknownCallSites, collective::UnknownBuilds, collective::UnknownConnections,
+        collective::OverrideError, launch::StreamChoiceError;
+    Communication: collective::ConnectError, collective::StoreError, collective::TokenError,
+        collective::InspectError;
+}
+
 impl fmt::Debug for Error {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(&with_causes(self))
@@ -139,6 +199,41 @@ mod tests {
             format!("{:?}", Error::from(error)),
             "the forward pass failed: no text"
         );
+    }
+
+    /// `?` works in a program of [`Result`] on whatever the library returns.
+    #[test]
+    fn every_error_of_the_library_becomes_ours() {
+        fn ours<E: Into<Error>>() {}
+        ours::<TrainError>();
+        ours::<DataError>();
+        ours::<UnknownParameter>();
+        ours::<UnusableWeights>();
+        #[cfg(feature = "learner")]
+        ours::<LearnerError>();
+        #[cfg(feature = "images")]
+        {
+            ours::<PictureError>();
+            ours::<TransformError>();
+        }
+        #[cfg(feature = "weights")]
+        {
+            ours::<WeightsError>();
+            ours::<FileError>();
+        }
+        ours::<CollectiveError>();
+        ours::<PlanError>();
+        ours::<collective::ConnectError>();
+        ours::<collective::StoreError>();
+        ours::<collective::TokenError>();
+        ours::<collective::InspectError>();
+        ours::<EnvError>();
+        ours::<FlagError>();
+        ours::<LaunchError>();
+        ours::<RankCountError>();
+        ours::<io::Error>();
+        let unknown = "tpu".parse::<train::DeviceKind>().unwrap_err();
+        assert!(Error::from(unknown).to_string().contains("`tpu`"));
     }
 
     #[test]

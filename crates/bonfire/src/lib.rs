@@ -19,6 +19,7 @@
 //! ```
 //!
 //! - [`launch`] and [`launch_with`] start the ranks, [`spawn`] runs them as threads.
+//! - [`next_turn`] has all ranks end together: with their data, an error, or a signal.
 //! - [`all_or_none`] makes the error of any rank one line, and the end of all.
 //! - [`World`] is what a rank knows: its place, its device, its group.
 //! - [`Ddp`] wraps a model and averages its gradients while backward still runs.
@@ -41,12 +42,15 @@ mod log;
 pub mod prelude;
 mod rank;
 mod threads;
+mod turn;
 
 pub use bonfire_collective::*;
 pub use bonfire_data::*;
 #[cfg(feature = "cuda-unfused")]
 pub use bonfire_gpu as cuda;
 pub use bonfire_launch::*;
+#[cfg(feature = "learner")]
+pub use bonfire_learner::*;
 pub use bonfire_report::*;
 pub use bonfire_train::*;
 
@@ -55,3 +59,4 @@ pub use args::LaunchArgs;
 pub use error::{Error, Result};
 pub use launch::{launch, launch_with};
 pub use threads::{SpawnOptions, spawn, spawn_with};
+pub use turn::{Turn, next_turn};

@@ -6,14 +6,13 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use bonfire::{LaunchArgs, World};
+use bonfire::{LaunchArgs, StopRequest, World};
 use clap::Parser;
 use finetune::data::Data;
+use finetune::ending::last_words;
 use finetune::model::check_weights;
 use finetune::options::Options;
 use finetune::train::{End, train};
-use vision::ending::last_words;
-use vision::stop::Stop;
 
 /// Trains a residual network on a folder of pictures, one sub-folder per class, data-parallel.
 #[derive(Debug, Parser)]
@@ -41,7 +40,7 @@ fn run(launch: &LaunchArgs, options: &Options) -> Result<ExitCode> {
     check_weights(options)?;
     let mut code = ExitCode::SUCCESS;
     bonfire::launch_with(launch, |world: World| -> Result<()> {
-        let stop = Stop::on_signals();
+        let stop = StopRequest::watch();
         if train(&world, options, &data, &stop)? == End::Stopped {
             code = ExitCode::from(stop.exit_code());
         }

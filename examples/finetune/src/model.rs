@@ -3,7 +3,7 @@
 use anyhow::Result;
 use bonfire::{WeightsFile, World, freeze_all_but, load_weights};
 use burn::module::Module;
-use vision::resnet::{ResNet, ResNetConfig};
+use networks::resnet::{ResNet, ResNetConfig};
 
 use crate::options::Options;
 

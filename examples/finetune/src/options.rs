@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use bonfire::{Decay, GlobalBatch, RateRule, Schedule, WorldSize};
 use clap::{Args, ValueEnum};
-use vision::resnet::Depth;
+use networks::resnet::Depth;
 
 /// What can be set.
 #[derive(Debug, Clone, Args)]

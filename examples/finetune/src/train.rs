@@ -6,17 +6,17 @@
 use anyhow::{Context, Result, ensure};
 use bonfire::{
     Best, Checkpoints, Ddp, EventWriter, Keep, Loss, Milestone, PictureBatch, Prefetch, Prefetched,
-    SamplerState, Schedule, Training, WeightedMean, World, all_or_none,
+    SamplerState, Schedule, StopRequest, Training, Turn, WeightedMean, World, all_or_none,
+    next_turn,
 };
 use burn::module::Module;
 use burn::nn::loss::CrossEntropyLossConfig;
-use burn::optim::ModuleOptimizer;
+use burn::optim::decay::WeightDecayConfig;
+use burn::optim::momentum::MomentumConfig;
+use burn::optim::{ModuleOptimizer, SgdConfig};
 use burn::tensor::{Int, Tensor};
+use networks::resnet::ResNet;
 use serde::{Deserialize, Serialize};
-use vision::config::{Config, OptimSection};
-use vision::optimizer::sgd;
-use vision::resnet::ResNet;
-use vision::stop::{Stop, Turn};
 
 use crate::data::{Data, Share};
 use crate::model::start;
@@ -52,7 +52,7 @@ struct Progress {
 struct Trainer<'a> {
     world: &'a World,
     options: &'a Options,
-    stop: &'a Stop,
+    stop: &'a StopRequest,
     ddp: Ddp<ResNet>,
     optimizer: ModuleOptimizer,
     training: Share,
@@ -66,7 +66,7 @@ struct Trainer<'a> {
 
 /// Trains on all ranks of `world`, from the beginning or from where an interrupted training in the
 /// same folder was, to the end or until `stop` asks.
-pub fn train(world: &World, options: &Options, data: &Data, stop: &Stop) -> Result<End> {
+pub fn train(world: &World, options: &Options, data: &Data, stop: &StopRequest) -> Result<End> {
     let mut trainer = all_or_none(world, Trainer::new(world, options, data, stop))?;
     let first = trainer.progress.data.epoch;
     let schedule = options.schedule(world.world_size());
@@ -108,7 +108,12 @@ impl Progress {
 }
 
 impl<'a> Trainer<'a> {
-    fn new(world: &'a World, options: &'a Options, data: &Data, stop: &'a Stop) -> Result<Self> {
+    fn new(
+        world: &'a World,
+        options: &'a Options,
+        data: &Data,
+        stop: &'a StopRequest,
+    ) -> Result<Self> {
         let mut training = data.training(options, world)?;
         ensure!(
             training.loader.batches_per_epoch() > 0,
@@ -175,20 +180,21 @@ impl<'a> Trainer<'a> {
     fn learn(&mut self, learning_rate: f64) -> Result<bool> {
         let mut prepared = prepared(&mut self.training, self.options)?;
         loop {
-            let batch = match self.stop.turn(self.world, prepared.next())? {
+            let batch = match next_turn(self.world, self.stop, prepared.next())? {
                 Turn::Step(batch) => batch.context("all ranks have equally many batches")?,
                 Turn::End => return Ok(true),
                 Turn::Stop => return Ok(false),
             };
             let PictureBatch { pictures, labels } = batch.batch;
             let samples = pictures.dims()[0];
-            let gradients = self.ddp.backward(|model| {
+            let step = self.ddp.backward(|model| {
                 let scores = model.forward(pictures);
                 let loss = CrossEntropyLossConfig::new().init(&scores.device());
                 Loss::mean_over(loss.forward(scores, labels), samples)
             })?;
-            let loss = all_or_none(self.world, self.ddp.global_loss())?;
-            self.ddp.step(&mut self.optimizer, learning_rate, gradients);
+            let loss = all_or_none(self.world, step.loss.over_ranks(self.world))?;
+            self.ddp
+                .step(&mut self.optimizer, learning_rate, step.gradients);
             self.progress.loss.add(loss, samples);
             self.progress.data = batch.state;
             self.steps += 1;
@@ -202,7 +208,7 @@ impl<'a> Trainer<'a> {
         let mut mean = WeightedMean::new();
         let mut prepared = prepared(&mut self.validation, self.options)?;
         loop {
-            let batch = match self.stop.turn(self.world, prepared.next())? {
+            let batch = match next_turn(self.world, self.stop, prepared.next())? {
                 Turn::Step(Some(batch)) => batch.batch,
                 // Another rank may have one more.
                 Turn::Step(None) => continue,
@@ -256,13 +262,12 @@ fn rate(schedule: &Schedule, epoch: u64) -> f64 {
 
 /// The tutorials' optimizer.
 fn optimizer() -> ModuleOptimizer {
-    sgd(&OptimSection {
-        momentum: 0.9,
-        dampening: 0.0,
-        nesterov: false,
-        weight_decay: 5e-3,
-        ..Config::default().optim
-    })
+    // Burn's own default dampens; PyTorch's does not.
+    let momentum = MomentumConfig::new().with_momentum(0.9).with_dampening(0.0);
+    SgdConfig::new()
+        .with_momentum(Some(momentum))
+        .with_weight_decay(Some(WeightDecayConfig::new(5e-3)))
+        .init()
 }
 
 /// The batches of the next epoch, made on threads.

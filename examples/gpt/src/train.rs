@@ -34,10 +34,7 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
         .model
         .config(corpus.text.vocabulary().len())
         .init(settings.seed, &device);
-    let config = DdpConfig {
-        route: settings.gradient_route,
-        ..DdpConfig::default()
-    };
+    let config = DdpConfig::default().with_route(settings.gradient_route);
     let mut ddp = Ddp::with_config(model, world, config)?;
     let mut optimizer = adamw(settings.optimizer);
     let sampler = Sampler {
@@ -67,12 +64,12 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
             let windows = sampler.windows(step, world.rank(), world.world_size());
             corpus.training.batch(&windows, &device)
         });
-        let gradients = ddp.backward(|model| model.loss(batch.tokens, batch.targets))?;
-        journal.step(&ddp);
+        let done = ddp.backward(|model| model.loss(batch.tokens, batch.targets))?;
+        journal.step(&done);
         journal.time(Activity::Optimizer, || {
             let gradients = match settings.optimizer.clip {
-                Some(norm_max) => ddp.clip(gradients, Clip::Norm(norm_max)),
-                None => gradients,
+                Some(norm_max) => done.gradients.clip(Clip::Norm(norm_max)),
+                None => done.gradients,
             };
             ddp.step(&mut optimizer, schedule.rate(step), gradients);
         });
@@ -88,14 +85,16 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
         }
     }
 
+    let digest = ddp.digest()?;
     let model = ddp.module().valid();
     let report = journal
         .close()?
         .with_fact("text", corpus.text.name())
-        .with_fact("parameters", model.num_params())
+        .with_fact("model", format!("{} parameters", model.num_params()))
         .with_fact("device", world.device_name())
         .with_fact("windows per step", global_batch)
-        .with_fact("schedule", format!("{:?}", settings.schedule));
+        .with_fact("schedule", format!("{:?}", settings.schedule))
+        .with_fact("parameters", digest);
     Ok(Trained { model, report })
 }
 

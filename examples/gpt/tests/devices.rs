@@ -123,11 +123,14 @@ mod cuda {
                 .map(|point| point["value"].as_f64().unwrap())
                 .collect()
         };
-        let parameters = named("facts", &|fact| fact[0] == "parameters");
+        let parameters = named("facts", &|fact| fact[0] == "model");
         Some(Training {
             losses: curve("loss"),
             validation: curve("validation_loss").try_into().unwrap(),
-            parameters: parameters[1].as_str().unwrap().parse().unwrap(),
+            parameters: {
+                let words = parameters[1].as_str().unwrap();
+                words.split(' ').next().unwrap().parse().unwrap()
+            },
             log: end.stderr.join("\n"),
         })
     }

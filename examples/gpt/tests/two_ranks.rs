@@ -57,6 +57,29 @@ fn losses(report: &Report) -> Vec<f64> {
     points.map(|point| point.value).collect()
 }
 
+/// The hash of the parameters that a rank has in the end.
+fn parameters(report: &Report) -> &str {
+    let facts = report.facts.iter();
+    let (_, digest) = facts.rev().find(|(name, _)| name == "parameters").unwrap();
+    digest
+}
+
+#[test]
+fn equal_settings_end_with_equal_parameters_on_every_rank() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |more: &str| {
+        let mut settings = settings(more, folder.path());
+        settings.steps = 6;
+        let reports = reports(2, &settings);
+        assert_eq!(parameters(&reports[0]), parameters(&reports[1]));
+        parameters(&reports[0]).to_owned()
+    };
+    let first = run("--batch 2");
+    assert_eq!(first.len(), 64, "{first}");
+    assert_eq!(first, run("--batch 2"));
+    assert_ne!(first, run("--batch 2 --seed 4"));
+}
+
 #[test]
 fn two_ranks_learn_a_repeating_text() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,14 +1,16 @@
 //! How good a network is on pictures that it did not learn from.
 
 use anyhow::{Context, Result};
-use bonfire::{DistributedSampler, LastBatch, Loader, Order, Remainder, SamplerConfig, World};
+use bonfire::{
+    DistributedSampler, LastBatch, Loader, Order, Remainder, SamplerConfig, StopRequest, Turn,
+    World, next_turn,
+};
 use burn::nn::loss::CrossEntropyLossConfig;
 
 use crate::config::Config;
 use crate::data::{Data, prefetch};
 use crate::meters::Meters;
 use crate::model::Model;
-use crate::stop::{Stop, Turn};
 use crate::tally::{Figures, Tally};
 
 /// Scores every test picture on exactly one rank. The same figures, bit for bit, on every rank; nothing
@@ -21,7 +23,7 @@ pub fn evaluate(
     model: &Model,
     data: &Data,
     config: &Config,
-    stop: &Stop,
+    stop: &StopRequest,
 ) -> Result<Option<Figures>> {
     let sampler = DistributedSampler::new(
         world,
@@ -38,7 +40,7 @@ pub fn evaluate(
     let mut tally = Tally::default();
     let mut prefetched = epoch.prefetch(prefetch(config), prepare)?;
     loop {
-        let batch = match stop.turn(world, prefetched.next())? {
+        let batch = match next_turn(world, stop, prefetched.next())? {
             Turn::Step(Some(prepared)) => prepared.batch,
             // Ranks may have different numbers of batches.
             Turn::Step(None) => continue,
@@ -59,6 +61,6 @@ pub fn evaluate(
             println!("{}", meters.line(loss, figures, 0));
         }
     }
-    let figures = tally.over_ranks(world.group())?;
+    let figures = tally.over_ranks(world)?;
     Ok(Some(figures.context("there is no test picture")?))
 }

@@ -8,13 +8,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
-use bonfire::{LaunchArgs, World};
+use bonfire::{LaunchArgs, StopRequest, World};
 use clap::{Args, Parser, Subcommand};
 use vision::config::Config;
 use vision::data::Data;
 use vision::ending::last_words;
 use vision::evaluate::evaluate;
-use vision::stop::Stop;
 use vision::train::{BEST_FILE, End, train};
 use vision::weights;
 
@@ -72,7 +71,7 @@ fn run_train(options: &Options) -> Result<ExitCode> {
     let data = Data::open(&config)?;
     let mut code = ExitCode::SUCCESS;
     bonfire::launch_with(&options.launch, |world: World| -> Result<()> {
-        let stop = Stop::on_signals();
+        let stop = StopRequest::watch();
         let outcome = train(&world, &config, &data, &stop)?;
         if world.is_main() {
             outcome.report.write(&config.out_dir)?;
@@ -106,7 +105,7 @@ fn run_test(options: &Options) -> Result<()> {
     bonfire::launch_with(&options.launch, |world: World| -> Result<()> {
         let model = config.network().init(0, &world.device());
         let model = bonfire::all_or_none(&world, weights::load(model, &path, &world))?;
-        let figures = evaluate(&world, &model, &data, &config, &Stop::never())?;
+        let figures = evaluate(&world, &model, &data, &config, &StopRequest::never())?;
         let figures = figures.context("nobody stops a test")?;
         if world.is_main() {
             println!(

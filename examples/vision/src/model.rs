@@ -3,13 +3,13 @@
 use std::fmt;
 use std::str::FromStr;
 
-use burn::module::{Module, ModuleVisitor, Param};
+use burn::module::Module;
 use burn::tensor::{Device, Tensor};
+use networks::botnet::{BotNet, BotNetConfig};
+use networks::resnet::{Depth, ResNet, ResNetConfig, Stem};
 use serde::{Deserialize, Serialize};
 
-use crate::botnet::{BotNet, BotNetConfig};
 use crate::nearest::{did_you_mean, nearest};
-use crate::resnet::{Depth, ResNet, ResNetConfig, Stem};
 
 /// The networks by their names in a configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -142,23 +142,6 @@ impl TryFrom<String> for Arch {
     fn try_from(text: String) -> Result<Self, UnknownArch> {
         text.parse()
     }
-}
-
-/// How many numbers of a model are trained. The model is one that was made for training; means and
-/// variances that a normalisation keeps do not count.
-pub fn trained_numbers<M: Module>(model: &M) -> usize {
-    struct Counter(usize);
-    impl ModuleVisitor for Counter {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let tensor = param.val();
-            if tensor.is_require_grad() {
-                self.0 += tensor.shape().num_elements();
-            }
-        }
-    }
-    let mut counter = Counter(0);
-    model.visit(&mut counter);
-    counter.0
 }
 
 #[cfg(test)]

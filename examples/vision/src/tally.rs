@@ -2,7 +2,7 @@
 //!
 //! Only counts and sums travel, never means: ranks may have different numbers of samples.
 
-use bonfire::{ProcessGroup, ReduceOp, TrainError};
+use bonfire::{ReduceOp, TrainError, World};
 use burn::tensor::{Int, Tensor};
 
 /// What one rank has counted.
@@ -52,9 +52,9 @@ impl Tally {
     /// # Errors
     /// [`TrainError::Collective`].
     #[track_caller]
-    pub fn over_ranks(&self, group: &ProcessGroup) -> Result<Option<Figures>, TrainError> {
+    pub fn over_ranks(&self, world: &World) -> Result<Option<Figures>, TrainError> {
         let mut sums = [self.loss, self.first, self.among, self.samples];
-        group.all_reduce(&mut sums, ReduceOp::Sum)?;
+        world.group().all_reduce(&mut sums, ReduceOp::Sum)?;
         Ok(figures(sums))
     }
 }
@@ -83,8 +83,6 @@ fn places(scores: Tensor<2>, labels: Tensor<1, Int>) -> Vec<usize> {
 
 #[cfg(test)]
 mod tests {
-    use bonfire::GroupOptions;
-    use bonfire_testkit::local;
     use burn::tensor::Device;
     use proptest::prelude::*;
 
@@ -114,9 +112,9 @@ mod tests {
 
     #[test]
     fn figures_are_over_samples_and_not_over_ranks() {
-        let all = local(3, GroupOptions::default(), |group| {
+        let all = bonfire::spawn(3, |world| {
             let mut tally = Tally::default();
-            match group.rank().get() {
+            match world.rank().get() {
                 0 => tally.add(
                     scores(&[vec![1.0, 0.0, 0.5], vec![1.0, 0.0, 0.5]]),
                     labels(&[0, 2]),
@@ -126,8 +124,9 @@ mod tests {
                 1 => tally.add(scores(&[vec![1.0, 0.0, 0.5]]), labels(&[1]), 2.0, 2),
                 _ => {}
             }
-            (tally.local(), tally.over_ranks(&group).unwrap())
+            Ok::<_, TrainError>((tally.local(), tally.over_ranks(&world)?))
         });
+        let all = all.unwrap();
         let expected = Figures {
             loss: 1.0,
             top1: 100.0 / 3.0,

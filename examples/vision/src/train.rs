@@ -5,7 +5,7 @@ mod setup;
 use anyhow::{Context, Result};
 use bonfire::{
     Activity, Best, Checkpoints, Ddp, Journal, Keep, Loader, Loss, Milestone, PictureBatch, Report,
-    World, all_or_none,
+    StopRequest, Turn, World, all_or_none, next_turn,
 };
 use burn::module::Module;
 use burn::nn::loss::CrossEntropyLossConfig;
@@ -18,7 +18,6 @@ use crate::meters::Meters;
 use crate::model::Model;
 use crate::progress::Progress;
 use crate::rate::rate;
-use crate::stop::{Stop, Turn};
 use crate::tally::{Figures, Tally};
 use crate::weights;
 
@@ -71,7 +70,7 @@ struct Trainer<'a> {
     world: &'a World,
     config: &'a Config,
     data: &'a Data,
-    stop: &'a Stop,
+    stop: &'a StopRequest,
     ddp: Ddp<Model>,
     optimizer: ModuleOptimizer,
     loader: Loader,
@@ -91,7 +90,7 @@ struct Trainer<'a> {
 /// # Errors
 /// If the data, the checkpoint or the folder cannot be used, if a loss is not finite on any rank, or
 /// if a rank fails. What one rank finds, or all do, one rank tells: see [`all_or_none`].
-pub fn train(world: &World, config: &Config, data: &Data, stop: &Stop) -> Result<Outcome> {
+pub fn train(world: &World, config: &Config, data: &Data, stop: &StopRequest) -> Result<Outcome> {
     let mut trainer = Trainer::new(world, config, data, stop)?;
     let end = match trainer.train()? {
         Some(test) => End::Trained(Trained {
@@ -161,7 +160,7 @@ impl Trainer<'_> {
         let mut prefetched = dealt.prefetch(prefetch(config), prepare)?;
         loop {
             let prepared = self.journal.time(Activity::Data, || prefetched.next());
-            let prepared = match self.stop.turn(world, prepared)? {
+            let prepared = match next_turn(world, self.stop, prepared)? {
                 Turn::Step(prepared) => prepared.context("all ranks have equally many batches")?,
                 Turn::End => return Ok(true),
                 Turn::Stop => return Ok(false),
@@ -172,7 +171,7 @@ impl Trainer<'_> {
             self.describe()?;
             meters.step();
             if meters.is_due(print_freq) {
-                let so_far = tally.over_ranks(world.group())?;
+                let so_far = tally.over_ranks(world)?;
                 let so_far = so_far.context("the batch had samples")?;
                 self.journal.note(&meters.line(loss, so_far, steps_after));
                 self.journal.figures(Some(rate))?;
@@ -185,25 +184,22 @@ impl Trainer<'_> {
         let (samples, labels) = (batch.labels.dims()[0], batch.labels.clone());
         let cross_entropy = CrossEntropyLossConfig::new().init(&batch.pictures.device());
         // ANCHOR: step
-        let mut scores = None;
-        let gradients = self.ddp.backward(|model| {
-            let output = model.forward(batch.pictures);
-            scores = Some(output.clone().detach());
-            Loss::mean_over(cross_entropy.forward(output, batch.labels), samples)
+        let step = self.ddp.backward(|model| {
+            let scores = model.forward(batch.pictures);
+            let loss = cross_entropy.forward(scores.clone(), batch.labels);
+            (Loss::mean_over(loss, samples), scores.detach())
         })?;
-        self.journal.step(&self.ddp);
+        self.journal.step(&step);
         // The loss of all ranks: if it is not finite, all of them stop here, and the launcher says so once.
-        let loss = self.ddp.global_loss()?;
+        let loss = step.loss.over_ranks(self.world)?;
         self.journal.time(Activity::Optimizer, || {
-            self.ddp.step(&mut self.optimizer, rate, gradients);
+            self.ddp.step(&mut self.optimizer, rate, step.gradients);
         });
         // ANCHOR_END: step
         self.losses.push(loss);
         self.steps += 1;
-        let scores = scores.context("the forward pass scores its batch")?;
-        let own = self.ddp.last_loss().context("there was a forward pass")?;
         let k = self.config.train.topk.get();
-        tally.add(scores, labels, own.into_scalar::<f64>(), k);
+        tally.add(step.output, labels, step.loss.value()?, k);
         Ok(loss)
     }
 

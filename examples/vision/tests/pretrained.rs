@@ -9,9 +9,9 @@ use std::process::Command;
 use bonfire::{WeightsFile, World};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Tensor};
+use networks::resnet::Depth;
 use serde_json::{Map, json};
 use vision::model::{Arch, Model, ModelConfig};
-use vision::resnet::Depth;
 use vision::weights;
 
 /// Tensors with the names and the layout that torchvision's `state_dict` has.

@@ -6,12 +6,11 @@ mod common;
 
 use std::time::Duration;
 
-use bonfire::World;
+use bonfire::{StopRequest, World};
 use bonfire_testkit::Watchdog;
 use common::Pictures;
 use vision::config::Config;
 use vision::data::Data;
-use vision::stop::Stop;
 use vision::train::{End, Trained, train};
 
 /// Far beyond what the smallest training takes on a busy machine.
@@ -28,7 +27,7 @@ fn trained(ranks: u32, more: &str) -> Vec<Trained> {
     let pairs = pictures.pairs(&pictures.out_dir("run"), &more);
     let config = Config::load(None, &pairs).unwrap();
     let data = Data::open(&config).unwrap();
-    let train = |world: World| train(&world, &config, &data, &Stop::never());
+    let train = |world: World| train(&world, &config, &data, &StopRequest::never());
     let outcomes = bonfire::spawn(ranks, train).unwrap();
     let ends = outcomes.into_iter().map(|outcome| match outcome.end {
         End::Trained(trained) => trained,

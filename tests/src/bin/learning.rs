@@ -265,8 +265,8 @@ fn own_loop(model: Net, world: &World) -> anyhow::Result<Net> {
                 0 => Loss::mean_over(Tensor::zeros([1], &device), 0),
                 samples => Loss::mean_over(model.regression(points(&batch, &device)).loss, samples),
             };
-            let gradients = ddp.backward(loss)?;
-            ddp.step(&mut optimizer, RATE, gradients);
+            let step = ddp.backward(loss)?;
+            ddp.step(&mut optimizer, RATE, step.gradients);
         }
     }
     Ok(ddp.into_module())

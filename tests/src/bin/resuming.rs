@@ -99,8 +99,8 @@ fn train(world: World) -> anyhow::Result<()> {
         }
         let indices = batches.next().context("an epoch has batches")?;
         world.seed_step(1, step);
-        let gradients = ddp.backward(|model| model.loss(&indices, &device))?;
-        ddp.step(&mut optimizer, 0.01, gradients);
+        let done = ddp.backward(|model| model.loss(&indices, &device))?;
+        ddp.step(&mut optimizer, 0.01, done.gradients);
         let milestone = Milestone {
             step: step + 1,
             metric: None,

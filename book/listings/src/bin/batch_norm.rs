@@ -56,7 +56,7 @@ fn train(world: World) -> bonfire::Result<()> {
     for step in 0..80 {
         // ANCHOR: uneven
         let idle = ranks > 1 && world.is_main() && step % 4 == 3;
-        let gradients = ddp.backward(|model| {
+        let done = ddp.backward(|model| {
             if idle {
                 return Loss::mean_over(Tensor::zeros([1], &options), 0);
             }
@@ -64,7 +64,7 @@ fn train(world: World) -> bonfire::Result<()> {
             Loss::mean_over(model.loss(x), mine.len())
         })?;
         // ANCHOR_END: uneven
-        ddp.step(&mut optimizer, 0.1, gradients);
+        ddp.step(&mut optimizer, 0.1, done.gradients);
     }
     let mean = ddp.module().norm.running_mean.value().into_scalar::<f32>();
     println!("rank {}: running mean {mean:.3}", world.rank());

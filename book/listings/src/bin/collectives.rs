@@ -26,7 +26,9 @@ fn rank(group: &ProcessGroup) -> Result<(), bonfire::CollectiveError> {
     assert_eq!(data, [3.0, 3.0]);
 
     // In the background: the buffer comes back with the result.
-    let work = group.all_reduce_async(vec![me; 1000], ReduceOp::Max);
+    let work = group.background(vec![me; 1000], |group, data| {
+        group.all_reduce(data, ReduceOp::Max)
+    });
     let gathered = group.all_gather(&[me as i64])?;
     assert_eq!(gathered, [0, 1, 2]);
     assert_eq!(work.wait()?[0], 2);

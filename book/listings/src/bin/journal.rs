@@ -29,10 +29,10 @@ fn train(world: World) -> bonfire::Result<()> {
     let mut journal = Journal::new(&world, config)?;
     for step in 1..=200 {
         let (x, y) = journal.time(Activity::Data, || batch(&device));
-        let gradients = ddp.backward(|model| (model.forward(x) - y).powi_scalar(2).mean())?;
-        journal.step(&ddp);
+        let done = ddp.backward(|model| (model.forward(x) - y).powi_scalar(2).mean())?;
+        journal.step(&done);
         journal.time(Activity::Optimizer, || {
-            ddp.step(&mut optimizer, 0.3, gradients)
+            ddp.step(&mut optimizer, 0.3, done.gradients)
         });
         if step % 50 == 0 {
             journal.figures(Some(0.3))?;

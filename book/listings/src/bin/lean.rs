@@ -60,15 +60,14 @@ fn main() -> bonfire::Result<()> {
 // ANCHOR: train
 fn train(world: World) -> bonfire::Result<()> {
     let device = world.device().autodiff();
-    let config = DdpConfig {
-        compression: GradientCompression::PowerSgd(PowerSgdConfig {
-            rank: 2,
-            start_step: 20,
-            ..PowerSgdConfig::default()
-        }),
-        precision: Precision::F16,
-        ..DdpConfig::default()
-    };
+    let compression = GradientCompression::PowerSgd(PowerSgdConfig {
+        rank: 2,
+        start_step: 20,
+        ..PowerSgdConfig::default()
+    });
+    let config = DdpConfig::default()
+        .with_compression(compression)
+        .with_precision(Precision::F16);
     let folder = std::env::args()
         .nth(1)
         .unwrap_or_else(|| "runs/lean".to_owned());
@@ -85,10 +84,9 @@ fn train(world: World) -> bonfire::Result<()> {
     for step in milestone.map_or(0, |milestone| milestone.step)..400 {
         let x = batch(step, world.rank(), &device);
         let loss = |model: &Net| state.scaler.scale(model.loss(config.precision, x));
-        let gradients = ddp.backward(loss)?;
-        let scale = state.scaler.scale_factor();
+        let done = ddp.backward(loss)?;
         // Nothing if a number overflowed on any rank: all of them skip the step.
-        if let Some(gradients) = state.scaler.unscale(ddp.module(), gradients)? {
+        if let Some(gradients) = state.scaler.unscale(done.gradients)? {
             ddp.step(&mut optimizer, 0.01, gradients);
         }
         if (step + 1) % 100 == 0 {
@@ -98,7 +96,7 @@ fn train(world: World) -> bonfire::Result<()> {
                 metric: None,
             };
             checkpoints.save(milestone, ddp.module(), &optimizer, &state)?;
-            let loss = ddp.global_loss()? / scale;
+            let loss = done.loss.over_ranks(&world)?;
             if world.is_main() {
                 println!("step {} loss {loss:.6}", step + 1);
             }

@@ -102,13 +102,11 @@ fn train(
     from: usize, // an epoch that was saved, or 0
     last: usize,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    let config = DdpConfig {
-        compression: GradientCompression::PowerSgd(PowerSgdConfig {
-            start_step: 10,
-            ..PowerSgdConfig::default()
-        }),
-        ..DdpConfig::default()
-    };
+    let compression = GradientCompression::PowerSgd(PowerSgdConfig {
+        start_step: 10,
+        ..PowerSgdConfig::default()
+    });
+    let config = DdpConfig::default().with_compression(compression);
     let kept = CompressionCheckpoints::new(folder.join("compression"));
     let timings = StepTimings::new();
     let train = loader(world, 200, Order::Shuffled { seed: 1 });

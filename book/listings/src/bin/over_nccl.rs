@@ -14,10 +14,7 @@ fn main() -> bonfire::Result<()> {
 // ANCHOR: route
 /// A model whose gradients travel over NCCL if all ranks can, else whatever way there is.
 fn replicated<M: Module>(model: M, world: &World) -> Result<Ddp<M>, TrainError> {
-    let config = DdpConfig {
-        route: GradientRoute::Nccl,
-        ..DdpConfig::default()
-    };
+    let config = DdpConfig::default().with_route(GradientRoute::Nccl);
     match Ddp::with_config(model.clone(), world, config) {
         // The same on all ranks, if one of them lacks something; the group goes on.
         Err(error @ TrainError::NoDeviceRoute { .. }) => {
@@ -36,11 +33,13 @@ fn train(world: World) -> bonfire::Result<()> {
     let model: Linear = LinearConfig::new(4, 1).init(&device);
     let mut ddp = replicated(model, &world)?;
     let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
+    let mut loss = f64::NAN;
     for _ in 0..200 {
         let x = Tensor::<2>::random([16, 4], Distribution::Default, &device);
-        let gradients = ddp.backward(|model| model.forward(x).powi_scalar(2).mean())?;
-        ddp.step(&mut optimizer, 0.3, gradients);
+        let step = ddp.backward(|model| model.forward(x).powi_scalar(2).mean())?;
+        ddp.step(&mut optimizer, 0.3, step.gradients);
+        loss = step.loss.over_ranks(&world)?;
     }
-    println!("rank {}: loss {:.6}", world.rank(), ddp.global_loss()?);
+    println!("rank {}: loss {loss:.6}", world.rank());
     Ok(())
 }

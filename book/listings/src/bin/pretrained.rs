@@ -46,8 +46,8 @@ fn train(world: World) -> anyhow::Result<()> {
     let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
     for _ in 0..3 {
         let x = Tensor::<2>::ones([8, 4], &device);
-        let gradients = ddp.backward(|model| model.loss(x))?;
-        ddp.step(&mut optimizer, 0.1, gradients);
+        let step = ddp.backward(|model| model.loss(x))?;
+        ddp.step(&mut optimizer, 0.1, step.gradients);
     }
     Ok(())
 }

@@ -49,10 +49,9 @@ fn train(world: World) -> bonfire::Result<()> {
         for indices in loader.next_epoch() {
             let points: Vec<f32> = indices.iter().map(|index| *index as f32 / 64.0).collect();
             let x = Tensor::<1>::from_floats(points.as_slice(), &device).unsqueeze_dim(1);
-            let gradients = ddp.backward(|model| model.loss(x))?;
-            ddp.step(&mut optimizer, 0.3, gradients);
-            let loss = ddp.last_loss().expect("backward has just run");
-            epoch_loss.add(f64::from(loss.into_scalar::<f32>()), indices.len());
+            let step = ddp.backward(|model| model.loss(x))?;
+            ddp.step(&mut optimizer, 0.3, step.gradients);
+            epoch_loss.add(step.loss.value()?, indices.len());
         }
         let over_all_ranks = epoch_loss.over_ranks(&world)?;
         if world.is_main() && loader.epoch().is_multiple_of(20) {

@@ -3,12 +3,9 @@
 //! A rank that stops, saves or has no more data must not do so alone: the others would wait for it in
 //! the next operation. The decision costs one all-reduce of four numbers.
 
-use std::panic::Location;
-
 use bonfire_plan::{Rank, ReduceOp};
 
 use super::ProcessGroup;
-use super::operations::Caller;
 use crate::CollectiveError;
 
 /// No rank has this number.
@@ -73,12 +70,7 @@ impl ProcessGroup {
     /// See [`CollectiveError`].
     #[track_caller]
     pub fn agree(&self, proposal: Proposal) -> Result<Agreement, CollectiveError> {
-        let caller = Caller {
-            call_site: Location::caller(),
-            name: self.name,
-            eagerness: self.member.core.eagerness,
-            timeout: self.timeout,
-        };
+        let caller = self.caller();
         let me = self.rank().get();
         let mut lowest = [
             proposal.stop,

@@ -8,7 +8,8 @@ use bytemuck::Pod;
 
 use super::ProcessGroup;
 use super::operations::Caller;
-use crate::blocks::Blocks;
+use crate::group::blocks::Blocks;
+use crate::health::patience::Eagerness;
 use crate::{CollectiveError, Element};
 
 impl ProcessGroup {
@@ -427,11 +428,16 @@ impl ProcessGroup {
     }
 
     #[track_caller]
-    fn caller(&self) -> Caller {
+    pub(super) fn caller(&self) -> Caller {
+        let (call_site, eagerness) = match self.begun {
+            // Its program computes meanwhile, and a spinning thread would take a core from it.
+            Some(begun) => (begun, Eagerness::Sleep),
+            None => (Location::caller(), self.core.eagerness),
+        };
         Caller {
-            call_site: Location::caller(),
+            call_site,
             name: self.name,
-            eagerness: self.member.core.eagerness,
+            eagerness,
             timeout: self.timeout,
         }
     }

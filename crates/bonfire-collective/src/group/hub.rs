@@ -9,11 +9,10 @@ use std::sync::{Arc, PoisonError};
 use bonfire_plan::{Rank, WorldSize};
 
 use super::commons::Commons;
-use crate::error::Failure;
+use crate::health::failure::Failure;
+use crate::health::poison::Poison;
+use crate::meet::rendezvous::ConnectError;
 use crate::platform::sync::{Mutex, MutexGuard};
-use crate::poison::Poison;
-use crate::rendezvous::ConnectError;
-use crate::store::MemoryStore;
 use crate::transport::{Links, Sharing, local_links};
 
 /// What one rank of a group of threads takes.
@@ -28,8 +27,6 @@ pub(super) struct Seat {
 #[derive(Debug, Default)]
 pub(crate) struct Hub {
     tables: Mutex<HashMap<u32, Table>>,
-    /// Where the threads meet again after a failure.
-    store: MemoryStore,
     commons: Commons,
 }
 
@@ -81,10 +78,6 @@ impl Hub {
         if let Some(table) = self.tables().remove(&group) {
             table.poison.set(failure);
         }
-    }
-
-    pub(super) fn store(&self) -> &MemoryStore {
-        &self.store
     }
 
     /// What the ranks of a group have in common.

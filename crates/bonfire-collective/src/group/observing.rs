@@ -1,18 +1,15 @@
 //! What a program says of itself to whoever watches the job, and what it hears of the others.
 
-use std::sync::Arc;
-
 use super::ProcessGroup;
-use crate::stragglers::StragglerReport;
+use crate::health::stragglers::StragglerReport;
 
 impl ProcessGroup {
     /// The same membership, whose operations go by this name in what the flight recorder tells after a
     /// failure: a layer, a bucket, a phase. Make it once and keep it: names are not forgotten.
     pub fn named(&self, name: &str) -> Self {
         Self {
-            member: Arc::clone(&self.member),
-            name: self.member.core.recorder.name(name),
-            timeout: self.timeout,
+            name: self.core.recorder.name(name),
+            ..self.clone()
         }
     }
 
@@ -20,14 +17,14 @@ impl ProcessGroup {
     /// inspect`, SIGUSR1, and what is told after a failure. Costs some nanoseconds; call it in every
     /// step. `Ddp` does.
     pub fn progress(&self, step: u64) {
-        self.member.core.recorder.say_step(step);
+        self.core.recorder.say_step(step);
     }
 
     /// Says that this rank's program begins to do this, such as `"data loading"`, until it says
     /// something else, for the same people. Costs less than a microsecond; a program has some dozens of
     /// phases at most.
     pub fn phase(&self, name: &str) {
-        let recorder = &self.member.core.recorder;
+        let recorder = &self.core.recorder;
         recorder.say_phase(recorder.name(name));
     }
 
@@ -35,6 +32,6 @@ impl ProcessGroup {
     /// seconds; nothing before the first time, and in groups of threads. Rank 0 also says so in a
     /// warning, at most once a minute, when a rank costs the others a tenth of their time.
     pub fn stragglers(&self) -> Option<StragglerReport> {
-        self.member.core.poison.accounts().stragglers()
+        self.core.poison.accounts().stragglers()
     }
 }

@@ -1,4 +1,4 @@
-//! What each operation does, in terms of plans: shared by the blocking and the background forms.
+//! What each operation does, in terms of plans: in the turn of the caller.
 //!
 //! Operations that need lengths from other ranks exchange them first, within the same turn, so that
 //! nothing of this rank comes in between.
@@ -10,10 +10,10 @@ use bonfire_plan::{Collective, Partition, Rank, ReduceOp, shard_range};
 use bytemuck::Pod;
 
 use super::Core;
-use crate::blocks::Blocks;
-use crate::executor::{Memory, Request};
-use crate::patience::Eagerness;
-use crate::recorder::Name;
+use crate::exec::executor::{Memory, Request};
+use crate::group::blocks::Blocks;
+use crate::health::patience::Eagerness;
+use crate::health::recorder::Name;
 use crate::{CollectiveError, Element};
 
 /// Who asks, and how it waits.

@@ -8,10 +8,10 @@ use bonfire_plan::{Rank, WorldSize};
 
 use super::hub::Hub;
 use crate::CollectiveError;
-use crate::error::Failure;
+use crate::health::failure::Failure;
+use crate::meet::rendezvous::Home;
 use crate::options::GroupOptions;
-use crate::rendezvous::Home;
-use crate::topology::Topology;
+use crate::transport::topology::Topology;
 
 /// A group's place in its job, as one of its ranks knows it.
 ///
@@ -23,10 +23,8 @@ use crate::topology::Topology;
 #[derive(Clone, Debug)]
 pub(crate) struct Roster {
     pub(super) number: u32,
-    /// How often the group of the job has been rebuilt; none in a part of it.
-    pub(super) generation: Option<u32>,
     /// The size of the job.
-    pub(super) job_size: WorldSize,
+    job_size: WorldSize,
     /// The rank in the job of each rank of the group.
     members: Arc<[Rank]>,
     pub(super) topology: Topology,
@@ -34,7 +32,7 @@ pub(crate) struct Roster {
     pub(super) local_world_size: usize,
     pub(super) origin: Origin,
     /// The last number that this rank picked, in all its groups.
-    pub(super) picked: Arc<AtomicU32>,
+    picked: Arc<AtomicU32>,
     pub(super) options: GroupOptions,
 }
 
@@ -55,20 +53,6 @@ pub(super) struct Part {
     pub(super) options: GroupOptions,
 }
 
-/// A group of the ranks that are left of a job, and of those that came back.
-pub(super) struct Regrown {
-    pub(super) number: u32,
-    pub(super) generation: u32,
-    pub(super) job_size: WorldSize,
-    pub(super) me: Rank,
-    /// Their ranks in the first group of the job.
-    pub(super) members: Arc<[Rank]>,
-    pub(super) topology: Topology,
-    pub(super) origin: Origin,
-    pub(super) picked: Arc<AtomicU32>,
-    pub(super) options: GroupOptions,
-}
-
 impl Roster {
     /// Of the first group of a job, which has all its ranks.
     pub(crate) fn of_job(
@@ -81,7 +65,6 @@ impl Roster {
         let job_size = WorldSize::new(ranks).expect("this rank is in the job");
         Self {
             number: 0,
-            generation: Some(0),
             job_size,
             members: job_size.ranks().collect(),
             local_world_size: topology.ranks_of(topology.host_of(me)).len(),
@@ -92,27 +75,10 @@ impl Roster {
         }
     }
 
-    /// Of a group that was rebuilt.
-    pub(super) fn regrown(group: Regrown) -> Self {
-        let topology = group.topology;
-        Self {
-            number: group.number,
-            generation: Some(group.generation),
-            job_size: group.job_size,
-            members: group.members,
-            local_world_size: topology.ranks_of(topology.host_of(group.me)).len(),
-            topology,
-            origin: group.origin,
-            picked: group.picked,
-            options: group.options,
-        }
-    }
-
     /// Of a part of this group.
     pub(super) fn part(&self, part: Part) -> Self {
         Self {
             number: part.number,
-            generation: None,
             members: part
                 .ranks
                 .iter()
@@ -126,7 +92,8 @@ impl Roster {
 
     /// A number that this rank never returned before.
     pub(super) fn pick(&self) -> u32 {
-        pick(&self.picked)
+        // Relaxed: only the number itself matters.
+        self.picked.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
     }
 
     /// The number of a group whose lowest rank is `lowest`, of this group, and picked `picked`.
@@ -163,12 +130,6 @@ impl Roster {
             .get(rank.index())
             .is_some_and(|world_rank| *world_rank != rank)
     }
-}
-
-/// A number that was never picked there before.
-pub(super) fn pick(picked: &AtomicU32) -> u32 {
-    // Relaxed: only the number itself matters.
-    picked.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
 }
 
 impl fmt::Display for Roster {

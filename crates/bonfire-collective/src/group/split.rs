@@ -10,9 +10,9 @@ use sha2::{Digest, Sha256};
 use super::ProcessGroup;
 use super::roster::Roster;
 use crate::CollectiveError;
+use crate::meet::rendezvous::ConnectError;
 use crate::options::GroupOptions;
-use crate::rendezvous::ConnectError;
-use crate::topology::Topology;
+use crate::transport::topology::Topology;
 
 use attempt::Attempt;
 
@@ -161,15 +161,12 @@ impl ProcessGroup {
     }
 
     pub(super) fn roster(&self) -> &Roster {
-        &self.member.core.roster
+        &self.core.roster
     }
 
     fn split_as(&self, wish: Wish) -> Result<Option<Self>, CollectiveError> {
-        let core = &self.member.core;
-        let turn = core.turnstile.enter(core.turnstile.issue());
         let options = wish.options.clone();
-        let parts = Attempt { core, wish }.run()?;
-        drop(turn);
+        let parts = self.in_turn(|core| Attempt { core, wish }.run())?;
         match parts {
             Some(parts) => Ok(Some(Self::new(parts, options)?)),
             None => Ok(None),

@@ -12,7 +12,7 @@ use super::memory::MemoryLink;
 use super::readiness::{Origin, Readiness};
 use super::socket::{Dispatch, Due, Receipt, SocketLink};
 use super::traffic::Traffic;
-use crate::patience::{Interrupt, NAP_MAX, Patience, Pause};
+use crate::health::patience::{Interrupt, NAP_MAX, Patience, Pause};
 use crate::platform::thread;
 
 /// While a rank naps on shared memory it still moves the bytes of its sockets this often, because a

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bonfire_plan::Rank;
 
 use crate::platform::net;
-use crate::stream::Stream;
+use crate::secure::stream::Stream;
 
 /// The sockets of one rank.
 #[derive(Debug)]

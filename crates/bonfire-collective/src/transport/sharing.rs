@@ -17,16 +17,8 @@ pub(crate) struct Sharing {
 impl Sharing {
     /// Of all ranks of a group of threads, in rank order.
     pub(crate) fn of_threads(world_size: WorldSize) -> Result<Vec<Self>, RegionError> {
-        let ranks = world_size.len();
-        let panes = Arc::new(Region::anonymous(ranks * PANE_BYTES)?);
-        let sharing = |me| {
-            let board = Board::for_threads(Arc::clone(&panes), me, ranks);
-            Self {
-                board: board.expect("the panes are new, so nothing is claimed"),
-                arena: None,
-            }
-        };
-        Ok((0..ranks).map(sharing).collect())
+        let boards = Board::for_threads(world_size.len())?.into_iter();
+        Ok(boards.map(|board| Self { board, arena: None }).collect())
     }
 
     /// Of a rank among processes, which knows the regions of all arenas, in rank order.

@@ -7,9 +7,10 @@ use bonfire_plan::Rank;
 use bonfire_plan::wire::{self, AGREED_BYTES, HEADER_BYTES, WireError};
 
 use super::inbox::{FrameError, Inbox, InboxError};
-use super::stripes::{STREAMS_MAX, Stripes};
+use super::stripes::Stripes;
 use super::{Frame, LinkError, SLOTS};
-use crate::stream::Stream;
+use crate::options::STREAMS_MAX;
+use crate::secure::stream::Stream;
 
 /// Both directions between this rank and one peer, over one stream or several.
 ///

@@ -7,9 +7,8 @@
 
 use std::ops::Range;
 
-/// Streams that a link can have; beyond this, pieces of a chunk of the default size are so short that
-/// the system calls cost more than the streams bring.
-pub(crate) const STREAMS_MAX: usize = 16;
+#[cfg(test)]
+use crate::options::STREAMS_MAX;
 
 /// Payloads are not cut into shorter pieces: each costs a system call at either end.
 pub(crate) const PIECE_BYTES_MIN: usize = 16 << 10;

@@ -11,6 +11,7 @@ use super::{Condvar, Mutex, MutexGuard};
 struct Queue<T> {
     waiting: Mutex<(VecDeque<T>, Ends)>,
     changed: Condvar,
+    bound: usize,
 }
 
 /// Which ends of a channel are there.
@@ -27,14 +28,14 @@ impl<T> Queue<T> {
 }
 
 /// The end of a channel that takes values.
-pub struct Sender<T>(Arc<Queue<T>>);
+pub struct SyncSender<T>(Arc<Queue<T>>);
 
 /// The end of a channel that gives values.
 #[derive(Debug)]
 pub struct Receiver<T>(Arc<Queue<T>>);
 
-/// A channel without a bound.
-pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
+/// A channel for at most `bound` values.
+pub fn sync_channel<T>(bound: usize) -> (SyncSender<T>, Receiver<T>) {
     let ends = Ends {
         senders: 1,
         has_receiver: true,
@@ -42,23 +43,28 @@ pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
     let queue = Arc::new(Queue {
         waiting: Mutex::new((VecDeque::new(), ends)),
         changed: Condvar::new(),
+        bound,
     });
-    (Sender(Arc::clone(&queue)), Receiver(queue))
+    (SyncSender(Arc::clone(&queue)), Receiver(queue))
 }
 
-impl<T> fmt::Debug for Sender<T> {
+impl<T> fmt::Debug for SyncSender<T> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("Sender")
+        formatter.write_str("SyncSender")
     }
 }
 
-impl<T> Sender<T> {
-    /// Sends a value.
+impl<T> SyncSender<T> {
+    /// Sends a value, once there is room.
     ///
     /// # Errors
     /// The value, if nobody will take it.
     pub fn send(&self, value: T) -> Result<(), T> {
         let mut queue = self.0.lock();
+        while queue.1.has_receiver && queue.0.len() >= self.0.bound {
+            let woken = self.0.changed.wait(queue);
+            queue = woken.unwrap_or_else(PoisonError::into_inner);
+        }
         if !queue.1.has_receiver {
             return Err(value);
         }
@@ -69,7 +75,7 @@ impl<T> Sender<T> {
     }
 }
 
-impl<T> Drop for Sender<T> {
+impl<T> Drop for SyncSender<T> {
     fn drop(&mut self) {
         self.0.lock().1.senders -= 1;
         self.0.changed.notify_all();
@@ -84,6 +90,8 @@ impl<T> Iterator for Receiver<T> {
         let mut queue = self.0.lock();
         loop {
             if let Some(value) = queue.0.pop_front() {
+                drop(queue);
+                self.0.changed.notify_all();
                 return Some(value);
             }
             if queue.1.senders == 0 {
@@ -102,6 +110,7 @@ impl<T> Drop for Receiver<T> {
             queue.1.has_receiver = false;
             std::mem::take(&mut queue.0)
         };
+        self.0.changed.notify_all();
         // Not under the lock: a value may have something to say when it goes.
         drop(left);
     }

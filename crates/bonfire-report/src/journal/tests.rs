@@ -6,7 +6,7 @@ use std::thread::sleep;
 
 use bonfire_collective::{CollectiveError, GroupOptions, ProcessGroup, Rank};
 use bonfire_testkit::{local, read_by_tensorboard};
-use bonfire_train::{DeviceKind, Loss, Placement, TrainError};
+use bonfire_train::{Ddp, DeviceKind, Loss, Placement, TrainError};
 use burn::nn::{Linear, LinearConfig};
 
 use super::*;
@@ -34,26 +34,26 @@ fn keep(world: &World, config: JournalConfig) -> Result<(Figures, Report), Repor
     let rank = world.rank().get();
     for _ in 0..2 {
         journal.time(Activity::Data, || sleep(LATE * rank));
-        ddp.backward(|model| {
+        let step = ddp.backward(|model| {
             let ones = Tensor::<2>::ones([1, 1], &device);
             let nothing = (model.forward(ones.clone()) - model.forward(ones)).mean();
             Loss::mean_over(nothing + (1.0 + rank as f32), 2 + 2 * rank as usize)
         })?;
-        journal.step(&ddp);
+        journal.step(&step);
     }
     assert!(journal.figures(Some(0.5))?.is_some());
     journal.value("accuracy", 0.75)?;
-    ddp.backward(|model| {
+    let step = ddp.backward(|model| {
         let x = Tensor::<2>::ones([1, 1], &device);
         Loss::mean_over(model.forward(x).mean().mul_scalar(0.0) + 4.0, 1)
     })?;
-    journal.step(&ddp);
+    journal.step(&step);
     let figures = journal.figures(None)?.expect("there was a step");
     assert_eq!(journal.figures(None)?, None, "nothing happened since");
     Ok((figures, journal.close()?))
 }
 
-fn world(group: ProcessGroup) -> World {
+pub(crate) fn world(group: ProcessGroup) -> World {
     let placement = Placement {
         local_rank: group.rank().get(),
         local_world_size: group.world_size().get(),

@@ -12,10 +12,7 @@ const LENS: &[u32] = if cfg!(miri) {
 const ROUNDS: u32 = if cfg!(miri) { 2 } else { 20 };
 
 fn boards() -> Vec<Board> {
-    let panes = Arc::new(Region::anonymous(RANKS * PANE_BYTES).unwrap());
-    (0..RANKS)
-        .map(|me| Board::for_threads(Arc::clone(&panes), me, RANKS).unwrap())
-        .collect()
+    Board::for_threads(RANKS).unwrap()
 }
 
 /// Every rank doubles its shard of every window, in steps of a few elements.
@@ -114,12 +111,26 @@ fn another_ranks_shard_is_out_of_reach() {
     });
 }
 
+/// Each end would take itself for rank 0, and both for the owner of the same elements.
 #[test]
-fn a_board_can_be_claimed_once() {
-    let panes = Arc::new(Region::anonymous(RANKS * PANE_BYTES).unwrap());
-    let _board = Board::for_threads(Arc::clone(&panes), 1, RANKS).unwrap();
-    let error = Board::for_threads(panes, 1, RANKS).unwrap_err();
-    assert_eq!(error.to_string(), "the window of rank 1 is already claimed");
+#[cfg_attr(miri, ignore = "Miri has no memory that processes share")]
+fn boards_that_disagree_about_the_ranks_open_nothing_to_each_other() {
+    let arenas = [(); 2].map(|()| Arena::new(PANE_BYTES, 1 << 20).unwrap());
+    let regions = |first: usize| {
+        let order = [first, 1 - first];
+        order
+            .map(|index| Arc::clone(arenas[index].region()))
+            .to_vec()
+    };
+    let board = |mine: usize| Board::for_processes(arenas[mine].clone(), regions(mine), 0);
+    let [mut first, mut second] = [0, 1].map(|mine| board(mine).unwrap());
+    let error = board(0).unwrap_err();
+    assert_eq!(error.to_string(), "the window of rank 0 is already claimed");
+    let [mut one, mut two] = [0, 1].map(|index: usize| arenas[index].allocate::<u32>(8).unwrap());
+    let outcome = first.open(&mut one[..], 7, |windows| {
+        second.open(&mut two[..], 7, |_| windows.visit(0..1, |_| ()))
+    });
+    assert_eq!(outcome, Err(Shut::Differs { rank: 1 }));
 }
 
 /// A peer that died inside is a lease that never empties.

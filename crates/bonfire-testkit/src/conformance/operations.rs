@@ -62,8 +62,6 @@ fn check_gather<T: Sample>(group: &ProcessGroup, len: usize, digest: &mut Digest
         let expected = (me == root).then(|| all.clone());
         let gathered = group.gather(&mine, root).expect("gather");
         assert_eq!(gathered, expected, "gather to {root} on rank {me}");
-        let work = group.gather_async(mine.clone(), root);
-        assert_eq!(work.wait().expect("gather_async"), expected);
         let output = if me == root { &mut output[..] } else { &mut [] };
         output.fill(T::zeroed());
         group.gather_into(&mine, output, root).expect("gather_into");
@@ -85,8 +83,6 @@ fn check_scatter<T: Sample>(group: &ProcessGroup, len: usize) {
             .expect("scatter_into");
         let expected: Vec<T> = block(root.index(), me.index(), len);
         assert_eq!(output, expected, "scatter from {root} on rank {me}");
-        let work = group.scatter_async(input.to_vec(), vec![T::zeroed(); len], root);
-        assert_eq!(work.wait().expect("scatter_async"), expected);
     }
 }
 
@@ -106,8 +102,6 @@ fn check_all_to_all<T: Sample>(group: &ProcessGroup, len: usize) {
         .all_to_all_into(&outgoing, &mut data)
         .expect("all_to_all_into");
     assert_eq!(data, incoming, "all_to_all_into of {len} on rank {me}");
-    let work = group.all_to_all_async(outgoing);
-    assert_eq!(work.wait().expect("all_to_all_async"), incoming);
 }
 
 fn check_ragged<T: Sample>(group: &ProcessGroup, len: usize, digest: &mut Digest) {
@@ -159,8 +153,6 @@ fn check_ragged<T: Sample>(group: &ProcessGroup, len: usize, digest: &mut Digest
         me.index(),
         "all_to_all_v",
     );
-    let work = group.all_to_all_v_async(outgoing, lengths);
-    assert_eq!(work.wait().expect("all_to_all_v_async"), received);
     digest.add(&gathered.into_vec());
 }
 
@@ -173,10 +165,12 @@ fn check_pairs<T: Sample>(group: &ProcessGroup, len: usize) {
     // All send first, so what is sent must fit the slots of a link.
     if len * size_of::<T>() <= 64 {
         let (prev, next) = (world_size.prev(me), world_size.next(me));
-        let sent = group.send_async(block::<T>(me.index(), next.index(), len), next);
-        let received = group.recv_async(vec![T::zeroed(); len], prev);
-        sent.wait().expect("send_async");
-        let received = received.wait().expect("recv_async");
+        let outgoing: Vec<T> = block(me.index(), next.index(), len);
+        let sent = group.background(outgoing, move |group, data| group.send(data, next));
+        let incoming = vec![T::zeroed(); len];
+        let received = group.background(incoming, move |group, data| group.recv(data, prev));
+        sent.wait().expect("send in the background");
+        let received = received.wait().expect("recv in the background");
         assert_eq!(received, block::<T>(prev.index(), me.index(), len));
     }
     let partner = Rank::new(me.get() ^ 1);
@@ -188,8 +182,6 @@ fn check_pairs<T: Sample>(group: &ProcessGroup, len: usize) {
             .exchange(partner, &outgoing, &mut incoming)
             .expect("exchange");
         assert_eq!(incoming, expected, "exchange between {me} and {partner}");
-        let work = group.exchange_async(outgoing.clone(), partner);
-        assert_eq!(work.wait().expect("exchange_async"), expected);
         if me < partner {
             group.send(&outgoing, partner).expect("send");
             group.recv(&mut incoming, partner).expect("recv");
@@ -223,13 +215,6 @@ pub(super) fn check_reduction_forms<T: Sample>(
         group.reduce(&mut data, root, reduce).expect("reduce");
         if me == root && exact {
             assert_eq!(data, expected, "reduce to {root}, {reduce}");
-        }
-        let data = group
-            .reduce_async(mine.clone(), root, reduce)
-            .wait()
-            .expect("reduce_async");
-        if me == root && exact {
-            assert_eq!(data, expected, "reduce_async to {root}, {reduce}");
         }
     }
     let own = shard_range(len, group.world_size(), me).as_range();
@@ -299,9 +284,9 @@ pub(super) fn check_buffers(group: &ProcessGroup, digest: &mut Digest) {
 
     shared.copy_from_slice(&sample::<f32>(me.index(), len));
     let shared = group
-        .all_reduce_async(shared, ReduceOp::Mean)
+        .background(shared, |group, data| group.all_reduce(data, ReduceOp::Mean))
         .wait()
-        .expect("all_reduce_async");
+        .expect("all_reduce in the background");
     assert_eq!(*shared, expected[..], "in the background on rank {me}");
 
     let lengths = [5, 0, 700, 1, 20_000];

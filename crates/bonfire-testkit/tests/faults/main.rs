@@ -128,7 +128,9 @@ fn an_abort_ends_pending_and_future_operations_everywhere() {
             group.abort("no more disk");
         }
         let pending = group
-            .all_reduce_async(vec![1.0_f32; 1000], ReduceOp::Sum)
+            .background(vec![1.0_f32; 1000], |group, data| {
+                group.all_reduce(data, ReduceOp::Sum)
+            })
             .wait();
         [pending.map(drop).unwrap_err(), group.barrier().unwrap_err()]
     }) {
@@ -142,6 +144,50 @@ fn an_abort_ends_pending_and_future_operations_everywhere() {
                 "{transport}"
             );
         }
+    }
+}
+
+/// The work behind it comes to its end, too.
+#[test]
+fn a_panic_in_the_background_ends_the_group_for_all() {
+    for (transport, errors) in on_all_transports(3, options(), |group| {
+        let first = group.background((), |group, ()| {
+            assert!(group.rank().get() != 1, "on purpose");
+            group.barrier()
+        });
+        let second = group.background((), |group, ()| group.barrier());
+        [first.wait(), second.wait(), group.barrier()].map(Result::unwrap_err)
+    }) {
+        for error in errors.iter().flatten() {
+            let CollectiveError::PeerFailed { rank, cause } = error else {
+                panic!("{transport}: {error}");
+            };
+            assert_eq!(
+                (rank.get(), cause.as_str()),
+                (1, "it panicked in the background"),
+                "{transport}"
+            );
+        }
+    }
+}
+
+/// Work may begin work: it is done at once, in the same turn.
+#[test]
+fn work_in_the_background_uses_any_handle_of_its_group() {
+    for (transport, sums) in on_all_transports(2, options(), |group| {
+        let other = group.clone();
+        let work = group.background(vec![1], move |group, data| {
+            other.all_reduce(data, ReduceOp::Sum)?;
+            *data = group
+                .background(data.clone(), |group, data| {
+                    group.all_reduce(data, ReduceOp::Sum)
+                })
+                .wait()?;
+            Ok(())
+        });
+        work.wait().unwrap()
+    }) {
+        assert!(sums.iter().all(|sum| *sum == [4]), "{transport}: {sums:?}");
     }
 }
 

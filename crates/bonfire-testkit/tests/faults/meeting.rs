@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use bonfire_collective::{
-    CollectiveError, ConnectError, GroupOptions, JobToken, ProcessGroup, StoreError, TcpStoreServer,
+    CollectiveError, ConnectError, GroupOptions, JobToken, OptionError, ProcessGroup, StoreError,
+    TcpStoreServer,
 };
 use bonfire_testkit::{env_of, try_connected};
 
@@ -101,7 +102,7 @@ fn an_impossible_transport_or_chunk_is_refused() {
     let result = ProcessGroup::connect(&env, tiny.clone());
     assert!(matches!(
         connect_error(&result),
-        ConnectError::ChunkBytes { found: 1 }
+        ConnectError::Option(OptionError::ChunkBytes { found: 1 })
     ));
     let one = bonfire_collective::WorldSize::new(1).unwrap();
     assert!(ProcessGroup::local(one, tiny).is_err());

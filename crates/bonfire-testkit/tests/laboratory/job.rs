@@ -156,7 +156,10 @@ fn make(group: &ProcessGroup, call: Call, number: u64) -> Result<bool, Collectiv
         }
         Call::AllReduceInBackground { elems } => {
             let data = brought(rank, elems);
-            group.all_reduce_async(data, ReduceOp::Sum).wait()? == sum(elems)
+            group
+                .background(data, |group, data| group.all_reduce(data, ReduceOp::Sum))
+                .wait()?
+                == sum(elems)
         }
         Call::Broadcast { elems, root } => {
             let mut data = brought(rank, elems);

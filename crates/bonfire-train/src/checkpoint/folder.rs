@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::manifest::Manifest;
 use super::{Best, CheckpointError, Keep};
-use crate::probe::is_writable;
+use crate::checkpoint::probe::is_writable;
 
 const MANIFEST: &str = "manifest.json";
 
@@ -14,18 +14,18 @@ const MANIFEST: &str = "manifest.json";
 const UNFINISHED: &str = ".unfinished-";
 
 /// Everything of a checkpoint: its files in the order of its manifest.
-pub(crate) type Content = (Manifest, Vec<Vec<u8>>);
+pub(super) type Content = (Manifest, Vec<Vec<u8>>);
 
 /// The folder that holds them.
 #[derive(Clone, Debug)]
-pub(crate) struct Folder(PathBuf);
+pub(super) struct Folder(PathBuf);
 
 impl Folder {
-    pub(crate) fn new(path: PathBuf) -> Self {
+    pub(super) fn new(path: PathBuf) -> Self {
         Self(path)
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    pub(super) fn path(&self) -> &Path {
         &self.0
     }
 
@@ -39,7 +39,7 @@ impl Folder {
 
     /// Removes what was left half-done in the folder, or sees that it can be made: it is, with the first
     /// checkpoint.
-    pub(crate) fn prepare(&self) -> Result<(), CheckpointError> {
+    pub(super) fn prepare(&self) -> Result<(), CheckpointError> {
         is_writable(&self.0).map_err(io("write to", &self.0))?;
         for path in self.entries()? {
             if name_of(&path).starts_with(UNFINISHED) {
@@ -50,7 +50,7 @@ impl Folder {
     }
 
     /// Writes a checkpoint. Until the last rename nothing can be seen of it.
-    pub(crate) fn write(
+    pub(super) fn write(
         &self,
         manifest: &Manifest,
         files: &[(&str, Vec<u8>)],

@@ -10,7 +10,7 @@ const FORMAT: u32 = 1;
 
 /// The content of `manifest.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Manifest {
+pub(super) struct Manifest {
     format: u32,
     pub(super) step: u64,
     /// How often this step has been saved before.
@@ -23,14 +23,14 @@ pub(crate) struct Manifest {
 
 /// One file of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Entry {
+pub(super) struct Entry {
     pub(super) name: String,
     pub(super) bytes: usize,
     sha256: String,
 }
 
 impl Manifest {
-    pub(crate) fn new(milestone: Milestone, world_size: u32, files: &[(&str, Vec<u8>)]) -> Self {
+    pub(super) fn new(milestone: Milestone, world_size: u32, files: &[(&str, Vec<u8>)]) -> Self {
         let entry = |(name, bytes): &(&str, Vec<u8>)| Entry {
             name: (*name).to_owned(),
             bytes: bytes.len(),

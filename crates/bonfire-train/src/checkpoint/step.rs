@@ -1,43 +1,101 @@
-//! The checkpoints of one step, for a keeper that another decides for: Burn's learner says what is saved and
-//! deleted, and when.
+//! The state of compression, step by step, for a keeper that another decides for: Burn's learner says what is
+//! saved and deleted, and when.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use super::CheckpointError;
-use super::folder::{Content, Folder, read, step_of};
+use bonfire_collective::WorldSize;
 
-/// Which checkpoints of a step go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Forget {
-    All,
-    /// All but the one saved last.
-    Superseded,
-}
+use super::folder::{Folder, read, step_of};
+use super::manifest::Manifest;
+use super::{CheckpointError, Milestone, state_bytes};
+use crate::compression::CompressionState;
 
-impl Folder {
-    /// The checkpoint of a step, which must be whole; nothing if there is none.
-    pub(crate) fn of_step(&self, step: u64) -> Result<Option<Content>, CheckpointError> {
+const STATE: &str = "compression.cbor";
+
+/// A folder with the [`CompressionState`] of several steps, for a program that keeps model and optimizer
+/// elsewhere. Only rank 0 writes and reads it. A step's state appears as a whole or not at all, with the
+/// hash of its content.
+#[derive(Clone, Debug)]
+pub struct CompressionFolder(Folder);
+
+impl CompressionFolder {
+    /// At a path, which the first state makes.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self(Folder::new(path.into()))
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// Removes what an interrupted run has left half-done, or sees that the folder can be made.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Io`].
+    pub fn prepare(&self) -> Result<(), CheckpointError> {
+        self.0.prepare()
+    }
+
+    /// Saves the state of so many ranks after a step, in the place of an earlier one of that step.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Io`], [`CheckpointError::Unwritable`].
+    pub fn save(
+        &self,
+        step: u64,
+        ranks: WorldSize,
+        state: &CompressionState,
+    ) -> Result<(), CheckpointError> {
+        let files = [(STATE, state_bytes(state)?)];
+        let milestone = Milestone { step, metric: None };
+        self.0
+            .write(&Manifest::new(milestone, ranks.get(), &files), &files)?;
+        // The step may have been saved before, by a run that was then resumed from an earlier one.
+        let mut found = self.revisions(step)?;
+        found.pop();
+        found.iter().try_for_each(|path| self.0.remove(path))
+    }
+
+    /// The bytes of the state of a step, for [`parse`](Self::parse), on other ranks, too; none if it was not
+    /// saved.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Io`]; [`CheckpointError::Damaged`] if it is not whole.
+    pub fn read(&self, step: u64) -> Result<Vec<u8>, CheckpointError> {
         let Some(path) = self.revisions(step)?.pop() else {
-            return Ok(None);
+            return Ok(Vec::new());
         };
         match read(&path) {
-            Ok(content) => Ok(Some(content)),
+            Ok((_, files)) => Ok(files.into_iter().next().unwrap_or_default()),
             Err(cause) => Err(CheckpointError::Damaged { path, cause }),
         }
     }
 
-    /// Removes the checkpoints of a step, and all but the last of one that was saved again.
-    pub(crate) fn forget(&self, step: u64, which: Forget) -> Result<(), CheckpointError> {
-        let mut found = self.revisions(step)?;
-        if which == Forget::Superseded {
-            found.pop();
-        }
-        found.iter().try_for_each(|path| self.remove(path))
+    /// The state that these bytes are.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Other`].
+    pub fn parse(&self, bytes: &[u8]) -> Result<CompressionState, CheckpointError> {
+        ciborium::from_reader(bytes).map_err(|cause| CheckpointError::Other {
+            path: self.path().to_owned(),
+            what: "compression".to_owned(),
+            cause: cause.to_string(),
+        })
+    }
+
+    /// Removes the state of a step.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Io`].
+    pub fn forget(&self, step: u64) -> Result<(), CheckpointError> {
+        let found = self.revisions(step)?;
+        found.iter().try_for_each(|path| self.0.remove(path))
     }
 
     /// The checkpoints of a step, the one saved last at the end.
     fn revisions(&self, step: u64) -> Result<Vec<PathBuf>, CheckpointError> {
-        let mut found = self.entries()?;
+        let mut found = self.0.entries()?;
         found.retain(|path| step_of(path).is_some_and(|(found, _)| found == step));
         found.sort_by_key(|path| step_of(path));
         Ok(found)

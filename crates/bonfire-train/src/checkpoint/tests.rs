@@ -114,8 +114,8 @@ fn train(
             }
         };
         let loss = |model: &Net| state.scaler.scale(model.loss(&indices, &device));
-        let gradients = ddp.backward(loss).unwrap();
-        if let Some(gradients) = state.scaler.unscale(ddp.module(), gradients).unwrap() {
+        let gradients = ddp.backward(loss).unwrap().gradients;
+        if let Some(gradients) = state.scaler.unscale(gradients).unwrap() {
             ddp.step(&mut optimizer, 0.01, gradients);
         }
         seen.extend(indices);

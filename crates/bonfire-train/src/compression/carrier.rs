@@ -8,7 +8,7 @@ use bonfire_plan::DType;
 use super::matrix::Dims;
 use super::power_sgd::{PowerSgd, Presence};
 use super::{Compressor, cast};
-use crate::host::{Values, ValuesWork};
+use crate::memory::host::{Values, ValuesWork};
 
 /// The memory that travels for one bucket. It is made with the bucket and used in every step.
 #[derive(Debug)]

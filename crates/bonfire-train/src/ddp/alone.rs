@@ -3,13 +3,11 @@
 use std::time::Instant;
 
 use burn::module::Module;
-use burn::optim::GradientsParams;
 
-use super::{Ddp, counts};
-use crate::TrainError;
-use crate::harvest::own;
-use crate::hooks::Listener;
-use crate::loss::{IntoLoss, Weight};
+use super::{Ddp, Start};
+use crate::loss::Weight;
+use crate::reducer::harvest::own;
+use crate::{Gradients, TrainError};
 
 impl<M: Module> Ddp<M> {
     /// Whether the gradients of the next batch are the averages: there is no other rank, and no earlier
@@ -18,20 +16,19 @@ impl<M: Module> Ddp<M> {
         self.group.world_size().get() == 1 && self.micro_batches.is_empty()
     }
 
-    /// A step whose gradients stay where they are: nothing is copied, and the device is not waited for.
-    pub(super) fn step_alone<L: IntoLoss>(
+    /// Gradients that stay where they are: nothing is copied, and the device is not waited for.
+    pub(super) fn step_alone(
         &mut self,
-        forward: impl FnOnce(&M) -> L,
-        start: Instant,
-    ) -> Result<GradientsParams, TrainError> {
-        let loss = self.loss(forward, &Listener::Nobody)?;
-        if loss.weight == Weight::Samples(0) {
+        start: Start,
+        begin: Instant,
+    ) -> Result<Gradients, TrainError> {
+        if start.weight == Weight::Samples(0) {
             return Err(TrainError::NoSamples);
         }
-        let gradients = counts(&loss).then(|| loss.tensor.backward());
+        let gradients = start.backward(self.module())?;
         self.norm_groups.end_step()?;
         let own = own(self.module(), &self.table, gradients);
-        self.forward_backward += start.elapsed();
+        self.forward_backward += begin.elapsed();
         Ok(own)
     }
 }

@@ -6,7 +6,7 @@ use burn::module::Module;
 
 use super::{Ddp, Synchroniser, lock};
 use crate::TrainError;
-use crate::panic::panic_message;
+use crate::world::panic::panic_message;
 
 impl<M: Module> Ddp<M> {
     /// Runs `work`; if it fails or panics, the other ranks are told.

@@ -9,46 +9,49 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use burn::module::Module;
-use burn::optim::GradientsParams;
 
 use super::{Ddp, Synchroniser, averages, lock};
-use crate::TrainError;
-use crate::harvest::harvest;
-use crate::hooks::{Listener, Pass};
 use crate::loss::Weight;
-use crate::timing::{StepTiming, Stopwatch};
-use crate::weights::{Last, MicroBatches};
+use crate::loss::weights::{Last, MicroBatches};
+use crate::reducer::harvest::harvest;
+use crate::reducer::hooks::{Listener, Pass};
+use crate::reducer::timing::{StepTiming, Stopwatch};
+use crate::{Gradients, TrainError};
 
 /// Operations between one parameter and the next on the way to the loss: a linear layer with its
 /// activation has three for two parameters, a transformer block fewer than forty for its twelve. Too
 /// many cost little; with too few some gradients travel late.
 const OPERATIONS_PER_PARAMETER: usize = 4;
 
-/// What a step left.
-pub(crate) struct OwnStep<R> {
+/// What a step that ran its own backward pass left.
+#[derive(Debug)]
+pub struct OwnStep<R> {
     /// What it returned; nothing on a rank without a batch.
-    pub(crate) output: Option<R>,
-    /// The mean gradients over the samples of all ranks since the last synchronised step; nothing
-    /// before the last batch of a step.
-    pub(crate) gradients: Option<GradientsParams>,
+    pub output: Option<R>,
+    /// The mean gradients over the samples of all ranks since the last synchronised step, and where its
+    /// time went; nothing before the last batch of a step.
+    pub synchronised: Option<(Gradients, StepTiming)>,
 }
 
 impl<M: Module> Ddp<M> {
     /// Takes the model as an optimizer elsewhere has made it: the same parameters with other values.
-    pub(crate) fn set_module(&mut self, module: M) {
+    pub fn set_module(&mut self, module: M) {
         self.module = Some(module);
     }
 
-    /// Runs `step` on a batch of `samples` samples; a rank without a batch gives no step and counts
-    /// no samples. Every rank must call it, equally often and with the same `last`.
+    /// Runs a `step` with a forward and a backward pass of its own, such as a `TrainStep` of Burn's
+    /// learner, on a batch of `samples` samples; its gradients travel while it runs. A rank without a
+    /// batch gives no step and counts no samples. Every rank must call it, equally often and with the
+    /// same `last`.
     ///
     /// # Errors
     /// See [`backward`](Self::backward).
     ///
     /// # Panics
-    /// If `step` panics, after telling the other ranks.
+    /// If `step` panics, after telling the other ranks; or with samples and no step, or if gradients do
+    /// not travel in buckets.
     #[track_caller]
-    pub(crate) fn run_own<R>(
+    pub fn run_own<R>(
         &mut self,
         samples: usize,
         step: Option<impl FnOnce(&M) -> R>,
@@ -69,11 +72,11 @@ impl<M: Module> Ddp<M> {
     }
 
     /// Guesses how deep the graph of the loss is: nobody sees a loss that a step keeps to itself.
-    pub(crate) fn guess_depth(&self) {
-        self.depth.store(
-            OPERATIONS_PER_PARAMETER * self.table.len(),
-            Ordering::Relaxed,
-        );
+    fn guess_depth(&self) {
+        let guess = OPERATIONS_PER_PARAMETER * self.table.len();
+        // A loss that was seen says more.
+        let (known, now) = (Ordering::Relaxed, Ordering::Relaxed);
+        let _ = self.depth.compare_exchange(0, guess, known, now);
     }
 
     fn own<R>(
@@ -83,8 +86,9 @@ impl<M: Module> Ddp<M> {
         last: Last,
     ) -> Result<OwnStep<R>, TrainError> {
         let start = Instant::now();
+        self.guess_depth();
         let Synchroniser::Bucketed(reducer) = &self.synchroniser else {
-            unreachable!("the learner's gradients travel in buckets");
+            panic!("a step that runs its own backward pass needs GradientSync::Bucketed");
         };
         let reducer = Arc::clone(reducer);
         let weight = Weight::Samples(samples);
@@ -109,7 +113,7 @@ impl<M: Module> Ddp<M> {
                 let module = self.module.as_ref().expect(super::MODULE_PRESENT);
                 let pass = Pass {
                     listener: &listener,
-                    precision: self.precision,
+                    precision: self.config.precision,
                 };
                 let hooked = self
                     .anchors
@@ -127,7 +131,7 @@ impl<M: Module> Ddp<M> {
             self.forward_backward += start.elapsed();
             return Ok(OwnStep {
                 output,
-                gradients: None,
+                synchronised: None,
             });
         }
         self.norm_groups.end_step()?;
@@ -148,13 +152,13 @@ impl<M: Module> Ddp<M> {
         reducer.end()?;
         watch.time(|| self.agree_on_buffers())?;
         self.micro_batches = MicroBatches::default();
-        self.last_step = StepTiming {
+        let timing = StepTiming {
             forward_backward: std::mem::take(&mut self.forward_backward),
             exposed_communication: watch.total(),
         };
         Ok(OwnStep {
             output,
-            gradients: Some(gradients),
+            synchronised: Some((gradients, timing)),
         })
     }
 }

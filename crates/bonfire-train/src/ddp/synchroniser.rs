@@ -3,19 +3,17 @@
 use std::sync::{Arc, Mutex};
 
 use burn::module::Module;
-use burn::optim::GradientsParams;
-use burn::tensor::Gradients;
 
-use crate::assignment::Caps;
 use crate::compression::Compressor;
-use crate::device_route::{Ways, choose};
-use crate::harvest::{Site, averaged, claimed};
-use crate::naive::Naive;
+use crate::parameters::assignment::Caps;
 use crate::parameters::{ParameterTable, device_of};
-use crate::patience::WarmUp;
 use crate::reducer::Reducer;
-use crate::timing::Stopwatch;
-use crate::{DdpConfig, GradientSync, TrainError};
+use crate::reducer::device_route::{Ways, choose};
+use crate::reducer::harvest::{Site, averaged, claimed};
+use crate::reducer::naive::Naive;
+use crate::reducer::timing::Stopwatch;
+use crate::world::patience::WarmUp;
+use crate::{DdpConfig, GradientSync, Gradients, TrainError};
 
 /// How gradients are averaged.
 #[derive(Debug)]
@@ -63,10 +61,10 @@ impl Synchroniser {
 /// The averages of a reducer that has settled.
 pub(super) fn averages<M: Module>(
     module: &M,
-    table: &ParameterTable,
-    own: Option<Gradients>,
+    table: &Arc<ParameterTable>,
+    own: Option<burn::tensor::Gradients>,
     (reducer, watch): (&mut Reducer, &mut Stopwatch),
-) -> Result<GradientsParams, TrainError> {
+) -> Result<Gradients, TrainError> {
     if reducer.site() == Site::Host {
         let average = |parameter| reducer.average(parameter);
         return Ok(averaged(module, table, own, average));
@@ -78,5 +76,5 @@ pub(super) fn averages<M: Module>(
         reducer.has_average(parameter)
     })?;
     reducer.deliver(std::mem::take(&mut claims.memory), watch)?;
-    Ok(claims.finish())
+    Ok(claims.finish(table))
 }

@@ -2,33 +2,37 @@
 
 use bonfire_collective::{CollectiveError, GroupOptions};
 use bonfire_testkit::{connected, local};
-use burn::module::{ModuleMapper, ModuleVisitor, Param, ParamId};
+use burn::module::{ModuleMapper, ModuleVisitor, Param};
 use burn::nn::{Linear, LinearConfig};
-use burn::optim::{AdamWConfig, SgdConfig};
+use burn::optim::{AdamWConfig, GradientsParams, SgdConfig};
 use burn::tensor::{DType, Device, TensorData, activation};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::*;
-use crate::GradientSync;
 use crate::world::tests::world;
+use crate::{Clip, GradientSync, Loss};
 
 mod accumulation;
 mod alone;
 mod buffers;
 #[cfg(feature = "cuda")]
 mod calls;
+mod change;
 mod compression;
 #[cfg(feature = "cuda")]
 mod cuda;
 mod device_route;
+mod digest;
 mod equality;
 mod failure;
+mod foreign;
 mod gradients;
 mod norm;
 mod overlap;
 mod precision;
 mod shared;
+mod split;
 mod unused;
 #[cfg(feature = "wgpu")]
 mod wgpu;
@@ -157,11 +161,11 @@ fn named_values<M: Module>(model: &M) -> Vec<(String, Vec<f64>)> {
 }
 
 /// The gradients of a model's parameters, none where there is none.
-fn gradient_values<M: Module>(model: &M, gradients: &GradientsParams) -> Vec<Option<Vec<f32>>> {
-    struct Reader<'a>(&'a GradientsParams, Vec<Option<Vec<f32>>>);
-    impl ModuleVisitor for Reader<'_> {
+fn gradient_values<M: Module>(model: &M, gradients: &impl Find) -> Vec<Option<Vec<f32>>> {
+    struct Reader<'a, G>(&'a G, Vec<Option<Vec<f32>>>);
+    impl<G: Find> ModuleVisitor for Reader<'_, G> {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let gradient = self.0.get::<D>(param.id);
+            let gradient = self.0.find(param);
             self.1.push(
                 gradient
                     .map(|gradient| gradient.into_data().convert::<f32>().try_to_vec().unwrap()),
@@ -171,6 +175,23 @@ fn gradient_values<M: Module>(model: &M, gradients: &GradientsParams) -> Vec<Opt
     let mut reader = Reader(gradients, Vec::new());
     model.visit(&mut reader);
     reader.1
+}
+
+/// Gradients of Burn's or ours.
+trait Find {
+    fn find<const D: usize>(&self, param: &Param<Tensor<D>>) -> Option<Tensor<D>>;
+}
+
+impl Find for GradientsParams {
+    fn find<const D: usize>(&self, param: &Param<Tensor<D>>) -> Option<Tensor<D>> {
+        self.get(param.id)
+    }
+}
+
+impl Find for Gradients {
+    fn find<const D: usize>(&self, param: &Param<Tensor<D>>) -> Option<Tensor<D>> {
+        self.get(param)
+    }
 }
 
 /// Runs `body` on `ranks` ranks, each a thread.
@@ -274,7 +295,10 @@ fn train(world: &World, config: DdpConfig, steps: usize, batch: usize, lr: f64) 
     let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
     for step in 0..steps {
         let indices = share(world, step, batch);
-        let gradients = ddp.backward(|model| model.loss(&indices, &device)).unwrap();
+        let gradients = ddp
+            .backward(|model| model.loss(&indices, &device))
+            .unwrap()
+            .gradients;
         ddp.step(&mut optimizer, lr, gradients);
     }
     ddp.into_module()

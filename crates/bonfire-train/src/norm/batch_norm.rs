@@ -5,11 +5,12 @@ use burn::module::{Content, DisplaySettings, Flag, Module, ModuleDisplay, Param}
 use burn::nn::Initializer;
 use burn::tensor::{Device, Tensor};
 
-use super::carrier::Exchange;
+use super::RunningStatistic;
 use super::convert::convert_sync_batch_norm_in;
 use super::normalize::{GlobalBatch, normalized};
-use super::{NormGroup, RunningStatistic};
 use crate::TrainError;
+use crate::world::exchange::carrier::Exchange;
+use crate::world::exchange::group::NormGroup;
 
 /// Configuration of a [`BatchNorm`]; the options and defaults of Burn's.
 #[derive(Config, Debug)]

@@ -3,8 +3,8 @@
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::Tensor;
 
-use super::NormGroup;
-use super::carrier::{is_statistic, joining};
+use crate::world::exchange::carrier::{is_statistic, joining};
+use crate::world::exchange::group::NormGroup;
 use crate::{TrainError, World};
 
 /// The container and the field by which a batch norm is known, of this crate or of Burn.

@@ -16,11 +16,11 @@ use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::{DispatchDevice, DispatchKindConversion};
 use burn::tensor::{DType, DispatchTensor, GradientCheckpointingStrategy, Tensor};
 
-use super::carrier::Exchange;
-use super::exchange::{REPLY_HEAD, backward_head, forward_head};
 use crate::TrainError;
-use crate::hooks::{on_backend_of, primitive, unsupported};
-use crate::readback::Readback;
+use crate::reducer::hooks::{on_backend_of, primitive, unsupported};
+use crate::reducer::readback::Readback;
+use crate::world::exchange::carrier::Exchange;
+use crate::world::exchange::{REPLY_HEAD, backward_head, forward_head};
 
 /// What all ranks' batches have in common. Tensors have shape `[features]` or `[1]`, the same bits on
 /// every rank, and no autodiff.

@@ -8,7 +8,7 @@ use burn::module::{
 };
 use burn::tensor::{Device, Tensor};
 
-use super::carrier::{Exchange, Wish, shown, wish};
+use crate::world::exchange::carrier::{Exchange, Wish, shown, wish};
 
 /// The running mean or variance of a [`BatchNorm`](crate::BatchNorm): a tensor of shape `[features]`
 /// which the forward pass of training updates. It is recorded like a parameter that is not trained.

@@ -1,12 +1,13 @@
 //! Buckets, by the way that they travel.
 
 use crate::TrainError;
-use crate::bucket::Bucket;
 use crate::compression::Compressor;
-use crate::device_route::{Chosen, DeviceBuckets, DeviceTensor};
-use crate::harvest::{Gradient, Site};
-use crate::host::{Entering, HostSlice};
-use crate::timing::Stopwatch;
+use crate::memory::DeviceTensor;
+use crate::memory::host::{Entering, HostSlice};
+use crate::reducer::bucket::Bucket;
+use crate::reducer::device_route::{Chosen, DeviceBuckets};
+use crate::reducer::harvest::{Gradient, Site};
+use crate::reducer::timing::Stopwatch;
 
 /// Buckets. There are none until they are dealt.
 #[derive(Debug)]

@@ -2,8 +2,8 @@
 
 use super::Reducer;
 use crate::TrainError;
-use crate::harvest::{Gradient, GradientSink, Site};
-use crate::host::Entering;
+use crate::memory::host::Entering;
+use crate::reducer::harvest::{Gradient, GradientSink, Site};
 
 /// After the backward pass: what has not been taken while it ran.
 impl GradientSink for Reducer {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::model::Arch;
-use crate::resnet::Depth;
+use networks::resnet::Depth;
 
 /// A checked configuration.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -5,16 +5,16 @@ use std::num::NonZeroUsize;
 use anyhow::Result;
 use bonfire::{
     Checkpoints, Ddp, DistributedSampler, GlobalBatch, Journal, JournalConfig, JournalDisplay,
-    LastBatch, Loader, Order, RateRule, SamplerConfig, Training, World, all_or_none,
+    LastBatch, Loader, Order, RateRule, SamplerConfig, StopRequest, Training, World, all_or_none,
 };
+use networks::trained_numbers;
 
 use super::{KEPT, Trainer};
 use crate::config::Config;
 use crate::data::Data;
-use crate::model::{Model, trained_numbers};
+use crate::model::Model;
 use crate::optimizer::sgd;
 use crate::progress::{Progress, agreed, resumed};
-use crate::stop::Stop;
 use crate::weights;
 
 impl<'a> Trainer<'a> {
@@ -22,7 +22,7 @@ impl<'a> Trainer<'a> {
         world: &'a World,
         config: &'a Config,
         data: &'a Data,
-        stop: &'a Stop,
+        stop: &'a StopRequest,
     ) -> Result<Self> {
         let (checkpoints, training, steps) = begin(world, config, data)?;
         let Training {

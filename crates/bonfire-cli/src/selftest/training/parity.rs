@@ -35,12 +35,10 @@ pub(super) struct Parity {
 pub(super) fn learn(world: &World, route: GradientRoute) -> anyhow::Result<Learnt> {
     let device = world.device();
     let size = Size::SMALL;
-    let config = DdpConfig {
-        route,
-        // Several buckets.
-        bucket_bytes_max: 4 << 10,
-        ..DdpConfig::default()
-    };
+    // Several buckets.
+    let config = DdpConfig::default()
+        .with_route(route)
+        .with_bucket_bytes_max(4 << 10);
     let mut ddp = Ddp::with_config(Network::new(size, &device), world, config)?;
     let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
     for step in 0..STEPS {
@@ -53,8 +51,8 @@ pub(super) fn learn(world: &World, route: GradientRoute) -> anyhow::Result<Learn
         if step % 2 == 1 {
             ddp.no_sync(batch(1))?;
         }
-        let gradients = ddp.backward(batch(0))?;
-        ddp.step(&mut optimizer, LEARNING_RATE, gradients);
+        let done = ddp.backward(batch(0))?;
+        ddp.step(&mut optimizer, LEARNING_RATE, done.gradients);
     }
     Ok(Learnt {
         values: ddp.module().values()?,

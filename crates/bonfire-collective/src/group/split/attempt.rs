@@ -20,10 +20,10 @@ use super::super::roster::{Origin, Part};
 use super::super::{Core, Parts};
 use super::Wish;
 use crate::CollectiveError;
-use crate::error::Failure;
-use crate::executor::Figures;
-use crate::recorder::Name;
-use crate::rendezvous::{
+use crate::exec::executor::Figures;
+use crate::health::failure::Failure;
+use crate::health::recorder::Name;
+use crate::meet::rendezvous::{
     Address, ConnectError, Deadline, Formation, Formed, Home, Listeners, Settings,
 };
 

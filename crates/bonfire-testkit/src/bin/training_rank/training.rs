@@ -104,7 +104,9 @@ impl<'a> Training<'a> {
         let gradient = batch.gradient(&self.weights);
         // The first half travels while the second is computed, as buckets do.
         let (first, second) = gradient.split_at(gradient.len() / 2);
-        let under_way = self.group.all_reduce_async(first.to_vec(), ReduceOp::Sum);
+        let under_way = self.group.background(first.to_vec(), |group, data| {
+            group.all_reduce(data, ReduceOp::Sum)
+        });
         thread::sleep(STEP_TIME);
         match mishap {
             Some(Misfortune::Panic) => panic!("the model is not finite"),

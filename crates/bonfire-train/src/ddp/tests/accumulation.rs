@@ -71,7 +71,7 @@ fn finished<P: AsRef<[usize]> + Sync>(
                 let tensor = model.loss(&indices, &device);
                 let loss = match weighted {
                     true => Loss::mean_over(tensor, size),
-                    false => tensor.into_loss().unwrap(),
+                    false => tensor.into(),
                 };
                 match &scaler {
                     Some(scaler) => scaler.scale(loss),
@@ -81,13 +81,16 @@ fn finished<P: AsRef<[usize]> + Sync>(
             for &size in earlier {
                 ddp.no_sync(|model| loss(model, size)).unwrap();
             }
-            let mut gradients = ddp.backward(|model| loss(model, *final_size)).unwrap();
+            let mut gradients = ddp
+                .backward(|model| loss(model, *final_size))
+                .unwrap()
+                .gradients;
             if let Some(scaler) = &mut scaler {
-                let unscaled = scaler.unscale(ddp.module(), gradients).unwrap();
+                let unscaled = scaler.unscale(gradients).unwrap();
                 gradients = unscaled.expect("nothing overflows");
             }
             if let Some(clip) = clip {
-                gradients = ddp.clip(gradients, clip);
+                gradients = gradients.clip(clip);
             }
             last = gradient_values(ddp.module(), &gradients);
         }

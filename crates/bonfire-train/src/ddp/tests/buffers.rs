@@ -3,7 +3,7 @@
 use burn::nn;
 
 use super::*;
-use crate::buffers::Buffers;
+use crate::parameters::buffers::Buffers;
 use crate::{BatchNorm, BatchNormConfig, BufferSync, Loss};
 
 /// Both kinds of batch norm, a frozen parameter and a trained one.
@@ -63,7 +63,11 @@ fn trained(ranks: u32, buffers: BufferSync, idle: &[u32]) -> Vec<[f32; 2]> {
                 }
                 Loss::mean_over(model.loss(mean, &device), 2)
             });
-            ddp.step(&mut SgdConfig::new().init(), 0.1, gradients.unwrap());
+            ddp.step(
+                &mut SgdConfig::new().init(),
+                0.1,
+                gradients.unwrap().gradients,
+            );
         }
         ddp.module().means()
     })

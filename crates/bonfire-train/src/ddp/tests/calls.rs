@@ -117,7 +117,10 @@ fn train_marked(world: &World, config: DdpConfig, (path, meet): (&Path, &dyn Fn(
             mark(BEGIN);
         }
         let indices = share(world, step, 2);
-        let gradients = ddp.backward(|model| model.loss(&indices, &device)).unwrap();
+        let gradients = ddp
+            .backward(|model| model.loss(&indices, &device))
+            .unwrap()
+            .gradients;
         ddp.step(&mut optimizer, 0.05, gradients);
     }
     mark(END);

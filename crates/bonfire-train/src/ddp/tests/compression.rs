@@ -86,7 +86,10 @@ fn averages(
         let mut ddp = Ddp::with_config(Planted::new(&device), &world, config).unwrap();
         let mut step = |step| {
             let own = gradients(world.rank().index(), step);
-            let found = ddp.backward(|model| model.loss(&own, &device)).unwrap();
+            let found = ddp
+                .backward(|model| model.loss(&own, &device))
+                .unwrap()
+                .gradients;
             let values = gradient_values(ddp.module(), &found).into_iter().flatten();
             let values: Vec<Vec<f32>> = values.collect();
             Gradients3(values.try_into().unwrap())
@@ -138,7 +141,10 @@ fn fitted(world: &World, config: DdpConfig, steps: usize) -> (f64, f64, Bits) {
     let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
     for _ in 0..steps {
         let indices = share(world, 0, batch);
-        let gradients = ddp.backward(|model| model.loss(&indices, &device)).unwrap();
+        let gradients = ddp
+            .backward(|model| model.loss(&indices, &device))
+            .unwrap()
+            .gradients;
         ddp.step(&mut optimizer, 0.2, gradients);
     }
     (before, loss_of(ddp.module(), &device), bits(ddp.module()))

@@ -7,8 +7,8 @@ use bonfire_collective::ProcessGroup;
 
 use super::precision::{PRECISIONS, loss_in};
 use super::*;
-use crate::device::open;
-use crate::harvest::Site;
+use crate::reducer::harvest::Site;
+use crate::world::device::open;
 use crate::{DeviceKind, GradientRoute, Loss, Occupancy, Placement, Precision};
 
 #[cfg(feature = "nccl")]
@@ -83,7 +83,7 @@ fn trained(world: &World, route: GradientRoute) -> (Site, Bits) {
         if step > 1 {
             ddp.no_sync(loss).unwrap();
         }
-        let gradients = ddp.backward(loss).unwrap();
+        let gradients = ddp.backward(loss).unwrap().gradients;
         ddp.step(&mut optimizer, 0.05, gradients);
     }
     (site(&ddp), bits(ddp.module()))
@@ -130,7 +130,7 @@ fn narrow_gradients(
     let mut ddp = Ddp::with_config(narrow(precision, &device), world, routed(route)).unwrap();
     let indices: Vec<usize> = (rank * BATCH..(rank + 1) * BATCH).collect();
     let loss = |model: &Mlp| loss_in(precision, model, &indices, &device) * SCALE;
-    let gradients = ddp.backward(loss).unwrap();
+    let gradients = ddp.backward(loss).unwrap().gradients;
     let values = gradient_values(ddp.module(), &gradients);
     values.into_iter().flatten().flatten().collect()
 }
@@ -154,8 +154,8 @@ fn trained_narrow(
         if step > 1 {
             ddp.no_sync(loss).unwrap();
         }
-        let gradients = ddp.backward(loss).unwrap();
-        let weight: Tensor<2> = gradients.get(ddp.module().first.weight.id).unwrap();
+        let gradients = ddp.backward(loss).unwrap().gradients;
+        let weight: Tensor<2> = gradients.get(&ddp.module().first.weight).unwrap();
         assert_eq!(Some(weight.dtype()), precision.lower().map(DType::from));
         seen.extend(gradient_values(ddp.module(), &gradients));
         ddp.step(&mut optimizer, 0.05 / f64::from(SCALE), gradients);

@@ -2,8 +2,8 @@
 //! host, whatever a step is like.
 
 use super::*;
-use crate::device_route::double;
-use crate::harvest::Site;
+use crate::reducer::device_route::double;
+use crate::reducer::harvest::Site;
 use crate::{GradientCompression, GradientRoute, Loss};
 
 fn with_route(route: GradientRoute, bucket_bytes_max: usize) -> DdpConfig {
@@ -69,7 +69,10 @@ fn weighted_micro_batches_of_unequal_ranks_give_the_same_bits() {
             if step > 2 {
                 ddp.no_sync(|model| loss(model, 0)).unwrap();
             }
-            let gradients = ddp.backward(|model| loss(model, step % 2)).unwrap();
+            let gradients = ddp
+                .backward(|model| loss(model, step % 2))
+                .unwrap()
+                .gradients;
             seen.push(gradient_values(ddp.module(), &gradients));
             ddp.step(&mut optimizer, 0.05, gradients);
         }
@@ -96,7 +99,7 @@ fn parameters_that_are_not_used_give_the_same_gradients() {
                     x.powi_scalar(2).mean()
                 };
                 ddp.no_sync(used).unwrap();
-                let gradients = ddp.backward(used).unwrap();
+                let gradients = ddp.backward(used).unwrap().gradients;
                 gradient_values(ddp.module(), &gradients)
             })
             .collect::<Vec<_>>()

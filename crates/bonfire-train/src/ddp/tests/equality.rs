@@ -15,7 +15,10 @@ fn replicas_stay_bit_identical_for_200_steps() {
             let mut optimizer = AdamWConfig::new().init();
             for step in 0..200 {
                 let indices = share(&world, step, 2);
-                let gradients = ddp.backward(|model| model.loss(&indices, &device)).unwrap();
+                let gradients = ddp
+                    .backward(|model| model.loss(&indices, &device))
+                    .unwrap()
+                    .gradients;
                 ddp.step(&mut optimizer, 1e-3, gradients);
             }
             bits(ddp.module())
@@ -173,7 +176,7 @@ fn frozen_parameters_running_state_and_other_types_come_from_rank_0_too() {
                 let double = model.double.val().cast(burn::tensor::DType::F32).sum();
                 (model.single.val() * seed).sum() + double * seed
             });
-            ddp.step(&mut optimizer, 0.1, gradients.unwrap());
+            ddp.step(&mut optimizer, 0.1, gradients.unwrap().gradients);
         }
         (start, bits(ddp.module()), named_values(ddp.module()))
     });
@@ -210,7 +213,10 @@ fn a_model_with_gradient_checkpointing_is_followed_too() {
             let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
             for step in 0..3 {
                 let indices = share(&world, step, 2);
-                let gradients = ddp.backward(|model| model.loss(&indices, &device)).unwrap();
+                let gradients = ddp
+                    .backward(|model| model.loss(&indices, &device))
+                    .unwrap()
+                    .gradients;
                 ddp.step(&mut optimizer, 0.05, gradients);
             }
             bits(ddp.module())
@@ -220,16 +226,21 @@ fn a_model_with_gradient_checkpointing_is_followed_too() {
 }
 
 #[test]
-fn the_loss_of_the_step_is_kept_without_its_graph() {
+fn a_step_returns_its_loss_without_its_graph_and_what_else_the_pass_returned() {
     on_ranks(2, |world| {
         let device = world.device();
         let mut ddp = Ddp::new(Mlp::new(1, &device), &world).unwrap();
-        assert!(ddp.last_loss().is_none());
         let expected = ddp.module().loss(&[1], &device).into_scalar::<f32>();
-        let _gradients = ddp.backward(|model| model.loss(&[1], &device)).unwrap();
-        let loss = ddp.last_loss().unwrap();
-        assert!(!loss.is_autodiff());
-        assert_eq!(loss.into_scalar::<f32>(), expected);
-        assert!(ddp.last_step().forward_backward > std::time::Duration::ZERO);
+        for _ in 0..2 {
+            let micro_step = ddp.no_sync(|model| (model.loss(&[1], &device), "first"));
+            let step = ddp.backward(|model| (model.loss(&[1], &device), "second"));
+            let (micro_step, step) = (micro_step.unwrap(), step.unwrap());
+            assert_eq!((micro_step.output, step.output), ("first", "second"));
+            for loss in [micro_step.loss, step.loss] {
+                assert!(!loss.tensor().is_autodiff());
+                assert_eq!(loss.value().unwrap() as f32, expected);
+            }
+            assert!(step.timing.forward_backward > Duration::ZERO);
+        }
     });
 }

@@ -8,11 +8,13 @@ fn clipped_step(world: &World, clip: Clip) -> (f32, f32, Vec<(String, Vec<f64>)>
     let device = world.device();
     let mut ddp = Ddp::new(Mlp::new(1, &device), world).unwrap();
     let indices = share(world, 0, 12 / world.world_size().len());
-    let gradients = ddp.backward(|model| model.loss(&indices, &device)).unwrap();
-    let norm =
-        |gradients: &GradientsParams| -> f32 { ddp.global_norm(gradients).unwrap().into_scalar() };
+    let gradients = ddp
+        .backward(|model| model.loss(&indices, &device))
+        .unwrap()
+        .gradients;
+    let norm = |gradients: &Gradients| -> f32 { gradients.norm().unwrap().into_scalar() };
     let before = norm(&gradients);
-    let gradients = ddp.clip(gradients, clip);
+    let gradients = gradients.clip(clip);
     let values = gradient_values(ddp.module(), &gradients);
     let named = values.into_iter().enumerate().map(|(index, values)| {
         let values = values.unwrap().into_iter().map(f64::from).collect();
@@ -60,9 +62,8 @@ fn the_global_loss_is_over_all_samples_and_the_same_everywhere() {
         let (loss, samples) = [(1.0, 1), (4.0, 3), (f32::NAN, 0)][world.rank().index()];
         // The parameters do not matter.
         let constant = Tensor::<1>::from_data([loss], &device);
-        ddp.backward(|_| Loss::mean_over(constant, samples))
-            .unwrap();
-        ddp.global_loss().unwrap()
+        let step = ddp.backward(|_| Loss::mean_over(constant, samples));
+        step.unwrap().loss.over_ranks(&world).unwrap()
     });
     assert_eq!(losses, [3.25; 3]);
 }
@@ -79,10 +80,9 @@ fn a_loss_that_is_no_number_is_found_on_all_ranks_and_named() {
         };
         let mut step = |factor: f32| {
             let indices = share(&world, 0, 4);
-            let gradients = ddp
-                .backward(|model| model.loss(&indices, &device) * factor)
-                .unwrap();
-            (ddp.check_finite(&gradients), ddp.global_loss())
+            let step = ddp.backward(|model| model.loss(&indices, &device) * factor);
+            let step = step.unwrap();
+            (step.gradients.check_finite(), step.loss.over_ranks(&world))
         };
         let (gradients, loss) = step(factor);
         // All decided alike, so all can go on together.
@@ -105,6 +105,41 @@ fn a_loss_that_is_no_number_is_found_on_all_ranks_and_named() {
     }
 }
 
+#[test]
+fn a_loss_of_several_numbers_is_an_error() {
+    let errors = on_ranks(1, |world| {
+        let device = world.device();
+        let mut ddp = Ddp::new(Mlp::new(1, &device), &world).unwrap();
+        let losses = |model: &Mlp| model.loss(&[1], &device).expand([2]);
+        ddp.backward(losses).unwrap_err().to_string()
+    });
+    assert!(
+        errors[0].starts_with("the loss has 2 elements"),
+        "{errors:?}"
+    );
+}
+
+#[test]
+fn what_is_reported_of_a_scaled_loss_has_no_scale() {
+    let losses = on_ranks(2, |world| {
+        let device = world.device();
+        let mut ddp = Ddp::new(Mlp::new(1, &device), &world).unwrap();
+        let scaler = LossScaler::default();
+        let loss = |model: &Mlp| scaler.scale(Loss::mean_over(model.loss(&[1], &device), 3));
+        let micro_step = ddp.no_sync(loss).unwrap();
+        let step = ddp.backward(loss).unwrap();
+        let plain = ddp.module().loss(&[1], &device).into_scalar::<f64>();
+        let all = step.loss.over_ranks(&world).unwrap();
+        [
+            micro_step.loss.value().unwrap(),
+            step.loss.value().unwrap(),
+            all,
+        ]
+        .map(|loss| loss - plain)
+    });
+    assert_eq!(losses, [[0.0; 3]; 2]);
+}
+
 /// The parameters after training with a scaled loss, where `overflowing` says of (rank, step)
 /// whether the loss is too large there.
 fn train_scaled(
@@ -122,8 +157,8 @@ fn train_scaled(
             false => 1.0,
         };
         let scaled = |model: &Mlp| scaler.scale(model.loss(&indices, &device) * factor);
-        let gradients = ddp.backward(scaled).unwrap();
-        if let Some(gradients) = scaler.unscale(ddp.module(), gradients).unwrap() {
+        let gradients = ddp.backward(scaled).unwrap().gradients;
+        if let Some(gradients) = scaler.unscale(gradients).unwrap() {
             ddp.step(&mut optimizer, 0.1, gradients);
         }
     }

@@ -7,7 +7,7 @@ use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::{Autodiff, Flex};
 
 use super::*;
-use crate::trace::{Event, Trace};
+use crate::reducer::trace::{Event, Trace};
 use crate::{GradientCompression, GradientRoute, NormGroup, PowerSgdConfig};
 
 /// An operation that does nothing but mark when the backward pass comes by.
@@ -107,21 +107,23 @@ fn gradients_of_the_last_layers_travel_before_the_first_layers_are_reached() {
     }
 }
 
-#[cfg(feature = "learner")]
 #[test]
 fn so_do_those_of_a_step_that_runs_its_own_backward_pass() {
-    use crate::weights::Last;
+    use crate::loss::weights::Last;
     travel_in_order(
         GradientCompression::None,
         |ddp, indices, device, watched| {
-            ddp.guess_depth();
             let step = |model: &Mlp| {
                 let gradients = marked_loss(model, indices, device, watched).backward();
                 GradientsParams::from_grads(gradients, model).len()
             };
             let done = ddp.run_own(indices.len(), Some(step), Last::Yes).unwrap();
             assert_eq!(done.output, Some(0), "the step itself finds no gradients");
-            assert_eq!(done.gradients.unwrap().len(), 6);
+            assert_eq!(
+                done.synchronised
+                    .map(|(gradients, _)| GradientsParams::from(gradients).len()),
+                Some(6)
+            );
         },
     );
 }

@@ -60,8 +60,8 @@ fn train_mixed(
         for _ in 1..parts {
             ddp.no_sync(&mut loss).unwrap();
         }
-        let gradients = ddp.backward(&mut loss).unwrap();
-        if let Some(gradients) = scaler.unscale(ddp.module(), gradients).unwrap() {
+        let gradients = ddp.backward(&mut loss).unwrap().gradients;
+        if let Some(gradients) = scaler.unscale(gradients).unwrap() {
             ddp.step(&mut optimizer, 0.1, gradients);
         }
     }
@@ -126,9 +126,10 @@ fn parameters_and_gradients_stay_in_32_bits() {
             let indices = share(&world, step, 2);
             let gradients = ddp
                 .backward(|model| loss_in(Precision::Bf16, model, &indices, &device))
-                .unwrap();
+                .unwrap()
+                .gradients;
             let weight = &ddp.module().first.weight;
-            let gradient: Tensor<2> = gradients.get(weight.id).unwrap();
+            let gradient: Tensor<2> = gradients.get(weight).unwrap();
             assert_eq!(weight.val().dtype(), TensorDType::F32);
             assert_eq!(gradient.dtype(), TensorDType::F32);
         }
@@ -181,9 +182,10 @@ fn an_overflow_of_one_rank_in_16_bits_skips_the_step_on_all() {
                 .backward(|model| {
                     scaler.scale(loss_in(precision, model, &indices, &device) * factor)
                 })
-                .unwrap();
+                .unwrap()
+                .gradients;
             let before = bits(ddp.module());
-            if let Some(gradients) = scaler.unscale(ddp.module(), gradients).unwrap() {
+            if let Some(gradients) = scaler.unscale(gradients).unwrap() {
                 ddp.step(&mut optimizer, 0.1, gradients);
             }
             moved.push(bits(ddp.module()) != before);
@@ -248,9 +250,10 @@ fn attention_norms_and_embeddings_learn_in_16_bits() {
                 [0, 1, 2, 3, 0, 2, 1, 3].map(|token| (token + world.rank().get() as i32) % 4);
             let mut losses = Vec::new();
             for _ in 0..60 {
-                let gradients = ddp.backward(|model| model.loss(precision, &tokens, &device));
-                losses.push(ddp.global_loss().unwrap());
-                ddp.step(&mut optimizer, 0.02, gradients.unwrap());
+                let step = ddp.backward(|model| model.loss(precision, &tokens, &device));
+                let step = step.unwrap();
+                losses.push(step.loss.over_ranks(&world).unwrap());
+                ddp.step(&mut optimizer, 0.02, step.gradients);
             }
             (losses, bits(ddp.module()))
         });

@@ -48,7 +48,7 @@ fn a_parameter_used_twice_has_the_sum_of_both_gradients() {
             // The first step guesses where hooks belong, the second knows.
             ddp.backward(|model| model.loss(&indices, &device)).unwrap();
             let gradients = ddp.backward(|model| model.loss(&indices, &device));
-            gradient_values(ddp.module(), &gradients.unwrap())
+            gradient_values(ddp.module(), &gradients.unwrap().gradients)
         });
         assert_same(&found);
         let (found, whole) = (found[0][0].as_ref().unwrap(), whole[0].as_ref().unwrap());

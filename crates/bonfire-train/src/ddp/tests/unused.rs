@@ -41,9 +41,10 @@ fn train_experts(config: DdpConfig, ranks: u32) -> Vec<(Bits, bool)> {
             let expert = world.rank().index() + step;
             let gradients = ddp
                 .backward(|model| model.loss(expert, &indices, &device))
-                .unwrap();
+                .unwrap()
+                .gradients;
             let nobodys = &ddp.module().nobodys.weight;
-            nobodys_had_gradient |= gradients.get::<2>(nobodys.id).is_some();
+            nobodys_had_gradient |= gradients.get(nobodys).is_some();
             ddp.step(&mut optimizer, 0.01, gradients);
         }
         (bits(ddp.module()), nobodys_had_gradient)
@@ -70,10 +71,11 @@ fn a_gradient_of_one_rank_counts_as_zero_on_the_others() {
         let mut ddp = Ddp::new(Experts::new(2, &device), &world).unwrap();
         let alone = ddp.module().loss(0, &[5], &device);
         let alone = GradientsParams::from_grads(alone.backward(), ddp.module());
-        let alone: Option<Tensor<1>> = alone.get(bias(&ddp, 0));
+        let alone: Option<Tensor<1>> = alone.get(bias(&ddp, 0).id);
         let gradients = ddp
             .backward(|model| model.loss(world.rank().index(), &[5], &device))
-            .unwrap();
+            .unwrap()
+            .gradients;
         let mean: Option<Tensor<1>> = gradients.get(bias(&ddp, 0));
         [mean.unwrap(), alone.unwrap()].map(|t| t.into_data().try_to_vec::<f32>().unwrap())
     });
@@ -83,8 +85,8 @@ fn a_gradient_of_one_rank_counts_as_zero_on_the_others() {
     }
 }
 
-fn bias(ddp: &Ddp<Experts>, expert: usize) -> ParamId {
-    ddp.module().experts[expert].bias.as_ref().unwrap().id
+fn bias(ddp: &Ddp<Experts>, expert: usize) -> &Param<Tensor<1>> {
+    ddp.module().experts[expert].bias.as_ref().unwrap()
 }
 
 #[test]
@@ -103,7 +105,7 @@ fn a_loss_without_any_parameter_on_one_rank_is_no_hang() {
                         Tensor::zeros([1], &device)
                     }
                 });
-                ddp.step(&mut optimizer, 0.05, gradients.unwrap());
+                ddp.step(&mut optimizer, 0.05, gradients.unwrap().gradients);
             }
             bits(ddp.module())
         });
@@ -141,7 +143,8 @@ fn a_parameter_that_is_suddenly_used_more_often_still_gets_its_whole_gradient() 
                 let times = times(&world, step);
                 let gradients = ddp
                     .backward(|layer| recurrent_loss(layer, times, &indices, &device))
-                    .unwrap();
+                    .unwrap()
+                    .gradients;
                 seen.push(gradient_values(ddp.module(), &gradients));
                 ddp.step(&mut optimizer, 0.05, gradients);
             }

@@ -65,7 +65,10 @@ fn wgpu_ranks_have_the_start_up_time_for_their_first_steps() {
             if !world.is_main() {
                 std::thread::sleep(Duration::from_millis(1500));
             }
-            let gradients = ddp.backward(|model| model.loss(&[1, 2], &device)).unwrap();
+            let gradients = ddp
+                .backward(|model| model.loss(&[1, 2], &device))
+                .unwrap()
+                .gradients;
             ddp.step(&mut SgdConfig::new().init(), 0.1, gradients);
         }
         bits(ddp.module())
@@ -99,10 +102,9 @@ fn wgpu_ranks_learn() {
         let mut optimizer = AdamWConfig::new().init();
         let indices = share(&world, 0, 4);
         let losses = (0..60).map(|_| {
-            let gradients = ddp.backward(|model| model.loss(&indices, &device)).unwrap();
-            let loss = ddp.global_loss().unwrap();
-            ddp.step(&mut optimizer, 0.01, gradients);
-            loss
+            let step = ddp.backward(|model| model.loss(&indices, &device)).unwrap();
+            ddp.step(&mut optimizer, 0.01, step.gradients);
+            step.loss.over_ranks(&world).unwrap()
         });
         losses.collect::<Vec<f64>>()
     });
@@ -143,15 +145,16 @@ fn wgpu_passes_in_16_bits_learn_or_are_refused() {
             let (x, y) = samples(&share(&world, 0, 4), &device);
             let losses: Vec<f64> = (0..20)
                 .map(|_| {
-                    let gradients = ddp.backward(|model| {
+                    let step = ddp.backward(|model| {
                         let out = model.forward(precision.cast(x.clone()));
                         assert_eq!(out.dtype(), dtype.into());
                         (out.cast(FloatDType::F32) - y.clone())
                             .powi_scalar(2)
                             .mean()
                     });
-                    ddp.step(&mut optimizer, 0.1, gradients.unwrap());
-                    ddp.global_loss().unwrap()
+                    let step = step.unwrap();
+                    ddp.step(&mut optimizer, 0.1, step.gradients);
+                    step.loss.over_ranks(&world).unwrap()
                 })
                 .collect();
             assert!(losses[19] < losses[0], "{losses:?}");

@@ -200,7 +200,8 @@ fn unused_parameters_keep_their_errors() {
                         true => model.loss(&own, &device),
                         false => (model.vector.val() * 2.0).sum(),
                     })
-                    .unwrap();
+                    .unwrap()
+                    .gradients;
                 let values = gradient_values(ddp.module(), &gradients);
                 assert_eq!(values[0].is_some(), uses);
                 if uses {
@@ -262,7 +263,7 @@ fn a_parameter_of_one_rank_keeps_replicas_identical() {
                 (false, 1) => Loss::mean_over(Tensor::zeros([1], &device), 2),
                 (false, _) => Loss::mean_over(Tensor::full([1], f32::NAN, &device), 0),
             };
-            let gradients = ddp.backward(loss).unwrap();
+            let gradients = ddp.backward(loss).unwrap().gradients;
             ddp.step(&mut optimizer, 0.05, gradients);
         }
         bits(ddp.module())

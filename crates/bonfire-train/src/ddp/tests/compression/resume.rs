@@ -26,7 +26,10 @@ fn train_saving(world: &World, folder: &std::path::Path, steps: u64) -> (Bits, C
     let mut optimizer = training.optimizer;
     for step in milestone.map_or(0, |milestone| milestone.step)..steps {
         let indices = share(world, step as usize, 3);
-        let gradients = ddp.backward(|model| model.loss(&indices, &device)).unwrap();
+        let gradients = ddp
+            .backward(|model| model.loss(&indices, &device))
+            .unwrap()
+            .gradients;
         ddp.step(&mut optimizer, 0.01, gradients);
         let milestone = Milestone {
             step: step + 1,
@@ -67,7 +70,8 @@ fn other_numbers_of_ranks_go_on_without_losing_what_was_left_out() {
         for _ in 0..steps {
             let found = ddp
                 .backward(|model| model.loss(&gradients, &device))
-                .unwrap();
+                .unwrap()
+                .gradients;
             let found = gradient_values(ddp.module(), &found).remove(0).unwrap();
             sum.iter_mut()
                 .zip(found)

@@ -85,7 +85,10 @@ fn micro_batches_and_weights_are_compressed_like_anything_else() {
                 Loss::mean_over(model.loss(&indices, &device), size)
             };
             ddp.no_sync(|model| loss(model, sizes[0])).unwrap();
-            let gradients = ddp.backward(|model| loss(model, sizes[1])).unwrap();
+            let gradients = ddp
+                .backward(|model| loss(model, sizes[1]))
+                .unwrap()
+                .gradients;
             gradient_values(ddp.module(), &gradients)
         })
     };

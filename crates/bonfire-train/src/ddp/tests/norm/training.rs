@@ -97,7 +97,7 @@ fn train_together(
                 };
                 Loss::mean_over(loss, samples)
             });
-            ddp.step(&mut optimizer, RATE, gradients.unwrap());
+            ddp.step(&mut optimizer, RATE, gradients.unwrap().gradients);
         }
         ddp.into_module()
     })
@@ -182,7 +182,7 @@ fn without_the_exchange_several_ranks_train_something_else() {
         for step in 0..STEPS {
             let part = part(&[4, 4], world.rank().index());
             let gradients = ddp.backward(|model| model.loss(step, part, (&device, DType::F32)));
-            ddp.step(&mut optimizer, RATE, gradients.unwrap());
+            ddp.step(&mut optimizer, RATE, gradients.unwrap().gradients);
         }
         named_values(ddp.module())
     });
@@ -225,7 +225,10 @@ fn ranks_with_unequal_numbers_of_micro_batches_do_not_wait_for_ever() {
                     ddp.no_sync(|model| weighted(model, (0, 2))).unwrap();
                     ddp.no_sync(|model| weighted(model, (2, 4))).unwrap();
                 }
-                let gradients = ddp.backward(|model| weighted(model, (4, 8))).unwrap();
+                let gradients = ddp
+                    .backward(|model| weighted(model, (4, 8)))
+                    .unwrap()
+                    .gradients;
                 ddp.step(&mut optimizer, RATE, gradients);
             }
             bits(ddp.module())

@@ -1,0 +1,341 @@
+//! The element types that groups move and reduce.
+
+use bonfire_plan::{DType, Rank};
+use bytemuck::{CheckedBitPattern, NoUninit, Zeroable};
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
+
+use crate::exec::fold::{self, FoldOptions, Operand};
+
+/// A type whose slices can be communicated. Sealed: the set is [`DType`].
+///
+/// Which reductions a type has says [`ReduceOp::supports`](bonfire_plan::ReduceOp::supports).
+pub trait Element:
+    NoUninit + CheckedBitPattern + Zeroable + Send + Sync + sealed::Arithmetic + 'static
+{
+    /// Its name on the wire.
+    const DTYPE: DType;
+}
+
+pub(crate) mod sealed {
+    use bonfire_plan::Rank;
+    use bytemuck::{Pod, Zeroable};
+
+    use crate::exec::fold::{FoldOptions, Operand};
+
+    /// Arithmetic in the type that partial results are kept in: f32 for the 16-bit floats, the
+    /// type itself otherwise.
+    pub trait Arithmetic: Copy + Zeroable {
+        /// Partial results.
+        type Partial: Pod;
+
+        /// The type as memory that another rank may write: itself if any bytes are a value of it.
+        type Plain: super::Element + Pod;
+
+        /// The elements as [`Plain`](Self::Plain), if that is the type itself.
+        fn as_plain(elements: &mut [Self]) -> Option<&mut [Self::Plain]>;
+
+        fn widen(self) -> Self::Partial;
+        fn narrow(partial: Self::Partial) -> Self;
+        fn sum(left: Self::Partial, right: Self::Partial) -> Self::Partial;
+        fn product(left: Self::Partial, right: Self::Partial) -> Self::Partial;
+        fn min(left: Self::Partial, right: Self::Partial) -> Self::Partial;
+        fn max(left: Self::Partial, right: Self::Partial) -> Self::Partial;
+        fn and(left: Self::Partial, right: Self::Partial) -> Self::Partial;
+        fn or(left: Self::Partial, right: Self::Partial) -> Self::Partial;
+        fn xor(left: Self::Partial, right: Self::Partial) -> Self::Partial;
+        /// Integers are divided towards zero.
+        fn divide(partial: Self::Partial, by: u32) -> Self::Partial;
+
+        /// [`fold`](crate::exec::fold::fold()) of this type, compiled once, in this crate: the crates
+        /// that use groups would else each compile every reduction of every type.
+        fn fold(target: &mut [Self], operands: &[Operand<'_, Self>], options: FoldOptions);
+
+        /// [`fold_views`](crate::exec::fold::fold_views()) likewise.
+        fn fold_views(
+            views: &mut [&mut [Self]],
+            sources: &[Rank],
+            targets: &[Rank],
+            options: FoldOptions,
+        );
+
+        /// [`widen`](Self::widen) for slices of one length.
+        #[inline(always)]
+        fn widen_all(elements: &[Self], partials: &mut [Self::Partial]) {
+            for (partial, element) in partials.iter_mut().zip(elements) {
+                *partial = element.widen();
+            }
+        }
+
+        /// [`narrow`](Self::narrow) for slices of one length.
+        #[inline(always)]
+        fn narrow_all(partials: &[Self::Partial], elements: &mut [Self]) {
+            for (element, partial) in elements.iter_mut().zip(partials) {
+                *element = Self::narrow(*partial);
+            }
+        }
+    }
+}
+
+/// The smaller or larger; NaN if either is, as PyTorch has it, so that an overflow on one rank is not
+/// hidden. There is one NaN, and -0 is below +0: the bits do not depend on the order of the ranks.
+macro_rules! float_pick {
+    ($left:ident, $right:ident, $type:ty, $better:tt, $zero:expr) => {
+        if $left.is_nan() || $right.is_nan() {
+            <$type>::NAN
+        } else if $left == $right {
+            // Equal, but perhaps zeros of different signs.
+            <$type>::from_bits($zero($left.to_bits(), $right.to_bits()))
+        } else if $left $better $right {
+            $left
+        } else {
+            $right
+        }
+    };
+}
+
+/// What every float does in the type of its partial results.
+macro_rules! float_arithmetic {
+    ($partial:ty) => {
+        #[inline(always)]
+        fn sum(left: $partial, right: $partial) -> $partial {
+            left + right
+        }
+        #[inline(always)]
+        fn product(left: $partial, right: $partial) -> $partial {
+            left * right
+        }
+        #[inline(always)]
+        fn min(left: $partial, right: $partial) -> $partial {
+            float_pick!(left, right, $partial, <, |left, right| left | right)
+        }
+        #[inline(always)]
+        fn max(left: $partial, right: $partial) -> $partial {
+            float_pick!(left, right, $partial, >, |left, right| left & right)
+        }
+        fn and(_: $partial, _: $partial) -> $partial {
+            panic!("{NO_BITS}")
+        }
+        fn or(_: $partial, _: $partial) -> $partial {
+            panic!("{NO_BITS}")
+        }
+        fn xor(_: $partial, _: $partial) -> $partial {
+            panic!("{NO_BITS}")
+        }
+        #[inline(always)]
+        fn divide(partial: $partial, by: u32) -> $partial {
+            partial / by as $partial
+        }
+    };
+}
+
+/// The group refuses these before anything moves.
+const NO_BITS: &str = "ReduceOp::supports refuses bit operations on floats";
+
+/// The folds of a type, in a place that is compiled with this crate.
+macro_rules! folds {
+    ($type:ty) => {
+        fn fold(target: &mut [$type], operands: &[Operand<'_, $type>], options: FoldOptions) {
+            fold::fold(target, operands, options);
+        }
+
+        fn fold_views(
+            views: &mut [&mut [$type]],
+            sources: &[Rank],
+            targets: &[Rank],
+            options: FoldOptions,
+        ) {
+            fold::fold_views(views, sources, targets, options);
+        }
+    };
+}
+
+/// A type of which any bytes are a value.
+macro_rules! plain {
+    ($type:ty) => {
+        type Plain = $type;
+
+        #[inline]
+        fn as_plain(elements: &mut [$type]) -> Option<&mut [$type]> {
+            Some(elements)
+        }
+    };
+}
+
+macro_rules! float {
+    ($type:ty, $dtype:ident) => {
+        impl Element for $type {
+            const DTYPE: DType = DType::$dtype;
+        }
+
+        impl sealed::Arithmetic for $type {
+            type Partial = $type;
+            plain!($type);
+            folds!($type);
+
+            #[inline(always)]
+            fn widen(self) -> $type {
+                self
+            }
+            #[inline(always)]
+            fn narrow(partial: $type) -> $type {
+                partial
+            }
+            float_arithmetic!($type);
+        }
+    };
+}
+
+macro_rules! half_float {
+    ($type:ty, $dtype:ident) => {
+        impl Element for $type {
+            const DTYPE: DType = DType::$dtype;
+        }
+
+        impl sealed::Arithmetic for $type {
+            type Partial = f32;
+            plain!($type);
+            folds!($type);
+
+            #[inline(always)]
+            fn widen(self) -> f32 {
+                self.to_f32()
+            }
+            #[inline(always)]
+            fn narrow(partial: f32) -> $type {
+                <$type>::from_f32(partial)
+            }
+            fn widen_all(elements: &[$type], partials: &mut [f32]) {
+                elements.convert_to_f32_slice(partials);
+            }
+            fn narrow_all(partials: &[f32], elements: &mut [$type]) {
+                elements.convert_from_f32_slice(partials);
+            }
+            float_arithmetic!(f32);
+        }
+    };
+}
+
+macro_rules! integer {
+    ($type:ty, $dtype:ident) => {
+        impl Element for $type {
+            const DTYPE: DType = DType::$dtype;
+        }
+
+        impl sealed::Arithmetic for $type {
+            type Partial = $type;
+            plain!($type);
+            folds!($type);
+
+            #[inline(always)]
+            fn widen(self) -> $type {
+                self
+            }
+            #[inline(always)]
+            fn narrow(partial: $type) -> $type {
+                partial
+            }
+            #[inline(always)]
+            fn sum(left: $type, right: $type) -> $type {
+                left.wrapping_add(right)
+            }
+            #[inline(always)]
+            fn product(left: $type, right: $type) -> $type {
+                left.wrapping_mul(right)
+            }
+            #[inline(always)]
+            fn min(left: $type, right: $type) -> $type {
+                Ord::min(left, right)
+            }
+            #[inline(always)]
+            fn max(left: $type, right: $type) -> $type {
+                Ord::max(left, right)
+            }
+            #[inline(always)]
+            fn and(left: $type, right: $type) -> $type {
+                left & right
+            }
+            #[inline(always)]
+            fn or(left: $type, right: $type) -> $type {
+                left | right
+            }
+            #[inline(always)]
+            fn xor(left: $type, right: $type) -> $type {
+                left ^ right
+            }
+            #[inline(always)]
+            fn divide(partial: $type, by: u32) -> $type {
+                // A group of 256 and more ranks cannot be a u8; its mean of u8 sums is 0 anyway.
+                <$type>::try_from(by).map_or(0, |by| partial / by)
+            }
+        }
+    };
+}
+
+float!(f32, F32);
+float!(f64, F64);
+half_float!(f16, F16);
+half_float!(bf16, BF16);
+integer!(i8, I8);
+integer!(i16, I16);
+integer!(i32, I32);
+integer!(i64, I64);
+integer!(u8, U8);
+integer!(u16, U16);
+integer!(u32, U32);
+integer!(u64, U64);
+
+impl Element for bool {
+    const DTYPE: DType = DType::Bool;
+}
+
+/// Logic: product and min are `and`, max is `or`.
+impl sealed::Arithmetic for bool {
+    type Partial = u8;
+    type Plain = u8;
+
+    fn as_plain(_: &mut [bool]) -> Option<&mut [u8]> {
+        None
+    }
+
+    folds!(bool);
+
+    #[inline(always)]
+    fn widen(self) -> u8 {
+        u8::from(self)
+    }
+    #[inline(always)]
+    fn narrow(partial: u8) -> bool {
+        partial != 0
+    }
+    fn sum(_: u8, _: u8) -> u8 {
+        panic!("ReduceOp::supports refuses sums of bool")
+    }
+    #[inline(always)]
+    fn product(left: u8, right: u8) -> u8 {
+        left & right
+    }
+    #[inline(always)]
+    fn min(left: u8, right: u8) -> u8 {
+        left & right
+    }
+    #[inline(always)]
+    fn max(left: u8, right: u8) -> u8 {
+        left | right
+    }
+    #[inline(always)]
+    fn and(left: u8, right: u8) -> u8 {
+        left & right
+    }
+    #[inline(always)]
+    fn or(left: u8, right: u8) -> u8 {
+        left | right
+    }
+    #[inline(always)]
+    fn xor(left: u8, right: u8) -> u8 {
+        left ^ right
+    }
+    fn divide(_: u8, _: u32) -> u8 {
+        panic!("ReduceOp::supports refuses means of bool")
+    }
+}

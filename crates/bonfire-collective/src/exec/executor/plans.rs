@@ -1,0 +1,146 @@
+//! What a call needs again each time, kept ready, so that a repeated operation builds nothing.
+
+use std::num::NonZeroUsize;
+use std::panic::Location;
+use std::ptr;
+use std::sync::Arc;
+
+use bonfire_plan::wire::{self, HEADER_BYTES, Operation};
+use bonfire_plan::{
+    Collective, DType, Hosts, Partition, PlanError, Rank, ReduceOp, Role, Schedule, ScheduleShape,
+    Step, WorldSize,
+};
+use rustc_hash::FxHashMap;
+
+use super::Request;
+use super::memory::Extents;
+use crate::Element;
+use crate::health::recorder::{CallIndex, Name, Recorder};
+
+/// A training step makes a handful of calls; a program that makes more than this many different ones
+/// builds some again.
+const PLANS_MAX: usize = 1024;
+
+/// One rank's part of a plan, and what its frames say.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    /// Its number is that of no particular call.
+    pub(super) operation: Operation,
+    pub(super) header: [u8; HEADER_BYTES],
+    /// What it is to the flight recorder.
+    pub(super) call: CallIndex,
+    pub(super) steps: Vec<Step>,
+    /// Whether this rank sends and waits for nobody.
+    pub(super) only_sends: bool,
+    pub(super) extents: Extents,
+}
+
+/// Where the data is worked on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Place {
+    /// In frames, by an algorithm of the selector's choice, which never changes.
+    Frames,
+    /// In the ranks' own memory.
+    InPlace,
+}
+
+/// What calls differ by.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Key {
+    /// The address says as much as the text, in less time.
+    call_site: usize,
+    place: Place,
+    collective: Collective,
+    reduce: Option<ReduceOp>,
+    dtype: DType,
+    count: usize,
+    partition: Partition,
+    name: Name,
+}
+
+impl Key {
+    pub(super) fn new<T: Element>(request: &Request, place: Place) -> Self {
+        Self {
+            call_site: ptr::from_ref::<Location<'static>>(request.call_site).addr(),
+            place,
+            collective: request.collective,
+            reduce: request.reduce,
+            dtype: T::DTYPE,
+            count: request.count,
+            partition: request.partition.clone(),
+            name: request.name,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Plans {
+    me: Rank,
+    world_size: WorldSize,
+    hosts: Hosts,
+    chunk_bytes: usize,
+    ready: FxHashMap<Key, Arc<Prepared>>,
+}
+
+impl Plans {
+    pub(super) fn new(me: Rank, world_size: WorldSize, hosts: Hosts, chunk_bytes: usize) -> Self {
+        Self {
+            me,
+            world_size,
+            hosts,
+            chunk_bytes,
+            ready: FxHashMap::default(),
+        }
+    }
+
+    /// What was prepared for a call like this one.
+    pub(super) fn get(&self, key: &Key) -> Option<Arc<Prepared>> {
+        self.ready.get(key).cloned()
+    }
+
+    /// Prepares this and all further calls like it. `operation` says by which algorithm; to its layout
+    /// that of the schedule is added.
+    pub(super) fn prepare(
+        &mut self,
+        key: Key,
+        mut operation: Operation,
+        recorder: &Recorder,
+    ) -> Result<Arc<Prepared>, PlanError> {
+        let schedule = Schedule::new(self.shape(&key, &operation))?;
+        operation.layout ^= schedule.shape().layout_hash();
+        let extents = Extents::new(
+            key.collective,
+            schedule.extent(self.me, Role::Input),
+            schedule.extent(self.me, Role::Output),
+        );
+        let steps = schedule.steps(self.me);
+        let is_put = |step: &Step| matches!(step, Step::Put { .. });
+        let is_wait = |step: &Step| matches!(step, Step::Wait { .. });
+        let prepared = Arc::new(Prepared {
+            only_sends: steps.iter().any(is_put) && !steps.iter().any(is_wait),
+            header: wire::encode_header(&operation, 0),
+            call: recorder.learn(operation.clone(), key.name),
+            operation,
+            steps,
+            extents,
+        });
+        if self.ready.len() >= PLANS_MAX {
+            self.ready.clear();
+        }
+        self.ready.insert(key, Arc::clone(&prepared));
+        Ok(prepared)
+    }
+
+    fn shape(&self, key: &Key, operation: &Operation) -> ScheduleShape {
+        ScheduleShape {
+            collective: key.collective,
+            algorithm: operation.algorithm,
+            world_size: self.world_size,
+            count: key.count,
+            chunk_elems_max: NonZeroUsize::new(self.chunk_bytes / key.dtype.size_bytes())
+                .expect("a chunk holds at least one element of every type"),
+            partition: key.partition.clone(),
+            hosts: self.hosts.clone(),
+        }
+    }
+}

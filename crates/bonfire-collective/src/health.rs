@@ -1,0 +1,11 @@
+//! Failing, and naming the culprit: what the ranks of a group know of each other beside their data.
+
+pub(crate) mod accounts;
+pub(crate) mod control;
+pub(crate) mod failure;
+pub(crate) mod flight;
+pub(crate) mod inspection;
+pub(crate) mod patience;
+pub(crate) mod poison;
+pub(crate) mod recorder;
+pub(crate) mod stragglers;

@@ -1,0 +1,445 @@
+//! What the ranks were doing when their group failed, and what follows from it.
+//!
+//! Each rank gives an account of itself from its flight recorder: threads of one process look into each
+//! other's, processes send theirs over the control channel when they hear of the failure. The thread
+//! that does so runs while the program hangs, so the only ranks without an account are those whose
+//! process is stopped or dead or cannot be reached.
+//!
+//! A group that runs can be asked for the same: each process then tells the asker its ranks' records.
+
+mod doings;
+mod running;
+mod table;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, OnceLock, PoisonError};
+use std::time::Duration;
+
+use bonfire_plan::wire::Operation;
+use bonfire_plan::{Collective, Rank, WorldSize};
+use serde::{Deserialize, Serialize};
+
+use crate::health::failure::Timeout;
+use crate::health::flight::{Desk, FlightRecord, write_flight_record};
+use crate::health::recorder::{Progress, Record, Recorder};
+use crate::health::stragglers::StragglerReport;
+use crate::platform::sync::{Mutex, MutexGuard};
+
+pub use running::GroupReport;
+
+/// Culprits that are named one by one.
+const CULPRITS_MAX: usize = 4;
+
+/// What a rank says of itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Account {
+    pub(crate) rank: Rank,
+    /// Its last operation of the group, if it has called any.
+    pub(crate) last: Option<Record>,
+    /// What its program says of itself.
+    #[serde(default)]
+    pub(crate) progress: Progress,
+    /// Whom it waits for while it joins the group.
+    #[serde(default)]
+    pub(crate) awaited: Vec<Rank>,
+}
+
+/// Ranks in a row of words.
+pub(crate) fn list(ranks: &[Rank]) -> String {
+    ranks
+        .iter()
+        .map(Rank::to_string)
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+impl Account {
+    /// Of a rank that joins the group and is not connected to these others yet; of one that has
+    /// joined, if there are none.
+    pub(crate) fn of_joining(rank: Rank, awaited: Vec<Rank>) -> Self {
+        Self {
+            rank,
+            last: None,
+            progress: Progress::default(),
+            awaited,
+        }
+    }
+
+    fn is_of_joining(&self) -> bool {
+        !self.awaited.is_empty()
+    }
+}
+
+/// The accounts of the ranks of one group.
+#[derive(Debug, Default)]
+pub(crate) struct Accounts {
+    /// Of the ranks of this process.
+    witnesses: Mutex<BTreeMap<Rank, Witness>>,
+    received: Mutex<BTreeMap<Rank, Account>>,
+    /// The answers to the last question that this process asked.
+    answers: Mutex<Answers>,
+    /// Who keeps the others waiting, as rank 0 found out last.
+    stragglers: Mutex<Option<StragglerReport>>,
+    /// The same for every caller, and put together once.
+    verdict: OnceLock<String>,
+    /// Whether the flight records of this process are written.
+    written: OnceLock<()>,
+}
+
+/// A rank of this process.
+#[derive(Clone, Debug)]
+pub(crate) struct Witness {
+    pub(crate) recorder: Arc<Recorder>,
+    pub(crate) desk: Desk,
+}
+
+/// What other processes have answered.
+#[derive(Debug, Default)]
+struct Answers {
+    /// Which question it was.
+    round: u64,
+    records: BTreeMap<Rank, FlightRecord>,
+}
+
+impl Accounts {
+    /// A rank of this process, and where it writes down what it does.
+    pub(crate) fn add(&self, rank: Rank, witness: Witness) {
+        lock(&self.witnesses).insert(rank, witness);
+    }
+
+    /// Leaves the flight records of this process behind, once.
+    pub(crate) fn write_flight_records(&self, failure: &str) {
+        self.written.get_or_init(|| {
+            for Witness { recorder, desk } in self.witnesses() {
+                let Some(folder) = &desk.folder else { continue };
+                let failure = Some(failure.to_owned());
+                let record = desk.record(failure, &recorder, usize::MAX);
+                let rank = desk.rank;
+                match write_flight_record(folder, &record) {
+                    Ok(path) => tracing::info!(
+                        target: "bonfire",
+                        "rank {rank}: flight record in {}", path.display()
+                    ),
+                    Err(error) => tracing::warn!(
+                        target: "bonfire",
+                        "rank {rank}: no flight record in {}: {error}", folder.display()
+                    ),
+                }
+            }
+        });
+    }
+
+    /// The ranks of this process.
+    pub(crate) fn witnesses(&self) -> Vec<Witness> {
+        lock(&self.witnesses).values().cloned().collect()
+    }
+
+    /// The records of the ranks of this process at this moment.
+    pub(crate) fn own_records(
+        &self,
+        failure: Option<&str>,
+        operations_max: usize,
+    ) -> Vec<FlightRecord> {
+        let witnesses = self.witnesses();
+        let record = |Witness { recorder, desk }: &Witness| {
+            desk.record(failure.map(str::to_owned), recorder, operations_max)
+        };
+        witnesses.iter().map(record).collect()
+    }
+
+    /// Rank 0 has compared the ranks.
+    pub(crate) fn keep_stragglers(&self, report: StragglerReport) {
+        *lock(&self.stragglers) = Some(report);
+    }
+
+    /// What rank 0 found out last.
+    pub(crate) fn stragglers(&self) -> Option<StragglerReport> {
+        lock(&self.stragglers).clone()
+    }
+
+    /// This process is about to ask the others; the number of the question.
+    pub(crate) fn begin_round(&self) -> u64 {
+        let mut answers = lock(&self.answers);
+        answers.round += 1;
+        answers.records.clear();
+        answers.round
+    }
+
+    /// Another process answered. Answers to earlier questions are too late.
+    pub(crate) fn answer(&self, round: u64, record: FlightRecord) {
+        let mut answers = lock(&self.answers);
+        if answers.round == round {
+            answers.records.insert(record.rank, record);
+        }
+    }
+
+    /// What has been answered so far.
+    pub(crate) fn answers(&self) -> BTreeMap<Rank, FlightRecord> {
+        lock(&self.answers).records.clone()
+    }
+
+    /// What another process said of one of its ranks. The first account counts: it is the closest to
+    /// the failure. What a rank says while it joins is replaced by whatever it says next.
+    pub(crate) fn receive(&self, account: Account) {
+        let mut received = lock(&self.received);
+        let known = received.get(&account.rank);
+        if known.is_none_or(Account::is_of_joining) {
+            received.insert(account.rank, account);
+        }
+    }
+
+    /// A rank that was joining has joined.
+    pub(crate) fn joined(&self, rank: Rank) {
+        let mut received = lock(&self.received);
+        if received.get(&rank).is_some_and(Account::is_of_joining) {
+            received.remove(&rank);
+        }
+    }
+
+    /// The accounts of the ranks of this process.
+    pub(crate) fn own(&self) -> Vec<Account> {
+        let account = |(rank, witness): (&Rank, &Witness)| Account {
+            rank: *rank,
+            last: witness.recorder.records().next(),
+            progress: witness.recorder.progress(),
+            awaited: Vec::new(),
+        };
+        lock(&self.witnesses).iter().map(account).collect()
+    }
+
+    /// Everybody's account, as far as it is known.
+    pub(crate) fn all(&self) -> BTreeMap<Rank, Account> {
+        let mut all = lock(&self.received).clone();
+        all.extend(
+            self.own()
+                .into_iter()
+                .map(|account| (account.rank, account)),
+        );
+        all
+    }
+
+    /// Why a rank waited in vain, in words. `wait` gives the accounts of other processes time to come.
+    pub(crate) fn verdict(
+        &self,
+        timeout: &Timeout,
+        world_size: WorldSize,
+        wait: impl FnOnce(),
+    ) -> String {
+        let verdict = self.verdict.get_or_init(|| {
+            wait();
+            verdict(timeout, world_size, &self.all())
+        });
+        verdict.clone()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How far a rank is, compared with an operation.
+#[derive(Debug)]
+enum Standing<'a> {
+    /// Nobody knows.
+    Silent,
+    /// It is still joining the group, and waits for these.
+    Joining(&'a [Rank]),
+    /// It has called nothing yet.
+    Idle(&'a Progress),
+    /// It has left this earlier operation and not entered the next.
+    Outside(&'a Record, &'a Progress),
+    /// It is still in this earlier operation.
+    Behind(&'a Record),
+    /// It is there.
+    There(&'a Record),
+    /// It has been there, or is in an operation of which the order is not known.
+    Past(&'a Record),
+}
+
+impl<'a> Standing<'a> {
+    fn of(account: Option<&'a Account>, ours: &Operation) -> Self {
+        let Some(account) = account else {
+            return Self::Silent;
+        };
+        if account.is_of_joining() {
+            return Self::Joining(&account.awaited);
+        }
+        let Some(last) = &account.last else {
+            return Self::Idle(&account.progress);
+        };
+        let its = &last.call.operation;
+        if its.seq == ours.seq && its.collective == ours.collective {
+            return Self::There(last);
+        }
+        // Pairs of ranks count for themselves.
+        let comparable = !is_of_a_pair(its.collective) && !is_of_a_pair(ours.collective);
+        match last.ended_ago {
+            Some(_) if !comparable || its.seq < ours.seq => Self::Outside(last, &account.progress),
+            None if !comparable || its.seq < ours.seq => Self::Behind(last),
+            _ => Self::Past(last),
+        }
+    }
+
+    fn is_missing(&self) -> bool {
+        !matches!(self, Self::There(_) | Self::Past(_))
+    }
+}
+
+fn is_of_a_pair(collective: Collective) -> bool {
+    matches!(
+        collective,
+        Collective::Transfer { .. } | Collective::Exchange { .. }
+    )
+}
+
+/// The ranks that the others wait for, as far as the accounts show. For an operation of two ranks only
+/// the one that was waited for matters.
+fn verdict(timeout: &Timeout, world_size: WorldSize, accounts: &BTreeMap<Rank, Account>) -> String {
+    let ranks: Vec<Rank> = if is_of_a_pair(timeout.operation.collective) {
+        vec![timeout.waited_for]
+    } else {
+        world_size
+            .ranks()
+            .filter(|rank| *rank != timeout.rank)
+            .collect()
+    };
+    let standing = |rank: Rank| (rank, Standing::of(accounts.get(&rank), &timeout.operation));
+    let mut missing: Vec<_> = ranks
+        .into_iter()
+        .map(standing)
+        .filter(|(_, standing)| standing.is_missing())
+        .collect();
+    if missing.is_empty() {
+        let (rank, standing) = standing(timeout.waited_for);
+        return format!(
+            "{}; every rank got there, so a link is slow or stuck",
+            Sentence(rank, &standing, Tense::Over)
+        );
+    }
+    leave_out_who_waits(&mut missing);
+    sentences(missing, Tense::Over)
+}
+
+/// Leaves those out who are kept waiting by another one of them, who alone is to be named: ranks that are
+/// still joining, and those in an earlier operation that another has not entered or says nothing of.
+fn leave_out_who_waits(missing: &mut Vec<(Rank, Standing<'_>)>) {
+    let joins = |standing: &Standing<'_>| matches!(standing, Standing::Joining(_));
+    let waits = |standing: &Standing<'_>| matches!(standing, Standing::Behind(_));
+    if missing.iter().any(|(_, one)| !joins(one) && !waits(one)) {
+        missing.retain(|(_, one)| !joins(one));
+    }
+    // The first operation that one of the others has not entered, as far as is known.
+    let reached = |standing: &Standing<'_>| match standing {
+        Standing::Silent | Standing::Joining(_) | Standing::Idle(_) => Some(0),
+        Standing::Outside(last, _) => Some(last.call.operation.seq + 1),
+        Standing::Behind(_) | Standing::There(_) | Standing::Past(_) => None,
+    };
+    let Some(reached) = missing.iter().filter_map(|(_, one)| reached(one)).min() else {
+        return;
+    };
+    missing.retain(|(_, one)| match one {
+        Standing::Behind(last) => last.call.operation.seq < reached,
+        _ => true,
+    });
+}
+
+/// Whether the operation is still waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tense {
+    Over,
+    Running,
+}
+
+impl Tense {
+    fn never_entered_it(self) -> &'static str {
+        match self {
+            Self::Over => "never entered it",
+            Self::Running => "has not entered it",
+        }
+    }
+}
+
+fn sentences(missing: Vec<(Rank, Standing<'_>)>, tense: Tense) -> String {
+    let mut sentences: Vec<String> = missing
+        .iter()
+        .take(CULPRITS_MAX)
+        .map(|(rank, standing)| Sentence(*rank, standing, tense).to_string())
+        .collect();
+    if missing.len() > CULPRITS_MAX {
+        let more = missing.len() - CULPRITS_MAX;
+        sentences.push(format!("{more} more ranks are not there either"));
+    }
+    sentences.join("; ")
+}
+
+/// What is known of one rank.
+struct Sentence<'a>(Rank, &'a Standing<'a>, Tense);
+
+impl fmt::Display for Sentence<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(rank, standing, tense) = self;
+        let never = tense.never_entered_it();
+        match standing {
+            Standing::Silent => write!(
+                f,
+                "rank {rank} gives no account of itself: its process is stopped, or its host cannot be \
+                 reached"
+            ),
+            Standing::Joining(awaited) => write!(
+                f,
+                "rank {rank} {never}: it is still joining the group, and is not connected to rank {}",
+                list(awaited)
+            ),
+            Standing::Idle(progress) => write!(
+                f,
+                "rank {rank} {never}, and has called nothing in this group before{}",
+                Aside(progress)
+            ),
+            Standing::Outside(last, progress) => write!(
+                f,
+                "rank {rank} {never}: its last call, {}, ended {} s ago, and the program has \
+                 been busy with something else since{}",
+                last.call,
+                Seconds(last.ended_ago.unwrap_or_default()),
+                Aside(progress)
+            ),
+            Standing::Behind(last) => write!(
+                f,
+                "rank {rank} {never}: it is still in {}, for {} s",
+                last.call,
+                Seconds(last.started_ago)
+            ),
+            Standing::There(last) => write!(
+                f,
+                "rank {rank} entered it {} s ago",
+                Seconds(last.started_ago)
+            ),
+            Standing::Past(last) => write!(f, "rank {rank} went on to {}", last.call),
+        }
+    }
+}
+
+/// What the program says, if anything.
+struct Aside<'a>(&'a Progress);
+
+impl fmt::Display for Aside<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.is_empty() {
+            true => Ok(()),
+            false => write!(f, " ({})", self.0),
+        }
+    }
+}
+
+/// With one decimal.
+struct Seconds(Duration);
+
+impl fmt::Display for Seconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.1}", self.0.as_secs_f64())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,549 @@
+//! The control channel: one connection to every peer beside the data path, read by one thread.
+//!
+//! It carries failures, accounts of what the ranks were doing, what they do at the moment when somebody
+//! asks, heartbeats, and farewells; and its end of stream is how the death of a process is seen: the operating system
+//! closes the connection even after SIGKILL. Nothing on the step path touches it.
+
+mod early;
+mod line;
+mod pulse;
+mod suspect;
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use bonfire_plan::Rank;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::health::accounts::{Account, Accounts};
+use crate::health::failure::Failure;
+use crate::health::flight::FlightRecord;
+use crate::health::poison::Poison;
+use crate::health::recorder::Progress;
+use crate::health::stragglers::{Heartbeat, Stragglers};
+use crate::options::GroupOptions;
+use crate::platform::clock;
+use crate::platform::net::{Handle, await_news};
+use crate::platform::thread::{self, JoinHandle};
+
+pub(crate) use early::{Early, Hearing};
+pub(crate) use line::Peer;
+use line::{Inbox, Kind, MESSAGE_BYTES_MAX, Nonsense};
+use pulse::Pulse;
+
+/// How often the thread looks whether the group has ended.
+const POLL_SLICE: Duration = Duration::from_millis(100);
+
+/// How often it tries to send what a connection did not take.
+const BACKLOG_SLICE: Duration = Duration::from_millis(5);
+
+/// How long a program has to notice a failure.
+const HANGING: Duration = Duration::from_secs(1);
+
+/// How long a rank that leaves tries to say so to peers that take nothing.
+const FAREWELL_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Pause between two looks for answers.
+const ANSWER_LOOK: Duration = Duration::from_millis(2);
+
+/// What is wrong with a peer that is no rank of Bonfire's.
+const NONSENSE: &str =
+    "it sent something that is not a control message, or that was changed on the way";
+
+/// The control connections of one rank.
+#[derive(Debug)]
+pub(crate) struct Control {
+    peers: Arc<Vec<Peer>>,
+    poison: Arc<Poison>,
+    stop: Arc<AtomicBool>,
+    /// Of the connections.
+    handles: Vec<Handle>,
+    watcher: Option<JoinHandle<()>>,
+}
+
+/// Somebody wants to know what a process's ranks do.
+#[derive(Debug, Serialize, Deserialize)]
+struct Question {
+    round: u64,
+    operations_max: usize,
+}
+
+/// What one of them does.
+#[derive(Debug, Serialize, Deserialize)]
+struct Answer {
+    round: u64,
+    record: FlightRecord,
+}
+
+impl Control {
+    /// Starts to watch the connections. `peers` has one for every other rank.
+    pub(crate) fn start(
+        my_rank: Rank,
+        peers: Vec<Early>,
+        poison: Arc<Poison>,
+        options: &GroupOptions,
+    ) -> io::Result<Self> {
+        for early in &peers {
+            early.with_stream(|stream| {
+                stream.set_nonblocking()?;
+                stream.notice_silence()
+            })?;
+        }
+        let handle = |early: &Early| early.with_stream(Handle::of);
+        let handles = peers.iter().map(handle).collect::<io::Result<_>>()?;
+        let split = |early: Early| (early.peer, early.inbox);
+        let (peers, inboxes): (Vec<Peer>, Vec<Inbox>) = peers.into_iter().map(split).unzip();
+        let peers = Arc::new(peers);
+        let stop = Arc::new(AtomicBool::new(false));
+        let watcher = if peers.is_empty() {
+            None
+        } else {
+            let now = clock::now();
+            let world_size = peers.len() as u32 + 1;
+            let is_first = my_rank == Rank::new(0);
+            let watcher = Watcher {
+                me: my_rank,
+                peers: Arc::clone(&peers),
+                inboxes,
+                poison: Arc::clone(&poison),
+                stop: Arc::clone(&stop),
+                pulse: Pulse::new(my_rank, world_size, options.heartbeat_timeout, now),
+                stragglers: is_first.then(|| Stragglers::new(world_size, now)),
+            };
+            let name = format!("bonfire-ctl-{my_rank}");
+            Some(thread::spawn(&name, move || watcher.run())?)
+        };
+        Ok(Self {
+            peers,
+            poison,
+            stop,
+            handles,
+            watcher,
+        })
+    }
+
+    /// Whom questions can be put to, as long as this rank has not left.
+    pub(crate) fn peers(&self) -> Weak<Vec<Peer>> {
+        Arc::downgrade(&self.peers)
+    }
+
+    /// Tells every peer why the group failed, and what the ranks of this process were doing. A peer
+    /// that cannot be told has failed itself.
+    pub(crate) fn broadcast(&self, failure: &Failure, accounts: &Accounts) {
+        send_all(&self.peers, Kind::Failure, failure);
+        testify(&self.peers, failure, accounts);
+    }
+
+    /// Says farewell and stops watching. Peers keep what was sent before.
+    pub(crate) fn leave(&mut self) {
+        // Whoever leaves because of a failure is not the one who failed; a peer that has not heard of it
+        // yet must not take it for that.
+        if let Some(failure) = self.poison.failure() {
+            send_all(&self.peers, Kind::Failure, &failure);
+        }
+        for peer in &*self.peers {
+            peer.send(Kind::Farewell, &[]);
+        }
+        let started = clock::now();
+        while self.peers.iter().any(Peer::has_backlog) && clock::since(started) < FAREWELL_PATIENCE
+        {
+            // The thread that watches sends the rest.
+            thread::sleep(ANSWER_LOOK);
+        }
+        self.stop();
+    }
+
+    fn stop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        // Wakes the thread that watches.
+        for handle in &self.handles {
+            handle.hang_up();
+        }
+        if let Some(watcher) = self.watcher.take() {
+            let _ = watcher.join();
+        }
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Asks every peer what its ranks do, and waits until all have said it, or for `patience`: a process
+/// that is stopped says nothing. The answers are in the accounts.
+pub(crate) fn ask(peers: &[Peer], poison: &Poison, operations_max: usize, patience: Duration) {
+    let round = poison.accounts().begin_round();
+    let question = Question {
+        round,
+        operations_max,
+    };
+    send_all(peers, Kind::Question, &question);
+    let started = clock::now();
+    while clock::since(started) < patience {
+        let answers = poison.accounts().answers();
+        let owes =
+            |peer: &&Peer| !answers.contains_key(&peer.rank) && !poison.has_departed(peer.rank);
+        if !peers.iter().any(|peer| owes(&peer)) {
+            return;
+        }
+        thread::sleep(ANSWER_LOOK);
+    }
+}
+
+fn encode(message: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(message).expect("control messages are plain data")
+}
+
+fn decode<M: DeserializeOwned>(text: &[u8]) -> Result<M, Nonsense> {
+    serde_json::from_slice(text).map_err(|_| Nonsense)
+}
+
+fn send_all(peers: &[Peer], kind: Kind, message: &impl Serialize) {
+    let text = encode(message);
+    for peer in peers {
+        peer.send(kind, &text);
+    }
+}
+
+/// Tells every peer what this process was doing, where that can say who is to blame.
+fn testify(peers: &[Peer], failure: &Failure, accounts: &Accounts) {
+    if !matches!(failure, Failure::Timeout(_)) {
+        return;
+    }
+    for account in accounts.own() {
+        send_all(peers, Kind::Account, &account);
+    }
+}
+
+/// Tells one peer what the ranks of this process do.
+fn answer(peer: &Peer, question: &Question, poison: &Poison) {
+    let failure = poison.failure().map(|failure| failure.to_string());
+    let records = poison
+        .accounts()
+        .own_records(failure.as_deref(), question.operations_max);
+    for record in records {
+        let round = question.round;
+        let mut answer = Answer { round, record };
+        let mut text = encode(&answer);
+        while text.len() > MESSAGE_BYTES_MAX {
+            // Names may be of any length; the latest operations matter most.
+            let record = &mut answer.record;
+            if record.operations.is_empty() {
+                record.progress = Progress::default();
+                record.failure = None;
+            }
+            record.operations.truncate(record.operations.len() / 2);
+            text = encode(&answer);
+        }
+        peer.send(Kind::Answer, &text);
+    }
+}
+
+/// The thread that reads.
+struct Watcher {
+    me: Rank,
+    peers: Arc<Vec<Peer>>,
+    /// One for each peer.
+    inboxes: Vec<Inbox>,
+    poison: Arc<Poison>,
+    stop: Arc<AtomicBool>,
+    pulse: Pulse,
+    /// Rank 0 compares all ranks.
+    stragglers: Option<Stragglers>,
+}
+
+impl Watcher {
+    fn run(mut self) {
+        let mut failed = None;
+        self.look_around();
+        for index in 0..self.inboxes.len() {
+            // What was said while this rank was joining.
+            if self.interpret(index).is_err() {
+                self.lose(index, NONSENSE.to_owned());
+            }
+        }
+        while !self.stop.load(Ordering::Acquire) {
+            for index in self.wait() {
+                self.receive(index);
+            }
+            for peer in &*self.peers {
+                peer.flush();
+            }
+            let Some(failure) = self.poison.failure() else {
+                self.look_around();
+                continue;
+            };
+            match failed {
+                None => {
+                    testify(&self.peers, &failure, self.poison.accounts());
+                    failed = Some(clock::now());
+                }
+                // The program hangs, or it would have written them itself, with the verdict.
+                Some(since) if clock::since(since) >= HANGING => {
+                    let accounts = self.poison.accounts();
+                    accounts.write_flight_records(&failure.to_string());
+                }
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// The peers of which there is news, after a while at most.
+    fn wait(&self) -> Vec<usize> {
+        let mut places: Vec<usize> = Vec::new();
+        let mut handles: Vec<&Handle> = Vec::new();
+        for (place, inbox) in self.inboxes.iter().enumerate() {
+            if inbox.is_open {
+                places.push(place);
+                handles.push(&inbox.handle);
+            }
+        }
+        let slice = match self.peers.iter().any(Peer::has_backlog) {
+            true => BACKLOG_SLICE,
+            false => POLL_SLICE,
+        };
+        let news = await_news(&handles, slice);
+        news.into_iter().map(|ready| places[ready]).collect()
+    }
+
+    /// What is done from time to time while all is well.
+    fn look_around(&mut self) {
+        let now = clock::now();
+        if self.pulse.is_due(now) {
+            self.beat(now);
+        }
+        for (rank, silence) in self.pulse.silent(now) {
+            self.suspect(rank, silence);
+        }
+        for (rank, silence) in self.pulse.never_heard(now) {
+            match suspect::cause_from_the_start(self.peer(rank).far_end(), silence) {
+                Some(cause) => self.blame(rank, cause),
+                None => self.pulse.excuse(rank, now),
+            }
+        }
+        let report = self.stragglers.as_mut().and_then(|known| known.report(now));
+        if let (Some(report), Some(known)) = (report, &mut self.stragglers) {
+            if known.is_worth_a_line(&report, now) {
+                tracing::warn!(target: "bonfire", "rank 0: {report}");
+            }
+            send_all(&self.peers, Kind::Stragglers, &report);
+            self.poison.accounts().keep_stragglers(report);
+        }
+    }
+
+    fn beat(&mut self, now: Instant) {
+        let witnesses = self.poison.accounts().witnesses();
+        let witness = witnesses
+            .iter()
+            .find(|witness| witness.desk.rank == self.me);
+        // Before the group is complete there is nothing to tell, but that this rank is there.
+        let heartbeat = witness.map_or_else(Heartbeat::default, |witness| {
+            let (waited, alive) = witness.recorder.waited();
+            Heartbeat {
+                step: witness.recorder.step(),
+                waited,
+                alive,
+            }
+        });
+        let text = encode(&heartbeat);
+        for peer in &*self.peers {
+            // Whether a silent one's host acknowledges shows only if there is something to acknowledge.
+            if self.pulse.is_listener(peer.rank) || self.pulse.is_quiet(peer.rank, now) {
+                peer.send(Kind::Heartbeat, &text);
+            }
+        }
+        if let Some(stragglers) = &mut self.stragglers {
+            stragglers.hear(self.me, heartbeat);
+        }
+    }
+
+    /// A rank has been silent for too long.
+    fn suspect(&mut self, rank: Rank, silence: Duration) {
+        if self.poison.has_departed(rank) {
+            self.pulse.forget(rank);
+            return;
+        }
+        let Some(cause) = suspect::cause(self.peer(rank).far_end(), silence) else {
+            self.pulse.forget(rank);
+            tracing::warn!(
+                target: "bonfire",
+                "rank {}: a debugger holds rank {rank}, which is not taken for a failure", self.me
+            );
+            return;
+        };
+        self.blame(rank, cause);
+    }
+
+    fn blame(&self, rank: Rank, cause: String) {
+        let failure = Failure::Peer { rank, cause };
+        if self.poison.set(failure.clone()) {
+            send_all(&self.peers, Kind::Failure, &failure);
+        }
+    }
+
+    fn peer(&self, rank: Rank) -> &Peer {
+        let peer = self.peers.iter().find(|peer| peer.rank == rank);
+        peer.expect("only peers are heard")
+    }
+
+    fn hear(&mut self, rank: Rank, heartbeat: Heartbeat) {
+        self.pulse.hear(rank, clock::now());
+        if let Some(stragglers) = &mut self.stragglers {
+            stragglers.hear(rank, heartbeat);
+        }
+    }
+
+    fn receive(&mut self, index: usize) {
+        let mut buffer = [0; 4096];
+        while self.inboxes[index].is_open {
+            let peer = &self.peers[index];
+            let end = match peer.read(&mut buffer) {
+                Ok(0) => "its process ended without leaving the group".to_owned(),
+                Ok(count) => {
+                    self.inboxes[index].feed(&buffer[..count]);
+                    match self.interpret(index) {
+                        Ok(()) => continue,
+                        Err(Nonsense) => NONSENSE.to_owned(),
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => format!("connection lost: {error}"),
+            };
+            self.lose(index, end);
+        }
+    }
+
+    /// The connection to a peer has come to an end.
+    fn lose(&mut self, index: usize, end: String) {
+        // Whoever leaves ends the connections itself.
+        if self.stop.load(Ordering::Acquire) {
+            self.inboxes[index].is_open = false;
+            return;
+        }
+        let rank = self.peers[index].rank;
+        self.inboxes[index].is_open = false;
+        self.pulse.forget(rank);
+        // A farewell makes the end a normal one.
+        if end == NONSENSE || !self.poison.has_departed(rank) {
+            // Others may still be connected to it, and would wait.
+            self.blame(rank, end);
+        }
+    }
+
+    /// Does what the complete messages in the inbox say.
+    fn interpret(&mut self, index: usize) -> Result<(), Nonsense> {
+        while let Some((kind, text)) = self.inboxes[index].next()? {
+            let (peer, poison) = (&self.peers[index], &*self.poison);
+            match kind {
+                Kind::Farewell => {
+                    poison.depart(peer.rank);
+                    self.pulse.forget(peer.rank);
+                }
+                Kind::Account => poison.accounts().receive(decode::<Account>(&text)?),
+                Kind::Joined => poison.accounts().joined(peer.rank),
+                Kind::Failure => {
+                    poison.set(decode(&text)?);
+                }
+                Kind::Question => answer(peer, &decode(&text)?, poison),
+                Kind::Answer => {
+                    let Answer { round, record } = decode(&text)?;
+                    poison.accounts().answer(round, record);
+                }
+                Kind::Heartbeat => self.hear(peer.rank, decode(&text)?),
+                Kind::Stragglers => poison.accounts().keep_stragglers(decode(&text)?),
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bonfire_plan::WorldSize;
+
+    use super::*;
+    use crate::health::accounts::Witness;
+    use crate::health::flight::Desk;
+    use crate::health::recorder::Recorder;
+    use crate::platform::net::UnixStream;
+    use crate::secure::stream::Stream;
+
+    /// A connection of rank 0 to a peer, and the other end of it.
+    fn connection(peer: u32) -> (Early, Peer) {
+        let (near, far) = UnixStream::pair().unwrap();
+        far.set_nonblocking(true).unwrap();
+        let early = Early::new(Rank::new(peer), Stream::Unix(near), Hearing::Heard).unwrap();
+        (early, Peer::new(Rank::new(0), Stream::Unix(far)))
+    }
+
+    /// What the other end hears first of this kind.
+    fn heard(far: &Peer, kind: Kind) -> Vec<u8> {
+        let mut inbox = far.with_stream(Inbox::new).unwrap();
+        let mut buffer = [0; 4096];
+        let started = clock::now();
+        loop {
+            assert!(
+                clock::since(started) < Duration::from_secs(60),
+                "nothing came"
+            );
+            match far.read(&mut buffer) {
+                Ok(count) => inbox.feed(&buffer[..count]),
+                Err(_) => thread::sleep(ANSWER_LOOK),
+            }
+            if let Some(text) = inbox.first(kind).unwrap() {
+                return text.to_vec();
+            }
+        }
+    }
+
+    #[test]
+    fn a_lost_connection_is_told_to_those_who_still_have_theirs() {
+        let ((first, cut), (second, far)) = (connection(1), connection(2));
+        let poison = Arc::new(Poison::new(WorldSize::new(3).unwrap()));
+        let (peers, options) = (vec![first, second], GroupOptions::default());
+        let _control = Control::start(Rank::new(0), peers, poison, &options).unwrap();
+        drop(cut);
+        let failure: Failure = decode(&heard(&far, Kind::Failure)).unwrap();
+        let Failure::Peer { rank, .. } = &failure else {
+            panic!("{failure}");
+        };
+        assert_eq!(*rank, Rank::new(1));
+    }
+
+    #[test]
+    fn an_answer_has_room_whatever_the_program_calls_its_phases() {
+        let recorder = Arc::new(Recorder::default());
+        recorder.say_phase(recorder.name(&"x".repeat(2 * MESSAGE_BYTES_MAX)));
+        let poison = Poison::new(WorldSize::new(2).unwrap());
+        let desk = Desk {
+            folder: None,
+            group: 0,
+            rank: Rank::new(0),
+            job_rank: Rank::new(0),
+            world_size: 2,
+        };
+        poison
+            .accounts()
+            .add(Rank::new(0), Witness { recorder, desk });
+        let (near, far) = UnixStream::pair().unwrap();
+        far.set_nonblocking(true).unwrap();
+        let question = Question {
+            round: 7,
+            operations_max: 4,
+        };
+        let peer = Peer::new(Rank::new(1), Stream::Unix(near));
+        answer(&peer, &question, &poison);
+        let far = Peer::new(Rank::new(0), Stream::Unix(far));
+        let answer: Answer = decode(&heard(&far, Kind::Answer)).unwrap();
+        assert_eq!(
+            (answer.round, answer.record.progress),
+            (7, Progress::default())
+        );
+    }
+}

@@ -1,0 +1,186 @@
+//! A control connection of a rank that is still joining.
+//!
+//! It is heard from the moment when it is made: a peer that is lost, or that says why the group cannot
+//! be, ends the joining at once and not at its deadline. What else is said stays in the inbox until the
+//! group is there.
+//!
+//! Between ranks that share memory nothing is read before they have exchanged descriptors, which travel
+//! on this connection and would be lost.
+
+use std::io;
+
+use bonfire_plan::Rank;
+
+use super::line::{Inbox, Kind, Nonsense, Peer};
+use super::{NONSENSE, decode, encode};
+use crate::health::accounts::Account;
+use crate::health::failure::Failure;
+use crate::platform::net::Handle;
+use crate::secure::stream::Stream;
+
+/// Whether a connection is heard while its rank joins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hearing {
+    Heard,
+    /// Descriptors come first.
+    Unheard,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Early {
+    pub(super) peer: Peer,
+    pub(super) inbox: Inbox,
+    hearing: Hearing,
+}
+
+impl Early {
+    pub(crate) fn new(rank: Rank, stream: Stream, hearing: Hearing) -> io::Result<Self> {
+        let inbox = Inbox::new(&stream)?;
+        if hearing == Hearing::Heard {
+            stream.set_nonblocking()?;
+            stream.notice_silence()?;
+        }
+        Ok(Self {
+            peer: Peer::new(rank, stream),
+            inbox,
+            hearing,
+        })
+    }
+
+    pub(crate) fn rank(&self) -> Rank {
+        self.peer.rank
+    }
+
+    /// To wait for news of it; nothing if none is to be heard.
+    pub(crate) fn handle(&self) -> Option<&Handle> {
+        let is_heard = self.hearing == Hearing::Heard && self.inbox.is_open;
+        is_heard.then_some(&self.inbox.handle)
+    }
+
+    /// Uses the connection for something else than messages.
+    pub(crate) fn with_stream<R>(&self, action: impl FnOnce(&Stream) -> R) -> R {
+        self.peer.with_stream(action)
+    }
+
+    /// Reads what has come; why the group cannot be, if that follows.
+    pub(crate) fn hear(&mut self) -> Option<Failure> {
+        let mut buffer = [0; 4096];
+        while self.handle().is_some() {
+            let end = match self.peer.read(&mut buffer) {
+                Ok(0) => "its process ended while the ranks were connecting".to_owned(),
+                Ok(count) => {
+                    self.inbox.feed(&buffer[..count]);
+                    match self.interpret() {
+                        Ok(None) => continue,
+                        Ok(Some(failure)) => return Some(failure),
+                        Err(Nonsense) => NONSENSE.to_owned(),
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => format!("connection lost: {error}"),
+            };
+            self.inbox.is_open = false;
+            let rank = self.peer.rank;
+            let has_left = end != NONSENSE && self.inbox.has(Kind::Farewell);
+            return (!has_left).then_some(Failure::Peer { rank, cause: end });
+        }
+        None
+    }
+
+    fn interpret(&self) -> Result<Option<Failure>, Nonsense> {
+        match self.inbox.first(Kind::Failure)? {
+            Some(text) => decode(text).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Says whom this rank waits for, to one that may have joined already and wait for this one.
+    pub(crate) fn tell_awaited(&self, account: &Account) {
+        self.tell(Kind::Account, &encode(account));
+    }
+
+    /// Says that this rank waits for nobody any more.
+    pub(crate) fn tell_joined(&self) {
+        self.tell(Kind::Joined, &[]);
+    }
+
+    /// Says why this rank gives up: it is not to be taken for the one that failed.
+    pub(crate) fn tell_failure(&self, failure: &Failure) {
+        self.tell(Kind::Failure, &encode(failure));
+    }
+
+    fn tell(&self, kind: Kind, text: &[u8]) {
+        if self.hearing == Hearing::Heard {
+            self.peer.send(kind, text);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::platform::net::UnixStream;
+
+    /// A connection to rank 3, and the other end of it.
+    fn early() -> (Early, Peer) {
+        let (near, far) = UnixStream::pair().unwrap();
+        far.set_nonblocking(true).unwrap();
+        let early = Early::new(Rank::new(3), Stream::Unix(near), Hearing::Heard).unwrap();
+        (early, Peer::new(Rank::new(1), Stream::Unix(far)))
+    }
+
+    #[test]
+    fn a_peer_that_is_lost_while_this_rank_joins_is_seen() {
+        let (mut early, far) = early();
+        assert_eq!(early.hear(), None);
+        far.send(Kind::Heartbeat, b"{}");
+        assert_eq!(early.hear(), None);
+        drop(far);
+        let Some(Failure::Peer { rank, cause }) = early.hear() else {
+            panic!("nothing was seen");
+        };
+        assert_eq!(rank, Rank::new(3));
+        assert!(
+            cause.contains("ended while the ranks were connecting"),
+            "{cause}"
+        );
+        assert!(early.handle().is_none());
+        // What it said before is still there for the group.
+        assert!(early.inbox.has(Kind::Heartbeat));
+    }
+
+    #[test]
+    fn whoever_says_why_it_leaves_is_not_blamed() {
+        let (mut early, far) = early();
+        let failure = Failure::Peer {
+            rank: Rank::new(0),
+            cause: "it fell".to_owned(),
+        };
+        far.send(
+            Kind::Account,
+            &encode(&Account::of_joining(Rank::new(3), vec![Rank::new(0)])),
+        );
+        far.send(Kind::Failure, &encode(&failure));
+        drop(far);
+        assert_eq!(early.hear(), Some(failure));
+    }
+
+    #[test]
+    fn whoever_leaves_in_peace_is_not_blamed() {
+        let (mut early, far) = early();
+        far.send(Kind::Farewell, &[]);
+        drop(far);
+        assert_eq!(early.hear(), None);
+        assert!(early.handle().is_none());
+    }
+
+    #[test]
+    fn between_ranks_that_share_memory_nothing_is_read() {
+        let (near, far) = UnixStream::pair().unwrap();
+        let mut early = Early::new(Rank::new(3), Stream::Unix(near), Hearing::Unheard).unwrap();
+        drop(far);
+        assert_eq!(early.hear(), None);
+    }
+}

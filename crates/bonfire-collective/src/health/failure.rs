@@ -1,0 +1,88 @@
+//! What ends a group, as its ranks tell each other.
+
+use std::fmt;
+
+use bonfire_plan::Rank;
+use bonfire_plan::wire::Operation;
+use serde::{Deserialize, Serialize};
+
+/// Why a group stopped. The first failure anywhere is the failure of every rank: all pending and
+/// future operations return it, so it is cheap to clone and can travel between processes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub(crate) enum Failure {
+    /// A rank died, panicked, gave up or left while it was needed.
+    #[error("rank {rank} failed: {cause}")]
+    Peer { rank: Rank, cause: String },
+    /// Two ranks are in different operations.
+    #[error(transparent)]
+    Mismatch(Box<Mismatch>),
+    /// A rank waited too long.
+    #[error(transparent)]
+    Timeout(Box<Timeout>),
+    /// What one rank sent is not what came to another.
+    #[error("{0}")]
+    Corrupted(Box<Corruption>),
+}
+
+/// Two ranks met in different operations.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error(
+    "ranks disagree: rank {rank} is in {operation}, but rank {other_rank} is in {other_operation}; every \
+     rank must call the same operations in the same order"
+)]
+pub struct Mismatch {
+    /// The rank that noticed.
+    pub rank: Rank,
+    /// What that rank is doing.
+    pub operation: Operation,
+    /// The rank whose frame it received.
+    pub other_rank: Rank,
+    /// What the other rank is doing.
+    pub other_operation: Operation,
+}
+
+/// What one rank sent to another was changed on the way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Corruption {
+    /// The rank that sent it.
+    pub source: Rank,
+    /// The rank that noticed.
+    pub target: Rank,
+    /// The number of the operation in the group that it belongs to.
+    pub seq: u64,
+}
+
+/// A rank waited in vain.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error(
+    "rank {rank} waited {elapsed_ms} ms for rank {waited_for} in {operation}{}{verdict} (who needs longer \
+     sets GroupOptions::timeout)", if .verdict.is_empty() { "" } else { ": " }
+)]
+pub struct Timeout {
+    /// The rank that waited.
+    pub rank: Rank,
+    /// The rank it waited for.
+    pub waited_for: Rank,
+    /// The operation it was in.
+    pub operation: Operation,
+    /// How long it had been in that operation.
+    pub elapsed_ms: u64,
+    /// Which ranks were not there, and what they were doing instead, in words.
+    pub verdict: String,
+}
+
+impl fmt::Display for Corruption {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            source,
+            target,
+            seq,
+        } = self;
+        write!(
+            f,
+            "what rank {source} sent to rank {target} in operation #{seq} was changed on the way: memory, an \
+             interface or a switch between them is faulty, and results computed over this link before may be \
+             wrong where checksums were off"
+        )
+    }
+}

@@ -1,0 +1,262 @@
+//! Flight records: what each rank recorded, told while it runs, and left in files when its group failed.
+//!
+//! A file is one JSON object, [`FlightRecord`]. It is written to a temporary name and renamed, so a file
+//! that is there is whole.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bonfire_plan::Rank;
+use bonfire_plan::wire::Operation;
+use serde::{Deserialize, Serialize};
+
+use crate::health::recorder::{Progress, Record, Recorder};
+
+const VERSION: u32 = 1;
+const PREFIX: &str = "flight-";
+const SUFFIX: &str = ".json";
+
+/// Of a folder for flight records.
+const FOLDER_MODE: u32 = 0o700;
+
+/// The last operations of one rank in one group.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FlightRecord {
+    /// Of this format.
+    pub version: u32,
+    /// Number of the group in its job; 0 is all ranks of the job.
+    pub group: u32,
+    /// The rank in this group.
+    pub rank: Rank,
+    /// The same rank in the whole job.
+    pub job_rank: Rank,
+    /// Ranks in this group.
+    pub world_size: u32,
+    /// The process that wrote it.
+    pub process_id: u32,
+    /// When it was written, by this host's clock, since 1970.
+    pub written: Duration,
+    /// Why the group failed; nothing if it had not when this was written.
+    pub failure: Option<String>,
+    /// What the program had said of its progress.
+    #[serde(default)]
+    pub progress: Progress,
+    /// How long its operations have taken since they first waited for another rank, all together.
+    #[serde(default)]
+    pub waited: Duration,
+    /// The operations, the latest first.
+    pub operations: Vec<FlightOperation>,
+}
+
+/// One operation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FlightOperation {
+    /// What was called, and from where.
+    pub operation: Operation,
+    /// What the program calls the data, if it has said so.
+    pub name: Option<String>,
+    /// How long before the file was written it was called, if it had to wait for those called before it,
+    /// as an operation in the background does.
+    #[serde(default)]
+    pub enqueued_ago: Option<Duration>,
+    /// How long before the file was written it began.
+    pub started_ago: Duration,
+    /// How long before the file was written it ended; `None` if it had not.
+    pub ended_ago: Option<Duration>,
+}
+
+impl FlightOperation {
+    /// How long it waited for the operations called before it.
+    pub fn queued(&self) -> Duration {
+        let enqueued_ago = self.enqueued_ago.unwrap_or_default();
+        enqueued_ago.saturating_sub(self.started_ago)
+    }
+
+    /// Bytes of its data in the collective.
+    pub fn bytes(&self) -> u64 {
+        let Operation { count, dtype, .. } = self.operation;
+        count.saturating_mul(dtype.size_bytes() as u64)
+    }
+}
+
+impl fmt::Display for FlightOperation {
+    /// The operation with its name.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.operation)?;
+        match &self.name {
+            Some(name) => write!(f, " ({name})"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl From<Record> for FlightOperation {
+    fn from(record: Record) -> Self {
+        Self {
+            operation: record.call.operation,
+            name: record.call.name,
+            enqueued_ago: record.enqueued_ago,
+            started_ago: record.started_ago,
+            ended_ago: record.ended_ago,
+        }
+    }
+}
+
+/// What a flight record says of the rank that it is from, and where it is left.
+#[derive(Clone, Debug)]
+pub(crate) struct Desk {
+    /// Without one, it is only told to those who ask.
+    pub(crate) folder: Option<PathBuf>,
+    pub(crate) group: u32,
+    pub(crate) rank: Rank,
+    pub(crate) job_rank: Rank,
+    pub(crate) world_size: u32,
+}
+
+impl Desk {
+    /// The latest `operations_max` operations.
+    pub(crate) fn record(
+        &self,
+        failure: Option<String>,
+        recorder: &Recorder,
+        operations_max: usize,
+    ) -> FlightRecord {
+        let records = recorder.records().take(operations_max);
+        FlightRecord {
+            version: VERSION,
+            group: self.group,
+            rank: self.rank,
+            job_rank: self.job_rank,
+            world_size: self.world_size,
+            process_id: std::process::id(),
+            failure,
+            progress: recorder.progress(),
+            waited: recorder.waited().0,
+            operations: records.map(FlightOperation::from).collect(),
+            // Last, because the times of the operations count back from it.
+            written: SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .unwrap_or_default(),
+        }
+    }
+}
+
+/// Leaves a record in a folder; where. A folder that is not there is made for this user alone: a record
+/// says what a rank says to nobody else either, names and places in the program.
+pub(crate) fn write_flight_record(folder: &Path, record: &FlightRecord) -> io::Result<PathBuf> {
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(FOLDER_MODE)
+        .create(folder)?;
+    let FlightRecord {
+        group,
+        rank,
+        process_id,
+        ..
+    } = record;
+    let name = format!("{PREFIX}group-{group}-rank-{rank}-{process_id}{SUFFIX}");
+    let path = folder.join(name);
+    let unfinished = path.with_extension("unfinished");
+    fs::write(&unfinished, serde_json::to_vec(record)?)?;
+    fs::rename(&unfinished, &path)?;
+    Ok(path)
+}
+
+/// The flight records in a folder: of each rank of each group the latest one, ordered by group and rank.
+///
+/// # Errors
+/// If the folder cannot be read, or a file in it that is named like a flight record is none of this
+/// version.
+pub fn read_flight_records(folder: &Path) -> io::Result<Vec<FlightRecord>> {
+    let mut records = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let name = path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .unwrap_or_default();
+        if name.starts_with(PREFIX) && name.ends_with(SUFFIX) {
+            records.push(read(&path)?);
+        }
+    }
+    records.sort_by_key(|record| (record.group, record.rank, std::cmp::Reverse(record.written)));
+    records.dedup_by_key(|record| (record.group, record.rank));
+    Ok(records)
+}
+
+fn read(path: &Path) -> io::Result<FlightRecord> {
+    let bad = |reason: String| {
+        let text = format!("{} is not a flight record: {reason}", path.display());
+        io::Error::new(io::ErrorKind::InvalidData, text)
+    };
+    let record: FlightRecord =
+        serde_json::from_slice(&fs::read(path)?).map_err(|error| bad(error.to_string()))?;
+    if record.version != VERSION {
+        return Err(bad(format!(
+            "it has version {}, not {VERSION}",
+            record.version
+        )));
+    }
+    Ok(record)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn leave(folder: &Path, rank: u32, failure: &str) -> PathBuf {
+        let desk = Desk {
+            folder: None,
+            group: 0,
+            rank: Rank::new(rank),
+            job_rank: Rank::new(rank),
+            world_size: 3,
+        };
+        let record = desk.record(Some(failure.to_owned()), &Recorder::default(), 1);
+        write_flight_record(folder, &record).unwrap()
+    }
+
+    #[test]
+    fn the_latest_record_of_each_rank_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().join("made on demand");
+        for rank in [2, 0] {
+            leave(&folder, rank, "first");
+        }
+        // Another process was the same rank later.
+        let path = leave(&folder, 0, "second");
+        fs::copy(&path, path.with_file_name("flight-group-0-rank-0-1.json")).unwrap();
+        leave(&folder, 0, "third");
+        fs::write(folder.join("rank-0.log"), "something else").unwrap();
+        let records = read_flight_records(&folder).unwrap();
+        let read: Vec<(u32, Option<&str>)> = records
+            .iter()
+            .map(|record| (record.rank.get(), record.failure.as_deref()))
+            .collect();
+        assert_eq!(read, [(0, Some("third")), (2, Some("first"))]);
+    }
+
+    #[test]
+    fn what_is_no_record_is_an_error_that_names_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        for text in ["{", r#"{"version":1}"#] {
+            fs::write(folder.path().join("flight-x.json"), text).unwrap();
+            let error = read_flight_records(folder.path()).unwrap_err().to_string();
+            assert!(
+                error.contains("flight-x.json is not a flight record"),
+                "{error}"
+            );
+        }
+        let path = leave(folder.path(), 0, "");
+        let text = fs::read_to_string(&path).unwrap();
+        fs::remove_file(path).unwrap();
+        let text = text.replace("\"version\":1", "\"version\":2");
+        fs::write(folder.path().join("flight-x.json"), text).unwrap();
+        let error = read_flight_records(folder.path()).unwrap_err().to_string();
+        assert!(error.contains("it has version 2, not 1"), "{error}");
+    }
+}

@@ -1,0 +1,215 @@
+//! A running job can be asked what its ranks do.
+//!
+//! Each process listens on an abstract Unix-domain socket for as long as one of its groups lives, and one
+//! thread of it answers, whatever the program does meanwhile: computes, waits, or hangs. Whoever asks one
+//! process of a job learns of all, on all hosts, because that one asks the others over the control
+//! channel. SIGUSR1 makes a process say the same on its error stream.
+//!
+//! Only the same user is answered, and only the same user is believed, on the kernel's word. Nothing of
+//! this has a name in a file system, so nothing of it outlives the process.
+
+mod client;
+mod protocol;
+mod signal;
+
+use std::io::{self, Read, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use bonfire_plan::Rank;
+use bonfire_sys::process::RequestWatch;
+
+use crate::health::accounts::GroupReport;
+use crate::health::control::{self, Peer};
+use crate::health::poison::Poison;
+use crate::options::RecordOnSignal;
+use crate::options::place::RankEnv;
+use crate::platform::clock;
+use crate::platform::net::{
+    Handle, UnixListener, UnixStream, await_news, is_of_this_user, listen_abstract,
+};
+use crate::platform::sync::{Mutex, MutexGuard};
+use crate::platform::thread::{self, JoinHandle};
+
+pub use client::{InspectError, RunningJob, SilentProcess, running_jobs};
+pub use protocol::JobMember;
+use protocol::{Question, SocketName};
+
+/// How long either end may take over what it says at once.
+const TALK_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How long other processes may take to answer. They need milliseconds; one that is stopped answers
+/// never.
+const PEER_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Longest sleep of the thread that answers, which is woken when it is to end.
+const SLICE: Duration = Duration::from_secs(1);
+
+/// The longest question.
+const QUESTION_BYTES_MAX: u64 = 256;
+
+/// Answers for this process until dropped.
+#[derive(Debug)]
+pub(crate) struct Inspection {
+    desk: Arc<FrontDesk>,
+    stop: Arc<AtomicBool>,
+    /// Of what the thread listens on.
+    handle: Handle,
+    thread: Option<JoinHandle<()>>,
+    _requests: Option<RequestWatch>,
+}
+
+/// What there is to tell.
+#[derive(Debug)]
+struct FrontDesk {
+    member: JobMember,
+    opened: Instant,
+    groups: Mutex<Vec<GroupWatch>>,
+    /// Held by the thread that asks the other processes: an answer belongs to the latest question.
+    asking: Mutex<()>,
+}
+
+/// A group that this process has a rank in. It keeps nothing of the group alive.
+#[derive(Clone, Debug)]
+pub(crate) struct GroupWatch {
+    pub(crate) number: u32,
+    pub(crate) world_size: u32,
+    pub(crate) poison: Weak<Poison>,
+    pub(crate) peers: Weak<Vec<Peer>>,
+}
+
+impl Inspection {
+    /// Starts to answer as this rank.
+    pub(crate) fn open(env: &RankEnv, on_signal: RecordOnSignal) -> io::Result<Self> {
+        let name = SocketName::of(env);
+        let listener = listen_abstract(&name.to_string())?;
+        listener.set_nonblocking(true)?;
+        let (handle, waited_for) = (Handle::of(&listener)?, Handle::of(&listener)?);
+        let desk = Arc::new(FrontDesk {
+            member: JobMember::of(env, &name),
+            opened: clock::now(),
+            groups: Mutex::default(),
+            asking: Mutex::default(),
+        });
+        let stop = Arc::new(AtomicBool::new(false));
+        let (desk_there, stopped) = (Arc::clone(&desk), Arc::clone(&stop));
+        let thread = thread::spawn(&format!("bonfire-ask-{}", env.rank), move || {
+            while !stopped.load(Ordering::Acquire) {
+                desk_there.serve(&listener, &waited_for);
+            }
+        })?;
+        let desk_there = Arc::clone(&desk);
+        Ok(Self {
+            desk,
+            stop,
+            handle,
+            thread: Some(thread),
+            _requests: signal::watch(on_signal, env, move || desk_there.record_all()),
+        })
+    }
+
+    /// From now on it tells of this group too.
+    pub(crate) fn add(&self, group: GroupWatch) {
+        let mut groups = self.desk.lock();
+        groups.retain(|watch| watch.poison.strong_count() > 0);
+        groups.push(group);
+    }
+}
+
+impl Drop for Inspection {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        self.handle.hang_up();
+        if let Some(thread) = self.thread.take() {
+            // It is asleep, or about to give up on whoever it talks to.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl FrontDesk {
+    /// Answers one question, if one comes.
+    fn serve(&self, listener: &UnixListener, handle: &Handle) {
+        let _ = await_news(&[handle], SLICE);
+        if let Ok((stream, _)) = listener.accept() {
+            // Whoever does not listen to the answer does not need it.
+            let _ = self.answer(stream);
+        }
+    }
+
+    fn answer(&self, mut stream: UnixStream) -> io::Result<()> {
+        if !is_of_this_user(&stream) {
+            return Ok(());
+        }
+        stream.set_nonblocking(false)?;
+        stream.set_read_timeout(Some(TALK_TIMEOUT))?;
+        stream.set_write_timeout(Some(TALK_TIMEOUT))?;
+        let mut text = Vec::new();
+        (&stream).take(QUESTION_BYTES_MAX).read_to_end(&mut text)?;
+        let answer = match serde_json::from_slice(&text)? {
+            Question::Who => serde_json::to_vec(&self.member())?,
+            Question::Group {
+                number,
+                operations_max,
+            } => serde_json::to_vec(&self.report(number, operations_max))?,
+        };
+        stream.write_all(&answer)
+    }
+
+    fn member(&self) -> JobMember {
+        JobMember {
+            age: clock::since(self.opened),
+            groups: self.groups().iter().map(|group| group.number).collect(),
+            ..self.member.clone()
+        }
+    }
+
+    /// What the ranks of a group do; nothing if this process is in none with this number any more.
+    fn report(&self, number: u32, operations_max: usize) -> Option<GroupReport> {
+        let groups = self.groups();
+        let group = groups.iter().find(|group| group.number == number)?;
+        self.ask(group, operations_max)
+    }
+
+    /// What the ranks of a group do, those of other processes included.
+    fn ask(&self, group: &GroupWatch, operations_max: usize) -> Option<GroupReport> {
+        let _asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
+        group.report(operations_max)
+    }
+
+    /// The groups that still live.
+    fn groups(&self) -> Vec<GroupWatch> {
+        let mut groups = self.lock();
+        groups.retain(|watch| watch.poison.strong_count() > 0);
+        groups.clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<GroupWatch>> {
+        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl GroupWatch {
+    fn report(&self, operations_max: usize) -> Option<GroupReport> {
+        let poison = self.poison.upgrade()?;
+        if let Some(peers) = self.peers.upgrade() {
+            control::ask(&peers, &poison, operations_max, PEER_PATIENCE);
+        }
+        let failure = poison.failure().map(|failure| failure.to_string());
+        let accounts = poison.accounts();
+        let mut records = accounts.answers();
+        let own = accounts.own_records(failure.as_deref(), operations_max);
+        records.extend(own.into_iter().map(|record| (record.rank, record)));
+        let ranks = (0..self.world_size).map(Rank::new);
+        let departed =
+            ranks.filter(|rank| poison.has_departed(*rank) && !records.contains_key(rank));
+        Some(GroupReport {
+            group: self.number,
+            world_size: self.world_size,
+            departed: departed.collect(),
+            stragglers: accounts.stragglers(),
+            records: records.into_values().collect(),
+        })
+    }
+}

@@ -1,0 +1,240 @@
+//! How long a wait goes on, and how it passes the time.
+
+use std::cell::OnceCell;
+use std::time::{Duration, Instant};
+
+use bonfire_plan::Rank;
+
+use crate::health::failure::Failure;
+use crate::health::poison::Poison;
+use crate::platform::clock;
+
+/// Longest nap before a wait looks at its deadline and at the group's health again.
+pub(crate) const NAP_MAX: Duration = Duration::from_millis(20);
+
+/// How long an eager wait goes on before its first nap: about what going to sleep and being woken
+/// costs both sides (40 to 80 us over TCP), so a wait costs at most twice the better of the two.
+///
+/// Ranks that outnumber the cores need it as much as others, although they yield instead of
+/// spinning. Where they gave up after a few yields, a rank that happened to have a core to itself
+/// yielded to nobody, slept after a microsecond, and had to be woken for every frame, which kept it
+/// alone on its core: four ranks on two cores stayed for seconds at 26 or 65 us for a small
+/// all-reduce over shared memory, or at 4 to 7 us, as it fell out. With this they need 4 to 7 us
+/// always; over TCP 40 to 50 instead of 40 to 80 (2026-11-21).
+const EAGER_TIME: Duration = Duration::from_micros(100);
+
+/// Looks between two readings of the clock. A reading costs as much as a look at memory, and a tenth
+/// of a look at a socket.
+const LOOKS_PER_READING: u32 = 16;
+
+/// How a wait begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Eagerness {
+    /// Look again and again for a moment, then sleep: the lowest latency.
+    Spin,
+    /// Let others run for a moment, then sleep: they need the core to do what is waited for.
+    Yield,
+    /// Sleep at once: a core is worth more to somebody else.
+    Sleep,
+}
+
+/// What ended a wait.
+#[derive(Debug)]
+pub(crate) enum Interrupt {
+    /// The group failed.
+    Failed(Failure),
+    /// The peer left in peace and will not do what is waited for.
+    Departed,
+    /// The deadline passed.
+    Expired,
+}
+
+/// What to do before the next look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pause {
+    /// Nothing: look again at once.
+    Spin,
+    /// As [`Spin`](Self::Spin), but there has been no news for a while: look at everybody.
+    LookAround,
+    /// Let another thread run.
+    Yield,
+    /// Sleep until there may be news, for [`NAP_MAX`] at most.
+    Nap,
+}
+
+/// The limits of all waits of one operation.
+#[derive(Clone, Debug)]
+pub(crate) struct Patience<'a> {
+    /// When the first wait had looked in vain for a while, and the clock was read for the first time.
+    /// A small operation is over before: reading the clock would be a tenth of it.
+    started: OnceCell<Instant>,
+    timeout: Duration,
+    eagerness: Eagerness,
+    poison: &'a Poison,
+}
+
+/// The course of one wait.
+#[derive(Debug)]
+pub(crate) struct Vigil {
+    looks: u32,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Stage {
+    /// The clock has not been read yet: most waits end before.
+    Fresh,
+    Eager {
+        since: Instant,
+    },
+    Napping,
+}
+
+impl<'a> Patience<'a> {
+    /// An operation begins.
+    pub(crate) fn new(timeout: Duration, eagerness: Eagerness, poison: &'a Poison) -> Self {
+        Self {
+            started: OnceCell::new(),
+            timeout,
+            eagerness,
+            poison,
+        }
+    }
+
+    /// The same limits for somebody who waits in another way.
+    pub(crate) fn with_eagerness(&self, eagerness: Eagerness) -> Self {
+        Self {
+            eagerness,
+            ..self.clone()
+        }
+    }
+
+    /// What the waits are told of the group's health.
+    pub(crate) fn poison(&self) -> &'a Poison {
+        self.poison
+    }
+
+    /// How long the operation has been waiting.
+    pub(crate) fn elapsed(&self) -> Duration {
+        let started = self.started.get();
+        started.map_or(Duration::ZERO, |started| clock::since(*started))
+    }
+
+    /// A wait begins.
+    pub(crate) fn vigil(&self) -> Vigil {
+        Vigil {
+            looks: 0,
+            stage: match self.eagerness {
+                Eagerness::Spin | Eagerness::Yield => Stage::Fresh,
+                Eagerness::Sleep => Stage::Napping,
+            },
+        }
+    }
+
+    /// Whether the wait for a peer may go on after a look in vain, and how. `departed` is what was
+    /// known of the peer *before* the condition was looked at: only then does "gone and nothing
+    /// there" mean "never".
+    pub(crate) fn pause(&self, vigil: &mut Vigil, departed: bool) -> Result<Pause, Interrupt> {
+        if let Some(failure) = self.poison.failure() {
+            return Err(Interrupt::Failed(failure));
+        }
+        if departed {
+            return Err(Interrupt::Departed);
+        }
+        vigil.looks = vigil.looks.wrapping_add(1);
+        let is_eager = !matches!(vigil.stage, Stage::Napping);
+        let spins = is_eager && self.eagerness == Eagerness::Spin;
+        if spins && !vigil.looks.is_multiple_of(LOOKS_PER_READING) {
+            return Ok(Pause::Spin);
+        }
+        let now = clock::now();
+        let started = *self.started.get_or_init(|| now);
+        if now.duration_since(started) >= self.timeout {
+            return Err(Interrupt::Expired);
+        }
+        match vigil.stage {
+            Stage::Fresh => vigil.stage = Stage::Eager { since: now },
+            Stage::Eager { since } if now.duration_since(since) >= EAGER_TIME => {
+                vigil.stage = Stage::Napping;
+            }
+            Stage::Eager { .. } => {}
+            Stage::Napping => return Ok(Pause::Nap),
+        }
+        Ok(match self.eagerness {
+            Eagerness::Spin => Pause::LookAround,
+            Eagerness::Yield => Pause::Yield,
+            Eagerness::Sleep => unreachable!("such a wait naps from the start"),
+        })
+    }
+
+    pub(crate) fn has_departed(&self, peer: Rank) -> bool {
+        self.poison.has_departed(peer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bonfire_plan::WorldSize;
+
+    fn patience(eagerness: Eagerness, timeout: Duration, poison: &Poison) -> Patience<'_> {
+        Patience::new(timeout, eagerness, poison)
+    }
+
+    fn poison() -> Poison {
+        Poison::new(WorldSize::new(2).unwrap())
+    }
+
+    #[test]
+    fn every_wait_ends_in_naps() {
+        let poison = poison();
+        for eagerness in [Eagerness::Spin, Eagerness::Yield, Eagerness::Sleep] {
+            let patience = patience(eagerness, Duration::from_secs(100), &poison);
+            let mut vigil = patience.vigil();
+            let mut pauses = Vec::new();
+            while pauses.last() != Some(&Pause::Nap) {
+                pauses.push(patience.pause(&mut vigil, false).unwrap());
+            }
+            assert_eq!(patience.pause(&mut vigil, false).unwrap(), Pause::Nap);
+            let first = match eagerness {
+                Eagerness::Spin => Pause::Spin,
+                Eagerness::Yield => Pause::Yield,
+                Eagerness::Sleep => Pause::Nap,
+            };
+            assert_eq!(pauses[0], first, "{eagerness:?}");
+        }
+    }
+
+    /// A core of one's own must not end it: yielding to nobody takes a fraction of a microsecond.
+    #[test]
+    fn an_eager_wait_lasts_for_its_time_however_fast_its_looks_are() {
+        let poison = poison();
+        for eagerness in [Eagerness::Spin, Eagerness::Yield] {
+            let patience = patience(eagerness, Duration::from_secs(100), &poison);
+            let mut vigil = patience.vigil();
+            let began = Instant::now();
+            while patience.pause(&mut vigil, false).unwrap() != Pause::Nap {}
+            let lasted = began.elapsed();
+            assert!(lasted >= EAGER_TIME, "{eagerness:?} lasted {lasted:?}");
+        }
+    }
+
+    #[test]
+    fn a_spinning_wait_sees_a_failure_at_once_and_the_deadline_soon() {
+        let poison = poison();
+        let patience = patience(Eagerness::Spin, Duration::ZERO, &poison);
+        let mut vigil = patience.vigil();
+        let looks = (0..=LOOKS_PER_READING)
+            .take_while(|_| patience.pause(&mut vigil, false).is_ok())
+            .count();
+        assert!(looks < LOOKS_PER_READING as usize, "{looks} looks");
+        poison.set(Failure::Peer {
+            rank: Rank::new(1),
+            cause: "it fell".to_owned(),
+        });
+        assert!(matches!(
+            patience.pause(&mut patience.vigil(), false),
+            Err(Interrupt::Failed(_))
+        ));
+    }
+}

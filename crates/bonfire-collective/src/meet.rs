@@ -1,0 +1,5 @@
+//! How ranks find each other and form a group.
+
+pub(crate) mod error;
+pub(crate) mod rendezvous;
+pub(crate) mod store;

@@ -1,0 +1,273 @@
+//! How the processes of a job find each other and connect.
+//!
+//! 1. Everybody reaches the store and proves the job's token. The launcher serves it, or rank 0 at
+//!    `MASTER_ADDR:MASTER_PORT`, or rank 0 at a free port that it tells the others (`entrance`).
+//! 2. Everybody publishes its [`Address`] there and reads the others'; what must agree is compared.
+//! 3. Hosts try whether they reach each other, so that one that does not is known at once.
+//! 4. Every rank connects to the lower ranks and accepts the higher ones: one control connection per
+//!    pair, and one data connection where the pair uses sockets.
+//! 5. Pairs that share memory send each other the descriptors of their regions.
+//!
+//! A part of a group that is split meets in the same way from step 4 on: its members learn each
+//! other's addresses through the group that they come from.
+//!
+//! Nothing of this has a name in a file system: Unix sockets are abstract, regions are `memfd`s.
+
+mod address;
+mod beacon;
+mod descriptors;
+mod entrance;
+mod error;
+mod formation;
+mod mesh;
+mod reach;
+mod torchrun;
+mod watch;
+mod whereabouts;
+
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bonfire_plan::Rank;
+
+use crate::health::inspection::Inspection;
+use crate::meet::store::{Store, StoreError, TcpStore, TcpStoreServer};
+use crate::options::GroupOptions;
+use crate::options::place::HostId;
+use crate::options::place::RankEnv;
+use crate::platform::{clock, thread};
+use crate::secure::token::JobToken;
+use crate::transport::topology::Topology;
+
+pub(crate) use address::{Address, Settings};
+pub use error::ConnectError;
+pub(crate) use formation::{Formation, Formed};
+pub(crate) use mesh::Listeners;
+pub use reach::Reach;
+
+use address::Card;
+use entrance::enter;
+use watch::Watch;
+
+/// The counter in the store of how often the launcher has started all ranks anew.
+pub const RESTARTS_KEY: &str = "restarts";
+
+/// How often a rank that waits for others looks whether they have begun anew without it.
+const STALE_LOOK: Duration = Duration::from_secs(2);
+
+/// How long a rank that serves the store stays after its own failure.
+const LINGER: Duration = Duration::from_secs(3);
+
+/// How often it looks whether the others have left.
+const LEAVE_LOOK: Duration = Duration::from_millis(10);
+
+/// What set-up must finish by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deadline {
+    end: Instant,
+    started: Instant,
+}
+
+impl Deadline {
+    pub(crate) fn after(timeout: Duration) -> Self {
+        let started = clock::now();
+        Self {
+            end: started + timeout,
+            started,
+        }
+    }
+
+    pub(crate) fn left(&self) -> Duration {
+        self.end.saturating_duration_since(clock::now())
+    }
+
+    pub(crate) fn waited(&self) -> Duration {
+        clock::since(self.started)
+    }
+}
+
+/// What a process needs to meet others of its job when a group is split.
+#[derive(Debug)]
+pub(crate) struct Home {
+    pub(crate) token: JobToken,
+    pub(crate) host: HostId,
+    /// The interface through which the others reach it.
+    interface: IpAddr,
+    /// Answers who asks what its ranks do, if the system allows it.
+    pub(crate) inspection: Option<Arc<Inspection>>,
+}
+
+impl Home {
+    /// Starts to listen; where.
+    pub(crate) fn listen(&self) -> Result<(Listeners, Address), ConnectError> {
+        let (listeners, tcp) = Listeners::open(self.interface)?;
+        let address = Address {
+            host: self.host.clone(),
+            unix: listeners.unix_name().to_owned(),
+            tcp,
+        };
+        Ok((listeners, address))
+    }
+}
+
+/// What a process has when all of the job have met.
+#[derive(Debug)]
+pub(crate) struct Met {
+    pub(crate) topology: Topology,
+    pub(crate) home: Home,
+    pub(crate) formed: Formed,
+    pub(crate) chunk_bytes: usize,
+}
+
+/// Forms the group of all processes of the job.
+pub(crate) fn meet(env: &RankEnv, options: &GroupOptions) -> Result<Met, ConnectError> {
+    let chunk_bytes = options.chunk_bytes_checked()?;
+    let streams = options.streams_checked()?;
+    let deadline = Deadline::after(options.startup_timeout);
+    let entrance = enter(env, options.tls, deadline)?;
+    let (store, token) = (&entrance.store, &entrance.token);
+    let home = Home {
+        token: token.clone(),
+        host: HostId::of_this_process(env.host_id.as_deref()),
+        interface: store.local_addr().ip(),
+        inspection: inspection(env, options),
+    };
+    let (listeners, address) = home.listen()?;
+    let mine = Card {
+        settings: Settings::new(options),
+        address,
+    };
+    let met = publish(env, store, &mine, deadline).and_then(|addresses| {
+        reach::check(env, store, (&addresses, &listeners), deadline)?;
+        Ok(addresses)
+    });
+    let addresses = match met {
+        Ok(addresses) => addresses,
+        Err(error) => {
+            leave(env, store, entrance.server.as_ref());
+            return Err(error);
+        }
+    };
+    let watch = Watch::new(store, env);
+    let formation = Formation {
+        me: env.rank,
+        group: mesh::JOB,
+        token,
+        addresses: &addresses,
+        options,
+        chunk_bytes,
+        streams,
+        deadline,
+        guard: &|missing| watch.look(missing),
+    };
+    // Whoever connects to this rank is done with the store, so if it is served here it may go then.
+    let formed = formation.form(listeners).inspect_err(|error| {
+        watch::tell(store, env, error);
+        leave(env, store, entrance.server.as_ref());
+    })?;
+    Ok(Met {
+        topology: Topology::of(addresses.iter().map(|address| &address.host)),
+        home,
+        formed,
+        chunk_bytes,
+    })
+}
+
+/// A job that cannot be inspected is worth more than none.
+fn inspection(env: &RankEnv, options: &GroupOptions) -> Option<Arc<Inspection>> {
+    let opened = Inspection::open(env, options.record_on_signal);
+    let warn = |error: &io::Error| {
+        let rank = env.rank;
+        tracing::warn!(target: "bonfire", "rank {rank}: `bonfire inspect` cannot ask it: {error}");
+    };
+    opened.inspect_err(warn).ok().map(Arc::new)
+}
+
+/// Publishes this rank's address and waits for everybody's, in rank order.
+fn publish(
+    env: &RankEnv,
+    store: &TcpStore,
+    mine: &Card,
+    deadline: Deadline,
+) -> Result<Vec<Address>, ConnectError> {
+    refuse_stale(env, store)?;
+    if store.add(&key(env, &format!("claim/{}", env.rank)), 1)? != 1 {
+        return Err(ConnectError::RankTaken { rank: env.rank });
+    }
+    let address_key = |rank: Rank| key(env, &format!("address/{rank}"));
+    store.set(&address_key(env.rank), &mine.encode())?;
+    let mut cards = Vec::with_capacity(env.world_size.len());
+    for rank in env.world_size.ranks() {
+        let Some(bytes) = await_key(env, store, &address_key(rank), deadline)? else {
+            let is_missing = |rank: &Rank| store.get(&address_key(*rank), Duration::ZERO).is_err();
+            return Err(ConnectError::Missing {
+                missing: env.world_size.ranks().filter(is_missing).collect(),
+                world_size: env.world_size,
+                waited: deadline.waited(),
+            });
+        };
+        cards.push(Card::decode(rank, &bytes)?);
+    }
+    for (rank, card) in env.world_size.ranks().zip(&cards) {
+        mine.settings.agree(env.rank, rank, &card.settings)?;
+    }
+    Ok(cards.into_iter().map(|card| card.address).collect())
+}
+
+/// The name in the store of what belongs to this attempt: the ranks of two attempts never mix.
+fn key(env: &RankEnv, name: &str) -> String {
+    format!("attempt/{}/{name}", env.restart_count)
+}
+
+/// An error if the job has begun a later attempt than the one that this rank belongs to.
+fn refuse_stale(env: &RankEnv, store: &TcpStore) -> Result<(), ConnectError> {
+    let current = store.add(RESTARTS_KEY, 0)?;
+    if current > i64::from(env.restart_count) {
+        return Err(ConnectError::StaleAttempt {
+            rank: env.rank,
+            restart_count: env.restart_count,
+            current,
+        });
+    }
+    Ok(())
+}
+
+/// The value of a key of this attempt, or nothing if it does not come in time.
+fn await_key(
+    env: &RankEnv,
+    store: &TcpStore,
+    key: &str,
+    deadline: Deadline,
+) -> Result<Option<Vec<u8>>, ConnectError> {
+    loop {
+        let left = deadline.left();
+        match store.get(key, left.min(STALE_LOOK)) {
+            Ok(bytes) => return Ok(Some(bytes)),
+            Err(StoreError::Timeout { .. }) if left <= STALE_LOOK => return Ok(None),
+            // The others may have begun anew without this rank, which then waits for nobody.
+            Err(StoreError::Timeout { .. }) => refuse_stale(env, store)?,
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// This rank has failed to meet the others. If it serves the store, it stays until they have had time
+/// to find out the same: otherwise all they would learn is that the store is gone.
+fn leave(env: &RankEnv, store: &TcpStore, server: Option<&TcpStoreServer>) {
+    let left_key = key(env, "left");
+    // An error here would hide the one that is about to be told.
+    let mut left = store.add(&left_key, 1);
+    let linger = Deadline::after(LINGER);
+    while server.is_some()
+        && !linger.left().is_zero()
+        && left.is_ok_and(|left| left < i64::from(env.world_size.get()))
+    {
+        thread::sleep(LEAVE_LOOK);
+        left = store.add(&left_key, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests;

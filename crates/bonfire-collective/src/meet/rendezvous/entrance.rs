@@ -1,0 +1,203 @@
+//! The way to the store: served here if this is rank 0's task, and found wherever it is.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::time::Duration;
+
+use bonfire_plan::Rank;
+use tracing::warn;
+
+use super::beacon::{self, Beacon};
+use super::torchrun::TorchStore;
+use super::whereabouts::Whereabouts;
+use super::{ConnectError, Deadline};
+use crate::meet::store::{StoreError, TcpStore, TcpStoreServer};
+use crate::options::connections::Tls;
+use crate::options::place::{RankEnv, StoreHost};
+use crate::platform::thread;
+use crate::secure::token::JobToken;
+
+/// Pause before rank 0's store is looked for again.
+const LOOK_PAUSE: Duration = Duration::from_millis(20);
+
+/// How long a store is tried before its whereabouts are asked anew: they can be those of an earlier
+/// attempt.
+const TRY_MAX: Duration = Duration::from_secs(3);
+
+/// A connection to the store, and what keeps the store there.
+#[derive(Debug)]
+pub(super) struct Entrance {
+    pub(super) store: TcpStore,
+    /// What all connections of the job prove.
+    pub(super) token: JobToken,
+    /// In rank 0, unless the launcher serves.
+    pub(super) server: Option<TcpStoreServer>,
+    _beacon: Option<Beacon>,
+}
+
+/// Serves the store if that is this rank's task, and connects to it.
+pub(super) fn enter(env: &RankEnv, tls: Tls, deadline: Deadline) -> Result<Entrance, ConnectError> {
+    let is_first = env.rank == Rank::new(0);
+    let draws_token = matches!(env.agent_store, StoreHost::Nearby | StoreHost::Torchrun);
+    if tls != Tls::Off && env.job_token.is_empty() && !draws_token {
+        return Err(ConnectError::NoToken);
+    }
+    match env.agent_store {
+        StoreHost::Agent => connect(env, tls, None, deadline),
+        StoreHost::RankZero if is_first => {
+            let server = serve(env, tls)?;
+            connect(env, tls, Some(server), deadline)
+        }
+        StoreHost::RankZero => connect(env, tls, None, deadline),
+        StoreHost::Nearby if is_first => {
+            let (server, note) = serve_anywhere(env, Ipv4Addr::LOCALHOST.into(), tls)?;
+            let beacon = Beacon::light(env, &note)?;
+            Ok(Entrance {
+                store: reach(&note, tls, deadline.left())?,
+                token: note.token,
+                server: Some(server),
+                _beacon: Some(beacon),
+            })
+        }
+        StoreHost::Torchrun if is_first => {
+            let mut torchrun = torchrun_store(env, deadline)?;
+            let torch = |source| torch_error(env, source);
+            let interface = torchrun.interface().map_err(torch)?;
+            let (server, note) = serve_anywhere(env, interface, tls)?;
+            torchrun.leave(&note).map_err(torch)?;
+            Ok(Entrance {
+                store: reach(&note, tls, deadline.left())?,
+                token: note.token,
+                server: Some(server),
+                _beacon: None,
+            })
+        }
+        StoreHost::Nearby => find(env, tls, deadline, || beacon::ask(env)),
+        StoreHost::Torchrun => {
+            let mut torchrun = torchrun_store(env, deadline)?;
+            find(env, tls, deadline, || {
+                torchrun.read().map_err(|source| torch_error(env, source))
+            })
+        }
+    }
+}
+
+/// To where `MASTER_ADDR` and `MASTER_PORT` say.
+fn connect(
+    env: &RankEnv,
+    tls: Tls,
+    server: Option<TcpStoreServer>,
+    deadline: Deadline,
+) -> Result<Entrance, ConnectError> {
+    let token = env.connection_token();
+    let (host, port) = (&env.master_addr, env.master_port);
+    let store = TcpStore::connect_with(host, port, &token, tls, deadline.left())?;
+    Ok(Entrance {
+        store,
+        token,
+        server,
+        _beacon: None,
+    })
+}
+
+/// Serves the store in rank 0, at MASTER_PORT of whatever MASTER_ADDR resolves to here.
+fn serve(env: &RankEnv, tls: Tls) -> Result<TcpStoreServer, ConnectError> {
+    if env.job_token.is_empty() && env.local_world_size < env.world_size.get() {
+        warn!(
+            "BONFIRE_JOB_TOKEN is not set, so whoever reaches {}:{} can join this job; export one \
+             `openssl rand -hex 32` to all ranks",
+            env.master_addr, env.master_port
+        );
+    }
+    let unresolved = |reason: String| ConnectError::Resolve {
+        host: env.master_addr.clone(),
+        reason,
+    };
+    let address = (env.master_addr.as_str(), env.master_port)
+        .to_socket_addrs()
+        .map_err(|error| unresolved(error.to_string()))?
+        .next()
+        .ok_or_else(|| unresolved("the name has no address".to_owned()))?;
+    let token = env.connection_token();
+    Ok(TcpStoreServer::bind_with(address, &token, tls)?)
+}
+
+/// Serves the store in rank 0 at a free port. The token of a job that has none is drawn here, and
+/// told with the port.
+fn serve_anywhere(
+    env: &RankEnv,
+    interface: IpAddr,
+    tls: Tls,
+) -> Result<(TcpStoreServer, Whereabouts), ConnectError> {
+    let secret = match env.job_token.is_empty() {
+        true => JobToken::random()?,
+        false => env.job_token.clone(),
+    };
+    let token = secret.for_job(&env.job_id);
+    let server = TcpStoreServer::bind_with(SocketAddr::new(interface, 0), &token, tls)?;
+    let address = server.local_addr();
+    Ok((server, Whereabouts { address, token }))
+}
+
+/// Asks where rank 0's store is until it is reached there.
+fn find(
+    env: &RankEnv,
+    tls: Tls,
+    deadline: Deadline,
+    mut ask: impl FnMut() -> Result<Option<Whereabouts>, ConnectError>,
+) -> Result<Entrance, ConnectError> {
+    loop {
+        if let Some(note) = ask()? {
+            match reach(&note, tls, deadline.left().min(TRY_MAX)) {
+                Ok(store) => {
+                    return Ok(Entrance {
+                        store,
+                        token: note.token,
+                        server: None,
+                        _beacon: None,
+                    });
+                }
+                // It may be gone, and another one, or another job, be there in its place.
+                Err(StoreError::Unreachable { .. } | StoreError::WrongToken { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        if deadline.left().is_zero() {
+            return Err(ConnectError::Missing {
+                missing: vec![Rank::new(0)],
+                world_size: env.world_size,
+                waited: deadline.waited(),
+            });
+        }
+        thread::sleep(LOOK_PAUSE);
+    }
+}
+
+fn reach(note: &Whereabouts, tls: Tls, timeout: Duration) -> Result<TcpStore, StoreError> {
+    let address = note.address;
+    TcpStore::connect_with(
+        &address.ip().to_string(),
+        address.port(),
+        &note.token,
+        tls,
+        timeout,
+    )
+}
+
+/// Torchrun's agents may still be meeting each other.
+fn torchrun_store(env: &RankEnv, deadline: Deadline) -> Result<TorchStore, ConnectError> {
+    loop {
+        match TorchStore::connect(env) {
+            Ok(store) => return Ok(store),
+            Err(source) if deadline.left().is_zero() => return Err(torch_error(env, source)),
+            Err(_) => thread::sleep(LOOK_PAUSE),
+        }
+    }
+}
+
+fn torch_error(env: &RankEnv, source: io::Error) -> ConnectError {
+    ConnectError::Torchrun {
+        address: format!("{}:{}", env.master_addr, env.master_port),
+        source,
+    }
+}

@@ -1,0 +1,204 @@
+//! Why a group could not be formed.
+
+use std::io;
+use std::time::Duration;
+
+use bonfire_plan::{Rank, WorldSize};
+use bonfire_sys::RegionError;
+
+use super::Reach;
+use crate::CollectiveError;
+use crate::health::accounts::list;
+use crate::meet::store::StoreError;
+use crate::options::OptionError;
+use crate::options::settings::SettingError;
+use crate::options::transport_kind::TransportKind;
+use crate::secure::token::TokenError;
+
+/// A group could not be formed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The store did not answer or refused.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// An option is out of range.
+    #[error(transparent)]
+    Option(#[from] OptionError),
+    /// A variable that is read at set-up is wrong.
+    #[error(transparent)]
+    Environment(#[from] SettingError),
+    /// TLS hides what is sent from listeners, but without a token nobody at the other end is known.
+    #[error(
+        "TLS needs a job token, without which it encrypts for whoever connects: export one BONFIRE_JOB_TOKEN, \
+         `openssl rand -hex 32`, to all ranks"
+    )]
+    NoToken,
+    /// MASTER_ADDR has no address to serve at.
+    #[error("MASTER_ADDR {host:?} cannot be resolved: {reason}")]
+    Resolve {
+        /// The name.
+        host: String,
+        /// Why.
+        reason: String,
+    },
+    /// torchrun's store, through which the ranks find each other, does not answer as it should.
+    #[error("torchrun's store at {address} is of no use; is torchrun still there?")]
+    Torchrun {
+        /// Where it is.
+        address: String,
+        /// What went wrong.
+        source: io::Error,
+    },
+    /// No job token could be made.
+    #[error(transparent)]
+    Token(#[from] TokenError),
+    /// Some ranks never came.
+    #[error(
+        "{} of {world_size} ranks did not come within {} s: rank {}; did they start, and do they \
+         have the same MASTER_ADDR and MASTER_PORT?",
+        .missing.len(), .waited.as_secs_f32(), list(.missing)
+    )]
+    Missing {
+        /// The ranks that are not there.
+        missing: Vec<Rank>,
+        /// How many there should be.
+        world_size: WorldSize,
+        /// How long they were waited for.
+        waited: Duration,
+    },
+    /// Two processes claim one rank.
+    #[error("there is another rank {rank}: is RANK set right, or does another job use this store?")]
+    RankTaken {
+        /// The rank.
+        rank: Rank,
+    },
+    /// The rank is left over from an earlier attempt of the job.
+    #[error(
+        "this is rank {rank} of attempt {restart_count}, but the job is at attempt {current}: all \
+         ranks were started anew, and this one must end"
+    )]
+    StaleAttempt {
+        /// This rank.
+        rank: Rank,
+        /// Its attempt, from 0.
+        restart_count: u32,
+        /// The attempt that the job is at.
+        current: i64,
+    },
+    /// Ranks were started with different settings.
+    #[error(
+        "rank {mine} has {what} {my_value}, but rank {theirs} has {their_value}: start the same \
+         program with the same settings as every rank"
+    )]
+    Disagree {
+        /// This rank.
+        mine: Rank,
+        /// What differs.
+        what: &'static str,
+        /// This rank's value.
+        my_value: String,
+        /// The other rank.
+        theirs: Rank,
+        /// The other rank's value.
+        their_value: String,
+    },
+    /// Ranks run different builds of the program, or different programs.
+    #[error(
+        "rank {mine} runs {my_program}, but rank {theirs} runs {their_program}: start copies of one build \
+         everywhere, or set BONFIRE_BUILDS=any if these are to work together"
+    )]
+    Builds {
+        /// This rank.
+        mine: Rank,
+        /// The file of its program, and which build that is.
+        my_program: String,
+        /// The other rank.
+        theirs: Rank,
+        /// The file of the other's program, and which build that is.
+        their_program: String,
+    },
+    /// The transport that was asked for cannot connect a pair.
+    #[error("the {transport} transport cannot connect ranks {mine} and {theirs}: {reason}")]
+    Transport {
+        /// The transport.
+        transport: TransportKind,
+        /// This rank.
+        mine: Rank,
+        /// The other.
+        theirs: Rank,
+        /// Why not.
+        reason: &'static str,
+    },
+    /// A peer cannot be reached.
+    #[error("rank {mine} cannot reach rank {theirs} at {address}: {reason}")]
+    Unreachable {
+        /// This rank.
+        mine: Rank,
+        /// The peer.
+        theirs: Rank,
+        /// Where it said it is.
+        address: String,
+        /// What went wrong.
+        reason: String,
+    },
+    /// The group failed before this rank had joined it: a rank was lost, or gave up.
+    #[error("the group failed while its ranks were connecting: {0}")]
+    GroupFailed(Box<CollectiveError>),
+    /// Hosts of the job cannot reach each other.
+    #[error("{0}")]
+    HostsApart(Box<Reach>),
+    /// A peer published something that is not an address.
+    #[error("rank {rank} published an address that this version does not understand: {reason}")]
+    Address {
+        /// The peer.
+        rank: Rank,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A rank could not do its part when a group was split. The group that was split goes on.
+    #[error("rank {rank} could not do its part of the split: {reason}")]
+    PeerUnable {
+        /// The rank, in the group that was to be.
+        rank: Rank,
+        /// What it said.
+        reason: String,
+    },
+    /// The group that was being split failed before its parts were connected.
+    #[error("the group failed while it was being split: {cause}")]
+    ParentFailed {
+        /// Why.
+        cause: String,
+    },
+    /// A list of ranks names one that does not exist.
+    #[error("there is no rank {rank} in a group of {world_size}")]
+    NoSuchRank {
+        /// The rank.
+        rank: Rank,
+        /// How many there are.
+        world_size: WorldSize,
+    },
+    /// A list of ranks names one twice.
+    #[error("rank {rank} is named twice; a group has each rank once")]
+    NamedTwice {
+        /// The rank.
+        rank: Rank,
+    },
+    /// No shared memory.
+    #[error(transparent)]
+    Region(#[from] RegionError),
+    /// No key could be made for TLS.
+    #[error("cannot make a key for TLS")]
+    Identity(#[source] io::Error),
+    /// A thread cannot be started.
+    #[error("cannot start a communication thread")]
+    Thread(#[source] io::Error),
+    /// A socket call failed.
+    #[error("{call} failed while the ranks were connecting")]
+    System {
+        /// What was done.
+        call: &'static str,
+        /// What the operating system said.
+        source: io::Error,
+    },
+}

@@ -1,0 +1,274 @@
+//! Connecting ranks that know each other's addresses.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bonfire_plan::{Rank, WorldSize};
+use bonfire_sys::Region;
+
+use super::address::Address;
+use super::mesh::{Connections, Guard, Listeners, Mesh};
+use super::{ConnectError, Deadline, descriptors};
+use crate::health::accounts::list;
+use crate::health::control::{Control, Early};
+use crate::health::poison::Poison;
+use crate::options::GroupOptions;
+use crate::options::connections::Checksums;
+use crate::options::connections::Tls;
+use crate::options::transport_kind::TransportKind;
+use crate::secure::tls::Identity;
+use crate::secure::token::JobToken;
+use crate::transport::{Links, MemoryLink, Sharing, SocketLink, new_arena, ring_layout};
+
+/// A group about to form, seen from one of its ranks.
+pub(crate) struct Formation<'a> {
+    pub(crate) me: Rank,
+    /// The number of the group, which keeps connections of other groups out.
+    pub(crate) group: u32,
+    pub(crate) token: &'a JobToken,
+    /// Of every rank of the group, in rank order.
+    pub(crate) addresses: &'a [Address],
+    pub(crate) options: &'a GroupOptions,
+    pub(crate) chunk_bytes: usize,
+    /// Of each link over TCP.
+    pub(crate) streams: u8,
+    pub(crate) deadline: Deadline,
+    /// Whether the attempt goes on.
+    pub(crate) guard: Guard<'a>,
+}
+
+/// What a formation makes.
+#[derive(Debug)]
+pub(crate) struct Formed {
+    pub(crate) links: Links,
+    pub(crate) sharing: Option<Sharing>,
+    pub(crate) control: Control,
+    pub(crate) poison: Arc<Poison>,
+}
+
+impl Formation<'_> {
+    pub(crate) fn form(&self, listeners: Listeners) -> Result<Formed, ConnectError> {
+        let kinds = self.choose_transports()?;
+        let identity = match self.options.tls {
+            Tls::Off => None,
+            Tls::Hosts | Tls::All => Some(Identity::new().map_err(ConnectError::Identity)?),
+        };
+        let mesh = Mesh {
+            me: self.me,
+            group: self.group,
+            token: self.token,
+            addresses: self.addresses,
+            kinds: &kinds,
+            streams: self.streams,
+            tls: self.options.tls,
+            identity: identity.as_ref(),
+        };
+        let connections = mesh.connect(listeners, self.deadline, self.guard)?;
+        let (links, control) = self.make_links(&kinds, connections)?;
+        let sharing = self.share_memory(&kinds, &control)?;
+        let poison = Arc::new(Poison::new(self.world_size()));
+        let control = Control::start(self.me, control, Arc::clone(&poison), self.options)
+            .map_err(ConnectError::Thread)?;
+        self.announce(&kinds);
+        Ok(Formed {
+            links,
+            sharing,
+            control,
+            poison,
+        })
+    }
+
+    fn world_size(&self) -> WorldSize {
+        let ranks = u32::try_from(self.addresses.len()).expect("ranks are numbered in 32 bits");
+        WorldSize::new(ranks).expect("this rank is in the group")
+    }
+
+    /// The first transport of the table that connects each pair; `None` at this rank's own place.
+    fn choose_transports(&self) -> Result<Vec<Option<TransportKind>>, ConnectError> {
+        let mine = &self.addresses[self.me.index()];
+        let choose = |(peer, theirs): (Rank, &Address)| {
+            if peer == self.me {
+                return Ok(None);
+            }
+            if let Some(transport) = self.options.transport {
+                let possible = transport.can_connect(&mine.host, &theirs.host);
+                return possible.map(|()| Some(transport)).map_err(|reason| {
+                    ConnectError::Transport {
+                        transport,
+                        mine: self.me,
+                        theirs: peer,
+                        reason,
+                    }
+                });
+            }
+            let best = TransportKind::BETWEEN_PROCESSES
+                .into_iter()
+                .find(|kind| kind.can_connect(&mine.host, &theirs.host).is_ok());
+            Ok(Some(best.expect(
+                "TCP is the last of the table and connects any two hosts",
+            )))
+        };
+        self.world_size()
+            .ranks()
+            .zip(self.addresses)
+            .map(choose)
+            .collect()
+    }
+
+    /// Turns connections into links; pairs with shared memory exchange their regions first.
+    fn make_links(
+        &self,
+        kinds: &[Option<TransportKind>],
+        connections: Connections,
+    ) -> Result<(Links, Vec<Early>), ConnectError> {
+        let system = |source| ConnectError::System {
+            call: "setsockopt",
+            source,
+        };
+        let world_size = self.world_size();
+        let mut links = Links::new(self.me, world_size);
+        for (peer, streams) in connections.data {
+            let streams = streams.into_iter().map(|(_, stream)| stream).collect();
+            let mut link = SocketLink::new(streams, self.chunk_bytes).map_err(system)?;
+            if kinds[peer.index()].is_some_and(|kind| self.is_summed(peer, kind)) {
+                link = link.sealed();
+            }
+            links.add_socket(peer, link).map_err(system)?;
+        }
+        let control = connections.control;
+        for early in &control {
+            let patience = self.deadline.left().max(Duration::from_millis(1));
+            early
+                .with_stream(|stream| stream.set_read_timeout(Some(patience)))
+                .map_err(system)?;
+        }
+        let shares = |early: &&Early| kinds[early.rank().index()] == Some(TransportKind::Shm);
+        let shared: Vec<&Early> = control.iter().filter(shares).collect();
+        if shared.is_empty() {
+            return Ok((links, control));
+        }
+        let layout = ring_layout(self.chunk_bytes);
+        // Room for a ring from every rank that shares memory, and no other: all of it is committed.
+        let region_bytes = shared.len() * layout.bytes();
+        let region = Arc::new(Region::shared(region_bytes)?);
+        for early in &shared {
+            self.send(early, &region)?;
+        }
+        for early in &shared {
+            let (peer, file) = (early.rank(), self.receive(early)?);
+            let peer_region = Arc::new(Region::open(file, region_bytes)?);
+            let [here, there] = [self.me, peer].map(|rank| self.place_on_host(rank, kinds));
+            let link = MemoryLink::claim(here, &region, there, &peer_region, layout)
+                .map_err(|_| ConnectError::RankTaken { rank: self.me })?;
+            links.add_memory(peer, link);
+        }
+        Ok((links, control))
+    }
+
+    /// The number of a rank among those that share memory with this one.
+    fn place_on_host(&self, rank: Rank, kinds: &[Option<TransportKind>]) -> Rank {
+        let shares =
+            |other: &Rank| *other == self.me || kinds[other.index()] == Some(TransportKind::Shm);
+        let before = self.world_size().ranks().take_while(|other| *other < rank);
+        Rank::new(before.filter(shares).count() as u32)
+    }
+
+    /// If all ranks share memory, they also map each other's buffers.
+    fn share_memory(
+        &self,
+        kinds: &[Option<TransportKind>],
+        control: &[Early],
+    ) -> Result<Option<Sharing>, ConnectError> {
+        let shares = |kind: &TransportKind| *kind == TransportKind::Shm;
+        if control.is_empty() || !kinds.iter().flatten().all(shares) {
+            return Ok(None);
+        }
+        let arena = new_arena()?;
+        for early in control {
+            self.send(early, arena.region())?;
+        }
+        let mut regions = vec![Arc::clone(arena.region()); self.addresses.len()];
+        for early in control {
+            let file = self.receive(early)?;
+            regions[early.rank().index()] = Arc::new(Region::open_whole(file)?);
+        }
+        let sharing = Sharing::of_processes(self.me, arena, regions);
+        sharing
+            .map(Some)
+            .map_err(|_| ConnectError::RankTaken { rank: self.me })
+    }
+
+    /// Gives a peer the descriptor of a region.
+    fn send(&self, early: &Early, region: &Region) -> Result<(), ConnectError> {
+        let sent = early.with_stream(|stream| descriptors::send(stream, region));
+        sent.map_err(|source| self.unreachable(early.rank(), &source))
+    }
+
+    /// The descriptor that a peer gives.
+    fn receive(&self, early: &Early) -> Result<OwnedFd, ConnectError> {
+        let received = early.with_stream(descriptors::receive);
+        received.map_err(|source| self.unreachable(early.rank(), &source))
+    }
+
+    fn unreachable(&self, peer: Rank, source: &io::Error) -> ConnectError {
+        ConnectError::Unreachable {
+            mine: self.me,
+            theirs: peer,
+            address: "its control socket".to_owned(),
+            reason: source.to_string(),
+        }
+    }
+
+    /// Whether frames to and from a peer over such a link carry checksums. Both ends come to the same.
+    fn is_summed(&self, peer: Rank, kind: TransportKind) -> bool {
+        let host = |rank: Rank| &self.addresses[rank.index()].host;
+        let is_between_hosts = host(peer) != host(self.me);
+        let is_encrypted = match (kind, self.options.tls) {
+            (TransportKind::Tcp, Tls::Hosts) => is_between_hosts,
+            (TransportKind::Tcp, Tls::All) => true,
+            _ => false,
+        };
+        match self.options.checksums {
+            Checksums::Off => false,
+            // An encrypted stream authenticates what it carries.
+            _ if is_encrypted => false,
+            Checksums::Hosts => is_between_hosts,
+            Checksums::All => true,
+        }
+    }
+
+    fn announce(&self, kinds: &[Option<TransportKind>]) {
+        let (me, group) = (self.me, self.group);
+        let of = if group == 0 {
+            String::new()
+        } else {
+            format!(" of group {group}")
+        };
+        for kind in TransportKind::BETWEEN_PROCESSES {
+            let there: Vec<Rank> = self
+                .world_size()
+                .ranks()
+                .filter(|peer| kinds[peer.index()] == Some(kind))
+                .collect();
+            if !there.is_empty() {
+                let peers = list(&there);
+                let over = match (kind, self.streams) {
+                    (TransportKind::Tcp, 2..) => format!(" over {} streams each", self.streams),
+                    _ => String::new(),
+                };
+                let summed = there.iter().filter(|peer| self.is_summed(**peer, kind));
+                let with = match summed.count() {
+                    0 => "",
+                    count if count == there.len() => ", with checksums",
+                    _ => ", with checksums between hosts",
+                };
+                tracing::info!(
+                    target: "bonfire",
+                    "rank {me}{of}: transport {kind} to rank {peers}{over}{with}"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! The connections that a rank makes to the lower ones, some at a time, each again and again until it
+//! is made. A rank that cannot be reached keeps no other waiting.
+
+use std::collections::VecDeque;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use super::hello::Hello;
+use super::{HANDSHAKE_TIMEOUT, Mesh, RETRY_PAUSE};
+use crate::meet::rendezvous::Deadline;
+use crate::platform::net::{connect, connect_abstract};
+use crate::platform::sync::{Mutex, MutexGuard};
+use crate::platform::thread;
+use crate::secure::greeting::{Secrecy, greet};
+use crate::secure::handshake::{HandshakeError, Role};
+use crate::secure::lobby::{Hurried, Lobby};
+use crate::secure::stream::Stream;
+
+/// Connections that are tried at one time. Most of the time goes into waiting for the other end.
+pub(super) const CALLERS_MAX: usize = 16;
+
+/// The pause after a failure doubles this often, to half a second or so.
+const DOUBLINGS_MAX: u32 = 5;
+
+/// Longer than an acceptor hears a connection, so that it is the one that gives up.
+const PATIENCE: Duration = HANDSHAKE_TIMEOUT.saturating_mul(2);
+
+/// See the module.
+pub(super) struct Calls<'a> {
+    mesh: &'a Mesh<'a>,
+    deadline: Deadline,
+    /// Those to be made.
+    waiting: Mutex<VecDeque<Call>>,
+    made: Mutex<Vec<(Hello, Stream)>>,
+    lobby: Lobby,
+    stop: AtomicBool,
+}
+
+/// A connection to be made.
+struct Call {
+    /// With the rank that it goes to.
+    hello: Hello,
+    /// How often it has failed, and why the last time.
+    failures: u32,
+    reason: Option<String>,
+}
+
+impl<'a> Calls<'a> {
+    /// Of these connections, each with the rank that it goes to.
+    pub(super) fn new(mesh: &'a Mesh<'a>, hellos: &[Hello], deadline: Deadline) -> Self {
+        Self {
+            mesh,
+            deadline,
+            waiting: Mutex::new(hellos.iter().copied().map(Call::new).collect()),
+            made: Mutex::new(Vec::new()),
+            lobby: Lobby::new(),
+            stop: AtomicBool::new(false),
+        }
+    }
+
+    /// Makes connections until there are none to be made. Ends soon after [`stop`](Self::stop).
+    pub(super) fn work(&self) {
+        while !self.has_stopped() {
+            let Some(mut call) = self.waiting().pop_front() else {
+                return;
+            };
+            let hello = call.hello;
+            match self.call(hello) {
+                Ok(stream) => {
+                    let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+                    made.push((hello, stream));
+                }
+                Err(error) => {
+                    let pause = RETRY_PAUSE * 2_u32.pow(call.failures.min(DOUBLINGS_MAX));
+                    call.failures += 1;
+                    call.reason = Some(match error {
+                        HandshakeError::Io(source) => source.to_string(),
+                        other => other.to_string(),
+                    });
+                    self.waiting().push_back(call);
+                    thread::sleep(pause);
+                }
+            }
+        }
+    }
+
+    /// Ends what is under way.
+    pub(super) fn stop(&self) {
+        // Release pairs with the acquire in `has_stopped`; whoever enters the lobby later looks there.
+        self.stop.store(true, Ordering::Release);
+        self.lobby.clear();
+    }
+
+    pub(super) fn take_made(&self) -> Vec<(Hello, Stream)> {
+        std::mem::take(&mut self.made.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Why a connection failed last.
+    pub(super) fn reason(&self, hello: Hello) -> String {
+        let waiting = self.waiting();
+        let call = waiting.iter().find(|call| call.hello == hello);
+        let reason = call.and_then(|call| call.reason.clone());
+        reason.unwrap_or_else(|| "it does not answer".to_owned())
+    }
+
+    fn call(&self, hello: Hello) -> Result<Stream, HandshakeError> {
+        let mesh = self.mesh;
+        let theirs = &mesh.addresses[hello.rank.index()];
+        let over_unix = mesh.is_over_unix(hello);
+        let stream = if over_unix {
+            connect_abstract(&theirs.unix).map(Stream::Unix)?
+        } else {
+            let patience = self.deadline.left().clamp(RETRY_PAUSE, HANDSHAKE_TIMEOUT);
+            connect(&theirs.tcp, patience).map(Stream::Tcp)?
+        };
+        let place = self.lobby.enter(&stream)?;
+        let said = match self.has_stopped() {
+            true => Err(std::io::Error::from(std::io::ErrorKind::Interrupted).into()),
+            false => self.introduce(stream, hello, over_unix),
+        };
+        self.lobby.leave(place);
+        said
+    }
+
+    fn introduce(
+        &self,
+        stream: Stream,
+        hello: Hello,
+        over_unix: bool,
+    ) -> Result<Stream, HandshakeError> {
+        let mesh = self.mesh;
+        let identity = mesh
+            .identity
+            .filter(|_| !over_unix && mesh.is_sealed(hello.rank));
+        let secrecy = Secrecy::of(identity);
+        let mut stream = greet(stream, Role::Connector, mesh.token, secrecy, PATIENCE)?;
+        let mine = Hello {
+            rank: mesh.me,
+            ..hello
+        };
+        mine.say(&mut Hurried::new(&mut stream, PATIENCE), mesh.group)?;
+        stream.set_read_timeout(None)?;
+        stream.set_write_timeout(None)?;
+        Ok(stream)
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, VecDeque<Call>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn has_stopped(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+}
+
+impl Call {
+    fn new(hello: Hello) -> Self {
+        Self {
+            hello,
+            failures: 0,
+            reason: None,
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! Connections coming together, and what those that are there say meanwhile.
+
+use std::time::Duration;
+
+use bonfire_plan::{Rank, WorldSize};
+
+use super::calls::Calls;
+use super::hello::Hello;
+use super::listeners::{Listeners, is_exhaustion};
+use super::reception::Reception;
+use super::{Connections, Guard, Mesh};
+use crate::health::accounts::Account;
+use crate::health::control::Early;
+use crate::health::failure::Failure;
+use crate::meet::rendezvous::{ConnectError, Deadline};
+use crate::platform::net::await_news;
+use crate::platform::thread;
+
+/// Longest sleep while waiting for a connection.
+const ACCEPT_SLICE: Duration = Duration::from_millis(200);
+
+/// Longest sleep while connections are proving themselves.
+const TALK_SLICE: Duration = Duration::from_millis(2);
+
+/// How long a rank waits for others before it says so to those that are there, and then says whether
+/// that has changed.
+const TELL_AFTER: Duration = Duration::from_secs(1);
+
+/// Longest time between two looks at the connections that are there, and at the guard.
+const LOOK_AFTER: Duration = Duration::from_millis(20);
+
+/// How long a rank that gives up hears those that are proving themselves.
+const PARTING_PATIENCE: Duration = Duration::from_millis(500);
+
+/// See the module.
+pub(super) struct Gathering<'scope, 'a> {
+    mesh: &'a Mesh<'a>,
+    calls: &'scope Calls<'a>,
+    reception: &'scope Reception<'a>,
+    /// What is not there yet.
+    expected: Vec<Hello>,
+    there: Connections,
+    /// For whom those that are there were told that this rank waits.
+    told: Vec<Rank>,
+    /// Those that make connections or hear one. Each connection proves itself on a thread of its own, so
+    /// that none that is silent or slow keeps another waiting.
+    callers: Vec<thread::ScopedJoinHandle<'scope, ()>>,
+    heard: Vec<thread::ScopedJoinHandle<'scope, ()>>,
+}
+
+impl<'scope, 'a> Gathering<'scope, 'a> {
+    /// Nobody is there yet. `callers` make the connections to the lower ranks.
+    pub(super) fn new(
+        mesh: &'a Mesh<'a>,
+        (calls, reception): (&'scope Calls<'a>, &'scope Reception<'a>),
+        callers: Vec<thread::ScopedJoinHandle<'scope, ()>>,
+    ) -> Self {
+        Self {
+            mesh,
+            calls,
+            reception,
+            expected: mesh.hellos(|peer| peer != mesh.me),
+            there: Connections::default(),
+            told: Vec::new(),
+            callers,
+            heard: Vec::new(),
+        }
+    }
+
+    pub(super) fn into_connections(self) -> Connections {
+        self.there
+    }
+
+    /// Until everybody expected is there.
+    pub(super) fn gather(
+        &mut self,
+        scope: &thread::Scope<'scope, '_>,
+        listeners: &Listeners,
+        deadline: Deadline,
+        guard: Guard<'_>,
+    ) -> Result<(), ConnectError> {
+        let mut tell = Deadline::after(TELL_AFTER);
+        let mut look = Deadline::after(Duration::ZERO);
+        while !self.expected.is_empty() {
+            if look.left().is_zero() {
+                self.hear(deadline)?;
+                guard(&self.missing())?;
+                look = Deadline::after(LOOK_AFTER);
+            }
+            if deadline.left().is_zero() {
+                return Err(self.explain(deadline));
+            }
+            if tell.left().is_zero() {
+                self.say_who_is_awaited();
+                tell = Deadline::after(TELL_AFTER);
+            }
+            self.callers.retain(|thread| !thread.is_finished());
+            self.heard.retain(|thread| !thread.is_finished());
+            let patience = match self.callers.is_empty() && self.heard.is_empty() {
+                true => ACCEPT_SLICE,
+                false => TALK_SLICE,
+            };
+            match listeners.accept(patience) {
+                Ok(None) => {}
+                Ok(Some(stream)) => {
+                    let reception = self.reception;
+                    if let Ok(place) = reception.lobby.enter(&stream) {
+                        let thread = scope.spawn(move || reception.receive(stream, place));
+                        self.heard.push(thread);
+                    }
+                }
+                // Strangers have taken all descriptors; the lobby gives some back.
+                Err(source) if is_exhaustion(&source) => thread::sleep(TALK_SLICE),
+                Err(source) => {
+                    let call = "accept";
+                    return Err(ConnectError::System { call, source });
+                }
+            }
+            let mut come = self.reception.take_proven();
+            come.extend(self.calls.take_made());
+            for (hello, stream) in come {
+                // Whoever is there already is dropped without a word.
+                if let Some(index) = self.expected.iter().position(|one| *one == hello) {
+                    self.expected.swap_remove(index);
+                    let system = |source| ConnectError::System {
+                        call: "dup",
+                        source,
+                    };
+                    let hearing = self.mesh.hearing(hello.rank);
+                    self.there.add(hello, stream, hearing).map_err(system)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn missing(&self) -> Vec<Rank> {
+        let mut missing: Vec<Rank> = self.expected.iter().map(|hello| hello.rank).collect();
+        missing.sort_unstable();
+        missing.dedup();
+        missing
+    }
+
+    /// Hears those that are there: one that is lost or has given up need not be waited for.
+    fn hear(&mut self, deadline: Deadline) -> Result<(), ConnectError> {
+        let control = &mut self.there.control;
+        let open = control.iter().enumerate();
+        let (places, handles): (Vec<usize>, Vec<_>) = open
+            .filter_map(|(place, early)| Some((place, early.handle()?)))
+            .unzip();
+        for news in await_news(&handles, Duration::ZERO) {
+            return Err(match control[places[news]].hear() {
+                None => continue,
+                // Whoever waited for this rank in vain does not know whom this one waits for.
+                Some(Failure::Timeout(_)) => self.explain(deadline),
+                Some(failure) => ConnectError::GroupFailed(Box::new(failure.into())),
+            });
+        }
+        Ok(())
+    }
+
+    /// Tells the others whom this rank waits for: they may have joined already, and wait for this one.
+    fn say_who_is_awaited(&mut self) {
+        let missing = self.missing();
+        if missing == self.told {
+            return;
+        }
+        let account = Account::of_joining(self.mesh.me, missing.clone());
+        for early in &self.there.control {
+            early.tell_awaited(&account);
+        }
+        self.told = missing;
+    }
+
+    pub(super) fn say_how_it_went(&mut self, gathered: &Result<(), ConnectError>) {
+        let failure = match gathered {
+            Ok(()) if self.told.is_empty() => return,
+            Ok(()) => {
+                let joined = self.there.control.iter();
+                return joined.for_each(Early::tell_joined);
+            }
+            Err(error) => self.mesh.failure(error),
+        };
+        if let Some(failure) = failure {
+            self.take_those_under_way();
+            for early in &self.there.control {
+                early.tell_failure(&failure);
+            }
+        }
+    }
+
+    /// Whoever has proved itself believes that it is connected, and is to be told, too.
+    fn take_those_under_way(&mut self) {
+        self.calls.stop();
+        let patience = Deadline::after(PARTING_PATIENCE);
+        while !patience.left().is_zero() && !self.heard.is_empty() {
+            self.heard.retain(|thread| !thread.is_finished());
+            thread::sleep(TALK_SLICE);
+        }
+        let mut come = self.reception.take_proven();
+        come.extend(self.calls.take_made());
+        for (hello, stream) in come {
+            // One that cannot be told is no worse off than without it.
+            let _ = self.there.add(hello, stream, self.mesh.hearing(hello.rank));
+        }
+    }
+
+    /// Who is not there, at the deadline.
+    fn explain(&self, deadline: Deadline) -> ConnectError {
+        let mesh = self.mesh;
+        let missing = self.missing();
+        if let &[theirs] = &missing[..]
+            && theirs < mesh.me
+        {
+            let hello = self.expected[0];
+            let address = &mesh.addresses[theirs.index()];
+            return ConnectError::Unreachable {
+                mine: mesh.me,
+                theirs,
+                address: match mesh.is_over_unix(hello) {
+                    true => format!("Unix socket @{}", address.unix),
+                    false => address.tcp.to_string(),
+                },
+                reason: self.calls.reason(hello),
+            };
+        }
+        ConnectError::Missing {
+            missing,
+            world_size: WorldSize::new(mesh.addresses.len() as u32)
+                .expect("this rank is in the world"),
+            waited: deadline.waited(),
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Where a rank accepts its peers.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use crate::meet::rendezvous::ConnectError;
+use crate::platform::net::{
+    Handle, TcpListener, UnixListener, await_news, listen, listen_abstract,
+};
+use crate::platform::random;
+use crate::secure::stream::Stream;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Listeners {
+    unix: UnixListener,
+    unix_name: String,
+    tcp: TcpListener,
+    /// To wait for either.
+    handles: [Handle; 2],
+}
+
+impl Listeners {
+    /// Listens on the interface with address `interface`, on any port, and on an abstract socket.
+    pub(in crate::meet::rendezvous) fn open(
+        interface: IpAddr,
+    ) -> Result<(Self, SocketAddr), ConnectError> {
+        let system = |call| move |source| ConnectError::System { call, source };
+        let mut name = [0; 16];
+        random::fill(&mut name).map_err(|error| system("getrandom")(io::Error::other(error)))?;
+        let unix_name = format!(
+            "bonfire-{}",
+            name.map(|byte| format!("{byte:02x}")).concat()
+        );
+        let unix = listen_abstract(&unix_name).map_err(system("bind"))?;
+        let tcp = listen(SocketAddr::new(interface, 0)).map_err(system("bind"))?;
+        unix.set_nonblocking(true).map_err(system("fcntl"))?;
+        tcp.set_nonblocking(true).map_err(system("fcntl"))?;
+        let handles = [
+            Handle::of(&unix).map_err(system("dup"))?,
+            Handle::of(&tcp).map_err(system("dup"))?,
+        ];
+        let tcp_address = tcp.local_addr().map_err(system("getsockname"))?;
+        Ok((
+            Self {
+                unix,
+                unix_name,
+                tcp,
+                handles,
+            },
+            tcp_address,
+        ))
+    }
+
+    pub(in crate::meet::rendezvous) fn unix_name(&self) -> &str {
+        &self.unix_name
+    }
+
+    /// The next connection, or `None` after `patience` without one.
+    pub(in crate::meet::rendezvous) fn accept(
+        &self,
+        patience: Duration,
+    ) -> io::Result<Option<Stream>> {
+        let [unix, tcp] = &self.handles;
+        let _ = await_news(&[unix, tcp], patience);
+        match self.unix.accept() {
+            Ok((stream, _)) => return Ok(Some(Stream::Unix(stream))),
+            Err(error) if is_transient(&error) => {}
+            Err(error) => return Err(error),
+        }
+        match self.tcp.accept() {
+            Ok((stream, _)) => Ok(Some(Stream::Tcp(stream))),
+            Err(error) if is_transient(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn is_transient(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted
+    )
+}
+
+/// Whether the system has no descriptor or memory left for a connection at the moment.
+pub(super) fn is_exhaustion(error: &io::Error) -> bool {
+    let errno = rustix::io::Errno::from_io_error(error);
+    matches!(
+        errno,
+        Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE | rustix::io::Errno::NOBUFS)
+    )
+}

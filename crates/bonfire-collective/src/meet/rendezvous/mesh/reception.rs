@@ -1,0 +1,73 @@
+//! Where connections from higher ranks prove themselves.
+
+use std::sync::PoisonError;
+
+use super::hello::Hello;
+use super::{HANDSHAKE_TIMEOUT, Mesh};
+use crate::options::connections::Tls;
+use crate::platform::sync::Mutex;
+use crate::secure::greeting::{Secrecy, greet};
+use crate::secure::handshake::{HandshakeError, Role};
+use crate::secure::lobby::{Hurried, Lobby, Place};
+use crate::secure::stream::Stream;
+
+/// See the module.
+pub(super) struct Reception<'a> {
+    mesh: &'a Mesh<'a>,
+    /// Of connections over TCP.
+    secrecy: Secrecy<'a>,
+    pub(super) lobby: Lobby,
+    /// Those that have, with what they say they are.
+    proven: Mutex<Vec<(Hello, Stream)>>,
+}
+
+impl<'a> Reception<'a> {
+    pub(super) fn new(mesh: &'a Mesh<'a>) -> Self {
+        Self {
+            mesh,
+            secrecy: match (mesh.tls, mesh.identity) {
+                (Tls::Hosts, Some(identity)) => Secrecy::Either(identity),
+                (_, identity) => Secrecy::of(identity),
+            },
+            lobby: Lobby::new(),
+            proven: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// Hears one connection; whoever does not prove the token is dropped without a word.
+    pub(super) fn receive(&self, stream: Stream, place: Place) {
+        let heard = self.hear(stream);
+        self.lobby.leave(place);
+        if let Ok(heard) = heard {
+            let mut proven = self.proven.lock().unwrap_or_else(PoisonError::into_inner);
+            proven.push(heard);
+        }
+    }
+
+    pub(super) fn take_proven(&self) -> Vec<(Hello, Stream)> {
+        std::mem::take(&mut self.proven.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn hear(&self, stream: Stream) -> Result<(Hello, Stream), HandshakeError> {
+        let (mesh, role) = (self.mesh, Role::Acceptor);
+        stream.set_blocking()?;
+        let secrecy = match stream {
+            Stream::Unix(_) => Secrecy::Plain,
+            Stream::Tcp(_) | Stream::Tls(_) => self.secrecy,
+        };
+        let mut stream = greet(stream, role, mesh.token, secrecy, HANDSHAKE_TIMEOUT)?;
+        // An acceptor finds out who it is only now, and whether the connection is as it must be.
+        let is_plain = matches!(stream, Stream::Tcp(_));
+        let is_sealed = matches!(stream, Stream::Tls(_));
+        let is_proper = |hello: Hello| match mesh.is_caller(hello) {
+            true if is_plain => !mesh.is_sealed(hello.rank),
+            true if is_sealed => mesh.is_sealed(hello.rank),
+            is_caller => is_caller,
+        };
+        let mut hurried = Hurried::new(&mut stream, HANDSHAKE_TIMEOUT);
+        let hello = Hello::hear(&mut hurried, mesh.group, is_proper)?;
+        stream.set_read_timeout(None)?;
+        stream.set_write_timeout(None)?;
+        Ok((hello, stream))
+    }
+}

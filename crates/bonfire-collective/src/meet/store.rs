@@ -1,0 +1,133 @@
+//! A small key-value store through which ranks find each other at set-up.
+//!
+//! It never carries data of the step path. Values are bytes; keys are text; nothing received is
+//! interpreted here.
+
+mod memory;
+mod protocol;
+mod tcp;
+
+use std::io;
+use std::time::Duration;
+
+use crate::secure::handshake::TLS_CHOICE;
+
+pub use memory::MemoryStore;
+pub use tcp::{TcpStore, TcpStoreServer};
+
+/// Longest key, in bytes.
+pub const KEY_BYTES_MAX: usize = 1 << 10;
+
+/// Longest value, in bytes.
+pub const VALUE_BYTES_MAX: usize = 1 << 20;
+
+/// The store that the ranks of a job share.
+pub trait Store: Send + Sync {
+    /// Sets `key`, replacing what was there, and wakes whoever waits for it.
+    fn set(&self, key: &str, value: &[u8]) -> Result<(), StoreError>;
+
+    /// The value of `key`, waiting up to `timeout` for somebody to set it.
+    fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>, StoreError>;
+
+    /// Adds to the counter `key` (0 at first) and returns the sum. Counters and values are separate.
+    fn add(&self, key: &str, amount: i64) -> Result<i64, StoreError>;
+}
+
+/// A store call failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// Nobody set the key in time.
+    #[error("nobody set the key {key:?} within {} s", .waited.as_secs_f32())]
+    Timeout {
+        /// The key.
+        key: String,
+        /// How long it was waited for.
+        waited: Duration,
+    },
+    /// Key or value is longer than the store takes.
+    #[error("{what} of {bytes} bytes, but the store takes {bytes_max}")]
+    TooLong {
+        /// `"a key"` or `"a value"`.
+        what: &'static str,
+        /// Its length.
+        bytes: usize,
+        /// The limit.
+        bytes_max: usize,
+    },
+    /// The address is taken.
+    #[error(
+        "cannot serve the store at {address}: the port is taken, perhaps by another job; choose \
+         another one with --master-port, or stop the other program"
+    )]
+    AddressInUse {
+        /// The address.
+        address: String,
+    },
+    /// The address cannot be served for another reason.
+    #[error("cannot serve the store at {address}")]
+    Bind {
+        /// The address.
+        address: String,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// The store cannot be reached.
+    #[error(
+        "no store at {address} within {} s: is rank 0's host up, and are MASTER_ADDR and \
+         MASTER_PORT the same everywhere?",
+        .waited.as_secs_f32()
+    )]
+    Unreachable {
+        /// The address.
+        address: String,
+        /// How long it was tried.
+        waited: Duration,
+        /// The last attempt's error.
+        source: io::Error,
+    },
+    /// The store at that address belongs to another job.
+    #[error("the store at {address} does not know this job's token: another job is there")]
+    WrongToken {
+        /// The address.
+        address: String,
+    },
+    /// One end encrypts and the other does not.
+    #[error(
+        "this end of the connection to the store at {address} uses {here}, the other {there}: give \
+         the launcher and all ranks the same {TLS_CHOICE}"
+    )]
+    TlsDiffers {
+        /// The address.
+        address: String,
+        /// `"TLS"` or `"no TLS"`.
+        here: &'static str,
+        /// The other of the two.
+        there: &'static str,
+    },
+    /// No key could be made for TLS.
+    #[error("cannot make a key for TLS")]
+    Identity(#[source] io::Error),
+    /// The connection broke.
+    #[error("the connection to the store broke")]
+    Broken(#[from] io::Error),
+}
+
+pub(crate) fn check_lengths(key: &str, value: &[u8]) -> Result<(), StoreError> {
+    for (what, bytes, bytes_max) in [
+        ("a key", key.len(), KEY_BYTES_MAX),
+        ("a value", value.len(), VALUE_BYTES_MAX),
+    ] {
+        if bytes > bytes_max {
+            return Err(StoreError::TooLong {
+                what,
+                bytes,
+                bytes_max,
+            });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

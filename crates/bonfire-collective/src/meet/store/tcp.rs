@@ -1,0 +1,438 @@
+//! The store over TCP: one server, in the launcher or in rank 0, and a client in every rank.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, Shutdown, SocketAddr, ToSocketAddrs};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use super::protocol::{Reply, Request};
+use super::{MemoryStore, Store, StoreError, check_lengths};
+use crate::options::connections::Tls;
+use crate::platform::clock;
+use crate::platform::net::{Handle, TcpListener, TcpStream, await_news, connect, listen};
+use crate::platform::sync::{Mutex, MutexGuard};
+use crate::platform::thread::{self, JoinHandle};
+use crate::secure::greeting::{Secrecy, greet};
+use crate::secure::handshake::{HandshakeError, Role};
+use crate::secure::lobby::Lobby;
+use crate::secure::stream::Stream;
+use crate::secure::tls::Identity;
+use crate::secure::token::JobToken;
+
+/// Connections served at once: every rank of a large job, and a bound on strangers.
+const CONNECTIONS_MAX: usize = 4096;
+
+/// A connection that does not prove the token in this time is closed.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Pause after a connection that could not be accepted.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
+
+/// Longest time the server holds one `get`; clients ask again until their own timeout.
+const GET_SLICE: Duration = Duration::from_secs(2);
+
+/// A server that answers nothing for this long, beyond what it was asked to wait, is lost.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Pause between two attempts to reach a server that is not up yet.
+const RETRY_PAUSE: Duration = Duration::from_millis(50);
+
+/// Serves a store on its own threads until dropped.
+#[derive(Debug)]
+pub struct TcpStoreServer {
+    address: SocketAddr,
+    tables: Arc<MemoryStore>,
+    stop: Arc<AtomicBool>,
+    acceptor: Option<JoinHandle<()>>,
+}
+
+impl TcpStoreServer {
+    /// Serves at `address` (port 0: any free one) for whoever proves the token, without TLS.
+    pub fn bind(address: SocketAddr, token: &JobToken) -> Result<Self, StoreError> {
+        Self::bind_with(address, token, Tls::Off)
+    }
+
+    /// As [`bind`](Self::bind), with TLS if that is to cover a store at this address.
+    pub fn bind_with(address: SocketAddr, token: &JobToken, tls: Tls) -> Result<Self, StoreError> {
+        let listener = listen(address).map_err(|source| match source.kind() {
+            io::ErrorKind::AddrInUse => StoreError::AddressInUse {
+                address: address.to_string(),
+            },
+            _ => StoreError::Bind {
+                address: address.to_string(),
+                source,
+            },
+        })?;
+        let address = listener.local_addr()?;
+        let identity = identity(tls, address.ip())?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let tables = Arc::new(MemoryStore::new());
+        let (token, stop_there, tables_there) =
+            (token.clone(), Arc::clone(&stop), Arc::clone(&tables));
+        let acceptor = thread::spawn("bonfire-store", move || {
+            let secrecy = Secrecy::of(identity.as_ref());
+            accept(&listener, &token, secrecy, &tables_there, &stop_there);
+        })?;
+        Ok(Self {
+            address,
+            tables,
+            stop,
+            acceptor: Some(acceptor),
+        })
+    }
+
+    /// Where it serves.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What it serves, for the process that serves it.
+    pub fn store(&self) -> &MemoryStore {
+        &self.tables
+    }
+}
+
+impl Drop for TcpStoreServer {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        // A connection of our own ends the blocking accept; the thread sees `stop` and returns.
+        let _ = connect(&reachable(self.address), Duration::from_secs(1));
+        if let Some(acceptor) = self.acceptor.take() {
+            let _ = acceptor.join();
+        }
+    }
+}
+
+/// The wildcard address is for listening; connect to the loopback one instead.
+fn reachable(mut address: SocketAddr) -> SocketAddr {
+    if address.ip().is_unspecified() {
+        address.set_ip(match address {
+            SocketAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
+            SocketAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    address
+}
+
+/// The key for connections with a store at this address, if they are encrypted.
+fn identity(tls: Tls, ip: IpAddr) -> Result<Option<Identity>, StoreError> {
+    let identity = tls.cover_store(ip).then(Identity::new).transpose();
+    identity.map_err(StoreError::Identity)
+}
+
+fn accept(
+    listener: &TcpListener,
+    token: &JobToken,
+    secrecy: Secrecy<'_>,
+    tables: &MemoryStore,
+    stop: &AtomicBool,
+) {
+    let open: Mutex<BTreeMap<u64, TcpStream>> = Mutex::new(BTreeMap::new());
+    let open = &open;
+    let lobby = &Lobby::new();
+    let mut connections = 0_u64;
+    thread::scope(|scope| {
+        loop {
+            let accepted = listener.accept();
+            if stop.load(Ordering::Acquire) {
+                break;
+            }
+            let Ok((stream, _)) = accepted else {
+                // A connection that broke before it was taken, or no descriptor left for one.
+                thread::sleep(ACCEPT_PAUSE);
+                continue;
+            };
+            let (Ok(handle), Ok(place)) = (stream.try_clone(), lobby.enter(&stream)) else {
+                continue;
+            };
+            let id = connections;
+            connections += 1;
+            {
+                let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);
+                if open.len() >= CONNECTIONS_MAX {
+                    lobby.leave(place);
+                    continue;
+                }
+                open.insert(id, handle);
+            }
+            scope.spawn(move || {
+                let proven = prove(stream, token, secrecy);
+                lobby.leave(place);
+                // A broken connection concerns its client only, who sees it too.
+                let _ = proven.map(|stream| serve(stream, tables, stop));
+                open.lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .remove(&id);
+            });
+        }
+        lobby.clear();
+        // No more requests: this ends the threads that wait for one. The answer to the last request
+        // still goes out, for what it asked is done, and perhaps is why the server stops.
+        for stream in open.lock().unwrap_or_else(PoisonError::into_inner).values() {
+            let _ = stream.shutdown(Shutdown::Read);
+        }
+    });
+}
+
+/// Returns the connection once its other end has proved the token, all within a set time.
+fn prove(
+    stream: TcpStream,
+    token: &JobToken,
+    secrecy: Secrecy<'_>,
+) -> Result<Stream, HandshakeError> {
+    let stream = Stream::Tcp(stream);
+    let stream = greet(stream, Role::Acceptor, token, secrecy, HANDSHAKE_TIMEOUT)?;
+    stream.set_read_timeout(None)?;
+    // A client that does not take its answer must not hold the server up when it stops.
+    stream.set_write_timeout(Some(HANDSHAKE_TIMEOUT))?;
+    Ok(stream)
+}
+
+fn serve(mut stream: Stream, tables: &MemoryStore, stop: &AtomicBool) -> io::Result<()> {
+    while let Some(request) = Request::read(&mut stream)? {
+        if stop.load(Ordering::Acquire) {
+            break;
+        }
+        let reply = match request {
+            Request::Set { key, value } => tables.set(&key, &value).map(|()| Reply::Done(0)),
+            Request::Add { key, amount } => tables.add(&key, amount).map(Reply::Done),
+            Request::Get { key, timeout_ms } => {
+                let slice = GET_SLICE.min(Duration::from_millis(timeout_ms));
+                match tables.get(&key, slice) {
+                    Err(StoreError::Timeout { .. }) => Ok(Reply::TimedOut),
+                    other => other.map(Reply::Value),
+                }
+            }
+        };
+        let Ok(reply) = reply else { break };
+        reply.write(&mut stream)?;
+    }
+    Ok(())
+}
+
+/// A client of a [`TcpStoreServer`].
+#[derive(Debug)]
+pub struct TcpStore {
+    line: Mutex<Line>,
+    /// To look whether something has come.
+    handle: Handle,
+    local: SocketAddr,
+}
+
+/// A connection on which one request at a time is answered.
+#[derive(Debug)]
+struct Line {
+    stream: Stream,
+    /// Whether the last request has no answer yet.
+    is_owed: bool,
+}
+
+impl Line {
+    fn send(&mut self, request: &Request) -> io::Result<()> {
+        request.write(&mut self.stream)?;
+        self.is_owed = true;
+        Ok(())
+    }
+
+    fn receive(&mut self) -> io::Result<Reply> {
+        let reply = Reply::read(&mut self.stream)?;
+        self.is_owed = false;
+        Ok(reply)
+    }
+}
+
+impl TcpStore {
+    /// Connects to `host:port` without TLS, trying again until `timeout` while nobody answers there.
+    pub fn connect(
+        host: &str,
+        port: u16,
+        token: &JobToken,
+        timeout: Duration,
+    ) -> Result<Self, StoreError> {
+        Self::connect_with(host, port, token, Tls::Off, timeout)
+    }
+
+    /// As [`connect`](Self::connect), with what the server was told of TLS.
+    pub fn connect_with(
+        host: &str,
+        port: u16,
+        token: &JobToken,
+        tls: Tls,
+        timeout: Duration,
+    ) -> Result<Self, StoreError> {
+        let started = clock::now();
+        let address = format!("{host}:{port}");
+        loop {
+            let source = match try_connect(host, port, timeout) {
+                Ok(stream) => match say_hello(stream, token, tls)? {
+                    Ok((stream, local)) => {
+                        stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
+                        stream.set_write_timeout(Some(REPLY_TIMEOUT))?;
+                        stream.notice_silence()?;
+                        return Ok(Self {
+                            handle: Handle::of(&stream)?,
+                            line: Mutex::new(Line {
+                                stream,
+                                is_owed: false,
+                            }),
+                            local,
+                        });
+                    }
+                    // A server with another token hangs up as soon as it sees our proof, which may
+                    // reach us as a closed connection or as its own, wrong, proof.
+                    Err(HandshakeError::WrongToken) => {
+                        return Err(StoreError::WrongToken { address });
+                    }
+                    Err(HandshakeError::TlsHereOnly) => {
+                        return Err(differs(address, ["TLS", "no TLS"]));
+                    }
+                    Err(HandshakeError::TlsThereOnly) => {
+                        return Err(differs(address, ["no TLS", "TLS"]));
+                    }
+                    Err(HandshakeError::Io(source)) => source,
+                    Err(HandshakeError::Random(source)) => io::Error::other(source),
+                },
+                Err(source) => source,
+            };
+            let waited = clock::since(started);
+            if waited + RETRY_PAUSE >= timeout {
+                return Err(StoreError::Unreachable {
+                    address,
+                    waited,
+                    source,
+                });
+            }
+            thread::sleep(RETRY_PAUSE);
+        }
+    }
+
+    /// The address of this end: the interface through which the store's host is reached.
+    pub(crate) fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// What the last call asked for, if it has come and was set, and asks for `key` anew. Waits for
+    /// nothing: an answer that has not come is taken by a later call. An error if the server has ended
+    /// the connection, or fallen silent.
+    pub(crate) fn peek(&self, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        check_lengths(key, &[])?;
+        let mut line = self.line();
+        let has_news = !await_news(&[&self.handle], Duration::ZERO).is_empty();
+        if has_news && let Reply::Value(value) = line.receive()? {
+            return Ok(Some(value));
+        }
+        if !line.is_owed {
+            line.send(&Request::Get {
+                key: key.to_owned(),
+                timeout_ms: 0,
+            })?;
+        }
+        Ok(None)
+    }
+
+    /// From now on the server has so long to answer a request.
+    pub(crate) fn set_patience(&self, patience: Duration) -> io::Result<()> {
+        self.line().stream.set_read_timeout(Some(patience))
+    }
+
+    fn ask(&self, request: &Request) -> Result<Reply, StoreError> {
+        let mut line = self.line();
+        if line.is_owed {
+            line.receive()?;
+        }
+        line.send(request)?;
+        Ok(line.receive()?)
+    }
+
+    fn line(&self) -> MutexGuard<'_, Line> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The connection as it is to be used, and the address of this end.
+fn say_hello(
+    stream: TcpStream,
+    token: &JobToken,
+    tls: Tls,
+) -> Result<Result<(Stream, SocketAddr), HandshakeError>, StoreError> {
+    let (local, peer) = (stream.local_addr()?, stream.peer_addr()?);
+    let identity = identity(tls, peer.ip())?;
+    // Longer than the server waits for us, which may have others to hear first.
+    let patience = HANDSHAKE_TIMEOUT * 2;
+    let secrecy = Secrecy::of(identity.as_ref());
+    let stream = Stream::Tcp(stream);
+    let greeted = greet(stream, Role::Connector, token, secrecy, patience);
+    Ok(greeted.map(|stream| (stream, local)))
+}
+
+fn differs(address: String, [here, there]: [&'static str; 2]) -> StoreError {
+    StoreError::TlsDiffers {
+        address,
+        here,
+        there,
+    }
+}
+
+fn try_connect(host: &str, port: u16, timeout: Duration) -> io::Result<TcpStream> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for address in (host, port).to_socket_addrs()? {
+        match connect(&address, timeout.min(HANDSHAKE_TIMEOUT)) {
+            Ok(stream) => {
+                stream.set_nodelay(true)?;
+                return Ok(stream);
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+impl Store for TcpStore {
+    fn set(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
+        check_lengths(key, value)?;
+        let request = Request::Set {
+            key: key.to_owned(),
+            value: value.to_owned(),
+        };
+        self.ask(&request).map(|_| ())
+    }
+
+    fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>, StoreError> {
+        check_lengths(key, &[])?;
+        let started = clock::now();
+        loop {
+            let left = timeout.saturating_sub(clock::since(started));
+            let timeout_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
+            let request = Request::Get {
+                key: key.to_owned(),
+                timeout_ms,
+            };
+            if let Reply::Value(value) = self.ask(&request)? {
+                return Ok(value);
+            }
+            let waited = clock::since(started);
+            if waited >= timeout {
+                return Err(StoreError::Timeout {
+                    key: key.to_owned(),
+                    waited,
+                });
+            }
+        }
+    }
+
+    fn add(&self, key: &str, amount: i64) -> Result<i64, StoreError> {
+        check_lengths(key, &[])?;
+        match self.ask(&Request::Add {
+            key: key.to_owned(),
+            amount,
+        })? {
+            Reply::Done(sum) => Ok(sum),
+            other => Err(StoreError::Broken(io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("the store answered an addition with {other:?}"),
+            ))),
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! A choice of connections, for what costs something on each.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// The connections that something is done on: encrypted, see [`Tls`](crate::Tls), or given checksums, see
+/// [`Checksums`](crate::Checksums).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Connections {
+    /// None.
+    Off,
+    /// Those between hosts.
+    Hosts,
+    /// All, on one host as well.
+    All,
+}
+
+impl Connections {
+    const ALL: [Self; 3] = [Self::Off, Self::Hosts, Self::All];
+
+    /// The name on command lines and in variables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Hosts => "hosts",
+            Self::All => "all",
+        }
+    }
+
+    /// Whether connections to a store that serves at `ip` are among them. Both ends know the address.
+    pub(crate) fn cover_store(self, ip: IpAddr) -> bool {
+        match self {
+            Self::Off => false,
+            Self::Hosts => !ip.is_loopback(),
+            Self::All => true,
+        }
+    }
+}
+
+impl fmt::Display for Connections {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The text does not say which connections.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown choice of connections {0:?}: choose off, hosts or all")]
+pub struct UnknownConnections(String);
+
+impl FromStr for Connections {
+    type Err = UnknownConnections;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::ALL
+            .into_iter()
+            .find(|choice| choice.name() == text)
+            .ok_or_else(|| UnknownConnections(text.to_owned()))
+    }
+}
+
+/// Which connections are encrypted: none, for a network of the job's own; those between hosts, and those to
+/// the store unless it serves on loopback; or every TCP connection. Connections within a host that are no
+/// TCP (shared memory, Unix-domain sockets) never leave its kernel and never are.
+pub type Tls = Connections;
+
+/// The links whose frames carry a CRC-32C of their header and one of their payload: none, those between
+/// hosts, or all that go over sockets, on one host as well.
+///
+/// TCP's own checksum has 16 bits, and is made anew by whatever rewrites packets on the way; memory of
+/// interfaces and switches that turns bits over gets past it now and then. Without a checksum of its own
+/// such a frame is a wrong sum, in silence, on all ranks or on some. With it the operation fails as
+/// [`CollectiveError::Corrupted`](crate::CollectiveError::Corrupted). Connections that TLS encrypts need
+/// none: it authenticates every record. The book has what it costs.
+pub type Checksums = Connections;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_go_there_and_back_and_others_are_refused() {
+        for choice in Connections::ALL {
+            assert_eq!(choice.to_string().parse(), Ok(choice));
+        }
+        let error = "on".parse::<Connections>().unwrap_err().to_string();
+        assert!(error.contains("off, hosts or all"), "{error}");
+    }
+
+    #[test]
+    fn a_store_on_loopback_is_within_a_host() {
+        let [near, far] = ["127.0.0.1", "10.0.0.1"].map(|ip| ip.parse().unwrap());
+        assert!(!Connections::Off.cover_store(far) && !Connections::Hosts.cover_store(near));
+        assert!(Connections::Hosts.cover_store(far) && Connections::All.cover_store(near));
+    }
+}

@@ -1,0 +1,117 @@
+//! What can go wrong in a training with Burn's learner.
+
+use std::sync::Arc;
+
+use bonfire_collective::{CollectiveError, Rank};
+use burn::data::dataset::DatasetError;
+use burn_train::train::WorkerFailure;
+use burn_train::{Interrupter, TrainingError};
+
+use bonfire_train::{CheckpointError, TrainError};
+
+/// A training with Burn's learner failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LearnerError {
+    /// Averaging failed, or another rank did; the message names it.
+    #[error(transparent)]
+    Train(#[from] TrainError),
+    /// This rank's data could not be read.
+    #[error("the data of this rank failed: {0}")]
+    Dataset(#[source] DatasetError),
+    /// Burn's learner stopped itself on this rank: a metric or a checkpoint failed.
+    #[error("the learner of this rank failed: {0}")]
+    Learner(#[source] Arc<TrainingError>),
+    /// A loader gave another number of items than were asked of it. Ranks would train on the same
+    /// data.
+    #[error(
+        "the slice {start}..{end} of a data loader has {found} items, so its data cannot be divided \
+         among the ranks; implement DataLoader::slice, or use bonfire::DealtLoader"
+    )]
+    NotSliced {
+        /// The first item asked for.
+        start: usize,
+        /// The end of the items asked for.
+        end: usize,
+        /// How many there were.
+        found: usize,
+    },
+    /// A loader gave a batch and did not say how many samples it has.
+    #[error(
+        "a data loader gave a batch without counting its samples; its iterator's progress() must \
+         count every item, or the mean over the ranks would be wrong"
+    )]
+    Uncounted,
+    /// The model was made without autodiff, so nothing would train.
+    #[error(
+        "the model has no gradients; make it on a device with autodiff, or put it in training mode \
+         with Module::train"
+    )]
+    NotTraining,
+    /// The configuration asks for gradients that travel one by one, after the backward pass.
+    #[error(
+        "the learner's gradients travel in buckets, because its steps keep their losses to themselves; \
+         leave DdpConfig::sync as it is"
+    )]
+    NotBucketed,
+    /// The configuration asks for passes in f16, whose losses must be scaled.
+    #[error(
+        "the learner cannot scale losses, because its steps run their backward passes themselves, and in \
+         Precision::F16 small gradients would vanish; use Precision::Bf16, or a loop with Ddp and LossScaler"
+    )]
+    NotScaled,
+    /// The learner's checkpointing strategy is not the one that says when compression is kept.
+    #[error(
+        "the learner saves checkpoints, but nobody says when to keep the state of compression: give the \
+         training .with_checkpointing_strategy(kept.follow(...))"
+    )]
+    NotFollowing,
+    /// What a step returned cannot travel to rank 0.
+    #[error("the output of a step cannot be sent to rank 0: {0}")]
+    Output(String),
+    /// The state of the training cannot travel from rank 0.
+    #[error("the {what} of rank 0 cannot be passed on: {cause}")]
+    Record {
+        /// The model, the optimizer or the scheduler.
+        what: &'static str,
+        /// Burn's words.
+        cause: String,
+    },
+}
+
+impl From<CollectiveError> for LearnerError {
+    fn from(error: CollectiveError) -> Self {
+        Self::Train(error.into())
+    }
+}
+
+impl From<CheckpointError> for LearnerError {
+    fn from(error: CheckpointError) -> Self {
+        Self::Train(error.into())
+    }
+}
+
+impl LearnerError {
+    /// Makes this what the learner says it stopped on. `rank` is this one.
+    pub(crate) fn stop(self, interrupter: &Interrupter, rank: Rank) {
+        match self {
+            // Known to the learner already.
+            Self::Learner(_) => {}
+            Self::Dataset(error) => interrupter.fail(error),
+            other => {
+                let culprit = match &other {
+                    Self::Train(TrainError::Collective(CollectiveError::PeerFailed {
+                        rank,
+                        ..
+                    })) => *rank,
+                    _ => rank,
+                };
+                // Burn has no error of another kind for what a strategy meets.
+                interrupter.fail(TrainingError::Workers(vec![WorkerFailure {
+                    device_id: culprit.index(),
+                    message: other.to_string(),
+                }]));
+            }
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! A training strategy for Burn's own learner, `burn::train::SupervisedTraining`: one rank per device.
+//!
+//! Every rank runs the learner with its own share of the data; gradients are averaged through
+//! [`Ddp`](bonfire_train::Ddp)'s buckets while `TrainStep::step` runs its backward pass. Rank 0 sees the
+//! losses of all ranks, or all that they computed ([`Outputs`]), so its checkpoints, early stopping and
+//! display are those of the whole training; the other ranks do as it says. Between two steps all ranks
+//! say how many samples they have and whether somebody wants to stop, so none waits for one that has
+//! finished.
+
+#![forbid(unsafe_code)]
+
+mod config;
+mod error;
+mod kept;
+mod model;
+mod output;
+mod records;
+mod run;
+mod share;
+mod silence;
+mod strategy;
+mod timings;
+
+pub use config::{GradientCheck, LearnerConfig};
+pub use error::LearnerError;
+pub use kept::CompressionCheckpoints;
+pub use model::DistributedModel;
+pub use output::{Outputs, Parcel, StepOutput, counted};
+pub use silence::DistributedTraining;
+pub use strategy::{strategy, strategy_with};
+pub use timings::{StepTimeMetric, StepTimings};
+
+#[cfg(test)]
+mod tests;

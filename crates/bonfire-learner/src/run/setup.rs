@@ -1,0 +1,76 @@
+//! What a training does before its first epoch.
+
+use crate::error::LearnerError;
+use crate::model::DistributedModel;
+use crate::records::{self, Restoring};
+use crate::run::Run;
+use bonfire_train::{Ddp, GradientCompression, GradientSync, Precision, patient_with_files};
+
+impl<M: DistributedModel> Run<'_, M> {
+    /// That the learner can train as the configuration says, and what it cannot keep.
+    pub(crate) fn check_config(&self) -> Result<(), LearnerError> {
+        let config = &self.config.ddp;
+        if config.sync != GradientSync::Bucketed {
+            return Err(LearnerError::NotBucketed);
+        }
+        if config.precision == Precision::F16 {
+            return Err(LearnerError::NotScaled);
+        }
+        if !self.world.is_main() || !self.compresses() {
+            return Ok(());
+        }
+        match &self.config.kept {
+            Some(kept) => kept.prepare()?,
+            None if self.components.checkpointer.is_some() => tracing::warn!(
+                "Burn's checkpoints do not keep what PowerSGD left out of the gradients so far, nor its \
+                 factors: a training that resumes goes on without them, and not with the bits of one that \
+                 was not interrupted; LearnerConfig::keeping(&CompressionCheckpoints::new(folder)) keeps them"
+            ),
+            None => {}
+        }
+        Ok(())
+    }
+
+    /// Whether there is something of compression to keep.
+    pub(crate) fn compresses(&self) -> bool {
+        matches!(
+            self.config.ddp.compression,
+            GradientCompression::PowerSgd(_)
+        )
+    }
+
+    /// Gives all ranks the state of rank 0.
+    pub(crate) fn replicate(&mut self, restoring: Restoring) -> Result<Ddp<M>, LearnerError> {
+        // Rank 0 may be reading a checkpoint.
+        let group = patient_with_files(self.world.group());
+        let restored = self.components.checkpoint.is_some() && restoring == Restoring::MainRank;
+        let store = &self.components.event_store;
+        match (self.world.is_main(), restored) {
+            // The others wait in their checkpointers.
+            (true, true) => records::send(&self.learner, store, &group)?,
+            (false, true) => {}
+            (is_main, false) => {
+                // Models that differ are an error that says how, before anything is loaded.
+                drop(self.replica()?);
+                if is_main {
+                    records::send(&self.learner, store, &group)?;
+                } else {
+                    records::receive(&mut self.learner, &group)?;
+                }
+            }
+        }
+        let mut ddp = self.replica()?;
+        if let (Some(kept), Some(epoch)) = (&self.config.kept, self.components.checkpoint) {
+            kept.restore(epoch, &mut ddp, &group)?;
+        }
+        Ok(ddp)
+    }
+
+    fn replica(&self) -> Result<Ddp<M>, LearnerError> {
+        Ok(Ddp::with_config(
+            self.learner.model(),
+            self.world,
+            self.config.ddp,
+        )?)
+    }
+}

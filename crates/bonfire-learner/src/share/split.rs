@@ -1,0 +1,50 @@
+//! A split of the data on its way through all ranks.
+
+use burn::data::dataloader::Progress;
+
+use crate::share::Share;
+use crate::share::batches::{Batch, Batches};
+use crate::share::outlook::Outlook;
+
+/// The batches of this rank that are left, and how far all ranks are.
+pub(crate) struct Split<'a, O> {
+    pub(crate) batches: Batches<'a, O>,
+    /// Samples of all ranks, done and to do.
+    processed: usize,
+    total: usize,
+    /// Steps done, together.
+    iteration: usize,
+}
+
+/// A step that all ranks are about to take.
+pub(crate) struct Turn<O> {
+    /// This rank's batch, if it has one left.
+    pub(crate) batch: Option<Batch<O>>,
+    /// What all have.
+    pub(crate) outlook: Outlook,
+}
+
+impl<'a, O> Split<'a, O> {
+    pub(crate) fn of(share: &'a Share<O>) -> Self {
+        Self {
+            batches: Batches::of(share),
+            processed: 0,
+            total: share.total,
+            iteration: 0,
+        }
+    }
+
+    /// A step over so many samples of all ranks begins.
+    pub(crate) fn advance(&mut self, samples: usize) {
+        self.processed += samples;
+        self.iteration += 1;
+    }
+
+    pub(crate) fn iteration(&self) -> usize {
+        self.iteration
+    }
+
+    pub(crate) fn progress(&self) -> Progress {
+        Progress::new(self.processed, self.total, Some("items".to_owned()))
+    }
+}

@@ -1,0 +1,213 @@
+//! The strategy of a rank, for `SupervisedTraining::with_training_strategy`.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Arc, OnceLock};
+
+use bonfire_collective::Interrupt;
+use bonfire_train::{StopRequest, World, panic_message};
+use burn_train::{
+    EventProcessorTraining, Interrupter, Interruption, Learner, LearningResult,
+    SupervisedLearningStrategy, SupervisedTrainingEventProcessor, TrainLoader, TrainingComponents,
+    TrainingError, TrainingStrategy, ValidLoader,
+};
+
+use crate::config::LearnerConfig;
+use crate::model::DistributedModel;
+use crate::records::Restoring;
+use crate::run::Run;
+
+/// Data-parallel training over the ranks of `world`, for `SupervisedTraining::with_training_strategy`.
+/// Every rank calls it, in the same program with the same settings.
+///
+/// The loaders given to the learner are divided: rank r gets the r-th slice of each. Burn's loaders
+/// then shuffle within their slice; `bonfire::DealtLoader` deals the whole data set anew every epoch. A loader
+/// that cannot be sliced is an error, [`LearnerError::NotSliced`](crate::LearnerError::NotSliced).
+///
+/// [`DistributedTraining::distributed`](crate::DistributedTraining::distributed) is this and silences
+/// the learner on all ranks but 0.
+///
+/// # Errors
+/// What ends the training early is `LearningResult::error` on every rank; on the others it names the
+/// rank at fault. So do averaged gradients that are infinite or no numbers, before they reach the
+/// optimizer.
+#[must_use]
+pub fn strategy<M: DistributedModel>(world: &World) -> TrainingStrategy<M> {
+    strategy_with(world, LearnerConfig::default())
+}
+
+/// As [`strategy`], with gradients that travel as `config` says, which may be a
+/// [`DdpConfig`](bonfire_train::DdpConfig) alone: bucket sizes, compression, precision.
+/// A step does not show its loss, so they travel in buckets;
+/// [`GradientSync::Naive`](bonfire_train::GradientSync::Naive) is
+/// [`LearnerError::NotBucketed`](crate::LearnerError::NotBucketed). Nor can its loss be scaled:
+/// [`Precision::F16`](bonfire_train::Precision::F16) is
+/// [`LearnerError::NotScaled`](crate::LearnerError::NotScaled). What
+/// [`GradientCompression::PowerSgd`](bonfire_train::GradientCompression::PowerSgd) has left out so far is
+/// in no checkpoint of Burn: [`CompressionCheckpoints`](crate::CompressionCheckpoints) keep it, and a
+/// training that resumes without them says so. [`StepTimings`](crate::StepTimings) tell where the time of
+/// the steps goes.
+///
+/// # Errors
+/// See [`strategy`].
+#[must_use]
+pub fn strategy_with<M: DistributedModel>(
+    world: &World,
+    config: impl Into<LearnerConfig>,
+) -> TrainingStrategy<M> {
+    strategy_of(world, config.into(), Restoring::EveryRank)
+}
+
+pub(crate) fn strategy_of<M: DistributedModel>(
+    world: &World,
+    config: LearnerConfig,
+    restoring: Restoring,
+) -> TrainingStrategy<M> {
+    let world = world.clone();
+    TrainingStrategy::Custom(Arc::new(Distributed {
+        world,
+        config,
+        restoring,
+    }))
+}
+
+/// The strategy of one rank.
+struct Distributed {
+    world: World,
+    config: LearnerConfig,
+    restoring: Restoring,
+}
+
+impl<M: DistributedModel> SupervisedLearningStrategy<M> for Distributed {
+    /// As Burn's on rank 0; the others tell their display nothing.
+    fn train(
+        &self,
+        learner: Learner<M>,
+        dataloader_train: TrainLoader<M>,
+        dataloader_valid: ValidLoader<M>,
+        components: TrainingComponents<M>,
+    ) -> LearningResult<M> {
+        if self.world.is_main() {
+            let end = OnceLock::new();
+            let main = Main {
+                strategy: self,
+                end: &end,
+            };
+            let result = main.train(learner, dataloader_train, dataloader_valid, components);
+            return match end.into_inner() {
+                Some(end) => end.complete(result),
+                None => result,
+            };
+        }
+        let starting_epoch = components.checkpoint.unwrap_or(0) + 1;
+        let interrupter = components.interrupter.clone();
+        let (model, processor) = self.fit(
+            components,
+            learner,
+            dataloader_train,
+            dataloader_valid,
+            starting_epoch,
+        );
+        LearningResult {
+            model: model.valid(),
+            renderer: processor.renderer(),
+            interrupted: interrupter.interruption(),
+            error: interrupter.error(),
+        }
+    }
+
+    fn fit(
+        &self,
+        components: TrainingComponents<M>,
+        learner: Learner<M>,
+        dataloader_train: TrainLoader<M>,
+        dataloader_valid: ValidLoader<M>,
+        starting_epoch: usize,
+    ) -> (M, SupervisedTrainingEventProcessor<M>) {
+        let interrupter = components.interrupter.clone();
+        let _interrupts = stop_on_interrupt(&interrupter);
+        let mut run = Run::new(&self.world, &self.config, components, learner);
+        // After a panic nothing of the run is used.
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            let loaders = (&dataloader_train, &dataloader_valid);
+            run.train(self.restoring, loaders, starting_epoch)
+        }));
+        match outcome {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                self.world.group().abort(&error.to_string());
+                error.stop(&interrupter, self.world.rank());
+            }
+            Err(panic) => {
+                let said = format!("panicked: {}", panic_message(&*panic));
+                self.world.group().abort(&said);
+                resume_unwind(panic);
+            }
+        }
+        run.into_parts()
+    }
+}
+
+/// Ctrl-C and SIGTERM stop the learner, as if its program had. A program that watches the signals itself
+/// keeps them, and has `SupervisedTraining::interrupter` to tell.
+fn stop_on_interrupt(interrupter: &Interrupter) -> StopRequest {
+    let interrupter = interrupter.clone();
+    StopRequest::watch_with(move |by| {
+        let name = match by {
+            Interrupt::Interrupt => "SIGINT",
+            Interrupt::Terminate => "SIGTERM",
+        };
+        interrupter.stop(Some(&format!("asked to stop by {name}")));
+    })
+}
+
+/// How the training of a rank ended, as long as its learner still knows.
+struct End {
+    interrupted: Option<Interruption>,
+    error: Option<Arc<TrainingError>>,
+}
+
+impl End {
+    fn of(interrupter: &Interrupter) -> Self {
+        Self {
+            interrupted: interrupter.interruption(),
+            error: interrupter.error(),
+        }
+    }
+
+    /// Puts back what Burn's terminal display makes the learner forget when the training is over.
+    fn complete<M>(self, mut result: LearningResult<M>) -> LearningResult<M> {
+        result.error = self.error.or(result.error);
+        if result.error.is_none() {
+            result.interrupted = self.interrupted.or(result.interrupted);
+        }
+        result
+    }
+}
+
+/// The strategy of rank 0, around which Burn does what it always does.
+struct Main<'a> {
+    strategy: &'a Distributed,
+    end: &'a OnceLock<End>,
+}
+
+impl<M: DistributedModel> SupervisedLearningStrategy<M> for Main<'_> {
+    fn fit(
+        &self,
+        components: TrainingComponents<M>,
+        learner: Learner<M>,
+        dataloader_train: TrainLoader<M>,
+        dataloader_valid: ValidLoader<M>,
+        starting_epoch: usize,
+    ) -> (M, SupervisedTrainingEventProcessor<M>) {
+        let interrupter = components.interrupter.clone();
+        let fitted = self.strategy.fit(
+            components,
+            learner,
+            dataloader_train,
+            dataloader_valid,
+            starting_epoch,
+        );
+        self.end.get_or_init(|| End::of(&interrupter));
+        fitted
+    }
+}

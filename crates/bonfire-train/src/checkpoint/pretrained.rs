@@ -1,0 +1,104 @@
+//! Parameters from a file that another program has written, as far as they fit.
+//!
+//! What a file and a model have in common is loaded by name and shape, and everything else is listed:
+//! nothing is skipped silently. Rank 0 reads the file and everybody gets its model, so the file has
+//! to be on one host only, and all ranks come to the same result or the same error.
+
+mod adapter;
+mod error;
+mod file;
+mod report;
+
+use bonfire_collective::{ProcessGroup, Rank};
+use burn::module::Module;
+
+use crate::parameters::ParameterTable;
+use crate::parameters::fingerprint::{self, Fingerprint};
+use crate::parameters::replicate::replicate;
+use crate::world::patience::patient_with_files;
+use crate::{DdpConfig, TrainError, World};
+
+pub use error::{FileError, WeightsError};
+pub use file::WeightsFile;
+pub use report::{LoadReport, ShapeDifference};
+
+/// The rank that reads the file.
+const READER: Rank = Rank::new(0);
+
+/// Loads the parameters of a file into a model, by name and shape: a parameter that the file lacks, or
+/// has in another shape, keeps its value and is listed in the report. Values take the type that the
+/// model's parameters have. A frozen parameter stays frozen.
+///
+/// Rank 0 reads; every rank must call this, with a model of the same shape, and gets the model and
+/// the report of rank 0. A file of PyTorch's layout is converted: the weights of `Linear` are
+/// transposed, and normalization layers' `weight` and `bias` become `gamma` and `beta`.
+///
+/// ```no_run
+/// use bonfire_train::{WeightsError, World, load_weights};
+/// use burn::nn::{Linear, LinearConfig};
+///
+/// fn start(world: &World) -> Result<Linear, WeightsError> {
+///     let model = LinearConfig::new(512, 5).init(&world.device());
+///     let (model, report) = load_weights(model, "head.safetensors", world)?;
+///     if world.is_main() {
+///         println!("{report}");
+///     }
+///     Ok(model)
+/// }
+/// ```
+///
+/// # Errors
+/// [`WeightsError::File`] on all ranks if the file cannot be read or nothing in it fits,
+/// [`WeightsError::UnreadableReport`] if rank 0 is another program, [`WeightsError::Train`] if the ranks'
+/// models differ or a rank fails.
+#[track_caller]
+pub fn load_weights<M: Module>(
+    model: M,
+    file: impl Into<WeightsFile>,
+    world: &World,
+) -> Result<(M, LoadReport), WeightsError> {
+    let group = world.group();
+    // Before anything is sent: the broadcast takes the shapes to be equal.
+    let table = ParameterTable::of(&model).inspect_err(|error| group.abort(&error.to_string()))?;
+    let fingerprint = Fingerprint {
+        config: DdpConfig::default(),
+        entries: table.entries().to_vec(),
+    };
+    fingerprint::verify(&fingerprint, group)?;
+    let file: WeightsFile = file.into();
+    let (model, outcome) = if group.rank() == READER {
+        file.load(model)
+    } else {
+        (model, Ok(LoadReport::default()))
+    };
+    let report = agreed(outcome, &file, &patient_with_files(group))??;
+    let model = replicate(model, group).inspect_err(|error| group.abort(&error.to_string()))?;
+    if group.rank() == READER {
+        tracing::info!(rank = READER.get(), "{}", report.summary());
+    }
+    Ok((model, report))
+}
+
+/// What rank 0 came to, on every rank.
+#[track_caller]
+fn agreed(
+    outcome: Result<LoadReport, FileError>,
+    file: &WeightsFile,
+    group: &ProcessGroup,
+) -> Result<Result<LoadReport, FileError>, WeightsError> {
+    let own = match group.rank() {
+        READER => serde_json::to_vec(&outcome).expect("strings and numbers can always be written"),
+        _ => Vec::new(),
+    };
+    let mut all = group.all_gather_bytes(&own).map_err(TrainError::from)?;
+    let bytes = all.swap_remove(READER.index());
+    serde_json::from_slice(&bytes).map_err(|source| WeightsError::UnreadableReport {
+        reader: READER,
+        path: file.path().display().to_string(),
+        source,
+    })
+}
+
+#[cfg(test)]
+#[cfg(feature = "flex")]
+mod tests;

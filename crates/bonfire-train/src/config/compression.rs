@@ -1,0 +1,67 @@
+//! How gradients are made smaller.
+
+use serde::{Deserialize, Serialize};
+
+/// How gradients are made smaller for the way between the ranks. A lone rank sends nothing, so
+/// nothing is made smaller there.
+///
+/// Whatever is chosen, all ranks get the same bits. Parameters that are stored in 16 bits have
+/// gradients of 16 bits, which travel as they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum GradientCompression {
+    /// As they are.
+    #[default]
+    None,
+    /// Rounded to f16: half the bytes, 11 significant bits. Each rank's gradients are divided by the
+    /// number of ranks before they are rounded (to nearest, ties to even), then added in f32 and
+    /// rounded once. A number beyond 65504 times the number of ranks becomes infinite, on all ranks;
+    /// one below 2^-25 times that number becomes zero: use a [`LossScaler`](crate::LossScaler), or
+    /// [`Bf16`](Self::Bf16).
+    Fp16,
+    /// The same with bf16: half the bytes, the range of f32, 8 significant bits.
+    Bf16,
+    /// Matrices travel as two thin factors. Needs [`GradientSync::Bucketed`](crate::GradientSync::Bucketed).
+    PowerSgd(PowerSgdConfig),
+}
+
+/// How PowerSGD compresses. The defaults are PyTorch's.
+///
+/// A parameter of type f32 with two dimensions or more is a matrix: its first dimension by all the
+/// others. A matrix of n rows and m columns is compressed if `(n + m) * rank *
+/// compression_rate_min < n * m`; everything else travels as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PowerSgdConfig {
+    /// The rank of what a gradient is approximated by; a matrix with fewer rows or columns has less.
+    /// More is nearer, larger and slower. Default 1.
+    pub rank: usize,
+    /// So many steps travel uncompressed, while gradients change too fast. Default 1000.
+    pub start_step: u64,
+    /// At least by this factor must a matrix become smaller to be compressed. Default 2.
+    pub compression_rate_min: f64,
+    /// Whether what a step leaves out is added to the gradients of the next one. Without it training
+    /// loses accuracy; with it every rank keeps a copy of the compressed gradients. Default true.
+    pub error_feedback: bool,
+    /// Whether a step starts from the factors of the one before rather than from random ones.
+    /// Default true.
+    pub warm_start: bool,
+    /// Added to the length of a vector before it divides. Default 0: vectors of length 0 stay.
+    pub orthogonalization_epsilon: f64,
+    /// Of the random factors. They are uniform rather than normal, so that they are the same bits on
+    /// every host; only their directions matter. Default 0.
+    pub seed: u64,
+}
+
+impl Default for PowerSgdConfig {
+    fn default() -> Self {
+        Self {
+            rank: 1,
+            start_step: 1000,
+            compression_rate_min: 2.0,
+            error_feedback: true,
+            warm_start: true,
+            orthogonalization_epsilon: 0.0,
+            seed: 0,
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! The kinds of devices, and how many ranks share one.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// What to train on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DeviceKind {
+    /// The first of CUDA, WebGPU and the CPU that this program was built with and that answers on
+    /// every rank of this host.
+    #[default]
+    Auto,
+    /// The CPU.
+    Cpu,
+    /// An NVIDIA GPU: the one with the index of the rank on its host.
+    Cuda,
+    /// A GPU of any maker, through Vulkan, Metal or DirectX 12.
+    Wgpu,
+}
+
+impl DeviceKind {
+    /// The Cargo feature that brings it.
+    pub(crate) fn feature(self) -> &'static str {
+        match self {
+            Self::Auto | Self::Cpu => "flex",
+            Self::Cuda => "cuda",
+            Self::Wgpu => "wgpu",
+        }
+    }
+}
+
+impl fmt::Display for DeviceKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Cpu => "cpu",
+            Self::Cuda => "cuda",
+            Self::Wgpu => "wgpu",
+        })
+    }
+}
+
+/// How many ranks may compute on one CUDA device. Ranks always may share the CPU, and graphics adapters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Occupancy {
+    /// One.
+    #[default]
+    Exclusive,
+    /// As many as there are for each, where there are fewer devices than ranks on a host: for tests, since
+    /// they share its speed and its memory.
+    Oversubscribed,
+}
+
+/// No device kind has this name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no device kind `{0}`; choose auto, cpu, cuda or wgpu")]
+pub struct UnknownDeviceKind(String);
+
+impl FromStr for DeviceKind {
+    type Err = UnknownDeviceKind;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        [Self::Auto, Self::Cpu, Self::Cuda, Self::Wgpu]
+            .into_iter()
+            .find(|kind| kind.to_string() == name)
+            .ok_or_else(|| UnknownDeviceKind(name.to_owned()))
+    }
+}

@@ -1,0 +1,137 @@
+//! Tensors that are trained elsewhere, found in the backward pass of a [`Ddp`].
+//!
+//! Burn keeps a gradient for every tensor that asks for one. Those of the model's parameters are
+//! averaged; nobody would ever see the others, and whoever wanted to train them would not learn why
+//! they stay as they are. Burn does not list the gradients of a pass, but it tells a listener of each
+//! one that is registered. The first operation of the pass, on the loss, puts the listener there.
+//!
+//! Tensors made inside the forward pass are the program's own business, such as inputs whose gradient
+//! is part of a penalty: only what is older counts.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use burn::backend::autodiff::checkpoint::base::Checkpointer;
+use burn::backend::autodiff::checkpoint::strategy::{
+    BalancedCheckpointing, CheckpointStrategy, NoCheckpointing,
+};
+use burn::backend::autodiff::grads::{DistributedRegistration, GradID, Gradients};
+use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+use burn::backend::autodiff::{Autodiff, NodeId};
+use burn::backend::{DispatchDevice, DispatchKindConversion};
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::container::TensorContainer;
+use burn::tensor::{DispatchTensor, GradientCheckpointingStrategy, Tensor};
+
+use crate::TrainError;
+use crate::reducer::hooks::{on_backend_of, primitive, unsupported};
+use crate::reducer::readback::Readback;
+
+/// Listens to a backward pass.
+#[derive(Clone, Debug)]
+pub(super) struct Watch {
+    /// Older tensors were there before the forward pass.
+    start: NodeId,
+    /// The older ones that got a gradient, one entry for each time.
+    found: Arc<Mutex<Vec<NodeId>>>,
+}
+
+impl Watch {
+    /// For a forward pass that begins now.
+    pub(super) fn start() -> Self {
+        Self {
+            start: NodeId::new(),
+            found: Arc::default(),
+        }
+    }
+
+    /// The same loss, whose backward pass is listened to.
+    pub(super) fn on(&self, loss: Tensor<1>) -> Result<Tensor<1>, TrainError> {
+        let watch = self.clone();
+        on_backend_of!(loss, "the loss".to_owned(), watched(loss, watch))
+    }
+
+    /// That nothing but parameters of the model got a gradient, each from one place.
+    pub(super) fn check<M: Module>(&self, model: &M) -> Result<(), TrainError> {
+        let mut own = Own::default();
+        model.visit(&mut own);
+        let found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        match found.iter().filter(|id| !own.ids.remove(id)).count() {
+            0 => Ok(()),
+            gradients => Err(TrainError::ForeignGradients { gradients }),
+        }
+    }
+}
+
+impl DistributedRegistration for Watch {
+    fn on_register(&mut self, node: &NodeId, _container: &mut TensorContainer<GradID>) {
+        if *node < self.start {
+            let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+            found.push(*node);
+        }
+    }
+}
+
+/// The trainable parameters of a model, as the graph knows them.
+#[derive(Default)]
+struct Own {
+    ids: HashSet<NodeId>,
+}
+
+impl ModuleVisitor for Own {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let tensor = param.val();
+        if !tensor.is_require_grad() {
+            return;
+        }
+        // The hooks have found every parameter on a known backend.
+        if let Ok(id) = on_backend_of!(tensor, "a parameter".to_owned(), id(tensor)) {
+            self.ids.insert(id);
+        }
+    }
+}
+
+fn id<B, C, const D: usize>(tensor: Tensor<D>) -> Result<NodeId, TrainError>
+where
+    B: Readback,
+    C: CheckpointStrategy,
+    DispatchTensor: DispatchKindConversion<Autodiff<B, C>>,
+{
+    Ok(primitive::<B, C, D>(tensor)?.id())
+}
+
+fn watched<B, C, const D: usize>(loss: Tensor<D>, watch: Watch) -> Result<Tensor<D>, TrainError>
+where
+    B: Readback,
+    C: CheckpointStrategy,
+    DispatchTensor: DispatchKindConversion<Autodiff<B, C>>,
+{
+    let (values, node) = primitive::<B, C, D>(loss)?.into_parts();
+    let prepared = First(watch).prepare::<C>([node]).compute_bound().stateful();
+    let watched = match prepared {
+        OpsKind::Tracked(prepared) => prepared.finish((), values),
+        OpsKind::UnTracked(prepared) => prepared.finish(values),
+    };
+    Ok(Tensor::from_primitive::<Autodiff<B, C>>(watched))
+}
+
+/// The first operation of a backward pass.
+#[derive(Debug)]
+struct First(Watch);
+
+impl<B: Readback> Backward<B, 1> for First {
+    type State = ();
+
+    fn backward(
+        self,
+        ops: Ops<Self::State, 1>,
+        gradients: &mut Gradients,
+        _checkpointer: &mut Checkpointer,
+    ) {
+        let one = gradients.consume::<B>(&ops.node);
+        if let [Some(loss)] = ops.parents {
+            // The pass begins anew at the loss, with a one as before, and is listened to.
+            *gradients = Gradients::new_distributed::<B>(loss, one, Box::new(self.0));
+        }
+    }
+}

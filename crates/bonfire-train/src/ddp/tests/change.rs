@@ -1,0 +1,114 @@
+//! Models that change between steps.
+
+use super::*;
+use crate::{freeze, freeze_all_but};
+
+fn sgd() -> ModuleOptimizer {
+    SgdConfig::new().init()
+}
+
+/// Two steps of a model on the ranks' samples, the first of them number `from`.
+fn two_steps(ddp: &mut Ddp<Mlp>, world: &World, from: usize) {
+    for step in from..from + 2 {
+        let indices = share(world, step, 2);
+        let loss = |model: &Mlp| model.loss(&indices, &world.device());
+        let gradients = ddp.backward(loss).unwrap().gradients;
+        ddp.step(&mut sgd(), 0.1, gradients);
+    }
+}
+
+fn halved(model: Mlp) -> Mlp {
+    struct Half;
+    impl ModuleMapper for Half {
+        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+            param.map(|tensor| tensor * 0.5)
+        }
+    }
+    model.map(&mut Half)
+}
+
+#[test]
+fn changed_values_are_trained_on() {
+    let ended = on_ranks(2, |world| {
+        let model = Mlp::new(1, &world.device());
+        let mut changed = Ddp::with_config(model.clone(), &world, small_buckets()).unwrap();
+        changed.map_module(halved).unwrap();
+        two_steps(&mut changed, &world, 0);
+        let mut fresh = Ddp::with_config(halved(model), &world, small_buckets()).unwrap();
+        two_steps(&mut fresh, &world, 0);
+        (bits(changed.module()), bits(fresh.module()))
+    });
+    assert_same(&ended);
+    assert_eq!(ended[0].0, ended[0].1);
+}
+
+/// The parameters of training one part, then the other, on one model and on two.
+#[test]
+fn other_parameters_can_be_trained_from_then_on() {
+    for config in [small_buckets(), naive()] {
+        let ended = on_ranks(3, |world| {
+            let head = |model: Mlp| freeze_all_but(model, &["third.*"]).unwrap().0;
+            let rest = |model: Mlp| freeze(unfrozen(model), &["third.*"]).unwrap().0;
+            let model = Mlp::new(1, &world.device());
+            let mut ddp = Ddp::with_config(head(model.clone()), &world, config).unwrap();
+            two_steps(&mut ddp, &world, 0);
+            ddp.map_module(rest).unwrap();
+            assert!(
+                ddp.buckets()
+                    .iter()
+                    .all(|b| !b.parameters.contains(&"third.bias".into()))
+            );
+            two_steps(&mut ddp, &world, 2);
+            let changed = bits(ddp.module());
+
+            let mut first = Ddp::with_config(head(model), &world, config).unwrap();
+            two_steps(&mut first, &world, 0);
+            let second = rest(first.into_module());
+            let mut second = Ddp::with_config(second, &world, config).unwrap();
+            two_steps(&mut second, &world, 2);
+            (changed, bits(second.module()))
+        });
+        assert_same(&ended);
+        assert_eq!(ended[0].0, ended[0].1);
+    }
+}
+
+fn unfrozen(model: Mlp) -> Mlp {
+    struct All;
+    impl ModuleMapper for All {
+        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+            param.set_require_grad(true)
+        }
+    }
+    model.map(&mut All)
+}
+
+#[test]
+fn ranks_that_change_differently_are_told() {
+    let errors = on_ranks(2, |world| {
+        let mut ddp = Ddp::new(Mlp::new(1, &world.device()), &world).unwrap();
+        let changed = ddp.map_module(|model| match world.is_main() {
+            true => model,
+            false => freeze(model, &["first.*"]).unwrap().0,
+        });
+        changed.unwrap_err().to_string()
+    });
+    for error in errors {
+        assert!(error.contains("first.weight"), "{error}");
+    }
+}
+
+#[test]
+fn micro_batches_of_other_parameters_are_not_lost() {
+    on_ranks(1, |world| {
+        let device = world.device();
+        let mut ddp = Ddp::new(Mlp::new(1, &device), &world).unwrap();
+        ddp.no_sync(|model| model.loss(&[1], &device)).unwrap();
+        ddp.map_module(halved).unwrap();
+        let frozen = ddp.map_module(|model| freeze(model, &["first.*"]).unwrap().0);
+        assert!(
+            matches!(frozen, Err(TrainError::UnfinishedStep)),
+            "{frozen:?}"
+        );
+    });
+}

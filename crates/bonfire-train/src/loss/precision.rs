@@ -1,0 +1,120 @@
+//! Mixed precision: parameters in f32, forward and backward passes in 16 bits.
+//!
+//! After Micikevicius et al. (2018): the optimizer updates parameters of 32 bits, of which every pass
+//! gets a copy of 16 bits. The copy is an operation of the pass, so its backward step gives each
+//! parameter a gradient of 32 bits; reducing, clipping and the optimizer know nothing of 16 bits.
+
+use burn::module::{Module, ModuleMapper, Param};
+use burn::tensor::{DType, FloatDType, Tensor};
+
+use crate::TrainError;
+use crate::config::precision::Precision;
+use crate::parameters::ParameterTable;
+
+impl Precision {
+    /// The type, if it is another one than that of the parameters.
+    pub(crate) fn lower(self) -> Option<FloatDType> {
+        match self {
+            Self::F32 => None,
+            Self::Bf16 => Some(FloatDType::BF16),
+            Self::F16 => Some(FloatDType::F16),
+        }
+    }
+
+    /// That all devices of a model can compute in it.
+    pub(crate) fn check<M: Module>(self, model: &M) -> Result<(), TrainError> {
+        let Some(dtype) = self.lower() else {
+            return Ok(());
+        };
+        match model.devices().iter().find(|d| !d.supports_dtype(dtype)) {
+            None => Ok(()),
+            Some(device) => Err(TrainError::UnsupportedPrecision {
+                precision: self,
+                device: format!("{device:?}"),
+            }),
+        }
+    }
+
+    /// A tensor in the type that the pass computes in: for its inputs.
+    #[must_use]
+    pub fn cast<const D: usize>(self, tensor: Tensor<D>) -> Tensor<D> {
+        match self.lower() {
+            Some(dtype) => tensor.cast(dtype),
+            None => tensor,
+        }
+    }
+
+    /// A parameter's values as a pass gets them: those of f32 are cast, except where `place` is one
+    /// that stays in f32.
+    pub(crate) fn cast_parameter<const D: usize>(
+        self,
+        tensor: Tensor<D>,
+        place: &Place,
+    ) -> Tensor<D> {
+        match tensor.dtype() {
+            DType::F32 | DType::Flex32 if !place.stays() => self.cast(tensor),
+            _ => tensor,
+        }
+    }
+
+    /// A model without autodiff whose trainable parameters are as a pass gets them. Frozen ones and
+    /// running state are not touched: nothing tells them apart, and Burn shares the latter with the
+    /// model that this one was made of.
+    pub(crate) fn cast_model<M: Module>(self, model: M, table: &ParameterTable) -> M {
+        match self {
+            Self::F32 => model,
+            _ => model.map(&mut Caster {
+                precision: self,
+                table,
+                place: Place::default(),
+            }),
+        }
+    }
+}
+
+/// Where in a model a mapper is, as far as it matters here: batch normalisation computes with running
+/// state, which stays in f32, so its parameters do, too.
+#[derive(Debug, Default)]
+pub(crate) struct Place {
+    /// Of each module around, whether it is such a one.
+    norms: Vec<bool>,
+}
+
+impl Place {
+    pub(crate) fn enter(&mut self, container: &str) {
+        self.norms.push(container.ends_with("BatchNorm"));
+    }
+
+    pub(crate) fn exit(&mut self) {
+        self.norms.pop();
+    }
+
+    fn stays(&self) -> bool {
+        self.norms.contains(&true)
+    }
+}
+
+struct Caster<'a> {
+    precision: Precision,
+    table: &'a ParameterTable,
+    place: Place,
+}
+
+impl ModuleMapper for Caster<'_> {
+    fn enter_module(&mut self, _name: &str, container: &str) {
+        self.place.enter(container);
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.place.exit();
+    }
+
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        if self.table.index_of(param.id).is_none() {
+            return param;
+        }
+        let (id, tensor, mapper) = param.consume();
+        let tensor = self.precision.cast_parameter(tensor, &self.place);
+        Param::from_mapped_value(id, tensor, mapper)
+    }
+}

@@ -1,0 +1,133 @@
+//! How much the batches of a step count.
+//!
+//! The mean of a step is over all its batches or, when they are weighted, over all their samples.
+//! A group computes the mean over its ranks, so each rank brings what makes that the right mean.
+
+use bonfire_collective::{ProcessGroup, ReduceOp, Work};
+
+use crate::TrainError;
+use crate::loss::Weight;
+use crate::memory::host::Entering;
+use crate::parameters::buffers::Presence;
+
+/// The batches of this rank since the last synchronised step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct MicroBatches {
+    count: u64,
+    samples: u64,
+    weighted: bool,
+}
+
+impl MicroBatches {
+    /// Whether there is none yet.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Counts one more.
+    pub(crate) fn add(&mut self, weight: Weight) -> Result<(), TrainError> {
+        let weighted = matches!(weight, Weight::Samples(_));
+        if self.count > 0 && weighted != self.weighted {
+            return Err(TrainError::MixedWeights);
+        }
+        self.weighted = weighted;
+        self.count += 1;
+        if let Weight::Samples(samples) = weight {
+            self.samples += samples as u64;
+        }
+        Ok(())
+    }
+
+    /// How the gradient of the latest batch enters the sum. A lone batch enters as it is, so that
+    /// equal weights give exactly what no weights give.
+    pub(crate) fn entering(&self, weight: Weight, last: Last) -> Entering {
+        match (weight, last) {
+            (Weight::Samples(samples), Last::No) => Entering::Scaled(samples as f64),
+            (Weight::Samples(samples), Last::Yes) if self.count > 1 => {
+                Entering::Scaled(samples as f64)
+            }
+            (Weight::Samples(_) | Weight::Equal, _) => Entering::Plain,
+        }
+    }
+
+    /// What this rank's sum is multiplied with before the mean over the ranks. Every rank must call
+    /// it, before the gradients travel.
+    #[track_caller]
+    pub(crate) fn normalizer(&self, group: &ProcessGroup) -> Normalizer {
+        if !self.weighted {
+            return Normalizer::Known(1.0 / self.count as f64);
+        }
+        let own = if self.count > 1 {
+            1.0
+        } else {
+            self.samples as f64
+        };
+        Normalizer::Agreeing {
+            total: group.background(vec![self.samples as f64], |group, data| {
+                group.all_reduce(data, ReduceOp::Sum)
+            }),
+            own: own * group.world_size().get() as f64,
+        }
+    }
+
+    /// Whether this rank had samples at all.
+    pub(crate) fn presence(&self) -> Presence {
+        match (self.weighted, self.samples) {
+            (false, _) => Presence::All,
+            (true, 0) => Presence::Away,
+            (true, _) => Presence::Here,
+        }
+    }
+
+    /// What ranks without weights must agree on, as a value whose largest and smallest are compared.
+    pub(crate) fn comparable(&self) -> i64 {
+        if self.weighted { 0 } else { self.count as i64 }
+    }
+}
+
+/// Whether a batch is the last of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Last {
+    /// It is: gradients travel.
+    Yes,
+    /// Others follow: its gradients stay on this rank until the last one's travel.
+    No,
+}
+
+/// A factor that may depend on what the other ranks have.
+#[derive(Debug)]
+pub(crate) enum Normalizer {
+    Known(f64),
+    Agreeing { total: Work<Vec<f64>>, own: f64 },
+}
+
+impl Normalizer {
+    /// Whether it follows from this rank's batches alone.
+    pub(crate) fn is_known(&self) -> bool {
+        matches!(self, Self::Known(_))
+    }
+
+    /// Whether [`factor`](Self::factor) need not wait.
+    pub(crate) fn is_ready(&self) -> bool {
+        match self {
+            Self::Known(_) => true,
+            Self::Agreeing { total, .. } => total.is_completed(),
+        }
+    }
+
+    /// The factor; waits for the other ranks the first time.
+    pub(crate) fn factor(&mut self) -> Result<f64, TrainError> {
+        let known = match std::mem::replace(self, Self::Known(f64::NAN)) {
+            Self::Known(factor) => factor,
+            Self::Agreeing { total, own } => {
+                let total = total.wait()?[0];
+                if total <= 0.0 {
+                    return Err(TrainError::NoSamples);
+                }
+                own / total
+            }
+        };
+        *self = Self::Known(known);
+        Ok(known)
+    }
+}

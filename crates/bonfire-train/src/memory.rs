@@ -1,0 +1,32 @@
+//! The values of gradients, where they are: in host memory, or where a device has them.
+
+pub(crate) mod host;
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+use bonfire_plan::DType;
+
+/// A tensor's elements where the device has them, in row-major order, as its engine knows them.
+#[cfg_attr(
+    not(feature = "cuda"),
+    allow(dead_code, reason = "nothing of this build has devices to stay on")
+)]
+pub(crate) struct DeviceTensor {
+    pub(crate) dtype: DType,
+    pub(crate) elems: usize,
+    /// Of the engine.
+    pub(crate) memory: Arc<dyn Any + Send + Sync>,
+    /// Keeps others from writing to the memory.
+    pub(crate) reader: Option<Reader>,
+}
+
+/// While it lives nobody writes to a tensor's memory in place.
+pub(crate) type Reader = Box<dyn Any + Send + Sync>;
+
+impl fmt::Debug for DeviceTensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DeviceTensor({} x {})", self.dtype, self.elems)
+    }
+}

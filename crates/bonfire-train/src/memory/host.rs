@@ -1,0 +1,309 @@
+//! Gradient values in host memory: what all backends have in common.
+
+use std::ops::Range;
+
+use bonfire_collective::{CollectiveError, GroupBuffer, ProcessGroup, ReduceOp, Work};
+use bonfire_plan::DType;
+use burn::tensor::TensorData;
+use half::{bf16, f16};
+
+/// Runs `$body` with `$values` bound to the vectors or slices of any type.
+macro_rules! each_dtype {
+    ($enum:ident, $value:expr, $values:ident => $body:expr) => {
+        match $value {
+            $enum::F32($values) => $body,
+            $enum::F64($values) => $body,
+            $enum::F16($values) => $body,
+            $enum::BF16($values) => $body,
+        }
+    };
+}
+
+/// Values that are read from a tensor.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum HostSlice<'a> {
+    F32(&'a [f32]),
+    F64(&'a [f64]),
+    F16(&'a [f16]),
+    BF16(&'a [bf16]),
+}
+
+impl<'a> HostSlice<'a> {
+    pub(crate) fn of(data: &'a TensorData) -> Option<Self> {
+        match crate::parameters::reducible(data.dtype())? {
+            DType::F32 => data.as_slice().ok().map(Self::F32),
+            DType::F64 => data.as_slice().ok().map(Self::F64),
+            DType::F16 => data.as_slice().ok().map(Self::F16),
+            DType::BF16 => data.as_slice().ok().map(Self::BF16),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn len(self) -> usize {
+        each_dtype!(Self, self, values => values.len())
+    }
+
+    pub(crate) fn dtype(self) -> DType {
+        match self {
+            Self::F32(_) => DType::F32,
+            Self::F64(_) => DType::F64,
+            Self::F16(_) => DType::F16,
+            Self::BF16(_) => DType::BF16,
+        }
+    }
+}
+
+impl HostSlice<'_> {
+    /// A copy as the content of a tensor.
+    pub(crate) fn to_tensor_data(self, shape: &[usize]) -> TensorData {
+        each_dtype!(Self, self, values => TensorData::new(values.to_vec(), shape))
+    }
+}
+
+/// Values that are reduced: the memory of a bucket.
+#[derive(Debug)]
+pub(crate) enum Values {
+    F32(GroupBuffer<f32>),
+    F64(GroupBuffer<f64>),
+    F16(GroupBuffer<f16>),
+    BF16(GroupBuffer<bf16>),
+}
+
+/// Values on their way.
+#[derive(Debug)]
+pub(crate) enum ValuesWork {
+    F32(Work<GroupBuffer<f32>>),
+    F64(Work<GroupBuffer<f64>>),
+    F16(Work<GroupBuffer<f16>>),
+    BF16(Work<GroupBuffer<bf16>>),
+}
+
+/// Element-wise arithmetic, so that results do not depend on how parameters are dealt to buckets.
+/// In f64 for f64 and in f32 for all others, factors too, as the kernels for devices have it; rounded
+/// once to the element.
+trait Scalar: Copy {
+    fn scaled(self, factor: f64) -> Self;
+    fn plus(self, other: Self) -> Self;
+}
+
+macro_rules! scalar {
+    ($type:ty, $wide:ty, $widen:expr, $narrow:expr) => {
+        impl Scalar for $type {
+            fn scaled(self, factor: f64) -> Self {
+                $narrow($widen(self) * factor as $wide)
+            }
+            fn plus(self, other: Self) -> Self {
+                $narrow($widen(self) + $widen(other))
+            }
+        }
+    };
+}
+scalar!(f32, f32, |x| x, |x| x);
+scalar!(f64, f64, |x| x, |x| x);
+scalar!(f16, f32, f16::to_f32, f16::from_f32);
+scalar!(bf16, f32, bf16::to_f32, bf16::from_f32);
+
+/// How a gradient enters a bucket.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Entering {
+    /// As it is.
+    Plain,
+    /// Multiplied, because the micro-batches of the step count differently.
+    Scaled(f64),
+}
+
+impl Values {
+    /// # Panics
+    /// If the type is not one of those that gradients have.
+    pub(crate) fn zeros(dtype: DType, len: usize) -> Self {
+        match dtype {
+            DType::F32 => Self::F32(vec![0.0; len].into()),
+            DType::F64 => Self::F64(vec![0.0; len].into()),
+            DType::F16 => Self::F16(vec![f16::ZERO; len].into()),
+            DType::BF16 => Self::BF16(vec![bf16::ZERO; len].into()),
+            other => panic!("gradients are never of type {other}"),
+        }
+    }
+
+    /// [`zeros`](Self::zeros) in memory that the other ranks can reach, if there is any: they are then
+    /// averaged in place.
+    ///
+    /// # Panics
+    /// If the type is not one of those that gradients have.
+    pub(crate) fn shared(group: &ProcessGroup, dtype: DType, len: usize) -> Self {
+        let shared = match dtype {
+            DType::F32 => group.buffer(len).map(Self::F32),
+            DType::F64 => group.buffer(len).map(Self::F64),
+            DType::F16 => group.buffer(len).map(Self::F16),
+            DType::BF16 => group.buffer(len).map(Self::BF16),
+            other => panic!("gradients are never of type {other}"),
+        };
+        shared.unwrap_or_else(|error| {
+            tracing::info!(target: "bonfire", "a bucket in ordinary memory: {error}");
+            Self::zeros(dtype, len)
+        })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        each_dtype!(Self, self, values => values.len())
+    }
+
+    /// Overwrites `target` with `source`.
+    pub(crate) fn set(&mut self, target: Range<usize>, source: HostSlice<'_>, entering: Entering) {
+        assert_eq!(target.len(), source.len(), "a gradient must fill its slot");
+        match (self, source) {
+            (Self::F32(to), HostSlice::F32(from)) => set(&mut to[target], from, entering),
+            (Self::F64(to), HostSlice::F64(from)) => set(&mut to[target], from, entering),
+            (Self::F16(to), HostSlice::F16(from)) => set(&mut to[target], from, entering),
+            (Self::BF16(to), HostSlice::BF16(from)) => set(&mut to[target], from, entering),
+            (_, other) => panic!("a bucket takes no values of type {}", other.dtype()),
+        }
+    }
+
+    /// Adds `source` to what is there.
+    pub(crate) fn add(&mut self, target: Range<usize>, source: HostSlice<'_>, entering: Entering) {
+        assert_eq!(target.len(), source.len(), "a gradient must fill its slot");
+        match (self, source) {
+            (Self::F32(to), HostSlice::F32(from)) => add(&mut to[target], from, entering),
+            (Self::F64(to), HostSlice::F64(from)) => add(&mut to[target], from, entering),
+            (Self::F16(to), HostSlice::F16(from)) => add(&mut to[target], from, entering),
+            (Self::BF16(to), HostSlice::BF16(from)) => add(&mut to[target], from, entering),
+            (_, other) => panic!("a bucket takes no values of type {}", other.dtype()),
+        }
+    }
+
+    pub(crate) fn clear(&mut self, target: Range<usize>) {
+        match self {
+            Self::F32(values) => values[target].fill(0.0),
+            Self::F64(values) => values[target].fill(0.0),
+            Self::F16(values) => values[target].fill(f16::ZERO),
+            Self::BF16(values) => values[target].fill(bf16::ZERO),
+        }
+    }
+
+    pub(crate) fn scale(&mut self, factor: f64) {
+        each_dtype!(Self, self, values => {
+            values.iter_mut().for_each(|value| *value = value.scaled(factor));
+        });
+    }
+
+    pub(crate) fn slice(&self, range: Range<usize>) -> HostSlice<'_> {
+        match self {
+            Self::F32(values) => HostSlice::F32(&values[range]),
+            Self::F64(values) => HostSlice::F64(&values[range]),
+            Self::F16(values) => HostSlice::F16(&values[range]),
+            Self::BF16(values) => HostSlice::BF16(&values[range]),
+        }
+    }
+
+    pub(crate) fn dtype(&self) -> DType {
+        self.slice(0..0).dtype()
+    }
+
+    /// # Panics
+    /// If the values are of another type.
+    pub(crate) fn as_f32_mut(&mut self) -> &mut [f32] {
+        match self {
+            Self::F32(values) => values,
+            other => panic!("{} values are no f32", other.dtype()),
+        }
+    }
+
+    /// Starts to reduce the values over all ranks.
+    #[track_caller]
+    pub(crate) fn reduce_async(self, group: &ProcessGroup, reduce: ReduceOp) -> ValuesWork {
+        match self {
+            Self::F32(values) => ValuesWork::F32(
+                group.background(values, move |group, data| group.all_reduce(data, reduce)),
+            ),
+            Self::F64(values) => ValuesWork::F64(
+                group.background(values, move |group, data| group.all_reduce(data, reduce)),
+            ),
+            Self::F16(values) => ValuesWork::F16(
+                group.background(values, move |group, data| group.all_reduce(data, reduce)),
+            ),
+            Self::BF16(values) => ValuesWork::BF16(
+                group.background(values, move |group, data| group.all_reduce(data, reduce)),
+            ),
+        }
+    }
+}
+
+impl ValuesWork {
+    pub(crate) fn wait(self) -> Result<Values, CollectiveError> {
+        match self {
+            Self::F32(work) => work.wait().map(Values::F32),
+            Self::F64(work) => work.wait().map(Values::F64),
+            Self::F16(work) => work.wait().map(Values::F16),
+            Self::BF16(work) => work.wait().map(Values::BF16),
+        }
+    }
+}
+
+fn set<T: Scalar>(target: &mut [T], source: &[T], entering: Entering) {
+    match entering {
+        Entering::Plain => target.copy_from_slice(source),
+        Entering::Scaled(factor) => {
+            for (target, source) in target.iter_mut().zip(source) {
+                *target = source.scaled(factor);
+            }
+        }
+    }
+}
+
+fn add<T: Scalar>(target: &mut [T], source: &[T], entering: Entering) {
+    let pairs = target.iter_mut().zip(source);
+    match entering {
+        Entering::Plain => pairs.for_each(|(target, source)| *target = target.plus(*source)),
+        Entering::Scaled(factor) => {
+            pairs.for_each(|(target, source)| *target = target.plus(source.scaled(factor)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn quarters(dtype: DType) -> TensorData {
+        let data = TensorData::from([0.25_f32, -0.5, 3.0]);
+        match dtype {
+            DType::F64 => data.convert::<f64>(),
+            DType::F16 => data.convert::<f16>(),
+            DType::BF16 => data.convert::<bf16>(),
+            _ => data,
+        }
+    }
+
+    /// With values that every type can hold exactly.
+    #[test]
+    fn arithmetic_works_in_every_type() {
+        for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
+            let data = quarters(dtype);
+            let source = HostSlice::of(&data).unwrap();
+            assert_eq!((source.dtype(), source.len()), (dtype, 3));
+            let mut values = Values::zeros(dtype, 5);
+            values.set(1..4, source, Entering::Scaled(2.0));
+            values.add(1..4, source, Entering::Plain);
+            values.add(1..4, source, Entering::Scaled(-1.0));
+            values.scale(0.5);
+            values.clear(3..4);
+            let found = values.slice(0..5).to_tensor_data(&[5]).convert::<f32>();
+            assert_eq!(
+                found.as_slice::<f32>().unwrap(),
+                [0.0, 0.25, -0.5, 0.0, 0.0]
+            );
+        }
+    }
+
+    #[test]
+    fn arithmetic_is_elementwise() {
+        let source = Values::F32(vec![1.0, 2.0].into());
+        let mut values = Values::zeros(DType::F32, 3);
+        values.set(1..3, source.slice(0..2), Entering::Scaled(2.0));
+        values.add(1..3, source.slice(0..2), Entering::Plain);
+        values.scale(1.0 / 3.0);
+        let data = values.slice(0..3).to_tensor_data(&[3]);
+        assert_eq!(data.as_slice::<f32>().unwrap(), [0.0, 1.0, 2.0]);
+    }
+}

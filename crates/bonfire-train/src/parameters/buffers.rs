@@ -1,0 +1,241 @@
+//! Tensors that forward passes change without a gradient, such as running statistics, and how ranks
+//! agree on them.
+//!
+//! A buffer is told from a frozen parameter by what it does when it is asked to require gradients: a
+//! module's running state never does. Frozen parameters do not change, so they need not travel.
+
+use std::collections::{HashMap, HashSet};
+
+use bonfire_collective::{ProcessGroup, Rank, ReduceOp};
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
+use burn::tensor::{Tensor, TensorData};
+
+use crate::parameters::reducible;
+use crate::world::exchange::carrier::kept;
+use crate::{BufferSync, TrainError};
+
+/// The buffers of a model.
+#[derive(Debug)]
+pub(crate) struct Buffers {
+    ids: HashSet<ParamId>,
+}
+
+/// Whether this rank's buffers have seen the batches of the step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Presence {
+    /// Those of all ranks have.
+    All,
+    /// Those of some ranks have, this one's among them.
+    Here,
+    /// Those of some ranks have, not this one's.
+    Away,
+}
+
+/// What the ranks have agreed on.
+pub(crate) type Agreed = HashMap<ParamId, TensorData>;
+
+impl Buffers {
+    /// Finds the buffers of a model in training mode.
+    pub(crate) fn of<M: Module>(model: &M) -> Self {
+        let mut lister = Lister {
+            ids: HashSet::new(),
+        };
+        model.clone().map(&mut Asker).visit(&mut lister);
+        Self { ids: lister.ids }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.ids.len()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn contains(&self, id: ParamId) -> bool {
+        self.ids.contains(&id)
+    }
+
+    /// Makes the ranks agree on the values, as one message. Every rank must call it.
+    #[track_caller]
+    pub(crate) fn agree<M: Module>(
+        &self,
+        model: &M,
+        group: &ProcessGroup,
+        policy: BufferSync,
+        presence: Presence,
+    ) -> Result<Agreed, TrainError> {
+        if self.ids.is_empty() || group.world_size().len() == 1 || policy == BufferSync::Local {
+            return Ok(Agreed::new());
+        }
+        let mut reader = Reader {
+            buffers: self,
+            path: Vec::new(),
+            read: Vec::new(),
+            result: Ok(()),
+        };
+        // Burn's running state holds the last update back until a mode changes.
+        model.valid().visit(&mut reader);
+        reader.result?;
+        match policy {
+            BufferSync::Mean => mean(reader.read, group, presence),
+            _ => broadcast(reader.read, group, presence),
+        }
+    }
+
+    /// The model with the values that the ranks have agreed on.
+    pub(crate) fn put<M: Module>(model: M, agreed: Agreed) -> M {
+        if agreed.is_empty() {
+            return model;
+        }
+        model.map(&mut Writer { agreed })
+    }
+}
+
+/// Those of the first rank that has seen batches.
+fn broadcast(
+    read: Vec<(ParamId, TensorData)>,
+    group: &ProcessGroup,
+    presence: Presence,
+) -> Result<Agreed, TrainError> {
+    let source = first_present(group, presence)?;
+    let parts = read.into_iter().map(|(id, data)| (id, data.into_parts()));
+    let mut parts: Vec<_> = parts.collect();
+    let mut message: Vec<u8> = Vec::new();
+    for (_, (bytes, _, _)) in &parts {
+        message.extend_from_slice(bytes);
+    }
+    group.broadcast(&mut message, source)?;
+    let mut rest = &message[..];
+    for (_, (bytes, _, _)) in &mut parts {
+        let (own, others) = rest.split_at(bytes.len());
+        // Into memory that is aligned for the type.
+        bytes.copy_from_slice(own);
+        rest = others;
+    }
+    assert!(rest.is_empty(), "{} bytes are of no buffer", rest.len());
+    let agreed = parts
+        .into_iter()
+        .map(|(id, (bytes, shape, dtype))| (id, TensorData::from_bytes(bytes, shape, dtype)));
+    Ok(agreed.collect())
+}
+
+fn first_present(group: &ProcessGroup, presence: Presence) -> Result<Rank, TrainError> {
+    let nobody = group.world_size().get();
+    let mut first = match presence {
+        Presence::All => return Ok(Rank::new(0)),
+        Presence::Here => [group.rank().get()],
+        Presence::Away => [nobody],
+    };
+    group.all_reduce(&mut first, ReduceOp::Min)?;
+    match first {
+        [first] if first < nobody => Ok(Rank::new(first)),
+        _ => Err(TrainError::NoSamples),
+    }
+}
+
+/// The mean over the ranks that have seen batches.
+fn mean(
+    read: Vec<(ParamId, TensorData)>,
+    group: &ProcessGroup,
+    presence: Presence,
+) -> Result<Agreed, TrainError> {
+    let present = presence != Presence::Away;
+    let mut message = vec![f64::from(u8::from(present))];
+    for (_, data) in &read {
+        message.extend(
+            data.iter::<f64>()
+                .map(|value| if present { value } else { 0.0 }),
+        );
+    }
+    group.all_reduce(&mut message, ReduceOp::Sum)?;
+    let ranks = message.remove(0);
+    if ranks == 0.0 {
+        return Err(TrainError::NoSamples);
+    }
+    let message = message.into_iter().map(|sum| sum / ranks);
+    let mut rest = message;
+    let agreed = read.into_iter().map(|(id, data)| {
+        let values: Vec<f64> = rest.by_ref().take(data.num_elements()).collect();
+        let dtype = data.dtype();
+        let (_, shape, _) = data.into_parts();
+        (id, TensorData::new(values, shape).convert_dtype(dtype))
+    });
+    Ok(agreed.collect())
+}
+
+/// Asks every tensor that does not require gradients to do so.
+struct Asker;
+
+impl ModuleMapper for Asker {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        // Other types, such as quantised ones, are of parameters.
+        if reducible(param.base().dtype()).is_none() {
+            return param;
+        }
+        param.set_require_grad(true)
+    }
+}
+
+/// Lists those that do not, though they were asked.
+struct Lister {
+    ids: HashSet<ParamId>,
+}
+
+impl ModuleVisitor for Lister {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let value = param.base();
+        if reducible(value.dtype()).is_some() && !value.is_require_grad() {
+            self.ids.insert(param.id);
+        }
+    }
+}
+
+/// Reads each buffer once, in the order of the model's definition.
+struct Reader<'a> {
+    buffers: &'a Buffers,
+    path: Vec<String>,
+    read: Vec<(ParamId, TensorData)>,
+    result: Result<(), TrainError>,
+}
+
+impl ModuleVisitor for Reader<'_> {
+    fn enter_module(&mut self, name: &str, _container: &str) {
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.path.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let known = self.read.iter().any(|(id, _)| *id == param.id);
+        if known || self.result.is_err() || !self.buffers.ids.contains(&param.id) {
+            return;
+        }
+        match param.val().try_into_data() {
+            Ok(data) => self.read.push((param.id, data)),
+            Err(cause) => {
+                self.result = Err(TrainError::UnreadableTensor {
+                    what: format!("buffer {}", self.path.join(".")),
+                    cause: format!("{cause:?}"),
+                });
+            }
+        }
+    }
+}
+
+struct Writer {
+    agreed: Agreed,
+}
+
+impl ModuleMapper for Writer {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let Some(data) = self.agreed.get(&param.id) else {
+            return param;
+        };
+        let data = data.clone();
+        let (id, value, mapper) = param.consume();
+        let value = Tensor::from_data(data, (&value.device(), value.dtype()));
+        // In place, as Burn's running state does it: copies that an optimizer has belong to the replica.
+        kept(Param::from_mapped_value(id, value, mapper))
+    }
+}

@@ -1,0 +1,186 @@
+//! Whether all ranks train the same model in the same way, compared before anything is sent.
+//!
+//! Every rank sees the descriptions of all, so every rank comes to the same verdict.
+
+use std::fmt;
+
+use bonfire_collective::{ProcessGroup, Rank};
+use serde::{Deserialize, Serialize};
+
+use crate::error::difference::Difference;
+use crate::{DdpConfig, TrainError};
+
+/// A tensor of a model.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Entry {
+    pub(crate) name: String,
+    pub(crate) shape: Vec<usize>,
+    pub(crate) dtype: String,
+    pub(crate) trainable: bool,
+}
+
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = if self.trainable { "trained" } else { "frozen" };
+        write!(f, "{} {:?} and {state}", self.dtype, self.shape)
+    }
+}
+
+/// Everything that must be the same on all ranks.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Fingerprint {
+    pub(crate) config: DdpConfig,
+    pub(crate) entries: Vec<Entry>,
+}
+
+/// Compares this rank's fingerprint with everybody's.
+#[track_caller]
+pub(crate) fn verify(own: &Fingerprint, group: &ProcessGroup) -> Result<(), TrainError> {
+    let bytes = serde_json::to_vec(own).expect("numbers and strings can always be written");
+    let all = group.all_gather_bytes(&bytes)?;
+    let mut fingerprints = Vec::with_capacity(all.len());
+    for (rank, bytes) in group.world_size().ranks().zip(&all) {
+        let fingerprint: Fingerprint = serde_json::from_slice(bytes)
+            .map_err(|source| TrainError::UnreadableFingerprint { rank, source })?;
+        fingerprints.push((rank, fingerprint));
+    }
+    let Some(((reference, expected), others)) = fingerprints.split_first() else {
+        return Ok(());
+    };
+    for (rank, found) in others {
+        if let Some(difference) = first_difference(*reference, expected, *rank, found) {
+            return Err(difference.into());
+        }
+    }
+    Ok(())
+}
+
+fn first_difference(
+    rank: Rank,
+    here: &Fingerprint,
+    other_rank: Rank,
+    there: &Fingerprint,
+) -> Option<Difference> {
+    let difference = |subject: String, found: Option<String>, other_found: Option<String>| {
+        Some(Difference {
+            subject,
+            rank,
+            found,
+            other_rank,
+            other_found,
+        })
+    };
+    if here.config != there.config {
+        return difference(
+            "the DdpConfig".to_owned(),
+            Some(format!("{:?}", here.config)),
+            Some(format!("{:?}", there.config)),
+        );
+    }
+    let count = here.entries.len().max(there.entries.len());
+    for index in 0..count {
+        let (own, other) = (here.entries.get(index), there.entries.get(index));
+        match (own, other) {
+            (Some(own), Some(other)) if own == other => {}
+            (Some(own), Some(other)) if own.name == other.name => {
+                return difference(
+                    format!("parameter {}", own.name),
+                    Some(own.to_string()),
+                    Some(other.to_string()),
+                );
+            }
+            // The lists go apart here: name what one side lacks.
+            (Some(own), _) if !there.has(&own.name) => {
+                let subject = format!("parameter {}", own.name);
+                return difference(subject, Some(own.to_string()), None);
+            }
+            (_, Some(other)) if !here.has(&other.name) => {
+                let subject = format!("parameter {}", other.name);
+                return difference(subject, None, Some(other.to_string()));
+            }
+            (own, other) => {
+                return difference(
+                    format!("parameter number {index}"),
+                    own.map(|entry| entry.name.clone()),
+                    other.map(|entry| entry.name.clone()),
+                );
+            }
+        }
+    }
+    None
+}
+
+impl Fingerprint {
+    fn has(&self, name: &str) -> bool {
+        self.entries.iter().any(|entry| entry.name == name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(name: &str, shape: &[usize]) -> Entry {
+        Entry {
+            name: name.to_owned(),
+            shape: shape.to_vec(),
+            dtype: "f32".to_owned(),
+            trainable: true,
+        }
+    }
+
+    fn fingerprint(entries: &[Entry]) -> Fingerprint {
+        Fingerprint {
+            config: DdpConfig::default(),
+            entries: entries.to_vec(),
+        }
+    }
+
+    fn message(here: &[Entry], there: &[Entry]) -> Option<String> {
+        let (here, there) = (fingerprint(here), fingerprint(there));
+        first_difference(Rank::new(0), &here, Rank::new(3), &there).map(|d| d.to_string())
+    }
+
+    #[test]
+    fn equal_models_have_no_difference() {
+        assert_eq!(message(&[entry("a", &[2])], &[entry("a", &[2])]), None);
+    }
+
+    #[test]
+    fn a_difference_names_the_parameter_and_both_ranks() {
+        let here = [entry("a", &[2]), entry("b.weight", &[2, 3])];
+        let there = [entry("a", &[2]), entry("b.weight", &[2, 4])];
+        assert!(message(&here, &there).unwrap().starts_with(
+            "parameter b.weight is f32 [2, 3] and trained on rank 0 but f32 [2, 4] and trained on \
+             rank 3; "
+        ));
+    }
+
+    #[test]
+    fn a_missing_parameter_is_named_on_either_side() {
+        let (short, long) = ([entry("a", &[2])], [entry("x", &[1]), entry("a", &[2])]);
+        let here = message(&short, &long).unwrap();
+        assert!(here.contains("parameter x is missing on rank 0"), "{here}");
+        let there = message(&long, &short).unwrap();
+        assert!(there.contains("missing on rank 3"), "{there}");
+    }
+
+    #[test]
+    fn the_same_parameters_in_another_order_differ() {
+        let (a, b) = (entry("a", &[2]), entry("b", &[2]));
+        let found = message(&[a.clone(), b.clone()], &[b, a]).unwrap();
+        assert!(
+            found.contains("parameter number 0 is a on rank 0 but b on rank 3"),
+            "{found}"
+        );
+    }
+
+    #[test]
+    fn the_configuration_counts() {
+        let here = fingerprint(&[]);
+        let mut there = fingerprint(&[]);
+        there.config.bucket_bytes_max = 1;
+        let found = first_difference(Rank::new(0), &here, Rank::new(1), &there).unwrap();
+        assert_eq!(found.subject, "the DdpConfig");
+    }
+}

@@ -1,0 +1,363 @@
+//! Buckets of gradients that stay on their devices.
+
+use std::mem;
+use std::ops::Range;
+
+use super::{Action, Engine, Move, Room, Timing};
+use crate::TrainError;
+use crate::memory::host::Entering;
+use crate::memory::{DeviceTensor, Reader};
+use crate::parameters::assignment::{Assignment, Extent};
+use crate::reducer::timing::Stopwatch;
+
+/// Where slots begin.
+const ALIGN_BYTES: usize = 16;
+
+/// The buckets of a model, in the memory of an engine.
+#[derive(Debug)]
+pub(crate) struct DeviceBuckets {
+    engine: Box<dyn Engine>,
+    buckets: Vec<Bucket>,
+    /// Complete, but to travel when the backward pass is over; with their factors.
+    held: Vec<(usize, f64)>,
+    /// Of the gradients that are packed in this pass.
+    readers: Vec<Reader>,
+    /// Whether something may still run on the device.
+    busy: bool,
+}
+
+#[derive(Debug, Default)]
+struct Bucket {
+    slots: Vec<Slot>,
+    /// Parameters whose gradient is not there yet.
+    waiting: usize,
+}
+
+#[derive(Debug)]
+struct Slot {
+    range: Range<usize>,
+    /// What is to be packed.
+    gradient: Option<DeviceTensor>,
+    /// Whether the sums of earlier micro-batches have something for it.
+    kept: bool,
+}
+
+/// What becomes of a slot that the bucket does not get from a tensor alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mend {
+    Clear,
+    Restore,
+    Add,
+    Keep,
+    KeepMore,
+}
+
+impl DeviceBuckets {
+    /// None so far: they are [dealt](Self::deal) next.
+    pub(crate) fn new(engine: Box<dyn Engine>) -> Self {
+        Self {
+            engine,
+            buckets: Vec::new(),
+            held: Vec::new(),
+            readers: Vec::new(),
+            busy: false,
+        }
+    }
+
+    /// Deals the parameters, between two steps, and makes memory for all buckets. Every rank calls it alike.
+    pub(crate) fn deal(
+        &mut self,
+        assignments: &[Assignment],
+        extents: &[Extent],
+    ) -> Result<(), TrainError> {
+        self.rest()?;
+        let rooms: Vec<Room> = assignments.iter().map(|a| room(a, extents)).collect();
+        self.engine.open(&rooms)?;
+        self.buckets = rooms
+            .into_iter()
+            .map(|room| Bucket {
+                waiting: room.slots.len(),
+                slots: room
+                    .slots
+                    .into_iter()
+                    .map(|range| Slot {
+                        range,
+                        gradient: None,
+                        kept: false,
+                    })
+                    .collect(),
+            })
+            .collect();
+        Ok(())
+    }
+
+    /// Expects all gradients again, for another step or to repeat this one.
+    pub(crate) fn reopen(&mut self) -> Result<(), TrainError> {
+        self.rest()?;
+        self.held.clear();
+        for bucket in &mut self.buckets {
+            bucket.waiting = bucket.slots.len();
+            bucket
+                .slots
+                .iter_mut()
+                .for_each(|slot| slot.gradient = None);
+        }
+        Ok(())
+    }
+
+    /// Waits for what an earlier pass left on the device: its memory is used again.
+    fn rest(&mut self) -> Result<(), TrainError> {
+        if mem::take(&mut self.busy) {
+            self.engine.settle()?;
+        }
+        self.readers.clear();
+        Ok(())
+    }
+
+    /// Takes the gradient of a slot, or does without. Returns whether there is one, from this or an earlier
+    /// micro-batch.
+    pub(crate) fn put(
+        &mut self,
+        index: usize,
+        slot: usize,
+        gradient: Option<DeviceTensor>,
+    ) -> bool {
+        let bucket = &mut self.buckets[index];
+        assert!(bucket.waiting > 0, "every slot of the bucket is full");
+        bucket.waiting -= 1;
+        let slot = &mut bucket.slots[slot];
+        let present = gradient.is_some() || slot.kept;
+        slot.fill(gradient);
+        present
+    }
+
+    /// Whether a bucket has all its gradients; none if there is no such bucket.
+    pub(crate) fn is_complete(&self, index: usize) -> Option<bool> {
+        self.buckets.get(index).map(|bucket| bucket.waiting == 0)
+    }
+
+    /// Hands a bucket over, to be averaged over the ranks.
+    pub(crate) fn send(
+        &mut self,
+        index: usize,
+        (entering, factor): (Entering, f64),
+    ) -> Result<(), TrainError> {
+        assert_eq!(
+            self.is_complete(index),
+            Some(true),
+            "a bucket travels when it is complete"
+        );
+        if self.engine.timing() == Timing::Apart {
+            self.held.push((index, factor));
+            return Ok(());
+        }
+        self.busy = true;
+        self.engine.queue(Action::Behind)?;
+        self.travel(index, (entering, factor))
+    }
+
+    /// Queues a bucket's way, all that leads to its memory being ordered already.
+    fn travel(
+        &mut self,
+        index: usize,
+        (entering, factor): (Entering, f64),
+    ) -> Result<(), TrainError> {
+        let mends = self.buckets[index].mends(|present, kept| match (present, kept) {
+            (true, false) => None,
+            (true, true) => Some(Mend::Add),
+            (false, true) => Some(Mend::Restore),
+            (false, false) => Some(Mend::Clear),
+        });
+        self.pack(index, entering)?;
+        self.mend(index, mends)?;
+        if factor != 1.0 {
+            let bucket = index;
+            self.engine.queue(Action::Scale { bucket, factor })?;
+        }
+        self.engine.queue(Action::Average { bucket: index })
+    }
+
+    /// Queues the copies of a bucket's tensors to it.
+    fn pack(&mut self, index: usize, entering: Entering) -> Result<(), TrainError> {
+        let mut moves = Vec::new();
+        for slot in &mut self.buckets[index].slots {
+            if let Some(mut tensor) = slot.gradient.take() {
+                self.readers.extend(tensor.reader.take());
+                let slot = slot.range.clone();
+                moves.push(Move { tensor, slot });
+            }
+        }
+        if moves.is_empty() {
+            return Ok(());
+        }
+        let bucket = index;
+        self.engine.queue(Action::Pack { bucket, moves })?;
+        match entering {
+            Entering::Plain => Ok(()),
+            Entering::Scaled(factor) => self.engine.queue(Action::Scale { bucket, factor }),
+        }
+    }
+
+    fn mend(&mut self, bucket: usize, mends: Vec<(Mend, Range<usize>)>) -> Result<(), TrainError> {
+        for (mend, range) in mends {
+            self.engine.queue(match mend {
+                Mend::Clear => Action::Clear { bucket, range },
+                Mend::Restore => Action::Restore { bucket, range },
+                Mend::Add => Action::Add { bucket, range },
+                Mend::Keep => Action::Keep { bucket, range },
+                Mend::KeepMore => Action::KeepMore { bucket, range },
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Takes the gradient of a micro-batch that is not synchronised by itself.
+    pub(crate) fn accumulate(&mut self, index: usize, slot: usize, gradient: DeviceTensor) {
+        self.buckets[index].slots[slot].fill(Some(gradient));
+    }
+
+    /// Adds what [`accumulate`](Self::accumulate) took to the sums of earlier micro-batches.
+    pub(crate) fn keep(&mut self, entering: Entering) -> Result<(), TrainError> {
+        self.rest()?;
+        self.busy = true;
+        self.engine.queue(Action::Behind)?;
+        for index in 0..self.buckets.len() {
+            let mends = self.buckets[index].mends(|present, kept| match (present, kept) {
+                (true, false) => Some(Mend::Keep),
+                (true, true) => Some(Mend::KeepMore),
+                (false, _) => None,
+            });
+            self.buckets[index].slots.iter_mut().for_each(|slot| {
+                slot.kept |= slot.gradient.is_some();
+            });
+            self.pack(index, entering)?;
+            self.mend(index, mends)?;
+        }
+        // The gradients' memory is needed for the next micro-batch.
+        self.rest()
+    }
+
+    /// Forgets what was accumulated; the memory stays.
+    pub(crate) fn end_accumulation(&mut self) {
+        let slots = self.buckets.iter_mut().flat_map(|bucket| &mut bucket.slots);
+        slots.for_each(|slot| slot.kept = false);
+    }
+
+    /// Lets others write to the gradients that were packed: the backward pass is over, and the tensors
+    /// that are left belong to nobody else.
+    pub(crate) fn release(&mut self) {
+        self.readers.clear();
+    }
+
+    /// Ends the exchange on all ranks.
+    pub(crate) fn abort(&self, cause: &str) {
+        self.engine.abort(cause);
+    }
+
+    /// Copies the averages to tensors and waits until they are there: for each its bucket and its slot.
+    /// What follows on this thread, on the device too, sees them.
+    ///
+    /// The host runs ahead of the device: first this rank's own computation is waited for, which is no
+    /// communication, and then the rest.
+    pub(crate) fn deliver(
+        &mut self,
+        entering: Entering,
+        targets: Vec<(usize, usize, DeviceTensor)>,
+        (computing, waiting): (&mut Stopwatch, &mut Stopwatch),
+    ) -> Result<(), TrainError> {
+        match self.engine.timing() {
+            Timing::Overlapped => {
+                // What was in the targets' memory before may still be read by the backend.
+                self.engine.queue(Action::Behind)?;
+                self.hand_out(entering, targets)?;
+                computing.time(|| self.engine.queue(Action::Computed))?;
+                waiting.time(|| self.rest())
+            }
+            Timing::Apart => {
+                computing.time(|| self.engine.queue(Action::Computed))?;
+                waiting.time(|| {
+                    self.engine.queue(Action::Meet)?;
+                    self.hand_out(entering, targets)?;
+                    self.rest()
+                })
+            }
+        }
+    }
+
+    /// Queues the way of what is held, and the copies of all averages to tensors.
+    fn hand_out(
+        &mut self,
+        entering: Entering,
+        targets: Vec<(usize, usize, DeviceTensor)>,
+    ) -> Result<(), TrainError> {
+        let mut moves: Vec<Vec<Move>> = self.buckets.iter().map(|_| Vec::new()).collect();
+        for (bucket, slot, tensor) in targets {
+            let slot = self.buckets[bucket].slots[slot].range.clone();
+            moves[bucket].push(Move { tensor, slot });
+        }
+        self.busy = true;
+        for (index, factor) in mem::take(&mut self.held) {
+            self.travel(index, (entering, factor))?;
+        }
+        for (bucket, moves) in moves.into_iter().enumerate() {
+            if !moves.is_empty() {
+                self.engine.queue(Action::Unpack { bucket, moves })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Slot {
+    fn fill(&mut self, gradient: Option<DeviceTensor>) {
+        if let Some(gradient) = &gradient {
+            assert_eq!(
+                self.range.len(),
+                gradient.elems,
+                "a gradient must fill its slot"
+            );
+        }
+        self.gradient = gradient;
+    }
+}
+
+impl Bucket {
+    /// What is to be done to which elements, given of each slot whether it has a gradient and whether
+    /// something was kept for it; neighbours alike are one.
+    fn mends(&self, mend: impl Fn(bool, bool) -> Option<Mend>) -> Vec<(Mend, Range<usize>)> {
+        let mut mends: Vec<(Mend, Range<usize>)> = Vec::new();
+        let mut open = false;
+        for slot in &self.slots {
+            let this = mend(slot.gradient.is_some(), slot.kept);
+            match (this, mends.last_mut()) {
+                (Some(this), Some((last, range))) if open && this == *last => {
+                    range.end = slot.range.end;
+                }
+                (Some(this), _) => mends.push((this, slot.range.clone())),
+                (None, _) => {}
+            }
+            open = this.is_some();
+        }
+        mends
+    }
+}
+
+/// The places of a bucket's gradients.
+fn room(assignment: &Assignment, extents: &[Extent]) -> Room {
+    let align = ALIGN_BYTES / assignment.dtype.size_bytes();
+    let mut end = 0_usize;
+    let slots = assignment
+        .parameters
+        .iter()
+        .map(|&parameter| {
+            assert_eq!(extents[parameter].dtype, assignment.dtype);
+            let start = end.next_multiple_of(align);
+            end = start + extents[parameter].elems;
+            start..end
+        })
+        .collect();
+    Room {
+        dtype: assignment.dtype,
+        slots,
+    }
+}

@@ -1,0 +1,224 @@
+//! Which way gradients take, decided by all ranks alike when they begin.
+
+use bonfire_collective::ProcessGroup;
+use burn::tensor::Device;
+
+use super::Engine;
+use crate::world::patience::WarmUp;
+use crate::{DdpConfig, GradientCompression, GradientRoute, GradientSync, TrainError};
+
+/// What the choice depends on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ways<'a> {
+    /// The same on all ranks.
+    pub(crate) config: &'a DdpConfig,
+    /// Where this rank's model is, if all of it is in one place.
+    pub(crate) device: Option<&'a Device>,
+    pub(crate) group: &'a WarmUp,
+}
+
+/// The way.
+#[derive(Debug)]
+pub(crate) enum Chosen {
+    /// Through host memory.
+    Host,
+    /// From device to device.
+    Device(Box<dyn Engine>),
+}
+
+/// Why ranks that could take the way over their devices do not.
+#[derive(Debug)]
+pub(crate) enum Refusal {
+    /// There is none; the same on all ranks.
+    NoWay(String),
+    /// A rank failed.
+    Failed(TrainError),
+}
+
+/// What a rank that is ready for the way over devices does together with the others.
+pub(crate) type Form = Box<dyn FnOnce(&WarmUp) -> Result<Box<dyn Engine>, Refusal>>;
+
+/// Chooses the way; every rank calls it. Rank 0 says what was chosen, and why.
+///
+/// # Errors
+/// [`TrainError::NoDeviceRoute`] on all ranks if the configuration asks for a way over devices that there
+/// is not; [`TrainError::Collective`] if a rank fails.
+pub(crate) fn choose(ways: Ways<'_>) -> Result<Chosen, TrainError> {
+    let Ways {
+        config,
+        device,
+        group,
+    } = ways;
+    let found = match forbidden(config) {
+        Some(reason) => Err(reason.to_owned()),
+        None => over_devices(config.route, device, group)?,
+    };
+    let speaks = group.rank().get() == 0;
+    match (found, config.route) {
+        (Ok(engine), _) => {
+            if speaks {
+                tracing::info!(
+                    rank = 0,
+                    route = ?config.route,
+                    timing = ?engine.timing(),
+                    "gradients travel from device to device"
+                );
+            }
+            Ok(Chosen::Device(engine))
+        }
+        (Err(reason), route @ (GradientRoute::Device | GradientRoute::Nccl)) => {
+            Err(TrainError::NoDeviceRoute { route, reason })
+        }
+        (Err(reason), GradientRoute::Auto | GradientRoute::Host) => {
+            if speaks {
+                tracing::info!(rank = 0, reason, "gradients travel through host memory");
+            }
+            Ok(Chosen::Host)
+        }
+    }
+}
+
+/// What in the configuration, which is the same on all ranks, leaves only the way through the host.
+fn forbidden(config: &DdpConfig) -> Option<&'static str> {
+    if config.route == GradientRoute::Host {
+        return Some("DdpConfig::route says so");
+    }
+    if config.sync == GradientSync::Naive {
+        return Some("parameters are averaged one by one (GradientSync::Naive)");
+    }
+    if config.compression != GradientCompression::None {
+        return Some("gradients are compressed, which is done on the CPU");
+    }
+    None
+}
+
+/// The engine of all ranks, or why there is none, the same on all.
+fn over_devices(
+    route: GradientRoute,
+    device: Option<&Device>,
+    group: &WarmUp,
+) -> Result<Result<Box<dyn Engine>, String>, TrainError> {
+    if let Some(feature) = local::missing_feature(route) {
+        // All ranks run the same build.
+        let reason = format!("this program was built without the feature {feature}");
+        return Ok(Err(reason));
+    }
+    let ready = match device {
+        Some(device) => local::prepare(route, device),
+        None => Err("the model has its parameters on several devices, or none".to_owned()),
+    };
+    let form = match agreed(group, ready)? {
+        Ok(form) => form,
+        Err(reason) => return Ok(Err(reason)),
+    };
+    match form(group) {
+        Ok(engine) => Ok(Ok(engine)),
+        Err(Refusal::NoWay(reason)) => Ok(Err(reason)),
+        Err(Refusal::Failed(error)) => Err(error),
+    }
+}
+
+/// What this rank has, if all have it; or the reason of the first that has not.
+#[track_caller]
+fn agreed<T>(
+    group: &ProcessGroup,
+    mine: Result<T, String>,
+) -> Result<Result<T, String>, TrainError> {
+    let reason = mine.as_ref().err().map_or("", |reason| reason);
+    let reasons = group.all_gather_bytes(reason.as_bytes())?;
+    let failed = reasons.iter().position(|reason| !reason.is_empty());
+    Ok(match failed {
+        None => mine,
+        Some(rank) => Err(format!(
+            "rank {rank}: {}",
+            String::from_utf8_lossy(&reasons[rank])
+        )),
+    })
+}
+
+/// The feature that a way over devices needs and this build lacks.
+fn missing_feature(route: GradientRoute) -> Option<&'static str> {
+    match route {
+        GradientRoute::Nccl if !cfg!(feature = "nccl") => Some("nccl"),
+        _ if !cfg!(feature = "cuda") => Some("cuda"),
+        _ => None,
+    }
+}
+
+/// What this rank brings to the way over devices.
+#[cfg(all(feature = "cuda", not(test)))]
+mod local {
+    pub(super) use super::super::cuda::prepare;
+    pub(super) use super::missing_feature;
+}
+
+#[cfg(not(any(feature = "cuda", test)))]
+mod local {
+    use burn::tensor::Device;
+
+    pub(super) use super::missing_feature;
+    use super::{Form, GradientRoute};
+
+    pub(super) fn prepare(_route: GradientRoute, _device: &Device) -> Result<Form, String> {
+        unreachable!("asked before")
+    }
+}
+
+/// In tests, models on the CPU have an engine where it is asked for.
+#[cfg(test)]
+mod local {
+    use burn::tensor::Device;
+
+    use super::super::double;
+    use super::{Form, GradientRoute};
+
+    pub(super) fn missing_feature(route: GradientRoute) -> Option<&'static str> {
+        match route {
+            GradientRoute::Device => None,
+            other => super::missing_feature(other),
+        }
+    }
+
+    pub(super) fn prepare(route: GradientRoute, device: &Device) -> Result<Form, String> {
+        match route {
+            GradientRoute::Device if double::knows(device) => Ok(Box::new(double::form)),
+            _ => other(route, device),
+        }
+    }
+
+    #[cfg(feature = "cuda")]
+    use super::super::cuda::prepare as other;
+
+    #[cfg(not(feature = "cuda"))]
+    fn other(_route: GradientRoute, device: &Device) -> Result<Form, String> {
+        Err(format!("the model is on {device:?}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_configuration_forbids_is_said() {
+        let with = |change: fn(&mut DdpConfig)| {
+            let mut config = DdpConfig::default();
+            change(&mut config);
+            forbidden(&config)
+        };
+        assert_eq!(with(|_| ()), None);
+        for route in [GradientRoute::Device, GradientRoute::Nccl] {
+            let config = DdpConfig {
+                route,
+                ..DdpConfig::default()
+            };
+            assert_eq!(forbidden(&config), None);
+        }
+        let host = with(|config| config.route = GradientRoute::Host).unwrap();
+        assert!(host.contains("route"), "{host}");
+        let naive = with(|config| config.sync = GradientSync::Naive).unwrap();
+        assert!(naive.contains("one by one"), "{naive}");
+        let compressed = with(|config| config.compression = GradientCompression::Bf16).unwrap();
+        assert!(compressed.contains("compressed"), "{compressed}");
+    }
+}

@@ -1,0 +1,325 @@
+//! Buckets in the memory of a group of GPUs.
+//!
+//! Everything is queued on the group's stream. What Burn has queued is waited for there by an event of the
+//! device's context, since CubeCL does not show its streams; such an event is about all streams of the
+//! context, also those on which a neighbour in this process waits for this rank. Even with devices of their
+//! own, ranks of one process share the driver's locks: when Burn frees memory or loads a kernel for one of
+//! them, that may wait for its device, and keep another from queueing what this device waits for. Ranks of one
+//! process therefore let buckets travel when all of them have computed.
+//!
+//! The group is Bonfire's own or one over NCCL: a [`GpuGroup`].
+
+mod bucket;
+mod group;
+mod kernels;
+#[cfg(feature = "nccl")]
+mod nccl;
+#[cfg(not(feature = "nccl"))]
+mod nccl {
+    use super::group::Own;
+    use crate::reducer::device_route::Engine;
+    use crate::reducer::device_route::choice::Refusal;
+    use crate::world::patience::WarmUp;
+
+    pub(super) fn form(_ranks: &WarmUp, _own: Own) -> Result<Box<dyn Engine>, Refusal> {
+        unreachable!("asked before")
+    }
+}
+mod peers;
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use bonfire_gpu::{Context, CudaError, CudaGroupError, Driver, Event, Nvrtc, Span};
+use bonfire_kernels::launch::stream::{Direction, PackTable, Piece, ReduceLaunch};
+use bonfire_plan::DType;
+use burn::backend::{CubeDevice, DispatchDevice};
+use burn::tensor::Device;
+use burn_cubecl::cubecl::client::Client;
+use burn_cubecl::cubecl::future;
+
+use super::choice::{Form, Refusal};
+use super::{Action, Engine, Move, Room, Timing};
+use crate::raw::Flight;
+use crate::world::patience::WarmUp;
+use crate::{GradientRoute, TrainError};
+use bucket::CudaBucket;
+use group::{GpuGroup, Own, Place};
+use kernels::Kernels;
+
+/// Blocks of a kernel that works through a buffer, per multiprocessor: two fill a device.
+const BLOCKS_PER_MULTIPROCESSOR: u32 = 2;
+
+/// Buffers are whole vectors long.
+const ALIGN_BYTES: usize = 16;
+
+/// What this rank needs for groups of GPUs, or what is missing.
+pub(super) fn prepare(route: GradientRoute, device: &Device) -> Result<Form, String> {
+    let DispatchDevice::Cube(cube) = device.as_dispatch() else {
+        return Err(format!("the model is on {device:?}"));
+    };
+    let CubeDevice::Cuda(place) = cube else {
+        return Err(format!("the model is on {cube:?}, not on CUDA"));
+    };
+    let ready = || -> Result<(Context, Nvrtc), CudaError> {
+        let device = Driver::load()?.device(place.index as u32)?;
+        Ok((Context::retain(&device)?, Nvrtc::load()?))
+    };
+    let (context, nvrtc) = ready().map_err(|error| error.to_string())?;
+    let own = Own {
+        context,
+        nvrtc,
+        client: cube.client(),
+    };
+    Ok(Box::new(move |ranks: &WarmUp| match route {
+        GradientRoute::Nccl => nccl::form(ranks, own),
+        GradientRoute::Auto | GradientRoute::Host | GradientRoute::Device => {
+            peers::form(ranks, own)
+        }
+    }))
+}
+
+#[derive(Debug)]
+struct CudaEngine<G: GpuGroup> {
+    flight: Flight,
+    buckets: Vec<CudaBucket<G>>,
+    kernels: HashMap<DType, Kernels>,
+    timing: Timing,
+    computed: Event,
+    client: Quiet,
+    nvrtc: Nvrtc,
+    group: G,
+    place: Place,
+}
+
+/// Burn's side of the device.
+struct Quiet(Client);
+
+impl std::fmt::Debug for Quiet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.0.name())
+    }
+}
+
+impl<G: GpuGroup> CudaEngine<G> {
+    fn new(group: G, own: Own) -> Result<Self, Refusal> {
+        let Own {
+            context,
+            nvrtc,
+            client,
+        } = own;
+        let place = group.place();
+        let apart = place.shares_a_process || !context.has_context_events();
+        Ok(Self {
+            flight: Flight::default(),
+            buckets: Vec::new(),
+            kernels: HashMap::new(),
+            timing: if apart {
+                Timing::Apart
+            } else {
+                Timing::Overlapped
+            },
+            computed: Event::new(&context).map_err(|error| Refusal::Failed(error.into()))?,
+            client: Quiet(client),
+            nvrtc,
+            group,
+            place,
+        })
+    }
+
+    fn open_all(&mut self, rooms: &[Room]) -> Result<(), TrainError> {
+        for bucket in self.buckets.drain(..) {
+            self.group.release(bucket.buffer)?;
+        }
+        for room in rooms {
+            let bucket = self.open_one(room)?;
+            self.buckets.push(bucket);
+        }
+        // Memory is made and kernels are loaded while no rank waits for another on a device.
+        self.place.ranks.barrier()?;
+        for bucket in &self.buckets {
+            // Loads the kernels of the operation and connects what it needs, with all ranks, as no step may.
+            self.group.average(&bucket.buffer, &bucket.elements())?;
+        }
+        Ok(self.group.wait_idle()?)
+    }
+
+    fn open_one(&mut self, room: &Room) -> Result<CudaBucket<G>, TrainError> {
+        let size = room.dtype.size_bytes();
+        let bytes = (room.elems() * size).next_multiple_of(ALIGN_BYTES);
+        let buffer = self.group.allocate(bytes.max(ALIGN_BYTES))?;
+        let context = &self.place.context;
+        if !self.kernels.contains_key(&room.dtype) {
+            let kernels = Kernels::load(context, self.nvrtc, room.dtype)
+                .map_err(|error| TrainError::DeviceRoute(Box::new(error)))?;
+            self.kernels.insert(room.dtype, kernels);
+        }
+        let slots = || room.slots.iter().map(|slot| slot.len() * size);
+        Ok(CudaBucket {
+            dtype: room.dtype,
+            elems: room.elems(),
+            buffer,
+            kept: None,
+            packing: PackTable::new(context, slots())?,
+            unpacking: PackTable::new(context, slots())?,
+        })
+    }
+
+    /// Orders the group's stream behind what Burn has queued.
+    fn behind(&self) -> Result<(), TrainError> {
+        match self.timing {
+            Timing::Overlapped => {
+                self.client.hand_over()?;
+                self.place.context.record(&self.computed)?;
+                // Orders reads and writes of gradients behind the kernels that made or read them.
+                Ok(self.place.stream.wait(&self.computed)?)
+            }
+            Timing::Apart => self.client.synchronize(),
+        }
+    }
+
+    /// Copies tensors to a bucket or from it.
+    fn copy(
+        &mut self,
+        index: usize,
+        (moves, direction): (&[Move], Direction),
+    ) -> Result<(), TrainError> {
+        let bucket = &mut self.buckets[index];
+        let mut pieces = Vec::with_capacity(moves.len());
+        for Move { tensor, slot } in moves {
+            assert_eq!(tensor.dtype, bucket.dtype, "a bucket is of one type");
+            pieces.push(Piece {
+                tensor: self.flight.board(&self.place.context, tensor),
+                slot: bucket.part(slot)?,
+            });
+        }
+        let table = match direction {
+            Direction::Pack => &mut bucket.packing,
+            Direction::Unpack => &mut bucket.unpacking,
+        };
+        let kernel = &self.kernels[&bucket.dtype].pack;
+        Ok(kernel.launch(&self.place.stream, table, (&pieces, direction))?)
+    }
+
+    /// Adds elements of the second of a bucket's two memories to the first.
+    fn add(
+        &mut self,
+        index: usize,
+        range: &Range<usize>,
+        order: fn([Span; 2]) -> [Span; 2],
+    ) -> Result<(), TrainError> {
+        let bucket = &self.buckets[index];
+        let buffers = order([bucket.part(range)?, bucket.kept_part(range)?]);
+        let launch = ReduceLaunch {
+            buffers: &buffers,
+            divisor: 1,
+            cubes_max: self.cubes_max(),
+        };
+        let kernels = self.kernels.get_mut(&bucket.dtype);
+        let kernels = kernels.expect("loaded when the bucket was made");
+        Ok(kernels.add.launch(&self.place.stream, &launch)?)
+    }
+
+    fn cubes_max(&self) -> u32 {
+        self.place.context.device().multiprocessors() * BLOCKS_PER_MULTIPROCESSOR
+    }
+}
+
+impl<G: GpuGroup> Engine for CudaEngine<G> {
+    fn timing(&self) -> Timing {
+        self.timing
+    }
+
+    fn open(&mut self, rooms: &[Room]) -> Result<(), TrainError> {
+        // The others wait in a group of their own, which does not end with that of the caller.
+        self.open_all(rooms)
+            .inspect_err(|error| self.group.abort(&error.to_string()))
+    }
+
+    fn queue(&mut self, action: Action) -> Result<(), TrainError> {
+        let stream = &self.place.stream;
+        match action {
+            Action::Behind => self.behind(),
+            Action::Computed => self.client.synchronize(),
+            Action::Meet => Ok(self.place.ranks.barrier()?),
+            Action::Pack { bucket, moves } => self.copy(bucket, (&moves, Direction::Pack)),
+            Action::Unpack { bucket, moves } => self.copy(bucket, (&moves, Direction::Unpack)),
+            Action::Clear { bucket, range } => {
+                Ok(stream.fill(&self.buckets[bucket].part(&range)?, 0)?)
+            }
+            Action::Scale { bucket, factor } => {
+                let bucket = &self.buckets[bucket];
+                let buffer = bucket.part(&(0..bucket.elems))?;
+                let kernel = &self.kernels[&bucket.dtype].scale;
+                Ok(kernel.launch(stream, &buffer, (factor, self.cubes_max()))?)
+            }
+            Action::Keep { bucket, range } => {
+                let bucket = &mut self.buckets[bucket];
+                bucket.make_kept(&self.place.context)?;
+                Ok(stream.copy(&bucket.kept_part(&range)?, &bucket.part(&range)?)?)
+            }
+            Action::Restore { bucket, range } => {
+                let bucket = &self.buckets[bucket];
+                Ok(stream.copy(&bucket.part(&range)?, &bucket.kept_part(&range)?)?)
+            }
+            Action::KeepMore { bucket, range } => self.add(bucket, &range, |[b, kept]| [kept, b]),
+            Action::Add { bucket, range } => self.add(bucket, &range, |both| both),
+            Action::Average { bucket } => {
+                let bucket = &self.buckets[bucket];
+                Ok(self.group.average(&bucket.buffer, &bucket.elements())?)
+            }
+        }
+    }
+
+    fn settle(&mut self) -> Result<(), TrainError> {
+        Ok(self.flight.land(&self.group)?)
+    }
+
+    fn abort(&self, cause: &str) {
+        self.group.abort(cause);
+    }
+}
+
+impl<G: GpuGroup> Drop for CudaEngine<G> {
+    fn drop(&mut self) {
+        // Memory is freed when the device is idle, which it never is while it waits for ranks that have
+        // failed or gone.
+        if !self.flight.is_empty() {
+            self.group
+                .abort("this rank gave up its gradients on their way");
+        }
+    }
+}
+
+impl Quiet {
+    /// Returns when the driver has all that CubeCL was asked for. CubeCL's own `flush` would give back the
+    /// memory of finished uploads as well, and for that wait until the device is where the flush before was: in
+    /// a backward pass, the bucket before.
+    fn hand_over(&self) -> Result<(), TrainError> {
+        self.0.exclusive(|| ()).map_err(refused)
+    }
+
+    /// Waits until the device has done what this thread asked of it; it waits for no other rank.
+    fn synchronize(&self) -> Result<(), TrainError> {
+        future::block_on(self.0.sync()).map_err(refused)
+    }
+}
+
+fn refused(error: impl std::fmt::Debug) -> TrainError {
+    TrainError::DeviceRoute(format!("{error:?}").into())
+}
+
+impl From<CudaGroupError> for TrainError {
+    fn from(error: CudaGroupError) -> Self {
+        match error {
+            CudaGroupError::Collective(error) => Self::Collective(error),
+            error => Self::DeviceRoute(Box::new(error)),
+        }
+    }
+}
+
+impl From<CudaError> for TrainError {
+    fn from(error: CudaError) -> Self {
+        Self::DeviceRoute(Box::new(error))
+    }
+}

@@ -1,0 +1,121 @@
+//! What buckets need of a group of GPUs.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bonfire_collective::{ProcessGroup, ReduceOp};
+use bonfire_gpu::{Context, CudaBuffer, CudaGroup, CudaGroupError, Elements, Nvrtc, Span, Stream};
+#[cfg(feature = "nccl")]
+use bonfire_gpu::{NcclBuffer, NcclGroup};
+use burn_cubecl::cubecl::client::Client;
+
+use crate::TrainError;
+use crate::raw::Idle;
+use crate::reducer::device_route::choice::Refusal;
+use crate::world::patience::WarmUp;
+
+/// A rank's membership in a group of GPUs. Everything is queued on its stream, in the same order on all
+/// ranks; a failure of any rank is an error of what is asked next.
+pub(super) trait GpuGroup: Idle + fmt::Debug + Send + Sized + 'static {
+    /// Memory that can be averaged.
+    type Buffer: fmt::Debug + Send;
+
+    fn place(&self) -> Place;
+
+    /// Memory of so many bytes, zero. With all ranks.
+    fn allocate(&self, bytes: usize) -> Result<Self::Buffer, CudaGroupError>;
+
+    /// Frees memory. With all ranks.
+    fn release(&self, buffer: Self::Buffer) -> Result<(), CudaGroupError>;
+
+    /// The memory of a buffer.
+    fn span(buffer: &Self::Buffer) -> &Span;
+
+    /// Queues that elements are replaced by their mean over all ranks.
+    fn average(&self, buffer: &Self::Buffer, elements: &Elements) -> Result<(), CudaGroupError>;
+
+    /// Ends the group on all ranks, and frees what waits on this rank's device.
+    fn abort(&self, cause: &str);
+}
+
+/// Implements [`GpuGroup`] for a group with such buffers, which has all of it under the same names.
+macro_rules! gpu_group {
+    ($group:ty, $buffer:ty) => {
+        impl GpuGroup for $group {
+            type Buffer = $buffer;
+
+            fn place(&self) -> Place {
+                Place {
+                    context: self.context().clone(),
+                    stream: self.stream(),
+                    ranks: self.process_group().clone(),
+                    shares_a_process: self.shares_a_process(),
+                }
+            }
+
+            fn allocate(&self, bytes: usize) -> Result<$buffer, CudaGroupError> {
+                Self::allocate(self, bytes)
+            }
+
+            fn release(&self, buffer: $buffer) -> Result<(), CudaGroupError> {
+                Self::release(self, buffer)
+            }
+
+            fn span(buffer: &$buffer) -> &Span {
+                buffer.span()
+            }
+
+            fn average(&self, buffer: &$buffer, elements: &Elements) -> Result<(), CudaGroupError> {
+                self.all_reduce(buffer, elements, ReduceOp::Mean)
+            }
+
+            fn abort(&self, cause: &str) {
+                Self::abort(self, cause);
+            }
+        }
+    };
+}
+
+gpu_group!(CudaGroup, CudaBuffer);
+#[cfg(feature = "nccl")]
+gpu_group!(NcclGroup, NcclBuffer);
+
+/// Where a group's work is queued.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) context: Context,
+    pub(super) stream: Arc<Stream>,
+    /// The group that it stands on.
+    pub(super) ranks: ProcessGroup,
+    /// Whether any of its ranks share a process.
+    pub(super) shares_a_process: bool,
+}
+
+/// What this rank brings.
+pub(super) struct Own {
+    pub(super) context: Context,
+    pub(super) nvrtc: Nvrtc,
+    pub(super) client: Client,
+}
+
+/// What a group of GPUs for buckets stands on: a sequence of operations of its own, since buckets are set
+/// up and given up whenever it suits, and how long it waits.
+pub(super) fn ground(ranks: &WarmUp) -> Result<(ProcessGroup, Duration), Refusal> {
+    let own = ranks.split(Some(0), i64::from(ranks.rank().get()));
+    let own = own.map_err(|error| Refusal::Failed(TrainError::Collective(error)))?;
+    let own = own.expect("every rank has a color");
+    // Another rank may have kernels to compile before its buckets travel.
+    let timeout = ranks.timeout().max(ranks.options().startup_timeout);
+    Ok((own.with_timeout(timeout), timeout))
+}
+
+/// What it means that a group cannot be formed, which is the same on all ranks.
+pub(super) fn refusal(error: CudaGroupError) -> Refusal {
+    match error {
+        CudaGroupError::SetUp { .. } | CudaGroupError::TooManyRanks { .. } => {
+            Refusal::NoWay(error.to_string())
+        }
+        error => Refusal::Failed(error.into()),
+    }
+}

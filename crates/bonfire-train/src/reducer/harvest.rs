@@ -1,0 +1,327 @@
+//! Moving gradients between a model's parameters and host memory, after a backward pass.
+
+use std::sync::Arc;
+
+use bonfire_plan::DType;
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::{Gradients, Tensor};
+
+use crate::TrainError;
+use crate::memory::DeviceTensor;
+use crate::memory::host::HostSlice;
+use crate::optim::gradients::Gradients as Averages;
+use crate::parameters::ParameterTable;
+use crate::reducer::readback::{Shell, claim, on_device, overwritten};
+
+/// A gradient, wherever its values are.
+#[derive(Debug)]
+pub(crate) enum Gradient<'a> {
+    Host(HostSlice<'a>),
+    Device(DeviceTensor),
+}
+
+/// Where the values of gradients are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Site {
+    Host,
+    Device,
+}
+
+impl Gradient<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Self::Host(values) => values.len(),
+            Self::Device(tensor) => tensor.elems,
+        }
+    }
+
+    fn dtype(&self) -> DType {
+        match self {
+            Self::Host(values) => values.dtype(),
+            Self::Device(tensor) => tensor.dtype,
+        }
+    }
+}
+
+/// Takes the gradients of a backward pass, parameter by parameter.
+pub(crate) trait GradientSink {
+    /// Where gradients are wanted.
+    fn site(&self) -> Site;
+
+    /// Whether the gradient of a parameter is wanted at all.
+    fn wants(&self, parameter: usize) -> bool;
+
+    /// Takes the gradient of a wanted parameter, if the backward pass made one.
+    fn take(&mut self, parameter: usize, gradient: Option<Gradient<'_>>) -> Result<(), TrainError>;
+}
+
+/// Reads the wanted gradients. Without `gradients`, no parameter has any.
+pub(crate) fn harvest<M: Module>(
+    model: &M,
+    table: &ParameterTable,
+    gradients: Option<&Gradients>,
+    sink: &mut impl GradientSink,
+) -> Result<(), TrainError> {
+    let mut harvester = Harvester {
+        table,
+        gradients,
+        sink,
+        result: Ok(()),
+    };
+    model.visit(&mut harvester);
+    harvester.result
+}
+
+struct Harvester<'a, S> {
+    table: &'a ParameterTable,
+    gradients: Option<&'a Gradients>,
+    sink: &'a mut S,
+    result: Result<(), TrainError>,
+}
+
+impl<S: GradientSink> Harvester<'_, S> {
+    fn read<const D: usize>(
+        &mut self,
+        index: usize,
+        param: &Param<Tensor<D>>,
+    ) -> Result<(), TrainError> {
+        let gradient = self
+            .gradients
+            .and_then(|gradients| param.val().grad(gradients));
+        let Some(gradient) = gradient else {
+            return self.sink.take(index, None);
+        };
+        if self.sink.site() == Site::Device {
+            let tensor = on_device(gradient)
+                .map_err(|cause| unreadable(self.table, index, &cause))
+                .map(Gradient::Device)?;
+            let tensor = checked(self.table, index, Some(tensor))?;
+            return self.sink.take(index, Some(tensor));
+        }
+        let data = gradient
+            .try_into_data()
+            .map_err(|cause| unreadable(self.table, index, &cause))?;
+        let values = HostSlice::of(&data).map(Gradient::Host);
+        let values = checked(self.table, index, values)?;
+        self.sink.take(index, Some(values))
+    }
+}
+
+impl<S: GradientSink> ModuleVisitor for Harvester<'_, S> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let Some(index) = self.table.index_of(param.id) else {
+            return;
+        };
+        if self.result.is_ok() && self.sink.wants(index) {
+            self.result = self.read(index, param);
+        }
+    }
+}
+
+/// The error for a gradient that its device does not give out.
+pub(crate) fn unreadable(
+    table: &ParameterTable,
+    index: usize,
+    cause: &impl std::fmt::Debug,
+) -> TrainError {
+    TrainError::UnreadableTensor {
+        what: format!("the gradient of parameter {}", table.get(index).name),
+        cause: format!("{cause:?}"),
+    }
+}
+
+/// A gradient has the type and size of its parameter.
+pub(crate) fn checked<'a>(
+    table: &ParameterTable,
+    index: usize,
+    gradient: Option<Gradient<'a>>,
+) -> Result<Gradient<'a>, TrainError> {
+    let parameter = table.get(index);
+    let Some(gradient) = gradient else {
+        return Err(TrainError::UnsupportedDtype {
+            parameter: parameter.name.clone(),
+            dtype: "none that gradients have".to_owned(),
+        });
+    };
+    if gradient.dtype() == parameter.extent.dtype && gradient.len() == parameter.extent.elems {
+        return Ok(gradient);
+    }
+    Err(TrainError::UnexpectedGradient {
+        parameter: parameter.name.clone(),
+        found: gradient.len(),
+        found_dtype: gradient.dtype(),
+        expected: parameter.extent.elems,
+        dtype: parameter.extent.dtype,
+    })
+}
+
+/// The averages as gradients for an optimizer, under the identities of the model's parameters. A
+/// parameter without an average has no gradient. The gradients of this rank's own pass are used up:
+/// the averages take their memory where the backend allows it.
+pub(crate) fn averaged<'a, M: Module>(
+    model: &M,
+    table: &Arc<ParameterTable>,
+    own: Option<Gradients>,
+    average: impl Fn(usize) -> Option<HostSlice<'a>>,
+) -> Averages {
+    let mut writer = Writer {
+        table,
+        own,
+        average,
+        averages: Averages::new(Arc::clone(table)),
+    };
+    model.visit(&mut writer);
+    writer.averages
+}
+
+struct Writer<'a, F> {
+    table: &'a ParameterTable,
+    own: Option<Gradients>,
+    average: F,
+    averages: Averages,
+}
+
+impl<'a, F: Fn(usize) -> Option<HostSlice<'a>>> ModuleVisitor for Writer<'_, F> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let Some(index) = self.table.index_of(param.id) else {
+            return;
+        };
+        let Some(average) = (self.average)(index) else {
+            return;
+        };
+        let own = self.own.as_mut();
+        let own = own.and_then(|gradients| param.val().grad_remove(gradients));
+        let gradient = own
+            .and_then(|own| overwritten(own, average))
+            .unwrap_or_else(|| {
+                let device = param.lazy_device().without_autodiff();
+                let parameter = self.table.get(index);
+                let data = average.to_tensor_data(&parameter.shape);
+                Tensor::<D>::from_data(data, (&device, parameter.tensor_dtype))
+            });
+        self.averages.push((index, param.id), gradient);
+    }
+}
+
+/// A rank's own gradients as they are, for an optimizer, under the identities of the model's parameters.
+pub(crate) fn own<M: Module>(
+    model: &M,
+    table: &Arc<ParameterTable>,
+    gradients: Option<Gradients>,
+) -> Averages {
+    let kept = Averages::new(Arc::clone(table));
+    let Some(gradients) = gradients else {
+        return kept;
+    };
+    let mut keeper = Keeper {
+        table,
+        gradients,
+        kept,
+    };
+    model.visit(&mut keeper);
+    keeper.kept
+}
+
+struct Keeper<'a> {
+    table: &'a ParameterTable,
+    gradients: Gradients,
+    kept: Averages,
+}
+
+impl ModuleVisitor for Keeper<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let Some(index) = self.table.index_of(param.id) else {
+            return;
+        };
+        if let Some(gradient) = param.val().grad_remove(&mut self.gradients) {
+            self.kept.push((index, param.id), gradient);
+        }
+    }
+}
+
+/// Tensors for the averages of the gradients that any rank has, with nothing in them yet.
+pub(crate) struct Claims {
+    /// Of each parameter, the memory that its average goes to.
+    pub(crate) memory: Vec<(usize, DeviceTensor)>,
+    finish: Vec<Finish>,
+}
+
+/// Adds a tensor that has been written to.
+type Finish = Box<dyn FnOnce(&mut Averages)>;
+
+impl Claims {
+    /// The averages as gradients for an optimizer, once they have been written.
+    pub(crate) fn finish(self, table: &Arc<ParameterTable>) -> Averages {
+        let mut averages = Averages::new(Arc::clone(table));
+        let finish = self.finish.into_iter();
+        finish.for_each(|finish| finish(&mut averages));
+        averages
+    }
+}
+
+/// Claims memory for the averages of the parameters of which `present` says that they have one. The
+/// gradients of this rank's own pass are used up: the averages take their memory where they can.
+pub(crate) fn claimed<M: Module>(
+    model: &M,
+    table: &ParameterTable,
+    own: Option<Gradients>,
+    present: impl Fn(usize) -> bool,
+) -> Result<Claims, TrainError> {
+    let mut claimant = Claimant {
+        table,
+        own,
+        present,
+        claims: Claims {
+            memory: Vec::new(),
+            finish: Vec::new(),
+        },
+        result: Ok(()),
+    };
+    model.visit(&mut claimant);
+    claimant.result.map(|()| claimant.claims)
+}
+
+struct Claimant<'a, F> {
+    table: &'a ParameterTable,
+    own: Option<Gradients>,
+    present: F,
+    claims: Claims,
+    result: Result<(), TrainError>,
+}
+
+impl<F: Fn(usize) -> bool> Claimant<'_, F> {
+    fn claim<const D: usize>(
+        &mut self,
+        index: usize,
+        param: &Param<Tensor<D>>,
+    ) -> Result<(), TrainError> {
+        let own = self.own.as_mut();
+        let own = own.and_then(|gradients| param.val().grad_remove(gradients));
+        if !(self.present)(index) {
+            return Ok(());
+        }
+        let parameter = self.table.get(index);
+        let shell = Shell {
+            shape: parameter.shape.clone(),
+            tensor_dtype: parameter.tensor_dtype,
+            device: param.lazy_device().without_autodiff(),
+        };
+        let claim = claim(own, &shell).map_err(|cause| unreadable(self.table, index, &cause))?;
+        let (id, finish) = (param.id, claim.finish);
+        self.claims.memory.push((index, claim.memory));
+        let finish = move |averages: &mut Averages| averages.push((index, id), finish());
+        self.claims.finish.push(Box::new(finish));
+        Ok(())
+    }
+}
+
+impl<F: Fn(usize) -> bool> ModuleVisitor for Claimant<'_, F> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let Some(index) = self.table.index_of(param.id) else {
+            return;
+        };
+        if self.result.is_ok() {
+            self.result = self.claim(index, param);
+        }
+    }
+}

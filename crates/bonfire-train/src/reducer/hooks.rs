@@ -1,0 +1,371 @@
+//! Telling the reducer about gradients while a backward pass runs.
+//!
+//! For every forward pass each parameter goes through an operation that changes nothing. Its
+//! backward step runs when all operations that used the parameter have run theirs, so the gradient
+//! it sees is final, however often the parameter was used.
+//!
+//! *When* it runs is another matter: Burn runs backward steps by their order, the length of the
+//! longest path from the leaves, largest first. A step next to a parameter has order 1, so all of
+//! them would run at the very end, and nothing would overlap. The operation therefore gets a second
+//! input, an anchor of a chosen order that needs no gradient: it is then as far from the leaves as
+//! the layer that uses the parameter. Where that is, is estimated from the order in which a model
+//! defines its parameters; a bad estimate costs overlap, never correctness.
+//!
+//! In mixed precision the parameter is cast behind the operation, so the gradient it sees is that of
+//! the parameter itself.
+//!
+//! Must never change a value: the gradients are those that the pass computes without it.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use burn::backend::autodiff::Autodiff;
+use burn::backend::autodiff::checkpoint::base::Checkpointer;
+use burn::backend::autodiff::checkpoint::strategy::{
+    BalancedCheckpointing, CheckpointStrategy, NoCheckpointing,
+};
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+use burn::backend::{DispatchDevice, DispatchKindConversion};
+use burn::module::{Module, ModuleMapper, Param};
+use burn::tensor::{DispatchTensor, GradientCheckpointingStrategy, Tensor};
+
+use crate::loss::precision::Place;
+use crate::memory::host::Entering;
+use crate::parameters::ParameterTable;
+use crate::reducer::Reducer;
+use crate::reducer::harvest::{Gradient, Site, checked, unreadable};
+use crate::reducer::readback::Readback;
+use crate::world::exchange::carrier::kept;
+use crate::{Precision, TrainError};
+
+/// How much further apart anchors are than layers are on average. A layer behind an anchor too far
+/// from the leaves moves there, with all that follow it, and its hook runs just in time; one behind
+/// an anchor too near has its hook run late. Layers are not equally deep, so: rather too far.
+const STRETCH: usize = 4;
+
+/// How deep the graph of a model's loss is; 0 until a backward pass has shown it.
+pub(crate) type Depth = Arc<AtomicUsize>;
+
+/// What a forward and a backward pass are like.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pass<'a> {
+    pub(crate) listener: &'a Listener,
+    pub(crate) precision: Precision,
+}
+
+/// Who is told about final gradients.
+#[derive(Clone, Debug)]
+pub(crate) enum Listener {
+    /// Nobody: the pass only has the same graph as others.
+    Nobody,
+    /// A reducer, whose buckets travel in this pass.
+    Reducer(Arc<Mutex<Reducer>>),
+    /// A reducer that only adds the gradients to those of a later pass.
+    Accumulator(Arc<Mutex<Reducer>>, Entering),
+}
+
+/// Runs `$call` with the backend and the strategy of a tensor.
+macro_rules! on_backend_of {
+    ($tensor:expr, $what:expr, $function:ident($($argument:expr),*)) => {{
+        let device = $tensor.device();
+        let strategy = $tensor.gradient_checkpointing_strategy();
+        let backend = match device.as_dispatch() {
+            DispatchDevice::Autodiff(device) => Some(&**device),
+            #[allow(unreachable_patterns, reason = "other packages may add backends")]
+            _ => None,
+        };
+        match (backend, strategy) {
+            #[cfg(feature = "flex")]
+            (Some(DispatchDevice::Flex(_)), Some(GradientCheckpointingStrategy::Disabled)) => {
+                $function::<burn::backend::Flex, NoCheckpointing, _>($($argument),*)
+            }
+            #[cfg(feature = "flex")]
+            (Some(DispatchDevice::Flex(_)), Some(GradientCheckpointingStrategy::Balanced)) => {
+                $function::<burn::backend::Flex, BalancedCheckpointing, _>($($argument),*)
+            }
+            #[cfg(feature = "cube")]
+            (Some(DispatchDevice::Cube(_)), Some(GradientCheckpointingStrategy::Disabled)) => {
+                $function::<burn::backend::Cube, NoCheckpointing, _>($($argument),*)
+            }
+            #[cfg(feature = "cube")]
+            (Some(DispatchDevice::Cube(_)), Some(GradientCheckpointingStrategy::Balanced)) => {
+                $function::<burn::backend::Cube, BalancedCheckpointing, _>($($argument),*)
+            }
+            #[allow(unreachable_patterns, reason = "other packages may add backends")]
+            _ => Err(unsupported($what, &device)),
+        }
+    }};
+}
+pub(crate) use on_backend_of;
+
+pub(crate) fn unsupported(what: String, device: &burn::tensor::Device) -> TrainError {
+    TrainError::UnsupportedBackend {
+        what,
+        device: format!("{device:?}"),
+    }
+}
+
+/// The places in the graph where the parameters' operations go. Made once: anchors need no
+/// gradient, so no backward pass uses them up.
+#[derive(Debug, Default)]
+pub(crate) struct Anchors {
+    /// One per parameter.
+    anchors: Vec<Tensor<1>>,
+}
+
+impl Anchors {
+    /// Anchors for the parameters of a model whose loss has a graph of the given depth, spread
+    /// evenly over [`STRETCH`] times that: the layers are assumed to be defined in the order of their
+    /// use.
+    fn spread(first: &Tensor<1>, parameters: usize, depth: usize) -> Result<Self, TrainError> {
+        let mut anchor = first.clone();
+        let mut order = 0;
+        let mut anchors = Vec::with_capacity(parameters);
+        for parameter in 0..parameters {
+            while order < STRETCH * depth * (parameter + 1) / parameters {
+                anchor = on_backend_of!(anchor, "the loss".to_owned(), one_further(anchor))?;
+                order += 1;
+            }
+            anchors.push(anchor.clone());
+        }
+        Ok(Self { anchors })
+    }
+
+    /// The same model, whose backward pass tells `listener` about final gradients.
+    pub(crate) fn attach<M: Module>(
+        &mut self,
+        model: &M,
+        table: &Arc<ParameterTable>,
+        depth: &Depth,
+        pass: Pass<'_>,
+    ) -> Result<M, TrainError> {
+        let depth = depth.load(Ordering::Relaxed);
+        let mut attacher = Attacher {
+            anchors: self,
+            depth,
+            table,
+            pass,
+            place: Place::default(),
+            result: Ok(()),
+        };
+        let attached = model.clone().map(&mut attacher);
+        attacher.result.map(|()| attached)
+    }
+}
+
+struct Attacher<'a> {
+    anchors: &'a mut Anchors,
+    depth: usize,
+    table: &'a Arc<ParameterTable>,
+    pass: Pass<'a>,
+    place: Place,
+    result: Result<(), TrainError>,
+}
+
+impl Attacher<'_> {
+    fn attach<const D: usize>(
+        &mut self,
+        parameter: usize,
+        tensor: Tensor<D>,
+    ) -> Result<Tensor<D>, TrainError> {
+        if self.depth > 0 && self.anchors.anchors.is_empty() {
+            let first = Tensor::zeros([1], &tensor.device());
+            *self.anchors = Anchors::spread(&first, self.table.len(), self.depth)?;
+        }
+        // In the first pass the depth is not known: every operation stays next to its parameter.
+        let anchor = match self.anchors.anchors.get(parameter) {
+            Some(anchor) => anchor.clone(),
+            None => Tensor::zeros([1], &tensor.device()),
+        };
+        let hook = Hook {
+            parameter,
+            table: Arc::clone(self.table),
+            listener: self.pass.listener.clone(),
+        };
+        let what = format!("parameter {}", self.table.get(parameter).name);
+        let hooked = on_backend_of!(tensor, what, hooked(tensor, anchor, hook))?;
+        Ok(self.pass.precision.cast_parameter(hooked, &self.place))
+    }
+}
+
+impl ModuleMapper for Attacher<'_> {
+    fn enter_module(&mut self, _name: &str, container: &str) {
+        self.place.enter(container);
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.place.exit();
+    }
+
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let index = self.table.index_of(param.id);
+        let (Some(index), Ok(())) = (index, &self.result) else {
+            // What the forward pass learns about its batches stays with the original.
+            return kept(param);
+        };
+        let (id, tensor, mapper) = param.consume();
+        let tensor = self.attach(index, tensor.clone()).unwrap_or_else(|error| {
+            self.result = Err(error);
+            tensor
+        });
+        Param::from_mapped_value(id, tensor, mapper)
+    }
+}
+
+/// An anchor whose order is larger by one.
+fn one_further<B, C, const D: usize>(anchor: Tensor<D>) -> Result<Tensor<D>, TrainError>
+where
+    B: Readback,
+    C: CheckpointStrategy,
+    DispatchTensor: DispatchKindConversion<Autodiff<B, C>>,
+{
+    let (values, node) = primitive::<B, C, D>(anchor)?.into_parts();
+    let prepared = Through(None)
+        .prepare::<C>([node])
+        .compute_bound()
+        .stateful();
+    let further = match prepared {
+        OpsKind::Tracked(prepared) => prepared.finish((), values),
+        OpsKind::UnTracked(prepared) => prepared.finish(values),
+    };
+    Ok(Tensor::from_primitive::<Autodiff<B, C>>(further))
+}
+
+/// The same values behind a hook.
+fn hooked<B, C, const D: usize>(
+    tensor: Tensor<D>,
+    anchor: Tensor<1>,
+    hook: Hook,
+) -> Result<Tensor<D>, TrainError>
+where
+    B: Readback,
+    C: CheckpointStrategy,
+    DispatchTensor: DispatchKindConversion<Autodiff<B, C>>,
+{
+    let (values, node) = primitive::<B, C, D>(tensor)?.into_parts();
+    let anchor = primitive::<B, C, 1>(anchor)?.node();
+    let prepared = hook.prepare::<C>([node, anchor]).compute_bound().stateful();
+    let hooked = match prepared {
+        OpsKind::Tracked(prepared) => prepared.finish((), values),
+        OpsKind::UnTracked(prepared) => prepared.finish(values),
+    };
+    Ok(Tensor::from_primitive::<Autodiff<B, C>>(hooked))
+}
+
+pub(crate) type Primitive<B, C> =
+    <Autodiff<B, C> as burn::backend::BackendTypes>::FloatTensorPrimitive;
+
+pub(crate) fn primitive<B, C, const D: usize>(
+    tensor: Tensor<D>,
+) -> Result<Primitive<B, C>, TrainError>
+where
+    B: Readback,
+    C: CheckpointStrategy,
+    DispatchTensor: DispatchKindConversion<Autodiff<B, C>>,
+{
+    let device = tensor.device();
+    tensor
+        .try_into_primitive::<Autodiff<B, C>>()
+        .map_err(|_| unsupported("a part of the model".to_owned(), &device))
+}
+
+/// The operation on a parameter.
+#[derive(Debug)]
+struct Hook {
+    parameter: usize,
+    table: Arc<ParameterTable>,
+    listener: Listener,
+}
+
+impl<B: Readback> Backward<B, 2> for Hook {
+    type State = ();
+
+    fn backward(
+        self,
+        ops: Ops<Self::State, 2>,
+        gradients: &mut Gradients,
+        _checkpointer: &mut Checkpointer,
+    ) {
+        let gradient = gradients.consume::<B>(&ops.node);
+        let listening = match &self.listener {
+            Listener::Nobody => None,
+            Listener::Reducer(reducer) => Some((reducer, None)),
+            Listener::Accumulator(reducer, entering) => Some((reducer, Some(*entering))),
+        };
+        if let Some((reducer, accumulating)) = listening {
+            let mut reducer = reducer.lock().unwrap_or_else(PoisonError::into_inner);
+            let site = reducer.site();
+            let mut take = |found: Result<Option<Gradient<'_>>, String>| {
+                let gradient = found
+                    .map_err(|cause| unreadable(&self.table, self.parameter, &cause))
+                    .and_then(|gradient| checked(&self.table, self.parameter, gradient));
+                match accumulating {
+                    None => reducer.take_early(self.parameter, gradient),
+                    Some(entering) => reducer.add_early(self.parameter, gradient, entering),
+                }
+            };
+            match site {
+                Site::Host => B::read(gradient.clone(), |values| {
+                    take(values.map(|values| values.map(Gradient::Host)));
+                }),
+                Site::Device => {
+                    let tensor = B::on_device(gradient.clone());
+                    take(tensor.map(|tensor| Some(Gradient::Device(tensor))));
+                }
+            }
+        }
+        let [parameter, _anchor] = ops.parents;
+        if let Some(parameter) = parameter {
+            gradients.register::<B>(parameter.id, gradient);
+        }
+    }
+}
+
+/// The same loss, whose backward pass shows how deep its graph is.
+pub(crate) fn measured(loss: Tensor<1>, depth: &Depth) -> Result<Tensor<1>, TrainError> {
+    if depth.load(Ordering::Relaxed) > 0 {
+        return Ok(loss);
+    }
+    let depth = Arc::clone(depth);
+    on_backend_of!(loss, "the loss".to_owned(), measured_on(loss, depth))
+}
+
+fn measured_on<B, C, const D: usize>(loss: Tensor<D>, depth: Depth) -> Result<Tensor<D>, TrainError>
+where
+    B: Readback,
+    C: CheckpointStrategy,
+    DispatchTensor: DispatchKindConversion<Autodiff<B, C>>,
+{
+    let (values, node) = primitive::<B, C, D>(loss)?.into_parts();
+    let pass = Through(Some(depth));
+    let prepared = pass.prepare::<C>([node]).compute_bound().stateful();
+    let measured = match prepared {
+        OpsKind::Tracked(prepared) => prepared.finish((), values),
+        OpsKind::UnTracked(prepared) => prepared.finish(values),
+    };
+    Ok(Tensor::from_primitive::<Autodiff<B, C>>(measured))
+}
+
+/// An operation that passes everything on, and may note how far from the leaves it is.
+#[derive(Debug)]
+struct Through(Option<Depth>);
+
+impl<B: Readback> Backward<B, 1> for Through {
+    type State = ();
+
+    fn backward(
+        self,
+        ops: Ops<Self::State, 1>,
+        gradients: &mut Gradients,
+        _checkpointer: &mut Checkpointer,
+    ) {
+        if let Some(depth) = self.0 {
+            depth.store(ops.node.order, Ordering::Relaxed);
+        }
+        let gradient = gradients.consume::<B>(&ops.node);
+        if let [Some(parent)] = ops.parents {
+            gradients.register::<B>(parent.id, gradient);
+        }
+    }
+}

@@ -1,0 +1,315 @@
+//! Moving a tensor's values to and from host memory, as each backend does it best; or leaving them where
+//! they are.
+
+use burn::backend::{Backend, DispatchDevice};
+use burn::tensor::{Device, Tensor, TensorData};
+
+use crate::memory::DeviceTensor;
+use crate::memory::host::HostSlice;
+
+#[cfg(feature = "cuda")]
+mod device_memory;
+#[cfg(feature = "cuda")]
+mod resident;
+
+/// A backend whose tensors can be read while a backward pass runs.
+pub(crate) trait Readback: Backend {
+    /// Gives `take` the values of a tensor in row-major order: none if gradients cannot have their
+    /// type, or the backend's words if they cannot be read.
+    fn read(
+        tensor: Self::FloatTensorPrimitive,
+        take: impl FnOnce(Result<Option<HostSlice<'_>>, String>),
+    );
+
+    /// The values where the device has them, or why they cannot be reached there.
+    fn on_device(tensor: Self::FloatTensorPrimitive) -> Result<DeviceTensor, String>;
+}
+
+/// What a tensor must be like.
+#[cfg_attr(
+    not(feature = "cuda"),
+    allow(dead_code, reason = "nothing of this build has memory to claim")
+)]
+#[derive(Clone, Debug)]
+pub(crate) struct Shell {
+    pub(crate) shape: Vec<usize>,
+    pub(crate) tensor_dtype: burn::tensor::DType,
+    pub(crate) device: Device,
+}
+
+/// Memory of a tensor that nobody else has, to be written to.
+pub(crate) struct Claim<const D: usize> {
+    pub(crate) memory: DeviceTensor,
+    /// The tensor, once it has been written to.
+    pub(crate) finish: Box<dyn FnOnce() -> Tensor<D>>,
+}
+
+/// The values of a tensor where its device has them.
+pub(crate) fn on_device<const D: usize>(tensor: Tensor<D>) -> Result<DeviceTensor, String> {
+    match tensor.device().as_dispatch() {
+        #[cfg(feature = "flex")]
+        DispatchDevice::Flex(_) => primitive::<burn::backend::Flex, D>(tensor),
+        #[cfg(feature = "cube")]
+        DispatchDevice::Cube(_) => primitive::<burn::backend::Cube, D>(tensor),
+        #[allow(unreachable_patterns, reason = "other packages may add backends")]
+        other => Err(format!("it is on {other:?}")),
+    }
+}
+
+fn primitive<B: Readback, const D: usize>(tensor: Tensor<D>) -> Result<DeviceTensor, String>
+where
+    burn::tensor::DispatchTensor: burn::backend::DispatchKindConversion<B>,
+{
+    let primitive = tensor.try_into_primitive::<B>();
+    B::on_device(primitive.map_err(|_| "it is on another backend than its device".to_owned())?)
+}
+
+/// Memory for a tensor: that of `own`, where nobody else has it, or new.
+pub(crate) fn claim<const D: usize>(
+    own: Option<Tensor<D>>,
+    shell: &Shell,
+) -> Result<Claim<D>, String> {
+    match shell.device.as_dispatch() {
+        #[cfg(feature = "flex")]
+        DispatchDevice::Flex(_) => flex::claim(shell),
+        #[cfg(feature = "cube")]
+        DispatchDevice::Cube(_) => cube::claim(own, shell),
+        #[allow(unreachable_patterns, reason = "other packages may add backends")]
+        other => {
+            drop(own);
+            Err(format!("it is on {other:?}"))
+        }
+    }
+}
+
+/// Gives out the values of what has been read.
+fn take_data(
+    data: Result<TensorData, String>,
+    take: impl FnOnce(Result<Option<HostSlice<'_>>, String>),
+) {
+    match data {
+        Ok(data) => take(Ok(HostSlice::of(&data))),
+        Err(cause) => take(Err(cause)),
+    }
+}
+
+#[cfg(feature = "flex")]
+pub(crate) use flex::overwritten;
+
+/// No backend of this build has its tensors in host memory.
+#[cfg(not(feature = "flex"))]
+pub(crate) fn overwritten<const D: usize>(
+    _tensor: burn::Tensor<D>,
+    _values: HostSlice<'_>,
+) -> Option<burn::Tensor<D>> {
+    None
+}
+
+#[cfg(feature = "flex")]
+mod flex {
+    use burn::Tensor;
+    use burn::backend::flex::FlexTensor;
+    use burn::backend::{Element, Flex};
+    use burn::tensor::DType;
+    use bytemuck::Pod;
+
+    use super::host_memory;
+    use super::{Claim, DeviceTensor, HostSlice, Readback, Shell, take_data};
+
+    /// Memory for a tensor, of the tests' device.
+    pub(super) fn claim<const D: usize>(shell: &Shell) -> Result<Claim<D>, String> {
+        host_memory::claim(shell)
+    }
+
+    /// The tensor with other values of the same number and type, in its own memory; nothing if
+    /// somebody else sees that memory or it is not in host memory and row-major.
+    pub(crate) fn overwritten<const D: usize>(
+        tensor: Tensor<D>,
+        values: HostSlice<'_>,
+    ) -> Option<Tensor<D>> {
+        let mut primitive = tensor.try_into_primitive::<Flex>().ok()?;
+        match values {
+            HostSlice::F32(values) => overwrite(&mut primitive, values),
+            HostSlice::F64(values) => overwrite(&mut primitive, values),
+            HostSlice::F16(values) => overwrite(&mut primitive, values),
+            HostSlice::BF16(values) => overwrite(&mut primitive, values),
+        }?;
+        Some(Tensor::from_primitive::<Flex>(primitive))
+    }
+
+    fn overwrite<T: Element + Pod>(tensor: &mut FlexTensor, values: &[T]) -> Option<()> {
+        let (start, end) = tensor.layout().contiguous_offsets()?;
+        if tensor.dtype() != T::dtype() || end - start != values.len() {
+            return None;
+        }
+        let storage = tensor.try_storage_mut::<T>()?;
+        storage[start..end].copy_from_slice(values);
+        Some(())
+    }
+
+    impl Readback for Flex {
+        fn read(
+            tensor: Self::FloatTensorPrimitive,
+            take: impl FnOnce(Result<Option<HostSlice<'_>>, String>),
+        ) {
+            // In host memory already: without a copy where the layout is row-major.
+            let slice = match tensor.dtype() {
+                DType::F32 => tensor.as_slice().map(HostSlice::F32),
+                DType::F64 => tensor.as_slice().map(HostSlice::F64),
+                DType::F16 => tensor.as_slice().map(HostSlice::F16),
+                DType::BF16 => tensor.as_slice().map(HostSlice::BF16),
+                _ => None,
+            };
+            match slice {
+                Some(slice) => take(Ok(Some(slice))),
+                None => take_data(Ok(tensor.into_data()), take),
+            }
+        }
+
+        fn on_device(tensor: Self::FloatTensorPrimitive) -> Result<DeviceTensor, String> {
+            let mut found = Err("it cannot be read".to_owned());
+            Self::read(tensor, |values| {
+                found = values.and_then(|values| {
+                    let values = values.ok_or("its type is none that gradients have")?;
+                    host_memory::tensor(values)
+                });
+            });
+            found
+        }
+    }
+}
+
+/// Host memory is no device's.
+#[cfg(all(feature = "flex", not(test)))]
+mod host_memory {
+    use super::{Claim, DeviceTensor, HostSlice, Shell};
+
+    const REASON: &str = "it is in host memory";
+
+    pub(super) fn tensor(_values: HostSlice<'_>) -> Result<DeviceTensor, String> {
+        Err(REASON.to_owned())
+    }
+
+    pub(super) fn claim<const D: usize>(_shell: &Shell) -> Result<Claim<D>, String> {
+        Err(REASON.to_owned())
+    }
+}
+
+/// In tests it plays a device's.
+#[cfg(all(feature = "flex", test))]
+mod host_memory {
+    use super::{Claim, DeviceTensor, HostSlice, Shell, Tensor};
+    use crate::reducer::device_route::double;
+
+    pub(super) fn tensor(values: HostSlice<'_>) -> Result<DeviceTensor, String> {
+        Ok(double::tensor(values))
+    }
+
+    pub(super) fn claim<const D: usize>(shell: &Shell) -> Result<Claim<D>, String> {
+        let shell = shell.clone();
+        let elems = shell.shape.iter().product();
+        let dtype =
+            crate::parameters::reducible(shell.tensor_dtype).expect("checked when it began");
+        let (memory, seen) = double::zeros(dtype, elems);
+        let finish = move || {
+            let values = seen.lock().expect("nobody panics while they hold it");
+            let data = values.slice(0..elems).to_tensor_data(&shell.shape);
+            Tensor::from_data(data, (&shell.device, shell.tensor_dtype))
+        };
+        Ok(Claim {
+            memory,
+            finish: Box::new(finish),
+        })
+    }
+}
+
+#[cfg(feature = "cube")]
+mod cube {
+    use burn::backend::{Cube, TensorMetadata, ops::FloatTensorOps};
+    use burn::tensor::{Shape, Tensor};
+
+    use super::{Claim, DeviceTensor, HostSlice, Readback, Shell, device_memory, take_data};
+
+    /// Memory for a tensor.
+    pub(super) fn claim<const D: usize>(
+        own: Option<Tensor<D>>,
+        shell: &Shell,
+    ) -> Result<Claim<D>, String> {
+        device_memory::claim(own, shell)
+    }
+
+    impl Readback for Cube {
+        fn read(
+            tensor: Self::FloatTensorPrimitive,
+            take: impl FnOnce(Result<Option<HostSlice<'_>>, String>),
+        ) {
+            // Waits until the device has computed it; the operations queued behind it go on.
+            let elems = tensor.shape().num_elements();
+            let flat = Cube::float_reshape(tensor, Shape::new([elems]));
+            let data = Tensor::<1>::from_primitive::<Cube>(flat).try_into_data();
+            take_data(data.map_err(|cause| cause.to_string()), take);
+        }
+
+        fn on_device(tensor: Self::FloatTensorPrimitive) -> Result<DeviceTensor, String> {
+            device_memory::tensor(tensor)
+        }
+    }
+}
+
+/// Only memory of CUDA devices has addresses.
+#[cfg(all(feature = "cube", not(feature = "cuda")))]
+mod device_memory {
+    use burn::backend::{BackendTypes, Cube};
+    use burn::tensor::Tensor;
+
+    use super::{Claim, DeviceTensor, Shell};
+
+    const REASON: &str = "it is not on CUDA";
+
+    pub(super) fn tensor(
+        _tensor: <Cube as BackendTypes>::FloatTensorPrimitive,
+    ) -> Result<DeviceTensor, String> {
+        Err(REASON.to_owned())
+    }
+
+    pub(super) fn claim<const D: usize>(
+        _own: Option<Tensor<D>>,
+        _shell: &Shell,
+    ) -> Result<Claim<D>, String> {
+        Err(REASON.to_owned())
+    }
+}
+
+#[cfg(test)]
+#[cfg(feature = "flex")]
+mod tests {
+    use burn::Tensor;
+    use burn::tensor::Device;
+
+    use super::*;
+
+    fn values<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+        tensor.into_data().try_to_vec().unwrap()
+    }
+
+    #[test]
+    fn memory_of_ones_own_is_overwritten() {
+        let tensor = Tensor::<2>::zeros([2, 2], &Device::flex());
+        let changed = overwritten(tensor, HostSlice::F32(&[1.0, 2.0, 3.0, 4.0])).unwrap();
+        assert_eq!(changed.dims(), [2, 2]);
+        assert_eq!(values(changed), [1.0, 2.0, 3.0, 4.0]);
+    }
+
+    #[test]
+    fn shared_transposed_and_other_memory_is_left_alone() {
+        let new = HostSlice::F32(&[1.0, 2.0, 3.0, 4.0]);
+        let tensor = Tensor::<2>::ones([2, 2], &Device::flex());
+        assert!(overwritten(tensor.clone(), new).is_none());
+        assert_eq!(values(tensor.clone()), [1.0; 4]);
+        assert!(overwritten(tensor.transpose(), new).is_none());
+        let short = Tensor::<1>::ones([3], &Device::flex());
+        assert!(overwritten(short, new).is_none());
+        let integers = HostSlice::F64(&[1.0]);
+        assert!(overwritten(Tensor::<1>::ones([1], &Device::flex()), integers).is_none());
+    }
+}

@@ -1,0 +1,235 @@
+//! The ranks that normalise together.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bonfire_collective::ProcessGroup;
+use burn::tensor::{Tensor, TensorData};
+
+use super::carrier::answer;
+use super::{Failure, Message, Reply, reply_to};
+use crate::world::patience::WarmUp;
+use crate::{TrainError, World};
+
+/// Ranks whose batches are normalised together, and the group in which they exchange statistics.
+///
+/// The group is used for nothing else, because its operations come in the middle of forward and
+/// backward passes, while gradients travel in the group of the [`World`]. Clones are the same group.
+#[derive(Clone, Debug)]
+pub struct NormGroup {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    group: ProcessGroup,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// How much this rank's loss counts, relative to those of the other ranks.
+    weight: f64,
+    /// The first one: there was nobody to return it to in a backward pass.
+    failure: Option<Failure>,
+    warm_up: WarmUp,
+}
+
+impl NormGroup {
+    /// All ranks of a world, in a group of their own that is formed by the first call. Every rank must
+    /// call it, as an operation in its order.
+    ///
+    /// # Errors
+    /// [`TrainError::Collective`] if the ranks cannot form the group.
+    #[track_caller]
+    pub fn of_world(world: &World) -> Result<Self, TrainError> {
+        world.norm_groups().whole(world)
+    }
+
+    /// The ranks of a group that [`split`](ProcessGroup::split) or
+    /// [`subgroup`](ProcessGroup::subgroup) made of the world's and that is used for nothing else,
+    /// such as the ranks of a host. An error of a rank in [`Ddp`](crate::Ddp) ends it, too.
+    pub fn of_ranks(world: &World, group: ProcessGroup) -> Self {
+        world.norm_groups().add(world, group)
+    }
+
+    /// The group.
+    pub fn group(&self) -> &ProcessGroup {
+        &self.shared.group
+    }
+
+    fn new(group: &ProcessGroup, compiles: bool) -> Self {
+        let group = group.named("batch norm");
+        let state = State {
+            weight: 1.0,
+            failure: None,
+            warm_up: WarmUp::new(&group, compiles),
+        };
+        Self {
+            shared: Arc::new(Shared {
+                group,
+                state: Mutex::new(state),
+            }),
+        }
+    }
+
+    /// Exchanges what a layer sends. In the backward pass a failure is kept for the end of the step,
+    /// and the answer is too short.
+    ///
+    /// # Panics
+    /// If the exchange fails in a forward pass, which has no other way to say so.
+    pub(crate) fn exchange<const D: usize>(&self, message: Tensor<D>) -> Tensor<D> {
+        let (device, dtype) = (message.device(), message.dtype());
+        let none = answer(message.clone(), 1);
+        let message = match read(message) {
+            Ok(message) => message,
+            Err(failure) => {
+                self.keep(failure);
+                return none;
+            }
+        };
+        match self.reply(&message) {
+            Ok(reply) => {
+                let mut shape = [1; D];
+                shape[0] = reply.len();
+                Tensor::from_data(TensorData::new(reply, shape), (&device, dtype))
+            }
+            Err(failure) if message.is_forward() => {
+                panic!("batch norm cannot exchange its statistics: {failure}")
+            }
+            Err(_) => none,
+        }
+    }
+
+    fn reply(&self, message: &Message) -> Result<Reply, Failure> {
+        let (weight, failure) = {
+            let state = self.lock();
+            (state.weight, state.failure.clone())
+        };
+        if let Some(failure) = failure {
+            return Err(failure);
+        }
+        let blocks = self.gather(&message.block(weight))?;
+        reply_to(message, weight, &blocks).map_err(|mismatch| self.keep(mismatch.into()))
+    }
+
+    /// Takes part in the exchanges of ranks that still work, with nothing to add, until all ranks
+    /// have ended the step.
+    fn end_step(&self) -> Result<(), Failure> {
+        // As many rounds as the other ranks have exchanges left; each has a deadline.
+        loop {
+            if let Some(failure) = self.failure() {
+                return Err(failure);
+            }
+            let blocks = self.gather(&[])?;
+            if blocks.iter().all(Vec::is_empty) {
+                self.lock().warm_up.end_step();
+                return Ok(());
+            }
+        }
+    }
+
+    fn gather(&self, block: &[f64]) -> Result<Vec<Vec<f64>>, Failure> {
+        let group = self.lock().warm_up.clone();
+        let blocks = group.all_gather_v(block);
+        let blocks = blocks.map_err(|error| self.keep(error.into()))?;
+        Ok(blocks.iter().map(<[f64]>::to_vec).collect())
+    }
+
+    /// Keeps a failure, unless there is one, and returns it.
+    fn keep(&self, failure: Failure) -> Failure {
+        self.shared.group.abort(&failure.to_string());
+        self.lock().failure.get_or_insert(failure).clone()
+    }
+
+    fn failure(&self) -> Option<Failure> {
+        self.lock().failure.clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Each field is written in one go.
+        let state = self.shared.state.lock();
+        state.unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn read<const D: usize>(message: Tensor<D>) -> Result<Message, Failure> {
+    let data = message
+        .try_into_data()
+        .map_err(|cause| Failure::Unreadable(format!("{cause:?}")))?;
+    Ok(Message::parse(data.iter::<f64>().collect()))
+}
+
+/// The groups that a world's models normalise in. Clones are the same list.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct NormGroups {
+    list: Arc<Mutex<List>>,
+}
+
+#[derive(Debug, Default)]
+struct List {
+    whole: Option<NormGroup>,
+    all: Vec<NormGroup>,
+}
+
+impl NormGroups {
+    #[track_caller]
+    fn whole(&self, world: &World) -> Result<NormGroup, TrainError> {
+        if let Some(whole) = &self.lock().whole {
+            return Ok(whole.clone());
+        }
+        let group = world
+            .group()
+            .split(Some(0), 0)?
+            .expect("every rank has a color");
+        let whole = self.add(world, group);
+        self.lock().whole = Some(whole.clone());
+        Ok(whole)
+    }
+
+    fn add(&self, world: &World, group: ProcessGroup) -> NormGroup {
+        let group = NormGroup::new(&group, world.compiles_kernels());
+        self.lock().all.push(group.clone());
+        group
+    }
+
+    /// Whether there are any.
+    pub(crate) fn are_used(&self) -> bool {
+        !self.lock().all.is_empty()
+    }
+
+    /// Says how much this rank's loss counts in the backward pass to come.
+    pub(crate) fn weigh(&self, weight: f64) {
+        for group in self.all() {
+            group.lock().weight = weight;
+        }
+    }
+
+    /// Ends a step in all groups.
+    pub(crate) fn end_step(&self) -> Result<(), TrainError> {
+        for group in self.all() {
+            group.end_step()?;
+        }
+        Ok(())
+    }
+
+    /// Ends all groups.
+    pub(crate) fn abort(&self, cause: &str) {
+        for group in self.all() {
+            group.shared.group.abort(cause);
+        }
+    }
+
+    /// What went wrong in one of them.
+    pub(crate) fn failure(&self) -> Option<TrainError> {
+        let failure = self.all().iter().find_map(NormGroup::failure);
+        failure.map(TrainError::from)
+    }
+
+    fn all(&self) -> Vec<NormGroup> {
+        self.lock().all.clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, List> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

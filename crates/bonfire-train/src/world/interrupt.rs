@@ -1,0 +1,125 @@
+//! Ctrl-C and SIGTERM as a wish to stop, on which all ranks agree.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+
+use bonfire_collective::{Interrupt, InterruptWatch, Proposal, Rank};
+
+use crate::{TrainError, World};
+
+/// One Ctrl-C can reach a process twice, through the terminal and through a launcher. What comes later
+/// than this is another.
+const ECHO_MAX: Duration = Duration::from_secs(1);
+
+/// While it lives, a first SIGINT or SIGTERM is a wish to stop between two steps, and a second one ends
+/// the process at once.
+///
+/// ```no_run
+/// # use bonfire_train::{StopRequest, TrainError, World};
+/// # fn train(world: &World, mut step: impl FnMut(usize)) -> Result<(), TrainError> {
+/// let request = StopRequest::watch();
+/// for index in 0..1000 {
+///     if let Some(rank) = request.agreed(world)? {
+///         println!("stopped before step {index}: rank {rank} was asked to"); // on all ranks
+///         break;
+///     }
+///     step(index);
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+#[must_use = "the signals are watched only while this lives"]
+pub struct StopRequest {
+    /// The number of the signal.
+    asked: Arc<AtomicU8>,
+    _watch: Option<InterruptWatch>,
+}
+
+/// No signal has this number.
+const NOT_ASKED: u8 = 0;
+
+impl StopRequest {
+    /// Starts to watch. Where somebody in this process does already, as another rank that is a thread of
+    /// it, this rank hears of the wish from that one, when they agree.
+    pub fn watch() -> Self {
+        Self::watch_with(|_| {})
+    }
+
+    /// As [`watch`](Self::watch), and hands the first signal to `on_first`, on another thread.
+    pub fn watch_with(mut on_first: impl FnMut(Interrupt) + Send + 'static) -> Self {
+        let asked = Arc::new(AtomicU8::new(NOT_ASKED));
+        let noticed = Arc::clone(&asked);
+        Self {
+            asked,
+            _watch: watch_with(move |by| {
+                // Only a flag: what it says is not shared with other memory.
+                noticed.store(by.number(), Ordering::Relaxed);
+                on_first(by);
+            }),
+        }
+    }
+
+    /// A wish that nobody has: this rank only hears of those of the others. Signals are not watched.
+    pub fn never() -> Self {
+        Self {
+            asked: Arc::new(AtomicU8::new(NOT_ASKED)),
+            _watch: None,
+        }
+    }
+
+    /// Whether this process was asked.
+    pub fn is_made(&self) -> bool {
+        self.asked.load(Ordering::Relaxed) != NOT_ASKED
+    }
+
+    /// The exit code of a process that has stopped because it was asked to: what a shell would report, had
+    /// it not watched. A rank that stops because of another ends as after SIGTERM.
+    pub fn exit_code(&self) -> u8 {
+        match self.asked.load(Ordering::Relaxed) {
+            NOT_ASKED => code(Interrupt::Terminate.number()),
+            signal => code(signal),
+        }
+    }
+
+    /// The lowest rank that was asked to stop, if any was. All ranks call it between the same two steps and
+    /// get the same answer. It costs an [`agree`](bonfire_collective::ProcessGroup::agree).
+    ///
+    /// # Errors
+    /// See [`CollectiveError`](bonfire_collective::CollectiveError).
+    #[track_caller]
+    pub fn agreed(&self, world: &World) -> Result<Option<Rank>, TrainError> {
+        let proposal = Proposal {
+            stop: self.is_made(),
+            ..Proposal::default()
+        };
+        Ok(world.group().agree(proposal)?.stop)
+    }
+}
+
+/// Hands the first signal to a function, and ends the process at the second. Nothing if somebody else
+/// watches.
+fn watch_with(mut on_first: impl FnMut(Interrupt) + Send + 'static) -> Option<InterruptWatch> {
+    let mut first: Option<Instant> = None;
+    let watch = InterruptWatch::start(move |by| match first {
+        None => {
+            first = Some(Instant::now());
+            on_first(by);
+        }
+        Some(first) if first.elapsed() <= ECHO_MAX => {}
+        Some(_) => std::process::exit(code(by.number()).into()),
+    });
+    watch
+        .inspect_err(|error| {
+            if error.kind() != io::ErrorKind::ResourceBusy {
+                tracing::warn!("Ctrl-C will not be an orderly stop: {error}");
+            }
+        })
+        .ok()
+}
+
+/// The exit code of a process that a signal has ended.
+fn code(signal: u8) -> u8 {
+    128 + signal
+}

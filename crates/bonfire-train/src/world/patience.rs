@@ -1,0 +1,99 @@
+//! How long ranks wait for each other where one of them has something long to do.
+
+use std::ops::Deref;
+use std::time::Duration;
+
+use bonfire_collective::ProcessGroup;
+
+/// How long ranks wait for rank 0 to read or write files, unless the group waits longer anyway.
+const FILES_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// The group, for operations before which rank 0 reads or writes files.
+pub fn patient_with_files(group: &ProcessGroup) -> ProcessGroup {
+    group.with_timeout(group.timeout().max(FILES_TIMEOUT))
+}
+
+/// The steps in which kernels are compiled and tuned: all are used in the first; the second has the
+/// hooks elsewhere, so that others are fused.
+const STEPS: u32 = 2;
+
+/// A group whose operations may take its start-up time for the first steps, because each rank compiles
+/// its kernels then, when it first uses them, and one may have to while another finds them in a cache.
+#[derive(Clone, Debug)]
+pub(crate) struct WarmUp {
+    /// As it is now.
+    group: ProcessGroup,
+    settled: Duration,
+    steps_left: u32,
+}
+
+impl WarmUp {
+    /// A group of ranks on devices that compile kernels, or on such that do not.
+    pub(crate) fn new(group: &ProcessGroup, compiles: bool) -> Self {
+        let settled = group.timeout();
+        let patient = settled.max(group.options().startup_timeout);
+        let (timeout, steps_left) = if compiles {
+            (patient, STEPS)
+        } else {
+            (settled, 0)
+        };
+        Self {
+            group: group.with_timeout(timeout),
+            settled,
+            steps_left,
+        }
+    }
+
+    /// A step has been done by all ranks.
+    pub(crate) fn end_step(&mut self) {
+        self.steps_left = self.steps_left.saturating_sub(1);
+        if self.steps_left == 0 {
+            self.group = self.group.with_timeout(self.settled);
+        }
+    }
+}
+
+impl Deref for WarmUp {
+    type Target = ProcessGroup;
+
+    fn deref(&self) -> &ProcessGroup {
+        &self.group
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bonfire_collective::{GroupOptions, WorldSize};
+
+    use super::*;
+
+    fn group(timeout: u64) -> ProcessGroup {
+        let options = GroupOptions {
+            timeout: Duration::from_secs(timeout),
+            startup_timeout: Duration::from_secs(300),
+            ..GroupOptions::default()
+        };
+        let one = WorldSize::new(1).unwrap();
+        ProcessGroup::local(one, options).unwrap().remove(0)
+    }
+
+    #[test]
+    fn the_first_two_steps_have_the_start_up_time_where_kernels_are_compiled() {
+        let mut seconds = Vec::new();
+        for (timeout, compiles) in [(60, true), (60, false), (1000, true)] {
+            let mut group = WarmUp::new(&group(timeout), compiles);
+            for _ in 0..4 {
+                seconds.push(group.timeout().as_secs());
+                group.end_step();
+            }
+        }
+        let expected = [[300, 300, 60, 60], [60; 4], [1000; 4]];
+        assert_eq!(seconds, expected.concat());
+    }
+
+    #[test]
+    fn files_have_ten_minutes_or_what_everything_has() {
+        let seconds = |timeout| patient_with_files(&group(timeout)).timeout().as_secs();
+        assert_eq!((seconds(60), seconds(1000)), (600, 1000));
+    }
+}

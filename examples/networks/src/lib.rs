@@ -1,0 +1,33 @@
+//! The networks of the examples that see pictures.
+//!
+//! `trunk.rs`, `resnet.rs` and `botnet.rs` are the networks; nothing here knows of ranks.
+
+#![forbid(unsafe_code)]
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::Tensor;
+
+pub mod attention;
+pub mod block;
+pub mod botnet;
+mod draw;
+pub mod norm;
+pub mod resnet;
+pub mod trunk;
+
+/// How many numbers of a model are trained. The model is one that was made for training; means and
+/// variances that a normalisation keeps do not count.
+pub fn trained_numbers<M: Module>(model: &M) -> usize {
+    struct Counter(usize);
+    impl ModuleVisitor for Counter {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let tensor = param.val();
+            if tensor.is_require_grad() {
+                self.0 += tensor.shape().num_elements();
+            }
+        }
+    }
+    let mut counter = Counter(0);
+    model.visit(&mut counter);
+    counter.0
+}
