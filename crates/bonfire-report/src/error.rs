@@ -13,9 +13,9 @@ pub enum ReportError {
     /// A collective operation failed; the message names the rank at fault.
     #[error(transparent)]
     Collective(#[from] CollectiveError),
-    /// The loss cannot be read from its device.
+    /// What is told about the training cannot be had from it, such as a loss from its device.
     #[error(transparent)]
-    Loss(#[from] TrainError),
+    Train(#[from] TrainError),
     /// A file about the training could not be written.
     #[error(
         "cannot write {}: {source}; make room, or keep the journal in another folder", .path.display()

@@ -257,7 +257,7 @@ impl Journal {
     /// step since. Every rank must call it. It waits for the device.
     ///
     /// # Errors
-    /// [`ReportError::Collective`]; [`ReportError::Loss`] on the rank whose loss it is and
+    /// [`ReportError::Collective`]; [`ReportError::Train`] on the rank whose loss it is and
     /// [`ReportError::Unwritable`] on rank 0, whereupon the group ends.
     #[track_caller]
     pub fn figures(&mut self, learning_rate: Option<f64>) -> Result<Option<Figures>, ReportError> {

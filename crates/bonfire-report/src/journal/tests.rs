@@ -6,7 +6,7 @@ use std::thread::sleep;
 
 use bonfire_collective::{CollectiveError, GroupOptions, ProcessGroup, Rank};
 use bonfire_testkit::{local, read_by_tensorboard};
-use bonfire_train::{Ddp, DeviceKind, Loss, Placement};
+use bonfire_train::{Ddp, DeviceKind, Loss, Placement, TrainError};
 use burn::nn::{Linear, LinearConfig};
 
 use super::*;
@@ -243,7 +243,7 @@ fn a_folder_that_cannot_be_made_ends_the_training_on_all_ranks() {
     let errors: Vec<ReportError> = outcomes.into_iter().filter_map(Result::err).collect();
     assert!(
         matches!(&errors[..], [ReportError::Unwritable { path, .. },
-            ReportError::Collective(CollectiveError::PeerFailed { rank, .. })]
+            ReportError::Train(TrainError::Collective(CollectiveError::PeerFailed { rank, .. }))]
             if path.ends_with("below") && *rank == Rank::new(0)),
         "{errors:?}"
     );
