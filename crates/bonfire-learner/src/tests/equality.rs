@@ -106,11 +106,9 @@ fn with_accumulation_where_one_rank_ends_earlier() {
 
 #[test]
 fn with_gradients_that_travel_in_16_bits_and_buckets_of_one() {
-    let config = DdpConfig {
-        bucket_bytes_max: 1,
-        first_bucket_bytes_max: 1,
-        compression: GradientCompression::Bf16,
-        ..DdpConfig::default()
-    };
+    let config = DdpConfig::default()
+        .with_bucket_bytes_max(1)
+        .with_first_bucket_bytes_max(1)
+        .with_compression(GradientCompression::Bf16);
     check_with(config, 2, Remainder::Exact, 1);
 }

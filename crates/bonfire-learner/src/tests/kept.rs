@@ -14,10 +14,7 @@ fn power_sgd() -> DdpConfig {
         compression_rate_min: 0.1,
         ..PowerSgdConfig::default()
     };
-    DdpConfig {
-        compression: GradientCompression::PowerSgd(power_sgd),
-        ..DdpConfig::default()
-    }
+    DdpConfig::default().with_compression(GradientCompression::PowerSgd(power_sgd))
 }
 
 /// A training that saves every epoch, and keeps the last, or goes on from one of them.
