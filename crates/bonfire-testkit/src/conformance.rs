@@ -5,7 +5,7 @@
 
 mod operations;
 
-use bonfire_collective::{CollectiveError, ProcessGroup, Rank, ReduceOp};
+use bonfire_collective::{ProcessGroup, ReduceOp};
 use bonfire_plan::shard_range;
 use half::{bf16, f16};
 

@@ -8,7 +8,7 @@ fn with_another(use_other: impl Fn(Mlp) -> Mlp + Sync) -> Result<(), String> {
         let device = world.device();
         let mut ddp = Ddp::new(Mlp::new(1, &device), &world).unwrap();
         let other = use_other(Mlp::new(2, &device).train());
-        let mut loss = |model: &Mlp| {
+        let loss = |model: &Mlp| {
             let (x, y) = samples(&[1, 2], &device);
             // The inputs' own gradient is the program's business.
             let x = x.autodiff().require_grad();
@@ -16,7 +16,7 @@ fn with_another(use_other: impl Fn(Mlp) -> Mlp + Sync) -> Result<(), String> {
                 .square()
                 .mean()
         };
-        let step = ddp.backward(&mut loss).map(drop);
+        let step = ddp.backward(loss).map(drop);
         step.map_err(|error| error.to_string())
     });
     ended.into_iter().next().unwrap()
