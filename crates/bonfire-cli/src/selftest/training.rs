@@ -95,7 +95,7 @@ fn print(ranks: &str, ways: &[(&str, Vec<Learnt>)], alone: &Learnt) -> anyhow::R
 
 fn world_of(env: &RankEnv) -> anyhow::Result<World> {
     let group = ProcessGroup::connect(env, PLACE.group_options())?;
-    Ok(PLACE.world(group, (env.local_rank, env.local_world_size))?)
+    PLACE.world(group, (env.local_rank, env.local_world_size))
 }
 
 /// Has Burn's kernels compiled and chosen. What runs while it measures them is not what it chooses, and may
