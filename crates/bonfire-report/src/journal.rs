@@ -141,12 +141,12 @@ pub enum Activity {
 ///     .samples_per_step(64, "points")
 ///     .folder("runs/linear");
 /// let mut journal = Journal::new(world, config)?;
-/// for step in 1..=1000 {
+/// for number in 1..=1000 {
 ///     let batch = journal.time(Activity::Data, || next_batch());
 ///     let step = ddp.backward(|model| model.forward(batch).powi_scalar(2).mean())?;
 ///     journal.step(&step);
 ///     journal.time(Activity::Optimizer, || ddp.step(&mut optimizer, 1e-3, step.gradients));
-///     if step % 20 == 0 {
+///     if number % 20 == 0 {
 ///         journal.figures(Some(1e-3))?;
 ///     }
 /// }
