@@ -1,6 +1,6 @@
 //! Which part of the space of elements a rank has.
 
-use crate::partition::Blocks;
+use super::Blocks;
 use crate::{Collective, ElemRange, Rank, ScheduleShape};
 
 /// What a rank's memory is for.

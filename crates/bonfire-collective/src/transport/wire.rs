@@ -13,25 +13,15 @@
 //!
 //! The sums are there on links that ask for them ([`seal`]), and zero on others.
 
-mod seal;
-
-use std::fmt;
 use std::ops::Range;
-use std::panic::Location;
-use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
-
-pub use seal::{Seal, seal};
-
-use crate::fnv::fnv_1a;
-use crate::{Algorithm, Collective, DType, NamedRanks, Rank, ReduceOp};
+use bonfire_plan::{Algorithm, CallSite, Collective, DType, NamedRanks, Operation, Rank, ReduceOp};
 
 /// Bytes of an encoded header; a multiple of 64, so that a payload behind it stays aligned.
-pub const HEADER_BYTES: usize = 128;
+pub(crate) const HEADER_BYTES: usize = 128;
 
 /// The bytes that two ranks in one operation encode alike, at the start of a header.
-pub const AGREED_BYTES: usize = 40;
+pub(crate) const AGREED_BYTES: usize = Operation::AGREED_BYTES;
 
 const MAGIC: u32 = 0x4246_0003;
 const SEQ_AT: usize = 16;
@@ -40,131 +30,14 @@ const CALL_SITE_LEN_AT: usize = 44;
 const CALL_SITE_AT: usize = 45;
 /// Where the sum of the payload is.
 const PAYLOAD_SUM_AT: usize = 120;
-const CALL_SITE_BYTES_MAX: usize = PAYLOAD_SUM_AT - CALL_SITE_AT;
+const _: () = assert!(CALL_SITE_AT + CallSite::BYTES_MAX == PAYLOAD_SUM_AT);
 const NO_REDUCE: u8 = u8::MAX;
 const NO_RANK: u32 = u32::MAX;
-
-/// One collective operation as one rank sees it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Operation {
-    /// Number of the group, the same on all its ranks.
-    pub group: u32,
-    /// Number of the operation in its group, from 0.
-    pub seq: u64,
-    /// What is done.
-    pub collective: Collective,
-    /// How it is done.
-    pub algorithm: Algorithm,
-    /// Element type.
-    pub dtype: DType,
-    /// How elements are combined; `None` where nothing is reduced.
-    pub reduce: Option<ReduceOp>,
-    /// Elements in the data buffer of the schedule.
-    pub count: u64,
-    /// [`ScheduleShape::layout_hash`](crate::ScheduleShape::layout_hash): block lengths and hosts.
-    /// Where call-sites are to be compared, exclusive-or [`CallSite::hash`].
-    pub layout: u32,
-    /// Where the program asked for it.
-    pub call_site: CallSite,
-}
-
-impl Operation {
-    /// Whether two ranks are in the same operation. The call-site is for people and is not compared
-    /// unless it is in the layout: ranks may reach one operation from different lines.
-    pub fn matches(&self, other: &Self) -> bool {
-        self.group == other.group
-            && self.seq == other.seq
-            && self.collective == other.collective
-            && self.algorithm == other.algorithm
-            && self.dtype == other.dtype
-            && self.reduce == other.reduce
-            && self.count == other.count
-            && self.layout == other.layout
-    }
-}
-
-impl fmt::Display for Operation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} #{} (", self.collective.name(), self.seq)?;
-        if let Some(reduce) = self.reduce {
-            write!(f, "{reduce}, ")?;
-        }
-        match self.collective {
-            Collective::Transfer { source, target } => {
-                write!(f, "from rank {source} to rank {target}, ")?;
-            }
-            Collective::Exchange { first, second } => write!(f, "ranks {first} and {second}, ")?,
-            other => {
-                if let Some(root) = other.root() {
-                    write!(f, "root {root}, ")?;
-                }
-            }
-        }
-        write!(f, "{} x {}", self.dtype, self.count)?;
-        if self.layout != 0 {
-            write!(f, " in layout {:08x}", self.layout)?;
-        }
-        write!(f, ", {})", self.algorithm)?;
-        if !self.call_site.as_str().is_empty() {
-            write!(f, " at {}", self.call_site)?;
-        }
-        Ok(())
-    }
-}
-
-/// `file:line` of a call, cut from the front to what fits a header. Cheap to clone.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "String", into = "String")]
-pub struct CallSite(Arc<str>);
-
-impl CallSite {
-    /// The place that `location` names.
-    pub fn new(location: &Location<'_>) -> Self {
-        Self::from_text(&format!("{}:{}", location.file(), location.line()))
-    }
-
-    fn from_text(text: &str) -> Self {
-        let mut start = text.len().saturating_sub(CALL_SITE_BYTES_MAX);
-        while !text.is_char_boundary(start) {
-            start += 1;
-        }
-        Self(text[start..].into())
-    }
-
-    /// The text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-
-    /// A number that differs, but for a chance of one in 2^32, where the texts do; the same on every
-    /// machine.
-    pub fn hash(&self) -> u32 {
-        fnv_1a(self.0.bytes())
-    }
-}
-
-impl From<String> for CallSite {
-    fn from(text: String) -> Self {
-        Self::from_text(&text)
-    }
-}
-
-impl From<CallSite> for String {
-    fn from(site: CallSite) -> Self {
-        site.as_str().to_owned()
-    }
-}
-
-impl fmt::Display for CallSite {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
 
 /// Bytes that are not a header.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum WireError {
+pub(crate) enum WireError {
     /// Fewer bytes than a header has.
     #[error("a header has {HEADER_BYTES} bytes, got {0}")]
     Short(usize),
@@ -185,7 +58,7 @@ pub enum WireError {
 }
 
 /// Writes the header of a frame with `payload_bytes` bytes behind it.
-pub fn encode_header(operation: &Operation, payload_bytes: u32) -> [u8; HEADER_BYTES] {
+pub(crate) fn encode_header(operation: &Operation, payload_bytes: u32) -> [u8; HEADER_BYTES] {
     let mut bytes = [0; HEADER_BYTES];
     bytes[0..4].copy_from_slice(&MAGIC.to_le_bytes());
     let NamedRanks { first, second } = operation.collective.named();
@@ -203,8 +76,9 @@ pub fn encode_header(operation: &Operation, payload_bytes: u32) -> [u8; HEADER_B
     set_payload_bytes(&mut bytes, payload_bytes);
     let site = operation.call_site.as_str().as_bytes();
     assert!(
-        site.len() <= CALL_SITE_BYTES_MAX,
-        "CallSite cuts to {CALL_SITE_BYTES_MAX} bytes"
+        site.len() <= CallSite::BYTES_MAX,
+        "CallSite cuts to {} bytes",
+        CallSite::BYTES_MAX
     );
     bytes[CALL_SITE_LEN_AT] = site.len() as u8;
     bytes[CALL_SITE_AT..CALL_SITE_AT + site.len()].copy_from_slice(site);
@@ -212,17 +86,17 @@ pub fn encode_header(operation: &Operation, payload_bytes: u32) -> [u8; HEADER_B
 }
 
 /// Says in an encoded header that its operation is number `seq` of the group.
-pub fn set_seq(header: &mut [u8; HEADER_BYTES], seq: u64) {
+pub(crate) fn set_seq(header: &mut [u8; HEADER_BYTES], seq: u64) {
     header[SEQ_AT..SEQ_AT + 8].copy_from_slice(&seq.to_le_bytes());
 }
 
 /// Says in an encoded header that `payload_bytes` bytes follow it.
-pub fn set_payload_bytes(header: &mut [u8; HEADER_BYTES], payload_bytes: u32) {
+pub(crate) fn set_payload_bytes(header: &mut [u8; HEADER_BYTES], payload_bytes: u32) {
     header[PAYLOAD_BYTES_AT..PAYLOAD_BYTES_AT + 4].copy_from_slice(&payload_bytes.to_le_bytes());
 }
 
 /// How many payload bytes follow this header; cheap, for receivers that must know how far to read.
-pub fn payload_bytes(header: &[u8]) -> Result<u32, WireError> {
+pub(crate) fn payload_bytes(header: &[u8]) -> Result<u32, WireError> {
     if header.len() < HEADER_BYTES {
         return Err(WireError::Short(header.len()));
     }
@@ -239,7 +113,7 @@ pub fn payload_bytes(header: &[u8]) -> Result<u32, WireError> {
 ///
 /// # Panics
 /// If either has fewer bytes than those.
-pub fn contradict(one: &[u8], other: &[u8]) -> bool {
+pub(crate) fn contradict(one: &[u8], other: &[u8]) -> bool {
     let same = |range: Range<usize>| one[range.clone()] == other[range];
     // The magic, the group and the number.
     let same_place = same(0..4) && same(8..12) && same(SEQ_AT..SEQ_AT + 8);
@@ -268,7 +142,7 @@ fn collective(header: &[u8]) -> Option<Collective> {
 }
 
 /// Reads a header; the operation and the number of payload bytes behind it.
-pub fn decode_header(header: &[u8]) -> Result<(Operation, u32), WireError> {
+pub(crate) fn decode_header(header: &[u8]) -> Result<(Operation, u32), WireError> {
     let payload_bytes = payload_bytes(header)?;
     let code = |field, code| WireError::Code { field, code };
     let reduce = match header[7] {
@@ -286,9 +160,59 @@ pub fn decode_header(header: &[u8]) -> Result<(Operation, u32), WireError> {
         reduce,
         count: u64_at(header, 24),
         layout: u32_at(header, 36),
-        call_site: CallSite::from_text(&site),
+        call_site: CallSite::from(site.into_owned()),
     };
     Ok((operation, payload_bytes))
+}
+
+// Checksums, on links that ask for them: CRC-32C (Castagnoli, as in RFC 3720) of the payload, and behind it
+// CRC-32C of the header up to there. So a length or an operation that was changed on the way is not
+// believed either. Every change of up to three bits of a frame of any length in use is found, of more
+// all but one in 2^32.
+
+/// Where the sum of the header is: at its end.
+const HEADER_SUM_AT: usize = HEADER_BYTES - size_of::<u32>();
+
+const _: () = assert!(PAYLOAD_SUM_AT + size_of::<u32>() == HEADER_SUM_AT);
+
+/// What a sealed header says of the payload behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Seal {
+    /// The number of the operation in its group.
+    pub(crate) seq: u64,
+    sum: u32,
+}
+
+/// Writes the sums of a frame into its header, which may not change after that.
+pub(crate) fn seal(header: &mut [u8; HEADER_BYTES], payload: &[u8]) {
+    let sum = crc32c::crc32c(payload);
+    header[PAYLOAD_SUM_AT..HEADER_SUM_AT].copy_from_slice(&sum.to_le_bytes());
+    let sum = crc32c::crc32c(&header[..HEADER_SUM_AT]);
+    header[HEADER_SUM_AT..].copy_from_slice(&sum.to_le_bytes());
+}
+
+impl Seal {
+    /// Reads the seal of a header.
+    ///
+    /// # Errors
+    /// [`WireError::Changed`] if the header is not as it was sealed.
+    pub(crate) fn read(header: &[u8]) -> Result<Self, WireError> {
+        if header.len() < HEADER_BYTES {
+            return Err(WireError::Short(header.len()));
+        }
+        if u32_at(header, HEADER_SUM_AT) != crc32c::crc32c(&header[..HEADER_SUM_AT]) {
+            return Err(WireError::Changed);
+        }
+        Ok(Self {
+            seq: u64_at(header, SEQ_AT),
+            sum: u32_at(header, PAYLOAD_SUM_AT),
+        })
+    }
+
+    /// Whether this is the payload that was sealed.
+    pub(crate) fn fits(self, payload: &[u8]) -> bool {
+        crc32c::crc32c(payload) == self.sum
+    }
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
@@ -301,8 +225,23 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::panic::Location;
+
     use super::*;
-    use crate::op::tests::one_of_each;
+
+    /// One collective of each kind.
+    fn one_of_each() -> impl Iterator<Item = Collective> {
+        let [one, two] = [1, 2].map(|rank| Some(Rank::new(rank)));
+        let named = [(None, None), (one, None), (one, two)];
+        (1..=11).map(move |code| {
+            let ranks = named.map(|(first, second)| NamedRanks { first, second });
+            let made = ranks.map(|named| Collective::from_parts(code, named));
+            made.into_iter()
+                .flatten()
+                .next()
+                .expect("a code of a collective")
+        })
+    }
 
     fn operation(collective: Collective, algorithm: Algorithm) -> Operation {
         Operation {
@@ -327,14 +266,6 @@ mod tests {
                 assert_eq!(decode_header(&header), Ok((sent, 77)));
             }
         }
-    }
-
-    #[test]
-    fn a_long_call_site_keeps_its_end() {
-        let text = format!("{}é/src/main.rs:12", "x".repeat(200));
-        let site = CallSite::from_text(&text);
-        assert!(site.as_str().len() <= CALL_SITE_BYTES_MAX);
-        assert!(site.as_str().ends_with("/src/main.rs:12"));
     }
 
     #[test]
@@ -422,7 +353,7 @@ mod tests {
         assert_eq!(agreed(&mine), encode_header(&mine, 6)[..AGREED_BYTES]);
         let mut others: Vec<_> = one_of_each()
             .map(|collective| operation(collective, Algorithm::Ring))
-            .into();
+            .collect();
         others.extend((0..2).map(|second| {
             let [first, second] = [3, second].map(Rank::new);
             let transfer = Collective::Transfer {
@@ -445,5 +376,51 @@ mod tests {
                 assert_eq!(agreed(left) == agreed(right), index == other_index);
             }
         }
+    }
+
+    #[test]
+    fn every_bit_of_a_frame_is_under_the_seal() {
+        let operation = Operation {
+            group: 1,
+            seq: 77,
+            collective: Collective::AllReduce,
+            algorithm: Algorithm::Ring,
+            dtype: DType::F32,
+            reduce: None,
+            count: 3,
+            layout: 0,
+            call_site: CallSite::from("x".repeat(200)),
+        };
+        let payload = *b"twelve bytes";
+        let mut header = encode_header(&operation, payload.len() as u32);
+        assert_eq!(
+            Seal::read(&header),
+            Err(WireError::Changed),
+            "not sealed yet"
+        );
+        seal(&mut header, &payload);
+        let found = Seal::read(&header).unwrap();
+        assert_eq!(found.seq, 77);
+        assert!(found.fits(&payload));
+        let decoded = decode_header(&header).unwrap();
+        assert_eq!(
+            decoded,
+            (operation, 12),
+            "the sums are behind the call-site"
+        );
+        for bit in 0..HEADER_BYTES * 8 {
+            let mut changed = header;
+            changed[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(Seal::read(&changed), Err(WireError::Changed), "bit {bit}");
+        }
+        for bit in 0..payload.len() * 8 {
+            let mut changed = payload;
+            changed[bit / 8] ^= 1 << (bit % 8);
+            assert!(!found.fits(&changed), "bit {bit}");
+        }
+        assert_eq!(
+            Seal::read(&header[1..]),
+            Err(WireError::Short(HEADER_BYTES - 1))
+        );
     }
 }

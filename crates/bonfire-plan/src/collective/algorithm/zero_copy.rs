@@ -9,8 +9,9 @@
 //! No deadlock, even with one slot: the barriers use each link once each, in the same order on both
 //! of its ends, and everything of the first comes before everything of the second.
 
-use crate::chunking::Chunking;
-use crate::{Rank, Stage, Step, dissemination};
+use super::chunking::Chunking;
+use super::dissemination;
+use crate::{Rank, Stage, Step};
 
 /// What happens to each shard.
 #[derive(Clone, Copy)]

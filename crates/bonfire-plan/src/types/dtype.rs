@@ -1,6 +1,6 @@
 //! The element types that a collective moves.
 
-use crate::names::named_codes;
+use super::names::named_codes;
 
 named_codes! {
     /// The type of one element.

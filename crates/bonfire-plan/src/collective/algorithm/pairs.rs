@@ -3,7 +3,7 @@
 //! No deadlock, even with one slot: order all work by chunk index. A put waits only for a release
 //! of an earlier index, a wait only for a put of its own index, which comes first on both sides.
 
-use crate::chunking::{Chunking, receive};
+use super::chunking::{Chunking, receive};
 use crate::{ElemRange, Rank, Step};
 
 /// Two ranks that meet, as one of them sees it.

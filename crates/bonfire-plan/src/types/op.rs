@@ -4,8 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::names::named_codes;
-use crate::{DType, Order, PlanError, Rank};
+use super::names::named_codes;
+use crate::{DType, PlanError, Rank};
 
 named_codes! {
     /// How the values of all ranks become one.
@@ -27,6 +27,16 @@ named_codes! {
         /// Bits that are set an odd number of times; of truth values, whether an odd number is true.
         Xor = 8, "xor";
     }
+}
+
+/// The order in which a plan folds the ranks' values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Order {
+    /// Every element is folded over ranks 0 to n - 1, in one step with one rounding; or there is
+    /// nothing to fold. Its bits do not depend on the plan, the chunks or the element's place.
+    Canonical,
+    /// The order is the same on all ranks and in all runs, but depends on the plan.
+    Fixed,
 }
 
 impl ReduceOp {

@@ -18,7 +18,7 @@
 //! these places a link carries one frame at most, and a frame that is put in one place is taken in the
 //! same or in a later one, before its link carries the next.
 
-use crate::chunking::{Chunking, receive};
+use super::chunking::{Chunking, receive};
 use crate::{Hosts, Rank, Source, Stage, Step};
 
 /// What becomes of the blocks.

@@ -2,7 +2,7 @@
 //!
 //! No deadlock, even with one slot: frames only ever travel away from the root, or only towards it.
 
-use crate::chunking::receive;
+use super::chunking::receive;
 use crate::{ElemRange, Rank, Source, Stage, Step};
 
 /// Which rank of which tree.

@@ -11,9 +11,9 @@
 //! A barrier ends the plan: a neighbour may still be reading when a rank has done its own part. Where
 //! only two ranks take part, they alone meet.
 
+use super::algorithm::dissemination;
 use crate::{
     Algorithm, Collective, ElemRange, NamedRanks, Rank, Schedule, Source, Step, WorldSize,
-    dissemination,
 };
 
 impl Schedule {

@@ -2,8 +2,8 @@
 
 use std::num::NonZeroUsize;
 
-use crate::chunk::chunk;
-use crate::partition::Blocks;
+use crate::collective::Blocks;
+use crate::types::chunk;
 use crate::{ElemRange, Rank, ScheduleShape, Step, WorldSize, chunks};
 
 pub(crate) struct Chunking {

@@ -3,17 +3,18 @@
 use std::fmt;
 use std::num::NonZeroUsize;
 
-use crate::chunking::Chunking;
-use crate::extent::{Role, exchange_halves, extent};
-use crate::fnv::fnv_1a;
-use crate::hierarchical::Route;
-use crate::pairs::Meeting;
-use crate::tree::Place;
-use crate::zero_copy::Between;
-use crate::{
-    Algorithm, Collective, ElemRange, Hosts, Partition, PlanError, Rank, Step, WorldSize, binomial,
-    direct, dissemination, double_tree, halving, hierarchical, pairs, pairwise, ring, zero_copy,
+use super::algorithm::chunking::Chunking;
+use super::algorithm::hierarchical::Route;
+use super::algorithm::pairs::Meeting;
+use super::algorithm::tree::Place;
+use super::algorithm::zero_copy::Between;
+use super::algorithm::{
+    binomial, direct, dissemination, double_tree, halving, hierarchical, pairs, pairwise, ring,
+    zero_copy,
 };
+use super::extent::{Role, exchange_halves, extent};
+use crate::types::fnv_1a;
+use crate::{Algorithm, Collective, ElemRange, Hosts, Partition, PlanError, Rank, Step, WorldSize};
 
 /// Everything that determines a plan. Ranks that agree on it agree on every frame.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -398,7 +399,7 @@ const fn takes_partition(collective: Collective, algorithm: Algorithm) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::op::tests::one_of_each;
+    use crate::types::one_of_each;
 
     fn shape(collective: Collective, algorithm: Algorithm) -> ScheduleShape {
         ScheduleShape {
