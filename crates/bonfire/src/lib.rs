@@ -54,7 +54,7 @@ pub use bonfire_learner::*;
 pub use bonfire_report::*;
 pub use bonfire_train::*;
 
-pub use all_or_none::{Teller, all_or_none};
+pub use all_or_none::all_or_none;
 pub use args::LaunchArgs;
 pub use error::{Error, Result};
 pub use launch::{launch, launch_with};

@@ -8,8 +8,8 @@ use std::time::Duration;
 use super::SilenceLimits;
 use super::endpoint::{Endpoint, Segment};
 use super::socket::{Descriptor, Socket, SocketRef};
-use crate::place::{Look, Vain, here};
-use crate::state::State;
+use crate::simulation::place::{Look, Vain, here};
+use crate::simulation::state::State;
 use crate::task::Key;
 
 impl State {

@@ -3,10 +3,10 @@
 use std::sync::{Arc, Mutex};
 
 use crate::calls::tell;
-use crate::context::Context;
+use crate::driver::context::Context;
+use crate::driver::stream::stream_of;
 use crate::queue::Tick;
 use crate::status::{Status, done, give};
-use crate::stream::stream_of;
 use crate::table::{Table, lock};
 
 pub(crate) static EVENTS: Table<Event> = Table::new(0xe000_0000);

@@ -5,9 +5,9 @@
 
 use std::process;
 
-use crate::context::Context;
-use crate::device::reaches;
-use crate::memory::{Kind, find, map, object_of, open_object, unmap};
+use crate::driver::context::Context;
+use crate::driver::device::reaches;
+use crate::driver::memory::{Kind, find, map, object_of, open_object, unmap};
 use crate::settings::{Fault, Settings};
 use crate::status::{Status, done, give};
 

@@ -10,10 +10,10 @@ use std::sync::Mutex;
 use std::{ptr, slice};
 
 use crate::calls::{tell, tell_of};
-use crate::context::Context;
+use crate::driver::context::Context;
+use crate::driver::stream::stream_of;
 use crate::settings::{Fault, Settings};
 use crate::status::{Status, done, give};
-use crate::stream::stream_of;
 use crate::table::{Table, lock};
 
 /// In front of a shared object, with its size, since a driver is told of an image only where it begins.

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::calls::tell;
-use crate::device::{known, reaches};
-use crate::event::EVENTS;
+use crate::driver::device::{known, reaches};
+use crate::driver::event::EVENTS;
 use crate::queue::{Queue, Tick};
 use crate::settings::Settings;
 use crate::status::{Status, done, give};

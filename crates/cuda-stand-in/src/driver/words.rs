@@ -5,10 +5,10 @@ use std::time::Duration;
 use std::{hint, slice, thread};
 
 use crate::calls::tell;
-use crate::memory::{self, Kind, find};
+use crate::driver::memory::{self, Kind, find};
+use crate::driver::stream::{Stream, stream_of};
 use crate::settings::{Fault, Settings};
 use crate::status::{Status, done};
-use crate::stream::{Stream, stream_of};
 
 /// A `CUstreamBatchMemOpParams`: the fields that its members share.
 #[repr(C)]

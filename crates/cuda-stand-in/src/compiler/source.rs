@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::module::SHARED_BYTES_MAX;
+use crate::driver::module::SHARED_BYTES_MAX;
 
 /// What kernels take for granted.
 const PRELUDE: &str = concat!(

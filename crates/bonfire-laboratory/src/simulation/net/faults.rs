@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::events::NetEvent;
 use super::wires::{Cut, Entry};
-use crate::state::{Event, State};
+use crate::simulation::state::{Event, State};
 
 impl State {
     /// Nothing passes between these hosts and the others.

@@ -8,7 +8,7 @@ use std::panic::resume_unwind;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::state::State;
+use crate::simulation::state::State;
 use crate::task::{Key, Status};
 
 /// What a call costs, in nanoseconds.

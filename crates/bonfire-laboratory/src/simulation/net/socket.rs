@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::endpoint::{Endpoint, Phase};
 use super::stream::{TcpStream, UnixStream};
 use super::wires::{Door, Entry, Listener, address_of, host_at};
-use crate::place::{Look, Place, Vain, here};
+use crate::simulation::place::{Look, Place, Vain, here};
 use crate::task::Key;
 
 /// A descriptor; the socket closes with the last of its holders.

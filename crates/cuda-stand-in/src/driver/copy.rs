@@ -5,10 +5,10 @@ use std::thread;
 use std::time::Duration;
 
 use crate::calls::{tell, tell_of};
-use crate::memory::{Kind, find};
+use crate::driver::memory::{Kind, find};
+use crate::driver::stream::{Stream, stream_of};
 use crate::settings::{Fault, Settings};
 use crate::status::{Status, done};
-use crate::stream::{Stream, stream_of};
 
 /// One copy.
 #[derive(Clone, Copy)]

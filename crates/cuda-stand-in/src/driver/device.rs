@@ -126,7 +126,7 @@ pub extern "C" fn cuDeviceGetAttribute(
         39 => 2048,        // threads per multiprocessor
         75 => major,
         76 => minor,
-        81 | 97 => crate::module::SHARED_BYTES_MAX as i32, // shared memory at most
+        81 | 97 => crate::driver::module::SHARED_BYTES_MAX as i32, // shared memory at most
         _ => 0,
     };
     done(known(device).and_then(|_| give(value, number)))

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::socket::{Descriptor, Handle, Socket};
 use super::wires::Entry;
-use crate::place::{Look, here};
-use crate::state::State;
+use crate::simulation::place::{Look, here};
+use crate::simulation::state::State;
 use crate::task::Key;
 
 impl State {

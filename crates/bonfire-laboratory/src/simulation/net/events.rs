@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::endpoint::{Endpoint, Phase, Segment};
 use super::wires::{Cut, Door, Entry};
-use crate::state::{Event, State};
+use crate::simulation::state::{Event, State};
 use crate::task::Key;
 
 /// How long a lost packet takes to be sent again, at first.

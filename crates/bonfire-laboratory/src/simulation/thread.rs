@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::place::{Killed, Look, Place, here, set_here};
+use crate::simulation::place::{Killed, Look, Place, here, set_here};
 use crate::task::Key;
 
 /// A thread that can be waited for.

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::calls::tell;
-use crate::context::Context;
-use crate::event::EVENTS;
+use crate::driver::context::Context;
+use crate::driver::event::EVENTS;
 use crate::queue::Queue;
 use crate::status::{Status, done, give};
 use crate::table::Table;

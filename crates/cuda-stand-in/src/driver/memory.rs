@@ -13,10 +13,10 @@ use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
 use crate::calls::tell;
-use crate::context::Context;
+use crate::driver::context::Context;
+use crate::driver::stream::stream_of;
 use crate::settings::{Fault, Settings};
 use crate::status::{Status, done, give};
-use crate::stream::stream_of;
 use crate::table::lock;
 
 /// What a range of addresses is.

@@ -6,10 +6,10 @@ use std::sync::{Arc, Condvar};
 use std::time::Duration;
 
 use crate::chance::Chance;
-use crate::fault::Fault;
-use crate::net::{Conditions, NetEvent, Wires};
 use crate::process::Process;
 use crate::report::Report;
+use crate::simulation::fault::Fault;
+use crate::simulation::net::{Conditions, NetEvent, Wires};
 use crate::task::{Key, Status, Task};
 
 /// Something that happens at a set time.
