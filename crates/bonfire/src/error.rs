@@ -81,7 +81,7 @@ pub enum Error {
     /// Training failed.
     #[error(transparent)]
     Train(#[from] TrainError),
-    /// A pattern of [`freeze`](crate::freeze) names no parameter.
+    /// A pattern of [`freeze`](crate::ddp::freeze) names no parameter.
     #[error(transparent)]
     UnknownParameter(#[from] UnknownParameter),
     /// The weights of samples cannot be used.
