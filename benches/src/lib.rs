@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use bonfire::ReduceOp;
+use bonfire::collective::ReduceOp;
 use bonfire::prelude::*;
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};

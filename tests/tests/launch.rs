@@ -311,7 +311,7 @@ fn the_launchers_flags_are_the_programs_own() {
             let output = fs::read_to_string(attempt.join(format!("{rank}/stdout.log"))).unwrap();
             assert!(output.starts_with("pid "), "{output}");
         }
-        let flights = bonfire::read_flight_records(&attempt.join("flights")).unwrap();
+        let flights = bonfire::collective::read_flight_records(&attempt.join("flights")).unwrap();
         let culprit = flights
             .iter()
             .find(|flight| flight.rank.get() == 1)

@@ -11,8 +11,10 @@
 
 use std::time::Duration;
 
+use bonfire::LaunchArgs;
+use bonfire::collective::TransportKind;
+use bonfire::compression::PowerSgdConfig;
 use bonfire::prelude::*;
-use bonfire::{LaunchArgs, PowerSgdConfig, TransportKind};
 use bonfire_benches::{Mlp, Sizes, median, timed};
 use clap::Parser;
 
@@ -36,7 +38,7 @@ struct Contender {
 }
 
 fn main() -> bonfire::Result<()> {
-    let args: Args = bonfire::parse_args();
+    let args: Args = bonfire::launcher::parse_args();
     let mut launch = args.launch.clone();
     launch.group.transport = Some(TransportKind::Tcp);
     bonfire::launch_with(&launch, |world| measure(&world, &args))

@@ -14,8 +14,10 @@
 use std::path::Path;
 use std::time::Duration;
 
+use bonfire::LaunchArgs;
+use bonfire::collective::Proposal;
 use bonfire::prelude::*;
-use bonfire::{Activity, Journal, JournalConfig, LaunchArgs, Proposal};
+use bonfire::report::{Activity, Journal, JournalConfig};
 use bonfire_benches::{Mlp, median, timed};
 use bonfire_testkit::Estimate;
 use burn::optim::{ModuleOptimizer, SgdConfig};
@@ -61,7 +63,7 @@ struct Training {
 const RATE: f64 = 1e-4;
 
 fn main() -> bonfire::Result<()> {
-    let args: Args = bonfire::parse_args();
+    let args: Args = bonfire::launcher::parse_args();
     bonfire::launch_with(&args.launch.clone(), |world| measure(&world, &args))
 }
 
@@ -98,7 +100,11 @@ fn measure(world: &World, args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn journal(world: &World, args: &Args, folder: &Path) -> Result<Journal, bonfire::ReportError> {
+fn journal(
+    world: &World,
+    args: &Args,
+    folder: &Path,
+) -> Result<Journal, bonfire::report::ReportError> {
     let config = JournalConfig::new("A benchmark", (args.blocks + 1) * args.interval)
         .samples_per_step(args.batch * world.world_size().len(), "samples")
         .folder(folder);
@@ -106,7 +112,7 @@ fn journal(world: &World, args: &Args, folder: &Path) -> Result<Journal, bonfire
 }
 
 impl Training {
-    fn new(world: &World, args: &Args) -> Result<Self, bonfire::TrainError> {
+    fn new(world: &World, args: &Args) -> Result<Self, bonfire::ddp::TrainError> {
         let device = world.device().autodiff();
         Ok(Self {
             ddp: Ddp::new(Mlp::new(args.layers, args.width, &device), world)?,

@@ -12,8 +12,9 @@
 
 use std::time::Duration;
 
+use bonfire::ddp::{DataParallel, GradientSync, StepTiming};
 use bonfire::prelude::*;
-use bonfire::{DataParallel, DdpConfig, GradientSync, LaunchArgs, StepTiming};
+use bonfire::{DdpConfig, LaunchArgs};
 use bonfire_benches::{Sizes, median, timed};
 use burn::module::Module;
 use burn::optim::GradientsParams;
@@ -34,7 +35,7 @@ struct Args {
 }
 
 fn main() -> bonfire::Result<()> {
-    let args: Args = bonfire::parse_args();
+    let args: Args = bonfire::launcher::parse_args();
     bonfire::launch_with(&args.launch.clone(), |world| measure(&world, &args))
 }
 

@@ -16,6 +16,7 @@ mod socket;
 mod stripes;
 pub(crate) mod topology;
 mod traffic;
+pub(crate) mod wire;
 
 pub(crate) use frame::Frame;
 pub(crate) use links::{Arrival, LinkError, Links};

@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-use crate::place::here;
+use crate::simulation::place::here;
 
 /// What the time of every simulation is counted from. Only differences are ever looked at.
 static ORIGIN: LazyLock<Instant> = LazyLock::new(Instant::now);

@@ -1,6 +1,6 @@
 //! Which machine a thread of the simulation is on.
 
-use crate::place::here;
+use crate::simulation::place::here;
 
 /// Threads that can run at one time.
 pub fn cores() -> usize {

@@ -18,26 +18,20 @@
 #![forbid(unsafe_code)]
 
 mod chance;
-mod fault;
-mod place;
 mod process;
 mod report;
 mod simulation;
-mod state;
 mod task;
 
 pub mod clock;
 pub mod host;
-pub mod net;
 pub mod random;
 pub mod sync;
-pub mod thread;
 
 pub use chance::Chance;
-pub use fault::Fault;
-pub use net::Conditions;
 pub use report::Report;
-pub use simulation::{ProcessId, Simulation};
+pub use simulation::net::Conditions;
+pub use simulation::{Fault, ProcessId, Simulation, net, thread};
 
 #[cfg(test)]
 mod tests;

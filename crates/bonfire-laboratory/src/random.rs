@@ -1,6 +1,6 @@
 //! Bytes that follow from the seed.
 
-use crate::place::here;
+use crate::simulation::place::here;
 
 /// Fills `bytes`.
 ///

@@ -1,16 +1,23 @@
 //! A run: what is there, what goes wrong, and how it ends.
 
+mod fault;
+pub mod net;
+pub(crate) mod place;
+pub(crate) mod state;
+pub mod thread;
+
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::fault::Fault;
-use crate::net::Conditions;
-use crate::place::{Place, World};
+pub use fault::Fault;
+use net::Conditions;
+use place::{Place, World};
+use state::{Event, State};
+use thread::start;
+
 use crate::process::Process;
 use crate::report::Report;
-use crate::state::{Event, State};
-use crate::thread::start;
 
 /// A process of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

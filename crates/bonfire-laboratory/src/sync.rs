@@ -6,7 +6,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{LockResult, PoisonError, TryLockError};
 use std::time::Duration;
 
-use crate::place::{Look, here, try_here};
+use crate::simulation::place::{Look, here, try_here};
 use crate::task::Key;
 
 pub use channel::{Receiver, SyncSender, sync_channel};

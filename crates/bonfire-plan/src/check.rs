@@ -17,6 +17,7 @@
 
 mod atoms;
 mod content;
+mod cost;
 mod error;
 mod expression;
 mod link;
@@ -27,19 +28,10 @@ mod run;
 
 use std::num::NonZeroUsize;
 
+pub use cost::{Cost, RankCost};
 pub use error::{Blocked, CheckError, Fault, Flaw, Obstacle};
 
-use crate::{Cost, Plan, Schedule};
-
-/// The order in which a plan folds the ranks' values.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Order {
-    /// Every element is folded over ranks 0 to n - 1, in one step with one rounding; or there is
-    /// nothing to fold. Its bits do not depend on the plan, the chunks or the element's place.
-    Canonical,
-    /// The order is the same on all ranks and in all runs, but depends on the plan.
-    Fixed,
-}
+use crate::{Order, Plan, Schedule};
 
 /// What is known of a plan that passed.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -22,8 +22,8 @@
 //! It leaves out what depends on more than two ranks: a port that several ranks share, copies, and
 //! the cost of a frame as such. The simulator has those.
 
-use crate::chunk::chunk_count;
-use crate::partition::Blocks;
+use crate::collective::Blocks;
+use crate::types::chunk_count;
 use crate::{Algorithm, Collective, DType, ElemRange, Rank, ScheduleShape};
 
 /// What a message over a link costs.

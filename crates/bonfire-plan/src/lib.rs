@@ -44,49 +44,18 @@
 
 #![forbid(unsafe_code)]
 
-mod binomial;
 mod check;
-mod chunk;
-mod chunking;
-mod cost;
-mod direct;
-mod dissemination;
-mod double_tree;
-mod dtype;
-mod error;
+mod collective;
 mod estimate;
-mod extent;
-mod fnv;
-mod halving;
-mod hierarchical;
-mod hosts;
-mod in_place;
-mod names;
-mod op;
-mod pairs;
-mod pairwise;
-mod partition;
-mod plan;
-mod rank;
-mod ring;
-mod schedule;
 pub mod simulate;
-mod step;
-mod tree;
-pub mod wire;
-mod zero_copy;
+mod types;
 
-pub use check::{Blocked, CheckError, Fault, Flaw, Obstacle, Order, Report, check, check_plan};
-pub use chunk::{Bytes, ElemRange, chunks, shard_range};
-pub use cost::{Cost, RankCost};
-pub use dtype::DType;
-pub use error::PlanError;
+pub use check::{
+    Blocked, CheckError, Cost, Fault, Flaw, Obstacle, RankCost, Report, check, check_plan,
+};
+pub use collective::{Hosts, Partition, Plan, Role, Schedule, ScheduleShape, Source, Stage, Step};
 pub use estimate::{LinkCosts, LinkFigures, estimate};
-pub use extent::Role;
-pub use hosts::Hosts;
-pub use op::{Algorithm, Collective, NamedRanks, ReduceOp};
-pub use partition::Partition;
-pub use plan::Plan;
-pub use rank::{Rank, WorldSize};
-pub use schedule::{Schedule, ScheduleShape};
-pub use step::{Source, Stage, Step};
+pub use types::{
+    Algorithm, Bytes, CallSite, Collective, DType, ElemRange, NamedRanks, Operation, Order,
+    PlanError, Rank, ReduceOp, WorldSize, chunks, shard_range,
+};

@@ -181,7 +181,7 @@ pub enum TrainError {
     /// A layer cannot normalise the batches of all ranks together.
     #[error(
         "layer {layer:?} is burn::nn::BatchNorm, which normalises the batches of one rank only; use \
-         bonfire::BatchNorm in its place, which loads the same records"
+         bonfire::nn::BatchNorm in its place, which loads the same records"
     )]
     NotConvertible {
         /// Its path in the model.

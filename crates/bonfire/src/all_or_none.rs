@@ -1,35 +1,9 @@
 //! Errors that end all ranks, and that one of them tells.
 
-use std::error::Error as StdError;
-
-use bonfire_collective::{Proposal, Rank};
+use bonfire_collective::Proposal;
 use bonfire_train::World;
-use thiserror::Error as ThisError;
 
-use crate::error::{BoxError, Error, Result};
-
-/// Another rank tells why this one ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ThisError)]
-#[error("rank {rank} says why")]
-pub struct Teller {
-    /// The rank.
-    pub rank: Rank,
-}
-
-impl Teller {
-    /// If an error, or one of its causes, is that another rank tells.
-    pub(crate) fn of(error: &Error) -> Option<Self> {
-        // A program may have wrapped the error in a type of its own, but causes stay what they are.
-        let mut cause: Option<&(dyn StdError + 'static)> = Some(error);
-        while let Some(error) = cause {
-            if let Some(teller) = error.downcast_ref() {
-                return Some(*teller);
-            }
-            cause = error.source();
-        }
-        None
-    }
-}
+use crate::error::{BoxError, Error, Result, Teller};
 
 /// Goes on if all ranks can: gives every rank its value, or else every rank an error. The lowest rank
 /// that has one gets its own, and the others [`Error::ToldBy`]. Every rank must call it at the same
@@ -86,6 +60,7 @@ mod tests {
 
     use bonfire_collective::{GroupOptions, ProcessGroup, WorldSize};
     use bonfire_train::{DeviceKind, Occupancy, Placement};
+    use thiserror::Error as ThisError;
 
     use super::*;
     use crate::rank;

@@ -21,13 +21,34 @@ use bonfire_train::{FileError, WeightsError};
 use bonfire_train::{TrainError, UnknownParameter};
 use thiserror::Error as ThisError;
 
-use crate::all_or_none::Teller;
-
 /// An error of a program, of any type.
 pub(crate) type BoxError = Box<dyn StdError + Send + Sync>;
 
 /// The result of what can stop a job.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Another rank tells why this one ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ThisError)]
+#[error("rank {rank} says why")]
+pub struct Teller {
+    /// The rank.
+    pub rank: Rank,
+}
+
+impl Teller {
+    /// If an error, or one of its causes, is that another rank tells.
+    pub(crate) fn of(error: &Error) -> Option<Self> {
+        // A program may have wrapped the error in a type of its own, but causes stay what they are.
+        let mut cause: Option<&(dyn StdError + 'static)> = Some(error);
+        while let Some(error) = cause {
+            if let Some(teller) = error.downcast_ref() {
+                return Some(*teller);
+            }
+            cause = error.source();
+        }
+        None
+    }
+}
 
 /// Whatever stopped a job.
 ///
@@ -60,7 +81,7 @@ pub enum Error {
     /// Training failed.
     #[error(transparent)]
     Train(#[from] TrainError),
-    /// A pattern of [`freeze`](crate::freeze) names no parameter.
+    /// A pattern of [`freeze`](crate::ddp::freeze) names no parameter.
     #[error(transparent)]
     UnknownParameter(#[from] UnknownParameter),
     /// The weights of samples cannot be used.

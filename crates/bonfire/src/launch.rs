@@ -8,8 +8,8 @@ use bonfire_collective::{ProcessGroup, RankEnv, WorldSize};
 use bonfire_launch::{PEER_FAILED_EXIT_CODE, detect_rank};
 use bonfire_train::{Placement, World, require_devices};
 
-use crate::all_or_none::Teller;
 use crate::args::LaunchArgs;
+use crate::error::Teller;
 use crate::error::{BoxError, Error, Result, with_causes};
 use crate::log;
 use crate::rank::{self, Fault};

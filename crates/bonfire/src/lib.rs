@@ -18,19 +18,24 @@
 //! }
 //! ```
 //!
-//! - [`launch`] and [`launch_with`] start the ranks, [`spawn`] runs them as threads.
+//! What a training program names is here, and in the [`prelude`]:
+//!
+//! - [`launch()`] and [`launch_with`] start the ranks, [`spawn`] runs them as threads.
 //! - [`next_turn`] has all ranks end together: with their data, an error, or a signal.
 //! - [`all_or_none`] makes the error of any rank one line, and the end of all.
 //! - [`World`] is what a rank knows: its place, its device, its group.
 //! - [`Ddp`] wraps a model and averages its gradients while backward still runs.
-//! - [`convert_sync_batch_norm`] makes each [`BatchNorm`] of a model see the batches of all ranks as one.
-//! - [`DistributedSampler`] and [`Loader`] deal out the data, [`WeightedMean`] collects the metrics.
-//! - [`Checkpoints`] save a training and bring it back, [`Schedule`] and [`RateRule`] say its learning
-//!   rate, [`LossScaler`] keeps small gradients in 16 bits.
-//! - [`GradientCompression`] sends less than the gradients, [`Precision`] computes in 16 bits.
-//! - [`DataParallel`] is several devices of one process, without ranks.
-//! - With feature `learner`, `DistributedTraining` and `strategy` train with Burn's own learner.
-//! - [`ProcessGroup`] is the communication below, which knows nothing of tensors.
+//!
+//! The rest is in modules:
+//!
+//! - [`ddp`]: losses, steps, precision; `DataParallel` is several devices of one process, without ranks.
+//! - [`optim`]: clipping, loss scaling, learning rates. [`nn`]: batch normalisation over all ranks.
+//!   [`compression`]: gradients in fewer bytes.
+//! - [`data`]: samplers and loaders. [`report`]: metrics over all ranks, the journal of a run.
+//! - [`checkpoint`]: a training saved and brought back. `weights`: files of PyTorch and safetensors.
+//! - `learner`: Burn's own learner on many ranks.
+//! - [`collective`]: the communication below, which knows nothing of tensors. `cuda`: between GPUs.
+//! - [`world`] and [`launcher`]: devices, and what starts ranks.
 
 #![forbid(unsafe_code)]
 
@@ -44,19 +49,96 @@ mod rank;
 mod threads;
 mod turn;
 
-pub use bonfire_collective::*;
-pub use bonfire_data::*;
 #[cfg(feature = "cuda-unfused")]
 pub use bonfire_gpu as cuda;
-pub use bonfire_launch::*;
-#[cfg(feature = "learner")]
-pub use bonfire_learner::*;
-pub use bonfire_report::*;
-pub use bonfire_train::*;
+pub use bonfire_train::{Ddp, DdpConfig, Step, World};
 
-pub use all_or_none::{Teller, all_or_none};
+pub use all_or_none::all_or_none;
 pub use args::LaunchArgs;
 pub use error::{Error, Result};
 pub use launch::{launch, launch_with};
 pub use threads::{SpawnOptions, spawn, spawn_with};
 pub use turn::{Turn, next_turn};
+
+/// A training saved, and brought back on as many ranks as there are.
+pub mod checkpoint {
+    pub use bonfire_train::{
+        Best, CheckpointError, Checkpoints, CompressionFolder, Keep, Milestone, Training,
+        is_writable,
+    };
+}
+
+/// The communication below: groups of ranks, which know nothing of tensors.
+pub mod collective {
+    pub use bonfire_collective::*;
+}
+
+/// Gradients in fewer bytes.
+pub mod compression {
+    pub use bonfire_train::{
+        CompressionError, CompressionState, GradientCompression, PowerSgdConfig,
+    };
+}
+
+/// Samplers and loaders, and pictures with feature `images`.
+pub mod data {
+    pub use bonfire_data::*;
+}
+
+/// What [`Ddp`] takes and gives: losses, steps, routes, precision; and [`DataParallel`](ddp::DataParallel).
+pub mod ddp {
+    pub use bonfire_train::{
+        BucketSummary, BufferSync, DataParallel, Ddp, DdpConfig, Difference, Digest, GradientRoute,
+        GradientSync, IntoLoss, Last, Loss, MicroStep, OwnStep, Precision, Scatter, Step,
+        StepTiming, TrainError, UnknownGradientRoute, UnknownParameter, freeze, freeze_all_but,
+        is_autodiff,
+    };
+}
+
+/// What starts ranks, and what a program may know of how it was started.
+pub mod launcher {
+    pub use bonfire_launch::*;
+}
+
+/// Burn's own learner on many ranks.
+#[cfg(feature = "learner")]
+pub mod learner {
+    pub use bonfire_learner::*;
+}
+
+/// Layers that see the batches of all ranks.
+pub mod nn {
+    pub use bonfire_train::{
+        BatchNorm, BatchNormConfig, NormGroup, NormMismatch, RunningStatistic,
+        convert_sync_batch_norm, convert_sync_batch_norm_in,
+    };
+}
+
+/// Between gradients and parameters: clipping, loss scaling, learning rates.
+pub mod optim {
+    pub use bonfire_train::{
+        Clip, Decay, GlobalBatch, Gradients, LossScaler, RateRule, ScalerConfig, Schedule,
+        ScheduledRate,
+    };
+}
+
+/// Metrics over all ranks, the journal of a run, TensorBoard.
+pub mod report {
+    pub use bonfire_report::*;
+}
+
+/// Pretrained weights from files of PyTorch and safetensors.
+#[cfg(feature = "weights")]
+pub mod weights {
+    pub use bonfire_train::{
+        FileError, LoadReport, ShapeDifference, WeightsError, WeightsFile, load_weights,
+    };
+}
+
+/// A rank: its place, its device, its signals.
+pub mod world {
+    pub use bonfire_train::{
+        DeviceKind, Occupancy, Placement, StopRequest, UnknownDeviceKind, World, panic_message,
+        patient_with_files, require_devices,
+    };
+}

@@ -1,8 +1,11 @@
 //! What nearly every program uses: `use bonfire::prelude::*;`.
 
-pub use crate::{
-    Checkpoints, Clip, Ddp, DdpConfig, Decay, DeviceKind, DistributedSampler, GlobalBatch,
-    GradientCompression, GradientSync, IntoLoss, Keep, LastBatch, LaunchArgs, Loader, Loss,
-    LossScaler, Milestone, Order, ProcessGroup, Rank, RateRule, ReduceOp, Remainder, SamplerConfig,
-    Schedule, Training, WeightedMean, World, WorldSize, launch, launch_with, spawn,
-};
+pub use crate::checkpoint::{Checkpoints, Keep, Milestone, Training};
+pub use crate::collective::{ProcessGroup, Rank, ReduceOp, WorldSize};
+pub use crate::compression::GradientCompression;
+pub use crate::data::{DistributedSampler, LastBatch, Loader, Order, Remainder, SamplerConfig};
+pub use crate::ddp::{GradientSync, IntoLoss, Loss};
+pub use crate::optim::{Clip, Decay, GlobalBatch, LossScaler, RateRule, Schedule};
+pub use crate::report::WeightedMean;
+pub use crate::world::DeviceKind;
+pub use crate::{Ddp, DdpConfig, LaunchArgs, World, launch, launch_with, spawn};

@@ -28,7 +28,7 @@ pub struct SpawnOptions {
 /// ```
 /// let sums = bonfire::spawn(3, |world| {
 ///     let mut data = [world.rank().get() as f32];
-///     world.group().all_reduce(&mut data, bonfire::ReduceOp::Sum)?;
+///     world.group().all_reduce(&mut data, bonfire::collective::ReduceOp::Sum)?;
 ///     Ok::<_, bonfire::Error>(data[0])
 /// })?;
 /// assert_eq!(sums, [3.0, 3.0, 3.0]);

@@ -25,7 +25,8 @@ pub enum Turn<B> {
 /// [`agree`](crate::ProcessGroup::agree), a few microseconds on one host.
 ///
 /// ```
-/// use bonfire::{Error, StopRequest, Turn, next_turn, spawn};
+/// use bonfire::{Error, Turn, next_turn, spawn};
+/// use bonfire::world::StopRequest;
 ///
 /// let steps = spawn(2, |world| {
 ///     let stop = StopRequest::never();

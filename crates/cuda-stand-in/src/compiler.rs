@@ -9,9 +9,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::{env, fs, io, ptr, slice};
 
-use crate::module::MAGIC;
+use crate::compiler::source::translate;
+use crate::driver::module::MAGIC;
 use crate::settings::{Fault, Settings};
-use crate::source::translate;
 use crate::table::{Table, lock};
 
 /// An `nvrtcResult`.

@@ -34,18 +34,9 @@
 
 mod calls;
 mod compiler;
-mod context;
-mod copy;
-mod device;
-mod event;
-mod ipc;
-mod memory;
-mod module;
+mod driver;
 mod nccl;
 mod queue;
 mod settings;
-mod source;
 mod status;
-mod stream;
 mod table;
-mod words;

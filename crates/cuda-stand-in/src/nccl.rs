@@ -11,9 +11,9 @@ use std::process;
 use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::context::Context;
-use crate::memory::{Kind, find};
-use crate::stream::stream_of;
+use crate::driver::context::Context;
+use crate::driver::memory::{Kind, find};
+use crate::driver::stream::stream_of;
 use crate::table::{Table, lock};
 use member::Member;
 use number::{KINDS, Reduction};

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use anyhow::Result;
-use bonfire::{
+use bonfire::World;
+use bonfire::data::{
     DistributedSampler, ImageFolder, LastBatch, Loader, Normalize, Order, PictureBatches, Pictures,
-    Remainder, SamplerConfig, SamplerState, Subset, TransformError, Transforms, World,
-    split_pictures,
+    Remainder, SamplerConfig, SamplerState, Subset, TransformError, Transforms, split_pictures,
 };
 use burn::tensor::Device;
 

@@ -1,6 +1,7 @@
 //! How the program ends: what it says last, and its exit code.
 
-use bonfire::{Error, Exit, LaunchArgs, LaunchError, StreamChoice};
+use bonfire::launcher::{Exit, LaunchError, StreamChoice};
+use bonfire::{Error, LaunchArgs};
 
 /// An error in one line, for the process that the user has started.
 ///

@@ -6,7 +6,8 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use bonfire::{LaunchArgs, StopRequest, World};
+use bonfire::world::StopRequest;
+use bonfire::{LaunchArgs, World};
 use clap::Parser;
 use finetune::data::Data;
 use finetune::ending::last_words;
@@ -25,7 +26,7 @@ struct Cli {
 }
 
 fn main() -> ExitCode {
-    let Cli { launch, options } = bonfire::parse_args();
+    let Cli { launch, options } = bonfire::launcher::parse_args();
     match run(&launch, &options) {
         Ok(code) => code,
         Err(error) => {

@@ -1,7 +1,9 @@
 //! The network, what it starts from, and what of it is trained.
 
 use anyhow::Result;
-use bonfire::{WeightsFile, World, freeze_all_but, load_weights};
+use bonfire::World;
+use bonfire::ddp::freeze_all_but;
+use bonfire::weights::{WeightsFile, load_weights};
 use burn::module::Module;
 use networks::resnet::{ResNet, ResNetConfig};
 

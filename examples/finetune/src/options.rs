@@ -3,7 +3,8 @@
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-use bonfire::{Decay, GlobalBatch, RateRule, Schedule, WorldSize};
+use bonfire::collective::WorldSize;
+use bonfire::optim::{Decay, GlobalBatch, RateRule, Schedule};
 use clap::{Args, ValueEnum};
 use networks::resnet::Depth;
 

@@ -4,11 +4,13 @@
 //! rank, or on all, one rank tells: see `bonfire::all_or_none`.
 
 use anyhow::{Context, Result, ensure};
-use bonfire::{
-    Best, Checkpoints, Ddp, EventWriter, Keep, Loss, Milestone, PictureBatch, Prefetch, Prefetched,
-    SamplerState, Schedule, StopRequest, Training, Turn, WeightedMean, World, all_or_none,
-    next_turn,
-};
+use bonfire::checkpoint::{Best, Checkpoints, Keep, Milestone, Training};
+use bonfire::data::{PictureBatch, Prefetch, Prefetched, SamplerState};
+use bonfire::ddp::Loss;
+use bonfire::optim::Schedule;
+use bonfire::report::{EventWriter, WeightedMean};
+use bonfire::world::StopRequest;
+use bonfire::{Ddp, Turn, World, all_or_none, next_turn};
 use burn::module::Module;
 use burn::nn::loss::CrossEntropyLossConfig;
 use burn::optim::decay::WeightDecayConfig;
@@ -140,7 +142,7 @@ impl<'a> Trainer<'a> {
         let steps = milestone.map_or(0, |milestone| milestone.step);
         training.loader = training.loader.resuming(&progress.data)?;
         let model = match options.sync_bn {
-            true => bonfire::convert_sync_batch_norm(resumed.model, world)?,
+            true => bonfire::nn::convert_sync_batch_norm(resumed.model, world)?,
             false => resumed.model,
         };
         Ok(Self {

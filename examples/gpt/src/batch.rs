@@ -5,7 +5,7 @@
 //! a training can be continued at any step. Validation windows are the same at every evaluation
 //! and are divided among the ranks without padding.
 
-use bonfire::{Rank, WorldSize};
+use bonfire::collective::{Rank, WorldSize};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 

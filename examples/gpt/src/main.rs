@@ -26,7 +26,7 @@ struct Cli {
 }
 
 fn main() -> ExitCode {
-    let Cli { launch, train } = bonfire::parse_args();
+    let Cli { launch, train } = bonfire::launcher::parse_args();
     match run(&launch, train) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

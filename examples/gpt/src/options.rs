@@ -5,7 +5,8 @@
 
 use std::path::PathBuf;
 
-use bonfire::{Decay, GradientRoute, Schedule};
+use bonfire::ddp::GradientRoute;
+use bonfire::optim::{Decay, Schedule};
 use clap::{Args, ValueEnum};
 
 use crate::model::GptConfig;

@@ -2,7 +2,7 @@
 //! reads.
 //!
 //! Everything is a pure function of the text, so every rank that reads the same file has the same
-//! vocabulary and the same windows; a [`Loader`](bonfire::Loader) deals them.
+//! vocabulary and the same windows; a [`Loader`](bonfire::data::Loader) deals them.
 
 mod corpus;
 mod error;

@@ -3,10 +3,11 @@
 use std::num::NonZeroUsize;
 
 use anyhow::{Context, Result};
-use bonfire::{
-    Activity, Clip, Ddp, DdpConfig, DistributedSampler, GlobalBatch, Journal, JournalConfig, Order,
-    RateRule, Remainder, Report, SamplerConfig, StopRequest, WeightedMean, World,
-};
+use bonfire::data::{DistributedSampler, Order, Remainder, SamplerConfig};
+use bonfire::optim::{Clip, GlobalBatch, RateRule};
+use bonfire::report::{Activity, Journal, JournalConfig, Report, WeightedMean};
+use bonfire::world::StopRequest;
+use bonfire::{Ddp, DdpConfig, World};
 use burn::module::Module;
 
 use crate::batch::{self, Sampler};

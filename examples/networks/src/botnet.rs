@@ -12,8 +12,8 @@ use crate::attention::{Attention, AttentionSizes};
 use crate::block::{EXPANSION, Place, projection};
 use crate::draw::{Channels, Draw, Window};
 use crate::norm::BatchNorm;
-use crate::resnet::{Depth, Stem};
-use crate::trunk::{Trunk, TrunkConfig};
+use crate::resnet::Depth;
+use crate::trunk::{LastBlock, Stem, Trunk, TrunkConfig};
 
 /// Attention heads in each block.
 const HEADS: usize = 4;
@@ -97,8 +97,10 @@ impl BotBlock {
             downsample: (source != target).then(|| projection(place, target, draw)),
         }
     }
+}
 
-    pub(crate) fn forward(&self, input: Tensor<4>) -> Tensor<4> {
+impl LastBlock for BotBlock {
+    fn forward(&self, input: Tensor<4>) -> Tensor<4> {
         let x = activation::relu(self.bn1.forward(self.conv1.forward(input.clone())));
         let x = activation::relu(self.bn2.forward(self.attention.forward(x)));
         let x = self.bn3.forward(self.conv3.forward(x));

@@ -1,4 +1,4 @@
 //! The normalisation layer of all models here, named in one place.
 
 /// Batch normalisation over `[batch, channels, ...]`, of one rank or of all.
-pub use bonfire::{BatchNorm, BatchNormConfig};
+pub use bonfire::nn::{BatchNorm, BatchNormConfig};

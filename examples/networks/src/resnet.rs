@@ -7,6 +7,7 @@
 use burn::tensor::Device;
 
 use crate::block::{Block, Kind, Shortcut};
+pub use crate::trunk::Stem;
 use crate::trunk::{Sizes, Trunk, TrunkConfig};
 
 /// Which residual network.
@@ -22,15 +23,6 @@ pub enum Depth {
     ResNet8,
     /// 20 layers, for CIFAR: section 4.2 of the paper with n = 3.
     ResNet20,
-}
-
-/// How a network begins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stem {
-    /// 7 x 7 with stride 2, then a maximum over 3 x 3 with stride 2: for pictures of 224 pixels.
-    Large,
-    /// 3 x 3 with stride 1: for pictures of 32 pixels.
-    Small,
 }
 
 /// What a [`ResNet`] is built from.

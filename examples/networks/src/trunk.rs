@@ -10,15 +10,22 @@ use burn::nn::{Linear, PaddingConfig2d};
 use burn::tensor::{Device, Tensor, activation};
 
 use crate::block::{Block, Kind, Place, Shortcut};
-use crate::botnet::BotBlock;
 use crate::draw::{Channels, Draw, Window};
 use crate::norm::BatchNorm;
-use crate::resnet::Stem;
 
 /// A block of the last stage.
 pub trait LastBlock: Module {
     /// `[batch, channels, height, width]` to as many pixels, or half as many on a side.
     fn forward(&self, input: Tensor<4>) -> Tensor<4>;
+}
+
+/// How a network begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stem {
+    /// 7 x 7 with stride 2, then a maximum over 3 x 3 with stride 2: for pictures of 224 pixels.
+    Large,
+    /// 3 x 3 with stride 1: for pictures of 32 pixels.
+    Small,
 }
 
 /// What a [`Trunk`] is built from.
@@ -60,12 +67,6 @@ pub struct Trunk<B: Module> {
 }
 
 impl LastBlock for Block {
-    fn forward(&self, input: Tensor<4>) -> Tensor<4> {
-        Self::forward(self, input)
-    }
-}
-
-impl LastBlock for BotBlock {
     fn forward(&self, input: Tensor<4>) -> Tensor<4> {
         Self::forward(self, input)
     }

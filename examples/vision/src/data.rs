@@ -4,9 +4,10 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
 
-use bonfire::{
+use bonfire::World;
+use bonfire::data::{
     Cifar10, CifarPart, DummyConfig, DummyPictures, ImageFolder, Normalize, PictureBatches,
-    PictureError, PictureSize, Pictures, Prefetch, Transform, TransformError, Transforms, World,
+    PictureError, PictureSize, Pictures, Prefetch, Transform, TransformError, Transforms,
 };
 
 use crate::config::{Augment, Config, Format};

@@ -1,10 +1,9 @@
 //! How good a network is on pictures that it did not learn from.
 
 use anyhow::{Context, Result};
-use bonfire::{
-    DistributedSampler, LastBatch, Loader, Order, Remainder, SamplerConfig, StopRequest, Turn,
-    World, next_turn,
-};
+use bonfire::data::{DistributedSampler, LastBatch, Loader, Order, Remainder, SamplerConfig};
+use bonfire::world::StopRequest;
+use bonfire::{Turn, World, next_turn};
 use burn::nn::loss::CrossEntropyLossConfig;
 
 use crate::config::Config;

@@ -8,7 +8,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
-use bonfire::{LaunchArgs, StopRequest, World};
+use bonfire::world::StopRequest;
+use bonfire::{LaunchArgs, World};
 use clap::{Args, Parser, Subcommand};
 use vision::config::Config;
 use vision::data::Data;
@@ -52,7 +53,7 @@ struct Options {
 }
 
 fn main() -> ExitCode {
-    let Cli { command } = bonfire::parse_args();
+    let Cli { command } = bonfire::launcher::parse_args();
     let (launch, result) = match &command {
         Command::Train(options) => (&options.launch, run_train(options)),
         Command::Test(options) => {

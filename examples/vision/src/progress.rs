@@ -5,7 +5,10 @@ use std::fs;
 use std::hash::{BuildHasher, RandomState};
 
 use anyhow::{Result, ensure};
-use bonfire::{Checkpoints, Rank, SamplerState, Training, World};
+use bonfire::World;
+use bonfire::checkpoint::{Checkpoints, Training};
+use bonfire::collective::Rank;
+use bonfire::data::SamplerState;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Config;

@@ -1,7 +1,7 @@
 //! The learning rate of an epoch, by Distribuuuu's rules: a policy over the whole training, and a
 //! linear warm-up that multiplies its first epochs.
 
-use bonfire::{Decay, Schedule};
+use bonfire::optim::{Decay, Schedule};
 
 use crate::config::{LrPolicy, OptimSection};
 

@@ -2,7 +2,9 @@
 //!
 //! Only counts and sums travel, never means: ranks may have different numbers of samples.
 
-use bonfire::{ReduceOp, TrainError, World};
+use bonfire::World;
+use bonfire::collective::ReduceOp;
+use bonfire::ddp::TrainError;
 use burn::tensor::{Int, Tensor};
 
 /// What one rank has counted.

@@ -3,10 +3,12 @@
 mod setup;
 
 use anyhow::{Context, Result};
-use bonfire::{
-    Activity, Best, Checkpoints, Ddp, Journal, Keep, Loader, Loss, Milestone, PictureBatch, Report,
-    StopRequest, Turn, World, all_or_none, next_turn,
-};
+use bonfire::checkpoint::{Best, Checkpoints, Keep, Milestone};
+use bonfire::data::{Loader, PictureBatch};
+use bonfire::ddp::Loss;
+use bonfire::report::{Activity, Journal, Report};
+use bonfire::world::StopRequest;
+use bonfire::{Ddp, Turn, World, all_or_none, next_turn};
 use burn::module::Module;
 use burn::nn::loss::CrossEntropyLossConfig;
 use burn::optim::ModuleOptimizer;

@@ -4,7 +4,8 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use bonfire::{WeightsFile, World, load_weights};
+use bonfire::World;
+use bonfire::weights::{WeightsFile, load_weights};
 use burn::module::Module;
 use burn::store::ModuleRecord;
 use burn::tensor::Bytes;

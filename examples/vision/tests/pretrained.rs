@@ -6,7 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use bonfire::{WeightsFile, World};
+use bonfire::World;
+use bonfire::weights::WeightsFile;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Tensor};
 use networks::resnet::Depth;
@@ -145,7 +146,7 @@ fn scores_with(path: &Path, pictures: &[f32]) -> Vec<Vec<f32>> {
     let load = |world: World| {
         let model = network(Depth::ResNet34, 10).init(1, &world.device());
         let file = WeightsFile::new(path).without_prefix("module.");
-        let (_, report) = bonfire::load_weights(model.clone(), file, &world)?;
+        let (_, report) = bonfire::weights::load_weights(model.clone(), file, &world)?;
         // 36 convolutions, as many normalisations of four tensors each, and a layer of two.
         assert_eq!(report.loaded.len(), 36 + 4 * 36 + 2, "{report}");
         let left = (report.skipped, report.missing, report.unexpected);

@@ -6,7 +6,8 @@ mod common;
 
 use std::time::Duration;
 
-use bonfire::{StopRequest, World};
+use bonfire::World;
+use bonfire::world::StopRequest;
 use bonfire_testkit::Watchdog;
 use common::Pictures;
 use vision::config::Config;

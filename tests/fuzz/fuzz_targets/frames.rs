@@ -5,7 +5,6 @@
 #![no_main]
 
 use arbitrary::Arbitrary;
-use bonfire_plan::wire::{self, HEADER_BYTES, Seal};
 use libfuzzer_sys::fuzz_target;
 
 // The files themselves: the parser is private to its crate, and a public door for a test would be one
@@ -19,10 +18,14 @@ mod sample;
 #[allow(dead_code, unreachable_pub, reason = "a module of another crate")]
 #[path = "../../../crates/bonfire-collective/src/transport/stripes.rs"]
 mod stripes;
+#[allow(dead_code, unreachable_pub, reason = "a module of another crate")]
+#[path = "../../../crates/bonfire-collective/src/transport/wire.rs"]
+mod wire;
 
 use inbox::{FrameError, Inbox, InboxError};
 use sample::{Trickle, header};
 use stripes::Stripes;
+use wire::{HEADER_BYTES, Seal};
 
 /// Slots as in a link.
 const SLOTS: usize = 4;

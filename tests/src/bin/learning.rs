@@ -12,10 +12,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::Context;
-use bonfire::{
-    Ddp, Deal, DealtLoader, DistributedSampler, DistributedTraining, LastBatch, Loader, Loss,
-    Order, Rank, Remainder, SamplerConfig, World,
+use bonfire::collective::Rank;
+use bonfire::data::{
+    Deal, DealtLoader, DistributedSampler, LastBatch, Loader, Order, Remainder, SamplerConfig,
 };
+use bonfire::ddp::Loss;
+use bonfire::learner::DistributedTraining;
+use bonfire::{Ddp, World};
 use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataset::{Dataset, DatasetError};
 use burn::module::Module;

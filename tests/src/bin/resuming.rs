@@ -7,10 +7,10 @@ use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use anyhow::Context;
-use bonfire::{
-    Checkpoints, Ddp, DdpConfig, DistributedSampler, Keep, LastBatch, Loader, Loss, Milestone,
-    Order, SamplerConfig, SamplerState, Training, World,
-};
+use bonfire::checkpoint::{Checkpoints, Keep, Milestone, Training};
+use bonfire::data::{DistributedSampler, LastBatch, Loader, Order, SamplerConfig, SamplerState};
+use bonfire::ddp::Loss;
+use bonfire::{Ddp, DdpConfig, World};
 use burn::module::Module;
 use burn::nn::{Dropout, DropoutConfig, Linear, LinearConfig};
 use burn::optim::AdamWConfig;

@@ -5,7 +5,8 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use bonfire::{Rank, ReduceOp, World, all_or_none};
+use bonfire::collective::{Rank, ReduceOp};
+use bonfire::{World, all_or_none};
 
 /// The rank that misbehaves.
 const CULPRIT: Rank = Rank::new(1);

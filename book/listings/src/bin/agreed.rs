@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use bonfire::collective::{InterruptWatch, Proposal};
 use bonfire::prelude::*;
-use bonfire::{InterruptWatch, Proposal};
 
 fn main() -> bonfire::Result<()> {
     bonfire::launch(train)

@@ -1,7 +1,7 @@
 //! A model whose batch norm sees the batches of all ranks as one.
 
+use bonfire::nn::{BatchNorm, BatchNormConfig, convert_sync_batch_norm};
 use bonfire::prelude::*;
-use bonfire::{BatchNorm, BatchNormConfig, convert_sync_batch_norm};
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{ModuleOptimizer, SgdConfig};

@@ -1,7 +1,7 @@
 //! Collectives between threads.
 
 // ANCHOR: all
-use bonfire::{GroupOptions, ProcessGroup, Rank, ReduceOp, WorldSize};
+use bonfire::collective::{GroupOptions, ProcessGroup, Rank, ReduceOp, WorldSize};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let groups = ProcessGroup::local(WorldSize::new(3)?, GroupOptions::default())?;
@@ -17,7 +17,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     })
 }
 
-fn rank(group: &ProcessGroup) -> Result<(), bonfire::CollectiveError> {
+fn rank(group: &ProcessGroup) -> Result<(), bonfire::collective::CollectiveError> {
     let me = group.rank().get();
 
     // In place: every rank ends with the sum over ranks.

@@ -1,7 +1,7 @@
 //! Groups made out of groups.
 
 // ANCHOR: all
-use bonfire::{GroupOptions, ProcessGroup, Rank, ReduceOp, WorldSize};
+use bonfire::collective::{GroupOptions, ProcessGroup, Rank, ReduceOp, WorldSize};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let groups = ProcessGroup::local(WorldSize::new(4)?, GroupOptions::default())?;
@@ -17,7 +17,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     })
 }
 
-fn rank(world: &ProcessGroup) -> Result<(), bonfire::CollectiveError> {
+fn rank(world: &ProcessGroup) -> Result<(), bonfire::collective::CollectiveError> {
     let me = world.rank().get();
 
     // Two columns of two ranks: 0 and 2, 1 and 3. The key keeps their order.

@@ -1,7 +1,7 @@
 //! A training that keeps account of itself.
 
 use bonfire::prelude::*;
-use bonfire::{Activity, Journal, JournalConfig};
+use bonfire::report::{Activity, Journal, JournalConfig};
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{ModuleOptimizer, SgdConfig};
 use burn::tensor::{Device, Distribution, Tensor};

@@ -1,8 +1,9 @@
 //! A training that computes in 16 bits and sends less than its gradients. Its first argument is a
 //! folder for checkpoints.
 
+use bonfire::compression::{CompressionState, PowerSgdConfig};
+use bonfire::ddp::Precision;
 use bonfire::prelude::*;
-use bonfire::{CompressionState, PowerSgdConfig, Precision};
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::AdamWConfig;

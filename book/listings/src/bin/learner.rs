@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use bonfire::data::{Deal, DealtLoader};
+use bonfire::learner::DistributedTraining;
 use bonfire::prelude::*;
-use bonfire::{Deal, DealtLoader, DistributedTraining};
 use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataset::{Dataset, DatasetError};
 use burn::module::Module;

@@ -4,11 +4,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use bonfire::compression::PowerSgdConfig;
+use bonfire::data::{Deal, DealtLoader};
+use bonfire::learner::{CompressionCheckpoints, DistributedTraining, LearnerConfig, StepTimings};
 use bonfire::prelude::*;
-use bonfire::{
-    CompressionCheckpoints, Deal, DealtLoader, DistributedTraining, LearnerConfig, PowerSgdConfig,
-    StepTimings,
-};
 use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataset::{Dataset, DatasetError};
 use burn::module::Module;

@@ -1,7 +1,7 @@
 //! The operations beside all-reduce, and memory that ranks share.
 
 // ANCHOR: all
-use bonfire::{GroupOptions, ProcessGroup, Rank, ReduceOp, WorldSize};
+use bonfire::collective::{GroupOptions, ProcessGroup, Rank, ReduceOp, WorldSize};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let groups = ProcessGroup::local(WorldSize::new(3)?, GroupOptions::default())?;
@@ -17,7 +17,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     })
 }
 
-fn rank(group: &ProcessGroup) -> Result<(), bonfire::CollectiveError> {
+fn rank(group: &ProcessGroup) -> Result<(), bonfire::collective::CollectiveError> {
     let (me, root) = (group.rank(), Rank::new(0));
 
     // Blocks of any length: rank r brings r elements.

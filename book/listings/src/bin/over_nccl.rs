@@ -1,7 +1,7 @@
 //! Gradients that travel over NCCL where it is there, and without it where it is not.
 
+use bonfire::ddp::{GradientRoute, TrainError};
 use bonfire::prelude::*;
-use bonfire::{GradientRoute, TrainError};
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{ModuleOptimizer, SgdConfig};

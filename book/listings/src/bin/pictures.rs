@@ -3,11 +3,11 @@
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use bonfire::prelude::*;
-use bonfire::{
+use bonfire::data::{
     DummyConfig, DummyPictures, Normalize, PictureBatches, PictureSize, Pictures, Prefetch,
     Transform, Transforms, split_pictures,
 };
+use bonfire::prelude::*;
 
 fn main() -> bonfire::Result<()> {
     bonfire::launch(train)

@@ -1,7 +1,8 @@
 //! Starts from parameters in a file and trains the rest: the listing of the chapter on that.
 
+use bonfire::ddp::freeze_all_but;
 use bonfire::prelude::*;
-use bonfire::{WeightsFile, freeze_all_but, load_weights};
+use bonfire::weights::{WeightsFile, load_weights};
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{ModuleOptimizer, SgdConfig};

@@ -15,8 +15,9 @@ use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bonfire_plan::wire::{self, CallSite, Operation};
+use crate::transport::wire;
 use bonfire_plan::{Algorithm, Collective, Partition, PlanError, Rank, ReduceOp, WorldSize};
+use bonfire_plan::{CallSite, Operation};
 use bonfire_sys::window::Board;
 
 use crate::Element;

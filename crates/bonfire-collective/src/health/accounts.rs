@@ -16,7 +16,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::Duration;
 
-use bonfire_plan::wire::Operation;
+use bonfire_plan::Operation;
 use bonfire_plan::{Collective, Rank, WorldSize};
 use serde::{Deserialize, Serialize};
 

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
+use bonfire_plan::Operation;
 use bonfire_plan::Rank;
-use bonfire_plan::wire::Operation;
 use serde::{Deserialize, Serialize};
 
 /// Why a group stopped. The first failure anywhere is the failure of every rank: all pending and

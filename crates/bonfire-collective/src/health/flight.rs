@@ -10,8 +10,8 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use bonfire_plan::Operation;
 use bonfire_plan::Rank;
-use bonfire_plan::wire::Operation;
 use serde::{Deserialize, Serialize};
 
 use crate::health::recorder::{Progress, Record, Recorder};

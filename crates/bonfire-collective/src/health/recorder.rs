@@ -15,7 +15,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
 
-use bonfire_plan::wire::Operation;
+use bonfire_plan::Operation;
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 

@@ -1,6 +1,7 @@
 //! A frame that has arrived, wherever its parts lie.
 
-use bonfire_plan::wire::{self, AGREED_BYTES, HEADER_BYTES, Operation, WireError};
+use super::wire::{self, AGREED_BYTES, HEADER_BYTES, WireError};
+use bonfire_plan::Operation;
 
 /// A view of a frame in the memory of its link.
 #[derive(Clone, Copy, Debug)]

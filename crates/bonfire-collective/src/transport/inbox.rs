@@ -19,7 +19,7 @@
 
 use std::io::{self, IoSliceMut, Read};
 
-use bonfire_plan::wire::{self, HEADER_BYTES, Seal, WireError};
+use super::wire::{self, HEADER_BYTES, Seal, WireError};
 
 use super::stripes::{PIECE_BYTES_MIN, Stripes};
 

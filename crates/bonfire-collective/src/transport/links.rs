@@ -4,7 +4,7 @@ use std::io;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
-use bonfire_plan::wire::HEADER_BYTES;
+use super::wire::HEADER_BYTES;
 use bonfire_plan::{Rank, WorldSize};
 
 use super::Frame;

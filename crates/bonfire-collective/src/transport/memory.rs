@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bonfire_plan::wire::{AGREED_BYTES, HEADER_BYTES};
+use super::wire::{AGREED_BYTES, HEADER_BYTES};
 use bonfire_plan::{Rank, WorldSize};
 use bonfire_sys::ring::{Claimed, Consumer, LABEL_BYTES, Producer, RingLayout};
 use bonfire_sys::{Region, RegionError};

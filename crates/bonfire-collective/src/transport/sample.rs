@@ -3,8 +3,9 @@
 
 use std::io::{self, IoSliceMut, Read};
 
-use bonfire_plan::wire::{self, CallSite, HEADER_BYTES, Operation};
+use super::wire::{self, HEADER_BYTES};
 use bonfire_plan::{Algorithm, Collective, DType};
+use bonfire_plan::{CallSite, Operation};
 
 use super::stripes::Stripes;
 

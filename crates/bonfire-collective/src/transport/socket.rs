@@ -3,8 +3,8 @@
 
 use std::io::{self, IoSlice, Write};
 
+use super::wire::{self, AGREED_BYTES, HEADER_BYTES, WireError};
 use bonfire_plan::Rank;
-use bonfire_plan::wire::{self, AGREED_BYTES, HEADER_BYTES, WireError};
 
 use super::inbox::{FrameError, Inbox, InboxError};
 use super::stripes::Stripes;

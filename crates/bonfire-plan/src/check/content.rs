@@ -3,9 +3,9 @@
 use super::atoms::Atoms;
 use super::error::{CheckError, Flaw};
 use super::expression::{Expressions, Value};
-use super::{Order, rank_set};
-use crate::partition::Blocks;
-use crate::{Collective, ElemRange, Rank, Role, Schedule};
+use super::rank_set;
+use crate::collective::Blocks;
+use crate::{Collective, ElemRange, Order, Rank, Role, Schedule};
 
 /// What `rank` holds before the collective starts, atom by atom.
 pub(super) fn initial(schedule: &Schedule, atoms: &Atoms, rank: Rank) -> Vec<Value> {

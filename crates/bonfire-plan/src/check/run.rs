@@ -8,14 +8,14 @@
 use std::collections::VecDeque;
 
 use super::atoms::Atoms;
+use super::cost::{Cost, RankCost};
 use super::error::{Blocked, CheckError, Fault, Obstacle};
 use super::expression::{Expressions, Value};
 use super::link::{Clock, Frame, Link};
 use super::races::{Place, Races};
 use super::reach::Reach;
-use super::{Order, content, rank_set};
-use crate::cost::{Cost, RankCost};
-use crate::{Collective, ElemRange, Plan, Rank, Source, Stage, Step};
+use super::{content, rank_set};
+use crate::{Collective, ElemRange, Order, Plan, Rank, Source, Stage, Step};
 
 /// The state of all ranks and of all queues between them.
 pub(super) struct Run<'a> {

@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 
 use super::*;
-use crate::op::tests::one_of_each;
+use crate::types::one_of_each;
 use crate::{Cost, Hosts, Partition, RankCost, Schedule, WorldSize, check};
 
 /// Miri runs a thousand times slower; it is there for the operations, not for the numbers.

@@ -22,8 +22,7 @@ use serde::{Deserialize, Serialize};
 use super::engine::Engine;
 use super::program::{Kind, Program};
 use super::{Detail, FitError, Link, Network, SimulateError};
-use crate::wire::AGREED_BYTES;
-use crate::{Bytes, DType, Hosts, Schedule};
+use crate::{Bytes, DType, Hosts, Operation, Schedule};
 
 /// The ratios of latency to time per byte that are searched, in bytes: from links for which any
 /// message is long to links for which none is. As powers of two.
@@ -36,7 +35,7 @@ const REFINEMENTS: u32 = 18;
 /// The payload of the longest frame that is a single cache line in Bonfire's shared memory, behind a
 /// count and what ranks compare. The payload of a longer one lies in lines of its own, which the
 /// receiver asks for when it has seen the first.
-const SHORT_BYTES: u64 = 64 - 8 - AGREED_BYTES as u64;
+const SHORT_BYTES: u64 = 64 - 8 - Operation::AGREED_BYTES as u64;
 
 /// What a second line may add to the latency: so many shares of it are tried, up to all of it.
 const LONG_SHARES: u32 = 20;

@@ -41,7 +41,7 @@ pub fn convert_sync_batch_norm_in<M: Module>(model: M, group: &NormGroup) -> Res
     if converter.layers == 0 {
         tracing::warn!(
             rank = group.group().rank().get(),
-            "the model has no bonfire::BatchNorm to synchronise"
+            "the model has no bonfire::nn::BatchNorm to synchronise"
         );
     }
     Ok(model)

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::process;
 
 use super::operation::Data;
-use crate::memory::{find, object_of, open_object};
+use crate::driver::memory::{find, object_of, open_object};
 
 /// From one rank to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

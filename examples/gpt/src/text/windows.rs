@@ -13,7 +13,7 @@ pub struct TextBatch {
     pub targets: Tensor<2, Int>,
 }
 
-/// All windows of a text, numbered from its beginning: a dataset for a [`Loader`](bonfire::Loader) of
+/// All windows of a text, numbered from its beginning: a dataset for a [`Loader`](bonfire::data::Loader) of
 /// [`len`](Self::len) samples. Clones share the text.
 ///
 /// ```

@@ -3,10 +3,12 @@
 use std::num::NonZeroUsize;
 
 use anyhow::Result;
-use bonfire::{
-    Checkpoints, Ddp, DistributedSampler, GlobalBatch, Journal, JournalConfig, JournalDisplay,
-    LastBatch, Loader, Order, RateRule, SamplerConfig, StopRequest, Training, World, all_or_none,
-};
+use bonfire::checkpoint::{Checkpoints, Training};
+use bonfire::data::{DistributedSampler, LastBatch, Loader, Order, SamplerConfig};
+use bonfire::optim::{GlobalBatch, RateRule};
+use bonfire::report::{Journal, JournalConfig, JournalDisplay};
+use bonfire::world::StopRequest;
+use bonfire::{Ddp, World, all_or_none};
 use networks::trained_numbers;
 
 use super::{KEPT, Trainer};
@@ -147,7 +149,7 @@ fn global_batch(world: &World, config: &Config) -> GlobalBatch {
 /// The normalisation that the configuration asks for.
 fn norms(model: Model, config: &Config, world: &World) -> Result<Model> {
     Ok(match config.model.syncbn {
-        true => bonfire::convert_sync_batch_norm(model, world)?,
+        true => bonfire::nn::convert_sync_batch_norm(model, world)?,
         false => model,
     })
 }

@@ -5,7 +5,8 @@ use std::panic::Location;
 use std::ptr;
 use std::sync::Arc;
 
-use bonfire_plan::wire::{self, HEADER_BYTES, Operation};
+use crate::transport::wire::{self, HEADER_BYTES};
+use bonfire_plan::Operation;
 use bonfire_plan::{
     Collective, DType, Hosts, Partition, PlanError, Rank, ReduceOp, Role, Schedule, ScheduleShape,
     Step, WorldSize,

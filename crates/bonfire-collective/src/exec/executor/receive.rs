@@ -5,7 +5,7 @@
 //! Only a frame whose header says that it is the one due is used so. For every other, and on links
 //! that only have whole frames, the steps run one by one, with their checks.
 
-use bonfire_plan::wire::AGREED_BYTES;
+use crate::transport::wire::AGREED_BYTES;
 use bonfire_plan::{Rank, ReduceOp, Source, Stage, Step};
 use smallvec::SmallVec;
 

@@ -1,6 +1,7 @@
 //! One operation under way: what each step does, and what an interrupted wait means.
 
-use bonfire_plan::wire::{self, HEADER_BYTES, Operation};
+use crate::transport::wire::{self, HEADER_BYTES};
+use bonfire_plan::Operation;
 use bonfire_plan::{Rank, ReduceOp, Source, Step};
 use smallvec::SmallVec;
 

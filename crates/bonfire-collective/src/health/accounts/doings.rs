@@ -96,8 +96,8 @@ impl Ranks<'_> {
 
 #[cfg(test)]
 mod tests {
-    use bonfire_plan::wire::{CallSite, Operation};
     use bonfire_plan::{Algorithm, Collective, DType};
+    use bonfire_plan::{CallSite, Operation};
 
     use super::*;
     use crate::health::flight::FlightOperation;

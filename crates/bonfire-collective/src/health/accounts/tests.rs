@@ -1,4 +1,4 @@
-use bonfire_plan::wire::CallSite;
+use bonfire_plan::CallSite;
 use bonfire_plan::{Algorithm, DType, ReduceOp};
 
 use super::*;

@@ -1,7 +1,7 @@
 use std::sync::atomic::AtomicBool;
 use std::thread;
 
-use bonfire_plan::wire::CallSite;
+use bonfire_plan::CallSite;
 use bonfire_plan::{Algorithm, Collective, DType, ReduceOp};
 
 use super::*;

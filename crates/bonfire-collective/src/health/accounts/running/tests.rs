@@ -1,5 +1,5 @@
-use bonfire_plan::wire::{CallSite, Operation};
 use bonfire_plan::{Algorithm, DType};
+use bonfire_plan::{CallSite, Operation};
 
 use super::*;
 use crate::health::flight::FlightOperation;

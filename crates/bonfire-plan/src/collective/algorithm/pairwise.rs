@@ -1,0 +1,27 @@
+//! Pairwise all-to-all: in round k the ranks whose numbers add up to k, modulo n, exchange the
+//! blocks that they have for each other.
+//!
+//! Every two ranks meet in exactly one round, and every rank meets one other, or nobody, in each.
+//!
+//! No deadlock, even with one slot: order all work by (round, chunk); each link is used in one round
+//! only, and within it `pairs::exchange` has none.
+
+use super::chunking::Chunking;
+use super::pairs::{self, Meeting};
+use crate::{Rank, Step};
+
+pub(crate) fn all_to_all(chunking: &Chunking, rank: Rank, steps: &mut Vec<Step>) {
+    let world = chunking.world_size;
+    for round in world.ranks() {
+        let peer = world.behind(round, rank.get());
+        if peer == rank {
+            continue;
+        }
+        let meeting = Meeting {
+            peer,
+            outgoing: chunking.block_between(rank, peer),
+            incoming: chunking.block_between(peer, rank),
+        };
+        pairs::exchange(chunking, meeting, steps);
+    }
+}

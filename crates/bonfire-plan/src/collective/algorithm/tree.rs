@@ -1,0 +1,60 @@
+//! What trees share: a rank's neighbours, and one chunk on its way down or up.
+//!
+//! No deadlock, even with one slot: frames only ever travel away from the root, or only towards it.
+
+use super::chunking::receive;
+use crate::{ElemRange, Rank, Source, Stage, Step};
+
+/// Which rank of which tree.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    /// The rank that the data comes from, or goes to.
+    pub(crate) root: Rank,
+    /// The rank whose steps are wanted.
+    pub(crate) rank: Rank,
+}
+
+/// The neighbours of a rank in a tree.
+pub(crate) struct Family {
+    /// Nobody above the root.
+    pub(crate) parent: Option<Rank>,
+    /// In the order in which their data is folded.
+    pub(crate) children: Vec<Rank>,
+}
+
+impl Family {
+    /// Passes a chunk on from the parent to the children, the last child first.
+    pub(crate) fn pass_down(&self, chunk: ElemRange, steps: &mut Vec<Step>) {
+        if let Some(peer) = self.parent {
+            steps.extend(receive(peer, chunk));
+        }
+        let put = |&peer| Step::Put {
+            peer,
+            source: chunk,
+        };
+        steps.extend(self.children.iter().rev().map(put));
+    }
+
+    /// Folds the children's data onto this rank's own, and passes it on to the parent.
+    pub(crate) fn fold_up(&self, chunk: ElemRange, steps: &mut Vec<Step>) {
+        let stage = match self.parent {
+            Some(_) => Stage::Partial,
+            None => Stage::Final,
+        };
+        // A leaf's data goes up as it is.
+        if !self.children.is_empty() || self.parent.is_none() {
+            steps.extend(self.children.iter().map(|&peer| Step::Wait { peer }));
+            let inboxes = self.children.iter().map(|&peer| Source::Inbox(peer));
+            steps.push(Step::Reduce {
+                target: chunk,
+                sources: std::iter::once(Source::Own).chain(inboxes).collect(),
+                stage,
+            });
+            steps.extend(self.children.iter().map(|&peer| Step::Release { peer }));
+        }
+        steps.extend(self.parent.map(|peer| Step::Put {
+            peer,
+            source: chunk,
+        }));
+    }
+}

@@ -1,0 +1,240 @@
+//! Plans whose frames stay where they are: the receiver reaches into the sender's buffer.
+//!
+//! An engine whose ranks reach each other's buffers need not move a frame to an inbox to read it
+//! there: the frame becomes empty, a message that says "ready", and what was done with its content
+//! becomes a [`Step::ReduceDirect`] on the sender's buffer. That is a different plan, and not every
+//! plan stays right: a sender may write the elements again while they are still to be read, which
+//! it could do once a frame had a copy of them. The verifier knows ([`check_plan`](crate::check_plan)
+//! finds races); the ring's plans stay right, because a rank writes a chunk that its neighbour was to
+//! read only when the complete result has come round to it, by way of that neighbour.
+//!
+//! A barrier ends the plan: a neighbour may still be reading when a rank has done its own part. Where
+//! only two ranks take part, they alone meet.
+
+use super::algorithm::dissemination;
+use crate::{
+    Algorithm, Collective, ElemRange, NamedRanks, Rank, Schedule, Source, Step, WorldSize,
+};
+
+impl Schedule {
+    /// What `rank` does if frames stay where they are. All frames are empty, and every fold and copy is
+    /// a [`Step::ReduceDirect`].
+    ///
+    /// [`Algorithm::Ring`](crate::Algorithm::Ring) and
+    /// [`Algorithm::ZeroCopy`](crate::Algorithm::ZeroCopy) are known to stay right; the latter needs no
+    /// change, nor does a barrier. So is [`Algorithm::OneShot`](crate::Algorithm::OneShot) where nothing is
+    /// folded: gather, scatter, transfer and exchange, and an all-to-all between two buffers. Ask
+    /// [`check_plan`](crate::check_plan) about others.
+    ///
+    /// ```
+    /// use std::num::NonZeroUsize;
+    ///
+    /// use bonfire_plan::{
+    ///     Algorithm, Collective, Hosts, Partition, Plan, Schedule, ScheduleShape, WorldSize, check_plan,
+    /// };
+    ///
+    /// let world_size = WorldSize::new(4)?;
+    /// let schedule = Schedule::new(ScheduleShape {
+    ///     collective: Collective::AllReduce,
+    ///     algorithm: Algorithm::Ring,
+    ///     world_size,
+    ///     count: 1003,
+    ///     chunk_elems_max: NonZeroUsize::new(64).unwrap(),
+    ///     partition: Partition::Balanced,
+    ///     hosts: Hosts::one(world_size),
+    /// })?;
+    /// let steps = world_size.ranks().map(|rank| schedule.steps_in_place(rank)).collect();
+    /// let plan = Plan::with_steps(schedule, steps);
+    /// check_plan(&plan, NonZeroUsize::new(64).unwrap())?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Panics
+    /// When `rank` is not a member of the world.
+    pub fn steps_in_place(&self, rank: Rank) -> Vec<Step> {
+        let moved = self.steps(rank);
+        match self.algorithm() {
+            Algorithm::ZeroCopy | Algorithm::Dissemination => moved,
+            _ => in_place((self.world_size(), self.collective()), rank, moved),
+        }
+    }
+}
+
+fn in_place(
+    (world, collective): (WorldSize, Collective),
+    rank: Rank,
+    moved: Vec<Step>,
+) -> Vec<Step> {
+    let mut steps = Vec::with_capacity(moved.len());
+    for step in moved {
+        match step {
+            Step::Put { peer, .. } => steps.push(Step::Put {
+                peer,
+                source: ElemRange::up_to(0),
+            }),
+            Step::Reduce {
+                target,
+                sources,
+                stage,
+            } if !target.is_empty() => {
+                let owner = |source: &Source| match source {
+                    Source::Own => rank,
+                    Source::Inbox(peer) => *peer,
+                };
+                steps.push(Step::ReduceDirect {
+                    range: target,
+                    sources: sources.iter().map(owner).collect(),
+                    targets: Box::new([rank]),
+                    stage,
+                });
+            }
+            Step::Copy { peer, target } if !target.is_empty() => steps.push(Step::ReduceDirect {
+                range: target,
+                sources: Box::new([peer]),
+                targets: Box::new([rank]),
+                stage: crate::Stage::Partial,
+            }),
+            Step::Reduce { .. } | Step::Copy { .. } => {}
+            Step::Wait { .. } | Step::Release { .. } | Step::ReduceDirect { .. } => {
+                steps.push(step);
+            }
+        }
+    }
+    match collective.named() {
+        NamedRanks {
+            first: Some(one),
+            second: Some(other),
+        } => meet([one, other], rank, &mut steps),
+        _ => dissemination::barrier(world, rank, &mut steps),
+    }
+    steps
+}
+
+/// A barrier of two ranks.
+fn meet(pair: [Rank; 2], rank: Rank, steps: &mut Vec<Step>) {
+    let [one, other] = pair;
+    for (me, peer) in [(one, other), (other, one)] {
+        if rank == me {
+            let source = ElemRange::up_to(0);
+            steps.push(Step::Put { peer, source });
+            steps.extend([Step::Wait { peer }, Step::Release { peer }]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+
+    use super::*;
+    use crate::{CheckError, Collective, Fault, Hosts, Partition, Plan, ScheduleShape, check_plan};
+
+    fn plan(collective: Collective, algorithm: Algorithm, world: u32, count: usize) -> Plan {
+        let world_size = WorldSize::new(world).unwrap();
+        let chunk_elems_max = count.div_ceil(world as usize).div_ceil(2).max(1);
+        let schedule = Schedule::new(ScheduleShape {
+            collective,
+            algorithm,
+            world_size,
+            count,
+            chunk_elems_max: NonZeroUsize::new(chunk_elems_max).unwrap(),
+            partition: Partition::Balanced,
+            hosts: Hosts::one(world_size),
+        })
+        .unwrap();
+        let steps = world_size
+            .ranks()
+            .map(|rank| schedule.steps_in_place(rank))
+            .collect();
+        Plan::with_steps(schedule, steps)
+    }
+
+    /// Frames are empty, so a word that counts them is enough: as many slots as there can be frames.
+    fn slots() -> NonZeroUsize {
+        NonZeroUsize::new(1 << 20).unwrap()
+    }
+
+    #[test]
+    fn rings_stay_right_in_place() {
+        let collectives = [
+            Collective::AllReduce,
+            Collective::ReduceScatter,
+            Collective::AllGather,
+        ];
+        // Miri runs a thousand times slower.
+        let most = if cfg!(miri) { 4 } else { 64 };
+        for world in 1..=most {
+            for count in [1, 2 * world as usize + 1, 5 * world as usize] {
+                for collective in collectives {
+                    let plan = plan(collective, Algorithm::Ring, world, count);
+                    check_plan(&plan, slots())
+                        .unwrap_or_else(|error| panic!("{collective} of {count}: {error}\n{plan}"));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn plans_that_only_move_blocks_stay_right_in_place() {
+        let most = if cfg!(miri) { 3 } else { 16 };
+        for world in 2..=most {
+            let (root, last) = (Rank::new(1), Rank::new(world - 1));
+            let first = Rank::new(0);
+            let (source, target) = (last, first);
+            for collective in [
+                Collective::Gather { root },
+                Collective::Scatter { root },
+                Collective::AllToAll,
+                Collective::Transfer { source, target },
+                Collective::Exchange {
+                    first,
+                    second: last,
+                },
+            ] {
+                let count = 2 * (world * world) as usize;
+                let plan = plan(collective, Algorithm::OneShot, world, count);
+                check_plan(&plan, slots())
+                    .unwrap_or_else(|error| panic!("{collective}: {error}\n{plan}"));
+            }
+        }
+    }
+
+    #[test]
+    fn zero_copy_plans_are_in_place_already() {
+        let plan = plan(Collective::AllReduce, Algorithm::ZeroCopy, 5, 23);
+        assert_eq!(plan, Plan::new(plan.schedule().clone()));
+    }
+
+    #[test]
+    fn a_plan_that_needs_its_frames_copied_is_found_out() {
+        let plan = plan(Collective::AllReduce, Algorithm::OneShot, 3, 12);
+        let error = check_plan(&plan, slots()).unwrap_err();
+        assert!(
+            matches!(
+                &error,
+                CheckError::Step {
+                    fault: Fault::Race { .. },
+                    ..
+                }
+            ),
+            "{error:?}"
+        );
+    }
+
+    #[test]
+    fn without_its_last_barrier_a_ring_races_with_what_follows() {
+        let whole = plan(Collective::AllReduce, Algorithm::Ring, 3, 12);
+        let schedule = whole.schedule().clone();
+        let rounds = 2;
+        let steps = schedule
+            .world_size()
+            .ranks()
+            .map(|rank| {
+                let steps = whole.steps(rank);
+                steps[..steps.len() - 3 * rounds].to_vec()
+            })
+            .collect();
+        let cut = Plan::with_steps(schedule, steps);
+        assert!(check_plan(&cut, slots()).is_err(), "{cut}");
+    }
+}

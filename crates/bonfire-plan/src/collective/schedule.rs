@@ -1,0 +1,462 @@
+//! The choice of a plan, and the steps it gives each rank.
+
+use std::fmt;
+use std::num::NonZeroUsize;
+
+use super::algorithm::chunking::Chunking;
+use super::algorithm::hierarchical::Route;
+use super::algorithm::pairs::Meeting;
+use super::algorithm::tree::Place;
+use super::algorithm::zero_copy::Between;
+use super::algorithm::{
+    binomial, direct, dissemination, double_tree, halving, hierarchical, pairs, pairwise, ring,
+    zero_copy,
+};
+use super::extent::{Role, exchange_halves, extent};
+use crate::types::fnv_1a;
+use crate::{Algorithm, Collective, ElemRange, Hosts, Partition, PlanError, Rank, Step, WorldSize};
+
+/// Everything that determines a plan. Ranks that agree on it agree on every frame.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ScheduleShape {
+    /// The operation.
+    pub collective: Collective,
+    /// The algorithm that performs it.
+    pub algorithm: Algorithm,
+    /// The number of ranks that take part.
+    pub world_size: WorldSize,
+    /// The elements of every rank's buffer; 0 for a barrier. What [`Collective`] says otherwise
+    /// of its space of elements holds.
+    pub count: usize,
+    /// The most elements that one frame carries.
+    pub chunk_elems_max: NonZeroUsize,
+    /// The blocks of the ranks.
+    pub partition: Partition,
+    /// Which ranks share a host; only [`Algorithm::Hierarchical`] looks at it.
+    pub hosts: Hosts,
+}
+
+/// A plan that exists for its shape: what every rank does, computed on demand.
+///
+/// No schedule deadlocks, even with one slot for each ordered pair of ranks.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Schedule {
+    shape: ScheduleShape,
+}
+
+impl Schedule {
+    /// The plan for this shape.
+    ///
+    /// # Errors
+    /// [`PlanError::Unsupported`] when the algorithm does not implement the collective,
+    /// [`PlanError::RootOutOfRange`] when a rank it names is not in the world, and others that say
+    /// what of the shape does not fit together.
+    pub fn new(shape: ScheduleShape) -> Result<Self, PlanError> {
+        shape.validate()?;
+        Ok(Self {
+            shape: shape.normalized(),
+        })
+    }
+
+    /// What the plan was made for.
+    pub const fn shape(&self) -> &ScheduleShape {
+        &self.shape
+    }
+
+    /// The operation.
+    pub const fn collective(&self) -> Collective {
+        self.shape.collective
+    }
+
+    /// The algorithm that performs it.
+    pub const fn algorithm(&self) -> Algorithm {
+        self.shape.algorithm
+    }
+
+    /// The number of ranks that take part.
+    pub const fn world_size(&self) -> WorldSize {
+        self.shape.world_size
+    }
+
+    /// The elements of every rank's buffer.
+    pub const fn count(&self) -> usize {
+        self.shape.count
+    }
+
+    /// The most elements that one frame carries.
+    pub const fn chunk_elems_max(&self) -> NonZeroUsize {
+        self.shape.chunk_elems_max
+    }
+
+    /// The elements of the space that the steps of all ranks address.
+    pub const fn space(&self) -> ElemRange {
+        ElemRange::up_to(match self.shape.collective {
+            Collective::Exchange { .. } => 2 * self.shape.count,
+            _ => self.shape.count,
+        })
+    }
+
+    /// The ranges of the space of elements that `rank` has in `role`, ascending; a buffer for that
+    /// role holds one after the other, without gaps. Ranges of both roles are the same memory where
+    /// a collective works in place.
+    ///
+    /// The steps of a rank touch only its input and its output. Where its input is the larger of
+    /// the two, in reduce-scatter and reduce, they work in the input.
+    ///
+    /// ```
+    /// use std::num::NonZeroUsize;
+    ///
+    /// use bonfire_plan::{
+    ///     Algorithm, Collective, ElemRange, Hosts, Partition, Rank, Role, Schedule,
+    ///     ScheduleShape, WorldSize,
+    /// };
+    ///
+    /// let world_size = WorldSize::new(2)?;
+    /// let schedule = Schedule::new(ScheduleShape {
+    ///     collective: Collective::AllGather,
+    ///     algorithm: Algorithm::Ring,
+    ///     world_size,
+    ///     count: 5,
+    ///     chunk_elems_max: NonZeroUsize::new(64).unwrap(),
+    ///     partition: Partition::Ragged([2, 3].into()),
+    ///     hosts: Hosts::one(world_size),
+    /// })?;
+    /// assert_eq!(schedule.extent(Rank::new(1), Role::Input), [ElemRange::new(2, 5)]);
+    /// assert_eq!(schedule.extent(Rank::new(1), Role::Output), [ElemRange::new(0, 5)]);
+    /// # Ok::<(), bonfire_plan::PlanError>(())
+    /// ```
+    ///
+    /// # Panics
+    /// When `rank` is not a member of the world.
+    pub fn extent(&self, rank: Rank, role: Role) -> Vec<ElemRange> {
+        let world_size = self.world_size();
+        assert!(
+            world_size.contains(rank),
+            "rank {rank} is not a member of a world of {world_size}"
+        );
+        extent(&self.shape, rank, role)
+    }
+
+    /// What `rank` does, in order.
+    ///
+    /// # Panics
+    /// When `rank` is not a member of the world.
+    pub fn steps(&self, rank: Rank) -> Vec<Step> {
+        let world_size = self.world_size();
+        assert!(
+            world_size.contains(rank),
+            "rank {rank} is not a member of a world of {world_size}"
+        );
+        let mut steps = Vec::new();
+        let shape = &self.shape;
+        build(shape, rank, &mut steps);
+        steps
+    }
+}
+
+impl fmt::Display for Schedule {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ScheduleShape {
+            collective,
+            algorithm,
+            world_size,
+            count,
+            chunk_elems_max,
+            ..
+        } = &self.shape;
+        write!(
+            formatter,
+            "{collective} by {algorithm}: world size {world_size}, {count} elements, \
+             chunks of at most {chunk_elems_max}"
+        )
+    }
+}
+
+impl ScheduleShape {
+    /// The same plan, written the one way that compares equal: hosts are forgotten where the
+    /// algorithm does not look at them, and block lengths that are the balanced ones are not
+    /// spelled out. [`Schedule::new`] does this; a cache of plans does it to its keys.
+    pub fn normalized(self) -> Self {
+        let hosts = match self.algorithm {
+            Algorithm::Hierarchical => self.hosts,
+            _ => Hosts::one(self.world_size),
+        };
+        let partition = self.partition.normalized(self.world_size);
+        Self {
+            partition,
+            hosts,
+            ..self
+        }
+    }
+
+    /// A number that differs, but for a chance of one in 2^32, where block lengths or hosts differ;
+    /// the same on every machine. 0 where blocks are balanced and all ranks are on one host.
+    ///
+    /// It is made of what is written, so two ranks compare it after [`ScheduleShape::normalized`].
+    pub fn layout_hash(&self) -> u32 {
+        let lengths: &[usize] = match &self.partition {
+            Partition::Balanced => &[],
+            Partition::Ragged(lengths) | Partition::Matrix(lengths) => lengths,
+        };
+        let lengths = lengths.iter().map(|&length| length as u64);
+        // Behind a mark that no length has, so that lengths are not taken for hosts.
+        let numbers = (self.hosts.host_count() > 1).then(|| self.hosts.numbers().map(u64::from));
+        let hosts = numbers
+            .into_iter()
+            .flat_map(|numbers| std::iter::once(u64::MAX).chain(numbers));
+        let mut words = 0;
+        let bytes = lengths.chain(hosts).flat_map(|word| {
+            words += 1;
+            word.to_le_bytes()
+        });
+        let hash = fnv_1a(bytes);
+        if words == 0 { 0 } else { hash.max(1) }
+    }
+
+    /// Why this shape has no plan.
+    pub(crate) fn validate(&self) -> Result<(), PlanError> {
+        let (collective, algorithm) = (self.collective, self.algorithm);
+        let (world_size, count) = (self.world_size, self.count);
+        if !Algorithm::candidates(collective).contains(&algorithm) {
+            return Err(PlanError::Unsupported {
+                collective,
+                algorithm,
+            });
+        }
+        let named = collective.named();
+        let outsider = [named.first, named.second]
+            .into_iter()
+            .flatten()
+            .find(|&rank| !world_size.contains(rank));
+        if let Some(root) = outsider {
+            return Err(PlanError::RootOutOfRange { root, world_size });
+        }
+        match collective {
+            Collective::Barrier if count > 0 => return Err(PlanError::BarrierWithData { count }),
+            Collective::Transfer { source, target } if source == target => {
+                return Err(PlanError::NotAPair { collective });
+            }
+            Collective::Exchange { first, second } if first >= second => {
+                return Err(PlanError::NotAPair { collective });
+            }
+            Collective::Exchange { .. } if count.checked_mul(2).is_none() => {
+                return Err(PlanError::TooManyElements { count });
+            }
+            _ => {}
+        }
+        if self.hosts.rank_count() != world_size.len() {
+            return Err(PlanError::HostsLength {
+                given: self.hosts.rank_count(),
+                world_size,
+            });
+        }
+        if self.partition != Partition::Balanced && !takes_partition(collective, algorithm) {
+            return Err(PlanError::UnsupportedPartition { collective });
+        }
+        self.partition.validate(self)
+    }
+}
+
+/// Appends the steps of `rank`.
+fn build(shape: &ScheduleShape, rank: Rank, steps: &mut Vec<Step>) {
+    let chunking = &Chunking::new(shape);
+    match (shape.collective, shape.algorithm) {
+        (Collective::AllReduce, Algorithm::Ring) => {
+            ring::reduce_scatter(chunking, rank, steps);
+            ring::all_gather(chunking, rank, steps);
+        }
+        (Collective::AllReduce, Algorithm::OneShot) => direct::all_reduce(chunking, rank, steps),
+        (Collective::AllReduce, Algorithm::TwoShot) => {
+            direct::all_reduce_two_shot(chunking, rank, steps);
+        }
+        (Collective::ReduceScatter, Algorithm::Ring) => {
+            ring::reduce_scatter(chunking, rank, steps);
+        }
+        (Collective::ReduceScatter, Algorithm::OneShot) => {
+            direct::reduce_scatter(chunking, rank, steps);
+        }
+        (Collective::AllGather, Algorithm::Ring) => ring::all_gather(chunking, rank, steps),
+        (Collective::AllGather, Algorithm::OneShot) => direct::all_gather(chunking, rank, steps),
+        (Collective::AllReduce, Algorithm::HalvingDoubling) => {
+            halving::all_reduce(chunking, rank, steps);
+        }
+        (Collective::ReduceScatter, Algorithm::HalvingDoubling) => {
+            halving::reduce_scatter(chunking, rank, steps);
+        }
+        (Collective::AllGather, Algorithm::HalvingDoubling) => {
+            halving::all_gather(chunking, rank, steps);
+        }
+        (Collective::AllReduce, Algorithm::DoubleTree) => {
+            let root = Rank::new(0);
+            double_tree::reduce(chunking, Place { root, rank }, steps);
+            double_tree::broadcast(chunking, Place { root, rank }, steps);
+        }
+        (Collective::Broadcast { root }, Algorithm::DoubleTree) => {
+            double_tree::broadcast(chunking, Place { root, rank }, steps);
+        }
+        (Collective::Reduce { root }, Algorithm::DoubleTree) => {
+            double_tree::reduce(chunking, Place { root, rank }, steps);
+        }
+        (collective, Algorithm::Hierarchical) => {
+            let route = match collective {
+                Collective::AllReduce => Route::AllReduce,
+                Collective::ReduceScatter => Route::ReduceScatter,
+                Collective::AllGather => Route::AllGather,
+                Collective::Broadcast { root } => Route::Broadcast { root },
+                Collective::Reduce { root } => Route::Reduce { root },
+                other => unreachable!("Schedule::new refuses {other} by hierarchical"),
+            };
+            hierarchical::build(chunking, &shape.hosts, route, rank, steps);
+        }
+        (collective, Algorithm::ZeroCopy) => {
+            let between = match collective {
+                Collective::AllReduce => Between::AllReduce,
+                Collective::ReduceScatter => Between::ReduceScatter,
+                Collective::AllGather => Between::AllGather,
+                Collective::Broadcast { root } => Between::Broadcast { root },
+                Collective::Reduce { root } => Between::Reduce { root },
+                other => unreachable!("Schedule::new refuses {other} by zero_copy"),
+            };
+            zero_copy::build(chunking, between, rank, steps);
+        }
+        (Collective::Broadcast { root }, Algorithm::Binomial) => {
+            binomial::broadcast(chunking, Place { root, rank }, steps);
+        }
+        (Collective::Reduce { root }, Algorithm::Binomial) => {
+            binomial::reduce(chunking, Place { root, rank }, steps);
+        }
+        (Collective::Broadcast { root }, Algorithm::TwoShot) => {
+            direct::broadcast(chunking, Place { root, rank }, steps);
+        }
+        (Collective::Reduce { root }, Algorithm::OneShot) => {
+            direct::reduce(chunking, Place { root, rank }, steps);
+        }
+        (Collective::Reduce { root }, Algorithm::TwoShot) => {
+            direct::reduce_scatter(chunking, rank, steps);
+            direct::gather(chunking, Place { root, rank }, steps);
+        }
+        (Collective::Gather { root }, Algorithm::OneShot) => {
+            direct::gather(chunking, Place { root, rank }, steps);
+        }
+        (Collective::Scatter { root }, Algorithm::OneShot) => {
+            direct::scatter(chunking, Place { root, rank }, steps);
+        }
+        (Collective::AllToAll, Algorithm::OneShot) => {
+            direct::all_to_all(chunking, rank, steps);
+        }
+        (Collective::AllToAll, Algorithm::Pairwise) => {
+            pairwise::all_to_all(chunking, rank, steps);
+        }
+        (Collective::Barrier, Algorithm::Dissemination) => {
+            dissemination::barrier(shape.world_size, rank, steps);
+        }
+        (Collective::Transfer { source, target }, Algorithm::OneShot) => {
+            if rank == source {
+                pairs::send(chunking, target, chunking.buffer, steps);
+            } else if rank == target {
+                pairs::receive_all(chunking, source, chunking.buffer, steps);
+            }
+        }
+        (Collective::Exchange { first, second }, Algorithm::OneShot) => {
+            let halves = exchange_halves(shape.count);
+            if rank == first {
+                let [outgoing, incoming] = halves;
+                let peer = second;
+                let meeting = Meeting {
+                    peer,
+                    outgoing,
+                    incoming,
+                };
+                pairs::exchange(chunking, meeting, steps);
+            } else if rank == second {
+                let [incoming, outgoing] = halves;
+                let peer = first;
+                let meeting = Meeting {
+                    peer,
+                    outgoing,
+                    incoming,
+                };
+                pairs::exchange(chunking, meeting, steps);
+            }
+        }
+        (collective, algorithm) => {
+            unreachable!("Schedule::new refuses {collective} by {algorithm}")
+        }
+    }
+}
+
+/// Whether the plans of this algorithm allow for blocks of any length.
+const fn takes_partition(collective: Collective, algorithm: Algorithm) -> bool {
+    match collective {
+        Collective::AllGather | Collective::ReduceScatter => {
+            !matches!(algorithm, Algorithm::ZeroCopy)
+        }
+        Collective::Gather { .. } | Collective::Scatter { .. } | Collective::AllToAll => true,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::one_of_each;
+
+    fn shape(collective: Collective, algorithm: Algorithm) -> ScheduleShape {
+        ScheduleShape {
+            collective,
+            algorithm,
+            world_size: WorldSize::new(4).unwrap(),
+            count: 0,
+            chunk_elems_max: NonZeroUsize::MIN,
+            partition: Partition::Balanced,
+            hosts: Hosts::one(WorldSize::new(4).unwrap()),
+        }
+    }
+
+    #[test]
+    fn every_candidate_has_a_schedule_and_nothing_else_does() {
+        for collective in one_of_each() {
+            for &algorithm in Algorithm::ALL {
+                let made = Schedule::new(shape(collective, algorithm));
+                if Algorithm::candidates(collective).contains(&algorithm) {
+                    let schedule = made.unwrap();
+                    for rank in schedule.world_size().ranks() {
+                        let is_idle = schedule.steps(rank).is_empty();
+                        assert_eq!(is_idle, !collective.involves(rank), "{schedule}: {rank}");
+                    }
+                } else {
+                    assert_eq!(
+                        made,
+                        Err(PlanError::Unsupported {
+                            collective,
+                            algorithm
+                        })
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_root_outside_the_world_is_refused() {
+        let root = Rank::new(4);
+        let error = Schedule::new(shape(Collective::Broadcast { root }, Algorithm::Binomial));
+        let error = error.unwrap_err();
+        let world_size = WorldSize::new(4).unwrap();
+        assert_eq!(error, PlanError::RootOutOfRange { root, world_size });
+        assert_eq!(
+            error.to_string(),
+            "root 4 is not a rank of a world of 4; ranks run from 0 to 3"
+        );
+    }
+
+    #[test]
+    fn a_barrier_with_data_is_refused() {
+        let barrier = shape(Collective::Barrier, Algorithm::Dissemination);
+        let error = Schedule::new(ScheduleShape {
+            count: 1,
+            ..barrier
+        });
+        assert_eq!(error, Err(PlanError::BarrierWithData { count: 1 }));
+    }
+}

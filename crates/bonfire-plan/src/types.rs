@@ -1,0 +1,21 @@
+//! The words of a schedule: ranks, types of elements, ranges, operations, and what may be wrong with them.
+
+mod chunk;
+mod dtype;
+mod error;
+mod fnv;
+mod names;
+mod op;
+mod operation;
+mod rank;
+
+pub use chunk::{Bytes, ElemRange, chunks, shard_range};
+pub(crate) use chunk::{chunk, chunk_count};
+pub use dtype::DType;
+pub use error::PlanError;
+pub(crate) use fnv::fnv_1a;
+#[cfg(test)]
+pub(crate) use op::tests::one_of_each;
+pub use op::{Algorithm, Collective, NamedRanks, Order, ReduceOp};
+pub use operation::{CallSite, Operation};
+pub use rank::{Rank, WorldSize};

@@ -1,0 +1,11 @@
+//! The driver's functions: what `cuda.h` declares.
+
+pub(crate) mod context;
+mod copy;
+pub(crate) mod device;
+pub(crate) mod event;
+mod ipc;
+pub(crate) mod memory;
+mod module;
+pub(crate) mod stream;
+mod words;

@@ -1,0 +1,278 @@
+//! Memory of devices, of the host as devices reach it, and of other processes.
+//!
+//! Each allocation of device memory is a memory object of its own without a name, so that another process
+//! can map it; it is gone when nobody has it mapped any more.
+
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::ptr;
+use std::sync::Mutex;
+use std::sync::atomic::Ordering;
+
+use crate::calls::tell;
+use crate::driver::context::Context;
+use crate::driver::stream::stream_of;
+use crate::settings::{Fault, Settings};
+use crate::status::{Status, done, give};
+use crate::table::lock;
+
+/// What a range of addresses is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Of this device and process.
+    Device(usize),
+    /// Of this device, allocated in the order of a stream: not for other processes, nor for words.
+    Pool(usize),
+    /// Mapped for this device, of another process.
+    Imported(usize),
+    /// Page-locked, from the driver.
+    Host,
+    /// Page-locked, of the program.
+    Registered,
+}
+
+/// A range of addresses.
+pub(crate) struct Block {
+    pub(crate) len: usize,
+    pub(crate) kind: Kind,
+    /// The memory object, where there is one.
+    file: Option<File>,
+}
+
+/// What is where.
+static BLOCKS: Mutex<BTreeMap<u64, Block>> = Mutex::new(BTreeMap::new());
+
+/// The kind of a range that lies in one block, and that block's base.
+pub(crate) fn find(address: u64, len: usize) -> Option<(u64, Kind)> {
+    let blocks = lock(&BLOCKS);
+    let (base, block) = blocks.range(..=address).next_back()?;
+    let end = (address - base) as usize + len;
+    (end <= block.len).then_some((*base, block.kind))
+}
+
+/// That a stream of this context can wait for the word or write it.
+pub(crate) fn check_word(context: &Context, address: u64, bytes: usize) -> Result<(), Status> {
+    match find(address, bytes) {
+        Some((_, Kind::Device(device))) if context.may_touch(device) => Ok(()),
+        Some((_, Kind::Imported(device))) if device == context.device => Ok(()),
+        Some((_, Kind::Host | Kind::Registered)) => Ok(()),
+        _ => Err(Status::InvalidValue),
+    }
+}
+
+/// The memory object of an allocation, to be mapped by another process, and its size.
+pub(crate) fn object_of(base: u64) -> Option<(i32, usize)> {
+    let blocks = lock(&BLOCKS);
+    let block = blocks.get(&base)?;
+    let file = block.file.as_ref()?;
+    matches!(block.kind, Kind::Device(_)).then(|| (file.as_raw_fd(), block.len))
+}
+
+/// Opens a memory object that a process has, this one or another.
+pub(crate) fn open_object(process: u32, descriptor: i32) -> io::Result<File> {
+    let path = format!("/proc/{process}/fd/{descriptor}");
+    OpenOptions::new().read(true).write(true).open(path)
+}
+
+/// Maps a memory object.
+pub(crate) fn map(file: File, len: usize, kind: Kind) -> Result<u64, Status> {
+    // SAFETY: the system chooses an address where nothing is.
+    let address = unsafe {
+        libc::mmap(
+            ptr::null_mut(),
+            len,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED | libc::MAP_NORESERVE,
+            file.as_raw_fd(),
+            0,
+        )
+    };
+    if address == libc::MAP_FAILED {
+        return Err(Status::OutOfMemory);
+    }
+    let block = Block {
+        len,
+        kind,
+        file: Some(file),
+    };
+    lock(&BLOCKS).insert(address as u64, block);
+    Ok(address as u64)
+}
+
+/// Unmaps a block whose kind is as expected.
+pub(crate) fn unmap(base: u64, expected: impl Fn(Kind) -> bool) -> Result<Block, Status> {
+    let mut blocks = lock(&BLOCKS);
+    let found = blocks.get(&base).filter(|block| expected(block.kind));
+    found.ok_or(Status::InvalidValue)?;
+    let block = blocks.remove(&base).ok_or(Status::InvalidValue)?;
+    // SAFETY: the range was mapped by `map` and nothing else was mapped there since; who still uses it breaks
+    // the driver's rules, and is stopped by the system.
+    unsafe { libc::munmap(base as *mut c_void, block.len) };
+    Ok(block)
+}
+
+/// Memory without a name.
+fn object(len: usize) -> Result<File, Status> {
+    // SAFETY: the name ends in NUL and lives through the call.
+    let raw = unsafe { libc::memfd_create(c"stand-in".as_ptr(), libc::MFD_CLOEXEC) };
+    if raw < 0 {
+        return Err(Status::OutOfMemory);
+    }
+    // SAFETY: the descriptor is new and nobody else's.
+    let file = File::from(unsafe { OwnedFd::from_raw_fd(raw) });
+    file.set_len(len as u64).map_err(|_| Status::OutOfMemory)?;
+    Ok(file)
+}
+
+fn allocate(context: &Context, len: usize, kind: Kind) -> Result<u64, Status> {
+    if len == 0 {
+        return Err(Status::InvalidValue);
+    }
+    let before = context.used_bytes.fetch_add(len, Ordering::Relaxed);
+    let fits = before + len <= Settings::get().memory_bytes;
+    let made = if fits {
+        object(len).and_then(|file| map(file, len, kind))
+    } else {
+        Err(Status::OutOfMemory)
+    };
+    if made.is_err() {
+        context.used_bytes.fetch_sub(len, Ordering::Relaxed);
+    }
+    made
+}
+
+fn allocate_host(address: Option<&mut *mut c_void>, len: usize) -> Result<(), Status> {
+    let len = len.max(1);
+    let made = object(len).and_then(|file| map(file, len, Kind::Host))?;
+    give(address, made as *mut c_void)
+}
+
+fn free(base: u64) -> Result<(), Status> {
+    let own = |kind| matches!(kind, Kind::Device(_) | Kind::Pool(_));
+    let Some((found, Kind::Device(device) | Kind::Pool(device))) = find(base, 1) else {
+        return Err(Status::InvalidValue);
+    };
+    if found != base {
+        return Err(Status::InvalidValue);
+    }
+    let context = Context::of_device(device);
+    let block = unmap(base, own)?;
+    context.used_bytes.fetch_sub(block.len, Ordering::Relaxed);
+    Ok(())
+}
+
+// SAFETY: the names exported from this file are the driver's, and a process has one driver.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemAlloc_v2(address: Option<&mut u64>, len: usize) -> Status {
+    tell("cuMemAlloc_v2");
+    done(Context::current().and_then(|context| {
+        let made = allocate(context, len, Kind::Device(context.device))?;
+        give(address, made)
+    }))
+}
+
+/// Waits for the device, as the driver may.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemFree_v2(address: u64) -> Status {
+    tell("cuMemFree_v2");
+    done(Context::current().and_then(|context| {
+        context.synchronize();
+        free(address)
+    }))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemAllocAsync(address: Option<&mut u64>, len: usize, stream: usize) -> Status {
+    tell("cuMemAllocAsync");
+    done(stream_of(stream).and_then(|stream| {
+        let made = allocate(stream.context, len, Kind::Pool(stream.context.device))?;
+        give(address, made)
+    }))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemFreeAsync(address: u64, stream: usize) -> Status {
+    tell("cuMemFreeAsync");
+    done(stream_of(stream).map(|stream| {
+        stream.queue.push(move || {
+            // Nobody learns of a wrong address here.
+            let _ = free(address);
+        });
+    }))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemGetAddressRange_v2(
+    base: Option<&mut u64>,
+    len: Option<&mut usize>,
+    address: u64,
+) -> Status {
+    let blocks = lock(&BLOCKS);
+    let found = blocks.range(..=address).next_back();
+    let found = found.filter(|(base, block)| ((address - **base) as usize) < block.len);
+    done(found.ok_or(Status::NotFound).and_then(|(start, block)| {
+        base.map_or(Ok(()), |base| give(Some(base), *start))?;
+        len.map_or(Ok(()), |len| give(Some(len), block.len))
+    }))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemHostAlloc(
+    address: Option<&mut *mut c_void>,
+    len: usize,
+    _flags: u32,
+) -> Status {
+    tell("cuMemHostAlloc");
+    done(allocate_host(address, len))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemAllocHost_v2(address: Option<&mut *mut c_void>, len: usize) -> Status {
+    tell("cuMemAllocHost_v2");
+    done(allocate_host(address, len))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemFreeHost(address: u64) -> Status {
+    tell("cuMemFreeHost");
+    done(unmap(address, |kind| kind == Kind::Host).map(|_| ()))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemHostRegister_v2(address: u64, len: usize, _flags: u32) -> Status {
+    tell("cuMemHostRegister_v2");
+    if Settings::get().has(Fault::NoHostLock) {
+        return Status::NotSupported;
+    }
+    if address == 0 || len == 0 {
+        return Status::InvalidValue;
+    }
+    let mut blocks = lock(&BLOCKS);
+    let end = address + len as u64;
+    let last = blocks.range(..end).next_back();
+    if last.is_some_and(|(base, block)| base + block.len as u64 > address) {
+        return Status::HostMemoryAlreadyRegistered;
+    }
+    let block = Block {
+        len,
+        kind: Kind::Registered,
+        file: None,
+    };
+    blocks.insert(address, block);
+    Status::Success
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemHostUnregister(address: u64) -> Status {
+    tell("cuMemHostUnregister");
+    let mut blocks = lock(&BLOCKS);
+    let found = blocks.get(&address).map(|block| block.kind);
+    if found != Some(Kind::Registered) {
+        return Status::HostMemoryNotRegistered;
+    }
+    blocks.remove(&address);
+    Status::Success
+}
