@@ -1,5 +1,7 @@
 //! NVRTC: programs that the machine's C++ compiler makes shared objects of.
 
+mod source;
+
 use std::ffi::{CStr, c_char};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Write as _;
@@ -9,7 +11,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::{env, fs, io, ptr, slice};
 
-use crate::compiler::source::translate;
+use source::translate;
+
 use crate::driver::module::MAGIC;
 use crate::settings::{Fault, Settings};
 use crate::table::{Table, lock};

@@ -6,6 +6,6 @@ pub(crate) mod device;
 pub(crate) mod event;
 mod ipc;
 pub(crate) mod memory;
-mod module;
+pub(crate) mod module;
 pub(crate) mod stream;
 mod words;

@@ -41,9 +41,15 @@ pub(crate) fn told_by(rank: usize, end: &JobEnd, parts: &[&str]) {
 #[track_caller]
 pub(crate) fn told_by_any(end: &JobEnd, parts: &[&str]) {
     let said = beginning(&end.stderr, "[rank ");
-    let rank = said.first().and_then(|line| line["[rank ".len()..].split(']').next());
+    let rank = said
+        .first()
+        .and_then(|line| line["[rank ".len()..].split(']').next());
     let rank = rank.and_then(|rank| rank.parse().ok());
-    told_by(rank.unwrap_or_else(|| panic!("no rank says it: {end:#?}")), end, parts);
+    told_by(
+        rank.unwrap_or_else(|| panic!("no rank says it: {end:#?}")),
+        end,
+        parts,
+    );
 }
 
 /// As [`told_by`], of ranks that another launcher has started: all end with an error, and one says it.
