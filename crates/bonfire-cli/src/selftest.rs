@@ -5,18 +5,16 @@
 //! one that hangs or loses the device does not take the others along.
 
 mod bench;
-mod bound;
 mod choice;
 mod collectives;
 mod conformance;
 mod faults;
+mod figures;
 mod inventory;
-mod measure;
 mod nccl;
 mod pack;
 mod part;
 mod ranks;
-mod row;
 mod training;
 mod value;
 

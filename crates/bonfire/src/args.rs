@@ -1,13 +1,14 @@
 //! The flags of a program that launches itself.
 
+use std::error::Error as StdError;
 use std::ffi::OsString;
 
 use bonfire_collective::GroupOptions;
-use bonfire_launch::{LaunchFlags, RankCount, parse_args_from};
+use bonfire_launch::{Exit, LaunchError, LaunchFlags, RankCount, StreamChoice, parse_args_from};
 use bonfire_train::{DeviceKind, Occupancy};
 use clap::{Args, Parser};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, with_causes};
 
 /// The flags that every program has which launches itself: flatten it into the program's own.
 ///
@@ -69,6 +70,24 @@ impl LaunchArgs {
         }
         let flags = parse_args_from::<Flags>(arguments);
         Ok(flags.map_err(Error::Usage)?.launch)
+    }
+
+    /// An error with its causes in one line, for the end of the process that the user has started.
+    ///
+    /// If it is a rank's, that rank has said it already on the same screen, unless the flags sent its output
+    /// elsewhere. So only who it was is left to be said.
+    pub fn last_words(&self, error: &(dyn StdError + 'static)) -> String {
+        let redirects = self.flags.redirects.clone().unwrap_or_default();
+        if redirects == StreamChoice::default()
+            && let Some(Error::Launch(LaunchError::Rank(failure))) = error.downcast_ref()
+        {
+            let (rank, process, exit) = (failure.rank, failure.process_id, failure.exit);
+            let last = failure.last_lines.last();
+            if exit == Exit::Code(1) && last.is_some_and(|line| line.starts_with("error: ")) {
+                return format!("rank {rank} (process {process}) {exit}");
+            }
+        }
+        with_causes(error)
     }
 
     /// Where ranks compute, and how many at one place.

@@ -6,7 +6,6 @@
 #![forbid(unsafe_code)]
 
 pub mod data;
-pub mod ending;
 pub mod model;
 pub mod options;
 pub mod train;

@@ -10,7 +10,6 @@ use bonfire::world::StopRequest;
 use bonfire::{LaunchArgs, World};
 use clap::Parser;
 use finetune::data::Data;
-use finetune::ending::last_words;
 use finetune::model::check_weights;
 use finetune::options::Options;
 use finetune::train::{End, train};
@@ -30,7 +29,7 @@ fn main() -> ExitCode {
     match run(&launch, &options) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("error: {}", last_words(&error, &launch));
+            eprintln!("error: {}", launch.last_words(error.as_ref()));
             ExitCode::FAILURE
         }
     }

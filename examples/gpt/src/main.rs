@@ -30,7 +30,7 @@ fn main() -> ExitCode {
     match run(&launch, train) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", launch.last_words(error.as_ref()));
             ExitCode::FAILURE
         }
     }

@@ -6,13 +6,11 @@
 
 pub mod config;
 pub mod data;
-pub mod ending;
 pub mod evaluate;
 pub mod meters;
 pub mod model;
 mod nearest;
 pub mod optimizer;
-mod progress;
 pub mod rate;
 pub mod tally;
 pub mod train;

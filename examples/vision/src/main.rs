@@ -13,7 +13,6 @@ use bonfire::{LaunchArgs, World};
 use clap::{Args, Parser, Subcommand};
 use vision::config::Config;
 use vision::data::Data;
-use vision::ending::last_words;
 use vision::evaluate::evaluate;
 use vision::train::{BEST_FILE, End, train};
 use vision::weights;
@@ -62,7 +61,7 @@ fn main() -> ExitCode {
         }
     };
     result.unwrap_or_else(|error| {
-        eprintln!("error: {}", last_words(&error, launch));
+        eprintln!("error: {}", launch.last_words(error.as_ref()));
         ExitCode::FAILURE
     })
 }

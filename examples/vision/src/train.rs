@@ -1,5 +1,6 @@
 //! The training loop. Every rank runs it with the same configuration and the same data set.
 
+mod progress;
 mod setup;
 
 use anyhow::{Context, Result};
@@ -13,12 +14,13 @@ use burn::module::Module;
 use burn::nn::loss::CrossEntropyLossConfig;
 use burn::optim::ModuleOptimizer;
 
+use progress::Progress;
+
 use crate::config::Config;
 use crate::data::{Data, prefetch};
 use crate::evaluate::evaluate;
 use crate::meters::Meters;
 use crate::model::Model;
-use crate::progress::Progress;
 use crate::rate::rate;
 use crate::tally::{Figures, Tally};
 use crate::weights;

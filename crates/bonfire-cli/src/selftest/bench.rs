@@ -8,11 +8,11 @@ use bonfire_collective::{DType, ReduceOp};
 use bonfire_gpu::{CudaAlgorithm, CudaBuffer, CudaGroup, CudaOptions, CudaSync, Elements};
 
 use super::SelftestArgs;
-use super::bound::{Bound, Verdict, latency_us_max};
+use super::figures::bound::{Bound, Verdict, latency_us_max};
+use super::figures::measure::{batch, iterations, seconds};
+use super::figures::row::{Beside, Row, print_header};
 use super::inventory::is_shared;
-use super::measure::{batch, iterations, seconds};
 use super::ranks::on_threads;
-use super::row::{Beside, Row, print_header};
 
 /// The largest message.
 const BYTES_MAX: usize = 256 << 20;

@@ -13,12 +13,12 @@ use half::{bf16, f16};
 
 use super::SelftestArgs;
 use super::bench::{sizes, time};
-use super::bound::Bound;
 use super::conformance::Cases;
+use super::figures::bound::Bound;
+use super::figures::measure::{iterations, seconds};
+use super::figures::row::{Beside, print_header, print_ways};
 use super::inventory::{is_shared, require};
-use super::measure::{iterations, seconds};
 use super::ranks::on_threads;
-use super::row::{Beside, print_header, print_ways};
 use super::value::{Sample, samples, wholes};
 
 pub(super) use processes::{death_is_noticed, on_processes};

@@ -11,11 +11,11 @@ use bonfire_gpu::{CudaBuffer, CudaGroup, CudaOptions, DeviceRegion, Elements, Nv
 use bonfire_kernels::launch::stream::{Direction, PackKernel, PackTable, Piece};
 
 use super::SelftestArgs;
-use super::bound::Bound;
+use super::figures::bound::Bound;
+use super::figures::measure::{iterations, seconds};
+use super::figures::row::{Beside, print_header, print_ways};
 use super::inventory::is_shared;
-use super::measure::{iterations, seconds};
 use super::ranks::on_threads;
-use super::row::{Beside, print_header, print_ways};
 use super::value::{samples, scramble};
 
 /// Tensors of a model, from few to many.

@@ -15,8 +15,8 @@ use bonfire_launch::detect_rank;
 use bonfire_train::{DeviceKind, GradientRoute, World};
 
 use super::SelftestArgs;
-use super::bound::Bound;
 use super::conformance::launch;
+use super::figures::bound::Bound;
 use super::inventory::is_shared;
 use super::part::Part;
 use network::Size;

@@ -11,12 +11,12 @@ use bonfire::world::StopRequest;
 use bonfire::{Ddp, World, all_or_none};
 use networks::trained_numbers;
 
+use super::progress::{Progress, agreed, resumed};
 use super::{KEPT, Trainer};
 use crate::config::Config;
 use crate::data::Data;
 use crate::model::Model;
 use crate::optimizer::sgd;
-use crate::progress::{Progress, agreed, resumed};
 use crate::weights;
 
 impl<'a> Trainer<'a> {

@@ -4,18 +4,18 @@ use super::bound::Verdict;
 
 /// One measurement.
 #[derive(Clone, Debug)]
-pub(super) struct Row<'a> {
-    pub(super) ranks: u32,
-    pub(super) label: &'a str,
-    pub(super) bytes: usize,
-    pub(super) seconds: f64,
+pub(in crate::selftest) struct Row<'a> {
+    pub(in crate::selftest) ranks: u32,
+    pub(in crate::selftest) label: &'a str,
+    pub(in crate::selftest) bytes: usize,
+    pub(in crate::selftest) seconds: f64,
     /// What it is compared with, and what must come out.
-    pub(super) beside: Beside,
+    pub(in crate::selftest) beside: Beside,
 }
 
 /// What stands beside a time.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Beside {
+pub(in crate::selftest) enum Beside {
     Nothing,
     /// The bandwidth that the memory allows, in GB/s.
     Limit(f64, Option<Verdict>),
@@ -23,7 +23,7 @@ pub(super) enum Beside {
     Factor(f64, Option<Verdict>),
 }
 
-pub(super) fn print_header() {
+pub(in crate::selftest) fn print_header() {
     println!(
         "{:>5} {:<34} {:>11} {:>10} {:>10} {:>10} {:>9}",
         "ranks", "algorithm", "bytes", "time us", "GB/s", "limit", "factor"
@@ -31,7 +31,7 @@ pub(super) fn print_header() {
 }
 
 /// Prints a row for each way to do the same: its label, its seconds, and what stands beside them.
-pub(super) fn print_ways(ranks: u32, bytes: usize, ways: [(&str, f64, Beside); 2]) {
+pub(in crate::selftest) fn print_ways(ranks: u32, bytes: usize, ways: [(&str, f64, Beside); 2]) {
     for (label, seconds, beside) in ways {
         let row = Row {
             ranks,
@@ -46,11 +46,11 @@ pub(super) fn print_ways(ranks: u32, bytes: usize, ways: [(&str, f64, Beside); 2
 
 impl Row<'_> {
     /// Bytes of the message per nanosecond.
-    pub(super) fn algbw(&self) -> f64 {
+    pub(in crate::selftest) fn algbw(&self) -> f64 {
         self.bytes as f64 / self.seconds / 1e9
     }
 
-    pub(super) fn print(&self) {
+    pub(in crate::selftest) fn print(&self) {
         println!("{}", self.text().trim_end());
     }
 

@@ -7,21 +7,21 @@ use std::fmt;
 
 /// A limit that a figure must keep.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Bound {
+pub(in crate::selftest) enum Bound {
     AtLeast(f64),
     AtMost(f64),
 }
 
 /// A figure beside its bound.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Verdict {
-    pub(super) figure: f64,
-    pub(super) bound: Bound,
+pub(in crate::selftest) struct Verdict {
+    pub(in crate::selftest) figure: f64,
+    pub(in crate::selftest) bound: Bound,
 }
 
 impl Bound {
     /// What a figure means for it.
-    pub(super) fn of(self, figure: f64) -> Verdict {
+    pub(in crate::selftest) fn of(self, figure: f64) -> Verdict {
         Verdict {
             figure,
             bound: self,
@@ -30,7 +30,7 @@ impl Bound {
 }
 
 impl Verdict {
-    pub(super) fn holds(self) -> bool {
+    pub(in crate::selftest) fn holds(self) -> bool {
         match self.bound {
             Bound::AtLeast(least) => self.figure >= least,
             Bound::AtMost(most) => self.figure <= most,
@@ -50,7 +50,7 @@ impl fmt::Display for Verdict {
 }
 
 /// The latency of an all-reduce of 1 to 64 KiB, in microseconds; of other numbers of ranks nothing is asked.
-pub(super) fn latency_us_max(ranks: u32, bytes: usize) -> Option<f64> {
+pub(in crate::selftest) fn latency_us_max(ranks: u32, bytes: usize) -> Option<f64> {
     let most = match ranks {
         2 => 8.0,
         4 => 20.0,

@@ -5,13 +5,13 @@ use std::time::Duration;
 use bonfire_collective::ReduceOp;
 use bonfire_gpu::Event;
 
-use super::collectives::Queue;
+use super::super::collectives::Queue;
 
 /// Repetitions of a measurement; the median counts.
 const REPEATS: usize = 5;
 
 /// Operations that are queued back to back.
-pub(super) fn iterations(bytes: usize) -> u32 {
+pub(in crate::selftest) fn iterations(bytes: usize) -> u32 {
     match bytes {
         0..=1_048_576 => 200,
         1_048_577..=33_554_432 => 50,
@@ -20,7 +20,7 @@ pub(super) fn iterations(bytes: usize) -> u32 {
 }
 
 /// Seconds per operation on the slowest rank: the median of several batches.
-pub(super) fn seconds(
+pub(in crate::selftest) fn seconds(
     group: &impl Queue,
     iterations: u32,
     mut once: impl FnMut() -> anyhow::Result<()>,
@@ -41,7 +41,7 @@ pub(super) fn seconds(
 }
 
 /// The time on the device of some operations, begun together on all ranks.
-pub(super) fn batch(
+pub(in crate::selftest) fn batch(
     group: &impl Queue,
     iterations: u32,
     mut once: impl FnMut() -> anyhow::Result<()>,
