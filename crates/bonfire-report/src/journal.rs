@@ -3,7 +3,6 @@
 //! It never decides anything about the training, and reads the device only when figures are asked
 //! for.
 
-mod bars;
 mod chart;
 mod files;
 mod html;

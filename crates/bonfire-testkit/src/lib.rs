@@ -14,6 +14,7 @@ pub mod limits;
 mod network;
 pub mod oracle;
 mod ranks;
+mod scope;
 mod tensorboard;
 mod watchdog;
 mod way;
@@ -26,6 +27,7 @@ pub use job::{
 };
 pub use network::{Network, Shape, Unavailable};
 pub use ranks::{connected, env_of, local, meeting, on_hosts, processes, try_connected};
+pub use scope::some;
 pub use tensorboard::{Scalar, read_by_tensorboard};
 pub use watchdog::Watchdog;
 pub use way::{UnknownWay, over};
