@@ -14,7 +14,7 @@ use crate::optim::gradients::Gradients;
 use crate::parameters::buffers::Buffers;
 use crate::parameters::fingerprint::{self, Fingerprint};
 use crate::parameters::replicate::replicate;
-use crate::parameters::{ParameterTable, is_autodiff};
+use crate::parameters::{Autodiff, ParameterTable, autodiff_of};
 use crate::reducer::harvest::{averaged, harvest};
 use crate::reducer::hooks::{Anchors, Depth, Listener, Pass, measured};
 use crate::reducer::timing::{StepTiming, Stopwatch};
@@ -312,7 +312,7 @@ impl<M: Module> Ddp<M> {
     ) -> Result<MicroStep<L::Output>, TrainError> {
         let begin = Instant::now();
         let (start, step) = self.pass(forward, &Listener::Nobody)?;
-        let entering = self.micro_batches.entering(start.weight, Last::No);
+        let entering = self.micro_batches.entering(start.weight);
         let gradients = start.backward(self.module())?;
         if let Some(failure) = self.norm_groups.failure() {
             return Err(failure);
@@ -381,7 +381,7 @@ impl<M: Module> Ddp<M> {
         (begin, watch): (Instant, &mut Stopwatch),
     ) -> Result<Gradients, TrainError> {
         let (table, micro_batches) = (Arc::clone(&self.table), self.micro_batches);
-        let entering = micro_batches.entering(start.weight, Last::Yes);
+        let entering = micro_batches.entering(start.weight);
         let normalizer = micro_batches.normalizer(&self.group);
         lock(shared).begin((entering, normalizer), self.norm_groups.are_used())?;
         // Gradients travel from here on.
@@ -410,7 +410,7 @@ impl<M: Module> Ddp<M> {
             unreachable!("the synchroniser never changes");
         };
         let module = self.module.as_ref().expect(MODULE_PRESENT);
-        naive.entering = self.micro_batches.entering(start.weight, Last::Yes);
+        naive.entering = self.micro_batches.entering(start.weight);
         let normalizer = self.micro_batches.normalizer(&self.group);
         let gradients = start.backward(module)?;
         self.norm_groups.end_step()?;
@@ -447,11 +447,13 @@ impl Start {
     }
 }
 
-/// The model, in training mode.
+/// The model, in training mode: all of it, also where a part was made on a device without autodiff, such as
+/// a backbone that was loaded. Frozen parameters stay frozen.
 fn trainable<M: Module>(model: M) -> M {
-    match is_autodiff(&model) {
-        true => model,
-        false => model.train(),
+    match autodiff_of(&model) {
+        Autodiff::All => model,
+        Autodiff::None => model.train(),
+        Autodiff::Parts => model.valid().train(),
     }
 }
 

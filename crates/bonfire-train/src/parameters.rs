@@ -15,6 +15,7 @@ use burn::tensor::{Bool, DType as TensorDType, Device, Int, Tensor};
 use crate::TrainError;
 use crate::parameters::assignment::Extent;
 use crate::parameters::fingerprint::Entry;
+use crate::world::exchange::carrier::is_statistic;
 
 /// A trainable parameter.
 #[derive(Clone, Debug)]
@@ -93,17 +94,42 @@ pub(crate) fn reducible(dtype: TensorDType) -> Option<DType> {
     }
 }
 
-/// Whether a model has been put in training mode, or made for it.
-pub fn is_autodiff<M: Module>(model: &M) -> bool {
-    struct Finder(bool);
+/// How much of a model is on devices with autodiff.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Autodiff {
+    All,
+    Parts,
+    None,
+}
+
+pub(crate) fn autodiff_of<M: Module>(model: &M) -> Autodiff {
+    #[derive(Default)]
+    struct Finder {
+        with: bool,
+        without: bool,
+    }
     impl ModuleVisitor for Finder {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            self.0 |= param.lazy_device().is_autodiff();
+            if is_statistic(param) {
+                return; // never with autodiff
+            }
+            let autodiff = param.lazy_device().is_autodiff();
+            self.with |= autodiff;
+            self.without |= !autodiff;
         }
     }
-    let mut finder = Finder(false);
-    model.visit(&mut finder);
-    finder.0
+    let mut found = Finder::default();
+    model.visit(&mut found);
+    match (found.with, found.without) {
+        (true, false) => Autodiff::All,
+        (true, true) => Autodiff::Parts,
+        (false, _) => Autodiff::None,
+    }
+}
+
+/// Whether a model has been put in training mode, or made for it.
+pub fn is_autodiff<M: Module>(model: &M) -> bool {
+    autodiff_of(model) != Autodiff::None
 }
 
 /// The device of all trainable parameters, without autodiff; none if there are none, or several devices.

@@ -94,7 +94,7 @@ impl<M: Module> Ddp<M> {
         let weight = Weight::Samples(samples);
         self.micro_batches.add(weight)?;
         self.norm_groups.weigh(samples as f64);
-        let entering = self.micro_batches.entering(weight, last);
+        let entering = self.micro_batches.entering(weight);
         let listener = match last {
             Last::Yes => {
                 let normalizer = self.micro_batches.normalizer(&self.group);

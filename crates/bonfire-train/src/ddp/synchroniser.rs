@@ -47,13 +47,14 @@ impl Synchroniser {
         };
         let compressor = Compressor::new(config.compression, table, group.world_size());
         let reducer = Reducer::new(group.clone(), Arc::clone(table), (caps, compressor), way)?;
-        tracing::info!(
-            rank = group.rank().get(),
-            parameters = table.len(),
-            buckets = reducer.assignments().len(),
-            compression = ?config.compression,
-            "gradients travel in buckets"
-        );
+        if group.rank().get() == 0 {
+            tracing::info!(
+                parameters = table.len(),
+                buckets = reducer.assignments().len(),
+                compression = ?config.compression,
+                "gradients travel in buckets"
+            );
+        }
         Ok(Self::Bucketed(Arc::new(Mutex::new(reducer))))
     }
 }

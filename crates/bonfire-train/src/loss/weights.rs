@@ -15,6 +15,8 @@ use crate::parameters::buffers::Presence;
 pub(crate) struct MicroBatches {
     count: u64,
     samples: u64,
+    /// Those of the first batch that had any: what the others are measured by.
+    first: u64,
     weighted: bool,
 }
 
@@ -34,19 +36,21 @@ impl MicroBatches {
         self.count += 1;
         if let Weight::Samples(samples) = weight {
             self.samples += samples as u64;
+            if self.first == 0 {
+                self.first = samples as u64;
+            }
         }
         Ok(())
     }
 
-    /// How the gradient of the latest batch enters the sum. A lone batch enters as it is, so that
-    /// equal weights give exactly what no weights give.
-    pub(crate) fn entering(&self, weight: Weight, last: Last) -> Entering {
-        match (weight, last) {
-            (Weight::Samples(samples), Last::No) => Entering::Scaled(samples as f64),
-            (Weight::Samples(samples), Last::Yes) if self.count > 1 => {
-                Entering::Scaled(samples as f64)
+    /// How the gradient of the latest batch enters the sum: relative to the first, so that sums of types
+    /// with a small range do not overflow, and batches of one size enter as they are.
+    pub(crate) fn entering(&self, weight: Weight) -> Entering {
+        match weight {
+            Weight::Samples(samples) if samples as u64 != self.first => {
+                Entering::Scaled(samples as f64 / self.first as f64)
             }
-            (Weight::Samples(_) | Weight::Equal, _) => Entering::Plain,
+            Weight::Samples(_) | Weight::Equal => Entering::Plain,
         }
     }
 
@@ -57,16 +61,11 @@ impl MicroBatches {
         if !self.weighted {
             return Normalizer::Known(1.0 / self.count as f64);
         }
-        let own = if self.count > 1 {
-            1.0
-        } else {
-            self.samples as f64
-        };
         Normalizer::Agreeing {
             total: group.background(vec![self.samples as f64], |group, data| {
                 group.all_reduce(data, ReduceOp::Sum)
             }),
-            own: own * group.world_size().get() as f64,
+            own: self.first as f64 * group.world_size().get() as f64,
         }
     }
 
@@ -129,5 +128,31 @@ impl Normalizer {
         };
         *self = Self::Known(known);
         Ok(known)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The factors with which batches of these sizes enter.
+    fn factors(sizes: &[usize]) -> Vec<f64> {
+        let mut batches = MicroBatches::default();
+        let entering = |&size: &usize| {
+            let weight = Weight::Samples(size);
+            batches.add(weight).unwrap();
+            match batches.entering(weight) {
+                Entering::Plain => 1.0,
+                Entering::Scaled(factor) => factor,
+            }
+        };
+        sizes.iter().map(entering).collect()
+    }
+
+    #[test]
+    fn batches_enter_relative_to_the_first_that_has_samples() {
+        assert_eq!(factors(&[512, 512, 512]), [1.0; 3]);
+        assert_eq!(factors(&[512, 256, 1024]), [1.0, 0.5, 2.0]);
+        assert_eq!(factors(&[0, 4, 2])[1..], [1.0, 0.5]);
     }
 }

@@ -1,11 +1,13 @@
 //! Whether all ranks train the same model in the same way, compared before anything is sent.
 //!
-//! Every rank sees the descriptions of all, so every rank comes to the same verdict.
+//! Every rank sees the digests of all, and the descriptions of the first two that differ, so every
+//! rank comes to the same verdict.
 
 use std::fmt;
 
 use bonfire_collective::{ProcessGroup, Rank};
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
 use crate::error::difference::Difference;
 use crate::{DdpConfig, TrainError};
@@ -33,26 +35,30 @@ pub(crate) struct Fingerprint {
     pub(crate) entries: Vec<Entry>,
 }
 
-/// Compares this rank's fingerprint with everybody's.
+/// Compares this rank's fingerprint with everybody's. Digests travel first: the fingerprints of two
+/// ranks that differ follow only where there are such ranks.
 #[track_caller]
 pub(crate) fn verify(own: &Fingerprint, group: &ProcessGroup) -> Result<(), TrainError> {
     let bytes = serde_json::to_vec(own).expect("numbers and strings can always be written");
-    let all = group.all_gather_bytes(&bytes)?;
-    let mut fingerprints = Vec::with_capacity(all.len());
-    for (rank, bytes) in group.world_size().ranks().zip(&all) {
-        let fingerprint: Fingerprint = serde_json::from_slice(bytes)
-            .map_err(|source| TrainError::UnreadableFingerprint { rank, source })?;
-        fingerprints.push((rank, fingerprint));
-    }
-    let Some(((reference, expected), others)) = fingerprints.split_first() else {
+    let digests = group.all_gather_bytes(&Sha256::digest(&bytes))?;
+    let Some(other) = digests.iter().position(|digest| *digest != digests[0]) else {
         return Ok(());
     };
-    for (rank, found) in others {
-        if let Some(difference) = first_difference(*reference, expected, *rank, found) {
-            return Err(difference.into());
-        }
+    let (reference, other) = (Rank::new(0), Rank::new(other as u32));
+    let shown = if [reference, other].contains(&group.rank()) {
+        &bytes[..]
+    } else {
+        &[]
+    };
+    let shown = group.all_gather_bytes(shown)?;
+    let read = |rank: Rank| -> Result<Fingerprint, TrainError> {
+        serde_json::from_slice(&shown[rank.index()])
+            .map_err(|source| TrainError::UnreadableFingerprint { rank, source })
+    };
+    match first_difference(reference, &read(reference)?, other, &read(other)?) {
+        Some(difference) => Err(difference.into()),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 fn first_difference(
@@ -118,6 +124,9 @@ impl Fingerprint {
 
 #[cfg(test)]
 mod tests {
+    use bonfire_collective::GroupOptions;
+    use bonfire_testkit::local;
+
     use super::*;
 
     fn entry(name: &str, shape: &[usize]) -> Entry {
@@ -182,5 +191,19 @@ mod tests {
         there.config.bucket_bytes_max = 1;
         let found = first_difference(Rank::new(0), &here, Rank::new(1), &there).unwrap();
         assert_eq!(found.subject, "the DdpConfig");
+    }
+
+    /// What a rank receives does not grow with the list of parameters.
+    #[test]
+    fn equal_models_are_compared_by_digests() {
+        let received = |count: usize| {
+            let entries: Vec<_> = (0..count).map(|i| entry(&format!("{i}"), &[2])).collect();
+            local(3, GroupOptions::default(), |group| {
+                let before = group.traffic().payload_bytes_received;
+                verify(&fingerprint(&entries), &group).unwrap();
+                group.traffic().payload_bytes_received - before
+            })
+        };
+        assert_eq!(received(1), received(1000));
     }
 }

@@ -8,8 +8,8 @@
 //! longest path from the leaves, largest first. A step next to a parameter has order 1, so all of
 //! them would run at the very end, and nothing would overlap. The operation therefore gets a second
 //! input, an anchor of a chosen order that needs no gradient: it is then as far from the leaves as
-//! the layer that uses the parameter. Where that is, is estimated from the order in which a model
-//! defines its parameters; a bad estimate costs overlap, never correctness.
+//! the layer that uses the parameter. Where that is, is estimated from the order in which the first
+//! forward pass uses the parameters; a bad estimate costs overlap, never correctness.
 //!
 //! In mixed precision the parameter is cast behind the operation, so the gradient it sees is that of
 //! the parameter itself.
@@ -27,7 +27,7 @@ use burn::backend::autodiff::checkpoint::strategy::{
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::{DispatchDevice, DispatchKindConversion};
-use burn::module::{Module, ModuleMapper, Param};
+use burn::module::{Module, ModuleMapper, Param, Reparameterization, Reparameterizer};
 use burn::tensor::{DispatchTensor, GradientCheckpointingStrategy, Tensor};
 
 use crate::loss::precision::Place;
@@ -112,24 +112,88 @@ pub(crate) fn unsupported(what: String, device: &burn::tensor::Device) -> TrainE
 pub(crate) struct Anchors {
     /// One per parameter.
     anchors: Vec<Tensor<1>>,
+    /// What the first forward pass has used, in that order.
+    used: Uses,
+}
+
+/// Parameters in the order of their first use.
+type Uses = Arc<Mutex<Vec<usize>>>;
+
+/// Notes when a parameter is used, and changes nothing.
+#[derive(Module, Debug)]
+struct Noted {
+    #[module(skip)]
+    parameter: usize,
+    #[module(skip)]
+    used: Uses,
+}
+
+impl Reparameterization for Noted {
+    const NAME: &'static str = "noted";
+
+    fn apply<const D: usize>(&self, base: Tensor<D>) -> Tensor<D> {
+        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        if !used.contains(&self.parameter) {
+            used.push(self.parameter);
+        }
+        base
+    }
+}
+
+/// Has the use of each trainable parameter noted. Those that another reparameterization computes keep that.
+struct Noting<'a> {
+    table: &'a ParameterTable,
+    used: &'a Uses,
+}
+
+impl Reparameterizer for Noting<'_> {
+    type Reparam = Noted;
+
+    fn reparameterize<const D: usize>(
+        &mut self,
+        _path: &str,
+        param: Param<Tensor<D>>,
+    ) -> (Param<Tensor<D>>, Option<Noted>) {
+        let Some(parameter) = self.table.index_of(param.id) else {
+            return (kept(param), None);
+        };
+        let used = Arc::clone(self.used);
+        (param, Some(Noted { parameter, used }))
+    }
 }
 
 impl Anchors {
     /// Anchors for the parameters of a model whose loss has a graph of the given depth, spread
-    /// evenly over [`STRETCH`] times that: the layers are assumed to be defined in the order of their
-    /// use.
-    fn spread(first: &Tensor<1>, parameters: usize, depth: usize) -> Result<Self, TrainError> {
-        let mut anchor = first.clone();
-        let mut order = 0;
-        let mut anchors = Vec::with_capacity(parameters);
+    /// evenly over [`STRETCH`] times that, in the order in which they are used. What was not used in the
+    /// first pass is placed as the model defines it, behind the parameter before it.
+    fn spread(
+        &self,
+        first: &Tensor<1>,
+        parameters: usize,
+        depth: usize,
+    ) -> Result<Vec<Tensor<1>>, TrainError> {
+        let mut order = self
+            .used
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
         for parameter in 0..parameters {
-            while order < STRETCH * depth * (parameter + 1) / parameters {
-                anchor = on_backend_of!(anchor, "the loss".to_owned(), one_further(anchor))?;
-                order += 1;
+            if !order.contains(&parameter) {
+                let before = order.iter().position(|&used| used + 1 == parameter);
+                order.insert(before.map_or(0, |before| before + 1), parameter);
             }
-            anchors.push(anchor.clone());
         }
-        Ok(Self { anchors })
+        let mut anchor = first.clone();
+        let mut distance = 0;
+        let mut anchors = vec![first.clone(); parameters];
+        for (place, parameter) in order.into_iter().enumerate() {
+            while distance < STRETCH * depth * (place + 1) / parameters {
+                anchor = on_backend_of!(anchor, "the loss".to_owned(), one_further(anchor))?;
+                distance += 1;
+            }
+            anchors[parameter] = anchor.clone();
+        }
+        Ok(anchors)
     }
 
     /// The same model, whose backward pass tells `listener` about final gradients.
@@ -150,7 +214,14 @@ impl Anchors {
             result: Ok(()),
         };
         let attached = model.clone().map(&mut attacher);
-        attacher.result.map(|()| attached)
+        attacher.result?;
+        if depth > 0 {
+            return Ok(attached);
+        }
+        Ok(attached.apply_reparameterization(Noting {
+            table,
+            used: &self.used,
+        }))
     }
 }
 
@@ -171,7 +242,7 @@ impl Attacher<'_> {
     ) -> Result<Tensor<D>, TrainError> {
         if self.depth > 0 && self.anchors.anchors.is_empty() {
             let first = Tensor::zeros([1], &tensor.device());
-            *self.anchors = Anchors::spread(&first, self.table.len(), self.depth)?;
+            self.anchors.anchors = self.anchors.spread(&first, self.table.len(), self.depth)?;
         }
         // In the first pass the depth is not known: every operation stays next to its parameter.
         let anchor = match self.anchors.anchors.get(parameter) {

@@ -28,6 +28,30 @@ fn halved(model: Mlp) -> Mlp {
 }
 
 #[test]
+fn a_part_that_was_made_without_autodiff_is_trained_too() {
+    let trained = on_ranks(1, |world| {
+        let mut model = Mlp::new(1, &world.device()).train();
+        model.first = Mlp::new(1, &world.device()).first;
+        model.third = model.third.no_grad();
+        let mut ddp = Ddp::new(model, &world).unwrap();
+        let loss = |model: &Mlp| model.loss(&[1, 2], &world.device());
+        let gradients = ddp.backward(loss).unwrap().gradients;
+        let model = ddp.module();
+        let weights = [
+            &model.first.weight,
+            &model.second.weight,
+            &model.third.weight,
+        ];
+        weights.map(|weight| gradients.get(weight).is_some())
+    });
+    assert_eq!(
+        trained[0],
+        [true, true, false],
+        "frozen parameters stay frozen"
+    );
+}
+
+#[test]
 fn changed_values_are_trained_on() {
     let ended = on_ranks(2, |world| {
         let model = Mlp::new(1, &world.device());

@@ -187,6 +187,53 @@ fn travel_in_order(
     );
 }
 
+/// A model whose fields are not in the order of their use.
+#[derive(Module, Debug)]
+struct Backwards {
+    third: Linear,
+    first: Linear,
+    second: Linear,
+}
+
+#[test]
+fn buckets_leave_in_the_order_of_use_and_not_of_definition() {
+    let names = on_ranks(2, |world| {
+        let device = world.device();
+        let Mlp {
+            first,
+            second,
+            third,
+        } = Mlp::new(1, &device);
+        let model = Backwards {
+            third,
+            first,
+            second,
+        };
+        let config = DdpConfig {
+            bucket_bytes_max: 1,
+            first_bucket_bytes_max: 1,
+            ..DdpConfig::default()
+        };
+        let mut ddp = Ddp::with_config(model, &world, config).unwrap();
+        for number in 0..3 {
+            let (x, y) = samples(&share(&world, number, 2), &device);
+            let loss = |model: &Backwards| {
+                let x = activation::tanh(model.first.forward(x));
+                let x = activation::tanh(model.second.forward(x));
+                (model.third.forward(x) - y).powi_scalar(2).mean()
+            };
+            ddp.backward(loss).unwrap();
+        }
+        let buckets = ddp.buckets();
+        let weights = buckets.iter().flat_map(|bucket| bucket.parameters.clone());
+        weights
+            .filter(|name| name.ends_with("weight"))
+            .collect::<Vec<_>>()
+    });
+    assert_same(&names);
+    assert_eq!(names[0], ["third.weight", "second.weight", "first.weight"]);
+}
+
 /// Buckets that wait on a device for a rank that waits on the host for this one's layers would wait for ever if
 /// this rank had to wait for its device.
 #[test]
