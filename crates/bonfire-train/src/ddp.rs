@@ -8,7 +8,7 @@ use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 
-use crate::loss::weights::{Last, MicroBatches};
+use crate::loss::weights::MicroBatches;
 use crate::loss::{IntoLoss, Weight};
 use crate::optim::gradients::Gradients;
 use crate::parameters::buffers::Buffers;
