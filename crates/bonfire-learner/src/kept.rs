@@ -127,7 +127,7 @@ impl CompressionCheckpoints {
             false => Vec::new(),
         };
         // Rank 0 has just written the learner's files.
-        let group = patient_with_files(world.group());
+        let group = patient_with_files(world.group(), ddp.module());
         let mut saves = [i64::from(actions.contains(&CheckpointingAction::Save))];
         group.broadcast(&mut saves, MAIN)?;
         if saves[0] != 0 {

@@ -237,7 +237,7 @@ impl<'a, M: DistributedModel> Run<'a, M> {
             kept.end_epoch(epoch, asked, ddp, self.world)?;
         }
         // The early stop of rank 0 is told as that rank having no more.
-        let patient = patient_with_files(self.world.group());
+        let patient = patient_with_files(self.world.group(), ddp.module());
         let outlook = self.outlook_of(&patient, usize::from(early), false)?;
         if outlook.stop.is_some() || outlook.total() > 0 {
             return Ok(Next::Stop);

@@ -140,7 +140,7 @@ impl Checkpoints {
     #[track_caller]
     pub fn open(world: &World, folder: impl Into<PathBuf>, keep: Keep) -> Result<Self, TrainError> {
         let checkpoints = Self {
-            group: patient_with_files(world.group()),
+            group: world.group().clone(),
             folder: Folder::new(folder.into()),
             keep,
         };
@@ -162,18 +162,20 @@ impl Checkpoints {
         optimizer: &ModuleOptimizer,
         state: &S,
     ) -> Result<(), TrainError> {
-        self.on_writer(|folder| {
-            let files = [
-                (
-                    MODEL,
-                    record_bytes(model.clone().into_record().into_bytes())?,
-                ),
-                (OPTIMIZER, record_bytes(optimizer.to_record().into_bytes())?),
-                (STATE, state_bytes(state)?),
-            ];
+        self.patient_with(model).on_writer(|folder| {
             let world_size = self.group.world_size().get();
-            let manifest = Manifest::new(milestone, world_size, &files);
-            folder.write(&manifest, &files)?;
+            let mut draft = folder.begin(milestone, world_size)?;
+            // One after the other: each is in memory once, and gone before the next.
+            draft.add(
+                MODEL,
+                &record_bytes(model.clone().into_record().into_bytes())?,
+            )?;
+            draft.add(
+                OPTIMIZER,
+                &record_bytes(optimizer.to_record().into_bytes())?,
+            )?;
+            draft.add(STATE, &state_bytes(state)?)?;
+            draft.finish()?;
             folder.retain(self.keep)
         })
     }
@@ -189,15 +191,16 @@ impl Checkpoints {
         &self,
         training: Training<M, S>,
     ) -> Result<(Training<M, S>, Option<Milestone>), TrainError> {
+        let patient = self.patient_with(&training.model);
         let mut newest = None;
-        self.on_writer(|folder| {
+        patient.on_writer(|folder| {
             newest = folder.newest()?;
             Ok(())
         })?;
         let (manifest, files) = newest.map_or((None, Vec::new()), |(manifest, files)| {
             (Some(manifest), files)
         });
-        let manifest: Option<Manifest> = self.announce(&manifest)?;
+        let manifest: Option<Manifest> = patient.announce(&manifest)?;
         let Some(manifest) = manifest else {
             return Ok((training, None));
         };
@@ -205,7 +208,7 @@ impl Checkpoints {
         let mut own = files.into_iter();
         for entry in &manifest.files {
             let mut bytes = own.next().unwrap_or_else(|| vec![0; entry.bytes]);
-            self.group.broadcast(&mut bytes, WRITER)?;
+            patient.group.broadcast(&mut bytes, WRITER)?;
             received.push((entry.name.as_str(), bytes));
         }
         let milestone = manifest.milestone();
@@ -226,6 +229,15 @@ impl Checkpoints {
     /// The folder.
     pub fn folder(&self) -> &std::path::Path {
         self.folder.path()
+    }
+
+    /// The same, for files with the parameters of a model and its optimizer's moments.
+    fn patient_with<M: Module>(&self, model: &M) -> Self {
+        Self {
+            group: patient_with_files(&self.group, model),
+            folder: self.folder.clone(),
+            keep: self.keep,
+        }
     }
 
     /// Does something on the writing rank, and tells all how it went.
@@ -262,16 +274,11 @@ impl Checkpoints {
     }
 }
 
-fn record_bytes(
-    bytes: Result<Bytes, burn::store::RecordError>,
-) -> Result<Vec<u8>, CheckpointError> {
-    match bytes {
-        Ok(bytes) => Ok(bytes.to_vec()),
-        Err(cause) => Err(CheckpointError::Unwritable {
-            what: "the parameters".to_owned(),
-            cause: cause.to_string(),
-        }),
-    }
+fn record_bytes(bytes: Result<Bytes, burn::store::RecordError>) -> Result<Bytes, CheckpointError> {
+    bytes.map_err(|cause| CheckpointError::Unwritable {
+        what: "the parameters".to_owned(),
+        cause: cause.to_string(),
+    })
 }
 
 fn state_bytes<S: Serialize>(state: &S) -> Result<Vec<u8>, CheckpointError> {

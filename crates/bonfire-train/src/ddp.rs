@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use bonfire_collective::ProcessGroup;
 use burn::Tensor;
 use burn::module::Module;
 use burn::optim::ModuleOptimizer;
@@ -85,11 +86,7 @@ impl<M: Module> Setup<M> {
         group: &WarmUp,
         config: &DdpConfig,
     ) -> Result<Self, TrainError> {
-        let fingerprint = Fingerprint {
-            config: *config,
-            entries: table.entries().to_vec(),
-        };
-        fingerprint::verify(&fingerprint, group)?;
+        verify(&table, config, group)?;
         let module =
             replicate(module, group).inspect_err(|error| group.abort(&error.to_string()))?;
         let buffers = Buffers::of(&module);
@@ -135,15 +132,8 @@ impl<M: Module> Ddp<M> {
     #[track_caller]
     pub fn with_config(model: M, world: &World, config: DdpConfig) -> Result<Self, TrainError> {
         let group = world.warm_up();
-        // An error of one rank alone must not leave the others waiting in the comparison.
-        let checked = config.compression.check(config.sync);
-        checked
-            .map_err(TrainError::from)
-            .and_then(|()| config.precision.check(&model))
-            .inspect_err(|error| group.abort(&error.to_string()))?;
-        let model = trainable(model);
-        let table =
-            ParameterTable::of(&model).inspect_err(|error| group.abort(&error.to_string()))?;
+        let (model, table) =
+            checked(model, &config).inspect_err(|error| group.abort(&error.to_string()))?;
         let setup = Setup::new((model, table), &group, &config)?;
         Ok(Self {
             module: Some(setup.module),
@@ -159,6 +149,20 @@ impl<M: Module> Ddp<M> {
             steps: 0,
             forward_backward: Duration::ZERO,
         })
+    }
+
+    /// Compares the ranks' models and configurations as [`with_config`](Self::with_config) does, and changes
+    /// nothing. Every rank must call it.
+    ///
+    /// # Errors
+    /// As [`with_config`](Self::with_config).
+    #[track_caller]
+    pub fn compare(model: &M, world: &World, config: &DdpConfig) -> Result<(), TrainError> {
+        let group = world.warm_up();
+        // An error of one rank alone must not leave the others waiting in the comparison.
+        let (_, table) =
+            checked(model.clone(), config).inspect_err(|error| group.abort(&error.to_string()))?;
+        verify(&table, config, &group)
     }
 
     /// The model. For validation, `ddp.module().valid()`.
@@ -445,6 +449,29 @@ impl Start {
         self.watch.check(module)?;
         Ok(gradients)
     }
+}
+
+/// A model in training mode that can be trained with a configuration, and its parameters.
+fn checked<M: Module>(model: M, config: &DdpConfig) -> Result<(M, ParameterTable), TrainError> {
+    config.compression.check(config.sync)?;
+    config.precision.check(&model)?;
+    let model = trainable(model);
+    let table = ParameterTable::of(&model)?;
+    Ok((model, table))
+}
+
+/// Compares models with the other ranks.
+#[track_caller]
+fn verify(
+    table: &ParameterTable,
+    config: &DdpConfig,
+    group: &ProcessGroup,
+) -> Result<(), TrainError> {
+    let fingerprint = Fingerprint {
+        config: *config,
+        entries: table.entries().to_vec(),
+    };
+    fingerprint::verify(&fingerprint, group)
 }
 
 /// The model, in training mode: all of it, also where a part was made on a device without autodiff, such as

@@ -15,7 +15,6 @@ use burn::tensor::{Bool, DType as TensorDType, Device, Int, Tensor};
 use crate::TrainError;
 use crate::parameters::assignment::Extent;
 use crate::parameters::fingerprint::Entry;
-use crate::world::exchange::carrier::is_statistic;
 
 /// A trainable parameter.
 #[derive(Clone, Debug)]
@@ -110,12 +109,13 @@ pub(crate) fn autodiff_of<M: Module>(model: &M) -> Autodiff {
     }
     impl ModuleVisitor for Finder {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            if is_statistic(param) {
-                return; // never with autodiff
+            if param.lazy_device().is_autodiff() {
+                self.with = true;
+            } else {
+                // Running statistics are never with autodiff: what counts is what training would change.
+                let is_trained = || param.clone().train().val().is_require_grad();
+                self.without |= !param.is_initialized() || is_trained();
             }
-            let autodiff = param.lazy_device().is_autodiff();
-            self.with |= autodiff;
-            self.without |= !autodiff;
         }
     }
     let mut found = Finder::default();

@@ -42,7 +42,7 @@ impl<M: DistributedModel> Run<'_, M> {
     /// Gives all ranks the state of rank 0.
     pub(crate) fn replicate(&mut self, restoring: Restoring) -> Result<Ddp<M>, LearnerError> {
         // Rank 0 may be reading a checkpoint.
-        let group = patient_with_files(self.world.group());
+        let group = patient_with_files(self.world.group(), &self.learner.model());
         let restored = self.components.checkpoint.is_some() && restoring == Restoring::MainRank;
         let store = &self.components.event_store;
         match (self.world.is_main(), restored) {
@@ -51,7 +51,7 @@ impl<M: DistributedModel> Run<'_, M> {
             (false, true) => {}
             (is_main, false) => {
                 // Models that differ are an error that says how, before anything is loaded.
-                drop(self.replica()?);
+                Ddp::compare(&self.learner.model(), self.world, &self.config.ddp)?;
                 if is_main {
                     records::send(&self.learner, store, &group)?;
                 } else {
@@ -59,18 +59,10 @@ impl<M: DistributedModel> Run<'_, M> {
                 }
             }
         }
-        let mut ddp = self.replica()?;
+        let mut ddp = Ddp::with_config(self.learner.model(), self.world, self.config.ddp)?;
         if let (Some(kept), Some(epoch)) = (&self.config.kept, self.components.checkpoint) {
             kept.restore(epoch, &mut ddp, &group)?;
         }
         Ok(ddp)
-    }
-
-    fn replica(&self) -> Result<Ddp<M>, LearnerError> {
-        Ok(Ddp::with_config(
-            self.learner.model(),
-            self.world,
-            self.config.ddp,
-        )?)
     }
 }

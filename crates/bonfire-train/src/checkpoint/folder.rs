@@ -4,8 +4,8 @@ use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-use super::manifest::Manifest;
-use super::{Best, CheckpointError, Keep};
+use super::manifest::{Entry, Manifest};
+use super::{Best, CheckpointError, Keep, Milestone};
 use crate::checkpoint::probe::is_writable;
 
 const MANIFEST: &str = "manifest.json";
@@ -49,13 +49,13 @@ impl Folder {
         Ok(())
     }
 
-    /// Writes a checkpoint. Until the last rename nothing can be seen of it.
-    pub(super) fn write(
+    /// Begins a checkpoint. Until the last rename nothing can be seen of it.
+    pub(super) fn begin(
         &self,
-        manifest: &Manifest,
-        files: &[(&str, Vec<u8>)],
-    ) -> Result<(), CheckpointError> {
-        let mut manifest = manifest.clone();
+        milestone: Milestone,
+        world_size: u32,
+    ) -> Result<Draft<'_>, CheckpointError> {
+        let mut manifest = Manifest::new(milestone, world_size);
         // Saved again after a resume: the older one stays until this one is whole.
         while self.path_of(&manifest).exists() {
             manifest.revision += 1;
@@ -63,14 +63,12 @@ impl Folder {
         let target = self.path_of(&manifest);
         let unfinished = self.unfinished(&target);
         fs::create_dir_all(&unfinished).map_err(io("make", &unfinished))?;
-        for (name, bytes) in files {
-            write_synced(&unfinished.join(name), bytes)?;
-        }
-        let text = serde_json::to_vec_pretty(&manifest).expect("a manifest is plain data");
-        write_synced(&unfinished.join(MANIFEST), &text)?;
-        sync(&unfinished)?;
-        fs::rename(&unfinished, &target).map_err(io("rename", &unfinished))?;
-        sync(&self.0)
+        Ok(Draft {
+            folder: self,
+            manifest,
+            target,
+            unfinished,
+        })
     }
 
     /// Removes what is not to be kept.
@@ -152,6 +150,31 @@ impl Folder {
         };
         let paths = entries.map(|entry| entry.map(|entry| entry.path()));
         paths.collect::<Result<_, _>>().map_err(io("list", &self.0))
+    }
+}
+
+/// A checkpoint that is being written.
+pub(super) struct Draft<'a> {
+    folder: &'a Folder,
+    manifest: Manifest,
+    target: PathBuf,
+    unfinished: PathBuf,
+}
+
+impl Draft<'_> {
+    /// Writes a file.
+    pub(super) fn add(&mut self, name: &str, bytes: &[u8]) -> Result<(), CheckpointError> {
+        self.manifest.files.push(Entry::of(name, bytes));
+        write_synced(&self.unfinished.join(name), bytes)
+    }
+
+    /// Gives the checkpoint its name.
+    pub(super) fn finish(self) -> Result<(), CheckpointError> {
+        let text = serde_json::to_vec_pretty(&self.manifest).expect("a manifest is plain data");
+        write_synced(&self.unfinished.join(MANIFEST), &text)?;
+        sync(&self.unfinished)?;
+        fs::rename(&self.unfinished, &self.target).map_err(io("rename", &self.unfinished))?;
+        sync(self.folder.path())
     }
 }
 

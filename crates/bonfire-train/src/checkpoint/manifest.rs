@@ -30,12 +30,8 @@ pub(super) struct Entry {
 }
 
 impl Manifest {
-    pub(super) fn new(milestone: Milestone, world_size: u32, files: &[(&str, Vec<u8>)]) -> Self {
-        let entry = |(name, bytes): &(&str, Vec<u8>)| Entry {
-            name: (*name).to_owned(),
-            bytes: bytes.len(),
-            sha256: sha256(bytes),
-        };
+    /// Of a checkpoint without files.
+    pub(super) fn new(milestone: Milestone, world_size: u32) -> Self {
         Self {
             format: FORMAT,
             step: milestone.step,
@@ -43,7 +39,7 @@ impl Manifest {
             // JSON has no NaN and no infinity; neither is ever the best.
             metric: milestone.metric.filter(|metric| metric.is_finite()),
             world_size,
-            files: files.iter().map(entry).collect(),
+            files: Vec::new(),
         }
     }
 
@@ -67,6 +63,15 @@ impl Manifest {
 }
 
 impl Entry {
+    /// Of a file with this content.
+    pub(super) fn of(name: &str, bytes: &[u8]) -> Self {
+        Self {
+            name: name.to_owned(),
+            bytes: bytes.len(),
+            sha256: sha256(bytes),
+        }
+    }
+
     /// That these are the bytes that were saved.
     pub(super) fn check(&self, bytes: &[u8]) -> Result<(), String> {
         let Self { name, .. } = self;

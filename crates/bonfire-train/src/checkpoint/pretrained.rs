@@ -71,7 +71,7 @@ pub fn load_weights<M: Module>(
     } else {
         (model, Ok(LoadReport::default()))
     };
-    let report = agreed(outcome, &file, &patient_with_files(group))??;
+    let report = agreed(outcome, &file, &patient_with_files(group, &model))??;
     let model = replicate(model, group).inspect_err(|error| group.abort(&error.to_string()))?;
     if group.rank() == READER {
         tracing::info!(rank = READER.get(), "{}", report.summary());

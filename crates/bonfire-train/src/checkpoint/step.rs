@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use bonfire_collective::WorldSize;
 
 use super::folder::{Folder, read, step_of};
-use super::manifest::Manifest;
 use super::{CheckpointError, Milestone, state_bytes};
 use crate::compression::CompressionState;
 
@@ -47,10 +46,10 @@ impl CompressionFolder {
         ranks: WorldSize,
         state: &CompressionState,
     ) -> Result<(), CheckpointError> {
-        let files = [(STATE, state_bytes(state)?)];
         let milestone = Milestone { step, metric: None };
-        self.0
-            .write(&Manifest::new(milestone, ranks.get(), &files), &files)?;
+        let mut draft = self.0.begin(milestone, ranks.get())?;
+        draft.add(STATE, &state_bytes(state)?)?;
+        draft.finish()?;
         // The step may have been saved before, by a run that was then resumed from an earlier one.
         let mut found = self.revisions(step)?;
         found.pop();

@@ -9,7 +9,7 @@ use crate::TrainError;
 use crate::parameters::ParameterTable;
 use crate::parameters::buffers::Buffers;
 use crate::reducer::hooks::Anchors;
-use crate::world::exchange::carrier::kept;
+use crate::world::exchange::mapping::{Meaning, meant};
 
 impl<M: Module> Ddp<M> {
     /// Changes the model between two steps: clips its parameters, copies others into it, freezes or
@@ -52,7 +52,7 @@ impl<M: Module> Ddp<M> {
     #[track_caller]
     fn change(&mut self, change: impl FnOnce(M) -> M) -> Result<(), TrainError> {
         let module = change(self.module.take().expect(MODULE_PRESENT));
-        let module = super::trainable(module.map(&mut Leaves));
+        let module = super::trainable(meant(Meaning::Share, || module.map(&mut Leaves)));
         self.module = Some(module.clone());
         let table = ParameterTable::of(&module)?;
         let mut is_other = [u8::from(!table.is_same(&self.table))];
@@ -81,7 +81,7 @@ impl ModuleMapper for Leaves {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let tensor = param.val();
         if !tensor.is_tracked() || tensor.is_require_grad() {
-            return kept(param);
+            return param;
         }
         let (id, tensor, mapper) = param.consume();
         Param::from_mapped_value(id, tensor.detach().require_grad(), mapper)

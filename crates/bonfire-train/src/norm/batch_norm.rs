@@ -9,7 +9,6 @@ use super::RunningStatistic;
 use super::convert::convert_sync_batch_norm_in;
 use super::normalize::{GlobalBatch, normalized};
 use crate::TrainError;
-use crate::world::exchange::carrier::Exchange;
 use crate::world::exchange::group::NormGroup;
 
 /// Configuration of a [`BatchNorm`]; the options and defaults of Burn's.
@@ -129,7 +128,7 @@ impl BatchNorm {
 
     /// How many ranks' batches are normalised together, if they are.
     pub fn synchronized_ranks(&self) -> Option<usize> {
-        self.running_mean.exchange().map(Exchange::ranks)
+        self.running_mean.exchange().map(NormGroup::ranks)
     }
 
     fn forward_evaluation<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
@@ -154,7 +153,11 @@ impl BatchNorm {
         batch.output
     }
 
-    fn forward_together<const D: usize>(&self, input: Tensor<D>, exchange: &Exchange) -> Tensor<D> {
+    fn forward_together<const D: usize>(
+        &self,
+        input: Tensor<D>,
+        exchange: &NormGroup,
+    ) -> Tensor<D> {
         let dims = input.dims();
         let [batch, features] = [dims[0], dims[1]];
         let input = input.reshape([batch, features, dims[2..].iter().product()]);

@@ -3,8 +3,9 @@
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::Tensor;
 
-use crate::world::exchange::carrier::{is_statistic, joining};
+use crate::norm::statistic::JOINING;
 use crate::world::exchange::group::NormGroup;
+use crate::world::exchange::mapping::{Meaning, meant};
 use crate::{TrainError, World};
 
 /// The container and the field by which a batch norm is known, of this crate or of Burn.
@@ -31,12 +32,11 @@ pub fn convert_sync_batch_norm<M: Module>(model: M, world: &World) -> Result<M, 
 /// [`TrainError::NotConvertible`].
 pub fn convert_sync_batch_norm_in<M: Module>(model: M, group: &NormGroup) -> Result<M, TrainError> {
     let mut converter = Converter {
-        group,
         path: Vec::new(),
         layers: 0,
         result: Ok(()),
     };
-    let model = model.map(&mut converter);
+    let model = meant(Meaning::Join(group.clone()), || model.map(&mut converter));
     converter.result?;
     if converter.layers == 0 {
         tracing::warn!(
@@ -47,18 +47,18 @@ pub fn convert_sync_batch_norm_in<M: Module>(model: M, group: &NormGroup) -> Res
     Ok(model)
 }
 
-struct Converter<'a> {
-    group: &'a NormGroup,
+struct Converter {
     /// Name and container of each part of the path.
     path: Vec<(String, String)>,
     layers: usize,
     result: Result<(), TrainError>,
 }
 
-impl Converter<'_> {
-    fn is_in_batch_norm(&self) -> bool {
-        let last = self.path.last();
-        last.is_some_and(|(name, container)| name == FIELD && container == CONTAINER)
+impl Converter {
+    /// Whether this is the field by which a batch norm is known, `inside` it so many modules deep.
+    fn is_batch_norm(&self, inside: usize) -> bool {
+        let field = self.path.iter().rev().nth(inside);
+        field.is_some_and(|(name, container)| name == FIELD && container == CONTAINER)
     }
 
     /// The path of the layer that the current field is in.
@@ -69,7 +69,7 @@ impl Converter<'_> {
     }
 }
 
-impl ModuleMapper for Converter<'_> {
+impl ModuleMapper for Converter {
     fn enter_module(&mut self, name: &str, container: &str) {
         self.path.push((name.to_owned(), container.to_owned()));
     }
@@ -79,14 +79,9 @@ impl ModuleMapper for Converter<'_> {
     }
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        if !self.is_in_batch_norm() {
-            return param;
-        }
-        if is_statistic(&param) {
-            self.layers += 1;
-            return joining(param, self.group.clone());
-        }
-        if self.result.is_ok() {
+        if self.path.last().is_some_and(|(name, _)| name == JOINING) {
+            self.layers += usize::from(self.is_batch_norm(1));
+        } else if self.is_batch_norm(0) && self.result.is_ok() {
             self.result = Err(TrainError::NotConvertible {
                 layer: self.layer(),
             });

@@ -19,7 +19,7 @@ use burn::tensor::{DType, DispatchTensor, GradientCheckpointingStrategy, Tensor}
 use crate::TrainError;
 use crate::reducer::hooks::{on_backend_of, primitive, unsupported};
 use crate::reducer::readback::Readback;
-use crate::world::exchange::carrier::Exchange;
+use crate::world::exchange::group::NormGroup;
 use crate::world::exchange::{REPLY_HEAD, backward_head, forward_head};
 
 /// What all ranks' batches have in common. Tensors have shape `[features]` or `[1]`, the same bits on
@@ -40,7 +40,7 @@ impl GlobalBatch {
     ///
     /// # Panics
     /// If the exchange fails.
-    pub(crate) fn of(x: Tensor<3>, exchange: &Exchange) -> Self {
+    pub(crate) fn of(x: Tensor<3>, exchange: &NormGroup) -> Self {
         let [batch, features, positions] = x.dims();
         let count = batch * positions;
         let x = wide(x.without_autodiff());
@@ -54,7 +54,7 @@ impl GlobalBatch {
             (mean.reshape([features]), squares.reshape([features]))
         };
         let head = Tensor::<1>::from_data(forward_head(count), (&x.device(), x.dtype()));
-        let reply = exchange.send(Tensor::cat(vec![head, mean, squares], 0));
+        let reply = exchange.exchange(Tensor::cat(vec![head, mean, squares], 0));
         let expected = REPLY_HEAD + 2 * features;
         assert_eq!(reply.dims(), [expected], "the exchange has failed before");
         Self {
@@ -71,7 +71,7 @@ pub(crate) fn normalized(
     x: Tensor<3>,
     global: &GlobalBatch,
     epsilon: f64,
-    exchange: &Exchange,
+    exchange: &NormGroup,
 ) -> Result<Tensor<3>, TrainError> {
     let dtype = x.dtype();
     let scale = global.variance.clone().add_scalar(epsilon).sqrt().recip();
@@ -123,7 +123,7 @@ struct Normalize {
     /// One over the standard deviation.
     scale: Tensor<1>,
     inverse_count: Tensor<1>,
-    exchange: Exchange,
+    exchange: NormGroup,
     /// Of the input.
     dtype: DType,
 }
@@ -142,7 +142,7 @@ impl Normalize {
         };
         let options = (&sums.device(), sums.dtype());
         let head = Tensor::<1>::from_data(backward_head(), options);
-        let sums = self.exchange.send(Tensor::cat(vec![head, sums], 0));
+        let sums = self.exchange.exchange(Tensor::cat(vec![head, sums], 0));
         if sums.dims() != [2 * features] {
             // The exchange failed; that is kept for the end of the step, which returns it.
             return gradient.zeros_like().cast(self.dtype);

@@ -8,7 +8,11 @@ use burn::module::{
 };
 use burn::tensor::{Device, Tensor};
 
-use crate::world::exchange::carrier::{Exchange, Wish, shown, wish};
+use crate::world::exchange::group::NormGroup;
+use crate::world::exchange::mapping::{Meaning, meaning};
+
+/// Where a mapper is that has statistics join others: so it knows them from those of Burn's batch norm.
+pub(crate) const JOINING: &str = "joining";
 
 /// The running mean or variance of a [`BatchNorm`](crate::BatchNorm): a tensor of shape `[features]`
 /// which the forward pass of training updates. It is recorded like a parameter that is not trained.
@@ -23,7 +27,7 @@ pub struct RunningStatistic {
     id: ParamId,
     /// Without autodiff.
     value: Arc<Mutex<Tensor<1>>>,
-    exchange: Option<Exchange>,
+    exchange: Option<NormGroup>,
 }
 
 impl RunningStatistic {
@@ -31,7 +35,7 @@ impl RunningStatistic {
         Self::with_id(ParamId::new(), value, None)
     }
 
-    fn with_id(id: ParamId, value: Tensor<1>, exchange: Option<Exchange>) -> Self {
+    fn with_id(id: ParamId, value: Tensor<1>, exchange: Option<NormGroup>) -> Self {
         let value = value.set_require_grad(false).without_autodiff();
         Self {
             id,
@@ -50,8 +54,8 @@ impl RunningStatistic {
         *self.lock() = value;
     }
 
-    /// The way to the ranks whose batches count, too.
-    pub(crate) fn exchange(&self) -> Option<&Exchange> {
+    /// The ranks whose batches count, too.
+    pub(crate) fn exchange(&self) -> Option<&NormGroup> {
         self.exchange.as_ref()
     }
 
@@ -72,15 +76,22 @@ impl Module for RunningStatistic {
     }
 
     fn map<M: ModuleMapper>(self, mapper: &mut M) -> Self {
-        let (_, value, function) = mapper.map_float(shown(self.id, self.value())).consume();
-        let device = value.device().without_autodiff();
-        match wish(function, &device) {
-            Wish::Keep => {
+        let meaning = meaning();
+        let shown = Param::initialized(self.id, self.value());
+        if let Meaning::Join(_) = meaning {
+            mapper.enter_module(JOINING, JOINING);
+        }
+        let (_, value, _) = mapper.map_float(shown).consume();
+        if let Meaning::Join(_) = meaning {
+            mapper.exit_module(JOINING, JOINING);
+        }
+        match meaning {
+            Meaning::Copy => self.with_value(value),
+            Meaning::Share => {
                 self.update(value.set_require_grad(false).without_autodiff());
                 self
             }
-            Wish::Nothing => self.with_value(value),
-            Wish::Join(exchange) => Self::with_id(self.id, value, Some(exchange)),
+            Meaning::Join(group) => Self::with_id(self.id, value, Some(group)),
         }
     }
 

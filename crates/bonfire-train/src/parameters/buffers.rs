@@ -11,7 +11,7 @@ use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Tensor, TensorData};
 
 use crate::parameters::reducible;
-use crate::world::exchange::carrier::kept;
+use crate::world::exchange::mapping::{Meaning, meant};
 use crate::{BufferSync, TrainError};
 
 /// The buffers of a model.
@@ -68,16 +68,15 @@ impl Buffers {
         }
         let mut reader = Reader {
             buffers: self,
-            path: Vec::new(),
-            read: Vec::new(),
-            result: Ok(()),
+            known: HashSet::new(),
+            found: Vec::new(),
         };
         // Burn's running state holds the last update back until a mode changes.
         model.valid().visit(&mut reader);
-        reader.result?;
+        let read = read(reader.found)?;
         match policy {
-            BufferSync::Mean => mean(reader.read, group, presence),
-            _ => broadcast(reader.read, group, presence),
+            BufferSync::Mean => mean(read, group, presence),
+            _ => broadcast(read, group, presence),
         }
     }
 
@@ -86,7 +85,8 @@ impl Buffers {
         if agreed.is_empty() {
             return model;
         }
-        model.map(&mut Writer { agreed })
+        // In place, as Burn's running state does it: copies that an optimizer has belong to the replica.
+        meant(Meaning::Share, || model.map(&mut Writer { agreed }))
     }
 }
 
@@ -189,38 +189,65 @@ impl ModuleVisitor for Lister {
     }
 }
 
-/// Reads each buffer once, in the order of the model's definition.
+/// Finds each buffer once, in the order of the model's definition.
 struct Reader<'a> {
     buffers: &'a Buffers,
-    path: Vec<String>,
-    read: Vec<(ParamId, TensorData)>,
-    result: Result<(), TrainError>,
+    known: HashSet<ParamId>,
+    found: Vec<Found>,
+}
+
+/// A buffer on its device.
+struct Found {
+    id: ParamId,
+    shape: Vec<usize>,
+    /// Its elements in a row.
+    values: Tensor<1>,
 }
 
 impl ModuleVisitor for Reader<'_> {
-    fn enter_module(&mut self, name: &str, _container: &str) {
-        self.path.push(name.to_owned());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container: &str) {
-        self.path.pop();
-    }
-
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let known = self.read.iter().any(|(id, _)| *id == param.id);
-        if known || self.result.is_err() || !self.buffers.ids.contains(&param.id) {
+        if !self.buffers.ids.contains(&param.id) || !self.known.insert(param.id) {
             return;
         }
-        match param.val().try_into_data() {
-            Ok(data) => self.read.push((param.id, data)),
-            Err(cause) => {
-                self.result = Err(TrainError::UnreadableTensor {
-                    what: format!("buffer {}", self.path.join(".")),
-                    cause: format!("{cause:?}"),
-                });
-            }
+        let value = param.val();
+        let shape = value.dims().to_vec();
+        let values = value.reshape([shape.iter().product::<usize>()]);
+        self.found.push(Found {
+            id: param.id,
+            shape,
+            values,
+        });
+    }
+}
+
+/// The values of buffers in host memory: one read from the device for all that have one type, because each
+/// waits for the device.
+fn read(found: Vec<Found>) -> Result<Vec<(ParamId, TensorData)>, TrainError> {
+    let mut data: Vec<Option<TensorData>> = vec![None; found.len()];
+    while let Some(first) = data.iter().position(Option::is_none) {
+        let dtype = found[first].values.dtype();
+        let alike: Vec<usize> = (first..found.len())
+            .filter(|&index| found[index].values.dtype() == dtype)
+            .collect();
+        let values = alike.iter().map(|&index| found[index].values.clone());
+        let joined = Tensor::cat(values.collect(), 0).try_into_data();
+        let (bytes, ..) = joined
+            .map_err(|cause| TrainError::UnreadableTensor {
+                what: "the buffers".to_owned(),
+                cause: format!("{cause:?}"),
+            })?
+            .into_parts();
+        let mut start = 0;
+        for index in alike {
+            let shape = found[index].shape.clone();
+            let end = start + shape.iter().product::<usize>() * dtype.size();
+            let own = bytes[start..end].to_vec();
+            data[index] = Some(TensorData::from_bytes_vec(own, shape, dtype));
+            start = end;
         }
     }
+    let ids = found.into_iter().map(|found| found.id);
+    Ok(ids.zip(data.into_iter().flatten()).collect())
 }
 
 struct Writer {
@@ -235,7 +262,6 @@ impl ModuleMapper for Writer {
         let data = data.clone();
         let (id, value, mapper) = param.consume();
         let value = Tensor::from_data(data, (&value.device(), value.dtype()));
-        // In place, as Burn's running state does it: copies that an optimizer has belong to the replica.
-        kept(Param::from_mapped_value(id, value, mapper))
+        Param::from_mapped_value(id, value, mapper)
     }
 }

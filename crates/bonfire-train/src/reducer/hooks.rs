@@ -36,7 +36,7 @@ use crate::parameters::ParameterTable;
 use crate::reducer::Reducer;
 use crate::reducer::harvest::{Gradient, Site, checked, unreadable};
 use crate::reducer::readback::Readback;
-use crate::world::exchange::carrier::kept;
+use crate::world::exchange::mapping::{Meaning, meant};
 use crate::{Precision, TrainError};
 
 /// How much further apart anchors are than layers are on average. A layer behind an anchor too far
@@ -155,7 +155,7 @@ impl Reparameterizer for Noting<'_> {
         param: Param<Tensor<D>>,
     ) -> (Param<Tensor<D>>, Option<Noted>) {
         let Some(parameter) = self.table.index_of(param.id) else {
-            return (kept(param), None);
+            return (param, None);
         };
         let used = Arc::clone(self.used);
         (param, Some(Noted { parameter, used }))
@@ -213,15 +213,15 @@ impl Anchors {
             place: Place::default(),
             result: Ok(()),
         };
-        let attached = model.clone().map(&mut attacher);
+        // What the forward pass learns about its batches stays with the original.
+        let attached = meant(Meaning::Share, || model.clone().map(&mut attacher));
         attacher.result?;
         if depth > 0 {
             return Ok(attached);
         }
-        Ok(attached.apply_reparameterization(Noting {
-            table,
-            used: &self.used,
-        }))
+        let used = &self.used;
+        let noting = || attached.apply_reparameterization(Noting { table, used });
+        Ok(meant(Meaning::Share, noting))
     }
 }
 
@@ -272,8 +272,7 @@ impl ModuleMapper for Attacher<'_> {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let index = self.table.index_of(param.id);
         let (Some(index), Ok(())) = (index, &self.result) else {
-            // What the forward pass learns about its batches stays with the original.
-            return kept(param);
+            return param;
         };
         let (id, tensor, mapper) = param.consume();
         let tensor = self.attach(index, tensor.clone()).unwrap_or_else(|error| {

@@ -3,8 +3,8 @@
 //! A layer sends a message of numbers; ranks send each other blocks of f64. An empty block is of a
 //! rank that has ended its step and takes part so that the others need not wait for it.
 
-pub(crate) mod carrier;
 pub(crate) mod group;
+pub(crate) mod mapping;
 pub(crate) mod moments;
 
 use bonfire_collective::{CollectiveError, Rank};

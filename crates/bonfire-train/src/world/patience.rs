@@ -4,13 +4,23 @@ use std::ops::Deref;
 use std::time::Duration;
 
 use bonfire_collective::ProcessGroup;
+use burn::module::Module;
 
-/// How long ranks wait for rank 0 to read or write files, unless the group waits longer anyway.
+/// How long ranks wait for rank 0 to read or write the smallest files, unless the group waits longer anyway.
 const FILES_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// The group, for operations before which rank 0 reads or writes files.
-pub fn patient_with_files(group: &ProcessGroup) -> ProcessGroup {
-    group.with_timeout(group.timeout().max(FILES_TIMEOUT))
+/// What a slow network file system reads or writes.
+const BYTES_PER_SECOND_MIN: u64 = 20 << 20;
+
+/// The group, for operations before which rank 0 reads or writes the parameters of a model, perhaps with two
+/// moments of an optimizer for each.
+pub fn patient_with_files<M: Module>(group: &ProcessGroup, model: &M) -> ProcessGroup {
+    patient(group, 3 * 4 * model.num_params() as u64)
+}
+
+fn patient(group: &ProcessGroup, bytes: u64) -> ProcessGroup {
+    let files = FILES_TIMEOUT + Duration::from_secs(bytes / BYTES_PER_SECOND_MIN);
+    group.with_timeout(group.timeout().max(files))
 }
 
 /// The steps in which kernels are compiled and tuned: all are used in the first; the second has the
@@ -92,8 +102,13 @@ mod tests {
     }
 
     #[test]
-    fn files_have_ten_minutes_or_what_everything_has() {
-        let seconds = |timeout| patient_with_files(&group(timeout)).timeout().as_secs();
-        assert_eq!((seconds(60), seconds(1000)), (600, 1000));
+    fn files_have_ten_minutes_and_more_if_they_are_large() {
+        let seconds = |timeout, bytes| {
+            let group = patient(&group(timeout), bytes);
+            group.timeout().as_secs()
+        };
+        assert_eq!((seconds(60, 1000), seconds(1000, 1000)), (600, 1000));
+        // 7 billion parameters with their moments.
+        assert!(seconds(60, 84 << 30) > 4000);
     }
 }
