@@ -161,14 +161,7 @@ fn timed(
         TransportKind::Local => local(world_size, options, body),
         other => {
             let transport = Some(other);
-            connected(
-                world_size,
-                GroupOptions {
-                    transport,
-                    ..options
-                },
-                body,
-            )
+            connected(world_size, options.with_transport(transport), body)
         }
     };
     times[0]

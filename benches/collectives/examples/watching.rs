@@ -45,10 +45,7 @@ struct Block {
 fn main() {
     let args = Args::parse();
     let with = GroupOptions::default();
-    let without = GroupOptions {
-        heartbeat_timeout: None,
-        ..GroupOptions::default()
-    };
+    let without = GroupOptions::default().with_heartbeat_timeout(None);
     let rounds = rounds_in(Duration::from_micros(args.compute_us));
     let mut blocks = (Vec::new(), Vec::new());
     for _ in 0..args.blocks {

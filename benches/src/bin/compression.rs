@@ -46,11 +46,7 @@ fn main() -> bonfire::Result<()> {
 
 fn compressions() -> Vec<(String, GradientCompression)> {
     let power_sgd = |rank: usize| {
-        let config = PowerSgdConfig {
-            rank,
-            start_step: 0,
-            ..PowerSgdConfig::default()
-        };
+        let config = PowerSgdConfig::default().with_rank(rank).with_start_step(0);
         let name = format!("PowerSGD, rank {rank}");
         (name, GradientCompression::PowerSgd(config))
     };

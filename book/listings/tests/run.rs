@@ -139,7 +139,7 @@ fn the_journal_listing_writes_what_it_says() {
     let page = printed.split("the curves are in ").nth(1);
     let page = Path::new(page.expect("it names the page").trim());
     let text = fs::read_to_string(page).expect("the page is there");
-    assert!(text.contains("A line through points") && text.contains(">rank 1<"));
+    assert!(text.contains("A line through points") && text.contains("<tr><td>1</td>"));
     let folder = page.parent().expect("the page is in a folder");
     let log = fs::read_to_string(folder.join("log.jsonl")).expect("the log is there");
     assert_eq!(log.lines().count(), 4);

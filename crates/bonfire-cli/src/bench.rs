@@ -306,12 +306,11 @@ impl BenchArgs {
 
     fn group_options(&self) -> GroupOptions {
         let default = GroupOptions::default();
-        GroupOptions {
-            algorithm: self.algorithm,
-            transport: (self.transport != TransportKind::Local).then_some(self.transport),
-            chunk_bytes: self.chunk_bytes.unwrap_or(default.chunk_bytes),
-            ..default
-        }
+        let chunk_bytes = self.chunk_bytes.unwrap_or(default.chunk_bytes);
+        default
+            .with_algorithm(self.algorithm)
+            .with_transport((self.transport != TransportKind::Local).then_some(self.transport))
+            .with_chunk_bytes(chunk_bytes)
     }
 
     fn setting(&self, ranks: WorldSize) -> Setting {

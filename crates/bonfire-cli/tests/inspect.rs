@@ -24,11 +24,9 @@ fn inspect(folder: &Path, arguments: &[&str]) -> JobEnd {
 
 /// Two of three ranks wait for the third, which has other things to do.
 fn fail(folder: &Path) {
-    let options = GroupOptions {
-        timeout: Duration::from_millis(200),
-        flight_dir: Some(folder.to_owned()),
-        ..GroupOptions::default()
-    };
+    let options = GroupOptions::default()
+        .with_timeout(Duration::from_millis(200))
+        .with_flight_dir(Some(folder.to_owned()));
     let failed = Barrier::new(3);
     let errors = local(3, options, |group| {
         let weight = group.named("layers.7.weight");
@@ -101,10 +99,7 @@ fn the_ranks_last_operations_are_shown_with_the_verdict() {
 fn time_in_the_queue_is_told_apart_from_time_in_the_operation() {
     const LATE: Duration = Duration::from_millis(100);
     let folder = tempfile::tempdir().unwrap();
-    let options = GroupOptions {
-        flight_dir: Some(folder.path().to_owned()),
-        ..GroupOptions::default()
-    };
+    let options = GroupOptions::default().with_flight_dir(Some(folder.path().to_owned()));
     let done = Barrier::new(2);
     local(2, options, |group| {
         if group.rank().get() == 1 {

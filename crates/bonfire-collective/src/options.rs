@@ -61,6 +61,7 @@ pub enum FoldOrder {
 /// Options of a process group. Unless an option says otherwise, all ranks must agree on it; set-up
 /// checks that they do.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct GroupOptions {
     /// How long one operation may take before it fails on every rank. Default 60 s; for single ones,
     /// [`ProcessGroup::with_timeout`](crate::ProcessGroup::with_timeout). It may differ between ranks: who
@@ -112,6 +113,113 @@ pub struct GroupOptions {
     pub heartbeat_timeout: Option<Duration>,
     /// Whether SIGUSR1 makes a process say what all ranks do. It may differ between ranks.
     pub record_on_signal: RecordOnSignal,
+}
+
+impl GroupOptions {
+    /// The same with another [`timeout`](Self::timeout).
+    #[must_use]
+    pub fn with_timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// The same with another [`startup_timeout`](Self::startup_timeout).
+    #[must_use]
+    pub fn with_startup_timeout(mut self, startup_timeout: Duration) -> Self {
+        self.startup_timeout = startup_timeout;
+        self
+    }
+
+    /// The same with another [`algorithm`](Self::algorithm).
+    #[must_use]
+    pub fn with_algorithm(mut self, algorithm: Option<Algorithm>) -> Self {
+        self.algorithm = algorithm;
+        self
+    }
+
+    /// The same with another [`overrides`](Self::overrides).
+    #[must_use]
+    pub fn with_overrides(mut self, overrides: AlgorithmOverrides) -> Self {
+        self.overrides = overrides;
+        self
+    }
+
+    /// The same with another [`order`](Self::order).
+    #[must_use]
+    pub fn with_order(mut self, order: FoldOrder) -> Self {
+        self.order = order;
+        self
+    }
+
+    /// The same with another [`transport`](Self::transport).
+    #[must_use]
+    pub fn with_transport(mut self, transport: Option<TransportKind>) -> Self {
+        self.transport = transport;
+        self
+    }
+
+    /// The same with another [`chunk_bytes`](Self::chunk_bytes).
+    #[must_use]
+    pub fn with_chunk_bytes(mut self, chunk_bytes: usize) -> Self {
+        self.chunk_bytes = chunk_bytes;
+        self
+    }
+
+    /// The same with another [`streams_per_link`](Self::streams_per_link).
+    #[must_use]
+    pub fn with_streams_per_link(mut self, streams_per_link: u32) -> Self {
+        self.streams_per_link = streams_per_link;
+        self
+    }
+
+    /// The same with another [`tls`](Self::tls).
+    #[must_use]
+    pub fn with_tls(mut self, tls: Tls) -> Self {
+        self.tls = tls;
+        self
+    }
+
+    /// The same with another [`checksums`](Self::checksums).
+    #[must_use]
+    pub fn with_checksums(mut self, checksums: Checksums) -> Self {
+        self.checksums = checksums;
+        self
+    }
+
+    /// The same with another [`call_sites`](Self::call_sites).
+    #[must_use]
+    pub fn with_call_sites(mut self, call_sites: CallSites) -> Self {
+        self.call_sites = call_sites;
+        self
+    }
+
+    /// The same with another [`builds`](Self::builds).
+    #[must_use]
+    pub fn with_builds(mut self, builds: Builds) -> Self {
+        self.builds = builds;
+        self
+    }
+
+    /// The same with another [`flight_dir`](Self::flight_dir).
+    #[must_use]
+    pub fn with_flight_dir(mut self, flight_dir: Option<PathBuf>) -> Self {
+        self.flight_dir = flight_dir;
+        self
+    }
+
+    /// The same with another [`heartbeat_timeout`](Self::heartbeat_timeout).
+    #[must_use]
+    pub fn with_heartbeat_timeout(mut self, heartbeat_timeout: Option<Duration>) -> Self {
+        self.heartbeat_timeout = heartbeat_timeout;
+        self
+    }
+
+    /// The same with another [`record_on_signal`](Self::record_on_signal).
+    #[must_use]
+    pub fn with_record_on_signal(mut self, record_on_signal: RecordOnSignal) -> Self {
+        self.record_on_signal = record_on_signal;
+        self
+    }
 }
 
 /// Whether SIGUSR1 makes a process say what all ranks of its groups do, and write down what its own did.

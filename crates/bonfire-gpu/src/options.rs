@@ -43,6 +43,7 @@ pub enum CudaPath {
 
 /// Options of a group of GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CudaOptions {
     /// How long what is queued on a device may wait there for other ranks before it fails on every rank,
     /// whether or not the rank waits for its device. Default 60 s.
@@ -67,6 +68,57 @@ pub struct CudaOptions {
     pub ring_channels: u32,
     /// Blocks of a kernel that folds, per multiprocessor. Default 2.
     pub blocks_per_multiprocessor: u32,
+}
+
+impl CudaOptions {
+    /// The same with another [`timeout`](Self::timeout).
+    #[must_use]
+    pub fn with_timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// The same with another [`path`](Self::path).
+    #[must_use]
+    pub fn with_path(mut self, path: Option<CudaPath>) -> Self {
+        self.path = path;
+        self
+    }
+
+    /// The same with another [`algorithm`](Self::algorithm).
+    #[must_use]
+    pub fn with_algorithm(mut self, algorithm: Option<CudaAlgorithm>) -> Self {
+        self.algorithm = algorithm;
+        self
+    }
+
+    /// The same with another [`sync`](Self::sync).
+    #[must_use]
+    pub fn with_sync(mut self, sync: Option<CudaSync>) -> Self {
+        self.sync = sync;
+        self
+    }
+
+    /// The same with another [`one_shot_bytes_max`](Self::one_shot_bytes_max).
+    #[must_use]
+    pub fn with_one_shot_bytes_max(mut self, one_shot_bytes_max: usize) -> Self {
+        self.one_shot_bytes_max = one_shot_bytes_max;
+        self
+    }
+
+    /// The same with another [`ring_channels`](Self::ring_channels).
+    #[must_use]
+    pub fn with_ring_channels(mut self, ring_channels: u32) -> Self {
+        self.ring_channels = ring_channels;
+        self
+    }
+
+    /// The same with another [`blocks_per_multiprocessor`](Self::blocks_per_multiprocessor).
+    #[must_use]
+    pub fn with_blocks_per_multiprocessor(mut self, blocks_per_multiprocessor: u32) -> Self {
+        self.blocks_per_multiprocessor = blocks_per_multiprocessor;
+        self
+    }
 }
 
 impl Default for CudaOptions {

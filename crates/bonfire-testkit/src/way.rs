@@ -30,10 +30,8 @@ pub fn over(way: &str) -> Result<GroupOptions, UnknownWay> {
         "auto" => None,
         name => Some(name.parse().map_err(|_| unknown())?),
     };
-    Ok(GroupOptions {
-        transport,
-        streams_per_link: streams.parse().map_err(|_| unknown())?,
-        tls: tls.parse().map_err(|_| unknown())?,
-        ..GroupOptions::default()
-    })
+    Ok(GroupOptions::default()
+        .with_transport(transport)
+        .with_streams_per_link(streams.parse().map_err(|_| unknown())?)
+        .with_tls(tls.parse().map_err(|_| unknown())?))
 }

@@ -71,10 +71,7 @@ fn threads_allocate_nothing_after_the_first_round() {
 #[test]
 fn shared_memory_and_sockets_allocate_nothing_after_the_first_round() {
     for transport in [TransportKind::Shm, TransportKind::Unix, TransportKind::Tcp] {
-        let options = GroupOptions {
-            transport: Some(transport),
-            ..GroupOptions::default()
-        };
+        let options = GroupOptions::default().with_transport(Some(transport));
         let counts = connected(2, options, |group| allocations(&group));
         assert_eq!(counts, [0, 0], "over {transport}");
     }

@@ -12,10 +12,7 @@ use bonfire_testkit::{connected, local, processes, some};
 const CHUNK_BYTES: usize = 320;
 
 fn options() -> GroupOptions {
-    GroupOptions {
-        chunk_bytes: CHUNK_BYTES,
-        ..GroupOptions::default()
-    }
+    GroupOptions::default().with_chunk_bytes(CHUNK_BYTES)
 }
 
 fn one_digest(digests: Vec<u64>) -> u64 {
@@ -31,14 +28,7 @@ fn threads(transport: TransportKind, world_size: u32) -> u64 {
     let options = options();
     one_digest(match transport {
         TransportKind::Local => local(world_size, options, body),
-        other => connected(
-            world_size,
-            GroupOptions {
-                transport: Some(other),
-                ..options
-            },
-            body,
-        ),
+        other => connected(world_size, options.with_transport(Some(other)), body),
     })
 }
 
@@ -109,12 +99,12 @@ fn the_best_transport_is_found_without_being_named() {
 fn frames_with_checksums_carry_the_same_bits() {
     for transport in [TransportKind::Unix, TransportKind::Tcp] {
         for (chunk_bytes, streams_per_link) in [(CHUNK_BYTES, 1), (64 << 10, 2)] {
-            let options = |checksums| GroupOptions {
-                checksums,
-                transport: Some(transport),
-                chunk_bytes,
-                streams_per_link,
-                ..GroupOptions::default()
+            let options = |checksums| {
+                GroupOptions::default()
+                    .with_checksums(checksums)
+                    .with_transport(Some(transport))
+                    .with_chunk_bytes(chunk_bytes)
+                    .with_streams_per_link(streams_per_link)
             };
             let digest = |checksums| {
                 one_digest(connected(3, options(checksums), |group| {
@@ -139,10 +129,7 @@ fn every_algorithm_conforms_when_forced() {
             Bits::Canonical
         };
         for &world_size in some(&[3, 2, 5], 1) {
-            let forced = GroupOptions {
-                algorithm: Some(algorithm),
-                ..options()
-            };
+            let forced = options().with_algorithm(Some(algorithm));
             one_digest(local(world_size, forced, |group| check_all(&group, bits)));
         }
     }
@@ -153,10 +140,7 @@ fn chunks_do_not_change_the_bits() {
     let digests: Vec<u64> = [64, 320, 4096, 1 << 20]
         .into_iter()
         .map(|chunk_bytes| {
-            let options = GroupOptions {
-                chunk_bytes,
-                ..GroupOptions::default()
-            };
+            let options = GroupOptions::default().with_chunk_bytes(chunk_bytes);
             one_digest(local(3, options, |group| {
                 check_all(&group, Bits::Canonical)
             }))

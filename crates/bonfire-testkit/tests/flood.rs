@@ -66,10 +66,7 @@ fn a_job_runs_on_while_a_thousand_strangers_knock() {
             let ranks = [0, 1].map(|rank| {
                 let env = env_of(rank, 2, server, &token);
                 scope.spawn(move || {
-                    let options = GroupOptions {
-                        transport: Some(transport),
-                        ..GroupOptions::default()
-                    };
+                    let options = GroupOptions::default().with_transport(Some(transport));
                     let group = ProcessGroup::connect(&env, options).unwrap();
                     let measure = |_| {
                         turn.wait();

@@ -145,11 +145,9 @@ fn hear(
 
 /// One kind, with the odd rank calling first or last.
 fn check(kind: &Kind, transport: Option<TransportKind>, odd: u32) -> (Duration, bool) {
-    let options = GroupOptions {
-        transport,
-        timeout: Duration::from_secs(100),
-        ..GroupOptions::default()
-    };
+    let options = GroupOptions::default()
+        .with_transport(transport)
+        .with_timeout(Duration::from_secs(100));
     let last = Mutex::new(None);
     let body = |group: ProcessGroup| {
         group.barrier().unwrap();
@@ -218,11 +216,9 @@ fn from_two_lines(group: &ProcessGroup) -> Done {
 fn lines_are_a_mismatch_only_where_they_are_compared() {
     for transport in [None, Some(TransportKind::Shm), Some(TransportKind::Tcp)] {
         for call_sites in [CallSites::Named, CallSites::Compared] {
-            let options = GroupOptions {
-                transport,
-                call_sites,
-                ..GroupOptions::default()
-            };
+            let options = GroupOptions::default()
+                .with_transport(transport)
+                .with_call_sites(call_sites);
             let body = |group: ProcessGroup| {
                 group.all_reduce(&mut [1_u8], ReduceOp::Sum).unwrap();
                 from_two_lines(&group)
@@ -253,10 +249,10 @@ fn assert_refused(ranks: [GroupOptions; 2], variable: &str) {
 
 #[test]
 fn ranks_that_differ_in_what_lines_count_do_not_meet() {
-    let ranks = [CallSites::Named, CallSites::Compared].map(|call_sites| GroupOptions {
-        transport: Some(TransportKind::Tcp),
-        call_sites,
-        ..GroupOptions::default()
+    let ranks = [CallSites::Named, CallSites::Compared].map(|call_sites| {
+        GroupOptions::default()
+            .with_transport(Some(TransportKind::Tcp))
+            .with_call_sites(call_sites)
     });
     assert_refused(ranks, "BONFIRE_CALL_SITES");
 }
@@ -291,11 +287,9 @@ fn roots_of_which_each_only_sends_are_found_without_a_further_operation() {
         for (name, call) in ONE_SIDED {
             // Few that lie in a slot, and more than there is room for.
             for count in [1, 3_000_000] {
-                let options = GroupOptions {
-                    transport,
-                    timeout: Duration::from_secs(100),
-                    ..GroupOptions::default()
-                };
+                let options = GroupOptions::default()
+                    .with_transport(transport)
+                    .with_timeout(Duration::from_secs(100));
                 let last = Mutex::new(None);
                 let body = |group: ProcessGroup| {
                     // The first operation may measure the links, and would find it.
@@ -327,10 +321,10 @@ fn roots_of_which_each_only_sends_are_found_without_a_further_operation() {
 
 #[test]
 fn ranks_that_differ_in_checksums_do_not_meet() {
-    let ranks = [Checksums::Off, Checksums::All].map(|checksums| GroupOptions {
-        transport: Some(TransportKind::Tcp),
-        checksums,
-        ..GroupOptions::default()
+    let ranks = [Checksums::Off, Checksums::All].map(|checksums| {
+        GroupOptions::default()
+            .with_transport(Some(TransportKind::Tcp))
+            .with_checksums(checksums)
     });
     assert_refused(ranks, "BONFIRE_CHECKSUMS");
 }

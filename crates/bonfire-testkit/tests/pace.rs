@@ -13,10 +13,7 @@ const LATE: Duration = Duration::from_millis(20);
 
 /// Steps until rank 0 has compared the ranks; what every rank heard of that.
 fn watch(transport: TransportKind, late: Option<u32>) -> Vec<StragglerReport> {
-    let options = GroupOptions {
-        transport: Some(transport),
-        ..GroupOptions::default()
-    };
+    let options = GroupOptions::default().with_transport(Some(transport));
     let limit = Instant::now() + Duration::from_secs(100);
     connected(3, options, |group| {
         let mut step = 0;

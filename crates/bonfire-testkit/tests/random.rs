@@ -32,12 +32,10 @@ impl Case {
     /// The result, which must be the same on all ranks.
     fn run<T: Sample>(&self) -> Vec<T> {
         let case = *self;
-        let options = GroupOptions {
-            algorithm: case.algorithm,
-            order: case.order,
-            chunk_bytes: case.chunk_bytes,
-            ..GroupOptions::default()
-        };
+        let options = GroupOptions::default()
+            .with_algorithm(case.algorithm)
+            .with_order(case.order)
+            .with_chunk_bytes(case.chunk_bytes);
         let mut results = local(case.world_size, options, move |group| {
             let mut data = case.inputs::<T>().swap_remove(group.rank().index());
             group.all_reduce(&mut data, case.reduce).unwrap();

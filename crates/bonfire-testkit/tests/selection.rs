@@ -12,12 +12,10 @@ use bonfire_testkit::conformance::{Bits, check_all};
 use bonfire_testkit::{Watchdog, connected, env_of, local, on_hosts, some, try_connected};
 
 fn options(order: FoldOrder) -> GroupOptions {
-    GroupOptions {
-        timeout: Duration::from_secs(100),
-        chunk_bytes: 320,
-        order,
-        ..GroupOptions::default()
-    }
+    GroupOptions::default()
+        .with_timeout(Duration::from_secs(100))
+        .with_chunk_bytes(320)
+        .with_order(order)
 }
 
 fn one_digest(digests: &[u64]) -> u64 {
@@ -34,10 +32,7 @@ fn all_ranks_agree_when_any_order_will_do() {
         let body = |group| check_all(&group, Bits::AnyOrder);
         one_digest(&local(world_size, options(FoldOrder::Any), body));
         for transport in [TransportKind::Shm, TransportKind::Tcp] {
-            let options = GroupOptions {
-                transport: Some(transport),
-                ..options(FoldOrder::Any)
-            };
+            let options = options(FoldOrder::Any).with_transport(Some(transport));
             one_digest(&connected(world_size, options, body));
         }
     }
@@ -71,10 +66,7 @@ fn every_algorithm_conforms_between_hosts() {
         Algorithm::DoubleTree,
     ];
     for &algorithm in some(&algorithms, 1) {
-        let forced = GroupOptions {
-            algorithm: Some(algorithm),
-            ..options(FoldOrder::Canonical)
-        };
+        let forced = options(FoldOrder::Canonical).with_algorithm(Some(algorithm));
         let digests = on_hosts(&["a", "b", "a", "b", "b"], forced, |group| {
             check_all(&group, Bits::AnyOrder)
         });
@@ -109,11 +101,9 @@ fn meet(
             },
             ..env_of(rank, 2, &server, &token)
         };
-        let options = GroupOptions {
-            algorithm,
-            startup_timeout: Duration::from_secs(20),
-            ..options(FoldOrder::Canonical)
-        };
+        let options = options(FoldOrder::Canonical)
+            .with_algorithm(algorithm)
+            .with_startup_timeout(Duration::from_secs(20));
         (env, options)
     });
     try_connected(ranks.collect())
@@ -159,10 +149,8 @@ fn ranks_must_be_told_the_same() {
 
 #[test]
 fn parts_do_as_the_environment_says_too() {
-    let options = GroupOptions {
-        overrides: "ring".parse::<AlgorithmOverrides>().unwrap(),
-        ..options(FoldOrder::Canonical)
-    };
+    let options =
+        options(FoldOrder::Canonical).with_overrides("ring".parse::<AlgorithmOverrides>().unwrap());
     let used = local(4, options, |world| {
         let half = world
             .split(Some(world.rank().get() % 2), 0)

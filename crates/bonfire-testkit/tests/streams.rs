@@ -80,11 +80,10 @@ fn every_algorithm_conforms_over_streams() {
         Algorithm::Hierarchical,
     ] {
         // Chunks of two pieces, so that many frames are under way.
-        let forced = GroupOptions {
-            algorithm: Some(algorithm),
-            chunk_bytes: 32 << 10,
-            ..over("auto:3").unwrap()
-        };
+        let forced = over("auto:3")
+            .unwrap()
+            .with_algorithm(Some(algorithm))
+            .with_chunk_bytes(32 << 10);
         let sums = on_hosts(&["a", "b", "a", "b"], forced, |group| {
             let mut data: Vec<i32> = (0..200_003)
                 .map(|index| index + group.rank().get() as i32)
@@ -100,10 +99,7 @@ fn every_algorithm_conforms_over_streams() {
 #[test]
 fn streams_change_nothing_of_the_traffic() {
     let traffic = ["tcp:1", "tcp:4"].map(|way| {
-        let options = GroupOptions {
-            algorithm: Some(Algorithm::Ring),
-            ..over(way).unwrap()
-        };
+        let options = over(way).unwrap().with_algorithm(Some(Algorithm::Ring));
         connected(2, options, |group| {
             let mut data = vec![1.0_f32; 300_000];
             group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
@@ -127,11 +123,10 @@ fn meet(told: [(u32, Option<u32>); 2]) -> Vec<Result<ProcessGroup, CollectiveErr
             },
             ..env_of(rank, 2, &server, &token)
         };
-        let options = GroupOptions {
-            startup_timeout: Duration::from_secs(60),
-            streams_per_link: in_code,
-            ..over("tcp").unwrap()
-        };
+        let options = over("tcp")
+            .unwrap()
+            .with_startup_timeout(Duration::from_secs(60))
+            .with_streams_per_link(in_code);
         (env, options)
     });
     try_connected(ranks.collect())
@@ -165,10 +160,7 @@ fn the_environment_goes_before_the_program() {
 #[test]
 fn an_impossible_number_is_refused() {
     for found in [0, 17] {
-        let options = GroupOptions {
-            streams_per_link: found,
-            ..GroupOptions::default()
-        };
+        let options = GroupOptions::default().with_streams_per_link(found);
         let one = bonfire_collective::WorldSize::new(1).unwrap();
         let error = ProcessGroup::local(one, options).unwrap_err().to_string();
         assert!(error.contains(&format!("1 to 16, got {found}")), "{error}");

@@ -26,10 +26,7 @@ fn one_digest(digests: Vec<u64>) -> u64 {
 fn every_operation_conforms_over_tls() {
     let body = |group| check_all(&group, Bits::Canonical);
     for (world_size, chunk_bytes) in [(2, 320), (3, 320), (2, 256 << 10)] {
-        let options = GroupOptions {
-            chunk_bytes,
-            ..over("tcp+all").unwrap()
-        };
+        let options = over("tcp+all").unwrap().with_chunk_bytes(chunk_bytes);
         let expected = one_digest(local(world_size, options.clone(), body));
         assert_eq!(one_digest(connected(world_size, options, body)), expected);
     }
@@ -76,11 +73,10 @@ fn meet(
             },
             ..env_of(rank, 2, &server, &token)
         };
-        let options = GroupOptions {
-            startup_timeout: Duration::from_secs(60),
-            tls: in_code,
-            ..over("tcp").unwrap()
-        };
+        let options = over("tcp")
+            .unwrap()
+            .with_startup_timeout(Duration::from_secs(60))
+            .with_tls(in_code);
         (env, options)
     });
     try_connected(ranks.collect())
@@ -127,10 +123,7 @@ fn tls_without_a_token_is_refused() {
     let token = JobToken::empty();
     let server = TcpStoreServer::bind("127.0.0.1:0".parse().unwrap(), &token).unwrap();
     for tls in [Tls::Hosts, Tls::All] {
-        let options = GroupOptions {
-            tls,
-            ..GroupOptions::default()
-        };
+        let options = GroupOptions::default().with_tls(tls);
         let error = ProcessGroup::connect(&env_of(0, 1, &server, &token), options).unwrap_err();
         let CollectiveError::Connect(error) = error else {
             panic!("{error}");

@@ -27,11 +27,11 @@ fn traffic_of(
         alone.payload_bytes_received -= before.payload_bytes_received;
         alone
     };
-    let options = |transport| GroupOptions {
-        algorithm: Some(algorithm),
-        chunk_bytes: CHUNK_BYTES,
-        transport,
-        ..GroupOptions::default()
+    let options = |transport| {
+        GroupOptions::default()
+            .with_algorithm(Some(algorithm))
+            .with_chunk_bytes(CHUNK_BYTES)
+            .with_transport(transport)
     };
     let mut all = vec![("local".to_owned(), local(world_size, options(None), body))];
     for transport in [TransportKind::Shm, TransportKind::Unix, TransportKind::Tcp] {

@@ -195,10 +195,7 @@ fn use_after_abort() {
 
 #[test]
 fn one_operation_may_have_more_or_less_time_than_the_others() {
-    let options = |millis| GroupOptions {
-        timeout: Duration::from_millis(millis),
-        ..GroupOptions::default()
-    };
+    let options = |millis| GroupOptions::default().with_timeout(Duration::from_millis(millis));
     // Rank 1 comes late to an operation that may take long, of a group that is in a hurry.
     let outcomes = local(2, options(300), |group| {
         if is_one(&group) == 1 {
@@ -233,10 +230,7 @@ fn one_operation_may_have_more_or_less_time_than_the_others() {
 
 #[test]
 fn a_send_that_nobody_receives_ends_by_the_deadline() {
-    let options = GroupOptions {
-        timeout: std::time::Duration::from_millis(300),
-        ..GroupOptions::default()
-    };
+    let options = GroupOptions::default().with_timeout(std::time::Duration::from_millis(300));
     let outcomes = local(2, options, |group| {
         // More than the link holds.
         let data = vec![0_u8; 8 << 20];

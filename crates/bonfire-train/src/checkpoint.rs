@@ -41,6 +41,7 @@ const STATE: &str = "state.cbor";
 
 /// Which checkpoints are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Keep {
     /// The last so many, at least one.
     pub last: usize,
@@ -48,13 +49,27 @@ pub struct Keep {
     pub best: Option<Best>,
 }
 
+impl Keep {
+    /// The last so many, at least one.
+    #[must_use]
+    pub const fn last(last: usize) -> Self {
+        Self { last, best: None }
+    }
+
+    /// And the best of all.
+    #[must_use]
+    pub const fn and_best(self, best: Best) -> Self {
+        Self {
+            best: Some(best),
+            ..self
+        }
+    }
+}
+
 impl Default for Keep {
     /// The last three.
     fn default() -> Self {
-        Self {
-            last: 3,
-            best: None,
-        }
+        Self::last(3)
     }
 }
 

@@ -14,6 +14,7 @@ const STACK_BYTES: usize = 8 << 20;
 
 /// How to run ranks as threads.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct SpawnOptions {
     /// The number of ranks.
     pub world_size: WorldSize,
@@ -21,6 +22,31 @@ pub struct SpawnOptions {
     pub device: DeviceKind,
     /// Timeouts, for instance.
     pub group: GroupOptions,
+}
+
+impl SpawnOptions {
+    /// So many ranks, on the best device there is.
+    pub fn new(world_size: WorldSize) -> Self {
+        Self {
+            world_size,
+            device: DeviceKind::Auto,
+            group: GroupOptions::default(),
+        }
+    }
+
+    /// The same with another [`device`](Self::device).
+    #[must_use]
+    pub fn with_device(mut self, device: DeviceKind) -> Self {
+        self.device = device;
+        self
+    }
+
+    /// The same with another [`group`](Self::group).
+    #[must_use]
+    pub fn with_group(mut self, group: GroupOptions) -> Self {
+        self.group = group;
+        self
+    }
 }
 
 /// Runs `n` ranks as threads of this process and returns their results in rank order.
@@ -43,12 +69,7 @@ where
     T: Send,
     E: Into<BoxError>,
 {
-    let options = SpawnOptions {
-        world_size: WorldSize::new(n)?,
-        device: DeviceKind::Auto,
-        group: GroupOptions::default(),
-    };
-    spawn_with(&options, f)
+    spawn_with(&SpawnOptions::new(WorldSize::new(n)?), f)
 }
 
 /// As [`spawn`], on a chosen device.

@@ -132,10 +132,7 @@ impl<'a> Trainer<'a> {
                 loss: WeightedMean::new(),
             },
         };
-        let keep = Keep {
-            last: 1,
-            best: Some(Best::Highest),
-        };
+        let keep = Keep::last(1).and_best(Best::Highest);
         let checkpoints = Checkpoints::open(world, options.out.join("checkpoints"), keep)?;
         let (resumed, milestone) = checkpoints.resume(fresh)?;
         let progress = resumed.state;

@@ -26,10 +26,7 @@ use crate::tally::{Figures, Tally};
 use crate::weights;
 
 /// Checkpoints that are kept besides the best.
-const KEPT: Keep = Keep {
-    last: 2,
-    best: Some(Best::Highest),
-};
+const KEPT: Keep = Keep::last(2).and_best(Best::Highest);
 
 /// The best network's parameters, in [`Config::out_dir`].
 pub const BEST_FILE: &str = "best.bpk";

@@ -61,11 +61,8 @@ fn main() -> bonfire::Result<()> {
 // ANCHOR: train
 fn train(world: World) -> bonfire::Result<()> {
     let device = world.device().autodiff();
-    let compression = GradientCompression::PowerSgd(PowerSgdConfig {
-        rank: 2,
-        start_step: 20,
-        ..PowerSgdConfig::default()
-    });
+    let compression =
+        GradientCompression::PowerSgd(PowerSgdConfig::default().with_rank(2).with_start_step(20));
     let config = DdpConfig::default()
         .with_compression(compression)
         .with_precision(Precision::F16);

@@ -101,10 +101,7 @@ fn train(
     from: usize, // an epoch that was saved, or 0
     last: usize,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    let compression = GradientCompression::PowerSgd(PowerSgdConfig {
-        start_step: 10,
-        ..PowerSgdConfig::default()
-    });
+    let compression = GradientCompression::PowerSgd(PowerSgdConfig::default().with_start_step(10));
     let config = DdpConfig::default().with_compression(compression);
     let kept = CompressionCheckpoints::new(folder.join("compression"));
     let timings = StepTimings::new();

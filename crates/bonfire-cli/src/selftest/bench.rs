@@ -97,14 +97,8 @@ fn ways() -> Vec<(Way, Vec<usize>)> {
     let small = [10, 14, 16, 18, 19, 20, 22].map(|shift| 1 << shift);
     let mixed = [10, 16, 18, 19, 20, 22, 24, 28].map(|shift| 1 << shift);
     let large = [64 << 20, BYTES_MAX];
-    let one_shot = CudaOptions {
-        one_shot_bytes_max: 4 << 20,
-        ..base()
-    };
-    let in_streams = CudaOptions {
-        sync: Some(CudaSync::Stream),
-        ..base()
-    };
+    let one_shot = base().with_one_shot_bytes_max(4 << 20);
+    let in_streams = base().with_sync(Some(CudaSync::Stream));
     let direct = |how: &str, options| {
         let label = format!("direct, {how}");
         Way::new(&label, Some(CudaAlgorithm::Direct), options)
@@ -116,10 +110,7 @@ fn ways() -> Vec<(Way, Vec<usize>)> {
         (direct("stream barriers", in_streams), mixed.to_vec()),
     ];
     for blocks in [1, 4] {
-        let options = CudaOptions {
-            blocks_per_multiprocessor: blocks,
-            ..base()
-        };
+        let options = base().with_blocks_per_multiprocessor(blocks);
         let how = format!("{blocks} blocks per multiprocessor");
         ways.push((direct(&how, options), large.to_vec()));
     }
@@ -128,10 +119,7 @@ fn ways() -> Vec<(Way, Vec<usize>)> {
         ("chain", CudaAlgorithm::Chain),
     ] {
         for channels in [1, 2, 4, 8] {
-            let options = CudaOptions {
-                ring_channels: channels,
-                ..base()
-            };
+            let options = base().with_ring_channels(channels);
             let label = format!("{name}, {channels} channels");
             let way = Way::new(&label, Some(algorithm), options);
             ways.push((way, large.to_vec()));

@@ -77,13 +77,10 @@ fn decide(
     algorithm: Option<CudaAlgorithm>,
     order: FoldOrder,
 ) -> anyhow::Result<Decided> {
-    let options = CudaOptions {
-        timeout: Duration::from_secs(20),
-        algorithm,
-        // One-shots are chosen by size alone: without them it shows what is chosen otherwise.
-        sync: Some(CudaSync::Stream),
-        ..CudaOptions::default()
-    };
+    let options = CudaOptions::default()
+        .with_timeout(Duration::from_secs(20))
+        .with_algorithm(algorithm)
+        .with_sync(Some(CudaSync::Stream));
     let decided = on_threads_adding(order, ranks, &options, |group| {
         let sum = |bytes: usize| Elements::first(DType::F32, bytes / 4);
         let by = SIZES.map(|(_, bytes)| group.algorithm_of(&sum(bytes), ReduceOp::Sum));

@@ -27,11 +27,9 @@ pub(super) fn on_threads(args: &SelftestArgs) -> anyhow::Result<()> {
     ranks.extend(&args.ranks);
     for sync in [CudaSync::Kernel, CudaSync::Stream] {
         for &ranks in &ranks {
-            let options = CudaOptions {
-                timeout: TIMEOUT,
-                sync: Some(sync),
-                ..CudaOptions::default()
-            };
+            let options = CudaOptions::default()
+                .with_timeout(TIMEOUT)
+                .with_sync(Some(sync));
             let cases = on_rank_threads(ranks, &options, |group| {
                 conformance(&group, args.quick, sync)
             })?;
@@ -42,11 +40,9 @@ pub(super) fn on_threads(args: &SelftestArgs) -> anyhow::Result<()> {
         }
     }
     for &ranks in &args.ranks {
-        let options = CudaOptions {
-            timeout: TIMEOUT,
-            path: Some(CudaPath::Host),
-            ..CudaOptions::default()
-        };
+        let options = CudaOptions::default()
+            .with_timeout(TIMEOUT)
+            .with_path(Some(CudaPath::Host));
         let cases = on_rank_threads(ranks, &options, |group| {
             conformance(&group, args.quick, CudaSync::Stream)
         })?;
@@ -95,11 +91,9 @@ pub(super) fn job(ranks: u32, arguments: &[&str]) -> anyhow::Result<AgentOptions
 
 /// Joins the group of processes, with a context of this rank's device.
 pub(super) fn connect(env: &RankEnv, timeout: Duration) -> anyhow::Result<(ProcessGroup, Context)> {
-    let options = GroupOptions {
-        algorithm: Some(Algorithm::OneShot),
-        timeout,
-        ..GroupOptions::default()
-    };
+    let options = GroupOptions::default()
+        .with_algorithm(Some(Algorithm::OneShot))
+        .with_timeout(timeout);
     let group = ProcessGroup::connect(env, options)?;
     Ok((group, context_of(env.local_rank)?))
 }
@@ -107,10 +101,7 @@ pub(super) fn connect(env: &RankEnv, timeout: Duration) -> anyhow::Result<(Proce
 /// Joins the group of processes on the GPUs.
 pub(super) fn join(env: &RankEnv, timeout: Duration) -> anyhow::Result<CudaGroup> {
     let (group, context) = connect(env, timeout)?;
-    let options = CudaOptions {
-        timeout,
-        ..CudaOptions::default()
-    };
+    let options = CudaOptions::default().with_timeout(timeout);
     Ok(CudaGroup::new(
         group,
         &context,

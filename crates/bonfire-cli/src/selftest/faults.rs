@@ -39,11 +39,9 @@ pub(super) fn all() -> anyhow::Result<()> {
 }
 
 fn options(sync: CudaSync, timeout: Duration) -> CudaOptions {
-    CudaOptions {
-        timeout,
-        sync: Some(sync),
-        ..CudaOptions::default()
-    }
+    CudaOptions::default()
+        .with_timeout(timeout)
+        .with_sync(Some(sync))
 }
 
 /// Elements small enough for a one-shot where that is meant.

@@ -9,11 +9,9 @@ use bonfire_train::PowerSgdConfig;
 
 /// Both matrices of the net travel as factors of rank 1, from the first step on.
 fn power_sgd() -> DdpConfig {
-    let power_sgd = PowerSgdConfig {
-        start_step: 0,
-        compression_rate_min: 0.1,
-        ..PowerSgdConfig::default()
-    };
+    let power_sgd = PowerSgdConfig::default()
+        .with_start_step(0)
+        .with_compression_rate_min(0.1);
     DdpConfig::default().with_compression(GradientCompression::PowerSgd(power_sgd))
 }
 

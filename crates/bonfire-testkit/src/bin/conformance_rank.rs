@@ -6,7 +6,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use bonfire_collective::{GroupOptions, ProcessGroup};
+use bonfire_collective::ProcessGroup;
 use bonfire_launch::rank_from_env;
 use bonfire_testkit::conformance::{Bits, check_all, check_large};
 use bonfire_testkit::{Watchdog, over};
@@ -36,11 +36,9 @@ fn run() -> Result<u64, Box<dyn std::error::Error>> {
         .filter(|_| !is_large)
         .map(|name| name.parse())
         .transpose()?;
-    let options = GroupOptions {
-        algorithm,
-        chunk_bytes: chunk_bytes.parse()?,
-        ..over(&way)?
-    };
+    let options = over(&way)?
+        .with_algorithm(algorithm)
+        .with_chunk_bytes(chunk_bytes.parse()?);
     let bits = match algorithm {
         None => Bits::Canonical,
         Some(_) => Bits::AnyOrder,

@@ -9,7 +9,7 @@ use std::process::{Command, ExitCode};
 use std::thread;
 use std::time::Duration;
 
-use bonfire_collective::{GroupOptions, ProcessGroup, ReduceOp};
+use bonfire_collective::{ProcessGroup, ReduceOp};
 use bonfire_launch::rank_from_env;
 use bonfire_testkit::{Signal, Watchdog, over, signal_process};
 use rustix::io::Errno;
@@ -44,16 +44,14 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     let (Some(way), Some(fault)) = (args.next(), args.next()) else {
         return Err("usage: fault-rank WAY FAULT [FOLDER]".into());
     };
-    let options = GroupOptions {
-        timeout: if fault == "busy" {
+    let options = over(&way)?
+        .with_timeout(if fault == "busy" {
             SHORT_TIMEOUT
         } else {
             TIMEOUT
-        },
-        flight_dir: args.next().map(PathBuf::from),
-        heartbeat_timeout: Some(HEARTBEAT_TIMEOUT),
-        ..over(&way)?
-    };
+        })
+        .with_flight_dir(args.next().map(PathBuf::from))
+        .with_heartbeat_timeout(Some(HEARTBEAT_TIMEOUT));
     let group = ProcessGroup::connect(&rank_from_env()?, options)?;
     let mut data = vec![1.0_f32; 100_000];
     for _ in 0..10 {

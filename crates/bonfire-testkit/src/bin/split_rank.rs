@@ -33,12 +33,10 @@ fn run() -> Outcome {
     let (Some(transport), Some(scenario)) = (args.next(), args.next()) else {
         return Err("usage: split-rank TRANSPORT SCENARIO".into());
     };
-    let options = GroupOptions {
-        transport: Some(transport.parse()?),
-        timeout: TIMEOUT,
-        chunk_bytes: 320,
-        ..GroupOptions::default()
-    };
+    let options = GroupOptions::default()
+        .with_transport(Some(transport.parse()?))
+        .with_timeout(TIMEOUT)
+        .with_chunk_bytes(320);
     let world = ProcessGroup::connect(&rank_from_env()?, options)?;
     match scenario.as_str() {
         "conform" => conform(&world),

@@ -13,10 +13,7 @@ use bonfire_collective::{
 use bonfire_testkit::{connected, local, processes};
 
 fn options() -> GroupOptions {
-    GroupOptions {
-        timeout: Duration::from_secs(100),
-        ..GroupOptions::default()
-    }
+    GroupOptions::default().with_timeout(Duration::from_secs(100))
 }
 
 /// The same body on threads over local memory and over every transport between processes.
@@ -30,10 +27,7 @@ fn on_all_transports<R: Send>(
         local(world_size, options.clone(), &body),
     )];
     for transport in [TransportKind::Shm, TransportKind::Unix, TransportKind::Tcp] {
-        let options = GroupOptions {
-            transport: Some(transport),
-            ..options.clone()
-        };
+        let options = options.clone().with_transport(Some(transport));
         results.push((transport.to_string(), connected(world_size, options, &body)));
     }
     results
@@ -262,10 +256,7 @@ fn a_rank_that_leaves_after_its_last_operation_disturbs_nobody() {
 
 #[test]
 fn a_wait_ends_at_its_deadline_and_names_who_is_late() {
-    let options = GroupOptions {
-        timeout: Duration::from_millis(300),
-        ..GroupOptions::default()
-    };
+    let options = GroupOptions::default().with_timeout(Duration::from_millis(300));
     let rendezvous = std::sync::Barrier::new(2);
     for (transport, errors) in on_all_transports(2, options, |group| {
         let late = group.rank().get() == 1;
@@ -294,10 +285,7 @@ fn a_wait_ends_at_its_deadline_and_names_who_is_late() {
 
 #[test]
 fn a_timeout_says_what_the_missing_rank_did_instead() {
-    let options = GroupOptions {
-        timeout: Duration::from_millis(300),
-        ..GroupOptions::default()
-    };
+    let options = GroupOptions::default().with_timeout(Duration::from_millis(300));
     let rendezvous = std::sync::Barrier::new(3);
     for (transport, errors) in on_all_transports(3, options, |group| {
         let late = group.rank().get() == 2;
@@ -333,10 +321,7 @@ fn a_timeout_says_what_the_missing_rank_did_instead() {
 /// Ranks measure what the links cost in the first operation whose algorithm depends on it.
 #[test]
 fn who_still_measures_the_links_for_an_operation_has_entered_it() {
-    let options = GroupOptions {
-        timeout: Duration::from_millis(300),
-        ..GroupOptions::default()
-    };
+    let options = GroupOptions::default().with_timeout(Duration::from_millis(300));
     let rendezvous = std::sync::Barrier::new(3);
     for (transport, errors) in on_all_transports(3, options, |group| {
         let late = group.rank().get() == 2;

@@ -26,19 +26,13 @@ fn connect_error(result: &Result<ProcessGroup, CollectiveError>) -> &ConnectErro
 }
 
 fn hurried() -> GroupOptions {
-    GroupOptions {
-        startup_timeout: Duration::from_millis(700),
-        ..GroupOptions::default()
-    }
+    GroupOptions::default().with_startup_timeout(Duration::from_millis(700))
 }
 
 #[test]
 fn ranks_with_different_settings_are_told_what_differs() {
     let token = JobToken::random().unwrap();
-    let other = GroupOptions {
-        chunk_bytes: 128,
-        ..hurried()
-    };
+    let other = hurried().with_chunk_bytes(128);
     for result in meet([(0, hurried()), (1, other)], [token.clone(), token]) {
         let error = connect_error(&result);
         assert!(
@@ -95,10 +89,7 @@ fn a_rank_of_another_job_is_refused() {
 fn an_impossible_transport_or_chunk_is_refused() {
     let server = TcpStoreServer::bind("127.0.0.1:0".parse().unwrap(), &JobToken::empty()).unwrap();
     let env = env_of(0, 1, &server, &JobToken::empty());
-    let tiny = GroupOptions {
-        chunk_bytes: 1,
-        ..hurried()
-    };
+    let tiny = hurried().with_chunk_bytes(1);
     let result = ProcessGroup::connect(&env, tiny.clone());
     assert!(matches!(
         connect_error(&result),

@@ -145,21 +145,18 @@ fn conditions(chance: &mut Chance) -> Conditions {
 }
 
 fn options(chance: &mut Chance) -> GroupOptions {
-    GroupOptions {
-        timeout: Duration::from_secs(chance.pick(&[10, 60])),
-        startup_timeout: Duration::from_secs(60),
-        algorithm: chance.pick(&[
+    GroupOptions::default()
+        .with_timeout(Duration::from_secs(chance.pick(&[10, 60])))
+        .with_startup_timeout(Duration::from_secs(60))
+        .with_algorithm(chance.pick(&[
             None,
             Some(Algorithm::Ring),
             Some(Algorithm::DoubleTree),
             Some(Algorithm::HalvingDoubling),
-        ]),
-        // Memory is not shared in the laboratory.
-        transport: Some(TransportKind::Tcp),
-        chunk_bytes: chance.pick(&[256, 4 << 10, 64 << 10]),
-        streams_per_link: chance.pick(&[1, 1, 2]),
-        ..GroupOptions::default()
-    }
+        ]))
+        .with_transport(Some(TransportKind::Tcp))
+        .with_chunk_bytes(chance.pick(&[256, 4 << 10, 64 << 10]))
+        .with_streams_per_link(chance.pick(&[1, 1, 2]))
 }
 
 fn call(chance: &mut Chance, world_size: usize) -> Call {

@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use bonfire_collective::{GroupOptions, ProcessGroup, Rank, ReduceOp};
+use bonfire_collective::{ProcessGroup, Rank, ReduceOp};
 use bonfire_testkit::conformance::{Bits, check_all};
 use bonfire_testkit::{local, on_hosts};
 
@@ -181,10 +181,7 @@ fn a_list_of_ranks_makes_a_group_in_its_order() {
 #[test]
 fn the_hosts_of_a_job_are_found() {
     let hosts = ["b", "a", "b", "b", "a"];
-    let options = GroupOptions {
-        transport: None,
-        ..options()
-    };
+    let options = options().with_transport(None);
     let ranks = on_hosts(&hosts, options, |world| {
         assert_eq!(world.topology().hosts(), [0, 1, 0, 0, 1]);
         assert_eq!(world.topology().leaders(), [0, 1].map(Rank::new));

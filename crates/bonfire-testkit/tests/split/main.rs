@@ -12,18 +12,13 @@ use bonfire_collective::{GroupOptions, ProcessGroup, ReduceOp, TransportKind};
 use bonfire_testkit::{connected, local};
 
 fn options() -> GroupOptions {
-    GroupOptions {
-        timeout: Duration::from_secs(100),
-        chunk_bytes: 320,
-        ..GroupOptions::default()
-    }
+    GroupOptions::default()
+        .with_timeout(Duration::from_secs(100))
+        .with_chunk_bytes(320)
 }
 
 fn over(transport: TransportKind) -> GroupOptions {
-    GroupOptions {
-        transport: Some(transport),
-        ..options()
-    }
+    options().with_transport(Some(transport))
 }
 
 /// The same body on threads over local memory and over every transport between processes.

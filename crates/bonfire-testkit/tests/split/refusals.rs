@@ -1,7 +1,7 @@
 //! What is refused when a group is split.
 
 use bonfire_collective::{
-    CollectiveError, ConnectError, GroupOptions, ProcessGroup, Rank, ReduceOp, TransportKind,
+    CollectiveError, ConnectError, ProcessGroup, Rank, ReduceOp, TransportKind,
 };
 use bonfire_testkit::on_hosts;
 
@@ -47,10 +47,7 @@ fn ranks_of_a_color_must_have_the_same_options() {
         let me = world.rank().get();
         // The even ranks agree with each other, the odd ones do not.
         let chunk_bytes = if me == 3 { 640 } else { 1280 };
-        let options = GroupOptions {
-            chunk_bytes,
-            ..options()
-        };
+        let options = options().with_chunk_bytes(chunk_bytes);
         let half = world.split_with(Some(me % 2), 0, options);
         world.barrier().unwrap();
         half.map(|half| sum_of_members(&half.unwrap()))
@@ -73,16 +70,10 @@ fn ranks_of_a_color_must_have_the_same_options() {
 fn parts_that_cannot_connect_are_an_error_on_all_their_ranks_only() {
     for transport in [TransportKind::Shm, TransportKind::Tcp] {
         let hosts = ["a", "a", "b", "b"];
-        let options = GroupOptions {
-            transport: None,
-            ..options()
-        };
+        let options = options().with_transport(None);
         let ranks = on_hosts(&hosts, options.clone(), |world| {
             let me = world.rank().get();
-            let options = GroupOptions {
-                transport: Some(transport),
-                ..options.clone()
-            };
+            let options = options.clone().with_transport(Some(transport));
             // Ranks 0 and 1 share a host; ranks 2 and 3 are to be joined by rank 0 of another.
             let inside = world.split_with(Some(me / 2), 0, options.clone());
             let across = world.split_with(Some(me % 2), 0, options);

@@ -419,10 +419,7 @@ impl Serialize for Slow {
 #[test]
 fn ranks_wait_for_a_slow_disk_longer_than_for_each_other() {
     let folder = tempfile::tempdir().unwrap();
-    let options = GroupOptions {
-        timeout: std::time::Duration::from_millis(300),
-        ..GroupOptions::default()
-    };
+    let options = GroupOptions::default().with_timeout(std::time::Duration::from_millis(300));
     let saved = local(2, options, |group| {
         let world = world(group);
         let device = world.device().autodiff();

@@ -31,6 +31,7 @@ pub enum GradientCompression {
 /// others. A matrix of n rows and m columns is compressed if `(n + m) * rank *
 /// compression_rate_min < n * m`; everything else travels as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct PowerSgdConfig {
     /// The rank of what a gradient is approximated by; a matrix with fewer rows or columns has less.
     /// More is nearer, larger and slower. Default 1.
@@ -50,6 +51,57 @@ pub struct PowerSgdConfig {
     /// Of the random factors. They are uniform rather than normal, so that they are the same bits on
     /// every host; only their directions matter. Default 0.
     pub seed: u64,
+}
+
+impl PowerSgdConfig {
+    /// The same with another [`rank`](Self::rank).
+    #[must_use]
+    pub fn with_rank(mut self, rank: usize) -> Self {
+        self.rank = rank;
+        self
+    }
+
+    /// The same with another [`start_step`](Self::start_step).
+    #[must_use]
+    pub fn with_start_step(mut self, start_step: u64) -> Self {
+        self.start_step = start_step;
+        self
+    }
+
+    /// The same with another [`compression_rate_min`](Self::compression_rate_min).
+    #[must_use]
+    pub fn with_compression_rate_min(mut self, compression_rate_min: f64) -> Self {
+        self.compression_rate_min = compression_rate_min;
+        self
+    }
+
+    /// The same with another [`error_feedback`](Self::error_feedback).
+    #[must_use]
+    pub fn with_error_feedback(mut self, error_feedback: bool) -> Self {
+        self.error_feedback = error_feedback;
+        self
+    }
+
+    /// The same with another [`warm_start`](Self::warm_start).
+    #[must_use]
+    pub fn with_warm_start(mut self, warm_start: bool) -> Self {
+        self.warm_start = warm_start;
+        self
+    }
+
+    /// The same with another [`orthogonalization_epsilon`](Self::orthogonalization_epsilon).
+    #[must_use]
+    pub fn with_orthogonalization_epsilon(mut self, orthogonalization_epsilon: f64) -> Self {
+        self.orthogonalization_epsilon = orthogonalization_epsilon;
+        self
+    }
+
+    /// The same with another [`seed`](Self::seed).
+    #[must_use]
+    pub fn with_seed(mut self, seed: u64) -> Self {
+        self.seed = seed;
+        self
+    }
 }
 
 impl Default for PowerSgdConfig {

@@ -78,11 +78,9 @@ mod tests {
     use super::*;
 
     fn group(timeout: u64) -> ProcessGroup {
-        let options = GroupOptions {
-            timeout: Duration::from_secs(timeout),
-            startup_timeout: Duration::from_secs(300),
-            ..GroupOptions::default()
-        };
+        let options = GroupOptions::default()
+            .with_timeout(Duration::from_secs(timeout))
+            .with_startup_timeout(Duration::from_secs(300));
         let one = WorldSize::new(1).unwrap();
         ProcessGroup::local(one, options).unwrap().remove(0)
     }

@@ -23,10 +23,7 @@ fn on_two(timeout: Duration, body: impl Fn(&NcclGroup, &NcclBuffer) + Sync) {
         return println!("skipped: one device, and NCCL_MULTI_RANK_GPU_ENABLE is not 1");
     }
     let _watchdog = Watchdog::start("groups over NCCL", LIMIT);
-    let options = CudaOptions {
-        timeout: LIMIT,
-        ..CudaOptions::default()
-    };
+    let options = CudaOptions::default().with_timeout(LIMIT);
     on_threads(2, &options, |group| {
         let process = group.process_group().clone();
         let over_nccl = NcclGroup::new(process, group.context(), timeout)?;

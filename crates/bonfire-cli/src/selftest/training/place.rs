@@ -33,10 +33,7 @@ impl Place {
 
     /// How their groups are formed.
     pub(super) fn group_options(&self) -> GroupOptions {
-        GroupOptions {
-            timeout: self.timeout,
-            ..GroupOptions::default()
-        }
+        GroupOptions::default().with_timeout(self.timeout)
     }
 }
 

@@ -77,15 +77,13 @@ fn launch(scenario: &Scenario) -> Result<ExitCode, BoxError> {
 
 fn train(env: &RankEnv, arguments: Arguments) -> Result<ExitCode, BoxError> {
     let _watchdog = Watchdog::start("training-rank", LIMIT);
-    let options = GroupOptions {
-        transport: Some(arguments.transport.parse()?),
-        timeout: TIMEOUT,
-        heartbeat_timeout: match arguments.scenario.misfortune {
+    let options = GroupOptions::default()
+        .with_transport(Some(arguments.transport.parse()?))
+        .with_timeout(TIMEOUT)
+        .with_heartbeat_timeout(match arguments.scenario.misfortune {
             Misfortune::Stop => Some(HEARTBEAT_TIMEOUT),
             _ => GroupOptions::default().heartbeat_timeout,
-        },
-        ..GroupOptions::default()
-    };
+        });
     let group = ProcessGroup::connect(env, options)?;
     let mut training = Training::new(&group, arguments.scenario, arguments.folder);
     let Err(error) = training.run() else {

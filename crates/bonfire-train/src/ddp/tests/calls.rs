@@ -161,10 +161,7 @@ fn check_processes(path: &Path) {
 }
 
 fn train_as_rank(env: &RankEnv, path: &Path) {
-    let options = GroupOptions {
-        timeout: Duration::from_secs(300),
-        ..GroupOptions::default()
-    };
+    let options = GroupOptions::default().with_timeout(Duration::from_secs(300));
     let group = ProcessGroup::connect(env, options).unwrap();
     let devices = (DeviceKind::Cuda, Occupancy::Oversubscribed);
     let placement = Placement {

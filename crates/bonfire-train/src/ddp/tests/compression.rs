@@ -205,10 +205,7 @@ fn every_transport_and_bucket_size_gives_the_same_bits() {
             assert!(on_ranks(3, |world| body(world, with(bytes))) == reference);
         }
         for transport in [TransportKind::Shm, TransportKind::Tcp] {
-            let options = GroupOptions {
-                transport: Some(transport),
-                ..GroupOptions::default()
-            };
+            let options = GroupOptions::default().with_transport(Some(transport));
             let models = connected(3, options, |group| body(world(group), with(1024)));
             assert!(models == reference, "{transport} differs from threads");
         }

@@ -36,10 +36,7 @@ pub(super) fn on_devices<R: Send>(ranks: u32, body: impl Fn(World) -> R + Sync) 
             return None;
         }
     }
-    let options = GroupOptions {
-        timeout: Duration::from_secs(300),
-        ..GroupOptions::default()
-    };
+    let options = GroupOptions::default().with_timeout(Duration::from_secs(300));
     let run = |group| body(place(group).expect("it has just answered"));
     Some(local(ranks, options, run))
 }

@@ -101,10 +101,7 @@ fn every_transport_trains_to_the_same_bits() {
     let body = |world: World| bits(&train(&world, small_buckets(), 5, 3, 0.05));
     let reference = on_ranks(3, body);
     for transport in [TransportKind::Shm, TransportKind::Unix, TransportKind::Tcp] {
-        let options = GroupOptions {
-            transport: Some(transport),
-            ..GroupOptions::default()
-        };
+        let options = GroupOptions::default().with_transport(Some(transport));
         let models = connected(3, options, |group| body(world(group)));
         assert!(models == reference, "{transport} differs from threads");
     }

@@ -54,10 +54,7 @@ fn wgpu_replicas_stay_bit_identical_and_move() {
 /// Whoever compiles kernels longer than others is waited for.
 #[test]
 fn wgpu_ranks_have_the_start_up_time_for_their_first_steps() {
-    let options = GroupOptions {
-        timeout: Duration::from_secs(1),
-        ..GroupOptions::default()
-    };
+    let options = GroupOptions::default().with_timeout(Duration::from_secs(1));
     let trained = on_adapters_with(options, 2, |world| {
         let device = world.device();
         let mut ddp = Ddp::new(Mlp::new(1, &device), &world).unwrap();

@@ -101,10 +101,7 @@ fn micro_batches_and_weights_are_compressed_like_anything_else() {
 
 /// What two ranks together send in each of four steps.
 fn bytes_sent(compression: GradientCompression) -> [u64; 4] {
-    let options = GroupOptions {
-        transport: Some(TransportKind::Tcp),
-        ..GroupOptions::default()
-    };
+    let options = GroupOptions::default().with_transport(Some(TransportKind::Tcp));
     let sent = connected(2, options, |group| {
         let world = world(group);
         let device = world.device();

@@ -11,10 +11,7 @@ use crate::world::patience::WarmUp;
 /// The engine of all ranks.
 pub(super) fn form(ranks: &WarmUp, own: Own) -> Result<Box<dyn Engine>, Refusal> {
     let (group, timeout) = ground(ranks)?;
-    let options = CudaOptions {
-        timeout,
-        ..CudaOptions::default()
-    };
+    let options = CudaOptions::default().with_timeout(timeout);
     let neighbours = Neighbours::of(&group);
     let group = CudaGroup::new(group, &own.context, &neighbours, options).map_err(refusal)?;
     if group.path() == CudaPath::Host {
