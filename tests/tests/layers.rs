@@ -44,8 +44,13 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
     ),
     (LABORATORY, Imports::Only(&[]), Burn::Unknown),
     (
+        "bonfire-connect",
+        Imports::Only(&["bonfire-sys"]),
+        Burn::Unknown,
+    ),
+    (
         "bonfire-collective",
-        Imports::Only(&["bonfire-plan", "bonfire-sys"]),
+        Imports::Only(&["bonfire-plan", "bonfire-sys", "bonfire-connect"]),
         Burn::Unknown,
     ),
     (
@@ -169,7 +174,7 @@ const LABORATORY: &str = "bonfire-laboratory";
 const STAND_IN: &str = "cuda-stand-in";
 
 /// Who may import the laboratory, and for which builds.
-const LABORATORY_USERS: [&str; 2] = ["bonfire-collective", TESTKIT];
+const LABORATORY_USERS: [&str; 2] = ["bonfire-connect", TESTKIT];
 const LABORATORY_BUILD: &str = "cfg(laboratory)";
 
 /// Where `unsafe` may stand: the folders of the audited crates, the files that hand raw memory to the

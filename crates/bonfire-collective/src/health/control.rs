@@ -25,9 +25,9 @@ use crate::health::poison::Poison;
 use crate::health::recorder::Progress;
 use crate::health::stragglers::{Heartbeat, Stragglers};
 use crate::options::GroupOptions;
-use crate::platform::clock;
-use crate::platform::net::{Handle, await_news};
-use crate::platform::thread::{self, JoinHandle};
+use bonfire_connect::platform::clock;
+use bonfire_connect::platform::net::{Handle, await_news};
+use bonfire_connect::platform::thread::{self, JoinHandle};
 
 pub(crate) use early::{Early, Hearing};
 pub(crate) use line::Peer;
@@ -483,8 +483,8 @@ mod tests {
     use crate::health::accounts::Witness;
     use crate::health::flight::Desk;
     use crate::health::recorder::Recorder;
-    use crate::platform::net::UnixStream;
-    use crate::secure::stream::Stream;
+    use bonfire_connect::platform::net::UnixStream;
+    use bonfire_connect::secure::stream::Stream;
 
     /// A connection of rank 0 to a peer, and the other end of it.
     fn connection(peer: u32) -> (Early, Peer) {

@@ -30,8 +30,8 @@ use rustix::net::{
 };
 
 use crate::health::control::Early;
-use crate::platform::net::descriptor;
-use crate::secure::stream::Stream;
+use bonfire_connect::platform::net::descriptor;
+use bonfire_connect::secure::stream::Stream;
 
 /// A descriptor of a ring travels beside one byte of data.
 const RING: u8 = b'R';

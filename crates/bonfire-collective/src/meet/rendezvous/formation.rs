@@ -15,12 +15,12 @@ use crate::health::accounts::list;
 use crate::health::control::{Control, Early};
 use crate::health::poison::Poison;
 use crate::options::GroupOptions;
-use crate::options::connections::Checksums;
-use crate::options::connections::Tls;
 use crate::options::transport_kind::TransportKind;
-use crate::secure::tls::Identity;
-use crate::secure::token::JobToken;
 use crate::transport::{Links, MemoryLink, Sharing, SocketLink, new_arena, ring_layout};
+use bonfire_connect::connections::Checksums;
+use bonfire_connect::connections::Tls;
+use bonfire_connect::secure::tls::Identity;
+use bonfire_connect::secure::token::JobToken;
 
 /// A group about to form, seen from one of its ranks.
 pub(crate) struct Formation<'a> {
