@@ -3,7 +3,7 @@
 //! Imports go one way: plans and system calls know nobody, kernels know the driver, collectives between GPUs use
 //! those, training uses collectives, and only programs use everything. One crate names Burn beside them and the
 //! models of the self-test, so that a new version of it is one crate's work; two crates, the launches of kernels
-//! and one file may use `unsafe`, so that an audit is short.
+//! and two files may use `unsafe`, so that an audit is short.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -44,8 +44,13 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
     ),
     (LABORATORY, Imports::Only(&[]), Burn::Unknown),
     (
+        "bonfire-connect",
+        Imports::Only(&["bonfire-sys"]),
+        Burn::Unknown,
+    ),
+    (
         "bonfire-collective",
-        Imports::Only(&["bonfire-plan", "bonfire-sys"]),
+        Imports::Only(&["bonfire-plan", "bonfire-sys", "bonfire-connect"]),
         Burn::Unknown,
     ),
     (
@@ -169,15 +174,16 @@ const LABORATORY: &str = "bonfire-laboratory";
 const STAND_IN: &str = "cuda-stand-in";
 
 /// Who may import the laboratory, and for which builds.
-const LABORATORY_USERS: [&str; 2] = ["bonfire-collective", TESTKIT];
+const LABORATORY_USERS: [&str; 2] = ["bonfire-connect", TESTKIT];
 const LABORATORY_BUILD: &str = "cfg(laboratory)";
 
 /// Where `unsafe` may stand: the folders of the audited crates, the files that hand raw memory to the
-/// accelerator, and the test tool that C calls.
+/// accelerator or to other processes, and the test tool that C calls.
 const UNSAFE_PLACES: &[&str] = &[
     "crates/bonfire-sys/",
     "crates/bonfire-cuda/",
     "crates/cuda-stand-in/",
+    "crates/bonfire-collective/src/meet/rendezvous/descriptors.rs",
     "kernels/src/launch/",
     "crates/bonfire-train/src/raw.rs",
 ];

@@ -35,12 +35,14 @@ use crate::health::poison::Poison;
 use crate::health::recorder::{Enqueued, Name, Recorder};
 use crate::meet::rendezvous::{ConnectError, Met, meet};
 use crate::options::GroupOptions;
-use crate::platform::sync::{Mutex, MutexGuard, SyncSender, Ticket, Turnstile, sync_channel};
-use crate::platform::thread::{self, JoinHandle};
-use crate::platform::{clock, host};
 use crate::transport::topology::Topology;
 use crate::transport::{Links, Sharing, Traffic, local_links};
 use crate::{CollectiveError, Element, EnvSettings, RankEnv};
+use bonfire_connect::platform::sync::{
+    Mutex, MutexGuard, SyncSender, Ticket, Turnstile, sync_channel,
+};
+use bonfire_connect::platform::thread::{self, JoinHandle};
+use bonfire_connect::platform::{clock, host};
 
 pub use agreement::{Agreement, Proposal};
 use roster::{Origin, Roster};

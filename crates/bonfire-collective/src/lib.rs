@@ -20,17 +20,20 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod exec;
 mod group;
 mod health;
 mod meet;
 mod options;
-mod platform;
-mod secure;
 mod transport;
 
+pub use bonfire_connect::connections::{Checksums, Connections, Tls, UnknownConnections};
+pub use bonfire_connect::secure::token::{JobToken, TokenError};
+pub use bonfire_connect::store::{
+    KEY_BYTES_MAX, MemoryStore, Store, StoreError, TcpStore, TcpStoreServer, VALUE_BYTES_MAX,
+};
 pub use bonfire_plan::{Algorithm, DType, PlanError, Rank, ReduceOp, WorldSize, shard_range};
 pub use bonfire_sys::process::{Interrupt, InterruptWatch};
 pub use exec::element::Element;
@@ -46,17 +49,13 @@ pub use health::recorder::{PhaseProgress, Progress, StepProgress};
 pub use health::stragglers::{Straggler, StragglerReport};
 pub use meet::error::CollectiveError;
 pub use meet::rendezvous::{ConnectError, RESTARTS_KEY, Reach};
-pub use meet::store::{
-    KEY_BYTES_MAX, MemoryStore, Store, StoreError, TcpStore, TcpStoreServer, VALUE_BYTES_MAX,
-};
 pub use options::builds::{Build, Builds, UnknownBuilds};
 pub use options::call_sites::{CallSites, UnknownCallSites};
-pub use options::connections::{Checksums, Connections, Tls, UnknownConnections};
 pub use options::overrides::{AlgorithmOverrides, OverrideError};
 pub use options::place::{HostId, RankEnv, StoreHost};
 pub use options::settings::{EnvSettings, SettingError};
 pub use options::transport_kind::{TransportKind, UnknownTransport};
 pub use options::{FLIGHT_DIR_VARIABLE, FoldOrder, GroupOptions, OptionError, RecordOnSignal};
-pub use secure::token::{JobToken, TokenError};
+
 pub use transport::Traffic;
 pub use transport::topology::Topology;

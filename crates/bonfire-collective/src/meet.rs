@@ -2,4 +2,3 @@
 
 pub(crate) mod error;
 pub(crate) mod rendezvous;
-pub(crate) mod store;

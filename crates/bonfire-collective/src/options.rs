@@ -2,7 +2,6 @@
 
 pub(crate) mod builds;
 pub(crate) mod call_sites;
-pub(crate) mod connections;
 pub(crate) mod overrides;
 pub(crate) mod place;
 pub(crate) mod settings;
@@ -15,10 +14,10 @@ use bonfire_plan::{Algorithm, Collective};
 
 use crate::options::builds::Builds;
 use crate::options::call_sites::CallSites;
-use crate::options::connections::{Checksums, Tls};
 use crate::options::overrides::AlgorithmOverrides;
 use crate::options::settings::EnvSettings;
 use crate::options::transport_kind::TransportKind;
+use bonfire_connect::connections::{Checksums, Tls};
 
 /// The variable that names the folder for flight records, where the program's options do not.
 pub const FLIGHT_DIR_VARIABLE: &str = "BONFIRE_FLIGHT_DIR";

@@ -1,10 +1,10 @@
 //! A machine room that exists only in memory: hosts, processes, a network and a clock, all of which
 //! follow from a seed.
 //!
-//! The crate offers what `bonfire-collective` asks of the machine that it runs on, under the same
-//! names. Built with `--cfg laboratory`, that crate uses these instead of the operating system's, and
-//! so its store, rendezvous, control channel and executor run here unchanged. Nothing else uses this
-//! crate, and no other build contains it.
+//! The crate offers what `bonfire-connect` and `bonfire-collective` ask of the machine that they run
+//! on, under the same names. Built with `--cfg laboratory`, those use these instead of the operating
+//! system's, and so their store, rendezvous, control channel and executor run here unchanged. Nothing
+//! else uses this crate, and no other build contains it.
 //!
 //! Threads are real, but only one runs at a time: it goes on until it waits or gives way, and then
 //! the seed says who is next. Time is a number that grows when everybody waits. So a run is a function

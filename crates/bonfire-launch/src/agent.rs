@@ -45,9 +45,6 @@ pub struct AgentOptions {
     /// How often all ranks of the job may be started anew after one failed. The program then goes
     /// on from its last checkpoint; `TORCHELASTIC_RESTART_COUNT` tells it which start this is.
     pub max_restarts: u32,
-    /// How many ranks of this host must be left for the job to go on without those that fail; for
-    /// programs whose ranks do not need each other. Without it one failure ends the job.
-    pub min_nproc_per_node: Option<NonZeroU32>,
     /// Which output goes to files.
     pub logs: LogOptions,
     /// The name of the job, part of every handshake; the same on every host. Without one, a job on
@@ -71,7 +68,6 @@ impl AgentOptions {
             graces: Graces::default(),
             labels: OutputLabels::default(),
             max_restarts: 0,
-            min_nproc_per_node: None,
             logs: LogOptions::default(),
             job_id: None,
             tls: None,

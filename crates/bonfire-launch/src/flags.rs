@@ -90,11 +90,6 @@ pub struct LaunchFlags {
     )]
     pub max_restarts: u32,
 
-    /// Go on without ranks that fail, as long as so many are left on this host, for programs whose
-    /// ranks do not need each other; without it one failure ends the job
-    #[arg(long, alias = "min_nproc_per_node", value_name = "N")]
-    pub min_nproc_per_node: Option<NonZeroU32>,
-
     /// Keep the output of each rank in files below this folder: JOB/attempt_N/RANK/stdout.log
     #[arg(long, alias = "log_dir", value_name = "DIR")]
     pub log_dir: Option<PathBuf>,
@@ -204,7 +199,6 @@ impl LaunchFlags {
     pub fn need_agent(&self) -> bool {
         self.nnodes.is_some_and(|nnodes| nnodes > NonZeroU32::MIN)
             || self.max_restarts > 0
-            || self.min_nproc_per_node.is_some()
             || self.log_options() != LogOptions::default()
     }
 
@@ -227,7 +221,6 @@ impl LaunchFlags {
             nodes: self.nodes()?,
             graces,
             max_restarts: self.max_restarts,
-            min_nproc_per_node: self.min_nproc_per_node,
             logs: self.log_options(),
             job_id: self.job_id.clone(),
             tls: self.tls,

@@ -8,14 +8,15 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut, Range};
+use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::slice;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use bytemuck::Pod;
+use rustix::io::Errno;
 
-use crate::region::PAGE_BYTES;
-use crate::{Region, RegionError};
+use crate::region::{PAGE_BYTES, Region, RegionError};
 
 /// A block cannot be allocated.
 #[derive(Debug, thiserror::Error)]
@@ -48,6 +49,8 @@ pub struct Arena {
 struct Inner {
     region: Arc<Region>,
     free: Mutex<Gaps>,
+    /// What was taken from a peer that did not leave; see [`Arena::abandon`].
+    lost: OnceLock<Range<usize>>,
 }
 
 /// Free ranges by start, never adjacent to one another.
@@ -79,14 +82,35 @@ impl Arena {
             region.commit(0..start)?;
         }
         let free = Mutex::new(Gaps(BTreeMap::from([(start, end - start)])));
-        let region = Arc::new(region);
+        let inner = Inner {
+            region: Arc::new(region),
+            free,
+            lost: OnceLock::new(),
+        };
         Ok(Self {
-            inner: Arc::new(Inner { region, free }),
+            inner: Arc::new(inner),
         })
     }
 
-    /// The region whose descriptor other processes need.
-    pub fn region(&self) -> &Arc<Region> {
+    /// What other processes need to reach the blocks, through
+    /// [`Board::for_processes`](crate::window::Board::for_processes).
+    ///
+    /// ```compile_fail,E0133
+    /// let arena = bonfire_sys::Arena::new(64, 4096)?;
+    /// arena.descriptor(); // Whoever has it can change what safe references point to.
+    /// # Ok::<(), bonfire_sys::RegionError>(())
+    /// ```
+    ///
+    /// # Safety
+    /// Every process that gets the descriptor uses it for
+    /// [`Board::for_processes`](crate::window::Board::for_processes) of this crate and for nothing else.
+    pub unsafe fn descriptor(&self) -> BorrowedFd<'_> {
+        // SAFETY: promised by the caller.
+        let descriptor = unsafe { self.inner.region.descriptor() };
+        descriptor.expect("an arena is made with a descriptor")
+    }
+
+    pub(crate) fn region(&self) -> &Arc<Region> {
         &self.inner.region
     }
 
@@ -122,12 +146,25 @@ impl Arena {
         })
     }
 
-    /// Where in the region `elements` lies, or `None` if it is not in a block of this arena.
-    pub fn offset_of<T>(&self, elements: &[T]) -> Option<usize> {
+    /// Where in the region `elements` lies, or `None` if it is not in a block of this arena, or if
+    /// part of the arena was abandoned: then peers see only some of it.
+    pub(crate) fn offset_of<T>(&self, elements: &[T]) -> Option<usize> {
+        if self.inner.lost.get().is_some() {
+            return None;
+        }
         let base = self.inner.region.base().addr().get();
         let start = elements.as_ptr().addr().checked_sub(base)?;
         let end = start.checked_add(size_of_val(elements))?;
         (end <= self.inner.region.len()).then_some(start)
+    }
+
+    /// Takes these bytes, which a block owns, from a peer that may write them for ever. No block of
+    /// this arena is open to peers afterwards, and the range is not used for another block.
+    pub(crate) fn abandon(&self, bytes: Range<usize>) -> Result<(), Errno> {
+        self.inner.region.detach(bytes.clone())?;
+        // Nothing is open to peers after the first time, so there is no second.
+        let _ = self.inner.lost.set(bytes);
+        Ok(())
     }
 }
 
@@ -194,7 +231,12 @@ impl<T> Drop for Block<T> {
     fn drop(&mut self) {
         // Gives the memory back before anybody else can have the range, and makes it zero again.
         self.inner.region.discard(self.bytes.clone());
-        self.inner.gaps(|gaps| gaps.give(self.bytes.clone()));
+        // What was abandoned is not zero, and not the memory that peers see: nobody has it again.
+        let is_lost =
+            |lost: &Range<usize>| lost.start < self.bytes.end && self.bytes.start < lost.end;
+        if !self.inner.lost.get().is_some_and(is_lost) {
+            self.inner.gaps(|gaps| gaps.give(self.bytes.clone()));
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use crate::sync::{AtomicU32, Futex, Ordering};
 /// A monotonic event counter in shared memory. All zero bytes are a valid, fresh doorbell.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
-pub struct Doorbell {
+pub(crate) struct Doorbell {
     /// Bit 0: somebody may sleep. Above it: the count.
     word: AtomicU32,
     futex: Futex,
@@ -29,20 +29,20 @@ const EVENT: u32 = 2;
 
 impl Doorbell {
     /// Counts run from 0 to one less than this, and then from 0 again.
-    pub const COUNTS: u32 = 1 << 31;
+    pub(crate) const COUNTS: u32 = 1 << 31;
 
     /// The events so far, modulo [`COUNTS`](Self::COUNTS).
     ///
     /// Everything the ringing side wrote before its [`ring`](Self::ring) of that count is visible
     /// after this returns (acquire, pairs with the release in `ring`).
-    pub fn count(&self) -> u32 {
+    pub(crate) fn count(&self) -> u32 {
         self.word.load(Ordering::Acquire) / EVENT
     }
 
     /// Counts one event and wakes whoever sleeps on this doorbell.
     ///
     /// Everything written before is visible to the side that reads the new count.
-    pub fn ring(&self) {
+    pub(crate) fn ring(&self) {
         let before = self.word.fetch_add(EVENT, Ordering::Release);
         if before & SLEEPER != 0 {
             // A sleeper that comes now has seen the new count, and marks the word again if it sleeps.
@@ -56,7 +56,7 @@ impl Doorbell {
     ///
     /// `seen` may be ahead of the count: who learns of an event in another way may be here before the
     /// other side has rung.
-    pub fn sleep_past(&self, seen: u32, slice: Duration) {
+    pub(crate) fn sleep_past(&self, seen: u32, slice: Duration) {
         // Acquire, so that who returns because of an event finds what was written before it.
         let marked = self.word.fetch_or(SLEEPER, Ordering::Acquire) | SLEEPER;
         // Without the mark, as numbers of 32 bits: the sign says which is ahead.

@@ -1,10 +1,8 @@
 //! Safe wrappers over the operating system.
 //!
-//! - [`Region`]: memory shared between threads or processes, with its size fixed and checked.
-//! - [`Doorbell`]: a counter in such memory that another process can sleep on.
-//! - [`ring`]: a single-producer single-consumer queue of frames in a region, whose types hand the
-//!   ownership of each slot back and forth, so that no two sides ever touch the same bytes.
-//! - [`Arena`]: blocks of typed memory in a region, which other processes can reach.
+//! - [`ring`]: a single-producer single-consumer queue of frames in shared memory, whose types hand
+//!   the ownership of each slot back and forth, so that no two sides ever touch the same bytes.
+//! - [`Arena`]: blocks of typed memory that other processes can reach.
 //! - [`window`]: buffers that ranks open to each other, each rank to its own shard of all of them.
 //! - [`Turnstile`]: threads go on one at a time, in the order of their tickets.
 //!
@@ -39,6 +37,6 @@ pub mod window;
 
 #[cfg(not(loom))]
 pub use arena::{Arena, ArenaError, Block};
-pub use doorbell::Doorbell;
-pub use region::{Region, RegionError};
+use doorbell::Doorbell;
+pub use region::{OpenError, RegionError};
 pub use turnstile::{Ticket, Turn, Turnstile};

@@ -3,7 +3,11 @@
 //! A region between processes is a sealed `memfd`: it has no name in any file system, so nothing is
 //! left behind when its processes die, it does not count against the size of `/dev/shm`, and its
 //! size cannot change under a process that mapped it (a shrunk file would raise SIGBUS).
-//! This module never hands out references into the memory; [`ring`](crate::ring) does, and proves it.
+//! This module never hands out references into the memory; [`ring`](crate::ring) and
+//! [`window`](crate::window) do, and prove it.
+//!
+//! Those proofs hold for processes that run this code. Whoever gives a descriptor away, or maps one
+//! that came from elsewhere, promises that by an `unsafe` call.
 
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -66,11 +70,24 @@ pub enum RegionError {
     },
 }
 
+/// The memory of another process cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// It cannot be mapped.
+    #[error(transparent)]
+    Region(#[from] RegionError),
+    /// Somebody else holds the end that belongs to this process.
+    #[error("this end of the shared memory is already claimed")]
+    Claimed,
+}
+
 /// A mapped piece of shared memory, zero when created. Unmapped on drop.
 #[derive(Debug)]
-pub struct Region {
+pub(crate) struct Region {
     base: NonNull<u8>,
     len: usize,
+    /// Of memory that other processes may map; only the process that made it keeps it.
     file: Option<OwnedFd>,
 }
 
@@ -82,7 +99,7 @@ unsafe impl Sync for Region {}
 
 impl Region {
     /// Memory for the threads of this process.
-    pub fn anonymous(len: usize) -> Result<Self, RegionError> {
+    pub(crate) fn anonymous(len: usize) -> Result<Self, RegionError> {
         assert!(len > 0, "a region needs at least one byte, got {len}");
         // Miri knows private mappings only; to the threads of one process they are the same.
         let flags = if cfg!(miri) {
@@ -110,7 +127,7 @@ impl Region {
     /// Memory that other processes can map with [`open`](Self::open) once they hold its
     /// [`descriptor`](Self::descriptor). The bytes are reserved now, so a full machine is an error
     /// here and not a signal later.
-    pub fn shared(len: usize) -> Result<Self, RegionError> {
+    pub(crate) fn shared(len: usize) -> Result<Self, RegionError> {
         require_available(len)?;
         let region = Self::reserved(len)?;
         region.commit(0..len)?;
@@ -136,7 +153,9 @@ impl Region {
             call: "fcntl(F_ADD_SEALS)",
             source,
         })?;
-        Self::map(file, len)
+        let mut region = Self::map(&file, len)?;
+        region.file = Some(file);
+        Ok(region)
     }
 
     /// Takes memory for these bytes now, so that a full machine is an error here and not a signal at
@@ -172,89 +191,109 @@ impl Region {
         }
     }
 
-    /// Replaces the mapping of these bytes by private zero pages, in this process only. What else lies
-    /// on their first and last page keeps its content.
+    /// Takes these bytes out of the memory that other processes see, in this process only. Their
+    /// content is void. What else lies on their first and last page keeps its content, also if
+    /// another thread writes it meanwhile, and is not shared any more either.
     ///
-    /// For memory that another process may still write and whose content is void. The caller must own
-    /// the bytes exclusively, as far as this process is concerned.
-    pub(crate) fn detach(&self, range: Range<usize>) {
+    /// For memory that another process may still write. The caller must own the bytes exclusively, as
+    /// far as this process is concerned. After an error any part of this may have been done, and it
+    /// may be tried again.
+    pub(crate) fn detach(&self, range: Range<usize>) -> Result<(), Errno> {
         assert!(
             range.start <= range.end && range.end <= self.len,
             "{range:?} of a region of {}",
             self.len
         );
-        let pages = range.start / PAGE_BYTES * PAGE_BYTES
-            ..range.end.next_multiple_of(PAGE_BYTES).min(self.len);
-        let before = self.copy_of(pages.start..range.start);
-        let after = self.copy_of(range.end..pages.end);
+        let Some(file) = &self.file else {
+            return Ok(());
+        };
+        if range.is_empty() {
+            return Ok(());
+        }
+        let inner = range.start.next_multiple_of(PAGE_BYTES)..page_of(range.end);
+        if !inner.is_empty() {
+            self.replace_by_zeros(inner)?;
+        }
+        let first = page_of(range.start);
+        if first != range.start {
+            self.copy_page_on_write(file, range.start)?;
+        }
+        let last = page_of(range.end);
+        if last != range.end && (last != first || first == range.start) {
+            self.copy_page_on_write(file, range.end - 1)?;
+        }
+        Ok(())
+    }
+
+    /// Private zero pages in the place of these.
+    fn replace_by_zeros(&self, pages: Range<usize>) -> Result<(), Errno> {
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: pages.start is inside the mapping.
         let start = unsafe { self.base.add(pages.start) };
-        // SAFETY: replaces pages of this mapping, which `self` owns, by as many zero pages at the same
-        // place: every pointer into them stays valid. The content changes under no reference but the
-        // caller's own, who declares it void.
-        let mapped = unsafe {
-            rustix::mm::mmap_anonymous(
-                start.as_ptr().cast(),
-                pages.len(),
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::PRIVATE | MapFlags::FIXED,
-            )
-        };
-        // Without memory for the page tables there is no safe way to go on.
-        mapped.expect("private pages can replace shared ones");
-        self.restore(pages.start, &before);
-        self.restore(range.end, &after);
+        // SAFETY: replaces whole pages of this mapping, which `self` owns, by as many at the same
+        // place: every pointer into them stays valid. All of their bytes are the caller's, who
+        // declares the content void.
+        unsafe { rustix::mm::mmap_anonymous(start.as_ptr().cast(), pages.len(), protection, flags) }
+            .map(drop)
     }
 
-    fn copy_of(&self, range: Range<usize>) -> Vec<u8> {
-        let mut copy = vec![0; range.len()];
-        // SAFETY: the range is inside the mapping, checked by the caller.
-        let from = unsafe { self.base.add(range.start) };
-        // SAFETY: both are valid for the length and do not overlap: `copy` is new.
-        unsafe { ptr::copy_nonoverlapping(from.as_ptr(), copy.as_mut_ptr(), copy.len()) };
-        copy
-    }
-
-    fn restore(&self, start: usize, bytes: &[u8]) {
-        // SAFETY: the bytes were copied from here, so they fit the mapping.
-        let to = unsafe { self.base.add(start) };
-        // SAFETY: both are valid for the length and do not overlap: `bytes` is memory of our own.
-        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to.as_ptr(), bytes.len()) };
-    }
-
-    /// Maps a region of a known size that another process made with [`shared`](Self::shared) and sent
-    /// here.
-    pub fn open(file: OwnedFd, expected_len: usize) -> Result<Self, RegionError> {
-        let found = size_of_file(&file)?;
-        if found != expected_len as u64 {
-            return Err(RegionError::Size {
-                expected: expected_len,
-                found,
-            });
-        }
-        Self::open_whole(file)
+    /// A private copy in the place of the page with this byte, which is the caller's and becomes
+    /// zero. The kernel makes the copy at the first write after the old page is gone from this
+    /// process, so no write of another thread beside the byte is lost.
+    fn copy_page_on_write(&self, file: &OwnedFd, byte: usize) -> Result<(), Errno> {
+        let page = page_of(byte);
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: the page is inside the mapping.
+        let start = unsafe { self.base.add(page) }.as_ptr().cast();
+        // SAFETY: replaces one page of this mapping, which `self` owns, by a private view of the same
+        // bytes of the same file: every pointer into it stays valid, and whoever reads through one
+        // reads what was there before. The file cannot shrink, so the page stays backed.
+        unsafe { rustix::mm::mmap(start, PAGE_BYTES, protection, flags, file, page as u64) }?;
+        // SAFETY: inside the mapping.
+        let own = unsafe { self.base.add(byte) };
+        // SAFETY: valid and writable; no other thread of this process uses the byte, which is the
+        // caller's. Volatile, because the write is for the kernel.
+        unsafe { own.write_volatile(0) };
+        Ok(())
     }
 
     /// Maps all of a region that another process made and sent here.
-    pub fn open_whole(file: OwnedFd) -> Result<Self, RegionError> {
-        let seals = rustix::fs::fcntl_get_seals(&file).map_err(|source| RegionError::System {
+    ///
+    /// # Safety
+    /// Every process that has the descriptor, or gets it while this mapping lives, changes the memory
+    /// only by the protocols of this crate.
+    pub(crate) unsafe fn open(file: &OwnedFd) -> Result<Self, RegionError> {
+        let seals = rustix::fs::fcntl_get_seals(file).map_err(|source| RegionError::System {
             call: "fcntl(F_GET_SEALS)",
             source,
         })?;
         if !seals.contains(SealFlags::SHRINK) {
             return Err(RegionError::NotSealed);
         }
-        let len = size_of_file(&file)?;
-        match usize::try_from(len) {
+        let found = size_of_file(file)?;
+        match usize::try_from(found) {
             Ok(len) if len > 0 => Self::map(file, len),
-            _ => Err(RegionError::Size {
-                expected: 1,
-                found: len,
-            }),
+            _ => Err(RegionError::Size { expected: 1, found }),
         }
     }
 
-    fn map(file: OwnedFd, len: usize) -> Result<Self, RegionError> {
+    /// As [`open`](Self::open), for a region of a known size.
+    ///
+    /// # Safety
+    /// As for [`open`](Self::open).
+    pub(crate) unsafe fn open_sized(file: &OwnedFd, expected: usize) -> Result<Self, RegionError> {
+        let found = size_of_file(file)?;
+        if found != expected as u64 {
+            return Err(RegionError::Size { expected, found });
+        }
+        // SAFETY: promised by the caller.
+        unsafe { Self::open(file) }
+    }
+
+    /// The mapping alone, without its descriptor.
+    fn map(file: &OwnedFd, len: usize) -> Result<Self, RegionError> {
         // SAFETY: a null hint lets the kernel choose the place, so no existing mapping is touched;
         // the file has `len` bytes and is sealed against shrinking, so every page stays backed.
         let base = unsafe {
@@ -263,7 +302,7 @@ impl Region {
                 len,
                 ProtFlags::READ | ProtFlags::WRITE,
                 MapFlags::SHARED,
-                &file,
+                file,
                 0,
             )
         }
@@ -274,18 +313,22 @@ impl Region {
         Ok(Self {
             base: non_null(base.cast()),
             len,
-            file: Some(file),
+            file: None,
         })
     }
 
-    /// The descriptor to send to other processes; `None` for memory of this process only.
-    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+    /// The descriptor to send to other processes; `None` for memory of this process only, and for
+    /// memory that another process made.
+    ///
+    /// # Safety
+    /// Every process that gets the descriptor changes the memory only by the protocols of this crate,
+    /// and neither writes to the file nor changes its size or its holes.
+    pub(crate) unsafe fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.file.as_ref().map(AsFd::as_fd)
     }
 
-    /// Bytes in this region.
-    #[expect(clippy::len_without_is_empty, reason = "a region is never empty")]
-    pub fn len(&self) -> usize {
+    /// Bytes in this region; never none.
+    pub(crate) fn len(&self) -> usize {
         self.len
     }
 
@@ -305,6 +348,11 @@ impl Drop for Region {
             "munmap of an own mapping cannot fail: {unmapped:?}"
         );
     }
+}
+
+/// Where the page of this byte begins.
+fn page_of(byte: usize) -> usize {
+    byte / PAGE_BYTES * PAGE_BYTES
 }
 
 fn size_of_file(file: &OwnedFd) -> Result<u64, RegionError> {
@@ -344,18 +392,25 @@ fn non_null(base: *mut u8) -> NonNull<u8> {
 mod tests {
     use super::*;
 
+    fn descriptor_of(region: &Region) -> OwnedFd {
+        // SAFETY: the tests map it through `Region` alone.
+        let descriptor = unsafe { region.descriptor() };
+        descriptor.unwrap().try_clone_to_owned().unwrap()
+    }
+
     #[test]
     fn a_shared_region_opens_through_its_descriptor() {
-        let made = Region::shared(8192).unwrap();
-        let file = made.descriptor().unwrap().try_clone_to_owned().unwrap();
-        assert_eq!(Region::open(file, 8192).unwrap().len(), 8192);
+        let file = descriptor_of(&Region::shared(8192).unwrap());
+        // SAFETY: nobody else has the memory.
+        let opened = unsafe { Region::open_sized(&file, 8192) };
+        assert_eq!(opened.unwrap().len(), 8192);
     }
 
     #[test]
     fn a_region_of_another_size_is_refused() {
-        let made = Region::shared(4096).unwrap();
-        let file = made.descriptor().unwrap().try_clone_to_owned().unwrap();
-        let error = Region::open(file, 8192).unwrap_err();
+        let file = descriptor_of(&Region::shared(4096).unwrap());
+        // SAFETY: nobody else has the memory.
+        let error = unsafe { Region::open_sized(&file, 8192) }.unwrap_err();
         assert!(
             matches!(
                 error,
@@ -372,10 +427,9 @@ mod tests {
     fn a_file_that_could_shrink_is_refused() {
         let file = rustix::fs::memfd_create("plain", MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&file, 4096).unwrap();
-        assert!(matches!(
-            Region::open(file, 4096),
-            Err(RegionError::NotSealed)
-        ));
+        // SAFETY: nobody else has the memory.
+        let opened = unsafe { Region::open(&file) };
+        assert!(matches!(opened, Err(RegionError::NotSealed)));
     }
 
     #[test]

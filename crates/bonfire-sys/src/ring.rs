@@ -2,25 +2,28 @@
 //!
 //! The queue has a fixed number of slots. A slot belongs to the producer until it publishes it and
 //! to the consumer until that releases it; the two counters (`published`, `released`) say which is
-//! which. [`Producer`] and [`Consumer`] can each be claimed once per ring, in whatever process, so
-//! the borrow checker's "one owner at a time" holds across threads and processes.
+//! which. A ring has a region of its own. Its [`Consumer`] is made with the region and its
+//! [`Producer`] can be claimed once, in whatever process, so the borrow checker's "one owner at a
+//! time" holds across threads and processes.
 //!
 //! What a small frame costs is cache lines that go from one core to the other. So a slot says itself
 //! which frame it holds, in the line in which the frame begins (its label): one line brings the news
 //! and the first bytes, and the counters, which only sleepers need, stay with the core that advances
 //! them.
 //!
-//! Trust: every process that maps the region runs this code. The region's descriptor travels only
-//! over connections that proved knowledge of the job's token.
+//! Trust: every process that maps the region runs this code. Whoever passes the region's descriptor
+//! on, or opens one, promises it by an `unsafe` call.
 
 use std::cell::UnsafeCell;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use crate::{Doorbell, Region};
+use crate::Doorbell;
+use crate::region::{OpenError, Region, RegionError};
 
 /// Geometry of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +38,6 @@ struct Control {
     published: Doorbell,
     released: Doorbell,
     producer_claimed: AtomicU32,
-    consumer_claimed: AtomicU32,
 }
 
 /// Bytes at the start of a slot that share a cache line with the word that publishes it.
@@ -72,13 +74,6 @@ pub struct Frame<'a> {
 const _: () = assert!(size_of::<Control>() == 192);
 const _: () = assert!(size_of::<SlotHead>() == 64);
 
-/// One end of this ring is already claimed.
-#[derive(Debug, thiserror::Error)]
-#[error("the {end} of this ring is already claimed")]
-pub struct Claimed {
-    end: &'static str,
-}
-
 impl RingLayout {
     /// A ring of `slots` frames of up to `slot_bytes` bytes each.
     ///
@@ -100,7 +95,7 @@ impl RingLayout {
         }
     }
 
-    /// Bytes of region that the ring takes; a multiple of 64.
+    /// Bytes of memory that the ring takes; a multiple of 64.
     pub fn bytes(&self) -> usize {
         size_of::<Control>() + self.slots as usize * (size_of::<SlotHead>() + self.slot_bytes)
     }
@@ -111,47 +106,53 @@ impl RingLayout {
     }
 }
 
-/// Both ends share this view of the ring.
-#[derive(Debug)]
-struct Ring {
-    base: NonNull<u8>,
-    layout: RingLayout,
-    /// Keeps the mapping alive.
-    _region: Arc<Region>,
+/// Both ends of a new ring between threads of this process.
+///
+/// Each end belongs to one thread at a time, and a slot to one end at a time:
+///
+/// ```compile_fail,E0499
+/// let (mut producer, _) = bonfire_sys::ring::pair(bonfire_sys::ring::RingLayout::new(4, 64))?;
+/// let (one, two) = (producer.free_slot(), producer.free_slot());
+/// drop((one, two));
+/// # Ok::<(), bonfire_sys::RegionError>(())
+/// ```
+///
+/// There is no second end over the same memory:
+///
+/// ```compile_fail,E0599
+/// let (producer, _) = bonfire_sys::ring::pair(bonfire_sys::ring::RingLayout::new(4, 64))?;
+/// let second = producer.clone();
+/// # Ok::<(), bonfire_sys::RegionError>(())
+/// ```
+pub fn pair(layout: RingLayout) -> Result<(Producer, Consumer), RegionError> {
+    let region = Arc::new(Region::anonymous(layout.bytes())?);
+    let producer = Producer::claim(Ring::new(Arc::clone(&region), layout));
+    let producer = producer.expect("the region is new, so nothing is claimed");
+    Ok((producer, Consumer::new(Ring::new(region, layout))))
 }
 
-// SAFETY: the pointer is into the region that the Arc keeps mapped, and all access to it follows
-// the slot protocol, which does not depend on the thread.
-unsafe impl Send for Ring {}
+/// Both ends share this view of the ring, which takes all of its region.
+#[derive(Debug)]
+struct Ring {
+    region: Arc<Region>,
+    layout: RingLayout,
+}
 
 impl Ring {
-    fn new(region: Arc<Region>, offset: usize, layout: RingLayout) -> Self {
-        assert!(
-            offset.is_multiple_of(64),
-            "a ring starts on a cache line, got offset {offset}"
+    fn new(region: Arc<Region>, layout: RingLayout) -> Self {
+        assert_eq!(
+            region.len(),
+            layout.bytes(),
+            "the region holds the ring and nothing else"
         );
-        let end = offset
-            .checked_add(layout.bytes())
-            .expect("offset and size fit the address space");
-        assert!(
-            end <= region.len(),
-            "ring ends at {end}, region at {}",
-            region.len()
-        );
-        // SAFETY: offset < region.len(), checked above, so the pointer stays inside the mapping.
-        let base = unsafe { region.base().add(offset) };
-        Self {
-            base,
-            layout,
-            _region: region,
-        }
+        Self { region, layout }
     }
 
     fn control(&self) -> &Control {
-        // SAFETY: `base` is 64-aligned (page plus a multiple of 64), inside the mapping for
-        // `layout.bytes()`, and Control is made of atomics, for which zero bytes are valid and
+        // SAFETY: aligned, because a region starts on a page; inside the mapping of
+        // `layout.bytes()`; and Control is made of atomics, for which zero bytes are valid and
         // shared mutation is allowed.
-        unsafe { self.base.cast::<Control>().as_ref() }
+        unsafe { self.region.base().cast::<Control>().as_ref() }
     }
 
     /// Start of the slot that frame number `count` lives in.
@@ -160,7 +161,7 @@ impl Ring {
         let offset =
             size_of::<Control>() + index * (size_of::<SlotHead>() + self.layout.slot_bytes);
         // SAFETY: index < slots, so the offset is below layout.bytes(), inside the mapping.
-        unsafe { self.base.add(offset) }
+        unsafe { self.region.base().add(offset) }
     }
 
     fn head(&self, count: u32) -> &SlotHead {
@@ -186,10 +187,32 @@ pub struct Producer {
 }
 
 impl Producer {
-    /// Claims the producing end of the ring at `offset`.
-    pub fn claim(region: Arc<Region>, offset: usize, layout: RingLayout) -> Result<Self, Claimed> {
-        let ring = Ring::new(region, offset, layout);
-        claim(&ring.control().producer_claimed, "producer")?;
+    /// The producing end of a ring whose [`Consumer::shared`] another process made and described.
+    ///
+    /// ```compile_fail,E0133
+    /// use bonfire_sys::ring::{Producer, RingLayout};
+    /// // The file may be anything, and its other users may do anything to it.
+    /// let file = std::fs::File::open("/proc/self/exe").unwrap().into();
+    /// let _ = Producer::open(file, RingLayout::new(4, 64));
+    /// ```
+    ///
+    /// # Errors
+    /// If the ring cannot be mapped, or has a producer.
+    ///
+    /// # Safety
+    /// The descriptor is that of a [`Consumer`] with this layout, and whoever else has it keeps to the
+    /// contract of [`Consumer::descriptor`].
+    pub unsafe fn open(file: OwnedFd, layout: RingLayout) -> Result<Self, OpenError> {
+        // SAFETY: promised by the caller.
+        let region = unsafe { Region::open_sized(&file, layout.bytes()) }?;
+        Self::claim(Ring::new(Arc::new(region), layout))
+    }
+
+    fn claim(ring: Ring) -> Result<Self, OpenError> {
+        ring.control()
+            .producer_claimed
+            .compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire)
+            .map_err(|_| OpenError::Claimed)?;
         Ok(Self {
             ring,
             published: 0,
@@ -265,11 +288,26 @@ pub struct Consumer {
 }
 
 impl Consumer {
-    /// Claims the consuming end of the ring at `offset`.
-    pub fn claim(region: Arc<Region>, offset: usize, layout: RingLayout) -> Result<Self, Claimed> {
-        let ring = Ring::new(region, offset, layout);
-        claim(&ring.control().consumer_claimed, "consumer")?;
-        Ok(Self { ring, released: 0 })
+    /// The consuming end of a new ring whose producer will be in another process, which needs its
+    /// [`descriptor`](Self::descriptor).
+    pub fn shared(layout: RingLayout) -> Result<Self, RegionError> {
+        let region = Arc::new(Region::shared(layout.bytes())?);
+        Ok(Self::new(Ring::new(region, layout)))
+    }
+
+    /// `ring` has no other consumer.
+    fn new(ring: Ring) -> Self {
+        Self { ring, released: 0 }
+    }
+
+    /// What the producer's process needs for [`Producer::open`]; `None` in a [`pair`].
+    ///
+    /// # Safety
+    /// Every process that gets the descriptor uses it for [`Producer::open`] of this crate, with the
+    /// layout of this ring, and for nothing else.
+    pub unsafe fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        // SAFETY: promised by the caller.
+        unsafe { self.ring.region.descriptor() }
     }
 
     /// The oldest frame not yet released, or `None` while there is none. It keeps its content and
@@ -312,12 +350,6 @@ impl Consumer {
     }
 }
 
-fn claim(word: &AtomicU32, end: &'static str) -> Result<(), Claimed> {
-    word.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire)
-        .map(|_| ())
-        .map_err(|_| Claimed { end })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -325,16 +357,10 @@ mod tests {
     /// Miri runs a thousand times slower.
     const FRAMES: u32 = if cfg!(miri) { 70 } else { 10_000 };
 
-    fn pair(layout: RingLayout) -> (Producer, Consumer) {
-        let region = Arc::new(Region::anonymous(layout.bytes()).unwrap());
-        let producer = Producer::claim(Arc::clone(&region), 0, layout).unwrap();
-        (producer, Consumer::claim(region, 0, layout).unwrap())
-    }
-
     #[test]
     fn frames_arrive_in_order_and_unchanged_through_few_slots() {
         for slots in [1, 2, 4] {
-            let (mut producer, mut consumer) = pair(RingLayout::new(slots, 100));
+            let (mut producer, mut consumer) = pair(RingLayout::new(slots, 100)).unwrap();
             let writer = std::thread::spawn(move || {
                 for frame in 0..FRAMES {
                     while producer.free_slot().is_none() {
@@ -365,7 +391,7 @@ mod tests {
 
     #[test]
     fn an_unreleased_slot_is_not_given_to_the_producer_again() {
-        let (mut producer, mut consumer) = pair(RingLayout::new(1, 8));
+        let (mut producer, mut consumer) = pair(RingLayout::new(1, 8)).unwrap();
         producer.free_slot().unwrap().bytes[0] = 7;
         producer.publish(1);
         assert!(producer.free_slot().is_none());
@@ -374,19 +400,43 @@ mod tests {
         assert!(producer.free_slot().is_some());
     }
 
+    /// The producing end, as another process has it: mapped again, at other addresses.
+    fn producer_of(consumer: &Consumer, layout: RingLayout) -> Result<Producer, OpenError> {
+        // SAFETY: it is used for the producer alone.
+        let descriptor = unsafe { consumer.descriptor() }.unwrap();
+        let file = descriptor.try_clone_to_owned().unwrap();
+        // SAFETY: it is that of `consumer`; the tests that pass another layout are refused.
+        unsafe { Producer::open(file, layout) }
+    }
+
     #[test]
-    fn an_end_can_be_claimed_once() {
+    #[cfg_attr(miri, ignore = "Miri has no memory that processes share")]
+    fn a_frame_passes_from_mapping_to_mapping() {
         let layout = RingLayout::new(2, 64);
-        let region = Arc::new(Region::anonymous(layout.bytes()).unwrap());
-        let _first = Producer::claim(Arc::clone(&region), 0, layout).unwrap();
-        assert!(Producer::claim(Arc::clone(&region), 0, layout).is_err());
-        assert!(Consumer::claim(region, 0, layout).is_ok());
+        let mut consumer = Consumer::shared(layout).unwrap();
+        let mut producer = producer_of(&consumer, layout).unwrap();
+        producer.free_slot().unwrap().bytes[..2].copy_from_slice(&[3, 4]);
+        producer.publish(2);
+        assert_eq!(consumer.front().unwrap().bytes, [3, 4]);
+        consumer.release();
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri has no memory that processes share")]
+    fn a_second_producer_or_another_layout_is_refused() {
+        let layout = RingLayout::new(2, 64);
+        let consumer = Consumer::shared(layout).unwrap();
+        let other = producer_of(&consumer, RingLayout::new(4, 64));
+        assert!(matches!(other, Err(OpenError::Region(_))), "{other:?}");
+        let _first = producer_of(&consumer, layout).unwrap();
+        let second = producer_of(&consumer, layout);
+        assert!(matches!(second, Err(OpenError::Claimed)), "{second:?}");
     }
 
     #[test]
     #[should_panic(expected = "release without a frame")]
     fn releasing_nothing_is_a_bug() {
-        let (_producer, mut consumer) = pair(RingLayout::new(2, 64));
+        let (_producer, mut consumer) = pair(RingLayout::new(2, 64)).unwrap();
         consumer.release();
     }
 }

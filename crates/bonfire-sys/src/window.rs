@@ -14,22 +14,25 @@
 //! - before it returns, `open` closes the pane and waits until no peer is inside (the *lease*).
 //!
 //! A peer that is stopped or dies inside a window of a group of processes never leaves it. Then the
-//! pages under the buffer are replaced by private zero pages before the borrow ends: the peer's
-//! late writes go to memory that this process no longer maps.
+//! pages under the buffer are replaced by private ones before the borrow ends: the peer's late writes
+//! go to memory that this process no longer maps. Such a board opens no window any more, because the
+//! peer still counts as one that is inside.
 
 use std::ops::Range;
+use std::os::fd::OwnedFd;
 use std::ptr::{self, NonNull};
 use std::slice;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytemuck::Pod;
-
+use rustix::io::Errno;
 use smallvec::SmallVec;
 
+use crate::Arena;
 use crate::lease::Lease;
+use crate::region::{OpenError, Region, RegionError};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
-use crate::{Arena, Region, RegionError};
 
 /// How long a close waits for a peer that is inside. A visit is one pass over one chunk, so only a
 /// peer that is stopped or dead takes this long.
@@ -74,13 +77,6 @@ enum Homes {
     },
 }
 
-/// The pane of a rank is claimed by somebody else.
-#[derive(Debug, thiserror::Error)]
-#[error("the window of rank {rank} is already claimed")]
-pub struct WindowClaimed {
-    rank: usize,
-}
-
 /// Why the windows cannot be used together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shut {
@@ -116,21 +112,34 @@ impl Board {
         Ok((0..ranks).map(board).collect())
     }
 
-    /// A board for processes. `regions` are the arenas' regions of all ranks, in rank order, each with
-    /// at least [`PANE_BYTES`] reserved at its start; `mine` is this rank's arena.
+    /// The board of rank `me` among processes. `mine` is its arena, with at least [`PANE_BYTES`]
+    /// reserved at its start; `peers` are the descriptors of the other ranks' arenas, in rank order.
+    ///
+    /// ```compile_fail,E0133
+    /// use bonfire_sys::{Arena, window::{Board, PANE_BYTES}};
+    /// let arena = Arena::new(PANE_BYTES, 4096)?;
+    /// let _ = Board::for_processes(arena, 0, Vec::new()); // Is this the only board of rank 0?
+    /// # Ok::<(), bonfire_sys::RegionError>(())
+    /// ```
     ///
     /// # Errors
-    /// If there is another board for rank `me`.
-    pub fn for_processes(
+    /// If an arena cannot be mapped, or `mine` has a board already.
+    ///
+    /// # Safety
+    /// The descriptors are those of the arenas of the other ranks, all different and none `mine`, and
+    /// whoever else has one keeps to the contract of [`Arena::descriptor`].
+    pub unsafe fn for_processes(
         mine: Arena,
-        regions: Vec<Arc<Region>>,
         me: usize,
-    ) -> Result<Self, WindowClaimed> {
-        assert!(me < regions.len(), "rank {me} of {}", regions.len());
-        assert!(
-            Arc::ptr_eq(&regions[me], mine.region()),
-            "the region at place {me} is not this rank's arena"
-        );
+        peers: Vec<OwnedFd>,
+    ) -> Result<Self, OpenError> {
+        assert!(me <= peers.len(), "rank {me} of {}", peers.len() + 1);
+        let mut regions = Vec::with_capacity(peers.len() + 1);
+        for file in peers {
+            // SAFETY: promised by the caller.
+            regions.push(Arc::new(unsafe { Region::open(&file) }?));
+        }
+        regions.insert(me, Arc::clone(mine.region()));
         for region in &regions {
             let len = region.len();
             assert!(len >= PANE_BYTES, "no room for a pane in a region of {len}");
@@ -138,17 +147,18 @@ impl Board {
         Self::claim(me, Homes::Processes { mine, regions })
     }
 
-    fn claim(me: usize, homes: Homes) -> Result<Self, WindowClaimed> {
+    fn claim(me: usize, homes: Homes) -> Result<Self, OpenError> {
         let board = Self { me, homes };
-        let claimed = &board.pane(me).claimed;
-        claimed
+        board
+            .pane(me)
+            .claimed
             .compare_exchange(
                 0,
                 claim_of(me, board.ranks()),
                 Ordering::AcqRel,
                 Ordering::Acquire,
             )
-            .map_err(|_| WindowClaimed { rank: me })?;
+            .map_err(|_| OpenError::Claimed)?;
         Ok(board)
     }
 
@@ -161,7 +171,7 @@ impl Board {
     }
 
     /// Whether `data` is memory that peers can reach: any in a group of threads, a block of this
-    /// rank's arena in a group of processes.
+    /// rank's arena in a group of processes. Nothing is once a peer did not leave a window.
     pub fn reaches<T>(&self, data: &[T]) -> bool {
         match &self.homes {
             Homes::Threads { .. } => true,
@@ -181,8 +191,9 @@ impl Board {
         unsafe { pane.as_ref() }
     }
 
-    /// Opens `data` to the peers while `body` runs, for the operation that all of them call `stamp`; when this returns, nobody but the caller reaches
-    /// it. An operation that failed leaves unspecified content.
+    /// Opens `data` to the peers while `body` runs, for the operation that all of them call `stamp`.
+    /// When this returns, nobody but the caller reaches it. An operation that failed leaves
+    /// unspecified content.
     ///
     /// # Panics
     /// If peers cannot reach `data`, see [`reaches`](Self::reaches).
@@ -253,8 +264,9 @@ impl Drop for Closer<'_> {
             std::thread::sleep(Duration::from_micros(50));
             // A thread of this process cannot vanish inside a visit, which is one pass over a chunk.
             let foreign = matches!(self.board.homes, Homes::Processes { .. });
-            if foreign && started.elapsed() > LEAVE_PATIENCE {
-                self.abandon();
+            // Where the kernel has no memory for the private pages, the buffer cannot be had back
+            // before the peer leaves it or there is memory again.
+            if foreign && started.elapsed() > LEAVE_PATIENCE && self.abandon().is_ok() {
                 return;
             }
         }
@@ -262,13 +274,13 @@ impl Drop for Closer<'_> {
 }
 
 impl Closer<'_> {
-    /// Replaces the pages under the buffer, keeping what lies beside it on its first and last page.
-    fn abandon(&self) {
+    /// Replaces the pages under the buffer.
+    fn abandon(&self) -> Result<(), Errno> {
         let Homes::Processes { mine, .. } = &self.board.homes else {
-            return;
+            return Ok(());
         };
         let offset = self.own.addr().get() - mine.region().base().addr().get();
-        mine.region().detach(offset..offset + self.bytes);
+        mine.abandon(offset..offset + self.bytes)
     }
 }
 

@@ -7,7 +7,7 @@ use bonfire_plan::{Rank, WorldSize};
 
 use super::ProcessGroup;
 use super::roster::Origin;
-use crate::platform::sync::Mutex;
+use bonfire_connect::platform::sync::Mutex;
 
 /// What not all ranks have taken yet.
 #[derive(Debug, Default)]

@@ -12,8 +12,8 @@ use super::commons::Commons;
 use crate::health::failure::Failure;
 use crate::health::poison::Poison;
 use crate::meet::rendezvous::ConnectError;
-use crate::platform::sync::{Mutex, MutexGuard};
 use crate::transport::{Links, Sharing, local_links};
+use bonfire_connect::platform::sync::{Mutex, MutexGuard};
 
 /// What one rank of a group of threads takes.
 #[derive(Debug)]

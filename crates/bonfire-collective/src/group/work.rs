@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError};
 use bonfire_plan::Rank;
 
 use crate::CollectiveError;
-use crate::platform::sync::{Condvar, Mutex};
+use bonfire_connect::platform::sync::{Condvar, Mutex};
 
 /// A pending operation, which owns its buffer until it is done.
 ///

@@ -24,7 +24,7 @@ use crate::health::failure::Timeout;
 use crate::health::flight::{Desk, FlightRecord, write_flight_record};
 use crate::health::recorder::{Progress, Record, Recorder};
 use crate::health::stragglers::StragglerReport;
-use crate::platform::sync::{Mutex, MutexGuard};
+use bonfire_connect::platform::sync::{Mutex, MutexGuard};
 
 pub use running::GroupReport;
 

@@ -25,17 +25,17 @@ use crate::health::poison::Poison;
 use crate::health::recorder::Progress;
 use crate::health::stragglers::{Heartbeat, Stragglers};
 use crate::options::GroupOptions;
-use crate::platform::clock;
-use crate::platform::net::{Handle, await_news};
-use crate::platform::thread::{self, JoinHandle};
+use bonfire_connect::platform::clock;
+use bonfire_connect::platform::net::{Handle, await_news};
+use bonfire_connect::platform::thread::{self, JoinHandle};
 
 pub(crate) use early::{Early, Hearing};
 pub(crate) use line::Peer;
 use line::{Inbox, Kind, MESSAGE_BYTES_MAX, Nonsense};
 use pulse::Pulse;
 
-/// How often the thread looks whether the group has ended.
-const POLL_SLICE: Duration = Duration::from_millis(100);
+/// How often the thread looks around while nothing comes. The end of the group wakes it.
+const LOOK_SLICE: Duration = Duration::from_millis(100);
 
 /// How often it tries to send what a connection did not take.
 const BACKLOG_SLICE: Duration = Duration::from_millis(5);
@@ -86,6 +86,21 @@ impl Control {
         poison: Arc<Poison>,
         options: &GroupOptions,
     ) -> io::Result<Self> {
+        let (mut control, watcher) = Self::prepare(my_rank, peers, poison, options)?;
+        if !control.peers.is_empty() {
+            let name = format!("bonfire-ctl-{my_rank}");
+            control.watcher = Some(thread::spawn(&name, move || watcher.run())?);
+        }
+        Ok(control)
+    }
+
+    /// The connections, and the watcher that is to run on a thread of its own.
+    fn prepare(
+        my_rank: Rank,
+        peers: Vec<Early>,
+        poison: Arc<Poison>,
+        options: &GroupOptions,
+    ) -> io::Result<(Self, Watcher)> {
         for early in &peers {
             early.with_stream(|stream| {
                 stream.set_nonblocking()?;
@@ -98,31 +113,27 @@ impl Control {
         let (peers, inboxes): (Vec<Peer>, Vec<Inbox>) = peers.into_iter().map(split).unzip();
         let peers = Arc::new(peers);
         let stop = Arc::new(AtomicBool::new(false));
-        let watcher = if peers.is_empty() {
-            None
-        } else {
-            let now = clock::now();
-            let world_size = peers.len() as u32 + 1;
-            let is_first = my_rank == Rank::new(0);
-            let watcher = Watcher {
-                me: my_rank,
-                peers: Arc::clone(&peers),
-                inboxes,
-                poison: Arc::clone(&poison),
-                stop: Arc::clone(&stop),
-                pulse: Pulse::new(my_rank, world_size, options.heartbeat_timeout, now),
-                stragglers: is_first.then(|| Stragglers::new(world_size, now)),
-            };
-            let name = format!("bonfire-ctl-{my_rank}");
-            Some(thread::spawn(&name, move || watcher.run())?)
+        let now = clock::now();
+        let world_size = peers.len() as u32 + 1;
+        let is_first = my_rank == Rank::new(0);
+        let watcher = Watcher {
+            me: my_rank,
+            peers: Arc::clone(&peers),
+            inboxes,
+            poison: Arc::clone(&poison),
+            stop: Arc::clone(&stop),
+            look_slice: LOOK_SLICE,
+            pulse: Pulse::new(my_rank, world_size, options.heartbeat_timeout, now),
+            stragglers: is_first.then(|| Stragglers::new(world_size, now)),
         };
-        Ok(Self {
+        let control = Self {
             peers,
             poison,
             stop,
             handles,
-            watcher,
-        })
+            watcher: None,
+        };
+        Ok((control, watcher))
     }
 
     /// Whom questions can be put to, as long as this rank has not left.
@@ -252,6 +263,7 @@ struct Watcher {
     inboxes: Vec<Inbox>,
     poison: Arc<Poison>,
     stop: Arc<AtomicBool>,
+    look_slice: Duration,
     pulse: Pulse,
     /// Rank 0 compares all ranks.
     stragglers: Option<Stragglers>,
@@ -305,7 +317,7 @@ impl Watcher {
         }
         let slice = match self.peers.iter().any(Peer::has_backlog) {
             true => BACKLOG_SLICE,
-            false => POLL_SLICE,
+            false => self.look_slice,
         };
         let news = await_news(&handles, slice);
         news.into_iter().map(|ready| places[ready]).collect()
@@ -471,8 +483,8 @@ mod tests {
     use crate::health::accounts::Witness;
     use crate::health::flight::Desk;
     use crate::health::recorder::Recorder;
-    use crate::platform::net::UnixStream;
-    use crate::secure::stream::Stream;
+    use bonfire_connect::platform::net::UnixStream;
+    use bonfire_connect::secure::stream::Stream;
 
     /// A connection of rank 0 to a peer, and the other end of it.
     fn connection(peer: u32) -> (Early, Peer) {
@@ -514,6 +526,28 @@ mod tests {
             panic!("{failure}");
         };
         assert_eq!(*rank, Rank::new(1));
+    }
+
+    /// Whoever drops a group waits for the thread, which must not sleep to the end of its slice.
+    #[test]
+    fn the_end_of_a_group_wakes_the_thread_that_watches() {
+        let (peer, far) = connection(1);
+        let poison = Arc::new(Poison::new(WorldSize::new(2).unwrap()));
+        let (peers, options) = (vec![peer], GroupOptions::default());
+        let (mut control, mut watcher) =
+            Control::prepare(Rank::new(0), peers, poison, &options).unwrap();
+        watcher.look_slice = Duration::from_secs(24 * 3600);
+        control.watcher = Some(thread::spawn("watcher", move || watcher.run()).unwrap());
+        // Its first beat comes right before it sleeps.
+        heard(&far, Kind::Heartbeat);
+        thread::sleep(Duration::from_millis(50));
+        let (done, is_done) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            drop(control);
+            let _ = done.send(());
+        });
+        let ended = is_done.recv_timeout(Duration::from_secs(60));
+        assert!(ended.is_ok(), "the thread sleeps on");
     }
 
     #[test]

@@ -25,12 +25,12 @@ use crate::health::control::{self, Peer};
 use crate::health::poison::Poison;
 use crate::options::RecordOnSignal;
 use crate::options::place::RankEnv;
-use crate::platform::clock;
-use crate::platform::net::{
+use bonfire_connect::platform::clock;
+use bonfire_connect::platform::net::{
     Handle, UnixListener, UnixStream, await_news, is_of_this_user, listen_abstract,
 };
-use crate::platform::sync::{Mutex, MutexGuard};
-use crate::platform::thread::{self, JoinHandle};
+use bonfire_connect::platform::sync::{Mutex, MutexGuard};
+use bonfire_connect::platform::thread::{self, JoinHandle};
 
 pub use client::{InspectError, RunningJob, SilentProcess, running_jobs};
 pub use protocol::JobMember;

@@ -7,7 +7,7 @@ use bonfire_plan::Rank;
 
 use crate::health::failure::Failure;
 use crate::health::poison::Poison;
-use crate::platform::clock;
+use bonfire_connect::platform::clock;
 
 /// Longest nap before a wait looks at its deadline and at the group's health again.
 pub(crate) const NAP_MAX: Duration = Duration::from_millis(20);

@@ -10,7 +10,7 @@ use bonfire_plan::{Rank, WorldSize};
 
 use crate::health::accounts::Accounts;
 use crate::health::failure::Failure;
-use crate::platform::sync::Mutex;
+use bonfire_connect::platform::sync::Mutex;
 
 #[derive(Debug)]
 pub(crate) struct Poison {

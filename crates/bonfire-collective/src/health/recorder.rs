@@ -19,8 +19,8 @@ use bonfire_plan::Operation;
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
-use crate::platform::clock;
-use crate::platform::sync::{Mutex, MutexGuard};
+use bonfire_connect::platform::clock;
+use bonfire_connect::platform::sync::{Mutex, MutexGuard};
 
 pub use progress::{PhaseProgress, Progress, StepProgress};
 

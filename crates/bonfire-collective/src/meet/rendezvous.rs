@@ -33,13 +33,13 @@ use std::time::{Duration, Instant};
 use bonfire_plan::Rank;
 
 use crate::health::inspection::Inspection;
-use crate::meet::store::{Store, StoreError, TcpStore, TcpStoreServer};
 use crate::options::GroupOptions;
 use crate::options::place::HostId;
 use crate::options::place::RankEnv;
-use crate::platform::{clock, thread};
-use crate::secure::token::JobToken;
 use crate::transport::topology::Topology;
+use bonfire_connect::platform::{clock, thread};
+use bonfire_connect::secure::token::JobToken;
+use bonfire_connect::store::{Store, StoreError, TcpStore, TcpStoreServer};
 
 pub(crate) use address::{Address, Settings};
 pub use error::ConnectError;

@@ -4,8 +4,8 @@ use bonfire_plan::{Rank, WorldSize};
 use serde::{Deserialize, Serialize};
 
 use crate::options::settings::EnvSettings;
-use crate::platform::host;
-use crate::secure::token::JobToken;
+use bonfire_connect::platform::host;
+use bonfire_connect::secure::token::JobToken;
 
 /// A worker's place in its job.
 #[derive(Clone, Debug)]

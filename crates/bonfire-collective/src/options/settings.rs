@@ -10,8 +10,8 @@ use std::str::FromStr;
 use crate::options::STREAMS_MAX;
 use crate::options::builds::Builds;
 use crate::options::call_sites::CallSites;
-use crate::options::connections::Connections;
 use crate::options::overrides::AlgorithmOverrides;
+use bonfire_connect::connections::Connections;
 
 /// Algorithms for collectives; see [`AlgorithmOverrides`].
 const ALGORITHM: &str = "BONFIRE_ALGORITHM";

@@ -13,7 +13,7 @@ use super::readiness::{Origin, Readiness};
 use super::socket::{Dispatch, Due, Receipt, SocketLink};
 use super::traffic::Traffic;
 use crate::health::patience::{Interrupt, NAP_MAX, Patience, Pause};
-use crate::platform::thread;
+use bonfire_connect::platform::thread;
 
 /// While a rank naps on shared memory it still moves the bytes of its sockets this often, because a
 /// third rank may need them before the second can go on.

@@ -1,12 +1,10 @@
-//! Frames through shared memory: one ring per ordered pair of ranks, in the receiver's region.
+//! Frames through shared memory: one ring per ordered pair of ranks, which the receiver made.
 
-use std::sync::Arc;
+use bonfire_plan::WorldSize;
+use bonfire_sys::RegionError;
+use bonfire_sys::ring::{self, Consumer, LABEL_BYTES, Producer, RingLayout};
 
 use super::wire::{AGREED_BYTES, HEADER_BYTES};
-use bonfire_plan::{Rank, WorldSize};
-use bonfire_sys::ring::{Claimed, Consumer, LABEL_BYTES, Producer, RingLayout};
-use bonfire_sys::{Region, RegionError};
-
 use super::{Frame, Links, SLOTS};
 
 /// Payload that fits a slot's label behind what ranks compare: with it, a frame is one cache line that
@@ -24,26 +22,24 @@ const _: () = assert!(SHORT_BYTES == 16);
 /// Both directions between this rank and one peer.
 #[derive(Debug)]
 pub(crate) struct MemoryLink {
-    pub(super) outbox: Producer,
-    pub(super) inbox: Consumer,
+    pub(crate) outbox: Producer,
+    pub(crate) inbox: Consumer,
 }
 
 impl MemoryLink {
-    /// Takes the ends that belong to `me` on the pair with `peer`.
-    pub(crate) fn claim(
-        me: Rank,
-        my_region: &Arc<Region>,
-        peer: Rank,
-        peer_region: &Arc<Region>,
-        layout: RingLayout,
-    ) -> Result<Self, Claimed> {
-        let outbox = Producer::claim(
-            Arc::clone(peer_region),
-            ring_offset(layout, peer, me),
-            layout,
-        )?;
-        let inbox = Consumer::claim(Arc::clone(my_region), ring_offset(layout, me, peer), layout)?;
-        Ok(Self { outbox, inbox })
+    /// Both ends of the pair of rings between two threads.
+    fn between_threads(layout: RingLayout) -> Result<[Self; 2], RegionError> {
+        let (to_other, at_other) = ring::pair(layout)?;
+        let (to_one, at_one) = ring::pair(layout)?;
+        let one = Self {
+            outbox: to_other,
+            inbox: at_one,
+        };
+        let other = Self {
+            outbox: to_one,
+            inbox: at_other,
+        };
+        Ok([one, other])
     }
 
     /// Copies a frame into the next slot and publishes it, or returns false while none is free.
@@ -88,43 +84,22 @@ pub(crate) fn ring_layout(chunk_bytes: usize) -> RingLayout {
     RingLayout::new(SLOTS, PAYLOAD_AT + chunk_bytes)
 }
 
-/// Where in `owner`'s region the ring from `source` starts. The rings stand in rank order without
-/// the owner's own.
-pub(crate) fn ring_offset(layout: RingLayout, owner: Rank, source: Rank) -> usize {
-    assert!(owner != source, "rank {owner} has no ring to itself");
-    let index = source.index() - usize::from(source > owner);
-    index * layout.bytes()
-}
-
 /// The links of all ranks of a group of threads, in rank order.
 pub(crate) fn local_links(
     world_size: WorldSize,
     chunk_bytes: usize,
 ) -> Result<Vec<Links>, RegionError> {
     let layout = ring_layout(chunk_bytes);
-    let peers = world_size.len() - 1;
-    let regions = world_size
-        .ranks()
-        .map(|_| Region::anonymous((peers * layout.bytes()).max(1)).map(Arc::new))
-        .collect::<Result<Vec<_>, _>>()?;
-    let links_of = |me: Rank| {
-        let mut links = Links::new(me, world_size);
-        for peer in world_size.ranks().filter(|peer| *peer != me) {
-            let link = MemoryLink::claim(
-                me,
-                &regions[me.index()],
-                peer,
-                &regions[peer.index()],
-                layout,
-            );
-            links.add_memory(
-                peer,
-                link.expect("the regions are new, so nothing is claimed"),
-            );
+    let ranks = world_size.ranks();
+    let mut links: Vec<Links> = ranks.map(|me| Links::new(me, world_size)).collect();
+    for one in world_size.ranks() {
+        for other in world_size.ranks().filter(|other| *other > one) {
+            let [of_one, of_other] = MemoryLink::between_threads(layout)?;
+            links[one.index()].add_memory(other, of_one);
+            links[other.index()].add_memory(one, of_other);
         }
-        links
-    };
-    Ok(world_size.ranks().map(links_of).collect())
+    }
+    Ok(links)
 }
 
 #[cfg(test)]
@@ -134,14 +109,7 @@ mod tests {
     /// Short payloads lie elsewhere than long ones.
     #[test]
     fn payloads_of_all_lengths_arrive() {
-        let layout = ring_layout(64);
-        let regions: Vec<_> = (0..2)
-            .map(|_| Arc::new(Region::anonymous(layout.bytes()).unwrap()))
-            .collect();
-        let [mut zero, mut one] = [0, 1].map(|me: usize| {
-            let [me, peer] = [me, 1 - me].map(|rank| (Rank::new(rank as u32), &regions[rank]));
-            MemoryLink::claim(me.0, me.1, peer.0, peer.1, layout).unwrap()
-        });
+        let [mut zero, mut one] = MemoryLink::between_threads(ring_layout(64)).unwrap();
         let header: [u8; HEADER_BYTES] = std::array::from_fn(|index| index as u8);
         for len in 0..=64 {
             let payload: Vec<u8> = (0..len).map(|byte| byte as u8 ^ 0x5a).collect();

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use bonfire_plan::Rank;
 
-use crate::platform::net;
-use crate::secure::stream::Stream;
+use bonfire_connect::platform::net;
+use bonfire_connect::secure::stream::Stream;
 
 /// The sockets of one rank.
 #[derive(Debug)]

@@ -1,10 +1,8 @@
 //! How ranks reach each other's buffers, where all of them share memory.
 
-use std::sync::Arc;
-
-use bonfire_plan::{Rank, WorldSize};
-use bonfire_sys::window::{Board, PANE_BYTES, WindowClaimed};
-use bonfire_sys::{Arena, Region, RegionError};
+use bonfire_plan::WorldSize;
+use bonfire_sys::window::{Board, PANE_BYTES};
+use bonfire_sys::{Arena, RegionError};
 
 /// The memory of a host, as one rank sees it.
 #[derive(Debug)]
@@ -19,18 +17,6 @@ impl Sharing {
     pub(crate) fn of_threads(world_size: WorldSize) -> Result<Vec<Self>, RegionError> {
         let boards = Board::for_threads(world_size.len())?.into_iter();
         Ok(boards.map(|board| Self { board, arena: None }).collect())
-    }
-
-    /// Of a rank among processes, which knows the regions of all arenas, in rank order.
-    pub(crate) fn of_processes(
-        me: Rank,
-        arena: Arena,
-        regions: Vec<Arc<Region>>,
-    ) -> Result<Self, WindowClaimed> {
-        Ok(Self {
-            board: Board::for_processes(arena.clone(), regions, me.index())?,
-            arena: Some(arena),
-        })
     }
 }
 

@@ -10,7 +10,7 @@ use super::inbox::{FrameError, Inbox, InboxError};
 use super::stripes::Stripes;
 use super::{Frame, LinkError, SLOTS};
 use crate::options::STREAMS_MAX;
-use crate::secure::stream::Stream;
+use bonfire_connect::secure::stream::Stream;
 
 /// Both directions between this rank and one peer, over one stream or several.
 ///

@@ -88,9 +88,6 @@ pub(super) struct Supervisor {
     ranks: Vec<RankProcess>,
     running: BTreeSet<usize>,
     bad_ends: Vec<BadEnd>,
-    /// Of ranks without which the job goes on.
-    losses: Vec<BadEnd>,
-    min_ranks: usize,
     /// The first end of a rank that was a success.
     first_success: Option<BadEnd>,
     ending: Ending,
@@ -128,10 +125,6 @@ impl Supervisor {
             ranks: Vec::new(),
             running: BTreeSet::new(),
             bad_ends: Vec::new(),
-            losses: Vec::new(),
-            min_ranks: options
-                .min_nproc_per_node
-                .map_or(usize::MAX, |ranks| ranks.get() as usize),
             first_success: None,
             ending: Ending::new(options.graces),
             interrupted: None,
@@ -186,7 +179,6 @@ impl Supervisor {
             let order = match self.next_event() {
                 Some(Event::Ended { local_rank, at }) => {
                     self.rank_ended(local_rank, at)?;
-                    self.leave_the_stopped();
                     if self.nobody_can_end() {
                         self.ending.cut_short(Instant::now())
                     } else {
@@ -328,26 +320,12 @@ impl Supervisor {
             None => {
                 self.first_success.get_or_insert(end(Exit::Code(0)));
             }
-            Some(exit) if self.goes_on_without_it() => self.lose(end(exit)),
             Some(exit) => {
-                self.bad_ends.append(&mut self.losses);
                 self.bad_ends.push(end(exit));
                 self.ending.rank_failed(Instant::now());
             }
         }
         Ok(())
-    }
-
-    /// Whether enough ranks are left for the job after one has failed.
-    fn goes_on_without_it(&self) -> bool {
-        self.running.len() >= self.min_ranks && self.ending.deadline().is_none()
-    }
-
-    fn lose(&mut self, end: BadEnd) {
-        let failure = self.describe(end);
-        let left = self.running.len();
-        warn!("{failure}\nthe job goes on without it: {left} ranks of this host are left");
-        self.losses.push(end);
     }
 
     /// Whether all ranks that still run are stopped.
@@ -356,29 +334,11 @@ impl Supervisor {
         running.all(|&local_rank| self.ranks[local_rank].child.is_stopped())
     }
 
-    /// A job that goes on without ranks that it lost does not wait for stopped ones at its end, either.
-    fn leave_the_stopped(&mut self) {
-        let is_over = self.min_ranks < usize::MAX && self.bad_ends.is_empty();
-        if !is_over || self.running.is_empty() || !self.nobody_can_end() {
-            return;
-        }
-        let at = Instant::now();
-        for local_rank in self.running.clone() {
-            self.lose(BadEnd {
-                local_rank,
-                exit: Exit::Stopped,
-                at,
-            });
-        }
-        self.ending.rank_failed(at);
-    }
-
     /// Notes who does nothing while the job has failed, before our signals wake it.
     fn note_the_stopped(&mut self) {
         let at = Instant::now();
         for &local_rank in &self.running {
-            let is_known = self.losses.iter().any(|loss| loss.local_rank == local_rank);
-            if !is_known && self.ranks[local_rank].child.is_stopped() {
+            if self.ranks[local_rank].child.is_stopped() {
                 self.bad_ends.push(BadEnd {
                     local_rank,
                     exit: Exit::Stopped,

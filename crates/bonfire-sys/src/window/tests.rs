@@ -15,6 +15,24 @@ fn boards() -> Vec<Board> {
     Board::for_threads(RANKS).unwrap()
 }
 
+/// What the process of rank `me` gets from the others.
+fn descriptors(arenas: &[Arena], me: usize) -> Vec<OwnedFd> {
+    let peers = arenas.iter().enumerate().filter(|(rank, _)| *rank != me);
+    peers.map(|(_, arena)| descriptor(arena)).collect()
+}
+
+fn descriptor(arena: &Arena) -> OwnedFd {
+    // SAFETY: the tests use it as another process would: for a board, or under a closed window.
+    let descriptor = unsafe { arena.descriptor() };
+    descriptor.try_clone_to_owned().unwrap()
+}
+
+/// The board of rank `me`, mapped as another process would have it, at other addresses.
+fn board_among(arenas: &[Arena], me: usize) -> Result<Board, OpenError> {
+    // SAFETY: each arena is of one rank, and nobody but boards has the descriptors.
+    unsafe { Board::for_processes(arenas[me].clone(), me, descriptors(arenas, me)) }
+}
+
 /// Every rank doubles its shard of every window, in steps of a few elements.
 fn double_all(board: &mut Board, data: &mut [u32], barrier: &Barrier) {
     board.open(data, 7, |windows| {
@@ -62,19 +80,9 @@ fn windows_in_arenas_of_other_mappings() {
     let barrier = Barrier::new(RANKS);
     std::thread::scope(|scope| {
         for (me, arena) in arenas.iter().enumerate() {
-            // As another process would have it: mapped again, at other addresses.
-            let open = |(rank, theirs): (usize, &Arena)| {
-                if rank == me {
-                    return Arc::clone(theirs.region());
-                }
-                let file = theirs.region().descriptor().unwrap();
-                let file = file.try_clone_to_owned().unwrap();
-                Arc::new(Region::open(file, theirs.region().len()).unwrap())
-            };
-            let regions = arenas.iter().enumerate().map(open).collect();
+            let mut board = board_among(&arenas, me).unwrap();
             let (arena, barrier) = (arena.clone(), &barrier);
             scope.spawn(move || {
-                let mut board = Board::for_processes(arena.clone(), regions, me).unwrap();
                 assert!(!board.reaches(&[1_u32; 4]), "memory of this process only");
                 let _elsewhere = arena.allocate::<u8>(me * 5000 + 1).unwrap();
                 let mut data = arena.allocate::<u32>(5000).unwrap();
@@ -116,16 +124,13 @@ fn another_ranks_shard_is_out_of_reach() {
 #[cfg_attr(miri, ignore = "Miri has no memory that processes share")]
 fn boards_that_disagree_about_the_ranks_open_nothing_to_each_other() {
     let arenas = [(); 2].map(|()| Arena::new(PANE_BYTES, 1 << 20).unwrap());
-    let regions = |first: usize| {
-        let order = [first, 1 - first];
-        order
-            .map(|index| Arc::clone(arenas[index].region()))
-            .to_vec()
+    let board = |mine: usize| {
+        let peers = vec![descriptor(&arenas[1 - mine])];
+        // SAFETY: each board has an arena of its own; that both take themselves for rank 0 is the test.
+        unsafe { Board::for_processes(arenas[mine].clone(), 0, peers) }
     };
-    let board = |mine: usize| Board::for_processes(arenas[mine].clone(), regions(mine), 0);
     let [mut first, mut second] = [0, 1].map(|mine| board(mine).unwrap());
-    let error = board(0).unwrap_err();
-    assert_eq!(error.to_string(), "the window of rank 0 is already claimed");
+    assert!(matches!(board(0), Err(OpenError::Claimed)));
     let [mut one, mut two] = [0, 1].map(|index: usize| arenas[index].allocate::<u32>(8).unwrap());
     let outcome = first.open(&mut one[..], 7, |windows| {
         second.open(&mut two[..], 7, |_| windows.visit(0..1, |_| ()))
@@ -134,33 +139,88 @@ fn boards_that_disagree_about_the_ranks_open_nothing_to_each_other() {
 }
 
 /// A peer that died inside is a lease that never empties.
+fn abandon(board: &mut Board, data: &mut [u8]) {
+    board.open(data, 7, |windows| {
+        assert!(windows.board.pane(0).lease.enter(), "the peer that dies");
+    });
+}
+
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no memory that processes share")]
 fn a_buffer_that_a_peer_never_leaves_is_detached_and_its_neighbours_kept() {
     let arena = Arena::new(PANE_BYTES, 1 << 20).unwrap();
-    let region = Arc::clone(arena.region());
-    let file = region.descriptor().unwrap().try_clone_to_owned().unwrap();
-    let theirs = Region::open(file, region.len()).unwrap();
-    let mut board = Board::for_processes(arena.clone(), vec![Arc::clone(&region)], 0).unwrap();
+    // SAFETY: the only use of the bytes through this mapping is the late write below.
+    let theirs = unsafe { Region::open(&descriptor(&arena)) }.unwrap();
+    let mut board = board_among(std::slice::from_ref(&arena), 0).unwrap();
     let mut data = arena.allocate::<u8>(3 * 4096).unwrap();
     data.fill(5);
     let offset = arena.offset_of(&data).unwrap();
-    board.open(&mut data[100..9000], 7, |windows| {
-        assert!(windows.board.pane(0).lease.enter(), "the peer that dies");
+    abandon(&mut board, &mut data[100..9000]);
+    let beside = data[..100].iter().chain(&data[9000..]);
+    assert!(beside.clone().all(|byte| *byte == 5));
+    let before = data[100..9000].to_vec();
+    for late in (100..9000).step_by(100) {
+        // SAFETY: inside the mapping.
+        let late = unsafe { theirs.base().add(offset + late) };
+        // SAFETY: nobody else has this mapping's byte, which is no longer the buffer's.
+        unsafe { late.write(77) };
+    }
+    assert_eq!(data[100..9000], before, "a late write does not arrive");
+    data[50] = 6;
+    assert_eq!(data[50], 6, "what lies beside can still be written");
+}
+
+/// The owner of the bytes beside a buffer goes on using them, on another thread.
+#[test]
+#[cfg_attr(miri, ignore = "Miri has no memory that processes share")]
+fn no_write_beside_a_buffer_is_lost_while_it_is_detached() {
+    let arena = Arena::new(PANE_BYTES, 1 << 20).unwrap();
+    let mut board = board_among(std::slice::from_ref(&arena), 0).unwrap();
+    let mut data = arena.allocate::<u8>(4096).unwrap();
+    let (beside, opened) = data.split_at_mut(64);
+    let is_done = AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut value = 0_u8;
+            while is_done.load(Ordering::Acquire) == 0 {
+                let next = value.wrapping_add(1);
+                for byte in &mut *beside {
+                    let was = std::mem::replace(std::hint::black_box(byte), next);
+                    assert_eq!(was, value, "a write was lost");
+                }
+                value = next;
+            }
+        });
+        abandon(&mut board, opened);
+        is_done.store(1, Ordering::Release);
     });
+}
+
+/// Such a block would not be zero, and peers would not see what is in it.
+#[test]
+#[cfg_attr(miri, ignore = "Miri has no memory that processes share")]
+fn what_was_detached_is_in_no_later_block_and_no_later_window() {
+    let arena = Arena::new(PANE_BYTES, 8 * 4096).unwrap();
+    let mut board = board_among(std::slice::from_ref(&arena), 0).unwrap();
+    let mut data = arena.allocate::<u8>(3 * 4096).unwrap();
+    assert!(board.reaches(&data));
+    abandon(&mut board, &mut data[4096..8192]);
+    data.fill(9);
     assert!(
-        data[..100]
+        !board.reaches(&data),
+        "peers see another page in its middle"
+    );
+    drop(data);
+    let later: Vec<_> = (0..5)
+        .map(|_| arena.allocate::<u8>(4096).unwrap())
+        .collect();
+    assert!(
+        later
             .iter()
-            .chain(&data[9000..])
-            .all(|byte| *byte == 5)
+            .all(|block| block.iter().all(|byte| *byte == 0)),
+        "new blocks are zero"
     );
-    assert!(
-        data[100..9000].iter().all(|byte| *byte == 0),
-        "void content"
-    );
-    // SAFETY: inside the mapping.
-    let late = unsafe { theirs.base().add(offset + 200) };
-    // SAFETY: nobody else has this mapping's byte, which is no longer the buffer's.
-    unsafe { late.write(77) };
-    assert_eq!(data[200], 0, "a late write does not arrive");
+    assert!(later.iter().all(|block| !board.reaches(block)));
+    let more = arena.allocate::<u8>(1);
+    assert!(more.is_err(), "the abandoned range is not given away");
 }

@@ -1,18 +1,25 @@
 //! Ranks over NCCL as processes, as a training has them.
 
-use std::num::NonZeroU32;
-use std::thread;
+use std::ffi::OsString;
+use std::path::Path;
 use std::time::{Duration, Instant};
+use std::{env, fs, process, thread};
 
-use anyhow::{bail, ensure};
+use anyhow::{Context, bail, ensure};
 use bonfire_collective::{CollectiveError, DType, Rank, RankEnv, ReduceOp};
 use bonfire_gpu::{CudaGroupError, CudaOptions, Elements, NcclGroup};
-use bonfire_launch::{AgentOptions, OutputLabels, detect_rank};
+use bonfire_launch::{AgentOptions, Graces, LaunchError, OutputLabels, detect_rank};
 
 use super::super::SelftestArgs;
 use super::super::conformance::{connect, job, launch};
 use super::super::part::Part;
 use super::{conformance, ranks_of};
+
+/// The folder in which each rank that was told of a death leaves a file.
+const TOLD: &str = "BONFIRE_SELFTEST_TOLD";
+
+/// The rank that dies.
+const CULPRIT: Rank = Rank::new(1);
 
 /// Starts this program again, once per rank, for each number of ranks.
 pub(in super::super) fn on_processes(args: &SelftestArgs) -> anyhow::Result<()> {
@@ -54,24 +61,41 @@ pub(in super::super) fn death_is_noticed() -> anyhow::Result<()> {
     if ranks_of(&[RANKS])?.is_empty() {
         return Ok(());
     }
+    let folder = env::temp_dir().join(format!("bonfire-selftest-{}", process::id()));
+    fs::create_dir(&folder).context("cannot make a folder for what the ranks are told")?;
     let started = Instant::now();
-    // The job ends well if all the others do.
-    let job = AgentOptions {
-        min_nproc_per_node: NonZeroU32::new(RANKS - 1),
-        labels: OutputLabels::All,
-        ..job(RANKS, &arguments(Part::NcclFaults))?
-    };
-    job.run()?;
+    let end = job_with_dying_rank(RANKS, &folder).map(|job| job.run());
+    let elapsed = started.elapsed().as_secs_f64();
+    let told = fs::read_dir(&folder).map(Iterator::count);
+    fs::remove_dir_all(&folder)?;
+    match end? {
+        Err(LaunchError::Rank(failure)) if failure.rank == CULPRIT => {}
+        other => bail!("the job ended with {other:?}"),
+    }
+    let told = told?;
+    ensure!(told == RANKS as usize - 1, "{told} ranks were told");
     println!(
-        "a process died, and the others knew which and ended after {:.1} s, start included",
-        started.elapsed().as_secs_f64()
+        "a process died, and the others knew which and ended after {elapsed:.1} s, start included"
     );
     Ok(())
 }
 
+fn job_with_dying_rank(ranks: u32, told: &Path) -> anyhow::Result<AgentOptions> {
+    // The others have as long as NCCL may take to be told, and are not asked to end before.
+    let graces = Graces {
+        after_failure: Duration::from_secs(60),
+        ..Graces::default()
+    };
+    Ok(AgentOptions {
+        graces,
+        variables: vec![(TOLD.into(), OsString::from(told))],
+        labels: OutputLabels::All,
+        ..job(ranks, &arguments(Part::NcclFaults))?
+    })
+}
+
 fn with_dying_rank(group: &NcclGroup) -> anyhow::Result<()> {
     const COUNT: usize = 1 << 20;
-    let culprit = Rank::new(1);
     let elements = Elements::first(DType::F32, COUNT);
     let buffer = group.allocate(COUNT * size_of::<f32>())?;
     let sum = || {
@@ -80,16 +104,18 @@ fn with_dying_rank(group: &NcclGroup) -> anyhow::Result<()> {
     };
     // The first operation connects the ranks.
     sum()?;
-    if group.rank() == culprit {
+    if group.rank() == CULPRIT {
         thread::sleep(Duration::from_millis(200));
         std::process::abort();
     }
     match sum() {
         Err(CudaGroupError::Collective(CollectiveError::PeerFailed { rank, cause })) => {
-            ensure!(rank == culprit, "rank {rank} was blamed: {cause}");
+            ensure!(rank == CULPRIT, "rank {rank} was blamed: {cause}");
             println!("told that rank {rank} failed: {cause}");
+            let folder = env::var_os(TOLD).context("started without a folder to tell in")?;
+            fs::write(Path::new(&folder).join(group.rank().to_string()), [])?;
             Ok(())
         }
-        other => bail!("instead of the failure of rank {culprit}: {other:?}"),
+        other => bail!("instead of the failure of rank {CULPRIT}: {other:?}"),
     }
 }

@@ -15,8 +15,8 @@ use bonfire_plan::{Rank, ReduceOp, Stage, WorldSize};
 use super::run::Run;
 use crate::exec::fold::{FoldOptions, Operand, fold};
 use crate::health::failure::Failure;
-use crate::platform::clock;
 use crate::transport::topology::Topology;
+use bonfire_connect::platform::clock;
 
 /// Pings go on for this long after the first answer, which may be late because the peer was.
 const PING_TIME: Duration = Duration::from_micros(500);

@@ -6,7 +6,7 @@ use bonfire_plan::Rank;
 
 use crate::health::patience::Interrupt;
 use crate::health::poison::Poison;
-use crate::platform::{clock, thread};
+use bonfire_connect::platform::{clock, thread};
 
 /// How long to wait for the control channel to say why a data connection closed. What it says is on
 /// its way already, but packets are lost, and the third time one is sent again is after a second and a

@@ -15,8 +15,8 @@ use super::line::{Inbox, Kind, Nonsense, Peer};
 use super::{NONSENSE, decode, encode};
 use crate::health::accounts::Account;
 use crate::health::failure::Failure;
-use crate::platform::net::Handle;
-use crate::secure::stream::Stream;
+use bonfire_connect::platform::net::Handle;
+use bonfire_connect::secure::stream::Stream;
 
 /// Whether a connection is heard while its rank joins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,7 +121,7 @@ impl Early {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::platform::net::UnixStream;
+    use bonfire_connect::platform::net::UnixStream;
 
     /// A connection to rank 3, and the other end of it.
     fn early() -> (Early, Peer) {

@@ -10,9 +10,9 @@ use std::sync::PoisonError;
 
 use bonfire_plan::Rank;
 
-use crate::platform::net::Handle;
-use crate::platform::sync::{Mutex, MutexGuard};
-use crate::secure::stream::{FarEnd, Stream};
+use bonfire_connect::platform::net::Handle;
+use bonfire_connect::platform::sync::{Mutex, MutexGuard};
+use bonfire_connect::secure::stream::{FarEnd, Stream};
 
 /// The longest message is a rank's flight record: some hundreds of bytes for each of its operations.
 pub(super) const MESSAGE_BYTES_MAX: usize = 1 << 20;
@@ -249,7 +249,7 @@ fn message_at(bytes: &[u8]) -> Result<Option<(Kind, &[u8])>, Nonsense> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::platform::net::UnixStream;
+    use bonfire_connect::platform::net::UnixStream;
 
     fn inbox() -> Inbox {
         let (near, _far) = UnixStream::pair().unwrap();

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::platform::host;
-use crate::secure::stream::FarEnd;
+use bonfire_connect::platform::host;
+use bonfire_connect::secure::stream::FarEnd;
 
 /// What a silent rank is blamed for; nothing if a debugger holds it, which is somebody's wish.
 pub(super) fn cause(far_end: FarEnd, silence: Duration) -> Option<String> {

@@ -12,8 +12,8 @@ use serde::de::DeserializeOwned;
 use super::protocol::{JobMember, Question, SocketName};
 use super::{PEER_PATIENCE, TALK_TIMEOUT};
 use crate::health::accounts::GroupReport;
-use crate::platform::net::{connect_abstract, is_of_this_user};
-use crate::platform::thread;
+use bonfire_connect::platform::net::{connect_abstract, is_of_this_user};
+use bonfire_connect::platform::thread;
 
 /// Where Linux lists the sockets of the network namespace, those without a file name behind an `@`.
 const SOCKETS: &str = "/proc/net/unix";

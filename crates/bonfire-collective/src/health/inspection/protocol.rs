@@ -13,8 +13,8 @@ use bonfire_plan::Rank;
 use serde::{Deserialize, Serialize};
 
 use crate::options::place::RankEnv;
-use crate::platform::random;
-use crate::secure::token::JobToken;
+use bonfire_connect::platform::random;
+use bonfire_connect::secure::token::JobToken;
 
 /// What all names of such sockets begin with.
 const PREFIX: &str = "bonfire-ask";

@@ -14,11 +14,11 @@ use bonfire_plan::Rank;
 use super::ConnectError;
 use super::whereabouts::{TEXT_BYTES_MAX, Whereabouts};
 use crate::options::place::RankEnv;
-use crate::platform::net::{
+use bonfire_connect::platform::net::{
     Handle, UnixListener, await_news, connect_abstract, is_of_this_user, listen_abstract,
 };
-use crate::platform::thread::{self, JoinHandle};
-use crate::secure::token::JobToken;
+use bonfire_connect::platform::thread::{self, JoinHandle};
+use bonfire_connect::secure::token::JobToken;
 
 /// Longest sleep of the thread that answers.
 const ANSWER_SLICE: Duration = Duration::from_millis(100);

@@ -1,32 +1,99 @@
-//! Passing the descriptor of a shared region over a Unix-domain socket (`SCM_RIGHTS`).
+//! Memory that ranks of one host hand to each other: descriptors over a Unix-domain socket
+//! (`SCM_RIGHTS`).
+//!
+//! This is the crate's only `unsafe` code. A descriptor gives its holder power over memory to which
+//! this process has references, so it may go only to processes that keep to the protocols of
+//! `bonfire-sys`. Here it travels on a control connection ([`Early`]), and those exist only between
+//! ranks that have proved to each other that they know the job's token. It is received with
+//! close-on-exec, so no other program inherits it.
+//!
+//! The job's token stands for the job's program: whoever gives it to another program, or lets builds
+//! of different versions meet ([`Builds::Any`](crate::Builds::Any)), answers for what that does to
+//! the memory.
+
+#![allow(
+    unsafe_code,
+    reason = "memory of other processes, each site with its proof"
+)]
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
-use bonfire_sys::Region;
+use bonfire_plan::Rank;
+use bonfire_sys::ring::{Consumer, Producer, RingLayout};
+use bonfire_sys::window::Board;
+use bonfire_sys::{Arena, OpenError};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-use crate::platform::net::descriptor;
-use crate::secure::stream::Stream;
+use crate::health::control::Early;
+use bonfire_connect::platform::net::descriptor;
+use bonfire_connect::secure::stream::Stream;
 
-/// A descriptor travels beside at least one byte of data.
-const MARK: u8 = b'R';
+/// A descriptor of a ring travels beside one byte of data.
+const RING: u8 = b'R';
 
-pub(super) fn send(stream: &Stream, region: &Region) -> io::Result<()> {
-    let descriptors = [region
-        .descriptor()
-        .expect("regions for other processes are made with a descriptor")];
+/// As [`RING`], of an arena.
+const ARENA: u8 = b'A';
+
+/// Lets the peer fill the ring that this rank reads.
+pub(super) fn send_ring(peer: &Early, ring: &Consumer) -> io::Result<()> {
+    // SAFETY: the peer knows the job's token and runs this code: it calls `receive_ring`, with the
+    // layout that follows from the chunk size, on which the ranks agreed.
+    let file = unsafe { ring.descriptor() };
+    let file = file.expect("rings for other processes are made with a descriptor");
+    peer.with_stream(|stream| send(stream, RING, file))
+}
+
+/// The ring that the peer reads and this rank fills.
+pub(super) fn receive_ring(
+    peer: &Early,
+    layout: RingLayout,
+) -> io::Result<Result<Producer, OpenError>> {
+    let file = peer.with_stream(|stream| receive(stream, RING))?;
+    // SAFETY: the peer knows the job's token and runs this code: what it marks so is the descriptor of
+    // a ring from `send_ring`, and it went to no other rank.
+    Ok(unsafe { Producer::open(file, layout) })
+}
+
+/// Lets the peer reach the buffers of this rank.
+pub(super) fn send_arena(peer: &Early, arena: &Arena) -> io::Result<()> {
+    // SAFETY: the peer knows the job's token and runs this code: it calls `share`.
+    let file = unsafe { arena.descriptor() };
+    peer.with_stream(|stream| send(stream, ARENA, file))
+}
+
+/// Takes the arenas of all peers and opens windows between them and that of rank `me`.
+pub(super) fn share<'a>(
+    me: Rank,
+    arena: &Arena,
+    peers: impl IntoIterator<Item = &'a Early>,
+) -> Result<Result<Board, OpenError>, (Rank, io::Error)> {
+    let mut files = Vec::new();
+    for peer in peers {
+        let file = peer.with_stream(|stream| receive(stream, ARENA));
+        let file = file.map_err(|error| (peer.rank(), error))?;
+        files.push((peer.rank(), file));
+    }
+    files.sort_unstable_by_key(|(rank, _)| *rank);
+    let files = files.into_iter().map(|(_, file)| file).collect();
+    // SAFETY: the peers know the job's token and run this code: what they mark so are the descriptors
+    // of their arenas from `send_arena`, one for each rank. Every rank makes one board of its arena.
+    Ok(unsafe { Board::for_processes(arena.clone(), me.index(), files) })
+}
+
+fn send(stream: &Stream, mark: u8, file: BorrowedFd<'_>) -> io::Result<()> {
+    let descriptors = [file];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     let fits = control.push(SendAncillaryMessage::ScmRights(&descriptors));
     assert!(fits, "the buffer has room for one descriptor");
     sendmsg(
         descriptor(stream)?,
-        &[IoSlice::new(&[MARK])],
+        &[IoSlice::new(&[mark])],
         &mut control,
         SendFlags::empty(),
     )?;
@@ -34,25 +101,25 @@ pub(super) fn send(stream: &Stream, region: &Region) -> io::Result<()> {
 }
 
 /// Waits for the descriptor as long as the stream's read timeout allows.
-pub(super) fn receive(stream: &Stream) -> io::Result<OwnedFd> {
+fn receive(stream: &Stream, mark: u8) -> io::Result<OwnedFd> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let mut mark = [0];
+    let mut found = [0];
     let received = recvmsg(
         descriptor(stream)?,
-        &mut [IoSliceMut::new(&mut mark)],
+        &mut [IoSliceMut::new(&mut found)],
         &mut control,
         RecvFlags::CMSG_CLOEXEC,
     )?;
-    let received_descriptor = control.drain().find_map(|message| match message {
+    let file = control.drain().find_map(|message| match message {
         RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
         _ => None,
     });
-    match received_descriptor {
-        Some(descriptor) if received.bytes == 1 && mark[0] == MARK => Ok(descriptor),
+    match file {
+        Some(file) if received.bytes == 1 && found[0] == mark => Ok(file),
         _ => Err(io::Error::new(
             io::ErrorKind::InvalidData,
-            "no region descriptor came",
+            "no descriptor of shared memory came",
         )),
     }
 }

@@ -11,11 +11,11 @@ use super::beacon::{self, Beacon};
 use super::torchrun::TorchStore;
 use super::whereabouts::Whereabouts;
 use super::{ConnectError, Deadline};
-use crate::meet::store::{StoreError, TcpStore, TcpStoreServer};
-use crate::options::connections::Tls;
 use crate::options::place::{RankEnv, StoreHost};
-use crate::platform::thread;
-use crate::secure::token::JobToken;
+use bonfire_connect::connections::Tls;
+use bonfire_connect::platform::thread;
+use bonfire_connect::secure::token::JobToken;
+use bonfire_connect::store::{StoreError, TcpStore, TcpStoreServer};
 
 /// Pause before rank 0's store is looked for again.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);

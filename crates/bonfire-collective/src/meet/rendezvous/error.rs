@@ -9,11 +9,11 @@ use bonfire_sys::RegionError;
 use super::Reach;
 use crate::CollectiveError;
 use crate::health::accounts::list;
-use crate::meet::store::StoreError;
 use crate::options::OptionError;
 use crate::options::settings::SettingError;
 use crate::options::transport_kind::TransportKind;
-use crate::secure::token::TokenError;
+use bonfire_connect::secure::token::TokenError;
+use bonfire_connect::store::StoreError;
 
 /// A group could not be formed.
 #[derive(Debug, thiserror::Error)]

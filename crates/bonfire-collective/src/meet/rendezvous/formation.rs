@@ -1,12 +1,12 @@
 //! Connecting ranks that know each other's addresses.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bonfire_plan::{Rank, WorldSize};
-use bonfire_sys::Region;
+use bonfire_sys::OpenError;
+use bonfire_sys::ring::Consumer;
 
 use super::address::Address;
 use super::mesh::{Connections, Guard, Listeners, Mesh};
@@ -15,12 +15,12 @@ use crate::health::accounts::list;
 use crate::health::control::{Control, Early};
 use crate::health::poison::Poison;
 use crate::options::GroupOptions;
-use crate::options::connections::Checksums;
-use crate::options::connections::Tls;
 use crate::options::transport_kind::TransportKind;
-use crate::secure::tls::Identity;
-use crate::secure::token::JobToken;
 use crate::transport::{Links, MemoryLink, Sharing, SocketLink, new_arena, ring_layout};
+use bonfire_connect::connections::Checksums;
+use bonfire_connect::connections::Tls;
+use bonfire_connect::secure::tls::Identity;
+use bonfire_connect::secure::token::JobToken;
 
 /// A group about to form, seen from one of its ranks.
 pub(crate) struct Formation<'a> {
@@ -149,30 +149,22 @@ impl Formation<'_> {
         if shared.is_empty() {
             return Ok((links, control));
         }
+        // A ring from every rank that shares memory, and from no other: all of it is committed.
         let layout = ring_layout(self.chunk_bytes);
-        // Room for a ring from every rank that shares memory, and no other: all of it is committed.
-        let region_bytes = shared.len() * layout.bytes();
-        let region = Arc::new(Region::shared(region_bytes)?);
+        let mut inboxes = Vec::with_capacity(shared.len());
         for early in &shared {
-            self.send(early, &region)?;
+            let inbox = Consumer::shared(layout)?;
+            descriptors::send_ring(early, &inbox)
+                .map_err(|source| self.unreachable(early.rank(), &source))?;
+            inboxes.push(inbox);
         }
-        for early in &shared {
-            let (peer, file) = (early.rank(), self.receive(early)?);
-            let peer_region = Arc::new(Region::open(file, region_bytes)?);
-            let [here, there] = [self.me, peer].map(|rank| self.place_on_host(rank, kinds));
-            let link = MemoryLink::claim(here, &region, there, &peer_region, layout)
-                .map_err(|_| ConnectError::RankTaken { rank: self.me })?;
-            links.add_memory(peer, link);
+        for (early, inbox) in shared.iter().zip(inboxes) {
+            let outbox = descriptors::receive_ring(early, layout)
+                .map_err(|source| self.unreachable(early.rank(), &source))?
+                .map_err(|error| self.not_shared(error))?;
+            links.add_memory(early.rank(), MemoryLink { outbox, inbox });
         }
         Ok((links, control))
-    }
-
-    /// The number of a rank among those that share memory with this one.
-    fn place_on_host(&self, rank: Rank, kinds: &[Option<TransportKind>]) -> Rank {
-        let shares =
-            |other: &Rank| *other == self.me || kinds[other.index()] == Some(TransportKind::Shm);
-        let before = self.world_size().ranks().take_while(|other| *other < rank);
-        Rank::new(before.filter(shares).count() as u32)
     }
 
     /// If all ranks share memory, they also map each other's buffers.
@@ -187,29 +179,24 @@ impl Formation<'_> {
         }
         let arena = new_arena()?;
         for early in control {
-            self.send(early, arena.region())?;
+            descriptors::send_arena(early, &arena)
+                .map_err(|source| self.unreachable(early.rank(), &source))?;
         }
-        let mut regions = vec![Arc::clone(arena.region()); self.addresses.len()];
-        for early in control {
-            let file = self.receive(early)?;
-            regions[early.rank().index()] = Arc::new(Region::open_whole(file)?);
-        }
-        let sharing = Sharing::of_processes(self.me, arena, regions);
-        sharing
-            .map(Some)
-            .map_err(|_| ConnectError::RankTaken { rank: self.me })
+        let board = descriptors::share(self.me, &arena, control)
+            .map_err(|(rank, source)| self.unreachable(rank, &source))?
+            .map_err(|error| self.not_shared(error))?;
+        Ok(Some(Sharing {
+            board,
+            arena: Some(arena),
+        }))
     }
 
-    /// Gives a peer the descriptor of a region.
-    fn send(&self, early: &Early, region: &Region) -> Result<(), ConnectError> {
-        let sent = early.with_stream(|stream| descriptors::send(stream, region));
-        sent.map_err(|source| self.unreachable(early.rank(), &source))
-    }
-
-    /// The descriptor that a peer gives.
-    fn receive(&self, early: &Early) -> Result<OwnedFd, ConnectError> {
-        let received = early.with_stream(descriptors::receive);
-        received.map_err(|source| self.unreachable(early.rank(), &source))
+    fn not_shared(&self, error: OpenError) -> ConnectError {
+        match error {
+            OpenError::Region(error) => error.into(),
+            // Two processes that both say they are this rank.
+            _ => ConnectError::RankTaken { rank: self.me },
+        }
     }
 
     fn unreachable(&self, peer: Rank, source: &io::Error) -> ConnectError {

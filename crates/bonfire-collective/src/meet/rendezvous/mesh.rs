@@ -18,12 +18,12 @@ use super::address::Address;
 use super::{ConnectError, Deadline};
 use crate::health::control::{Early, Hearing};
 use crate::health::failure::Failure;
-use crate::options::connections::Tls;
 use crate::options::transport_kind::TransportKind;
-use crate::platform::thread;
-use crate::secure::stream::Stream;
-use crate::secure::tls::Identity;
-use crate::secure::token::JobToken;
+use bonfire_connect::connections::Tls;
+use bonfire_connect::platform::thread;
+use bonfire_connect::secure::stream::Stream;
+use bonfire_connect::secure::tls::Identity;
+use bonfire_connect::secure::token::JobToken;
 
 pub(crate) use listeners::Listeners;
 

@@ -14,10 +14,10 @@ use bonfire_plan::Rank;
 use serde::{Deserialize, Serialize};
 
 use super::{Address, ConnectError, Deadline, Listeners, key};
-use crate::meet::store::{Store, StoreError, TcpStore};
 use crate::options::place::RankEnv;
-use crate::platform::net::connect;
-use crate::platform::thread;
+use bonfire_connect::platform::net::connect;
+use bonfire_connect::platform::thread;
+use bonfire_connect::store::{Store, StoreError, TcpStore};
 
 /// How long a connection may take; the kernel asks three times in this time.
 const TRY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -278,9 +278,9 @@ mod tests {
     use std::io::Read;
 
     use super::*;
-    use crate::meet::store::TcpStoreServer;
     use crate::options::place::HostId;
-    use crate::secure::token::JobToken;
+    use bonfire_connect::secure::token::JobToken;
+    use bonfire_connect::store::TcpStoreServer;
 
     /// Far more than two ranks of one machine take.
     const PATIENCE: Duration = Duration::from_secs(60);

@@ -15,8 +15,8 @@ use bonfire_plan::Rank;
 
 use super::{ConnectError, Deadline, key, mesh};
 use crate::health::failure::Failure;
-use crate::meet::store::{Store, StoreError, TcpStore};
 use crate::options::place::{RankEnv, StoreHost};
+use bonfire_connect::store::{Store, StoreError, TcpStore};
 
 /// How long the ranks have to connect without the store. A job that comes together in this time does
 /// not need it, and who is connected to rank 0 hears by itself what became of it.
@@ -111,9 +111,9 @@ pub(super) fn tell(store: &TcpStore, env: &RankEnv, error: &ConnectError) {
 mod tests {
     use super::*;
     use crate::CollectiveError;
-    use crate::meet::store::TcpStoreServer;
-    use crate::platform::clock;
-    use crate::secure::token::JobToken;
+    use bonfire_connect::platform::clock;
+    use bonfire_connect::secure::token::JobToken;
+    use bonfire_connect::store::TcpStoreServer;
 
     #[test]
     fn a_store_that_is_lost_ends_the_wait_only_where_nobody_else_can_tell() {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
 
-use crate::secure::token::JobToken;
+use bonfire_connect::secure::token::JobToken;
 
 /// Longest text of this: an address, a space and the digits of a token.
 pub(super) const TEXT_BYTES_MAX: usize = 160;

@@ -4,7 +4,7 @@ use std::io::Read;
 
 use super::super::sample::header;
 use super::*;
-use crate::platform::net::UnixStream;
+use bonfire_connect::platform::net::UnixStream;
 
 const PAYLOAD_BYTES: usize = 3000;
 

@@ -9,13 +9,13 @@ use std::time::Duration;
 use super::hello::Hello;
 use super::{HANDSHAKE_TIMEOUT, Mesh, RETRY_PAUSE};
 use crate::meet::rendezvous::Deadline;
-use crate::platform::net::{connect, connect_abstract};
-use crate::platform::sync::{Mutex, MutexGuard};
-use crate::platform::thread;
-use crate::secure::greeting::{Secrecy, greet};
-use crate::secure::handshake::{HandshakeError, Role};
-use crate::secure::lobby::{Hurried, Lobby};
-use crate::secure::stream::Stream;
+use bonfire_connect::platform::net::{connect, connect_abstract};
+use bonfire_connect::platform::sync::{Mutex, MutexGuard};
+use bonfire_connect::platform::thread;
+use bonfire_connect::secure::greeting::{Secrecy, greet};
+use bonfire_connect::secure::handshake::{HandshakeError, Role};
+use bonfire_connect::secure::lobby::{Hurried, Lobby};
+use bonfire_connect::secure::stream::Stream;
 
 /// Connections that are tried at one time. Most of the time goes into waiting for the other end.
 pub(super) const CALLERS_MAX: usize = 16;

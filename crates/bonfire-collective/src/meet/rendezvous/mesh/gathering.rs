@@ -13,8 +13,8 @@ use crate::health::accounts::Account;
 use crate::health::control::Early;
 use crate::health::failure::Failure;
 use crate::meet::rendezvous::{ConnectError, Deadline};
-use crate::platform::net::await_news;
-use crate::platform::thread;
+use bonfire_connect::platform::net::await_news;
+use bonfire_connect::platform::thread;
 
 /// Longest sleep while waiting for a connection.
 const ACCEPT_SLICE: Duration = Duration::from_millis(200);

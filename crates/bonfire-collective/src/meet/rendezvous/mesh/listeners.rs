@@ -5,11 +5,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use crate::meet::rendezvous::ConnectError;
-use crate::platform::net::{
+use bonfire_connect::platform::net::{
     Handle, TcpListener, UnixListener, await_news, listen, listen_abstract,
 };
-use crate::platform::random;
-use crate::secure::stream::Stream;
+use bonfire_connect::platform::random;
+use bonfire_connect::secure::stream::Stream;
 
 /// See the module.
 #[derive(Debug)]

@@ -4,12 +4,12 @@ use std::sync::PoisonError;
 
 use super::hello::Hello;
 use super::{HANDSHAKE_TIMEOUT, Mesh};
-use crate::options::connections::Tls;
-use crate::platform::sync::Mutex;
-use crate::secure::greeting::{Secrecy, greet};
-use crate::secure::handshake::{HandshakeError, Role};
-use crate::secure::lobby::{Hurried, Lobby, Place};
-use crate::secure::stream::Stream;
+use bonfire_connect::connections::Tls;
+use bonfire_connect::platform::sync::Mutex;
+use bonfire_connect::secure::greeting::{Secrecy, greet};
+use bonfire_connect::secure::handshake::{HandshakeError, Role};
+use bonfire_connect::secure::lobby::{Hurried, Lobby, Place};
+use bonfire_connect::secure::stream::Stream;
 
 /// See the module.
 pub(super) struct Reception<'a> {

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
 use crate::options::place::HostId;
-use crate::secure::greeting::{Secrecy, greet};
-use crate::secure::handshake::Role;
+use bonfire_connect::secure::greeting::{Secrecy, greet};
+use bonfire_connect::secure::handshake::Role;
 
 /// Far more than two ranks of one machine take.
 const PATIENCE: Duration = Duration::from_secs(30);

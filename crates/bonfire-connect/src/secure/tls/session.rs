@@ -22,14 +22,14 @@ const BINDING_LABEL: &[u8] = b"EXPORTER-Channel-Binding";
 
 /// An encrypted connection.
 #[derive(Debug)]
-pub(crate) struct TlsStream {
+pub struct TlsStream {
     socket: TcpStream,
     connection: Connection,
 }
 
 impl TlsStream {
     /// Sets TLS up, for `timeout` at most. Nothing is known of the other end after this.
-    pub(crate) fn open(
+    pub fn open(
         mut socket: TcpStream,
         role: Role,
         identity: &Identity,
@@ -44,7 +44,7 @@ impl TlsStream {
     }
 
     /// A value that both ends of this connection have, and nobody else.
-    pub(crate) fn binding(&self) -> io::Result<[u8; BINDING_BYTES]> {
+    pub fn binding(&self) -> io::Result<[u8; BINDING_BYTES]> {
         let binding = [0; BINDING_BYTES];
         self.connection
             .export_keying_material(binding, BINDING_LABEL, None)
@@ -52,7 +52,7 @@ impl TlsStream {
     }
 
     /// The socket under it, for its options and for its news.
-    pub(crate) fn socket(&self) -> &TcpStream {
+    pub fn socket(&self) -> &TcpStream {
         &self.socket
     }
 

@@ -3,20 +3,20 @@
 use std::num::NonZero;
 
 /// Threads that can run at one time.
-pub(crate) fn cores() -> usize {
+pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, NonZero::get)
 }
 
 /// The letter that Linux has for the state of a process of this host: `T` for a stopped one, `t` for one
 /// that a debugger holds.
-pub(crate) fn process_state(id: u32) -> Option<char> {
+pub fn process_state(id: u32) -> Option<char> {
     let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
     // The state follows the name, which is in parentheses and may contain anything.
     stat.rsplit(')').next()?.trim_start().chars().next()
 }
 
 /// Text that is the same for the processes of one host and one network namespace, and no others.
-pub(crate) fn identity() -> String {
+pub fn identity() -> String {
     let read = |path| {
         std::fs::read_to_string(path)
             .unwrap_or_default()

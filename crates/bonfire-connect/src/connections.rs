@@ -6,8 +6,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// The connections that something is done on: encrypted, see [`Tls`](crate::Tls), or given checksums, see
-/// [`Checksums`](crate::Checksums).
+/// The connections that something is done on: encrypted, see [`Tls`], or given checksums, see
+/// [`Checksums`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Connections {
     /// None.
@@ -73,7 +73,7 @@ pub type Tls = Connections;
 /// TCP's own checksum has 16 bits, and is made anew by whatever rewrites packets on the way; memory of
 /// interfaces and switches that turns bits over gets past it now and then. Without a checksum of its own
 /// such a frame is a wrong sum, in silence, on all ranks or on some. With it the operation fails as
-/// [`CollectiveError::Corrupted`](crate::CollectiveError::Corrupted). Connections that TLS encrypts need
+/// `CollectiveError::Corrupted`. Connections that TLS encrypts need
 /// none: it authenticates every record. The book has what it costs.
 pub type Checksums = Connections;
 

@@ -9,5 +9,6 @@
 mod identity;
 mod session;
 
-pub(crate) use identity::Identity;
-pub(crate) use session::{BINDING_BYTES, TlsStream};
+pub use identity::Identity;
+pub(crate) use session::BINDING_BYTES;
+pub use session::TlsStream;

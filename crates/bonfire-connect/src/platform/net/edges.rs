@@ -22,32 +22,33 @@ const WRITERS_MAX: usize = 16;
 
 /// Sockets, each with a number.
 #[derive(Debug)]
-pub(crate) struct Edges {
+pub struct Edges {
     epoll: OwnedFd,
 }
 
 /// The sockets with news.
-pub(crate) struct News {
+pub struct News {
     events: [Event; EVENTS_MAX],
     count: usize,
 }
 
 impl Edges {
-    pub(crate) fn new() -> io::Result<Self> {
+    /// None yet.
+    pub fn new() -> io::Result<Self> {
         Ok(Self {
             epoll: epoll::create(CreateFlags::CLOEXEC)?,
         })
     }
 
     /// From now on, what comes on `socket` is news of `number`.
-    pub(crate) fn add(&self, number: u64, socket: &impl Socket) -> io::Result<()> {
+    pub fn add(&self, number: u64, socket: &impl Socket) -> io::Result<()> {
         let flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
         let data = EventData::new_u64(number);
         Ok(epoll::add(&self.epoll, socket.socket(), data, flags)?)
     }
 
     /// Sleeps until there is news or `nap` is over.
-    pub(crate) fn sleep(&self, nap: Duration) -> News {
+    pub fn sleep(&self, nap: Duration) -> News {
         let none = Event {
             flags: EventFlags::empty(),
             data: EventData::new_u64(0),
@@ -59,7 +60,7 @@ impl Edges {
     }
 
     /// Sleeps until there is news, one of `writers` takes more bytes, or `nap` is over.
-    pub(crate) fn sleep_for_room<'a, S: Socket + 'a>(
+    pub fn sleep_for_room<'a, S: Socket + 'a>(
         &'a self,
         writers: impl Iterator<Item = &'a S>,
         nap: Duration,
@@ -76,7 +77,7 @@ impl Edges {
 
 impl News {
     /// Their numbers.
-    pub(crate) fn numbers(&self) -> impl Iterator<Item = u64> {
+    pub fn numbers(&self) -> impl Iterator<Item = u64> {
         let events = self.events[..self.count].iter();
         events.map(|event| event.data.u64())
     }

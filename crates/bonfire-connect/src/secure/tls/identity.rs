@@ -27,14 +27,14 @@ const NOBODY: &str = "bonfire.invalid";
 
 /// The two ways in which a process takes part in TLS.
 #[derive(Clone, Debug)]
-pub(crate) struct Identity {
+pub struct Identity {
     connector: Arc<ClientConfig>,
     acceptor: Arc<ServerConfig>,
 }
 
 impl Identity {
     /// A new one, unlike any other.
-    pub(crate) fn new() -> io::Result<Self> {
+    pub fn new() -> io::Result<Self> {
         let provider = Arc::new(provider::default_provider());
         let refused = |error: rustls::Error| io::Error::other(error);
         let random = SystemRandom::new();

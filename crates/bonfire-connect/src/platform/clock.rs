@@ -6,19 +6,19 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// The time.
 #[inline]
-pub(crate) fn now() -> Instant {
+pub fn now() -> Instant {
     Instant::now()
 }
 
 /// How long ago that was.
 #[inline]
-pub(crate) fn since(instant: Instant) -> Duration {
+pub fn since(instant: Instant) -> Duration {
     now().saturating_duration_since(instant)
 }
 
 /// The time since some moment, exact to a tick of the kernel and read at a fraction of the cost.
 #[inline]
-pub(crate) fn coarse() -> Duration {
+pub fn coarse() -> Duration {
     let time = clock_gettime(ClockId::MonotonicCoarse);
     Duration::new(
         time.tv_sec.unsigned_abs(),

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::protocol::{Reply, Request};
 use super::{MemoryStore, Store, StoreError, check_lengths};
-use crate::options::connections::Tls;
+use crate::connections::Tls;
 use crate::platform::clock;
 use crate::platform::net::{Handle, TcpListener, TcpStream, await_news, connect, listen};
 use crate::platform::sync::{Mutex, MutexGuard};
@@ -309,14 +309,14 @@ impl TcpStore {
     }
 
     /// The address of this end: the interface through which the store's host is reached.
-    pub(crate) fn local_addr(&self) -> SocketAddr {
+    pub fn local_addr(&self) -> SocketAddr {
         self.local
     }
 
     /// What the last call asked for, if it has come and was set, and asks for `key` anew. Waits for
     /// nothing: an answer that has not come is taken by a later call. An error if the server has ended
     /// the connection, or fallen silent.
-    pub(crate) fn peek(&self, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
+    pub fn peek(&self, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
         check_lengths(key, &[])?;
         let mut line = self.line();
         let has_news = !await_news(&[&self.handle], Duration::ZERO).is_empty();
@@ -333,7 +333,7 @@ impl TcpStore {
     }
 
     /// From now on the server has so long to answer a request.
-    pub(crate) fn set_patience(&self, patience: Duration) -> io::Result<()> {
+    pub fn set_patience(&self, patience: Duration) -> io::Result<()> {
         self.line().stream.set_read_timeout(Some(patience))
     }
 

@@ -2,10 +2,10 @@
 
 use std::io;
 
-pub(crate) use std::thread::{JoinHandle, ScopedJoinHandle, sleep, yield_now};
+pub use std::thread::{JoinHandle, ScopedJoinHandle, sleep, yield_now};
 
 /// Starts a thread.
-pub(crate) fn spawn<T: Send + 'static>(
+pub fn spawn<T: Send + 'static>(
     name: &str,
     body: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<JoinHandle<T>> {
@@ -16,16 +16,16 @@ pub(crate) fn spawn<T: Send + 'static>(
 
 /// Threads that end before [`scope`] returns.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Scope<'scope, 'env: 'scope>(&'scope std::thread::Scope<'scope, 'env>);
+pub struct Scope<'scope, 'env: 'scope>(&'scope std::thread::Scope<'scope, 'env>);
 
 /// Runs `body`, then waits for the threads that it started.
-pub(crate) fn scope<'env, T>(body: impl for<'scope> FnOnce(&Scope<'scope, 'env>) -> T) -> T {
+pub fn scope<'env, T>(body: impl for<'scope> FnOnce(&Scope<'scope, 'env>) -> T) -> T {
     std::thread::scope(|scope| body(&Scope(scope)))
 }
 
 impl<'scope> Scope<'scope, '_> {
     /// Starts a thread of the scope.
-    pub(crate) fn spawn<T: Send + 'scope>(
+    pub fn spawn<T: Send + 'scope>(
         &self,
         body: impl FnOnce() -> T + Send + 'scope,
     ) -> ScopedJoinHandle<'scope, T> {

@@ -22,9 +22,12 @@ const SILENCE_LIMITS: SilenceLimits = SilenceLimits {
     silence_max: Duration::from_secs(15),
 };
 
+/// A connection, however it goes.
 #[derive(Debug)]
-pub(crate) enum Stream {
+pub enum Stream {
+    /// TCP in the clear.
     Tcp(TcpStream),
+    /// Within one host.
     Unix(UnixStream),
     /// TCP, encrypted.
     Tls(Box<TlsStream>),
@@ -32,18 +35,21 @@ pub(crate) enum Stream {
 
 /// What the system knows of whoever is at the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FarEnd {
+pub enum FarEnd {
     /// This process of the same machine.
     Process(u32),
     /// Another host, which has not acknowledged so many bytes.
     Host {
+        /// Those bytes.
         unacknowledged: usize,
     },
+    /// The system does not say.
     Unknown,
 }
 
 impl Stream {
-    pub(crate) fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+    /// How long a read waits.
+    pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         match self {
             Self::Tcp(stream) => stream.set_read_timeout(timeout),
             Self::Unix(stream) => stream.set_read_timeout(timeout),
@@ -51,7 +57,8 @@ impl Stream {
         }
     }
 
-    pub(crate) fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+    /// How long a write waits.
+    pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         match self {
             Self::Tcp(stream) => stream.set_write_timeout(timeout),
             Self::Unix(stream) => stream.set_write_timeout(timeout),
@@ -59,7 +66,8 @@ impl Stream {
         }
     }
 
-    pub(crate) fn set_nonblocking(&self) -> io::Result<()> {
+    /// From now on nothing waits.
+    pub fn set_nonblocking(&self) -> io::Result<()> {
         match self {
             Self::Tcp(stream) => stream.set_nonblocking(true),
             Self::Unix(stream) => stream.set_nonblocking(true),
@@ -67,7 +75,8 @@ impl Stream {
         }
     }
 
-    pub(crate) fn set_blocking(&self) -> io::Result<()> {
+    /// From now on reads and writes wait.
+    pub fn set_blocking(&self) -> io::Result<()> {
         match self {
             Self::Tcp(stream) => stream.set_nonblocking(false),
             Self::Unix(stream) => stream.set_nonblocking(false),
@@ -87,7 +96,7 @@ impl Stream {
     }
 
     /// What a challenge must cover if the stream is encrypted.
-    pub(crate) fn binding(&self) -> io::Result<Option<[u8; BINDING_BYTES]>> {
+    pub fn binding(&self) -> io::Result<Option<[u8; BINDING_BYTES]>> {
         match self {
             Self::Tls(stream) => stream.binding().map(Some),
             Self::Tcp(_) | Self::Unix(_) => Ok(None),
@@ -95,12 +104,12 @@ impl Stream {
     }
 
     /// Has everything go out at once, without waiting for company.
-    pub(crate) fn send_at_once(&self) -> io::Result<()> {
+    pub fn send_at_once(&self) -> io::Result<()> {
         self.tcp().map_or(Ok(()), |stream| stream.set_nodelay(true))
     }
 
     /// Who is at the other end.
-    pub(crate) fn far_end(&self) -> FarEnd {
+    pub fn far_end(&self) -> FarEnd {
         let unacknowledged = |stream| net::unacknowledged_bytes(stream);
         let host = |unacknowledged| FarEnd::Host { unacknowledged };
         match self {
@@ -114,7 +123,7 @@ impl Stream {
 
     /// Sets what a stream of frames needs: each goes out at once, without waiting for company, and
     /// on one host the buffers have a size that keeps what is under way in a cache.
-    pub(crate) fn tune_for_frames(&self) -> io::Result<()> {
+    pub fn tune_for_frames(&self) -> io::Result<()> {
         let Some(stream) = self.tcp() else {
             return Ok(());
         };
@@ -132,7 +141,7 @@ impl Stream {
     ///
     /// For connections whose other side always reads: the kernel takes a process that has no room
     /// for more bytes, as one with frames still to use, for a silent host.
-    pub(crate) fn notice_silence(&self) -> io::Result<()> {
+    pub fn notice_silence(&self) -> io::Result<()> {
         let Some(stream) = self.tcp() else {
             return Ok(());
         };

@@ -11,21 +11,21 @@ use std::io::{self, Read, Write};
 use super::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
 #[derive(Debug)]
-pub(crate) enum Request {
+pub(super) enum Request {
     Set { key: String, value: Vec<u8> },
     Get { key: String, timeout_ms: u64 },
     Add { key: String, amount: i64 },
 }
 
 #[derive(Debug)]
-pub(crate) enum Reply {
+pub(super) enum Reply {
     Done(i64),
     Value(Vec<u8>),
     TimedOut,
 }
 
 impl Request {
-    pub(crate) fn write(&self, stream: &mut impl Write) -> io::Result<()> {
+    pub(super) fn write(&self, stream: &mut impl Write) -> io::Result<()> {
         let (verb, key, value, number): (u8, &str, &[u8], i64) = match self {
             Self::Set { key, value } => (1, key, value, 0),
             Self::Get { key, timeout_ms } => {
@@ -42,7 +42,7 @@ impl Request {
     }
 
     /// `None` when the client hung up between two requests.
-    pub(crate) fn read(stream: &mut impl Read) -> io::Result<Option<Self>> {
+    pub(super) fn read(stream: &mut impl Read) -> io::Result<Option<Self>> {
         let mut head = [0; 17 + SUMS_BYTES];
         if !read_or_end(stream, &mut head)? {
             return Ok(None);
@@ -73,7 +73,7 @@ impl Request {
 }
 
 impl Reply {
-    pub(crate) fn write(&self, stream: &mut impl Write) -> io::Result<()> {
+    pub(super) fn write(&self, stream: &mut impl Write) -> io::Result<()> {
         let (status, number, bytes): (u8, i64, &[u8]) = match self {
             Self::Done(number) => (1, *number, &[]),
             Self::Value(bytes) => (2, 0, bytes),
@@ -86,7 +86,7 @@ impl Reply {
         stream.write_all(&frame)
     }
 
-    pub(crate) fn read(stream: &mut impl Read) -> io::Result<Self> {
+    pub(super) fn read(stream: &mut impl Read) -> io::Result<Self> {
         let mut head = [0; 13 + SUMS_BYTES];
         stream.read_exact(&mut head)?;
         let sum = check_head(&head)?;

@@ -16,9 +16,9 @@ use rustix::net::{
 };
 use socket2::{Domain, Protocol, Type};
 
-pub(crate) use edges::{Edges, News};
-pub(crate) use std::net::{TcpListener, TcpStream};
-pub(crate) use std::os::unix::net::{UnixListener, UnixStream};
+pub use edges::{Edges, News};
+pub use std::net::{TcpListener, TcpStream};
+pub use std::os::unix::net::{UnixListener, UnixStream};
 
 /// Pending connections the kernel keeps while a listener is busy.
 const BACKLOG: i32 = 1024;
@@ -27,20 +27,21 @@ const BACKLOG: i32 = 1024;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SilenceLimits {
     /// Silence on an idle connection before the kernel asks whether the other side is there.
-    pub(crate) idle: Duration,
+    pub idle: Duration,
     /// Pause between two such questions.
-    pub(crate) interval: Duration,
+    pub interval: Duration,
     /// A host that answers nothing for this long is lost.
-    pub(crate) silence_max: Duration,
+    pub silence_max: Duration,
 }
 
 /// A connection or a listener, however it is wrapped.
-pub(crate) trait Socket {
+pub trait Socket {
+    /// The system's name for it.
     fn socket(&self) -> SocketRef<'_>;
 }
 
 /// What waits and options are about.
-pub(crate) type SocketRef<'a> = BorrowedFd<'a>;
+pub type SocketRef<'a> = BorrowedFd<'a>;
 
 macro_rules! sockets {
     ($($type:ty),*) => {$(
@@ -56,22 +57,23 @@ sockets!(TcpListener, TcpStream, UnixListener, UnixStream);
 /// A second hold on a connection or a listener: to wait for news of it, or to end it, while its owner
 /// uses it. It keeps the connection open.
 #[derive(Debug)]
-pub(crate) struct Handle(OwnedFd);
+pub struct Handle(OwnedFd);
 
 impl Handle {
-    pub(crate) fn of(socket: &impl Socket) -> io::Result<Self> {
+    /// A hold on `socket`.
+    pub fn of(socket: &impl Socket) -> io::Result<Self> {
         Ok(Self(socket.socket().try_clone_to_owned()?))
     }
 
     /// Whoever reads from the connection or writes to it is told at once that it has ended.
-    pub(crate) fn hang_up(&self) {
+    pub fn hang_up(&self) {
         let _ = shutdown(&self.0, Shutdown::Both);
     }
 }
 
 /// Sleeps until one of them has something to read or to accept, or has failed, for `timeout` at most;
 /// the places of those that have.
-pub(crate) fn await_news(handles: &[&Handle], timeout: Duration) -> Vec<usize> {
+pub fn await_news(handles: &[&Handle], timeout: Duration) -> Vec<usize> {
     let mut interests: Vec<PollFd<'_>> = handles
         .iter()
         .map(|handle| PollFd::new(&handle.0, PollFlags::IN))
@@ -84,7 +86,7 @@ pub(crate) fn await_news(handles: &[&Handle], timeout: Duration) -> Vec<usize> {
 }
 
 /// A listener that may take over a port whose last owner has just ended.
-pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = socket2::Socket::new(
         Domain::for_address(address),
         Type::STREAM,
@@ -97,12 +99,12 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// Connects to a listener of any host, for `timeout` at most.
-pub(crate) fn connect(address: &SocketAddr, timeout: Duration) -> io::Result<TcpStream> {
+pub fn connect(address: &SocketAddr, timeout: Duration) -> io::Result<TcpStream> {
     TcpStream::connect_timeout(address, timeout)
 }
 
 /// A listener with a name of this host that is in no file system.
-pub(crate) fn listen_abstract(name: &str) -> io::Result<UnixListener> {
+pub fn listen_abstract(name: &str) -> io::Result<UnixListener> {
     UnixListener::bind_addr(&UnixAddr::from_abstract_name(name)?)
 }
 
@@ -111,7 +113,7 @@ pub(crate) fn listen_abstract(name: &str) -> io::Result<UnixListener> {
 ///
 /// # Errors
 /// `WouldBlock` in that case.
-pub(crate) fn connect_abstract(name: &str) -> io::Result<UnixStream> {
+pub fn connect_abstract(name: &str) -> io::Result<UnixStream> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     let address = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
@@ -122,7 +124,7 @@ pub(crate) fn connect_abstract(name: &str) -> io::Result<UnixStream> {
 }
 
 /// Whether the other end is a process of the user of this one.
-pub(crate) fn is_of_this_user(stream: &UnixStream) -> bool {
+pub fn is_of_this_user(stream: &UnixStream) -> bool {
     sockopt::socket_peercred(stream).is_ok_and(|peer| peer.uid == rustix::process::geteuid())
 }
 
@@ -158,7 +160,7 @@ pub(crate) fn notice_silence(stream: &TcpStream, limits: SilenceLimits) -> io::R
 }
 
 /// The descriptor, for what only the kernel can do: sending other descriptors.
-pub(crate) fn descriptor(socket: &impl Socket) -> io::Result<BorrowedFd<'_>> {
+pub fn descriptor(socket: &impl Socket) -> io::Result<BorrowedFd<'_>> {
     Ok(socket.socket())
 }
 

@@ -113,7 +113,7 @@ pub enum StoreError {
     Broken(#[from] io::Error),
 }
 
-pub(crate) fn check_lengths(key: &str, value: &[u8]) -> Result<(), StoreError> {
+fn check_lengths(key: &str, value: &[u8]) -> Result<(), StoreError> {
     for (what, bytes, bytes_max) in [
         ("a key", key.len(), KEY_BYTES_MAX),
         ("a value", value.len(), VALUE_BYTES_MAX),

@@ -1,5 +1,5 @@
 use super::*;
-use crate::options::connections::Tls;
+use crate::connections::Tls;
 use crate::secure::greeting::{Secrecy, greet};
 use crate::secure::handshake::Role;
 use crate::secure::stream::Stream;

@@ -19,7 +19,7 @@ pub(crate) const UNPROVEN_MAX: usize = 128;
 
 /// The connections that have proved nothing yet.
 #[derive(Debug, Default)]
-pub(crate) struct Lobby {
+pub struct Lobby {
     waiting: Mutex<Waiting>,
 }
 
@@ -33,15 +33,16 @@ struct Waiting {
 /// A place in the lobby.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a place is taken until it is left"]
-pub(crate) struct Place(u64);
+pub struct Place(u64);
 
 impl Lobby {
-    pub(crate) fn new() -> Self {
+    /// An empty one.
+    pub fn new() -> Self {
         Self::default()
     }
 
     /// Takes a place, if need be that of whoever has waited longest, whose connection is ended.
-    pub(crate) fn enter(&self, stream: &impl Socket) -> io::Result<Place> {
+    pub fn enter(&self, stream: &impl Socket) -> io::Result<Place> {
         let handle = Handle::of(stream)?;
         let mut waiting = self.lock();
         if waiting.connections.len() >= UNPROVEN_MAX
@@ -56,12 +57,12 @@ impl Lobby {
     }
 
     /// Gives the place back.
-    pub(crate) fn leave(&self, place: Place) {
+    pub fn leave(&self, place: Place) {
         self.lock().connections.remove(&place.0);
     }
 
     /// Ends all connections that have proved nothing.
-    pub(crate) fn clear(&self) {
+    pub fn clear(&self) {
         for connection in self.lock().connections.values() {
             connection.hang_up();
         }
@@ -73,21 +74,21 @@ impl Lobby {
 }
 
 /// A connection whose waits can be limited.
-pub(crate) trait Limited: Read + Write {
+pub trait Limited: Read + Write {
     /// Bounds the next read and the next write.
     fn limit(&self, timeout: Duration) -> io::Result<()>;
 }
 
 /// A connection on which everything must be over at a set time, however little comes at once.
 #[derive(Debug)]
-pub(crate) struct Hurried<'a, S> {
+pub struct Hurried<'a, S> {
     stream: &'a mut S,
     end: Instant,
 }
 
 impl<'a, S: Limited> Hurried<'a, S> {
     /// Gives all that follows so much time together.
-    pub(crate) fn new(stream: &'a mut S, timeout: Duration) -> Self {
+    pub fn new(stream: &'a mut S, timeout: Duration) -> Self {
         let end = clock::now() + timeout;
         Self { stream, end }
     }

@@ -17,7 +17,7 @@ const TLS: u8 = b't';
 
 /// What an end of a connection insists on.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Secrecy<'a> {
+pub enum Secrecy<'a> {
     /// No encryption.
     Plain,
     /// Encryption.
@@ -28,13 +28,13 @@ pub(crate) enum Secrecy<'a> {
 
 impl<'a> Secrecy<'a> {
     /// Of an end that knows whether it encrypts: with an identity it does.
-    pub(crate) fn of(identity: Option<&'a Identity>) -> Self {
+    pub fn of(identity: Option<&'a Identity>) -> Self {
         identity.map_or(Self::Plain, Self::Tls)
     }
 }
 
 /// Begins a connection, for `timeout` at most; the connection as it is to be used.
-pub(crate) fn greet(
+pub fn greet(
     mut stream: Stream,
     role: Role,
     token: &JobToken,

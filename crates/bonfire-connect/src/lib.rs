@@ -1,0 +1,15 @@
+//! Connections between the processes of a job, below groups and ranks.
+//!
+//! - [`platform`]: time, threads, locks, sockets and randomness, which a simulation can replace.
+//! - [`secure`]: who is at the other end of a connection, and that nobody else listens.
+//! - [`connections`]: on which connections something is done.
+//! - [`store`]: the small key-value store through which processes find each other.
+//!
+//! Nothing here knows what a rank or a collective operation is.
+
+#![forbid(unsafe_code)]
+
+pub mod connections;
+pub mod platform;
+pub mod secure;
+pub mod store;
