@@ -191,7 +191,7 @@ impl<'a> Trainer<'a> {
                 let loss = CrossEntropyLossConfig::new().init(&scores.device());
                 Loss::mean_over(loss.forward(scores, labels), samples)
             })?;
-            let loss = all_or_none(self.world, step.loss.over_ranks(self.world))?;
+            let loss = step.loss.over_ranks(self.world)?;
             self.ddp
                 .step(&mut self.optimizer, learning_rate, step.gradients);
             self.progress.loss.add(loss, samples);
@@ -230,10 +230,8 @@ impl<'a> Trainer<'a> {
             metric,
         };
         let (module, optimizer) = (self.ddp.module(), &self.optimizer);
-        let saved = self
-            .checkpoints
-            .save(milestone, module, optimizer, &self.progress);
-        all_or_none(self.world, saved)?;
+        self.checkpoints
+            .save(milestone, module, optimizer, &self.progress)?;
         self.steps_saved = self.steps;
         Ok(())
     }

@@ -264,12 +264,12 @@ impl Trainer<'_> {
             metric,
         };
         let (module, progress) = (self.ddp.module(), &self.progress);
-        let saved = self.journal.time(Activity::Checkpoint, || {
+        self.journal.time(Activity::Checkpoint, || {
             self.checkpoints
                 .save(milestone, module, &self.optimizer, progress)
-        });
+        })?;
         self.steps_saved = self.steps;
-        Ok(all_or_none(self.world, saved)?)
+        Ok(())
     }
 
     /// A checkpoint in the middle of an epoch, if there is none of this step.

@@ -259,7 +259,7 @@ impl Selector {
             0 => "nothing".to_owned(),
             size => format!("{} to {}", Size(1 << (size - 1)), Size(1_u128 << size)),
         };
-        tracing::info!(target: "bonfire", "rank {me}: {name} of {size} by {algorithm}: {reason}");
+        tracing::debug!(target: "bonfire", "rank {me}: {name} of {size} by {algorithm}: {reason}");
     }
 }
 

@@ -139,7 +139,7 @@ impl Values {
             other => panic!("gradients are never of type {other}"),
         };
         shared.unwrap_or_else(|error| {
-            tracing::info!(target: "bonfire", "a bucket in ordinary memory: {error}");
+            tracing::debug!(target: "bonfire", "a bucket in ordinary memory: {error}");
             Self::zeros(dtype, len)
         })
     }

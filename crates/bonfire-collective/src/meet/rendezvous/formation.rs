@@ -251,10 +251,11 @@ impl Formation<'_> {
                     count if count == there.len() => ", with checksums",
                     _ => ", with checksums between hosts",
                 };
-                tracing::info!(
-                    target: "bonfire",
-                    "rank {me}{of}: transport {kind} to rank {peers}{over}{with}"
-                );
+                let line = format!("rank {me}{of}: transport {kind} to rank {peers}{over}{with}");
+                match me.get() {
+                    0 => tracing::info!(target: "bonfire", "{line}"),
+                    _ => tracing::debug!(target: "bonfire", "{line}"),
+                }
             }
         }
     }
