@@ -45,14 +45,10 @@ struct Operation {
     run: Run,
 }
 
-const OPERATIONS: [Operation; 10] = [
+const OPERATIONS: [Operation; 9] = [
     Operation {
         name: "all_reduce",
         run: |group, message, _| group.all_reduce(message, ReduceOp::Mean),
-    },
-    Operation {
-        name: "all_reduce_out_of_place",
-        run: |group, message, result| group.all_reduce_into(message, result, ReduceOp::Mean),
     },
     Operation {
         name: "reduce_scatter",

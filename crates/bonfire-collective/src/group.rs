@@ -19,7 +19,7 @@ use std::sync::{Arc, OnceLock, PoisonError};
 use std::thread::ThreadId;
 use std::time::Duration;
 
-use bonfire_plan::{Algorithm, Rank, WorldSize, shard_range};
+use bonfire_plan::{Algorithm, Rank, WorldSize};
 use bonfire_sys::Arena;
 use bytemuck::Pod;
 
@@ -382,18 +382,6 @@ impl ProcessGroup {
         core.recorder.dequeue(enqueued);
         body(core)
     }
-
-    fn gather_buffer<T: Element>(&self, shard: &[T]) -> Vec<T> {
-        let world_size = self.world_size();
-        let mut data = vec![T::zeroed(); shard.len() * world_size.len()];
-        let own = shard_range(data.len(), world_size, self.rank()).as_range();
-        data[own].copy_from_slice(shard);
-        data
-    }
-
-    fn own_shard<T: Element>(&self, data: Vec<T>) -> Vec<T> {
-        own_shard(data, self.world_size(), self.rank())
-    }
 }
 
 impl Core {
@@ -523,11 +511,4 @@ impl Drop for Member {
             control.leave();
         }
     }
-}
-
-fn own_shard<T: Element>(mut data: Vec<T>, world_size: WorldSize, me: Rank) -> Vec<T> {
-    let own = shard_range(data.len(), world_size, me).as_range();
-    data.copy_within(own.clone(), 0);
-    data.truncate(own.len());
-    data
 }

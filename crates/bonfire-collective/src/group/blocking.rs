@@ -56,25 +56,6 @@ impl ProcessGroup {
         self.in_turn(|core| core.all_reduce(caller, data, reduce))
     }
 
-    /// [`all_reduce`](Self::all_reduce) of `input`, which stays as it is, to `output`.
-    ///
-    /// # Errors
-    /// See [`CollectiveError`].
-    #[track_caller]
-    pub fn all_reduce_into<T: Element>(
-        &self,
-        input: &[T],
-        output: &mut [T],
-        reduce: ReduceOp,
-    ) -> Result<(), CollectiveError> {
-        let caller = self.caller();
-        self.in_turn(|core| {
-            core.require_len("all_reduce_into", "an output", output.len(), input.len())?;
-            output.copy_from_slice(input);
-            core.all_reduce(caller, output, reduce)
-        })
-    }
-
     /// [`all_reduce`](Self::all_reduce) of many tensors as one operation: for small ones, the latency
     /// of one. The result is the same, bit for bit.
     ///
@@ -128,9 +109,7 @@ impl ProcessGroup {
         reduce: ReduceOp,
     ) -> Result<Vec<T>, CollectiveError> {
         let caller = self.caller();
-        let mut data = data.to_vec();
-        self.in_turn(|core| core.reduce_scatter(caller, &mut data, reduce, Partition::Balanced))?;
-        Ok(self.own_shard(data))
+        self.in_turn(|core| core.reduced_block(caller, data, reduce, Partition::Balanced))
     }
 
     /// [`reduce_scatter`](Self::reduce_scatter) to `output`, which has the length of this rank's shard.
@@ -185,12 +164,8 @@ impl ProcessGroup {
         reduce: ReduceOp,
     ) -> Result<Vec<T>, CollectiveError> {
         let caller = self.caller();
-        let mut data = data.to_vec();
         let partition = Partition::Ragged(lengths.into());
-        self.in_turn(|core| core.reduce_scatter(caller, &mut data, reduce, partition))?;
-        let me = self.rank().index();
-        let start: usize = lengths[..me].iter().sum();
-        Ok(data[start..start + lengths[me]].to_vec())
+        self.in_turn(|core| core.reduced_block(caller, data, reduce, partition))
     }
 
     /// The `shard` of every rank, one after the other in rank order. All must be equally long.
@@ -199,10 +174,9 @@ impl ProcessGroup {
     /// See [`CollectiveError`].
     #[track_caller]
     pub fn all_gather<T: Element>(&self, shard: &[T]) -> Result<Vec<T>, CollectiveError> {
-        let caller = self.caller();
-        let mut data = self.gather_buffer(shard);
-        self.in_turn(|core| core.all_gather(caller, &mut data, Partition::Balanced))?;
-        Ok(data)
+        let mut output = vec![T::zeroed(); shard.len() * self.world_size().len()];
+        self.all_gather_into(shard, &mut output)?;
+        Ok(output)
     }
 
     /// [`all_gather`](Self::all_gather) to `output`, which is `world_size` times as long as `shard`.
@@ -267,15 +241,10 @@ impl ProcessGroup {
         block: &[T],
         root: Rank,
     ) -> Result<Option<Vec<T>>, CollectiveError> {
-        let caller = self.caller();
         let is_root = self.rank() == root;
-        let len = if is_root {
-            block.len() * self.world_size().len()
-        } else {
-            0
-        };
-        let mut output = vec![T::zeroed(); len];
-        self.in_turn(|core| core.gather(caller, root, block, &mut output))?;
+        let blocks = if is_root { self.world_size().len() } else { 0 };
+        let mut output = vec![T::zeroed(); block.len() * blocks];
+        self.gather_into(block, &mut output, root)?;
         Ok(is_root.then_some(output))
     }
 
@@ -292,7 +261,7 @@ impl ProcessGroup {
         root: Rank,
     ) -> Result<(), CollectiveError> {
         let caller = self.caller();
-        self.in_turn(|core| core.gather(caller, root, block, output))
+        self.in_turn(|core| core.gather(caller, root, block, output, Partition::Balanced))
     }
 
     /// [`gather`](Self::gather) of blocks that may differ in length.
@@ -322,7 +291,7 @@ impl ProcessGroup {
         root: Rank,
     ) -> Result<(), CollectiveError> {
         let caller = self.caller();
-        self.in_turn(|core| core.scatter(caller, root, input, output))
+        self.in_turn(|core| core.scatter(caller, root, input, output, Partition::Balanced))
     }
 
     /// This rank's block of what the root has. The root, and only it, brings all blocks and the length

@@ -3,6 +3,7 @@
 //! Operations that need lengths from other ranks exchange them first, within the same turn, so that
 //! nothing of this rank comes in between.
 
+use std::ops::Range;
 use std::panic::Location;
 use std::time::Duration;
 
@@ -117,6 +118,22 @@ impl Core {
         self.run(&request, Memory::InPlace(data))
     }
 
+    /// This rank's block of the reduction of `data`, which stays as it is.
+    pub(super) fn reduced_block<T: Element>(
+        &self,
+        caller: Caller,
+        data: &[T],
+        reduce: ReduceOp,
+        partition: Partition,
+    ) -> Result<Vec<T>, CollectiveError> {
+        let mut data = data.to_vec();
+        self.reduce_scatter(caller, &mut data, reduce, partition.clone())?;
+        let own = self.own_block(&partition, data.len());
+        data.copy_within(own.clone(), 0);
+        data.truncate(own.len());
+        Ok(data)
+    }
+
     /// Takes this rank's block from its place in `data`, and fills in the others.
     pub(super) fn all_gather<T: Element>(
         &self,
@@ -159,15 +176,18 @@ impl Core {
         root: Rank,
         block: &[T],
         output: &mut [T],
+        partition: Partition,
     ) -> Done {
-        let count = block.len() * self.world_size.len();
+        let count = self.count(&partition, block.len());
         let needed = if self.me == root { count } else { 0 };
-        self.require_len("gather_into", "an output", output.len(), needed)?;
+        self.require_len("gather", "an output", output.len(), needed)?;
         if self.me == root {
-            let own = shard_range(count, self.world_size, root).as_range();
-            output[own].copy_from_slice(block);
+            output[self.own_block(&partition, count)].copy_from_slice(block);
         }
-        let request = caller.request(Collective::Gather { root }, count);
+        let request = Request {
+            partition,
+            ..caller.request(Collective::Gather { root }, count)
+        };
         let input = block;
         self.run(&request, Memory::Apart { input, output })
     }
@@ -179,17 +199,10 @@ impl Core {
         block: &[T],
     ) -> Result<Option<Blocks<T>>, CollectiveError> {
         let lengths = self.lengths(caller, block.len())?;
-        let request = Request {
-            partition: Partition::Ragged(lengths.as_slice().into()),
-            ..caller.request(Collective::Gather { root }, lengths.iter().sum())
-        };
+        let partition = Partition::Ragged(lengths.as_slice().into());
         let mut blocks = (self.me == root).then(|| Blocks::zeroed(lengths));
-        if let Some(blocks) = &mut blocks {
-            blocks.of_mut(root).copy_from_slice(block);
-        }
         let output = blocks.as_mut().map_or(&mut [][..], Blocks::all_mut);
-        let input = block;
-        self.run(&request, Memory::Apart { input, output })?;
+        self.gather(caller, root, block, output, partition)?;
         Ok(blocks)
     }
 
@@ -200,15 +213,18 @@ impl Core {
         root: Rank,
         input: &[T],
         output: &mut [T],
+        partition: Partition,
     ) -> Done {
-        let count = output.len() * self.world_size.len();
+        let count = self.count(&partition, output.len());
         let needed = if self.me == root { count } else { 0 };
-        self.require_len("scatter_into", "an input", input.len(), needed)?;
+        self.require_len("scatter", "an input", input.len(), needed)?;
         if self.me == root {
-            let own = shard_range(count, self.world_size, root).as_range();
-            output.copy_from_slice(&input[own]);
+            output.copy_from_slice(&input[self.own_block(&partition, count)]);
         }
-        let request = caller.request(Collective::Scatter { root }, count);
+        let request = Request {
+            partition,
+            ..caller.request(Collective::Scatter { root }, count)
+        };
         self.run(&request, Memory::Apart { input, output })
     }
 
@@ -220,8 +236,11 @@ impl Core {
         blocks: Option<(&[T], &[usize])>,
     ) -> Result<Vec<T>, CollectiveError> {
         let mut lengths = vec![0_u64; self.world_size.len()];
+        let (input, given) = match blocks {
+            Some(blocks) if self.me == root => blocks,
+            _ => Default::default(),
+        };
         if self.me == root {
-            let (input, given) = blocks.unwrap_or_default();
             let ranks = self.world_size.len();
             self.require_len("scatter_v", "block lengths", given.len(), ranks)?;
             self.require_len("scatter_v", "an input", input.len(), given.iter().sum())?;
@@ -229,24 +248,9 @@ impl Core {
         }
         self.broadcast(caller, &mut lengths, root)?;
         let lengths: Vec<usize> = lengths.into_iter().map(|len| len as usize).collect();
-        let request = Request {
-            partition: Partition::Ragged(lengths.as_slice().into()),
-            ..caller.request(Collective::Scatter { root }, lengths.iter().sum())
-        };
         let mut output = vec![T::zeroed(); lengths[self.me.index()]];
-        let input = match blocks {
-            Some((input, _)) if self.me == root => input,
-            _ => &[],
-        };
-        if self.me == root {
-            let start: usize = lengths[..root.index()].iter().sum();
-            output.copy_from_slice(&input[start..start + lengths[root.index()]]);
-        }
-        let memory = Memory::Apart {
-            input,
-            output: &mut output,
-        };
-        self.run(&request, memory)?;
+        let partition = Partition::Ragged(lengths.into());
+        self.scatter(caller, root, input, &mut output, partition)?;
         Ok(output)
     }
 
@@ -266,7 +270,7 @@ impl Core {
         let ranks = self.world_size.len();
         self.require_blocks("all_to_all_into", input.len())?;
         self.require_len("all_to_all_into", "an output", output.len(), input.len())?;
-        let own = shard_range(input.len(), self.world_size, self.me).as_range();
+        let own = self.own_block(&Partition::Balanced, input.len());
         output[own.clone()].copy_from_slice(&input[own]);
         let request = caller.request(Collective::AllToAll, input.len() * ranks);
         self.run(&request, Memory::Apart { input, output })
@@ -343,6 +347,25 @@ impl Core {
     pub(super) fn barrier(&self, caller: Caller) -> Done {
         let request = caller.request(Collective::Barrier, 0);
         self.run::<u8>(&request, Memory::InPlace(&mut []))
+    }
+
+    /// Elements in all blocks, of which this rank's has `own`.
+    fn count(&self, partition: &Partition, own: usize) -> usize {
+        match partition {
+            Partition::Ragged(lengths) => lengths.iter().sum(),
+            _ => own * self.world_size.len(),
+        }
+    }
+
+    /// Where this rank's block lies among `count` elements.
+    fn own_block(&self, partition: &Partition, count: usize) -> Range<usize> {
+        match partition {
+            Partition::Ragged(lengths) => {
+                let start = lengths[..self.me.index()].iter().sum();
+                start..start + lengths[self.me.index()]
+            }
+            _ => shard_range(count, self.world_size, self.me).as_range(),
+        }
     }
 
     pub(super) fn require_len(
