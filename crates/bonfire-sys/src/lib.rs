@@ -37,6 +37,5 @@ pub mod window;
 
 #[cfg(not(loom))]
 pub use arena::{Arena, ArenaError, Block};
-use doorbell::Doorbell;
 pub use region::{OpenError, RegionError};
 pub use turnstile::{Ticket, Turn, Turnstile};

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use crate::Doorbell;
+use crate::doorbell::Doorbell;
 use crate::region::{OpenError, Region, RegionError};
 
 /// Geometry of a ring.
