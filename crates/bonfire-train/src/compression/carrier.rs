@@ -16,7 +16,7 @@ pub(crate) enum Carrier {
     /// None: the values travel themselves.
     Direct,
     /// The values in 16 bits.
-    SixteenBits(Parcel),
+    SixteenBits(Payload),
     /// Thin factors of the matrices, and everything else as it is.
     LowRank(Box<LowRank>),
 }
@@ -43,7 +43,7 @@ impl Carrier {
     ) -> Self {
         let elems = places.last().map_or(0, |(_, range)| range.end);
         if let Some(narrow) = compressor.compression.sixteen_bits(dtype) {
-            return Self::SixteenBits(Parcel::new(group, narrow, elems));
+            return Self::SixteenBits(Payload::new(group, narrow, elems));
         }
         match &compressor.power_sgd {
             Some(power_sgd) if places.iter().any(|(p, _)| power_sgd.dims(*p).is_some()) => {
@@ -116,14 +116,14 @@ impl Carrier {
 
 /// Memory that is here or on its way.
 #[derive(Debug)]
-pub(crate) enum Parcel {
+pub(crate) enum Payload {
     Here(Values),
     Away(ValuesWork),
     /// With a failed operation.
     Lost,
 }
 
-impl Parcel {
+impl Payload {
     fn new(group: &ProcessGroup, dtype: DType, elems: usize) -> Self {
         Self::Here(Values::shared(group, dtype, elems))
     }
@@ -161,8 +161,8 @@ impl Parcel {
 #[derive(Debug)]
 pub(crate) struct LowRank {
     pieces: Vec<Piece>,
-    first: Parcel,
-    second: Parcel,
+    first: Payload,
+    second: Payload,
 }
 
 /// A parameter, and where it is in the bucket and in what travels.
@@ -209,8 +209,8 @@ impl LowRank {
         };
         Self {
             pieces: places.iter().map(piece).collect(),
-            first: Parcel::new(group, DType::F32, first),
-            second: Parcel::new(group, DType::F32, second),
+            first: Payload::new(group, DType::F32, first),
+            second: Payload::new(group, DType::F32, second),
         }
     }
 

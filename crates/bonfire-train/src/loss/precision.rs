@@ -49,7 +49,7 @@ impl Precision {
     pub(crate) fn cast_parameter<const D: usize>(
         self,
         tensor: Tensor<D>,
-        place: &Place,
+        place: &Enclosing,
     ) -> Tensor<D> {
         match tensor.dtype() {
             DType::F32 | DType::Flex32 if !place.stays() => self.cast(tensor),
@@ -66,7 +66,7 @@ impl Precision {
             _ => model.map(&mut Caster {
                 precision: self,
                 table,
-                place: Place::default(),
+                place: Enclosing::default(),
             }),
         }
     }
@@ -75,12 +75,12 @@ impl Precision {
 /// Where in a model a mapper is, as far as it matters here: batch normalisation computes with running
 /// state, which stays in f32, so its parameters do, too.
 #[derive(Debug, Default)]
-pub(crate) struct Place {
+pub(crate) struct Enclosing {
     /// Of each module around, whether it is such a one.
     norms: Vec<bool>,
 }
 
-impl Place {
+impl Enclosing {
     pub(crate) fn enter(&mut self, container: &str) {
         self.norms.push(container.ends_with("BatchNorm"));
     }
@@ -97,7 +97,7 @@ impl Place {
 struct Caster<'a> {
     precision: Precision,
     table: &'a ParameterTable,
-    place: Place,
+    place: Enclosing,
 }
 
 impl ModuleMapper for Caster<'_> {

@@ -8,7 +8,7 @@ use bonfire_collective::{ProcessGroup, ReduceOp, Work};
 use crate::TrainError;
 use crate::loss::Weight;
 use crate::memory::host::Entering;
-use crate::parameters::buffers::Presence;
+use crate::parameters::buffers::Attendance;
 
 /// The batches of this rank since the last synchronised step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -70,11 +70,11 @@ impl MicroBatches {
     }
 
     /// Whether this rank had samples at all.
-    pub(crate) fn presence(&self) -> Presence {
+    pub(crate) fn presence(&self) -> Attendance {
         match (self.weighted, self.samples) {
-            (false, _) => Presence::All,
-            (true, 0) => Presence::Away,
-            (true, _) => Presence::Here,
+            (false, _) => Attendance::All,
+            (true, 0) => Attendance::Away,
+            (true, _) => Attendance::Here,
         }
     }
 

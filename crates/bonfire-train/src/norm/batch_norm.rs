@@ -7,7 +7,7 @@ use burn::tensor::{Device, Tensor};
 
 use super::RunningStatistic;
 use super::convert::convert_sync_batch_norm_in;
-use super::normalize::{GlobalBatch, normalized};
+use super::normalize::{GlobalMoments, normalized};
 use crate::TrainError;
 use crate::world::exchange::group::NormGroup;
 
@@ -161,7 +161,7 @@ impl BatchNorm {
         let dims = input.dims();
         let [batch, features] = [dims[0], dims[1]];
         let input = input.reshape([batch, features, dims[2..].iter().product()]);
-        let global = GlobalBatch::of(input.clone(), exchange);
+        let global = GlobalMoments::of(input.clone(), exchange);
         let normalized = normalized(input, &global, self.epsilon, exchange)
             .unwrap_or_else(|error: TrainError| panic!("{error}"));
         for (running, value) in [

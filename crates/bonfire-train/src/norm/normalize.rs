@@ -25,7 +25,7 @@ use crate::world::exchange::{REPLY_HEAD, backward_head, forward_head};
 /// What all ranks' batches have in common. Tensors have shape `[features]` or `[1]`, the same bits on
 /// every rank, and no autodiff.
 #[derive(Debug)]
-pub(crate) struct GlobalBatch {
+pub(crate) struct GlobalMoments {
     /// One over the number of values of a feature; 0 without any.
     inverse_count: Tensor<1>,
     /// 1, or 0 if no rank has a value.
@@ -35,7 +35,7 @@ pub(crate) struct GlobalBatch {
     pub(crate) variance: Tensor<1>,
 }
 
-impl GlobalBatch {
+impl GlobalMoments {
     /// The statistics of this rank's batch `x` and those of the others.
     ///
     /// # Panics
@@ -69,7 +69,7 @@ impl GlobalBatch {
 /// The batch `x` with the global mean 0 and variance 1 in each feature.
 pub(crate) fn normalized(
     x: Tensor<3>,
-    global: &GlobalBatch,
+    global: &GlobalMoments,
     epsilon: f64,
     exchange: &NormGroup,
 ) -> Result<Tensor<3>, TrainError> {

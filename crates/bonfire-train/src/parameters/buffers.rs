@@ -22,7 +22,7 @@ pub(crate) struct Buffers {
 
 /// Whether this rank's buffers have seen the batches of the step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Presence {
+pub(crate) enum Attendance {
     /// Those of all ranks have.
     All,
     /// Those of some ranks have, this one's among them.
@@ -61,7 +61,7 @@ impl Buffers {
         model: &M,
         group: &ProcessGroup,
         policy: BufferSync,
-        presence: Presence,
+        presence: Attendance,
     ) -> Result<Agreed, TrainError> {
         if self.ids.is_empty() || group.world_size().len() == 1 || policy == BufferSync::Local {
             return Ok(Agreed::new());
@@ -94,7 +94,7 @@ impl Buffers {
 fn broadcast(
     read: Vec<(ParamId, TensorData)>,
     group: &ProcessGroup,
-    presence: Presence,
+    presence: Attendance,
 ) -> Result<Agreed, TrainError> {
     let source = first_present(group, presence)?;
     let parts = read.into_iter().map(|(id, data)| (id, data.into_parts()));
@@ -118,12 +118,12 @@ fn broadcast(
     Ok(agreed.collect())
 }
 
-fn first_present(group: &ProcessGroup, presence: Presence) -> Result<Rank, TrainError> {
+fn first_present(group: &ProcessGroup, presence: Attendance) -> Result<Rank, TrainError> {
     let nobody = group.world_size().get();
     let mut first = match presence {
-        Presence::All => return Ok(Rank::new(0)),
-        Presence::Here => [group.rank().get()],
-        Presence::Away => [nobody],
+        Attendance::All => return Ok(Rank::new(0)),
+        Attendance::Here => [group.rank().get()],
+        Attendance::Away => [nobody],
     };
     group.all_reduce(&mut first, ReduceOp::Min)?;
     match first {
@@ -136,9 +136,9 @@ fn first_present(group: &ProcessGroup, presence: Presence) -> Result<Rank, Train
 fn mean(
     read: Vec<(ParamId, TensorData)>,
     group: &ProcessGroup,
-    presence: Presence,
+    presence: Attendance,
 ) -> Result<Agreed, TrainError> {
-    let present = presence != Presence::Away;
+    let present = presence != Attendance::Away;
     let mut message = vec![f64::from(u8::from(present))];
     for (_, data) in &read {
         message.extend(

@@ -30,7 +30,7 @@ use burn::backend::{DispatchDevice, DispatchKindConversion};
 use burn::module::{Module, ModuleMapper, Param, Reparameterization, Reparameterizer};
 use burn::tensor::{DispatchTensor, GradientCheckpointingStrategy, Tensor};
 
-use crate::loss::precision::Place;
+use crate::loss::precision::Enclosing;
 use crate::memory::host::Entering;
 use crate::parameters::ParameterTable;
 use crate::reducer::Reducer;
@@ -210,7 +210,7 @@ impl Anchors {
             depth,
             table,
             pass,
-            place: Place::default(),
+            place: Enclosing::default(),
             result: Ok(()),
         };
         // What the forward pass learns about its batches stays with the original.
@@ -230,7 +230,7 @@ struct Attacher<'a> {
     depth: usize,
     table: &'a Arc<ParameterTable>,
     pass: Pass<'a>,
-    place: Place,
+    place: Enclosing,
     result: Result<(), TrainError>,
 }
 

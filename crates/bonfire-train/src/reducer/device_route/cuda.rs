@@ -44,7 +44,7 @@ use crate::raw::Flight;
 use crate::world::patience::WarmUp;
 use crate::{GradientRoute, TrainError};
 use bucket::CudaBucket;
-use group::{GpuGroup, Own, Place};
+use group::{GpuGroup, GroupQueue, Own};
 use kernels::Kernels;
 
 /// Blocks of a kernel that works through a buffer, per multiprocessor: two fill a device.
@@ -89,7 +89,7 @@ struct CudaEngine<G: GpuGroup> {
     client: Quiet,
     nvrtc: Nvrtc,
     group: G,
-    place: Place,
+    place: GroupQueue,
 }
 
 /// Burn's side of the device.

@@ -21,7 +21,7 @@ pub(super) trait GpuGroup: Idle + fmt::Debug + Send + Sized + 'static {
     /// Memory that can be averaged.
     type Buffer: fmt::Debug + Send;
 
-    fn place(&self) -> Place;
+    fn place(&self) -> GroupQueue;
 
     /// Memory of so many bytes, zero. With all ranks.
     fn allocate(&self, bytes: usize) -> Result<Self::Buffer, CudaGroupError>;
@@ -45,8 +45,8 @@ macro_rules! gpu_group {
         impl GpuGroup for $group {
             type Buffer = $buffer;
 
-            fn place(&self) -> Place {
-                Place {
+            fn place(&self) -> GroupQueue {
+                GroupQueue {
                     context: self.context().clone(),
                     stream: self.stream(),
                     ranks: self.process_group().clone(),
@@ -83,7 +83,7 @@ gpu_group!(NcclGroup, NcclBuffer);
 
 /// Where a group's work is queued.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct GroupQueue {
     pub(super) context: Context,
     pub(super) stream: Arc<Stream>,
     /// The group that it stands on.
