@@ -167,7 +167,9 @@ fn program(sources: &[KernelSource]) -> String {
     let mut text = include_str!("host/device.hpp").to_owned();
     // No thread waits for another.
     text.push_str("#define STAND_IN_WAITS 0\n");
-    text.push_str(include_str!("../../crates/cuda-stand-in/src/compiler/prelude.hpp"));
+    text.push_str(include_str!(
+        "../../crates/cuda-stand-in/src/compiler/prelude.hpp"
+    ));
     for (number, source) in sources.iter().enumerate() {
         let kernel = &source.source;
         let arguments: String = (0..source.buffers).fold(String::new(), |mut text, buffer| {
