@@ -10,7 +10,7 @@ use bonfire_data::{
 };
 use bonfire_testkit::local;
 use bonfire_train::{
-    Ddp, DdpConfig, DeviceKind, GradientCompression, GradientSync, Loss, Placement, Precision,
+    Ddp, DdpConfig, DeviceKind, GradientCompression, GradientSync, LocalRank, Loss, Precision,
     World,
 };
 use burn::Tensor;
@@ -187,11 +187,11 @@ fn on_ranks<R: Send>(ranks: u32, body: impl Fn(World) -> R + Sync) -> Vec<R> {
 }
 
 fn world(group: ProcessGroup) -> World {
-    let placement = Placement {
+    let local = LocalRank {
         local_rank: group.rank().get(),
         local_world_size: group.world_size().get(),
     };
-    World::new(group, placement, DeviceKind::Cpu).unwrap()
+    World::new(group, local, DeviceKind::Cpu).unwrap()
 }
 
 fn batch_size() -> NonZeroUsize {

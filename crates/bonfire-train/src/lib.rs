@@ -86,4 +86,4 @@ pub use world::interrupt::StopRequest;
 pub use world::panic::panic_message;
 #[doc(hidden)]
 pub use world::patience::patient_with_files;
-pub use world::{Placement, World};
+pub use world::{LocalRank, World};

@@ -18,7 +18,7 @@ use crate::{DeviceKind, Occupancy, TrainError};
 
 /// Where a rank is on its host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Placement {
+pub struct LocalRank {
     /// The rank's index among those of its host; selects its GPU.
     pub local_rank: u32,
     /// How many ranks its host has.
@@ -29,7 +29,7 @@ pub struct Placement {
 #[derive(Clone, Debug)]
 pub struct World {
     group: ProcessGroup,
-    placement: Placement,
+    local: LocalRank,
     device: Device,
     device_name: String,
     norm_groups: NormGroups,
@@ -44,10 +44,10 @@ impl World {
     /// cannot be compiled.
     pub fn new(
         group: ProcessGroup,
-        placement: Placement,
+        local: LocalRank,
         kind: DeviceKind,
     ) -> Result<Self, TrainError> {
-        Self::with_occupancy(group, placement, (kind, Occupancy::Exclusive))
+        Self::with_occupancy(group, local, (kind, Occupancy::Exclusive))
     }
 
     /// [`new`](Self::new), where ranks may share CUDA devices.
@@ -56,12 +56,12 @@ impl World {
     /// As [`new`](Self::new).
     pub fn with_occupancy(
         group: ProcessGroup,
-        placement: Placement,
+        local: LocalRank,
         (kind, occupancy): (DeviceKind, Occupancy),
     ) -> Result<Self, TrainError> {
         let (device, device_name) = match kind {
-            DeviceKind::Auto => first_that_answers(occupancy, placement)?,
-            kind => open((kind, occupancy), placement)?,
+            DeviceKind::Auto => first_that_answers(occupancy, local)?,
+            kind => open((kind, occupancy), local)?,
         };
         let rank = group.rank();
         match rank.get() {
@@ -70,7 +70,7 @@ impl World {
         }
         Ok(Self {
             group,
-            placement,
+            local,
             device,
             device_name,
             norm_groups: NormGroups::default(),
@@ -100,7 +100,7 @@ impl World {
         let group = self.group.split(color, key)?;
         Ok(group.map(|group| Self {
             group,
-            placement: self.placement,
+            local: self.local,
             device: self.device.clone(),
             device_name: self.device_name.clone(),
             norm_groups: NormGroups::default(),
@@ -119,12 +119,12 @@ impl World {
 
     /// This rank's index among those of its host.
     pub fn local_rank(&self) -> u32 {
-        self.placement.local_rank
+        self.local.local_rank
     }
 
     /// How many ranks this host has.
     pub fn local_world_size(&self) -> u32 {
-        self.placement.local_world_size
+        self.local.local_world_size
     }
 
     /// Whether this is rank 0, which prints and saves.
@@ -196,11 +196,11 @@ pub(crate) mod tests {
 
     /// One rank of several on one host.
     pub(crate) fn world_on(group: ProcessGroup, kind: DeviceKind) -> Result<World, TrainError> {
-        let placement = Placement {
+        let local = LocalRank {
             local_rank: group.rank().get(),
             local_world_size: group.world_size().get(),
         };
-        World::new(group, placement, kind)
+        World::new(group, local, kind)
     }
 
     fn lone_group() -> ProcessGroup {
@@ -209,7 +209,7 @@ pub(crate) mod tests {
         groups.pop().unwrap()
     }
 
-    const PLACEMENT: Placement = Placement {
+    const ALONE: LocalRank = LocalRank {
         local_rank: 0,
         local_world_size: 1,
     };
@@ -231,11 +231,11 @@ pub(crate) mod tests {
     #[cfg(feature = "flex")]
     #[test]
     fn any_number_of_ranks_shares_the_cpu() {
-        let placement = Placement {
+        let local = LocalRank {
             local_rank: 7,
             local_world_size: 8,
         };
-        let world = World::new(lone_group(), placement, DeviceKind::Cpu).unwrap();
+        let world = World::new(lone_group(), local, DeviceKind::Cpu).unwrap();
         assert_eq!(world.device_name(), "cpu");
         assert!(!world.device().is_autodiff());
         assert!(world.is_main());
@@ -243,25 +243,25 @@ pub(crate) mod tests {
 
     #[test]
     fn some_device_is_always_found() {
-        let world = World::new(lone_group(), PLACEMENT, DeviceKind::Auto).unwrap();
+        let world = World::new(lone_group(), ALONE, DeviceKind::Auto).unwrap();
         assert!(!world.device_name().is_empty());
     }
 
     #[cfg(not(feature = "cuda"))]
     #[test]
     fn a_kind_that_is_not_compiled_says_how_to_get_it() {
-        let error = World::new(lone_group(), PLACEMENT, DeviceKind::Cuda).unwrap_err();
+        let error = World::new(lone_group(), ALONE, DeviceKind::Cuda).unwrap_err();
         assert!(error.to_string().contains("the feature `cuda`"), "{error}");
     }
 
     #[cfg(feature = "cuda")]
     #[test]
     fn a_missing_gpu_is_an_error_and_no_panic() {
-        let placement = Placement {
+        let local = LocalRank {
             local_rank: 1000,
             local_world_size: 1001,
         };
-        let error = World::new(lone_group(), placement, DeviceKind::Cuda).unwrap_err();
+        let error = World::new(lone_group(), local, DeviceKind::Cuda).unwrap_err();
         assert!(matches!(error, TrainError::NoSuchDevice { .. }), "{error}");
     }
 }

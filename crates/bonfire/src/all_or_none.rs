@@ -59,7 +59,7 @@ mod tests {
     use std::thread;
 
     use bonfire_collective::{GroupOptions, ProcessGroup, WorldSize};
-    use bonfire_train::{DeviceKind, Occupancy, Placement};
+    use bonfire_train::{DeviceKind, LocalRank, Occupancy};
     use thiserror::Error as ThisError;
 
     use super::*;
@@ -75,12 +75,12 @@ mod tests {
         let world_size = WorldSize::new(3).unwrap();
         let groups = ProcessGroup::local(world_size, GroupOptions::default()).unwrap();
         let run = |group: ProcessGroup| {
-            let placement = Placement {
+            let local = LocalRank {
                 local_rank: group.rank().get(),
                 local_world_size: 3,
             };
             let device = (DeviceKind::Cpu, Occupancy::Exclusive);
-            let outcome = rank::run(group, placement, device, |world| {
+            let outcome = rank::run(group, local, device, |world| {
                 let rank = world.rank().get();
                 let own = match wrong.contains(&rank) {
                     true => Err(format!("trouble of {rank}")),

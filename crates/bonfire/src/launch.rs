@@ -6,7 +6,7 @@ use std::num::NonZeroU32;
 
 use bonfire_collective::{ProcessGroup, RankEnv, WorldSize};
 use bonfire_launch::{PEER_FAILED_EXIT_CODE, detect_rank};
-use bonfire_train::{Placement, World, require_devices};
+use bonfire_train::{LocalRank, World, require_devices};
 
 use crate::args::LaunchArgs;
 use crate::error::Teller;
@@ -87,7 +87,7 @@ fn work<E: Into<BoxError>>(
     prefix: &str,
     train: impl FnOnce(World) -> Result<(), E>,
 ) {
-    let placement = Placement {
+    let local = LocalRank {
         local_rank: env.local_rank,
         local_world_size: env.local_world_size,
     };
@@ -95,7 +95,7 @@ fn work<E: Into<BoxError>>(
         Ok(group) => group,
         Err(error) => fail(prefix, &error.into(), Fault::Own),
     };
-    if let Err(failure) = rank::run(group, placement, args.devices(), train) {
+    if let Err(failure) = rank::run(group, local, args.devices(), train) {
         fail(prefix, &failure.error, failure.fault);
     }
 }
@@ -119,11 +119,11 @@ fn run_alone<E: Into<BoxError>>(
     args: &LaunchArgs,
     train: impl FnOnce(World) -> Result<(), E>,
 ) -> Result<()> {
-    let placement = Placement {
+    let local = LocalRank {
         local_rank: 0,
         local_world_size: 1,
     };
     let mut groups = ProcessGroup::local(WorldSize::ONE, args.group.clone())?;
     let group = groups.pop().expect("a world of one has one group");
-    rank::run(group, placement, args.devices(), train).map_err(|failure| failure.error)
+    rank::run(group, local, args.devices(), train).map_err(|failure| failure.error)
 }

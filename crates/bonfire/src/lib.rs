@@ -138,7 +138,7 @@ pub mod weights {
 /// A rank: its place, its device, its signals.
 pub mod world {
     pub use bonfire_train::{
-        DeviceKind, Occupancy, Placement, StopRequest, UnknownDeviceKind, World, panic_message,
+        DeviceKind, LocalRank, Occupancy, StopRequest, UnknownDeviceKind, World, panic_message,
         patient_with_files, require_devices,
     };
 }

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bonfire_collective::ProcessGroup;
-use bonfire_train::{DeviceKind, Occupancy, Placement, World};
+use bonfire_train::{DeviceKind, LocalRank, Occupancy, World};
 
 use crate::error::{BoxError, Error, with_causes};
 
@@ -26,12 +26,12 @@ pub(crate) enum Fault {
 /// Makes the rank's world, runs the function in it, and, if that fails or panics, tells all ranks.
 pub(crate) fn run<T, E: Into<BoxError>>(
     group: ProcessGroup,
-    placement: Placement,
+    local: LocalRank,
     device: (DeviceKind, Occupancy),
     function: impl FnOnce(World) -> Result<T, E>,
 ) -> Result<T, RankFailure> {
     let attempt = || {
-        let world = World::with_occupancy(group.clone(), placement, device)?;
+        let world = World::with_occupancy(group.clone(), local, device)?;
         function(world).map_err(|error| Error::from_program(error.into()))
     };
     // The group is the only thing that is used after a panic, and it is made for that.

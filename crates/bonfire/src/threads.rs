@@ -4,7 +4,7 @@ use std::io;
 use std::thread;
 
 use bonfire_collective::{GroupOptions, ProcessGroup, Rank, WorldSize};
-use bonfire_train::{DeviceKind, Occupancy, Placement, World};
+use bonfire_train::{DeviceKind, LocalRank, Occupancy, World};
 
 use crate::error::{BoxError, Error, Result};
 use crate::rank::{self, Fault, RankFailure};
@@ -86,11 +86,11 @@ where
 {
     let groups = ProcessGroup::local(options.world_size, options.group.clone())?;
     let run = |group: ProcessGroup| {
-        let placement = Placement {
+        let local = LocalRank {
             local_rank: group.rank().get(),
             local_world_size: options.world_size.get(),
         };
-        rank::run(group, placement, (options.device, Occupancy::Exclusive), &f)
+        rank::run(group, local, (options.device, Occupancy::Exclusive), &f)
     };
     let ends = thread::scope(|scope| {
         let mut threads = Vec::with_capacity(groups.len());

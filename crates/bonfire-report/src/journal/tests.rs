@@ -6,7 +6,7 @@ use std::thread::sleep;
 
 use bonfire_collective::{CollectiveError, GroupOptions, ProcessGroup, Rank};
 use bonfire_testkit::{local, read_by_tensorboard};
-use bonfire_train::{Ddp, DeviceKind, Loss, Placement, TrainError};
+use bonfire_train::{Ddp, DeviceKind, LocalRank, Loss, TrainError};
 use burn::nn::{Linear, LinearConfig};
 
 use super::*;
@@ -54,11 +54,11 @@ fn keep(world: &World, config: JournalConfig) -> Result<(Figures, Report), Repor
 }
 
 pub(crate) fn world(group: ProcessGroup) -> World {
-    let placement = Placement {
+    let local = LocalRank {
         local_rank: group.rank().get(),
         local_world_size: group.world_size().get(),
     };
-    World::new(group, placement, DeviceKind::Cpu).unwrap()
+    World::new(group, local, DeviceKind::Cpu).unwrap()
 }
 
 fn two_ranks(config: &JournalConfig) -> Vec<(Figures, Report)> {

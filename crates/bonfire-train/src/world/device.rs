@@ -7,46 +7,46 @@ use burn::tensor::{Device, Tensor};
 
 use crate::config::device::{DeviceKind, Occupancy};
 use crate::world::panic::panic_message;
-use crate::{Placement, TrainError};
+use crate::{LocalRank, TrainError};
 
 /// Decides as every rank of the host does: by what there is for all of them.
 pub(crate) fn first_that_answers(
     occupancy: Occupancy,
-    placement: Placement,
+    local: LocalRank,
 ) -> Result<(Device, String), TrainError> {
     let mut reasons = Vec::new();
     for kind in [DeviceKind::Cuda, DeviceKind::Wgpu] {
         // What is no part of the build is no disappointment.
         let Ok(devices) = devices(kind) else { continue };
-        let opened = match kind.lacks(&devices, (placement, occupancy)) {
+        let opened = match kind.lacks(&devices, (local, occupancy)) {
             Some(lack) => Err(lack),
-            None => open((kind, occupancy), placement).map_err(|error| error.to_string()),
+            None => open((kind, occupancy), local).map_err(|error| error.to_string()),
         };
         match opened {
             Ok(opened) => return Ok(opened),
             Err(reason) => reasons.push(reason),
         }
     }
-    if !reasons.is_empty() && placement.local_rank == 0 {
+    if !reasons.is_empty() && local.local_rank == 0 {
         tracing::warn!(
             "training on the CPU, though this program was built for GPUs: {}",
             reasons.join("; ")
         );
     }
-    open((DeviceKind::Cpu, occupancy), placement)
+    open((DeviceKind::Cpu, occupancy), local)
 }
 
 /// A device and its name, seen to work.
 pub(crate) fn open(
     (kind, occupancy): (DeviceKind, Occupancy),
-    placement: Placement,
+    local: LocalRank,
 ) -> Result<(Device, String), TrainError> {
     let devices = devices(kind)?;
-    let index = kind.index_of(placement.local_rank, devices.len(), occupancy);
+    let index = kind.index_of(local.local_rank, devices.len(), occupancy);
     let Some(device) = devices.get(index) else {
         return Err(TrainError::NoSuchDevice {
             kind,
-            local_rank: placement.local_rank,
+            local_rank: local.local_rank,
             available: devices.len(),
         });
     };
@@ -56,7 +56,7 @@ pub(crate) fn open(
     };
     kind.require_toolkit(index)?;
     prove(device, &name)?;
-    if let Some(unused) = kind.unused(devices.len(), placement) {
+    if let Some(unused) = kind.unused(devices.len(), local) {
         tracing::warn!("{unused}");
     }
     Ok((device.clone(), name))
@@ -111,9 +111,9 @@ impl DeviceKind {
     }
 
     /// What the first rank of a host says if there are more CUDA devices than ranks.
-    fn unused(self, devices: usize, placement: Placement) -> Option<String> {
-        let ranks = placement.local_world_size;
-        let is_said = self == Self::Cuda && placement.local_rank == 0;
+    fn unused(self, devices: usize, local: LocalRank) -> Option<String> {
+        let ranks = local.local_world_size;
+        let is_said = self == Self::Cuda && local.local_rank == 0;
         (is_said && devices > ranks as usize && !sees_own_devices()).then(|| {
             format!(
                 "{ranks} of {devices} CUDA devices of this host are used, one for each rank: start one rank \
@@ -127,9 +127,9 @@ impl DeviceKind {
     fn lacks(
         self,
         devices: &[Device],
-        (placement, occupancy): (Placement, Occupancy),
+        (local, occupancy): (LocalRank, Occupancy),
     ) -> Option<String> {
-        let ranks = placement.local_world_size as usize;
+        let ranks = local.local_world_size as usize;
         let may_be_fewer = occupancy == Occupancy::Oversubscribed || sees_own_devices();
         match (self, devices) {
             (Self::Cuda, []) => Some(list::why_no_cuda()),
@@ -288,11 +288,11 @@ mod tests {
     #[test]
     fn devices_that_no_rank_uses_are_said_once_per_host() {
         let said = |local_rank, local_world_size, kind: DeviceKind| {
-            let placement = Placement {
+            let local = LocalRank {
                 local_rank,
                 local_world_size,
             };
-            kind.unused(4, placement)
+            kind.unused(4, local)
         };
         let text = said(0, 1, DeviceKind::Cuda).unwrap();
         assert!(text.starts_with("1 of 4 CUDA devices"), "{text}");

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bonfire_collective::{GroupOptions, ProcessGroup, WorldSize};
-use bonfire_train::{DeviceKind, Occupancy, Placement, World};
+use bonfire_train::{DeviceKind, LocalRank, Occupancy, World};
 
 use crate::selftest::ranks::as_threads;
 
@@ -23,12 +23,12 @@ impl Place {
         group: ProcessGroup,
         (local_rank, local_world_size): (u32, u32),
     ) -> anyhow::Result<World> {
-        let placement = Placement {
+        let local = LocalRank {
             local_rank,
             local_world_size,
         };
         let devices = (self.kind, Occupancy::Oversubscribed);
-        Ok(World::with_occupancy(group, placement, devices)?)
+        Ok(World::with_occupancy(group, local, devices)?)
     }
 
     /// How their groups are formed.

@@ -17,7 +17,7 @@ use bonfire_testkit::{Job, processes};
 
 use super::cuda::{on_devices, routed};
 use super::*;
-use crate::{DeviceKind, GradientRoute, Occupancy, Placement};
+use crate::{DeviceKind, GradientRoute, LocalRank, Occupancy};
 
 /// Names the file of calls.
 const CALLS: &str = "CUDA_STAND_IN_CALLS";
@@ -164,11 +164,11 @@ fn train_as_rank(env: &RankEnv, path: &Path) {
     let options = GroupOptions::default().with_timeout(Duration::from_secs(300));
     let group = ProcessGroup::connect(env, options).unwrap();
     let devices = (DeviceKind::Cuda, Occupancy::Oversubscribed);
-    let placement = Placement {
+    let local = LocalRank {
         local_rank: env.local_rank,
         local_world_size: env.local_world_size,
     };
-    let world = World::with_occupancy(group, placement, devices).unwrap();
+    let world = World::with_occupancy(group, local, devices).unwrap();
     let meet = || world.group().barrier().unwrap();
     let buckets = train_marked(&world, routed(GradientRoute::Device), (path, &meet));
     println!("{BUCKETS}{buckets}");

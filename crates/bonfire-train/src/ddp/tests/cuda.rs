@@ -9,7 +9,7 @@ use super::precision::{PRECISIONS, loss_in};
 use super::*;
 use crate::reducer::harvest::Site;
 use crate::world::device::open;
-use crate::{DeviceKind, GradientRoute, Loss, Occupancy, Placement, Precision};
+use crate::{DeviceKind, GradientRoute, LocalRank, Loss, Occupancy, Precision};
 
 #[cfg(feature = "nccl")]
 mod nccl;
@@ -18,14 +18,14 @@ mod nccl;
 pub(super) fn on_devices<R: Send>(ranks: u32, body: impl Fn(World) -> R + Sync) -> Option<Vec<R>> {
     let devices = (DeviceKind::Cuda, Occupancy::Oversubscribed);
     let place = |group: ProcessGroup| {
-        let placement = Placement {
+        let local = LocalRank {
             local_rank: group.rank().get(),
             local_world_size: group.world_size().get(),
         };
-        World::with_occupancy(group, placement, devices)
+        World::with_occupancy(group, local, devices)
     };
     // Asked by one rank first: where one skips, all must.
-    let alone = Placement {
+    let alone = LocalRank {
         local_rank: 0,
         local_world_size: 1,
     };

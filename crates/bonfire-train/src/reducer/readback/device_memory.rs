@@ -64,10 +64,10 @@ mod tests {
 
     use super::*;
     use crate::world::device::open;
-    use crate::{DeviceKind, Occupancy, Placement};
+    use crate::{DeviceKind, LocalRank, Occupancy};
 
     fn device() -> Option<Device> {
-        let alone = Placement {
+        let alone = LocalRank {
             local_rank: 0,
             local_world_size: 1,
         };
