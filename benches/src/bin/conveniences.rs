@@ -130,7 +130,7 @@ impl Training {
         for _ in 0..steps {
             let batch = self.batch();
             let step = self.ddp.backward(|model| model.loss(batch))?;
-            self.ddp.step(&mut self.optimizer, RATE, step.gradients);
+            self.ddp.step(&mut self.optimizer, RATE, step.gradients)?;
         }
         Ok(())
     }
@@ -148,8 +148,8 @@ impl Training {
             let step = self.ddp.backward(|model| model.loss(batch))?;
             journal.step(&step);
             journal.time(Activity::Optimizer, || {
-                self.ddp.step(&mut self.optimizer, RATE, step.gradients);
-            });
+                self.ddp.step(&mut self.optimizer, RATE, step.gradients)
+            })?;
         }
         journal.figures(Some(RATE))?;
         journal.value("accuracy", 0.5)?;

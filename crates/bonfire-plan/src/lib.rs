@@ -47,6 +47,7 @@
 mod check;
 mod collective;
 mod estimate;
+mod layout;
 pub mod simulate;
 mod types;
 
@@ -55,6 +56,7 @@ pub use check::{
 };
 pub use collective::{Hosts, Partition, Plan, Role, Schedule, ScheduleShape, Source, Stage, Step};
 pub use estimate::{LinkCosts, LinkFigures, estimate};
+pub use layout::{Layout, Placement, SHARDED_ELEMS_MIN, Spread, UnknownPlacement};
 pub use types::{
     Algorithm, Bytes, CallSite, Collective, DType, ElemRange, NamedRanks, Operation, Order,
     PlanError, Rank, ReduceOp, WorldSize, chunks, shard_range,

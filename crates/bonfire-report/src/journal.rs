@@ -144,7 +144,7 @@ pub enum Activity {
 ///     let batch = journal.time(Activity::Data, || next_batch());
 ///     let step = ddp.backward(|model| model.forward(batch).powi_scalar(2).mean())?;
 ///     journal.step(&step);
-///     journal.time(Activity::Optimizer, || ddp.step(&mut optimizer, 1e-3, step.gradients));
+///     journal.time(Activity::Optimizer, || ddp.step(&mut optimizer, 1e-3, step.gradients))?;
 ///     if number % 20 == 0 {
 ///         journal.figures(Some(1e-3))?;
 ///     }

@@ -129,7 +129,7 @@ impl<M, S: std::fmt::Debug> std::fmt::Debug for Training<M, S> {
 /// let (mut optimizer, mut seen) = (training.optimizer, training.state);
 /// for step in milestone.map_or(0, |milestone| milestone.step)..1000 {
 ///     let done = ddp.backward(&loss)?;
-///     ddp.step(&mut optimizer, 0.1, done.gradients);
+///     ddp.step(&mut optimizer, 0.1, done.gradients)?;
 ///     seen += 32;
 ///     if (step + 1) % 100 == 0 {
 ///         let milestone = Milestone { step: step + 1, metric: None };

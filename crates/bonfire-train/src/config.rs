@@ -7,10 +7,13 @@ pub(crate) mod precision;
 use std::fmt;
 use std::str::FromStr;
 
+use bonfire_plan::Placement;
 use serde::{Deserialize, Serialize};
 
 use compression::GradientCompression;
 use precision::Precision;
+
+use crate::TrainError;
 
 /// When and in what units gradients travel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -135,6 +138,8 @@ pub struct DdpConfig {
     pub precision: Precision,
     /// How ranks agree on running statistics and the like.
     pub buffers: BufferSync,
+    /// Which ranks hold what of parameters, gradients and the optimizer's state. Default: every rank all of it.
+    pub placement: Placement,
 }
 
 impl DdpConfig {
@@ -188,6 +193,28 @@ impl DdpConfig {
     pub fn with_buffers(self, buffers: BufferSync) -> Self {
         Self { buffers, ..self }
     }
+
+    /// The same with another [`placement`](Self::placement).
+    #[must_use]
+    pub fn with_placement(self, placement: Placement) -> Self {
+        Self { placement, ..self }
+    }
+
+    /// That the placement goes with the rest.
+    pub(crate) fn check_placement(&self) -> Result<(), TrainError> {
+        let placement = self.placement;
+        let reason = if !placement.is_sharded() {
+            return Ok(());
+        } else if self.sync != GradientSync::Bucketed {
+            "it needs GradientSync::Bucketed"
+        } else if self.compression != GradientCompression::None {
+            "gradients of rows are not compressed; choose GradientCompression::None"
+        } else {
+            return Ok(());
+        };
+        let reason = reason.to_owned();
+        Err(TrainError::UnsupportedPlacement { placement, reason })
+    }
 }
 
 impl Default for DdpConfig {
@@ -200,6 +227,7 @@ impl Default for DdpConfig {
             compression: GradientCompression::None,
             precision: Precision::F32,
             buffers: BufferSync::Broadcast,
+            placement: Placement::replicated(),
         }
     }
 }

@@ -15,14 +15,16 @@ use crate::optim::gradients::Gradients;
 use crate::parameters::buffers::Buffers;
 use crate::parameters::fingerprint::{self, Fingerprint};
 use crate::parameters::replicate::replicate;
+use crate::parameters::shards::Shards;
 use crate::parameters::{Autodiff, ParameterTable, autodiff_of};
 use crate::reducer::harvest::{averaged, harvest};
 use crate::reducer::hooks::{Anchors, Depth, Listener, Pass, measured};
 use crate::reducer::timing::{StepTiming, Stopwatch};
 use crate::reducer::{Accumulate, Reducer};
+use crate::shard::Gatherer;
 use crate::world::exchange::group::NormGroups;
 use crate::world::patience::WarmUp;
-use crate::{DdpConfig, Precision, TrainError, World};
+use crate::{DdpConfig, Precision, Spread, TrainError, World};
 
 mod alone;
 mod change;
@@ -32,6 +34,7 @@ mod digest;
 mod foreign;
 mod guard;
 mod own_backward;
+mod rows;
 mod step;
 mod summary;
 mod synchroniser;
@@ -57,6 +60,7 @@ pub struct Ddp<M> {
     module: Option<M>,
     group: WarmUp,
     table: Arc<ParameterTable>,
+    shards: Arc<Shards>,
     synchroniser: Synchroniser,
     config: DdpConfig,
     buffers: Buffers,
@@ -68,14 +72,20 @@ pub struct Ddp<M> {
     steps: u64,
     /// Of the micro-batches since the last synchronised step.
     forward_backward: Duration,
+    /// Where parameters are sharded.
+    gatherer: Option<Arc<Gatherer>>,
+    /// Whether an optimizer has been seen to treat rows as it treats whole parameters.
+    is_rowwise: bool,
 }
 
 /// What a [`Ddp`] makes of a model and keeps until the model has other parameters.
 struct Setup<M> {
     module: M,
     table: Arc<ParameterTable>,
+    shards: Arc<Shards>,
     synchroniser: Synchroniser,
     buffers: Buffers,
+    gatherer: Option<Arc<Gatherer>>,
 }
 
 impl<M: Module> Setup<M> {
@@ -91,18 +101,31 @@ impl<M: Module> Setup<M> {
             replicate(module, group).inspect_err(|error| group.abort(&error.to_string()))?;
         let buffers = Buffers::of(&module);
         let table = Arc::new(table);
+        let ranks = (group.rank(), group.world_size());
+        let shards = Arc::new(Shards::new(&table, config.placement, ranks));
+        let parameters = (&table, &shards);
         let synchroniser =
-            Synchroniser::new(&module, group, &table, config).inspect_err(|error| {
+            Synchroniser::new(&module, group, parameters, config).inspect_err(|error| {
                 // That there is no such way is what all ranks return.
                 if !matches!(error, TrainError::NoDeviceRoute { .. }) {
                     group.abort(&error.to_string());
                 }
             })?;
+        let (module, gatherer) = match config.placement.parameters {
+            Spread::Replicated => (module, None),
+            Spread::Sharded => {
+                let parameters = (Arc::clone(&table), Arc::clone(&shards));
+                let gatherer = Gatherer::new(parameters, group.clone());
+                (gatherer.cut(module), Some(gatherer))
+            }
+        };
         Ok(Self {
             module,
             table,
+            shards,
             synchroniser,
             buffers,
+            gatherer,
         })
     }
 }
@@ -139,6 +162,7 @@ impl<M: Module> Ddp<M> {
             module: Some(setup.module),
             group,
             table: setup.table,
+            shards: setup.shards,
             synchroniser: setup.synchroniser,
             config,
             buffers: setup.buffers,
@@ -148,6 +172,8 @@ impl<M: Module> Ddp<M> {
             micro_batches: MicroBatches::default(),
             steps: 0,
             forward_backward: Duration::ZERO,
+            gatherer: setup.gatherer,
+            is_rowwise: false,
         })
     }
 
@@ -166,8 +192,24 @@ impl<M: Module> Ddp<M> {
     }
 
     /// The model. For validation, `ddp.module().valid()`.
+    ///
+    /// Where [`DdpConfig::placement`] shards the parameters, it holds this rank's rows of them and gathers
+    /// the rest whenever a forward pass uses them, here as in training: all ranks must run as many forward
+    /// passes. [`whole`](Self::whole) is the model with all its parameters.
     pub fn module(&self) -> &M {
         self.module.as_ref().expect(MODULE_PRESENT)
+    }
+
+    /// The model with all its parameters on this rank, without autodiff: for export, or for a validation in
+    /// which ranks have different numbers of batches. Where parameters are sharded, every rank must call it,
+    /// and it takes the memory of the whole model.
+    ///
+    /// # Errors
+    /// Where parameters are sharded, [`TrainError::Collective`] or [`TrainError::UnreadableTensor`]; the
+    /// group has ended then.
+    #[track_caller]
+    pub fn whole(&mut self) -> Result<M, TrainError> {
+        self.guarded(|ddp| Ok(ddp.module().valid().materialize()))
     }
 
     /// The type that forward and backward passes compute in.
@@ -241,15 +283,38 @@ impl<M: Module> Ddp<M> {
     }
 
     /// Updates the parameters. Equal gradients and equal optimizers keep the replicas equal.
+    ///
+    /// Where [`DdpConfig::placement`] shards the optimizer's state, the optimizer sees this rank's rows of
+    /// each parameter that is cut, keeps its state for them, and the ranks gather the updated parameters.
+    /// Every rank must call it then, with an optimizer that treats each element by itself, as SGD, Adam, AdamW,
+    /// Lion and RMSProp do.
+    ///
+    /// # Errors
+    /// Only where parameters are cut into rows: [`TrainError::RowsDiffer`] for an optimizer, or a clipping of
+    /// its own, that needs whole parameters; [`TrainError::Collective`]; [`TrainError::UnreadableTensor`].
+    #[track_caller]
     pub fn step(
         &mut self,
         optimizer: &mut ModuleOptimizer,
         lr: impl Into<ModuleLearningRate>,
         gradients: Gradients,
-    ) {
+    ) -> Result<(), TrainError> {
+        if self.config.placement.is_sharded() {
+            return self.guarded(|ddp| ddp.step_rows(optimizer, lr.into(), gradients));
+        }
         // Handed over rather than cloned, so that the optimizer may update in place.
         let module = self.module.take().expect(MODULE_PRESENT);
         self.module = Some(optimizer.step(lr, module, gradients.into()));
+        Ok(())
+    }
+
+    /// Gradients of this model, with none in them yet.
+    fn no_gradients(&self) -> Gradients {
+        let none = Gradients::new(Arc::clone(&self.table));
+        match self.config.placement.is_sharded() {
+            true => none.cut(Arc::clone(&self.shards), ProcessGroup::clone(&self.group)),
+            false => none,
+        }
     }
 
     /// What happens in the backward passes to come.
@@ -288,10 +353,19 @@ impl<M: Module> Ddp<M> {
         let pass = Pass {
             listener,
             precision: self.config.precision,
+            gathered: self.gatherer.as_deref().map(Gatherer::shards),
         };
         let hooked = self
             .anchors
             .attach(module, &self.table, &self.depth, pass)?;
+        if let Some(gatherer) = &self.gatherer {
+            let anchors = self.anchors.all().to_vec();
+            gatherer.begin(
+                self.config.precision,
+                anchors,
+                Arc::clone(self.anchors.used()),
+            );
+        }
         let (loss, output) = forward(&hooked).into_loss().map_err(TrainError::Forward)?;
         let (tensor, loss) = loss.split()?;
         let weight = loss.weight();
@@ -317,7 +391,13 @@ impl<M: Module> Ddp<M> {
         let begin = Instant::now();
         let (start, step) = self.pass(forward, &Listener::Nobody)?;
         let entering = self.micro_batches.entering(start.weight);
-        let gradients = start.backward(self.module())?;
+        if let (Some(gatherer), Synchroniser::Bucketed(reducer)) =
+            (&self.gatherer, &self.synchroniser)
+        {
+            lock(reducer).begin_accumulating()?;
+            gatherer.listen(Listener::Accumulator(Arc::clone(reducer), entering));
+        }
+        let gradients = self.backward_pass(start)?;
         if let Some(failure) = self.norm_groups.failure() {
             return Err(failure);
         }
@@ -385,11 +465,18 @@ impl<M: Module> Ddp<M> {
         (begin, watch): (Instant, &mut Stopwatch),
     ) -> Result<Gradients, TrainError> {
         let (table, micro_batches) = (Arc::clone(&self.table), self.micro_batches);
+        let none = self.no_gradients();
         let entering = micro_batches.entering(start.weight);
-        let normalizer = micro_batches.normalizer(&self.group);
+        let mut normalizer = micro_batches.normalizer(&self.group);
+        if let Some(gatherer) = &self.gatherer {
+            // Buckets leave between gathers, in the same order on all ranks: nothing may depend on when
+            // other ranks answer.
+            watch.time(|| normalizer.factor())?;
+            gatherer.listen(Listener::Reducer(Arc::clone(shared)));
+        }
         lock(shared).begin((entering, normalizer), self.norm_groups.are_used())?;
         // Gradients travel from here on.
-        let gradients = start.backward(self.module())?;
+        let gradients = self.backward_pass(start)?;
         lock(shared).check()?;
         self.norm_groups.end_step()?;
         let module = self.module();
@@ -399,10 +486,19 @@ impl<M: Module> Ddp<M> {
         watch.add(reducer.waited());
 
         reducer.settle(micro_batches, watch)?;
-        let averages = averages(module, &table, gradients, (&mut reducer, &mut *watch))?;
+        let averages = averages(module, none, gradients, (&mut reducer, &mut *watch))?;
         reducer.end()?;
         self.forward_backward += forward_backward + reducer.computed();
         Ok(averages)
+    }
+
+    /// The backward pass, to its end.
+    fn backward_pass(&self, start: Start) -> Result<Option<burn::tensor::Gradients>, TrainError> {
+        let gradients = start.backward(self.module())?;
+        if let Some(gatherer) = &self.gatherer {
+            gatherer.end()?;
+        }
+        Ok(gradients)
     }
 
     fn synchronise_naively(
@@ -422,7 +518,8 @@ impl<M: Module> Ddp<M> {
         self.forward_backward += begin.elapsed();
         naive.average_all(normalizer, self.micro_batches, watch)?;
         let average = |parameter| naive.average(parameter);
-        let averages = averaged(module, &self.table, gradients, average);
+        let none = Gradients::new(Arc::clone(&self.table));
+        let averages = averaged(module, none, gradients, average);
         naive.end();
         Ok(averages)
     }
@@ -455,6 +552,7 @@ impl Start {
 fn checked<M: Module>(model: M, config: &DdpConfig) -> Result<(M, ParameterTable), TrainError> {
     config.compression.check(config.sync)?;
     config.precision.check(&model)?;
+    config.check_placement()?;
     let model = trainable(model);
     let table = ParameterTable::of(&model)?;
     Ok((model, table))

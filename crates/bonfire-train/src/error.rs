@@ -8,7 +8,7 @@ pub(crate) mod norm;
 use std::error::Error;
 
 use bonfire_collective::{CollectiveError, Rank};
-use bonfire_plan::DType;
+use bonfire_plan::{DType, Placement};
 
 use difference::Difference;
 
@@ -121,6 +121,26 @@ pub enum TrainError {
          map_module() between two steps"
     )]
     UnfinishedStep,
+    /// A placement cannot be had together with something else.
+    #[error("placement {placement} cannot be used: {reason}")]
+    UnsupportedPlacement {
+        /// Which one.
+        placement: Placement,
+        /// Why.
+        reason: String,
+    },
+    /// An optimizer needs whole parameters, and is to step rows of them.
+    #[error(
+        "{what} needs whole parameters, but placement {placement} cuts them into rows; {advice}"
+    )]
+    RowsDiffer {
+        /// What needs them.
+        what: String,
+        /// How parameters lie.
+        placement: Placement,
+        /// What to do.
+        advice: &'static str,
+    },
     /// Replicas have come to differ. All ranks return this error.
     #[error(
         "rank {rank} has other parameters than rank 0; change them only by Ddp::step(), or in the same \

@@ -19,7 +19,7 @@
 //!         // Every rank draws a batch of its own; the gradients are the mean over all of them.
 //!         let batch = Tensor::<2>::random([32, 8], Distribution::Default, &device);
 //!         let step = ddp.backward(|model| model.forward(batch).powi_scalar(2).mean())?;
-//!         ddp.step(&mut optimizer, 1e-3, step.gradients);
+//!         ddp.step(&mut optimizer, 1e-3, step.gradients)?;
 //!     }
 //!     Ok(())
 //! }
@@ -44,6 +44,7 @@ mod parameters;
 #[allow(unsafe_code)]
 mod raw;
 mod reducer;
+mod shard;
 mod world;
 
 #[cfg(feature = "weights")]
@@ -87,3 +88,5 @@ pub use world::panic::panic_message;
 #[doc(hidden)]
 pub use world::patience::patient_with_files;
 pub use world::{LocalRank, World};
+
+pub use bonfire_plan::{Layout, Placement, Spread, UnknownPlacement};

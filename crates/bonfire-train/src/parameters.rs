@@ -5,6 +5,7 @@ pub(crate) mod buffers;
 pub(crate) mod fingerprint;
 pub(crate) mod freeze;
 pub(crate) mod replicate;
+pub(crate) mod shards;
 
 use std::collections::HashMap;
 

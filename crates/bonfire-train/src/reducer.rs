@@ -19,6 +19,7 @@ pub(crate) mod trace;
 mod buckets;
 mod sink;
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,6 +32,7 @@ use crate::memory::DeviceTensor;
 use crate::memory::host::{Entering, HostSlice};
 use crate::parameters::ParameterTable;
 use crate::parameters::assignment::{Assignment, Caps, assign};
+use crate::parameters::shards::Shards;
 use crate::reducer::bucket::Bucket;
 use crate::reducer::device_route::Chosen;
 use crate::reducer::harvest::{Gradient, Site};
@@ -46,6 +48,7 @@ pub(crate) use sink::Accumulate;
 pub(crate) struct Reducer {
     group: WarmUp,
     table: Arc<ParameterTable>,
+    shards: Arc<Shards>,
     caps: Caps,
     pub(crate) compressor: Compressor,
     /// The parameters of each bucket.
@@ -100,18 +103,20 @@ impl Reducer {
     /// puts something there, since it may never have to. Every rank calls it.
     pub(crate) fn new(
         group: WarmUp,
-        table: Arc<ParameterTable>,
+        (table, shards): (Arc<ParameterTable>, Arc<Shards>),
         (caps, compressor): (Caps, Compressor),
         way: Chosen,
     ) -> Result<Self, TrainError> {
         let order: Vec<usize> = (0..table.len()).rev().collect();
         let parameters = vec![Progress::default(); table.len()];
-        let assignments = assign(&table.extents(), &order, caps);
+        let is_cut = |parameter| shards.is_cut(parameter);
+        let assignments = assign(&table.extents(), is_cut, &order, caps);
         let is_alone = group.world_size().get() == 1;
         let mut reducer = Self {
             group,
             homes: homes(&assignments, table.len()),
             table,
+            shards,
             caps,
             compressor,
             assignments,
@@ -148,7 +153,8 @@ impl Reducer {
     }
 
     fn deal(&mut self, order: &[usize]) -> Result<(), TrainError> {
-        self.assignments = assign(&self.table.extents(), order, self.caps);
+        let is_cut = |parameter| self.shards.is_cut(parameter);
+        self.assignments = assign(&self.table.extents(), is_cut, order, self.caps);
         self.homes = homes(&self.assignments, self.table.len());
         self.is_made = false;
         self.make()
@@ -174,12 +180,11 @@ impl Reducer {
     }
 
     fn host_buckets(&self) -> Vec<Bucket> {
-        let extents = self.table.extents();
         let assignments = self.assignments.iter().enumerate();
         assignments
             .map(|(bucket, assignment)| {
                 let group = self.group.named(&self.name_of(bucket, assignment));
-                Bucket::new(assignment, &extents, &self.compressor, group)
+                Bucket::new(assignment, &self.shards, &self.compressor, group)
             })
             .collect()
     }
@@ -390,7 +395,27 @@ impl Reducer {
         self.buckets.abort(cause);
     }
 
-    /// The average of a parameter's gradient, if any rank had one.
+    /// Begins to gather the parameters that are cut: each rank gives its rows of all of them, in the
+    /// same order.
+    pub(crate) fn begin_gathering(&mut self) -> Result<(), TrainError> {
+        self.make()?;
+        self.buckets.reopen()
+    }
+
+    /// Gives this rank's rows of a parameter.
+    pub(crate) fn put_rows(&mut self, parameter: usize, rows: HostSlice<'_>) {
+        self.buckets.put_rows(self.homes[parameter], rows);
+    }
+
+    /// A parameter that is gathered, run of elements by run. It waits for those of its bucket.
+    pub(crate) fn runs(
+        &mut self,
+        parameter: usize,
+    ) -> Result<impl Iterator<Item = (Range<usize>, HostSlice<'_>)>, TrainError> {
+        Ok(self.buckets.runs(self.homes[parameter])?)
+    }
+
+    /// The average of a parameter's gradient, where it is cut of this rank's rows; none if no rank had one.
     pub(crate) fn average(&self, parameter: usize) -> Option<HostSlice<'_>> {
         if !self.parameters[parameter].present {
             return None;

@@ -89,9 +89,9 @@ pub mod data {
 pub mod ddp {
     pub use bonfire_train::{
         BucketSummary, BufferSync, DataParallel, Ddp, DdpConfig, Difference, Digest, GradientRoute,
-        GradientSync, IntoLoss, Last, Loss, MicroStep, OwnStep, Precision, Scatter, Step,
-        StepTiming, TrainError, UnknownGradientRoute, UnknownParameter, freeze, freeze_all_but,
-        is_autodiff,
+        GradientSync, IntoLoss, Last, Layout, Loss, MicroStep, OwnStep, Placement, Precision,
+        Scatter, Spread, Step, StepTiming, TrainError, UnknownGradientRoute, UnknownParameter,
+        UnknownPlacement, freeze, freeze_all_but, is_autodiff,
     };
 }
 

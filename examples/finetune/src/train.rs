@@ -193,7 +193,7 @@ impl<'a> Trainer<'a> {
             })?;
             let loss = step.loss.over_ranks(self.world)?;
             self.ddp
-                .step(&mut self.optimizer, learning_rate, step.gradients);
+                .step(&mut self.optimizer, learning_rate, step.gradients)?;
             self.progress.loss.add(loss, samples);
             self.progress.data = batch.state;
             self.steps += 1;

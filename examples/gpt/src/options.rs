@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 
-use bonfire::ddp::GradientRoute;
+use bonfire::ddp::{GradientRoute, Placement};
 use bonfire::optim::{Decay, Schedule};
 use clap::{Args, ValueEnum};
 
@@ -94,6 +94,16 @@ pub struct TrainArgs {
     )]
     pub gradient_route: GradientRoute,
 
+    /// What each rank holds: replicated (everything), zero1 (its rows of the optimizer's state), zero2 (of the
+    /// gradients, too) or zero3 (of the parameters, too)
+    #[arg(
+        long,
+        value_name = "replicated|zero1|zero2|zero3",
+        default_value_t,
+        help_heading = "Training"
+    )]
+    pub placement: Placement,
+
     /// Steps between two evaluations [default: 100; nanogpt-cpu: 250]
     #[arg(long, value_name = "N", value_parser = at_least_one, help_heading = "Reporting")]
     pub eval_interval: Option<usize>,
@@ -151,6 +161,8 @@ pub struct Settings {
     pub optimizer: OptimizerSettings,
     /// See [`TrainArgs::gradient_route`].
     pub gradient_route: GradientRoute,
+    /// See [`TrainArgs::placement`].
+    pub placement: Placement,
     /// See [`TrainArgs::seed`].
     pub seed: u64,
     /// How often and how much to evaluate and to report.
@@ -273,6 +285,7 @@ impl TryFrom<TrainArgs> for Settings {
                 clip: (clip > 0.0).then_some(clip),
             },
             gradient_route: args.gradient_route,
+            placement: args.placement,
             seed: args.seed.unwrap_or(1337),
             reporting: Reporting {
                 eval_interval: args.eval_interval.unwrap_or(preset(100, 250)),

@@ -35,7 +35,9 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
         .model
         .config(corpus.text.vocabulary().len())
         .init(settings.seed, &device);
-    let config = DdpConfig::default().with_route(settings.gradient_route);
+    let config = DdpConfig::default()
+        .with_route(settings.gradient_route)
+        .with_placement(settings.placement);
     let mut ddp = Ddp::with_config(model, world, config)?;
     let mut optimizer = adamw(settings.optimizer);
     let sampler = Sampler {
@@ -69,11 +71,11 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
         journal.step(&done);
         journal.time(Activity::Optimizer, || {
             let gradients = match settings.optimizer.clip {
-                Some(norm_max) => done.gradients.clip(Clip::Norm(norm_max)),
+                Some(norm_max) => done.gradients.clip(Clip::Norm(norm_max))?,
                 None => done.gradients,
             };
-            ddp.step(&mut optimizer, schedule.rate(step), gradients);
-        });
+            ddp.step(&mut optimizer, schedule.rate(step), gradients)
+        })?;
 
         let done = step + 1;
         let last = done == settings.steps;

@@ -194,8 +194,8 @@ impl Trainer<'_> {
         // The loss of all ranks: if it is not finite, all of them stop here, and the launcher says so once.
         let loss = step.loss.over_ranks(self.world)?;
         self.journal.time(Activity::Optimizer, || {
-            self.ddp.step(&mut self.optimizer, rate, step.gradients);
-        });
+            self.ddp.step(&mut self.optimizer, rate, step.gradients)
+        })?;
         // ANCHOR_END: step
         self.losses.push(loss);
         self.steps += 1;

@@ -269,7 +269,7 @@ fn own_loop(model: Net, world: &World) -> anyhow::Result<Net> {
                 samples => Loss::mean_over(model.regression(points(&batch, &device)).loss, samples),
             };
             let step = ddp.backward(loss)?;
-            ddp.step(&mut optimizer, RATE, step.gradients);
+            ddp.step(&mut optimizer, RATE, step.gradients)?;
         }
     }
     Ok(ddp.into_module())

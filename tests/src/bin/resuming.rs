@@ -100,7 +100,7 @@ fn train(world: World) -> anyhow::Result<()> {
         let indices = batches.next().context("an epoch has batches")?;
         world.seed_step(1, step);
         let done = ddp.backward(|model| model.loss(&indices, &device))?;
-        ddp.step(&mut optimizer, 0.01, done.gradients);
+        ddp.step(&mut optimizer, 0.01, done.gradients)?;
         let milestone = Milestone {
             step: step + 1,
             metric: None,

@@ -64,7 +64,7 @@ fn train(world: World) -> bonfire::Result<()> {
             Loss::mean_over(model.loss(x), mine.len())
         })?;
         // ANCHOR_END: uneven
-        ddp.step(&mut optimizer, 0.1, done.gradients);
+        ddp.step(&mut optimizer, 0.1, done.gradients)?;
     }
     let mean = ddp.module().norm.running_mean.value().into_scalar::<f32>();
     println!("rank {}: running mean {mean:.3}", world.rank());

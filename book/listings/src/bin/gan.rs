@@ -43,14 +43,14 @@ fn train(world: World) -> bonfire::Result<()> {
         let made = generator.module().forward(noise()).detach();
         let step =
             critic.backward(|critic| critic.forward(made).mean() - critic.forward(real).mean())?;
-        critic.step(&mut critic_sgd, 1.0, step.gradients);
+        critic.step(&mut critic_sgd, 1.0, step.gradients)?;
         critic.map_module(|model| model.map(&mut Within(1.0)))?;
 
         // For the generator, the critic is a function: it judges and does not learn.
         let judge = critic.module().clone().no_grad();
         let step = generator
             .backward(|generator| judge.forward(generator.forward(noise())).mean().neg())?;
-        generator.step(&mut generator_sgd, 0.01, step.gradients);
+        generator.step(&mut generator_sgd, 0.01, step.gradients)?;
     }
     // ANCHOR_END: train
     let bias = generator

@@ -33,7 +33,7 @@ fn train(world: World) -> bonfire::Result<()> {
         journal.step(&done);
         journal.time(Activity::Optimizer, || {
             ddp.step(&mut optimizer, 0.3, done.gradients)
-        });
+        })?;
         if step % 50 == 0 {
             journal.figures(Some(0.3))?;
         }

@@ -85,7 +85,7 @@ fn train(world: World) -> bonfire::Result<()> {
         let done = ddp.backward(loss)?;
         // Nothing if a number overflowed on any rank: all of them skip the step.
         if let Some(gradients) = state.scaler.unscale(done.gradients)? {
-            ddp.step(&mut optimizer, 0.01, gradients);
+            ddp.step(&mut optimizer, 0.01, gradients)?;
         }
         if (step + 1) % 100 == 0 {
             state.compression = ddp.compression_state()?;

@@ -48,7 +48,7 @@ fn train(world: World) -> anyhow::Result<()> {
     for _ in 0..3 {
         let x = Tensor::<2>::ones([8, 4], &device);
         let step = ddp.backward(|model| model.loss(x))?;
-        ddp.step(&mut optimizer, 0.1, step.gradients);
+        ddp.step(&mut optimizer, 0.1, step.gradients)?;
     }
     Ok(())
 }

@@ -50,7 +50,7 @@ fn train(world: World) -> bonfire::Result<()> {
             let points: Vec<f32> = indices.iter().map(|index| *index as f32 / 64.0).collect();
             let x = Tensor::<1>::from_floats(points.as_slice(), &device).unsqueeze_dim(1);
             let step = ddp.backward(|model| model.loss(x))?;
-            ddp.step(&mut optimizer, 0.3, step.gradients);
+            ddp.step(&mut optimizer, 0.3, step.gradients)?;
             epoch_loss.add(step.loss.value()?, indices.len());
         }
         let over_all_ranks = epoch_loss.over_ranks(&world)?;

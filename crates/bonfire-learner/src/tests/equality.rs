@@ -36,7 +36,7 @@ fn own_loop(
                 continue;
             }
             let gradients = ddp.backward(|model| loss(model, step)).unwrap().gradients;
-            ddp.step(&mut optimizer, RATE, gradients);
+            ddp.step(&mut optimizer, RATE, gradients).unwrap();
         }
     }
     ddp.into_module()

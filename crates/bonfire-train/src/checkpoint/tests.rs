@@ -116,7 +116,7 @@ fn train(
         let loss = |model: &Net| state.scaler.scale(model.loss(&indices, &device));
         let gradients = ddp.backward(loss).unwrap().gradients;
         if let Some(gradients) = state.scaler.unscale(gradients).unwrap() {
-            ddp.step(&mut optimizer, 0.01, gradients);
+            ddp.step(&mut optimizer, 0.01, gradients).unwrap();
         }
         seen.extend(indices);
         state.sampler = Some(batches.state());

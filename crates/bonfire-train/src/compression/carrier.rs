@@ -8,7 +8,7 @@ use bonfire_plan::DType;
 use super::matrix::Dims;
 use super::power_sgd::{PowerSgd, Presence};
 use super::{Compressor, cast};
-use crate::memory::host::{Values, ValuesWork};
+use crate::memory::host::{Travel, Values, ValuesWork};
 
 /// The memory that travels for one bucket. It is made with the bucket and used in every step.
 #[derive(Debug)]
@@ -144,7 +144,7 @@ impl Payload {
         let Self::Here(values) = std::mem::replace(self, Self::Lost) else {
             panic!("a parcel travels once at a time");
         };
-        *self = Self::Away(values.reduce_async(group, reduce));
+        *self = Self::Away(values.start(group, Travel::AllReduce(reduce)));
     }
 
     fn receive(&mut self) -> Result<&mut Values, CollectiveError> {

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 ///     scaler.scale((out - y).powi_scalar(2).mean())
 /// })?;
 /// if let Some(gradients) = scaler.unscale(step.gradients)? {
-///     ddp.step(optimizer, 1e-3, gradients);
+///     ddp.step(optimizer, 1e-3, gradients)?;
 /// }
 /// # Ok(()) }
 /// ```

@@ -51,6 +51,13 @@ impl<M: Module> Ddp<M> {
 
     #[track_caller]
     fn change(&mut self, change: impl FnOnce(M) -> M) -> Result<(), TrainError> {
+        if self.gatherer.is_some() {
+            return Err(TrainError::UnsupportedPlacement {
+                placement: self.config.placement,
+                reason: "a model whose parameters are sharded cannot be changed; change it before Ddp::new"
+                    .to_owned(),
+            });
+        }
         let module = change(self.module.take().expect(MODULE_PRESENT));
         let module = super::trainable(meant(Meaning::Share, || module.map(&mut Leaves)));
         self.module = Some(module.clone());
@@ -67,6 +74,7 @@ impl<M: Module> Ddp<M> {
         let setup = Setup::new((module, table), &self.group, &self.config)?;
         self.module = Some(setup.module);
         self.table = setup.table;
+        self.shards = setup.shards;
         self.synchroniser = setup.synchroniser;
         self.buffers = setup.buffers;
         self.anchors = Anchors::default();

@@ -59,8 +59,11 @@ impl<M: Module> Ddp<M> {
     /// [`TrainError::ReplicasDiffer`] on all ranks if it is not the same;
     /// [`TrainError::UnreadableTensor`]; [`TrainError::Collective`].
     #[track_caller]
-    pub fn digest(&self) -> Result<Digest, TrainError> {
-        let own = Digest::of(self.module());
+    pub fn digest(&mut self) -> Result<Digest, TrainError> {
+        let own = match self.gatherer {
+            Some(_) => Digest::of(&self.whole()?),
+            None => Digest::of(self.module()),
+        };
         let own = own.inspect_err(|error| self.group.abort(&error.to_string()))?;
         let all: Vec<u8> = self.group.all_gather(&own.0)?;
         let mut digests = all.chunks_exact(own.0.len());

@@ -21,7 +21,7 @@ impl<M: Module> Ddp<M> {
         match catch_unwind(AssertUnwindSafe(|| work(self))) {
             Ok(Ok(result)) => Ok(result),
             Ok(Err(error)) => Err(self.given_up(error)),
-            Err(panic) => match self.norm_groups.failure() {
+            Err(panic) => match self.pass_failure() {
                 // A layer has no other way out of a forward pass than a panic.
                 Some(failure) => Err(self.given_up(failure)),
                 None => {
@@ -30,6 +30,13 @@ impl<M: Module> Ddp<M> {
                 }
             },
         }
+    }
+
+    /// What went wrong where a model exchanged something with other ranks.
+    fn pass_failure(&self) -> Option<TrainError> {
+        let gatherer = self.gatherer.as_ref();
+        let failure = gatherer.and_then(|gatherer| gatherer.failure());
+        failure.or_else(|| self.norm_groups.failure())
     }
 
     fn given_up(&self, error: TrainError) -> TrainError {

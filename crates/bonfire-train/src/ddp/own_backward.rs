@@ -61,6 +61,14 @@ impl<M: Module> Ddp<M> {
             step.is_some() || samples == 0,
             "{samples} samples without a step"
         );
+        if self.config.placement.is_sharded() {
+            return Err(TrainError::UnsupportedPlacement {
+                placement: self.config.placement,
+                reason: "Burn's learner steps its optimizer itself; write the training loop with \
+                         Ddp::backward and Ddp::step"
+                    .to_owned(),
+            });
+        }
         self.group.progress(self.steps);
         self.steps += u64::from(last == Last::Yes);
         self.group.phase("a step of the learner");
@@ -114,6 +122,7 @@ impl<M: Module> Ddp<M> {
                 let pass = Pass {
                     listener: &listener,
                     precision: self.config.precision,
+                    gathered: None,
                 };
                 let hooked = self
                     .anchors
@@ -144,7 +153,7 @@ impl<M: Module> Ddp<M> {
         reducer.settle(self.micro_batches, &mut watch)?;
         let gradients = averages(
             self.module(),
-            &self.table,
+            self.no_gradients(),
             None,
             (&mut *reducer, &mut watch),
         )?;

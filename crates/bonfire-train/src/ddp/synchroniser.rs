@@ -6,6 +6,7 @@ use burn::module::Module;
 
 use crate::compression::Compressor;
 use crate::parameters::assignment::Caps;
+use crate::parameters::shards::Shards;
 use crate::parameters::{ParameterTable, device_of};
 use crate::reducer::Reducer;
 use crate::reducer::device_route::{Ways, choose};
@@ -28,7 +29,7 @@ impl Synchroniser {
     pub(super) fn new<M: Module>(
         model: &M,
         group: &WarmUp,
-        table: &Arc<ParameterTable>,
+        (table, shards): (&Arc<ParameterTable>, &Arc<Shards>),
         config: &DdpConfig,
     ) -> Result<Self, TrainError> {
         let device = device_of(model);
@@ -46,12 +47,14 @@ impl Synchroniser {
             bytes_max: config.bucket_bytes_max,
         };
         let compressor = Compressor::new(config.compression, table, group.world_size());
-        let reducer = Reducer::new(group.clone(), Arc::clone(table), (caps, compressor), way)?;
+        let parameters = (Arc::clone(table), Arc::clone(shards));
+        let reducer = Reducer::new(group.clone(), parameters, (caps, compressor), way)?;
         if group.rank().get() == 0 {
             tracing::info!(
                 parameters = table.len(),
                 buckets = reducer.assignments().len(),
                 compression = ?config.compression,
+                placement = %config.placement,
                 "gradients travel in buckets"
             );
         }
@@ -62,14 +65,15 @@ impl Synchroniser {
 /// The averages of a reducer that has settled.
 pub(super) fn averages<M: Module>(
     module: &M,
-    table: &Arc<ParameterTable>,
+    none: Gradients,
     own: Option<burn::tensor::Gradients>,
     (reducer, watch): (&mut Reducer, &mut Stopwatch),
 ) -> Result<Gradients, TrainError> {
     if reducer.site() == Site::Host {
         let average = |parameter| reducer.average(parameter);
-        return Ok(averaged(module, table, own, average));
+        return Ok(averaged(module, none, own, average));
     }
+    let table = none.table();
     if own.is_some() {
         reducer.release();
     }

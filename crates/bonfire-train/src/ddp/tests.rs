@@ -30,6 +30,7 @@ mod foreign;
 mod gradients;
 mod norm;
 mod overlap;
+mod placement;
 mod precision;
 mod shared;
 mod split;
@@ -299,7 +300,7 @@ fn train(world: &World, config: DdpConfig, steps: usize, batch: usize, lr: f64) 
             .backward(|model| model.loss(&indices, &device))
             .unwrap()
             .gradients;
-        ddp.step(&mut optimizer, lr, gradients);
+        ddp.step(&mut optimizer, lr, gradients).unwrap();
     }
     ddp.into_module()
 }

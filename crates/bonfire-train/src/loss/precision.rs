@@ -89,7 +89,7 @@ impl Enclosing {
         self.norms.pop();
     }
 
-    fn stays(&self) -> bool {
+    pub(crate) fn stays(&self) -> bool {
         self.norms.contains(&true)
     }
 }

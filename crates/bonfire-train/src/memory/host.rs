@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use bonfire_collective::{CollectiveError, GroupBuffer, ProcessGroup, ReduceOp, Work};
+use bonfire_collective::{CollectiveError, Element, GroupBuffer, ProcessGroup, ReduceOp, Work};
 use bonfire_plan::DType;
 use burn::tensor::TensorData;
 use half::{bf16, f16};
@@ -43,6 +43,15 @@ impl<'a> HostSlice<'a> {
         each_dtype!(Self, self, values => values.len())
     }
 
+    pub(crate) fn slice(self, range: Range<usize>) -> Self {
+        match self {
+            Self::F32(values) => Self::F32(&values[range]),
+            Self::F64(values) => Self::F64(&values[range]),
+            Self::F16(values) => Self::F16(&values[range]),
+            Self::BF16(values) => Self::BF16(&values[range]),
+        }
+    }
+
     pub(crate) fn dtype(self) -> DType {
         match self {
             Self::F32(_) => DType::F32,
@@ -67,6 +76,27 @@ pub(crate) enum Values {
     F64(GroupBuffer<f64>),
     F16(GroupBuffer<f16>),
     BF16(GroupBuffer<bf16>),
+}
+
+/// What all ranks do together with their values.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Travel {
+    /// Every rank ends with the reduction.
+    AllReduce(ReduceOp),
+    /// Every rank ends with its own block of the mean, of as many equal blocks as there are ranks.
+    MeanScatter,
+    /// Every rank brings its own block, and ends with all.
+    AllGather,
+}
+
+impl Travel {
+    fn run<T: Element>(self, group: &ProcessGroup, data: &mut [T]) -> Result<(), CollectiveError> {
+        match self {
+            Self::AllReduce(reduce) => group.all_reduce(data, reduce),
+            Self::MeanScatter => group.reduce_scatter_in_place(data, ReduceOp::Mean),
+            Self::AllGather => group.all_gather_in_place(data),
+        }
+    }
 }
 
 /// Values on their way.
@@ -200,6 +230,26 @@ impl Values {
         self.slice(0..0).dtype()
     }
 
+    /// Some runs of elements, one after the other, as the content of a tensor.
+    pub(crate) fn to_tensor_data(&self, runs: &[Range<usize>], shape: &[usize]) -> TensorData {
+        each_dtype!(Self, self, values => {
+            let mut all = Vec::with_capacity(runs.iter().map(Range::len).sum());
+            runs.iter().for_each(|run| all.extend_from_slice(&values[run.clone()]));
+            TensorData::new(all, shape)
+        })
+    }
+
+    /// Does an operation of all ranks with the first `len` elements.
+    #[track_caller]
+    pub(crate) fn run(
+        &mut self,
+        group: &ProcessGroup,
+        len: usize,
+        travel: Travel,
+    ) -> Result<(), CollectiveError> {
+        each_dtype!(Self, self, values => travel.run(group, &mut values[..len]))
+    }
+
     /// # Panics
     /// If the values are of another type.
     pub(crate) fn as_f32_mut(&mut self) -> &mut [f32] {
@@ -209,21 +259,21 @@ impl Values {
         }
     }
 
-    /// Starts to reduce the values over all ranks.
+    /// Starts an operation of all ranks on the values.
     #[track_caller]
-    pub(crate) fn reduce_async(self, group: &ProcessGroup, reduce: ReduceOp) -> ValuesWork {
+    pub(crate) fn start(self, group: &ProcessGroup, travel: Travel) -> ValuesWork {
         match self {
             Self::F32(values) => ValuesWork::F32(
-                group.background(values, move |group, data| group.all_reduce(data, reduce)),
+                group.background(values, move |group, data| travel.run(group, data)),
             ),
             Self::F64(values) => ValuesWork::F64(
-                group.background(values, move |group, data| group.all_reduce(data, reduce)),
+                group.background(values, move |group, data| travel.run(group, data)),
             ),
             Self::F16(values) => ValuesWork::F16(
-                group.background(values, move |group, data| group.all_reduce(data, reduce)),
+                group.background(values, move |group, data| travel.run(group, data)),
             ),
             Self::BF16(values) => ValuesWork::BF16(
-                group.background(values, move |group, data| group.all_reduce(data, reduce)),
+                group.background(values, move |group, data| travel.run(group, data)),
             ),
         }
     }

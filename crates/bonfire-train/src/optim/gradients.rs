@@ -1,18 +1,27 @@
 //! The gradients of a step, and what is done to them before the optimizer takes them.
 //!
 //! Every rank has the same gradients bit for bit, so all ranks clip alike and find the same numbers
-//! not finite, without another word between them.
+//! not finite, without another word between them. Where parameters are cut into rows, each rank has the
+//! gradients of its own; then the ranks tell each other a number per row.
+//!
+//! The joint norm is the root of a sum over rows, in the order of the parameters, of each row's sum of
+//! squares. So it has the same bits whoever has which rows.
 
 use std::any::Any;
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use burn::module::{Param, ParamId};
 use burn::optim::GradientsParams;
-use burn::tensor::{Bool, DType, Tensor};
+use burn::tensor::{Bool, DType, Tensor, TensorData};
+
+use bonfire_collective::{ProcessGroup, ReduceOp};
+use bonfire_plan::DType as Elements;
 
 use crate::TrainError;
 use crate::parameters::ParameterTable;
+use crate::parameters::shards::Shards;
 
 /// Keeps a vanishing gradient from being divided by zero.
 const EPSILON: f32 = 1e-6;
@@ -34,11 +43,24 @@ pub enum Clip {
 /// Whatever the type of a gradient, norms and factors are computed in 32 bits or more. Everything but
 /// [`check_finite`](Self::check_finite) stays on the device: nothing waits for a value.
 ///
+/// Where [`DdpConfig::placement`](crate::DdpConfig) cuts parameters into rows, a rank has the gradients of
+/// its own rows. [`norm`](Self::norm), [`clip`](Self::clip) and [`check_finite`](Self::check_finite) are about
+/// all of them, so every rank calls them, in the same order; the ranks tell each other one number per row.
+///
 /// Burn's own form, for an optimizer of one's own, is `GradientsParams::from(gradients)`.
 pub struct Gradients {
     table: Arc<ParameterTable>,
-    /// In the order of the model's definition.
+    /// Where parameters are cut.
+    rest: Option<Rest>,
+    /// In the order of the model's definition. Where this rank has no row of a parameter, it has none.
     entries: Vec<Entry>,
+}
+
+/// The rows of other ranks.
+#[derive(Clone)]
+struct Rest {
+    shards: Arc<Shards>,
+    group: ProcessGroup,
 }
 
 /// The gradient of a parameter.
@@ -54,8 +76,30 @@ impl Gradients {
     pub(crate) fn new(table: Arc<ParameterTable>) -> Self {
         Self {
             table,
+            rest: None,
             entries: Vec::new(),
         }
+    }
+
+    /// The same for parameters that are cut, among the ranks of a group.
+    pub(crate) fn cut(self, shards: Arc<Shards>, group: ProcessGroup) -> Self {
+        Self {
+            rest: Some(Rest { shards, group }),
+            ..self
+        }
+    }
+
+    /// The parameters.
+    pub(crate) fn table(&self) -> &Arc<ParameterTable> {
+        &self.table
+    }
+
+    /// This rank's rows of a parameter, if it is cut.
+    pub(crate) fn rows(&self, parameter: usize) -> Option<Range<usize>> {
+        let rest = self.rest.as_ref()?;
+        rest.shards
+            .is_cut(parameter)
+            .then(|| rest.shards.rows(parameter))
     }
 
     /// Adds that of a parameter, after those of all parameters that are defined before it.
@@ -80,41 +124,88 @@ impl Gradients {
     }
 
     /// The norm of all gradients together (2-norm), still on the device; nothing without gradients.
-    pub fn norm(&self) -> Option<Tensor<1>> {
-        let squares: Vec<Tensor<1>> = self
-            .entries
-            .iter()
-            .map(|entry| entry.values.squared_norm())
-            .collect();
-        let widest = match squares.iter().any(|square| square.dtype() == DType::F64) {
+    ///
+    /// # Errors
+    /// Only where parameters are cut into rows: [`TrainError::Collective`], or
+    /// [`TrainError::UnreadableTensor`].
+    pub fn norm(&self) -> Result<Option<Tensor<1>>, TrainError> {
+        let wide = |entry: &Entry| self.table.get(entry.parameter).extent.dtype == Elements::F64;
+        let widest = match self.entries.iter().any(wide) {
             true => DType::F64,
             false => DType::F32,
         };
-        let squares = squares.into_iter().map(|square| cast(square, widest));
-        squares.reduce(|sum, square| sum + square).map(Tensor::sqrt)
+        let squares = self.entries.iter();
+        let squares = squares.map(|entry| cast(entry.values.row_squares(), widest));
+        let squares = match &self.rest {
+            None => squares.collect(),
+            Some(rest) => self.all_rows(squares.collect(), rest)?,
+        };
+        if squares.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(Tensor::cat(squares, 0).sum().sqrt()))
+    }
+
+    /// A number per row of all ranks, parameter by parameter, from those of this rank.
+    fn all_rows(&self, own: Vec<Tensor<1>>, rest: &Rest) -> Result<Vec<Tensor<1>>, TrainError> {
+        let is_cut = |entry: &&Entry| rest.shards.is_cut(entry.parameter);
+        let rows = |entry: &Entry| rest.shards.rows(entry.parameter);
+        let mut numbers: Vec<f64> = Vec::new();
+        for (entry, own) in self.entries.iter().zip(&own) {
+            if is_cut(&entry) && !rows(entry).is_empty() {
+                let data =
+                    own.clone()
+                        .try_into_data()
+                        .map_err(|cause| TrainError::UnreadableTensor {
+                            what: "the squares of the gradients".to_owned(),
+                            cause: format!("{cause:?}"),
+                        })?;
+                numbers.extend(data.iter::<f64>());
+            }
+        }
+        let blocks = rest.group.all_gather_v(&numbers)?;
+        let mut blocks: Vec<_> = blocks.iter().collect();
+        let all = self.entries.iter().zip(own).map(|(entry, own)| {
+            if !is_cut(&entry) {
+                return own;
+            }
+            let mut all: Vec<f64> = Vec::new();
+            for (rank, block) in rest.group.world_size().ranks().zip(&mut blocks) {
+                let rows = rest.shards.layout().rows(entry.parameter, rank);
+                let (these, others) = block.split_at(rows.len());
+                all.extend(these);
+                *block = others;
+            }
+            let shape = [all.len()];
+            Tensor::from_data(TensorData::new(all, shape), (&own.device(), own.dtype()))
+        });
+        Ok(all.collect())
     }
 
     /// The same gradients, clipped.
-    #[must_use]
-    pub fn clip(self, clip: Clip) -> Self {
+    ///
+    /// # Errors
+    /// As [`norm`](Self::norm).
+    pub fn clip(self, clip: Clip) -> Result<Self, TrainError> {
         let change = match clip {
             Clip::Value(max) => Change::Clamp(max),
-            Clip::Norm(max) => match self.norm() {
-                None => return self,
+            Clip::Norm(max) => match self.norm()? {
+                None => return Ok(self),
                 Some(norm) => {
                     let factor = norm.add_scalar(EPSILON).recip().mul_scalar(max);
                     Change::Scale(Box::new(factor.clamp_max(1.0)))
                 }
             },
         };
-        self.changed(&change)
+        Ok(self.changed(&change))
     }
 
     /// That all gradients are finite. All ranks find the same, because all have the same gradients:
     /// they may stop, or skip the step, without asking each other. It waits for the device.
     ///
     /// # Errors
-    /// [`TrainError::NonFiniteGradient`], or [`TrainError::UnreadableTensor`].
+    /// [`TrainError::NonFiniteGradient`], or [`TrainError::UnreadableTensor`]; where parameters are cut into
+    /// rows also [`TrainError::Collective`].
     pub fn check_finite(&self) -> Result<(), TrainError> {
         let mut broken = self.non_finite()?.into_iter();
         match broken.next() {
@@ -143,9 +234,16 @@ impl Gradients {
             what: "which gradients are finite".to_owned(),
             cause: format!("{cause:?}"),
         })?;
-        let broken = self.entries.iter().zip(finite.iter::<bool>());
+        let mut broken: Vec<u8> = finite
+            .iter::<bool>()
+            .map(|finite| u8::from(!finite))
+            .collect();
+        if let Some(rest) = &self.rest {
+            rest.group.all_reduce(&mut broken, ReduceOp::Max)?;
+        }
+        let broken = self.entries.iter().zip(broken);
         Ok(broken
-            .filter(|(_, finite)| !finite)
+            .filter(|(_, broken)| *broken > 0)
             .map(|(entry, _)| self.table.get(entry.parameter).name.clone())
             .collect())
     }
@@ -165,7 +263,10 @@ impl From<Gradients> for GradientsParams {
     fn from(gradients: Gradients) -> Self {
         let mut all = Self::new();
         for entry in gradients.entries {
-            entry.values.register(entry.id, &mut all);
+            // A parameter of which this rank has no row has no gradient here.
+            if !entry.values.is_empty() {
+                entry.values.register(entry.id, &mut all);
+            }
         }
         all
     }
@@ -188,8 +289,11 @@ enum Change {
 
 /// A tensor of any number of dimensions.
 trait AnyRank: Send {
-    /// In 32 bits or more.
-    fn squared_norm(&self) -> Tensor<1>;
+    /// Whether it has no elements.
+    fn is_empty(&self) -> bool;
+
+    /// The sum of the squares of each row, in 32 bits or more.
+    fn row_squares(&self) -> Tensor<1>;
 
     fn is_finite(&self) -> Tensor<1, Bool>;
 
@@ -201,17 +305,33 @@ trait AnyRank: Send {
 }
 
 impl<const D: usize> AnyRank for Tensor<D> {
-    fn squared_norm(&self) -> Tensor<1> {
+    fn is_empty(&self) -> bool {
+        self.shape().num_elements() == 0
+    }
+
+    fn row_squares(&self) -> Tensor<1> {
         let gradient = self.clone();
         let wide = wide(gradient.dtype());
-        cast(gradient, wide).square().sum()
+        let elems = gradient.shape().num_elements();
+        let rows = self.dims().first().copied().unwrap_or(1);
+        if elems == 0 {
+            return Tensor::zeros([1], (&gradient.device(), wide));
+        }
+        let gradient = cast(gradient, wide).reshape([rows, elems / rows]);
+        gradient.square().sum_dim(1).reshape([rows])
     }
 
     fn is_finite(&self) -> Tensor<1, Bool> {
-        self.clone().is_finite().all()
+        match self.is_empty() {
+            true => Tensor::ones([1], &self.device()),
+            false => self.clone().is_finite().all(),
+        }
     }
 
     fn changed(self: Box<Self>, change: &Change) -> Box<dyn AnyRank> {
+        if self.is_empty() {
+            return self;
+        }
         let dtype = self.dtype();
         let gradient = cast(*self, wide(dtype));
         let changed = match change {

@@ -54,7 +54,7 @@ impl Default for ScalerConfig {
 /// let step = ddp.backward(|model| scaler.scale(loss(model)))?;
 /// // Nothing if a number overflowed: on all ranks, or on none.
 /// if let Some(gradients) = scaler.unscale(step.gradients)? {
-///     ddp.step(optimizer, 1e-3, gradients);
+///     ddp.step(optimizer, 1e-3, gradients)?;
 /// }
 /// # Ok(()) }
 /// ```

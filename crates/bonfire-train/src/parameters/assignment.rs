@@ -25,16 +25,30 @@ pub(crate) struct Caps {
     pub(crate) bytes_max: usize,
 }
 
-/// The parameters of one bucket, in the order of their gradients. All have the same type.
+/// The parameters of one bucket, in the order of their gradients. All have the same type, and all are
+/// cut into rows or none is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Assignment {
     pub(crate) dtype: DType,
+    pub(crate) is_cut: bool,
     pub(crate) parameters: Vec<usize>,
 }
 
+impl Assignment {
+    fn kind(&self) -> (DType, bool) {
+        (self.dtype, self.is_cut)
+    }
+}
+
 /// Deals parameters to buckets. `order` holds every index of `extents` once, the gradient that is
-/// ready first in front; the buckets come out in the order in which they will be complete.
-pub(crate) fn assign(extents: &[Extent], order: &[usize], caps: Caps) -> Vec<Assignment> {
+/// ready first in front; the buckets come out in the order in which they will be complete. Parameters that
+/// `is_cut` says are cut into rows share no bucket with others.
+pub(crate) fn assign(
+    extents: &[Extent],
+    is_cut: impl Fn(usize) -> bool,
+    order: &[usize],
+    caps: Caps,
+) -> Vec<Assignment> {
     assert_eq!(
         order.len(),
         extents.len(),
@@ -42,12 +56,13 @@ pub(crate) fn assign(extents: &[Extent], order: &[usize], caps: Caps) -> Vec<Ass
     );
     let mut open: Vec<OpenBucket> = Vec::new();
     let mut closed: Vec<OpenBucket> = Vec::new();
-    let mut seen_dtypes: Vec<DType> = Vec::new();
+    let mut seen: Vec<(DType, bool)> = Vec::new();
     for (position, &parameter) in order.iter().enumerate() {
         let extent = extents[parameter];
+        let kind = (extent.dtype, is_cut(parameter));
         let index = open
             .iter()
-            .position(|bucket| bucket.assignment.dtype == extent.dtype);
+            .position(|bucket| bucket.assignment.kind() == kind);
         match index.map(|index| &mut open[index]) {
             Some(bucket) if bucket.bytes + extent.bytes() <= bucket.bytes_max => {
                 bucket.add(parameter, position, extent);
@@ -56,10 +71,10 @@ pub(crate) fn assign(extents: &[Extent], order: &[usize], caps: Caps) -> Vec<Ass
             Some(_) | None => {}
         }
         closed.extend(index.map(|index| open.swap_remove(index)));
-        let first = !seen_dtypes.contains(&extent.dtype);
-        seen_dtypes.push(extent.dtype);
+        let first = !seen.contains(&kind);
+        seen.push(kind);
         let mut bucket = OpenBucket::new(
-            extent.dtype,
+            kind,
             if first {
                 caps.first_bytes_max
             } else {
@@ -83,10 +98,11 @@ struct OpenBucket {
 }
 
 impl OpenBucket {
-    fn new(dtype: DType, bytes_max: usize) -> Self {
+    fn new((dtype, is_cut): (DType, bool), bytes_max: usize) -> Self {
         Self {
             assignment: Assignment {
                 dtype,
+                is_cut,
                 parameters: Vec::new(),
             },
             bytes: 0,
@@ -122,7 +138,7 @@ mod tests {
     }
 
     fn buckets(extents: &[Extent], order: &[usize]) -> Vec<Vec<usize>> {
-        assign(extents, order, CAPS)
+        assign(extents, |_| false, order, CAPS)
             .into_iter()
             .map(|assignment| assignment.parameters)
             .collect()
@@ -155,6 +171,22 @@ mod tests {
     }
 
     #[test]
+    fn what_is_cut_shares_no_bucket_with_what_is_not() {
+        let extents = f32s(&[5, 5, 5, 5]);
+        let found = assign(
+            &extents,
+            |parameter| parameter % 2 == 0,
+            &[0, 1, 2, 3],
+            CAPS,
+        );
+        let found: Vec<_> = found
+            .into_iter()
+            .map(|bucket| (bucket.is_cut, bucket.parameters))
+            .collect();
+        assert_eq!(found, [(true, vec![0, 2]), (false, vec![1, 3])]);
+    }
+
+    #[test]
     fn no_parameters_need_no_buckets() {
         assert_eq!(buckets(&[], &[]), Vec::<Vec<usize>>::new());
     }
@@ -174,7 +206,7 @@ mod tests {
                 .collect();
             let order: Vec<usize> = (0..extents.len()).rev().collect();
             let caps = Caps { first_bytes_max, bytes_max };
-            let assignments = assign(&extents, &order, caps);
+            let assignments = assign(&extents, |_| false, &order, caps);
             let mut seen: Vec<usize> =
                 assignments.iter().flat_map(|bucket| bucket.parameters.clone()).collect();
             seen.sort_unstable();

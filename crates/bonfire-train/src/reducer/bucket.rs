@@ -1,4 +1,8 @@
 //! The gradients of several parameters in one piece of memory, which travels as one.
+//!
+//! Where parameters are cut into rows, the memory is as many equal blocks as there are ranks, each with the
+//! rows of one rank of all parameters: so a block is what a rank gets of the mean, and what it brings when
+//! parameters are gathered. The blocks of ranks with fewer rows are filled up at the end.
 
 use std::ops::Range;
 
@@ -6,8 +10,9 @@ use bonfire_collective::{CollectiveError, ProcessGroup, ReduceOp};
 use bonfire_plan::DType;
 
 use crate::compression::{Carrier, Compressor, Presence, Sent};
-use crate::memory::host::{Entering, HostSlice, Values, ValuesWork};
-use crate::parameters::assignment::{Assignment, Extent};
+use crate::memory::host::{Entering, HostSlice, Travel, Values, ValuesWork};
+use crate::parameters::assignment::Assignment;
+use crate::parameters::shards::Shards;
 
 /// A bucket. Its memory is used again in every step.
 #[derive(Debug)]
@@ -16,6 +21,8 @@ pub(crate) struct Bucket {
     group: ProcessGroup,
     dtype: DType,
     slots: Vec<Slot>,
+    elems: usize,
+    is_cut: bool,
     /// Parameters whose gradient is not there yet.
     waiting: usize,
     state: State,
@@ -29,9 +36,21 @@ pub(crate) struct Bucket {
 #[derive(Clone, Debug)]
 struct Slot {
     parameter: usize,
-    range: Range<usize>,
+    /// Runs of elements, in their order.
+    pieces: Vec<Piece>,
+    /// Which of them is this rank's.
+    own: usize,
     /// Whether `accumulated` has something for it.
     accumulated: bool,
+}
+
+/// A run of a parameter's elements.
+#[derive(Clone, Debug)]
+struct Piece {
+    /// In the bucket.
+    place: Range<usize>,
+    /// In the parameter.
+    elems: Range<usize>,
 }
 
 #[derive(Debug)]
@@ -50,39 +69,27 @@ impl Bucket {
     /// An empty bucket, in memory of the group.
     pub(crate) fn new(
         assignment: &Assignment,
-        extents: &[Extent],
+        shards: &Shards,
         compressor: &Compressor,
         group: ProcessGroup,
     ) -> Self {
-        let mut start = 0;
-        let mut slots = Vec::with_capacity(assignment.parameters.len());
-        for &parameter in &assignment.parameters {
-            assert_eq!(extents[parameter].dtype, assignment.dtype);
-            let range = start..start + extents[parameter].elems;
-            start = range.end;
-            slots.push(Slot {
-                parameter,
-                range,
-                accumulated: false,
-            });
-        }
+        let (slots, elems) = arranged(&assignment.parameters, shards);
+        // Only what is whole is compressed.
         let places: Vec<_> = slots
             .iter()
-            .map(|slot| (slot.parameter, slot.range.clone()))
+            .map(|slot| (slot.parameter, slot.pieces[0].place.clone()))
             .collect();
         Self {
             dtype: assignment.dtype,
             carrier: Carrier::new(compressor, assignment.dtype, &places, &group),
             waiting: slots.len(),
             slots,
-            state: State::Here(Values::shared(&group, assignment.dtype, start)),
+            elems,
+            is_cut: assignment.is_cut,
+            state: State::Here(Values::shared(&group, assignment.dtype, elems)),
             accumulated: None,
             group,
         }
-    }
-
-    pub(crate) fn elems(&self) -> usize {
-        self.slots.last().map_or(0, |slot| slot.range.end)
     }
 
     /// Whether all its gradients are there.
@@ -99,13 +106,16 @@ impl Bucket {
     pub(crate) fn put(&mut self, slot: usize, gradient: HostSlice<'_>, entering: Entering) {
         self.put_accumulated(slot);
         let Slot {
-            range, accumulated, ..
+            pieces,
+            accumulated,
+            ..
         } = self.slots[slot].clone();
         let values = self.here();
-        if accumulated {
-            values.add(range, gradient, entering);
-        } else {
-            values.set(range, gradient, entering);
+        for Piece { place, elems } in pieces {
+            match accumulated {
+                true => values.add(place, gradient.slice(elems), entering),
+                false => values.set(place, gradient.slice(elems), entering),
+            }
         }
     }
 
@@ -113,10 +123,15 @@ impl Bucket {
     pub(crate) fn put_none(&mut self, slot: usize) -> bool {
         self.put_accumulated(slot);
         let Slot {
-            range, accumulated, ..
+            pieces,
+            accumulated,
+            ..
         } = self.slots[slot].clone();
         if !accumulated {
-            self.here().clear(range);
+            let values = self.here();
+            pieces
+                .into_iter()
+                .for_each(|piece| values.clear(piece.place));
         }
         accumulated
     }
@@ -125,34 +140,33 @@ impl Bucket {
     fn put_accumulated(&mut self, slot: usize) {
         assert!(self.waiting > 0, "every slot of the bucket is full");
         self.waiting -= 1;
-        let range = self.slots[slot].range.clone();
         let State::Here(values) = &mut self.state else {
             panic!("a bucket that is away takes no gradients");
         };
         if self.slots[slot].accumulated
             && let Some(accumulated) = &self.accumulated
         {
-            values.set(range.clone(), accumulated.slice(range), Entering::Plain);
+            for Piece { place, .. } in &self.slots[slot].pieces {
+                let sum = accumulated.slice(place.clone());
+                values.set(place.clone(), sum, Entering::Plain);
+            }
         }
     }
 
     /// Adds the gradient of a micro-batch that is not synchronised by itself.
     pub(crate) fn accumulate(&mut self, slot: usize, gradient: HostSlice<'_>, entering: Entering) {
-        let (dtype, elems) = (self.dtype, self.elems());
+        let (dtype, elems) = (self.dtype, self.elems);
         let accumulated = self
             .accumulated
             .get_or_insert_with(|| Values::zeros(dtype, elems));
-        let Slot {
-            range,
-            accumulated: more,
-            ..
-        } = &mut self.slots[slot];
-        if *more {
-            accumulated.add(range.clone(), gradient, entering);
-        } else {
-            accumulated.set(range.clone(), gradient, entering);
+        let slot = &mut self.slots[slot];
+        for Piece { place, elems } in slot.pieces.iter().cloned() {
+            match slot.accumulated {
+                true => accumulated.add(place, gradient.slice(elems), entering),
+                false => accumulated.set(place, gradient.slice(elems), entering),
+            }
         }
-        *more = true;
+        slot.accumulated = true;
     }
 
     /// Forgets what was accumulated; the memory stays.
@@ -173,7 +187,12 @@ impl Bucket {
             values.scale(factor);
         }
         self.state = match self.carrier.send(&mut values, &self.group, compressor) {
-            Sent::Nothing => State::Away(values.reduce_async(&self.group, ReduceOp::Mean)),
+            Sent::Nothing if self.is_cut => {
+                State::Away(values.start(&self.group, Travel::MeanScatter))
+            }
+            Sent::Nothing => {
+                State::Away(values.start(&self.group, Travel::AllReduce(ReduceOp::Mean)))
+            }
             Sent::Instead => State::Carried(values),
         };
     }
@@ -206,12 +225,47 @@ impl Bucket {
         Ok(())
     }
 
-    /// The values of a slot.
+    /// The values of a slot, where parameters are cut those of this rank's rows.
     pub(crate) fn slot(&self, slot: usize) -> HostSlice<'_> {
-        let State::Here(values) = &self.state else {
-            panic!("a bucket that is away cannot be read");
+        let Slot { pieces, own, .. } = &self.slots[slot];
+        self.values().slice(pieces[*own].place.clone())
+    }
+
+    /// Takes this rank's rows of a parameter, and lets the ranks gather when it has those of all.
+    pub(crate) fn put_rows(&mut self, slot: usize, rows: HostSlice<'_>) {
+        assert!(self.waiting > 0, "every slot of the bucket is full");
+        self.waiting -= 1;
+        let Slot { pieces, own, .. } = &self.slots[slot];
+        let place = pieces[*own].place.clone();
+        self.here().set(place, rows, Entering::Plain);
+        if self.is_complete()
+            && let State::Here(values) = std::mem::replace(&mut self.state, State::Lost)
+        {
+            self.state = State::Away(values.start(&self.group, Travel::AllGather));
+        }
+    }
+
+    /// Waits for the rows of all ranks, unless they are there.
+    pub(crate) fn gathered(&mut self) -> Result<(), CollectiveError> {
+        self.state = match std::mem::replace(&mut self.state, State::Lost) {
+            State::Away(work) => State::Here(work.wait()?),
+            other => other,
         };
-        values.slice(self.slots[slot].range.clone())
+        Ok(())
+    }
+
+    /// The elements of a gathered parameter, run by run.
+    pub(crate) fn runs(&self, slot: usize) -> impl Iterator<Item = (Range<usize>, HostSlice<'_>)> {
+        let values = self.values();
+        let pieces = self.slots[slot].pieces.iter();
+        pieces.map(|piece| (piece.elems.clone(), values.slice(piece.place.clone())))
+    }
+
+    fn values(&self) -> &Values {
+        match &self.state {
+            State::Here(values) => values,
+            _ => panic!("a bucket that is away cannot be read"),
+        }
     }
 
     fn here(&mut self) -> &mut Values {
@@ -220,4 +274,31 @@ impl Bucket {
             _ => panic!("a bucket that is away takes no gradients"),
         }
     }
+}
+
+/// Where the elements of parameters lie in a bucket, and how many it has.
+fn arranged(parameters: &[usize], shards: &Shards) -> (Vec<Slot>, usize) {
+    let pieces: Vec<_> = parameters.iter().map(|&p| shards.pieces(p)).collect();
+    let blocks = pieces.first().map_or(1, Vec::len);
+    let of_block = |block: usize| pieces.iter().map(move |pieces| pieces[block].len());
+    let block_elems = (0..blocks)
+        .map(|block| of_block(block).sum())
+        .max()
+        .unwrap_or(0);
+    let mut ends: Vec<usize> = (0..blocks).map(|block| block * block_elems).collect();
+    let slots = parameters.iter().zip(&pieces).map(|(&parameter, pieces)| {
+        let pieces = pieces.iter().zip(&mut ends).map(|(elems, end)| {
+            let place = *end..*end + elems.len();
+            *end = place.end;
+            let elems = elems.clone();
+            Piece { place, elems }
+        });
+        Slot {
+            parameter,
+            pieces: pieces.collect(),
+            own: shards.own_piece(parameter),
+            accumulated: false,
+        }
+    });
+    (slots.collect(), blocks * block_elems)
 }

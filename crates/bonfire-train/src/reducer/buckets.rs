@@ -1,5 +1,9 @@
 //! Buckets, by the way that they travel.
 
+use std::ops::Range;
+
+use bonfire_collective::CollectiveError;
+
 use crate::TrainError;
 use crate::compression::Compressor;
 use crate::memory::DeviceTensor;
@@ -149,6 +153,29 @@ impl Buckets {
         match self {
             Self::Host(_) => unreachable!("{ELSEWHERE}"),
             Self::Device(buckets) => buckets.deliver(entering, targets, watches),
+        }
+    }
+
+    /// Takes this rank's rows of a parameter that all ranks gather.
+    pub(super) fn put_rows(&mut self, home: Home, rows: HostSlice<'_>) {
+        match self {
+            Self::Host(buckets) => buckets[home.bucket].put_rows(home.slot, rows),
+            Self::Device(_) => unreachable!("{ELSEWHERE}"),
+        }
+    }
+
+    /// A parameter that all ranks have gathered, run of elements by run.
+    pub(super) fn runs(
+        &mut self,
+        home: Home,
+    ) -> Result<impl Iterator<Item = (Range<usize>, HostSlice<'_>)>, CollectiveError> {
+        match self {
+            Self::Host(buckets) => {
+                let bucket = &mut buckets[home.bucket];
+                bucket.gathered()?;
+                Ok(bucket.runs(home.slot))
+            }
+            Self::Device(_) => unreachable!("{ELSEWHERE}"),
         }
     }
 

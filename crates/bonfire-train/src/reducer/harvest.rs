@@ -155,20 +155,21 @@ pub(crate) fn checked<'a>(
     })
 }
 
-/// The averages as gradients for an optimizer, under the identities of the model's parameters. A
-/// parameter without an average has no gradient. The gradients of this rank's own pass are used up:
-/// the averages take their memory where the backend allows it.
+/// The averages as gradients for an optimizer, under the identities of the model's parameters; of a
+/// parameter that is cut, those of this rank's rows. A parameter without an average has no gradient. The
+/// gradients of this rank's own pass are used up: the averages take their memory where the backend allows it.
 pub(crate) fn averaged<'a, M: Module>(
     model: &M,
-    table: &Arc<ParameterTable>,
+    none: Averages,
     own: Option<Gradients>,
     average: impl Fn(usize) -> Option<HostSlice<'a>>,
 ) -> Averages {
+    let table = Arc::clone(none.table());
     let mut writer = Writer {
-        table,
+        table: &table,
         own,
         average,
-        averages: Averages::new(Arc::clone(table)),
+        averages: none,
     };
     model.visit(&mut writer);
     writer.averages
@@ -192,11 +193,15 @@ impl<'a, F: Fn(usize) -> Option<HostSlice<'a>>> ModuleVisitor for Writer<'_, F> 
         let own = self.own.as_mut();
         let own = own.and_then(|gradients| param.val().grad_remove(gradients));
         let gradient = own
-            .and_then(|own| overwritten(own, average))
+            .and_then(|own| overwritten(own, &[(0..average.len(), average)]))
             .unwrap_or_else(|| {
                 let device = param.lazy_device().without_autodiff();
                 let parameter = self.table.get(index);
-                let data = average.to_tensor_data(&parameter.shape);
+                let mut shape = parameter.shape.clone();
+                if let Some(rows) = self.averages.rows(index) {
+                    shape[0] = rows.len();
+                }
+                let data = average.to_tensor_data(&shape);
                 Tensor::<D>::from_data(data, (&device, parameter.tensor_dtype))
             });
         self.averages.push((index, param.id), gradient);

@@ -28,11 +28,12 @@ use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::{DispatchDevice, DispatchKindConversion};
 use burn::module::{Module, ModuleMapper, Param, Reparameterization, Reparameterizer};
-use burn::tensor::{DispatchTensor, GradientCheckpointingStrategy, Tensor};
+use burn::tensor::{Device, DispatchTensor, GradientCheckpointingStrategy, Tensor};
 
 use crate::loss::precision::Enclosing;
 use crate::memory::host::Entering;
 use crate::parameters::ParameterTable;
+use crate::parameters::shards::Shards;
 use crate::reducer::Reducer;
 use crate::reducer::harvest::{Gradient, Site, checked, unreadable};
 use crate::reducer::readback::Readback;
@@ -52,6 +53,8 @@ pub(crate) type Depth = Arc<AtomicUsize>;
 pub(crate) struct Pass<'a> {
     pub(crate) listener: &'a Listener,
     pub(crate) precision: Precision,
+    /// The parameters that are gathered when they are used: their operations are made then.
+    pub(crate) gathered: Option<&'a Shards>,
 }
 
 /// Who is told about final gradients.
@@ -117,7 +120,15 @@ pub(crate) struct Anchors {
 }
 
 /// Parameters in the order of their first use.
-type Uses = Arc<Mutex<Vec<usize>>>;
+pub(crate) type Uses = Arc<Mutex<Vec<usize>>>;
+
+/// Notes that a parameter is used.
+pub(crate) fn note(used: &Uses, parameter: usize) {
+    let mut used = used.lock().unwrap_or_else(PoisonError::into_inner);
+    if !used.contains(&parameter) {
+        used.push(parameter);
+    }
+}
 
 /// Notes when a parameter is used, and changes nothing.
 #[derive(Module, Debug)]
@@ -132,10 +143,7 @@ impl Reparameterization for Noted {
     const NAME: &'static str = "noted";
 
     fn apply<const D: usize>(&self, base: Tensor<D>) -> Tensor<D> {
-        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
-        if !used.contains(&self.parameter) {
-            used.push(self.parameter);
-        }
+        note(&self.used, self.parameter);
         base
     }
 }
@@ -163,6 +171,16 @@ impl Reparameterizer for Noting<'_> {
 }
 
 impl Anchors {
+    /// One per parameter; none before a backward pass has shown how deep its graph is.
+    pub(crate) fn all(&self) -> &[Tensor<1>] {
+        &self.anchors
+    }
+
+    /// What the first forward pass uses.
+    pub(crate) fn used(&self) -> &Uses {
+        &self.used
+    }
+
     /// Anchors for the parameters of a model whose loss has a graph of the given depth, spread
     /// evenly over [`STRETCH`] times that, in the order in which they are used. What was not used in the
     /// first pass is placed as the model defines it, behind the parameter before it.
@@ -235,15 +253,21 @@ struct Attacher<'a> {
 }
 
 impl Attacher<'_> {
+    /// Makes the anchors, unless there are some, or the depth is not known.
+    fn spread(&mut self, device: &Device) -> Result<(), TrainError> {
+        if self.depth > 0 && self.anchors.anchors.is_empty() {
+            let first = Tensor::zeros([1], device);
+            self.anchors.anchors = self.anchors.spread(&first, self.table.len(), self.depth)?;
+        }
+        Ok(())
+    }
+
     fn attach<const D: usize>(
         &mut self,
         parameter: usize,
         tensor: Tensor<D>,
     ) -> Result<Tensor<D>, TrainError> {
-        if self.depth > 0 && self.anchors.anchors.is_empty() {
-            let first = Tensor::zeros([1], &tensor.device());
-            self.anchors.anchors = self.anchors.spread(&first, self.table.len(), self.depth)?;
-        }
+        self.spread(&tensor.device())?;
         // In the first pass the depth is not known: every operation stays next to its parameter.
         let anchor = match self.anchors.anchors.get(parameter) {
             Some(anchor) => anchor.clone(),
@@ -275,6 +299,14 @@ impl ModuleMapper for Attacher<'_> {
             return param;
         };
         let (id, tensor, mapper) = param.consume();
+        if self
+            .pass
+            .gathered
+            .is_some_and(|shards| shards.is_cut(index))
+        {
+            self.result = self.spread(&tensor.device());
+            return Param::from_mapped_value(id, tensor, mapper);
+        }
         let tensor = self.attach(index, tensor.clone()).unwrap_or_else(|error| {
             self.result = Err(error);
             tensor
@@ -358,36 +390,49 @@ impl<B: Readback> Backward<B, 2> for Hook {
         _checkpointer: &mut Checkpointer,
     ) {
         let gradient = gradients.consume::<B>(&ops.node);
-        let listening = match &self.listener {
-            Listener::Nobody => None,
-            Listener::Reducer(reducer) => Some((reducer, None)),
-            Listener::Accumulator(reducer, entering) => Some((reducer, Some(*entering))),
-        };
-        if let Some((reducer, accumulating)) = listening {
-            let mut reducer = reducer.lock().unwrap_or_else(PoisonError::into_inner);
-            let site = reducer.site();
-            let mut take = |found: Result<Option<Gradient<'_>>, String>| {
-                let gradient = found
-                    .map_err(|cause| unreadable(&self.table, self.parameter, &cause))
-                    .and_then(|gradient| checked(&self.table, self.parameter, gradient));
-                match accumulating {
-                    None => reducer.take_early(self.parameter, gradient),
-                    Some(entering) => reducer.add_early(self.parameter, gradient, entering),
-                }
-            };
-            match site {
-                Site::Host => B::read(gradient.clone(), |values| {
-                    take(values.map(|values| values.map(Gradient::Host)));
-                }),
-                Site::Device => {
-                    let tensor = B::on_device(gradient.clone());
-                    take(tensor.map(|tensor| Some(Gradient::Device(tensor))));
-                }
-            }
-        }
+        tell::<B>(
+            &self.listener,
+            &self.table,
+            self.parameter,
+            gradient.clone(),
+        );
         let [parameter, _anchor] = ops.parents;
         if let Some(parameter) = parameter {
             gradients.register::<B>(parameter.id, gradient);
+        }
+    }
+}
+
+/// Tells a listener that the gradient of a parameter is final.
+pub(crate) fn tell<B: Readback>(
+    listener: &Listener,
+    table: &ParameterTable,
+    parameter: usize,
+    gradient: B::FloatTensorPrimitive,
+) {
+    let (reducer, accumulating) = match listener {
+        Listener::Nobody => return,
+        Listener::Reducer(reducer) => (reducer, None),
+        Listener::Accumulator(reducer, entering) => (reducer, Some(*entering)),
+    };
+    let mut reducer = reducer.lock().unwrap_or_else(PoisonError::into_inner);
+    let site = reducer.site();
+    let mut take = |found: Result<Option<Gradient<'_>>, String>| {
+        let gradient = found
+            .map_err(|cause| unreadable(table, parameter, &cause))
+            .and_then(|gradient| checked(table, parameter, gradient));
+        match accumulating {
+            None => reducer.take_early(parameter, gradient),
+            Some(entering) => reducer.add_early(parameter, gradient, entering),
+        }
+    };
+    match site {
+        Site::Host => B::read(gradient, |values| {
+            take(values.map(|values| values.map(Gradient::Host)));
+        }),
+        Site::Device => {
+            let tensor = B::on_device(gradient);
+            take(tensor.map(|tensor| Some(Gradient::Device(tensor))));
         }
     }
 }

@@ -9,7 +9,7 @@ use bonfire_collective::{CollectiveError, ReduceOp};
 use crate::TrainError;
 use crate::compression::{GradientCompression, cast};
 use crate::loss::weights::{MicroBatches, Normalizer};
-use crate::memory::host::{Entering, HostSlice, Values};
+use crate::memory::host::{Entering, HostSlice, Travel, Values};
 use crate::parameters::ParameterTable;
 use crate::reducer::harvest::{Gradient, GradientSink, Site};
 use crate::reducer::timing::Stopwatch;
@@ -78,11 +78,15 @@ impl Naive {
                 sum.scale(1.0 / f64::from(ranks));
                 let mut share = Values::zeros(narrow, sum.len());
                 cast(&sum, &mut share);
-                let average = share.reduce_async(&self.group, ReduceOp::Sum).wait()?;
+                let average = share
+                    .start(&self.group, Travel::AllReduce(ReduceOp::Sum))
+                    .wait()?;
                 cast(&average, &mut sum);
                 Ok(sum)
             }
-            _ => sum.reduce_async(&self.group, ReduceOp::Mean).wait(),
+            _ => sum
+                .start(&self.group, Travel::AllReduce(ReduceOp::Mean))
+                .wait(),
         }
     }
 

@@ -44,6 +44,25 @@ pub(crate) struct Claim<const D: usize> {
     pub(crate) finish: Box<dyn FnOnce() -> Tensor<D>>,
 }
 
+/// Gives `take` the values of a tensor without autodiff, as [`Readback::read`] does.
+pub(crate) fn read<const D: usize>(
+    tensor: Tensor<D>,
+    take: impl FnOnce(Result<Option<HostSlice<'_>>, String>),
+) {
+    #[cfg(feature = "flex")]
+    if let DispatchDevice::Flex(_) = tensor.device().as_dispatch() {
+        let primitive = tensor.try_into_primitive::<burn::backend::Flex>();
+        return match primitive {
+            Ok(primitive) => <burn::backend::Flex as Readback>::read(primitive, take),
+            Err(_) => take(Err("it is on another backend than its device".to_owned())),
+        };
+    }
+    take_data(
+        tensor.try_into_data().map_err(|cause| format!("{cause:?}")),
+        take,
+    );
+}
+
 /// The values of a tensor where its device has them.
 pub(crate) fn on_device<const D: usize>(tensor: Tensor<D>) -> Result<DeviceTensor, String> {
     match tensor.device().as_dispatch() {
@@ -93,6 +112,9 @@ fn take_data(
     }
 }
 
+/// Values, and which of a tensor's elements they are.
+pub(crate) type Run<'a> = (std::ops::Range<usize>, HostSlice<'a>);
+
 #[cfg(feature = "flex")]
 pub(crate) use flex::overwritten;
 
@@ -100,13 +122,15 @@ pub(crate) use flex::overwritten;
 #[cfg(not(feature = "flex"))]
 pub(crate) fn overwritten<const D: usize>(
     _tensor: burn::Tensor<D>,
-    _values: HostSlice<'_>,
+    _runs: &[Run<'_>],
 ) -> Option<burn::Tensor<D>> {
     None
 }
 
 #[cfg(feature = "flex")]
 mod flex {
+    use std::ops::Range;
+
     use burn::Tensor;
     use burn::backend::flex::FlexTensor;
     use burn::backend::{Element, Flex};
@@ -114,7 +138,7 @@ mod flex {
     use bytemuck::Pod;
 
     use super::host_memory;
-    use super::{Claim, DeviceTensor, HostSlice, Readback, Shell, take_data};
+    use super::{Claim, DeviceTensor, HostSlice, Readback, Run, Shell, take_data};
 
     /// Memory for a tensor, of the tests' device.
     pub(super) fn claim<const D: usize>(shell: &Shell) -> Result<Claim<D>, String> {
@@ -125,25 +149,34 @@ mod flex {
     /// somebody else sees that memory or it is not in host memory and row-major.
     pub(crate) fn overwritten<const D: usize>(
         tensor: Tensor<D>,
-        values: HostSlice<'_>,
+        runs: &[Run<'_>],
     ) -> Option<Tensor<D>> {
         let mut primitive = tensor.try_into_primitive::<Flex>().ok()?;
-        match values {
-            HostSlice::F32(values) => overwrite(&mut primitive, values),
-            HostSlice::F64(values) => overwrite(&mut primitive, values),
-            HostSlice::F16(values) => overwrite(&mut primitive, values),
-            HostSlice::BF16(values) => overwrite(&mut primitive, values),
-        }?;
+        let (start, end) = primitive.layout().contiguous_offsets()?;
+        if end - start != runs.iter().map(|(_, values)| values.len()).sum::<usize>() {
+            return None;
+        }
+        for (elems, values) in runs {
+            let place = start + elems.start..start + elems.end;
+            match values {
+                HostSlice::F32(values) => overwrite(&mut primitive, place, values),
+                HostSlice::F64(values) => overwrite(&mut primitive, place, values),
+                HostSlice::F16(values) => overwrite(&mut primitive, place, values),
+                HostSlice::BF16(values) => overwrite(&mut primitive, place, values),
+            }?;
+        }
         Some(Tensor::from_primitive::<Flex>(primitive))
     }
 
-    fn overwrite<T: Element + Pod>(tensor: &mut FlexTensor, values: &[T]) -> Option<()> {
-        let (start, end) = tensor.layout().contiguous_offsets()?;
-        if tensor.dtype() != T::dtype() || end - start != values.len() {
+    fn overwrite<T: Element + Pod>(
+        tensor: &mut FlexTensor,
+        place: Range<usize>,
+        values: &[T],
+    ) -> Option<()> {
+        if tensor.dtype() != T::dtype() {
             return None;
         }
-        let storage = tensor.try_storage_mut::<T>()?;
-        storage[start..end].copy_from_slice(values);
+        tensor.try_storage_mut::<T>()?[place].copy_from_slice(values);
         Some(())
     }
 
@@ -295,21 +328,28 @@ mod tests {
     #[test]
     fn memory_of_ones_own_is_overwritten() {
         let tensor = Tensor::<2>::zeros([2, 2], &Device::flex());
-        let changed = overwritten(tensor, HostSlice::F32(&[1.0, 2.0, 3.0, 4.0])).unwrap();
+        let changed = overwritten(
+            tensor,
+            &[
+                (1..4, HostSlice::F32(&[2.0, 3.0, 4.0])),
+                (0..1, HostSlice::F32(&[1.0])),
+            ],
+        )
+        .unwrap();
         assert_eq!(changed.dims(), [2, 2]);
         assert_eq!(values(changed), [1.0, 2.0, 3.0, 4.0]);
     }
 
     #[test]
     fn shared_transposed_and_other_memory_is_left_alone() {
-        let new = HostSlice::F32(&[1.0, 2.0, 3.0, 4.0]);
+        let new = &[(0..4, HostSlice::F32(&[1.0, 2.0, 3.0, 4.0]))];
         let tensor = Tensor::<2>::ones([2, 2], &Device::flex());
         assert!(overwritten(tensor.clone(), new).is_none());
         assert_eq!(values(tensor.clone()), [1.0; 4]);
         assert!(overwritten(tensor.transpose(), new).is_none());
         let short = Tensor::<1>::ones([3], &Device::flex());
         assert!(overwritten(short, new).is_none());
-        let integers = HostSlice::F64(&[1.0]);
+        let integers = &[(0..1, HostSlice::F64(&[1.0]))];
         assert!(overwritten(Tensor::<1>::ones([1], &Device::flex()), integers).is_none());
     }
 }

@@ -52,7 +52,7 @@ pub(super) fn learn(world: &World, route: GradientRoute) -> anyhow::Result<Learn
             ddp.no_sync(batch(1))?;
         }
         let done = ddp.backward(batch(0))?;
-        ddp.step(&mut optimizer, LEARNING_RATE, done.gradients);
+        ddp.step(&mut optimizer, LEARNING_RATE, done.gradients)?;
     }
     Ok(Learnt {
         values: ddp.module().values()?,

@@ -90,7 +90,7 @@ fn finished<P: AsRef<[usize]> + Sync>(
                 gradients = unscaled.expect("nothing overflows");
             }
             if let Some(clip) = clip {
-                gradients = gradients.clip(clip);
+                gradients = gradients.clip(clip).unwrap();
             }
             last = gradient_values(ddp.module(), &gradients);
         }

@@ -67,7 +67,8 @@ fn trained(ranks: u32, buffers: BufferSync, idle: &[u32]) -> Vec<[f32; 2]> {
                 &mut SgdConfig::new().init(),
                 0.1,
                 gradients.unwrap().gradients,
-            );
+            )
+            .unwrap();
         }
         ddp.module().means()
     })

@@ -121,7 +121,7 @@ fn train_marked(world: &World, config: DdpConfig, (path, meet): (&Path, &dyn Fn(
             .backward(|model| model.loss(&indices, &device))
             .unwrap()
             .gradients;
-        ddp.step(&mut optimizer, 0.05, gradients);
+        ddp.step(&mut optimizer, 0.05, gradients).unwrap();
     }
     mark(END);
     ddp.buckets().len()

@@ -13,7 +13,7 @@ fn two_steps(ddp: &mut Ddp<Mlp>, world: &World, from: usize) {
         let indices = share(world, step, 2);
         let loss = |model: &Mlp| model.loss(&indices, &world.device());
         let gradients = ddp.backward(loss).unwrap().gradients;
-        ddp.step(&mut sgd(), 0.1, gradients);
+        ddp.step(&mut sgd(), 0.1, gradients).unwrap();
     }
 }
 

@@ -145,7 +145,7 @@ fn fitted(world: &World, config: DdpConfig, steps: usize) -> (f64, f64, Bits) {
             .backward(|model| model.loss(&indices, &device))
             .unwrap()
             .gradients;
-        ddp.step(&mut optimizer, 0.2, gradients);
+        ddp.step(&mut optimizer, 0.2, gradients).unwrap();
     }
     (before, loss_of(ddp.module(), &device), bits(ddp.module()))
 }

@@ -81,7 +81,7 @@ fn trained(world: &World, route: GradientRoute) -> (Site, Bits) {
             ddp.no_sync(loss).unwrap();
         }
         let gradients = ddp.backward(loss).unwrap().gradients;
-        ddp.step(&mut optimizer, 0.05, gradients);
+        ddp.step(&mut optimizer, 0.05, gradients).unwrap();
     }
     (site(&ddp), bits(ddp.module()))
 }
@@ -155,7 +155,8 @@ fn trained_narrow(
         let weight: Tensor<2> = gradients.get(&ddp.module().first.weight).unwrap();
         assert_eq!(Some(weight.dtype()), precision.lower().map(DType::from));
         seen.extend(gradient_values(ddp.module(), &gradients));
-        ddp.step(&mut optimizer, 0.05 / f64::from(SCALE), gradients);
+        ddp.step(&mut optimizer, 0.05 / f64::from(SCALE), gradients)
+            .unwrap();
     }
     (site(&ddp), seen, bits(ddp.module()))
 }

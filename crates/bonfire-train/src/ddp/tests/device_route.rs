@@ -74,7 +74,7 @@ fn weighted_micro_batches_of_unequal_ranks_give_the_same_bits() {
                 .unwrap()
                 .gradients;
             seen.push(gradient_values(ddp.module(), &gradients));
-            ddp.step(&mut optimizer, 0.05, gradients);
+            ddp.step(&mut optimizer, 0.05, gradients).unwrap();
         }
         (seen, bits(ddp.module()))
     });

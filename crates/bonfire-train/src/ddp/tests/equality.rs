@@ -19,7 +19,7 @@ fn replicas_stay_bit_identical_for_200_steps() {
                     .backward(|model| model.loss(&indices, &device))
                     .unwrap()
                     .gradients;
-                ddp.step(&mut optimizer, 1e-3, gradients);
+                ddp.step(&mut optimizer, 1e-3, gradients).unwrap();
             }
             bits(ddp.module())
         });
@@ -173,7 +173,8 @@ fn frozen_parameters_running_state_and_other_types_come_from_rank_0_too() {
                 let double = model.double.val().cast(burn::tensor::DType::F32).sum();
                 (model.single.val() * seed).sum() + double * seed
             });
-            ddp.step(&mut optimizer, 0.1, gradients.unwrap().gradients);
+            ddp.step(&mut optimizer, 0.1, gradients.unwrap().gradients)
+                .unwrap();
         }
         (start, bits(ddp.module()), named_values(ddp.module()))
     });
@@ -214,7 +215,7 @@ fn a_model_with_gradient_checkpointing_is_followed_too() {
                     .backward(|model| model.loss(&indices, &device))
                     .unwrap()
                     .gradients;
-                ddp.step(&mut optimizer, 0.05, gradients);
+                ddp.step(&mut optimizer, 0.05, gradients).unwrap();
             }
             bits(ddp.module())
         })

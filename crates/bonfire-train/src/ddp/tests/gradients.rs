@@ -12,9 +12,9 @@ fn clipped_step(world: &World, clip: Clip) -> (f32, f32, Vec<(String, Vec<f64>)>
         .backward(|model| model.loss(&indices, &device))
         .unwrap()
         .gradients;
-    let norm = |gradients: &Gradients| -> f32 { gradients.norm().unwrap().into_scalar() };
+    let norm = |gradients: &Gradients| -> f32 { gradients.norm().unwrap().unwrap().into_scalar() };
     let before = norm(&gradients);
-    let gradients = gradients.clip(clip);
+    let gradients = gradients.clip(clip).unwrap();
     let values = gradient_values(ddp.module(), &gradients);
     let named = values.into_iter().enumerate().map(|(index, values)| {
         let values = values.unwrap().into_iter().map(f64::from).collect();
@@ -159,7 +159,7 @@ fn train_scaled(
         let scaled = |model: &Mlp| scaler.scale(model.loss(&indices, &device) * factor);
         let gradients = ddp.backward(scaled).unwrap().gradients;
         if let Some(gradients) = scaler.unscale(gradients).unwrap() {
-            ddp.step(&mut optimizer, 0.1, gradients);
+            ddp.step(&mut optimizer, 0.1, gradients).unwrap();
         }
     }
     bits(ddp.module())

@@ -62,7 +62,7 @@ fn train_mixed(
         }
         let gradients = ddp.backward(&mut loss).unwrap().gradients;
         if let Some(gradients) = scaler.unscale(gradients).unwrap() {
-            ddp.step(&mut optimizer, 0.1, gradients);
+            ddp.step(&mut optimizer, 0.1, gradients).unwrap();
         }
     }
     (bits(ddp.module()), before, validated(&ddp))
@@ -186,7 +186,7 @@ fn an_overflow_of_one_rank_in_16_bits_skips_the_step_on_all() {
                 .gradients;
             let before = bits(ddp.module());
             if let Some(gradients) = scaler.unscale(gradients).unwrap() {
-                ddp.step(&mut optimizer, 0.1, gradients);
+                ddp.step(&mut optimizer, 0.1, gradients).unwrap();
             }
             moved.push(bits(ddp.module()) != before);
         }
@@ -253,7 +253,7 @@ fn attention_norms_and_embeddings_learn_in_16_bits() {
                 let step = ddp.backward(|model| model.loss(precision, &tokens, &device));
                 let step = step.unwrap();
                 losses.push(step.loss.over_ranks(&world).unwrap());
-                ddp.step(&mut optimizer, 0.02, step.gradients);
+                ddp.step(&mut optimizer, 0.02, step.gradients).unwrap();
             }
             (losses, bits(ddp.module()))
         });

@@ -45,7 +45,7 @@ fn train_experts(config: DdpConfig, ranks: u32) -> Vec<(Bits, bool)> {
                 .gradients;
             let nobodys = &ddp.module().nobodys.weight;
             nobodys_had_gradient |= gradients.get(nobodys).is_some();
-            ddp.step(&mut optimizer, 0.01, gradients);
+            ddp.step(&mut optimizer, 0.01, gradients).unwrap();
         }
         (bits(ddp.module()), nobodys_had_gradient)
     })
@@ -105,7 +105,8 @@ fn a_loss_without_any_parameter_on_one_rank_is_no_hang() {
                         Tensor::zeros([1], &device)
                     }
                 });
-                ddp.step(&mut optimizer, 0.05, gradients.unwrap().gradients);
+                ddp.step(&mut optimizer, 0.05, gradients.unwrap().gradients)
+                    .unwrap();
             }
             bits(ddp.module())
         });
@@ -146,7 +147,7 @@ fn a_parameter_that_is_suddenly_used_more_often_still_gets_its_whole_gradient() 
                     .unwrap()
                     .gradients;
                 seen.push(gradient_values(ddp.module(), &gradients));
-                ddp.step(&mut optimizer, 0.05, gradients);
+                ddp.step(&mut optimizer, 0.05, gradients).unwrap();
             }
             seen
         })

@@ -66,7 +66,8 @@ fn wgpu_ranks_have_the_start_up_time_for_their_first_steps() {
                 .backward(|model| model.loss(&[1, 2], &device))
                 .unwrap()
                 .gradients;
-            ddp.step(&mut SgdConfig::new().init(), 0.1, gradients);
+            ddp.step(&mut SgdConfig::new().init(), 0.1, gradients)
+                .unwrap();
         }
         bits(ddp.module())
     });
@@ -100,7 +101,7 @@ fn wgpu_ranks_learn() {
         let indices = share(&world, 0, 4);
         let losses = (0..60).map(|_| {
             let step = ddp.backward(|model| model.loss(&indices, &device)).unwrap();
-            ddp.step(&mut optimizer, 0.01, step.gradients);
+            ddp.step(&mut optimizer, 0.01, step.gradients).unwrap();
             step.loss.over_ranks(&world).unwrap()
         });
         losses.collect::<Vec<f64>>()
@@ -150,7 +151,7 @@ fn wgpu_passes_in_16_bits_learn_or_are_refused() {
                             .mean()
                     });
                     let step = step.unwrap();
-                    ddp.step(&mut optimizer, 0.1, step.gradients);
+                    ddp.step(&mut optimizer, 0.1, step.gradients).unwrap();
                     step.loss.over_ranks(&world).unwrap()
                 })
                 .collect();

@@ -165,7 +165,7 @@ fn frozen_parameters_travel_once_and_stand_still() {
                 let x = Tensor::<2>::from_data(data, &device);
                 let loss = |net: &Net| (net.forward(x) - 1.0).powi_scalar(2).mean();
                 let gradients = ddp.backward(loss).unwrap().gradients;
-                ddp.step(&mut optimizer, 0.1, gradients);
+                ddp.step(&mut optimizer, 0.1, gradients).unwrap();
             }
             (before, values(ddp.module()))
         });

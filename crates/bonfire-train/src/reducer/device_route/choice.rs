@@ -89,6 +89,9 @@ fn forbidden(config: &DdpConfig) -> Option<&'static str> {
     if config.compression != GradientCompression::None {
         return Some("gradients are compressed, which is done on the CPU");
     }
+    if config.placement.is_sharded() {
+        return Some("parameters are cut into rows, which travel through host memory");
+    }
     None
 }
 

@@ -16,7 +16,7 @@ use super::choice::Refusal;
 use super::{Action, Engine, Move, Room, Timing};
 use crate::TrainError;
 use crate::memory::DeviceTensor;
-use crate::memory::host::{Entering, HostSlice, Values, ValuesWork};
+use crate::memory::host::{Entering, HostSlice, Travel, Values, ValuesWork};
 use crate::world::patience::WarmUp;
 
 /// A tensor of the tests' device.
@@ -140,7 +140,7 @@ impl Double {
                 self.buckets[bucket].values()?;
                 let bucket = &mut self.buckets[bucket];
                 let values = bucket.values.take().expect("it has just been there");
-                bucket.work = Some(values.reduce_async(&self.group, ReduceOp::Mean));
+                bucket.work = Some(values.start(&self.group, Travel::AllReduce(ReduceOp::Mean)));
             }
         }
         Ok(())

@@ -31,6 +31,7 @@ fn assignments() -> Vec<Assignment> {
     [vec![0, 1, 2], vec![3]]
         .into_iter()
         .map(|parameters| Assignment {
+            is_cut: false,
             dtype: DType::F32,
             parameters,
         })

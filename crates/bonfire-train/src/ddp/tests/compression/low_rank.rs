@@ -264,7 +264,7 @@ fn a_parameter_of_one_rank_keeps_replicas_identical() {
                 (false, _) => Loss::mean_over(Tensor::full([1], f32::NAN, &device), 0),
             };
             let gradients = ddp.backward(loss).unwrap().gradients;
-            ddp.step(&mut optimizer, 0.05, gradients);
+            ddp.step(&mut optimizer, 0.05, gradients).unwrap();
         }
         bits(ddp.module())
     });

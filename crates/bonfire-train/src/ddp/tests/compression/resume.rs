@@ -30,7 +30,7 @@ fn train_saving(world: &World, folder: &std::path::Path, steps: u64) -> (Bits, C
             .backward(|model| model.loss(&indices, &device))
             .unwrap()
             .gradients;
-        ddp.step(&mut optimizer, 0.01, gradients);
+        ddp.step(&mut optimizer, 0.01, gradients).unwrap();
         let milestone = Milestone {
             step: step + 1,
             metric: None,

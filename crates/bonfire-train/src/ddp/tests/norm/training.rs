@@ -97,7 +97,8 @@ fn train_together(
                 };
                 Loss::mean_over(loss, samples)
             });
-            ddp.step(&mut optimizer, RATE, gradients.unwrap().gradients);
+            ddp.step(&mut optimizer, RATE, gradients.unwrap().gradients)
+                .unwrap();
         }
         ddp.into_module()
     })
@@ -182,7 +183,8 @@ fn without_the_exchange_several_ranks_train_something_else() {
         for step in 0..STEPS {
             let part = part(&[4, 4], world.rank().index());
             let gradients = ddp.backward(|model| model.loss(step, part, (&device, DType::F32)));
-            ddp.step(&mut optimizer, RATE, gradients.unwrap().gradients);
+            ddp.step(&mut optimizer, RATE, gradients.unwrap().gradients)
+                .unwrap();
         }
         named_values(ddp.module())
     });
@@ -229,7 +231,7 @@ fn ranks_with_unequal_numbers_of_micro_batches_do_not_wait_for_ever() {
                     .backward(|model| weighted(model, (4, 8)))
                     .unwrap()
                     .gradients;
-                ddp.step(&mut optimizer, RATE, gradients);
+                ddp.step(&mut optimizer, RATE, gradients).unwrap();
             }
             bits(ddp.module())
         });

@@ -1,0 +1,369 @@
+//! Who holds which rows of which parameter.
+//!
+//! A training has three states per parameter: its values, its gradient, and what the optimizer keeps for
+//! it. A [`Placement`] says of each whether every rank has all of it or a shard; a [`Layout`] says which
+//! rows a rank's shard is. Reducer, optimizer step, gathers, checkpoints and tests read the same layout.
+//!
+//! The three stages of ZeRO (Rajbhandari et al. 2020, arXiv 1910.02054) are rows of one table, and plain
+//! data parallelism is another.
+
+use std::fmt;
+use std::ops::Range;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Rank, WorldSize, shard_range};
+
+/// How one state of the parameters lies over the ranks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Spread {
+    /// Every rank has all of it.
+    #[default]
+    Replicated,
+    /// Every rank has a run of rows.
+    Sharded,
+}
+
+/// How parameters, gradients and the optimizer's state lie over the ranks.
+///
+/// ```
+/// use bonfire_plan::{Placement, Spread};
+///
+/// assert_eq!("zero1".parse(), Ok(Placement::zero1()));
+/// assert_eq!(Placement::zero3().parameters, Spread::Sharded);
+/// assert_eq!(Placement::default().to_string(), "replicated");
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+#[non_exhaustive]
+pub struct Placement {
+    /// The values of the parameters, between steps.
+    pub parameters: Spread,
+    /// Their averaged gradients.
+    pub gradients: Spread,
+    /// What the optimizer keeps for them.
+    pub optimizer: Spread,
+}
+
+impl Placement {
+    /// Every rank has everything: plain data parallelism.
+    pub const fn replicated() -> Self {
+        Self::of([Spread::Replicated; 3])
+    }
+
+    /// The optimizer's state is sharded: ZeRO stage 1.
+    pub const fn zero1() -> Self {
+        use Spread::{Replicated, Sharded};
+        Self::of([Replicated, Replicated, Sharded])
+    }
+
+    /// Gradients are sharded, too: ZeRO stage 2.
+    pub const fn zero2() -> Self {
+        use Spread::{Replicated, Sharded};
+        Self::of([Replicated, Sharded, Sharded])
+    }
+
+    /// Everything is sharded: ZeRO stage 3, what PyTorch calls fully sharded data parallelism.
+    pub const fn zero3() -> Self {
+        Self::of([Spread::Sharded; 3])
+    }
+
+    const fn of([parameters, gradients, optimizer]: [Spread; 3]) -> Self {
+        Self {
+            parameters,
+            gradients,
+            optimizer,
+        }
+    }
+
+    /// Whether any state is sharded.
+    pub const fn is_sharded(self) -> bool {
+        matches!(self.optimizer, Spread::Sharded)
+    }
+
+    /// All placements with their names.
+    const NAMED: [(&str, Self); 4] = [
+        ("replicated", Self::replicated()),
+        ("zero1", Self::zero1()),
+        ("zero2", Self::zero2()),
+        ("zero3", Self::zero3()),
+    ];
+}
+
+impl fmt::Display for Placement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let named = Self::NAMED.iter().find(|(_, placement)| placement == self);
+        match named {
+            Some((name, _)) => f.write_str(name),
+            None => write!(f, "{self:?}"),
+        }
+    }
+}
+
+/// No placement has this name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no placement `{0}`; choose replicated, zero1, zero2 or zero3")]
+pub struct UnknownPlacement(String);
+
+impl FromStr for Placement {
+    type Err = UnknownPlacement;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        let named = Self::NAMED.iter().find(|(known, _)| *known == name);
+        let (_, placement) = named.ok_or_else(|| UnknownPlacement(name.to_owned()))?;
+        Ok(*placement)
+    }
+}
+
+impl TryFrom<String> for Placement {
+    type Error = UnknownPlacement;
+
+    fn try_from(name: String) -> Result<Self, Self::Error> {
+        name.parse()
+    }
+}
+
+impl From<Placement> for String {
+    fn from(placement: Placement) -> Self {
+        placement.to_string()
+    }
+}
+
+/// Parameters with fewer elements stay replicated: their share of the memory is nothing, and a message of
+/// their own would cost more than their bytes.
+pub const SHARDED_ELEMS_MIN: usize = 1024;
+
+/// Which rows of each parameter are whose.
+///
+/// Dimension 0 of a parameter is cut into as many runs of rows as there are ranks, one after the other in
+/// rank order. They differ by at most one row, so where there are fewer rows than ranks, the last ranks have
+/// none. Parameters of less than [`SHARDED_ELEMS_MIN`] elements are not cut, nor is any in a world of one.
+///
+/// ```
+/// use bonfire_plan::{Layout, Placement, Rank, WorldSize};
+///
+/// let shapes: [&[usize]; 2] = [&[1025, 4], &[4]];
+/// let layout = Layout::new(shapes, Placement::zero1(), WorldSize::new(2)?);
+/// assert_eq!(layout.rows(0, Rank::new(1)), 513..1025);
+/// assert_eq!(layout.elems(0, Rank::new(0)), 0..2052);
+/// assert!(!layout.is_cut(1));
+/// # Ok::<(), bonfire_plan::PlanError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    world_size: WorldSize,
+    placement: Placement,
+    parameters: Vec<Extent>,
+}
+
+/// A parameter, as a matrix of rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Extent {
+    rows: usize,
+    row_elems: usize,
+}
+
+impl Extent {
+    fn of(shape: &[usize]) -> Self {
+        let (rows, inner) = shape.split_first().unwrap_or((&1, &[]));
+        Self {
+            rows: *rows,
+            row_elems: inner.iter().product(),
+        }
+    }
+
+    fn elems(self) -> usize {
+        self.rows * self.row_elems
+    }
+}
+
+impl Layout {
+    /// That of parameters of these shapes.
+    pub fn new<'a>(
+        shapes: impl IntoIterator<Item = &'a [usize]>,
+        placement: Placement,
+        world_size: WorldSize,
+    ) -> Self {
+        Self {
+            world_size,
+            placement,
+            parameters: shapes.into_iter().map(Extent::of).collect(),
+        }
+    }
+
+    /// The ranks that share the parameters.
+    pub fn world_size(&self) -> WorldSize {
+        self.world_size
+    }
+
+    /// Which states are sharded.
+    pub fn placement(&self) -> Placement {
+        self.placement
+    }
+
+    /// Whether the ranks have different rows of a parameter, in the states that are sharded.
+    pub fn is_cut(&self, parameter: usize) -> bool {
+        self.placement.is_sharded()
+            && self.world_size.get() > 1
+            && self.parameters[parameter].elems() >= SHARDED_ELEMS_MIN
+    }
+
+    /// The rows of a parameter that a rank has in a sharded state; all of them where it is not cut.
+    pub fn rows(&self, parameter: usize, rank: Rank) -> Range<usize> {
+        let rows = self.parameters[parameter].rows;
+        match self.is_cut(parameter) {
+            true => shard_range(rows, self.world_size, rank).as_range(),
+            false => 0..rows,
+        }
+    }
+
+    /// The elements of those rows, in row-major order.
+    pub fn elems(&self, parameter: usize, rank: Rank) -> Range<usize> {
+        let row_elems = self.parameters[parameter].row_elems;
+        let rows = self.rows(parameter, rank);
+        rows.start * row_elems..rows.end * row_elems
+    }
+
+    /// How many elements a rank holds of a state that lies so.
+    pub fn held(&self, spread: Spread, rank: Rank) -> usize {
+        let parameters = 0..self.parameters.len();
+        parameters
+            .map(|parameter| match spread {
+                Spread::Replicated => self.parameters[parameter].elems(),
+                Spread::Sharded => self.elems(parameter, rank).len(),
+            })
+            .sum()
+    }
+
+    /// How many elements a rank sends in a step of `micro_batches`, where sums and gathers send the least
+    /// that they can: (n - 1) / n of what is summed or gathered.
+    ///
+    /// Ψ elements that are cut travel 2 Ψ times that where parameters are whole, and (2 k + 1) Ψ where they are
+    /// gathered for each of k forward and backward passes: gradients are summed over the ranks once, after
+    /// the last micro-batch. What is not cut is summed once.
+    pub fn elems_sent(&self, micro_batches: usize) -> f64 {
+        let (mut cut, mut whole) = (0, 0);
+        for (parameter, extent) in self.parameters.iter().enumerate() {
+            match self.is_cut(parameter) {
+                true => cut += extent.elems(),
+                false => whole += extent.elems(),
+            }
+        }
+        let times = match self.placement.parameters {
+            Spread::Sharded => 2 * micro_batches + 1,
+            Spread::Replicated => 2,
+        };
+        let ranks = f64::from(self.world_size.get());
+        (times * cut + 2 * whole) as f64 * (ranks - 1.0) / ranks
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn layout(shapes: &[Vec<usize>], placement: Placement, ranks: u32) -> Layout {
+        let shapes = shapes.iter().map(Vec::as_slice);
+        Layout::new(shapes, placement, WorldSize::new(ranks).unwrap())
+    }
+
+    #[test]
+    fn placements_have_names() {
+        for (name, placement) in Placement::NAMED {
+            assert_eq!(placement.to_string(), name);
+            assert_eq!(name.parse(), Ok(placement));
+        }
+        let error = "zero4".parse::<Placement>().unwrap_err().to_string();
+        assert!(
+            error.contains("zero4") && error.contains("zero3"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn what_is_small_or_has_nobody_to_share_with_stays_whole() {
+        let shapes = [vec![1023], vec![1024], vec![3, 1000], vec![]];
+        let sharded = layout(&shapes, Placement::zero1(), 4);
+        let cut: Vec<bool> = (0..4).map(|parameter| sharded.is_cut(parameter)).collect();
+        assert_eq!(cut, [false, true, true, false]);
+        assert_eq!(sharded.rows(2, Rank::new(2)), 2..3);
+        assert!(sharded.rows(2, Rank::new(3)).is_empty());
+        for whole in [
+            layout(&shapes, Placement::zero3(), 1),
+            layout(&shapes, Placement::replicated(), 4),
+        ] {
+            assert!((0..4).all(|parameter| !whole.is_cut(parameter)));
+            assert_eq!(whole.elems(2, Rank::new(0)), 0..3000);
+        }
+    }
+
+    #[test]
+    fn bytes_follow_the_table_of_the_paper() {
+        // 2 million elements in matrices whose rows divide.
+        let shapes = vec![vec![1024, 1024]; 2];
+        let total = (2 << 20) as f64;
+        for ranks in [2, 4, 8] {
+            let share = 1.0 / f64::from(ranks);
+            let bytes = |placement: Placement| {
+                let layout = layout(&shapes, placement, ranks);
+                let held = |spread, bytes| bytes * layout.held(spread, Rank::new(0)) as f64;
+                (held(placement.parameters, 4.0)
+                    + held(placement.gradients, 4.0)
+                    + held(placement.optimizer, 8.0))
+                    / total
+            };
+            assert_eq!(bytes(Placement::replicated()), 16.0);
+            assert_eq!(bytes(Placement::zero1()), 8.0 + 8.0 * share);
+            assert_eq!(bytes(Placement::zero2()), 4.0 + 12.0 * share);
+            assert_eq!(bytes(Placement::zero3()), 16.0 * share);
+            for (placement, k, times) in [
+                (Placement::replicated(), 4, 2.0),
+                (Placement::zero1(), 4, 2.0),
+                (Placement::zero2(), 1, 2.0),
+                (Placement::zero2(), 4, 2.0),
+                (Placement::zero3(), 1, 3.0),
+                (Placement::zero3(), 4, 9.0),
+            ] {
+                let sent = layout(&shapes, placement, ranks).elems_sent(k) / total;
+                assert_eq!(
+                    sent,
+                    times * (1.0 - share),
+                    "{placement}, {k} micro-batches"
+                );
+            }
+        }
+    }
+
+    proptest! {
+        /// Every row has one owner, in rank order, and no rank has two rows more than another.
+        #[test]
+        fn rows_are_dealt_once_and_evenly(
+            shapes in prop::collection::vec(prop::collection::vec(1_usize..200, 0..4), 1..6),
+            ranks in 1_u32..9,
+        ) {
+            let layout = layout(&shapes, Placement::zero3(), ranks);
+            for (parameter, shape) in shapes.iter().enumerate() {
+                let all = layout.world_size().ranks();
+                let runs: Vec<_> = all.map(|rank| layout.elems(parameter, rank)).collect();
+                let total = shape.iter().product::<usize>();
+                if !layout.is_cut(parameter) {
+                    prop_assert!(runs.iter().all(|run| *run == (0..total)));
+                    continue;
+                }
+                let mut next = 0;
+                for run in &runs {
+                    prop_assert_eq!(run.start, next);
+                    next = run.end;
+                }
+                prop_assert_eq!(next, total);
+                let row = total / shape[0];
+                let lens = runs.iter().map(|run| run.len() / row);
+                prop_assert!(lens.clone().max().unwrap() - lens.min().unwrap() <= 1);
+            }
+        }
+    }
+}

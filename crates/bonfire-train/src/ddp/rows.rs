@@ -1,0 +1,286 @@
+//! A step of the optimizer on this rank's rows.
+//!
+//! The optimizer is given the user's own module with rows in the place of whole parameters, under their own
+//! identities and paths: parameter groups and learning rates by path work as ever, and the optimizer keeps its
+//! state for rows only. Then the ranks gather the updated parameters, those first that are used first.
+
+use std::any::Any;
+
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
+use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
+use burn::optim::{GradientsParams, ModuleOptimizer, OptimizerRecord};
+use burn::tensor::{GradientCheckpointingStrategy, Tensor, TensorData};
+
+use super::{Ddp, MODULE_PRESENT, Synchroniser, lock};
+use crate::parameters::ParameterTable;
+use crate::parameters::shards::{Shards, trained};
+use crate::reducer::Reducer;
+use crate::reducer::harvest::unreadable;
+use crate::reducer::readback::{Run, overwritten, read};
+use crate::{Gradients, TrainError};
+
+impl<M: Module> Ddp<M> {
+    pub(super) fn step_rows(
+        &mut self,
+        optimizer: &mut ModuleOptimizer,
+        lr: ModuleLearningRate,
+        gradients: Gradients,
+    ) -> Result<(), TrainError> {
+        if !self.is_rowwise {
+            self.check_rowwise(optimizer)?;
+            self.is_rowwise = true;
+        }
+        if self.gatherer.is_some() {
+            // The model has rows already.
+            let rows = self.module.take().expect(MODULE_PRESENT);
+            self.module = Some(optimizer.step(lr, rows, gradients.into()));
+            return Ok(());
+        }
+        let Synchroniser::Bucketed(reducer) = &self.synchroniser else {
+            unreachable!("rows are cut only where gradients travel in buckets");
+        };
+        let mut splitter = Splitter {
+            table: &self.table,
+            shards: &self.shards,
+            wholes: (0..self.table.len()).map(|_| None).collect(),
+        };
+        let rows = self.module.take().expect(MODULE_PRESENT).map(&mut splitter);
+        let rows = optimizer.step(lr, rows, gradients.into());
+        let mut reducer = lock(reducer);
+        reducer.begin_gathering()?;
+        let mut sender = Sender {
+            table: &self.table,
+            shards: &self.shards,
+            reducer: &mut reducer,
+            result: Ok(()),
+        };
+        rows.visit(&mut sender);
+        let result = sender.result;
+        let mut joiner = Joiner {
+            table: &self.table,
+            wholes: splitter.wholes,
+            reducer: &mut reducer,
+            result,
+        };
+        self.module = Some(rows.map(&mut joiner));
+        joiner.result
+    }
+
+    /// That an optimizer does the same to rows as to whole parameters: seen, for each parameter that is cut, on
+    /// two small rows, together and one by one, over two steps.
+    fn check_rowwise(&self, optimizer: &ModuleOptimizer) -> Result<(), TrainError> {
+        let differs = |what: String, advice| TrainError::RowsDiffer {
+            what,
+            placement: self.config.placement,
+            advice,
+        };
+        if optimizer.has_gradient_clipping() {
+            let what = "the optimizer's own gradient clipping".to_owned();
+            return Err(differs(what, "clip with Gradients::clip instead"));
+        }
+        let stepped = |rows: &[usize]| {
+            let mut optimizer = optimizer.clone().load_record(OptimizerRecord::default());
+            let mut trial = Trial {
+                table: &self.table,
+                shards: &self.shards,
+                rows: rows.to_vec(),
+                gradients: GradientsParams::new(),
+                values: Vec::new(),
+            };
+            let mut module = self.module().clone().map(&mut trial);
+            for _ in 0..2 {
+                module.visit(&mut trial);
+                let gradients = std::mem::take(&mut trial.gradients);
+                module = optimizer.step(0.01, module, gradients);
+            }
+            trial.values.clear();
+            module.visit(&mut trial);
+            trial.values
+        };
+        let together = stepped(&[0, 1]);
+        let (first, second) = (stepped(&[0]), stepped(&[1]));
+        for ((parameter, whole), ((_, first), (_, second))) in
+            together.into_iter().zip(first.into_iter().zip(second))
+        {
+            if whole != [first, second].concat() {
+                let name = &self.table.get(parameter).name;
+                let what = format!("the optimizer of parameter {name}");
+                return Err(differs(
+                    what,
+                    "choose Placement::replicated(), or one that treats each element by itself",
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A whole parameter, while its rows are with the optimizer.
+struct Whole<const D: usize> {
+    /// Without autodiff.
+    values: Tensor<D>,
+    checkpointing: Option<GradientCheckpointingStrategy>,
+}
+
+/// Puts this rank's rows in the place of parameters. Those of which it has none stay; they have no gradient.
+struct Splitter<'a> {
+    table: &'a ParameterTable,
+    shards: &'a Shards,
+    wholes: Vec<Option<Box<dyn Any>>>,
+}
+
+impl ModuleMapper for Splitter<'_> {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let cut = self.table.index_of(param.id);
+        let Some(index) = cut.filter(|&index| self.shards.is_cut(index)) else {
+            return param;
+        };
+        let (id, tensor, mapper) = param.consume();
+        let checkpointing = tensor.gradient_checkpointing_strategy();
+        let values = tensor.inner();
+        let rows = self.shards.rows(index);
+        let own = match rows.is_empty() {
+            true => values.clone(),
+            false => values.clone().slice_dim(0, rows),
+        };
+        self.wholes[index] = Some(Box::new(Whole {
+            values,
+            checkpointing,
+        }));
+        Param::from_mapped_value(id, trained(own, checkpointing), mapper)
+    }
+}
+
+/// Gives the reducer this rank's rows.
+struct Sender<'a> {
+    table: &'a ParameterTable,
+    shards: &'a Shards,
+    reducer: &'a mut Reducer,
+    result: Result<(), TrainError>,
+}
+
+impl ModuleVisitor for Sender<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let cut = self.table.index_of(param.id);
+        let Some(index) = cut.filter(|&index| self.shards.is_cut(index)) else {
+            return;
+        };
+        let is_empty = self.shards.rows(index).is_empty();
+        read(param.val().inner(), |values| match values {
+            Ok(Some(values)) if is_empty => self.reducer.put_rows(index, values.slice(0..0)),
+            Ok(Some(values)) => self.reducer.put_rows(index, values),
+            Ok(None) => unreachable!("a parameter has the type that it had"),
+            Err(cause) => self.result = Err(unreadable(self.table, index, &cause)),
+        });
+    }
+}
+
+/// Puts gathered parameters in the place of rows; after an error, the parameters as they were.
+struct Joiner<'a> {
+    table: &'a ParameterTable,
+    wholes: Vec<Option<Box<dyn Any>>>,
+    reducer: &'a mut Reducer,
+    result: Result<(), TrainError>,
+}
+
+impl ModuleMapper for Joiner<'_> {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let index = self.table.index_of(param.id);
+        let whole = index.and_then(|index| Some((index, self.wholes[index].take()?)));
+        let Some((index, whole)) = whole else {
+            return param;
+        };
+        let (id, _, mapper) = param.consume();
+        let whole = whole.downcast::<Whole<D>>();
+        let whole = whole.expect("a parameter has the dimensions that it had");
+        let Whole {
+            values,
+            checkpointing,
+        } = *whole;
+        let values = match &self.result {
+            Err(_) => values,
+            Ok(()) => match self.reducer.runs(index) {
+                Ok(runs) => joined(values, &runs.collect::<Vec<_>>()),
+                Err(error) => {
+                    self.result = Err(error);
+                    values
+                }
+            },
+        };
+        Param::from_mapped_value(id, trained(values, checkpointing), mapper)
+    }
+}
+
+/// A tensor of these values like another one, in the memory of that one if nobody else has it.
+fn joined<const D: usize>(old: Tensor<D>, runs: &[Run<'_>]) -> Tensor<D> {
+    let (device, shape, dtype) = (old.device(), old.dims(), old.dtype());
+    overwritten(old, runs).unwrap_or_else(|| {
+        let runs = runs.iter().filter(|(_, values)| values.len() > 0);
+        let parts = runs.map(|(_, values)| {
+            let data = values.to_tensor_data(&[values.len()]);
+            Tensor::<1>::from_data(data, (&device, dtype))
+        });
+        Tensor::cat(parts.collect(), 0).reshape(shape)
+    })
+}
+
+/// Puts one or two rows of a few elements in the place of parameters that are cut, and has a gradient for each.
+struct Trial<'a> {
+    table: &'a ParameterTable,
+    shards: &'a Shards,
+    rows: Vec<usize>,
+    gradients: GradientsParams,
+    /// Of each parameter that is cut.
+    values: Vec<(usize, Vec<u8>)>,
+}
+
+/// Elements of a row, in each of its dimensions, at most.
+const TRIAL_ELEMS_MAX: usize = 8;
+
+impl Trial<'_> {
+    fn cut(&self, id: ParamId) -> Option<usize> {
+        let index = self.table.index_of(id);
+        index.filter(|&index| self.shards.is_cut(index))
+    }
+
+    /// Numbers between -0.5 and 0.5 that follow from the row and the place in it.
+    fn numbers(&self, shape: &[usize], seed: usize) -> TensorData {
+        let row_elems: usize = shape[1..].iter().product();
+        let number = |row: usize, place: usize| {
+            let hash = (seed + 31 * row + 7 * place) % 23;
+            hash as f32 / 22.0 - 0.5
+        };
+        let rows = self.rows.iter();
+        let numbers = rows.flat_map(|&row| (0..row_elems).map(move |place| number(row, place)));
+        TensorData::new(numbers.collect::<Vec<f32>>(), shape)
+    }
+}
+
+impl ModuleMapper for Trial<'_> {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        if self.cut(param.id).is_none() {
+            return param;
+        }
+        let (id, tensor, mapper) = param.consume();
+        let mut shape = tensor.dims().map(|dim| dim.min(TRIAL_ELEMS_MAX));
+        shape[0] = self.rows.len();
+        let device = tensor.device().without_autodiff();
+        let small = Tensor::from_data(self.numbers(&shape, 5), (&device, tensor.dtype()));
+        let checkpointing = tensor.gradient_checkpointing_strategy();
+        Param::from_mapped_value(id, trained(small, checkpointing), mapper)
+    }
+}
+
+impl ModuleVisitor for Trial<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let Some(index) = self.cut(param.id) else {
+            return;
+        };
+        let values = param.val().inner();
+        let options = (&values.device(), values.dtype());
+        let gradient = Tensor::<D>::from_data(self.numbers(&values.dims(), 11), options);
+        self.gradients.register(param.id, gradient);
+        self.values
+            .push((index, values.into_data().as_bytes().to_vec()));
+    }
+}

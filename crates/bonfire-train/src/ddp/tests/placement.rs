@@ -1,0 +1,279 @@
+//! Every placement trains to the bits of plain data parallelism, with the memory and the bytes of its formula.
+
+use bonfire_collective::TransportKind;
+use bonfire_plan::{Layout, WorldSize};
+use burn::grad_clipping::GradientClippingConfig;
+use burn::module::ParamGroup;
+use burn::optim::momentum::MomentumConfig;
+use burn::optim::{AdafactorConfig, LambConfig, MuonConfig};
+
+use super::*;
+use crate::{GradientCompression, Placement};
+
+/// Parameters whose rows do not divide, of which there are fewer than ranks, and that are small.
+#[derive(Module, Debug)]
+struct Uneven {
+    /// 8 rows of 131.
+    first: Linear,
+    /// Small.
+    second: Linear,
+    /// Two rows of 600.
+    third: Linear,
+    /// 600 rows of 4.
+    fourth: Linear,
+}
+
+impl Uneven {
+    fn new(device: &Device) -> Self {
+        let model = Self {
+            first: LinearConfig::new(INPUTS, 131).init(device),
+            second: LinearConfig::new(131, 2).init(device),
+            third: LinearConfig::new(2, 600).init(device),
+            fourth: LinearConfig::new(600, OUTPUTS).init(device),
+        };
+        seeded(model, 1)
+    }
+
+    fn loss(&self, indices: &[usize], device: &Device) -> Tensor<1> {
+        let (x, y) = samples(indices, device);
+        let x = activation::tanh(self.first.forward(x));
+        let x = activation::tanh(self.second.forward(x));
+        let x = activation::tanh(self.third.forward(x));
+        (self.fourth.forward(x) - y).powi_scalar(2).mean()
+    }
+}
+
+const SHARDED: [Placement; 3] = [Placement::zero1(), Placement::zero2(), Placement::zero3()];
+
+fn placed(placement: Placement) -> DdpConfig {
+    small_buckets().with_placement(placement)
+}
+
+/// With momentum on one layer, and moments on the others.
+fn optimizer() -> ModuleOptimizer {
+    let momentum = SgdConfig::new().with_momentum(Some(MomentumConfig::new()));
+    let first = ParamGroup::from_predicate("first");
+    AdamWConfig::new()
+        .init()
+        .with_group(first, momentum.build(), None)
+}
+
+/// Some steps of some micro-batches each, clipped.
+fn trained(world: &World, config: DdpConfig, micro_batches: usize) -> Bits {
+    let device = world.device();
+    let mut ddp = Ddp::with_config(Uneven::new(&device), world, config).unwrap();
+    let mut optimizer = optimizer();
+    for step in 0..5 {
+        for micro_batch in 1..micro_batches {
+            let indices = share(world, 100 * step + micro_batch, 2);
+            ddp.no_sync(|model| model.loss(&indices, &device)).unwrap();
+        }
+        let indices = share(world, 100 * step, 2);
+        let done = ddp.backward(|model| model.loss(&indices, &device)).unwrap();
+        let gradients = done.gradients.clip(Clip::Norm(0.1)).unwrap();
+        gradients.check_finite().unwrap();
+        ddp.step(&mut optimizer, 0.01, gradients).unwrap();
+    }
+    bits(&ddp.whole().unwrap())
+}
+
+#[test]
+fn every_placement_trains_to_the_same_bits() {
+    for ranks in [1, 2, 3, 4] {
+        for micro_batches in [1, 3] {
+            let with = |config| {
+                let models = on_ranks(ranks, |world| trained(&world, config, micro_batches));
+                assert_same(&models);
+                models.into_iter().next().unwrap()
+            };
+            let reference = with(small_buckets());
+            for placement in SHARDED {
+                for bucket_bytes_max in [1, 5000, 25 << 20] {
+                    let config = placed(placement).with_bucket_bytes_max(bucket_bytes_max);
+                    assert!(
+                        with(config) == reference,
+                        "{placement} on {ranks} ranks in buckets of {bucket_bytes_max} bytes, \
+                         {micro_batches} micro-batches"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn ranks_hold_and_send_what_the_formulas_say() {
+    // Large enough that what else is sent is little. The first layer is small: its parameters are not needed
+    // again in the backward pass.
+    let layer = |inputs, outputs| LinearConfig::new(inputs, outputs).with_bias(false);
+    let model = |device: &Device| {
+        let layers: Vec<Linear> = vec![layer(1, 300).init(device), layer(300, 500).init(device)];
+        seeded(layers, 1)
+    };
+    let loss = |model: &Vec<Linear>, device: &Device| {
+        let x = model[0].forward(Tensor::<2>::ones([2, 1], device));
+        model[1].forward(x).powi_scalar(2).mean()
+    };
+    let ranks = WorldSize::new(3).unwrap();
+    let options = GroupOptions::default().with_transport(Some(TransportKind::Tcp));
+    let cases = [
+        (Placement::replicated(), 1),
+        (Placement::zero1(), 1),
+        (Placement::zero1(), 4),
+        (Placement::zero2(), 4),
+        (Placement::zero3(), 1),
+        (Placement::zero3(), 4),
+    ];
+    for (placement, micro_batches) in cases {
+        let found = connected(ranks.get(), options.clone(), |group| {
+            let world = world(group);
+            let device = world.device();
+            let config = DdpConfig::default().with_placement(placement);
+            let mut ddp = Ddp::with_config(model(&device), &world, config).unwrap();
+            let mut optimizer = AdamWConfig::new().init();
+            let mut sent = 0;
+            for _ in 0..4 {
+                let before = world.group().traffic().payload_bytes_sent;
+                for _ in 1..micro_batches {
+                    ddp.no_sync(|model| loss(model, &device)).unwrap();
+                }
+                let done = ddp.backward(|model| loss(model, &device)).unwrap();
+                ddp.step(&mut optimizer, 0.01, done.gradients).unwrap();
+                sent = world.group().traffic().payload_bytes_sent - before;
+            }
+            (sent, optimizer.into_bytes().unwrap().len())
+        });
+        let layout = Layout::new([&[1, 300][..], &[300, 500]], placement, ranks);
+        let sent: u64 = found.iter().map(|(sent, _)| sent).sum();
+        let (sent, formula) = (sent as f64 / 3.0, 4.0 * layout.elems_sent(micro_batches));
+        assert!(
+            (sent / formula - 1.0).abs() < 0.01,
+            "{placement}: {sent} bytes sent for {micro_batches} micro-batches, {formula} by the formula"
+        );
+        for (rank, (_, record)) in ranks.ranks().zip(found) {
+            let moments = 2 * 4 * layout.held(placement.optimizer, rank);
+            let names = record - moments;
+            assert!(
+                names < 5000,
+                "{placement}: {record} bytes of state for {moments}"
+            );
+        }
+    }
+}
+
+#[test]
+fn gradients_that_are_not_finite_in_the_rows_of_one_rank_are_named_on_all() {
+    let errors = on_ranks(3, |world| {
+        let device = world.device();
+        let config = placed(Placement::zero1());
+        let mut ddp = Ddp::with_config(Uneven::new(&device), &world, config).unwrap();
+        let done = ddp.backward(|model| {
+            // Only the last row of a weight has an infinite gradient.
+            let mut weights = vec![1.0; 600 * OUTPUTS];
+            *weights.last_mut().unwrap() = f32::INFINITY;
+            let weights = Tensor::<1>::from_floats(&weights[..], &device);
+            (model.fourth.weight.val() * weights.reshape([600, OUTPUTS]))
+                .sum()
+                .reshape([1])
+        });
+        let error = done.unwrap().gradients.check_finite().unwrap_err();
+        error.to_string()
+    });
+    assert_same(&errors);
+    assert!(
+        errors[0].contains("fourth.weight and of 0 other"),
+        "{}",
+        errors[0]
+    );
+}
+
+#[test]
+fn a_parameter_without_a_gradient_stays_as_it_is() {
+    let with = |placement| {
+        on_ranks(2, |world| {
+            let device = world.device();
+            let mut ddp =
+                Ddp::with_config(Uneven::new(&device), &world, placed(placement)).unwrap();
+            let mut optimizer = optimizer();
+            for _ in 0..2 {
+                let done = ddp.backward(|model| {
+                    let x = Tensor::<2>::ones([1, INPUTS], &device);
+                    model.first.forward(x).powi_scalar(2).mean()
+                });
+                ddp.step(&mut optimizer, 0.01, done.unwrap().gradients)
+                    .unwrap();
+            }
+            bits(&ddp.whole().unwrap())
+        })
+    };
+    let start = bits(&Uneven::new(&Device::flex()));
+    let replicated = with(Placement::replicated());
+    for placement in SHARDED {
+        let sharded = with(placement);
+        assert!(sharded == replicated, "{placement}");
+        assert_ne!(sharded[0][0], start[0]);
+        assert_eq!(sharded[0].last(), start.last());
+    }
+}
+
+#[test]
+fn an_optimizer_that_needs_whole_parameters_is_refused_by_name() {
+    let whole: [(&str, fn() -> ModuleOptimizer); 4] = [
+        ("the optimizer of parameter", || MuonConfig::new().init()),
+        ("the optimizer of parameter", || LambConfig::new().init()),
+        ("the optimizer of parameter", || {
+            AdafactorConfig::new().init()
+        }),
+        ("gradient clipping", || {
+            let clipping = GradientClippingConfig::Norm(1.0);
+            SgdConfig::new()
+                .with_gradient_clipping(Some(clipping))
+                .init()
+        }),
+    ];
+    for (who, make) in whole {
+        let errors = on_ranks(2, |world| {
+            let device = world.device();
+            // Without biases, which Muon does not take.
+            let model = LinearConfig::new(64, 32).with_bias(false).init(&device);
+            let config = placed(Placement::zero1());
+            let mut ddp = Ddp::with_config(model, &world, config).unwrap();
+            let x = Tensor::<2>::ones([1, 64], &device);
+            let done = ddp.backward(|model| model.forward(x).mean()).unwrap();
+            let result = ddp.step(&mut make(), 0.01, done.gradients);
+            // Nothing has happened to the model.
+            assert_eq!(ddp.module().weight.dims(), [64, 32]);
+            result.unwrap_err()
+        });
+        for error in errors {
+            assert!(matches!(
+                error,
+                TrainError::RowsDiffer { .. } | TrainError::Collective(_)
+            ));
+            let text = error.to_string();
+            assert!(text.contains(who) && text.contains("zero1"), "{text}");
+        }
+    }
+}
+
+#[test]
+fn what_goes_with_no_shards_is_refused_by_name() {
+    let zero1 = placed(Placement::zero1());
+    for (config, part) in [
+        (zero1.with_sync(GradientSync::Naive), "Bucketed"),
+        (
+            zero1.with_compression(GradientCompression::Bf16),
+            "compressed",
+        ),
+    ] {
+        let errors = on_ranks(2, |world| {
+            Ddp::with_config(Mlp::new(1, &world.device()), &world, config)
+                .unwrap_err()
+                .to_string()
+        });
+        assert!(
+            errors.iter().any(|error| error.contains(part)),
+            "{errors:?}"
+        );
+    }
+}

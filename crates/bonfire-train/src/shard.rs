@@ -1,0 +1,516 @@
+//! Parameters that are gathered when they are used.
+//!
+//! Where a placement shards parameters, a model holds this rank's rows of those that are cut. A
+//! reparameterization gathers the whole parameter whenever the model asks for its value, so models need no
+//! change. In a training pass that is an operation of autodiff: forwards it gathers, backwards it hands the
+//! gradient to the reducer, which sums it over the ranks and keeps this rank's rows. It is prepared as one that
+//! is recomputed, so what uses the parameter keeps no copy of it for the backward pass: it is gathered again
+//! there, and gone when its user's backward step has run.
+//!
+//! After SimpleFSDP (Zhang et al. 2024, arXiv 2411.00284), which has it as a property of a parameter, and
+//! ZeRO stage 3.
+//!
+//! All ranks must use their parameters in the same order, in training and in validation.
+
+use std::any::Any;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bonfire_plan::DType;
+use burn::backend::autodiff::checkpoint::base::Checkpointer;
+use burn::backend::autodiff::checkpoint::retro_forward::RetroForward;
+use burn::backend::autodiff::checkpoint::state::BackwardStates;
+use burn::backend::autodiff::checkpoint::strategy::{
+    BalancedCheckpointing, CheckpointStrategy, NoCheckpointing,
+};
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+use burn::backend::autodiff::{Autodiff, NodeId};
+use burn::backend::{DispatchDevice, DispatchKindConversion, TensorMetadata};
+use burn::module::{Module, ModuleMapper, Param, ParamId, Reparameterization, Reparameterizer};
+use burn::tensor::{DispatchTensor, GradientCheckpointingStrategy, Tensor, TensorData};
+
+use crate::loss::precision::Enclosing;
+use crate::memory::host::{Entering, HostSlice, Travel, Values};
+use crate::parameters::ParameterTable;
+use crate::parameters::shards::{Shards, trained};
+use crate::reducer::hooks::{Listener, Uses, note, on_backend_of, primitive, tell, unsupported};
+use crate::reducer::readback::{self, Readback};
+use crate::world::patience::WarmUp;
+use crate::{Precision, TrainError};
+
+/// What gathers the parameters of a model.
+#[derive(Debug)]
+pub(crate) struct Gatherer {
+    table: Arc<ParameterTable>,
+    shards: Arc<Shards>,
+    group: WarmUp,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The training pass under way.
+    pass: Option<Pass>,
+    /// Memory that other ranks reach, with room for the largest parameter of each type.
+    buffers: HashMap<DType, Values>,
+    /// Parameters whose values stay as they are in mixed precision.
+    stay: HashSet<usize>,
+    /// The first one: a backward pass has nobody to return it to.
+    failure: Option<TrainError>,
+}
+
+/// A forward pass of a training, and the backward pass after it.
+#[derive(Debug)]
+struct Pass {
+    precision: Precision,
+    /// Where in the graph each parameter's gradient is to be had; none until that is known.
+    anchors: Vec<Tensor<1>>,
+    /// Which parameters were used first, for the anchors of later passes.
+    used: Uses,
+    listener: Listener,
+    /// How often each parameter was used, less how often its gradient came.
+    expected: HashMap<usize, usize>,
+    /// Sums of the gradients of parameters that were used several times.
+    sums: BTreeMap<usize, Box<dyn Sum>>,
+}
+
+/// A gradient, on any backend.
+trait Sum: Any + Send + std::fmt::Debug {
+    fn into_any(self: Box<Self>) -> Box<dyn Any>;
+
+    /// Tells a listener that it is final.
+    fn tell(self: Box<Self>, listener: &Listener, table: &ParameterTable, parameter: usize);
+}
+
+#[derive(Debug)]
+struct On<B: Readback>(B::FloatTensorPrimitive);
+
+impl<B: Readback> Sum for On<B> {
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+
+    fn tell(self: Box<Self>, listener: &Listener, table: &ParameterTable, parameter: usize) {
+        tell::<B>(listener, table, parameter, self.0);
+    }
+}
+
+impl Gatherer {
+    /// For the parameters of a model that all ranks of a group have.
+    pub(crate) fn new(
+        (table, shards): (Arc<ParameterTable>, Arc<Shards>),
+        group: WarmUp,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            table,
+            shards,
+            group,
+            state: Mutex::default(),
+        })
+    }
+
+    /// Which rows are this rank's.
+    pub(crate) fn shards(&self) -> &Shards {
+        &self.shards
+    }
+
+    /// The same model, which holds this rank's rows of the parameters that are cut and gathers the rest when
+    /// it is used.
+    pub(crate) fn cut<M: Module>(self: &Arc<Self>, module: M) -> M {
+        let cutter = || Cutter {
+            gatherer: self,
+            place: Enclosing::default(),
+            stay: HashSet::new(),
+        };
+        let mut first = cutter();
+        let rows = module.map(&mut first);
+        self.lock().stay = first.stay;
+        rows.apply_reparameterization(cutter())
+    }
+
+    /// Begins a forward pass of a training.
+    pub(crate) fn begin(&self, precision: Precision, anchors: Vec<Tensor<1>>, used: Uses) {
+        self.lock().pass = Some(Pass {
+            precision,
+            anchors,
+            used,
+            listener: Listener::Nobody,
+            expected: HashMap::new(),
+            sums: BTreeMap::new(),
+        });
+    }
+
+    /// Says who is told about gradients in the backward pass.
+    pub(crate) fn listen(&self, listener: Listener) {
+        if let Some(pass) = &mut self.lock().pass {
+            pass.listener = listener;
+        }
+    }
+
+    /// Ends the pass: a use that the loss does not depend on has brought no gradient, and nobody waits for
+    /// it any longer.
+    pub(crate) fn end(&self) -> Result<(), TrainError> {
+        let (pass, failure) = {
+            let mut state = self.lock();
+            (state.pass.take(), state.failure.take())
+        };
+        let Some(Pass { sums, listener, .. }) = pass else {
+            return failure.map_or(Ok(()), Err);
+        };
+        for (parameter, sum) in sums {
+            sum.tell(&listener, &self.table, parameter);
+        }
+        failure.map_or(Ok(()), Err)
+    }
+
+    /// What went wrong in a forward pass.
+    pub(crate) fn failure(&self) -> Option<TrainError> {
+        self.lock().failure.take()
+    }
+
+    /// The whole parameter, for a tensor with this rank's rows of it.
+    fn value<const D: usize>(self: &Arc<Self>, parameter: usize, rows: Tensor<D>) -> Tensor<D> {
+        let training = {
+            let mut state = self.lock();
+            let stays = state.stay.contains(&parameter);
+            match &mut state.pass {
+                Some(pass) if rows.is_require_grad() => {
+                    note(&pass.used, parameter);
+                    *pass.expected.entry(parameter).or_default() += 1;
+                    let precision = match stays {
+                        true => Precision::F32,
+                        false => pass.precision,
+                    };
+                    Some((precision, pass.anchors.get(parameter).cloned()))
+                }
+                _ => None,
+            }
+        };
+        let whole = match &training {
+            Some((_, anchor)) => {
+                let zeros = || Tensor::zeros([1], &rows.device());
+                let anchor = anchor.clone().unwrap_or_else(zeros);
+                let gather = Gather {
+                    parameter,
+                    gatherer: Arc::clone(self),
+                };
+                let what = format!("parameter {}", self.table.get(parameter).name);
+                on_backend_of!(rows, what, gathered(rows, anchor, gather))
+            }
+            None => self.untracked(parameter, rows),
+        };
+        match (whole, training) {
+            (Ok(whole), Some((precision, _))) => {
+                precision.cast_parameter(whole, &Enclosing::default())
+            }
+            (Ok(whole), None) => whole,
+            (Err(error), _) => {
+                let text = error.to_string();
+                self.fail(error);
+                panic!("a parameter cannot be gathered: {text}")
+            }
+        }
+    }
+
+    /// The same without a graph.
+    fn untracked<const D: usize>(
+        &self,
+        parameter: usize,
+        rows: Tensor<D>,
+    ) -> Result<Tensor<D>, TrainError> {
+        let (is_autodiff, dtype) = (rows.is_autodiff(), rows.dtype());
+        let checkpointing = rows.gradient_checkpointing_strategy();
+        let rows = rows.without_autodiff();
+        let device = rows.device();
+        let mut own = Err(String::new());
+        let mut data = Ok(None);
+        readback::read(rows, |values| {
+            own = values.map(|values| data = self.collect(parameter, values).map(Some));
+        });
+        own.map_err(|cause| self.unreadable(parameter, cause))?;
+        let data = data?.expect("it was read");
+        let whole = Tensor::from_data(data, (&device, dtype));
+        Ok(match (is_autodiff, checkpointing) {
+            (false, _) => whole,
+            (true, None) => Tensor::from_inner(whole),
+            (true, Some(strategy)) => {
+                Tensor::from_inner(whole).with_gradient_checkpointing_strategy(strategy)
+            }
+        })
+    }
+
+    /// The values of a whole parameter, from this rank's rows.
+    fn collect(
+        &self,
+        parameter: usize,
+        rows: Option<HostSlice<'_>>,
+    ) -> Result<TensorData, TrainError> {
+        let entry = self.table.get(parameter);
+        let rows = rows.ok_or_else(|| TrainError::UnsupportedDtype {
+            parameter: entry.name.clone(),
+            dtype: "none that gradients have".to_owned(),
+        })?;
+        let pieces = self.shards.pieces(parameter);
+        // The first rank has the most rows. Its block is everybody's, so that all blocks are equal.
+        let block = pieces[0].len();
+        let places = pieces.iter().enumerate().map(|(rank, piece)| {
+            let start = rank * block;
+            start..start + piece.len()
+        });
+        let places: Vec<_> = places.collect();
+        let own = places[self.shards.own_piece(parameter)].clone();
+        let mut state = self.lock();
+        let buffers = &mut state.buffers;
+        let buffer = buffers
+            .entry(entry.extent.dtype)
+            .or_insert_with(|| self.buffer(entry.extent.dtype));
+        buffer.set(own, rows, Entering::Plain);
+        buffer.run(&self.group, block * places.len(), Travel::AllGather)?;
+        Ok(buffer.to_tensor_data(&places, &entry.shape))
+    }
+
+    /// Room for the largest parameter of a type.
+    fn buffer(&self, dtype: DType) -> Values {
+        let parameters = (0..self.table.len()).filter(|&parameter| self.shards.is_cut(parameter));
+        let elems = parameters
+            .filter(|&parameter| self.table.get(parameter).extent.dtype == dtype)
+            .map(|parameter| {
+                let pieces = self.shards.pieces(parameter);
+                pieces[0].len() * pieces.len()
+            });
+        Values::shared(&self.group, dtype, elems.max().unwrap_or(0))
+    }
+
+    fn unreadable(&self, parameter: usize, cause: String) -> TrainError {
+        TrainError::UnreadableTensor {
+            what: format!("parameter {}", self.table.get(parameter).name),
+            cause,
+        }
+    }
+
+    /// The whole parameter as its backend has it.
+    fn whole<B: Readback>(
+        &self,
+        parameter: usize,
+        rows: B::FloatTensorPrimitive,
+    ) -> Result<B::FloatTensorPrimitive, TrainError> {
+        let device = rows.device();
+        let mut found = Err(self.unreadable(parameter, "nothing was read".to_owned()));
+        B::read(rows, |values| {
+            found = values
+                .map_err(|cause| self.unreadable(parameter, cause))
+                .and_then(|values| self.collect(parameter, values));
+        });
+        Ok(B::float_from_data(found?, &device))
+    }
+
+    /// Takes the gradient of one use of a parameter; gives the sum of all, once it is there.
+    fn add<B: Readback>(
+        &self,
+        parameter: usize,
+        gradient: B::FloatTensorPrimitive,
+    ) -> Option<(Listener, B::FloatTensorPrimitive)> {
+        let mut state = self.lock();
+        let pass = state.pass.as_mut()?;
+        let sum = match pass.sums.remove(&parameter) {
+            None => gradient,
+            Some(sum) => {
+                let sum = sum.into_any().downcast::<On<B>>();
+                let On(sum) = *sum.expect("a parameter stays on its backend");
+                B::float_add(sum, gradient)
+            }
+        };
+        let expected = pass.expected.entry(parameter).or_default();
+        *expected = expected.saturating_sub(1);
+        if *expected == 0 {
+            return Some((pass.listener.clone(), sum));
+        }
+        pass.sums.insert(parameter, Box::new(On::<B>(sum)));
+        None
+    }
+
+    /// Keeps a failure, unless there is one, and tells the other ranks.
+    fn fail(&self, error: TrainError) {
+        self.group.abort(&error.to_string());
+        self.lock().failure.get_or_insert(error);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Puts this rank's rows in the place of parameters, and has the rest gathered.
+struct Cutter<'a> {
+    gatherer: &'a Arc<Gatherer>,
+    place: Enclosing,
+    /// Parameters whose values stay as they are in mixed precision.
+    stay: HashSet<usize>,
+}
+
+impl Cutter<'_> {
+    fn index_of(&self, id: ParamId) -> Option<usize> {
+        let Gatherer { table, shards, .. } = &**self.gatherer;
+        let index = table.index_of(id);
+        index.filter(|&index| shards.is_cut(index))
+    }
+}
+
+impl ModuleMapper for Cutter<'_> {
+    fn enter_module(&mut self, _name: &str, container: &str) {
+        self.place.enter(container);
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.place.exit();
+    }
+
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let Some(index) = self.index_of(param.id) else {
+            return param;
+        };
+        if self.place.stays() {
+            self.stay.insert(index);
+        }
+        let (id, tensor, mapper) = param.consume();
+        let checkpointing = tensor.gradient_checkpointing_strategy();
+        let rows = self.gatherer.shards.rows(index);
+        let own = rows_of(tensor.inner(), rows);
+        Param::from_mapped_value(id, trained(own, checkpointing), mapper)
+    }
+}
+
+/// A copy of some rows of a tensor, perhaps of none: a slice would keep the memory of all.
+fn rows_of<const D: usize>(whole: Tensor<D>, rows: Range<usize>) -> Tensor<D> {
+    let options = (whole.device(), whole.dtype());
+    let mut shape = whole.dims();
+    shape[0] = rows.len();
+    let data = match rows.is_empty() {
+        true => TensorData::new(Vec::<f32>::new(), shape),
+        false => whole.slice_dim(0, rows).into_data(),
+    };
+    Tensor::from_data(data, (&options.0, options.1))
+}
+
+/// The value of a parameter of which the tensor beneath has this rank's rows.
+#[derive(Module, Debug)]
+struct Gathered {
+    #[module(skip)]
+    parameter: usize,
+    #[module(skip)]
+    gatherer: Arc<Gatherer>,
+}
+
+impl Reparameterization for Gathered {
+    const NAME: &'static str = "gathered";
+
+    fn apply<const D: usize>(&self, base: Tensor<D>) -> Tensor<D> {
+        self.gatherer.value(self.parameter, base)
+    }
+}
+
+impl Reparameterizer for Cutter<'_> {
+    type Reparam = Gathered;
+
+    fn reparameterize<const D: usize>(
+        &mut self,
+        _path: &str,
+        param: Param<Tensor<D>>,
+    ) -> (Param<Tensor<D>>, Option<Gathered>) {
+        let gathered = self.index_of(param.id).map(|parameter| Gathered {
+            parameter,
+            gatherer: Arc::clone(self.gatherer),
+        });
+        (param, gathered)
+    }
+}
+
+/// Gathers a parameter forwards, and gives its gradient away backwards.
+#[derive(Debug)]
+struct Gather {
+    parameter: usize,
+    gatherer: Arc<Gatherer>,
+}
+
+fn gathered<B, C, const D: usize>(
+    rows: Tensor<D>,
+    anchor: Tensor<1>,
+    gather: Gather,
+) -> Result<Tensor<D>, TrainError>
+where
+    B: Readback,
+    C: CheckpointStrategy,
+    DispatchTensor: DispatchKindConversion<Autodiff<B, C>>,
+{
+    let rows = primitive::<B, C, D>(rows)?;
+    let anchor = primitive::<B, C, 1>(anchor)?.node();
+    let whole = gather
+        .gatherer
+        .whole::<B>(gather.parameter, rows.primitive().clone())?;
+    let again = GatherAgain::<B> {
+        rows: rows.id(),
+        parameter: gather.parameter,
+        gatherer: Arc::clone(&gather.gatherer),
+        backend: PhantomData,
+    };
+    // Whatever the strategy of the device: this is the operation that is recomputed.
+    let prepared = gather
+        .prepare::<BalancedCheckpointing>([rows.node(), anchor])
+        .memory_bound()
+        .retro_forward(again)
+        .parents([&rows])
+        .stateful();
+    let gathered = match prepared {
+        OpsKind::Tracked(prepared) => prepared.finish((), whole),
+        OpsKind::UnTracked(prepared) => prepared.finish(whole),
+    };
+    Ok(Tensor::from_primitive::<Autodiff<B, C>>(gathered))
+}
+
+impl<B: Readback> Backward<B, 2> for Gather {
+    type State = ();
+
+    fn backward(
+        self,
+        ops: Ops<Self::State, 2>,
+        gradients: &mut Gradients,
+        _checkpointer: &mut Checkpointer,
+    ) {
+        let gradient = gradients.consume::<B>(&ops.node);
+        let Self {
+            parameter,
+            gatherer,
+        } = self;
+        if let Some((listener, gradient)) = gatherer.add::<B>(parameter, gradient) {
+            tell::<B>(&listener, &gatherer.table, parameter, gradient);
+        }
+    }
+}
+
+/// Gathers a parameter again, for a backward step that needs it.
+#[derive(Debug)]
+struct GatherAgain<B> {
+    rows: NodeId,
+    parameter: usize,
+    gatherer: Arc<Gatherer>,
+    backend: PhantomData<B>,
+}
+
+impl<B: Readback> RetroForward for GatherAgain<B> {
+    fn forward(&self, states: &mut BackwardStates, out_node: NodeId) {
+        let rows = states.get_state::<B::FloatTensorPrimitive>(&self.rows);
+        let device = rows.device();
+        let whole = self.gatherer.whole::<B>(self.parameter, rows);
+        let whole = whole.unwrap_or_else(|error| {
+            self.gatherer.fail(error);
+            // Nobody sees what is computed with it: the step ends with the failure.
+            let shape = self.gatherer.table.get(self.parameter).shape.clone();
+            let dtype = self.gatherer.table.get(self.parameter).tensor_dtype;
+            B::float_zeros(shape.into(), &device, dtype.into())
+        });
+        states.save(out_node, whole);
+    }
+}
