@@ -38,6 +38,7 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
     let config = DdpConfig::default()
         .with_route(settings.gradient_route)
         .with_placement(settings.placement);
+    let parameters = model.num_params();
     let mut ddp = Ddp::with_config(model, world, config)?;
     let mut optimizer = adamw(settings.optimizer);
     let sampler = Sampler {
@@ -51,9 +52,9 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
         .samples_per_step(global_batch.samples() * context, "tokens")
         .folder(&settings.reporting.report_dir);
     let mut journal = Journal::new(world, config)?;
-    journal.note(&headline(world, settings, corpus, ddp.module()));
+    journal.note(&headline(world, settings, corpus, parameters));
 
-    let loss = evaluate(&mut journal, ddp.module(), world, settings, corpus)?;
+    let loss = evaluate(&mut journal, &ddp.whole()?, world, settings, corpus)?;
     journal.value("validation_loss", loss)?;
     let request = StopRequest::watch();
     for step in 0..settings.steps {
@@ -83,17 +84,17 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
             journal.figures(Some(schedule.rate(step)))?;
         }
         if done % settings.reporting.eval_interval == 0 || last {
-            let loss = evaluate(&mut journal, ddp.module(), world, settings, corpus)?;
+            let loss = evaluate(&mut journal, &ddp.whole()?, world, settings, corpus)?;
             journal.value("validation_loss", loss)?;
         }
     }
 
     let digest = ddp.digest()?;
-    let model = ddp.module().valid();
+    let model = ddp.whole()?;
     let report = journal
         .close()?
         .with_fact("text", corpus.text.name())
-        .with_fact("model", format!("{} parameters", model.num_params()))
+        .with_fact("model", format!("{parameters} parameters"))
         .with_fact("device", world.device_name())
         .with_fact("windows per step", global_batch)
         .with_fact("schedule", format!("{:?}", settings.schedule))
@@ -109,7 +110,7 @@ fn evaluate(
     corpus: &Corpus,
 ) -> Result<f64> {
     journal.time(Activity::Evaluation, || {
-        validation_loss(&model.valid(), world, settings, &corpus.validation)
+        validation_loss(model, world, settings, &corpus.validation)
     })
 }
 
@@ -151,10 +152,10 @@ fn global_batch(world: &World, settings: &Settings) -> GlobalBatch {
 
 /// The decisions of a training. An epoch is as many windows as hold the text once; the rate is the
 /// one that was asked for, whatever the number of ranks.
-fn headline(world: &World, settings: &Settings, corpus: &Corpus, model: &Gpt) -> String {
+fn headline(world: &World, settings: &Settings, corpus: &Corpus, parameters: usize) -> String {
     format!(
         "{} parameters on {}; {} characters of {}, {} distinct; windows of {}; {}; {} steps",
-        model.num_params(),
+        parameters,
         world.device_name(),
         corpus.text.len(),
         corpus.text.name(),

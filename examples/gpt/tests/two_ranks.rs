@@ -82,6 +82,26 @@ fn equal_settings_end_with_equal_parameters_on_every_rank() {
 }
 
 #[test]
+fn every_placement_ends_with_the_same_parameters() {
+    let folder = tempfile::tempdir().unwrap();
+    for ranks in [1, 2, 3] {
+        let run = |placement: &str| {
+            // Wide enough that its matrices are cut into rows.
+            let more = format!("--width 32 --batch 2 --placement {placement}");
+            let mut settings = settings(&more, folder.path());
+            settings.steps = 6;
+            let reports = reports(ranks, &settings);
+            let all = reports.iter().map(|report| (parameters(report).to_owned(), losses(report)));
+            all.collect::<Vec<_>>()
+        };
+        let replicated = run("replicated");
+        for placement in ["zero1", "zero2", "zero3"] {
+            assert_eq!(run(placement), replicated, "{placement} on {ranks} ranks");
+        }
+    }
+}
+
+#[test]
 fn two_ranks_learn_a_repeating_text() {
     let folder = tempfile::tempdir().unwrap();
     let reports = reports(2, &settings("--batch 4", folder.path()));
