@@ -31,6 +31,7 @@ mod gradients;
 mod norm;
 mod overlap;
 mod precision;
+mod recompute;
 mod shared;
 mod split;
 mod unused;
