@@ -64,9 +64,11 @@ where
 /// # What stays the same
 /// Output and gradients have the bits of the pass without it, on backends that compute the same twice,
 /// if each input goes into nothing but the segment: the sum over the uses of a tensor is otherwise added
-/// in another order. Inside a [`Ddp`](crate::Ddp), gradients of parameters travel while the
-/// backward pass runs, and micro-batches, precision, frozen and reparameterized parameters are as ever.
-/// Segments may be nested, and a block may be in several.
+/// in another order. Inside a [`Ddp`](crate::Ddp), whose hooks order backward passes, the same may happen to a
+/// tensor of the block that goes to three layers or more; that of an attention has been seen not to.
+///
+/// Gradients of parameters travel while the backward pass runs. Micro-batches, precision, frozen
+/// and reparameterized parameters are as ever. Segments may be nested, and a block may be in several.
 ///
 /// A parameter that `forward` reads and that its output does not depend on counts in a
 /// [`Ddp`](crate::Ddp) as one with a gradient of zeros.
