@@ -122,8 +122,11 @@ pub(super) struct Leaves {
     /// Ascending.
     places: Vec<usize>,
     place: usize,
-    leaves: Vec<Box<dyn Fn(Option<&mut Gradients>) -> Gradient>>,
+    leaves: Vec<Leaf>,
 }
+
+/// Takes the gradient of a leaf from those of a pass, if there was one.
+type Leaf = Box<dyn Fn(Option<&mut Gradients>) -> Gradient>;
 
 /// The gradient of a leaf.
 #[derive(Debug)]
