@@ -238,3 +238,48 @@ fn a_synchronised_batch_norm_sees_a_batch_once() {
         );
     }
 }
+
+/// Three layers, of which the output needs one.
+#[derive(Module, Debug)]
+struct Choice {
+    needed: Linear,
+    looked_at: Linear,
+    left_alone: Linear,
+}
+
+#[test]
+fn a_parameter_that_a_segment_leaves_alone_has_no_gradient_and_one_that_it_looks_at_has_zeros() {
+    let gradients = on_ranks(2, |world| {
+        let device = world.device();
+        let layer = || {
+            LinearConfig::new(INPUTS, OUTPUTS)
+                .with_bias(false)
+                .init(&device)
+        };
+        let model = Choice {
+            needed: layer(),
+            looked_at: layer(),
+            left_alone: layer(),
+        };
+        let mut ddp = Ddp::with_config(seeded(model, 6), &world, small_buckets()).unwrap();
+        let step = ddp.backward(|model| {
+            let (x, _) = samples(&share(&world, 0, 2), &device);
+            let output = recompute(model, x, |model, x| {
+                let other = model.looked_at.forward(x.clone()).detach();
+                model.needed.forward(x) + other
+            });
+            output.square().mean()
+        });
+        gradient_values(ddp.module(), &step.unwrap().gradients)
+    });
+    assert_same(&gradients);
+    let [needed, looked_at, left_alone] = &gradients[0][..] else {
+        panic!("three parameters");
+    };
+    assert!(needed.iter().flatten().any(|value| *value != 0.0));
+    assert_eq!(
+        looked_at.as_deref(),
+        Some([0.0; INPUTS * OUTPUTS].as_slice())
+    );
+    assert_eq!(*left_alone, None);
+}
