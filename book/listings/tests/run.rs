@@ -255,3 +255,16 @@ fn the_batch_norm_listing_has_the_same_statistics_on_every_rank() {
         assert!(means[0] > 49.5 && means[0] < 62.0, "{means:?}");
     }
 }
+
+#[test]
+fn the_listing_that_computes_activations_again_trains_the_same_parameters() {
+    let program = env!("CARGO_BIN_EXE_recomputed");
+    let launch = ["--nproc", "2", "--device", "cpu"];
+    let [nproc, two, device, cpu] = launch;
+    let again = run(program, &launch);
+    let plain = run(program, &["plain", nproc, two, device, cpu]);
+    let end = |printed: &str| printed.split("parameters ").nth(1).map(str::to_owned);
+    assert!(end(&again).is_some(), "{again}");
+    assert_eq!(end(&again), end(&plain));
+    assert!(last_loss(&again) < 0.3, "{again}");
+}

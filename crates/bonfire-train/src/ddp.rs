@@ -353,6 +353,7 @@ impl<M: Module> Ddp<M> {
         let pass = Pass {
             listener,
             precision: self.config.precision,
+            keeps_gradients: self.config.placement.gradients == Spread::Replicated,
             gathered: self.gatherer.as_deref().map(Gatherer::shards),
         };
         let hooked = self

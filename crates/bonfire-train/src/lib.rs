@@ -43,6 +43,7 @@ mod parameters;
 #[cfg(feature = "cuda")]
 #[allow(unsafe_code)]
 mod raw;
+mod recompute;
 mod reducer;
 mod shard;
 mod world;
@@ -79,6 +80,7 @@ pub use optim::schedule::{Decay, Schedule, ScheduledRate};
 pub use parameters::freeze::{UnknownParameter, freeze, freeze_all_but};
 #[doc(hidden)]
 pub use parameters::is_autodiff;
+pub use recompute::{Draws, InputMemory, Recompute, SegmentInputs, recompute};
 pub use reducer::timing::StepTiming;
 pub use world::device::require_devices;
 pub use world::exchange::group::NormGroup;

@@ -33,7 +33,7 @@ use crate::memory::host::{Entering, HostSlice};
 use crate::parameters::ParameterTable;
 use crate::parameters::assignment::{Assignment, Caps, assign};
 use crate::parameters::shards::Shards;
-use crate::reducer::bucket::Bucket;
+use crate::reducer::bucket::{Bucket, Spare};
 use crate::reducer::device_route::Chosen;
 use crate::reducer::harvest::{Gradient, Site};
 use crate::reducer::timing::Stopwatch;
@@ -56,6 +56,7 @@ pub(crate) struct Reducer {
     buckets: Buckets,
     /// Whether they have memory.
     is_made: bool,
+    spare: Spare,
     homes: Vec<Home>,
     parameters: Vec<Progress>,
     /// The bucket that travels next.
@@ -83,6 +84,9 @@ struct Progress {
 /// where they belong in the backward pass; the second shows the order of the gradients.
 const GUESSED_STEPS: u32 = 2;
 
+/// How many buckets whose gradients are sharded may be on their way at once.
+const LENT_MAX: usize = 2;
+
 /// What is the same for all gradients of a step.
 #[derive(Debug)]
 struct Step {
@@ -90,6 +94,8 @@ struct Step {
     normalizer: Normalizer,
     /// Whether nothing leaves before the backward pass is over.
     is_held: bool,
+    /// Whether layers of this rank exchange something with those of others.
+    exchanges: bool,
     /// Of the communication while the backward pass runs: there is nobody to return it to.
     error: Option<TrainError>,
     /// Waiting for what the other ranks' batches count, before the first bucket can travel.
@@ -122,6 +128,7 @@ impl Reducer {
             assignments,
             buckets: Buckets::new(way),
             is_made: false,
+            spare: Spare::default(),
             parameters,
             next: 0,
             clock: 0,
@@ -130,6 +137,7 @@ impl Reducer {
                 entering: Entering::Plain,
                 normalizer: Normalizer::Known(1.0),
                 is_held: false,
+                exchanges: false,
                 error: None,
                 waited: Stopwatch::default(),
                 computed: Stopwatch::default(),
@@ -184,7 +192,8 @@ impl Reducer {
         assignments
             .map(|(bucket, assignment)| {
                 let group = self.group.named(&self.name_of(bucket, assignment));
-                Bucket::new(assignment, &self.shards, &self.compressor, group)
+                let shards = (&*self.shards, &self.spare);
+                Bucket::new(assignment, shards, &self.compressor, group)
             })
             .collect()
     }
@@ -213,6 +222,7 @@ impl Reducer {
         self.make()?;
         self.step = Step {
             entering,
+            exchanges,
             is_held: exchanges && self.site() == Site::Device && !normalizer.is_known(),
             normalizer,
             error: None,
@@ -309,6 +319,24 @@ impl Reducer {
             self.buckets.send(self.next, sent, &mut self.compressor)?;
             self.trace.sent(self.next);
             self.next += 1;
+            self.fetch_lent()?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the buckets that were sent first where more than [`LENT_MAX`] are on their way with memory
+    /// that the next ones need. Not where layers exchange something: a rank there may wait for this one.
+    fn fetch_lent(&mut self) -> Result<(), TrainError> {
+        if self.step.exchanges {
+            return Ok(());
+        }
+        let Step { waited, .. } = &mut self.step;
+        let sent = &mut self.buckets.on_host()[..self.next];
+        let lent = sent.iter().filter(|bucket| bucket.is_lent()).count();
+        let first = sent.iter_mut().filter(|bucket| bucket.is_lent());
+        for bucket in first.take(lent.saturating_sub(LENT_MAX)) {
+            let nowhere = |_| Presence::Nowhere;
+            waited.time(|| bucket.receive(&mut self.compressor, nowhere))?;
         }
         Ok(())
     }
@@ -413,6 +441,11 @@ impl Reducer {
         parameter: usize,
     ) -> Result<impl Iterator<Item = (Range<usize>, HostSlice<'_>)>, TrainError> {
         Ok(self.buckets.runs(self.homes[parameter])?)
+    }
+
+    /// Lets go of a parameter that was gathered.
+    pub(crate) fn release_run(&mut self, parameter: usize) {
+        self.buckets.release_run(self.homes[parameter]);
     }
 
     /// The average of a parameter's gradient, where it is cut of this rank's rows; none if no rank had one.

@@ -29,7 +29,8 @@
 //! The rest is in modules:
 //!
 //! - [`ddp`]: losses, steps, precision; `DataParallel` is several devices of one process, without ranks.
-//! - [`optim`]: clipping, loss scaling, learning rates. [`nn`]: batch normalisation over all ranks.
+//! - [`optim`]: clipping, loss scaling, learning rates. [`nn`]: batch normalisation over all ranks,
+//!   and activations that are computed again instead of kept.
 //!   [`compression`]: gradients in fewer bytes.
 //! - [`data`]: samplers and loaders. [`report`]: metrics over all ranks, the journal of a run.
 //! - [`checkpoint`]: a training saved and brought back. `weights`: files of PyTorch and safetensors.
@@ -106,11 +107,12 @@ pub mod learner {
     pub use bonfire_learner::*;
 }
 
-/// Layers that see the batches of all ranks.
+/// Layers that see the batches of all ranks, and parts of a model that are computed again in the backward pass.
 pub mod nn {
     pub use bonfire_train::{
-        BatchNorm, BatchNormConfig, NormGroup, NormMismatch, RunningStatistic,
-        convert_sync_batch_norm, convert_sync_batch_norm_in,
+        BatchNorm, BatchNormConfig, Draws, InputMemory, NormGroup, NormMismatch, Recompute,
+        RunningStatistic, SegmentInputs, convert_sync_batch_norm, convert_sync_batch_norm_in,
+        recompute,
     };
 }
 

@@ -10,6 +10,7 @@
 
 use std::f64::consts::TAU;
 
+use bonfire::nn::{Draws, Recompute};
 use burn::module::{Module, Param};
 use burn::nn::loss::CrossEntropyLossConfig;
 use burn::nn::{Embedding, LayerNorm, LayerNormConfig, Linear};
@@ -42,6 +43,7 @@ pub struct Gpt {
     positions: Param<Tensor<2>>,
     blocks: Vec<Block>,
     norm: LayerNorm,
+    recomputed: bool,
 }
 
 /// Attention, then an MLP, each reading a normalised copy of the stream and adding to it.
@@ -111,11 +113,18 @@ impl GptConfig {
             positions,
             blocks: blocks.collect(),
             norm: norm(),
+            recomputed: false,
         }
     }
 }
 
 impl Gpt {
+    /// The same model, whose blocks keep only their inputs for the backward pass.
+    pub fn with_recomputed_blocks(mut self) -> Self {
+        self.recomputed = true;
+        self
+    }
+
     /// The scores of every character as the successor of every token: `[B, T]` to `[B*T, V]`.
     pub fn forward(&self, tokens: Tensor<2, Int>) -> Tensor<2> {
         let [b, t] = tokens.dims();
@@ -124,7 +133,15 @@ impl Gpt {
         let embedded = self.tokens.forward(tokens) + positions; // [B, T, C]
         let mut stream = embedded.flatten(0, 1); // [B*T, C]
         for block in &self.blocks {
-            stream = block.forward(stream, b, &mask); // [B*T, C]
+            stream = if self.recomputed {
+                let mask = mask.clone();
+                let forward = move |block: &Block, stream| block.forward(stream, b, &mask);
+                Recompute::default()
+                    .with_draws(Draws::None)
+                    .run(block, stream, forward)
+            } else {
+                block.forward(stream, b, &mask)
+            }; // [B*T, C]
         }
         let head = self.tokens.weight.val().transpose(); // [C, V]
         self.norm.forward(stream).matmul(head) // [B*T, V]

@@ -84,6 +84,11 @@ pub struct TrainArgs {
     #[arg(long, value_name = "N", value_parser = at_least_one, help_heading = "Training")]
     pub threads: Option<usize>,
 
+    /// Keep only the inputs of the transformer blocks, and compute the rest again in the backward pass: less
+    /// memory, more time, the same parameters
+    #[arg(long, help_heading = "Training")]
+    pub checkpoint_blocks: bool,
+
     /// The way of gradients from rank to rank: auto (from device to device where that can be), host, device or
     /// nccl (in a build with the feature)
     #[arg(
@@ -159,6 +164,8 @@ pub struct Settings {
     pub steps: usize,
     /// The optimizer's constants.
     pub optimizer: OptimizerSettings,
+    /// See [`TrainArgs::checkpoint_blocks`].
+    pub checkpoint_blocks: bool,
     /// See [`TrainArgs::gradient_route`].
     pub gradient_route: GradientRoute,
     /// See [`TrainArgs::placement`].
@@ -284,6 +291,7 @@ impl TryFrom<TrainArgs> for Settings {
                 weight_decay: args.weight_decay.unwrap_or(0.1) as f32,
                 clip: (clip > 0.0).then_some(clip),
             },
+            checkpoint_blocks: args.checkpoint_blocks,
             gradient_route: args.gradient_route,
             placement: args.placement,
             seed: args.seed.unwrap_or(1337),

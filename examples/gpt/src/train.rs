@@ -35,10 +35,14 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
         .model
         .config(corpus.text.vocabulary().len())
         .init(settings.seed, &device);
+    let parameters = model.num_params();
+    let model = match settings.checkpoint_blocks {
+        true => model.with_recomputed_blocks(),
+        false => model,
+    };
     let config = DdpConfig::default()
         .with_route(settings.gradient_route)
         .with_placement(settings.placement);
-    let parameters = model.num_params();
     let mut ddp = Ddp::with_config(model, world, config)?;
     let mut optimizer = adamw(settings.optimizer);
     let sampler = Sampler {

@@ -66,6 +66,19 @@ fn parameters(report: &Report) -> &str {
 }
 
 #[test]
+fn blocks_that_are_computed_again_end_with_the_same_parameters() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |more: &str| {
+        let mut settings = settings(more, folder.path());
+        settings.steps = 6;
+        settings.model.layers = 3;
+        let reports = reports(2, &settings);
+        (parameters(&reports[0]).to_owned(), losses(&reports[0]))
+    };
+    assert_eq!(run("--batch 2 --checkpoint-blocks"), run("--batch 2"));
+}
+
+#[test]
 fn equal_settings_end_with_equal_parameters_on_every_rank() {
     let folder = tempfile::tempdir().unwrap();
     let run = |more: &str| {
@@ -91,7 +104,9 @@ fn every_placement_ends_with_the_same_parameters() {
             let mut settings = settings(&more, folder.path());
             settings.steps = 6;
             let reports = reports(ranks, &settings);
-            let all = reports.iter().map(|report| (parameters(report).to_owned(), losses(report)));
+            let all = reports
+                .iter()
+                .map(|report| (parameters(report).to_owned(), losses(report)));
             all.collect::<Vec<_>>()
         };
         let replicated = run("replicated");

@@ -144,7 +144,8 @@ impl Payload {
         let Self::Here(values) = std::mem::replace(self, Self::Lost) else {
             panic!("a parcel travels once at a time");
         };
-        *self = Self::Away(values.start(group, Travel::AllReduce(reduce)));
+        let len = values.len();
+        *self = Self::Away(values.start(group, len, Travel::AllReduce(reduce)));
     }
 
     fn receive(&mut self) -> Result<&mut Values, CollectiveError> {

@@ -122,6 +122,7 @@ impl<M: Module> Ddp<M> {
                 let pass = Pass {
                     listener: &listener,
                     precision: self.config.precision,
+                    keeps_gradients: true,
                     gathered: None,
                 };
                 let hooked = self

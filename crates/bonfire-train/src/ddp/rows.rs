@@ -200,7 +200,11 @@ impl ModuleMapper for Joiner<'_> {
         let values = match &self.result {
             Err(_) => values,
             Ok(()) => match self.reducer.runs(index) {
-                Ok(runs) => joined(values, &runs.collect::<Vec<_>>()),
+                Ok(runs) => {
+                    let values = joined(values, &runs.collect::<Vec<_>>());
+                    self.reducer.release_run(index);
+                    values
+                }
                 Err(error) => {
                     self.result = Err(error);
                     values

@@ -32,6 +32,7 @@ mod norm;
 mod overlap;
 mod placement;
 mod precision;
+mod recompute;
 mod shared;
 mod split;
 mod unused;

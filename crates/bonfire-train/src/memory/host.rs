@@ -259,23 +259,26 @@ impl Values {
         }
     }
 
-    /// Starts an operation of all ranks on the values.
+    /// Starts an operation of all ranks on the first `len` values.
     #[track_caller]
-    pub(crate) fn start(self, group: &ProcessGroup, travel: Travel) -> ValuesWork {
-        match self {
-            Self::F32(values) => ValuesWork::F32(
-                group.background(values, move |group, data| travel.run(group, data)),
-            ),
-            Self::F64(values) => ValuesWork::F64(
-                group.background(values, move |group, data| travel.run(group, data)),
-            ),
-            Self::F16(values) => ValuesWork::F16(
-                group.background(values, move |group, data| travel.run(group, data)),
-            ),
-            Self::BF16(values) => ValuesWork::BF16(
-                group.background(values, move |group, data| travel.run(group, data)),
-            ),
+    pub(crate) fn start(self, group: &ProcessGroup, len: usize, travel: Travel) -> ValuesWork {
+        macro_rules! started {
+            ($($dtype:ident),+) => {
+                match self {$(
+                    Self::$dtype(values) => ValuesWork::$dtype(
+                        group.background(values, move |group, data| travel.run(group, &mut data[..len])),
+                    ),
+                )+}
+            };
         }
+        started!(F32, F64, F16, BF16)
+    }
+
+    /// A copy of some values, in memory of this rank alone.
+    pub(crate) fn copy(&self, range: Range<usize>) -> Self {
+        let mut copy = Self::zeros(self.dtype(), range.len());
+        copy.set(0..range.len(), self.slice(range), Entering::Plain);
+        copy
     }
 }
 

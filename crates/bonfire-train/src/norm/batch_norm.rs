@@ -161,7 +161,8 @@ impl BatchNorm {
         let dims = input.dims();
         let [batch, features] = [dims[0], dims[1]];
         let input = input.reshape([batch, features, dims[2..].iter().product()]);
-        let global = GlobalMoments::of(input.clone(), exchange);
+        let exchanged = || GlobalMoments::of(input.clone(), exchange);
+        let global = self.running_mean.moments(exchanged);
         let normalized = normalized(input, &global, self.epsilon, exchange)
             .unwrap_or_else(|error: TrainError| panic!("{error}"));
         for (running, value) in [

@@ -24,7 +24,7 @@ use crate::world::exchange::{REPLY_HEAD, backward_head, forward_head};
 
 /// What all ranks' batches have in common. Tensors have shape `[features]` or `[1]`, the same bits on
 /// every rank, and no autodiff.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct GlobalMoments {
     /// One over the number of values of a feature; 0 without any.
     inverse_count: Tensor<1>,

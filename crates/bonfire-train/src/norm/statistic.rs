@@ -1,5 +1,6 @@
 //! A running mean or variance of one replica.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use burn::module::{
@@ -8,11 +9,15 @@ use burn::module::{
 };
 use burn::tensor::{Device, Tensor};
 
+use crate::norm::normalize::GlobalMoments;
 use crate::world::exchange::group::NormGroup;
 use crate::world::exchange::mapping::{Meaning, meaning};
 
 /// Where a mapper is that has statistics join others: so it knows them from those of Burn's batch norm.
 pub(crate) const JOINING: &str = "joining";
+
+/// What a layer normalised with in the runs of a segment, in their order.
+type Tape = Arc<Mutex<VecDeque<GlobalMoments>>>;
 
 /// The running mean or variance of a [`BatchNorm`](crate::BatchNorm): a tensor of shape `[features]`
 /// which the forward pass of training updates. It is recorded like a parameter that is not trained.
@@ -28,19 +33,21 @@ pub struct RunningStatistic {
     /// Without autodiff.
     value: Arc<Mutex<Tensor<1>>>,
     exchange: Option<NormGroup>,
+    /// In a run of a segment that will be repeated.
+    recorded: Option<Tape>,
+    /// In a run that repeats another.
+    replayed: Option<Tape>,
 }
 
 impl RunningStatistic {
     pub(crate) fn new(value: Tensor<1>) -> Self {
-        Self::with_id(ParamId::new(), value, None)
-    }
-
-    fn with_id(id: ParamId, value: Tensor<1>, exchange: Option<NormGroup>) -> Self {
         let value = value.set_require_grad(false).without_autodiff();
         Self {
-            id,
+            id: ParamId::new(),
             value: Arc::new(Mutex::new(value)),
-            exchange,
+            exchange: None,
+            recorded: None,
+            replayed: None,
         }
     }
 
@@ -59,15 +66,36 @@ impl RunningStatistic {
         self.exchange.as_ref()
     }
 
+    /// What the run that this one repeats normalised with, or what `exchange` finds; kept, if this run will be
+    /// repeated.
+    pub(crate) fn moments(&self, exchange: impl FnOnce() -> GlobalMoments) -> GlobalMoments {
+        let replayed = self.replayed.as_ref();
+        let replayed = replayed.and_then(|tape| on(tape).pop_front());
+        let moments = replayed.unwrap_or_else(exchange);
+        if let Some(tape) = &self.recorded {
+            on(tape).push_back(moments.clone());
+        }
+        moments
+    }
+
     /// One of its own with another value.
     fn with_value(&self, value: Tensor<1>) -> Self {
-        Self::with_id(self.id, value, self.exchange.clone())
+        let value = value.set_require_grad(false).without_autodiff();
+        Self {
+            value: Arc::new(Mutex::new(value)),
+            ..self.clone()
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Tensor<1>> {
         // A tensor is replaced as a whole: a panic elsewhere leaves it intact.
         self.value.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn on(tape: &Tape) -> MutexGuard<'_, VecDeque<GlobalMoments>> {
+    // Each change is one call.
+    tape.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Module for RunningStatistic {
@@ -91,7 +119,19 @@ impl Module for RunningStatistic {
                 self.update(value.set_require_grad(false).without_autodiff());
                 self
             }
-            Meaning::Join(group) => Self::with_id(self.id, value, Some(group)),
+            Meaning::Join(group) => Self {
+                exchange: Some(group),
+                ..self.with_value(value)
+            },
+            Meaning::Record => Self {
+                recorded: Some(Tape::default()),
+                ..self
+            },
+            Meaning::Replay => Self {
+                recorded: None,
+                replayed: self.recorded.clone(),
+                ..self.with_value(value)
+            },
         }
     }
 

@@ -5,9 +5,10 @@
 //! parameters are gathered. The blocks of ranks with fewer rows are filled up at the end.
 
 use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bonfire_collective::{CollectiveError, ProcessGroup, ReduceOp};
-use bonfire_plan::DType;
+use bonfire_plan::{DType, Spread};
 
 use crate::compression::{Carrier, Compressor, Presence, Sent};
 use crate::memory::host::{Entering, HostSlice, Travel, Values, ValuesWork};
@@ -26,6 +27,8 @@ pub(crate) struct Bucket {
     /// Parameters whose gradient is not there yet.
     waiting: usize,
     state: State,
+    /// Where memory comes from that is only kept while it is needed.
+    spare: Option<Spare>,
     /// What travels instead, where gradients are compressed.
     carrier: Carrier,
     /// The sum of earlier micro-batches; made when the first one is accumulated.
@@ -53,8 +56,34 @@ struct Piece {
     elems: Range<usize>,
 }
 
+/// Memory that buckets whose gradients are sharded share: each needs it from its first gradient until the
+/// ranks have summed it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Spare(Arc<Mutex<Vec<Values>>>);
+
+impl Spare {
+    /// Room for some values, or for more.
+    fn take(&self, group: &ProcessGroup, dtype: DType, elems: usize) -> Values {
+        let mut spare = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let fits = |values: &Values| values.dtype() == dtype && values.len() >= elems;
+        match spare.iter().position(fits) {
+            Some(index) => spare.swap_remove(index),
+            None => Values::shared(group, dtype, elems),
+        }
+    }
+
+    fn give(&self, values: Values) {
+        let mut spare = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        spare.push(values);
+    }
+}
+
 #[derive(Debug)]
 enum State {
+    /// Has no memory: the first gradient of a step brings it.
+    Empty,
+    /// Has this rank's block of the result, and no other memory.
+    Own(Values),
     /// Takes gradients, or holds the result.
     Here(Values),
     /// Handed to the group.
@@ -69,11 +98,17 @@ impl Bucket {
     /// An empty bucket, in memory of the group.
     pub(crate) fn new(
         assignment: &Assignment,
-        shards: &Shards,
+        (shards, spare): (&Shards, &Spare),
         compressor: &Compressor,
         group: ProcessGroup,
     ) -> Self {
         let (slots, elems) = arranged(&assignment.parameters, shards);
+        let is_sharded = shards.layout().placement().gradients == Spread::Sharded;
+        let spare = (assignment.is_cut && is_sharded).then(|| spare.clone());
+        let state = match &spare {
+            Some(_) => State::Empty,
+            None => State::Here(Values::shared(&group, assignment.dtype, elems)),
+        };
         // Only what is whole is compressed.
         let places: Vec<_> = slots
             .iter()
@@ -86,7 +121,8 @@ impl Bucket {
             slots,
             elems,
             is_cut: assignment.is_cut,
-            state: State::Here(Values::shared(&group, assignment.dtype, elems)),
+            state,
+            spare,
             accumulated: None,
             group,
         }
@@ -140,16 +176,15 @@ impl Bucket {
     fn put_accumulated(&mut self, slot: usize) {
         assert!(self.waiting > 0, "every slot of the bucket is full");
         self.waiting -= 1;
-        let State::Here(values) = &mut self.state else {
-            panic!("a bucket that is away takes no gradients");
-        };
-        if self.slots[slot].accumulated
-            && let Some(accumulated) = &self.accumulated
-        {
-            for Piece { place, .. } in &self.slots[slot].pieces {
+        if !self.slots[slot].accumulated {
+            return;
+        }
+        if let Some(accumulated) = self.accumulated.take() {
+            for Piece { place, .. } in self.slots[slot].pieces.clone() {
                 let sum = accumulated.slice(place.clone());
-                values.set(place.clone(), sum, Entering::Plain);
+                self.here().set(place, sum, Entering::Plain);
             }
+            self.accumulated = Some(accumulated);
         }
     }
 
@@ -188,11 +223,13 @@ impl Bucket {
         }
         self.state = match self.carrier.send(&mut values, &self.group, compressor) {
             Sent::Nothing if self.is_cut => {
-                State::Away(values.start(&self.group, Travel::MeanScatter))
+                State::Away(values.start(&self.group, self.elems, Travel::MeanScatter))
             }
-            Sent::Nothing => {
-                State::Away(values.start(&self.group, Travel::AllReduce(ReduceOp::Mean)))
-            }
+            Sent::Nothing => State::Away(values.start(
+                &self.group,
+                self.elems,
+                Travel::AllReduce(ReduceOp::Mean),
+            )),
             Sent::Instead => State::Carried(values),
         };
     }
@@ -214,12 +251,22 @@ impl Bucket {
         presence: impl Fn(usize) -> Presence,
     ) -> Result<(), CollectiveError> {
         let values = match std::mem::replace(&mut self.state, State::Lost) {
-            State::Away(work) => work.wait()?,
+            State::Away(work) => {
+                self.state = self.kept(work.wait()?);
+                return Ok(());
+            }
+            // It had to come back earlier.
+            State::Own(values) => {
+                self.state = State::Own(values);
+                return Ok(());
+            }
             State::Carried(mut values) => {
                 self.carrier.receive(&mut values, compressor, presence)?;
                 values
             }
-            State::Here(_) | State::Lost => panic!("only a bucket that is away comes back"),
+            State::Empty | State::Here(_) | State::Lost => {
+                panic!("only a bucket that is away comes back")
+            }
         };
         self.state = State::Here(values);
         Ok(())
@@ -228,7 +275,31 @@ impl Bucket {
     /// The values of a slot, where parameters are cut those of this rank's rows.
     pub(crate) fn slot(&self, slot: usize) -> HostSlice<'_> {
         let Slot { pieces, own, .. } = &self.slots[slot];
-        self.values().slice(pieces[*own].place.clone())
+        let place = pieces[*own].place.clone();
+        match &self.state {
+            State::Own(values) => {
+                let block = own * values.len();
+                values.slice(place.start - block..place.end - block)
+            }
+            _ => self.values().slice(place),
+        }
+    }
+
+    /// What a bucket keeps whose gradients have been summed over the ranks.
+    fn kept(&self, values: Values) -> State {
+        let (Some(spare), Some(slot)) = (&self.spare, self.slots.first()) else {
+            return State::Here(values);
+        };
+        let block_elems = self.block_elems();
+        let start = slot.own * block_elems;
+        let own = values.copy(start..start + block_elems);
+        spare.give(values);
+        State::Own(own)
+    }
+
+    /// Whether it is on its way, with memory that others may need.
+    pub(crate) fn is_lent(&self) -> bool {
+        self.spare.is_some() && matches!(self.state, State::Away(_))
     }
 
     /// Takes this rank's rows of a parameter, and lets the ranks gather when it has those of all.
@@ -236,12 +307,25 @@ impl Bucket {
         assert!(self.waiting > 0, "every slot of the bucket is full");
         self.waiting -= 1;
         let Slot { pieces, own, .. } = &self.slots[slot];
-        let place = pieces[*own].place.clone();
+        let (place, own) = (pieces[*own].place.clone(), *own);
+        if self.spare.is_some() {
+            let block_elems = self.block_elems();
+            if !matches!(self.state, State::Own(_)) {
+                self.state = State::Own(Values::zeros(self.dtype, block_elems));
+            }
+            let State::Own(values) = &mut self.state else {
+                unreachable!("it has been made");
+            };
+            let block = own * block_elems;
+            let place = place.start - block..place.end - block;
+            values.set(place, rows, Entering::Plain);
+            return;
+        }
         self.here().set(place, rows, Entering::Plain);
         if self.is_complete()
             && let State::Here(values) = std::mem::replace(&mut self.state, State::Lost)
         {
-            self.state = State::Away(values.start(&self.group, Travel::AllGather));
+            self.state = State::Away(values.start(&self.group, self.elems, Travel::AllGather));
         }
     }
 
@@ -249,9 +333,39 @@ impl Bucket {
     pub(crate) fn gathered(&mut self) -> Result<(), CollectiveError> {
         self.state = match std::mem::replace(&mut self.state, State::Lost) {
             State::Away(work) => State::Here(work.wait()?),
+            // Memory for all blocks is lent bucket by bucket.
+            State::Own(own) => {
+                let start = self.slots.first().map_or(0, |slot| slot.own) * own.len();
+                let block = start..start + own.len();
+                let values = self.here();
+                values.set(block, own.slice(0..own.len()), Entering::Plain);
+                let elems = self.elems;
+                let group = self.group.clone();
+                values.run(&group, elems, Travel::AllGather)?;
+                self.waiting = self.slots.len();
+                return Ok(());
+            }
             other => other,
         };
         Ok(())
+    }
+
+    /// Lets go of a gathered parameter, and of the memory with the last one.
+    pub(crate) fn release(&mut self) {
+        let Some(spare) = &self.spare else {
+            return;
+        };
+        self.waiting -= 1;
+        if self.waiting == 0
+            && let State::Here(values) = std::mem::replace(&mut self.state, State::Empty)
+        {
+            spare.give(values);
+        }
+    }
+
+    fn block_elems(&self) -> usize {
+        let blocks = self.slots.first().map_or(1, |slot| slot.pieces.len());
+        self.elems / blocks
     }
 
     /// The elements of a gathered parameter, run by run.
@@ -269,6 +383,11 @@ impl Bucket {
     }
 
     fn here(&mut self) -> &mut Values {
+        if let (State::Empty | State::Own(_) | State::Lost, Some(spare)) =
+            (&self.state, &self.spare)
+        {
+            self.state = State::Here(spare.take(&self.group, self.dtype, self.elems));
+        }
         match &mut self.state {
             State::Here(values) => values,
             _ => panic!("a bucket that is away takes no gradients"),

@@ -179,6 +179,13 @@ impl Buckets {
         }
     }
 
+    /// Lets go of a gathered parameter.
+    pub(super) fn release_run(&mut self, home: Home) {
+        if let Self::Host(buckets) = self {
+            buckets[home.bucket].release();
+        }
+    }
+
     /// The average of a parameter's gradient.
     pub(super) fn average(&self, home: Home) -> HostSlice<'_> {
         match self {

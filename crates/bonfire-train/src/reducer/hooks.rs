@@ -53,6 +53,8 @@ pub(crate) type Depth = Arc<AtomicUsize>;
 pub(crate) struct Pass<'a> {
     pub(crate) listener: &'a Listener,
     pub(crate) precision: Precision,
+    /// Whether gradients stay with their parameters when the reducer has them.
+    pub(crate) keeps_gradients: bool,
     /// The parameters that are gathered when they are used: their operations are made then.
     pub(crate) gathered: Option<&'a Shards>,
 }
@@ -277,6 +279,7 @@ impl Attacher<'_> {
             parameter,
             table: Arc::clone(self.table),
             listener: self.pass.listener.clone(),
+            is_kept: self.pass.keeps_gradients || matches!(self.pass.listener, Listener::Nobody),
         };
         let what = format!("parameter {}", self.table.get(parameter).name);
         let hooked = on_backend_of!(tensor, what, hooked(tensor, anchor, hook))?;
@@ -378,6 +381,8 @@ struct Hook {
     parameter: usize,
     table: Arc<ParameterTable>,
     listener: Listener,
+    /// Whether somebody else wants the gradient, too: it goes on to the parameter.
+    is_kept: bool,
 }
 
 impl<B: Readback> Backward<B, 2> for Hook {
@@ -397,7 +402,7 @@ impl<B: Readback> Backward<B, 2> for Hook {
             gradient.clone(),
         );
         let [parameter, _anchor] = ops.parents;
-        if let Some(parameter) = parameter {
+        if let Some(parameter) = parameter.filter(|_| self.is_kept) {
             gradients.register::<B>(parameter.id, gradient);
         }
     }

@@ -79,13 +79,13 @@ impl Naive {
                 let mut share = Values::zeros(narrow, sum.len());
                 cast(&sum, &mut share);
                 let average = share
-                    .start(&self.group, Travel::AllReduce(ReduceOp::Sum))
+                    .start(&self.group, extent.elems, Travel::AllReduce(ReduceOp::Sum))
                     .wait()?;
                 cast(&average, &mut sum);
                 Ok(sum)
             }
             _ => sum
-                .start(&self.group, Travel::AllReduce(ReduceOp::Mean))
+                .start(&self.group, extent.elems, Travel::AllReduce(ReduceOp::Mean))
                 .wait(),
         }
     }

@@ -21,6 +21,7 @@ fn nothing_given_means_the_quick_preset() {
     let settings = parse("").unwrap();
     assert_eq!((settings.batch, settings.steps), (6, 600));
     assert_eq!(settings.gradient_route, GradientRoute::Auto);
+    assert!(!settings.checkpoint_blocks);
     assert_eq!(settings.reporting.report_dir, PathBuf::from("gpt-report"));
 }
 

@@ -140,7 +140,9 @@ impl Double {
                 self.buckets[bucket].values()?;
                 let bucket = &mut self.buckets[bucket];
                 let values = bucket.values.take().expect("it has just been there");
-                bucket.work = Some(values.start(&self.group, Travel::AllReduce(ReduceOp::Mean)));
+                let len = values.len();
+                bucket.work =
+                    Some(values.start(&self.group, len, Travel::AllReduce(ReduceOp::Mean)));
             }
         }
         Ok(())

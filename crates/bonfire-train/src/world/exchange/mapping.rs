@@ -17,6 +17,10 @@ pub(crate) enum Meaning {
     Share,
     /// What comes back is the statistic of several ranks.
     Join(NormGroup),
+    /// As `Share`, for the first of two runs: what its layers normalise with is kept.
+    Record,
+    /// As `Copy`, for the second run: layers normalise with what was kept of the first.
+    Replay,
 }
 
 thread_local! {

@@ -1,0 +1,190 @@
+//! Activation checkpointing: a part of a model that keeps its inputs only and is computed again in the
+//! backward pass.
+//!
+//! The forward pass runs the part without a graph. One operation stands for it in the graph; its
+//! backward step runs the part again, with a graph of its own, and a backward pass through that one.
+//! Inputs and parameters reach the operation through a chain of operations with two parents each, one
+//! per tensor, whose backward steps give the tensor its gradient. So a hook on a parameter sees a
+//! gradient when it is final, as in a pass without this. After Chen et al. (2016), "Training deep nets
+//! with sublinear memory cost".
+//!
+//! Must never change a value, and never count a batch twice.
+
+use burn::module::Module;
+use burn::tensor::{Device, Tensor};
+
+use crate::world::exchange::mapping::{Meaning, meant};
+
+mod draws;
+mod inputs;
+mod leaves;
+mod running;
+mod segment;
+#[cfg(test)]
+#[cfg(feature = "flex")]
+mod tests;
+
+use draws::Seeds;
+pub use inputs::SegmentInputs;
+use leaves::{Detacher, ToHost};
+use segment::{Segment, followed};
+
+/// Runs a part of a model and keeps only its inputs for the backward pass, which computes the rest
+/// again: `torch.utils.checkpoint` of PyTorch, under another name because a
+/// [checkpoint](crate::Checkpoints) is a saved training here.
+///
+/// Of L blocks of which each is run so, the L inputs are alive between the passes, and the
+/// activations of one block while its turn is in the backward pass. The price is one more forward
+/// pass. [`Recompute`] has the rules and the options.
+///
+/// ```
+/// # use bonfire_train::recompute;
+/// # use burn::{nn::Linear, tensor::{Tensor, activation}};
+/// fn forward(blocks: &[Linear], mut x: Tensor<2>) -> Tensor<2> {
+///     for block in blocks {
+///         x = recompute(block, x, |block, x| activation::gelu(block.forward(x)));
+///     }
+///     x
+/// }
+/// ```
+///
+/// # Panics
+/// As [`Recompute::run`].
+pub fn recompute<M, I, F, const D: usize>(block: &M, inputs: I, forward: F) -> Tensor<D>
+where
+    M: Module + 'static,
+    I: SegmentInputs,
+    F: Fn(&M, I) -> Tensor<D> + Send + 'static,
+{
+    Recompute::default().run(block, inputs, forward)
+}
+
+/// How [`recompute`] keeps what it needs.
+///
+/// # What stays the same
+/// Output and gradients have the bits of the pass without it, on backends that compute the same twice,
+/// if each input goes into nothing but the segment: the sum over the uses of a tensor is otherwise added
+/// in another order. Inside a [`Ddp`](crate::Ddp), whose hooks order backward passes, the same may happen to a
+/// tensor of the block that goes to three layers or more; that of an attention has been seen not to.
+///
+/// Gradients of parameters travel while the backward pass runs. Micro-batches, precision, frozen
+/// and reparameterized parameters are as ever. Segments may be nested, and a block may be in several.
+///
+/// A parameter that `forward` reads and that its output does not depend on counts in a
+/// [`Ddp`](crate::Ddp) as one with a gradient of zeros.
+///
+/// # Random numbers
+/// Dropout drops the same elements both times: the segment draws two seeds from the device, seeds it with
+/// the first for either run of the block, and with the second after the run in the backward pass. What
+/// [`World::seed_step`](crate::World::seed_step) makes of seed, step and rank therefore decides
+/// these draws, too, and they differ between segments and micro-batches. On a GPU the draw waits for the device: turn it off with
+/// [`with_draws`](Self::with_draws) where a block needs none.
+///
+/// All devices of a kind in one process share a generator. If another thread draws while a segment runs,
+/// as ranks that are threads do, dropout cannot be repeated. On the CPU this is found out and is a panic of the
+/// backward pass; give each rank a process then. Blocks without random numbers are not affected.
+///
+/// # Batch norm
+/// Running statistics learn from a batch once, those of Burn's `RunningState` too. A synchronised
+/// [`BatchNorm`](crate::BatchNorm) exchanges as often as without this: the second run uses the
+/// statistics of the first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Recompute {
+    inputs: InputMemory,
+    draws: Draws,
+}
+
+/// Where inputs wait for the backward pass.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum InputMemory {
+    /// On their device.
+    #[default]
+    Device,
+    /// In host memory: less on a GPU, which is waited for while they are copied, each way. Of no use on
+    /// the CPU.
+    Host,
+}
+
+/// What happens to the device's random numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Draws {
+    /// Both runs of the block draw the same.
+    #[default]
+    Repeated,
+    /// The block draws none. If it does, its gradients are wrong.
+    None,
+}
+
+impl Recompute {
+    /// Chooses where inputs wait for the backward pass.
+    pub fn with_inputs_in(mut self, memory: InputMemory) -> Self {
+        self.inputs = memory;
+        self
+    }
+
+    /// Says whether the block draws random numbers.
+    pub fn with_draws(mut self, draws: Draws) -> Self {
+        self.draws = draws;
+        self
+    }
+
+    /// Runs `forward` on `block` and `inputs`, and again in the backward pass. It must compute the same both
+    /// times. Inputs and output are float tensors of any rank and type, on one device.
+    ///
+    /// What else `forward` uses it must own, such as a mask, and none of it may need a gradient. Where
+    /// neither inputs nor parameters do, in a validation for instance, it just runs.
+    ///
+    /// # Panics
+    /// If `forward` does; if its output is on another device than the inputs, or depends on a tensor that
+    /// needs a gradient and is neither an input nor a parameter of `block`; on a backend that this crate
+    /// does not know. The backward pass panics if the second run has another result, as far as that is
+    /// seen: shape and type everywhere, bits on the CPU.
+    pub fn run<M, I, F, const D: usize>(self, block: &M, inputs: I, forward: F) -> Tensor<D>
+    where
+        M: Module + 'static,
+        I: SegmentInputs,
+        F: Fn(&M, I) -> Tensor<D> + Send + 'static,
+    {
+        let mut detacher = Detacher::default();
+        let whole = (inputs.into_parameters(), block.clone());
+        // Running statistics that the first run changes are those of the model.
+        let (inputs, block) = meant(Meaning::Record, || whole.map(&mut detacher));
+        let device = detacher.device();
+        // Also where nothing needs a gradient: an inner segment does as it will in the second run.
+        let repeated = self.draws == Draws::Repeated && device.is_autodiff();
+        let seeds = repeated.then(|| Seeds::draw(&device));
+        let output = forward(&block, I::of(&inputs));
+        check_device(&output, &device);
+        let Some(found) = detacher.used() else {
+            return output;
+        };
+        assert!(
+            !output.is_tracked(),
+            "the closure of a segment uses a tensor that needs a gradient and is neither an input nor a \
+             parameter of the block: make it an input"
+        );
+        let segment = Segment {
+            inputs: match self.inputs {
+                InputMemory::Device => inputs,
+                InputMemory::Host => inputs.map(&mut ToHost),
+            },
+            block,
+            forward,
+            output: output.clone(),
+            places: found.places,
+            has_constants: found.has_constants,
+            seeds,
+        };
+        let again = Box::new(move |gradient| segment.again::<I>(gradient));
+        followed(output, found.nodes, again).unwrap_or_else(|error| panic!("{error}"))
+    }
+}
+
+fn check_device<const D: usize>(output: &Tensor<D>, device: &Device) {
+    assert!(
+        output.device() == *device,
+        "the output of a segment is on {:?}, and its inputs are on {device:?}: move it outside",
+        output.device()
+    );
+}

@@ -1,0 +1,176 @@
+//! Taking the tensors of a segment out of one graph, and into another.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use burn::backend::DispatchDevice;
+use burn::backend::DispatchKindConversion;
+use burn::backend::autodiff::Autodiff;
+use burn::backend::autodiff::checkpoint::strategy::{
+    BalancedCheckpointing, CheckpointStrategy, NoCheckpointing,
+};
+use burn::backend::autodiff::ops::NodeGuard;
+use burn::module::{ModuleMapper, Param};
+use burn::tensor::{Device, DispatchTensor, GradientCheckpointingStrategy, Gradients, Tensor};
+
+use crate::TrainError;
+use crate::reducer::hooks::{on_backend_of, primitive, unsupported};
+use crate::reducer::readback::Readback;
+
+/// Takes all tensors out of their graph, and finds out which of those that need a gradient are used: a
+/// tensor that is not used has no gradient, and whoever waits for one would wait in vain.
+#[derive(Default)]
+pub(super) struct Detacher {
+    device: Option<Device>,
+    tracked: Vec<Tracked>,
+    /// How many tensors there have been.
+    places: usize,
+}
+
+/// A tensor that needs a gradient.
+struct Tracked {
+    place: usize,
+    node: NodeGuard,
+    used: Arc<AtomicBool>,
+}
+
+/// The used tensors that need a gradient.
+pub(super) struct Found {
+    /// Which ones they are, in the order of the mapping.
+    pub(super) places: Vec<usize>,
+    /// Where they are in their graph.
+    pub(super) nodes: Vec<NodeGuard>,
+    /// Whether there are tensors that need none.
+    pub(super) has_constants: bool,
+}
+
+impl Detacher {
+    /// That of the first tensor.
+    pub(super) fn device(&self) -> Device {
+        let device = self.device.clone();
+        device.expect("a segment has an input")
+    }
+
+    /// What was used until now of what needs a gradient.
+    pub(super) fn used(self) -> Option<Found> {
+        let has_constants = self.places > self.tracked.len();
+        let used = self.tracked.into_iter();
+        let used = used.filter(|tracked| tracked.used.load(Ordering::Relaxed));
+        let (places, nodes): (Vec<_>, _) =
+            used.map(|tracked| (tracked.place, tracked.node)).unzip();
+        (!places.is_empty()).then_some(Found {
+            places,
+            nodes,
+            has_constants,
+        })
+    }
+}
+
+impl ModuleMapper for Detacher {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let place = self.places;
+        self.places += 1;
+        let value = param.base();
+        let device = value.device();
+        self.device.get_or_insert_with(|| device.clone());
+        if !value.is_tracked() {
+            return param;
+        }
+        let what = "a tensor of a segment".to_owned();
+        let node = on_backend_of!(value, what, node(value.clone()));
+        let used = Arc::new(AtomicBool::new(false));
+        self.tracked.push(Tracked {
+            place,
+            node: node.unwrap_or_else(|error| panic!("{error}")),
+            used: Arc::clone(&used),
+        });
+        let (shape, constant) = (value.shape(), value.set_require_grad(false));
+        let first_use = move |_: &Device, _: bool| {
+            used.store(true, Ordering::Relaxed);
+            constant
+        };
+        Param::uninitialized(param.id, first_use, device, false, shape)
+    }
+}
+
+fn node<B, C, const D: usize>(tensor: Tensor<D>) -> Result<NodeGuard, TrainError>
+where
+    B: Readback,
+    C: CheckpointStrategy,
+    DispatchTensor: DispatchKindConversion<Autodiff<B, C>>,
+{
+    Ok(primitive::<B, C, D>(tensor)?.node())
+}
+
+/// Puts tensors in host memory until they are used.
+pub(super) struct ToHost;
+
+impl ModuleMapper for ToHost {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let value = param.base();
+        let (device, dtype, shape) = (value.device(), value.dtype(), value.shape());
+        let id = param.id;
+        drop(param);
+        let data = value.into_data();
+        let back = move |device: &Device, _: bool| Tensor::from_data(data, (device, dtype));
+        Param::uninitialized(id, back, device, false, shape)
+    }
+}
+
+/// Makes leaves of a new graph of the tensors at some places, and gives their gradients.
+pub(super) struct Leaves {
+    /// Ascending.
+    places: Vec<usize>,
+    place: usize,
+    leaves: Vec<Leaf>,
+}
+
+/// Takes the gradient of a leaf from those of a pass, if there was one.
+type Leaf = Box<dyn Fn(Option<&mut Gradients>) -> Gradient>;
+
+/// The gradient of a leaf.
+#[derive(Debug)]
+pub(super) struct Gradient {
+    /// Zeros if the output does not depend on the leaf.
+    pub(super) values: DispatchTensor,
+    /// Whether it does.
+    pub(super) depends: bool,
+}
+
+impl Leaves {
+    pub(super) fn at(places: Vec<usize>) -> Self {
+        Self {
+            places,
+            place: 0,
+            leaves: Vec::new(),
+        }
+    }
+
+    /// The gradients of all leaves, in their order, given those of a backward pass, if there was one.
+    pub(super) fn gradients(self, mut gradients: Option<Gradients>) -> Vec<Gradient> {
+        let leaves = self.leaves.into_iter();
+        leaves.map(|leaf| leaf(gradients.as_mut())).collect()
+    }
+}
+
+impl ModuleMapper for Leaves {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let place = self.place;
+        self.place += 1;
+        if self.places.get(self.leaves.len()) != Some(&place) {
+            return param;
+        }
+        let leaf = param.base().require_grad();
+        let known = leaf.clone();
+        self.leaves.push(Box::new(move |gradients| {
+            let found = gradients.and_then(|gradients| known.grad_remove(gradients));
+            let depends = found.is_some();
+            let values = found.unwrap_or_else(|| known.zeros_like().without_autodiff());
+            Gradient {
+                values: values.into_dispatch(),
+                depends,
+            }
+        }));
+        Param::initialized(param.id, leaf)
+    }
+}
