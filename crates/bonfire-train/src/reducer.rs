@@ -331,7 +331,9 @@ impl Reducer {
             return Ok(());
         }
         let Step { waited, .. } = &mut self.step;
-        let sent = &mut self.buckets.on_host()[..self.next];
+        let host = self.buckets.on_host();
+        let sent = host.len().min(self.next);
+        let sent = &mut host[..sent];
         let lent = sent.iter().filter(|bucket| bucket.is_lent()).count();
         let first = sent.iter_mut().filter(|bucket| bucket.is_lent());
         for bucket in first.take(lent.saturating_sub(LENT_MAX)) {

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bonfire_collective::GroupOptions;
 use bonfire_testkit::local;
-use bonfire_train::{Ddp, DeviceKind, Draws, Placement, Recompute, World, recompute};
+use bonfire_train::{Ddp, DeviceKind, Draws, LocalRank, Recompute, World, recompute};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::nn::transformer::{TransformerEncoderConfig, TransformerEncoderLayer};
 use burn::nn::{Dropout, DropoutConfig, Linear, LinearConfig};
@@ -195,7 +195,7 @@ fn a_training_depends_on_its_seed_and_steps_only() {
     // Trains for two steps at a time; in between, draws that have nothing to do with it.
     let trained = |seed: u64, others: usize| {
         let bits = local(1, GroupOptions::default(), |group| {
-            let place = Placement {
+            let place = LocalRank {
                 local_rank: 0,
                 local_world_size: 1,
             };

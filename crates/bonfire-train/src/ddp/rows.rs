@@ -199,17 +199,17 @@ impl ModuleMapper for Joiner<'_> {
         } = *whole;
         let values = match &self.result {
             Err(_) => values,
-            Ok(()) => match self.reducer.runs(index) {
-                Ok(runs) => {
-                    let values = joined(values, &runs.collect::<Vec<_>>());
-                    self.reducer.release_run(index);
-                    values
-                }
-                Err(error) => {
+            Ok(()) => {
+                let joined = match self.reducer.runs(index) {
+                    Ok(runs) => Ok(joined(values, &runs.collect::<Vec<_>>())),
+                    Err(error) => Err((values, error)),
+                };
+                self.reducer.release_run(index);
+                joined.unwrap_or_else(|(values, error)| {
                     self.result = Err(error);
                     values
-                }
-            },
+                })
+            }
         };
         Param::from_mapped_value(id, trained(values, checkpointing), mapper)
     }

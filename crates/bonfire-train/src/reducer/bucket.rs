@@ -337,10 +337,9 @@ impl Bucket {
             State::Own(own) => {
                 let start = self.slots.first().map_or(0, |slot| slot.own) * own.len();
                 let block = start..start + own.len();
+                let (elems, group) = (self.elems, self.group.clone());
                 let values = self.here();
                 values.set(block, own.slice(0..own.len()), Entering::Plain);
-                let elems = self.elems;
-                let group = self.group.clone();
                 values.run(&group, elems, Travel::AllGather)?;
                 self.waiting = self.slots.len();
                 return Ok(());

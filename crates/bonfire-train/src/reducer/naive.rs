@@ -72,20 +72,20 @@ impl Naive {
     }
 
     fn average_one(&self, mut sum: Values) -> Result<Values, CollectiveError> {
-        let ranks = self.group.world_size().get();
+        let (ranks, len) = (self.group.world_size().get(), sum.len());
         match self.compression.sixteen_bits(sum.dtype()) {
             Some(narrow) if ranks > 1 => {
                 sum.scale(1.0 / f64::from(ranks));
                 let mut share = Values::zeros(narrow, sum.len());
                 cast(&sum, &mut share);
                 let average = share
-                    .start(&self.group, extent.elems, Travel::AllReduce(ReduceOp::Sum))
+                    .start(&self.group, len, Travel::AllReduce(ReduceOp::Sum))
                     .wait()?;
                 cast(&average, &mut sum);
                 Ok(sum)
             }
             _ => sum
-                .start(&self.group, extent.elems, Travel::AllReduce(ReduceOp::Mean))
+                .start(&self.group, len, Travel::AllReduce(ReduceOp::Mean))
                 .wait(),
         }
     }

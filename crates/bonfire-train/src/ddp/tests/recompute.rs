@@ -100,7 +100,7 @@ fn trained(ranks: u32, config: DdpConfig, blocks: Blocks) -> (Bits, Vec<f64>) {
             let first = ddp.no_sync(|model| loss(model, 0)).unwrap();
             let second = ddp.backward(|model| loss(model, 1)).unwrap();
             losses.extend([first.loss, second.loss].map(|loss| loss.value().unwrap()));
-            ddp.step(&mut optimizer, 1e-2, second.gradients);
+            ddp.step(&mut optimizer, 1e-2, second.gradients).unwrap();
         }
         (bits(ddp.module()), losses)
     });
@@ -222,7 +222,8 @@ fn normed(ranks: u32, blocks: Blocks, ignored: &[u32]) -> Vec<Bits> {
                 };
                 Loss::mean_over(output.powi_scalar(3).mean(), if counts { 3 } else { 0 })
             });
-            ddp.step(&mut optimizer, 0.1, gradients.unwrap().gradients);
+            ddp.step(&mut optimizer, 0.1, gradients.unwrap().gradients)
+                .unwrap();
         }
         bits(ddp.module())
     })
