@@ -114,6 +114,8 @@ fn train_marked(world: &World, config: DdpConfig, (path, meet): (&Path, &dyn Fn(
     };
     for step in 0..STEPS_BEFORE + STEPS_COUNTED {
         if step == STEPS_BEFORE {
+            // What the steps before have queued is over: a lone rank waits for nothing in its steps.
+            Digest::of(ddp.module()).unwrap();
             mark(BEGIN);
         }
         let indices = share(world, step, 2);
