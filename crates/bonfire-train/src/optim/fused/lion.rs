@@ -110,7 +110,7 @@ impl Optimizer for Lion {
     }
 
     fn to_device<const D: usize>(state: Self::State<D>, device: &Device) -> Self::State<D> {
-        state.to_device(device)
+        state.moved_to(device)
     }
 }
 

@@ -36,7 +36,7 @@ impl<N, const D: usize> State<N, D> {
         }
     }
 
-    pub(super) fn to_device(self, device: &Device) -> Self {
+    pub(super) fn moved_to(self, device: &Device) -> Self {
         let moved = |tensor: Tensor<D>| tensor.to_device(device);
         let moments = self.moments.into_iter().map(moved).collect();
         Self::new(self.time, moments, self.master.map(moved))
