@@ -78,11 +78,7 @@ fn primitive<const D: usize>(tensor: Tensor<D>) -> FlexTensor {
 
 /// The tensor in row-major memory that nobody else sees: its own where that is such.
 fn own<const D: usize>(tensor: Tensor<D>) -> FlexTensor {
-    let tensor = primitive(tensor);
-    match tensor.is_unique() && tensor.is_contiguous() {
-        true => tensor,
-        false => FlexTensor::from_data(tensor.into_data()),
-    }
+    FlexTensor::from_data(primitive(tensor).into_data())
 }
 
 fn values<T: Element + Pod>(tensor: &FlexTensor) -> &[T] {
