@@ -67,7 +67,10 @@ pub(crate) fn step_half<H: Stored, G: Stored, const M: usize>(
     pieces
         .zip(cut(moments, gradients.len()))
         .for_each(|((parameters, gradients), moments)| {
-            update_half(rule, parameters, gradients, moments);
+            Arch::new().dispatch(
+                #[inline(always)]
+                || update_half(rule, parameters, gradients, moments),
+            );
         });
 }
 
@@ -110,6 +113,7 @@ fn update<T: Real, const M: usize>(
     }
 }
 
+#[inline(always)]
 fn update_half<H: Stored, G: Stored, const M: usize>(
     rule: impl Rule<M>,
     (parameters, masters): (&mut [H], &mut [f32]),
@@ -128,10 +132,7 @@ fn update_half<H: Stored, G: Stored, const M: usize>(
         }
         G::widen(&gradients[block.clone()], wide);
         let moments = moments.each_mut().map(|moment| &mut moment[block.clone()]);
-        Arch::new().dispatch(
-            #[inline(always)]
-            || update(rule, masters, wide, moments),
-        );
+        update(rule, masters, wide, moments);
         H::narrow(masters, parameters);
     }
 }

@@ -16,10 +16,12 @@ pub(crate) trait Stored: Pod + Default + PartialEq + Send + Sync {
 macro_rules! stored {
     ($type:ty) => {
         impl Stored for $type {
+            #[inline(always)]
             fn widen(from: &[Self], to: &mut [f32]) {
                 from.convert_to_f32_slice(to);
             }
 
+            #[inline(always)]
             fn narrow(from: &[f32], to: &mut [Self]) {
                 to.convert_from_f32_slice(from);
             }
