@@ -116,7 +116,7 @@ fn begin(
         model = all_or_none(world, weights::load(model, path, world))?;
     }
     let folder = config.out_dir.join("checkpoints");
-    let checkpoints = Checkpoints::open(world, folder, KEPT)?;
+    let checkpoints = all_or_none(world, Checkpoints::open(world, folder, KEPT))?;
     let fresh = Training {
         model,
         optimizer: sgd(&config.optim),

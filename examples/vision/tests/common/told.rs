@@ -37,19 +37,19 @@ pub(crate) fn told_by(rank: usize, end: &JobEnd, parts: &[&str]) {
     );
 }
 
-/// As [`told_by`], of an error that every rank has: one of them says it.
+/// As [`told_by`], of an error that every rank has: one of them says it, and one of them, perhaps another, is
+/// the first to end with it.
 #[track_caller]
 pub(crate) fn told_by_any(end: &JobEnd, parts: &[&str]) {
+    assert_eq!(end.status.code(), Some(1), "{end:#?}");
     let said = beginning(&end.stderr, "[rank ");
-    let rank = said
-        .first()
-        .and_then(|line| line["[rank ".len()..].split(']').next());
-    let rank = rank.and_then(|rank| rank.parse().ok());
-    told_by(
-        rank.unwrap_or_else(|| panic!("no rank says it: {end:#?}")),
-        end,
-        parts,
-    );
+    let verdicts = beginning(&end.stderr, "error: rank ");
+    let ([line], [verdict]) = (&said[..], &verdicts[..]) else {
+        panic!("not a line and a verdict: {end:#?}")
+    };
+    assert!(line.contains("] error: "), "{line}");
+    assert_parts(line, parts);
+    assert!(verdict.ends_with(") exited with code 1"), "{verdict}");
 }
 
 /// As [`told_by`], of ranks that another launcher has started: all end with an error, and one says it.
