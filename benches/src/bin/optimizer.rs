@@ -97,8 +97,11 @@ fn measure((layers, width): (usize, usize), threads: usize, steps: usize) -> Str
     )
 }
 
+/// Adds the gradient of a parameter to those of a step.
+type Register = dyn Fn(&mut GradientsParams);
+
 /// A gradient for every parameter.
-struct Gradients(Vec<Box<dyn Fn(&mut GradientsParams)>>);
+struct Gradients(Vec<Box<Register>>);
 
 impl ModuleVisitor for Gradients {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
