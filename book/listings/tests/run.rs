@@ -34,6 +34,16 @@ fn the_training_listing_learns_on_one_and_on_two_ranks() {
 }
 
 #[test]
+fn the_listing_on_optimizers_learns_a_constant() {
+    let printed = run(
+        env!("CARGO_BIN_EXE_fused"),
+        &["--nproc", "2", "--device", "cpu"],
+    );
+    assert_eq!(printed.matches("loss ").count(), 2, "{printed}");
+    assert!(last_loss(&printed) < 1e-2, "{printed}");
+}
+
+#[test]
 fn the_two_models_of_the_listing_on_adversaries_meet() {
     let printed = run(
         env!("CARGO_BIN_EXE_gan"),

@@ -73,6 +73,10 @@ pub use norm::{
     BatchNorm, BatchNormConfig, RunningStatistic, convert_sync_batch_norm,
     convert_sync_batch_norm_in,
 };
+pub use optim::fused::adam::{Adam, AdamConfig};
+pub use optim::fused::adamw::{AdamW, AdamWConfig};
+pub use optim::fused::lion::{Lion, LionConfig};
+pub use optim::fused::sgd::{Sgd, SgdConfig};
 pub use optim::global_batch::{GlobalBatch, RateRule};
 pub use optim::gradients::{Clip, Gradients};
 pub use optim::scaler::{LossScaler, ScalerConfig};

@@ -1,5 +1,6 @@
-//! What comes between gradients and the optimizer: clipping, scaled losses, learning rates.
+//! What comes between gradients and parameters: clipping, scaled losses, learning rates, optimizers.
 
+pub(crate) mod fused;
 pub(crate) mod global_batch;
 pub(crate) mod gradients;
 pub(crate) mod scaler;

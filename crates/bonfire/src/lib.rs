@@ -29,8 +29,8 @@
 //! The rest is in modules:
 //!
 //! - [`ddp`]: losses, steps, precision; `DataParallel` is several devices of one process, without ranks.
-//! - [`optim`]: clipping, loss scaling, learning rates. [`nn`]: batch normalisation over all ranks,
-//!   and activations that are computed again instead of kept.
+//! - [`optim`]: clipping, loss scaling, learning rates, optimizers. [`nn`]: batch normalisation over all
+//!   ranks, and activations that are computed again instead of kept.
 //!   [`compression`]: gradients in fewer bytes.
 //! - [`data`]: samplers and loaders. [`report`]: metrics over all ranks, the journal of a run.
 //! - [`checkpoint`]: a training saved and brought back. `weights`: files of PyTorch and safetensors.
@@ -116,11 +116,12 @@ pub mod nn {
     };
 }
 
-/// Between gradients and parameters: clipping, loss scaling, learning rates.
+/// Between gradients and parameters: clipping, loss scaling, learning rates, and optimizers in one pass over
+/// memory, whose names are those of Burn's.
 pub mod optim {
     pub use bonfire_train::{
-        Clip, Decay, GlobalBatch, Gradients, LossScaler, RateRule, ScalerConfig, Schedule,
-        ScheduledRate,
+        Adam, AdamConfig, AdamW, AdamWConfig, Clip, Decay, GlobalBatch, Gradients, Lion,
+        LionConfig, LossScaler, RateRule, ScalerConfig, Schedule, ScheduledRate, Sgd, SgdConfig,
     };
 }
 

@@ -27,6 +27,43 @@ fn replicas_stay_bit_identical_for_200_steps() {
     }
 }
 
+/// Else an optimizer that writes in place would copy all of them, in every step.
+#[test]
+fn nothing_but_the_model_holds_parameters_between_backward_and_step() {
+    for ranks in [1, 2] {
+        on_ranks(ranks, |world| {
+            let device = world.device();
+            let model = Mlp::new(1, &device);
+            let mut ddp = Ddp::with_config(model, &world, small_buckets()).unwrap();
+            let mut optimizer = crate::AdamWConfig::new().init();
+            let mut places = addresses(ddp.module());
+            for step in 0..4 {
+                let indices = share(&world, step, 2);
+                let step = ddp.backward(|model| model.loss(&indices, &device));
+                ddp.step(&mut optimizer, 1e-3, step.unwrap().gradients);
+                let before = std::mem::replace(&mut places, addresses(ddp.module()));
+                assert_eq!(places, before);
+            }
+        });
+    }
+}
+
+/// Where the parameters are in host memory.
+fn addresses<M: Module>(model: &M) -> Vec<usize> {
+    struct Reader(Vec<usize>);
+    impl ModuleVisitor for Reader {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let tensor = param.val().inner();
+            let primitive = tensor.try_into_primitive::<burn::backend::Flex>().unwrap();
+            self.0
+                .push(primitive.as_slice::<f32>().unwrap().as_ptr() as usize);
+        }
+    }
+    let mut reader = Reader(Vec::new());
+    model.visit(&mut reader);
+    reader.0
+}
+
 #[test]
 fn several_ranks_train_what_one_rank_trains_with_the_whole_batch() {
     let (steps, lr, samples) = (10, 0.05, 24);

@@ -1,0 +1,183 @@
+//! What a step of AdamW costs: Bonfire's in one pass over memory, Burn's own, and a plain loop over slices
+//! without tensors, in turn in one run.
+//!
+//! `cargo run --release -p bonfire-benches --bin optimizer`
+//!
+//! The plain loop has all parameters in one piece of memory and one thread for each part of it. 28 bytes per
+//! parameter cross the memory bus: parameter and both moments are read and written, the gradient is read.
+
+#![forbid(unsafe_code)]
+
+use std::thread;
+use std::time::Instant;
+
+use bonfire_benches::{Mlp, median};
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::optim::{GradientsParams, ModuleOptimizer};
+use burn::tensor::{Device, Distribution, Tensor};
+use clap::Parser;
+
+/// Time a step of AdamW, fused, as Burn has it, and as a plain loop.
+#[derive(Clone, Debug, Parser)]
+struct Args {
+    /// Layers and width of each model
+    #[arg(long, value_parser = model, default_values = ["25x768", "24x2048"])]
+    models: Vec<(usize, usize)>,
+
+    /// Threads of each measurement
+    #[arg(long, default_values_t = [1, 2])]
+    threads: Vec<usize>,
+
+    /// Timed steps of each kind
+    #[arg(long, default_value_t = 9)]
+    steps: usize,
+}
+
+const RATE: f64 = 1e-4;
+const BETAS: [f32; 2] = [0.9, 0.999];
+const EPSILON: f32 = 1e-8;
+const DECAY: f32 = 1e-2;
+
+/// Steps before the first that is timed: moments are made in the first.
+const WARM_UP_STEPS: usize = 2;
+
+fn main() -> anyhow::Result<()> {
+    let args = Args::parse();
+    println!(
+        "{:>12} {:>7} {:>10} {:>10} {:>10} {:>13} {:>14}",
+        "parameters", "threads", "fused ms", "Burn ms", "plain ms", "Burn / fused", "plain / fused"
+    );
+    for (layers, width) in args.models {
+        for &threads in &args.threads {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
+            let run = || measure((layers, width), threads, args.steps);
+            println!("{}", pool.build()?.install(run));
+        }
+    }
+    Ok(())
+}
+
+fn model(text: &str) -> Result<(usize, usize), String> {
+    let sizes = text.split_once('x').ok_or("it is not of the form 25x768")?;
+    let number = |text: &str| text.parse().map_err(|error| format!("{text}: {error}"));
+    Ok((number(sizes.0)?, number(sizes.1)?))
+}
+
+/// A line of the table.
+fn measure((layers, width): (usize, usize), threads: usize, steps: usize) -> String {
+    let model = Mlp::new(layers, width, &Device::flex().autodiff());
+    let parameters = model.num_params();
+    let mut gradients = Gradients(Vec::new());
+    model.visit(&mut gradients);
+    let burns = burn::optim::AdamWConfig::new()
+        .with_epsilon(EPSILON)
+        .with_weight_decay(DECAY);
+    let mut fused = Training::new(model.clone(), bonfire::optim::AdamWConfig::new().init());
+    let mut burns = Training::new(model, burns.init());
+    let mut plain = Plain::new(parameters);
+    let mut times = Vec::new();
+    for step in 0..steps + WARM_UP_STEPS {
+        let milliseconds = [
+            fused.step(&gradients),
+            burns.step(&gradients),
+            plain.step(step as i32 + 1, threads),
+        ];
+        if step >= WARM_UP_STEPS {
+            times.push(milliseconds);
+        }
+    }
+    let of = |time: &dyn Fn(&[f64; 3]) -> f64| median(times.iter().map(time).collect());
+    format!(
+        "{parameters:>12} {threads:>7} {:>10.2} {:>10.2} {:>10.2} {:>13.2} {:>14.2}",
+        of(&|times| times[0]),
+        of(&|times| times[1]),
+        of(&|times| times[2]),
+        of(&|times| times[1] / times[0]),
+        of(&|times| times[2] / times[0]),
+    )
+}
+
+/// Adds the gradient of a parameter to those of a step.
+type Register = dyn Fn(&mut GradientsParams);
+
+/// A gradient for every parameter.
+struct Gradients(Vec<Box<Register>>);
+
+impl ModuleVisitor for Gradients {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let (id, shape) = (param.id, param.shape());
+        let gradient = Tensor::<D>::random(shape, Distribution::Default, &Device::flex());
+        let register = move |all: &mut GradientsParams| all.register(id, gradient.clone());
+        self.0.push(Box::new(register));
+    }
+}
+
+/// A model that an optimizer steps.
+struct Training {
+    model: Option<Mlp>,
+    optimizer: ModuleOptimizer,
+}
+
+impl Training {
+    fn new(model: Mlp, optimizer: ModuleOptimizer) -> Self {
+        Self {
+            model: Some(model),
+            optimizer,
+        }
+    }
+
+    /// The milliseconds of a step.
+    fn step(&mut self, gradients: &Gradients) -> f64 {
+        let mut all = GradientsParams::new();
+        gradients.0.iter().for_each(|register| register(&mut all));
+        let started = Instant::now();
+        let model = self.model.take().expect("it comes back");
+        self.model = Some(self.optimizer.step(RATE, model, all));
+        started.elapsed().as_secs_f64() * 1e3
+    }
+}
+
+/// Parameters, gradients and both moments.
+struct Plain([Vec<f32>; 4]);
+
+impl Plain {
+    fn new(parameters: usize) -> Self {
+        Self([0.5, 0.25, 0.0, 0.0].map(|value| vec![value; parameters]))
+    }
+
+    /// The milliseconds of a step.
+    fn step(&mut self, time: i32, threads: usize) -> f64 {
+        let started = Instant::now();
+        let part = self.0[0].len().div_ceil(threads);
+        let [parameters, gradients, first, second] = &mut self.0;
+        let moments = first.chunks_mut(part).zip(second.chunks_mut(part));
+        let parts = parameters.chunks_mut(part).zip(gradients.chunks(part));
+        thread::scope(|scope| {
+            for ((parameters, gradients), (first, second)) in parts.zip(moments) {
+                scope.spawn(move || plain(parameters, gradients, first, second, time));
+            }
+        });
+        started.elapsed().as_secs_f64() * 1e3
+    }
+}
+
+/// AdamW as one would write it.
+fn plain(
+    parameters: &mut [f32],
+    gradients: &[f32],
+    first: &mut [f32],
+    second: &mut [f32],
+    time: i32,
+) {
+    let corrections = BETAS.map(|beta| 1.0 - beta.powi(time));
+    let (rate, kept) = (RATE as f32, 1.0 - RATE as f32 * DECAY);
+    let moments = first.iter_mut().zip(second);
+    let elements = parameters.iter_mut().zip(gradients);
+    for ((parameter, gradient), (first, second)) in elements.zip(moments) {
+        *first = BETAS[0] * *first + (1.0 - BETAS[0]) * gradient;
+        *second = BETAS[1] * *second + (1.0 - BETAS[1]) * gradient * gradient;
+        let root = (*second / corrections[1]).sqrt();
+        let update = *first / corrections[0] / (root + EPSILON);
+        *parameter = kept * *parameter - rate * update;
+    }
+}

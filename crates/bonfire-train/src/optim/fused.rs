@@ -1,0 +1,135 @@
+//! Optimizers that read and write memory once.
+//!
+//! Burn's own compute a step as a chain of ten to fifteen operations, each of which goes through a whole
+//! tensor. On the CPU, in tensors of the Flex backend, these here do it in one pass, in place where nobody
+//! else sees a tensor's memory, with the widest vectors of the machine and on all threads of the rayon pool,
+//! which is the one that Flex computes on. On other devices they are the same chain of operations.
+//!
+//! The arithmetic is Burn's in Burn's order. So parameters of 32 and 64 bits have the bits of Burn's
+//! optimizers. Parameters of 16 bits do not: Burn rounds each of its operations to 16 bits, and here they
+//! have master weights and moments in 32 bits, as training in mixed precision has it (Micikevicius et al.
+//! 2018): the bits of a parameter of 32 bits that is rounded once per step.
+
+use burn::tensor::{DType, Tensor};
+
+use self::number::Number;
+use self::slices::Rule;
+use self::state::State;
+use super::gradients::{cast, wide};
+
+pub(crate) mod adam;
+pub(crate) mod adamw;
+#[cfg(feature = "flex")]
+mod flex;
+pub(crate) mod lion;
+mod number;
+pub(crate) mod sgd;
+mod slices;
+mod state;
+mod stored;
+
+/// A parameter, and what it is in 32 bits if it has 16.
+struct Weights<const D: usize> {
+    parameter: Tensor<D>,
+    master: Option<Tensor<D>>,
+}
+
+/// A step of one parameter, from its state to the next.
+fn step<N, const D: usize, const M: usize>(
+    rule: impl Rule<M>,
+    parameter: Tensor<D>,
+    gradient: Tensor<D>,
+    state: Option<State<N, D>>,
+) -> (Tensor<D>, Option<State<N, D>>) {
+    let dtype = parameter.dtype();
+    let wide = wide(dtype);
+    let (time, moments, master) = match state {
+        Some(state) => (state.time, state.moments, state.master),
+        None => (0, Vec::new(), None),
+    };
+    let moments: [Tensor<D>; M] = match moments.try_into() {
+        Ok(moments) => <[Tensor<D>; M]>::map(moments, |moment| cast(moment, wide)),
+        Err(_) => std::array::from_fn(|_| neutral(&parameter, wide)),
+    };
+    let master = (wide != dtype).then(|| match master {
+        Some(master) => cast(master, wide),
+        None => parameter.clone().cast(wide),
+    });
+    let gradient = match gradient.dtype() == dtype {
+        true => gradient,
+        false => cast(gradient, wide),
+    };
+    let weights = Weights { parameter, master };
+    let (weights, moments) = match is_flex(&gradient) {
+        #[cfg(feature = "flex")]
+        true => flex::step(rule, weights, gradient, moments),
+        _ => operations(rule, weights, gradient, moments),
+    };
+    let state = State::new(time + 1, moments.into(), weights.master);
+    (weights.parameter, Some(state))
+}
+
+/// The moments before the first step. Negative zero is the neutral element of addition: after the first step
+/// a moment is what was added, with its sign if it is zero.
+fn neutral<const D: usize>(parameter: &Tensor<D>, dtype: DType) -> Tensor<D> {
+    Tensor::zeros(parameter.shape(), (&parameter.device(), dtype)).neg()
+}
+
+/// The step as operations of the device.
+fn operations<const D: usize, const M: usize>(
+    rule: impl Rule<M>,
+    weights: Weights<D>,
+    gradient: Tensor<D>,
+    moments: [Tensor<D>; M],
+) -> (Weights<D>, [Tensor<D>; M]) {
+    let parameter = weights.parameter;
+    let Some(master) = weights.master else {
+        let (parameter, moments) = rule.update(parameter, gradient, moments);
+        let master = None;
+        return (Weights { parameter, master }, moments);
+    };
+    let (dtype, wide) = (parameter.dtype(), master.dtype());
+    let changed = master.clone().cast(dtype).not_equal(parameter.clone());
+    let master = master.mask_where(changed, parameter.cast(wide));
+    let (master, moments) = rule.update(master, cast(gradient, wide), moments);
+    let weights = Weights {
+        parameter: master.clone().cast(dtype),
+        master: Some(master),
+    };
+    (weights, moments)
+}
+
+/// A gradient with an L2 penalty on its parameter. Without one it keeps its bits.
+#[inline(always)]
+fn penalized<N: Number>(penalty: f64, parameter: &N, gradient: N) -> N {
+    match penalty == 0.0 {
+        true => gradient,
+        false => parameter.clone().times(penalty) + gradient,
+    }
+}
+
+/// # Panics
+/// If one is not from 0 to less than 1.
+fn assert_betas<const N: usize>(betas: [f32; N]) {
+    for beta in betas {
+        assert!(
+            (0.0..1.0).contains(&beta),
+            "{beta} is not from 0 to less than 1"
+        );
+    }
+}
+
+fn is_flex<const D: usize>(tensor: &Tensor<D>) -> bool {
+    #[cfg(feature = "flex")]
+    let is_flex = matches!(
+        tensor.device().as_dispatch(),
+        burn::backend::DispatchDevice::Flex(_)
+    );
+    #[cfg(not(feature = "flex"))]
+    let is_flex = false;
+    is_flex
+}
+
+#[cfg(test)]
+#[cfg(feature = "flex")]
+mod tests;

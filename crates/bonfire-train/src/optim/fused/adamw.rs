@@ -1,0 +1,176 @@
+//! AdamW (Loshchilov and Hutter 2019, arXiv 1711.05101), in the arithmetic of Burn's.
+
+use burn::optim::{LearningRate, ModuleOptimizer, Optimizer};
+use burn::tensor::{Device, Tensor};
+use serde::{Deserialize, Serialize};
+
+use super::number::Number;
+use super::slices::Rule;
+use super::state::{Names, State};
+
+/// Configuration of [`AdamW`]. The defaults are PyTorch's; Burn's own AdamW has an epsilon of 1e-5 and a
+/// weight decay of 1e-4.
+///
+/// ```
+/// use bonfire_train::AdamWConfig;
+/// use burn::module::ParamGroup;
+///
+/// let config = AdamWConfig::new().with_weight_decay(0.1);
+/// let gains = ParamGroup::from_predicate("gamma");
+/// let undecayed = config.with_weight_decay(0.0).build();
+/// let optimizer = config.init().with_group(gains, undecayed, None);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct AdamWConfig {
+    /// The decay of the first moment, from 0 to less than 1.
+    pub beta_1: f32,
+    /// The decay of the second moment, from 0 to less than 1.
+    pub beta_2: f32,
+    /// Added to the root of the second moment.
+    pub epsilon: f32,
+    /// The part of a parameter that a step takes away at a learning rate of 1, whatever its gradient.
+    pub weight_decay: f32,
+}
+
+impl Default for AdamWConfig {
+    /// 0.9, 0.999, 1e-8, 1e-2.
+    fn default() -> Self {
+        Self {
+            beta_1: 0.9,
+            beta_2: 0.999,
+            epsilon: 1e-8,
+            weight_decay: 1e-2,
+        }
+    }
+}
+
+impl AdamWConfig {
+    /// The defaults.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The same with another [`beta_1`](Self::beta_1).
+    #[must_use]
+    pub fn with_beta_1(self, beta_1: f32) -> Self {
+        Self { beta_1, ..self }
+    }
+
+    /// The same with another [`beta_2`](Self::beta_2).
+    #[must_use]
+    pub fn with_beta_2(self, beta_2: f32) -> Self {
+        Self { beta_2, ..self }
+    }
+
+    /// The same with another [`epsilon`](Self::epsilon).
+    #[must_use]
+    pub fn with_epsilon(self, epsilon: f32) -> Self {
+        Self { epsilon, ..self }
+    }
+
+    /// The same with another [`weight_decay`](Self::weight_decay).
+    #[must_use]
+    pub fn with_weight_decay(self, weight_decay: f32) -> Self {
+        Self {
+            weight_decay,
+            ..self
+        }
+    }
+
+    /// The optimizer of parameters, for [`ModuleOptimizer::with_group`].
+    ///
+    /// # Panics
+    /// If a beta is not in its range.
+    pub fn build(&self) -> AdamW {
+        super::assert_betas([self.beta_1, self.beta_2]);
+        AdamW { config: *self }
+    }
+
+    /// The optimizer of a module.
+    ///
+    /// # Panics
+    /// As [`build`](Self::build).
+    pub fn init(&self) -> ModuleOptimizer {
+        self.build().into()
+    }
+}
+
+/// AdamW in one pass over memory, made by [`AdamWConfig`].
+///
+/// ```text
+/// m = beta_1 m + (1 - beta_1) g        v = beta_2 v + (1 - beta_2) g²
+/// p = (1 - lr weight_decay) p - lr (m / (1 - beta_1^t)) / (sqrt(v / (1 - beta_2^t)) + epsilon)
+/// ```
+///
+/// Parameters of 32 and 64 bits get the bits of [`burn::optim::AdamW`] with the same numbers. Those of 16 bits
+/// have master weights and moments in 32 bits.
+#[derive(Clone, Copy, Debug)]
+pub struct AdamW {
+    config: AdamWConfig,
+}
+
+impl Names for AdamW {
+    const TIME: Option<&'static str> = Some("momentum.time");
+    const MOMENTS: &'static [&'static str] = &["momentum.moment_1", "momentum.moment_2"];
+}
+
+impl Optimizer for AdamW {
+    type State<const D: usize> = State<Self, D>;
+
+    fn step<const D: usize>(
+        &self,
+        lr: LearningRate,
+        tensor: Tensor<D>,
+        grad: Tensor<D>,
+        state: Option<Self::State<D>>,
+    ) -> (Tensor<D>, Option<Self::State<D>>) {
+        let time = state.as_ref().map_or(0, |state| state.time) + 1;
+        let rule = AdamWRule::new(self.config, lr, time);
+        super::step(rule, tensor, grad, state)
+    }
+
+    fn to_device<const D: usize>(state: Self::State<D>, device: &Device) -> Self::State<D> {
+        state.moved_to(device)
+    }
+}
+
+/// A step of AdamW. Its constants are computed in the types in which Burn computes them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AdamWRule {
+    betas: [f64; 2],
+    factors: [f64; 2],
+    corrections: [f64; 2],
+    epsilon: f64,
+    kept: f64,
+    rate: f64,
+}
+
+impl AdamWRule {
+    /// Step `time`, from 1.
+    pub(crate) fn new(config: AdamWConfig, rate: LearningRate, time: usize) -> Self {
+        let betas = [config.beta_1, config.beta_2];
+        Self {
+            betas: betas.map(f64::from),
+            factors: betas.map(|beta| f64::from(1.0 - beta)),
+            corrections: betas.map(|beta| f64::from(1.0 - beta.powi(time as i32))),
+            epsilon: f64::from(config.epsilon),
+            kept: 1.0 - rate * f64::from(config.weight_decay),
+            rate,
+        }
+    }
+}
+
+impl Rule<2> for AdamWRule {
+    #[inline(always)]
+    fn update<N: Number>(self, parameter: N, gradient: N, [first, second]: [N; 2]) -> (N, [N; 2]) {
+        let square = gradient.clone() * gradient.clone();
+        let first = first.times(self.betas[0]) + gradient.times(self.factors[0]);
+        let second = second.times(self.betas[1]) + square.times(self.factors[1]);
+        let root = second.clone().over(self.corrections[1]).sqrt();
+        let update = first.clone().over(self.corrections[0]) / root.plus(self.epsilon);
+        let parameter = parameter.times(self.kept) - update.times(self.rate);
+        (parameter, [first, second])
+    }
+}

@@ -1,0 +1,92 @@
+//! A step in the memory of tensors on Flex.
+
+use burn::backend::Flex;
+use burn::backend::flex::FlexTensor;
+use burn::tensor::{DType, Element, Tensor};
+use bytemuck::Pod;
+use half::{bf16, f16};
+
+use super::Weights;
+use super::number::Real;
+use super::slices::{self, Rule};
+use super::stored::Stored;
+
+/// One step; nothing but the memory that somebody else sees, or that is not row-major, is copied.
+///
+/// # Panics
+/// If a tensor is of another backend.
+pub(super) fn step<const D: usize, const M: usize>(
+    rule: impl Rule<M>,
+    weights: Weights<D>,
+    gradient: Tensor<D>,
+    moments: [Tensor<D>; M],
+) -> (Weights<D>, [Tensor<D>; M]) {
+    let gradient = primitive(gradient).to_contiguous();
+    let mut moments = moments.map(own);
+    let mut parameter = own(weights.parameter);
+    let mut master = weights.master.map(own);
+    match (parameter.dtype(), &mut master) {
+        (DType::F64, None) => whole::<f64, M>(rule, &mut parameter, &gradient, &mut moments),
+        (DType::F32, None) => whole::<f32, M>(rule, &mut parameter, &gradient, &mut moments),
+        (DType::F16, Some(master)) => {
+            halves::<f16, M>(rule, (&mut parameter, master), &gradient, &mut moments);
+        }
+        (DType::BF16, Some(master)) => {
+            halves::<bf16, M>(rule, (&mut parameter, master), &gradient, &mut moments);
+        }
+        (other, _) => panic!("parameters on Flex are never of type {other:?}"),
+    }
+    let weights = Weights {
+        parameter: Tensor::from_primitive::<Flex>(parameter),
+        master: master.map(Tensor::from_primitive::<Flex>),
+    };
+    (weights, moments.map(Tensor::from_primitive::<Flex>))
+}
+
+fn whole<T: Real + Element + Pod, const M: usize>(
+    rule: impl Rule<M>,
+    parameter: &mut FlexTensor,
+    gradient: &FlexTensor,
+    moments: &mut [FlexTensor; M],
+) {
+    slices::step(
+        rule,
+        values_mut::<T>(parameter),
+        values::<T>(gradient),
+        moments.each_mut().map(values_mut::<T>),
+    );
+}
+
+fn halves<H: Stored + Element, const M: usize>(
+    rule: impl Rule<M>,
+    (parameter, master): (&mut FlexTensor, &mut FlexTensor),
+    gradient: &FlexTensor,
+    moments: &mut [FlexTensor; M],
+) {
+    let weights = (values_mut::<H>(parameter), values_mut::<f32>(master));
+    let moments = moments.each_mut().map(values_mut::<f32>);
+    match gradient.dtype() {
+        DType::F32 => slices::step_half(rule, weights, values::<f32>(gradient), moments),
+        _ => slices::step_half(rule, weights, values::<H>(gradient), moments),
+    }
+}
+
+fn primitive<const D: usize>(tensor: Tensor<D>) -> FlexTensor {
+    let primitive = tensor.try_into_primitive::<Flex>();
+    primitive.expect("its device is Flex")
+}
+
+/// The tensor in row-major memory that nobody else sees: its own where that is such.
+fn own<const D: usize>(tensor: Tensor<D>) -> FlexTensor {
+    FlexTensor::from_data(primitive(tensor).into_data())
+}
+
+fn values<T: Element + Pod>(tensor: &FlexTensor) -> &[T] {
+    tensor.as_slice().expect("row-major, of this type")
+}
+
+fn values_mut<T: Element + Pod>(tensor: &mut FlexTensor) -> &mut [T] {
+    let (start, end) = tensor.layout().contiguous_offsets().expect("row-major");
+    let values = tensor.try_storage_mut().expect("nobody else sees it");
+    &mut values[start..end]
+}

@@ -1,0 +1,147 @@
+//! Lion (Chen et al. 2023, arXiv 2302.06675), in the arithmetic of Burn's.
+
+use burn::optim::{LearningRate, ModuleOptimizer, Optimizer};
+use burn::tensor::{Device, Tensor};
+use serde::{Deserialize, Serialize};
+
+use super::number::Number;
+use super::slices::Rule;
+use super::state::{Names, State};
+
+/// Configuration of [`Lion`]. The defaults are the paper's and Burn's.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct LionConfig {
+    /// The weight of the momentum in the direction of a step, from 0 to less than 1.
+    pub beta_1: f32,
+    /// The decay of the momentum, from 0 to less than 1.
+    pub beta_2: f32,
+    /// The part of a parameter that a step takes away at a learning rate of 1, whatever its gradient.
+    pub weight_decay: f32,
+}
+
+impl Default for LionConfig {
+    /// 0.9, 0.99, 0.
+    fn default() -> Self {
+        Self {
+            beta_1: 0.9,
+            beta_2: 0.99,
+            weight_decay: 0.0,
+        }
+    }
+}
+
+impl LionConfig {
+    /// The defaults.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The same with another [`beta_1`](Self::beta_1).
+    #[must_use]
+    pub fn with_beta_1(self, beta_1: f32) -> Self {
+        Self { beta_1, ..self }
+    }
+
+    /// The same with another [`beta_2`](Self::beta_2).
+    #[must_use]
+    pub fn with_beta_2(self, beta_2: f32) -> Self {
+        Self { beta_2, ..self }
+    }
+
+    /// The same with another [`weight_decay`](Self::weight_decay).
+    #[must_use]
+    pub fn with_weight_decay(self, weight_decay: f32) -> Self {
+        Self {
+            weight_decay,
+            ..self
+        }
+    }
+
+    /// The optimizer of parameters, for [`ModuleOptimizer::with_group`].
+    ///
+    /// # Panics
+    /// If a beta is not in its range.
+    pub fn build(&self) -> Lion {
+        super::assert_betas([self.beta_1, self.beta_2]);
+        Lion { config: *self }
+    }
+
+    /// The optimizer of a module.
+    ///
+    /// # Panics
+    /// As [`build`](Self::build).
+    pub fn init(&self) -> ModuleOptimizer {
+        self.build().into()
+    }
+}
+
+/// Lion in one pass over memory, made by [`LionConfig`].
+///
+/// ```text
+/// u = sign(beta_1 m + (1 - beta_1) g)        m = beta_2 m + (1 - beta_2) g
+/// p = (1 - lr weight_decay) p - lr u
+/// ```
+///
+/// Parameters of 32 and 64 bits get the bits of [`burn::optim::Lion`] with the same numbers. Those of 16 bits
+/// have master weights and a momentum in 32 bits.
+#[derive(Clone, Copy, Debug)]
+pub struct Lion {
+    config: LionConfig,
+}
+
+impl Names for Lion {
+    const TIME: Option<&'static str> = None;
+    const MOMENTS: &'static [&'static str] = &["momentum"];
+}
+
+impl Optimizer for Lion {
+    type State<const D: usize> = State<Self, D>;
+
+    fn step<const D: usize>(
+        &self,
+        lr: LearningRate,
+        tensor: Tensor<D>,
+        grad: Tensor<D>,
+        state: Option<Self::State<D>>,
+    ) -> (Tensor<D>, Option<Self::State<D>>) {
+        super::step(LionRule::new(self.config, lr), tensor, grad, state)
+    }
+
+    fn to_device<const D: usize>(state: Self::State<D>, device: &Device) -> Self::State<D> {
+        state.moved_to(device)
+    }
+}
+
+/// A step of Lion. Its constants are computed in the types in which Burn computes them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LionRule {
+    betas: [f64; 2],
+    factors: [f64; 2],
+    kept: f64,
+    rate: f64,
+}
+
+impl LionRule {
+    pub(crate) fn new(config: LionConfig, rate: LearningRate) -> Self {
+        let betas = [config.beta_1, config.beta_2];
+        Self {
+            betas: betas.map(f64::from),
+            factors: betas.map(|beta| f64::from(1.0 - beta)),
+            kept: 1.0 - rate * f64::from(config.weight_decay),
+            rate,
+        }
+    }
+}
+
+impl Rule<1> for LionRule {
+    #[inline(always)]
+    fn update<N: Number>(self, parameter: N, gradient: N, [momentum]: [N; 1]) -> (N, [N; 1]) {
+        let direction = momentum.clone().times(self.betas[0]);
+        let direction = direction + gradient.clone().times(self.factors[0]);
+        let momentum = momentum.times(self.betas[1]) + gradient.times(self.factors[1]);
+        let parameter = parameter.times(self.kept) - direction.sign().times(self.rate);
+        (parameter, [momentum])
+    }
+}

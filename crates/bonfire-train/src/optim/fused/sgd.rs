@@ -1,0 +1,174 @@
+//! Stochastic gradient descent with momentum (Sutskever et al. 2013), in the arithmetic of Burn's.
+
+use burn::optim::{LearningRate, ModuleOptimizer, Optimizer};
+use burn::tensor::{Device, Tensor};
+use serde::{Deserialize, Serialize};
+
+use super::number::Number;
+use super::slices::Rule;
+use super::state::{Names, State};
+
+/// Configuration of [`Sgd`]. The defaults are PyTorch's: neither momentum nor weight decay. Burn's momentum,
+/// where it is asked for, has a dampening of 0.1 unless told otherwise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct SgdConfig {
+    /// How much of the velocity a step keeps, from 0 to less than 1. With 0 there is no velocity in memory.
+    pub momentum: f64,
+    /// How much of a gradient does not enter the velocity. The first gradient enters it whole.
+    pub dampening: f64,
+    /// Whether a step goes from where momentum leads (Nesterov).
+    pub nesterov: bool,
+    /// The part of a parameter that is added to its gradient (L2 penalty).
+    pub weight_decay: f32,
+}
+
+impl SgdConfig {
+    /// The defaults.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The same with another [`momentum`](Self::momentum).
+    #[must_use]
+    pub fn with_momentum(self, momentum: f64) -> Self {
+        Self { momentum, ..self }
+    }
+
+    /// The same with another [`dampening`](Self::dampening).
+    #[must_use]
+    pub fn with_dampening(self, dampening: f64) -> Self {
+        Self { dampening, ..self }
+    }
+
+    /// The same with another [`nesterov`](Self::nesterov).
+    #[must_use]
+    pub fn with_nesterov(self, nesterov: bool) -> Self {
+        Self { nesterov, ..self }
+    }
+
+    /// The same with another [`weight_decay`](Self::weight_decay).
+    #[must_use]
+    pub fn with_weight_decay(self, weight_decay: f32) -> Self {
+        Self {
+            weight_decay,
+            ..self
+        }
+    }
+
+    /// The optimizer of parameters, for [`ModuleOptimizer::with_group`].
+    ///
+    /// # Panics
+    /// If the momentum is not in its range, or with Nesterov's momentum of 0.
+    pub fn build(&self) -> Sgd {
+        super::assert_betas([self.momentum as f32]);
+        assert!(
+            self.momentum > 0.0 || !self.nesterov,
+            "Nesterov's momentum of {}",
+            self.momentum
+        );
+        Sgd { config: *self }
+    }
+
+    /// The optimizer of a module.
+    ///
+    /// # Panics
+    /// As [`build`](Self::build).
+    pub fn init(&self) -> ModuleOptimizer {
+        self.build().into()
+    }
+}
+
+/// Stochastic gradient descent in one pass over memory, made by [`SgdConfig`].
+///
+/// ```text
+/// g = g + weight_decay p        v = momentum v + (1 - dampening) g, at first g
+/// p = p - lr v, without momentum p - lr g, with Nesterov's p - lr (momentum v + g)
+/// ```
+///
+/// Parameters of 32 and 64 bits get the bits of [`burn::optim::Sgd`] with the same numbers. Those of 16 bits
+/// have master weights and a velocity in 32 bits.
+#[derive(Clone, Copy, Debug)]
+pub struct Sgd {
+    config: SgdConfig,
+}
+
+impl Names for Sgd {
+    const TIME: Option<&'static str> = None;
+    const MOMENTS: &'static [&'static str] = &["momentum.velocity"];
+}
+
+impl Optimizer for Sgd {
+    type State<const D: usize> = State<Self, D>;
+
+    fn step<const D: usize>(
+        &self,
+        lr: LearningRate,
+        tensor: Tensor<D>,
+        grad: Tensor<D>,
+        state: Option<Self::State<D>>,
+    ) -> (Tensor<D>, Option<Self::State<D>>) {
+        let descent = Descent {
+            penalty: f64::from(self.config.weight_decay),
+            rate: lr,
+        };
+        if self.config.momentum == 0.0 {
+            return super::step(descent, tensor, grad, state);
+        }
+        let is_first = state.as_ref().is_none_or(|state| state.moments.is_empty());
+        let momentum = Momentum {
+            descent,
+            momentum: f64::from(self.config.momentum as f32),
+            entering: match is_first {
+                true => 1.0,
+                false => 1.0 - self.config.dampening,
+            },
+            nesterov: self.config.nesterov,
+        };
+        super::step(momentum, tensor, grad, state)
+    }
+
+    fn to_device<const D: usize>(state: Self::State<D>, device: &Device) -> Self::State<D> {
+        state.moved_to(device)
+    }
+}
+
+/// A step down the gradient.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Descent {
+    penalty: f64,
+    rate: f64,
+}
+
+impl Rule<0> for Descent {
+    #[inline(always)]
+    fn update<N: Number>(self, parameter: N, gradient: N, []: [N; 0]) -> (N, [N; 0]) {
+        let gradient = super::penalized(self.penalty, &parameter, gradient);
+        (parameter - gradient.times(self.rate), [])
+    }
+}
+
+/// A step with momentum.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Momentum {
+    descent: Descent,
+    momentum: f64,
+    /// How much of the gradient enters the velocity.
+    entering: f64,
+    nesterov: bool,
+}
+
+impl Rule<1> for Momentum {
+    #[inline(always)]
+    fn update<N: Number>(self, parameter: N, gradient: N, [velocity]: [N; 1]) -> (N, [N; 1]) {
+        let gradient = super::penalized(self.descent.penalty, &parameter, gradient);
+        let entering = gradient.clone().times(self.entering);
+        let velocity = entering + velocity.times(self.momentum);
+        let direction = match self.nesterov {
+            true => velocity.clone().times(self.momentum) + gradient,
+            false => velocity.clone(),
+        };
+        (parameter - direction.times(self.descent.rate), [velocity])
+    }
+}

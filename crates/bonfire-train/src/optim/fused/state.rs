@@ -1,0 +1,83 @@
+//! What an optimizer keeps of a parameter, under the names that Burn's own optimizer gives it: a record of
+//! either continues with the other.
+
+use std::marker::PhantomData;
+
+use burn::optim::{RecordState, StateSink, StateSource};
+use burn::tensor::{DType, Device, Tensor};
+
+/// The names of an optimizer's state in records.
+pub trait Names: Send + Sync + 'static {
+    /// The number of steps taken, where the optimizer counts them.
+    const TIME: Option<&'static str>;
+    /// The moments.
+    const MOMENTS: &'static [&'static str];
+}
+
+/// The master weights of a parameter of 16 bits; Burn's optimizers have none.
+const MASTER: &str = "master";
+
+/// The state of one parameter.
+pub struct State<N, const D: usize> {
+    /// The number of steps taken.
+    pub(super) time: usize,
+    pub(super) moments: Vec<Tensor<D>>,
+    pub(super) master: Option<Tensor<D>>,
+    names: PhantomData<fn() -> N>,
+}
+
+impl<N, const D: usize> State<N, D> {
+    pub(super) fn new(time: usize, moments: Vec<Tensor<D>>, master: Option<Tensor<D>>) -> Self {
+        Self {
+            time,
+            moments,
+            master,
+            names: PhantomData,
+        }
+    }
+
+    pub(super) fn moved_to(self, device: &Device) -> Self {
+        let moved = |tensor: Tensor<D>| tensor.to_device(device);
+        let moments = self.moments.into_iter().map(moved).collect();
+        Self::new(self.time, moments, self.master.map(moved))
+    }
+}
+
+impl<N, const D: usize> Clone for State<N, D> {
+    fn clone(&self) -> Self {
+        Self::new(self.time, self.moments.clone(), self.master.clone())
+    }
+}
+
+impl<N: Names, const D: usize> RecordState for State<N, D> {
+    fn state_flatten(&self, prefix: &str, out: &mut StateSink) {
+        if let Some(name) = N::TIME {
+            out.push_scalar(prefix, name, self.time.into());
+        }
+        for (name, moment) in N::MOMENTS.iter().zip(&self.moments) {
+            out.push_tensor(prefix, name, moment.to_data());
+        }
+        if let Some(master) = &self.master {
+            out.push_tensor(prefix, MASTER, master.to_data());
+        }
+    }
+
+    fn state_unflatten(prefix: &str, source: &mut StateSource, device: &Device) -> Option<Self> {
+        let time = match N::TIME {
+            Some(name) => source.take_scalar(prefix, name)?.try_into().ok()?,
+            None => 0,
+        };
+        let mut take = |name: &&str| {
+            let data = source.take_tensor(prefix, name)?;
+            let dtype: DType = data.dtype();
+            Some(Tensor::from_data(data, (device, dtype)))
+        };
+        let moments: Vec<_> = N::MOMENTS.iter().map_while(&mut take).collect();
+        if N::TIME.is_some() && moments.len() < N::MOMENTS.len() {
+            // Steps are counted for the sake of moments.
+            return None;
+        }
+        let master = take(&MASTER);
+        Some(Self::new(time, moments, master))
+    }
+}
