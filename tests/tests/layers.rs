@@ -69,6 +69,12 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
         Burn::Unknown,
     ),
     (
+        "bonfire-optim",
+        Imports::Only(&["bonfire-plan"]),
+        Burn::Named,
+    ),
+    ("bonfire-weights", Imports::Only(&[]), Burn::Named),
+    (
         "bonfire-train",
         Imports::Only(&[
             "bonfire-plan",
@@ -76,6 +82,8 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
             "bonfire-gpu",
             "bonfire-launch",
             "bonfire-kernels",
+            "bonfire-optim",
+            "bonfire-weights",
         ]),
         Burn::Named,
     ),
@@ -150,6 +158,8 @@ const LIBRARIES: &[&str] = &[
     "bonfire-collective",
     "bonfire-gpu",
     "bonfire-launch",
+    "bonfire-optim",
+    "bonfire-weights",
     "bonfire-train",
     "bonfire-learner",
     DATA,

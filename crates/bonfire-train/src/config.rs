@@ -13,8 +13,6 @@ use serde::{Deserialize, Serialize};
 use compression::GradientCompression;
 use precision::Precision;
 
-use crate::TrainError;
-
 /// When and in what units gradients travel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -200,20 +198,17 @@ impl DdpConfig {
         Self { placement, ..self }
     }
 
-    /// That the placement goes with the rest.
-    pub(crate) fn check_placement(&self) -> Result<(), TrainError> {
-        let placement = self.placement;
-        let reason = if !placement.is_sharded() {
-            return Ok(());
+    /// Why parameters cannot be sharded together with the rest, if they are to be.
+    pub(crate) fn forbids_shards(&self) -> Option<&'static str> {
+        if !self.placement.is_sharded() {
+            None
         } else if self.sync != GradientSync::Bucketed {
-            "it needs GradientSync::Bucketed"
+            Some("it needs GradientSync::Bucketed")
         } else if self.compression != GradientCompression::None {
-            "gradients of rows are not compressed; choose GradientCompression::None"
+            Some("gradients of rows are not compressed; choose GradientCompression::None")
         } else {
-            return Ok(());
-        };
-        let reason = reason.to_owned();
-        Err(TrainError::UnsupportedPlacement { placement, reason })
+            None
+        }
     }
 }
 

@@ -21,7 +21,6 @@ use crate::reducer::harvest::{averaged, harvest};
 use crate::reducer::hooks::{Anchors, Depth, Listener, Pass, measured};
 use crate::reducer::timing::{StepTiming, Stopwatch};
 use crate::reducer::{Accumulate, Reducer};
-use crate::shard::Gatherer;
 use crate::world::exchange::group::NormGroups;
 use crate::world::patience::WarmUp;
 use crate::{DdpConfig, Precision, Spread, TrainError, World};
@@ -32,6 +31,7 @@ mod compressed;
 pub(crate) mod data_parallel;
 mod digest;
 mod foreign;
+mod gather;
 mod guard;
 mod own_backward;
 mod rows;
@@ -41,6 +41,7 @@ mod synchroniser;
 
 pub use digest::Digest;
 use foreign::Watch;
+use gather::Gatherer;
 pub use own_backward::OwnStep;
 pub use step::{MicroStep, Step};
 pub use summary::BucketSummary;
@@ -553,7 +554,12 @@ impl Start {
 fn checked<M: Module>(model: M, config: &DdpConfig) -> Result<(M, ParameterTable), TrainError> {
     config.compression.check(config.sync)?;
     config.precision.check(&model)?;
-    config.check_placement()?;
+    if let Some(reason) = config.forbids_shards() {
+        return Err(TrainError::UnsupportedPlacement {
+            placement: config.placement,
+            reason: reason.to_owned(),
+        });
+    }
     let model = trainable(model);
     let table = ParameterTable::of(&model)?;
     Ok((model, table))

@@ -45,13 +45,10 @@ mod parameters;
 mod raw;
 mod recompute;
 mod reducer;
-mod shard;
 mod world;
 
 #[cfg(feature = "weights")]
-pub use checkpoint::pretrained::{
-    FileError, LoadReport, ShapeDifference, WeightsError, WeightsFile, load_weights,
-};
+pub use checkpoint::pretrained::{WeightsError, load_weights};
 #[doc(hidden)]
 pub use checkpoint::probe::is_writable;
 pub use checkpoint::{Best, Checkpoints, CompressionFolder, Keep, Milestone, Training};
@@ -73,14 +70,8 @@ pub use norm::{
     BatchNorm, BatchNormConfig, RunningStatistic, convert_sync_batch_norm,
     convert_sync_batch_norm_in,
 };
-pub use optim::fused::adam::{Adam, AdamConfig};
-pub use optim::fused::adamw::{AdamW, AdamWConfig};
-pub use optim::fused::lion::{Lion, LionConfig};
-pub use optim::fused::sgd::{Sgd, SgdConfig};
-pub use optim::global_batch::{GlobalBatch, RateRule};
 pub use optim::gradients::{Clip, Gradients};
 pub use optim::scaler::{LossScaler, ScalerConfig};
-pub use optim::schedule::{Decay, Schedule, ScheduledRate};
 pub use parameters::freeze::{UnknownParameter, freeze, freeze_all_but};
 #[doc(hidden)]
 pub use parameters::is_autodiff;

@@ -17,8 +17,10 @@ use bonfire_plan::PlanError;
 use bonfire_report::ReportError;
 use bonfire_train as train;
 #[cfg(feature = "weights")]
-use bonfire_train::{FileError, WeightsError};
+use bonfire_train::WeightsError;
 use bonfire_train::{TrainError, UnknownParameter};
+#[cfg(feature = "weights")]
+use bonfire_weights::FileError;
 use thiserror::Error as ThisError;
 
 /// An error of a program, of any type.

@@ -119,10 +119,8 @@ pub mod nn {
 /// Between gradients and parameters: clipping, loss scaling, learning rates, and optimizers in one pass over
 /// memory, whose names are those of Burn's.
 pub mod optim {
-    pub use bonfire_train::{
-        Adam, AdamConfig, AdamW, AdamWConfig, Clip, Decay, GlobalBatch, Gradients, Lion,
-        LionConfig, LossScaler, RateRule, ScalerConfig, Schedule, ScheduledRate, Sgd, SgdConfig,
-    };
+    pub use bonfire_optim::*;
+    pub use bonfire_train::{Clip, Gradients, LossScaler, ScalerConfig};
 }
 
 /// Metrics over all ranks, the journal of a run, TensorBoard.
@@ -133,9 +131,8 @@ pub mod report {
 /// Pretrained weights from files of PyTorch and safetensors.
 #[cfg(feature = "weights")]
 pub mod weights {
-    pub use bonfire_train::{
-        FileError, LoadReport, ShapeDifference, WeightsError, WeightsFile, load_weights,
-    };
+    pub use bonfire_train::{WeightsError, load_weights};
+    pub use bonfire_weights::*;
 }
 
 /// A rank: its place, its device, its signals.

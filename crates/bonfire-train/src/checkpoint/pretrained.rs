@@ -4,12 +4,10 @@
 //! nothing is skipped silently. Rank 0 reads the file and everybody gets its model, so the file has
 //! to be on one host only, and all ranks come to the same result or the same error.
 
-mod adapter;
 mod error;
-mod file;
-mod report;
 
 use bonfire_collective::{ProcessGroup, Rank};
+use bonfire_weights::{FileError, LoadReport, WeightsFile};
 use burn::module::Module;
 
 use crate::parameters::ParameterTable;
@@ -18,9 +16,7 @@ use crate::parameters::replicate::replicate;
 use crate::world::patience::patient_with_files;
 use crate::{DdpConfig, TrainError, World};
 
-pub use error::{FileError, WeightsError};
-pub use file::WeightsFile;
-pub use report::{LoadReport, ShapeDifference};
+pub use error::WeightsError;
 
 /// The rank that reads the file.
 const READER: Rank = Rank::new(0);

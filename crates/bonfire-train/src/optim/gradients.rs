@@ -355,14 +355,14 @@ impl<const D: usize> AnyRank for Tensor<D> {
 }
 
 /// The type to compute in: 16 bits overflow at a norm of 256.
-pub(super) fn wide(dtype: DType) -> DType {
+fn wide(dtype: DType) -> DType {
     match dtype {
         DType::F16 | DType::BF16 => DType::F32,
         wide => wide,
     }
 }
 
-pub(super) fn cast<const D: usize>(tensor: Tensor<D>, dtype: DType) -> Tensor<D> {
+fn cast<const D: usize>(tensor: Tensor<D>, dtype: DType) -> Tensor<D> {
     match tensor.dtype() == dtype {
         true => tensor,
         false => tensor.cast(dtype),

@@ -1,7 +1,7 @@
 //! Why no parameters can be loaded.
 
 use bonfire_collective::Rank;
-use serde::{Deserialize, Serialize};
+use bonfire_weights::FileError;
 
 use crate::TrainError;
 
@@ -28,55 +28,4 @@ pub enum WeightsError {
     /// The ranks' models differ, or a rank failed.
     #[error(transparent)]
     Train(#[from] TrainError),
-}
-
-/// A file from which no parameters can be loaded. Every rank gets the one of rank 0.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
-#[non_exhaustive]
-pub enum FileError {
-    /// It cannot be read as what its name says it is.
-    #[error(
-        "cannot read weights from {path} ({cause}); give a safetensors file (.safetensors) or one \
-         that torch.save has written (.pt, .pth)"
-    )]
-    Unreadable {
-        /// The file.
-        path: String,
-        /// What is wrong with it.
-        cause: String,
-    },
-    /// It has no tensor with the name and the shape of a parameter.
-    #[error(
-        "none of the {count} tensors in {path} has the name and shape of a parameter: the file has \
-         {in_file}, the model has {in_model}; rename with `WeightsFile::without_prefix` or \
-         `WeightsFile::renaming`, or choose another file"
-    )]
-    NothingFits {
-        /// The file.
-        path: String,
-        /// How many tensors it has.
-        count: usize,
-        /// The first of them, for people.
-        in_file: String,
-        /// The first of the model, for people.
-        in_model: String,
-    },
-    /// A parameter was found, but its values cannot be read.
-    #[error("the values of {parameter} in {path} cannot be used ({cause}); get the file again")]
-    BrokenTensor {
-        /// The file.
-        path: String,
-        /// Which parameter.
-        parameter: String,
-        /// What is wrong with them.
-        cause: String,
-    },
-    /// A pattern is no regular expression.
-    #[error("the renaming pattern {pattern:?} is no regular expression: {cause}")]
-    BadPattern {
-        /// The pattern.
-        pattern: String,
-        /// What is wrong with it.
-        cause: String,
-    },
 }

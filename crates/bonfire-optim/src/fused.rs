@@ -12,10 +12,9 @@
 
 use burn::tensor::{DType, Tensor};
 
-use self::number::Number;
-use self::slices::Rule;
-use self::state::State;
-use super::gradients::{cast, wide};
+use number::Number;
+use slices::Rule;
+use state::State;
 
 pub(crate) mod adam;
 pub(crate) mod adamw;
@@ -27,6 +26,21 @@ pub(crate) mod sgd;
 mod slices;
 mod state;
 mod stored;
+
+/// The type to compute in.
+fn wide(dtype: DType) -> DType {
+    match dtype {
+        DType::F16 | DType::BF16 => DType::F32,
+        wide => wide,
+    }
+}
+
+fn cast<const D: usize>(tensor: Tensor<D>, dtype: DType) -> Tensor<D> {
+    match tensor.dtype() == dtype {
+        true => tensor,
+        false => tensor.cast(dtype),
+    }
+}
 
 /// A parameter, and what it is in 32 bits if it has 16.
 struct Weights<const D: usize> {

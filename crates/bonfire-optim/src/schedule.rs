@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// needs no more than the step; what a step is, a batch or an epoch, is the program's choice.
 ///
 /// ```
-/// use bonfire_train::{Decay, Schedule};
+/// use bonfire_optim::{Decay, Schedule};
 ///
 /// let schedule = Schedule::constant(0.1)
 ///     .with_warmup(10)

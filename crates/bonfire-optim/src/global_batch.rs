@@ -3,7 +3,7 @@
 use std::fmt;
 use std::num::NonZeroUsize;
 
-use bonfire_collective::WorldSize;
+use bonfire_plan::WorldSize;
 use serde::{Deserialize, Serialize};
 
 /// The samples of one optimizer step, over all ranks and micro-batches.

@@ -11,8 +11,8 @@ use burn_store::{
     Applier, ApplyError, ApplyResult, KeyRemapper, ModuleStore, PytorchStore, SafetensorsStore,
 };
 
-use super::adapter::{Layout, ToModel};
-use super::{FileError, LoadReport, ShapeDifference};
+use crate::adapter::{Layout, ToModel};
+use crate::{FileError, LoadReport, ShapeDifference};
 
 /// A tensor of PyTorch's that no model here has: how many batches a normalization layer has seen.
 const BATCH_COUNTER: &str = "num_batches_tracked";
@@ -88,7 +88,7 @@ impl WeightsFile {
     }
 
     /// Where it is.
-    pub(super) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         &self.path
     }
 
@@ -103,7 +103,7 @@ impl WeightsFile {
     }
 
     /// Loads what fits into a model, which comes back in any case.
-    pub(super) fn load<M: Module>(&self, model: M) -> (M, Result<LoadReport, FileError>) {
+    pub fn load<M: Module>(&self, model: M) -> (M, Result<LoadReport, FileError>) {
         let (tensors, layout) = match self.tensors() {
             Ok(read) => read,
             Err(error) => return (model, Err(error)),

@@ -12,7 +12,7 @@ use super::state::{Names, State};
 /// weight decay of 1e-4.
 ///
 /// ```
-/// use bonfire_train::AdamWConfig;
+/// use bonfire_optim::AdamWConfig;
 /// use burn::module::ParamGroup;
 ///
 /// let config = AdamWConfig::new().with_weight_decay(0.1);

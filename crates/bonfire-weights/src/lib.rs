@@ -1,0 +1,15 @@
+//! Files of parameters that other programs have written: safetensors, and what `torch.save` writes.
+//!
+//! A [`WeightsFile`] is loaded into a Burn model by name and shape, and a [`LoadReport`] lists what became of
+//! every tensor and every parameter: nothing is skipped silently.
+
+#![forbid(unsafe_code)]
+
+mod adapter;
+mod error;
+mod file;
+mod report;
+
+pub use error::FileError;
+pub use file::WeightsFile;
+pub use report::{LoadReport, ShapeDifference};
