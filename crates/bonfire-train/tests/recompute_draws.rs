@@ -221,7 +221,7 @@ fn a_training_depends_on_its_seed_and_steps_only() {
                 };
                 ddp.no_sync(forward).unwrap();
                 let gradients = ddp.backward(forward).unwrap().gradients;
-                ddp.step(&mut optimizer, 0.1, gradients);
+                ddp.step(&mut optimizer, 0.1, gradients).unwrap();
             }
             ddp.digest().unwrap().to_string()
         });

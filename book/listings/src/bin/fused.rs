@@ -24,7 +24,7 @@ fn train(world: World) -> bonfire::Result<()> {
     for _ in 0..300 {
         let x = Tensor::<2>::random([16, 4], Distribution::Default, &device);
         let step = ddp.backward(|model| (model.forward(x) - 2.0).powi_scalar(2).mean())?;
-        ddp.step(&mut optimizer, 0.05, step.gradients);
+        ddp.step(&mut optimizer, 0.05, step.gradients)?;
         loss = step.loss.over_ranks(&world)?;
     }
     println!("rank {}: loss {loss:.6}", world.rank());

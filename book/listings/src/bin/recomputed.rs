@@ -80,7 +80,7 @@ fn train(world: World) -> bonfire::Result<()> {
             let target = x.clone().flip([1]);
             (net.forward(x) - target).square().mean()
         })?;
-        ddp.step(&mut optimizer, 0.003, done.gradients);
+        ddp.step(&mut optimizer, 0.003, done.gradients)?;
         // ANCHOR_END: train
         if step == 59 {
             let loss = done.loss.over_ranks(&world)?;

@@ -108,11 +108,12 @@ fn what_fits_is_loaded_and_the_rest_is_listed() {
             "fc.weight",
         ];
         assert_eq!(report.loaded, loaded);
-        let skipped = |parameter: &str, model: &[usize], file: &[usize]| ShapeDifference {
-            parameter: parameter.to_owned(),
-            model: model.to_vec(),
-            file: file.to_vec(),
-        };
+        let skipped =
+            |parameter: &str, model: &[usize], file: &[usize]| bonfire_weights::ShapeDifference {
+                parameter: parameter.to_owned(),
+                model: model.to_vec(),
+                file: file.to_vec(),
+            };
         assert_eq!(
             report.skipped,
             [

@@ -35,7 +35,7 @@ fn nothing_but_the_model_holds_parameters_between_backward_and_step() {
             let device = world.device();
             let model = Mlp::new(1, &device);
             let mut ddp = Ddp::with_config(model, &world, small_buckets()).unwrap();
-            let mut optimizer = crate::AdamWConfig::new().init();
+            let mut optimizer = bonfire_optim::AdamWConfig::new().init();
             let mut places = addresses(ddp.module());
             for step in 0..4 {
                 let indices = share(&world, step, 2);
