@@ -40,7 +40,8 @@ fn nothing_but_the_model_holds_parameters_between_backward_and_step() {
             for step in 0..4 {
                 let indices = share(&world, step, 2);
                 let step = ddp.backward(|model| model.loss(&indices, &device));
-                ddp.step(&mut optimizer, 1e-3, step.unwrap().gradients);
+                ddp.step(&mut optimizer, 1e-3, step.unwrap().gradients)
+                    .unwrap();
                 let before = std::mem::replace(&mut places, addresses(ddp.module()));
                 assert_eq!(places, before);
             }

@@ -218,7 +218,8 @@ fn a_parameter_without_a_gradient_stays_as_it_is() {
 
 #[test]
 fn an_optimizer_that_needs_whole_parameters_is_refused_by_name() {
-    let whole: [(&str, fn() -> ModuleOptimizer); 4] = [
+    type Make = fn() -> ModuleOptimizer;
+    let whole: [(&str, Make); 4] = [
         ("the optimizer of parameter", || MuonConfig::new().init()),
         ("the optimizer of parameter", || LambConfig::new().init()),
         ("the optimizer of parameter", || {
