@@ -4,6 +4,14 @@
 //! [`ModuleOptimizer`](burn::optim::ModuleOptimizer), or the optimizer of a parameter group.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(feature = "flex"),
+    allow(
+        dead_code,
+        unused_variables,
+        reason = "no backend of this build has its tensors in host memory"
+    )
+)]
 
 mod fused;
 mod global_batch;

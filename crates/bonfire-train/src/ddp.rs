@@ -33,6 +33,7 @@ mod digest;
 mod foreign;
 mod gather;
 mod guard;
+mod moments;
 mod own_backward;
 mod rows;
 mod step;

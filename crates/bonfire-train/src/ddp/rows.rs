@@ -29,6 +29,10 @@ impl<M: Module> Ddp<M> {
         if !self.is_rowwise {
             self.check_rowwise(optimizer)?;
             self.is_rowwise = true;
+            // Of a checkpoint.
+            if let Some(cut) = self.cut_state(optimizer)? {
+                *optimizer = cut;
+            }
         }
         if self.gatherer.is_some() {
             // The model has rows already.

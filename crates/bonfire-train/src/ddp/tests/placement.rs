@@ -278,3 +278,86 @@ fn what_goes_with_no_shards_is_refused_by_name() {
         );
     }
 }
+
+/// Some steps from a training on, and what it came to.
+fn resumed(
+    world: &World,
+    placement: Placement,
+    (model, optimizer): (Uneven, ModuleOptimizer),
+    steps: std::ops::Range<usize>,
+) -> (Uneven, ModuleOptimizer) {
+    let device = world.device();
+    let mut optimizer = optimizer;
+    let mut ddp = Ddp::with_config(model, world, placed(placement)).unwrap();
+    for step in steps {
+        let indices = share(world, step, 2);
+        let done = ddp.backward(|model| model.loss(&indices, &device)).unwrap();
+        ddp.step(&mut optimizer, 0.01, done.gradients).unwrap();
+    }
+    let optimizer = ddp.whole_optimizer(&optimizer).unwrap();
+    (ddp.whole().unwrap(), optimizer)
+}
+
+/// The bits of parameters, and of an optimizer's state.
+fn all_bits((model, optimizer): &(Uneven, ModuleOptimizer)) -> (Bits, Vec<(String, Vec<u8>)>) {
+    let record = optimizer.to_record().into_bytes().unwrap();
+    let tensors = burn_pack::Reader::from_bytes(record)
+        .unwrap()
+        .into_tensors()
+        .unwrap();
+    let state = tensors.into_iter().map(|tensor| {
+        let bytes = tensor.to_bytes().unwrap().to_vec();
+        (format!("{} {:?}", tensor.name, tensor.shape), bytes)
+    });
+    let mut state: Vec<_> = state.collect();
+    state.sort();
+    (bits(model), state)
+}
+
+#[test]
+fn a_training_goes_on_in_any_placement_on_any_number_of_ranks() {
+    let placements = [
+        Placement::replicated(),
+        Placement::zero1(),
+        Placement::zero3(),
+    ];
+    let ranks = [1, 2, 3];
+    let start = || (Uneven::new(&Device::flex()), optimizer());
+    for first_ranks in bonfire_testkit::some(&ranks, 2) {
+        let first = |placement| {
+            let ends = on_ranks(*first_ranks, |world| {
+                resumed(&world, placement, start(), 0..3)
+            });
+            ends.into_iter().next().unwrap()
+        };
+        for second_ranks in &ranks {
+            let mut ends: Vec<(Bits, Vec<(String, Vec<u8>)>)> = Vec::new();
+            for from in placements {
+                let saved = first(from);
+                for to in placements {
+                    let models = on_ranks(*second_ranks, |world| {
+                        all_bits(&resumed(&world, to, saved.clone(), 3..6))
+                    });
+                    let end = models.into_iter().next().unwrap();
+                    // Identities are made anew in each training.
+                    let names = |state: Vec<(String, Vec<u8>)>| -> Vec<(String, Vec<u8>)> {
+                        let named = state.into_iter().map(|(name, bytes)| {
+                            (name.split_once('.').unwrap().1.to_owned(), bytes)
+                        });
+                        let mut named: Vec<_> = named.collect();
+                        named.sort();
+                        named
+                    };
+                    let end = (end.0, names(end.1));
+                    if let Some(reference) = ends.first() {
+                        assert!(
+                            end == *reference,
+                            "{from} on {first_ranks} ranks, then {to} on {second_ranks}"
+                        );
+                    }
+                    ends.push(end);
+                }
+            }
+        }
+    }
+}
