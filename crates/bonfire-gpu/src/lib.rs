@@ -1,7 +1,7 @@
 //! Collectives between GPUs: kernels that read and write the memory of all ranks, ordered by streams.
 //!
-//! A [`CudaGroup`] stands on a [`ProcessGroup`](bonfire_collective::ProcessGroup), over which its ranks set up: they
-//! share [buffers](CudaBuffer) (by address between threads of one process, through CUDA IPC between
+//! A `CudaGroup` stands on a [`ProcessGroup`](bonfire_collective::ProcessGroup), over which its ranks set up: they
+//! share buffers (`CudaBuffer`; by address between threads of one process, through CUDA IPC between
 //! processes), look whether they really reach each other's memory, and agree on the kernels. After that
 //! no host takes part in a collective but to queue it.
 //!
@@ -14,7 +14,7 @@
 //! - *one-shot*, for small buffers: the one-shot schedule in one kernel, which also waits for its peers.
 //!
 //! Which of them an all-reduce takes follows from its size and from how fast each rank reads every other's
-//! memory, which is measured when the group is formed ([`CudaChoice`]).
+//! memory, which is measured when the group is formed (`CudaChoice`).
 //!
 //! Where two ranks do not reach each other's memory, the group's data go through host memory: the group on
 //! the CPU reduces there.

@@ -99,7 +99,7 @@ pub struct Training<M, S> {
     pub model: M,
     /// With its moments.
     pub optimizer: ModuleOptimizer,
-    /// The program's own: [`SamplerState`](crate::SamplerState), [`LossScaler`](crate::LossScaler)
+    /// The program's own: `SamplerState`, [`LossScaler`](crate::LossScaler)
     /// and whatever else it goes on with.
     pub state: S,
 }

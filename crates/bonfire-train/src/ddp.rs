@@ -240,7 +240,7 @@ impl<M: Module> Ddp<M> {
     /// A parameter that this rank's loss does not depend on counts as zero here; one that no rank's
     /// loss depends on has no gradient, on any rank.
     ///
-    /// The mean is over the ranks' batches, or over samples with [`Loss::mean_over`].
+    /// The mean is over the ranks' batches, or over samples with [`Loss::mean_over`](crate::Loss::mean_over).
     ///
     /// `forward` returns a loss of one number, or `(loss, output)`, or either in a `Result`.
     ///

@@ -22,7 +22,7 @@ pub enum Turn<B> {
 
 /// What all ranks do next, this one with what its data has given: a batch, an error, or nothing more.
 /// Every rank must call it, between the same two steps. It costs an
-/// [`agree`](crate::ProcessGroup::agree), a few microseconds on one host.
+/// [`agree`](crate::collective::ProcessGroup::agree), a few microseconds on one host.
 ///
 /// ```
 /// use bonfire::{Error, Turn, next_turn, spawn};
