@@ -27,7 +27,7 @@ use serde::de::DeserializeOwned;
 
 use crate::error::checkpoint::CheckpointError;
 use crate::world::patience::patient_with_files;
-use crate::{TrainError, World};
+use crate::{Ddp, TrainError, World};
 use folder::Folder;
 use manifest::Manifest;
 pub use step::CompressionFolder;
@@ -133,7 +133,7 @@ impl<M, S: std::fmt::Debug> std::fmt::Debug for Training<M, S> {
 ///     seen += 32;
 ///     if (step + 1) % 100 == 0 {
 ///         let milestone = Milestone { step: step + 1, metric: None };
-///         checkpoints.save(milestone, ddp.module(), &optimizer, &seen)?;
+///         checkpoints.save(milestone, &mut ddp, &optimizer, &seen)?;
 ///     }
 /// }
 /// # Ok(()) }
@@ -166,6 +166,10 @@ impl Checkpoints {
     /// Saves a training. When it returns, the checkpoint is on the disk of rank 0, and older ones that
     /// are not kept are gone.
     ///
+    /// It is the same whatever the [`Placement`](crate::Placement), and any other on any number of ranks goes on
+    /// from it. Rank 0 takes the memory of all parameters for it, and that of the largest one of the optimizer's
+    /// state.
+    ///
     /// # Errors
     /// [`TrainError::Checkpoint`] on all ranks if rank 0 cannot write it; the checkpoints before are
     /// as they were. [`TrainError::Collective`].
@@ -173,24 +177,33 @@ impl Checkpoints {
     pub fn save<M: Module, S: Serialize>(
         &self,
         milestone: Milestone,
-        model: &M,
+        ddp: &mut Ddp<M>,
         optimizer: &ModuleOptimizer,
         state: &S,
     ) -> Result<(), TrainError> {
-        self.patient_with(model).on_writer(|folder| {
+        let patient = self.patient_with(ddp.module());
+        let is_writer = self.group.rank() == WRITER;
+        let mut draft = None;
+        patient.on_writer(|_| {
             let world_size = self.group.world_size().get();
-            let mut draft = folder.begin(milestone, world_size)?;
-            // One after the other: each is in memory once, and gone before the next.
-            draft.add(
-                MODEL,
-                &record_bytes(model.clone().into_record().into_bytes())?,
-            )?;
-            draft.add(
-                OPTIMIZER,
-                &record_bytes(optimizer.to_record().into_bytes())?,
-            )?;
-            draft.add(STATE, &state_bytes(state)?)?;
-            draft.finish()?;
+            draft = Some(self.folder.begin(milestone, world_size)?);
+            Ok(())
+        })?;
+        // One after the other: each is in memory once, and gone before the next.
+        let model = ddp.model_record(is_writer)?;
+        patient.on_writer(|_| match (&mut draft, model) {
+            (Some(draft), Some(model)) => draft.add(MODEL, &record_bytes(model)?),
+            _ => Ok(()),
+        })?;
+        let file = draft.as_ref().map(|draft| draft.path_of(OPTIMIZER));
+        let written = ddp.write_optimizer(optimizer, &patient.group, file.as_deref())?;
+        patient.on_writer(|folder| {
+            written?;
+            if let Some(mut draft) = draft {
+                draft.adopt(OPTIMIZER)?;
+                draft.add(STATE, &state_bytes(state)?)?;
+                draft.finish()?;
+            }
             folder.retain(self.keep)
         })
     }

@@ -229,9 +229,9 @@ impl<'a> Trainer<'a> {
             step: self.steps,
             metric,
         };
-        let (module, optimizer) = (self.ddp.module(), &self.optimizer);
+        let (ddp, optimizer) = (&mut self.ddp, &self.optimizer);
         self.checkpoints
-            .save(milestone, module, optimizer, &self.progress)?;
+            .save(milestone, ddp, optimizer, &self.progress)?;
         self.steps_saved = self.steps;
         Ok(())
     }

@@ -263,10 +263,10 @@ impl Trainer<'_> {
             step: self.steps as u64,
             metric,
         };
-        let (module, progress) = (self.ddp.module(), &self.progress);
+        let (ddp, progress) = (&mut self.ddp, &self.progress);
         self.journal.time(Activity::Checkpoint, || {
             self.checkpoints
-                .save(milestone, module, &self.optimizer, progress)
+                .save(milestone, ddp, &self.optimizer, progress)
         })?;
         self.steps_saved = self.steps;
         Ok(())

@@ -105,7 +105,7 @@ fn train(world: World) -> anyhow::Result<()> {
             step: step + 1,
             metric: None,
         };
-        checkpoints.save(milestone, ddp.module(), &optimizer, &Some(batches.state()))?;
+        checkpoints.save(milestone, &mut ddp, &optimizer, &Some(batches.state()))?;
         // So slow that a kill finds it at work.
         std::thread::sleep(Duration::from_millis(2));
     }

@@ -93,7 +93,7 @@ fn train(world: World) -> bonfire::Result<()> {
                 step: step + 1,
                 metric: None,
             };
-            checkpoints.save(milestone, ddp.module(), &optimizer, &state)?;
+            checkpoints.save(milestone, &mut ddp, &optimizer, &state)?;
             let loss = done.loss.over_ranks(&world)?;
             if world.is_main() {
                 println!("step {} loss {loss:.6}", step + 1);

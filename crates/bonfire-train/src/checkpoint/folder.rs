@@ -162,6 +162,20 @@ pub(super) struct Draft<'a> {
 }
 
 impl Draft<'_> {
+    /// Where a file is to be written, for [`adopt`](Self::adopt).
+    pub(super) fn path_of(&self, name: &str) -> PathBuf {
+        self.unfinished.join(name)
+    }
+
+    /// Takes in a file that has been written there.
+    pub(super) fn adopt(&mut self, name: &str) -> Result<(), CheckpointError> {
+        let path = self.path_of(name);
+        let mut file = File::open(&path).map_err(io("open", &path))?;
+        let entry = Entry::read(name, &mut file).map_err(io("read", &path))?;
+        self.manifest.files.push(entry);
+        file.sync_all().map_err(io("sync", &path))
+    }
+
     /// Writes a file.
     pub(super) fn add(&mut self, name: &str, bytes: &[u8]) -> Result<(), CheckpointError> {
         self.manifest.files.push(Entry::of(name, bytes));

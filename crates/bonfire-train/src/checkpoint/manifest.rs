@@ -1,5 +1,7 @@
 //! What a checkpoint is said to contain.
 
+use std::io::{self, Read};
+
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -72,6 +74,19 @@ impl Entry {
         }
     }
 
+    /// Of a file that has been written.
+    pub(super) fn read(name: &str, file: &mut impl Read) -> io::Result<Self> {
+        let mut hash = Sha256::new();
+        let bytes = io::copy(file, &mut hash)? as usize;
+        let sha256 = text(&hash.finalize());
+        let name = name.to_owned();
+        Ok(Self {
+            name,
+            bytes,
+            sha256,
+        })
+    }
+
     /// That these are the bytes that were saved.
     pub(super) fn check(&self, bytes: &[u8]) -> Result<(), String> {
         let Self { name, .. } = self;
@@ -87,6 +102,9 @@ impl Entry {
 }
 
 fn sha256(bytes: &[u8]) -> String {
-    let digest = Sha256::digest(bytes);
+    text(&Sha256::digest(bytes))
+}
+
+fn text(digest: &[u8]) -> String {
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -125,9 +125,8 @@ fn train(
             metric: None,
         };
         if let Some(checkpoints) = checkpoints.filter(|_| (step + 1) % every == 0) {
-            let model = ddp.module();
             checkpoints
-                .save(milestone, model, &optimizer, &state)
+                .save(milestone, &mut ddp, &optimizer, &state)
                 .unwrap();
         }
     }
@@ -228,7 +227,7 @@ fn the_last_and_the_best_are_kept() {
             best: Some(Best::Highest),
         };
         let checkpoints = open(&world, &folder, keep);
-        let model = Net::new(2, &world.device());
+        let mut ddp = Ddp::new(Net::new(2, &world.device()), &world).unwrap();
         let optimizer: ModuleOptimizer = AdamWConfig::new().init();
         let metrics = [0.1, 0.9, f64::NAN, 0.9, 0.5, 0.4];
         for (step, metric) in (1..).zip(metrics) {
@@ -237,7 +236,7 @@ fn the_last_and_the_best_are_kept() {
                 metric: Some(metric),
             };
             checkpoints
-                .save(milestone, &model, &optimizer, &())
+                .save(milestone, &mut ddp, &optimizer, &())
                 .unwrap();
         }
     });
@@ -251,6 +250,7 @@ fn a_step_that_is_saved_again_replaces_the_older_one() {
     on_ranks(1, |world| {
         let checkpoints = open(&world, &folder, Keep::default());
         let model = Net::new(2, &world.device());
+        let mut ddp = Ddp::new(model.clone(), &world).unwrap();
         let optimizer: ModuleOptimizer = AdamWConfig::new().init();
         let milestone = Milestone {
             step: 5,
@@ -258,7 +258,7 @@ fn a_step_that_is_saved_again_replaces_the_older_one() {
         };
         for state in [1, 2] {
             checkpoints
-                .save(milestone, &model, &optimizer, &state)
+                .save(milestone, &mut ddp, &optimizer, &state)
                 .unwrap();
         }
         let fresh = Training {
@@ -429,7 +429,8 @@ fn ranks_wait_for_a_slow_disk_longer_than_for_each_other() {
             metric: None,
         };
         let optimizer = AdamWConfig::new().init();
-        checkpoints.save(milestone, &Net::new(4, &device), &optimizer, &Slow)
+        let mut ddp = Ddp::new(Net::new(4, &device), &world).unwrap();
+        checkpoints.save(milestone, &mut ddp, &optimizer, &Slow)
     });
     assert!(saved.iter().all(Result::is_ok), "{saved:?}");
 }

@@ -1,5 +1,8 @@
 //! Every placement trains to the bits of plain data parallelism, with the memory and the bytes of its formula.
 
+use std::ops::Range;
+use std::path::Path;
+
 use bonfire_collective::TransportKind;
 use bonfire_plan::{Layout, WorldSize};
 use burn::grad_clipping::GradientClippingConfig;
@@ -8,7 +11,7 @@ use burn::optim::momentum::MomentumConfig;
 use burn::optim::{AdafactorConfig, LambConfig, MuonConfig};
 
 use super::*;
-use crate::{GradientCompression, Placement};
+use crate::{Checkpoints, GradientCompression, Keep, Milestone, Placement, Training};
 
 /// Parameters whose rows do not divide, of which there are fewer than ranks, and that are small.
 #[derive(Module, Debug)]
@@ -279,39 +282,49 @@ fn what_goes_with_no_shards_is_refused_by_name() {
     }
 }
 
-/// Some steps from a training on, and what it came to.
-fn resumed(
-    world: &World,
-    placement: Placement,
-    (model, optimizer): (Uneven, ModuleOptimizer),
-    steps: std::ops::Range<usize>,
-) -> (Uneven, ModuleOptimizer) {
+/// Goes on from the checkpoint in a folder, if there is one, and saves at the end.
+fn resumed(world: &World, placement: Placement, folder: &Path, fresh: &Fresh, steps: Range<usize>) {
     let device = world.device();
-    let mut optimizer = optimizer;
-    let mut ddp = Ddp::with_config(model, world, placed(placement)).unwrap();
+    let checkpoints = Checkpoints::open(world, folder, Keep::last(1)).unwrap();
+    let training = Training {
+        model: fresh.0.clone(),
+        optimizer: fresh.1.clone(),
+        state: (),
+    };
+    let (training, _) = checkpoints.resume(training).unwrap();
+    let mut optimizer = training.optimizer;
+    let mut ddp = Ddp::with_config(training.model, world, placed(placement)).unwrap();
+    let milestone = Milestone {
+        step: steps.end as u64,
+        metric: None,
+    };
     for step in steps {
         let indices = share(world, step, 2);
         let done = ddp.backward(|model| model.loss(&indices, &device)).unwrap();
         ddp.step(&mut optimizer, 0.01, done.gradients).unwrap();
     }
-    let optimizer = ddp.whole_optimizer(&optimizer).unwrap();
-    (ddp.whole().unwrap(), optimizer)
+    checkpoints
+        .save(milestone, &mut ddp, &optimizer, &())
+        .unwrap();
 }
 
-/// The bits of parameters, and of an optimizer's state.
-fn all_bits((model, optimizer): &(Uneven, ModuleOptimizer)) -> (Bits, Vec<(String, Vec<u8>)>) {
-    let record = optimizer.to_record().into_bytes().unwrap();
-    let tensors = burn_pack::Reader::from_bytes(record)
-        .unwrap()
-        .into_tensors()
-        .unwrap();
-    let state = tensors.into_iter().map(|tensor| {
+/// A training that has not begun.
+type Fresh = (Uneven, ModuleOptimizer);
+
+/// The tensors in the files of a checkpoint, in the order of their names.
+fn saved(folder: &Path, step: u64) -> Vec<(String, Vec<u8>)> {
+    let folder = folder.join(format!("step-{step:09}"));
+    let files = ["model.bpk", "optimizer.bpk"].map(|name| {
+        let reader = burn_pack::Reader::from_file(folder.join(name)).unwrap();
+        reader.into_tensors().unwrap()
+    });
+    let tensors = files.into_iter().flatten().map(|tensor| {
         let bytes = tensor.to_bytes().unwrap().to_vec();
         (format!("{} {:?}", tensor.name, tensor.shape), bytes)
     });
-    let mut state: Vec<_> = state.collect();
-    state.sort();
-    (bits(model), state)
+    let mut tensors: Vec<_> = tensors.collect();
+    tensors.sort();
+    tensors
 }
 
 #[test]
@@ -321,43 +334,48 @@ fn a_training_goes_on_in_any_placement_on_any_number_of_ranks() {
         Placement::zero1(),
         Placement::zero3(),
     ];
-    let ranks = [1, 2, 3];
-    let start = || (Uneven::new(&Device::flex()), optimizer());
-    for first_ranks in bonfire_testkit::some(&ranks, 2) {
-        let first = |placement| {
-            let ends = on_ranks(*first_ranks, |world| {
-                resumed(&world, placement, start(), 0..3)
+    let fresh = (Uneven::new(&Device::flex()), optimizer());
+    for first in bonfire_testkit::some(&[1, 2, 3, 4], 2) {
+        let checkpoints = placements.map(|placement| {
+            let folder = tempfile::tempdir().unwrap();
+            on_ranks(*first, |world| {
+                resumed(&world, placement, folder.path(), &fresh, 0..3);
             });
-            ends.into_iter().next().unwrap()
-        };
-        for second_ranks in &ranks {
-            let mut ends: Vec<(Bits, Vec<(String, Vec<u8>)>)> = Vec::new();
-            for from in placements {
-                let saved = first(from);
+            (placement, folder)
+        });
+        let [start, others @ ..] = &checkpoints;
+        for (placement, folder) in others {
+            let same = saved(folder.path(), 3) == saved(start.1.path(), 3);
+            assert!(same, "{placement} on {first} ranks");
+        }
+        for second in bonfire_testkit::some(&[2, 1, 3, 4], 2) {
+            let mut reference = None;
+            for (from, folder) in &checkpoints {
                 for to in placements {
-                    let models = on_ranks(*second_ranks, |world| {
-                        all_bits(&resumed(&world, to, saved.clone(), 3..6))
+                    let copy = tempfile::tempdir().unwrap();
+                    copy_folder(folder.path(), copy.path());
+                    on_ranks(*second, |world| {
+                        resumed(&world, to, copy.path(), &fresh, 3..13);
                     });
-                    let end = models.into_iter().next().unwrap();
-                    // Identities are made anew in each training.
-                    let names = |state: Vec<(String, Vec<u8>)>| -> Vec<(String, Vec<u8>)> {
-                        let named = state.into_iter().map(|(name, bytes)| {
-                            (name.split_once('.').unwrap().1.to_owned(), bytes)
-                        });
-                        let mut named: Vec<_> = named.collect();
-                        named.sort();
-                        named
-                    };
-                    let end = (end.0, names(end.1));
-                    if let Some(reference) = ends.first() {
-                        assert!(
-                            end == *reference,
-                            "{from} on {first_ranks} ranks, then {to} on {second_ranks}"
-                        );
-                    }
-                    ends.push(end);
+                    let end = saved(copy.path(), 13);
+                    let reference = reference.get_or_insert_with(|| end.clone());
+                    let same = end == *reference;
+                    assert!(same, "{from} on {first} ranks, then {to} on {second}");
                 }
             }
+        }
+    }
+}
+
+fn copy_folder(from: &Path, to: &Path) {
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            std::fs::create_dir(&target).unwrap();
+            copy_folder(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), target).unwrap();
         }
     }
 }

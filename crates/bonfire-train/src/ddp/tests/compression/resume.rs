@@ -36,7 +36,7 @@ fn train_saving(world: &World, folder: &std::path::Path, steps: u64) -> (Bits, C
             metric: None,
         };
         let state = ddp.compression_state().unwrap();
-        let saved = checkpoints.save(milestone, ddp.module(), &optimizer, &state);
+        let saved = checkpoints.save(milestone, &mut ddp, &optimizer, &state);
         saved.unwrap();
     }
     (bits(ddp.module()), ddp.compression_state().unwrap())
