@@ -182,24 +182,21 @@ impl Checkpoints {
         state: &S,
     ) -> Result<(), TrainError> {
         let patient = self.patient_with(ddp.module());
-        let is_writer = self.group.rank() == WRITER;
         let mut draft = None;
         patient.on_writer(|_| {
             let world_size = self.group.world_size().get();
             draft = Some(self.folder.begin(milestone, world_size)?);
             Ok(())
         })?;
+        let path_of = |name| draft.as_ref().map(|draft| draft.path_of(name));
         // One after the other: each is in memory once, and gone before the next.
-        let model = ddp.model_record(is_writer)?;
-        patient.on_writer(|_| match (&mut draft, model) {
-            (Some(draft), Some(model)) => draft.add(MODEL, &record_bytes(model)?),
-            _ => Ok(()),
-        })?;
-        let file = draft.as_ref().map(|draft| draft.path_of(OPTIMIZER));
-        let written = ddp.write_optimizer(optimizer, &patient.group, file.as_deref())?;
+        let model = ddp.write_model(path_of(MODEL).as_deref())?;
+        let file = path_of(OPTIMIZER);
+        let moments = ddp.write_optimizer(optimizer, &patient.group, file.as_deref())?;
         patient.on_writer(|folder| {
-            written?;
+            model.and(moments)?;
             if let Some(mut draft) = draft {
+                draft.adopt(MODEL)?;
                 draft.adopt(OPTIMIZER)?;
                 draft.add(STATE, &state_bytes(state)?)?;
                 draft.finish()?;
@@ -300,13 +297,6 @@ impl Checkpoints {
             })
         })
     }
-}
-
-fn record_bytes(bytes: Result<Bytes, burn::store::RecordError>) -> Result<Bytes, CheckpointError> {
-    bytes.map_err(|cause| CheckpointError::Unwritable {
-        what: "the parameters".to_owned(),
-        cause: cause.to_string(),
-    })
 }
 
 fn state_bytes<S: Serialize>(state: &S) -> Result<Vec<u8>, CheckpointError> {

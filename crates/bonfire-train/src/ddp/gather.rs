@@ -215,8 +215,14 @@ impl Gatherer {
         }
     }
 
+    /// Which parameter has this identity, if it is cut.
+    pub(crate) fn index_of(&self, id: ParamId) -> Option<usize> {
+        let index = self.table.index_of(id);
+        index.filter(|&index| self.shards.is_cut(index))
+    }
+
     /// The same without a graph.
-    fn untracked<const D: usize>(
+    pub(crate) fn untracked<const D: usize>(
         &self,
         parameter: usize,
         rows: Tensor<D>,
@@ -351,14 +357,6 @@ struct Cutter<'a> {
     stay: HashSet<usize>,
 }
 
-impl Cutter<'_> {
-    fn index_of(&self, id: ParamId) -> Option<usize> {
-        let Gatherer { table, shards, .. } = &**self.gatherer;
-        let index = table.index_of(id);
-        index.filter(|&index| shards.is_cut(index))
-    }
-}
-
 impl ModuleMapper for Cutter<'_> {
     fn enter_module(&mut self, _name: &str, container: &str) {
         self.place.enter(container);
@@ -369,7 +367,7 @@ impl ModuleMapper for Cutter<'_> {
     }
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let Some(index) = self.index_of(param.id) else {
+        let Some(index) = self.gatherer.index_of(param.id) else {
             return param;
         };
         if self.place.stays() {
@@ -420,7 +418,7 @@ impl Reparameterizer for Cutter<'_> {
         _path: &str,
         param: Param<Tensor<D>>,
     ) -> (Param<Tensor<D>>, Option<Gathered>) {
-        let gathered = self.index_of(param.id).map(|parameter| Gathered {
+        let gathered = self.gatherer.index_of(param.id).map(|parameter| Gathered {
             parameter,
             gatherer: Arc::clone(self.gatherer),
         });

@@ -10,12 +10,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bonfire_collective::{CollectiveError, ProcessGroup, Rank};
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::{ModuleOptimizer, OptimizerRecord};
-use burn::store::RecordError;
-use burn::tensor::{Bytes, DType, Tensor};
+use burn::tensor::{Bool, Bytes, DType, Int, Tensor, TensorData};
 use burn_pack::{Reader, Scalar, Tensor as Packed, Writer};
 use serde::{Deserialize, Serialize};
 
 use super::Ddp;
+use super::gather::Gatherer;
 use crate::TrainError;
 use crate::error::checkpoint::CheckpointError;
 use crate::parameters::ParameterTable;
@@ -32,21 +32,27 @@ struct Field {
 }
 
 impl<M: Module> Ddp<M> {
-    /// The parameters as a record of Burn, on the writer; other ranks give it their rows, and have one whole
-    /// parameter at a time. Every rank must call it.
+    /// Writes the parameters as a record of Burn, on the writer, which has all of them in memory for it. The others
+    /// give it their rows and have one whole parameter at a time. Every rank must call it.
     #[track_caller]
-    pub(crate) fn model_record(
+    pub(crate) fn write_model(
         &mut self,
-        is_writer: bool,
-    ) -> Result<Option<Result<Bytes, RecordError>>, TrainError> {
+        file: Option<&Path>,
+    ) -> Result<Result<(), CheckpointError>, TrainError> {
         self.guarded(|ddp| {
-            if is_writer {
-                return Ok(Some(ddp.module().clone().into_record().into_bytes()));
+            let mut collector = Collector {
+                gatherer: ddp.gatherer.as_deref(),
+                is_writer: file.is_some(),
+                path: Vec::new(),
+                tensors: Vec::new(),
+                failure: None,
+            };
+            ddp.module().visit(&mut collector);
+            if let Some(failure) = collector.failure {
+                return Err(failure);
             }
-            if ddp.gatherer.is_some() {
-                ddp.module().visit(&mut Giver);
-            }
-            Ok(None)
+            let writer = Writer::new(collector.tensors);
+            Ok(file.map_or(Ok(()), |file| write(writer, file, "the parameters")))
         })
     }
 
@@ -63,7 +69,9 @@ impl<M: Module> Ddp<M> {
     ) -> Result<Result<(), CheckpointError>, TrainError> {
         self.guarded(|ddp| match ddp.config.placement.is_sharded() {
             true => ddp.write_rows(optimizer, group, file),
-            false => Ok(file.map_or(Ok(()), |file| write(packed(optimizer)?.writer(), file))),
+            false => Ok(file.map_or(Ok(()), |file| {
+                write(packed(optimizer)?.writer(), file, STATE)
+            })),
         })
     }
 
@@ -130,7 +138,7 @@ impl<M: Module> Ddp<M> {
             tensors: kept.into_iter().chain(gathered).collect(),
             ..own
         };
-        let written = write(record.writer(), file);
+        let written = write(record.writer(), file, STATE);
         // The other ranks give all of theirs, whatever became of the file.
         gathering.rest()?;
         Ok(written)
@@ -234,8 +242,11 @@ impl Record {
     }
 }
 
-fn write(writer: Writer, file: &Path) -> Result<(), CheckpointError> {
-    writer.write_to_file_in_place(file).map_err(unusable)
+const STATE: &str = "the optimizer's state";
+
+fn write(writer: Writer, file: &Path, what: &str) -> Result<(), CheckpointError> {
+    let written = writer.write_to_file_in_place(file);
+    written.map_err(|cause| unwritable(what, cause))
 }
 
 /// Gathers rows on the writer, one tensor after the other.
@@ -278,18 +289,70 @@ impl Gathering {
     }
 }
 
-/// Takes part where parameters are gathered, in the order of a record.
-struct Giver;
+/// Takes the parameters of a model in the form in which Burn saves them.
+struct Collector<'a> {
+    gatherer: Option<&'a Gatherer>,
+    is_writer: bool,
+    path: Vec<String>,
+    tensors: Vec<Packed>,
+    failure: Option<TrainError>,
+}
 
-impl ModuleVisitor for Giver {
+impl Collector<'_> {
+    fn add(&mut self, id: ParamId, data: impl FnOnce() -> TensorData) {
+        if self.is_writer {
+            let (bytes, shape, dtype) = data().into_parts();
+            let path = self.path.join(".");
+            let tensor = Packed::new(path, dtype, shape, Some(id.val()), bytes);
+            self.tensors.push(tensor);
+        }
+    }
+}
+
+impl ModuleVisitor for Collector<'_> {
+    fn enter_module(&mut self, name: &str, _container: &str) {
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.path.pop();
+    }
+
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        drop(param.val());
+        let gatherer = self.gatherer;
+        let cut = gatherer.and_then(|gatherer| Some((gatherer, gatherer.index_of(param.id)?)));
+        let Some((gatherer, index)) = cut else {
+            return self.add(param.id, || param.transform_for_save().val().into_data());
+        };
+        if self.failure.is_some() {
+            return;
+        }
+        let (id, rows, mapper) = param.clone().consume();
+        match gatherer.untracked(index, rows.inner()) {
+            Ok(whole) => self.add(id, || {
+                let whole = Param::from_mapped_value(id, whole, mapper);
+                whole.transform_for_save().val().into_data()
+            }),
+            Err(failure) => self.failure = Some(failure),
+        }
+    }
+
+    fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
+        self.add(param.id, || param.transform_for_save().val().into_data());
+    }
+
+    fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
+        self.add(param.id, || param.transform_for_save().val().into_data());
     }
 }
 
 fn unusable(cause: impl std::fmt::Display) -> CheckpointError {
+    unwritable(STATE, cause)
+}
+
+fn unwritable(what: &str, cause: impl std::fmt::Display) -> CheckpointError {
     CheckpointError::Unwritable {
-        what: "the optimizer's state".to_owned(),
+        what: what.to_owned(),
         cause: cause.to_string(),
     }
 }

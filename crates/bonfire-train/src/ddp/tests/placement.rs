@@ -345,8 +345,9 @@ fn a_training_goes_on_in_any_placement_on_any_number_of_ranks() {
         });
         let [start, others @ ..] = &checkpoints;
         for (placement, folder) in others {
-            let same = saved(folder.path(), 3) == saved(start.1.path(), 3);
-            assert!(same, "{placement} on {first} ranks");
+            let (end, start) = (saved(folder.path(), 3), saved(start.1.path(), 3));
+            let what = format!("{placement} on {first} ranks");
+            assert_eq!(different(&end, &start), [""; 0], "{what}");
         }
         for second in bonfire_testkit::some(&[2, 1, 3, 4], 2) {
             let mut reference = None;
@@ -359,12 +360,23 @@ fn a_training_goes_on_in_any_placement_on_any_number_of_ranks() {
                     });
                     let end = saved(copy.path(), 13);
                     let reference = reference.get_or_insert_with(|| end.clone());
-                    let same = end == *reference;
-                    assert!(same, "{from} on {first} ranks, then {to} on {second}");
+                    let what = format!("{from} on {first} ranks, then {to} on {second}");
+                    assert_eq!(different(&end, reference), [""; 0], "{what}");
                 }
             }
         }
     }
+}
+
+/// Which tensors are not those that they should be.
+fn different<'a>(tensors: &'a [(String, Vec<u8>)], expected: &[(String, Vec<u8>)]) -> Vec<&'a str> {
+    let names = |tensors: &[(String, Vec<u8>)]| -> Vec<String> {
+        tensors.iter().map(|(name, _)| name.clone()).collect()
+    };
+    assert_eq!(names(tensors), names(expected));
+    let pairs = tensors.iter().zip(expected);
+    let different = pairs.filter(|(tensor, expected)| tensor != expected);
+    different.map(|((name, _), _)| name.as_str()).collect()
 }
 
 fn copy_folder(from: &Path, to: &Path) {
