@@ -44,6 +44,23 @@ fn the_listing_on_optimizers_learns_a_constant() {
 }
 
 #[test]
+fn the_listing_on_placements_learns_and_goes_on_in_another() {
+    let (base, id) = (env!("CARGO_TARGET_TMPDIR"), std::process::id());
+    let folder = format!("{base}/sharded-{id}");
+    let args = [folder.as_str(), "--nproc", "2", "--device", "cpu"];
+    let printed = run(env!("CARGO_BIN_EXE_sharded"), &args);
+    assert_eq!(printed.matches("then loss ").count(), 2, "{printed}");
+    let first = printed
+        .split("loss ")
+        .nth(1)
+        .and_then(|text| text.split(',').next());
+    let first: f64 = first.expect("a loss").parse().expect("a number");
+    let last = last_loss(&printed.replace(", then", "\n"));
+    assert!(last < first / 4.0, "{printed}");
+    fs::remove_dir_all(&folder).expect("it has left checkpoints");
+}
+
+#[test]
 fn the_two_models_of_the_listing_on_adversaries_meet() {
     let printed = run(
         env!("CARGO_BIN_EXE_gan"),

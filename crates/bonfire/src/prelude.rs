@@ -4,7 +4,7 @@ pub use crate::checkpoint::{Checkpoints, Keep, Milestone, Training};
 pub use crate::collective::{ProcessGroup, Rank, ReduceOp, WorldSize};
 pub use crate::compression::GradientCompression;
 pub use crate::data::{DistributedSampler, LastBatch, Loader, Order, Remainder, SamplerConfig};
-pub use crate::ddp::{IntoLoss, Loss};
+pub use crate::ddp::{IntoLoss, Loss, Placement};
 pub use crate::optim::{Clip, Decay, GlobalBatch, LossScaler, RateRule, Schedule};
 pub use crate::report::WeightedMean;
 pub use crate::world::DeviceKind;

@@ -110,7 +110,7 @@ fn every_placement_ends_with_the_same_parameters() {
             all.collect::<Vec<_>>()
         };
         let replicated = run("replicated");
-        for placement in ["zero1", "zero2", "zero3"] {
+        for placement in ["zero1", "zero2", "zero3", "zero3 --checkpoint-blocks"] {
             assert_eq!(run(placement), replicated, "{placement} on {ranks} ranks");
         }
     }

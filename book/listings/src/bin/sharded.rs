@@ -1,0 +1,63 @@
+//! Trains a model of which each rank holds a part, then goes on in another placement. Its first argument is a folder
+//! for checkpoints.
+
+use bonfire::optim::AdamWConfig;
+use bonfire::prelude::*;
+use burn::nn::{Linear, LinearConfig};
+use burn::optim::ModuleOptimizer;
+use burn::tensor::{Distribution, Tensor};
+
+fn main() -> bonfire::Result<()> {
+    bonfire::launch(|world: World| {
+        let first = train(&world, Placement::zero3(), 0..100)?;
+        let last = train(&world, Placement::zero1(), 100..400)?;
+        println!(
+            "rank {}: loss {first:.3}, then loss {last:.6}",
+            world.rank()
+        );
+        Ok(())
+    })
+}
+
+fn train(world: &World, placement: Placement, steps: std::ops::Range<u64>) -> bonfire::Result<f64> {
+    let device = world.device().autodiff();
+    let folder = std::env::args().nth(1).unwrap_or_default();
+    let model: Linear = LinearConfig::new(512, 4).init(&device);
+    let optimizer: ModuleOptimizer = AdamWConfig::new().init();
+    let checkpoints = Checkpoints::open(world, folder, Keep::default())?;
+    let fresh = Training {
+        model,
+        optimizer,
+        state: (),
+    };
+    let (
+        Training {
+            model,
+            mut optimizer,
+            ..
+        },
+        _,
+    ) = checkpoints.resume(fresh)?;
+    // ANCHOR: placement
+    let config = DdpConfig::default().with_placement(placement);
+    let mut ddp = Ddp::with_config(model, world, config)?;
+    // ANCHOR_END: placement
+    let mut loss = f64::NAN;
+    for _ in steps.clone() {
+        let x = Tensor::<2>::random([16, 512], Distribution::Default, &device);
+        let step = ddp.backward(|model| (model.forward(x) - 2.0).powi_scalar(2).mean())?;
+        let gradients = step.gradients.clip(Clip::Norm(1.0))?;
+        ddp.step(&mut optimizer, 0.003, gradients)?;
+        loss = step.loss.over_ranks(world)?;
+    }
+    // ANCHOR: save
+    let milestone = Milestone {
+        step: steps.end,
+        metric: None,
+    };
+    checkpoints.save(milestone, &mut ddp, &optimizer, &())?;
+    let whole: Linear = ddp.whole()?;
+    // ANCHOR_END: save
+    assert_eq!(whole.weight.dims(), [512, 4]);
+    Ok(loss)
+}
