@@ -8,15 +8,17 @@ use burn::optim::ModuleOptimizer;
 use burn::tensor::{Distribution, Tensor};
 
 fn main() -> bonfire::Result<()> {
-    bonfire::launch(|world: World| {
-        let first = train(&world, Placement::zero3(), 0..100)?;
-        let last = train(&world, Placement::zero1(), 100..400)?;
-        println!(
-            "rank {}: loss {first:.3}, then loss {last:.6}",
-            world.rank()
-        );
-        Ok(())
-    })
+    bonfire::launch(both)
+}
+
+fn both(world: World) -> bonfire::Result<()> {
+    let first = train(&world, Placement::zero3(), 0..100)?;
+    let last = train(&world, Placement::zero1(), 100..400)?;
+    println!(
+        "rank {}: loss {first:.3}, then loss {last:.6}",
+        world.rank()
+    );
+    Ok(())
 }
 
 fn train(world: &World, placement: Placement, steps: std::ops::Range<u64>) -> bonfire::Result<f64> {
