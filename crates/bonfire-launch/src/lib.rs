@@ -13,6 +13,7 @@ mod failure;
 #[cfg(feature = "clap")]
 mod flags;
 mod flights;
+mod interrupt;
 mod output;
 mod ranks;
 mod terminal;
@@ -28,6 +29,7 @@ pub use error::LaunchError;
 pub use failure::{Exit, JobFailure, PEER_FAILED_EXIT_CODE};
 #[cfg(feature = "clap")]
 pub use flags::{Endpoint, FlagError, LaunchFlags};
+pub use interrupt::StopRequest;
 pub use output::{LogOptions, StreamChoice, StreamChoiceError, Streams};
 pub use ranks::{RankCount, RankCountError};
 pub use terminal::{TerminalClaim, TerminalError, claim_terminal};

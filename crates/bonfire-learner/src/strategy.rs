@@ -4,7 +4,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, OnceLock};
 
 use bonfire_collective::Interrupt;
-use bonfire_train::{StopRequest, World, panic_message};
+use bonfire_launch::StopRequest;
+use bonfire_train::{World, panic_message};
 use burn_train::{
     EventProcessorTraining, Interrupter, Interruption, Learner, LearningResult,
     SupervisedLearningStrategy, SupervisedTrainingEventProcessor, TrainLoader, TrainingComponents,

@@ -7,6 +7,8 @@
 //! The three stages of ZeRO (Rajbhandari et al. 2020, arXiv 1910.02054) are rows of one table, and plain
 //! data parallelism is another.
 
+pub mod buckets;
+
 use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;

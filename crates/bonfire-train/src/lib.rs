@@ -72,14 +72,12 @@ pub use norm::{
 };
 pub use optim::gradients::{Clip, Gradients};
 pub use optim::scaler::{LossScaler, ScalerConfig};
-pub use parameters::freeze::{UnknownParameter, freeze, freeze_all_but};
 #[doc(hidden)]
 pub use parameters::is_autodiff;
 pub use recompute::{Draws, InputMemory, Recompute, SegmentInputs, recompute};
 pub use reducer::timing::StepTiming;
 pub use world::device::require_devices;
 pub use world::exchange::group::NormGroup;
-pub use world::interrupt::StopRequest;
 #[doc(hidden)]
 pub use world::panic::panic_message;
 #[doc(hidden)]

@@ -1,20 +1,18 @@
 //! The parameters of a model, in the order of its definition.
 
-pub(crate) mod assignment;
 pub(crate) mod buffers;
 pub(crate) mod fingerprint;
-pub(crate) mod freeze;
 pub(crate) mod replicate;
 pub(crate) mod shards;
 
 use std::collections::HashMap;
 
 use bonfire_plan::DType;
+use bonfire_plan::buckets::Extent;
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Bool, DType as TensorDType, Device, Int, Tensor};
 
 use crate::TrainError;
-use crate::parameters::assignment::Extent;
 use crate::parameters::fingerprint::Entry;
 
 /// A trainable parameter.

@@ -31,13 +31,13 @@ use crate::loss::weights::{MicroBatches, Normalizer};
 use crate::memory::DeviceTensor;
 use crate::memory::host::{Entering, HostSlice};
 use crate::parameters::ParameterTable;
-use crate::parameters::assignment::{Assignment, Caps, assign};
 use crate::parameters::shards::Shards;
 use crate::reducer::bucket::{Bucket, Spare};
 use crate::reducer::device_route::Chosen;
 use crate::reducer::harvest::{Gradient, Site};
 use crate::reducer::timing::Stopwatch;
 use crate::world::patience::WarmUp;
+use bonfire_plan::buckets::{Assignment, Caps, assign};
 
 use buckets::{Buckets, Home};
 

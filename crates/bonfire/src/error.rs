@@ -16,12 +16,14 @@ use bonfire_learner::LearnerError;
 use bonfire_plan::PlanError;
 use bonfire_report::ReportError;
 use bonfire_train as train;
+use bonfire_train::TrainError;
 #[cfg(feature = "weights")]
 use bonfire_train::WeightsError;
-use bonfire_train::{TrainError, UnknownParameter};
 #[cfg(feature = "weights")]
 use bonfire_weights::FileError;
 use thiserror::Error as ThisError;
+
+use crate::freeze::UnknownParameter;
 
 /// An error of a program, of any type.
 pub(crate) type BoxError = Box<dyn StdError + Send + Sync>;

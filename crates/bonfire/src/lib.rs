@@ -43,6 +43,7 @@
 mod all_or_none;
 mod args;
 mod error;
+mod freeze;
 mod launch;
 mod log;
 pub mod prelude;
@@ -91,9 +92,11 @@ pub mod ddp {
     pub use bonfire_train::{
         BucketSummary, BufferSync, DataParallel, Ddp, DdpConfig, Difference, Digest, GradientRoute,
         GradientSync, IntoLoss, Last, Layout, Loss, MicroStep, OwnStep, Placement, Precision,
-        Scatter, Spread, Step, StepTiming, TrainError, UnknownGradientRoute, UnknownParameter,
-        UnknownPlacement, freeze, freeze_all_but, is_autodiff,
+        Scatter, Spread, Step, StepTiming, TrainError, UnknownGradientRoute, UnknownPlacement,
+        is_autodiff,
     };
+
+    pub use crate::freeze::{UnknownParameter, freeze, freeze_all_but};
 }
 
 /// What starts ranks, and what a program may know of how it was started.
@@ -137,8 +140,9 @@ pub mod weights {
 
 /// A rank: its place, its device, its signals.
 pub mod world {
+    pub use bonfire_launch::StopRequest;
     pub use bonfire_train::{
-        DeviceKind, LocalRank, Occupancy, StopRequest, UnknownDeviceKind, World, panic_message,
+        DeviceKind, LocalRank, Occupancy, UnknownDeviceKind, World, panic_message,
         patient_with_files, require_devices,
     };
 }

@@ -4,7 +4,8 @@
 //! each step.
 
 use bonfire_collective::Proposal;
-use bonfire_train::{StopRequest, World};
+use bonfire_launch::StopRequest;
+use bonfire_train::World;
 
 use crate::all_or_none;
 use crate::error::{BoxError, Result};

@@ -5,7 +5,6 @@ use std::sync::{Arc, Mutex};
 use burn::module::Module;
 
 use crate::compression::Compressor;
-use crate::parameters::assignment::Caps;
 use crate::parameters::shards::Shards;
 use crate::parameters::{ParameterTable, device_of};
 use crate::reducer::Reducer;
@@ -15,6 +14,7 @@ use crate::reducer::naive::Naive;
 use crate::reducer::timing::Stopwatch;
 use crate::world::patience::WarmUp;
 use crate::{DdpConfig, GradientSync, Gradients, TrainError};
+use bonfire_plan::buckets::Caps;
 
 /// How gradients are averaged.
 #[derive(Debug)]

@@ -12,8 +12,8 @@ use bonfire_plan::{DType, Spread};
 
 use crate::compression::{Carrier, Compressor, Presence, Sent};
 use crate::memory::host::{Entering, HostSlice, Travel, Values, ValuesWork};
-use crate::parameters::assignment::Assignment;
 use crate::parameters::shards::Shards;
+use bonfire_plan::buckets::Assignment;
 
 /// A bucket. Its memory is used again in every step.
 #[derive(Debug)]

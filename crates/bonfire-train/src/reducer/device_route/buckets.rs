@@ -7,8 +7,8 @@ use super::{Action, Engine, Move, Room, Timing};
 use crate::TrainError;
 use crate::memory::host::Entering;
 use crate::memory::{DeviceTensor, Reader};
-use crate::parameters::assignment::{Assignment, Extent};
 use crate::reducer::timing::Stopwatch;
+use bonfire_plan::buckets::{Assignment, Extent};
 
 /// Where slots begin.
 const ALIGN_BYTES: usize = 16;

@@ -13,8 +13,8 @@ use super::double::{Double, Memory};
 use super::*;
 use crate::memory::DeviceTensor;
 use crate::memory::host::{Entering, HostSlice};
-use crate::parameters::assignment::{Assignment, Extent};
 use crate::reducer::timing::Stopwatch;
+use bonfire_plan::buckets::{Assignment, Extent};
 
 /// Three parameters in one bucket and one in another; the second begins at the next multiple of 16 bytes.
 const SIZES: [usize; 4] = [3, 4, 1, 2];

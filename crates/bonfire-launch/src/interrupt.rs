@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
-use bonfire_collective::{Interrupt, InterruptWatch, Proposal, Rank};
-
-use crate::{TrainError, World};
+use bonfire_collective::{
+    CollectiveError, Interrupt, InterruptWatch, ProcessGroup, Proposal, Rank,
+};
 
 /// One Ctrl-C can reach a process twice, through the terminal and through a launcher. What comes later
 /// than this is another.
@@ -17,11 +17,12 @@ const ECHO_MAX: Duration = Duration::from_secs(1);
 /// the process at once.
 ///
 /// ```no_run
-/// # use bonfire_train::{StopRequest, TrainError, World};
-/// # fn train(world: &World, mut step: impl FnMut(usize)) -> Result<(), TrainError> {
+/// # use bonfire_collective::{CollectiveError, ProcessGroup};
+/// # use bonfire_launch::StopRequest;
+/// # fn train(group: &ProcessGroup, mut step: impl FnMut(usize)) -> Result<(), CollectiveError> {
 /// let request = StopRequest::watch();
 /// for index in 0..1000 {
-///     if let Some(rank) = request.agreed(world)? {
+///     if let Some(rank) = request.agreed(group)? {
 ///         println!("stopped before step {index}: rank {rank} was asked to"); // on all ranks
 ///         break;
 ///     }
@@ -87,14 +88,17 @@ impl StopRequest {
     /// get the same answer. It costs an [`agree`](bonfire_collective::ProcessGroup::agree).
     ///
     /// # Errors
-    /// See [`CollectiveError`](bonfire_collective::CollectiveError).
+    /// See [`CollectiveError`].
     #[track_caller]
-    pub fn agreed(&self, world: &World) -> Result<Option<Rank>, TrainError> {
+    pub fn agreed(
+        &self,
+        group: &impl AsRef<ProcessGroup>,
+    ) -> Result<Option<Rank>, CollectiveError> {
         let proposal = Proposal {
             stop: self.is_made(),
             ..Proposal::default()
         };
-        Ok(world.group().agree(proposal)?.stop)
+        Ok(group.as_ref().agree(proposal)?.stop)
     }
 }
 

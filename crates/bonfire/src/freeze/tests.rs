@@ -1,15 +1,13 @@
 //! Patterns, and training of which a part stands still.
 
-use bonfire_collective::GroupOptions;
-use bonfire_testkit::local;
 use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
 use burn::optim::{ModuleOptimizer, SgdConfig};
 use burn::tensor::{Device, TensorData};
 use proptest::prelude::*;
 
 use super::*;
-use crate::world::tests::world;
-use crate::{Ddp, DdpConfig, GradientSync};
+use crate::ddp::GradientSync;
+use crate::{Ddp, DdpConfig, spawn};
 
 #[derive(Module, Debug)]
 struct Net {
@@ -139,15 +137,12 @@ proptest! {
 #[test]
 fn frozen_parameters_travel_once_and_stand_still() {
     for sync in [GradientSync::Bucketed, GradientSync::Naive] {
-        let nets = local(2, GroupOptions::default(), |group| {
-            let world = world(group);
+        let nets = spawn(2, |world| -> crate::Result<_> {
             let device = world.device().autodiff();
             let (net, frozen) = freeze(Net::new(&device), &["body.*", "head.bias"]).unwrap();
             assert_eq!(frozen.len(), 5);
-            let config = DdpConfig {
-                sync,
-                ..DdpConfig::default()
-            };
+            let mut config = DdpConfig::default();
+            config.sync = sync;
             let mut ddp = Ddp::with_config(net, &world, config).unwrap();
             let mut bucketed: Vec<String> = ddp
                 .buckets()
@@ -167,8 +162,9 @@ fn frozen_parameters_travel_once_and_stand_still() {
                 let gradients = ddp.backward(loss).unwrap().gradients;
                 ddp.step(&mut optimizer, 0.1, gradients).unwrap();
             }
-            (before, values(ddp.module()))
+            Ok((before, values(ddp.module())))
         });
+        let nets = nets.unwrap();
         let [(before, after), (other_before, other_after)] = &nets[..] else {
             panic!("two ranks")
         };

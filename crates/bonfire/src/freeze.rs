@@ -3,7 +3,7 @@
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::Tensor;
 
-use crate::parameters::is_autodiff;
+use bonfire_train::is_autodiff;
 
 /// A pattern that names no trainable parameter.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -3,35 +3,43 @@
 //! After PyTorch's `compute_bucket_assignment_by_size`: parameters in the order in which their
 //! gradients are expected, a small first bucket so that the links are busy early, then large ones.
 
-use bonfire_plan::DType;
+use crate::DType;
 
 /// What assignment needs to know about a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Extent {
-    pub(crate) dtype: DType,
-    pub(crate) elems: usize,
+pub struct Extent {
+    /// The type of its elements.
+    pub dtype: DType,
+    /// How many it has.
+    pub elems: usize,
 }
 
 impl Extent {
-    pub(crate) fn bytes(self) -> usize {
+    /// Its size.
+    pub fn bytes(self) -> usize {
         self.elems * self.dtype.size_bytes()
     }
 }
 
 /// The largest sizes of buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Caps {
-    pub(crate) first_bytes_max: usize,
-    pub(crate) bytes_max: usize,
+pub struct Caps {
+    /// Of the first bucket of a kind, in bytes.
+    pub first_bytes_max: usize,
+    /// Of the others, in bytes.
+    pub bytes_max: usize,
 }
 
 /// The parameters of one bucket, in the order of their gradients. All have the same type, and all are
 /// cut into rows or none is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Assignment {
-    pub(crate) dtype: DType,
-    pub(crate) is_cut: bool,
-    pub(crate) parameters: Vec<usize>,
+pub struct Assignment {
+    /// The type of all elements.
+    pub dtype: DType,
+    /// Whether the parameters are cut into rows.
+    pub is_cut: bool,
+    /// Their indices.
+    pub parameters: Vec<usize>,
 }
 
 impl Assignment {
@@ -43,7 +51,10 @@ impl Assignment {
 /// Deals parameters to buckets. `order` holds every index of `extents` once, the gradient that is
 /// ready first in front; the buckets come out in the order in which they will be complete. Parameters that
 /// `is_cut` says are cut into rows share no bucket with others.
-pub(crate) fn assign(
+///
+/// # Panics
+/// If `order` has not as many indices as there are parameters.
+pub fn assign(
     extents: &[Extent],
     is_cut: impl Fn(usize) -> bool,
     order: &[usize],
