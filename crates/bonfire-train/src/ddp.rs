@@ -13,8 +13,8 @@ use crate::loss::weights::MicroBatches;
 use crate::loss::{IntoLoss, Weight};
 use crate::optim::gradients::Gradients;
 use crate::parameters::buffers::Buffers;
-use crate::parameters::fingerprint::{self, Fingerprint};
-use crate::parameters::replicate::replicate;
+use crate::parameters::fingerprint::{self, Entry, Fingerprint};
+use crate::parameters::replicate::{outline, replicate, replicate_rows};
 use crate::parameters::shards::Shards;
 use crate::parameters::{Autodiff, ParameterTable, autodiff_of};
 use crate::reducer::harvest::{averaged, harvest};
@@ -93,14 +93,20 @@ struct Setup<M> {
 impl<M: Module> Setup<M> {
     /// Compares the ranks' models and gives everybody that of rank 0. Every rank calls it.
     #[track_caller]
-    fn new(
-        (module, table): (M, ParameterTable),
-        group: &WarmUp,
-        config: &DdpConfig,
-    ) -> Result<Self, TrainError> {
-        verify(&table, config, group)?;
-        let module =
-            replicate(module, group).inspect_err(|error| group.abort(&error.to_string()))?;
+    fn new(module: M, group: &WarmUp, config: &DdpConfig) -> Result<Self, TrainError> {
+        let abort = |error: &TrainError| group.abort(&error.to_string());
+        let is_cut = config.placement.parameters == Spread::Sharded;
+        let (module, table) = if is_cut {
+            verify(outline(&module), config, group)?;
+            let (rows, table) =
+                replicate_rows(module, config.placement, group).inspect_err(abort)?;
+            verify(table.entries().to_vec(), config, group)?;
+            (rows, table)
+        } else {
+            let table = ParameterTable::of(&module).inspect_err(abort)?;
+            verify(table.entries().to_vec(), config, group)?;
+            (replicate(module, group).inspect_err(abort)?, table)
+        };
         let buffers = Buffers::of(&module);
         let table = Arc::new(table);
         let ranks = (group.rank(), group.world_size());
@@ -113,13 +119,13 @@ impl<M: Module> Setup<M> {
                     group.abort(&error.to_string());
                 }
             })?;
-        let (module, gatherer) = match config.placement.parameters {
-            Spread::Replicated => (module, None),
-            Spread::Sharded => {
-                let parameters = (Arc::clone(&table), Arc::clone(&shards));
-                let gatherer = Gatherer::new(parameters, group.clone());
-                (gatherer.cut(module), Some(gatherer))
-            }
+        let gatherer = is_cut.then(|| {
+            let parameters = (Arc::clone(&table), Arc::clone(&shards));
+            Gatherer::new(parameters, group.clone())
+        });
+        let module = match &gatherer {
+            Some(gatherer) => gatherer.gathering(module),
+            None => module,
         };
         Ok(Self {
             module,
@@ -146,6 +152,10 @@ impl<M: Module> Ddp<M> {
     /// gives every rank the values of rank 0, those of frozen parameters and buffers included.
     /// Every rank must call it. A model made on a device without autodiff is put in training mode.
     ///
+    /// Where [`DdpConfig::placement`] shards parameters, and the model was made on a device with autodiff,
+    /// parameters that Burn has not initialised yet are initialised and cut one after the other: the model may be
+    /// larger than memory. Those of Burn's layers are such until something uses them.
+    ///
     /// # Errors
     /// [`TrainError::ModelMismatch`] on all ranks if their models or configurations differ,
     /// [`TrainError::UnsupportedDtype`] for parameters whose gradients cannot be averaged,
@@ -157,9 +167,8 @@ impl<M: Module> Ddp<M> {
     #[track_caller]
     pub fn with_config(model: M, world: &World, config: DdpConfig) -> Result<Self, TrainError> {
         let group = world.warm_up();
-        let (model, table) =
-            checked(model, &config).inspect_err(|error| group.abort(&error.to_string()))?;
-        let setup = Setup::new((model, table), &group, &config)?;
+        let model = checked(model, &config).inspect_err(|error| group.abort(&error.to_string()))?;
+        let setup = Setup::new(model, &group, &config)?;
         Ok(Self {
             module: Some(setup.module),
             group,
@@ -188,9 +197,9 @@ impl<M: Module> Ddp<M> {
     pub fn compare(model: &M, world: &World, config: &DdpConfig) -> Result<(), TrainError> {
         let group = world.warm_up();
         // An error of one rank alone must not leave the others waiting in the comparison.
-        let (_, table) =
-            checked(model.clone(), config).inspect_err(|error| group.abort(&error.to_string()))?;
-        verify(&table, config, &group)
+        let table = checked(model.clone(), config).and_then(|model| ParameterTable::of(&model));
+        let table = table.inspect_err(|error| group.abort(&error.to_string()))?;
+        verify(table.entries().to_vec(), config, &group)
     }
 
     /// The model. For validation, `ddp.module().valid()`.
@@ -552,7 +561,7 @@ impl Start {
 }
 
 /// A model in training mode that can be trained with a configuration, and its parameters.
-fn checked<M: Module>(model: M, config: &DdpConfig) -> Result<(M, ParameterTable), TrainError> {
+fn checked<M: Module>(model: M, config: &DdpConfig) -> Result<M, TrainError> {
     config.compression.check(config.sync)?;
     config.precision.check(&model)?;
     if let Some(reason) = config.forbids_shards() {
@@ -561,21 +570,15 @@ fn checked<M: Module>(model: M, config: &DdpConfig) -> Result<(M, ParameterTable
             reason: reason.to_owned(),
         });
     }
-    let model = trainable(model);
-    let table = ParameterTable::of(&model)?;
-    Ok((model, table))
+    Ok(trainable(model))
 }
 
 /// Compares models with the other ranks.
 #[track_caller]
-fn verify(
-    table: &ParameterTable,
-    config: &DdpConfig,
-    group: &ProcessGroup,
-) -> Result<(), TrainError> {
+fn verify(entries: Vec<Entry>, config: &DdpConfig, group: &ProcessGroup) -> Result<(), TrainError> {
     let fingerprint = Fingerprint {
         config: *config,
-        entries: table.entries().to_vec(),
+        entries,
     };
     fingerprint::verify(&fingerprint, group)
 }

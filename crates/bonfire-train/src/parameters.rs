@@ -41,14 +41,7 @@ impl ParameterTable {
     pub(crate) fn of<M: Module>(model: &M) -> Result<Self, TrainError> {
         let mut lister = Lister::default();
         model.visit(&mut lister);
-        if let Some(error) = lister.error {
-            return Err(error);
-        }
-        Ok(Self {
-            trainable: lister.trainable,
-            index: lister.index,
-            entries: lister.entries,
-        })
+        lister.table()
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -151,8 +144,9 @@ pub(crate) fn device_of<M: Module>(model: &M) -> Option<Device> {
     }
 }
 
+/// Makes a [`ParameterTable`] of one tensor after the other.
 #[derive(Default)]
-struct Lister {
+pub(crate) struct Lister {
     path: Vec<String>,
     trainable: Vec<Parameter>,
     index: HashMap<ParamId, usize>,
@@ -161,6 +155,18 @@ struct Lister {
 }
 
 impl Lister {
+    /// That of what has been seen.
+    pub(crate) fn table(self) -> Result<ParameterTable, TrainError> {
+        match self.error {
+            Some(error) => Err(error),
+            None => Ok(ParameterTable {
+                trainable: self.trainable,
+                index: self.index,
+                entries: self.entries,
+            }),
+        }
+    }
+
     fn list(&mut self, shape: &[usize], dtype: TensorDType, trainable: bool) {
         self.entries.push(Entry {
             name: self.path.join("."),
@@ -181,7 +187,23 @@ impl ModuleVisitor for Lister {
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        self.float(param.id, &param.val());
+    }
+
+    fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
         let tensor = param.val();
+        self.list(&tensor.dims(), tensor.dtype(), false);
+    }
+
+    fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
+        let tensor = param.val();
+        self.list(&tensor.dims(), tensor.dtype(), false);
+    }
+}
+
+impl Lister {
+    /// Adds a parameter, or a buffer of floats.
+    pub(crate) fn float<const D: usize>(&mut self, id: ParamId, tensor: &Tensor<D>) {
         let (shape, dtype) = (tensor.dims(), tensor.dtype());
         let trainable = tensor.is_require_grad();
         self.list(&shape, dtype, trainable);
@@ -189,7 +211,7 @@ impl ModuleVisitor for Lister {
             return;
         }
         let name = self.path.join(".");
-        if let Some(&held) = self.index.get(&param.id) {
+        if let Some(&held) = self.index.get(&id) {
             let parameter = self.trainable[held].name.clone();
             self.error.get_or_insert(TrainError::TiedParameter {
                 parameter,
@@ -204,7 +226,7 @@ impl ModuleVisitor for Lister {
             });
             return;
         };
-        self.index.insert(param.id, self.trainable.len());
+        self.index.insert(id, self.trainable.len());
         self.trainable.push(Parameter {
             name,
             shape: shape.to_vec(),
@@ -214,15 +236,5 @@ impl ModuleVisitor for Lister {
             },
             tensor_dtype: dtype,
         });
-    }
-
-    fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
-        let tensor = param.val();
-        self.list(&tensor.dims(), tensor.dtype(), false);
-    }
-
-    fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
-        let tensor = param.val();
-        self.list(&tensor.dims(), tensor.dtype(), false);
     }
 }

@@ -15,7 +15,6 @@
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::marker::PhantomData;
-use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bonfire_plan::DType;
@@ -29,13 +28,13 @@ use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::autodiff::{Autodiff, NodeId};
 use burn::backend::{DispatchDevice, DispatchKindConversion, TensorMetadata};
-use burn::module::{Module, ModuleMapper, Param, ParamId, Reparameterization, Reparameterizer};
+use burn::module::{Module, ModuleVisitor, Param, ParamId, Reparameterization, Reparameterizer};
 use burn::tensor::{DispatchTensor, GradientCheckpointingStrategy, Tensor, TensorData};
 
 use crate::loss::precision::Enclosing;
 use crate::memory::host::{Entering, HostSlice, Travel, Values};
 use crate::parameters::ParameterTable;
-use crate::parameters::shards::{Shards, trained};
+use crate::parameters::shards::Shards;
 use crate::reducer::hooks::{Listener, Uses, note, on_backend_of, primitive, tell, unsupported};
 use crate::reducer::readback::{self, Readback};
 use crate::world::patience::WarmUp;
@@ -117,18 +116,17 @@ impl Gatherer {
         &self.shards
     }
 
-    /// The same model, which holds this rank's rows of the parameters that are cut and gathers the rest when
-    /// it is used.
-    pub(crate) fn cut<M: Module>(self: &Arc<Self>, module: M) -> M {
-        let cutter = || Cutter {
+    /// The same model, which has this rank's rows of the parameters that are cut and gathers the rest when it is
+    /// used.
+    pub(crate) fn gathering<M: Module>(self: &Arc<Self>, rows: M) -> M {
+        let mut staying = Staying {
             gatherer: self,
             place: Enclosing::default(),
-            stay: HashSet::new(),
+            found: HashSet::new(),
         };
-        let mut first = cutter();
-        let rows = module.map(&mut first);
-        self.lock().stay = first.stay;
-        rows.apply_reparameterization(cutter())
+        rows.visit(&mut staying);
+        self.lock().stay = staying.found;
+        rows.apply_reparameterization(Attacher(self))
     }
 
     /// Begins a forward pass of a training.
@@ -349,15 +347,14 @@ impl Gatherer {
     }
 }
 
-/// Puts this rank's rows in the place of parameters, and has the rest gathered.
-struct Cutter<'a> {
-    gatherer: &'a Arc<Gatherer>,
+/// Finds parameters whose values stay as they are in mixed precision.
+struct Staying<'a> {
+    gatherer: &'a Gatherer,
     place: Enclosing,
-    /// Parameters whose values stay as they are in mixed precision.
-    stay: HashSet<usize>,
+    found: HashSet<usize>,
 }
 
-impl ModuleMapper for Cutter<'_> {
+impl ModuleVisitor for Staying<'_> {
     fn enter_module(&mut self, _name: &str, container: &str) {
         self.place.enter(container);
     }
@@ -366,32 +363,15 @@ impl ModuleMapper for Cutter<'_> {
         self.place.exit();
     }
 
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let Some(index) = self.gatherer.index_of(param.id) else {
-            return param;
-        };
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         if self.place.stays() {
-            self.stay.insert(index);
+            self.found.extend(self.gatherer.index_of(param.id));
         }
-        let (id, tensor, mapper) = param.consume();
-        let checkpointing = tensor.gradient_checkpointing_strategy();
-        let rows = self.gatherer.shards.rows(index);
-        let own = rows_of(tensor.inner(), rows);
-        Param::from_mapped_value(id, trained(own, checkpointing), mapper)
     }
 }
 
-/// A copy of some rows of a tensor, perhaps of none: a slice would keep the memory of all.
-fn rows_of<const D: usize>(whole: Tensor<D>, rows: Range<usize>) -> Tensor<D> {
-    let options = (whole.device(), whole.dtype());
-    let mut shape = whole.dims();
-    shape[0] = rows.len();
-    let data = match rows.is_empty() {
-        true => TensorData::new(Vec::<f32>::new(), shape),
-        false => whole.slice_dim(0, rows).into_data(),
-    };
-    Tensor::from_data(data, (&options.0, options.1))
-}
+/// Has the rest of parameters gathered.
+struct Attacher<'a>(&'a Arc<Gatherer>);
 
 /// The value of a parameter of which the tensor beneath has this rank's rows.
 #[derive(Module, Debug)]
@@ -410,7 +390,7 @@ impl Reparameterization for Gathered {
     }
 }
 
-impl Reparameterizer for Cutter<'_> {
+impl Reparameterizer for Attacher<'_> {
     type Reparam = Gathered;
 
     fn reparameterize<const D: usize>(
@@ -418,9 +398,9 @@ impl Reparameterizer for Cutter<'_> {
         _path: &str,
         param: Param<Tensor<D>>,
     ) -> (Param<Tensor<D>>, Option<Gathered>) {
-        let gathered = self.gatherer.index_of(param.id).map(|parameter| Gathered {
+        let gathered = self.0.index_of(param.id).map(|parameter| Gathered {
             parameter,
-            gatherer: Arc::clone(self.gatherer),
+            gatherer: Arc::clone(self.0),
         });
         (param, gathered)
     }

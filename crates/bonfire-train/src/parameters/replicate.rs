@@ -1,10 +1,16 @@
 //! Gives every rank the tensors of rank 0, bit for bit: parameters, frozen ones and running state.
 
+use std::ops::Range;
+
 use bonfire_collective::{ProcessGroup, Rank};
-use burn::module::{Module, ModuleMapper, Param};
+use bonfire_plan::{Layout, Placement};
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Bool, DType, Int, Tensor, TensorData};
 
 use crate::TrainError;
+use crate::parameters::fingerprint::Entry;
+use crate::parameters::shards::{rows_of, trained};
+use crate::parameters::{Lister, ParameterTable};
 
 /// The rank whose model everybody gets.
 const SOURCE: Rank = Rank::new(0);
@@ -14,16 +20,90 @@ pub(crate) fn replicate<M: Module>(model: M, group: &ProcessGroup) -> Result<M, 
     let mut replicator = Replicator {
         group,
         path: Vec::new(),
+        cutting: None,
         result: Ok(()),
     };
     let model = model.map(&mut replicator);
     replicator.result.map(|()| model)
 }
 
+/// The same, and leaves this rank with its rows of the trainable parameters that are cut. They are in memory as a
+/// whole one at a time: one that is initialised on first use is initialised, sent and cut before the next.
+///
+/// All ranks have the same names and shapes: their [outlines](outline) agree.
+pub(crate) fn replicate_rows<M: Module>(
+    model: M,
+    placement: Placement,
+    group: &ProcessGroup,
+) -> Result<(M, ParameterTable), TrainError> {
+    let mut replicator = Replicator {
+        group,
+        path: Vec::new(),
+        cutting: Some(Cutting {
+            placement,
+            lister: Lister::default(),
+        }),
+        result: Ok(()),
+    };
+    let model = model.map(&mut replicator);
+    replicator.result?;
+    let cutting = replicator.cutting.expect("it was given");
+    Ok((model, cutting.lister.table()?))
+}
+
+/// What is known of a model before its parameters are initialised: names and shapes.
+pub(crate) fn outline<M: Module>(model: &M) -> Vec<Entry> {
+    #[derive(Default)]
+    struct Outline(Vec<String>, Vec<Entry>);
+    impl ModuleVisitor for Outline {
+        fn enter_module(&mut self, name: &str, _container: &str) {
+            self.0.push(name.to_owned());
+        }
+
+        fn exit_module(&mut self, _name: &str, _container: &str) {
+            self.0.pop();
+        }
+
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.1.push(Entry {
+                name: self.0.join("."),
+                shape: param.lazy_shape().iter().copied().collect(),
+                dtype: "float".to_owned(),
+                trainable: true,
+            });
+        }
+    }
+    let mut outline = Outline::default();
+    model.visit(&mut outline);
+    outline.1
+}
+
 struct Replicator<'a> {
     group: &'a ProcessGroup,
     path: Vec<String>,
+    cutting: Option<Cutting>,
     result: Result<(), TrainError>,
+}
+
+/// Where ranks keep rows.
+struct Cutting {
+    placement: Placement,
+    lister: Lister,
+}
+
+impl Cutting {
+    /// Lists a tensor; gives this rank's rows, if it is to be cut.
+    fn rows<const D: usize>(
+        &mut self,
+        id: ParamId,
+        tensor: &Tensor<D>,
+        group: &ProcessGroup,
+    ) -> Option<Range<usize>> {
+        self.lister.float(id, tensor);
+        let layout = Layout::new([&tensor.dims()[..]], self.placement, group.world_size());
+        let is_cut = tensor.is_require_grad() && layout.is_cut(0);
+        is_cut.then(|| layout.rows(0, group.rank()))
+    }
 }
 
 impl Replicator<'_> {
@@ -57,16 +137,25 @@ impl Replicator<'_> {
 }
 
 impl ModuleMapper for Replicator<'_> {
-    fn enter_module(&mut self, name: &str, _container: &str) {
+    fn enter_module(&mut self, name: &str, container: &str) {
         self.path.push(name.to_owned());
+        if let Some(cutting) = &mut self.cutting {
+            cutting.lister.enter_module(name, container);
+        }
     }
 
-    fn exit_module(&mut self, _name: &str, _container: &str) {
+    fn exit_module(&mut self, name: &str, container: &str) {
         self.path.pop();
+        if let Some(cutting) = &mut self.cutting {
+            cutting.lister.exit_module(name, container);
+        }
     }
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let (id, tensor, mapper) = param.consume();
+        let group = self.group;
+        let cutting = self.cutting.as_mut();
+        let rows = cutting.and_then(|cutting| cutting.rows(id, &tensor, group));
         let (device, dtype) = (tensor.device(), tensor.dtype());
         let trainable = tensor.is_require_grad();
         let replica = match self.received(tensor.clone().without_autodiff().try_into_data()) {
@@ -74,10 +163,20 @@ impl ModuleMapper for Replicator<'_> {
             Some(data) if matches!(dtype, DType::QFloat(_)) => Tensor::from_data(data, &device),
             Some(data) => Tensor::from_data(data, (&device, dtype)).set_require_grad(trainable),
         };
+        let replica = match rows {
+            None => replica,
+            Some(rows) => {
+                let checkpointing = replica.gradient_checkpointing_strategy();
+                trained(rows_of(replica.inner(), rows), checkpointing)
+            }
+        };
         Param::from_mapped_value(id, replica, mapper)
     }
 
     fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
+        if let Some(cutting) = &mut self.cutting {
+            cutting.lister.visit_int(&param);
+        }
         let (id, tensor, mapper) = param.consume();
         let options = (tensor.device(), tensor.dtype());
         let replica = match self.received(tensor.clone().try_into_data()) {
@@ -91,6 +190,9 @@ impl ModuleMapper for Replicator<'_> {
         &mut self,
         param: Param<Tensor<D, Bool>>,
     ) -> Param<Tensor<D, Bool>> {
+        if let Some(cutting) = &mut self.cutting {
+            cutting.lister.visit_bool(&param);
+        }
         let (id, tensor, mapper) = param.consume();
         let device = tensor.device();
         let replica = match self.received(tensor.clone().try_into_data()) {

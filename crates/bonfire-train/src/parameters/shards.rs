@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use bonfire_plan::{Layout, Placement, Rank, WorldSize};
-use burn::tensor::{GradientCheckpointingStrategy, Tensor};
+use burn::tensor::{GradientCheckpointingStrategy, Tensor, TensorData};
 
 use crate::parameters::ParameterTable;
 
@@ -62,6 +62,18 @@ impl Shards {
             false => 0,
         }
     }
+}
+
+/// A copy of some rows of a tensor, perhaps of none: a slice would keep the memory of all.
+pub(crate) fn rows_of<const D: usize>(whole: Tensor<D>, rows: Range<usize>) -> Tensor<D> {
+    let options = (whole.device(), whole.dtype());
+    let mut shape = whole.dims();
+    shape[0] = rows.len();
+    let data = match rows.is_empty() {
+        true => TensorData::new(Vec::<f32>::new(), shape),
+        false => whole.slice_dim(0, rows).into_data(),
+    };
+    Tensor::from_data(data, (&options.0, options.1))
 }
 
 /// A trainable parameter with these values, which have no autodiff, on a device with a strategy.
