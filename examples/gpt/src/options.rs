@@ -60,15 +60,19 @@ pub struct TrainArgs {
     #[arg(long, value_name = "N", help_heading = "Training")]
     pub warmup: Option<usize>,
 
-    /// AdamW's decay of the first moment [default: 0.9]
+    /// What turns gradients into changes of the parameters; Lion wants a learning rate of about a tenth
+    #[arg(long, value_enum, default_value_t, help_heading = "Training")]
+    pub optimizer: OptimizerKind,
+
+    /// Decay of the first moment: AdamW's and Lion's first beta, SGD's momentum [default: 0.9]
     #[arg(long, value_name = "F", value_parser = decay, help_heading = "Training")]
     pub beta1: Option<f64>,
 
-    /// AdamW's decay of the second moment [default: 0.99]
+    /// Decay of the second moment: AdamW's and Lion's second beta [default: 0.99]
     #[arg(long, value_name = "F", value_parser = decay, help_heading = "Training")]
     pub beta2: Option<f64>,
 
-    /// AdamW's weight decay, on matrices only [default: 0.1]
+    /// Weight decay, on matrices only; SGD's is an L2 penalty [default: 0.1]
     #[arg(long, value_name = "F", value_parser = not_negative, help_heading = "Training")]
     pub weight_decay: Option<f64>,
 
@@ -149,6 +153,23 @@ pub enum Preset {
     NanogptCpu,
 }
 
+/// An optimizer by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum OptimizerKind {
+    /// AdamW in one pass over memory; the bits are those of Burn's
+    #[default]
+    Adamw,
+    /// Burn's own AdamW
+    BurnAdamw,
+    /// Stochastic gradient descent with momentum
+    Sgd,
+    /// Lion: the sign of the momentum, and nothing else to keep
+    Lion,
+    /// Burn's Muon for the matrices of the blocks, AdamW for the rest; not with zero1, zero2 and zero3, because it
+    /// needs whole matrices
+    Muon,
+}
+
 /// A checked training.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
@@ -162,7 +183,7 @@ pub struct Settings {
     pub schedule: Schedule,
     /// Steps of the whole training.
     pub steps: usize,
-    /// The optimizer's constants.
+    /// The optimizer.
     pub optimizer: OptimizerSettings,
     /// See [`TrainArgs::checkpoint_blocks`].
     pub checkpoint_blocks: bool,
@@ -189,9 +210,11 @@ pub struct ModelSizes {
     pub context: usize,
 }
 
-/// AdamW's constants and the clipping before it.
+/// The optimizer, its constants and the clipping before it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct OptimizerSettings {
+    /// See [`TrainArgs::optimizer`].
+    pub kind: OptimizerKind,
     /// Decay of the first moment.
     pub beta1: f32,
     /// Decay of the second moment.
@@ -286,6 +309,7 @@ impl TryFrom<TrainArgs> for Settings {
                 }),
             steps,
             optimizer: OptimizerSettings {
+                kind: args.optimizer,
                 beta1: args.beta1.unwrap_or(0.9) as f32,
                 beta2: args.beta2.unwrap_or(0.99) as f32,
                 weight_decay: args.weight_decay.unwrap_or(0.1) as f32,

@@ -44,6 +44,7 @@ fn the_nanogpt_preset_is_its_cpu_setting() {
         });
     assert_eq!(settings.schedule, schedule);
     let optimizer = OptimizerSettings {
+        kind: OptimizerKind::Adamw,
         beta1: 0.9,
         beta2: 0.99,
         weight_decay: 0.1,
@@ -72,6 +73,7 @@ fn bad_values_are_refused_with_the_option_named() {
         "--learning-rate 0",
         "--learning-rate nan",
         "--final-factor 2",
+        "--optimizer adam",
         "--beta1 1",
         "--weight-decay -1",
         "--clip inf",
