@@ -21,7 +21,7 @@ const FILE_BYTES_MIN: usize = 64 << 10;
 /// use burn::optim::ModuleOptimizer;
 ///
 /// let offload = Offload::to_files(std::env::temp_dir())?;
-/// let optimizer = AdamWConfig::new().build().with_offload(&offload);
+/// let optimizer = AdamWConfig::new().build().with_offload(offload);
 /// let optimizer = ModuleOptimizer::from(optimizer);
 /// # Ok::<(), bonfire_optim::FileMemoryError>(())
 /// ```

@@ -58,20 +58,15 @@ impl Model {
 
 /// Every optimizer, with its state in files if they have a place.
 fn optimizers(offload: Option<&Offload>) -> Vec<ModuleOptimizer> {
-    macro_rules! placed {
-        ($config:expr) => {
-            match ($config.build(), offload) {
-                (optimizer, None) => ModuleOptimizer::from(optimizer),
-                (optimizer, Some(offload)) => optimizer.with_offload(offload).into(),
-            }
-        };
-    }
+    let adamw = AdamWConfig::new().with_weight_decay(0.1).build();
+    let momentum = SgdConfig::new().with_momentum(0.9).build();
+    let offload = || offload.cloned();
     vec![
-        placed!(AdamWConfig::new().with_weight_decay(0.1)),
-        placed!(AdamConfig::new()),
-        placed!(LionConfig::new()),
-        placed!(SgdConfig::new().with_momentum(0.9)),
-        placed!(SgdConfig::new()),
+        adamw.with_offload(offload()).into(),
+        AdamConfig::new().build().with_offload(offload()).into(),
+        LionConfig::new().build().with_offload(offload()).into(),
+        momentum.with_offload(offload()).into(),
+        SgdConfig::new().build().with_offload(offload()).into(),
     ]
 }
 
@@ -231,13 +226,8 @@ fn moments_larger_than_memory_train() {
 
 fn train_in_little_memory(folder: &str) {
     let config = AdamWConfig::new();
-    let mut optimizer: ModuleOptimizer = match folder {
-        "" => config.init(),
-        folder => {
-            let offload = Offload::to_files(folder).unwrap();
-            config.build().with_offload(&offload).into()
-        }
-    };
+    let offload = (!folder.is_empty()).then(|| Offload::to_files(folder).unwrap());
+    let mut optimizer = ModuleOptimizer::from(config.build().with_offload(offload));
     // The threads and what they take.
     let _ = Model::new(DType::F32).stepped(&mut config.init(), 0);
     let device = Device::flex();

@@ -1,6 +1,6 @@
 //! The optimizer, with nanoGPT's two groups: matrices decay, the gains of layer norms do not.
 
-use bonfire::optim::{AdamWConfig, LionConfig, SgdConfig};
+use bonfire::optim::{AdamWConfig, LionConfig, Offload, SgdConfig};
 use burn::module::ParamGroup;
 use burn::optim::decay::WeightDecayConfig;
 use burn::optim::{self as burn_optim, AdjustLrFn, ModuleOptimizer, MuonConfig, Optimizer};
@@ -10,8 +10,8 @@ use crate::options::{OptimizerKind, OptimizerSettings};
 /// AdamW's, as in nanoGPT.
 const EPSILON: f32 = 1e-8;
 
-/// The optimizer of a [`crate::model::Gpt`].
-pub fn build(settings: OptimizerSettings) -> ModuleOptimizer {
+/// The optimizer of a [`crate::model::Gpt`], with its state in files if it has a place for them.
+pub fn build(settings: OptimizerSettings, offload: Option<&Offload>) -> ModuleOptimizer {
     let OptimizerSettings {
         kind,
         beta1,
@@ -23,7 +23,11 @@ pub fn build(settings: OptimizerSettings) -> ModuleOptimizer {
         .with_beta_1(beta1)
         .with_beta_2(beta2)
         .with_epsilon(EPSILON);
-    let adamw = |decay| adamw.with_weight_decay(decay).build();
+    let offload = || offload.cloned();
+    let adamw = |decay| {
+        let adamw = adamw.with_weight_decay(decay);
+        adamw.build().with_offload(offload())
+    };
     match kind {
         OptimizerKind::Adamw => grouped(weight_decay, adamw),
         OptimizerKind::BurnAdamw => {
@@ -37,11 +41,17 @@ pub fn build(settings: OptimizerSettings) -> ModuleOptimizer {
         }
         OptimizerKind::Sgd => {
             let sgd = SgdConfig::new().with_momentum(f64::from(beta1));
-            grouped(weight_decay, |decay| sgd.with_weight_decay(decay).build())
+            grouped(weight_decay, |decay| {
+                sgd.with_weight_decay(decay).build().with_offload(offload())
+            })
         }
         OptimizerKind::Lion => {
             let lion = LionConfig::new().with_beta_1(beta1).with_beta_2(beta2);
-            grouped(weight_decay, |decay| lion.with_weight_decay(decay).build())
+            grouped(weight_decay, |decay| {
+                lion.with_weight_decay(decay)
+                    .build()
+                    .with_offload(offload())
+            })
         }
         OptimizerKind::Muon => {
             // Its steps are as long as AdamW's, so that one learning rate serves both.
@@ -119,7 +129,7 @@ mod tests {
                 weight_decay: 0.5,
                 clip: None,
             };
-            let after = largest(&build(settings).step(1.0, model, gradients.0));
+            let after = largest(&build(settings, None).step(1.0, model, gradients.0));
             assert!(before.iter().any(|&(dimensions, _)| dimensions == 1));
             for ((dimensions, before), (_, after)) in before.into_iter().zip(after) {
                 let expected = match dimensions {

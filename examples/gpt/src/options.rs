@@ -3,6 +3,7 @@
 //! [`TrainArgs`] is what was typed; [`Settings`] is what it means: a preset's values wherever
 //! nothing was typed, sizes above zero, heads that divide the width. Only `Settings` goes further.
 
+use std::env;
 use std::path::PathBuf;
 
 use bonfire::ddp::{GradientRoute, Placement};
@@ -113,6 +114,16 @@ pub struct TrainArgs {
     )]
     pub placement: Placement,
 
+    /// What is in files instead of in memory, so that a larger model fits: none, or the optimizer's state (on the
+    /// CPU; Burn's own optimizers and Muon keep theirs in memory)
+    #[arg(long, value_enum, default_value_t, help_heading = "Training")]
+    pub offload: OffloadKind,
+
+    /// Folder whose disk takes the files; they have no names and are gone with the training [default: that of
+    /// temporary files]
+    #[arg(long, value_name = "FOLDER", help_heading = "Training")]
+    pub offload_folder: Option<PathBuf>,
+
     /// Steps between two evaluations [default: 100; nanogpt-cpu: 250]
     #[arg(long, value_name = "N", value_parser = at_least_one, help_heading = "Reporting")]
     pub eval_interval: Option<usize>,
@@ -170,6 +181,16 @@ pub enum OptimizerKind {
     Muon,
 }
 
+/// What can be in files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum OffloadKind {
+    /// Nothing
+    #[default]
+    None,
+    /// The optimizer's state
+    Optimizer,
+}
+
 /// A checked training.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
@@ -185,6 +206,8 @@ pub struct Settings {
     pub steps: usize,
     /// The optimizer.
     pub optimizer: OptimizerSettings,
+    /// Where the optimizer's state is, if not in memory.
+    pub offload_folder: Option<PathBuf>,
     /// See [`TrainArgs::checkpoint_blocks`].
     pub checkpoint_blocks: bool,
     /// See [`TrainArgs::gradient_route`].
@@ -257,6 +280,14 @@ pub enum OptionsError {
         /// The heads.
         heads: usize,
     },
+    /// Burn's optimizers have their state in memory.
+    #[error(
+        "--offload optimizer needs an optimizer of one pass; choose --optimizer adamw, sgd or lion"
+    )]
+    NoFiles,
+    /// A folder for nothing.
+    #[error("--offload-folder is for --offload optimizer; give both or neither")]
+    FolderForNothing,
 }
 
 impl ModelSizes {
@@ -294,6 +325,7 @@ impl TryFrom<TrainArgs> for Settings {
         if width % heads != 0 {
             return Err(OptionsError::HeadsDoNotDivideWidth { width, heads });
         }
+        let offload_folder = offload_folder(&args)?;
         let clip = args.clip.unwrap_or(1.0) as f32;
         let steps = args.steps.unwrap_or(preset(600, 2000));
         let warmup = args.warmup.unwrap_or(preset(60, 100));
@@ -315,6 +347,7 @@ impl TryFrom<TrainArgs> for Settings {
                 weight_decay: args.weight_decay.unwrap_or(0.1) as f32,
                 clip: (clip > 0.0).then_some(clip),
             },
+            offload_folder,
             checkpoint_blocks: args.checkpoint_blocks,
             gradient_route: args.gradient_route,
             placement: args.placement,
@@ -328,6 +361,18 @@ impl TryFrom<TrainArgs> for Settings {
                 report_dir: args.report_dir,
             },
         })
+    }
+}
+
+/// Where files go, if any.
+fn offload_folder(args: &TrainArgs) -> Result<Option<PathBuf>, OptionsError> {
+    let burns = [OptimizerKind::BurnAdamw, OptimizerKind::Muon];
+    match (args.offload, &args.offload_folder) {
+        (OffloadKind::None, None) => Ok(None),
+        (OffloadKind::None, Some(_)) => Err(OptionsError::FolderForNothing),
+        _ if burns.contains(&args.optimizer) => Err(OptionsError::NoFiles),
+        (OffloadKind::Optimizer, Some(folder)) => Ok(Some(folder.clone())),
+        (OffloadKind::Optimizer, None) => Ok(Some(env::temp_dir())),
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::num::NonZeroUsize;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use bonfire::data::{DistributedSampler, Order, Remainder, SamplerConfig};
-use bonfire::optim::{Clip, GlobalBatch, RateRule};
+use bonfire::optim::{Clip, GlobalBatch, Offload, RateRule};
 use bonfire::report::{Activity, Journal, JournalConfig, Report, WeightedMean};
 use bonfire::world::StopRequest;
 use bonfire::{Ddp, DdpConfig, World};
@@ -44,7 +44,18 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
         .with_route(settings.gradient_route)
         .with_placement(settings.placement);
     let mut ddp = Ddp::with_config(model, world, config)?;
-    let mut optimizer = optimizer::build(settings.optimizer);
+    let offload = match &settings.offload_folder {
+        Some(folder) => {
+            let device = world.device_name();
+            ensure!(
+                device == "cpu",
+                "--offload optimizer is for the CPU, not for {device}"
+            );
+            Some(Offload::to_files(folder).context("--offload-folder cannot be used")?)
+        }
+        None => None,
+    };
+    let mut optimizer = optimizer::build(settings.optimizer, offload.as_ref());
     let sampler = Sampler {
         seed: settings.seed,
         windows: corpus.training.len(),

@@ -142,6 +142,28 @@ fn adamw_in_one_pass_ends_with_the_parameters_of_burns() {
 }
 
 #[test]
+fn state_in_files_ends_with_the_same_parameters() {
+    let folder = tempfile::tempdir().unwrap();
+    let files = format!(
+        "--offload optimizer --offload-folder {}",
+        folder.path().display()
+    );
+    for optimizer in ["adamw", "sgd", "lion"] {
+        for placement in ["replicated", "zero1", "zero3"] {
+            let run = |offload: &str| {
+                let more = format!("--batch 2 --optimizer {optimizer} --placement {placement}");
+                let mut settings = settings(&format!("{more} {offload}"), folder.path());
+                settings.steps = 2;
+                // Matrices of 64 KiB and more, of which each rank has half.
+                settings.model.width = 192;
+                parameters(&reports(2, &settings)[0]).to_owned()
+            };
+            assert_eq!(run(&files), run(""), "{optimizer}, {placement}");
+        }
+    }
+}
+
+#[test]
 fn muon_does_not_go_with_rows() {
     let folder = tempfile::tempdir().unwrap();
     for placement in ["zero1", "zero2", "zero3"] {

@@ -117,10 +117,10 @@ pub struct AdamW {
 }
 
 impl AdamW {
-    /// The same with its state in files.
+    /// The same with its state in files, or in memory with `None`.
     #[must_use]
-    pub fn with_offload(self, offload: &Offload) -> Self {
-        let offload = Some(offload.clone());
+    pub fn with_offload(self, offload: impl Into<Option<Offload>>) -> Self {
+        let offload = offload.into();
         Self { offload, ..self }
     }
 }

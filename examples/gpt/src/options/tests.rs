@@ -102,6 +102,24 @@ fn heads_must_divide_the_width() {
 }
 
 #[test]
+fn files_are_for_state_that_can_be_in_files() {
+    assert_eq!(parse("").unwrap().offload_folder, None);
+    let folder = |line| parse(line).unwrap().offload_folder;
+    assert_eq!(folder("--offload optimizer"), Some(env::temp_dir()));
+    let given = "--offload optimizer --offload-folder disk";
+    assert_eq!(folder(given), Some(PathBuf::from("disk")));
+    for (line, named) in [
+        ("--offload parameters", "--offload"),
+        ("--offload-folder disk", "--offload-folder"),
+        ("--offload optimizer --optimizer muon", "--optimizer"),
+        ("--offload optimizer --optimizer burn-adamw", "--optimizer"),
+    ] {
+        let message = parse(line).unwrap_err();
+        assert!(message.contains(named), "{line}: {message}");
+    }
+}
+
+#[test]
 fn unknown_options_are_refused() {
     assert!(
         parse("--learning-rat 1")
