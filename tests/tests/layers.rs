@@ -70,7 +70,7 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
     ),
     (
         "bonfire-optim",
-        Imports::Only(&["bonfire-plan"]),
+        Imports::Only(&["bonfire-plan", "bonfire-sys"]),
         Burn::Named,
     ),
     ("bonfire-weights", Imports::Only(&[]), Burn::Named),

@@ -61,6 +61,14 @@ fn the_listing_on_placements_learns_and_goes_on_in_another() {
 }
 
 #[test]
+fn the_listing_on_state_in_files_learns_a_constant() {
+    let arguments = ["--nproc", "2", "--device", "cpu"];
+    let printed = run(env!("CARGO_BIN_EXE_offloaded"), &arguments);
+    assert_eq!(printed.matches("loss ").count(), 2, "{printed}");
+    assert!(last_loss(&printed) < 0.5, "{printed}");
+}
+
+#[test]
 fn the_two_models_of_the_listing_on_adversaries_meet() {
     let printed = run(
         env!("CARGO_BIN_EXE_gan"),

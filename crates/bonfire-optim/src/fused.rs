@@ -10,16 +10,20 @@
 //! have master weights and moments in 32 bits, as training in mixed precision has it (Micikevicius et al.
 //! 2018): the bits of a parameter of 32 bits that is rounded once per step.
 
-use burn::tensor::{DType, Tensor};
+use burn::tensor::{DType, Device, Tensor};
 
+use kept::Kept;
 use number::Number;
 use slices::Rule;
 use state::State;
+
+use crate::offload::Offload;
 
 pub(crate) mod adam;
 pub(crate) mod adamw;
 #[cfg(feature = "flex")]
 mod flex;
+mod kept;
 pub(crate) mod lion;
 mod number;
 pub(crate) mod sgd;
@@ -45,36 +49,44 @@ fn cast<const D: usize>(tensor: Tensor<D>, dtype: DType) -> Tensor<D> {
 /// A parameter, and what it is in 32 bits if it has 16.
 struct Weights<const D: usize> {
     parameter: Tensor<D>,
-    master: Option<Tensor<D>>,
+    master: Option<Kept<D>>,
 }
 
 /// A step of one parameter, from its state to the next.
+///
+/// # Panics
+/// With state that belongs into files: where there is no room for it, and on other devices than the CPU.
 fn step<N, const D: usize, const M: usize>(
     rule: impl Rule<M>,
     parameter: Tensor<D>,
     gradient: Tensor<D>,
     state: Option<State<N, D>>,
+    offload: Option<&Offload>,
 ) -> (Tensor<D>, Option<State<N, D>>) {
+    let device = gradient.device();
+    assert!(
+        offload.is_none() || is_flex(&device),
+        "state of optimizers is in files only for models on the CPU (Flex), not on {device:?}"
+    );
     let dtype = parameter.dtype();
     let wide = wide(dtype);
     let (time, moments, master) = match state {
         Some(state) => (state.time, state.moments, state.master),
         None => (0, Vec::new(), None),
     };
-    let moments: [Tensor<D>; M] = match moments.try_into() {
-        Ok(moments) => <[Tensor<D>; M]>::map(moments, |moment| cast(moment, wide)),
-        Err(_) => std::array::from_fn(|_| neutral(&parameter, wide)),
+    let place = |kept: Kept<D>| kept.cast(wide, &device).placed(offload);
+    let moments: [Kept<D>; M] = match moments.try_into() {
+        Ok(moments) => <[Kept<D>; M]>::map(moments, place),
+        Err(_) => std::array::from_fn(|_| Kept::neutral(&parameter, wide, offload)),
     };
-    let master = (wide != dtype).then(|| match master {
-        Some(master) => cast(master, wide),
-        None => parameter.clone().cast(wide),
-    });
+    let master =
+        (wide != dtype).then(|| place(master.unwrap_or_else(|| Kept::Memory(parameter.clone()))));
     let gradient = match gradient.dtype() == dtype {
         true => gradient,
         false => cast(gradient, wide),
     };
     let weights = Weights { parameter, master };
-    let (weights, moments) = match is_flex(&gradient) {
+    let (weights, moments) = match is_flex(&device) {
         #[cfg(feature = "flex")]
         true => flex::step(rule, weights, gradient, moments),
         _ => operations(rule, weights, gradient, moments),
@@ -83,34 +95,31 @@ fn step<N, const D: usize, const M: usize>(
     (weights.parameter, Some(state))
 }
 
-/// The moments before the first step. Negative zero is the neutral element of addition: after the first step
-/// a moment is what was added, with its sign if it is zero.
-fn neutral<const D: usize>(parameter: &Tensor<D>, dtype: DType) -> Tensor<D> {
-    Tensor::zeros(parameter.shape(), (&parameter.device(), dtype)).neg()
-}
-
 /// The step as operations of the device.
 fn operations<const D: usize, const M: usize>(
     rule: impl Rule<M>,
     weights: Weights<D>,
     gradient: Tensor<D>,
-    moments: [Tensor<D>; M],
-) -> (Weights<D>, [Tensor<D>; M]) {
+    moments: [Kept<D>; M],
+) -> (Weights<D>, [Kept<D>; M]) {
     let parameter = weights.parameter;
+    let device = parameter.device();
+    let moments = moments.map(|moment| moment.into_tensor(&device));
     let Some(master) = weights.master else {
         let (parameter, moments) = rule.update(parameter, gradient, moments);
         let master = None;
-        return (Weights { parameter, master }, moments);
+        return (Weights { parameter, master }, moments.map(Kept::Memory));
     };
+    let master = master.into_tensor(&device);
     let (dtype, wide) = (parameter.dtype(), master.dtype());
     let changed = master.clone().cast(dtype).not_equal(parameter.clone());
     let master = master.mask_where(changed, parameter.cast(wide));
     let (master, moments) = rule.update(master, cast(gradient, wide), moments);
     let weights = Weights {
         parameter: master.clone().cast(dtype),
-        master: Some(master),
+        master: Some(Kept::Memory(master)),
     };
-    (weights, moments)
+    (weights, moments.map(Kept::Memory))
 }
 
 /// A gradient with an L2 penalty on its parameter. Without one it keeps its bits.
@@ -133,12 +142,9 @@ fn assert_betas<const N: usize>(betas: [f32; N]) {
     }
 }
 
-fn is_flex<const D: usize>(tensor: &Tensor<D>) -> bool {
+fn is_flex(device: &Device) -> bool {
     #[cfg(feature = "flex")]
-    let is_flex = matches!(
-        tensor.device().as_dispatch(),
-        burn::backend::DispatchDevice::Flex(_)
-    );
+    let is_flex = matches!(device.as_dispatch(), burn::backend::DispatchDevice::Flex(_));
     #[cfg(not(feature = "flex"))]
     let is_flex = false;
     is_flex

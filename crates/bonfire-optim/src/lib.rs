@@ -15,11 +15,14 @@
 
 mod fused;
 mod global_batch;
+mod offload;
 mod schedule;
 
+pub use bonfire_sys::FileMemoryError;
 pub use fused::adam::{Adam, AdamConfig};
 pub use fused::adamw::{AdamW, AdamWConfig};
 pub use fused::lion::{Lion, LionConfig};
 pub use fused::sgd::{Sgd, SgdConfig};
 pub use global_batch::{GlobalBatch, RateRule};
+pub use offload::Offload;
 pub use schedule::{Decay, Schedule, ScheduledRate};

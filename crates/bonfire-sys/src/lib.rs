@@ -4,6 +4,7 @@
 //!   the ownership of each slot back and forth, so that no two sides ever touch the same bytes.
 //! - [`Arena`]: blocks of typed memory that other processes can reach.
 //! - [`window`]: buffers that ranks open to each other, each rank to its own shard of all of them.
+//! - [`FileMemory`]: memory whose content is in a file, whose pages the kernel can take.
 //! - [`Turnstile`]: threads go on one at a time, in the order of their tickets.
 //!
 //! Nothing here knows about ranks, plans or tensors.
@@ -23,6 +24,8 @@
 #[cfg(not(loom))]
 mod arena;
 mod doorbell;
+#[cfg(not(loom))]
+mod file_memory;
 mod lease;
 pub mod process;
 mod region;
@@ -37,5 +40,7 @@ pub mod window;
 
 #[cfg(not(loom))]
 pub use arena::{Arena, ArenaError, Block};
+#[cfg(not(loom))]
+pub use file_memory::{FileMemory, FileMemoryError};
 pub use region::{OpenError, RegionError};
 pub use turnstile::{Ticket, Turn, Turnstile};

@@ -23,7 +23,9 @@ const TASK: &str = "SHARDED_MEMORY_WIDTH";
 
 /// A chain of square layers: a plain model whose parameters Burn initialises when they are first used.
 #[derive(Module, Debug)]
-struct Chain(Vec<Linear>);
+struct Chain {
+    layers: Vec<Linear>,
+}
 
 impl Chain {
     fn new(width: usize, device: &Device) -> Self {
@@ -31,12 +33,14 @@ impl Chain {
             let config = LinearConfig::new(width, width).with_bias(false);
             config.init(device)
         };
-        Self((0..LAYERS).map(layer).collect())
+        Self {
+            layers: (0..LAYERS).map(layer).collect(),
+        }
     }
 
     fn loss(&self, x: Tensor<2>) -> Tensor<1> {
         let forward = |x, layer: &Linear| activation::relu(layer.forward(x));
-        self.0.iter().fold(x, forward).mean()
+        self.layers.iter().fold(x, forward).mean()
     }
 }
 

@@ -13,6 +13,7 @@ use bonfire_launch as launch;
 use bonfire_launch::{EnvError, FlagError, LaunchError, RankCountError};
 #[cfg(feature = "learner")]
 use bonfire_learner::LearnerError;
+use bonfire_optim::FileMemoryError;
 use bonfire_plan::PlanError;
 use bonfire_report::ReportError;
 use bonfire_train as train;
@@ -88,6 +89,9 @@ pub enum Error {
     /// A pattern of [`freeze`](crate::ddp::freeze) names no parameter.
     #[error(transparent)]
     UnknownParameter(#[from] UnknownParameter),
+    /// Files for the state of optimizers cannot be made.
+    #[error(transparent)]
+    Offload(#[from] FileMemoryError),
     /// The weights of samples cannot be used.
     #[error(transparent)]
     SampleWeights(#[from] UnusableWeights),

@@ -1,21 +1,76 @@
-//! AdamW with nanoGPT's two groups: matrices decay, the gains of layer norms do not.
+//! The optimizer, with nanoGPT's two groups: matrices decay, the gains of layer norms do not.
 
+use bonfire::optim::{AdamWConfig, LionConfig, Offload, SgdConfig};
 use burn::module::ParamGroup;
-use burn::optim::{AdamWConfig, ModuleOptimizer};
+use burn::optim::decay::WeightDecayConfig;
+use burn::optim::{self as burn_optim, AdjustLrFn, ModuleOptimizer, MuonConfig, Optimizer};
 
-use crate::options::OptimizerSettings;
+use crate::options::{OptimizerKind, OptimizerSettings};
 
-/// The optimizer of a [`crate::model::Gpt`].
-pub fn adamw(settings: OptimizerSettings) -> ModuleOptimizer {
-    let config = AdamWConfig::new()
-        .with_beta_1(settings.beta1)
-        .with_beta_2(settings.beta2)
-        .with_epsilon(1e-8)
-        .with_weight_decay(settings.weight_decay);
-    let gains = ParamGroup::from_predicate("gamma");
-    config
-        .init()
-        .with_group(gains, config.with_weight_decay(0.0).build(), None)
+/// AdamW's, as in nanoGPT.
+const EPSILON: f32 = 1e-8;
+
+/// The optimizer of a [`crate::model::Gpt`], with its state in files if it has a place for them.
+pub fn build(settings: OptimizerSettings, offload: Option<&Offload>) -> ModuleOptimizer {
+    let OptimizerSettings {
+        kind,
+        beta1,
+        beta2,
+        weight_decay,
+        clip: _,
+    } = settings;
+    let adamw = AdamWConfig::new()
+        .with_beta_1(beta1)
+        .with_beta_2(beta2)
+        .with_epsilon(EPSILON);
+    let offload = || offload.cloned();
+    let adamw = |decay| {
+        let adamw = adamw.with_weight_decay(decay);
+        adamw.build().with_offload(offload())
+    };
+    match kind {
+        OptimizerKind::Adamw => grouped(weight_decay, adamw),
+        OptimizerKind::BurnAdamw => {
+            let burns = burn_optim::AdamWConfig::new()
+                .with_beta_1(beta1)
+                .with_beta_2(beta2)
+                .with_epsilon(EPSILON);
+            grouped(weight_decay, |decay| {
+                burns.clone().with_weight_decay(decay).build()
+            })
+        }
+        OptimizerKind::Sgd => {
+            let sgd = SgdConfig::new().with_momentum(f64::from(beta1));
+            grouped(weight_decay, |decay| {
+                sgd.with_weight_decay(decay).build().with_offload(offload())
+            })
+        }
+        OptimizerKind::Lion => {
+            let lion = LionConfig::new().with_beta_1(beta1).with_beta_2(beta2);
+            grouped(weight_decay, |decay| {
+                lion.with_weight_decay(decay)
+                    .build()
+                    .with_offload(offload())
+            })
+        }
+        OptimizerKind::Muon => {
+            // Its steps are as long as AdamW's, so that one learning rate serves both.
+            let muon = MuonConfig::new()
+                .with_adjust_lr_fn(AdjustLrFn::MatchRmsAdamW)
+                .with_weight_decay(Some(WeightDecayConfig::new(weight_decay)));
+            let matrices = ParamGroup::from_predicate("blocks").exclude(gains());
+            grouped(weight_decay, adamw).with_group(matrices, muon.build(), None)
+        }
+    }
+}
+
+/// Decay for all but the gains.
+fn grouped<O: Optimizer>(weight_decay: f32, build: impl Fn(f32) -> O) -> ModuleOptimizer {
+    ModuleOptimizer::from(build(weight_decay)).with_group(gains(), build(0.0), None)
+}
+
+fn gains() -> ParamGroup {
+    ParamGroup::from_predicate("gamma")
 }
 
 #[cfg(test)]
@@ -23,6 +78,7 @@ mod tests {
     use burn::module::{Module, ModuleVisitor, Param};
     use burn::optim::GradientsParams;
     use burn::tensor::{Device, Tensor};
+    use clap::ValueEnum;
 
     use super::*;
     use crate::model::{Gpt, GptConfig};
@@ -61,25 +117,27 @@ mod tests {
             heads: 1,
             width: 4,
         };
-        let model = config.init(1, &Device::flex().autodiff());
-        let before = largest(&model);
-        let mut gradients = Zeros(GradientsParams::new());
-        model.visit(&mut gradients);
-        let settings = OptimizerSettings {
-            beta1: 0.9,
-            beta2: 0.99,
-            weight_decay: 0.5,
-            clip: None,
-        };
-        let after = largest(&adamw(settings).step(1.0, model, gradients.0));
-        assert!(before.iter().any(|&(dimensions, _)| dimensions == 1));
-        for ((dimensions, before), (_, after)) in before.into_iter().zip(after) {
-            let expected = if dimensions == 2 {
-                0.5 * before
-            } else {
-                before
+        for &kind in OptimizerKind::value_variants() {
+            let model = config.init(1, &Device::flex().autodiff());
+            let before = largest(&model);
+            let mut gradients = Zeros(GradientsParams::new());
+            model.visit(&mut gradients);
+            let settings = OptimizerSettings {
+                kind,
+                beta1: 0.9,
+                beta2: 0.99,
+                weight_decay: 0.5,
+                clip: None,
             };
-            assert_eq!(after, expected, "a parameter of {dimensions} dimensions");
+            let after = largest(&build(settings, None).step(1.0, model, gradients.0));
+            assert!(before.iter().any(|&(dimensions, _)| dimensions == 1));
+            for ((dimensions, before), (_, after)) in before.into_iter().zip(after) {
+                let expected = match dimensions {
+                    2 => 0.5 * before,
+                    _ => before,
+                };
+                assert_eq!(after, expected, "{kind:?}: {dimensions} dimensions");
+            }
         }
     }
 }

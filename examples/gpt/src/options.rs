@@ -3,6 +3,7 @@
 //! [`TrainArgs`] is what was typed; [`Settings`] is what it means: a preset's values wherever
 //! nothing was typed, sizes above zero, heads that divide the width. Only `Settings` goes further.
 
+use std::env;
 use std::path::PathBuf;
 
 use bonfire::ddp::{GradientRoute, Placement};
@@ -60,15 +61,19 @@ pub struct TrainArgs {
     #[arg(long, value_name = "N", help_heading = "Training")]
     pub warmup: Option<usize>,
 
-    /// AdamW's decay of the first moment [default: 0.9]
+    /// What turns gradients into changes of the parameters; Lion wants a learning rate of about a tenth
+    #[arg(long, value_enum, default_value_t, help_heading = "Training")]
+    pub optimizer: OptimizerKind,
+
+    /// Decay of the first moment: AdamW's and Lion's first beta, SGD's momentum [default: 0.9]
     #[arg(long, value_name = "F", value_parser = decay, help_heading = "Training")]
     pub beta1: Option<f64>,
 
-    /// AdamW's decay of the second moment [default: 0.99]
+    /// Decay of the second moment: AdamW's and Lion's second beta [default: 0.99]
     #[arg(long, value_name = "F", value_parser = decay, help_heading = "Training")]
     pub beta2: Option<f64>,
 
-    /// AdamW's weight decay, on matrices only [default: 0.1]
+    /// Weight decay, on matrices only; SGD's is an L2 penalty [default: 0.1]
     #[arg(long, value_name = "F", value_parser = not_negative, help_heading = "Training")]
     pub weight_decay: Option<f64>,
 
@@ -108,6 +113,16 @@ pub struct TrainArgs {
         help_heading = "Training"
     )]
     pub placement: Placement,
+
+    /// What is in files instead of in memory, so that a larger model fits: none, or the optimizer's state (on the
+    /// CPU; Burn's own optimizers and Muon keep theirs in memory)
+    #[arg(long, value_enum, default_value_t, help_heading = "Training")]
+    pub offload: OffloadKind,
+
+    /// Folder whose disk takes the files; they have no names and are gone with the training [default: that of
+    /// temporary files]
+    #[arg(long, value_name = "FOLDER", help_heading = "Training")]
+    pub offload_folder: Option<PathBuf>,
 
     /// Steps between two evaluations [default: 100; nanogpt-cpu: 250]
     #[arg(long, value_name = "N", value_parser = at_least_one, help_heading = "Reporting")]
@@ -149,6 +164,33 @@ pub enum Preset {
     NanogptCpu,
 }
 
+/// An optimizer by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum OptimizerKind {
+    /// AdamW in one pass over memory; the bits are those of Burn's
+    #[default]
+    Adamw,
+    /// Burn's own AdamW
+    BurnAdamw,
+    /// Stochastic gradient descent with momentum
+    Sgd,
+    /// Lion: the sign of the momentum, and nothing else to keep
+    Lion,
+    /// Burn's Muon for the matrices of the blocks, AdamW for the rest; not with zero1, zero2 and zero3, because it
+    /// needs whole matrices
+    Muon,
+}
+
+/// What can be in files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum OffloadKind {
+    /// Nothing
+    #[default]
+    None,
+    /// The optimizer's state
+    Optimizer,
+}
+
 /// A checked training.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
@@ -162,8 +204,10 @@ pub struct Settings {
     pub schedule: Schedule,
     /// Steps of the whole training.
     pub steps: usize,
-    /// The optimizer's constants.
+    /// The optimizer.
     pub optimizer: OptimizerSettings,
+    /// Where the optimizer's state is, if not in memory.
+    pub offload_folder: Option<PathBuf>,
     /// See [`TrainArgs::checkpoint_blocks`].
     pub checkpoint_blocks: bool,
     /// See [`TrainArgs::gradient_route`].
@@ -189,9 +233,11 @@ pub struct ModelSizes {
     pub context: usize,
 }
 
-/// AdamW's constants and the clipping before it.
+/// The optimizer, its constants and the clipping before it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct OptimizerSettings {
+    /// See [`TrainArgs::optimizer`].
+    pub kind: OptimizerKind,
     /// Decay of the first moment.
     pub beta1: f32,
     /// Decay of the second moment.
@@ -234,6 +280,14 @@ pub enum OptionsError {
         /// The heads.
         heads: usize,
     },
+    /// Burn's optimizers have their state in memory.
+    #[error(
+        "--offload optimizer needs an optimizer of one pass; choose --optimizer adamw, sgd or lion"
+    )]
+    NoFiles,
+    /// A folder for nothing.
+    #[error("--offload-folder is for --offload optimizer; give both or neither")]
+    FolderForNothing,
 }
 
 impl ModelSizes {
@@ -271,6 +325,7 @@ impl TryFrom<TrainArgs> for Settings {
         if width % heads != 0 {
             return Err(OptionsError::HeadsDoNotDivideWidth { width, heads });
         }
+        let offload_folder = offload_folder(&args)?;
         let clip = args.clip.unwrap_or(1.0) as f32;
         let steps = args.steps.unwrap_or(preset(600, 2000));
         let warmup = args.warmup.unwrap_or(preset(60, 100));
@@ -286,11 +341,13 @@ impl TryFrom<TrainArgs> for Settings {
                 }),
             steps,
             optimizer: OptimizerSettings {
+                kind: args.optimizer,
                 beta1: args.beta1.unwrap_or(0.9) as f32,
                 beta2: args.beta2.unwrap_or(0.99) as f32,
                 weight_decay: args.weight_decay.unwrap_or(0.1) as f32,
                 clip: (clip > 0.0).then_some(clip),
             },
+            offload_folder,
             checkpoint_blocks: args.checkpoint_blocks,
             gradient_route: args.gradient_route,
             placement: args.placement,
@@ -304,6 +361,18 @@ impl TryFrom<TrainArgs> for Settings {
                 report_dir: args.report_dir,
             },
         })
+    }
+}
+
+/// Where files go, if any.
+fn offload_folder(args: &TrainArgs) -> Result<Option<PathBuf>, OptionsError> {
+    let burns = [OptimizerKind::BurnAdamw, OptimizerKind::Muon];
+    match (args.offload, &args.offload_folder) {
+        (OffloadKind::None, None) => Ok(None),
+        (OffloadKind::None, Some(_)) => Err(OptionsError::FolderForNothing),
+        _ if burns.contains(&args.optimizer) => Err(OptionsError::NoFiles),
+        (OffloadKind::Optimizer, Some(folder)) => Ok(Some(folder.clone())),
+        (OffloadKind::Optimizer, None) => Ok(Some(env::temp_dir())),
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::num::NonZeroUsize;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use bonfire::data::{DistributedSampler, Order, Remainder, SamplerConfig};
-use bonfire::optim::{Clip, GlobalBatch, RateRule};
+use bonfire::optim::{Clip, GlobalBatch, Offload, RateRule};
 use bonfire::report::{Activity, Journal, JournalConfig, Report, WeightedMean};
 use bonfire::world::StopRequest;
 use bonfire::{Ddp, DdpConfig, World};
@@ -13,7 +13,7 @@ use burn::module::Module;
 use crate::batch::{self, Sampler};
 use crate::data::Corpus;
 use crate::model::Gpt;
-use crate::optimizer::adamw;
+use crate::optimizer;
 use crate::options::Settings;
 use crate::text::TextWindows;
 
@@ -44,7 +44,18 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
         .with_route(settings.gradient_route)
         .with_placement(settings.placement);
     let mut ddp = Ddp::with_config(model, world, config)?;
-    let mut optimizer = adamw(settings.optimizer);
+    let offload = match &settings.offload_folder {
+        Some(folder) => {
+            let device = world.device_name();
+            ensure!(
+                device == "cpu",
+                "--offload optimizer is for the CPU, not for {device}"
+            );
+            Some(Offload::to_files(folder).context("--offload-folder cannot be used")?)
+        }
+        None => None,
+    };
+    let mut optimizer = optimizer::build(settings.optimizer, offload.as_ref());
     let sampler = Sampler {
         seed: settings.seed,
         windows: corpus.training.len(),
@@ -101,6 +112,7 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
         .with_fact("model", format!("{parameters} parameters"))
         .with_fact("device", world.device_name())
         .with_fact("windows per step", global_batch)
+        .with_fact("optimizer", format!("{:?}", settings.optimizer))
         .with_fact("schedule", format!("{:?}", settings.schedule))
         .with_fact("parameters", digest);
     Ok(Trained { model, report })

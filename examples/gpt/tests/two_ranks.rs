@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::abort;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -19,6 +20,9 @@ use gpt::train::train;
 /// Far beyond what the smallest training takes on a busy machine.
 const WATCHDOG: Duration = Duration::from_secs(300);
 
+/// The width of a model whose matrices are cut into rows.
+const CUT_WIDTH: usize = 32;
+
 #[derive(Debug, Parser)]
 struct Line {
     #[command(flatten)]
@@ -35,6 +39,10 @@ fn settings(more: &str, folder: &Path) -> Settings {
     settings
 }
 
+fn corpus() -> Corpus {
+    Corpus::new(Text::new("a text", &"abcdefgh ".repeat(60)).unwrap(), 8).unwrap()
+}
+
 /// Trains on `ranks` ranks and returns every rank's report; ends the process when that hangs.
 fn reports(ranks: u32, settings: &Settings) -> Vec<Report> {
     let (done, watched) = channel::<()>();
@@ -44,7 +52,7 @@ fn reports(ranks: u32, settings: &Settings) -> Vec<Report> {
             abort();
         }
     });
-    let corpus = Corpus::new(Text::new("a text", &"abcdefgh ".repeat(60)).unwrap(), 8).unwrap();
+    let corpus = corpus();
     let run = |world: World| train(&world, settings, &corpus).map(|trained| trained.report);
     let reports = bonfire::spawn(ranks, run).unwrap();
     drop(done);
@@ -99,10 +107,10 @@ fn every_placement_ends_with_the_same_parameters() {
     let folder = tempfile::tempdir().unwrap();
     for ranks in [1, 2, 3] {
         let run = |placement: &str| {
-            // Wide enough that its matrices are cut into rows.
-            let more = format!("--width 32 --batch 2 --placement {placement}");
+            let more = format!("--batch 2 --placement {placement}");
             let mut settings = settings(&more, folder.path());
             settings.steps = 6;
+            settings.model.width = CUT_WIDTH;
             let reports = reports(ranks, &settings);
             let all = reports
                 .iter()
@@ -112,6 +120,65 @@ fn every_placement_ends_with_the_same_parameters() {
         let replicated = run("replicated");
         for placement in ["zero1", "zero2", "zero3", "zero3 --checkpoint-blocks"] {
             assert_eq!(run(placement), replicated, "{placement} on {ranks} ranks");
+        }
+    }
+}
+
+#[test]
+fn adamw_in_one_pass_ends_with_the_parameters_of_burns() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |optimizer: &str| {
+        let more = format!("--batch 2 --optimizer {optimizer}");
+        let mut settings = settings(&more, folder.path());
+        settings.steps = 6;
+        let reports = reports(2, &settings);
+        assert_eq!(parameters(&reports[0]), parameters(&reports[1]));
+        parameters(&reports[0]).to_owned()
+    };
+    assert_eq!(run("adamw"), run("burn-adamw"));
+    let others = ["adamw", "sgd", "lion", "muon"].map(run);
+    let distinct: BTreeSet<_> = others.iter().collect();
+    assert_eq!(distinct.len(), others.len(), "{others:?}");
+}
+
+#[test]
+fn state_in_files_ends_with_the_same_parameters() {
+    let folder = tempfile::tempdir().unwrap();
+    let files = format!(
+        "--offload optimizer --offload-folder {}",
+        folder.path().display()
+    );
+    for optimizer in ["adamw", "sgd", "lion"] {
+        for placement in ["replicated", "zero1", "zero3"] {
+            let run = |offload: &str| {
+                let more = format!("--batch 2 --optimizer {optimizer} --placement {placement}");
+                let mut settings = settings(&format!("{more} {offload}"), folder.path());
+                settings.steps = 2;
+                // Matrices of 64 KiB and more, of which each rank has half.
+                settings.model.width = 192;
+                parameters(&reports(2, &settings)[0]).to_owned()
+            };
+            assert_eq!(run(&files), run(""), "{optimizer}, {placement}");
+        }
+    }
+}
+
+#[test]
+fn muon_does_not_go_with_rows() {
+    let folder = tempfile::tempdir().unwrap();
+    for placement in ["zero1", "zero2", "zero3"] {
+        let more = format!("--batch 2 --optimizer muon --placement {placement}");
+        let mut settings = settings(&more, folder.path());
+        settings.model.width = CUT_WIDTH;
+        let corpus = corpus();
+        let run = |world: World| match train(&world, &settings, &corpus) {
+            Ok(_) => panic!("{placement} trained"),
+            Err(error) => Ok::<_, anyhow::Error>(error.to_string()),
+        };
+        let errors: Vec<String> = bonfire::spawn(2, run).unwrap();
+        for error in errors {
+            let says = "the optimizer of parameter blocks.0";
+            assert!(error.contains(says) && error.contains(placement), "{error}");
         }
     }
 }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::number::Number;
 use super::slices::Rule;
 use super::state::{Names, State};
+use crate::offload::Offload;
 
 /// Configuration of [`Adam`]. The defaults are PyTorch's; Burn's own Adam has an epsilon of 1e-5.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -74,7 +75,10 @@ impl AdamConfig {
     /// If a beta is not in its range.
     pub fn build(&self) -> Adam {
         super::assert_betas([self.beta_1, self.beta_2]);
-        Adam { config: *self }
+        Adam {
+            config: *self,
+            offload: None,
+        }
     }
 
     /// The optimizer of a module.
@@ -96,9 +100,19 @@ impl AdamConfig {
 ///
 /// Parameters of 32 and 64 bits get the bits of [`burn::optim::Adam`] with the same numbers. Those of 16 bits
 /// have master weights and moments in 32 bits.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Adam {
     config: AdamConfig,
+    offload: Option<Offload>,
+}
+
+impl Adam {
+    /// The same with its state in files, or in memory with `None`.
+    #[must_use]
+    pub fn with_offload(self, offload: impl Into<Option<Offload>>) -> Self {
+        let offload = offload.into();
+        Self { offload, ..self }
+    }
 }
 
 impl Names for Adam {
@@ -117,8 +131,9 @@ impl Optimizer for Adam {
         state: Option<Self::State<D>>,
     ) -> (Tensor<D>, Option<Self::State<D>>) {
         let time = state.as_ref().map_or(0, |state| state.time) + 1;
+        let offload = self.offload.as_ref();
         let rule = AdamRule::new(self.config, lr, time);
-        super::step(rule, tensor, grad, state)
+        super::step(rule, tensor, grad, state, offload)
     }
 
     fn to_device<const D: usize>(state: Self::State<D>, device: &Device) -> Self::State<D> {

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::number::Number;
 use super::slices::Rule;
 use super::state::{Names, State};
+use crate::offload::Offload;
 
 /// Configuration of [`AdamW`]. The defaults are PyTorch's; Burn's own AdamW has an epsilon of 1e-5 and a
 /// weight decay of 1e-4.
@@ -85,7 +86,10 @@ impl AdamWConfig {
     /// If a beta is not in its range.
     pub fn build(&self) -> AdamW {
         super::assert_betas([self.beta_1, self.beta_2]);
-        AdamW { config: *self }
+        AdamW {
+            config: *self,
+            offload: None,
+        }
     }
 
     /// The optimizer of a module.
@@ -106,9 +110,19 @@ impl AdamWConfig {
 ///
 /// Parameters of 32 and 64 bits get the bits of [`burn::optim::AdamW`] with the same numbers. Those of 16 bits
 /// have master weights and moments in 32 bits.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct AdamW {
     config: AdamWConfig,
+    offload: Option<Offload>,
+}
+
+impl AdamW {
+    /// The same with its state in files, or in memory with `None`.
+    #[must_use]
+    pub fn with_offload(self, offload: impl Into<Option<Offload>>) -> Self {
+        let offload = offload.into();
+        Self { offload, ..self }
+    }
 }
 
 impl Names for AdamW {
@@ -127,8 +141,9 @@ impl Optimizer for AdamW {
         state: Option<Self::State<D>>,
     ) -> (Tensor<D>, Option<Self::State<D>>) {
         let time = state.as_ref().map_or(0, |state| state.time) + 1;
+        let offload = self.offload.as_ref();
         let rule = AdamWRule::new(self.config, lr, time);
-        super::step(rule, tensor, grad, state)
+        super::step(rule, tensor, grad, state, offload)
     }
 
     fn to_device<const D: usize>(state: Self::State<D>, device: &Device) -> Self::State<D> {

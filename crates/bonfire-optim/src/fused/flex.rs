@@ -7,9 +7,11 @@ use bytemuck::Pod;
 use half::{bf16, f16};
 
 use super::Weights;
+use super::kept::Kept;
 use super::number::Real;
 use super::slices::{self, Rule};
 use super::stored::Stored;
+use crate::offload::FileTensor;
 
 /// One step; nothing but the memory that somebody else sees, or that is not row-major, is copied.
 ///
@@ -19,12 +21,12 @@ pub(super) fn step<const D: usize, const M: usize>(
     rule: impl Rule<M>,
     weights: Weights<D>,
     gradient: Tensor<D>,
-    moments: [Tensor<D>; M],
-) -> (Weights<D>, [Tensor<D>; M]) {
+    moments: [Kept<D>; M],
+) -> (Weights<D>, [Kept<D>; M]) {
     let gradient = primitive(gradient).to_contiguous();
-    let mut moments = moments.map(own);
+    let mut moments = moments.map(Own::from);
     let mut parameter = own(weights.parameter);
-    let mut master = weights.master.map(own);
+    let mut master = weights.master.map(Own::from);
     match (parameter.dtype(), &mut master) {
         (DType::F64, None) => whole::<f64, M>(rule, &mut parameter, &gradient, &mut moments),
         (DType::F32, None) => whole::<f32, M>(rule, &mut parameter, &gradient, &mut moments),
@@ -38,33 +40,67 @@ pub(super) fn step<const D: usize, const M: usize>(
     }
     let weights = Weights {
         parameter: Tensor::from_primitive::<Flex>(parameter),
-        master: master.map(Tensor::from_primitive::<Flex>),
+        master: master.map(Own::kept),
     };
-    (weights, moments.map(Tensor::from_primitive::<Flex>))
+    (weights, moments.map(Own::kept))
+}
+
+/// State that nobody else sees.
+enum Own {
+    Memory(FlexTensor),
+    File(FileTensor),
+}
+
+impl Own {
+    fn kept<const D: usize>(self) -> Kept<D> {
+        match self {
+            Self::Memory(tensor) => Kept::Memory(Tensor::from_primitive::<Flex>(tensor)),
+            Self::File(file) => {
+                file.set_idle();
+                Kept::File(file)
+            }
+        }
+    }
+
+    fn values_mut<T: Element + Pod>(&mut self) -> &mut [T] {
+        match self {
+            Self::Memory(tensor) => values_mut(tensor),
+            Self::File(file) => file.values_mut(),
+        }
+    }
+}
+
+impl<const D: usize> From<Kept<D>> for Own {
+    fn from(kept: Kept<D>) -> Self {
+        match kept {
+            Kept::Memory(tensor) => Self::Memory(own(tensor)),
+            Kept::File(file) => Self::File(file),
+        }
+    }
 }
 
 fn whole<T: Real + Element + Pod, const M: usize>(
     rule: impl Rule<M>,
     parameter: &mut FlexTensor,
     gradient: &FlexTensor,
-    moments: &mut [FlexTensor; M],
+    moments: &mut [Own; M],
 ) {
     slices::step(
         rule,
         values_mut::<T>(parameter),
         values::<T>(gradient),
-        moments.each_mut().map(values_mut::<T>),
+        moments.each_mut().map(Own::values_mut::<T>),
     );
 }
 
 fn halves<H: Stored + Element, const M: usize>(
     rule: impl Rule<M>,
-    (parameter, master): (&mut FlexTensor, &mut FlexTensor),
+    (parameter, master): (&mut FlexTensor, &mut Own),
     gradient: &FlexTensor,
-    moments: &mut [FlexTensor; M],
+    moments: &mut [Own; M],
 ) {
-    let weights = (values_mut::<H>(parameter), values_mut::<f32>(master));
-    let moments = moments.each_mut().map(values_mut::<f32>);
+    let weights = (values_mut::<H>(parameter), master.values_mut::<f32>());
+    let moments = moments.each_mut().map(Own::values_mut::<f32>);
     match gradient.dtype() {
         DType::F32 => slices::step_half(rule, weights, values::<f32>(gradient), moments),
         _ => slices::step_half(rule, weights, values::<H>(gradient), moments),

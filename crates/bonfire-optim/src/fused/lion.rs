@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::number::Number;
 use super::slices::Rule;
 use super::state::{Names, State};
+use crate::offload::Offload;
 
 /// Configuration of [`Lion`]. The defaults are the paper's and Burn's.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -65,7 +66,10 @@ impl LionConfig {
     /// If a beta is not in its range.
     pub fn build(&self) -> Lion {
         super::assert_betas([self.beta_1, self.beta_2]);
-        Lion { config: *self }
+        Lion {
+            config: *self,
+            offload: None,
+        }
     }
 
     /// The optimizer of a module.
@@ -86,9 +90,19 @@ impl LionConfig {
 ///
 /// Parameters of 32 and 64 bits get the bits of [`burn::optim::Lion`] with the same numbers. Those of 16 bits
 /// have master weights and a momentum in 32 bits.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Lion {
     config: LionConfig,
+    offload: Option<Offload>,
+}
+
+impl Lion {
+    /// The same with its state in files, or in memory with `None`.
+    #[must_use]
+    pub fn with_offload(self, offload: impl Into<Option<Offload>>) -> Self {
+        let offload = offload.into();
+        Self { offload, ..self }
+    }
 }
 
 impl Names for Lion {
@@ -106,7 +120,8 @@ impl Optimizer for Lion {
         grad: Tensor<D>,
         state: Option<Self::State<D>>,
     ) -> (Tensor<D>, Option<Self::State<D>>) {
-        super::step(LionRule::new(self.config, lr), tensor, grad, state)
+        let rule = LionRule::new(self.config, lr);
+        super::step(rule, tensor, grad, state, self.offload.as_ref())
     }
 
     fn to_device<const D: usize>(state: Self::State<D>, device: &Device) -> Self::State<D> {

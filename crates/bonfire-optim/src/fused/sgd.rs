@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::number::Number;
 use super::slices::Rule;
 use super::state::{Names, State};
+use crate::offload::Offload;
 
 /// Configuration of [`Sgd`]. The defaults are PyTorch's: neither momentum nor weight decay. Burn's momentum,
 /// where it is asked for, has a dampening of 0.1 unless told otherwise.
@@ -68,7 +69,10 @@ impl SgdConfig {
             "Nesterov's momentum of {}",
             self.momentum
         );
-        Sgd { config: *self }
+        Sgd {
+            config: *self,
+            offload: None,
+        }
     }
 
     /// The optimizer of a module.
@@ -89,9 +93,19 @@ impl SgdConfig {
 ///
 /// Parameters of 32 and 64 bits get the bits of [`burn::optim::Sgd`] with the same numbers. Those of 16 bits
 /// have master weights and a velocity in 32 bits.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Sgd {
     config: SgdConfig,
+    offload: Option<Offload>,
+}
+
+impl Sgd {
+    /// The same with its state in files, or in memory with `None`.
+    #[must_use]
+    pub fn with_offload(self, offload: impl Into<Option<Offload>>) -> Self {
+        let offload = offload.into();
+        Self { offload, ..self }
+    }
 }
 
 impl Names for Sgd {
@@ -109,12 +123,13 @@ impl Optimizer for Sgd {
         grad: Tensor<D>,
         state: Option<Self::State<D>>,
     ) -> (Tensor<D>, Option<Self::State<D>>) {
+        let offload = self.offload.as_ref();
         let descent = Descent {
             penalty: f64::from(self.config.weight_decay),
             rate: lr,
         };
         if self.config.momentum == 0.0 {
-            return super::step(descent, tensor, grad, state);
+            return super::step(descent, tensor, grad, state, offload);
         }
         let is_first = state.as_ref().is_none_or(|state| state.moments.is_empty());
         let momentum = Momentum {
@@ -126,7 +141,7 @@ impl Optimizer for Sgd {
             },
             nesterov: self.config.nesterov,
         };
-        super::step(momentum, tensor, grad, state)
+        super::step(momentum, tensor, grad, state, offload)
     }
 
     fn to_device<const D: usize>(state: Self::State<D>, device: &Device) -> Self::State<D> {

@@ -6,6 +6,8 @@ use std::marker::PhantomData;
 use burn::optim::{RecordState, StateSink, StateSource};
 use burn::tensor::{DType, Device, Tensor};
 
+use super::kept::Kept;
+
 /// The names of an optimizer's state in records.
 pub trait Names: Send + Sync + 'static {
     /// The number of steps taken, where the optimizer counts them.
@@ -21,13 +23,13 @@ const MASTER: &str = "master";
 pub struct State<N, const D: usize> {
     /// The number of steps taken.
     pub(super) time: usize,
-    pub(super) moments: Vec<Tensor<D>>,
-    pub(super) master: Option<Tensor<D>>,
+    pub(super) moments: Vec<Kept<D>>,
+    pub(super) master: Option<Kept<D>>,
     names: PhantomData<fn() -> N>,
 }
 
 impl<N, const D: usize> State<N, D> {
-    pub(super) fn new(time: usize, moments: Vec<Tensor<D>>, master: Option<Tensor<D>>) -> Self {
+    pub(super) fn new(time: usize, moments: Vec<Kept<D>>, master: Option<Kept<D>>) -> Self {
         Self {
             time,
             moments,
@@ -37,7 +39,7 @@ impl<N, const D: usize> State<N, D> {
     }
 
     pub(super) fn moved_to(self, device: &Device) -> Self {
-        let moved = |tensor: Tensor<D>| tensor.to_device(device);
+        let moved = |kept: Kept<D>| kept.moved_to(device);
         let moments = self.moments.into_iter().map(moved).collect();
         Self::new(self.time, moments, self.master.map(moved))
     }
@@ -55,10 +57,10 @@ impl<N: Names, const D: usize> RecordState for State<N, D> {
             out.push_scalar(prefix, name, self.time.into());
         }
         for (name, moment) in N::MOMENTS.iter().zip(&self.moments) {
-            out.push_tensor(prefix, name, moment.to_data());
+            out.push_tensor(prefix, name, moment.data());
         }
         if let Some(master) = &self.master {
-            out.push_tensor(prefix, MASTER, master.to_data());
+            out.push_tensor(prefix, MASTER, master.data());
         }
     }
 
@@ -70,7 +72,7 @@ impl<N: Names, const D: usize> RecordState for State<N, D> {
         let mut take = |name: &&str| {
             let data = source.take_tensor(prefix, name)?;
             let dtype: DType = data.dtype();
-            Some(Tensor::from_data(data, (device, dtype)))
+            Some(Kept::Memory(Tensor::from_data(data, (device, dtype))))
         };
         let moments: Vec<_> = N::MOMENTS.iter().map_while(&mut take).collect();
         if N::TIME.is_some() && moments.len() < N::MOMENTS.len() {

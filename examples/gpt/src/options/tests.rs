@@ -44,6 +44,7 @@ fn the_nanogpt_preset_is_its_cpu_setting() {
         });
     assert_eq!(settings.schedule, schedule);
     let optimizer = OptimizerSettings {
+        kind: OptimizerKind::Adamw,
         beta1: 0.9,
         beta2: 0.99,
         weight_decay: 0.1,
@@ -72,6 +73,7 @@ fn bad_values_are_refused_with_the_option_named() {
         "--learning-rate 0",
         "--learning-rate nan",
         "--final-factor 2",
+        "--optimizer adam",
         "--beta1 1",
         "--weight-decay -1",
         "--clip inf",
@@ -97,6 +99,24 @@ fn heads_must_divide_the_width() {
         "{message}"
     );
     assert!(parse("--width 100 --heads 5").is_ok());
+}
+
+#[test]
+fn files_are_for_state_that_can_be_in_files() {
+    assert_eq!(parse("").unwrap().offload_folder, None);
+    let folder = |line| parse(line).unwrap().offload_folder;
+    assert_eq!(folder("--offload optimizer"), Some(env::temp_dir()));
+    let given = "--offload optimizer --offload-folder disk";
+    assert_eq!(folder(given), Some(PathBuf::from("disk")));
+    for (line, named) in [
+        ("--offload parameters", "--offload"),
+        ("--offload-folder disk", "--offload-folder"),
+        ("--offload optimizer --optimizer muon", "--optimizer"),
+        ("--offload optimizer --optimizer burn-adamw", "--optimizer"),
+    ] {
+        let message = parse(line).unwrap_err();
+        assert!(message.contains(named), "{line}: {message}");
+    }
 }
 
 #[test]
