@@ -1,5 +1,6 @@
-//! How much memory a sharded training takes: the most that a program ever had, which it asks the system for in the
-//! end. So the measurement is a program of its own, this one started again, with its ranks as threads.
+//! How much memory a model takes whose parameters are sharded as they are initialised: the most that a program ever
+//! had, which it asks the system for in the end. So the measurement is a program of its own, this one started again,
+//! with its ranks as threads.
 
 #![cfg(all(feature = "flex", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
@@ -7,53 +8,40 @@
 use std::process::Command;
 
 use bonfire_collective::GroupOptions;
-use bonfire_optim::AdamWConfig;
 use bonfire_testkit::local;
 use bonfire_train::{Ddp, DdpConfig, DeviceKind, LocalRank, Placement, World};
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
-use burn::optim::ModuleOptimizer;
-use burn::tensor::{Device, Tensor, activation};
 
 const RANKS: u32 = 8;
 const LAYERS: usize = 24;
 
-/// Set where this program is the one that is measured, to the width of its layers.
-const TASK: &str = "SHARDED_MEMORY_WIDTH";
+/// Of a layer's weight, 16 MiB.
+const WIDTH: usize = 2048;
 
-/// A chain of square layers: a plain model whose parameters Burn initialises when they are first used.
+/// Set where this program is the one that is measured.
+const TASK: &str = "SHARDED_MEMORY_TASK";
+
+/// 100 million parameters, which Burn initialises when they are first used.
 #[derive(Module, Debug)]
-struct Chain {
+struct Layers {
     layers: Vec<Linear>,
 }
 
-impl Chain {
-    fn new(width: usize, device: &Device) -> Self {
-        let layer = |_| {
-            let config = LinearConfig::new(width, width).with_bias(false);
-            config.init(device)
-        };
-        Self {
-            layers: (0..LAYERS).map(layer).collect(),
-        }
-    }
-
-    fn loss(&self, x: Tensor<2>) -> Tensor<1> {
-        let forward = |x, layer: &Linear| activation::relu(layer.forward(x));
-        self.layers.iter().fold(x, forward).mean()
-    }
-}
-
-fn train(world: &World, width: usize) {
+fn shard(world: &World) {
     let device = world.device().autodiff();
+    let layer = |_| {
+        let config = LinearConfig::new(WIDTH, WIDTH).with_bias(false);
+        config.init(&device)
+    };
+    let model = Layers {
+        layers: (0..LAYERS).map(layer).collect(),
+    };
     let config = DdpConfig::default().with_placement(Placement::zero3());
-    let mut ddp = Ddp::with_config(Chain::new(width, &device), world, config).unwrap();
-    let mut optimizer: ModuleOptimizer = AdamWConfig::new().init();
-    for _ in 0..3 {
-        let x = Tensor::ones([1, width], &device);
-        let step = ddp.backward(|model| model.loss(x)).unwrap();
-        ddp.step(&mut optimizer, 1e-4, step.gradients).unwrap();
-    }
+    let ddp = Ddp::with_config(model, world, config).unwrap();
+    // Nobody is done before all have their rows.
+    world.group().barrier().unwrap();
+    drop(ddp);
 }
 
 /// The peak of resident memory of this program, in MiB.
@@ -65,43 +53,34 @@ fn peak_mib() -> f64 {
 }
 
 #[test]
-fn a_rank_has_its_shard_and_a_few_parameters() {
-    if let Ok(width) = std::env::var(TASK) {
-        let width = width.parse().unwrap();
+fn a_model_is_never_whole_on_any_rank() {
+    if std::env::var_os(TASK).is_some() {
         local(RANKS, GroupOptions::default(), |group| {
             let local = LocalRank {
                 local_rank: group.rank().get(),
                 local_world_size: RANKS,
             };
-            let world = World::new(group, local, DeviceKind::Cpu).unwrap();
-            train(&world, width);
+            shard(&World::new(group, local, DeviceKind::Cpu).unwrap());
         });
-        println!("peak {}", peak_mib());
+        println!("\npeak {}", peak_mib());
         return;
     }
     let output = Command::new(std::env::current_exe().unwrap())
         .args([
             "--exact",
-            "a_rank_has_its_shard_and_a_few_parameters",
+            "a_model_is_never_whole_on_any_rank",
             "--nocapture",
         ])
-        .env(TASK, "2048")
+        .env(TASK, "")
         .output()
         .unwrap();
-    let printed = String::from_utf8_lossy(&output.stdout);
-    let peak: f64 = printed
-        .split("peak ")
-        .nth(1)
-        .expect("it prints its peak")
-        .lines()
-        .next()
-        .unwrap()
-        .parse()
-        .unwrap();
-    let unit = 2048.0 * 2048.0 * 4.0 / f64::from(1 << 20);
-    println!(
-        "peak {peak} MiB, formula {}, units above per rank {}",
-        4.0 * unit * LAYERS as f64,
-        (peak - 4.0 * unit * LAYERS as f64) / unit / f64::from(RANKS)
-    );
+    assert!(output.status.success(), "{output:?}");
+    let printed = String::from_utf8(output.stdout).unwrap();
+    let peak = printed.lines().find_map(|line| line.split("peak ").nth(1));
+    let peak: f64 = peak.unwrap().parse().unwrap();
+    // The shards of all ranks are one model. Besides, each has one parameter, and that in the making.
+    let parameter = (WIDTH * WIDTH * 4) as f64 / f64::from(1 << 20);
+    let besides = (peak - LAYERS as f64 * parameter) / parameter / f64::from(RANKS);
+    println!("{peak} MiB: {besides} parameters on each rank besides its rows");
+    assert!(besides < 6.0, "{besides} parameters on each rank");
 }
