@@ -1,6 +1,5 @@
 //! What can go wrong with the data of a rank.
 
-use std::any::Any;
 use std::error::Error;
 
 /// An error of a program, of any type.
@@ -24,13 +23,4 @@ pub enum DataError {
         /// The data of this run.
         given: String,
     },
-}
-
-/// What a panic said.
-pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> &str {
-    panic
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("without a message")
 }

@@ -3,9 +3,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, OnceLock};
 
-use bonfire_collective::Interrupt;
+use bonfire_collective::{Interrupt, panic_message};
 use bonfire_launch::StopRequest;
-use bonfire_train::{World, panic_message};
+use bonfire_train::World;
 use burn_train::{
     EventProcessorTraining, Interrupter, Interruption, Learner, LearningResult,
     SupervisedLearningStrategy, SupervisedTrainingEventProcessor, TrainLoader, TrainingComponents,

@@ -79,7 +79,6 @@ pub use reducer::timing::StepTiming;
 pub use world::device::require_devices;
 pub use world::exchange::group::NormGroup;
 #[doc(hidden)]
-pub use world::panic::panic_message;
 #[doc(hidden)]
 pub use world::patience::patient_with_files;
 pub use world::{LocalRank, World};

@@ -56,6 +56,13 @@ impl ParameterTable {
         self.index.get(&id).copied()
     }
 
+    /// The identities of the trainable parameters, in the order of their indices.
+    pub(crate) fn ids(&self) -> Vec<ParamId> {
+        let mut ids: Vec<_> = self.index.iter().collect();
+        ids.sort_by_key(|(_, index)| **index);
+        ids.into_iter().map(|(id, _)| *id).collect()
+    }
+
     pub(crate) fn extents(&self) -> Vec<Extent> {
         self.trainable
             .iter()

@@ -2,7 +2,6 @@
 
 pub(crate) mod device;
 pub(crate) mod exchange;
-pub(crate) mod panic;
 pub(crate) mod patience;
 
 use bonfire_collective::{ProcessGroup, Rank, WorldSize};

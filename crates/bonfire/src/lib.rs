@@ -140,9 +140,10 @@ pub mod weights {
 
 /// A rank: its place, its device, its signals.
 pub mod world {
+    pub use bonfire_collective::panic_message;
     pub use bonfire_launch::StopRequest;
     pub use bonfire_train::{
-        DeviceKind, LocalRank, Occupancy, UnknownDeviceKind, World, panic_message,
-        patient_with_files, require_devices,
+        DeviceKind, LocalRank, Occupancy, UnknownDeviceKind, World, patient_with_files,
+        require_devices,
     };
 }

@@ -1,9 +1,8 @@
 //! Runs a program's function as one rank, so that its failure, of whatever kind, reaches the others.
 
-use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use bonfire_collective::ProcessGroup;
+use bonfire_collective::{ProcessGroup, panic_message};
 use bonfire_train::{DeviceKind, LocalRank, Occupancy, World};
 
 use crate::error::{BoxError, Error, with_causes};
@@ -40,7 +39,7 @@ pub(crate) fn run<T, E: Into<BoxError>>(
         Ok(Err(error)) => error,
         Err(panic) => Error::Panicked {
             rank: group.rank(),
-            message: message(&*panic).to_owned(),
+            message: panic_message(&*panic).to_owned(),
         },
     };
     let cause = match &error {
@@ -58,11 +57,4 @@ fn fault(group: &ProcessGroup) -> Fault {
         Err(error) if error.blames_another(group.rank()) => Fault::Peer,
         _ => Fault::Own,
     }
-}
-
-/// What a panic said.
-fn message(panic: &(dyn Any + Send)) -> &str {
-    let text = panic.downcast_ref::<&'static str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("no message")
 }

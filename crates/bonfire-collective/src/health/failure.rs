@@ -1,5 +1,6 @@
 //! What ends a group, as its ranks tell each other.
 
+use std::any::Any;
 use std::fmt;
 
 use bonfire_plan::Operation;
@@ -85,4 +86,12 @@ impl fmt::Display for Corruption {
              wrong where checksums were off"
         )
     }
+}
+/// What a panic said, as a cause for [`ProcessGroup::abort`](crate::ProcessGroup::abort).
+pub fn panic_message(panic: &(dyn Any + Send)) -> &str {
+    panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("without a message")
 }

@@ -9,8 +9,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use bonfire_collective::panic_message;
+
 use super::Prefetch;
-use crate::error::{BoxError, panic_message};
+use crate::error::BoxError;
 
 /// What is on its way, each with what its user knows about it. Once it is dropped, the threads end with
 /// the batch that each has in hand.

@@ -2,11 +2,11 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
+use bonfire_collective::panic_message;
 use burn::module::Module;
 
 use super::{Ddp, Synchroniser, lock};
 use crate::TrainError;
-use crate::world::panic::panic_message;
 
 impl<M: Module> Ddp<M> {
     /// Runs `work`; if it fails or panics, the other ranks are told.

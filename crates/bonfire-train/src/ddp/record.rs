@@ -18,27 +18,22 @@ use super::Ddp;
 use super::gather::Gatherer;
 use crate::TrainError;
 use crate::error::checkpoint::CheckpointError;
-use crate::parameters::ParameterTable;
 
 /// Who has rows of each parameter, and writes checkpoints.
 const WRITER: Rank = Rank::new(0);
 
+/// What became of the file of the writer.
+type Written = Result<(), CheckpointError>;
+
 /// A tensor of the state of a parameter that is cut, as rank 0 has it.
 #[derive(Serialize, Deserialize)]
-struct Field {
-    parameter: usize,
-    name: String,
-    dtype: DType,
-}
+struct Field(usize, String, DType);
 
 impl<M: Module> Ddp<M> {
     /// Writes the parameters as a record of Burn, on the writer, which has all of them in memory for it. The others
     /// give it their rows and have one whole parameter at a time. Every rank must call it.
     #[track_caller]
-    pub(crate) fn write_model(
-        &mut self,
-        file: Option<&Path>,
-    ) -> Result<Result<(), CheckpointError>, TrainError> {
+    pub(crate) fn write_model(&mut self, file: Option<&Path>) -> Result<Written, TrainError> {
         self.guarded(|ddp| {
             let mut collector = Collector {
                 gatherer: ddp.gatherer.as_deref(),
@@ -66,7 +61,7 @@ impl<M: Module> Ddp<M> {
         optimizer: &ModuleOptimizer,
         group: &ProcessGroup,
         file: Option<&Path>,
-    ) -> Result<Result<(), CheckpointError>, TrainError> {
+    ) -> Result<Written, TrainError> {
         self.guarded(|ddp| match ddp.config.placement.is_sharded() {
             true => ddp.write_rows(optimizer, group, file),
             false => Ok(file.map_or(Ok(()), |file| {
@@ -80,7 +75,7 @@ impl<M: Module> Ddp<M> {
         optimizer: &ModuleOptimizer,
         group: &ProcessGroup,
         file: Option<&Path>,
-    ) -> Result<Result<(), CheckpointError>, TrainError> {
+    ) -> Result<Written, TrainError> {
         let own = packed(optimizer)?;
         let (cut, kept): (Vec<_>, Vec<_>) = own.tensors.into_iter().partition(|tensor| {
             let parameter = self.cut_parameter(tensor.param_id);
@@ -97,10 +92,10 @@ impl<M: Module> Ddp<M> {
         let fields = serde_json::to_vec(&fields).expect("names can always be written");
         let fields = group.all_gather_bytes(&fields)?;
         let fields: Vec<Field> = serde_json::from_slice(&fields[0]).map_err(unusable)?;
-        let ids = Ids::of(self.module(), &self.table);
+        let ids = self.table.ids();
         let mut rows = Vec::new();
         for field in &fields {
-            let name = format!("{}.{}", ids.0[field.parameter].val(), field.name);
+            let name = format!("{}.{}", ids[field.0].val(), field.1);
             let own = cut.iter().find(|tensor| tensor.name == name);
             rows.push(match own {
                 Some(own) => own.to_bytes().map_err(unusable)?,
@@ -118,22 +113,17 @@ impl<M: Module> Ddp<M> {
             rows,
             state: Mutex::new((0, None)),
         });
-        let gathered = fields.iter().enumerate().map(|(index, field)| {
-            let id = ids.0[field.parameter].val();
-            let name = format!("{id}.{}", field.name);
-            let entry = self.table.get(field.parameter);
-            let len = entry.shape.iter().product::<usize>() * field.dtype.size();
-            let gathering = Arc::clone(&gathering);
-            let gather = move || gathering.gather(index);
-            Packed::deferred(
-                name,
-                field.dtype,
-                entry.shape.clone(),
-                Some(id),
-                len,
-                gather,
-            )
-        });
+        let gathered = (0..)
+            .zip(fields)
+            .map(|(index, Field(parameter, name, dtype))| {
+                let id = ids[parameter].val();
+                let shape = self.table.get(parameter).shape.clone();
+                let len = shape.iter().product::<usize>() * dtype.size();
+                let gathering = Arc::clone(&gathering);
+                let gather = move || gathering.gather(index);
+                let name = format!("{id}.{name}");
+                Packed::deferred(name, dtype, shape, Some(id), len, gather)
+            });
         let record = Record {
             tensors: kept.into_iter().chain(gathered).collect(),
             ..own
@@ -198,11 +188,8 @@ impl<M: Module> Ddp<M> {
 
     fn field(&self, tensor: &Packed) -> Option<Field> {
         let (_, name) = tensor.name.split_once('.')?;
-        Some(Field {
-            parameter: self.cut_parameter(tensor.param_id)?,
-            name: name.to_owned(),
-            dtype: tensor.dtype,
-        })
+        let parameter = self.cut_parameter(tensor.param_id)?;
+        Some(Field(parameter, name.to_owned(), tensor.dtype))
     }
 }
 
@@ -354,24 +341,5 @@ fn unwritable(what: &str, cause: impl std::fmt::Display) -> CheckpointError {
     CheckpointError::Unwritable {
         what: what.to_owned(),
         cause: cause.to_string(),
-    }
-}
-
-/// The identities of a model's trainable parameters, in the order of the table.
-struct Ids(Vec<ParamId>);
-
-impl Ids {
-    fn of<M: Module>(module: &M, table: &ParameterTable) -> Self {
-        struct Finder<'a>(&'a ParameterTable, Vec<ParamId>);
-        impl ModuleVisitor for Finder<'_> {
-            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-                if self.0.index_of(param.id).is_some() {
-                    self.1.push(param.id);
-                }
-            }
-        }
-        let mut finder = Finder(table, Vec::new());
-        module.visit(&mut finder);
-        Self(finder.1)
     }
 }

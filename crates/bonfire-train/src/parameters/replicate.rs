@@ -17,14 +17,7 @@ const SOURCE: Rank = Rank::new(0);
 
 /// Broadcasts the model of rank 0. All ranks have the same shapes: their fingerprints agree.
 pub(crate) fn replicate<M: Module>(model: M, group: &ProcessGroup) -> Result<M, TrainError> {
-    let mut replicator = Replicator {
-        group,
-        path: Vec::new(),
-        cutting: None,
-        result: Ok(()),
-    };
-    let model = model.map(&mut replicator);
-    replicator.result.map(|()| model)
+    replicated(model, group, None).map(|(model, _)| model)
 }
 
 /// The same, and leaves this rank with its rows of the trainable parameters that are cut. They are in memory as a
@@ -36,19 +29,25 @@ pub(crate) fn replicate_rows<M: Module>(
     placement: Placement,
     group: &ProcessGroup,
 ) -> Result<(M, ParameterTable), TrainError> {
+    let lister = Lister::default();
+    let (model, cutting) = replicated(model, group, Some(Cutting { placement, lister }))?;
+    let cutting = cutting.expect("it was given");
+    Ok((model, cutting.lister.table()?))
+}
+
+fn replicated<M: Module>(
+    model: M,
+    group: &ProcessGroup,
+    cutting: Option<Cutting>,
+) -> Result<(M, Option<Cutting>), TrainError> {
     let mut replicator = Replicator {
         group,
         path: Vec::new(),
-        cutting: Some(Cutting {
-            placement,
-            lister: Lister::default(),
-        }),
+        cutting,
         result: Ok(()),
     };
     let model = model.map(&mut replicator);
-    replicator.result?;
-    let cutting = replicator.cutting.expect("it was given");
-    Ok((model, cutting.lister.table()?))
+    replicator.result.map(|()| (model, replicator.cutting))
 }
 
 /// What is known of a model before its parameters are initialised: names and shapes.

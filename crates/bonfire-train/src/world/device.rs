@@ -2,11 +2,11 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use bonfire_collective::panic_message;
 use bonfire_launch::sees_own_devices;
 use burn::tensor::{Device, Tensor};
 
 use crate::config::device::{DeviceKind, Occupancy};
-use crate::world::panic::panic_message;
 use crate::{LocalRank, TrainError};
 
 /// Decides as every rank of the host does: by what there is for all of them.
