@@ -80,7 +80,7 @@ struct Progress {
     present: bool,
 }
 
-/// How many steps the order of the buckets is a guess for. In the first step, hooks do not know yet
+/// How many steps the order of the buckets is a guess for. In the first step, hooks only guess
 /// where they belong in the backward pass; the second shows the order of the gradients.
 const GUESSED_STEPS: u32 = 2;
 

@@ -65,7 +65,7 @@ struct State {
 #[derive(Debug)]
 struct Pass {
     precision: Precision,
-    /// Where in the graph each parameter's gradient is to be had; none until that is known.
+    /// Where in the graph each parameter's gradient is to be had.
     anchors: Vec<Tensor<1>>,
     /// Which parameters were used first, for the anchors of later passes.
     used: Uses,
@@ -182,21 +182,19 @@ impl Gatherer {
                         true => Precision::F32,
                         false => pass.precision,
                     };
-                    Some((precision, pass.anchors.get(parameter).cloned()))
+                    Some((precision, pass.anchors[parameter].clone()))
                 }
                 _ => None,
             }
         };
         let whole = match &training {
             Some((_, anchor)) => {
-                let zeros = || Tensor::zeros([1], &rows.device());
-                let anchor = anchor.clone().unwrap_or_else(zeros);
                 let gather = Gather {
                     parameter,
                     gatherer: Arc::clone(self),
                 };
                 let what = format!("parameter {}", self.table.get(parameter).name);
-                on_backend_of!(rows, what, gathered(rows, anchor, gather))
+                on_backend_of!(rows, what, gathered(rows, anchor.clone(), gather))
             }
             None => self.untracked(parameter, rows),
         };

@@ -8,8 +8,9 @@
 //! longest path from the leaves, largest first. A step next to a parameter has order 1, so all of
 //! them would run at the very end, and nothing would overlap. The operation therefore gets a second
 //! input, an anchor of a chosen order that needs no gradient: it is then as far from the leaves as
-//! the layer that uses the parameter. Where that is, is estimated from the order in which the first
-//! forward pass uses the parameters; a bad estimate costs overlap, never correctness.
+//! the layer that uses the parameter. Where that is, is estimated: for the first pass from the order in which
+//! the model defines its parameters, for others from the order in which the first one used them and from the depth of
+//! its graph. A bad estimate costs overlap, and memory where gradients are given away, never correctness.
 //!
 //! In mixed precision the parameter is cast behind the operation, so the gradient it sees is that of
 //! the parameter itself.
@@ -44,6 +45,9 @@ use crate::{Precision, TrainError};
 /// from the leaves moves there, with all that follow it, and its hook runs just in time; one behind
 /// an anchor too near has its hook run late. Layers are not equally deep, so: rather too far.
 const STRETCH: usize = 4;
+
+/// How far apart the anchors of the first pass are, whose depth nobody knows yet.
+const FIRST_DISTANCE: usize = 6;
 
 /// How deep the graph of a model's loss is; 0 until a backward pass has shown it.
 pub(crate) type Depth = Arc<AtomicUsize>;
@@ -117,6 +121,8 @@ pub(crate) fn unsupported(what: String, device: &burn::tensor::Device) -> TrainE
 pub(crate) struct Anchors {
     /// One per parameter.
     anchors: Vec<Tensor<1>>,
+    /// Whether they are for the first pass.
+    are_first: bool,
     /// What the first forward pass has used, in that order.
     used: Uses,
 }
@@ -173,7 +179,7 @@ impl Reparameterizer for Noting<'_> {
 }
 
 impl Anchors {
-    /// One per parameter; none before a backward pass has shown how deep its graph is.
+    /// One per parameter.
     pub(crate) fn all(&self) -> &[Tensor<1>] {
         &self.anchors
     }
@@ -183,14 +189,13 @@ impl Anchors {
         &self.used
     }
 
-    /// Anchors for the parameters of a model whose loss has a graph of the given depth, spread
-    /// evenly over [`STRETCH`] times that, in the order in which they are used. What was not used in the
-    /// first pass is placed as the model defines it, behind the parameter before it.
+    /// Anchors for the parameters of a model, spread evenly over a distance from the leaves, in the order in which
+    /// they are used. What has not been used yet is placed as the model defines it, behind the parameter before it.
     fn spread(
         &self,
         first: &Tensor<1>,
         parameters: usize,
-        depth: usize,
+        distance: usize,
     ) -> Result<Vec<Tensor<1>>, TrainError> {
         let mut order = self
             .used
@@ -204,12 +209,12 @@ impl Anchors {
             }
         }
         let mut anchor = first.clone();
-        let mut distance = 0;
+        let mut reached = 0;
         let mut anchors = vec![first.clone(); parameters];
         for (place, parameter) in order.into_iter().enumerate() {
-            while distance < STRETCH * depth * (place + 1) / parameters {
+            while reached < distance * (place + 1) / parameters {
                 anchor = on_backend_of!(anchor, "the loss".to_owned(), one_further(anchor))?;
-                distance += 1;
+                reached += 1;
             }
             anchors[parameter] = anchor.clone();
         }
@@ -255,11 +260,18 @@ struct Attacher<'a> {
 }
 
 impl Attacher<'_> {
-    /// Makes the anchors, unless there are some, or the depth is not known.
+    /// Makes the anchors, unless there are some for this pass.
     fn spread(&mut self, device: &Device) -> Result<(), TrainError> {
-        if self.depth > 0 && self.anchors.anchors.is_empty() {
+        let is_first = self.depth == 0;
+        if self.anchors.anchors.is_empty() || self.anchors.are_first && !is_first {
+            let parameters = self.table.len();
+            let distance = match is_first {
+                true => FIRST_DISTANCE * parameters,
+                false => STRETCH * self.depth,
+            };
             let first = Tensor::zeros([1], device);
-            self.anchors.anchors = self.anchors.spread(&first, self.table.len(), self.depth)?;
+            self.anchors.anchors = self.anchors.spread(&first, parameters, distance)?;
+            self.anchors.are_first = is_first;
         }
         Ok(())
     }
@@ -270,11 +282,7 @@ impl Attacher<'_> {
         tensor: Tensor<D>,
     ) -> Result<Tensor<D>, TrainError> {
         self.spread(&tensor.device())?;
-        // In the first pass the depth is not known: every operation stays next to its parameter.
-        let anchor = match self.anchors.anchors.get(parameter) {
-            Some(anchor) => anchor.clone(),
-            None => Tensor::zeros([1], &tensor.device()),
-        };
+        let anchor = self.anchors.anchors[parameter].clone();
         let hook = Hook {
             parameter,
             table: Arc::clone(self.table),
