@@ -7,6 +7,7 @@
 
 pub mod conformance;
 mod console;
+mod disk;
 pub mod endings;
 mod estimate;
 mod job;
@@ -20,6 +21,7 @@ mod watchdog;
 mod way;
 
 pub use console::{Console, ConsoleEnd, script_is_missing};
+pub use disk::SmallDisk;
 pub use estimate::Estimate;
 pub use job::{
     Job, JobEnd, Signal, assert_gone, is_running, of_another_launcher, signal_process,

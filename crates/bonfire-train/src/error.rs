@@ -1,13 +1,13 @@
 //! What can go wrong while training on several ranks.
 
-pub(crate) mod checkpoint;
 pub(crate) mod compression;
 pub(crate) mod difference;
 pub(crate) mod norm;
 
 use std::error::Error;
 
-use bonfire_collective::{CollectiveError, Rank};
+use bonfire_checkpoint::CheckpointError;
+use bonfire_collective::{CollectiveError, Mismatch, Rank};
 use bonfire_plan::{DType, Placement};
 
 use difference::Difference;
@@ -129,6 +129,17 @@ pub enum TrainError {
         /// Why.
         reason: String,
     },
+    /// A rank used a sharded parameter while another one used a different one, or none.
+    #[error(
+        "this rank uses parameter {parameter}, and another rank does something else: all ranks must use \
+         sharded parameters in the same order, in training and in validation ({mismatch})"
+    )]
+    DifferentUses {
+        /// Its path in the model.
+        parameter: String,
+        /// What the ranks were in.
+        mismatch: Box<Mismatch>,
+    },
     /// An optimizer needs whole parameters, and is to step rows of them.
     #[error(
         "{what} needs whole parameters, but placement {placement} cuts them into rows; {advice}"
@@ -238,7 +249,7 @@ pub enum TrainError {
     DeviceRoute(#[source] BoxError),
     /// A checkpoint could not be written or read.
     #[error(transparent)]
-    Checkpoint(#[from] checkpoint::CheckpointError),
+    Checkpoint(#[from] CheckpointError),
     /// The device kind asked for is not part of this build.
     #[error(
         "this program was built without the {kind} back end; rebuild it with the feature `{}` of the crate bonfire",

@@ -64,10 +64,8 @@ pub use turn::{Turn, next_turn};
 
 /// A training saved, and brought back on as many ranks as there are.
 pub mod checkpoint {
-    pub use bonfire_train::{
-        Best, CheckpointError, Checkpoints, CompressionFolder, Keep, Milestone, Training,
-        is_writable,
-    };
+    pub use bonfire_checkpoint::*;
+    pub use bonfire_train::{Checkpoints, CompressionFolder, Resumed};
 }
 
 /// The communication below: groups of ranks, which know nothing of tensors.

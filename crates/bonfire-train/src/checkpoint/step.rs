@@ -3,10 +3,10 @@
 
 use std::path::{Path, PathBuf};
 
+use bonfire_checkpoint::{CheckpointError, Folder, Found, Milestone};
 use bonfire_collective::WorldSize;
 
-use super::folder::{Folder, read, step_of};
-use super::{CheckpointError, Milestone, state_bytes};
+use super::state_bytes;
 use crate::compression::CompressionState;
 
 const STATE: &str = "compression.cbor";
@@ -51,7 +51,7 @@ impl CompressionFolder {
         draft.add(STATE, &state_bytes(state)?)?;
         draft.finish()?;
         // The step may have been saved before, by a run that was then resumed from an earlier one.
-        let mut found = self.revisions(step)?;
+        let mut found = self.0.revisions(step)?;
         found.pop();
         found.iter().try_for_each(|path| self.0.remove(path))
     }
@@ -62,12 +62,9 @@ impl CompressionFolder {
     /// # Errors
     /// [`CheckpointError::Io`]; [`CheckpointError::Damaged`] if it is not whole.
     pub fn read(&self, step: u64) -> Result<Vec<u8>, CheckpointError> {
-        let Some(path) = self.revisions(step)?.pop() else {
-            return Ok(Vec::new());
-        };
-        match read(&path) {
-            Ok((_, files)) => Ok(files.into_iter().next().unwrap_or_default()),
-            Err(cause) => Err(CheckpointError::Damaged { path, cause }),
+        match self.0.revisions(step)?.pop() {
+            Some(path) => Found::at(path)?.read(STATE),
+            None => Ok(Vec::new()),
         }
     }
 
@@ -88,15 +85,7 @@ impl CompressionFolder {
     /// # Errors
     /// [`CheckpointError::Io`].
     pub fn forget(&self, step: u64) -> Result<(), CheckpointError> {
-        let found = self.revisions(step)?;
+        let found = self.0.revisions(step)?;
         found.iter().try_for_each(|path| self.0.remove(path))
-    }
-
-    /// The checkpoints of a step, the one saved last at the end.
-    fn revisions(&self, step: u64) -> Result<Vec<PathBuf>, CheckpointError> {
-        let mut found = self.0.entries()?;
-        found.retain(|path| step_of(path).is_some_and(|(found, _)| found == step));
-        found.sort_by_key(|path| step_of(path));
-        Ok(found)
     }
 }
