@@ -15,8 +15,8 @@ pub mod limits;
 mod network;
 pub mod oracle;
 mod ranks;
+mod readers;
 mod scope;
-mod tensorboard;
 mod watchdog;
 mod way;
 
@@ -29,7 +29,7 @@ pub use job::{
 };
 pub use network::{Network, Shape, Unavailable};
 pub use ranks::{connected, env_of, local, meeting, on_hosts, processes, try_connected};
+pub use readers::{Scalar, read_by_safetensors, read_by_tensorboard};
 pub use scope::some;
-pub use tensorboard::{Scalar, read_by_tensorboard};
 pub use watchdog::Watchdog;
 pub use way::{UnknownWay, over};

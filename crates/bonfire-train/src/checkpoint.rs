@@ -117,7 +117,7 @@ impl Checkpoints {
         })?;
         let path_of = |name| draft.as_ref().map(|draft| draft.path_of(name));
         // One after the other: each is in memory once, and gone before the next.
-        let model = ddp.write_model(path_of(MODEL).as_deref())?;
+        let model = ddp.write_model(&patient.group, path_of(MODEL).as_deref())?;
         let file = path_of(OPTIMIZER);
         let moments = ddp.write_optimizer(optimizer, &patient.group, file.as_deref())?;
         patient.on_writer(|folder| {

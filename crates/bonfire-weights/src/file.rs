@@ -1,6 +1,6 @@
 //! A file with parameters, and how its names become those of a model.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use burn_store::{
     Applier, ApplyError, ApplyResult, KeyRemapper, ModuleStore, PytorchStore, SafetensorsStore,
 };
 
-use crate::adapter::{Layout, ToModel};
+use crate::adapter::{Layout, PRODUCER, ToModel};
 use crate::{FileError, LoadReport, ShapeDifference};
 
 /// A tensor of PyTorch's that no model here has: how many batches a normalization layer has seen.
@@ -40,8 +40,8 @@ enum Indices {
 }
 
 impl WeightsFile {
-    /// The file at a path. `.pt` and `.pth` are PyTorch's, everything else is safetensors. A
-    /// safetensors file has Burn's layout if it says that Burn has saved it, otherwise PyTorch's.
+    /// The file at a path. `.pt` and `.pth` are PyTorch's, `.json` is the index of several safetensors files beside it,
+    /// everything else is safetensors. A safetensors file has Burn's layout if it says that Burn has saved it, otherwise PyTorch's.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),
@@ -145,14 +145,19 @@ impl WeightsFile {
             let tensors = tensors.map_err(|error| unreadable(error.to_string()))?;
             return Ok((tensors.clone(), Layout::PyTorch));
         }
-        let layout = layout_of_safetensors(&self.path)
-            .map_err(|error| unreadable(format!("no safetensors file: {error}")))?;
-        let mut store = SafetensorsStore::from_file(&self.path)
-            .map_indices_contiguous(contiguous)
-            .remap(renamer);
-        let tensors = store.get_all_tensors();
-        let tensors = tensors.map_err(|error| unreadable(error.to_string()))?;
-        Ok((tensors.clone(), layout))
+        let no_safetensors = |error| unreadable(format!("no safetensors file: {error}"));
+        let mut all = BTreeMap::new();
+        let mut layout = Layout::Burn;
+        for file in files_of(&self.path).map_err(no_safetensors)? {
+            layout = layout_of_safetensors(&file).map_err(no_safetensors)?;
+            let mut store = SafetensorsStore::from_file(&file)
+                .map_indices_contiguous(contiguous)
+                .remap(renamer.clone());
+            let tensors = store.get_all_tensors();
+            let tensors = tensors.map_err(|error| unreadable(error.to_string()))?;
+            all.extend(tensors.clone());
+        }
+        Ok((all, layout))
     }
 
     fn report(&self, result: ApplyResult, names: &[String]) -> Result<LoadReport, FileError> {
@@ -244,6 +249,23 @@ fn is_pytorch(path: &Path) -> bool {
     })
 }
 
+/// The file itself, or those that an index names.
+fn files_of(path: &Path) -> io::Result<Vec<PathBuf>> {
+    if path.extension().is_none_or(|extension| extension != "json") {
+        return Ok(vec![path.to_owned()]);
+    }
+    #[derive(serde::Deserialize)]
+    struct Index {
+        weight_map: BTreeMap<String, String>,
+    }
+    let Index { weight_map } = serde_json::from_slice(&std::fs::read(path)?)?;
+    let names: BTreeSet<String> = weight_map.into_values().collect();
+    Ok(names
+        .into_iter()
+        .map(|name| path.with_file_name(name))
+        .collect())
+}
+
 /// What a safetensors file says about its producer. It begins with the length of its description,
 /// which is JSON.
 fn layout_of_safetensors(path: &Path) -> io::Result<Layout> {
@@ -258,11 +280,8 @@ fn layout_of_safetensors(path: &Path) -> io::Result<Layout> {
     let mut description = Vec::new();
     file.take(length).read_to_end(&mut description)?;
     let description: serde_json::Value = serde_json::from_slice(&description)?;
-    let producer = &description["__metadata__"]["producer"];
-    Ok(match producer.as_str() {
-        Some("burn") => Layout::Burn,
-        _ => Layout::PyTorch,
-    })
+    let producer = &description["__metadata__"][PRODUCER];
+    Ok(Layout::said(producer.as_str()))
 }
 
 /// The first few names.

@@ -129,10 +129,10 @@ pub mod report {
     pub use bonfire_report::*;
 }
 
-/// Pretrained weights from files of PyTorch and safetensors.
+/// Weights from files of PyTorch and safetensors, and into them.
 #[cfg(feature = "weights")]
 pub mod weights {
-    pub use bonfire_train::{WeightsError, load_weights};
+    pub use bonfire_train::{WeightsError, load_weights, save_weights};
     pub use bonfire_weights::*;
 }
 

@@ -7,14 +7,15 @@
 mod error;
 
 use bonfire_collective::{ProcessGroup, Rank};
-use bonfire_weights::{FileError, LoadReport, WeightsFile};
+use bonfire_weights::{Export, FileError, LoadReport, WeightsFile};
 use burn::module::Module;
 
+use crate::ddp::record::{Part, announced};
 use crate::parameters::ParameterTable;
 use crate::parameters::fingerprint::{self, Fingerprint};
 use crate::parameters::replicate::replicate;
 use crate::world::patience::patient_with_files;
-use crate::{DdpConfig, TrainError, World};
+use crate::{Ddp, DdpConfig, TrainError, World};
 
 pub use error::WeightsError;
 
@@ -73,6 +74,49 @@ pub fn load_weights<M: Module>(
         tracing::info!(rank = READER.get(), "{}", report.summary());
     }
     Ok((model, report))
+}
+
+/// Writes the parameters of a training for other programs, as safetensors, whatever its
+/// [`Placement`](crate::Placement). Rank 0 writes; each rank has one whole parameter at a time in memory for it.
+///
+/// Every rank must call this.
+///
+/// ```no_run
+/// use bonfire_train::{Ddp, WeightsError, save_weights};
+/// use bonfire_weights::Export;
+/// use burn::nn::Linear;
+///
+/// fn publish(ddp: &mut Ddp<Linear>) -> Result<(), WeightsError> {
+///     save_weights(ddp, Export::new("head.safetensors").for_pytorch())
+/// }
+/// ```
+///
+/// # Errors
+/// [`WeightsError::File`] on all ranks if the file cannot be written, [`WeightsError::Train`] if a rank fails.
+#[track_caller]
+pub fn save_weights<M: Module>(
+    ddp: &mut Ddp<M>,
+    export: impl Into<Export>,
+) -> Result<(), WeightsError> {
+    let export: Export = export.into();
+    let group = ddp.patient();
+    let written = ddp.write_parts(&group, |parts| {
+        let tensors = parts.into_iter().map(|Part { mut tensor, path }| {
+            // Other programs do not know the variants of enums.
+            let known = path
+                .iter()
+                .filter(|(_, container)| !container.starts_with("Enum:"));
+            let names: Vec<&str> = known.map(|(name, _)| name.as_str()).collect();
+            tensor.name = names.join(".");
+            (
+                tensor,
+                path.into_iter().map(|(_, container)| container).collect(),
+            )
+        });
+        export.write(tensors.collect())
+    })?;
+    announced(&group, &written.unwrap_or(Ok(())))??;
+    Ok(())
 }
 
 /// What rank 0 came to, on every rank.

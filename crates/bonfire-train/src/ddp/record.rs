@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use super::Ddp;
 use super::gather::Gatherer;
 use crate::TrainError;
+use crate::world::patience::patient_with_files;
 
 /// Who has rows of each parameter, and writes checkpoints.
 pub(crate) const WRITER: Rank = Rank::new(0);
@@ -33,22 +34,45 @@ struct Field(usize, String, DType);
 impl<M: Module> Ddp<M> {
     /// Writes the parameters as a record of Burn, on the writer; each is gathered when it is written. Every rank must
     /// call it: it returns on the others when all is written.
+    ///
+    /// `group` is as patient as the writer's disk is slow.
     #[track_caller]
-    pub(crate) fn write_model(&mut self, file: Option<&Path>) -> Result<Written, TrainError> {
+    pub(crate) fn write_model(
+        &mut self,
+        group: &ProcessGroup,
+        file: Option<&Path>,
+    ) -> Result<Written, TrainError> {
+        let written = self.write_parts(group, |parts| {
+            let tensors = parts.into_iter().map(|part| part.tensor).collect();
+            file.map_or(Ok(()), |file| {
+                write(Writer::new(tensors), file, "the parameters")
+            })
+        });
+        written.map(|written| written.unwrap_or(Ok(())))
+    }
+
+    /// The group, for operations before which rank 0 reads or writes files.
+    pub(crate) fn patient(&self) -> ProcessGroup {
+        patient_with_files(&self.group, self.module())
+    }
+
+    /// Gives the writer everything in the model; each parameter is gathered when its values are asked for.
+    #[track_caller]
+    pub(crate) fn write_parts<R>(
+        &mut self,
+        group: &ProcessGroup,
+        write: impl FnOnce(Vec<Part>) -> R,
+    ) -> Result<Option<R>, TrainError> {
         self.guarded(|ddp| {
             let mut collector = Collector {
                 gatherer: ddp.gatherer.as_ref(),
                 path: Vec::new(),
-                tensors: Vec::new(),
-                gathers: Gathers::default(),
+                parts: Vec::new(),
+                gathers: Gathers::new(group),
             };
             ddp.module().visit(&mut collector);
-            let Collector {
-                tensors, gathers, ..
-            } = collector;
-            let written = file.map_or(Ok(()), |file| {
-                write(Writer::new(tensors), file, "the parameters")
-            });
+            let Collector { parts, gathers, .. } = collector;
+            let written = (group.rank() == WRITER).then(|| write(parts));
             gathers.finish()?;
             Ok(written)
         })
@@ -91,7 +115,7 @@ impl<M: Module> Ddp<M> {
         let fields: Vec<Field> = cut.iter().filter_map(|tensor| self.field(tensor)).collect();
         let fields = announced(group, &fields)?;
         let ids = self.table.ids();
-        let mut gathers = Gathers::default();
+        let mut gathers = Gathers::new(group);
         for Field(parameter, name, dtype) in fields {
             let id = ids[parameter].val();
             let name = format!("{id}.{name}");
@@ -218,23 +242,30 @@ fn write(writer: Writer, file: &Path, what: &str) -> Result<(), CheckpointError>
     written.map_err(|cause| unwritable(what, cause))
 }
 
-/// Tensors that are gathered on the writer when it asks for them. It asks for them in order; every rank has the
-/// same.
-#[derive(Default)]
+/// Tensors that are gathered on the writer, each when it asks for it.
 struct Gathers {
-    tensors: Vec<Packed>,
-    progress: Arc<Mutex<Progress>>,
+    group: ProcessGroup,
+    /// The same on every rank.
+    gathers: Vec<Arc<Gather>>,
+    /// Why the writer did not get one.
+    failure: Arc<Mutex<Option<TrainError>>>,
 }
 
-#[derive(Default)]
-struct Progress {
-    /// How many have been gathered.
-    done: usize,
-    /// Why no more are.
-    failure: Option<TrainError>,
-}
+type Gather = dyn Fn() -> Result<Vec<u8>, TrainError> + Send + Sync;
+
+/// What the writer asks for when it has all that it wants.
+const NO_MORE: u64 = u64::MAX;
 
 impl Gathers {
+    /// None yet. `group` waits as long as the writer may write one.
+    fn new(group: &ProcessGroup) -> Self {
+        Self {
+            group: group.clone(),
+            gathers: Vec::new(),
+            failure: Arc::default(),
+        }
+    }
+
     /// One more, of this name, type, shape and parameter.
     fn add(
         &mut self,
@@ -242,59 +273,83 @@ impl Gathers {
         gather: impl Fn() -> Result<Vec<u8>, TrainError> + Send + Sync + 'static,
     ) -> Packed {
         let len = shape.iter().product::<usize>() * dtype.size();
-        let progress = Arc::clone(&self.progress);
+        let index = self.gathers.len() as u64;
+        let gather: Arc<Gather> = Arc::new(gather);
+        self.gathers.push(Arc::clone(&gather));
+        let (group, failure) = (self.group.clone(), Arc::clone(&self.failure));
         let provider = move || {
-            let mut progress = lock(&progress);
-            progress.done += 1;
-            gather().map(Bytes::from_bytes_vec).map_err(|error| {
+            let gathered = wanted(&group, index).and_then(|_| gather());
+            gathered.map(Bytes::from_bytes_vec).map_err(|error| {
                 let cause = error.to_string();
-                progress.failure = Some(error);
+                lock(&failure).get_or_insert(error);
                 burn_pack::Error::IoError(cause)
             })
         };
-        let tensor = Packed::deferred(name, dtype, shape, Some(id), len, provider);
-        self.tensors.push(tensor.clone());
-        tensor
+        Packed::deferred(name, dtype, shape, Some(id), len, provider)
     }
 
-    /// Takes part in what is left: all of it on ranks that write nothing, and on the writer what a full disk was not
-    /// asked for.
+    /// On the writer when it has written, on the others instead.
     fn finish(self) -> Result<(), TrainError> {
+        if self.group.rank() == WRITER {
+            let failure = lock(&self.failure).take();
+            failure.map_or(Ok(()), Err)?;
+            return wanted(&self.group, NO_MORE).map(drop);
+        }
         loop {
-            let next = {
-                let mut progress = lock(&self.progress);
-                if let Some(failure) = progress.failure.take() {
-                    return Err(failure);
-                }
-                self.tensors.get(progress.done)
-            };
-            match next {
-                // A failure is in the progress.
-                Some(tensor) => drop(tensor.to_bytes()),
-                None => return Ok(()),
+            match wanted(&self.group, NO_MORE)? {
+                NO_MORE => return Ok(()),
+                index => drop(self.gathers[index as usize]()?),
             }
         }
     }
 }
 
-fn lock(progress: &Mutex<Progress>) -> MutexGuard<'_, Progress> {
-    progress.lock().unwrap_or_else(PoisonError::into_inner)
+/// Which one the writer asks for.
+fn wanted(group: &ProcessGroup, own: u64) -> Result<u64, TrainError> {
+    let mut index = [own];
+    group.broadcast(&mut index, WRITER)?;
+    Ok(index[0])
 }
 
-/// Takes the parameters of a model in the form in which Burn saves them.
+fn lock(failure: &Mutex<Option<TrainError>>) -> MutexGuard<'_, Option<TrainError>> {
+    failure.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A tensor of a model, in the form in which Burn saves it, and where it is: names, and the types of the modules
+/// around it as Burn names them, outermost first.
+pub(crate) struct Part {
+    pub(crate) tensor: Packed,
+    pub(crate) path: Vec<(String, String)>,
+}
+
+/// Takes the parameters of a model.
 struct Collector<'a> {
     gatherer: Option<&'a Arc<Gatherer>>,
-    path: Vec<String>,
-    tensors: Vec<Packed>,
+    path: Vec<(String, String)>,
+    parts: Vec<Part>,
     gathers: Gathers,
 }
 
 impl Collector<'_> {
+    fn name(&self) -> String {
+        let names: Vec<&str> = self.path.iter().map(|(name, _)| name.as_str()).collect();
+        names.join(".")
+    }
+
+    fn push(&mut self, tensor: Packed) {
+        let path = self.path.clone();
+        self.parts.push(Part { tensor, path });
+    }
+
     fn add(&mut self, id: ParamId, data: TensorData) {
         let (bytes, shape, dtype) = data.into_parts();
-        let path = self.path.join(".");
-        self.tensors
-            .push(Packed::new(path, dtype, shape, Some(id.val()), bytes));
+        self.push(Packed::new(
+            self.name(),
+            dtype,
+            shape,
+            Some(id.val()),
+            bytes,
+        ));
     }
 
     /// A tensor that is read when it is written.
@@ -306,15 +361,14 @@ impl Collector<'_> {
             let data = data.map_err(|cause| burn_pack::Error::IoError(cause.to_string()))?;
             Ok(data.into_parts().0)
         };
-        let path = self.path.join(".");
-        let tensor = Packed::deferred(path, dtype, shape, Some(id.val()), len, read);
-        self.tensors.push(tensor);
+        let id = Some(id.val());
+        self.push(Packed::deferred(self.name(), dtype, shape, id, len, read));
     }
 }
 
 impl ModuleVisitor for Collector<'_> {
-    fn enter_module(&mut self, name: &str, _container: &str) {
-        self.path.push(name.to_owned());
+    fn enter_module(&mut self, name: &str, container: &str) {
+        self.path.push((name.to_owned(), container.to_owned()));
     }
 
     fn exit_module(&mut self, _name: &str, _container: &str) {
@@ -341,7 +395,7 @@ impl ModuleVisitor for Collector<'_> {
             let probe = Param::from_mapped_value(id, probe, mapper.clone());
             probe.transform_for_save().val().dims().to_vec()
         });
-        let about = (self.path.join("."), rows.dtype(), shape, id.val());
+        let about = (self.name(), rows.dtype(), shape, id.val());
         let tensor = self.gathers.add(about, move || {
             let whole = gatherer.untracked(index, rows.clone())?;
             let whole = Param::from_mapped_value(id, whole, mapper.clone());
@@ -353,7 +407,7 @@ impl ModuleVisitor for Collector<'_> {
                 .0
                 .to_vec())
         });
-        self.tensors.push(tensor);
+        self.push(tensor);
     }
 
     fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {

@@ -1,11 +1,11 @@
-//! Why no parameters can be loaded.
+//! Why no parameters can be loaded or written.
 
 use bonfire_collective::Rank;
 use bonfire_weights::FileError;
 
 use crate::TrainError;
 
-/// Loading parameters failed, on all ranks.
+/// Loading or writing parameters failed, on all ranks.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WeightsError {
