@@ -48,7 +48,7 @@ mod reducer;
 mod world;
 
 #[cfg(feature = "weights")]
-pub use checkpoint::pretrained::{WeightsError, load_weights, save_weights};
+pub use checkpoint::pretrained::{WeightsError, load_weights, load_weights_into, save_weights};
 pub use checkpoint::{Checkpoints, CompressionFolder, Resumed};
 pub use compression::CompressionState;
 pub use config::compression::{GradientCompression, PowerSgdConfig};

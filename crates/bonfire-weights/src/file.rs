@@ -5,7 +5,8 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use burn::module::Module;
+use burn::module::{Module, ModuleMapper, Param};
+use burn::tensor::{Bool, Int, Tensor};
 use burn_store::burn_pack::Tensor as StoredTensor;
 use burn_store::{
     Applier, ApplyError, ApplyResult, KeyRemapper, ModuleStore, PytorchStore, SafetensorsStore,
@@ -104,16 +105,29 @@ impl WeightsFile {
 
     /// Loads what fits into a model, which comes back in any case.
     pub fn load<M: Module>(&self, model: M) -> (M, Result<LoadReport, FileError>) {
-        let (tensors, layout) = match self.tensors() {
-            Ok(read) => read,
-            Err(error) => return (model, Err(error)),
-        };
-        let names: Vec<String> = tensors.keys().cloned().collect();
-        let adapter = Box::new(ToModel::of(&model, layout));
+        match self.loader(&model) {
+            Ok(mut loader) => {
+                let model = model.map(&mut loader);
+                (model, loader.finish())
+            }
+            Err(error) => (model, Err(error)),
+        }
+    }
+
+    /// What loads it into a model, one tensor after the other, as a [`ModuleMapper`].
+    ///
+    /// # Errors
+    /// [`FileError::Unreadable`] or [`FileError::BadPattern`].
+    pub fn loader<M: Module>(&self, model: &M) -> Result<WeightsLoader, FileError> {
+        let (tensors, layout) = self.tensors()?;
+        let names = tensors.keys().cloned().collect();
+        let adapter = Box::new(ToModel::of(model, layout));
         let tensors = tensors.into_values().collect();
-        let mut applier = Applier::new(tensors, None, Some(adapter), true);
-        let model = model.map(&mut applier);
-        (model, self.report(applier.into_result(), &names))
+        Ok(WeightsLoader {
+            file: self.clone(),
+            names,
+            applier: Applier::new(tensors, None, Some(adapter), true),
+        })
     }
 
     /// All tensors by their changed names.
@@ -216,6 +230,55 @@ impl WeightsFile {
             });
         }
         Ok(report)
+    }
+}
+
+/// Loads a file into a model, which is mapped with it.
+pub struct WeightsLoader {
+    file: WeightsFile,
+    names: Vec<String>,
+    applier: Applier,
+}
+
+impl std::fmt::Debug for WeightsLoader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut loader = f.debug_struct("WeightsLoader");
+        loader.field("file", &self.file).finish_non_exhaustive()
+    }
+}
+
+impl WeightsLoader {
+    /// What became of everything.
+    ///
+    /// # Errors
+    /// [`FileError::NothingFits`] or [`FileError::BrokenTensor`].
+    pub fn finish(self) -> Result<LoadReport, FileError> {
+        self.file.report(self.applier.into_result(), &self.names)
+    }
+}
+
+impl ModuleMapper for WeightsLoader {
+    fn enter_module(&mut self, name: &str, container: &str) {
+        self.applier.enter_module(name, container);
+    }
+
+    fn exit_module(&mut self, name: &str, container: &str) {
+        self.applier.exit_module(name, container);
+    }
+
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        self.applier.map_float(param)
+    }
+
+    fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
+        self.applier.map_int(param)
+    }
+
+    fn map_bool<const D: usize>(
+        &mut self,
+        param: Param<Tensor<D, Bool>>,
+    ) -> Param<Tensor<D, Bool>> {
+        self.applier.map_bool(param)
     }
 }
 

@@ -13,5 +13,5 @@ mod report;
 
 pub use error::FileError;
 pub use export::Export;
-pub use file::WeightsFile;
+pub use file::{WeightsFile, WeightsLoader};
 pub use report::{LoadReport, ShapeDifference};

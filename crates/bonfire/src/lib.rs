@@ -132,7 +132,7 @@ pub mod report {
 /// Weights from files of PyTorch and safetensors, and into them.
 #[cfg(feature = "weights")]
 pub mod weights {
-    pub use bonfire_train::{WeightsError, load_weights, save_weights};
+    pub use bonfire_train::{WeightsError, load_weights, load_weights_into, save_weights};
     pub use bonfire_weights::*;
 }
 

@@ -7,7 +7,7 @@
 mod error;
 
 use bonfire_collective::{ProcessGroup, Rank};
-use bonfire_weights::{Export, FileError, LoadReport, WeightsFile};
+use bonfire_weights::{Export, FileError, LoadReport, WeightsFile, WeightsLoader};
 use burn::module::Module;
 
 use crate::ddp::record::{Part, announced};
@@ -74,6 +74,41 @@ pub fn load_weights<M: Module>(
         tracing::info!(rank = READER.get(), "{}", report.summary());
     }
     Ok((model, report))
+}
+
+/// The same, into a training, whatever its [`Placement`](crate::Placement): each rank gets one tensor at a time and
+/// keeps what it holds of it, so a model may be larger than memory. What the file lacks stays as it is.
+///
+/// # Errors
+/// As [`load_weights`].
+#[track_caller]
+pub fn load_weights_into<M: Module>(
+    ddp: &mut Ddp<M>,
+    file: impl Into<WeightsFile>,
+) -> Result<LoadReport, WeightsError> {
+    let file: WeightsFile = file.into();
+    let group = ddp.patient();
+    let mut loader = match group.rank() {
+        READER => Some(file.loader(ddp.module())),
+        _ => None,
+    };
+    let failed = loader
+        .as_ref()
+        .and_then(|loader| loader.as_ref().err().cloned());
+    announced(&group, &failed)?.map_or(Ok(()), Err)?;
+    ddp.import(
+        &group,
+        loader.as_mut().and_then(|loader| loader.as_mut().ok()),
+    )?;
+    let outcome = match loader {
+        Some(loader) => loader.and_then(WeightsLoader::finish),
+        None => Ok(LoadReport::default()),
+    };
+    let report = announced(&group, &outcome)??;
+    if group.rank() == READER {
+        tracing::info!(rank = READER.get(), "{}", report.summary());
+    }
+    Ok(report)
 }
 
 /// Writes the parameters of a training for other programs, as safetensors, whatever its

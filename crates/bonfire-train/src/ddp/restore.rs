@@ -4,12 +4,13 @@
 //! of them. So no rank ever has more in memory than that and one tensor.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::path::PathBuf;
 
 use bonfire_collective::ProcessGroup;
 use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::optim::{ModuleOptimizer, OptimizerRecord};
-use burn::tensor::{Bool, Bytes, DType, Int, Tensor, TensorData};
+use burn::tensor::{Bool, Bytes, DType, Device, Int, Shape, Tensor, TensorData};
 use burn_pack::{Reader, Tensor as Packed};
 use serde::{Deserialize, Serialize};
 
@@ -56,8 +57,10 @@ impl<M: Module> Ddp<M> {
             }
             let mut restorer = Restorer {
                 source: &model,
-                table: &ddp.table,
-                rows: ddp.gatherer.as_deref().map(|gatherer| gatherer.shards()),
+                rows: Rows {
+                    table: &ddp.table,
+                    shards: ddp.gatherer.as_deref().map(|gatherer| gatherer.shards()),
+                },
                 path: Vec::new(),
                 result: Ok(()),
             };
@@ -260,9 +263,7 @@ impl<'a> Source<'a> {
 /// Puts tensors in the place of those of a model.
 struct Restorer<'a> {
     source: &'a Source<'a>,
-    table: &'a ParameterTable,
-    /// Where the model has this rank's rows of its parameters.
-    rows: Option<&'a Shards>,
+    rows: Rows<'a>,
     path: Vec<String>,
     result: Result<(), TrainError>,
 }
@@ -299,46 +300,213 @@ impl ModuleMapper for Restorer<'_> {
     }
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let Some(values) = self.values(D) else {
-            return param;
-        };
-        let (id, old) = (param.id, param.val());
-        let device = old.device();
-        let values = match old.dtype() {
-            DType::QFloat(_) => Tensor::from_data(values, &device),
-            dtype => Tensor::from_data(values, (&device, dtype)),
-        };
-        let checkpointing = old.gradient_checkpointing_strategy();
-        let loaded = param.transform_for_load(values, id);
-        let rows = self.rows.and_then(|shards| {
-            let index = self.table.index_of(id)?;
-            shards.is_cut(index).then(|| shards.rows(index))
-        });
-        let Some(rows) = rows else {
-            return loaded;
-        };
-        let (id, whole, mapper) = loaded.consume();
-        let rows = trained(rows_of(whole.inner(), rows), checkpointing);
-        Param::from_mapped_value(id, rows, mapper)
+        let rows = self.rows.rows(param.id);
+        match self.values(D) {
+            Some(values) => with_floats(param, values, rows),
+            None => param,
+        }
     }
 
     fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
-        let Some(values) = self.values(D) else {
-            return param;
-        };
-        let (id, old) = (param.id, param.val());
-        let values = Tensor::from_data(values, (&old.device(), old.dtype()));
-        param.transform_for_load(values, id)
+        match self.values(D) {
+            Some(values) => with_ints(param, values),
+            None => param,
+        }
     }
 
     fn map_bool<const D: usize>(
         &mut self,
         param: Param<Tensor<D, Bool>>,
     ) -> Param<Tensor<D, Bool>> {
-        let Some(values) = self.values(D) else {
-            return param;
+        match self.values(D) {
+            Some(values) => with_bools(param, values),
+            None => param,
+        }
+    }
+}
+
+/// Which rows of its parameters a model has.
+#[derive(Clone, Copy)]
+struct Rows<'a> {
+    table: &'a ParameterTable,
+    /// None where it has them all.
+    shards: Option<&'a Shards>,
+}
+
+impl<'a> Rows<'a> {
+    fn cut(self, id: ParamId) -> Option<(usize, &'a Shards)> {
+        let index = self.table.index_of(id)?;
+        let shards = self.shards.filter(|shards| shards.is_cut(index))?;
+        Some((index, shards))
+    }
+
+    /// Of one parameter; none if it has all.
+    fn rows(self, id: ParamId) -> Option<Range<usize>> {
+        self.cut(id).map(|(index, shards)| shards.rows(index))
+    }
+}
+
+/// The same parameter with other values, those of these rows of what is given as a whole.
+fn with_floats<const D: usize>(
+    param: Param<Tensor<D>>,
+    values: TensorData,
+    rows: Option<Range<usize>>,
+) -> Param<Tensor<D>> {
+    let (id, old) = (param.id, param.val());
+    let device = old.device();
+    let values = match old.dtype() {
+        DType::QFloat(_) => Tensor::from_data(values, &device),
+        dtype => Tensor::from_data(values, (&device, dtype)),
+    };
+    let checkpointing = old.gradient_checkpointing_strategy();
+    let loaded = param.transform_for_load(values, id);
+    let Some(rows) = rows else {
+        return loaded;
+    };
+    let (id, whole, mapper) = loaded.consume();
+    let rows = trained(rows_of(whole.inner(), rows), checkpointing);
+    Param::from_mapped_value(id, rows, mapper)
+}
+
+fn with_ints<const D: usize>(
+    param: Param<Tensor<D, Int>>,
+    values: TensorData,
+) -> Param<Tensor<D, Int>> {
+    let (id, old) = (param.id, param.val());
+    let values = Tensor::from_data(values, (&old.device(), old.dtype()));
+    param.transform_for_load(values, id)
+}
+
+fn with_bools<const D: usize>(
+    param: Param<Tensor<D, Bool>>,
+    values: TensorData,
+) -> Param<Tensor<D, Bool>> {
+    let (id, device) = (param.id, param.val().device());
+    param.transform_for_load(Tensor::from_data(values, &device), id)
+}
+
+impl<M: Module> Ddp<M> {
+    /// Takes what a mapper of rank 0 puts in the place of parameters, one at a time; it is shown whole parameters
+    /// without values. Every rank must call it.
+    #[track_caller]
+    pub(crate) fn import<S: ModuleMapper>(
+        &mut self,
+        group: &ProcessGroup,
+        source: Option<&mut S>,
+    ) -> Result<(), TrainError> {
+        self.guarded(|ddp| {
+            let mut importer = Importer {
+                source,
+                group,
+                rows: Rows {
+                    table: &ddp.table,
+                    shards: ddp.gatherer.as_deref().map(|gatherer| gatherer.shards()),
+                },
+                result: Ok(()),
+            };
+            let module = ddp.module.take().expect(MODULE_PRESENT);
+            ddp.module = Some(module.map(&mut importer));
+            importer.result
+        })
+    }
+}
+
+/// Puts what rank 0 has in the place of parameters.
+struct Importer<'a, S> {
+    source: Option<&'a mut S>,
+    group: &'a ProcessGroup,
+    rows: Rows<'a>,
+    result: Result<(), TrainError>,
+}
+
+impl<S: ModuleMapper> Importer<'_, S> {
+    /// What rank 0 has for a parameter, if anything.
+    fn told(&mut self, own: impl FnOnce(&mut S) -> Option<TensorData>) -> Option<TensorData> {
+        if self.result.is_err() {
+            return None;
+        }
+        let own = self.source.as_deref_mut().and_then(own);
+        let received = self.receive(own);
+        received.unwrap_or_else(|error| {
+            self.result = Err(error);
+            None
+        })
+    }
+
+    fn receive(&self, own: Option<TensorData>) -> Result<Option<TensorData>, TrainError> {
+        let own = own.map(TensorData::into_parts);
+        let about = own
+            .as_ref()
+            .map(|(_, shape, dtype)| (shape.to_vec(), *dtype));
+        let Some((shape, dtype)) = announced(self.group, &about)? else {
+            return Ok(None);
         };
-        let (id, device) = (param.id, param.val().device());
-        param.transform_for_load(Tensor::from_data(values, &device), id)
+        let mut bytes = match own {
+            Some((bytes, ..)) => bytes.to_vec(),
+            None => vec![0; shape.iter().product::<usize>() * dtype.size()],
+        };
+        self.group.broadcast(&mut bytes, WRITER)?;
+        Ok(Some(TensorData::from_bytes_vec(bytes, shape, dtype)))
+    }
+}
+
+/// A parameter without values, and what a mapper made of it, if anything.
+macro_rules! mapped {
+    ($source:expr, $map:ident, $tensor:ty, $param:expr, $shape:expr) => {{
+        let no_values = |_: &Device, _| unreachable!("a stand-in has no values");
+        let device = $param.lazy_device();
+        let stand_in = Param::<$tensor>::uninitialized($param.id, no_values, device, false, $shape);
+        let mapped = $source.$map(stand_in);
+        mapped.is_initialized().then(|| mapped.val().into_data())
+    }};
+}
+
+impl<S: ModuleMapper> ModuleMapper for Importer<'_, S> {
+    fn enter_module(&mut self, name: &str, container: &str) {
+        if let Some(source) = &mut self.source {
+            source.enter_module(name, container);
+        }
+    }
+
+    fn exit_module(&mut self, name: &str, container: &str) {
+        if let Some(source) = &mut self.source {
+            source.exit_module(name, container);
+        }
+    }
+
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let rows = self.rows;
+        let shape = match rows.cut(param.id) {
+            Some((index, _)) => Shape::from(rows.table.get(index).shape.clone()),
+            None => param.lazy_shape(),
+        };
+        match self.told(|source| mapped!(source, map_float, Tensor<D>, param, shape)) {
+            Some(values) => {
+                let rows = rows.rows(param.id);
+                with_floats(param, values, rows)
+            }
+            None => param,
+        }
+    }
+
+    fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
+        match self
+            .told(|source| mapped!(source, map_int, Tensor<D, Int>, param, param.lazy_shape()))
+        {
+            Some(values) => with_ints(param, values),
+            None => param,
+        }
+    }
+
+    fn map_bool<const D: usize>(
+        &mut self,
+        param: Param<Tensor<D, Bool>>,
+    ) -> Param<Tensor<D, Bool>> {
+        match self
+            .told(|source| mapped!(source, map_bool, Tensor<D, Bool>, param, param.lazy_shape()))
+        {
+            Some(values) => with_bools(param, values),
+            None => param,
+        }
     }
 }

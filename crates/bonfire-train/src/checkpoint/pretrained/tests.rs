@@ -363,11 +363,16 @@ fn what_is_exported_from_any_placement_comes_back() {
         let pytorch = path.with_extension("pytorch.safetensors");
         local(ranks, GroupOptions::default(), |group| {
             let config = DdpConfig::default().with_placement(placement);
-            let mut ddp = Ddp::with_config(net.clone(), &world(group), config).unwrap();
+            let world = world(group);
+            let mut ddp = Ddp::with_config(net.clone(), &world, config).unwrap();
             save_weights(&mut ddp, path.as_path()).unwrap();
             let in_parts = Export::new(&parts).with_file_bytes_max(4000);
             save_weights(&mut ddp, in_parts).unwrap();
             save_weights(&mut ddp, Export::new(&pytorch).for_pytorch()).unwrap();
+            let mut other = Ddp::with_config(wide(), &world, config).unwrap();
+            let report = load_weights_into(&mut other, pytorch.as_path()).unwrap();
+            assert_eq!(report.loaded.len(), 8, "{report}");
+            assert!(everything(&other.whole().unwrap()) == everything(&net));
         });
         // The weight alone has more bytes.
         assert!(!parts.exists());
@@ -383,6 +388,31 @@ fn what_is_exported_from_any_placement_comes_back() {
     }
     let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().collect();
     assert_eq!(left.len(), 4 * 5, "{left:?}");
+}
+
+#[test]
+fn what_does_not_fit_a_sharded_training_is_listed_on_all_ranks() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = write(folder.path(), "net.pth", &pytorch(&stored()));
+    let outcomes = local(2, GroupOptions::default(), |group| {
+        let config = DdpConfig::default().with_placement(Placement::zero3());
+        let mut ddp = Ddp::with_config(wide(), &world(group), config).unwrap();
+        let missing = load_weights_into(&mut ddp, folder.path().join("missing.pth"));
+        let report = load_weights_into(&mut ddp, path.as_path()).unwrap();
+        let skipped: Vec<_> = report
+            .skipped
+            .into_iter()
+            .map(|skipped| skipped.parameter)
+            .collect();
+        assert_eq!(
+            skipped,
+            ["fc.bias", "fc.weight", "head.bias", "head.weight"]
+        );
+        assert_eq!(floats(ddp.whole().unwrap().bn.beta.val()), [30., 31., 32.]);
+        missing.unwrap_err().to_string()
+    });
+    assert_eq!(outcomes[0], outcomes[1]);
+    assert!(outcomes[0].contains("missing.pth"), "{}", outcomes[0]);
 }
 
 #[test]
