@@ -91,7 +91,12 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
     ),
     (
         "bonfire-learner",
-        Imports::Only(&["bonfire-collective", "bonfire-launch", "bonfire-train"]),
+        Imports::Only(&[
+            "bonfire-collective",
+            "bonfire-launch",
+            "bonfire-checkpoint",
+            "bonfire-train",
+        ]),
         Burn::Named,
     ),
     (DATA, Imports::Only(&["bonfire-collective"]), Burn::Named),

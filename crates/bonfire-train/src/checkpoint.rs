@@ -7,7 +7,6 @@
 mod moments;
 #[cfg(feature = "weights")]
 pub(crate) mod pretrained;
-mod step;
 
 use std::path::PathBuf;
 
@@ -18,11 +17,10 @@ use burn::optim::ModuleOptimizer;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::ddp::record::restore::Misfit;
 use crate::ddp::record::{WRITER, announced};
-use crate::ddp::restore::Misfit;
 use crate::world::patience::patient_with_files;
 use crate::{Ddp, TrainError, World};
-pub use step::CompressionFolder;
 
 const MODEL: &str = "model.bpk";
 const OPTIMIZER: &str = "optimizer.bpk";

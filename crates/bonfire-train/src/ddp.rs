@@ -35,7 +35,6 @@ mod gather;
 mod guard;
 mod own_backward;
 pub(crate) mod record;
-pub(crate) mod restore;
 mod rows;
 mod step;
 mod summary;

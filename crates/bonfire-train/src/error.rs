@@ -25,16 +25,16 @@ pub enum TrainError {
     /// The ranks were given different models or configurations. All of them return this error.
     #[error("the ranks do not train the same model: {0}")]
     ModelMismatch(#[from] Difference),
-    /// Another rank's description of its model cannot be read.
+    /// Another rank says what this program cannot read.
     #[error(
-        "rank {rank} describes its model in a form this program does not know ({source}); start \
-         the same program on every rank"
+        "rank {rank} said something that this program does not know ({cause}); start the same build of the \
+         program on every rank"
     )]
-    UnreadableFingerprint {
+    OtherProgram {
         /// The other rank.
         rank: Rank,
-        /// What is wrong with the description.
-        source: serde_json::Error,
+        /// What is wrong with it.
+        cause: String,
     },
     /// A trainable parameter is stored in a type whose gradients cannot be reduced.
     #[error(

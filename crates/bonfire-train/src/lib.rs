@@ -49,7 +49,7 @@ mod world;
 
 #[cfg(feature = "weights")]
 pub use checkpoint::pretrained::{WeightsError, load_weights, load_weights_into, save_weights};
-pub use checkpoint::{Checkpoints, CompressionFolder, Resumed};
+pub use checkpoint::{Checkpoints, Resumed};
 pub use compression::CompressionState;
 pub use config::compression::{GradientCompression, PowerSgdConfig};
 pub use config::device::{DeviceKind, Occupancy, UnknownDeviceKind};

@@ -65,7 +65,7 @@ pub use turn::{Turn, next_turn};
 /// A training saved, and brought back on as many ranks as there are.
 pub mod checkpoint {
     pub use bonfire_checkpoint::*;
-    pub use bonfire_train::{Checkpoints, CompressionFolder, Resumed};
+    pub use bonfire_train::{Checkpoints, Resumed};
 }
 
 /// The communication below: groups of ranks, which know nothing of tensors.

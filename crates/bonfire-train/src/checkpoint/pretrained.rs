@@ -6,8 +6,8 @@
 
 mod error;
 
-use bonfire_collective::{ProcessGroup, Rank};
-use bonfire_weights::{Export, FileError, LoadReport, WeightsFile, WeightsLoader};
+use bonfire_collective::Rank;
+use bonfire_weights::{Export, LoadReport, WeightsFile, WeightsLoader};
 use burn::module::Module;
 
 use crate::ddp::record::{Part, announced};
@@ -15,7 +15,7 @@ use crate::parameters::ParameterTable;
 use crate::parameters::fingerprint::{self, Fingerprint};
 use crate::parameters::replicate::replicate;
 use crate::world::patience::patient_with_files;
-use crate::{Ddp, DdpConfig, TrainError, World};
+use crate::{Ddp, DdpConfig, World};
 
 pub use error::WeightsError;
 
@@ -45,9 +45,8 @@ const READER: Rank = Rank::new(0);
 /// ```
 ///
 /// # Errors
-/// [`WeightsError::File`] on all ranks if the file cannot be read or nothing in it fits,
-/// [`WeightsError::UnreadableReport`] if rank 0 is another program, [`WeightsError::Train`] if the ranks'
-/// models differ or a rank fails.
+/// [`WeightsError::File`] on all ranks if the file cannot be read or nothing in it fits, [`WeightsError::Train`]
+/// if the ranks' models differ or a rank fails.
 #[track_caller]
 pub fn load_weights<M: Module>(
     model: M,
@@ -68,7 +67,7 @@ pub fn load_weights<M: Module>(
     } else {
         (model, Ok(LoadReport::default()))
     };
-    let report = agreed(outcome, &file, &patient_with_files(group, &model))??;
+    let report = announced(&patient_with_files(group, &model), &outcome)??;
     let model = replicate(model, group).inspect_err(|error| group.abort(&error.to_string()))?;
     if group.rank() == READER {
         tracing::info!(rank = READER.get(), "{}", report.summary());
@@ -152,26 +151,6 @@ pub fn save_weights<M: Module>(
     })?;
     announced(&group, &written.unwrap_or(Ok(())))??;
     Ok(())
-}
-
-/// What rank 0 came to, on every rank.
-#[track_caller]
-fn agreed(
-    outcome: Result<LoadReport, FileError>,
-    file: &WeightsFile,
-    group: &ProcessGroup,
-) -> Result<Result<LoadReport, FileError>, WeightsError> {
-    let own = match group.rank() {
-        READER => serde_json::to_vec(&outcome).expect("strings and numbers can always be written"),
-        _ => Vec::new(),
-    };
-    let mut all = group.all_gather_bytes(&own).map_err(TrainError::from)?;
-    let bytes = all.swap_remove(READER.index());
-    serde_json::from_slice(&bytes).map_err(|source| WeightsError::UnreadableReport {
-        reader: READER,
-        path: file.path().display().to_string(),
-        source,
-    })
 }
 
 #[cfg(test)]

@@ -3,6 +3,8 @@
 //! In a record the state of a parameter is tensors of its shape, under its identity. Where the optimizer has
 //! stepped rows, they have this rank's rows of it.
 
+pub(crate) mod restore;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -192,10 +194,9 @@ pub(crate) fn announced<T: Serialize + DeserializeOwned>(
     group.broadcast(&mut len, WRITER)?;
     bytes.resize(len[0] as usize, 0);
     group.broadcast(&mut bytes, WRITER)?;
-    ciborium::from_reader(bytes.as_slice()).map_err(|source| {
-        TrainError::from(CheckpointError::OnWriter {
-            cause: format!("rank {WRITER} said something else than expected: {source}"),
-        })
+    ciborium::from_reader(bytes.as_slice()).map_err(|cause| TrainError::OtherProgram {
+        rank: WRITER,
+        cause: cause.to_string(),
     })
 }
 

@@ -14,9 +14,9 @@ use burn::tensor::{Bool, Bytes, DType, Device, Int, Shape, Tensor, TensorData};
 use burn_pack::{Reader, Tensor as Packed};
 use serde::{Deserialize, Serialize};
 
-use super::record::{Record, WRITER, announced, has_rows, unusable};
-use super::{Ddp, MODULE_PRESENT};
+use super::{Record, WRITER, announced, has_rows, unusable};
 use crate::TrainError;
+use crate::ddp::{Ddp, MODULE_PRESENT};
 use crate::parameters::ParameterTable;
 use crate::parameters::shards::{Shards, rows_of, trained};
 
