@@ -74,6 +74,7 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
         Burn::Named,
     ),
     ("bonfire-weights", Imports::Only(&[]), Burn::Named),
+    ("bonfire-checkpoint", Imports::Only(&[]), Burn::Unknown),
     (
         "bonfire-train",
         Imports::Only(&[
@@ -84,18 +85,29 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
             "bonfire-kernels",
             "bonfire-optim",
             "bonfire-weights",
+            "bonfire-checkpoint",
         ]),
         Burn::Named,
     ),
     (
         "bonfire-learner",
-        Imports::Only(&["bonfire-collective", "bonfire-launch", "bonfire-train"]),
+        Imports::Only(&[
+            "bonfire-collective",
+            "bonfire-launch",
+            "bonfire-checkpoint",
+            "bonfire-train",
+        ]),
         Burn::Named,
     ),
     (DATA, Imports::Only(&["bonfire-collective"]), Burn::Named),
     (
         "bonfire-report",
-        Imports::Only(&["bonfire-collective", "bonfire-launch", "bonfire-train"]),
+        Imports::Only(&[
+            "bonfire-collective",
+            "bonfire-launch",
+            "bonfire-checkpoint",
+            "bonfire-train",
+        ]),
         Burn::Named,
     ),
     // Its self-test trains.
@@ -160,6 +172,7 @@ const LIBRARIES: &[&str] = &[
     "bonfire-launch",
     "bonfire-optim",
     "bonfire-weights",
+    "bonfire-checkpoint",
     "bonfire-train",
     "bonfire-learner",
     DATA,

@@ -67,6 +67,8 @@ pub struct ProcessGroup {
     begun: Option<&'static Location<'static>>,
     /// What the flight recorder calls the operations of this handle.
     name: Name,
+    /// What the ranks compare of that name; nothing if 0.
+    agreed: u32,
     /// How long one of them may take.
     timeout: Duration,
 }
@@ -299,6 +301,7 @@ impl ProcessGroup {
             core,
             begun: None,
             name: Name::default(),
+            agreed: 0,
             timeout,
         })
     }

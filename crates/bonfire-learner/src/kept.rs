@@ -4,6 +4,8 @@
 //! of its own, and follows the learner's checkpointing strategy: it is saved with the epochs that are
 //! saved, and removed with those that are removed.
 
+mod folder;
+
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -14,7 +16,8 @@ use burn_train::metric::store::EventStoreClient;
 
 use crate::error::LearnerError;
 use crate::records::passed_on;
-use bonfire_train::{CompressionFolder, Ddp, World, patient_with_files};
+use bonfire_train::{Ddp, World, patient_with_files};
+use folder::CompressionFolder;
 
 /// Who writes and reads.
 const MAIN: Rank = Rank::new(0);

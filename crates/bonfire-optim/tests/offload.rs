@@ -10,6 +10,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use bonfire_optim::{AdamConfig, AdamWConfig, FileMemoryError, LionConfig, Offload, SgdConfig};
+use bonfire_testkit::SmallDisk;
 use burn::module::{Module, Param};
 use burn::optim::{GradientsParams, ModuleOptimizer};
 use burn::tensor::{DType, Device, Tensor, TensorData};
@@ -153,29 +154,10 @@ fn a_folder_that_takes_no_files_is_an_error() {
     assert!(matches!(error, FileMemoryError::Folder { .. }), "{error}");
 }
 
-/// A file system of 256 KiB.
-struct SmallDisk<'a>(&'a Path);
-
-impl<'a> SmallDisk<'a> {
-    fn mount(folder: &'a Path) -> Option<Self> {
-        let mut mount = Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", "size=256k", "none"]);
-        let mounted = mount.arg(folder).output();
-        let mounted = mounted.is_ok_and(|output| output.status.success());
-        mounted.then_some(Self(folder))
-    }
-}
-
-impl Drop for SmallDisk<'_> {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(self.0).status();
-    }
-}
-
 #[test]
 fn a_full_disk_is_named_before_anything_is_written() {
     let folder = tempfile::tempdir().unwrap();
-    let Some(_disk) = SmallDisk::mount(folder.path()) else {
+    let Some(_disk) = SmallDisk::mount(folder.path(), 256 << 10) else {
         println!("skipped: this user cannot mount a small file system");
         return;
     };

@@ -9,25 +9,25 @@ pub mod conformance;
 mod console;
 pub mod endings;
 mod estimate;
+mod host;
 mod job;
 pub mod limits;
-mod network;
 pub mod oracle;
 mod ranks;
+mod readers;
 mod scope;
-mod tensorboard;
 mod watchdog;
 mod way;
 
 pub use console::{Console, ConsoleEnd, script_is_missing};
 pub use estimate::Estimate;
+pub use host::{Network, Shape, SmallDisk, Unavailable};
 pub use job::{
     Job, JobEnd, Signal, assert_gone, is_running, of_another_launcher, signal_process,
     wait_until_gone,
 };
-pub use network::{Network, Shape, Unavailable};
 pub use ranks::{connected, env_of, local, meeting, on_hosts, processes, try_connected};
+pub use readers::{Scalar, read_by_safetensors, read_by_tensorboard};
 pub use scope::some;
-pub use tensorboard::{Scalar, read_by_tensorboard};
 pub use watchdog::Watchdog;
 pub use way::{UnknownWay, over};

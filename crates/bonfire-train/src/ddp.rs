@@ -34,7 +34,7 @@ mod foreign;
 mod gather;
 mod guard;
 mod own_backward;
-mod record;
+pub(crate) mod record;
 mod rows;
 mod step;
 mod summary;

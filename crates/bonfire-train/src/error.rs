@@ -1,13 +1,13 @@
 //! What can go wrong while training on several ranks.
 
-pub(crate) mod checkpoint;
 pub(crate) mod compression;
 pub(crate) mod difference;
 pub(crate) mod norm;
 
 use std::error::Error;
 
-use bonfire_collective::{CollectiveError, Rank};
+use bonfire_checkpoint::CheckpointError;
+use bonfire_collective::{CollectiveError, Mismatch, Rank};
 use bonfire_plan::{DType, Placement};
 
 use difference::Difference;
@@ -25,16 +25,16 @@ pub enum TrainError {
     /// The ranks were given different models or configurations. All of them return this error.
     #[error("the ranks do not train the same model: {0}")]
     ModelMismatch(#[from] Difference),
-    /// Another rank's description of its model cannot be read.
+    /// Another rank says what this program cannot read.
     #[error(
-        "rank {rank} describes its model in a form this program does not know ({source}); start \
-         the same program on every rank"
+        "rank {rank} said something that this program does not know ({cause}); start the same build of the \
+         program on every rank"
     )]
-    UnreadableFingerprint {
+    OtherProgram {
         /// The other rank.
         rank: Rank,
-        /// What is wrong with the description.
-        source: serde_json::Error,
+        /// What is wrong with it.
+        cause: String,
     },
     /// A trainable parameter is stored in a type whose gradients cannot be reduced.
     #[error(
@@ -128,6 +128,17 @@ pub enum TrainError {
         placement: Placement,
         /// Why.
         reason: String,
+    },
+    /// A rank used a sharded parameter while another one used a different one, or none.
+    #[error(
+        "this rank uses parameter {parameter}, and another rank does something else: all ranks must use \
+         sharded parameters in the same order, in training and in validation ({mismatch})"
+    )]
+    DifferentUses {
+        /// Its path in the model.
+        parameter: String,
+        /// What the ranks were in.
+        mismatch: Box<Mismatch>,
     },
     /// An optimizer needs whole parameters, and is to step rows of them.
     #[error(
@@ -238,7 +249,7 @@ pub enum TrainError {
     DeviceRoute(#[source] BoxError),
     /// A checkpoint could not be written or read.
     #[error(transparent)]
-    Checkpoint(#[from] checkpoint::CheckpointError),
+    Checkpoint(#[from] CheckpointError),
     /// The device kind asked for is not part of this build.
     #[error(
         "this program was built without the {kind} back end; rebuild it with the feature `{}` of the crate bonfire",

@@ -48,10 +48,8 @@ mod reducer;
 mod world;
 
 #[cfg(feature = "weights")]
-pub use checkpoint::pretrained::{WeightsError, load_weights};
-#[doc(hidden)]
-pub use checkpoint::probe::is_writable;
-pub use checkpoint::{Best, Checkpoints, CompressionFolder, Keep, Milestone, Training};
+pub use checkpoint::pretrained::{WeightsError, load_weights, load_weights_into, save_weights};
+pub use checkpoint::{Checkpoints, Resumed};
 pub use compression::CompressionState;
 pub use config::compression::{GradientCompression, PowerSgdConfig};
 pub use config::device::{DeviceKind, Occupancy, UnknownDeviceKind};
@@ -60,7 +58,6 @@ pub use config::{BufferSync, DdpConfig, GradientRoute, GradientSync, UnknownGrad
 pub use ddp::data_parallel::{DataParallel, Scatter};
 pub use ddp::{BucketSummary, Ddp, Digest, MicroStep, OwnStep, Step};
 pub use error::TrainError;
-pub use error::checkpoint::CheckpointError;
 pub use error::compression::CompressionError;
 pub use error::difference::Difference;
 pub use error::norm::NormMismatch;
@@ -83,4 +80,5 @@ pub use world::exchange::group::NormGroup;
 pub use world::patience::patient_with_files;
 pub use world::{LocalRank, World};
 
+pub use bonfire_checkpoint::{Best, CheckpointError, Keep, Milestone};
 pub use bonfire_plan::{Layout, Placement, Spread, UnknownPlacement};

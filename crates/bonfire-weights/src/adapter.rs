@@ -17,6 +17,27 @@ pub(super) enum Layout {
     PyTorch,
 }
 
+/// The key under which a safetensors file says who laid out its tensors.
+pub(super) const PRODUCER: &str = "producer";
+
+impl Layout {
+    /// What a safetensors file says of itself.
+    pub(super) fn producer(self) -> &'static str {
+        match self {
+            Self::Burn => "burn",
+            Self::PyTorch => "bonfire",
+        }
+    }
+
+    /// That of a file which says this.
+    pub(super) fn said(producer: Option<&str>) -> Self {
+        match producer == Some(Self::Burn.producer()) {
+            true => Self::Burn,
+            false => Self::PyTorch,
+        }
+    }
+}
+
 /// Converts the layout, then the type of each float tensor to that of its parameter.
 #[derive(Clone)]
 pub(super) struct ToModel {

@@ -1,8 +1,8 @@
-//! Why no parameters can be loaded.
+//! Why no parameters can be loaded or written.
 
 use serde::{Deserialize, Serialize};
 
-/// A file from which no parameters can be loaded. Every rank gets the one of rank 0.
+/// A file from which no parameters can be loaded, or to which none can be written. Every rank gets the one of rank 0.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum FileError {
@@ -15,6 +15,14 @@ pub enum FileError {
         /// The file.
         path: String,
         /// What is wrong with it.
+        cause: String,
+    },
+    /// It cannot be written.
+    #[error("cannot write weights to {path}: {cause}")]
+    Unwritable {
+        /// The file.
+        path: String,
+        /// Why.
         cause: String,
     },
     /// It has no tensor with the name and the shape of a parameter.

@@ -1,17 +1,18 @@
 //! A file with parameters, and how its names become those of a model.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use burn::module::Module;
+use burn::module::{Module, ModuleMapper, Param};
+use burn::tensor::{Bool, Int, Tensor};
 use burn_store::burn_pack::Tensor as StoredTensor;
 use burn_store::{
     Applier, ApplyError, ApplyResult, KeyRemapper, ModuleStore, PytorchStore, SafetensorsStore,
 };
 
-use crate::adapter::{Layout, ToModel};
+use crate::adapter::{Layout, PRODUCER, ToModel};
 use crate::{FileError, LoadReport, ShapeDifference};
 
 /// A tensor of PyTorch's that no model here has: how many batches a normalization layer has seen.
@@ -40,8 +41,8 @@ enum Indices {
 }
 
 impl WeightsFile {
-    /// The file at a path. `.pt` and `.pth` are PyTorch's, everything else is safetensors. A
-    /// safetensors file has Burn's layout if it says that Burn has saved it, otherwise PyTorch's.
+    /// The file at a path. `.pt` and `.pth` are PyTorch's, `.json` is the index of several safetensors files beside it,
+    /// everything else is safetensors. A safetensors file has Burn's layout if it says that Burn has saved it, otherwise PyTorch's.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),
@@ -104,16 +105,29 @@ impl WeightsFile {
 
     /// Loads what fits into a model, which comes back in any case.
     pub fn load<M: Module>(&self, model: M) -> (M, Result<LoadReport, FileError>) {
-        let (tensors, layout) = match self.tensors() {
-            Ok(read) => read,
-            Err(error) => return (model, Err(error)),
-        };
-        let names: Vec<String> = tensors.keys().cloned().collect();
-        let adapter = Box::new(ToModel::of(&model, layout));
+        match self.loader(&model) {
+            Ok(mut loader) => {
+                let model = model.map(&mut loader);
+                (model, loader.finish())
+            }
+            Err(error) => (model, Err(error)),
+        }
+    }
+
+    /// What loads it into a model, one tensor after the other, as a [`ModuleMapper`].
+    ///
+    /// # Errors
+    /// [`FileError::Unreadable`] or [`FileError::BadPattern`].
+    pub fn loader<M: Module>(&self, model: &M) -> Result<WeightsLoader, FileError> {
+        let (tensors, layout) = self.tensors()?;
+        let names = tensors.keys().cloned().collect();
+        let adapter = Box::new(ToModel::of(model, layout));
         let tensors = tensors.into_values().collect();
-        let mut applier = Applier::new(tensors, None, Some(adapter), true);
-        let model = model.map(&mut applier);
-        (model, self.report(applier.into_result(), &names))
+        Ok(WeightsLoader {
+            file: self.clone(),
+            names,
+            applier: Applier::new(tensors, None, Some(adapter), true),
+        })
     }
 
     /// All tensors by their changed names.
@@ -145,14 +159,19 @@ impl WeightsFile {
             let tensors = tensors.map_err(|error| unreadable(error.to_string()))?;
             return Ok((tensors.clone(), Layout::PyTorch));
         }
-        let layout = layout_of_safetensors(&self.path)
-            .map_err(|error| unreadable(format!("no safetensors file: {error}")))?;
-        let mut store = SafetensorsStore::from_file(&self.path)
-            .map_indices_contiguous(contiguous)
-            .remap(renamer);
-        let tensors = store.get_all_tensors();
-        let tensors = tensors.map_err(|error| unreadable(error.to_string()))?;
-        Ok((tensors.clone(), layout))
+        let no_safetensors = |error| unreadable(format!("no safetensors file: {error}"));
+        let mut all = BTreeMap::new();
+        let mut layout = Layout::Burn;
+        for file in files_of(&self.path).map_err(no_safetensors)? {
+            layout = layout_of_safetensors(&file).map_err(no_safetensors)?;
+            let mut store = SafetensorsStore::from_file(&file)
+                .map_indices_contiguous(contiguous)
+                .remap(renamer.clone());
+            let tensors = store.get_all_tensors();
+            let tensors = tensors.map_err(|error| unreadable(error.to_string()))?;
+            all.extend(tensors.clone());
+        }
+        Ok((all, layout))
     }
 
     fn report(&self, result: ApplyResult, names: &[String]) -> Result<LoadReport, FileError> {
@@ -214,6 +233,55 @@ impl WeightsFile {
     }
 }
 
+/// Loads a file into a model, which is mapped with it.
+pub struct WeightsLoader {
+    file: WeightsFile,
+    names: Vec<String>,
+    applier: Applier,
+}
+
+impl std::fmt::Debug for WeightsLoader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut loader = f.debug_struct("WeightsLoader");
+        loader.field("file", &self.file).finish_non_exhaustive()
+    }
+}
+
+impl WeightsLoader {
+    /// What became of everything.
+    ///
+    /// # Errors
+    /// [`FileError::NothingFits`] or [`FileError::BrokenTensor`].
+    pub fn finish(self) -> Result<LoadReport, FileError> {
+        self.file.report(self.applier.into_result(), &self.names)
+    }
+}
+
+impl ModuleMapper for WeightsLoader {
+    fn enter_module(&mut self, name: &str, container: &str) {
+        self.applier.enter_module(name, container);
+    }
+
+    fn exit_module(&mut self, name: &str, container: &str) {
+        self.applier.exit_module(name, container);
+    }
+
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        self.applier.map_float(param)
+    }
+
+    fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
+        self.applier.map_int(param)
+    }
+
+    fn map_bool<const D: usize>(
+        &mut self,
+        param: Param<Tensor<D, Bool>>,
+    ) -> Param<Tensor<D, Bool>> {
+        self.applier.map_bool(param)
+    }
+}
+
 impl From<&str> for WeightsFile {
     fn from(path: &str) -> Self {
         Self::new(path)
@@ -244,6 +312,23 @@ fn is_pytorch(path: &Path) -> bool {
     })
 }
 
+/// The file itself, or those that an index names.
+fn files_of(path: &Path) -> io::Result<Vec<PathBuf>> {
+    if path.extension().is_none_or(|extension| extension != "json") {
+        return Ok(vec![path.to_owned()]);
+    }
+    #[derive(serde::Deserialize)]
+    struct Index {
+        weight_map: BTreeMap<String, String>,
+    }
+    let Index { weight_map } = serde_json::from_slice(&std::fs::read(path)?)?;
+    let names: BTreeSet<String> = weight_map.into_values().collect();
+    Ok(names
+        .into_iter()
+        .map(|name| path.with_file_name(name))
+        .collect())
+}
+
 /// What a safetensors file says about its producer. It begins with the length of its description,
 /// which is JSON.
 fn layout_of_safetensors(path: &Path) -> io::Result<Layout> {
@@ -258,11 +343,8 @@ fn layout_of_safetensors(path: &Path) -> io::Result<Layout> {
     let mut description = Vec::new();
     file.take(length).read_to_end(&mut description)?;
     let description: serde_json::Value = serde_json::from_slice(&description)?;
-    let producer = &description["__metadata__"]["producer"];
-    Ok(match producer.as_str() {
-        Some("burn") => Layout::Burn,
-        _ => Layout::PyTorch,
-    })
+    let producer = &description["__metadata__"][PRODUCER];
+    Ok(Layout::said(producer.as_str()))
 }
 
 /// The first few names.

@@ -64,10 +64,8 @@ pub use turn::{Turn, next_turn};
 
 /// A training saved, and brought back on as many ranks as there are.
 pub mod checkpoint {
-    pub use bonfire_train::{
-        Best, CheckpointError, Checkpoints, CompressionFolder, Keep, Milestone, Training,
-        is_writable,
-    };
+    pub use bonfire_checkpoint::*;
+    pub use bonfire_train::{Checkpoints, Resumed};
 }
 
 /// The communication below: groups of ranks, which know nothing of tensors.
@@ -131,10 +129,10 @@ pub mod report {
     pub use bonfire_report::*;
 }
 
-/// Pretrained weights from files of PyTorch and safetensors.
+/// Weights from files of PyTorch and safetensors, and into them.
 #[cfg(feature = "weights")]
 pub mod weights {
-    pub use bonfire_train::{WeightsError, load_weights};
+    pub use bonfire_train::{WeightsError, load_weights, load_weights_into, save_weights};
     pub use bonfire_weights::*;
 }
 

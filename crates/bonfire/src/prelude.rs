@@ -1,6 +1,6 @@
 //! What nearly every program uses: `use bonfire::prelude::*;`.
 
-pub use crate::checkpoint::{Checkpoints, Keep, Milestone, Training};
+pub use crate::checkpoint::{Checkpoints, Keep, Milestone};
 pub use crate::collective::{ProcessGroup, Rank, ReduceOp, WorldSize};
 pub use crate::compression::GradientCompression;
 pub use crate::data::{DistributedSampler, LastBatch, Loader, Order, Remainder, SamplerConfig};

@@ -4,7 +4,7 @@
 //! rank, or on all, one rank tells: see `bonfire::all_or_none`.
 
 use anyhow::{Context, Result, ensure};
-use bonfire::checkpoint::{Best, Checkpoints, Keep, Milestone, Training};
+use bonfire::checkpoint::{Best, Checkpoints, Keep, Milestone};
 use bonfire::data::{PictureBatch, Prefetch, Prefetched, SamplerState};
 use bonfire::ddp::Loss;
 use bonfire::optim::Schedule;
@@ -124,30 +124,31 @@ impl<'a> Trainer<'a> {
             data.counts().0,
             options.global_batch(world.world_size()).samples()
         );
-        let fresh = Training {
-            model: start(options, world)?,
-            optimizer: optimizer(),
-            state: Progress {
-                data: training.start.clone(),
-                loss: WeightedMean::new(),
-            },
-        };
         let keep = Keep::last(1).and_best(Best::Highest);
         let checkpoints = Checkpoints::open(world, options.out.join("checkpoints"), keep)?;
-        let (resumed, milestone) = checkpoints.resume(fresh)?;
-        let progress = resumed.state;
-        let steps = milestone.map_or(0, |milestone| milestone.step);
-        training.loader = training.loader.resuming(&progress.data)?;
+        let model = start(options, world)?;
         let model = match options.sync_bn {
-            true => bonfire::nn::convert_sync_batch_norm(resumed.model, world)?,
-            false => resumed.model,
+            true => bonfire::nn::convert_sync_batch_norm(model, world)?,
+            false => model,
         };
+        let mut ddp = Ddp::new(model, world)?;
+        let mut optimizer = optimizer();
+        let resumed = checkpoints.resume(&mut ddp, &mut optimizer)?;
+        let (steps, progress) = match resumed {
+            Some(resumed) => (resumed.milestone.step, resumed.state),
+            None => {
+                let data = training.start.clone();
+                let loss = WeightedMean::new();
+                (0, Progress { data, loss })
+            }
+        };
+        training.loader = training.loader.resuming(&progress.data)?;
         Ok(Self {
             world,
             options,
             stop,
-            ddp: Ddp::new(model, world)?,
-            optimizer: resumed.optimizer,
+            ddp,
+            optimizer,
             training,
             validation: data.validation(options, world)?,
             checkpoints,

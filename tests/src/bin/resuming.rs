@@ -7,7 +7,7 @@ use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use anyhow::Context;
-use bonfire::checkpoint::{Checkpoints, Keep, Milestone, Training};
+use bonfire::checkpoint::{Checkpoints, Keep, Milestone};
 use bonfire::data::{DistributedSampler, LastBatch, Loader, Order, SamplerConfig, SamplerState};
 use bonfire::ddp::Loss;
 use bonfire::{Ddp, DdpConfig, World};
@@ -76,24 +76,17 @@ fn train(world: World) -> anyhow::Result<()> {
     let checkpoints = Checkpoints::open(&world, folder, Keep::default())?;
     let device = world.device().autodiff();
     world.seed_step(0, 0);
-    let fresh = Training {
-        model: Net::new(&device),
-        optimizer: AdamWConfig::new().init(),
-        state: None::<SamplerState>,
-    };
-    let (training, milestone) = checkpoints.resume(fresh)?;
-    let Training {
-        model,
-        mut optimizer,
-        state,
-    } = training;
-    let mut ddp = Ddp::with_config(model, &world, config)?;
+    let mut ddp = Ddp::with_config(Net::new(&device), &world, config)?;
+    let mut optimizer = AdamWConfig::new().init();
     let mut loader = loader(&world);
-    if let Some(state) = &state {
-        loader = loader.resuming(state)?;
+    let mut first = 0;
+    let resumed = checkpoints.resume::<_, SamplerState>(&mut ddp, &mut optimizer)?;
+    if let Some(resumed) = resumed {
+        loader = loader.resuming(&resumed.state)?;
+        first = resumed.milestone.step;
     }
     let mut batches = loader.next_epoch();
-    for step in milestone.map_or(0, |milestone| milestone.step)..steps {
+    for step in first..steps {
         if batches.len() == 0 {
             batches = loader.next_epoch();
         }
@@ -105,7 +98,7 @@ fn train(world: World) -> anyhow::Result<()> {
             step: step + 1,
             metric: None,
         };
-        checkpoints.save(milestone, &mut ddp, &optimizer, &Some(batches.state()))?;
+        checkpoints.save(milestone, &mut ddp, &optimizer, &batches.state())?;
         // So slow that a kill finds it at work.
         std::thread::sleep(Duration::from_millis(2));
     }

@@ -70,16 +70,15 @@ fn train(world: World) -> bonfire::Result<()> {
         .nth(1)
         .unwrap_or_else(|| "runs/lean".to_owned());
     let checkpoints = Checkpoints::open(&world, folder, Keep::default())?;
-    let (training, milestone) = checkpoints.resume(Training {
-        model: Net::new(&device),
-        optimizer: AdamWConfig::new().init(),
-        state: State::default(),
-    })?;
-    let (mut optimizer, mut state) = (training.optimizer, training.state);
-    let mut ddp = Ddp::with_config(training.model, &world, config)?;
+    let mut ddp = Ddp::with_config(Net::new(&device), &world, config)?;
+    let mut optimizer = AdamWConfig::new().init();
+    let (first, mut state) = match checkpoints.resume::<_, State>(&mut ddp, &mut optimizer)? {
+        Some(resumed) => (resumed.milestone.step, resumed.state),
+        None => (0, State::default()),
+    };
     ddp.restore_compression(&state.compression)?;
 
-    for step in milestone.map_or(0, |milestone| milestone.step)..400 {
+    for step in first..400 {
         let x = batch(step, world.rank(), &device);
         let loss = |model: &Net| state.scaler.scale(model.loss(config.precision, x));
         let done = ddp.backward(loss)?;

@@ -25,25 +25,13 @@ fn train(world: &World, placement: Placement, steps: std::ops::Range<u64>) -> bo
     let device = world.device().autodiff();
     let folder = std::env::args().nth(1).unwrap_or_default();
     let model: Linear = LinearConfig::new(512, 4).init(&device);
-    let optimizer: ModuleOptimizer = AdamWConfig::new().init();
-    let checkpoints = Checkpoints::open(world, folder, Keep::default())?;
-    let fresh = Training {
-        model,
-        optimizer,
-        state: (),
-    };
-    let (
-        Training {
-            model,
-            mut optimizer,
-            ..
-        },
-        _,
-    ) = checkpoints.resume(fresh)?;
+    let mut optimizer: ModuleOptimizer = AdamWConfig::new().init();
     // ANCHOR: placement
     let config = DdpConfig::default().with_placement(placement);
     let mut ddp = Ddp::with_config(model, world, config)?;
     // ANCHOR_END: placement
+    let checkpoints = Checkpoints::open(world, folder, Keep::default())?;
+    checkpoints.resume::<_, ()>(&mut ddp, &mut optimizer)?;
     let mut loss = f64::NAN;
     for _ in steps.clone() {
         let x = Tensor::<2>::random([16, 512], Distribution::Default, &device);

@@ -47,6 +47,8 @@ pub(crate) struct Request {
     pub(crate) partition: Partition,
     pub(crate) call_site: &'static Location<'static>,
     pub(crate) name: Name,
+    /// Part of what the ranks compare.
+    pub(crate) agreed: u32,
     pub(crate) eagerness: Eagerness,
     pub(crate) timeout: Duration,
 }
@@ -318,7 +320,7 @@ impl Executor {
             dtype: T::DTYPE,
             reduce: request.reduce,
             count: request.count as u64,
-            layout,
+            layout: layout ^ request.agreed,
             call_site,
         }
     }

@@ -406,6 +406,7 @@ impl ProcessGroup {
         Caller {
             call_site,
             name: self.name,
+            agreed: self.agreed,
             eagerness,
             timeout: self.timeout,
         }

@@ -13,6 +13,16 @@ impl ProcessGroup {
         }
     }
 
+    /// The same as [`named`](Self::named), by a name on which the ranks agree: two that are in operations of
+    /// different names get [`CollectiveError::Mismatch`](crate::CollectiveError::Mismatch) before any data
+    /// moves, though the operations be alike otherwise.
+    pub fn compared_by(&self, name: &str) -> Self {
+        Self {
+            agreed: crc32c::crc32c(name.as_bytes()),
+            ..self.named(name)
+        }
+    }
+
     /// Says that this rank's program begins step `step`, for whoever asks what it does: `bonfire
     /// inspect`, SIGUSR1, and what is told after a failure. Costs some nanoseconds; call it in every
     /// step. `Ddp` does.

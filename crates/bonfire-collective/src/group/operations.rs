@@ -22,6 +22,7 @@ use crate::{CollectiveError, Element};
 pub(super) struct Caller {
     pub(super) call_site: &'static Location<'static>,
     pub(super) name: Name,
+    pub(super) agreed: u32,
     pub(super) eagerness: Eagerness,
     pub(super) timeout: Duration,
 }
@@ -35,6 +36,7 @@ impl Caller {
             partition: Partition::Balanced,
             call_site: self.call_site,
             name: self.name,
+            agreed: self.agreed,
             eagerness: self.eagerness,
             timeout: self.timeout,
         }

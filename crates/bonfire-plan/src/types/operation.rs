@@ -27,7 +27,8 @@ pub struct Operation {
     /// Elements in the data buffer of the schedule.
     pub count: u64,
     /// [`ScheduleShape::layout_hash`](crate::ScheduleShape::layout_hash): block lengths and hosts.
-    /// Where call-sites are to be compared, exclusive-or [`CallSite::hash`].
+    /// Where call-sites are to be compared, exclusive-or [`CallSite::hash`]; where names are, exclusive-or
+    /// a hash of the name.
     pub layout: u32,
     /// Where the program asked for it.
     pub call_site: CallSite,

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use bonfire_train::is_writable;
+use bonfire_checkpoint::is_writable;
 use serde_json::{Map, Value};
 
 use crate::error::unwritable;

@@ -6,15 +6,16 @@
 
 mod error;
 
-use bonfire_collective::{ProcessGroup, Rank};
-use bonfire_weights::{FileError, LoadReport, WeightsFile};
+use bonfire_collective::Rank;
+use bonfire_weights::{Export, LoadReport, WeightsFile, WeightsLoader};
 use burn::module::Module;
 
+use crate::ddp::record::{Part, announced};
 use crate::parameters::ParameterTable;
 use crate::parameters::fingerprint::{self, Fingerprint};
 use crate::parameters::replicate::replicate;
 use crate::world::patience::patient_with_files;
-use crate::{DdpConfig, TrainError, World};
+use crate::{Ddp, DdpConfig, World};
 
 pub use error::WeightsError;
 
@@ -44,9 +45,8 @@ const READER: Rank = Rank::new(0);
 /// ```
 ///
 /// # Errors
-/// [`WeightsError::File`] on all ranks if the file cannot be read or nothing in it fits,
-/// [`WeightsError::UnreadableReport`] if rank 0 is another program, [`WeightsError::Train`] if the ranks'
-/// models differ or a rank fails.
+/// [`WeightsError::File`] on all ranks if the file cannot be read or nothing in it fits, [`WeightsError::Train`]
+/// if the ranks' models differ or a rank fails.
 #[track_caller]
 pub fn load_weights<M: Module>(
     model: M,
@@ -67,7 +67,7 @@ pub fn load_weights<M: Module>(
     } else {
         (model, Ok(LoadReport::default()))
     };
-    let report = agreed(outcome, &file, &patient_with_files(group, &model))??;
+    let report = announced(&patient_with_files(group, &model), &outcome)??;
     let model = replicate(model, group).inspect_err(|error| group.abort(&error.to_string()))?;
     if group.rank() == READER {
         tracing::info!(rank = READER.get(), "{}", report.summary());
@@ -75,24 +75,82 @@ pub fn load_weights<M: Module>(
     Ok((model, report))
 }
 
-/// What rank 0 came to, on every rank.
+/// The same, into a training, whatever its [`Placement`](crate::Placement): each rank gets one tensor at a time and
+/// keeps what it holds of it, so a model may be larger than memory. What the file lacks stays as it is.
+///
+/// # Errors
+/// As [`load_weights`].
 #[track_caller]
-fn agreed(
-    outcome: Result<LoadReport, FileError>,
-    file: &WeightsFile,
-    group: &ProcessGroup,
-) -> Result<Result<LoadReport, FileError>, WeightsError> {
-    let own = match group.rank() {
-        READER => serde_json::to_vec(&outcome).expect("strings and numbers can always be written"),
-        _ => Vec::new(),
+pub fn load_weights_into<M: Module>(
+    ddp: &mut Ddp<M>,
+    file: impl Into<WeightsFile>,
+) -> Result<LoadReport, WeightsError> {
+    let file: WeightsFile = file.into();
+    let group = ddp.patient();
+    let mut loader = match group.rank() {
+        READER => Some(file.loader(ddp.module())),
+        _ => None,
     };
-    let mut all = group.all_gather_bytes(&own).map_err(TrainError::from)?;
-    let bytes = all.swap_remove(READER.index());
-    serde_json::from_slice(&bytes).map_err(|source| WeightsError::UnreadableReport {
-        reader: READER,
-        path: file.path().display().to_string(),
-        source,
-    })
+    let failed = loader
+        .as_ref()
+        .and_then(|loader| loader.as_ref().err().cloned());
+    announced(&group, &failed)?.map_or(Ok(()), Err)?;
+    ddp.import(
+        &group,
+        loader.as_mut().and_then(|loader| loader.as_mut().ok()),
+    )?;
+    let outcome = match loader {
+        Some(loader) => loader.and_then(WeightsLoader::finish),
+        None => Ok(LoadReport::default()),
+    };
+    let report = announced(&group, &outcome)??;
+    if group.rank() == READER {
+        tracing::info!(rank = READER.get(), "{}", report.summary());
+    }
+    Ok(report)
+}
+
+/// Writes the parameters of a training for other programs, as safetensors, whatever its
+/// [`Placement`](crate::Placement). Rank 0 writes; each rank has one whole parameter at a time in memory for it.
+///
+/// Every rank must call this.
+///
+/// ```no_run
+/// use bonfire_train::{Ddp, WeightsError, save_weights};
+/// use bonfire_weights::Export;
+/// use burn::nn::Linear;
+///
+/// fn publish(ddp: &mut Ddp<Linear>) -> Result<(), WeightsError> {
+///     save_weights(ddp, Export::new("head.safetensors").for_pytorch())
+/// }
+/// ```
+///
+/// # Errors
+/// [`WeightsError::File`] on all ranks if the file cannot be written, [`WeightsError::Train`] if a rank fails.
+#[track_caller]
+pub fn save_weights<M: Module>(
+    ddp: &mut Ddp<M>,
+    export: impl Into<Export>,
+) -> Result<(), WeightsError> {
+    let export: Export = export.into();
+    let group = ddp.patient();
+    let written = ddp.write_parts(&group, |parts| {
+        let tensors = parts.into_iter().map(|Part { mut tensor, path }| {
+            // Other programs do not know the variants of enums.
+            let known = path
+                .iter()
+                .filter(|(_, container)| !container.starts_with("Enum:"));
+            let names: Vec<&str> = known.map(|(name, _)| name.as_str()).collect();
+            tensor.name = names.join(".");
+            (
+                tensor,
+                path.into_iter().map(|(_, container)| container).collect(),
+            )
+        });
+        export.write(tensors.collect())
+    })?;
+    announced(&group, &written.unwrap_or(Ok(())))??;
+    Ok(())
 }
 
 #[cfg(test)]

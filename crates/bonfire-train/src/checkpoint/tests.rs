@@ -3,9 +3,10 @@
 use std::fs;
 use std::num::NonZeroUsize;
 
+use bonfire_checkpoint::Best;
 use bonfire_collective::GroupOptions;
 use bonfire_data::{DistributedSampler, LastBatch, Loader, Order, SamplerConfig, SamplerState};
-use bonfire_testkit::local;
+use bonfire_testkit::{SmallDisk, local};
 use burn::module::Param;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::AdamWConfig;
@@ -83,18 +84,16 @@ fn train(
     every: u64,
 ) -> (Vec<u8>, Vec<usize>, State) {
     let device = world.device().autodiff();
-    let fresh = Training {
-        model: Net::new(4, &device),
-        optimizer: AdamWConfig::new().init(),
-        state: State::new(),
+    let mut ddp = Ddp::new(Net::new(4, &device), world).unwrap();
+    let mut optimizer = AdamWConfig::new().init();
+    let resumed = checkpoints.and_then(|checkpoints| {
+        let resumed = checkpoints.resume(&mut ddp, &mut optimizer);
+        resumed.unwrap()
+    });
+    let (first, mut state) = match resumed {
+        Some(resumed) => (resumed.milestone.step, resumed.state),
+        None => (0, State::new()),
     };
-    let (training, milestone) = match checkpoints {
-        Some(checkpoints) => checkpoints.resume(fresh).unwrap(),
-        None => (fresh, None),
-    };
-    let mut state = training.state;
-    let mut optimizer = training.optimizer;
-    let mut ddp = Ddp::new(training.model, world).unwrap();
     let sampler = DistributedSampler::new(
         world,
         SamplerConfig::new(SAMPLES, Order::Shuffled { seed: 3 }),
@@ -105,7 +104,7 @@ fn train(
     }
     let mut seen = Vec::new();
     let mut batches = loader.next_epoch();
-    for step in milestone.map_or(0, |milestone| milestone.step)..steps {
+    for step in first..steps {
         let indices = match batches.next() {
             Some(indices) => indices,
             None => {
@@ -222,10 +221,7 @@ fn four_ranks_go_on_as_two_and_one_as_three() {
 fn the_last_and_the_best_are_kept() {
     let folder = tempfile::tempdir().unwrap();
     on_ranks(2, |world| {
-        let keep = Keep {
-            last: 2,
-            best: Some(Best::Highest),
-        };
+        let keep = Keep::last(2).and_best(Best::Highest);
         let checkpoints = open(&world, &folder, keep);
         let mut ddp = Ddp::new(Net::new(2, &world.device()), &world).unwrap();
         let optimizer: ModuleOptimizer = AdamWConfig::new().init();
@@ -250,8 +246,8 @@ fn a_step_that_is_saved_again_replaces_the_older_one() {
     on_ranks(1, |world| {
         let checkpoints = open(&world, &folder, Keep::default());
         let model = Net::new(2, &world.device());
-        let mut ddp = Ddp::new(model.clone(), &world).unwrap();
-        let optimizer: ModuleOptimizer = AdamWConfig::new().init();
+        let mut ddp = Ddp::new(model, &world).unwrap();
+        let mut optimizer: ModuleOptimizer = AdamWConfig::new().init();
         let milestone = Milestone {
             step: 5,
             metric: None,
@@ -261,15 +257,22 @@ fn a_step_that_is_saved_again_replaces_the_older_one() {
                 .save(milestone, &mut ddp, &optimizer, &state)
                 .unwrap();
         }
-        let fresh = Training {
-            model,
-            optimizer,
-            state: 0,
-        };
-        let (training, found) = checkpoints.resume(fresh).unwrap();
-        assert_eq!((training.state, found), (2, Some(milestone)));
+        let resumed = checkpoints.resume(&mut ddp, &mut optimizer).unwrap();
+        let state = 2;
+        assert_eq!(resumed, Some(Resumed { milestone, state }));
     });
     assert_eq!(names(&folder), ["step-000000005.1"]);
+}
+
+/// What comes back for a model of this size and this optimizer.
+fn resumed<S: serde::de::DeserializeOwned>(
+    world: &World,
+    checkpoints: &Checkpoints,
+    hidden: usize,
+    mut optimizer: ModuleOptimizer,
+) -> Result<Option<Resumed<S>>, TrainError> {
+    let mut ddp = Ddp::new(Net::new(hidden, &world.device()), world).unwrap();
+    checkpoints.resume(&mut ddp, &mut optimizer)
 }
 
 /// Saves the steps 1 to 3 and changes the last.
@@ -282,14 +285,8 @@ fn damaged(damage: impl Fn(&std::path::Path) + Sync) -> Vec<Option<u64>> {
     damage(&folder.path().join("runs/a/step-000000003"));
     on_ranks(2, |world| {
         let checkpoints = open(&world, &folder, Keep::default());
-        let device = world.device().autodiff();
-        let fresh = Training {
-            model: Net::new(4, &device),
-            optimizer: AdamWConfig::new().init(),
-            state: State::new(),
-        };
-        let (_, milestone) = checkpoints.resume(fresh).unwrap();
-        milestone.map(|milestone| milestone.step)
+        let resumed = resumed::<State>(&world, &checkpoints, 4, AdamWConfig::new().init());
+        resumed.unwrap().map(|resumed| resumed.milestone.step)
     })
 }
 
@@ -323,13 +320,8 @@ fn without_a_whole_checkpoint_all_ranks_say_so() {
     fs::create_dir_all(&broken).unwrap();
     let errors = on_ranks(2, |world| {
         let checkpoints = open(&world, &folder, Keep::default());
-        let device = world.device();
-        let fresh = Training {
-            model: Net::new(4, &device),
-            optimizer: AdamWConfig::new().init(),
-            state: (),
-        };
-        checkpoints.resume(fresh).unwrap_err().to_string()
+        let resumed = resumed::<()>(&world, &checkpoints, 4, AdamWConfig::new().init());
+        resumed.unwrap_err().to_string()
     });
     for error in errors {
         assert!(error.contains("none of the 1 checkpoints"), "{error}");
@@ -358,27 +350,14 @@ fn a_checkpoint_of_something_else_is_an_error_on_all_ranks() {
     let errors = on_ranks(2, |world| {
         let checkpoints = open(&world, &folder, Keep::default());
         train(&world, Some(&checkpoints), 1, 1);
-        let device = world.device().autodiff();
-        let other_model = Training {
-            model: Net::new(5, &device),
-            optimizer: AdamWConfig::new().init(),
-            state: State::new(),
-        };
-        let other_optimizer = Training {
-            model: Net::new(4, &device),
-            optimizer: burn::optim::SgdConfig::new().init(),
-            state: State::new(),
-        };
-        let other_state = Training {
-            model: Net::new(4, &device),
-            optimizer: AdamWConfig::new().init(),
-            state: String::new(),
-        };
+        let adamw = || AdamWConfig::new().init();
+        let sgd = burn::optim::SgdConfig::new().init();
         [
-            checkpoints.resume(other_model).unwrap_err().to_string(),
-            checkpoints.resume(other_optimizer).unwrap_err().to_string(),
-            checkpoints.resume(other_state).unwrap_err().to_string(),
+            resumed::<State>(&world, &checkpoints, 5, adamw()).unwrap_err(),
+            resumed::<State>(&world, &checkpoints, 4, sgd).unwrap_err(),
+            resumed::<String>(&world, &checkpoints, 4, adamw()).unwrap_err(),
         ]
+        .map(|error| error.to_string())
     });
     for [model, optimizer, state] in errors {
         assert!(
@@ -433,4 +412,62 @@ fn ranks_wait_for_a_slow_disk_longer_than_for_each_other() {
         checkpoints.save(milestone, &mut ddp, &optimizer, &Slow)
     });
     assert!(saved.iter().all(Result::is_ok), "{saved:?}");
+}
+
+#[test]
+fn a_rank_that_saves_alone_is_an_error_on_all_ranks() {
+    let folder = tempfile::tempdir().unwrap();
+    let saved = |world: &World, checkpoints: &Checkpoints, ddp: &mut Ddp<Net>| {
+        let milestone = Milestone {
+            step: 1,
+            metric: None,
+        };
+        let optimizer = AdamWConfig::new().init();
+        match world.rank().get() {
+            0 => checkpoints.save(milestone, ddp, &optimizer, &()),
+            _ => {
+                let device = world.device().autodiff();
+                let done = ddp.backward(|model| model.loss(&[1], &device));
+                done.map(drop)
+            }
+        }
+    };
+    let errors = on_ranks(2, |world| {
+        let checkpoints = open(&world, &folder, Keep::default());
+        let mut ddp = Ddp::new(Net::new(4, &world.device()), &world).unwrap();
+        let error = saved(&world, &checkpoints, &mut ddp).unwrap_err();
+        error.to_string()
+    });
+    for error in errors {
+        assert!(error.contains("ranks disagree"), "{error}");
+        assert!(
+            error.contains("checkpoint.rs") || error.contains("broadcast"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_full_disk_is_an_error_on_all_ranks_and_the_last_checkpoint_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(_disk) = SmallDisk::mount(folder.path(), 64 << 10) else {
+        println!("skipped: this user cannot mount a small file system");
+        return;
+    };
+    let results = on_ranks(2, |world| {
+        let checkpoints = open(&world, &folder, Keep::last(5));
+        let mut optimizer: ModuleOptimizer = AdamWConfig::new().init();
+        let mut ddp = Ddp::new(Net::new(500, &world.device()), &world).unwrap();
+        let failed = (1..9).find_map(|step| {
+            let milestone = Milestone { step, metric: None };
+            let saved = checkpoints.save(milestone, &mut ddp, &optimizer, &step);
+            saved.err().map(|error| (step, error.to_string()))
+        });
+        let resumed = checkpoints.resume::<_, u64>(&mut ddp, &mut optimizer);
+        (failed.unwrap(), resumed.unwrap().unwrap().state)
+    });
+    for ((step, error), resumed) in results {
+        assert!(error.contains("No space left"), "{error}");
+        assert_eq!(resumed, step - 1);
+    }
 }

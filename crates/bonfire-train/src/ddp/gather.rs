@@ -10,13 +10,15 @@
 //! After SimpleFSDP (Zhang et al. 2024, arXiv 2411.00284), which has it as a property of a parameter, and
 //! ZeRO stage 3.
 //!
-//! All ranks must use their parameters in the same order, in training and in validation.
+//! All ranks must use their parameters in the same order, in training and in validation: gathers of two
+//! parameters are different operations, however alike they are.
 
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use bonfire_collective::{CollectiveError, ProcessGroup};
 use bonfire_plan::DType;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::retro_forward::RetroForward;
@@ -46,6 +48,8 @@ pub(crate) struct Gatherer {
     table: Arc<ParameterTable>,
     shards: Arc<Shards>,
     group: WarmUp,
+    /// The same for each parameter, by its name.
+    groups: Vec<ProcessGroup>,
     state: Mutex<State>,
 }
 
@@ -103,7 +107,10 @@ impl Gatherer {
         (table, shards): (Arc<ParameterTable>, Arc<Shards>),
         group: WarmUp,
     ) -> Arc<Self> {
+        let groups = table.entries().iter();
+        let groups = groups.map(|entry| group.compared_by(&format!("parameter {}", entry.name)));
         Arc::new(Self {
+            groups: groups.collect(),
             table,
             shards,
             group,
@@ -217,6 +224,11 @@ impl Gatherer {
         index.filter(|&index| self.shards.is_cut(index))
     }
 
+    /// The shape of a whole parameter.
+    pub(crate) fn shape(&self, parameter: usize) -> &[usize] {
+        &self.table.get(parameter).shape
+    }
+
     /// The same without a graph.
     pub(crate) fn untracked<const D: usize>(
         &self,
@@ -270,7 +282,18 @@ impl Gatherer {
             .entry(entry.extent.dtype)
             .or_insert_with(|| self.buffer(entry.extent.dtype));
         buffer.set(own, rows, Entering::Plain);
-        buffer.run(&self.group, block * places.len(), Travel::AllGather)?;
+        let gathered = buffer.run(
+            &self.groups[parameter],
+            block * places.len(),
+            Travel::AllGather,
+        );
+        gathered.map_err(|error| match error {
+            CollectiveError::Mismatch(mismatch) => TrainError::DifferentUses {
+                parameter: entry.name.clone(),
+                mismatch,
+            },
+            error => error.into(),
+        })?;
         Ok(buffer.to_tensor_data(&places, &entry.shape))
     }
 

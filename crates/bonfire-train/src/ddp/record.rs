@@ -3,24 +3,28 @@
 //! In a record the state of a parameter is tensors of its shape, under its identity. Where the optimizer has
 //! stepped rows, they have this rank's rows of it.
 
+pub(crate) mod restore;
+
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bonfire_collective::{CollectiveError, ProcessGroup, Rank};
+use bonfire_checkpoint::CheckpointError;
+use bonfire_collective::{ProcessGroup, Rank};
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::{ModuleOptimizer, OptimizerRecord};
 use burn::tensor::{Bool, Bytes, DType, Int, Tensor, TensorData};
 use burn_pack::{Reader, Scalar, Tensor as Packed, Writer};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::Ddp;
 use super::gather::Gatherer;
 use crate::TrainError;
-use crate::error::checkpoint::CheckpointError;
+use crate::world::patience::patient_with_files;
 
 /// Who has rows of each parameter, and writes checkpoints.
-const WRITER: Rank = Rank::new(0);
+pub(crate) const WRITER: Rank = Rank::new(0);
 
 /// What became of the file of the writer.
 type Written = Result<(), CheckpointError>;
@@ -30,24 +34,49 @@ type Written = Result<(), CheckpointError>;
 struct Field(usize, String, DType);
 
 impl<M: Module> Ddp<M> {
-    /// Writes the parameters as a record of Burn, on the writer, which has all of them in memory for it. The others
-    /// give it their rows and have one whole parameter at a time. Every rank must call it.
+    /// Writes the parameters as a record of Burn, on the writer; each is gathered when it is written. Every rank must
+    /// call it: it returns on the others when all is written.
+    ///
+    /// `group` is as patient as the writer's disk is slow.
     #[track_caller]
-    pub(crate) fn write_model(&mut self, file: Option<&Path>) -> Result<Written, TrainError> {
+    pub(crate) fn write_model(
+        &mut self,
+        group: &ProcessGroup,
+        file: Option<&Path>,
+    ) -> Result<Written, TrainError> {
+        let written = self.write_parts(group, |parts| {
+            let tensors = parts.into_iter().map(|part| part.tensor).collect();
+            file.map_or(Ok(()), |file| {
+                write(Writer::new(tensors), file, "the parameters")
+            })
+        });
+        written.map(|written| written.unwrap_or(Ok(())))
+    }
+
+    /// The group, for operations before which rank 0 reads or writes files.
+    pub(crate) fn patient(&self) -> ProcessGroup {
+        patient_with_files(&self.group, self.module())
+    }
+
+    /// Gives the writer everything in the model; each parameter is gathered when its values are asked for.
+    #[track_caller]
+    pub(crate) fn write_parts<R>(
+        &mut self,
+        group: &ProcessGroup,
+        write: impl FnOnce(Vec<Part>) -> R,
+    ) -> Result<Option<R>, TrainError> {
         self.guarded(|ddp| {
             let mut collector = Collector {
-                gatherer: ddp.gatherer.as_deref(),
-                is_writer: file.is_some(),
+                gatherer: ddp.gatherer.as_ref(),
                 path: Vec::new(),
-                tensors: Vec::new(),
-                failure: None,
+                parts: Vec::new(),
+                gathers: Gathers::new(group),
             };
             ddp.module().visit(&mut collector);
-            if let Some(failure) = collector.failure {
-                return Err(failure);
-            }
-            let writer = Writer::new(collector.tensors);
-            Ok(file.map_or(Ok(()), |file| write(writer, file, "the parameters")))
+            let Collector { parts, gathers, .. } = collector;
+            let written = (group.rank() == WRITER).then(|| write(parts));
+            gathers.finish()?;
+            Ok(written)
         })
     }
 
@@ -77,7 +106,7 @@ impl<M: Module> Ddp<M> {
         file: Option<&Path>,
     ) -> Result<Written, TrainError> {
         let own = packed(optimizer)?;
-        let (cut, kept): (Vec<_>, Vec<_>) = own.tensors.into_iter().partition(|tensor| {
+        let (cut, mut kept): (Vec<_>, Vec<_>) = own.tensors.into_iter().partition(|tensor| {
             let parameter = self.cut_parameter(tensor.param_id);
             parameter.is_some_and(|parameter| {
                 let rows = self.shards.rows(parameter).len();
@@ -85,52 +114,31 @@ impl<M: Module> Ddp<M> {
             })
         });
         // A rank may have no row of a parameter. Rank 0 has one of each.
-        let fields: Vec<Field> = match group.rank() == WRITER {
-            true => cut.iter().filter_map(|tensor| self.field(tensor)).collect(),
-            false => Vec::new(),
-        };
-        let fields = serde_json::to_vec(&fields).expect("names can always be written");
-        let fields = group.all_gather_bytes(&fields)?;
-        let fields: Vec<Field> = serde_json::from_slice(&fields[0]).map_err(unusable)?;
+        let fields: Vec<Field> = cut.iter().filter_map(|tensor| self.field(tensor)).collect();
+        let fields = announced(group, &fields)?;
         let ids = self.table.ids();
-        let mut rows = Vec::new();
-        for field in &fields {
-            let name = format!("{}.{}", ids[field.0].val(), field.1);
+        let mut gathers = Gathers::new(group);
+        for Field(parameter, name, dtype) in fields {
+            let id = ids[parameter].val();
+            let name = format!("{id}.{name}");
             let own = cut.iter().find(|tensor| tensor.name == name);
-            rows.push(match own {
+            let rows = match own {
                 Some(own) => own.to_bytes().map_err(unusable)?,
                 None => Bytes::from_bytes_vec(Vec::new()),
-            });
+            };
+            let shape = self.table.get(parameter).shape.clone();
+            let group = group.clone();
+            kept.push(gathers.add((name, dtype, shape, id), move || {
+                let whole = group.gather_v::<u8>(&rows, WRITER)?;
+                Ok(whole.map_or(Vec::new(), |blocks| blocks.into_vec()))
+            }));
         }
-        let Some(file) = file else {
-            for rows in &rows {
-                group.gather_v::<u8>(rows, WRITER)?;
-            }
-            return Ok(Ok(()));
-        };
-        let gathering = Arc::new(Gathering {
-            group: group.clone(),
-            rows,
-            state: Mutex::new((0, None)),
-        });
-        let gathered = (0..)
-            .zip(fields)
-            .map(|(index, Field(parameter, name, dtype))| {
-                let id = ids[parameter].val();
-                let shape = self.table.get(parameter).shape.clone();
-                let len = shape.iter().product::<usize>() * dtype.size();
-                let gathering = Arc::clone(&gathering);
-                let gather = move || gathering.gather(index);
-                let name = format!("{id}.{name}");
-                Packed::deferred(name, dtype, shape, Some(id), len, gather)
-            });
         let record = Record {
-            tensors: kept.into_iter().chain(gathered).collect(),
+            tensors: kept,
             ..own
         };
-        let written = write(record.writer(), file, STATE);
-        // The other ranks give all of theirs, whatever became of the file.
-        gathering.rest()?;
+        let written = file.map_or(Ok(()), |file| write(record.writer(), file, STATE));
+        gathers.finish()?;
         Ok(written)
     }
 
@@ -140,37 +148,16 @@ impl<M: Module> Ddp<M> {
         optimizer: &ModuleOptimizer,
     ) -> Result<Option<ModuleOptimizer>, TrainError> {
         let record = packed(optimizer)?;
-        let mut is_cut = false;
+        let whole = |tensor: &Packed| Some(self.table.get(self.cut_parameter(tensor.param_id)?));
+        let is_whole = |tensor: &Packed| {
+            whole(tensor).is_some_and(|entry| has_rows(tensor, &entry.shape, entry.shape[0]))
+        };
+        if !record.tensors.iter().any(is_whole) {
+            return Ok(None);
+        }
         let mut kept = Vec::new();
         for tensor in record.tensors {
-            let Some(parameter) = self.cut_parameter(tensor.param_id) else {
-                kept.push(tensor);
-                continue;
-            };
-            let shape = &self.table.get(parameter).shape;
-            if !has_rows(&tensor, shape, shape[0]) {
-                kept.push(tensor);
-                continue;
-            }
-            is_cut = true;
-            let rows = self.shards.rows(parameter);
-            if rows.is_empty() {
-                continue;
-            }
-            let (name, dtype, mut shape, id, bytes) = tensor.into_parts().map_err(unusable)?;
-            let row_bytes = bytes.len() / shape[0];
-            let own = bytes[rows.start * row_bytes..rows.end * row_bytes].to_vec();
-            shape[0] = rows.len();
-            kept.push(Packed::new(
-                name,
-                dtype,
-                shape,
-                id,
-                Bytes::from_bytes_vec(own),
-            ));
-        }
-        if !is_cut {
-            return Ok(None);
+            kept.extend(self.own_rows(tensor)?);
         }
         let record = Record {
             tensors: kept,
@@ -181,7 +168,7 @@ impl<M: Module> Ddp<M> {
         Ok(Some(optimizer.clone().load_record(record)))
     }
 
-    fn cut_parameter(&self, id: Option<u64>) -> Option<usize> {
+    pub(super) fn cut_parameter(&self, id: Option<u64>) -> Option<usize> {
         let index = self.table.index_of(ParamId::from(id?))?;
         self.shards.is_cut(index).then_some(index)
     }
@@ -193,17 +180,37 @@ impl<M: Module> Ddp<M> {
     }
 }
 
+/// Gives everybody what the writer has.
+#[track_caller]
+pub(crate) fn announced<T: Serialize + DeserializeOwned>(
+    group: &ProcessGroup,
+    own: &T,
+) -> Result<T, TrainError> {
+    let mut bytes = Vec::new();
+    if group.rank() == WRITER {
+        ciborium::into_writer(own, &mut bytes).expect("plain data can always be written");
+    }
+    let mut len = [bytes.len() as u64];
+    group.broadcast(&mut len, WRITER)?;
+    bytes.resize(len[0] as usize, 0);
+    group.broadcast(&mut bytes, WRITER)?;
+    ciborium::from_reader(bytes.as_slice()).map_err(|cause| TrainError::OtherProgram {
+        rank: WRITER,
+        cause: cause.to_string(),
+    })
+}
+
 /// Whether a tensor has so many rows of a parameter of this shape.
-fn has_rows(tensor: &Packed, shape: &[usize], rows: usize) -> bool {
+pub(super) fn has_rows(tensor: &Packed, shape: &[usize], rows: usize) -> bool {
     let found: Vec<usize> = tensor.shape.iter().copied().collect();
     found.first() == Some(&rows) && found[1..] == shape[1..]
 }
 
 /// What an optimizer keeps.
-struct Record {
-    tensors: Vec<Packed>,
-    scalars: BTreeMap<String, Scalar>,
-    metadata: BTreeMap<String, String>,
+pub(super) struct Record {
+    pub(super) tensors: Vec<Packed>,
+    pub(super) scalars: BTreeMap<String, Scalar>,
+    pub(super) metadata: BTreeMap<String, String>,
 }
 
 fn packed(optimizer: &ModuleOptimizer) -> Result<Record, CheckpointError> {
@@ -217,7 +224,7 @@ fn packed(optimizer: &ModuleOptimizer) -> Result<Record, CheckpointError> {
 }
 
 impl Record {
-    fn writer(self) -> Writer {
+    pub(super) fn writer(self) -> Writer {
         let mut writer = Writer::new(self.tensors);
         for (name, value) in self.scalars {
             writer = writer.with_scalar(&name, value);
@@ -236,69 +243,133 @@ fn write(writer: Writer, file: &Path, what: &str) -> Result<(), CheckpointError>
     written.map_err(|cause| unwritable(what, cause))
 }
 
-/// Gathers rows on the writer, one tensor after the other.
-struct Gathering {
+/// Tensors that are gathered on the writer, each when it asks for it.
+struct Gathers {
     group: ProcessGroup,
-    /// This rank's.
-    rows: Vec<Bytes>,
-    /// How many tensors have been gathered, and why no more are.
-    state: Mutex<(usize, Option<CollectiveError>)>,
+    /// The same on every rank.
+    gathers: Vec<Arc<Gather>>,
+    /// Why the writer did not get one.
+    failure: Arc<Mutex<Option<TrainError>>>,
 }
 
-impl Gathering {
-    /// The tensor of an index. They are asked for in order.
-    fn gather(&self, index: usize) -> Result<Bytes, burn_pack::Error> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.0 = index + 1;
-        match self.group.gather_v::<u8>(&self.rows[index], WRITER) {
-            Ok(blocks) => {
-                let blocks = blocks.expect("the writer has what is gathered");
-                Ok(Bytes::from_bytes_vec(blocks.into_vec()))
-            }
-            Err(error) => {
+type Gather = dyn Fn() -> Result<Vec<u8>, TrainError> + Send + Sync;
+
+/// What the writer asks for when it has all that it wants.
+const NO_MORE: u64 = u64::MAX;
+
+impl Gathers {
+    /// None yet. `group` waits as long as the writer may write one.
+    fn new(group: &ProcessGroup) -> Self {
+        Self {
+            group: group.clone(),
+            gathers: Vec::new(),
+            failure: Arc::default(),
+        }
+    }
+
+    /// One more, of this name, type, shape and parameter.
+    fn add(
+        &mut self,
+        (name, dtype, shape, id): (String, DType, Vec<usize>, u64),
+        gather: impl Fn() -> Result<Vec<u8>, TrainError> + Send + Sync + 'static,
+    ) -> Packed {
+        let len = shape.iter().product::<usize>() * dtype.size();
+        let index = self.gathers.len() as u64;
+        let gather: Arc<Gather> = Arc::new(gather);
+        self.gathers.push(Arc::clone(&gather));
+        let (group, failure) = (self.group.clone(), Arc::clone(&self.failure));
+        let provider = move || {
+            let gathered = wanted(&group, index).and_then(|_| gather());
+            gathered.map(Bytes::from_bytes_vec).map_err(|error| {
                 let cause = error.to_string();
-                state.1 = Some(error);
-                Err(burn_pack::Error::IoError(cause))
+                lock(&failure).get_or_insert(error);
+                burn_pack::Error::IoError(cause)
+            })
+        };
+        Packed::deferred(name, dtype, shape, Some(id), len, provider)
+    }
+
+    /// On the writer when it has written, on the others instead.
+    fn finish(self) -> Result<(), TrainError> {
+        if self.group.rank() == WRITER {
+            let failure = lock(&self.failure).take();
+            failure.map_or(Ok(()), Err)?;
+            return wanted(&self.group, NO_MORE).map(drop);
+        }
+        loop {
+            match wanted(&self.group, NO_MORE)? {
+                NO_MORE => return Ok(()),
+                index => drop(self.gathers[index as usize]()?),
             }
         }
     }
-
-    /// What the file was not asked for.
-    fn rest(&self) -> Result<(), CollectiveError> {
-        let (done, failure) = &mut *self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(failure) = failure.take() {
-            return Err(failure);
-        }
-        for rows in &self.rows[*done..] {
-            self.group.gather_v::<u8>(rows, WRITER)?;
-        }
-        Ok(())
-    }
 }
 
-/// Takes the parameters of a model in the form in which Burn saves them.
+/// Which one the writer asks for.
+fn wanted(group: &ProcessGroup, own: u64) -> Result<u64, TrainError> {
+    let mut index = [own];
+    group.broadcast(&mut index, WRITER)?;
+    Ok(index[0])
+}
+
+fn lock(failure: &Mutex<Option<TrainError>>) -> MutexGuard<'_, Option<TrainError>> {
+    failure.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A tensor of a model, in the form in which Burn saves it, and where it is: names, and the types of the modules
+/// around it as Burn names them, outermost first.
+pub(crate) struct Part {
+    pub(crate) tensor: Packed,
+    pub(crate) path: Vec<(String, String)>,
+}
+
+/// Takes the parameters of a model.
 struct Collector<'a> {
-    gatherer: Option<&'a Gatherer>,
-    is_writer: bool,
-    path: Vec<String>,
-    tensors: Vec<Packed>,
-    failure: Option<TrainError>,
+    gatherer: Option<&'a Arc<Gatherer>>,
+    path: Vec<(String, String)>,
+    parts: Vec<Part>,
+    gathers: Gathers,
 }
 
 impl Collector<'_> {
-    fn add(&mut self, id: ParamId, data: impl FnOnce() -> TensorData) {
-        if self.is_writer {
-            let (bytes, shape, dtype) = data().into_parts();
-            let path = self.path.join(".");
-            let tensor = Packed::new(path, dtype, shape, Some(id.val()), bytes);
-            self.tensors.push(tensor);
-        }
+    fn name(&self) -> String {
+        let names: Vec<&str> = self.path.iter().map(|(name, _)| name.as_str()).collect();
+        names.join(".")
+    }
+
+    fn push(&mut self, tensor: Packed) {
+        let path = self.path.clone();
+        self.parts.push(Part { tensor, path });
+    }
+
+    fn add(&mut self, id: ParamId, data: TensorData) {
+        let (bytes, shape, dtype) = data.into_parts();
+        self.push(Packed::new(
+            self.name(),
+            dtype,
+            shape,
+            Some(id.val()),
+            bytes,
+        ));
+    }
+
+    /// A tensor that is read when it is written.
+    fn add_later<const D: usize>(&mut self, id: ParamId, tensor: Tensor<D>) {
+        let (dtype, shape) = (tensor.dtype(), tensor.shape());
+        let len = shape.num_elements() * dtype.size();
+        let read = move || {
+            let data = tensor.clone().try_into_data();
+            let data = data.map_err(|cause| burn_pack::Error::IoError(cause.to_string()))?;
+            Ok(data.into_parts().0)
+        };
+        let id = Some(id.val());
+        self.push(Packed::deferred(self.name(), dtype, shape, id, len, read));
     }
 }
 
 impl ModuleVisitor for Collector<'_> {
-    fn enter_module(&mut self, name: &str, _container: &str) {
-        self.path.push(name.to_owned());
+    fn enter_module(&mut self, name: &str, container: &str) {
+        self.path.push((name.to_owned(), container.to_owned()));
     }
 
     fn exit_module(&mut self, _name: &str, _container: &str) {
@@ -306,34 +377,63 @@ impl ModuleVisitor for Collector<'_> {
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let gatherer = self.gatherer;
-        let cut = gatherer.and_then(|gatherer| Some((gatherer, gatherer.index_of(param.id)?)));
+        let cut = self
+            .gatherer
+            .and_then(|gatherer| Some((gatherer, gatherer.index_of(param.id)?)));
         let Some((gatherer, index)) = cut else {
-            return self.add(param.id, || param.transform_for_save().val().into_data());
+            let saved = param.transform_for_save().val();
+            return match saved.dtype() {
+                DType::QFloat(_) => self.add(param.id, saved.into_data()),
+                _ => self.add_later(param.id, saved),
+            };
         };
-        if self.failure.is_some() {
-            return;
-        }
+        let gatherer = Arc::clone(gatherer);
         let (id, rows, mapper) = param.clone().consume();
-        match gatherer.untracked(index, rows.inner()) {
-            Ok(whole) => self.add(id, || {
-                let whole = Param::from_mapped_value(id, whole, mapper);
-                whole.transform_for_save().val().into_data()
-            }),
-            Err(failure) => self.failure = Some(failure),
-        }
+        let rows = rows.inner();
+        let shape = gatherer.shape(index);
+        let shape = saved_shape(shape, |probe| {
+            let probe = Tensor::<D>::zeros(probe, (&rows.device(), rows.dtype()));
+            let probe = Param::from_mapped_value(id, probe, mapper.clone());
+            probe.transform_for_save().val().dims().to_vec()
+        });
+        let about = (self.name(), rows.dtype(), shape, id.val());
+        let tensor = self.gathers.add(about, move || {
+            let whole = gatherer.untracked(index, rows.clone())?;
+            let whole = Param::from_mapped_value(id, whole, mapper.clone());
+            Ok(whole
+                .transform_for_save()
+                .val()
+                .into_data()
+                .into_parts()
+                .0
+                .to_vec())
+        });
+        self.push(tensor);
     }
 
     fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
-        self.add(param.id, || param.transform_for_save().val().into_data());
+        self.add(param.id, param.transform_for_save().val().into_data());
     }
 
     fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
-        self.add(param.id, || param.transform_for_save().val().into_data());
+        self.add(param.id, param.transform_for_save().val().into_data());
     }
 }
 
-fn unusable(cause: impl std::fmt::Display) -> CheckpointError {
+/// The shape of a parameter as it is saved, perhaps transposed: that is seen on one of a few rows.
+fn saved_shape(whole: &[usize], saved: impl FnOnce(Vec<usize>) -> Vec<usize>) -> Vec<usize> {
+    let rows = (1..).find(|rows| !whole[1..].contains(rows));
+    let rows = rows.expect("some number is no dimension");
+    let mut probe = whole.to_vec();
+    probe[0] = rows;
+    let mut shape = saved(probe);
+    for dim in shape.iter_mut().filter(|dim| **dim == rows) {
+        *dim = whole[0];
+    }
+    shape
+}
+
+pub(super) fn unusable(cause: impl std::fmt::Display) -> CheckpointError {
     unwritable(STATE, cause)
 }
 

@@ -52,8 +52,11 @@ pub(crate) fn verify(own: &Fingerprint, group: &ProcessGroup) -> Result<(), Trai
     };
     let shown = group.all_gather_bytes(shown)?;
     let read = |rank: Rank| -> Result<Fingerprint, TrainError> {
-        serde_json::from_slice(&shown[rank.index()])
-            .map_err(|source| TrainError::UnreadableFingerprint { rank, source })
+        let read = serde_json::from_slice(&shown[rank.index()]);
+        read.map_err(|cause| TrainError::OtherProgram {
+            rank,
+            cause: cause.to_string(),
+        })
     };
     match first_difference(reference, &read(reference)?, other, &read(other)?) {
         Some(difference) => Err(difference.into()),

@@ -5,10 +5,11 @@ use std::fs;
 use std::hash::{BuildHasher, RandomState};
 
 use anyhow::{Result, ensure};
-use bonfire::World;
-use bonfire::checkpoint::{Checkpoints, Training};
+use bonfire::checkpoint::Checkpoints;
 use bonfire::collective::Rank;
 use bonfire::data::SamplerState;
+use bonfire::{Ddp, World};
+use burn::optim::ModuleOptimizer;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
@@ -33,28 +34,32 @@ impl Progress {
 }
 
 /// Goes on from the last checkpoint, if the configuration wants that and there is one; and the steps
-/// that were done before.
+/// that were done before; nothing if the run begins.
 pub(crate) fn resumed(
     world: &World,
     config: &Config,
     checkpoints: &Checkpoints,
-    fresh: Training<Model, Progress>,
-) -> Result<(Training<Model, Progress>, usize)> {
+    (ddp, optimizer): (&mut Ddp<Model>, &mut ModuleOptimizer),
+) -> Result<Option<(Progress, usize)>> {
     if !config.train.auto_resume {
         let path = checkpoints.folder().display();
         ensure!(
             !holds_checkpoints(world, checkpoints)?,
             "{path} has checkpoints, and TRAIN.AUTO_RESUME is off; give another OUT_DIR"
         );
-        return Ok((fresh, 0));
+        return Ok(None);
     }
-    let optimizer = fresh.optimizer.clone();
-    let (mut training, milestone) = checkpoints.resume(fresh)?;
+    let fresh = optimizer.clone();
+    let Some(resumed) = checkpoints.resume(ddp, optimizer)? else {
+        return Ok(None);
+    };
     if !config.train.load_opt {
-        training.optimizer = optimizer;
+        *optimizer = fresh;
     }
-    let steps = milestone.map_or(Ok(0), |milestone| usize::try_from(milestone.step))?;
-    Ok((training, steps))
+    Ok(Some((
+        resumed.state,
+        usize::try_from(resumed.milestone.step)?,
+    )))
 }
 
 /// Whether rank 0 sees any checkpoint; the same answer on every rank.

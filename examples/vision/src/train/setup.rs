@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 
 use anyhow::Result;
-use bonfire::checkpoint::{Checkpoints, Training};
+use bonfire::checkpoint::Checkpoints;
 use bonfire::data::{DistributedSampler, LastBatch, Loader, Order, SamplerConfig};
 use bonfire::optim::{GlobalBatch, RateRule};
 use bonfire::report::{Journal, JournalConfig, JournalDisplay};
@@ -26,12 +26,22 @@ impl<'a> Trainer<'a> {
         data: &'a Data,
         stop: &'a StopRequest,
     ) -> Result<Self> {
-        let (checkpoints, training, steps) = begin(world, config, data)?;
-        let Training {
-            model,
-            optimizer,
-            state: progress,
-        } = training;
+        let seed = agreed(world, config.rng_seed)?;
+        let model = norms(begin(world, config, seed)?, config, world)?;
+        let parameters = trained_numbers(&model);
+        let folder = config.out_dir.join("checkpoints");
+        let checkpoints = all_or_none(world, Checkpoints::open(world, folder, KEPT))?;
+        let mut ddp = Ddp::new(model, world)?;
+        let mut optimizer = sgd(&config.optim);
+        let resumed = resumed(world, config, &checkpoints, (&mut ddp, &mut optimizer));
+        let (progress, steps) = all_or_none(world, resumed)?.unwrap_or_else(|| {
+            let progress = Progress {
+                seed,
+                data: sampler(world, data, seed).state(0, 0),
+                best: None,
+            };
+            (progress, 0)
+        });
         // A seed that the configuration has must be the one that the data was dealt by.
         let seed = config.rng_seed.unwrap_or(progress.seed);
         let loader = Loader::new(
@@ -40,9 +50,6 @@ impl<'a> Trainer<'a> {
             LastBatch::Keep,
         );
         let loader = all_or_none(world, loader.resuming(&progress.data))?;
-        let model = norms(model, config, world)?;
-        let parameters = trained_numbers(&model);
-        let ddp = Ddp::new(model, world)?;
         let batches = loader.batches_per_epoch();
         let epochs = config.optim.max_epoch.get();
         let left = epochs.saturating_sub(loader.epoch() as usize);
@@ -104,31 +111,13 @@ impl<'a> Trainer<'a> {
     }
 }
 
-/// A training from its beginning or its last checkpoint, and the steps that it has behind it.
-fn begin(
-    world: &World,
-    config: &Config,
-    data: &Data,
-) -> Result<(Checkpoints, Training<Model, Progress>, usize)> {
-    let seed = agreed(world, config.rng_seed)?;
-    let mut model = config.network().init(seed, &world.device().autodiff());
-    if let Some(path) = &config.model.weights {
-        model = all_or_none(world, weights::load(model, path, world))?;
+/// The model that a run begins with.
+fn begin(world: &World, config: &Config, seed: u64) -> Result<Model> {
+    let model = config.network().init(seed, &world.device().autodiff());
+    match &config.model.weights {
+        Some(path) => Ok(all_or_none(world, weights::load(model, path, world))?),
+        None => Ok(model),
     }
-    let folder = config.out_dir.join("checkpoints");
-    let checkpoints = all_or_none(world, Checkpoints::open(world, folder, KEPT))?;
-    let fresh = Training {
-        model,
-        optimizer: sgd(&config.optim),
-        state: Progress {
-            seed,
-            data: sampler(world, data, seed).state(0, 0),
-            best: None,
-        },
-    };
-    let resumed = resumed(world, config, &checkpoints, fresh);
-    let (training, steps) = all_or_none(world, resumed)?;
-    Ok((checkpoints, training, steps))
 }
 
 fn sampler(world: &World, data: &Data, seed: u64) -> DistributedSampler {

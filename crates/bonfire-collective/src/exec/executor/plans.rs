@@ -57,6 +57,7 @@ pub(super) struct Key {
     count: usize,
     partition: Partition,
     name: Name,
+    agreed: u32,
 }
 
 impl Key {
@@ -70,6 +71,7 @@ impl Key {
             count: request.count,
             partition: request.partition.clone(),
             name: request.name,
+            agreed: request.agreed,
         }
     }
 }

@@ -143,6 +143,7 @@ impl Attempt<'_> {
         let caller = Caller {
             call_site: self.wish.call_site,
             name: Name::default(),
+            agreed: 0,
             eagerness: core.eagerness,
             timeout: core.roster.options.timeout,
         };

@@ -11,7 +11,7 @@ use burn::optim::momentum::MomentumConfig;
 use burn::optim::{AdafactorConfig, LambConfig, MuonConfig};
 
 use super::*;
-use crate::{Checkpoints, GradientCompression, Keep, Milestone, Placement, Training};
+use crate::{Checkpoints, GradientCompression, Keep, Milestone, Placement};
 
 /// Parameters whose rows do not divide, of which there are fewer than ranks, and that are small.
 #[derive(Module, Debug)]
@@ -286,14 +286,10 @@ fn what_goes_with_no_shards_is_refused_by_name() {
 fn resumed(world: &World, placement: Placement, folder: &Path, fresh: &Fresh, steps: Range<usize>) {
     let device = world.device();
     let checkpoints = Checkpoints::open(world, folder, Keep::last(1)).unwrap();
-    let training = Training {
-        model: fresh.0.clone(),
-        optimizer: fresh.1.clone(),
-        state: (),
-    };
-    let (training, _) = checkpoints.resume(training).unwrap();
-    let mut optimizer = training.optimizer;
-    let mut ddp = Ddp::with_config(training.model, world, placed(placement)).unwrap();
+    let (model, mut optimizer) = fresh.clone();
+    let mut ddp = Ddp::with_config(model, world, placed(placement)).unwrap();
+    let resumed = checkpoints.resume::<_, ()>(&mut ddp, &mut optimizer);
+    assert_eq!(resumed.unwrap().is_some(), steps.start > 0);
     let milestone = Milestone {
         step: steps.end as u64,
         metric: None,
@@ -388,6 +384,48 @@ fn copy_folder(from: &Path, to: &Path) {
             copy_folder(&entry.path(), &target);
         } else {
             std::fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+/// Two layers alike.
+#[derive(Module, Debug)]
+struct Twins {
+    left: Linear,
+    right: Linear,
+}
+
+#[test]
+fn ranks_that_use_parameters_in_another_order_hear_which() {
+    type Forward = fn(&Twins, Tensor<2>) -> Tensor<2>;
+    let usual: Forward = |twins, x| twins.right.forward(twins.left.forward(x));
+    let others: [Forward; 3] = [
+        |twins, x| twins.left.forward(twins.right.forward(x)),
+        |twins, x| twins.left.forward(x),
+        |twins, x| twins.right.forward(x),
+    ];
+    for other in others {
+        let errors = on_ranks(2, |world| {
+            let device = world.device();
+            let layer = || LinearConfig::new(64, 64).with_bias(false).init(&device);
+            let model = Twins {
+                left: layer(),
+                right: layer(),
+            };
+            let config = placed(Placement::zero3());
+            let mut ddp = Ddp::with_config(model, &world, config).unwrap();
+            let forward = [usual, other][world.rank().index()];
+            let x = Tensor::<2>::ones([1, 64], &device);
+            let done = ddp.backward(|model| forward(model, x).mean());
+            done.unwrap_err().to_string()
+        });
+        let named = |name| errors.iter().any(|error| error.contains(name));
+        assert!(
+            named("parameter left.weight") || named("parameter right.weight"),
+            "{errors:?}"
+        );
+        for error in &errors {
+            assert!(error.contains("disagree"), "{errors:?}");
         }
     }
 }

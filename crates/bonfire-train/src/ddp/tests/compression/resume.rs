@@ -1,7 +1,7 @@
 //! A compressed training that ends in the middle and goes on.
 
 use super::*;
-use crate::{Checkpoints, CompressionError, CompressionState, Keep, Milestone, Training};
+use crate::{Checkpoints, CompressionError, CompressionState, Keep, Milestone};
 
 fn config() -> DdpConfig {
     let start_step = 2;
@@ -15,16 +15,14 @@ fn config() -> DdpConfig {
 fn train_saving(world: &World, folder: &std::path::Path, steps: u64) -> (Bits, CompressionState) {
     let device = world.device();
     let checkpoints = Checkpoints::open(world, folder, Keep::default()).unwrap();
-    let fresh = Training {
-        model: Mlp::new(1, &device),
-        optimizer: AdamWConfig::new().init(),
-        state: CompressionState::default(),
-    };
-    let (training, milestone) = checkpoints.resume(fresh).unwrap();
-    let mut ddp = Ddp::with_config(training.model, world, config()).unwrap();
-    ddp.restore_compression(&training.state).unwrap();
-    let mut optimizer = training.optimizer;
-    for step in milestone.map_or(0, |milestone| milestone.step)..steps {
+    let mut ddp = Ddp::with_config(Mlp::new(1, &device), world, config()).unwrap();
+    let mut optimizer = AdamWConfig::new().init();
+    let resumed = checkpoints.resume::<_, CompressionState>(&mut ddp, &mut optimizer);
+    let resumed = resumed.unwrap();
+    if let Some(resumed) = &resumed {
+        ddp.restore_compression(&resumed.state).unwrap();
+    }
+    for step in resumed.map_or(0, |resumed| resumed.milestone.step)..steps {
         let indices = share(world, step as usize, 3);
         let gradients = ddp
             .backward(|model| model.loss(&indices, &device))

@@ -3,11 +3,10 @@
 
 use std::path::{Path, PathBuf};
 
+use bonfire_checkpoint::{CheckpointError, Folder, Found, Milestone};
 use bonfire_collective::WorldSize;
 
-use super::folder::{Folder, read, step_of};
-use super::{CheckpointError, Milestone, state_bytes};
-use crate::compression::CompressionState;
+use bonfire_train::CompressionState;
 
 const STATE: &str = "compression.cbor";
 
@@ -15,16 +14,16 @@ const STATE: &str = "compression.cbor";
 /// elsewhere. Only rank 0 writes and reads it. A step's state appears as a whole or not at all, with the
 /// hash of its content.
 #[derive(Clone, Debug)]
-pub struct CompressionFolder(Folder);
+pub(crate) struct CompressionFolder(Folder);
 
 impl CompressionFolder {
     /// At a path, which the first state makes.
-    pub fn new(path: impl Into<PathBuf>) -> Self {
+    pub(crate) fn new(path: impl Into<PathBuf>) -> Self {
         Self(Folder::new(path.into()))
     }
 
     /// Where it is.
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.0.path()
     }
 
@@ -32,7 +31,7 @@ impl CompressionFolder {
     ///
     /// # Errors
     /// [`CheckpointError::Io`].
-    pub fn prepare(&self) -> Result<(), CheckpointError> {
+    pub(crate) fn prepare(&self) -> Result<(), CheckpointError> {
         self.0.prepare()
     }
 
@@ -40,7 +39,7 @@ impl CompressionFolder {
     ///
     /// # Errors
     /// [`CheckpointError::Io`], [`CheckpointError::Unwritable`].
-    pub fn save(
+    pub(crate) fn save(
         &self,
         step: u64,
         ranks: WorldSize,
@@ -48,10 +47,15 @@ impl CompressionFolder {
     ) -> Result<(), CheckpointError> {
         let milestone = Milestone { step, metric: None };
         let mut draft = self.0.begin(milestone, ranks.get())?;
-        draft.add(STATE, &state_bytes(state)?)?;
+        let mut bytes = Vec::new();
+        ciborium::into_writer(state, &mut bytes).map_err(|cause| CheckpointError::Unwritable {
+            what: "what compression has left out".to_owned(),
+            cause: cause.to_string(),
+        })?;
+        draft.add(STATE, &bytes)?;
         draft.finish()?;
         // The step may have been saved before, by a run that was then resumed from an earlier one.
-        let mut found = self.revisions(step)?;
+        let mut found = self.0.revisions(step)?;
         found.pop();
         found.iter().try_for_each(|path| self.0.remove(path))
     }
@@ -61,13 +65,10 @@ impl CompressionFolder {
     ///
     /// # Errors
     /// [`CheckpointError::Io`]; [`CheckpointError::Damaged`] if it is not whole.
-    pub fn read(&self, step: u64) -> Result<Vec<u8>, CheckpointError> {
-        let Some(path) = self.revisions(step)?.pop() else {
-            return Ok(Vec::new());
-        };
-        match read(&path) {
-            Ok((_, files)) => Ok(files.into_iter().next().unwrap_or_default()),
-            Err(cause) => Err(CheckpointError::Damaged { path, cause }),
+    pub(crate) fn read(&self, step: u64) -> Result<Vec<u8>, CheckpointError> {
+        match self.0.revisions(step)?.pop() {
+            Some(path) => Found::at(path)?.read(STATE),
+            None => Ok(Vec::new()),
         }
     }
 
@@ -75,7 +76,7 @@ impl CompressionFolder {
     ///
     /// # Errors
     /// [`CheckpointError::Other`].
-    pub fn parse(&self, bytes: &[u8]) -> Result<CompressionState, CheckpointError> {
+    pub(crate) fn parse(&self, bytes: &[u8]) -> Result<CompressionState, CheckpointError> {
         ciborium::from_reader(bytes).map_err(|cause| CheckpointError::Other {
             path: self.path().to_owned(),
             what: "compression".to_owned(),
@@ -87,16 +88,8 @@ impl CompressionFolder {
     ///
     /// # Errors
     /// [`CheckpointError::Io`].
-    pub fn forget(&self, step: u64) -> Result<(), CheckpointError> {
-        let found = self.revisions(step)?;
+    pub(crate) fn forget(&self, step: u64) -> Result<(), CheckpointError> {
+        let found = self.0.revisions(step)?;
         found.iter().try_for_each(|path| self.0.remove(path))
-    }
-
-    /// The checkpoints of a step, the one saved last at the end.
-    fn revisions(&self, step: u64) -> Result<Vec<PathBuf>, CheckpointError> {
-        let mut found = self.0.entries()?;
-        found.retain(|path| step_of(path).is_some_and(|(found, _)| found == step));
-        found.sort_by_key(|path| step_of(path));
-        Ok(found)
     }
 }

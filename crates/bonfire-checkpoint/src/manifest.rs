@@ -5,35 +5,35 @@ use std::io::{self, Read};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::Milestone;
+use crate::Milestone;
 
 /// Raised when older programs could no longer read what newer ones write.
 const FORMAT: u32 = 1;
 
 /// The content of `manifest.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Manifest {
+pub(crate) struct Manifest {
     format: u32,
-    pub(super) step: u64,
+    pub(crate) step: u64,
     /// How often this step has been saved before.
-    pub(super) revision: u32,
-    pub(super) metric: Option<f64>,
+    pub(crate) revision: u32,
+    pub(crate) metric: Option<f64>,
     /// How many ranks trained it; any number may go on.
-    pub(super) world_size: u32,
-    pub(super) files: Vec<Entry>,
+    pub(crate) world_size: u32,
+    pub(crate) files: Vec<Entry>,
 }
 
 /// One file of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Entry {
-    pub(super) name: String,
-    pub(super) bytes: usize,
+pub(crate) struct Entry {
+    pub(crate) name: String,
+    pub(crate) bytes: usize,
     sha256: String,
 }
 
 impl Manifest {
     /// Of a checkpoint without files.
-    pub(super) fn new(milestone: Milestone, world_size: u32) -> Self {
+    pub(crate) fn new(milestone: Milestone, world_size: u32) -> Self {
         Self {
             format: FORMAT,
             step: milestone.step,
@@ -45,7 +45,7 @@ impl Manifest {
         }
     }
 
-    pub(super) fn parse(text: &[u8]) -> Result<Self, String> {
+    pub(crate) fn parse(text: &[u8]) -> Result<Self, String> {
         let manifest: Self =
             serde_json::from_slice(text).map_err(|error| format!("its manifest: {error}"))?;
         match manifest.format {
@@ -56,7 +56,7 @@ impl Manifest {
         }
     }
 
-    pub(super) fn milestone(&self) -> Milestone {
+    pub(crate) fn milestone(&self) -> Milestone {
         Milestone {
             step: self.step,
             metric: self.metric,
@@ -66,16 +66,16 @@ impl Manifest {
 
 impl Entry {
     /// Of a file with this content.
-    pub(super) fn of(name: &str, bytes: &[u8]) -> Self {
+    pub(crate) fn of(name: &str, bytes: &[u8]) -> Self {
         Self {
             name: name.to_owned(),
             bytes: bytes.len(),
-            sha256: sha256(bytes),
+            sha256: text(&Sha256::digest(bytes)),
         }
     }
 
     /// Of a file that has been written.
-    pub(super) fn read(name: &str, file: &mut impl Read) -> io::Result<Self> {
+    pub(crate) fn read(name: &str, file: &mut impl Read) -> io::Result<Self> {
         let mut hash = Sha256::new();
         let bytes = io::copy(file, &mut hash)? as usize;
         let sha256 = text(&hash.finalize());
@@ -87,22 +87,18 @@ impl Entry {
         })
     }
 
-    /// That these are the bytes that were saved.
-    pub(super) fn check(&self, bytes: &[u8]) -> Result<(), String> {
-        let Self { name, .. } = self;
-        if bytes.len() != self.bytes {
-            let (found, expected) = (bytes.len(), self.bytes);
-            return Err(format!("{name} has {found} bytes instead of {expected}"));
+    /// That a file is as it was when it was saved.
+    pub(crate) fn check(&self, found: &Self) -> Result<(), String> {
+        let Self { name, bytes, .. } = self;
+        if found.bytes != *bytes {
+            let found = found.bytes;
+            return Err(format!("{name} has {found} bytes instead of {bytes}"));
         }
-        match sha256(bytes) == self.sha256 {
+        match found.sha256 == self.sha256 {
             true => Ok(()),
             false => Err(format!("{name} has changed since it was saved")),
         }
     }
-}
-
-fn sha256(bytes: &[u8]) -> String {
-    text(&Sha256::digest(bytes))
 }
 
 fn text(digest: &[u8]) -> String {

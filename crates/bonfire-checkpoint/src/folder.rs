@@ -4,32 +4,43 @@ use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-use super::manifest::{Entry, Manifest};
-use super::{Best, CheckpointError, Keep, Milestone};
-use crate::checkpoint::probe::is_writable;
+use crate::manifest::{Entry, Manifest};
+use crate::{Best, CheckpointError, Keep, Milestone, is_writable};
 
 const MANIFEST: &str = "manifest.json";
 
 /// Folders that begin like this are not checkpoints yet, or not any more.
 const UNFINISHED: &str = ".unfinished-";
 
-/// Everything of a checkpoint: its files in the order of its manifest.
-pub(super) type Content = (Manifest, Vec<Vec<u8>>);
+/// A checkpoint whose files are all as they were written.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Found {
+    /// Its own folder.
+    pub path: PathBuf,
+    /// Where the training was.
+    pub milestone: Milestone,
+    /// How many ranks trained.
+    pub world_size: u32,
+    /// The names of its files, in the order in which they were written.
+    pub files: Vec<String>,
+}
 
-/// The folder that holds them.
+/// The folder that holds checkpoints.
 #[derive(Clone, Debug)]
-pub(super) struct Folder(PathBuf);
+pub struct Folder(PathBuf);
 
 impl Folder {
-    pub(super) fn new(path: PathBuf) -> Self {
-        Self(path)
+    /// At a path. Nothing is done there yet.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self(path.into())
     }
 
-    pub(super) fn path(&self) -> &Path {
+    /// Where it is.
+    pub fn path(&self) -> &Path {
         &self.0
     }
 
-    pub(super) fn path_of(&self, manifest: &Manifest) -> PathBuf {
+    fn path_of(&self, manifest: &Manifest) -> PathBuf {
         let Manifest { step, revision, .. } = manifest;
         self.0.join(match revision {
             0 => format!("step-{step:09}"),
@@ -39,7 +50,10 @@ impl Folder {
 
     /// Removes what was left half-done in the folder, or sees that it can be made: it is, with the first
     /// checkpoint.
-    pub(super) fn prepare(&self) -> Result<(), CheckpointError> {
+    ///
+    /// # Errors
+    /// [`CheckpointError::Io`].
+    pub fn prepare(&self) -> Result<(), CheckpointError> {
         is_writable(&self.0).map_err(io("write to", &self.0))?;
         for path in self.entries()? {
             if name_of(&path).starts_with(UNFINISHED) {
@@ -49,8 +63,11 @@ impl Folder {
         Ok(())
     }
 
-    /// Begins a checkpoint. Until the last rename nothing can be seen of it.
-    pub(super) fn begin(
+    /// Begins a checkpoint of so many ranks. Until [`finish`](Draft::finish) nothing can be seen of it.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Io`].
+    pub fn begin(
         &self,
         milestone: Milestone,
         world_size: u32,
@@ -72,7 +89,10 @@ impl Folder {
     }
 
     /// Removes what is not to be kept.
-    pub(super) fn retain(&self, keep: Keep) -> Result<(), CheckpointError> {
+    ///
+    /// # Errors
+    /// [`CheckpointError::Io`].
+    pub fn retain(&self, keep: Keep) -> Result<(), CheckpointError> {
         let all = self.newest_first()?;
         let best = keep.best.and_then(|best| best_of(&all, best));
         let mut kept = 0;
@@ -90,15 +110,16 @@ impl Folder {
         Ok(())
     }
 
-    /// The last checkpoint that is whole; nothing if there is none at all.
-    pub(super) fn newest(&self) -> Result<Option<Content>, CheckpointError> {
+    /// The last checkpoint that is whole; nothing if there is none at all. Every file of it is read once, a piece at
+    /// a time.
+    ///
+    /// # Errors
+    /// [`CheckpointError::AllDamaged`], [`CheckpointError::Io`].
+    pub fn newest(&self) -> Result<Option<Found>, CheckpointError> {
         let mut damaged = Vec::new();
-        let mut found: Vec<PathBuf> = self.entries()?;
-        found.retain(|path| step_of(path).is_some());
-        found.sort_by_key(|path| std::cmp::Reverse(step_of(path)));
-        for path in &found {
-            match read(path) {
-                Ok(content) => return Ok(Some(content)),
+        for path in self.all()?.into_iter().rev() {
+            match check(&path) {
+                Ok(found) => return Ok(Some(found)),
                 Err(cause) => {
                     tracing::warn!(
                         checkpoint = %path.display(),
@@ -120,10 +141,27 @@ impl Folder {
         }
     }
 
+    /// The checkpoints of a step, the one saved last at the end.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Io`].
+    pub fn revisions(&self, step: u64) -> Result<Vec<PathBuf>, CheckpointError> {
+        let mut found = self.all()?;
+        found.retain(|path| step_of(path).is_some_and(|(found, _)| found == step));
+        Ok(found)
+    }
+
+    /// All checkpoints, damaged ones too, in the order in which they were saved.
+    fn all(&self) -> Result<Vec<PathBuf>, CheckpointError> {
+        let mut found = self.entries()?;
+        found.retain(|path| step_of(path).is_some());
+        found.sort_by_key(|path| step_of(path));
+        Ok(found)
+    }
+
     /// The manifests that can be read.
     fn newest_first(&self) -> Result<Vec<Manifest>, CheckpointError> {
-        let manifests = self.entries()?.into_iter().filter_map(|path| {
-            step_of(&path)?;
+        let manifests = self.all()?.into_iter().filter_map(|path| {
             let text = fs::read(path.join(MANIFEST)).ok()?;
             Manifest::parse(&text).ok()
         });
@@ -132,8 +170,11 @@ impl Folder {
         Ok(manifests)
     }
 
-    /// Renamed first, so that no half-removed checkpoint is ever seen.
-    pub(super) fn remove(&self, path: &Path) -> Result<(), CheckpointError> {
+    /// Removes a checkpoint: renamed first, so that no half-removed one is ever seen.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Io`].
+    pub fn remove(&self, path: &Path) -> Result<(), CheckpointError> {
         let unfinished = self.unfinished(path);
         fs::rename(path, &unfinished).map_err(io("rename", path))?;
         fs::remove_dir_all(&unfinished).map_err(io("remove", &unfinished))
@@ -143,7 +184,7 @@ impl Folder {
         self.0.join(format!("{UNFINISHED}{}", name_of(path)))
     }
 
-    pub(super) fn entries(&self) -> Result<Vec<PathBuf>, CheckpointError> {
+    fn entries(&self) -> Result<Vec<PathBuf>, CheckpointError> {
         let entries = match fs::read_dir(&self.0) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
             entries => entries.map_err(io("list", &self.0))?,
@@ -154,7 +195,8 @@ impl Folder {
 }
 
 /// A checkpoint that is being written.
-pub(super) struct Draft<'a> {
+#[derive(Debug)]
+pub struct Draft<'a> {
     folder: &'a Folder,
     manifest: Manifest,
     target: PathBuf,
@@ -163,12 +205,15 @@ pub(super) struct Draft<'a> {
 
 impl Draft<'_> {
     /// Where a file is to be written, for [`adopt`](Self::adopt).
-    pub(super) fn path_of(&self, name: &str) -> PathBuf {
+    pub fn path_of(&self, name: &str) -> PathBuf {
         self.unfinished.join(name)
     }
 
     /// Takes in a file that has been written there.
-    pub(super) fn adopt(&mut self, name: &str) -> Result<(), CheckpointError> {
+    ///
+    /// # Errors
+    /// [`CheckpointError::Io`].
+    pub fn adopt(&mut self, name: &str) -> Result<(), CheckpointError> {
         let path = self.path_of(name);
         let mut file = File::open(&path).map_err(io("open", &path))?;
         let entry = Entry::read(name, &mut file).map_err(io("read", &path))?;
@@ -177,13 +222,19 @@ impl Draft<'_> {
     }
 
     /// Writes a file.
-    pub(super) fn add(&mut self, name: &str, bytes: &[u8]) -> Result<(), CheckpointError> {
+    ///
+    /// # Errors
+    /// [`CheckpointError::Io`].
+    pub fn add(&mut self, name: &str, bytes: &[u8]) -> Result<(), CheckpointError> {
         self.manifest.files.push(Entry::of(name, bytes));
         write_synced(&self.unfinished.join(name), bytes)
     }
 
     /// Gives the checkpoint its name.
-    pub(super) fn finish(self) -> Result<(), CheckpointError> {
+    ///
+    /// # Errors
+    /// [`CheckpointError::Io`].
+    pub fn finish(self) -> Result<(), CheckpointError> {
         let text = serde_json::to_vec_pretty(&self.manifest).expect("a manifest is plain data");
         write_synced(&self.unfinished.join(MANIFEST), &text)?;
         sync(&self.unfinished)?;
@@ -210,7 +261,7 @@ fn best_of(newest_first: &[Manifest], best: Best) -> Option<u64> {
 }
 
 /// Step and revision, if a folder's name is that of a checkpoint.
-pub(super) fn step_of(path: &Path) -> Option<(u64, u32)> {
+fn step_of(path: &Path) -> Option<(u64, u32)> {
     let name = name_of(path);
     let number = name.strip_prefix("step-")?;
     match number.split_once('.') {
@@ -224,21 +275,49 @@ fn name_of(path: &Path) -> String {
     name.to_string_lossy().into_owned()
 }
 
-/// A checkpoint, or what is wrong with it.
-pub(super) fn read(path: &Path) -> Result<Content, String> {
-    let read = |name: &str| fs::read(path.join(name)).map_err(|error| format!("{name}: {error}"));
-    let manifest = Manifest::parse(&read(MANIFEST)?)?;
-    let mut files = Vec::with_capacity(manifest.files.len());
+/// A checkpoint whose files are those of its manifest, or what is wrong with it.
+///
+/// # Errors
+/// What is wrong, in words.
+fn check(path: &Path) -> Result<Found, String> {
+    let said = |name: &str, error: std::io::Error| format!("{name}: {error}");
+    let manifest = fs::read(path.join(MANIFEST)).map_err(|error| said(MANIFEST, error))?;
+    let manifest = Manifest::parse(&manifest)?;
     for entry in &manifest.files {
+        let name = &entry.name;
         // A name is a name, not a way out of the folder.
-        if entry.name.contains('/') {
-            return Err(format!("its manifest names {:?}", entry.name));
+        if name.contains('/') {
+            return Err(format!("its manifest names {name:?}"));
         }
-        let bytes = read(&entry.name)?;
-        entry.check(&bytes)?;
-        files.push(bytes);
+        let file = File::open(path.join(name)).map_err(|error| said(name, error))?;
+        let found = Entry::read(name, &mut &file).map_err(|error| said(name, error))?;
+        entry.check(&found)?;
     }
-    Ok((manifest, files))
+    Ok(Found {
+        path: path.to_owned(),
+        milestone: manifest.milestone(),
+        world_size: manifest.world_size,
+        files: manifest.files.into_iter().map(|file| file.name).collect(),
+    })
+}
+
+impl Found {
+    /// That of a path, if it is whole.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Damaged`].
+    pub fn at(path: PathBuf) -> Result<Self, CheckpointError> {
+        check(&path).map_err(|cause| CheckpointError::Damaged { path, cause })
+    }
+
+    /// The content of a file.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Io`].
+    pub fn read(&self, name: &str) -> Result<Vec<u8>, CheckpointError> {
+        let path = self.path.join(name);
+        fs::read(&path).map_err(io("read", &path))
+    }
 }
 
 fn write_synced(path: &Path, bytes: &[u8]) -> Result<(), CheckpointError> {

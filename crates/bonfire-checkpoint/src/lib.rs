@@ -1,0 +1,18 @@
+//! Folders of checkpoints, each there as a whole or not at all.
+//!
+//! A checkpoint is a folder of files in a [`Folder`]. It is written under a hidden name, synced and renamed. A
+//! manifest in it has the size and the hash of every file; a checkpoint that does not agree with it is passed over
+//! for the one before. What is in the files is none of this crate's business: `bonfire-train` puts models there.
+
+#![forbid(unsafe_code)]
+
+mod error;
+mod folder;
+mod manifest;
+mod milestone;
+mod probe;
+
+pub use error::CheckpointError;
+pub use folder::{Draft, Folder, Found};
+pub use milestone::{Best, Keep, Milestone};
+pub use probe::is_writable;

@@ -1,0 +1,512 @@
+//! The tensors of a checkpoint, put into a model and its optimizer one at a time.
+//!
+//! Rank 0 reads and the others get the bytes from it. Each rank keeps what it holds: whole parameters, or its rows
+//! of them. So no rank ever has more in memory than that and one tensor.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::path::PathBuf;
+
+use bonfire_collective::ProcessGroup;
+use burn::module::{Module, ModuleMapper, Param, ParamId};
+use burn::optim::{ModuleOptimizer, OptimizerRecord};
+use burn::tensor::{Bool, Bytes, DType, Device, Int, Shape, Tensor, TensorData};
+use burn_pack::{Reader, Tensor as Packed};
+use serde::{Deserialize, Serialize};
+
+use super::{Record, WRITER, announced, has_rows, unusable};
+use crate::TrainError;
+use crate::ddp::{Ddp, MODULE_PRESENT};
+use crate::parameters::ParameterTable;
+use crate::parameters::shards::{Shards, rows_of, trained};
+
+/// What a checkpoint is of, if not of this training.
+#[derive(Debug)]
+pub(crate) struct Misfit {
+    pub(crate) what: &'static str,
+    pub(crate) cause: String,
+}
+
+impl<M: Module> Ddp<M> {
+    /// Puts the tensors of two files, which rank 0 has, into the model and its optimizer, unless they are of others.
+    /// Says how many tensors of state the optimizer got. Every rank must call it.
+    ///
+    /// `group` is as patient as the disk of rank 0 is slow.
+    #[track_caller]
+    pub(crate) fn restore(
+        &mut self,
+        optimizer: &mut ModuleOptimizer,
+        group: &ProcessGroup,
+        [model, state]: [Option<PathBuf>; 2],
+    ) -> Result<Result<usize, Misfit>, TrainError> {
+        self.guarded(|ddp| {
+            let model = Source::open(group, model)?;
+            if let Some(cause) = model.misfit(&ddp.table) {
+                let what = "model";
+                return Ok(Err(Misfit { what, cause }));
+            }
+            let state = Source::open(group, state)?;
+            let loaded = optimizer.clone().load_record(ddp.record(&model, &state)?);
+            let (saved, taken) = (state.all.len(), loaded.to_record().len());
+            // Rank 0 has a row of each parameter.
+            let taken = announced(group, &taken)?;
+            if saved != taken {
+                let what = "optimizer";
+                let cause = format!("it has {saved} tensors of state, and {taken} of them fit");
+                return Ok(Err(Misfit { what, cause }));
+            }
+            let mut restorer = Restorer {
+                source: &model,
+                rows: Rows {
+                    table: &ddp.table,
+                    shards: ddp.gatherer.as_deref().map(|gatherer| gatherer.shards()),
+                },
+                path: Vec::new(),
+                result: Ok(()),
+            };
+            let module = ddp.module.take().expect(MODULE_PRESENT);
+            ddp.module = Some(module.map(&mut restorer));
+            restorer.result?;
+            *optimizer = loaded;
+            Ok(Ok(saved))
+        })
+    }
+
+    /// What the optimizer keeps for this rank's part of the parameters.
+    fn record(
+        &self,
+        model: &Source<'_>,
+        state: &Source<'_>,
+    ) -> Result<OptimizerRecord, TrainError> {
+        let ids = self.identities(model);
+        let renamed = |name: &str| {
+            let (id, rest) = name.split_at(name.find('.').unwrap_or(name.len()));
+            let known = id.parse().ok().and_then(|id: u64| ids.get(&id));
+            known.map(|own| format!("{}{rest}", own.val()))
+        };
+        let others = state.others()?;
+        let mut record = Record {
+            tensors: Vec::new(),
+            scalars: others.scalars().clone(),
+            metadata: others.metadata().clone(),
+        };
+        record.scalars = record
+            .scalars
+            .into_iter()
+            .filter_map(|(name, value)| Some((renamed(&name)?, value)))
+            .collect();
+        record.metadata = record
+            .metadata
+            .into_iter()
+            .filter_map(|(name, value)| Some((renamed(&name)?, value)))
+            .collect();
+        for (
+            index,
+            Described {
+                name, shape, dtype, ..
+            },
+        ) in state.all.iter().enumerate()
+        {
+            let bytes = state.read(index)?;
+            let Some(name) = renamed(name) else {
+                continue;
+            };
+            let own = name.split('.').next().and_then(|id| id.parse().ok());
+            let tensor = Packed::new(name, *dtype, shape.clone(), own, bytes);
+            record.tensors.extend(self.own_rows(tensor)?);
+        }
+        let bytes = record.writer().into_bytes().map_err(unusable)?;
+        Ok(OptimizerRecord::from_bytes(bytes).map_err(unusable)?)
+    }
+
+    /// This rank's rows of what an optimizer keeps for a parameter; all of what is not cut into rows.
+    pub(super) fn own_rows(&self, tensor: Packed) -> Result<Option<Packed>, TrainError> {
+        let cut = self.cut_parameter(tensor.param_id);
+        let Some(parameter) = cut.filter(|&parameter| {
+            let shape = &self.table.get(parameter).shape;
+            has_rows(&tensor, shape, shape[0])
+        }) else {
+            return Ok(Some(tensor));
+        };
+        let rows = self.shards.rows(parameter);
+        if rows.is_empty() {
+            return Ok(None);
+        }
+        let (name, dtype, mut shape, id, bytes) = tensor.into_parts().map_err(unusable)?;
+        let row_bytes = bytes.len() / shape[0];
+        let own = bytes[rows.start * row_bytes..rows.end * row_bytes].to_vec();
+        shape[0] = rows.len();
+        Ok(Some(Packed::new(
+            name,
+            dtype,
+            shape,
+            id,
+            Bytes::from_bytes_vec(own),
+        )))
+    }
+
+    /// Which parameter here has which identity there.
+    fn identities(&self, model: &Source<'_>) -> HashMap<u64, ParamId> {
+        let ids = self.table.ids().into_iter().enumerate();
+        let here: HashMap<_, _> = ids
+            .map(|(index, id)| (self.table.get(index).name.as_str(), id))
+            .collect();
+        let there = model.all.iter();
+        there
+            .filter_map(|tensor| Some((tensor.id?, *here.get(tensor.name.as_str())?)))
+            .collect()
+    }
+}
+
+/// A tensor of a file, without its values.
+#[derive(Serialize, Deserialize)]
+struct Described {
+    name: String,
+    id: Option<u64>,
+    shape: Vec<usize>,
+    dtype: DType,
+}
+
+impl From<&Packed> for Described {
+    fn from(tensor: &Packed) -> Self {
+        Self {
+            name: tensor.name.clone(),
+            id: tensor.param_id,
+            shape: tensor.shape.iter().copied().collect(),
+            dtype: tensor.dtype,
+        }
+    }
+}
+
+/// The tensors of a file, which rank 0 reads for all.
+struct Source<'a> {
+    group: &'a ProcessGroup,
+    /// What is no tensor, as a file without any.
+    others: Vec<u8>,
+    all: Vec<Described>,
+    /// With their values, on rank 0.
+    tensors: Vec<Packed>,
+}
+
+impl<'a> Source<'a> {
+    fn open(group: &'a ProcessGroup, file: Option<PathBuf>) -> Result<Self, TrainError> {
+        let mut own = (Vec::new(), Vec::new());
+        let mut tensors = Vec::new();
+        if let Some(file) = file {
+            let reader = Reader::from_file_exact(file).map_err(unusable)?;
+            let others = Record {
+                tensors: Vec::new(),
+                scalars: reader.scalars().clone(),
+                metadata: reader.metadata().clone(),
+            };
+            let others = others.writer().into_bytes().map_err(unusable)?;
+            tensors = reader.into_tensors().map_err(unusable)?;
+            own = (
+                others.to_vec(),
+                tensors.iter().map(Described::from).collect(),
+            );
+        }
+        let (others, all) = announced(group, &own)?;
+        Ok(Self {
+            group,
+            others,
+            all,
+            tensors,
+        })
+    }
+
+    /// What is no tensor.
+    fn others(&self) -> Result<Reader, TrainError> {
+        let bytes = Bytes::from_bytes_vec(self.others.clone());
+        Ok(Reader::from_bytes(bytes).map_err(unusable)?)
+    }
+
+    /// The values of a tensor.
+    fn read(&self, index: usize) -> Result<Bytes, TrainError> {
+        let Described { shape, dtype, .. } = &self.all[index];
+        let mut bytes = match self.tensors.get(index) {
+            Some(tensor) => tensor.to_bytes().map_err(unusable)?.to_vec(),
+            None => vec![0; shape.iter().product::<usize>() * dtype.size()],
+        };
+        self.group.broadcast(&mut bytes, WRITER)?;
+        Ok(Bytes::from_bytes_vec(bytes))
+    }
+
+    /// What a model has otherwise.
+    fn misfit(&self, table: &ParameterTable) -> Option<String> {
+        let elems = |shape: &[usize]| shape.iter().product::<usize>();
+        let there: HashMap<&str, &Described> = self
+            .all
+            .iter()
+            .map(|tensor| (tensor.name.as_str(), tensor))
+            .collect();
+        let here = table.entries();
+        let differs = here
+            .iter()
+            .find_map(|entry| match there.get(entry.name.as_str()) {
+                None => Some(format!("it has no parameter {}", entry.name)),
+                // A layer may save what it holds transposed.
+                Some(tensor) if elems(&tensor.shape) != elems(&entry.shape) => Some(format!(
+                    "parameter {} has shape {:?} there and {:?} here",
+                    entry.name, tensor.shape, entry.shape
+                )),
+                Some(_) => None,
+            });
+        differs.or_else(|| {
+            let mut all = self.all.iter();
+            let more = all.find(|tensor| here.iter().all(|entry| entry.name != tensor.name))?;
+            Some(format!("it has a parameter {} more", more.name))
+        })
+    }
+}
+
+/// Puts tensors in the place of those of a model.
+struct Restorer<'a> {
+    source: &'a Source<'a>,
+    rows: Rows<'a>,
+    path: Vec<String>,
+    result: Result<(), TrainError>,
+}
+
+impl Restorer<'_> {
+    /// The values of the parameter at the path, of so many dimensions.
+    fn values(&mut self, dims: usize) -> Option<TensorData> {
+        if self.result.is_err() {
+            return None;
+        }
+        let path = self.path.join(".");
+        let mut all = self.source.all.iter();
+        let index = all.position(|tensor| tensor.name == path);
+        let index = index.expect("the model has the parameters of the file");
+        let Described { shape, dtype, .. } = &self.source.all[index];
+        let read = match shape.len() == dims {
+            true => self.source.read(index),
+            false => {
+                Err(unusable(format!("parameter {path} has {} dimensions", shape.len())).into())
+            }
+        };
+        let bytes = read.map_err(|error| self.result = Err(error)).ok()?;
+        Some(TensorData::from_bytes(bytes, shape.clone(), *dtype))
+    }
+}
+
+impl ModuleMapper for Restorer<'_> {
+    fn enter_module(&mut self, name: &str, _container: &str) {
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.path.pop();
+    }
+
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let rows = self.rows.rows(param.id);
+        match self.values(D) {
+            Some(values) => with_floats(param, values, rows),
+            None => param,
+        }
+    }
+
+    fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
+        match self.values(D) {
+            Some(values) => with_ints(param, values),
+            None => param,
+        }
+    }
+
+    fn map_bool<const D: usize>(
+        &mut self,
+        param: Param<Tensor<D, Bool>>,
+    ) -> Param<Tensor<D, Bool>> {
+        match self.values(D) {
+            Some(values) => with_bools(param, values),
+            None => param,
+        }
+    }
+}
+
+/// Which rows of its parameters a model has.
+#[derive(Clone, Copy)]
+struct Rows<'a> {
+    table: &'a ParameterTable,
+    /// None where it has them all.
+    shards: Option<&'a Shards>,
+}
+
+impl<'a> Rows<'a> {
+    fn cut(self, id: ParamId) -> Option<(usize, &'a Shards)> {
+        let index = self.table.index_of(id)?;
+        let shards = self.shards.filter(|shards| shards.is_cut(index))?;
+        Some((index, shards))
+    }
+
+    /// Of one parameter; none if it has all.
+    fn rows(self, id: ParamId) -> Option<Range<usize>> {
+        self.cut(id).map(|(index, shards)| shards.rows(index))
+    }
+}
+
+/// The same parameter with other values, those of these rows of what is given as a whole.
+fn with_floats<const D: usize>(
+    param: Param<Tensor<D>>,
+    values: TensorData,
+    rows: Option<Range<usize>>,
+) -> Param<Tensor<D>> {
+    let (id, old) = (param.id, param.val());
+    let device = old.device();
+    let values = match old.dtype() {
+        DType::QFloat(_) => Tensor::from_data(values, &device),
+        dtype => Tensor::from_data(values, (&device, dtype)),
+    };
+    let checkpointing = old.gradient_checkpointing_strategy();
+    let loaded = param.transform_for_load(values, id);
+    let Some(rows) = rows else {
+        return loaded;
+    };
+    let (id, whole, mapper) = loaded.consume();
+    let rows = trained(rows_of(whole.inner(), rows), checkpointing);
+    Param::from_mapped_value(id, rows, mapper)
+}
+
+fn with_ints<const D: usize>(
+    param: Param<Tensor<D, Int>>,
+    values: TensorData,
+) -> Param<Tensor<D, Int>> {
+    let (id, old) = (param.id, param.val());
+    let values = Tensor::from_data(values, (&old.device(), old.dtype()));
+    param.transform_for_load(values, id)
+}
+
+fn with_bools<const D: usize>(
+    param: Param<Tensor<D, Bool>>,
+    values: TensorData,
+) -> Param<Tensor<D, Bool>> {
+    let (id, device) = (param.id, param.val().device());
+    param.transform_for_load(Tensor::from_data(values, &device), id)
+}
+
+impl<M: Module> Ddp<M> {
+    /// Takes what a mapper of rank 0 puts in the place of parameters, one at a time; it is shown whole parameters
+    /// without values. Every rank must call it.
+    #[track_caller]
+    pub(crate) fn import<S: ModuleMapper>(
+        &mut self,
+        group: &ProcessGroup,
+        source: Option<&mut S>,
+    ) -> Result<(), TrainError> {
+        self.guarded(|ddp| {
+            let mut importer = Importer {
+                source,
+                group,
+                rows: Rows {
+                    table: &ddp.table,
+                    shards: ddp.gatherer.as_deref().map(|gatherer| gatherer.shards()),
+                },
+                result: Ok(()),
+            };
+            let module = ddp.module.take().expect(MODULE_PRESENT);
+            ddp.module = Some(module.map(&mut importer));
+            importer.result
+        })
+    }
+}
+
+/// Puts what rank 0 has in the place of parameters.
+struct Importer<'a, S> {
+    source: Option<&'a mut S>,
+    group: &'a ProcessGroup,
+    rows: Rows<'a>,
+    result: Result<(), TrainError>,
+}
+
+impl<S: ModuleMapper> Importer<'_, S> {
+    /// What rank 0 has for a parameter, if anything.
+    fn told(&mut self, own: impl FnOnce(&mut S) -> Option<TensorData>) -> Option<TensorData> {
+        if self.result.is_err() {
+            return None;
+        }
+        let own = self.source.as_deref_mut().and_then(own);
+        let received = self.receive(own);
+        received.unwrap_or_else(|error| {
+            self.result = Err(error);
+            None
+        })
+    }
+
+    fn receive(&self, own: Option<TensorData>) -> Result<Option<TensorData>, TrainError> {
+        let own = own.map(TensorData::into_parts);
+        let about = own
+            .as_ref()
+            .map(|(_, shape, dtype)| (shape.to_vec(), *dtype));
+        let Some((shape, dtype)) = announced(self.group, &about)? else {
+            return Ok(None);
+        };
+        let mut bytes = match own {
+            Some((bytes, ..)) => bytes.to_vec(),
+            None => vec![0; shape.iter().product::<usize>() * dtype.size()],
+        };
+        self.group.broadcast(&mut bytes, WRITER)?;
+        Ok(Some(TensorData::from_bytes_vec(bytes, shape, dtype)))
+    }
+}
+
+/// A parameter without values, and what a mapper made of it, if anything.
+macro_rules! mapped {
+    ($source:expr, $map:ident, $tensor:ty, $param:expr, $shape:expr) => {{
+        let no_values = |_: &Device, _| unreachable!("a stand-in has no values");
+        let device = $param.lazy_device();
+        let stand_in = Param::<$tensor>::uninitialized($param.id, no_values, device, false, $shape);
+        let mapped = $source.$map(stand_in);
+        mapped.is_initialized().then(|| mapped.val().into_data())
+    }};
+}
+
+impl<S: ModuleMapper> ModuleMapper for Importer<'_, S> {
+    fn enter_module(&mut self, name: &str, container: &str) {
+        if let Some(source) = &mut self.source {
+            source.enter_module(name, container);
+        }
+    }
+
+    fn exit_module(&mut self, name: &str, container: &str) {
+        if let Some(source) = &mut self.source {
+            source.exit_module(name, container);
+        }
+    }
+
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let rows = self.rows;
+        let shape = match rows.cut(param.id) {
+            Some((index, _)) => Shape::from(rows.table.get(index).shape.clone()),
+            None => param.lazy_shape(),
+        };
+        match self.told(|source| mapped!(source, map_float, Tensor<D>, param, shape)) {
+            Some(values) => {
+                let rows = rows.rows(param.id);
+                with_floats(param, values, rows)
+            }
+            None => param,
+        }
+    }
+
+    fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
+        match self
+            .told(|source| mapped!(source, map_int, Tensor<D, Int>, param, param.lazy_shape()))
+        {
+            Some(values) => with_ints(param, values),
+            None => param,
+        }
+    }
+
+    fn map_bool<const D: usize>(
+        &mut self,
+        param: Param<Tensor<D, Bool>>,
+    ) -> Param<Tensor<D, Bool>> {
+        match self
+            .told(|source| mapped!(source, map_bool, Tensor<D, Bool>, param, param.lazy_shape()))
+        {
+            Some(values) => with_bools(param, values),
+            None => param,
+        }
+    }
+}
