@@ -10,7 +10,7 @@ use crate::TrainError;
 use crate::parameters::ParameterTable;
 
 /// What PowerSGD keeps between steps, of all ranks: part of the program's own state in
-/// [`Training`](crate::Training). Empty for other compressions, which keep nothing.
+/// a [checkpoint](crate::Checkpoints::save). Empty for other compressions, which keep nothing.
 ///
 /// It holds a copy of the compressed gradients for every rank.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
