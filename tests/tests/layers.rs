@@ -76,6 +76,11 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
     ("bonfire-weights", Imports::Only(&[]), Burn::Named),
     ("bonfire-checkpoint", Imports::Only(&[]), Burn::Unknown),
     (
+        "bonfire-values",
+        Imports::Only(&["bonfire-plan", "bonfire-collective"]),
+        Burn::Named,
+    ),
+    (
         "bonfire-train",
         Imports::Only(&[
             "bonfire-plan",
@@ -86,6 +91,7 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
             "bonfire-optim",
             "bonfire-weights",
             "bonfire-checkpoint",
+            "bonfire-values",
         ]),
         Burn::Named,
     ),
@@ -173,6 +179,7 @@ const LIBRARIES: &[&str] = &[
     "bonfire-optim",
     "bonfire-weights",
     "bonfire-checkpoint",
+    "bonfire-values",
     "bonfire-train",
     "bonfire-learner",
     DATA,

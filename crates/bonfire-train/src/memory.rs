@@ -1,6 +1,4 @@
-//! The values of gradients, where they are: in host memory, or where a device has them.
-
-pub(crate) mod host;
+//! The values of gradients where a device has them.
 
 use std::any::Any;
 use std::fmt;

@@ -7,7 +7,6 @@ pub(crate) mod shards;
 
 use std::collections::HashMap;
 
-use bonfire_plan::DType;
 use bonfire_plan::buckets::Extent;
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Bool, DType as TensorDType, Device, Int, Tensor};
@@ -77,18 +76,6 @@ impl ParameterTable {
 
     pub(crate) fn entries(&self) -> &[Entry] {
         &self.entries
-    }
-}
-
-/// The element type of a tensor, if gradients of it can be reduced.
-pub(crate) fn reducible(dtype: TensorDType) -> Option<DType> {
-    match dtype {
-        // Flex32 is f32 in memory.
-        TensorDType::F32 | TensorDType::Flex32 => Some(DType::F32),
-        TensorDType::F64 => Some(DType::F64),
-        TensorDType::F16 => Some(DType::F16),
-        TensorDType::BF16 => Some(DType::BF16),
-        _ => None,
     }
 }
 
@@ -226,7 +213,7 @@ impl Lister {
             });
             return;
         }
-        let Some(element) = reducible(dtype) else {
+        let Some(element) = bonfire_values::reducible(dtype) else {
             self.error.get_or_insert(TrainError::UnsupportedDtype {
                 parameter: name,
                 dtype: format!("{dtype:?}"),

@@ -18,7 +18,7 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl_runtime::runtime::Runtime;
 
 use crate::memory::DeviceTensor;
-use crate::parameters::reducible;
+use bonfire_values::reducible;
 
 /// Where a tensor's elements are.
 struct RawMemory {

@@ -29,7 +29,7 @@ use crate::TrainError;
 use crate::compression::{Compressor, Presence};
 use crate::loss::weights::{MicroBatches, Normalizer};
 use crate::memory::DeviceTensor;
-use crate::memory::host::{Entering, HostSlice};
+use bonfire_values::{Entering, HostSlice};
 use crate::parameters::ParameterTable;
 use crate::parameters::shards::Shards;
 use crate::reducer::bucket::{Bucket, Spare};

@@ -34,7 +34,7 @@ use burn::module::{Module, ModuleVisitor, Param, ParamId, Reparameterization, Re
 use burn::tensor::{DispatchTensor, GradientCheckpointingStrategy, Tensor, TensorData};
 
 use crate::loss::precision::Enclosing;
-use crate::memory::host::{Entering, HostSlice, Travel, Values};
+use bonfire_values::{Entering, HostSlice, Travel, Values};
 use crate::parameters::ParameterTable;
 use crate::parameters::shards::Shards;
 use crate::reducer::hooks::{Listener, Uses, note, on_backend_of, primitive, tell, unsupported};

@@ -7,7 +7,7 @@ use bonfire_collective::{ProcessGroup, ReduceOp, Work};
 
 use crate::TrainError;
 use crate::loss::Weight;
-use crate::memory::host::Entering;
+use bonfire_values::Entering;
 use crate::parameters::buffers::Attendance;
 
 /// The batches of this rank since the last synchronised step.

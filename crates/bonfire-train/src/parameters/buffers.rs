@@ -10,7 +10,7 @@ use bonfire_collective::{ProcessGroup, Rank, ReduceOp};
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Tensor, TensorData};
 
-use crate::parameters::reducible;
+use bonfire_values::reducible;
 use crate::world::exchange::mapping::{Meaning, meant};
 use crate::{BufferSync, TrainError};
 

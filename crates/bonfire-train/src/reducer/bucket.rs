@@ -11,7 +11,7 @@ use bonfire_collective::{CollectiveError, ProcessGroup, ReduceOp};
 use bonfire_plan::{DType, Spread};
 
 use crate::compression::{Carrier, Compressor, Presence, Sent};
-use crate::memory::host::{Entering, HostSlice, Travel, Values, ValuesWork};
+use bonfire_values::{Entering, HostSlice, Travel, Values, ValuesWork};
 use crate::parameters::shards::Shards;
 use bonfire_plan::buckets::Assignment;
 

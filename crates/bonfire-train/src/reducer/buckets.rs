@@ -7,7 +7,7 @@ use bonfire_collective::CollectiveError;
 use crate::TrainError;
 use crate::compression::Compressor;
 use crate::memory::DeviceTensor;
-use crate::memory::host::{Entering, HostSlice};
+use bonfire_values::{Entering, HostSlice};
 use crate::reducer::bucket::Bucket;
 use crate::reducer::device_route::{Chosen, DeviceBuckets};
 use crate::reducer::harvest::{Gradient, Site};

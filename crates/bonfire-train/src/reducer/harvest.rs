@@ -8,7 +8,7 @@ use burn::tensor::{Gradients, Tensor};
 
 use crate::TrainError;
 use crate::memory::DeviceTensor;
-use crate::memory::host::HostSlice;
+use bonfire_values::HostSlice;
 use crate::optim::gradients::Gradients as Averages;
 use crate::parameters::ParameterTable;
 use crate::reducer::readback::{Shell, claim, on_device, overwritten};

@@ -32,7 +32,7 @@ use burn::module::{Module, ModuleMapper, Param, Reparameterization, Reparameteri
 use burn::tensor::{Device, DispatchTensor, GradientCheckpointingStrategy, Tensor};
 
 use crate::loss::precision::Enclosing;
-use crate::memory::host::Entering;
+use bonfire_values::Entering;
 use crate::parameters::ParameterTable;
 use crate::parameters::shards::Shards;
 use crate::reducer::Reducer;

@@ -9,7 +9,7 @@ use bonfire_collective::{CollectiveError, ReduceOp};
 use crate::TrainError;
 use crate::compression::{GradientCompression, cast};
 use crate::loss::weights::{MicroBatches, Normalizer};
-use crate::memory::host::{Entering, HostSlice, Travel, Values};
+use bonfire_values::{Entering, HostSlice, Travel, Values};
 use crate::parameters::ParameterTable;
 use crate::reducer::harvest::{Gradient, GradientSink, Site};
 use crate::reducer::timing::Stopwatch;

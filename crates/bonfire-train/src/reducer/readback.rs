@@ -5,7 +5,7 @@ use burn::backend::{Backend, DispatchDevice};
 use burn::tensor::{Device, Tensor, TensorData};
 
 use crate::memory::DeviceTensor;
-use crate::memory::host::HostSlice;
+use bonfire_values::HostSlice;
 
 #[cfg(feature = "cuda")]
 mod device_memory;
@@ -242,7 +242,7 @@ mod host_memory {
         let shell = shell.clone();
         let elems = shell.shape.iter().product();
         let dtype =
-            crate::parameters::reducible(shell.tensor_dtype).expect("checked when it began");
+            bonfire_values::reducible(shell.tensor_dtype).expect("checked when it began");
         let (memory, seen) = double::zeros(dtype, elems);
         let finish = move || {
             let values = seen.lock().expect("nobody panics while they hold it");

@@ -2,7 +2,7 @@
 
 use super::Reducer;
 use crate::TrainError;
-use crate::memory::host::Entering;
+use bonfire_values::Entering;
 use crate::reducer::harvest::{Gradient, GradientSink, Site};
 
 /// After the backward pass: what has not been taken while it ran.

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::{Action, Engine, Move, Room, Timing};
 use crate::TrainError;
-use crate::memory::host::Entering;
+use bonfire_values::Entering;
 use crate::memory::{DeviceTensor, Reader};
 use crate::reducer::timing::Stopwatch;
 use bonfire_plan::buckets::{Assignment, Extent};

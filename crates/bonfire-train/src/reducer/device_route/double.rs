@@ -16,7 +16,7 @@ use super::choice::Refusal;
 use super::{Action, Engine, Move, Room, Timing};
 use crate::TrainError;
 use crate::memory::DeviceTensor;
-use crate::memory::host::{Entering, HostSlice, Travel, Values, ValuesWork};
+use bonfire_values::{Entering, HostSlice, Travel, Values, ValuesWork};
 use crate::world::patience::WarmUp;
 
 /// A tensor of the tests' device.

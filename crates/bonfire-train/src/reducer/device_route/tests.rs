@@ -12,7 +12,7 @@ use bonfire_plan::DType;
 use super::double::{Double, Memory};
 use super::*;
 use crate::memory::DeviceTensor;
-use crate::memory::host::{Entering, HostSlice};
+use bonfire_values::{Entering, HostSlice};
 use crate::reducer::timing::Stopwatch;
 use bonfire_plan::buckets::{Assignment, Extent};
 

@@ -1,11 +1,28 @@
-//! Gradient values in host memory: what all backends have in common.
+//! Values of gradients and parameters in host memory: what all backends have in common.
+//!
+//! [`HostSlice`] is what a tensor has, [`Values`] the memory of a bucket, which the ranks reduce or gather
+//! together as a [`Travel`] says.
+
+#![forbid(unsafe_code)]
 
 use std::ops::Range;
 
 use bonfire_collective::{CollectiveError, Element, GroupBuffer, ProcessGroup, ReduceOp, Work};
 use bonfire_plan::DType;
-use burn::tensor::TensorData;
+use burn::tensor::{DType as TensorDType, TensorData};
 use half::{bf16, f16};
+
+/// The element type of a tensor, if gradients of it can be reduced.
+pub fn reducible(dtype: TensorDType) -> Option<DType> {
+    match dtype {
+        // Flex32 is f32 in memory.
+        TensorDType::F32 | TensorDType::Flex32 => Some(DType::F32),
+        TensorDType::F64 => Some(DType::F64),
+        TensorDType::F16 => Some(DType::F16),
+        TensorDType::BF16 => Some(DType::BF16),
+        _ => None,
+    }
+}
 
 /// Runs `$body` with `$values` bound to the vectors or slices of any type.
 macro_rules! each_dtype {
@@ -21,7 +38,7 @@ macro_rules! each_dtype {
 
 /// Values that are read from a tensor.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum HostSlice<'a> {
+pub enum HostSlice<'a> {
     F32(&'a [f32]),
     F64(&'a [f64]),
     F16(&'a [f16]),
@@ -29,8 +46,8 @@ pub(crate) enum HostSlice<'a> {
 }
 
 impl<'a> HostSlice<'a> {
-    pub(crate) fn of(data: &'a TensorData) -> Option<Self> {
-        match crate::parameters::reducible(data.dtype())? {
+    pub fn of(data: &'a TensorData) -> Option<Self> {
+        match reducible(data.dtype())? {
             DType::F32 => data.as_slice().ok().map(Self::F32),
             DType::F64 => data.as_slice().ok().map(Self::F64),
             DType::F16 => data.as_slice().ok().map(Self::F16),
@@ -39,11 +56,11 @@ impl<'a> HostSlice<'a> {
         }
     }
 
-    pub(crate) fn len(self) -> usize {
+    pub fn len(self) -> usize {
         each_dtype!(Self, self, values => values.len())
     }
 
-    pub(crate) fn slice(self, range: Range<usize>) -> Self {
+    pub fn slice(self, range: Range<usize>) -> Self {
         match self {
             Self::F32(values) => Self::F32(&values[range]),
             Self::F64(values) => Self::F64(&values[range]),
@@ -52,7 +69,7 @@ impl<'a> HostSlice<'a> {
         }
     }
 
-    pub(crate) fn dtype(self) -> DType {
+    pub fn dtype(self) -> DType {
         match self {
             Self::F32(_) => DType::F32,
             Self::F64(_) => DType::F64,
@@ -64,14 +81,14 @@ impl<'a> HostSlice<'a> {
 
 impl HostSlice<'_> {
     /// A copy as the content of a tensor.
-    pub(crate) fn to_tensor_data(self, shape: &[usize]) -> TensorData {
+    pub fn to_tensor_data(self, shape: &[usize]) -> TensorData {
         each_dtype!(Self, self, values => TensorData::new(values.to_vec(), shape))
     }
 }
 
 /// Values that are reduced: the memory of a bucket.
 #[derive(Debug)]
-pub(crate) enum Values {
+pub enum Values {
     F32(GroupBuffer<f32>),
     F64(GroupBuffer<f64>),
     F16(GroupBuffer<f16>),
@@ -80,7 +97,7 @@ pub(crate) enum Values {
 
 /// What all ranks do together with their values.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Travel {
+pub enum Travel {
     /// Every rank ends with the reduction.
     AllReduce(ReduceOp),
     /// Every rank ends with its own block of the mean, of as many equal blocks as there are ranks.
@@ -101,7 +118,7 @@ impl Travel {
 
 /// Values on their way.
 #[derive(Debug)]
-pub(crate) enum ValuesWork {
+pub enum ValuesWork {
     F32(Work<GroupBuffer<f32>>),
     F64(Work<GroupBuffer<f64>>),
     F16(Work<GroupBuffer<f16>>),
@@ -135,7 +152,7 @@ scalar!(bf16, f32, bf16::to_f32, bf16::from_f32);
 
 /// How a gradient enters a bucket.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Entering {
+pub enum Entering {
     /// As it is.
     Plain,
     /// Multiplied, because the micro-batches of the step count differently.
@@ -145,7 +162,7 @@ pub(crate) enum Entering {
 impl Values {
     /// # Panics
     /// If the type is not one of those that gradients have.
-    pub(crate) fn zeros(dtype: DType, len: usize) -> Self {
+    pub fn zeros(dtype: DType, len: usize) -> Self {
         match dtype {
             DType::F32 => Self::F32(vec![0.0; len].into()),
             DType::F64 => Self::F64(vec![0.0; len].into()),
@@ -160,7 +177,7 @@ impl Values {
     ///
     /// # Panics
     /// If the type is not one of those that gradients have.
-    pub(crate) fn shared(group: &ProcessGroup, dtype: DType, len: usize) -> Self {
+    pub fn shared(group: &ProcessGroup, dtype: DType, len: usize) -> Self {
         let shared = match dtype {
             DType::F32 => group.buffer(len).map(Self::F32),
             DType::F64 => group.buffer(len).map(Self::F64),
@@ -174,12 +191,12 @@ impl Values {
         })
     }
 
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         each_dtype!(Self, self, values => values.len())
     }
 
     /// Overwrites `target` with `source`.
-    pub(crate) fn set(&mut self, target: Range<usize>, source: HostSlice<'_>, entering: Entering) {
+    pub fn set(&mut self, target: Range<usize>, source: HostSlice<'_>, entering: Entering) {
         assert_eq!(target.len(), source.len(), "a gradient must fill its slot");
         match (self, source) {
             (Self::F32(to), HostSlice::F32(from)) => set(&mut to[target], from, entering),
@@ -191,7 +208,7 @@ impl Values {
     }
 
     /// Adds `source` to what is there.
-    pub(crate) fn add(&mut self, target: Range<usize>, source: HostSlice<'_>, entering: Entering) {
+    pub fn add(&mut self, target: Range<usize>, source: HostSlice<'_>, entering: Entering) {
         assert_eq!(target.len(), source.len(), "a gradient must fill its slot");
         match (self, source) {
             (Self::F32(to), HostSlice::F32(from)) => add(&mut to[target], from, entering),
@@ -202,7 +219,7 @@ impl Values {
         }
     }
 
-    pub(crate) fn clear(&mut self, target: Range<usize>) {
+    pub fn clear(&mut self, target: Range<usize>) {
         match self {
             Self::F32(values) => values[target].fill(0.0),
             Self::F64(values) => values[target].fill(0.0),
@@ -211,13 +228,13 @@ impl Values {
         }
     }
 
-    pub(crate) fn scale(&mut self, factor: f64) {
+    pub fn scale(&mut self, factor: f64) {
         each_dtype!(Self, self, values => {
             values.iter_mut().for_each(|value| *value = value.scaled(factor));
         });
     }
 
-    pub(crate) fn slice(&self, range: Range<usize>) -> HostSlice<'_> {
+    pub fn slice(&self, range: Range<usize>) -> HostSlice<'_> {
         match self {
             Self::F32(values) => HostSlice::F32(&values[range]),
             Self::F64(values) => HostSlice::F64(&values[range]),
@@ -226,12 +243,12 @@ impl Values {
         }
     }
 
-    pub(crate) fn dtype(&self) -> DType {
+    pub fn dtype(&self) -> DType {
         self.slice(0..0).dtype()
     }
 
     /// Some runs of elements, one after the other, as the content of a tensor.
-    pub(crate) fn to_tensor_data(&self, runs: &[Range<usize>], shape: &[usize]) -> TensorData {
+    pub fn to_tensor_data(&self, runs: &[Range<usize>], shape: &[usize]) -> TensorData {
         each_dtype!(Self, self, values => {
             let mut all = Vec::with_capacity(runs.iter().map(Range::len).sum());
             runs.iter().for_each(|run| all.extend_from_slice(&values[run.clone()]));
@@ -241,7 +258,7 @@ impl Values {
 
     /// Does an operation of all ranks with the first `len` elements.
     #[track_caller]
-    pub(crate) fn run(
+    pub fn run(
         &mut self,
         group: &ProcessGroup,
         len: usize,
@@ -252,7 +269,7 @@ impl Values {
 
     /// # Panics
     /// If the values are of another type.
-    pub(crate) fn as_f32_mut(&mut self) -> &mut [f32] {
+    pub fn as_f32_mut(&mut self) -> &mut [f32] {
         match self {
             Self::F32(values) => values,
             other => panic!("{} values are no f32", other.dtype()),
@@ -261,7 +278,7 @@ impl Values {
 
     /// Starts an operation of all ranks on the first `len` values.
     #[track_caller]
-    pub(crate) fn start(self, group: &ProcessGroup, len: usize, travel: Travel) -> ValuesWork {
+    pub fn start(self, group: &ProcessGroup, len: usize, travel: Travel) -> ValuesWork {
         macro_rules! started {
             ($($dtype:ident),+) => {
                 match self {$(
@@ -275,7 +292,7 @@ impl Values {
     }
 
     /// A copy of some values, in memory of this rank alone.
-    pub(crate) fn copy(&self, range: Range<usize>) -> Self {
+    pub fn copy(&self, range: Range<usize>) -> Self {
         let mut copy = Self::zeros(self.dtype(), range.len());
         copy.set(0..range.len(), self.slice(range), Entering::Plain);
         copy
@@ -283,7 +300,7 @@ impl Values {
 }
 
 impl ValuesWork {
-    pub(crate) fn wait(self) -> Result<Values, CollectiveError> {
+    pub fn wait(self) -> Result<Values, CollectiveError> {
         match self {
             Self::F32(work) => work.wait().map(Values::F32),
             Self::F64(work) => work.wait().map(Values::F64),
