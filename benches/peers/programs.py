@@ -154,14 +154,17 @@ class Mpi(Program):
 @dataclasses.dataclass(frozen=True)
 class Gloo(Program):
     script: pathlib.Path
+    # In the place of those of the task.
+    arguments: tuple = ()
 
     def measure(self, task):
+        arguments = self.arguments or task.arguments()
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         processes = [
             start(
-                [str(self.file), str(self.script), *task.arguments()],
+                [str(self.file), str(self.script), *arguments],
                 {
                     "RANK": str(rank),
                     "WORLD_SIZE": str(task.ranks),

@@ -24,8 +24,19 @@ pub enum Spread {
     /// Every rank has all of it.
     #[default]
     Replicated,
-    /// Every rank has a run of rows.
+    /// Every rank has a share.
     Sharded,
+}
+
+/// What a rank's share of a sharded state is made of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Share {
+    /// A run of rows of each parameter: the most even, for optimizers that treat each element by itself.
+    #[default]
+    Rows,
+    /// Some parameters as a whole, for optimizers that look at all elements of one: Muon, LAMB, Adafactor.
+    Parameters,
 }
 
 /// How parameters, gradients and the optimizer's state lie over the ranks.
@@ -47,6 +58,8 @@ pub struct Placement {
     pub gradients: Spread,
     /// What the optimizer keeps for them.
     pub optimizer: Spread,
+    /// What the shares are made of.
+    pub share: Share,
 }
 
 impl Placement {
@@ -77,6 +90,19 @@ impl Placement {
             parameters,
             gradients,
             optimizer,
+            share: Share::Rows,
+        }
+    }
+
+    /// The same, but each parameter has one rank that has all of its sharded states: `zero1-whole` and
+    /// `zero2-whole`. Not for sharded parameters, whose values each rank needs a share of.
+    ///
+    /// The state of a single parameter is not divided, so this is as even as the sizes of the parameters allow.
+    #[must_use]
+    pub const fn of_whole_parameters(self) -> Self {
+        Self {
+            share: Share::Parameters,
+            ..self
         }
     }
 
@@ -86,11 +112,13 @@ impl Placement {
     }
 
     /// All placements with their names.
-    const NAMED: [(&str, Self); 4] = [
+    const NAMED: [(&str, Self); 6] = [
         ("replicated", Self::replicated()),
         ("zero1", Self::zero1()),
         ("zero2", Self::zero2()),
         ("zero3", Self::zero3()),
+        ("zero1-whole", Self::zero1().of_whole_parameters()),
+        ("zero2-whole", Self::zero2().of_whole_parameters()),
     ];
 }
 
@@ -106,7 +134,9 @@ impl fmt::Display for Placement {
 
 /// No placement has this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no placement `{0}`; choose replicated, zero1, zero2 or zero3")]
+#[error(
+    "there is no placement `{0}`; choose replicated, zero1, zero2, zero3, zero1-whole or zero2-whole"
+)]
 pub struct UnknownPlacement(String);
 
 impl FromStr for Placement {
@@ -143,6 +173,10 @@ pub const SHARDED_ELEMS_MIN: usize = 1024;
 /// rank order. They differ by at most one row, so where there are fewer rows than ranks, the last ranks have
 /// none. Parameters of less than [`SHARDED_ELEMS_MIN`] elements are not cut, nor is any in a world of one.
 ///
+/// With [`Share::Parameters`] one rank has all rows, and the others none. The largest parameter is dealt first,
+/// each to the rank that has the fewest elements so far: the fullest rank has at most 4/3 of what it has in the
+/// best dealing (Graham 1969).
+///
 /// ```
 /// use bonfire_plan::{Layout, Placement, Rank, WorldSize};
 ///
@@ -158,6 +192,18 @@ pub struct Layout {
     world_size: WorldSize,
     placement: Placement,
     parameters: Vec<Extent>,
+    divisions: Vec<Division>,
+}
+
+/// Who has what of the sharded states of a parameter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Division {
+    /// Every rank has everything.
+    Whole,
+    /// Every rank has its rows.
+    Rows,
+    /// One rank has everything.
+    Owned(Rank),
 }
 
 /// A parameter, as a matrix of rows.
@@ -188,10 +234,23 @@ impl Layout {
         placement: Placement,
         world_size: WorldSize,
     ) -> Self {
+        let parameters: Vec<Extent> = shapes.into_iter().map(Extent::of).collect();
+        let is_cut = |extent: &Extent| {
+            placement.is_sharded() && world_size.get() > 1 && extent.elems() >= SHARDED_ELEMS_MIN
+        };
+        let division = |extent: &Extent| match is_cut(extent) {
+            true => Division::Rows,
+            false => Division::Whole,
+        };
+        let mut divisions: Vec<Division> = parameters.iter().map(division).collect();
+        if placement.share == Share::Parameters {
+            deal(&parameters, &mut divisions, world_size);
+        }
         Self {
             world_size,
             placement,
-            parameters: shapes.into_iter().map(Extent::of).collect(),
+            parameters,
+            divisions,
         }
     }
 
@@ -205,19 +264,23 @@ impl Layout {
         self.placement
     }
 
-    /// Whether the ranks have different rows of a parameter, in the states that are sharded.
+    /// Who has what of a parameter, in the states that are sharded.
+    pub fn division(&self, parameter: usize) -> Division {
+        self.divisions[parameter]
+    }
+
+    /// Whether the ranks have different parts of a parameter, in the states that are sharded.
     pub fn is_cut(&self, parameter: usize) -> bool {
-        self.placement.is_sharded()
-            && self.world_size.get() > 1
-            && self.parameters[parameter].elems() >= SHARDED_ELEMS_MIN
+        self.divisions[parameter] != Division::Whole
     }
 
     /// The rows of a parameter that a rank has in a sharded state; all of them where it is not cut.
     pub fn rows(&self, parameter: usize, rank: Rank) -> Range<usize> {
         let rows = self.parameters[parameter].rows;
-        match self.is_cut(parameter) {
-            true => shard_range(rows, self.world_size, rank).as_range(),
-            false => 0..rows,
+        match self.divisions[parameter] {
+            Division::Rows => shard_range(rows, self.world_size, rank).as_range(),
+            Division::Owned(owner) if owner != rank => 0..0,
+            Division::Whole | Division::Owned(_) => 0..rows,
         }
     }
 
@@ -239,8 +302,8 @@ impl Layout {
             .sum()
     }
 
-    /// How many elements a rank sends in a step of `micro_batches`, where sums and gathers send the least
-    /// that they can: (n - 1) / n of what is summed or gathered.
+    /// How many elements a rank sends in a step of `micro_batches`, on average over the ranks, where sums and
+    /// gathers send the least that they can: (n - 1) / n of what is summed or gathered.
     ///
     /// Ψ elements that are cut travel 2 Ψ times that where parameters are whole, and (2 k + 1) Ψ where they are
     /// gathered for each of k forward and backward passes: gradients are summed over the ranks once, after
@@ -259,6 +322,22 @@ impl Layout {
         };
         let ranks = f64::from(self.world_size.get());
         (times * cut + 2 * whole) as f64 * (ranks - 1.0) / ranks
+    }
+}
+
+/// Gives each parameter that is cut an owner.
+fn deal(parameters: &[Extent], divisions: &mut [Division], world_size: WorldSize) {
+    let mut cut: Vec<usize> = (0..parameters.len())
+        .filter(|&parameter| divisions[parameter] == Division::Rows)
+        .collect();
+    cut.sort_by_key(|&parameter| std::cmp::Reverse(parameters[parameter].elems()));
+    let mut loads: Vec<(usize, Rank)> = world_size.ranks().map(|rank| (0, rank)).collect();
+    for parameter in cut {
+        let least = loads.iter_mut().min_by_key(|(load, rank)| (*load, *rank));
+        if let Some((load, owner)) = least {
+            *load += parameters[parameter].elems();
+            divisions[parameter] = Division::Owned(*owner);
+        }
     }
 }
 
@@ -340,7 +419,50 @@ mod tests {
         }
     }
 
+    #[test]
+    fn whole_parameters_are_dealt_by_size() {
+        let shapes = [vec![2000], vec![1023], vec![5000], vec![3000], vec![1024]];
+        let placement = Placement::zero1().of_whole_parameters();
+        let layout = layout(&shapes, placement, 2);
+        let divisions: Vec<_> = (0..5).map(|parameter| layout.division(parameter)).collect();
+        let owned = |rank| Division::Owned(Rank::new(rank));
+        assert_eq!(
+            divisions,
+            [owned(1), Division::Whole, owned(0), owned(1), owned(0)]
+        );
+        assert_eq!(layout.rows(0, Rank::new(1)), 0..2000);
+        assert_eq!(layout.rows(0, Rank::new(0)), 0..0);
+        assert_eq!(
+            layout.held(Spread::Sharded, Rank::new(0)),
+            5000 + 1024 + 1023
+        );
+    }
+
     proptest! {
+        /// Every parameter that is cut has one owner, and the ranks' loads differ by no more than the largest.
+        #[test]
+        fn owners_are_dealt_once_and_evenly(
+            sizes in prop::collection::vec(1_usize..5000, 0..20),
+            ranks in 1_u32..9,
+        ) {
+            let shapes: Vec<_> = sizes.iter().map(|&elems| vec![elems]).collect();
+            let layout = layout(&shapes, Placement::zero2().of_whole_parameters(), ranks);
+            let mut loads = vec![0; ranks as usize];
+            for (parameter, &elems) in sizes.iter().enumerate() {
+                if !layout.is_cut(parameter) {
+                    continue;
+                }
+                let all = layout.world_size().ranks();
+                let owners: Vec<_> =
+                    all.filter(|&rank| !layout.rows(parameter, rank).is_empty()).collect();
+                prop_assert_eq!(owners.len(), 1);
+                prop_assert_eq!(layout.elems(parameter, owners[0]), 0..elems);
+                loads[owners[0].index()] += elems;
+            }
+            let spread = loads.iter().max().unwrap() - loads.iter().min().unwrap();
+            prop_assert!(spread <= sizes.iter().copied().max().unwrap_or(0));
+        }
+
         /// Every row has one owner, in rank order, and no rank has two rows more than another.
         #[test]
         fn rows_are_dealt_once_and_evenly(

@@ -7,7 +7,7 @@ pub(crate) mod precision;
 use std::fmt;
 use std::str::FromStr;
 
-use bonfire_plan::Placement;
+use bonfire_plan::{Placement, Share, Spread};
 use serde::{Deserialize, Serialize};
 
 use compression::GradientCompression;
@@ -206,6 +206,12 @@ impl DdpConfig {
             Some("it needs GradientSync::Bucketed")
         } else if self.compression != GradientCompression::None {
             Some("gradients of rows are not compressed; choose GradientCompression::None")
+        } else if self.placement.parameters == Spread::Sharded
+            && self.placement.share == Share::Parameters
+        {
+            Some(
+                "parameters are sharded by rows only; choose Placement::zero2().of_whole_parameters()",
+            )
         } else {
             None
         }

@@ -76,8 +76,9 @@ pub struct Ddp<M> {
     forward_backward: Duration,
     /// Where parameters are sharded.
     gatherer: Option<Arc<Gatherer>>,
-    /// Whether an optimizer has been seen to treat rows as it treats whole parameters.
-    is_rowwise: bool,
+    /// Whether an optimizer has been seen to do with this rank's part of the parameters, and has state for that
+    /// alone.
+    has_seen_optimizer: bool,
 }
 
 /// What a [`Ddp`] makes of a model and keeps until the model has other parameters.
@@ -184,7 +185,7 @@ impl<M: Module> Ddp<M> {
             steps: 0,
             forward_backward: Duration::ZERO,
             gatherer: setup.gatherer,
-            is_rowwise: false,
+            has_seen_optimizer: false,
         })
     }
 
@@ -295,10 +296,10 @@ impl<M: Module> Ddp<M> {
 
     /// Updates the parameters. Equal gradients and equal optimizers keep the replicas equal.
     ///
-    /// Where [`DdpConfig::placement`] shards the optimizer's state, the optimizer sees this rank's rows of
-    /// each parameter that is cut, keeps its state for them, and the ranks gather the updated parameters.
-    /// Every rank must call it then, with an optimizer that treats each element by itself, as SGD, Adam, AdamW,
-    /// Lion and RMSProp do.
+    /// Where [`DdpConfig::placement`] shards the optimizer's state, the optimizer sees this rank's part of the
+    /// parameters, keeps its state for that, and the ranks gather the updated parameters. Every rank must call it
+    /// then. Where the parts are rows, the optimizer must treat each element by itself, as SGD, Adam, AdamW, Lion
+    /// and RMSProp do; with [`Placement::of_whole_parameters`](crate::Placement::of_whole_parameters) it may be any.
     ///
     /// # Errors
     /// Only where parameters are cut into rows: [`TrainError::RowsDiffer`] for an optimizer, or a clipping of

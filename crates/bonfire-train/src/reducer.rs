@@ -29,7 +29,6 @@ use crate::TrainError;
 use crate::compression::{Compressor, Presence};
 use crate::loss::weights::{MicroBatches, Normalizer};
 use crate::memory::DeviceTensor;
-use bonfire_values::{Entering, HostSlice};
 use crate::parameters::ParameterTable;
 use crate::parameters::shards::Shards;
 use crate::reducer::bucket::{Bucket, Spare};
@@ -38,6 +37,7 @@ use crate::reducer::harvest::{Gradient, Site};
 use crate::reducer::timing::Stopwatch;
 use crate::world::patience::WarmUp;
 use bonfire_plan::buckets::{Assignment, Caps, assign};
+use bonfire_values::{Entering, HostSlice};
 
 use buckets::{Buckets, Home};
 
@@ -115,8 +115,8 @@ impl Reducer {
     ) -> Result<Self, TrainError> {
         let order: Vec<usize> = (0..table.len()).rev().collect();
         let parameters = vec![Progress::default(); table.len()];
-        let is_cut = |parameter| shards.is_cut(parameter);
-        let assignments = assign(&table.extents(), is_cut, &order, caps);
+        let division = |parameter| shards.division(parameter);
+        let assignments = assign(&table.extents(), division, &order, caps);
         let is_alone = group.world_size().get() == 1;
         let mut reducer = Self {
             group,
@@ -161,8 +161,8 @@ impl Reducer {
     }
 
     fn deal(&mut self, order: &[usize]) -> Result<(), TrainError> {
-        let is_cut = |parameter| self.shards.is_cut(parameter);
-        self.assignments = assign(&self.table.extents(), is_cut, order, self.caps);
+        let division = |parameter| self.shards.division(parameter);
+        self.assignments = assign(&self.table.extents(), division, order, self.caps);
         self.homes = homes(&self.assignments, self.table.len());
         self.is_made = false;
         self.make()

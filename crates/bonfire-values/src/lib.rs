@@ -7,7 +7,9 @@
 
 use std::ops::Range;
 
-use bonfire_collective::{CollectiveError, Element, GroupBuffer, ProcessGroup, ReduceOp, Work};
+use bonfire_collective::{
+    CollectiveError, Element, GroupBuffer, ProcessGroup, Rank, ReduceOp, Work,
+};
 use bonfire_plan::DType;
 use burn::tensor::{DType as TensorDType, TensorData};
 use half::{bf16, f16};
@@ -104,6 +106,10 @@ pub enum Travel {
     MeanScatter,
     /// Every rank brings its own block, and ends with all.
     AllGather,
+    /// One rank ends with the mean, and the others with nothing that means anything.
+    MeanTo(Rank),
+    /// Every rank ends with what one rank brings.
+    From(Rank),
 }
 
 impl Travel {
@@ -112,6 +118,8 @@ impl Travel {
             Self::AllReduce(reduce) => group.all_reduce(data, reduce),
             Self::MeanScatter => group.reduce_scatter_in_place(data, ReduceOp::Mean),
             Self::AllGather => group.all_gather_in_place(data),
+            Self::MeanTo(owner) => group.reduce(data, owner, ReduceOp::Mean),
+            Self::From(owner) => group.broadcast(data, owner),
         }
     }
 }

@@ -90,8 +90,8 @@ pub mod ddp {
     pub use bonfire_train::{
         BucketSummary, BufferSync, DataParallel, Ddp, DdpConfig, Difference, Digest, GradientRoute,
         GradientSync, IntoLoss, Last, Layout, Loss, MicroStep, OwnStep, Placement, Precision,
-        Scatter, Spread, Step, StepTiming, TrainError, UnknownGradientRoute, UnknownPlacement,
-        is_autodiff,
+        Scatter, Share, Spread, Step, StepTiming, TrainError, UnknownGradientRoute,
+        UnknownPlacement, is_autodiff,
     };
 
     pub use crate::freeze::{UnknownParameter, freeze, freeze_all_but};

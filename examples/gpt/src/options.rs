@@ -105,10 +105,11 @@ pub struct TrainArgs {
     pub gradient_route: GradientRoute,
 
     /// What each rank holds: replicated (everything), zero1 (its rows of the optimizer's state), zero2 (of the
-    /// gradients, too) or zero3 (of the parameters, too)
+    /// gradients, too) or zero3 (of the parameters, too); zero1-whole and zero2-whole deal whole parameters instead of
+    /// rows, for Muon
     #[arg(
         long,
-        value_name = "replicated|zero1|zero2|zero3",
+        value_name = "replicated|zero1|zero2|zero3|zero1-whole|zero2-whole",
         default_value_t,
         help_heading = "Training"
     )]
@@ -176,8 +177,8 @@ pub enum OptimizerKind {
     Sgd,
     /// Lion: the sign of the momentum, and nothing else to keep
     Lion,
-    /// Burn's Muon for the matrices of the blocks, AdamW for the rest; not with zero1, zero2 and zero3, because it
-    /// needs whole matrices
+    /// Burn's Muon for the matrices of the blocks, AdamW for the rest; it needs whole matrices, so of the placements
+    /// with shards it goes with zero1-whole and zero2-whole
     Muon,
 }
 

@@ -4,6 +4,7 @@
 //! gradients are expected, a small first bucket so that the links are busy early, then large ones.
 
 use crate::DType;
+use crate::layout::Division;
 
 /// What assignment needs to know about a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,33 +31,33 @@ pub struct Caps {
     pub bytes_max: usize,
 }
 
-/// The parameters of one bucket, in the order of their gradients. All have the same type, and all are
-/// cut into rows or none is.
+/// The parameters of one bucket, in the order of their gradients. All have the same type, and are divided
+/// among the ranks alike.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assignment {
     /// The type of all elements.
     pub dtype: DType,
-    /// Whether the parameters are cut into rows.
-    pub is_cut: bool,
+    /// Who has what of the parameters.
+    pub division: Division,
     /// Their indices.
     pub parameters: Vec<usize>,
 }
 
 impl Assignment {
-    fn kind(&self) -> (DType, bool) {
-        (self.dtype, self.is_cut)
+    fn kind(&self) -> (DType, Division) {
+        (self.dtype, self.division)
     }
 }
 
 /// Deals parameters to buckets. `order` holds every index of `extents` once, the gradient that is
 /// ready first in front; the buckets come out in the order in which they will be complete. Parameters that
-/// `is_cut` says are cut into rows share no bucket with others.
+/// are divided otherwise share no bucket.
 ///
 /// # Panics
 /// If `order` has not as many indices as there are parameters.
 pub fn assign(
     extents: &[Extent],
-    is_cut: impl Fn(usize) -> bool,
+    division: impl Fn(usize) -> Division,
     order: &[usize],
     caps: Caps,
 ) -> Vec<Assignment> {
@@ -67,10 +68,10 @@ pub fn assign(
     );
     let mut open: Vec<OpenBucket> = Vec::new();
     let mut closed: Vec<OpenBucket> = Vec::new();
-    let mut seen: Vec<(DType, bool)> = Vec::new();
+    let mut seen: Vec<(DType, Division)> = Vec::new();
     for (position, &parameter) in order.iter().enumerate() {
         let extent = extents[parameter];
-        let kind = (extent.dtype, is_cut(parameter));
+        let kind = (extent.dtype, division(parameter));
         let index = open
             .iter()
             .position(|bucket| bucket.assignment.kind() == kind);
@@ -109,11 +110,11 @@ struct OpenBucket {
 }
 
 impl OpenBucket {
-    fn new((dtype, is_cut): (DType, bool), bytes_max: usize) -> Self {
+    fn new((dtype, division): (DType, Division), bytes_max: usize) -> Self {
         Self {
             assignment: Assignment {
                 dtype,
-                is_cut,
+                division,
                 parameters: Vec::new(),
             },
             bytes: 0,
@@ -134,6 +135,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::Rank;
 
     const CAPS: Caps = Caps {
         first_bytes_max: 40,
@@ -149,7 +151,7 @@ mod tests {
     }
 
     fn buckets(extents: &[Extent], order: &[usize]) -> Vec<Vec<usize>> {
-        assign(extents, |_| false, order, CAPS)
+        assign(extents, |_| Division::Whole, order, CAPS)
             .into_iter()
             .map(|assignment| assignment.parameters)
             .collect()
@@ -182,19 +184,22 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_shares_no_bucket_with_what_is_not() {
-        let extents = f32s(&[5, 5, 5, 5]);
-        let found = assign(
-            &extents,
-            |parameter| parameter % 2 == 0,
-            &[0, 1, 2, 3],
-            CAPS,
-        );
+    fn what_is_divided_otherwise_shares_no_bucket() {
+        let extents = f32s(&[5, 5, 5, 5, 5]);
+        let owned = |rank| Division::Owned(Rank::new(rank));
+        let divisions = [Division::Rows, owned(0), Division::Rows, owned(1), owned(0)];
+        let division = |parameter: usize| divisions[parameter];
+        let found = assign(&extents, division, &[0, 1, 2, 3, 4], CAPS);
         let found: Vec<_> = found
             .into_iter()
-            .map(|bucket| (bucket.is_cut, bucket.parameters))
+            .map(|bucket| (bucket.division, bucket.parameters))
             .collect();
-        assert_eq!(found, [(true, vec![0, 2]), (false, vec![1, 3])]);
+        let expected = [
+            (Division::Rows, vec![0, 2]),
+            (owned(1), vec![3]),
+            (owned(0), vec![1, 4]),
+        ];
+        assert_eq!(found, expected);
     }
 
     #[test]
@@ -217,7 +222,7 @@ mod tests {
                 .collect();
             let order: Vec<usize> = (0..extents.len()).rev().collect();
             let caps = Caps { first_bytes_max, bytes_max };
-            let assignments = assign(&extents, |_| false, &order, caps);
+            let assignments = assign(&extents, |_| Division::Whole, &order, caps);
             let mut seen: Vec<usize> =
                 assignments.iter().flat_map(|bucket| bucket.parameters.clone()).collect();
             seen.sort_unstable();

@@ -34,13 +34,13 @@ use burn::module::{Module, ModuleVisitor, Param, ParamId, Reparameterization, Re
 use burn::tensor::{DispatchTensor, GradientCheckpointingStrategy, Tensor, TensorData};
 
 use crate::loss::precision::Enclosing;
-use bonfire_values::{Entering, HostSlice, Travel, Values};
 use crate::parameters::ParameterTable;
 use crate::parameters::shards::Shards;
 use crate::reducer::hooks::{Listener, Uses, note, on_backend_of, primitive, tell, unsupported};
 use crate::reducer::readback::{self, Readback};
 use crate::world::patience::WarmUp;
 use crate::{Precision, TrainError};
+use bonfire_values::{Entering, HostSlice, Travel, Values};
 
 /// What gathers the parameters of a model.
 #[derive(Debug)]
@@ -275,7 +275,11 @@ impl Gatherer {
             start..start + piece.len()
         });
         let places: Vec<_> = places.collect();
-        let own = places[self.shards.own_piece(parameter)].clone();
+        let own = self
+            .shards
+            .own_piece(parameter)
+            .expect("it is cut into rows");
+        let own = places[own].clone();
         let mut state = self.lock();
         let buffers = &mut state.buffers;
         let buffer = buffers

@@ -10,7 +10,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bonfire_checkpoint::CheckpointError;
-use bonfire_collective::{ProcessGroup, Rank};
+use bonfire_collective::{ProcessGroup, Rank, ReduceOp};
+use bonfire_plan::Division;
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::{ModuleOptimizer, OptimizerRecord};
 use burn::tensor::{Bool, Bytes, DType, Int, Tensor, TensorData};
@@ -29,9 +30,23 @@ pub(crate) const WRITER: Rank = Rank::new(0);
 /// What became of the file of the writer.
 type Written = Result<(), CheckpointError>;
 
-/// A tensor of the state of a parameter that is cut, as rank 0 has it.
+/// A tensor of the state of a parameter of which ranks have parts: its name and shape as a whole.
 #[derive(Serialize, Deserialize)]
-struct Field(usize, String, DType);
+struct Field {
+    parameter: usize,
+    name: String,
+    dtype: DType,
+    shape: Vec<usize>,
+}
+
+/// What a rank tells the others of the state of the parameters that it speaks for. Names are without identities,
+/// which ranks have different ones of.
+#[derive(Default, Serialize, Deserialize)]
+struct Told {
+    fields: Vec<Field>,
+    scalars: Vec<(usize, String, Scalar)>,
+    metadata: Vec<(usize, String, String)>,
+}
 
 impl<M: Module> Ddp<M> {
     /// Writes the parameters as a record of Burn, on the writer; each is gathered when it is written. Every rank must
@@ -106,40 +121,128 @@ impl<M: Module> Ddp<M> {
         file: Option<&Path>,
     ) -> Result<Written, TrainError> {
         let own = packed(optimizer)?;
-        let (cut, mut kept): (Vec<_>, Vec<_>) = own.tensors.into_iter().partition(|tensor| {
-            let parameter = self.cut_parameter(tensor.param_id);
-            parameter.is_some_and(|parameter| {
-                let rows = self.shards.rows(parameter).len();
-                has_rows(tensor, &self.table.get(parameter).shape, rows)
-            })
-        });
-        // A rank may have no row of a parameter. Rank 0 has one of each.
-        let fields: Vec<Field> = cut.iter().filter_map(|tensor| self.field(tensor)).collect();
-        let fields = announced(group, &fields)?;
+        let told = told_by_all(group, &self.told(&own))?;
         let ids = self.table.ids();
+        let full = |parameter: usize, name: &str| format!("{}{name}", ids[parameter].val());
+        let (cut, mut kept): (Vec<_>, Vec<_>) = own.tensors.into_iter().partition(|tensor| {
+            let rows = |parameter| self.shards.rows(parameter).len();
+            self.divided(tensor, rows).is_some()
+        });
         let mut gathers = Gathers::new(group);
-        for Field(parameter, name, dtype) in fields {
-            let id = ids[parameter].val();
-            let name = format!("{id}.{name}");
+        for field in told.iter().flat_map(|told| &told.fields) {
+            let name = full(field.parameter, &field.name);
             let own = cut.iter().find(|tensor| tensor.name == name);
             let rows = match own {
                 Some(own) => own.to_bytes().map_err(unusable)?,
                 None => Bytes::from_bytes_vec(Vec::new()),
             };
-            let shape = self.table.get(parameter).shape.clone();
             let group = group.clone();
-            kept.push(gathers.add((name, dtype, shape, id), move || {
-                let whole = group.gather_v::<u8>(&rows, WRITER)?;
-                Ok(whole.map_or(Vec::new(), |blocks| blocks.into_vec()))
-            }));
+            let id = ids[field.parameter].val();
+            kept.push(
+                gathers.add((name, field.dtype, field.shape.clone(), id), move || {
+                    let whole = group.gather_v::<u8>(&rows, WRITER)?;
+                    Ok(whole.map_or(Vec::new(), |blocks| blocks.into_vec()))
+                }),
+            );
         }
-        let record = Record {
+        let mut record = Record {
             tensors: kept,
-            ..own
+            scalars: own.scalars,
+            metadata: own.metadata,
         };
+        for told in told {
+            let scalars = told.scalars.into_iter();
+            record
+                .scalars
+                .extend(scalars.map(|(parameter, name, value)| (full(parameter, &name), value)));
+            let metadata = told.metadata.into_iter();
+            record
+                .metadata
+                .extend(metadata.map(|(parameter, name, value)| (full(parameter, &name), value)));
+        }
         let written = file.map_or(Ok(()), |file| write(record.writer(), file, STATE));
         gathers.finish()?;
         Ok(written)
+    }
+
+    /// What this rank tells of its state.
+    fn told(&self, own: &Record) -> Told {
+        let about = |name: &str| {
+            let (id, rest) = name.split_at(name.find('.').unwrap_or(name.len()));
+            let id: u64 = id.parse().ok()?;
+            let parameter = self.cut_parameter(Some(id))?;
+            self.speaks_for(parameter)
+                .then(|| (parameter, rest.to_owned()))
+        };
+        let field = |tensor: &Packed| {
+            let rows = |parameter| self.shards.rows(parameter).len();
+            self.divided(tensor, rows)?;
+            let (parameter, name) = about(&tensor.name)?;
+            let shape = match self.shards.division(parameter) {
+                Division::Rows => self.table.get(parameter).shape.clone(),
+                Division::Owned(_) | Division::Whole => tensor.shape.iter().copied().collect(),
+            };
+            Some(Field {
+                parameter,
+                name,
+                dtype: tensor.dtype,
+                shape,
+            })
+        };
+        let scalars = own.scalars.iter().filter_map(|(name, value)| {
+            let (parameter, name) = about(name)?;
+            Some((parameter, name, *value))
+        });
+        let metadata = own.metadata.iter().filter_map(|(name, value)| {
+            let (parameter, name) = about(name)?;
+            Some((parameter, name, value.clone()))
+        });
+        Told {
+            fields: own.tensors.iter().filter_map(field).collect(),
+            scalars: scalars.collect(),
+            metadata: metadata.collect(),
+        }
+    }
+
+    /// Whether this rank is the first that has something of a parameter that is cut.
+    fn speaks_for(&self, parameter: usize) -> bool {
+        self.group.rank()
+            == match self.shards.division(parameter) {
+                Division::Owned(owner) => owner,
+                // Rank 0 has a row of each.
+                Division::Rows | Division::Whole => WRITER,
+            }
+    }
+
+    /// How many tensors of state all ranks have together.
+    fn tensors_of_state(
+        &self,
+        optimizer: &ModuleOptimizer,
+        group: &ProcessGroup,
+    ) -> Result<usize, TrainError> {
+        let state = packed(optimizer)?;
+        let counted = state.tensors.iter().filter(|tensor| {
+            let cut = self.cut_parameter(tensor.param_id);
+            cut.map_or(group.rank() == WRITER, |parameter| {
+                self.speaks_for(parameter)
+            })
+        });
+        let mut count = [counted.count() as u64];
+        group.all_reduce(&mut count, ReduceOp::Sum)?;
+        Ok(count[0] as usize)
+    }
+
+    /// The parameter of a tensor of state of which the ranks have different parts, where a state like the
+    /// parameter has so many rows.
+    pub(super) fn divided(&self, tensor: &Packed, rows: impl Fn(usize) -> usize) -> Option<usize> {
+        let parameter = self.cut_parameter(tensor.param_id)?;
+        let is_divided = match self.shards.division(parameter) {
+            Division::Owned(_) => true,
+            Division::Rows | Division::Whole => {
+                has_rows(tensor, &self.table.get(parameter).shape, rows(parameter))
+            }
+        };
+        is_divided.then_some(parameter)
     }
 
     /// The optimizer with its state for this rank's rows, from one that may have it for whole parameters.
@@ -148,11 +251,12 @@ impl<M: Module> Ddp<M> {
         optimizer: &ModuleOptimizer,
     ) -> Result<Option<ModuleOptimizer>, TrainError> {
         let record = packed(optimizer)?;
-        let whole = |tensor: &Packed| Some(self.table.get(self.cut_parameter(tensor.param_id)?));
-        let is_whole = |tensor: &Packed| {
-            whole(tensor).is_some_and(|entry| has_rows(tensor, &entry.shape, entry.shape[0]))
+        let all = |parameter: usize| self.table.get(parameter).shape[0];
+        let is_more = |tensor: &Packed| {
+            let parameter = self.divided(tensor, all);
+            parameter.is_some_and(|parameter| self.shards.rows(parameter).len() < all(parameter))
         };
-        if !record.tensors.iter().any(is_whole) {
+        if !record.tensors.iter().any(is_more) {
             return Ok(None);
         }
         let mut kept = Vec::new();
@@ -172,12 +276,33 @@ impl<M: Module> Ddp<M> {
         let index = self.table.index_of(ParamId::from(id?))?;
         self.shards.is_cut(index).then_some(index)
     }
+}
 
-    fn field(&self, tensor: &Packed) -> Option<Field> {
-        let (_, name) = tensor.name.split_once('.')?;
-        let parameter = self.cut_parameter(tensor.param_id)?;
-        Some(Field(parameter, name.to_owned(), tensor.dtype))
-    }
+/// What all ranks tell, in rank order.
+#[track_caller]
+fn told_by_all<T: Serialize + DeserializeOwned>(
+    group: &ProcessGroup,
+    own: &T,
+) -> Result<Vec<T>, TrainError> {
+    let blocks = group.all_gather_v::<u8>(&encoded(own))?;
+    let ranks = group.world_size().ranks();
+    ranks
+        .zip(blocks.iter())
+        .map(|(rank, bytes)| decoded(rank, bytes))
+        .collect()
+}
+
+fn encoded<T: Serialize>(value: &T) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    ciborium::into_writer(value, &mut bytes).expect("plain data can always be written");
+    bytes
+}
+
+fn decoded<T: DeserializeOwned>(rank: Rank, bytes: &[u8]) -> Result<T, TrainError> {
+    ciborium::from_reader(bytes).map_err(|cause| TrainError::OtherProgram {
+        rank,
+        cause: cause.to_string(),
+    })
 }
 
 /// Gives everybody what the writer has.
@@ -186,18 +311,15 @@ pub(crate) fn announced<T: Serialize + DeserializeOwned>(
     group: &ProcessGroup,
     own: &T,
 ) -> Result<T, TrainError> {
-    let mut bytes = Vec::new();
-    if group.rank() == WRITER {
-        ciborium::into_writer(own, &mut bytes).expect("plain data can always be written");
-    }
+    let mut bytes = match group.rank() {
+        WRITER => encoded(own),
+        _ => Vec::new(),
+    };
     let mut len = [bytes.len() as u64];
     group.broadcast(&mut len, WRITER)?;
     bytes.resize(len[0] as usize, 0);
     group.broadcast(&mut bytes, WRITER)?;
-    ciborium::from_reader(bytes.as_slice()).map_err(|cause| TrainError::OtherProgram {
-        rank: WRITER,
-        cause: cause.to_string(),
-    })
+    decoded(WRITER, &bytes)
 }
 
 /// Whether a tensor has so many rows of a parameter of this shape.

@@ -26,9 +26,11 @@ impl<M: Module> Ddp<M> {
         lr: ModuleLearningRate,
         gradients: Gradients,
     ) -> Result<(), TrainError> {
-        if !self.is_rowwise {
-            self.check_rowwise(optimizer)?;
-            self.is_rowwise = true;
+        if !self.has_seen_optimizer {
+            if self.shards.are_rows() {
+                self.check_rowwise(optimizer)?;
+            }
+            self.has_seen_optimizer = true;
             // Of a checkpoint.
             if let Some(cut) = self.cut_state(optimizer)? {
                 *optimizer = cut;
@@ -111,7 +113,7 @@ impl<M: Module> Ddp<M> {
                 let what = format!("the optimizer of parameter {name}");
                 return Err(differs(
                     what,
-                    "choose Placement::replicated(), or one that treats each element by itself",
+                    "choose Placement::zero1().of_whole_parameters(), or one that treats each element by itself",
                 ));
             }
         }

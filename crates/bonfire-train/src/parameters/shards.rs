@@ -1,8 +1,8 @@
-//! This rank's part of the parameters, where each rank has some of their rows.
+//! This rank's part of the parameters, where each rank has a share.
 
 use std::ops::Range;
 
-use bonfire_plan::{Layout, Placement, Rank, WorldSize};
+use bonfire_plan::{Division, Layout, Placement, Rank, Share, WorldSize};
 use burn::tensor::{GradientCheckpointingStrategy, Tensor, TensorData};
 
 use crate::parameters::ParameterTable;
@@ -33,7 +33,17 @@ impl Shards {
         &self.layout
     }
 
-    /// Whether the ranks have different rows of a parameter.
+    /// Whether shares are rows, rather than whole parameters.
+    pub(crate) fn are_rows(&self) -> bool {
+        self.layout.placement().share == Share::Rows
+    }
+
+    /// Who has what of a parameter.
+    pub(crate) fn division(&self, parameter: usize) -> Division {
+        self.layout.division(parameter)
+    }
+
+    /// Whether the ranks have different parts of a parameter.
     pub(crate) fn is_cut(&self, parameter: usize) -> bool {
         self.layout.is_cut(parameter)
     }
@@ -43,23 +53,23 @@ impl Shards {
         self.layout.rows(parameter, self.rank)
     }
 
-    /// The elements of each rank's rows, in rank order; of a parameter that is not cut, all of them once.
+    /// The elements of each rank's rows, in rank order; of a parameter that is not cut into rows, all of them
+    /// once.
     pub(crate) fn pieces(&self, parameter: usize) -> Vec<Range<usize>> {
-        let ranks = match self.is_cut(parameter) {
-            true => self.layout.world_size().get(),
-            false => 1,
-        };
-        let ranks = (0..ranks).map(Rank::new);
-        ranks
-            .map(|rank| self.layout.elems(parameter, rank))
-            .collect()
+        let elems = |rank| self.layout.elems(parameter, rank);
+        match self.division(parameter) {
+            Division::Rows => self.layout.world_size().ranks().map(elems).collect(),
+            Division::Whole => vec![elems(self.rank)],
+            Division::Owned(owner) => vec![elems(owner)],
+        }
     }
 
-    /// Which of its [`pieces`](Self::pieces) is this rank's.
-    pub(crate) fn own_piece(&self, parameter: usize) -> usize {
-        match self.is_cut(parameter) {
-            true => self.rank.index(),
-            false => 0,
+    /// Which of its [`pieces`](Self::pieces) is this rank's, if any.
+    pub(crate) fn own_piece(&self, parameter: usize) -> Option<usize> {
+        match self.division(parameter) {
+            Division::Rows => Some(self.rank.index()),
+            Division::Owned(owner) if owner != self.rank => None,
+            Division::Whole | Division::Owned(_) => Some(0),
         }
     }
 }

@@ -3,17 +3,19 @@
 //! Where parameters are cut into rows, the memory is as many equal blocks as there are ranks, each with the
 //! rows of one rank of all parameters: so a block is what a rank gets of the mean, and what it brings when
 //! parameters are gathered. The blocks of ranks with fewer rows are filled up at the end.
+//!
+//! Where one rank has all of each parameter, the bucket travels to it, and comes from it.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bonfire_collective::{CollectiveError, ProcessGroup, ReduceOp};
-use bonfire_plan::{DType, Spread};
+use bonfire_plan::{DType, Division, Spread};
 
 use crate::compression::{Carrier, Compressor, Presence, Sent};
-use bonfire_values::{Entering, HostSlice, Travel, Values, ValuesWork};
 use crate::parameters::shards::Shards;
 use bonfire_plan::buckets::Assignment;
+use bonfire_values::{Entering, HostSlice, Travel, Values, ValuesWork};
 
 /// A bucket. Its memory is used again in every step.
 #[derive(Debug)]
@@ -23,7 +25,7 @@ pub(crate) struct Bucket {
     dtype: DType,
     slots: Vec<Slot>,
     elems: usize,
-    is_cut: bool,
+    division: Division,
     /// Parameters whose gradient is not there yet.
     waiting: usize,
     state: State,
@@ -41,8 +43,8 @@ struct Slot {
     parameter: usize,
     /// Runs of elements, in their order.
     pieces: Vec<Piece>,
-    /// Which of them is this rank's.
-    own: usize,
+    /// Which of them is this rank's, if any.
+    own: Option<usize>,
     /// Whether `accumulated` has something for it.
     accumulated: bool,
 }
@@ -104,7 +106,8 @@ impl Bucket {
     ) -> Self {
         let (slots, elems) = arranged(&assignment.parameters, shards);
         let is_sharded = shards.layout().placement().gradients == Spread::Sharded;
-        let spare = (assignment.is_cut && is_sharded).then(|| spare.clone());
+        let is_cut = assignment.division != Division::Whole;
+        let spare = (is_cut && is_sharded).then(|| spare.clone());
         let state = match &spare {
             Some(_) => State::Empty,
             None => State::Here(Values::shared(&group, assignment.dtype, elems)),
@@ -120,7 +123,7 @@ impl Bucket {
             waiting: slots.len(),
             slots,
             elems,
-            is_cut: assignment.is_cut,
+            division: assignment.division,
             state,
             spare,
             accumulated: None,
@@ -222,14 +225,14 @@ impl Bucket {
             values.scale(factor);
         }
         self.state = match self.carrier.send(&mut values, &self.group, compressor) {
-            Sent::Nothing if self.is_cut => {
-                State::Away(values.start(&self.group, self.elems, Travel::MeanScatter))
+            Sent::Nothing => {
+                let travel = match self.division {
+                    Division::Whole => Travel::AllReduce(ReduceOp::Mean),
+                    Division::Rows => Travel::MeanScatter,
+                    Division::Owned(owner) => Travel::MeanTo(owner),
+                };
+                State::Away(values.start(&self.group, self.elems, travel))
             }
-            Sent::Nothing => State::Away(values.start(
-                &self.group,
-                self.elems,
-                Travel::AllReduce(ReduceOp::Mean),
-            )),
             Sent::Instead => State::Carried(values),
         };
     }
@@ -274,25 +277,30 @@ impl Bucket {
 
     /// The values of a slot, where parameters are cut those of this rank's rows.
     pub(crate) fn slot(&self, slot: usize) -> HostSlice<'_> {
-        let Slot { pieces, own, .. } = &self.slots[slot];
-        let place = pieces[*own].place.clone();
         match &self.state {
-            State::Own(values) => {
-                let block = own * values.len();
-                values.slice(place.start - block..place.end - block)
-            }
-            _ => self.values().slice(place),
+            State::Own(values) => values.slice(self.own_place_in_block(slot)),
+            _ => self.values().slice(self.own_place(slot)),
         }
+    }
+
+    /// Where this rank's rows of a slot are.
+    fn own_place(&self, slot: usize) -> Range<usize> {
+        let Slot { pieces, own, .. } = &self.slots[slot];
+        own.map_or(0..0, |own| pieces[own].place.clone())
+    }
+
+    /// The same in this rank's block.
+    fn own_place_in_block(&self, slot: usize) -> Range<usize> {
+        let (place, block) = (self.own_place(slot), self.block());
+        place.start - block.start..place.end - block.start
     }
 
     /// What a bucket keeps whose gradients have been summed over the ranks.
     fn kept(&self, values: Values) -> State {
-        let (Some(spare), Some(slot)) = (&self.spare, self.slots.first()) else {
+        let Some(spare) = &self.spare else {
             return State::Here(values);
         };
-        let block_elems = self.block_elems();
-        let start = slot.own * block_elems;
-        let own = values.copy(start..start + block_elems);
+        let own = values.copy(self.block());
         spare.give(values);
         State::Own(own)
     }
@@ -306,26 +314,23 @@ impl Bucket {
     pub(crate) fn put_rows(&mut self, slot: usize, rows: HostSlice<'_>) {
         assert!(self.waiting > 0, "every slot of the bucket is full");
         self.waiting -= 1;
-        let Slot { pieces, own, .. } = &self.slots[slot];
-        let (place, own) = (pieces[*own].place.clone(), *own);
         if self.spare.is_some() {
-            let block_elems = self.block_elems();
+            let place = self.own_place_in_block(slot);
             if !matches!(self.state, State::Own(_)) {
-                self.state = State::Own(Values::zeros(self.dtype, block_elems));
+                self.state = State::Own(Values::zeros(self.dtype, self.block().len()));
             }
             let State::Own(values) = &mut self.state else {
                 unreachable!("it has been made");
             };
-            let block = own * block_elems;
-            let place = place.start - block..place.end - block;
             values.set(place, rows, Entering::Plain);
             return;
         }
+        let place = self.own_place(slot);
         self.here().set(place, rows, Entering::Plain);
         if self.is_complete()
             && let State::Here(values) = std::mem::replace(&mut self.state, State::Lost)
         {
-            self.state = State::Away(values.start(&self.group, self.elems, Travel::AllGather));
+            self.state = State::Away(values.start(&self.group, self.elems, self.gathering()));
         }
     }
 
@@ -335,12 +340,11 @@ impl Bucket {
             State::Away(work) => State::Here(work.wait()?),
             // Memory for all blocks is lent bucket by bucket.
             State::Own(own) => {
-                let start = self.slots.first().map_or(0, |slot| slot.own) * own.len();
-                let block = start..start + own.len();
+                let (block, gathering) = (self.block(), self.gathering());
                 let (elems, group) = (self.elems, self.group.clone());
                 let values = self.here();
                 values.set(block, own.slice(0..own.len()), Entering::Plain);
-                values.run(&group, elems, Travel::AllGather)?;
+                values.run(&group, elems, gathering)?;
                 self.waiting = self.slots.len();
                 return Ok(());
             }
@@ -362,9 +366,25 @@ impl Bucket {
         }
     }
 
-    fn block_elems(&self) -> usize {
-        let blocks = self.slots.first().map_or(1, |slot| slot.pieces.len());
-        self.elems / blocks
+    /// How the ranks get updated parameters.
+    fn gathering(&self) -> Travel {
+        match self.division {
+            Division::Owned(owner) => Travel::From(owner),
+            Division::Whole | Division::Rows => Travel::AllGather,
+        }
+    }
+
+    /// This rank's block.
+    fn block(&self) -> Range<usize> {
+        let Some((pieces, own)) = self
+            .slots
+            .first()
+            .and_then(|slot| Some((slot.pieces.len(), slot.own?)))
+        else {
+            return 0..0;
+        };
+        let elems = self.elems / pieces;
+        own * elems..(own + 1) * elems
     }
 
     /// The elements of a gathered parameter, run by run.

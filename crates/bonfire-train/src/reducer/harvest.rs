@@ -8,10 +8,10 @@ use burn::tensor::{Gradients, Tensor};
 
 use crate::TrainError;
 use crate::memory::DeviceTensor;
-use bonfire_values::HostSlice;
 use crate::optim::gradients::Gradients as Averages;
 use crate::parameters::ParameterTable;
 use crate::reducer::readback::{Shell, claim, on_device, overwritten};
+use bonfire_values::HostSlice;
 
 /// A gradient, wherever its values are.
 #[derive(Debug)]

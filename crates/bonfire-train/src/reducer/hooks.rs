@@ -32,7 +32,6 @@ use burn::module::{Module, ModuleMapper, Param, Reparameterization, Reparameteri
 use burn::tensor::{Device, DispatchTensor, GradientCheckpointingStrategy, Tensor};
 
 use crate::loss::precision::Enclosing;
-use bonfire_values::Entering;
 use crate::parameters::ParameterTable;
 use crate::parameters::shards::Shards;
 use crate::reducer::Reducer;
@@ -40,6 +39,7 @@ use crate::reducer::harvest::{Gradient, Site, checked, unreadable};
 use crate::reducer::readback::Readback;
 use crate::world::exchange::mapping::{Meaning, meant};
 use crate::{Precision, TrainError};
+use bonfire_values::Entering;
 
 /// How much further apart anchors are than layers are on average. A layer behind an anchor too far
 /// from the leaves moves there, with all that follow it, and its hook runs just in time; one behind

@@ -241,8 +241,7 @@ mod host_memory {
     pub(super) fn claim<const D: usize>(shell: &Shell) -> Result<Claim<D>, String> {
         let shell = shell.clone();
         let elems = shell.shape.iter().product();
-        let dtype =
-            bonfire_values::reducible(shell.tensor_dtype).expect("checked when it began");
+        let dtype = bonfire_values::reducible(shell.tensor_dtype).expect("checked when it began");
         let (memory, seen) = double::zeros(dtype, elems);
         let finish = move || {
             let values = seen.lock().expect("nobody panics while they hold it");

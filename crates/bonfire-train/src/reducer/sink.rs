@@ -2,8 +2,8 @@
 
 use super::Reducer;
 use crate::TrainError;
-use bonfire_values::Entering;
 use crate::reducer::harvest::{Gradient, GradientSink, Site};
+use bonfire_values::Entering;
 
 /// After the backward pass: what has not been taken while it ran.
 impl GradientSink for Reducer {

@@ -47,9 +47,8 @@ impl<M: Module> Ddp<M> {
             }
             let state = Source::open(group, state)?;
             let loaded = optimizer.clone().load_record(ddp.record(&model, &state)?);
-            let (saved, taken) = (state.all.len(), loaded.to_record().len());
-            // Rank 0 has a row of each parameter.
-            let taken = announced(group, &taken)?;
+            let saved = state.all.len();
+            let taken = ddp.tensors_of_state(&loaded, group)?;
             if saved != taken {
                 let what = "optimizer";
                 let cause = format!("it has {saved} tensors of state, and {taken} of them fit");
@@ -119,18 +118,18 @@ impl<M: Module> Ddp<M> {
         Ok(OptimizerRecord::from_bytes(bytes).map_err(unusable)?)
     }
 
-    /// This rank's rows of what an optimizer keeps for a parameter; all of what is not cut into rows.
+    /// This rank's part of what an optimizer keeps for a parameter; all of what is not divided.
     pub(super) fn own_rows(&self, tensor: Packed) -> Result<Option<Packed>, TrainError> {
-        let cut = self.cut_parameter(tensor.param_id);
-        let Some(parameter) = cut.filter(|&parameter| {
-            let shape = &self.table.get(parameter).shape;
-            has_rows(&tensor, shape, shape[0])
-        }) else {
+        let all = |parameter: usize| self.table.get(parameter).shape[0];
+        let Some(parameter) = self.divided(&tensor, all) else {
             return Ok(Some(tensor));
         };
         let rows = self.shards.rows(parameter);
         if rows.is_empty() {
             return Ok(None);
+        }
+        if rows.len() == all(parameter) {
+            return Ok(Some(tensor));
         }
         let (name, dtype, mut shape, id, bytes) = tensor.into_parts().map_err(unusable)?;
         let row_bytes = bytes.len() / shape[0];

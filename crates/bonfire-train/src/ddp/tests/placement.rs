@@ -46,11 +46,22 @@ impl Uneven {
     }
 }
 
-const SHARDED: [Placement; 3] = [Placement::zero1(), Placement::zero2(), Placement::zero3()];
+const SHARDED: [Placement; 5] = [
+    Placement::zero1(),
+    Placement::zero2(),
+    Placement::zero3(),
+    WHOLE[0],
+    WHOLE[1],
+];
 
 fn placed(placement: Placement) -> DdpConfig {
     small_buckets().with_placement(placement)
 }
+
+const WHOLE: [Placement; 2] = [
+    Placement::zero1().of_whole_parameters(),
+    Placement::zero2().of_whole_parameters(),
+];
 
 /// With momentum on one layer, and moments on the others.
 fn optimizer() -> ModuleOptimizer {
@@ -61,11 +72,25 @@ fn optimizer() -> ModuleOptimizer {
         .with_group(first, momentum.build(), None)
 }
 
+/// Each group looks at all elements of a parameter.
+fn whole_optimizer() -> ModuleOptimizer {
+    let clipping = GradientClippingConfig::Norm(0.05);
+    let second = ParamGroup::from_predicate("second");
+    let fourth = ParamGroup::from_predicate("fourth.weight");
+    let optimizer = AdafactorConfig::new().init();
+    optimizer
+        .with_group(second, LambConfig::new().build(), Some(clipping.init()))
+        .with_group(fourth, MuonConfig::new().build(), None)
+}
+
 /// Some steps of some micro-batches each, clipped.
-fn trained(world: &World, config: DdpConfig, micro_batches: usize) -> Bits {
+fn trained(
+    world: &World,
+    config: DdpConfig,
+    (micro_batches, mut optimizer): (usize, ModuleOptimizer),
+) -> Bits {
     let device = world.device();
     let mut ddp = Ddp::with_config(Uneven::new(&device), world, config).unwrap();
-    let mut optimizer = optimizer();
     for step in 0..5 {
         for micro_batch in 1..micro_batches {
             let indices = share(world, 100 * step + micro_batch, 2);
@@ -85,7 +110,9 @@ fn every_placement_trains_to_the_same_bits() {
     for ranks in [1, 2, 3, 4] {
         for micro_batches in [1, 3] {
             let with = |config| {
-                let models = on_ranks(ranks, |world| trained(&world, config, micro_batches));
+                let models = on_ranks(ranks, |world| {
+                    trained(&world, config, (micro_batches, optimizer()))
+                });
                 assert_same(&models);
                 models.into_iter().next().unwrap()
             };
@@ -100,6 +127,24 @@ fn every_placement_trains_to_the_same_bits() {
                     );
                 }
             }
+        }
+    }
+}
+
+#[test]
+fn an_optimizer_of_whole_parameters_trains_to_the_same_bits() {
+    for ranks in [1, 2, 3, 4] {
+        let with = |placement| {
+            let training = || (2, whole_optimizer());
+            let models = on_ranks(ranks, |world| {
+                trained(&world, placed(placement), training())
+            });
+            assert_same(&models);
+            models.into_iter().next().unwrap()
+        };
+        let reference = with(Placement::replicated());
+        for placement in WHOLE {
+            assert!(with(placement) == reference, "{placement} on {ranks} ranks");
         }
     }
 }
@@ -124,6 +169,8 @@ fn ranks_hold_and_send_what_the_formulas_say() {
         (Placement::zero1(), 1),
         (Placement::zero1(), 4),
         (Placement::zero2(), 4),
+        (Placement::zero1().of_whole_parameters(), 1),
+        (Placement::zero2().of_whole_parameters(), 4),
         (Placement::zero3(), 1),
         (Placement::zero3(), 4),
     ];
@@ -263,7 +310,9 @@ fn an_optimizer_that_needs_whole_parameters_is_refused_by_name() {
 #[test]
 fn what_goes_with_no_shards_is_refused_by_name() {
     let zero1 = placed(Placement::zero1());
+    let zero3 = placed(Placement::zero3().of_whole_parameters());
     for (config, part) in [
+        (zero3, "zero2().of_whole_parameters()"),
         (zero1.with_sync(GradientSync::Naive), "Bucketed"),
         (
             zero1.with_compression(GradientCompression::Bf16),
@@ -330,7 +379,14 @@ fn a_training_goes_on_in_any_placement_on_any_number_of_ranks() {
         Placement::zero1(),
         Placement::zero3(),
     ];
-    let fresh = (Uneven::new(&Device::flex()), optimizer());
+    goes_on_in_any_of(placements, optimizer());
+    let [zero1, zero2] = WHOLE;
+    goes_on_in_any_of([Placement::replicated(), zero1, zero2], whole_optimizer());
+}
+
+/// Compares trainings that are saved in one of these placements and go on in another.
+fn goes_on_in_any_of(placements: [Placement; 3], optimizer: ModuleOptimizer) {
+    let fresh = (Uneven::new(&Device::flex()), optimizer);
     for first in bonfire_testkit::some(&[1, 2, 3, 4], 2) {
         let checkpoints = placements.map(|placement| {
             let folder = tempfile::tempdir().unwrap();

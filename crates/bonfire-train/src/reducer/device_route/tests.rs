@@ -12,9 +12,9 @@ use bonfire_plan::DType;
 use super::double::{Double, Memory};
 use super::*;
 use crate::memory::DeviceTensor;
-use bonfire_values::{Entering, HostSlice};
 use crate::reducer::timing::Stopwatch;
 use bonfire_plan::buckets::{Assignment, Extent};
+use bonfire_values::{Entering, HostSlice};
 
 /// Three parameters in one bucket and one in another; the second begins at the next multiple of 16 bytes.
 const SIZES: [usize; 4] = [3, 4, 1, 2];
@@ -31,7 +31,7 @@ fn assignments() -> Vec<Assignment> {
     [vec![0, 1, 2], vec![3]]
         .into_iter()
         .map(|parameters| Assignment {
-            is_cut: false,
+            division: bonfire_plan::Division::Whole,
             dtype: DType::F32,
             parameters,
         })
