@@ -305,7 +305,7 @@ fn names_unsafe(tokens: TokenStream) -> bool {
 /// The manifests of the workspace, without its dependencies: needs no network.
 fn workspace() -> Metadata {
     MetadataCommand::new()
-        .manifest_path(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"))
+        .manifest_path("Cargo.toml")
         .no_deps()
         .exec()
         .expect("cargo metadata reads the workspace")

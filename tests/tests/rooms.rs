@@ -326,7 +326,7 @@ fn parse(file: &Path) -> File {
 /// The roots of the libraries and programs of the workspace, with the names of their crates.
 fn roots() -> Vec<(String, PathBuf)> {
     let metadata = MetadataCommand::new()
-        .manifest_path(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"))
+        .manifest_path("Cargo.toml")
         .no_deps()
         .exec()
         .expect("cargo metadata reads the workspace");

@@ -166,7 +166,7 @@ fn torchvisions_own_file_gives_torchvisions_own_scores() {
         return;
     };
     let folder = tempfile::tempdir().unwrap();
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/torchvision/reference.py");
+    let script = "tests/torchvision/reference.py";
     let status = Command::new(python).arg(script).arg(folder.path()).status();
     assert!(
         status.unwrap().success(),

@@ -12,8 +12,8 @@ fn main() -> bonfire::Result<()> {
 }
 
 fn both(world: World) -> bonfire::Result<()> {
-    let first = train(&world, Placement::zero3(), 0..100)?;
-    let last = train(&world, Placement::zero1(), 100..400)?;
+    let first = train(&world, Placement::zero3(), 0..10)?;
+    let last = train(&world, Placement::zero1(), 10..400)?;
     println!(
         "rank {}: loss {first:.3}, then loss {last:.6}",
         world.rank()

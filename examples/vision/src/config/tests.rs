@@ -291,9 +291,8 @@ proptest! {
 
 #[test]
 fn the_shipped_files_are_configurations() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("configs");
     let mut out_dirs = Vec::new();
-    for entry in fs::read_dir(folder).unwrap() {
+    for entry in fs::read_dir("configs").unwrap() {
         let path = entry.unwrap().path();
         let config = Config::load(Some(&path), &[]).unwrap_or_else(|error| panic!("{error}"));
         assert_ne!(config, Config::default(), "{}", path.display());
