@@ -41,13 +41,18 @@ macro_rules! each_dtype {
 /// Values that are read from a tensor.
 #[derive(Clone, Copy, Debug)]
 pub enum HostSlice<'a> {
+    /// Of 32 bits.
     F32(&'a [f32]),
+    /// Of 64 bits.
     F64(&'a [f64]),
+    /// Of 16 bits.
     F16(&'a [f16]),
+    /// Of 16 bits, with the range of 32.
     BF16(&'a [bf16]),
 }
 
 impl<'a> HostSlice<'a> {
+    /// Those of a tensor; none if gradients cannot have their type.
     pub fn of(data: &'a TensorData) -> Option<Self> {
         match reducible(data.dtype())? {
             DType::F32 => data.as_slice().ok().map(Self::F32),
@@ -58,10 +63,17 @@ impl<'a> HostSlice<'a> {
         }
     }
 
+    /// How many.
     pub fn len(self) -> usize {
         each_dtype!(Self, self, values => values.len())
     }
 
+    /// Whether there are none.
+    pub fn is_empty(self) -> bool {
+        self.len() == 0
+    }
+
+    /// Some of them.
     pub fn slice(self, range: Range<usize>) -> Self {
         match self {
             Self::F32(values) => Self::F32(&values[range]),
@@ -71,6 +83,7 @@ impl<'a> HostSlice<'a> {
         }
     }
 
+    /// Their type.
     pub fn dtype(self) -> DType {
         match self {
             Self::F32(_) => DType::F32,
@@ -91,9 +104,13 @@ impl HostSlice<'_> {
 /// Values that are reduced: the memory of a bucket.
 #[derive(Debug)]
 pub enum Values {
+    /// Of 32 bits.
     F32(GroupBuffer<f32>),
+    /// Of 64 bits.
     F64(GroupBuffer<f64>),
+    /// Of 16 bits.
     F16(GroupBuffer<f16>),
+    /// Of 16 bits, with the range of 32.
     BF16(GroupBuffer<bf16>),
 }
 
@@ -127,9 +144,13 @@ impl Travel {
 /// Values on their way.
 #[derive(Debug)]
 pub enum ValuesWork {
+    /// Of 32 bits.
     F32(Work<GroupBuffer<f32>>),
+    /// Of 64 bits.
     F64(Work<GroupBuffer<f64>>),
+    /// Of 16 bits.
     F16(Work<GroupBuffer<f16>>),
+    /// Of 16 bits, with the range of 32.
     BF16(Work<GroupBuffer<bf16>>),
 }
 
@@ -168,6 +189,8 @@ pub enum Entering {
 }
 
 impl Values {
+    /// So many zeros, in memory of this rank alone.
+    ///
     /// # Panics
     /// If the type is not one of those that gradients have.
     pub fn zeros(dtype: DType, len: usize) -> Self {
@@ -199,11 +222,15 @@ impl Values {
         })
     }
 
+    /// How many.
     pub fn len(&self) -> usize {
         each_dtype!(Self, self, values => values.len())
     }
 
     /// Overwrites `target` with `source`.
+    ///
+    /// # Panics
+    /// If the lengths or the types differ.
     pub fn set(&mut self, target: Range<usize>, source: HostSlice<'_>, entering: Entering) {
         assert_eq!(target.len(), source.len(), "a gradient must fill its slot");
         match (self, source) {
@@ -216,6 +243,9 @@ impl Values {
     }
 
     /// Adds `source` to what is there.
+    ///
+    /// # Panics
+    /// If the lengths or the types differ.
     pub fn add(&mut self, target: Range<usize>, source: HostSlice<'_>, entering: Entering) {
         assert_eq!(target.len(), source.len(), "a gradient must fill its slot");
         match (self, source) {
@@ -227,6 +257,12 @@ impl Values {
         }
     }
 
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Makes some of them zero.
     pub fn clear(&mut self, target: Range<usize>) {
         match self {
             Self::F32(values) => values[target].fill(0.0),
@@ -236,12 +272,14 @@ impl Values {
         }
     }
 
+    /// Multiplies all.
     pub fn scale(&mut self, factor: f64) {
         each_dtype!(Self, self, values => {
             values.iter_mut().for_each(|value| *value = value.scaled(factor));
         });
     }
 
+    /// Some of them.
     pub fn slice(&self, range: Range<usize>) -> HostSlice<'_> {
         match self {
             Self::F32(values) => HostSlice::F32(&values[range]),
@@ -251,6 +289,7 @@ impl Values {
         }
     }
 
+    /// Their type.
     pub fn dtype(&self) -> DType {
         self.slice(0..0).dtype()
     }
@@ -265,6 +304,9 @@ impl Values {
     }
 
     /// Does an operation of all ranks with the first `len` elements.
+    ///
+    /// # Errors
+    /// Those of the operation.
     #[track_caller]
     pub fn run(
         &mut self,
@@ -275,6 +317,8 @@ impl Values {
         each_dtype!(Self, self, values => travel.run(group, &mut values[..len]))
     }
 
+    /// All of them, which are f32.
+    ///
     /// # Panics
     /// If the values are of another type.
     pub fn as_f32_mut(&mut self) -> &mut [f32] {
@@ -308,6 +352,10 @@ impl Values {
 }
 
 impl ValuesWork {
+    /// Waits for them.
+    ///
+    /// # Errors
+    /// Those of the operation.
     pub fn wait(self) -> Result<Values, CollectiveError> {
         match self {
             Self::F32(work) => work.wait().map(Values::F32),

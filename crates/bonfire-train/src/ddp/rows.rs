@@ -225,7 +225,7 @@ impl ModuleMapper for Joiner<'_> {
 fn joined<const D: usize>(old: Tensor<D>, runs: &[Run<'_>]) -> Tensor<D> {
     let (device, shape, dtype) = (old.device(), old.dims(), old.dtype());
     overwritten(old, runs).unwrap_or_else(|| {
-        let runs = runs.iter().filter(|(_, values)| values.len() > 0);
+        let runs = runs.iter().filter(|(_, values)| !values.is_empty());
         let parts = runs.map(|(_, values)| {
             let data = values.to_tensor_data(&[values.len()]);
             Tensor::<1>::from_data(data, (&device, dtype))

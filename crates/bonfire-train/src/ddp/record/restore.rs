@@ -14,7 +14,7 @@ use burn::tensor::{Bool, Bytes, DType, Device, Int, Shape, Tensor, TensorData};
 use burn_pack::{Reader, Tensor as Packed};
 use serde::{Deserialize, Serialize};
 
-use super::{Record, WRITER, announced, has_rows, unusable};
+use super::{Record, WRITER, announced, unusable};
 use crate::TrainError;
 use crate::ddp::{Ddp, MODULE_PRESENT};
 use crate::parameters::ParameterTable;
