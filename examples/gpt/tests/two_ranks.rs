@@ -121,6 +121,11 @@ fn every_placement_ends_with_the_same_parameters() {
         for placement in ["zero1", "zero2", "zero3", "zero3 --checkpoint-blocks"] {
             assert_eq!(run(placement), replicated, "{placement} on {ranks} ranks");
         }
+        let replicated = run("replicated --optimizer muon");
+        for placement in ["zero1-whole", "zero2-whole"] {
+            let muon = run(&format!("{placement} --optimizer muon"));
+            assert_eq!(muon, replicated, "{placement} on {ranks} ranks");
+        }
     }
 }
 

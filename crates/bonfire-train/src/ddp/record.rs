@@ -131,7 +131,9 @@ impl<M: Module> Ddp<M> {
         let mut gathers = Gathers::new(group);
         for field in told.iter().flat_map(|told| &told.fields) {
             let name = full(field.parameter, &field.name);
-            let own = cut.iter().find(|tensor| tensor.name == name);
+            // Before its first step an optimizer may have more than this rank's part.
+            let has_part = !self.shards.rows(field.parameter).is_empty();
+            let own = cut.iter().find(|tensor| has_part && tensor.name == name);
             let rows = match own {
                 Some(own) => own.to_bytes().map_err(unusable)?,
                 None => Bytes::from_bytes_vec(Vec::new()),

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use bonfire_collective::TransportKind;
-use bonfire_plan::{Layout, WorldSize};
+use bonfire_plan::{Layout, Share, WorldSize};
 use burn::grad_clipping::GradientClippingConfig;
 use burn::module::ParamGroup;
 use burn::optim::momentum::MomentumConfig;
@@ -196,8 +196,13 @@ fn ranks_hold_and_send_what_the_formulas_say() {
         let layout = Layout::new([&[1, 300][..], &[300, 500]], placement, ranks);
         let sent: u64 = found.iter().map(|(sent, _)| sent).sum();
         let (sent, formula) = (sent as f64 / 3.0, 4.0 * layout.elems_sent(micro_batches));
+        // A broadcast that takes all links at once sends 1/3 more with three ranks; that is half of what is sent.
+        let most = match placement.share {
+            Share::Rows => 1.01,
+            Share::Parameters => 1.01 + 1.0 / 6.0,
+        };
         assert!(
-            (sent / formula - 1.0).abs() < 0.01,
+            (0.99..most).contains(&(sent / formula)),
             "{placement}: {sent} bytes sent for {micro_batches} micro-batches, {formula} by the formula"
         );
         for (rank, (_, record)) in ranks.ranks().zip(found) {
