@@ -444,6 +444,10 @@ fn lock(failure: &Mutex<Option<TrainError>>) -> MutexGuard<'_, Option<TrainError
 /// around it as Burn names them, outermost first.
 pub(crate) struct Part {
     pub(crate) tensor: Packed,
+    #[cfg_attr(
+        not(feature = "weights"),
+        allow(dead_code, reason = "only files for other programs have other names")
+    )]
     pub(crate) path: Vec<(String, String)>,
 }
 
