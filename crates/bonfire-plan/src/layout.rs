@@ -10,6 +10,7 @@
 pub mod buckets;
 
 use std::fmt;
+use std::num::NonZeroU32;
 use std::ops::Range;
 use std::str::FromStr;
 
@@ -39,14 +40,28 @@ pub enum Share {
     Parameters,
 }
 
+/// Among which ranks a state is sharded. Each such group of ranks has all of it, as the others have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Among {
+    /// All ranks.
+    #[default]
+    All,
+    /// Those of one host, so that parameters are gathered within hosts.
+    Host,
+    /// So many that follow one another.
+    Ranks(NonZeroU32),
+}
+
 /// How parameters, gradients and the optimizer's state lie over the ranks.
 ///
 /// ```
-/// use bonfire_plan::{Placement, Spread};
+/// use bonfire_plan::{Among, Placement, Spread};
 ///
 /// assert_eq!("zero1".parse(), Ok(Placement::zero1()));
 /// assert_eq!(Placement::zero3().parameters, Spread::Sharded);
 /// assert_eq!(Placement::default().to_string(), "replicated");
+/// assert_eq!("zero3@host".parse(), Ok(Placement::zero3().among(Among::Host)));
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -60,6 +75,8 @@ pub struct Placement {
     pub optimizer: Spread,
     /// What the shares are made of.
     pub share: Share,
+    /// Who has the shares of one copy.
+    pub among: Among,
 }
 
 impl Placement {
@@ -91,6 +108,7 @@ impl Placement {
             gradients,
             optimizer,
             share: Share::Rows,
+            among: Among::All,
         }
     }
 
@@ -104,6 +122,12 @@ impl Placement {
             share: Share::Parameters,
             ..self
         }
+    }
+
+    /// The same within groups of ranks, and replicated over them: `zero3@host` is what PyTorch calls hybrid sharding.
+    #[must_use]
+    pub const fn among(self, among: Among) -> Self {
+        Self { among, ..self }
     }
 
     /// Whether any state is sharded.
@@ -124,10 +148,16 @@ impl Placement {
 
 impl fmt::Display for Placement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let named = Self::NAMED.iter().find(|(_, placement)| placement == self);
+        let all = self.among(Among::All);
+        let named = Self::NAMED.iter().find(|(_, placement)| *placement == all);
         match named {
-            Some((name, _)) => f.write_str(name),
-            None => write!(f, "{self:?}"),
+            Some((name, _)) => f.write_str(name)?,
+            None => write!(f, "{all:?}")?,
+        }
+        match self.among {
+            Among::All => Ok(()),
+            Among::Host => f.write_str("@host"),
+            Among::Ranks(ranks) => write!(f, "@{ranks}"),
         }
     }
 }
@@ -135,7 +165,8 @@ impl fmt::Display for Placement {
 /// No placement has this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "there is no placement `{0}`; choose replicated, zero1, zero2, zero3, zero1-whole or zero2-whole"
+    "there is no placement `{0}`; choose replicated, zero1, zero2, zero3, zero1-whole or zero2-whole, within hosts \
+     with @host behind it, among N ranks with @N; hybrid is zero3@host"
 )]
 pub struct UnknownPlacement(String);
 
@@ -143,9 +174,18 @@ impl FromStr for Placement {
     type Err = UnknownPlacement;
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
-        let named = Self::NAMED.iter().find(|(known, _)| *known == name);
-        let (_, placement) = named.ok_or_else(|| UnknownPlacement(name.to_owned()))?;
-        Ok(*placement)
+        let unknown = || UnknownPlacement(name.to_owned());
+        let (all, among) = match name {
+            "hybrid" => ("zero3", Among::Host),
+            name => match name.split_once('@') {
+                None => (name, Among::All),
+                Some((all, "host")) => (all, Among::Host),
+                Some((all, ranks)) => (all, Among::Ranks(ranks.parse().map_err(|_| unknown())?)),
+            },
+        };
+        let named = Self::NAMED.iter().find(|(known, _)| *known == all);
+        let (_, placement) = named.ok_or_else(unknown)?;
+        Ok(placement.among(among))
     }
 }
 
@@ -357,7 +397,17 @@ mod tests {
         for (name, placement) in Placement::NAMED {
             assert_eq!(placement.to_string(), name);
             assert_eq!(name.parse(), Ok(placement));
+            let two = placement.among(Among::Ranks(NonZeroU32::new(2).unwrap()));
+            for (among, name) in [
+                (two, format!("{name}@2")),
+                (placement.among(Among::Host), format!("{name}@host")),
+            ] {
+                assert_eq!(among.to_string(), name);
+                assert_eq!(name.parse(), Ok(among));
+            }
         }
+        assert_eq!("hybrid".parse(), "zero3@host".parse::<Placement>());
+        assert!("zero3@0".parse::<Placement>().is_err());
         let error = "zero4".parse::<Placement>().unwrap_err().to_string();
         assert!(
             error.contains("zero4") && error.contains("zero3"),

@@ -57,7 +57,9 @@ pub use check::{
 pub use collective::{Hosts, Partition, Plan, Role, Schedule, ScheduleShape, Source, Stage, Step};
 pub use estimate::{LinkCosts, LinkFigures, estimate};
 pub use layout::buckets;
-pub use layout::{Division, Layout, Placement, SHARDED_ELEMS_MIN, Share, Spread, UnknownPlacement};
+pub use layout::{
+    Among, Division, Layout, Placement, SHARDED_ELEMS_MIN, Share, Spread, UnknownPlacement,
+};
 pub use types::{
     Algorithm, Bytes, CallSite, Collective, DType, ElemRange, NamedRanks, Operation, Order,
     PlanError, Rank, ReduceOp, WorldSize, chunks, shard_range,

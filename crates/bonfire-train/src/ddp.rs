@@ -15,7 +15,7 @@ use crate::optim::gradients::Gradients;
 use crate::parameters::buffers::Buffers;
 use crate::parameters::fingerprint::{self, Entry, Fingerprint};
 use crate::parameters::replicate::{outline, replicate, replicate_rows};
-use crate::parameters::shards::Shards;
+use crate::parameters::shards::{Mesh, Shards};
 use crate::parameters::{Autodiff, ParameterTable, autodiff_of};
 use crate::reducer::harvest::{averaged, harvest};
 use crate::reducer::hooks::{Anchors, Depth, Listener, Pass, measured};
@@ -97,10 +97,12 @@ impl<M: Module> Setup<M> {
     fn new(module: M, group: &WarmUp, config: &DdpConfig) -> Result<Self, TrainError> {
         let abort = |error: &TrainError| group.abort(&error.to_string());
         let is_cut = config.placement.parameters == Spread::Sharded;
+        let placement = config.placement;
+        let mesh = Mesh::new(placement, group).inspect_err(abort)?;
         let (module, table) = if is_cut {
             verify(outline(&module), config, group)?;
             let (rows, table) =
-                replicate_rows(module, config.placement, group).inspect_err(abort)?;
+                replicate_rows(module, (placement, mesh.shards()), group).inspect_err(abort)?;
             verify(table.entries().to_vec(), config, group)?;
             (rows, table)
         } else {
@@ -110,8 +112,7 @@ impl<M: Module> Setup<M> {
         };
         let buffers = Buffers::of(&module);
         let table = Arc::new(table);
-        let ranks = (group.rank(), group.world_size());
-        let shards = Arc::new(Shards::new(&table, config.placement, ranks));
+        let shards = Arc::new(Shards::new(&table, placement, mesh));
         let parameters = (&table, &shards);
         let synchroniser =
             Synchroniser::new(&module, group, parameters, config).inspect_err(|error| {
@@ -120,10 +121,7 @@ impl<M: Module> Setup<M> {
                     group.abort(&error.to_string());
                 }
             })?;
-        let gatherer = is_cut.then(|| {
-            let parameters = (Arc::clone(&table), Arc::clone(&shards));
-            Gatherer::new(parameters, group.clone())
-        });
+        let gatherer = is_cut.then(|| Gatherer::new(Arc::clone(&table), Arc::clone(&shards)));
         let module = match &gatherer {
             Some(gatherer) => gatherer.gathering(module),
             None => module,
@@ -324,7 +322,10 @@ impl<M: Module> Ddp<M> {
     fn no_gradients(&self) -> Gradients {
         let none = Gradients::new(Arc::clone(&self.table));
         match self.config.placement.is_sharded() {
-            true => none.cut(Arc::clone(&self.shards), ProcessGroup::clone(&self.group)),
+            true => {
+                let group = self.shards.mesh().among(&self.group).clone();
+                none.cut(Arc::clone(&self.shards), group)
+            }
             false => none,
         }
     }

@@ -81,4 +81,4 @@ pub use world::patience::patient_with_files;
 pub use world::{LocalRank, World};
 
 pub use bonfire_checkpoint::{Best, CheckpointError, Keep, Milestone};
-pub use bonfire_plan::{Division, Layout, Placement, Share, Spread, UnknownPlacement};
+pub use bonfire_plan::{Among, Division, Layout, Placement, Share, Spread, UnknownPlacement};

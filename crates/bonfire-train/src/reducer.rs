@@ -36,6 +36,7 @@ use crate::reducer::device_route::Chosen;
 use crate::reducer::harvest::{Gradient, Site};
 use crate::reducer::timing::Stopwatch;
 use crate::world::patience::WarmUp;
+use bonfire_plan::Division;
 use bonfire_plan::buckets::{Assignment, Caps, assign};
 use bonfire_values::{Entering, HostSlice};
 
@@ -191,7 +192,11 @@ impl Reducer {
         let assignments = self.assignments.iter().enumerate();
         assignments
             .map(|(bucket, assignment)| {
-                let group = self.group.named(&self.name_of(bucket, assignment));
+                let group = match assignment.division {
+                    Division::Whole => &*self.group,
+                    Division::Rows | Division::Owned(_) => self.shards.mesh().among(&self.group),
+                };
+                let group = group.named(&self.name_of(bucket, assignment));
                 let shards = (&*self.shards, &self.spare);
                 Bucket::new(assignment, shards, &self.compressor, group)
             })

@@ -331,11 +331,29 @@ impl Values {
     /// Starts an operation of all ranks on the first `len` values.
     #[track_caller]
     pub fn start(self, group: &ProcessGroup, len: usize, travel: Travel) -> ValuesWork {
+        self.start_then(group, len, travel, None)
+    }
+
+    /// The same, and then takes the mean of some of the values over the ranks of another group.
+    #[track_caller]
+    pub fn start_then(
+        self,
+        group: &ProcessGroup,
+        len: usize,
+        travel: Travel,
+        mean: Option<(ProcessGroup, Range<usize>)>,
+    ) -> ValuesWork {
         macro_rules! started {
             ($($dtype:ident),+) => {
                 match self {$(
                     Self::$dtype(values) => ValuesWork::$dtype(
-                        group.background(values, move |group, data| travel.run(group, &mut data[..len])),
+                        group.background(values, move |group, data| {
+                            travel.run(group, &mut data[..len])?;
+                            match mean {
+                                Some((group, some)) => group.all_reduce(&mut data[some], ReduceOp::Mean),
+                                None => Ok(()),
+                            }
+                        }),
                     ),
                 )+}
             };

@@ -88,10 +88,10 @@ pub mod data {
 /// What [`Ddp`] takes and gives: losses, steps, routes, precision; and [`DataParallel`](ddp::DataParallel).
 pub mod ddp {
     pub use bonfire_train::{
-        BucketSummary, BufferSync, DataParallel, Ddp, DdpConfig, Difference, Digest, GradientRoute,
-        GradientSync, IntoLoss, Last, Layout, Loss, MicroStep, OwnStep, Placement, Precision,
-        Scatter, Share, Spread, Step, StepTiming, TrainError, UnknownGradientRoute,
-        UnknownPlacement, is_autodiff,
+        Among, BucketSummary, BufferSync, DataParallel, Ddp, DdpConfig, Difference, Digest,
+        Division, GradientRoute, GradientSync, IntoLoss, Last, Layout, Loss, MicroStep, OwnStep,
+        Placement, Precision, Scatter, Share, Spread, Step, StepTiming, TrainError,
+        UnknownGradientRoute, UnknownPlacement, is_autodiff,
     };
 
     pub use crate::freeze::{UnknownParameter, freeze, freeze_all_but};

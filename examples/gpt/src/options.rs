@@ -106,10 +106,10 @@ pub struct TrainArgs {
 
     /// What each rank holds: replicated (everything), zero1 (its rows of the optimizer's state), zero2 (of the
     /// gradients, too) or zero3 (of the parameters, too); zero1-whole and zero2-whole deal whole parameters instead of
-    /// rows, for Muon
+    /// rows, for Muon. With @host behind it within each host, with @N among each N ranks; hybrid is zero3@host
     #[arg(
         long,
-        value_name = "replicated|zero1|zero2|zero3|zero1-whole|zero2-whole",
+        value_name = "replicated|zero1|zero2|zero3|hybrid|...",
         default_value_t,
         help_heading = "Training"
     )]

@@ -38,7 +38,6 @@ use crate::parameters::ParameterTable;
 use crate::parameters::shards::Shards;
 use crate::reducer::hooks::{Listener, Uses, note, on_backend_of, primitive, tell, unsupported};
 use crate::reducer::readback::{self, Readback};
-use crate::world::patience::WarmUp;
 use crate::{Precision, TrainError};
 use bonfire_values::{Entering, HostSlice, Travel, Values};
 
@@ -47,8 +46,9 @@ use bonfire_values::{Entering, HostSlice, Travel, Values};
 pub(crate) struct Gatherer {
     table: Arc<ParameterTable>,
     shards: Arc<Shards>,
-    group: WarmUp,
-    /// The same for each parameter, by its name.
+    /// The ranks that have the rest of the rows, and with them
+    group: ProcessGroup,
+    /// the same for each parameter, by its name.
     groups: Vec<ProcessGroup>,
     state: Mutex<State>,
 }
@@ -103,10 +103,8 @@ impl<B: Readback> Sum for On<B> {
 
 impl Gatherer {
     /// For the parameters of a model that all ranks of a group have.
-    pub(crate) fn new(
-        (table, shards): (Arc<ParameterTable>, Arc<Shards>),
-        group: WarmUp,
-    ) -> Arc<Self> {
+    pub(crate) fn new(table: Arc<ParameterTable>, shards: Arc<Shards>) -> Arc<Self> {
+        let group = shards.mesh().shards().clone();
         let groups = table.entries().iter();
         let groups = groups.map(|entry| group.compared_by(&format!("parameter {}", entry.name)));
         Arc::new(Self {

@@ -47,6 +47,7 @@ impl<M: Module> Ddp<M> {
     /// Ends all groups in which other ranks may wait for this one.
     fn abort(&self, cause: &str) {
         self.group.abort(cause);
+        self.shards.mesh().abort(cause);
         self.norm_groups.abort(cause);
         if let Synchroniser::Bucketed(reducer) = &self.synchroniser {
             lock(reducer).abort(cause);

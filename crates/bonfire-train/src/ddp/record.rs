@@ -138,11 +138,11 @@ impl<M: Module> Ddp<M> {
                 Some(own) => own.to_bytes().map_err(unusable)?,
                 None => Bytes::from_bytes_vec(Vec::new()),
             };
-            let group = group.clone();
+            let shards = self.shards.mesh().shards().with_timeout(group.timeout());
             let id = ids[field.parameter].val();
             kept.push(
                 gathers.add((name, field.dtype, field.shape.clone(), id), move || {
-                    let whole = group.gather_v::<u8>(&rows, WRITER)?;
+                    let whole = shards.gather_v::<u8>(&rows, WRITER)?;
                     Ok(whole.map_or(Vec::new(), |blocks| blocks.into_vec()))
                 }),
             );
@@ -173,8 +173,8 @@ impl<M: Module> Ddp<M> {
             let (id, rest) = name.split_at(name.find('.').unwrap_or(name.len()));
             let id: u64 = id.parse().ok()?;
             let parameter = self.cut_parameter(Some(id))?;
-            self.speaks_for(parameter)
-                .then(|| (parameter, rest.to_owned()))
+            let speaks = self.shards.speaks_for(parameter);
+            speaks.then(|| (parameter, rest.to_owned()))
         };
         let field = |tensor: &Packed| {
             let rows = |parameter| self.shards.rows(parameter).len();
@@ -206,16 +206,6 @@ impl<M: Module> Ddp<M> {
         }
     }
 
-    /// Whether this rank is the first that has something of a parameter that is cut.
-    fn speaks_for(&self, parameter: usize) -> bool {
-        self.group.rank()
-            == match self.shards.division(parameter) {
-                Division::Owned(owner) => owner,
-                // Rank 0 has a row of each.
-                Division::Rows | Division::Whole => WRITER,
-            }
-    }
-
     /// How many tensors of state all ranks have together.
     fn tensors_of_state(
         &self,
@@ -226,7 +216,7 @@ impl<M: Module> Ddp<M> {
         let counted = state.tensors.iter().filter(|tensor| {
             let cut = self.cut_parameter(tensor.param_id);
             cut.map_or(group.rank() == WRITER, |parameter| {
-                self.speaks_for(parameter)
+                self.shards.speaks_for(parameter)
             })
         });
         let mut count = [counted.count() as u64];

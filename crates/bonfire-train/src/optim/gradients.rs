@@ -60,6 +60,7 @@ pub struct Gradients {
 #[derive(Clone)]
 struct Rest {
     shards: Arc<Shards>,
+    /// The ranks that have them.
     group: ProcessGroup,
 }
 

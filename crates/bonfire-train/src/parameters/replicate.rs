@@ -26,11 +26,15 @@ pub(crate) fn replicate<M: Module>(model: M, group: &ProcessGroup) -> Result<M, 
 /// All ranks have the same names and shapes: their [outlines](outline) agree.
 pub(crate) fn replicate_rows<M: Module>(
     model: M,
-    placement: Placement,
+    (placement, shards): (Placement, &ProcessGroup),
     group: &ProcessGroup,
 ) -> Result<(M, ParameterTable), TrainError> {
-    let lister = Lister::default();
-    let (model, cutting) = replicated(model, group, Some(Cutting { placement, lister }))?;
+    let cutting = Cutting {
+        placement,
+        shards: shards.clone(),
+        lister: Lister::default(),
+    };
+    let (model, cutting) = replicated(model, group, Some(cutting))?;
     let cutting = cutting.expect("it was given");
     Ok((model, cutting.lister.table()?))
 }
@@ -87,21 +91,19 @@ struct Replicator<'a> {
 /// Where ranks keep rows.
 struct Cutting {
     placement: Placement,
+    /// The ranks among which rows are dealt.
+    shards: ProcessGroup,
     lister: Lister,
 }
 
 impl Cutting {
     /// Lists a tensor; gives this rank's rows, if it is to be cut.
-    fn rows<const D: usize>(
-        &mut self,
-        id: ParamId,
-        tensor: &Tensor<D>,
-        group: &ProcessGroup,
-    ) -> Option<Range<usize>> {
+    fn rows<const D: usize>(&mut self, id: ParamId, tensor: &Tensor<D>) -> Option<Range<usize>> {
         self.lister.float(id, tensor);
-        let layout = Layout::new([&tensor.dims()[..]], self.placement, group.world_size());
+        let ranks = self.shards.world_size();
+        let layout = Layout::new([&tensor.dims()[..]], self.placement, ranks);
         let is_cut = tensor.is_require_grad() && layout.is_cut(0);
-        is_cut.then(|| layout.rows(0, group.rank()))
+        is_cut.then(|| layout.rows(0, self.shards.rank()))
     }
 }
 
@@ -152,9 +154,8 @@ impl ModuleMapper for Replicator<'_> {
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let (id, tensor, mapper) = param.consume();
-        let group = self.group;
         let cutting = self.cutting.as_mut();
-        let rows = cutting.and_then(|cutting| cutting.rows(id, &tensor, group));
+        let rows = cutting.and_then(|cutting| cutting.rows(id, &tensor));
         let (device, dtype) = (tensor.device(), tensor.dtype());
         let trainable = tensor.is_require_grad();
         let replica = match self.received(tensor.clone().without_autodiff().try_into_data()) {

@@ -26,6 +26,8 @@ pub(crate) struct Bucket {
     slots: Vec<Slot>,
     elems: usize,
     division: Division,
+    /// The ranks that have the same block as this one, where the block is copied.
+    copies: Option<ProcessGroup>,
     /// Parameters whose gradient is not there yet.
     waiting: usize,
     state: State,
@@ -124,6 +126,7 @@ impl Bucket {
             slots,
             elems,
             division: assignment.division,
+            copies: shards.mesh().copies().filter(|_| is_cut).cloned(),
             state,
             spare,
             accumulated: None,
@@ -231,7 +234,11 @@ impl Bucket {
                     Division::Rows => Travel::MeanScatter,
                     Division::Owned(owner) => Travel::MeanTo(owner),
                 };
-                State::Away(values.start(&self.group, self.elems, travel))
+                // The mean over the ranks of a copy, then over the copies, which are equally large.
+                let block = self.block();
+                let then = self.copies.clone().filter(|_| !block.is_empty());
+                let then = then.map(|copies| (copies, block));
+                State::Away(values.start_then(&self.group, self.elems, travel, then))
             }
             Sent::Instead => State::Carried(values),
         };

@@ -1,10 +1,11 @@
 //! Every placement trains to the bits of plain data parallelism, with the memory and the bytes of its formula.
 
+use std::num::NonZeroU32;
 use std::ops::Range;
 use std::path::Path;
 
 use bonfire_collective::TransportKind;
-use bonfire_plan::{Layout, Share, WorldSize};
+use bonfire_plan::{Among, Layout, Share, WorldSize};
 use burn::grad_clipping::GradientClippingConfig;
 use burn::module::ParamGroup;
 use burn::optim::momentum::MomentumConfig;
@@ -146,6 +147,72 @@ fn an_optimizer_of_whole_parameters_trains_to_the_same_bits() {
         for placement in WHOLE {
             assert!(with(placement) == reference, "{placement} on {ranks} ranks");
         }
+    }
+}
+
+#[test]
+fn copies_of_shards_are_the_same_in_every_placement() {
+    let among = |ranks| Among::Ranks(NonZeroU32::new(ranks).unwrap());
+    let with = |placement: Placement| {
+        let training = || (2, optimizer());
+        let models = on_ranks(4, |world| trained(&world, placed(placement), training()));
+        assert_same(&models);
+        models.into_iter().next().unwrap()
+    };
+    let replicated = with(Placement::replicated());
+    // One copy, or four whole ones.
+    assert!(with(Placement::zero3().among(among(4))) == replicated);
+    assert!(with(Placement::zero3().among(Among::Host)) == replicated);
+    assert!(with(Placement::zero2().among(among(1))) == replicated);
+    // Two copies: the sum of two sums of two is rounded otherwise than the sum of four.
+    let halves = with(Placement::zero1().among(among(2)));
+    for placement in SHARDED {
+        assert!(with(placement.among(among(2))) == halves, "{placement}");
+    }
+    assert!(halves != replicated);
+    let values = |bits: Bits| -> Vec<f64> {
+        let values = bits.into_iter().flat_map(|(_, values)| values);
+        values.map(f64::from_bits).collect()
+    };
+    for (half, whole) in values(halves).into_iter().zip(values(replicated)) {
+        assert!((half - whole).abs() < 1e-3, "{half} and {whole}");
+    }
+}
+
+#[test]
+fn an_error_of_one_copy_ends_the_others() {
+    for placement in SHARDED {
+        let errors = on_ranks(4, |world| {
+            let device = world.device();
+            let two = Among::Ranks(NonZeroU32::new(2).unwrap());
+            let config = placed(placement.among(two));
+            let mut ddp = Ddp::with_config(Uneven::new(&device), &world, config).unwrap();
+            let done = ddp.backward(|model| match world.rank().get() {
+                3 => Err(std::io::Error::other("no data")),
+                _ => Ok(model.loss(&share(&world, 0, 2), &device)),
+            });
+            done.unwrap_err().to_string()
+        });
+        for error in errors {
+            assert!(error.contains("no data"), "{placement}: {error}");
+        }
+    }
+}
+
+#[test]
+fn groups_of_different_sizes_are_refused_by_name() {
+    let errors = on_ranks(3, |world| {
+        let two = NonZeroU32::new(2).unwrap();
+        let placement = Placement::zero1().among(Among::Ranks(two));
+        Ddp::with_config(Mlp::new(1, &world.device()), &world, placed(placement))
+            .unwrap_err()
+            .to_string()
+    });
+    for error in errors {
+        assert!(
+            error.contains("zero1@2") && error.contains("[2, 2, 1]"),
+            "{error}"
+        );
     }
 }
 
