@@ -15,7 +15,8 @@ impl<M: Module> Ddp<M> {
         work: impl FnOnce(&mut Self) -> Result<R, TrainError>,
     ) -> Result<R, TrainError> {
         if let Some(failure) = self.group.failure() {
-            return Err(failure.into());
+            // Others may wait for this one in smaller groups.
+            return Err(self.given_up(failure.into()));
         }
         // After a panic nothing of `self` is used but the group, which has ended.
         match catch_unwind(AssertUnwindSafe(|| work(self))) {

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use bonfire_collective::ProcessGroup;
-use bonfire_plan::{Among, Division, Layout, Placement, Rank, Share, WorldSize};
+use bonfire_plan::{Among, Division, Layout, Placement, Rank, Share};
 use burn::tensor::{GradientCheckpointingStrategy, Tensor, TensorData};
 
 use crate::TrainError;

@@ -451,15 +451,20 @@ fn a_training_goes_on_in_any_placement_on_any_number_of_ranks() {
         Placement::zero1(),
         Placement::zero3(),
     ];
-    goes_on_in_any_of(placements, optimizer());
+    goes_on_in_any_of(placements, &optimizer(), &[2, 1, 3, 4]);
     let [zero1, zero2] = WHOLE;
-    goes_on_in_any_of([Placement::replicated(), zero1, zero2], whole_optimizer());
+    let placements = [Placement::replicated(), zero1, zero2];
+    goes_on_in_any_of(placements, &whole_optimizer(), &[2, 1, 3, 4]);
+    let two = Among::Ranks(NonZeroU32::new(2).unwrap());
+    let placements = [Placement::zero1(), Placement::zero3(), zero2];
+    let placements = placements.map(|placement| placement.among(two));
+    goes_on_in_any_of(placements, &optimizer(), &[4, 2]);
 }
 
-/// Compares trainings that are saved in one of these placements and go on in another.
-fn goes_on_in_any_of(placements: [Placement; 3], optimizer: ModuleOptimizer) {
-    let fresh = (Uneven::new(&Device::flex()), optimizer);
-    for first in bonfire_testkit::some(&[1, 2, 3, 4], 2) {
+/// Compares trainings that are saved in one of these placements on so many ranks, and go on in another.
+fn goes_on_in_any_of(placements: [Placement; 3], optimizer: &ModuleOptimizer, ranks: &[u32]) {
+    let fresh = (Uneven::new(&Device::flex()), optimizer.clone());
+    for first in bonfire_testkit::some(ranks, 2) {
         let checkpoints = placements.map(|placement| {
             let folder = tempfile::tempdir().unwrap();
             on_ranks(*first, |world| {
@@ -473,7 +478,7 @@ fn goes_on_in_any_of(placements: [Placement; 3], optimizer: ModuleOptimizer) {
             let what = format!("{placement} on {first} ranks");
             assert_eq!(different(&end, &start), [""; 0], "{what}");
         }
-        for second in bonfire_testkit::some(&[2, 1, 3, 4], 2) {
+        for second in bonfire_testkit::some(ranks, 2) {
             let mut reference = None;
             for (from, folder) in &checkpoints {
                 for to in placements {
