@@ -1,26 +1,24 @@
 //! A model that several ranks train together, each on its share of the data.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bonfire_collective::ProcessGroup;
-use burn::Tensor;
 use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 
+use crate::loss::IntoLoss;
 use crate::loss::weights::MicroBatches;
-use crate::loss::{IntoLoss, Weight};
 use crate::optim::gradients::Gradients;
 use crate::parameters::buffers::Buffers;
 use crate::parameters::fingerprint::{self, Entry, Fingerprint};
+use crate::parameters::mesh::Mesh;
 use crate::parameters::replicate::{outline, replicate, replicate_rows};
-use crate::parameters::shards::{Mesh, Shards};
+use crate::parameters::shards::Shards;
 use crate::parameters::{Autodiff, ParameterTable, autodiff_of};
-use crate::reducer::harvest::{averaged, harvest};
-use crate::reducer::hooks::{Anchors, Depth, Listener, Pass, measured};
-use crate::reducer::timing::{StepTiming, Stopwatch};
-use crate::reducer::{Accumulate, Reducer};
+use crate::reducer::Reducer;
+use crate::reducer::hooks::{Anchors, Depth};
 use crate::world::exchange::group::NormGroups;
 use crate::world::patience::WarmUp;
 use crate::{DdpConfig, Precision, Spread, TrainError, World};
@@ -34,6 +32,7 @@ mod foreign;
 mod gather;
 mod guard;
 mod own_backward;
+mod pass;
 pub(crate) mod record;
 mod rows;
 mod step;
@@ -41,12 +40,11 @@ mod summary;
 mod synchroniser;
 
 pub use digest::Digest;
-use foreign::Watch;
 use gather::Gatherer;
 pub use own_backward::OwnStep;
 pub use step::{MicroStep, Step};
 pub use summary::BucketSummary;
-use synchroniser::{Synchroniser, averages};
+use synchroniser::Synchroniser;
 
 /// A model replicated on all ranks of a group.
 ///
@@ -353,214 +351,10 @@ impl<M: Module> Ddp<M> {
         self.module = Some(Buffers::put(module, agreed));
         Ok(())
     }
-
-    /// The forward pass. The graph is the same whoever listens, so that the bits of the gradients
-    /// are, too.
-    fn pass<L: IntoLoss>(
-        &mut self,
-        forward: impl FnOnce(&M) -> L,
-        listener: &Listener,
-    ) -> Result<(Start, MicroStep<L::Output>), TrainError> {
-        let watch = Watch::start();
-        let module = self.module.as_ref().expect(MODULE_PRESENT);
-        let pass = Pass {
-            listener,
-            precision: self.config.precision,
-            keeps_gradients: self.config.placement.gradients == Spread::Replicated,
-            gathered: self.gatherer.as_deref().map(Gatherer::shards),
-        };
-        let hooked = self
-            .anchors
-            .attach(module, &self.table, &self.depth, pass)?;
-        if let Some(gatherer) = &self.gatherer {
-            let anchors = self.anchors.all().to_vec();
-            gatherer.begin(
-                self.config.precision,
-                anchors,
-                Arc::clone(self.anchors.used()),
-            );
-        }
-        let (loss, output) = forward(&hooked).into_loss().map_err(TrainError::Forward)?;
-        let (tensor, loss) = loss.split()?;
-        let weight = loss.weight();
-        self.micro_batches.add(weight)?;
-        self.norm_groups.weigh(weight.count() as f64);
-        // Without samples, or without a parameter in it, a loss has no gradients that count.
-        let tensor = match weight != Weight::Samples(0) && tensor.is_tracked() {
-            true => Some(watch.on(measured(tensor, &self.depth)?)?),
-            false => None,
-        };
-        let start = Start {
-            tensor,
-            weight,
-            watch,
-        };
-        Ok((start, MicroStep { loss, output }))
-    }
-
-    fn accumulate<L: IntoLoss>(
-        &mut self,
-        forward: impl FnOnce(&M) -> L,
-    ) -> Result<MicroStep<L::Output>, TrainError> {
-        let begin = Instant::now();
-        let (start, step) = self.pass(forward, &Listener::Nobody)?;
-        let entering = self.micro_batches.entering(start.weight);
-        if let (Some(gatherer), Synchroniser::Bucketed(reducer)) =
-            (&self.gatherer, &self.synchroniser)
-        {
-            lock(reducer).begin_accumulating()?;
-            gatherer.listen(Listener::Accumulator(Arc::clone(reducer), entering));
-        }
-        let gradients = self.backward_pass(start)?;
-        if let Some(failure) = self.norm_groups.failure() {
-            return Err(failure);
-        }
-        let module = self.module.as_ref().expect(MODULE_PRESENT);
-        match &mut self.synchroniser {
-            Synchroniser::Bucketed(reducer) => {
-                let mut sink = Accumulate {
-                    reducer: &mut lock(reducer),
-                    entering,
-                };
-                sink.reducer.begin_accumulating()?;
-                harvest(module, &self.table, gradients.as_ref(), &mut sink)?;
-                sink.reducer.end_accumulating(entering)?;
-            }
-            Synchroniser::Naive(naive) => {
-                naive.entering = entering;
-                harvest(module, &self.table, gradients.as_ref(), naive)?;
-            }
-        }
-        self.forward_backward += begin.elapsed();
-        Ok(step)
-    }
-
-    #[track_caller]
-    fn synchronise<L: IntoLoss>(
-        &mut self,
-        forward: impl FnOnce(&M) -> L,
-    ) -> Result<Step<L::Output>, TrainError> {
-        let begin = Instant::now();
-        let mut watch = Stopwatch::default();
-        let (gradients, MicroStep { loss, output }) = match &self.synchroniser {
-            Synchroniser::Bucketed(_) if self.is_alone() => {
-                let (start, step) = self.pass(forward, &Listener::Nobody)?;
-                (self.step_alone(start, begin)?, step)
-            }
-            Synchroniser::Bucketed(reducer) => {
-                let reducer = Arc::clone(reducer);
-                let listener = Listener::Reducer(Arc::clone(&reducer));
-                let (start, step) = self.pass(forward, &listener)?;
-                let times = (begin, &mut watch);
-                (self.synchronise_buckets(&reducer, start, times)?, step)
-            }
-            Synchroniser::Naive(_) => {
-                let (start, step) = self.pass(forward, &Listener::Nobody)?;
-                (self.synchronise_naively(start, (begin, &mut watch))?, step)
-            }
-        };
-        watch.time(|| self.agree_on_buffers())?;
-        self.micro_batches = MicroBatches::default();
-        Ok(Step {
-            gradients,
-            loss,
-            output,
-            timing: StepTiming {
-                forward_backward: std::mem::take(&mut self.forward_backward),
-                exposed_communication: watch.total(),
-            },
-        })
-    }
-
-    fn synchronise_buckets(
-        &mut self,
-        shared: &Arc<Mutex<Reducer>>,
-        start: Start,
-        (begin, watch): (Instant, &mut Stopwatch),
-    ) -> Result<Gradients, TrainError> {
-        let (table, micro_batches) = (Arc::clone(&self.table), self.micro_batches);
-        let none = self.no_gradients();
-        let entering = micro_batches.entering(start.weight);
-        let mut normalizer = micro_batches.normalizer(&self.group);
-        if let Some(gatherer) = &self.gatherer {
-            // Buckets leave between gathers, in the same order on all ranks: nothing may depend on when
-            // other ranks answer.
-            watch.time(|| normalizer.factor())?;
-            gatherer.listen(Listener::Reducer(Arc::clone(shared)));
-        }
-        lock(shared).begin((entering, normalizer), self.norm_groups.are_used())?;
-        // Gradients travel from here on.
-        let gradients = self.backward_pass(start)?;
-        lock(shared).check()?;
-        self.norm_groups.end_step()?;
-        let module = self.module();
-        let mut reducer = lock(shared);
-        harvest(module, &table, gradients.as_ref(), &mut *reducer)?;
-        let forward_backward = begin.elapsed().saturating_sub(reducer.waited());
-        watch.add(reducer.waited());
-
-        reducer.settle(micro_batches, watch)?;
-        let averages = averages(module, none, gradients, (&mut reducer, &mut *watch))?;
-        reducer.end()?;
-        self.forward_backward += forward_backward + reducer.computed();
-        Ok(averages)
-    }
-
-    /// The backward pass, to its end.
-    fn backward_pass(&self, start: Start) -> Result<Option<burn::tensor::Gradients>, TrainError> {
-        let gradients = start.backward(self.module())?;
-        if let Some(gatherer) = &self.gatherer {
-            gatherer.end()?;
-        }
-        Ok(gradients)
-    }
-
-    fn synchronise_naively(
-        &mut self,
-        start: Start,
-        (begin, watch): (Instant, &mut Stopwatch),
-    ) -> Result<Gradients, TrainError> {
-        let Synchroniser::Naive(naive) = &mut self.synchroniser else {
-            unreachable!("the synchroniser never changes");
-        };
-        let module = self.module.as_ref().expect(MODULE_PRESENT);
-        naive.entering = self.micro_batches.entering(start.weight);
-        let normalizer = self.micro_batches.normalizer(&self.group);
-        let gradients = start.backward(module)?;
-        self.norm_groups.end_step()?;
-        harvest(module, &self.table, gradients.as_ref(), naive)?;
-        self.forward_backward += begin.elapsed();
-        naive.average_all(normalizer, self.micro_batches, watch)?;
-        let average = |parameter| naive.average(parameter);
-        let none = Gradients::new(Arc::clone(&self.table));
-        let averages = averaged(module, none, gradients, average);
-        naive.end();
-        Ok(averages)
-    }
 }
 
 const MODULE_PRESENT: &str =
     "the module is only away while the optimizer steps, or after it panicked";
-
-/// Where a backward pass starts.
-struct Start {
-    /// None if the pass has no gradients that count.
-    tensor: Option<Tensor<1>>,
-    weight: Weight,
-    watch: Watch,
-}
-
-impl Start {
-    /// Runs the backward pass for a model.
-    fn backward<M: Module>(
-        self,
-        module: &M,
-    ) -> Result<Option<burn::tensor::Gradients>, TrainError> {
-        let gradients = self.tensor.map(|loss| loss.backward());
-        self.watch.check(module)?;
-        Ok(gradients)
-    }
-}
 
 /// A model in training mode that can be trained with a configuration, and its parameters.
 fn checked<M: Module>(model: M, config: &DdpConfig) -> Result<M, TrainError> {

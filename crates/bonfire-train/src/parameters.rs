@@ -2,6 +2,7 @@
 
 pub(crate) mod buffers;
 pub(crate) mod fingerprint;
+pub(crate) mod mesh;
 pub(crate) mod replicate;
 pub(crate) mod shards;
 

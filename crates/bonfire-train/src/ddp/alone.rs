@@ -4,7 +4,8 @@ use std::time::Instant;
 
 use burn::module::Module;
 
-use super::{Ddp, Start};
+use super::Ddp;
+use super::pass::Start;
 use crate::loss::Weight;
 use crate::reducer::harvest::own;
 use crate::{Gradients, TrainError};

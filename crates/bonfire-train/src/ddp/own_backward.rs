@@ -10,7 +10,8 @@ use std::time::Instant;
 
 use burn::module::Module;
 
-use super::{Ddp, Synchroniser, averages, lock};
+use super::synchroniser::{Synchroniser, averages};
+use super::{Ddp, lock};
 use crate::loss::Weight;
 use crate::loss::weights::{Last, MicroBatches};
 use crate::reducer::harvest::harvest;

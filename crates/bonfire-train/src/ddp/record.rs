@@ -3,11 +3,12 @@
 //! In a record the state of a parameter is tensors of its shape, under its identity. Where the optimizer has
 //! stepped rows, they have this rank's rows of it.
 
+mod gathers;
 pub(crate) mod restore;
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use bonfire_checkpoint::CheckpointError;
 use bonfire_collective::{ProcessGroup, Rank, ReduceOp};
@@ -16,13 +17,15 @@ use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::{ModuleOptimizer, OptimizerRecord};
 use burn::tensor::{Bool, Bytes, DType, Int, Tensor, TensorData};
 use burn_pack::{Reader, Scalar, Tensor as Packed, Writer};
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::Ddp;
 use super::gather::Gatherer;
 use crate::TrainError;
 use crate::world::patience::patient_with_files;
+
+pub(crate) use gathers::announced;
+use gathers::{Gathers, told_by_all};
 
 /// Who has rows of each parameter, and writes checkpoints.
 pub(crate) const WRITER: Rank = Rank::new(0);
@@ -270,50 +273,6 @@ impl<M: Module> Ddp<M> {
     }
 }
 
-/// What all ranks tell, in rank order.
-#[track_caller]
-fn told_by_all<T: Serialize + DeserializeOwned>(
-    group: &ProcessGroup,
-    own: &T,
-) -> Result<Vec<T>, TrainError> {
-    let blocks = group.all_gather_v::<u8>(&encoded(own))?;
-    let ranks = group.world_size().ranks();
-    ranks
-        .zip(blocks.iter())
-        .map(|(rank, bytes)| decoded(rank, bytes))
-        .collect()
-}
-
-fn encoded<T: Serialize>(value: &T) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    ciborium::into_writer(value, &mut bytes).expect("plain data can always be written");
-    bytes
-}
-
-fn decoded<T: DeserializeOwned>(rank: Rank, bytes: &[u8]) -> Result<T, TrainError> {
-    ciborium::from_reader(bytes).map_err(|cause| TrainError::OtherProgram {
-        rank,
-        cause: cause.to_string(),
-    })
-}
-
-/// Gives everybody what the writer has.
-#[track_caller]
-pub(crate) fn announced<T: Serialize + DeserializeOwned>(
-    group: &ProcessGroup,
-    own: &T,
-) -> Result<T, TrainError> {
-    let mut bytes = match group.rank() {
-        WRITER => encoded(own),
-        _ => Vec::new(),
-    };
-    let mut len = [bytes.len() as u64];
-    group.broadcast(&mut len, WRITER)?;
-    bytes.resize(len[0] as usize, 0);
-    group.broadcast(&mut bytes, WRITER)?;
-    decoded(WRITER, &bytes)
-}
-
 /// Whether a tensor has so many rows of a parameter of this shape.
 pub(super) fn has_rows(tensor: &Packed, shape: &[usize], rows: usize) -> bool {
     let found: Vec<usize> = tensor.shape.iter().copied().collect();
@@ -355,79 +314,6 @@ const STATE: &str = "the optimizer's state";
 fn write(writer: Writer, file: &Path, what: &str) -> Result<(), CheckpointError> {
     let written = writer.write_to_file_in_place(file);
     written.map_err(|cause| unwritable(what, cause))
-}
-
-/// Tensors that are gathered on the writer, each when it asks for it.
-struct Gathers {
-    group: ProcessGroup,
-    /// The same on every rank.
-    gathers: Vec<Arc<Gather>>,
-    /// Why the writer did not get one.
-    failure: Arc<Mutex<Option<TrainError>>>,
-}
-
-type Gather = dyn Fn() -> Result<Vec<u8>, TrainError> + Send + Sync;
-
-/// What the writer asks for when it has all that it wants.
-const NO_MORE: u64 = u64::MAX;
-
-impl Gathers {
-    /// None yet. `group` waits as long as the writer may write one.
-    fn new(group: &ProcessGroup) -> Self {
-        Self {
-            group: group.clone(),
-            gathers: Vec::new(),
-            failure: Arc::default(),
-        }
-    }
-
-    /// One more, of this name, type, shape and parameter.
-    fn add(
-        &mut self,
-        (name, dtype, shape, id): (String, DType, Vec<usize>, u64),
-        gather: impl Fn() -> Result<Vec<u8>, TrainError> + Send + Sync + 'static,
-    ) -> Packed {
-        let len = shape.iter().product::<usize>() * dtype.size();
-        let index = self.gathers.len() as u64;
-        let gather: Arc<Gather> = Arc::new(gather);
-        self.gathers.push(Arc::clone(&gather));
-        let (group, failure) = (self.group.clone(), Arc::clone(&self.failure));
-        let provider = move || {
-            let gathered = wanted(&group, index).and_then(|_| gather());
-            gathered.map(Bytes::from_bytes_vec).map_err(|error| {
-                let cause = error.to_string();
-                lock(&failure).get_or_insert(error);
-                burn_pack::Error::IoError(cause)
-            })
-        };
-        Packed::deferred(name, dtype, shape, Some(id), len, provider)
-    }
-
-    /// On the writer when it has written, on the others instead.
-    fn finish(self) -> Result<(), TrainError> {
-        if self.group.rank() == WRITER {
-            let failure = lock(&self.failure).take();
-            failure.map_or(Ok(()), Err)?;
-            return wanted(&self.group, NO_MORE).map(drop);
-        }
-        loop {
-            match wanted(&self.group, NO_MORE)? {
-                NO_MORE => return Ok(()),
-                index => drop(self.gathers[index as usize]()?),
-            }
-        }
-    }
-}
-
-/// Which one the writer asks for.
-fn wanted(group: &ProcessGroup, own: u64) -> Result<u64, TrainError> {
-    let mut index = [own];
-    group.broadcast(&mut index, WRITER)?;
-    Ok(index[0])
-}
-
-fn lock(failure: &Mutex<Option<TrainError>>) -> MutexGuard<'_, Option<TrainError>> {
-    failure.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A tensor of a model, in the form in which Burn saves it, and where it is: names, and the types of the modules

@@ -5,7 +5,7 @@ use bonfire_testkit::{connected, local};
 use burn::module::{ModuleMapper, ModuleVisitor, Param};
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{AdamWConfig, GradientsParams, SgdConfig};
-use burn::tensor::{DType, Device, TensorData, activation};
+use burn::tensor::{DType, Device, Tensor, TensorData, activation};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 

@@ -5,6 +5,7 @@ use burn::backend::autodiff::checkpoint::strategy::NoCheckpointing;
 use burn::backend::autodiff::grads::Gradients as Tape;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::{Autodiff, Flex};
+use std::time::Instant;
 
 use super::*;
 use crate::reducer::trace::{Event, Trace};

@@ -1,0 +1,220 @@
+//! How the states of a training lie over the ranks.
+
+use std::fmt;
+use std::num::NonZeroU32;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// How one state of the parameters lies over the ranks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Spread {
+    /// Every rank has all of it.
+    #[default]
+    Replicated,
+    /// Every rank has a share.
+    Sharded,
+}
+
+/// What a rank's share of a sharded state is made of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Share {
+    /// A run of rows of each parameter: the most even, for optimizers that treat each element by itself.
+    #[default]
+    Rows,
+    /// Some parameters as a whole, for optimizers that look at all elements of one: Muon, LAMB, Adafactor.
+    Parameters,
+}
+
+/// Among which ranks a state is sharded. Each such group of ranks has all of it, as the others have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Among {
+    /// All ranks.
+    #[default]
+    All,
+    /// Those of one host, so that parameters are gathered within hosts.
+    Host,
+    /// So many that follow one another.
+    Ranks(NonZeroU32),
+}
+
+/// How parameters, gradients and the optimizer's state lie over the ranks.
+///
+/// ```
+/// use bonfire_plan::{Among, Placement, Spread};
+///
+/// assert_eq!("zero1".parse(), Ok(Placement::zero1()));
+/// assert_eq!(Placement::zero3().parameters, Spread::Sharded);
+/// assert_eq!(Placement::default().to_string(), "replicated");
+/// assert_eq!("zero3@host".parse(), Ok(Placement::zero3().among(Among::Host)));
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+#[non_exhaustive]
+pub struct Placement {
+    /// The values of the parameters, between steps.
+    pub parameters: Spread,
+    /// Their averaged gradients.
+    pub gradients: Spread,
+    /// What the optimizer keeps for them.
+    pub optimizer: Spread,
+    /// What the shares are made of.
+    pub share: Share,
+    /// Who has the shares of one copy.
+    pub among: Among,
+}
+
+impl Placement {
+    /// Every rank has everything: plain data parallelism.
+    pub const fn replicated() -> Self {
+        Self::of([Spread::Replicated; 3])
+    }
+
+    /// The optimizer's state is sharded: ZeRO stage 1.
+    pub const fn zero1() -> Self {
+        use Spread::{Replicated, Sharded};
+        Self::of([Replicated, Replicated, Sharded])
+    }
+
+    /// Gradients are sharded, too: ZeRO stage 2.
+    pub const fn zero2() -> Self {
+        use Spread::{Replicated, Sharded};
+        Self::of([Replicated, Sharded, Sharded])
+    }
+
+    /// Everything is sharded: ZeRO stage 3, what PyTorch calls fully sharded data parallelism.
+    pub const fn zero3() -> Self {
+        Self::of([Spread::Sharded; 3])
+    }
+
+    const fn of([parameters, gradients, optimizer]: [Spread; 3]) -> Self {
+        Self {
+            parameters,
+            gradients,
+            optimizer,
+            share: Share::Rows,
+            among: Among::All,
+        }
+    }
+
+    /// The same, but each parameter has one rank that has all of its sharded states: `zero1-whole` and
+    /// `zero2-whole`. Not for sharded parameters, whose values each rank needs a share of.
+    ///
+    /// The state of a single parameter is not divided, so this is as even as the sizes of the parameters allow.
+    #[must_use]
+    pub const fn of_whole_parameters(self) -> Self {
+        Self {
+            share: Share::Parameters,
+            ..self
+        }
+    }
+
+    /// The same within groups of ranks, and replicated over them: `zero3@host` is what PyTorch calls hybrid sharding.
+    #[must_use]
+    pub const fn among(self, among: Among) -> Self {
+        Self { among, ..self }
+    }
+
+    /// Whether any state is sharded.
+    pub const fn is_sharded(self) -> bool {
+        matches!(self.optimizer, Spread::Sharded)
+    }
+
+    /// All placements with their names.
+    const NAMED: [(&str, Self); 6] = [
+        ("replicated", Self::replicated()),
+        ("zero1", Self::zero1()),
+        ("zero2", Self::zero2()),
+        ("zero3", Self::zero3()),
+        ("zero1-whole", Self::zero1().of_whole_parameters()),
+        ("zero2-whole", Self::zero2().of_whole_parameters()),
+    ];
+}
+
+impl fmt::Display for Placement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all = self.among(Among::All);
+        let named = Self::NAMED.iter().find(|(_, placement)| *placement == all);
+        match named {
+            Some((name, _)) => f.write_str(name)?,
+            None => write!(f, "{all:?}")?,
+        }
+        match self.among {
+            Among::All => Ok(()),
+            Among::Host => f.write_str("@host"),
+            Among::Ranks(ranks) => write!(f, "@{ranks}"),
+        }
+    }
+}
+
+/// No placement has this name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "there is no placement `{0}`; choose replicated, zero1, zero2, zero3, zero1-whole or zero2-whole, within hosts \
+     with @host behind it, among N ranks with @N; hybrid is zero3@host"
+)]
+pub struct UnknownPlacement(String);
+
+impl FromStr for Placement {
+    type Err = UnknownPlacement;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        let unknown = || UnknownPlacement(name.to_owned());
+        let (all, among) = match name {
+            "hybrid" => ("zero3", Among::Host),
+            name => match name.split_once('@') {
+                None => (name, Among::All),
+                Some((all, "host")) => (all, Among::Host),
+                Some((all, ranks)) => (all, Among::Ranks(ranks.parse().map_err(|_| unknown())?)),
+            },
+        };
+        let named = Self::NAMED.iter().find(|(known, _)| *known == all);
+        let (_, placement) = named.ok_or_else(unknown)?;
+        Ok(placement.among(among))
+    }
+}
+
+impl TryFrom<String> for Placement {
+    type Error = UnknownPlacement;
+
+    fn try_from(name: String) -> Result<Self, Self::Error> {
+        name.parse()
+    }
+}
+
+impl From<Placement> for String {
+    fn from(placement: Placement) -> Self {
+        placement.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn placements_have_names() {
+        for (name, placement) in Placement::NAMED {
+            assert_eq!(placement.to_string(), name);
+            assert_eq!(name.parse(), Ok(placement));
+            let two = placement.among(Among::Ranks(NonZeroU32::new(2).unwrap()));
+            for (among, name) in [
+                (two, format!("{name}@2")),
+                (placement.among(Among::Host), format!("{name}@host")),
+            ] {
+                assert_eq!(among.to_string(), name);
+                assert_eq!(name.parse(), Ok(among));
+            }
+        }
+        assert_eq!("hybrid".parse(), "zero3@host".parse::<Placement>());
+        assert!("zero3@0".parse::<Placement>().is_err());
+        let error = "zero4".parse::<Placement>().unwrap_err().to_string();
+        assert!(
+            error.contains("zero4") && error.contains("zero3"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,228 @@
+//! A forward and a backward pass, and what the ranks make of their gradients.
+
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use burn::Tensor;
+use burn::module::Module;
+
+use super::foreign::Watch;
+use super::gather::Gatherer;
+use super::synchroniser::{Synchroniser, averages};
+use super::{Ddp, MODULE_PRESENT, MicroStep, Step, lock};
+use crate::loss::weights::MicroBatches;
+use crate::loss::{IntoLoss, Weight};
+use crate::reducer::harvest::{averaged, harvest};
+use crate::reducer::hooks::{Listener, Pass, measured};
+use crate::reducer::timing::{StepTiming, Stopwatch};
+use crate::reducer::{Accumulate, Reducer};
+use crate::{Gradients, Spread, TrainError};
+
+impl<M: Module> Ddp<M> {
+    /// The forward pass. The graph is the same whoever listens, so that the bits of the gradients
+    /// are, too.
+    pub(super) fn pass<L: IntoLoss>(
+        &mut self,
+        forward: impl FnOnce(&M) -> L,
+        listener: &Listener,
+    ) -> Result<(Start, MicroStep<L::Output>), TrainError> {
+        let watch = Watch::start();
+        let module = self.module.as_ref().expect(MODULE_PRESENT);
+        let pass = Pass {
+            listener,
+            precision: self.config.precision,
+            keeps_gradients: self.config.placement.gradients == Spread::Replicated,
+            gathered: self.gatherer.as_deref().map(Gatherer::shards),
+        };
+        let hooked = self
+            .anchors
+            .attach(module, &self.table, &self.depth, pass)?;
+        if let Some(gatherer) = &self.gatherer {
+            let anchors = self.anchors.all().to_vec();
+            gatherer.begin(
+                self.config.precision,
+                anchors,
+                Arc::clone(self.anchors.used()),
+            );
+        }
+        let (loss, output) = forward(&hooked).into_loss().map_err(TrainError::Forward)?;
+        let (tensor, loss) = loss.split()?;
+        let weight = loss.weight();
+        self.micro_batches.add(weight)?;
+        self.norm_groups.weigh(weight.count() as f64);
+        // Without samples, or without a parameter in it, a loss has no gradients that count.
+        let tensor = match weight != Weight::Samples(0) && tensor.is_tracked() {
+            true => Some(watch.on(measured(tensor, &self.depth)?)?),
+            false => None,
+        };
+        let start = Start {
+            tensor,
+            weight,
+            watch,
+        };
+        Ok((start, MicroStep { loss, output }))
+    }
+
+    pub(super) fn accumulate<L: IntoLoss>(
+        &mut self,
+        forward: impl FnOnce(&M) -> L,
+    ) -> Result<MicroStep<L::Output>, TrainError> {
+        let begin = Instant::now();
+        let (start, step) = self.pass(forward, &Listener::Nobody)?;
+        let entering = self.micro_batches.entering(start.weight);
+        if let (Some(gatherer), Synchroniser::Bucketed(reducer)) =
+            (&self.gatherer, &self.synchroniser)
+        {
+            lock(reducer).begin_accumulating()?;
+            gatherer.listen(Listener::Accumulator(Arc::clone(reducer), entering));
+        }
+        let gradients = self.backward_pass(start)?;
+        if let Some(failure) = self.norm_groups.failure() {
+            return Err(failure);
+        }
+        let module = self.module.as_ref().expect(MODULE_PRESENT);
+        match &mut self.synchroniser {
+            Synchroniser::Bucketed(reducer) => {
+                let mut sink = Accumulate {
+                    reducer: &mut lock(reducer),
+                    entering,
+                };
+                sink.reducer.begin_accumulating()?;
+                harvest(module, &self.table, gradients.as_ref(), &mut sink)?;
+                sink.reducer.end_accumulating(entering)?;
+            }
+            Synchroniser::Naive(naive) => {
+                naive.entering = entering;
+                harvest(module, &self.table, gradients.as_ref(), naive)?;
+            }
+        }
+        self.forward_backward += begin.elapsed();
+        Ok(step)
+    }
+
+    #[track_caller]
+    pub(super) fn synchronise<L: IntoLoss>(
+        &mut self,
+        forward: impl FnOnce(&M) -> L,
+    ) -> Result<Step<L::Output>, TrainError> {
+        let begin = Instant::now();
+        let mut watch = Stopwatch::default();
+        let (gradients, MicroStep { loss, output }) = match &self.synchroniser {
+            Synchroniser::Bucketed(_) if self.is_alone() => {
+                let (start, step) = self.pass(forward, &Listener::Nobody)?;
+                (self.step_alone(start, begin)?, step)
+            }
+            Synchroniser::Bucketed(reducer) => {
+                let reducer = Arc::clone(reducer);
+                let listener = Listener::Reducer(Arc::clone(&reducer));
+                let (start, step) = self.pass(forward, &listener)?;
+                let times = (begin, &mut watch);
+                (self.synchronise_buckets(&reducer, start, times)?, step)
+            }
+            Synchroniser::Naive(_) => {
+                let (start, step) = self.pass(forward, &Listener::Nobody)?;
+                (self.synchronise_naively(start, (begin, &mut watch))?, step)
+            }
+        };
+        watch.time(|| self.agree_on_buffers())?;
+        self.micro_batches = MicroBatches::default();
+        Ok(Step {
+            gradients,
+            loss,
+            output,
+            timing: StepTiming {
+                forward_backward: std::mem::take(&mut self.forward_backward),
+                exposed_communication: watch.total(),
+            },
+        })
+    }
+
+    fn synchronise_buckets(
+        &mut self,
+        shared: &Arc<Mutex<Reducer>>,
+        start: Start,
+        (begin, watch): (Instant, &mut Stopwatch),
+    ) -> Result<Gradients, TrainError> {
+        let (table, micro_batches) = (Arc::clone(&self.table), self.micro_batches);
+        let none = self.no_gradients();
+        let entering = micro_batches.entering(start.weight);
+        let mut normalizer = micro_batches.normalizer(&self.group);
+        if let Some(gatherer) = &self.gatherer {
+            // Buckets leave between gathers, in the same order on all ranks: nothing may depend on when
+            // other ranks answer.
+            watch.time(|| normalizer.factor())?;
+            gatherer.listen(Listener::Reducer(Arc::clone(shared)));
+        }
+        lock(shared).begin((entering, normalizer), self.norm_groups.are_used())?;
+        // Gradients travel from here on.
+        let gradients = self.backward_pass(start)?;
+        lock(shared).check()?;
+        self.norm_groups.end_step()?;
+        let module = self.module();
+        let mut reducer = lock(shared);
+        harvest(module, &table, gradients.as_ref(), &mut *reducer)?;
+        let forward_backward = begin.elapsed().saturating_sub(reducer.waited());
+        watch.add(reducer.waited());
+
+        reducer.settle(micro_batches, watch)?;
+        let averages = averages(module, none, gradients, (&mut reducer, &mut *watch))?;
+        reducer.end()?;
+        self.forward_backward += forward_backward + reducer.computed();
+        Ok(averages)
+    }
+
+    /// The backward pass, to its end.
+    pub(super) fn backward_pass(
+        &self,
+        start: Start,
+    ) -> Result<Option<burn::tensor::Gradients>, TrainError> {
+        let gradients = start.backward(self.module())?;
+        if let Some(gatherer) = &self.gatherer {
+            gatherer.end()?;
+        }
+        Ok(gradients)
+    }
+
+    fn synchronise_naively(
+        &mut self,
+        start: Start,
+        (begin, watch): (Instant, &mut Stopwatch),
+    ) -> Result<Gradients, TrainError> {
+        let Synchroniser::Naive(naive) = &mut self.synchroniser else {
+            unreachable!("the synchroniser never changes");
+        };
+        let module = self.module.as_ref().expect(MODULE_PRESENT);
+        naive.entering = self.micro_batches.entering(start.weight);
+        let normalizer = self.micro_batches.normalizer(&self.group);
+        let gradients = start.backward(module)?;
+        self.norm_groups.end_step()?;
+        harvest(module, &self.table, gradients.as_ref(), naive)?;
+        self.forward_backward += begin.elapsed();
+        naive.average_all(normalizer, self.micro_batches, watch)?;
+        let average = |parameter| naive.average(parameter);
+        let none = Gradients::new(Arc::clone(&self.table));
+        let averages = averaged(module, none, gradients, average);
+        naive.end();
+        Ok(averages)
+    }
+}
+
+/// Where a backward pass starts.
+pub(super) struct Start {
+    /// None if the pass has no gradients that count.
+    tensor: Option<Tensor<1>>,
+    pub(super) weight: Weight,
+    watch: Watch,
+}
+
+impl Start {
+    /// Runs the backward pass for a model.
+    pub(super) fn backward<M: Module>(
+        self,
+        module: &M,
+    ) -> Result<Option<burn::tensor::Gradients>, TrainError> {
+        let gradients = self.tensor.map(|loss| loss.backward());
+        self.watch.check(module)?;
+        Ok(gradients)
+    }
+}

@@ -1,0 +1,88 @@
+//! The groups of a placement.
+
+use bonfire_collective::ProcessGroup;
+use bonfire_plan::{Among, Placement};
+
+use crate::TrainError;
+
+/// The groups in which shards are dealt and copied.
+#[derive(Clone, Debug)]
+pub(crate) struct Mesh {
+    /// The ranks that have the shards of one copy of the state.
+    shards: ProcessGroup,
+    /// Those that have the same shard as this one; none if there is one copy.
+    copies: Option<ProcessGroup>,
+    /// Whether this rank's copy is that of rank 0.
+    is_first: bool,
+}
+
+impl Mesh {
+    /// That of a placement. Every rank calls it.
+    #[track_caller]
+    pub(crate) fn new(placement: Placement, all: &ProcessGroup) -> Result<Self, TrainError> {
+        let one_copy = Self {
+            shards: all.clone(),
+            copies: None,
+            is_first: true,
+        };
+        let copy_of: Vec<u32> = match placement.among {
+            Among::Host => all.topology().hosts().to_vec(),
+            Among::Ranks(ranks) => (0..all.world_size().get())
+                .map(|rank| rank / ranks)
+                .collect(),
+            Among::All => return Ok(one_copy),
+        };
+        let ranks_of = |copy| copy_of.iter().filter(|other| **other == copy).count();
+        let sizes: Vec<usize> = copy_of.iter().map(|copy| ranks_of(*copy)).collect();
+        if sizes.iter().any(|size| *size != sizes[0]) {
+            return Err(TrainError::UnsupportedPlacement {
+                placement,
+                reason: format!(
+                    "its groups have different numbers of ranks: {sizes:?} in rank order"
+                ),
+            });
+        }
+        if !placement.is_sharded() || sizes[0] == copy_of.len() {
+            return Ok(one_copy);
+        }
+        let own = copy_of[all.rank().index()];
+        let part = |color| -> Result<ProcessGroup, TrainError> {
+            let part = all.split(Some(color), 0)?.expect("every rank has a color");
+            Ok(part.with_timeout(all.timeout()))
+        };
+        let shards = part(own)?;
+        Ok(Self {
+            copies: Some(part(shards.rank().get())?),
+            shards,
+            is_first: own == copy_of[0],
+        })
+    }
+
+    /// The ranks that have the shards of one copy of the state.
+    pub(crate) fn shards(&self) -> &ProcessGroup {
+        &self.shards
+    }
+
+    /// The same, where they are all ranks as this group of them, which may have become less patient.
+    pub(crate) fn among<'a>(&'a self, all: &'a ProcessGroup) -> &'a ProcessGroup {
+        self.copies.as_ref().map_or(all, |_| &self.shards)
+    }
+
+    /// Those that have the same shard as this one, if there are any.
+    pub(crate) fn copies(&self) -> Option<&ProcessGroup> {
+        self.copies.as_ref()
+    }
+
+    /// Whether this rank's copy is that of rank 0.
+    pub(crate) fn is_first(&self) -> bool {
+        self.is_first
+    }
+
+    /// Ends its groups.
+    pub(crate) fn abort(&self, cause: &str) {
+        if let Some(copies) = &self.copies {
+            copies.abort(cause);
+            self.shards.abort(cause);
+        }
+    }
+}
