@@ -160,8 +160,9 @@ impl Layout {
     ///
     /// Ψ elements that are cut travel 2 Ψ times that where parameters are whole, and (2 k + 1) Ψ where they are
     /// gathered for each of k forward and backward passes: gradients are summed over the ranks once, after
-    /// the last micro-batch. What is not cut is summed once.
-    pub fn elems_sent(&self, micro_batches: usize) -> f64 {
+    /// the last micro-batch. What is not cut is summed once. With several `copies` of the state, each among as many
+    /// ranks as this layout has, the sum of a rank's shard goes over the copies, too.
+    pub fn elems_sent(&self, micro_batches: usize, copies: u32) -> f64 {
         let (mut cut, mut whole) = (0, 0);
         for (parameter, extent) in self.parameters.iter().enumerate() {
             match self.is_cut(parameter) {
@@ -173,8 +174,10 @@ impl Layout {
             Spread::Sharded => 2 * micro_batches + 1,
             Spread::Replicated => 2,
         };
-        let ranks = f64::from(self.world_size.get());
-        (times * cut + 2 * whole) as f64 * (ranks - 1.0) / ranks
+        let (ranks, copies) = (f64::from(self.world_size.get()), f64::from(copies));
+        let sent = |elems: usize, among: f64| elems as f64 * (among - 1.0) / among;
+        let shard_over_copies = sent(2 * cut, copies) / ranks;
+        sent(times * cut, ranks) + shard_over_copies + sent(2 * whole, ranks * copies)
     }
 }
 
@@ -249,7 +252,7 @@ mod tests {
                 (Placement::zero3(), 1, 3.0),
                 (Placement::zero3(), 4, 9.0),
             ] {
-                let sent = layout(&shapes, placement, ranks).elems_sent(k) / total;
+                let sent = layout(&shapes, placement, ranks).elems_sent(k, 1) / total;
                 assert_eq!(
                     sent,
                     times * (1.0 - share),

@@ -74,9 +74,8 @@ pub struct Ddp<M> {
     forward_backward: Duration,
     /// Where parameters are sharded.
     gatherer: Option<Arc<Gatherer>>,
-    /// Whether an optimizer has been seen to do with this rank's part of the parameters, and has state for that
-    /// alone.
-    has_seen_optimizer: bool,
+    /// Whether the optimizer goes with this placement, and has state for this rank's part alone.
+    is_optimizer_ready: bool,
 }
 
 /// What a [`Ddp`] makes of a model and keeps until the model has other parameters.
@@ -181,7 +180,7 @@ impl<M: Module> Ddp<M> {
             steps: 0,
             forward_backward: Duration::ZERO,
             gatherer: setup.gatherer,
-            has_seen_optimizer: false,
+            is_optimizer_ready: false,
         })
     }
 
@@ -298,8 +297,9 @@ impl<M: Module> Ddp<M> {
     /// and RMSProp do; with [`Placement::of_whole_parameters`](crate::Placement::of_whole_parameters) it may be any.
     ///
     /// # Errors
-    /// Only where parameters are cut into rows: [`TrainError::RowsDiffer`] for an optimizer, or a clipping of
-    /// its own, that needs whole parameters; [`TrainError::Collective`]; [`TrainError::UnreadableTensor`].
+    /// Only where the optimizer's state is sharded: [`TrainError::RowsDiffer`] for an optimizer, or a clipping of
+    /// its own, that needs whole parameters and gets rows; [`TrainError::Collective`];
+    /// [`TrainError::UnreadableTensor`].
     #[track_caller]
     pub fn step(
         &mut self,

@@ -38,6 +38,19 @@ macro_rules! each_dtype {
     };
 }
 
+/// The same with values and a source of the same type.
+macro_rules! each_pair {
+    ($values:expr, $source:expr, ($to:ident, $from:ident) => $body:expr) => {
+        match ($values, $source) {
+            (Values::F32($to), HostSlice::F32($from)) => $body,
+            (Values::F64($to), HostSlice::F64($from)) => $body,
+            (Values::F16($to), HostSlice::F16($from)) => $body,
+            (Values::BF16($to), HostSlice::BF16($from)) => $body,
+            (_, other) => panic!("a bucket takes no values of type {}", other.dtype()),
+        }
+    };
+}
+
 /// Values that are read from a tensor.
 #[derive(Clone, Copy, Debug)]
 pub enum HostSlice<'a> {
@@ -232,14 +245,7 @@ impl Values {
     /// # Panics
     /// If the lengths or the types differ.
     pub fn set(&mut self, target: Range<usize>, source: HostSlice<'_>, entering: Entering) {
-        assert_eq!(target.len(), source.len(), "a gradient must fill its slot");
-        match (self, source) {
-            (Self::F32(to), HostSlice::F32(from)) => set(&mut to[target], from, entering),
-            (Self::F64(to), HostSlice::F64(from)) => set(&mut to[target], from, entering),
-            (Self::F16(to), HostSlice::F16(from)) => set(&mut to[target], from, entering),
-            (Self::BF16(to), HostSlice::BF16(from)) => set(&mut to[target], from, entering),
-            (_, other) => panic!("a bucket takes no values of type {}", other.dtype()),
-        }
+        each_pair!(self, source, (to, from) => set(&mut to[target], from, entering));
     }
 
     /// Adds `source` to what is there.
@@ -247,14 +253,7 @@ impl Values {
     /// # Panics
     /// If the lengths or the types differ.
     pub fn add(&mut self, target: Range<usize>, source: HostSlice<'_>, entering: Entering) {
-        assert_eq!(target.len(), source.len(), "a gradient must fill its slot");
-        match (self, source) {
-            (Self::F32(to), HostSlice::F32(from)) => add(&mut to[target], from, entering),
-            (Self::F64(to), HostSlice::F64(from)) => add(&mut to[target], from, entering),
-            (Self::F16(to), HostSlice::F16(from)) => add(&mut to[target], from, entering),
-            (Self::BF16(to), HostSlice::BF16(from)) => add(&mut to[target], from, entering),
-            (_, other) => panic!("a bucket takes no values of type {}", other.dtype()),
-        }
+        each_pair!(self, source, (to, from) => add(&mut to[target], from, entering));
     }
 
     /// Whether there are none.
@@ -384,7 +383,10 @@ impl ValuesWork {
     }
 }
 
+const LENGTHS: &str = "a gradient must fill its slot";
+
 fn set<T: Scalar>(target: &mut [T], source: &[T], entering: Entering) {
+    assert_eq!(target.len(), source.len(), "{LENGTHS}");
     match entering {
         Entering::Plain => target.copy_from_slice(source),
         Entering::Scaled(factor) => {
@@ -396,6 +398,7 @@ fn set<T: Scalar>(target: &mut [T], source: &[T], entering: Entering) {
 }
 
 fn add<T: Scalar>(target: &mut [T], source: &[T], entering: Entering) {
+    assert_eq!(target.len(), source.len(), "{LENGTHS}");
     let pairs = target.iter_mut().zip(source);
     match entering {
         Entering::Plain => pairs.for_each(|(target, source)| *target = target.plus(*source)),

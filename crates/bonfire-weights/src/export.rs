@@ -69,7 +69,7 @@ impl Export {
     /// one tensor are asked for when it is written, and are gone before those of the next.
     ///
     /// # Errors
-    /// [`FileError::Unwritable`]. A file that was there before is as it was.
+    /// [`FileError::Unwritable`]. Each file is there as a whole or as it was before, and the index comes last.
     pub fn write(&self, tensors: Vec<(StoredTensor, Vec<String>)>) -> Result<(), FileError> {
         let adapted = tensors
             .into_iter()
@@ -102,7 +102,9 @@ impl Export {
             });
             let path = self.path.with_added_extension("index.json");
             let text = format!("{index:#}\n");
-            std::fs::write(&path, text).map_err(|cause| unwritable(&path, &cause))?;
+            replaced(&path, |unfinished| {
+                std::fs::write(unfinished, text).map_err(|cause| unwritable(&path, &cause))
+            })?;
         }
         Ok(())
     }
@@ -164,14 +166,22 @@ fn write_file(
     });
     let views: Result<Vec<_>, String> = views.collect();
     let views = views.map_err(|cause| unwritable(path, &cause))?;
-    // Beside the target until it is whole: a tensor may fail to come.
+    replaced(path, |unfinished| {
+        let written = serialize_to_file(views, Some(metadata), unfinished);
+        let written = written.map_err(|cause| unwritable(path, &cause));
+        // A tensor may fail to come.
+        let came = failure.take().map(|cause| unwritable(path, &cause));
+        came.map_or(written, Err)
+    })
+}
+
+/// Writes a file beside its place, and puts it there when it is whole.
+fn replaced(
+    path: &Path,
+    write: impl FnOnce(&Path) -> Result<(), FileError>,
+) -> Result<(), FileError> {
     let unfinished = path.with_added_extension("unfinished");
-    let written = serialize_to_file(views, Some(metadata), &unfinished);
-    let written = written.map_err(|cause| unwritable(path, &cause));
-    let came = failure
-        .take()
-        .map_or(Ok(()), |cause| Err(unwritable(path, &cause)));
-    let renamed = came.and(written).and_then(|()| {
+    let renamed = write(&unfinished).and_then(|()| {
         std::fs::rename(&unfinished, path).map_err(|cause| unwritable(path, &cause))
     });
     if renamed.is_err() {

@@ -46,9 +46,9 @@ use bonfire_values::{Entering, HostSlice, Travel, Values};
 pub(crate) struct Gatherer {
     table: Arc<ParameterTable>,
     shards: Arc<Shards>,
-    /// The ranks that have the rest of the rows, and with them
+    /// The ranks that have the rest of the rows.
     group: ProcessGroup,
-    /// the same for each parameter, by its name.
+    /// The same ranks for each parameter, by its name.
     groups: Vec<ProcessGroup>,
     state: Mutex<State>,
 }

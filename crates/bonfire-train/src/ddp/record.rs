@@ -44,7 +44,7 @@ struct Field {
 
 /// What a rank tells the others of the state of the parameters that it speaks for. Names are without identities,
 /// which ranks have different ones of.
-#[derive(Default, Serialize, Deserialize)]
+#[derive(Serialize, Deserialize)]
 struct Told {
     fields: Vec<Field>,
     scalars: Vec<(usize, String, Scalar)>,

@@ -26,11 +26,11 @@ impl<M: Module> Ddp<M> {
         lr: ModuleLearningRate,
         gradients: Gradients,
     ) -> Result<(), TrainError> {
-        if !self.has_seen_optimizer {
+        if !self.is_optimizer_ready {
             if self.shards.are_rows() {
                 self.check_rowwise(optimizer)?;
             }
-            self.has_seen_optimizer = true;
+            self.is_optimizer_ready = true;
             // Of a checkpoint.
             if let Some(cut) = self.cut_state(optimizer)? {
                 *optimizer = cut;

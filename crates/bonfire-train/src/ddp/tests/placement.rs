@@ -229,40 +229,56 @@ fn ranks_hold_and_send_what_the_formulas_say() {
         let x = model[0].forward(Tensor::<2>::ones([2, 1], device));
         model[1].forward(x).powi_scalar(2).mean()
     };
-    let ranks = WorldSize::new(3).unwrap();
     let options = GroupOptions::default().with_transport(Some(TransportKind::Tcp));
+    let two = Among::Ranks(NonZeroU32::new(2).unwrap());
+    // Ranks of each copy, and copies.
     let cases = [
-        (Placement::replicated(), 1),
-        (Placement::zero1(), 1),
-        (Placement::zero1(), 4),
-        (Placement::zero2(), 4),
-        (Placement::zero1().of_whole_parameters(), 1),
-        (Placement::zero2().of_whole_parameters(), 4),
-        (Placement::zero3(), 1),
-        (Placement::zero3(), 4),
+        (Placement::replicated(), 1, (3, 1)),
+        (Placement::zero1(), 1, (3, 1)),
+        (Placement::zero1(), 4, (3, 1)),
+        (Placement::zero2(), 4, (3, 1)),
+        (Placement::zero1().of_whole_parameters(), 1, (3, 1)),
+        (Placement::zero2().of_whole_parameters(), 4, (3, 1)),
+        (Placement::zero3(), 1, (3, 1)),
+        (Placement::zero3(), 4, (3, 1)),
+        (Placement::zero1().among(two), 1, (2, 2)),
+        (Placement::zero3().among(two), 4, (2, 2)),
     ];
-    for (placement, micro_batches) in cases {
-        let found = connected(ranks.get(), options.clone(), |group| {
+    for (placement, micro_batches, (ranks, copies)) in cases {
+        let found = connected(ranks * copies, options.clone(), |group| {
             let world = world(group);
             let device = world.device();
             let config = DdpConfig::default().with_placement(placement);
             let mut ddp = Ddp::with_config(model(&device), &world, config).unwrap();
             let mut optimizer = AdamWConfig::new().init();
+            let groups = [
+                Some(world.group().clone()),
+                ddp.shards
+                    .mesh()
+                    .copies()
+                    .map(|_| ddp.shards.mesh().shards().clone()),
+                ddp.shards.mesh().copies().cloned(),
+            ];
+            let traffic = || -> u64 {
+                let groups = groups.iter().flatten();
+                groups.map(|group| group.traffic().payload_bytes_sent).sum()
+            };
             let mut sent = 0;
             for _ in 0..4 {
-                let before = world.group().traffic().payload_bytes_sent;
+                let before = traffic();
                 for _ in 1..micro_batches {
                     ddp.no_sync(|model| loss(model, &device)).unwrap();
                 }
                 let done = ddp.backward(|model| loss(model, &device)).unwrap();
                 ddp.step(&mut optimizer, 0.01, done.gradients).unwrap();
-                sent = world.group().traffic().payload_bytes_sent - before;
+                sent = traffic() - before;
             }
             (sent, optimizer.into_bytes().unwrap().len())
         });
-        let layout = Layout::new([&[1, 300][..], &[300, 500]], placement, ranks);
-        let sent: u64 = found.iter().map(|(sent, _)| sent).sum();
-        let (sent, formula) = (sent as f64 / 3.0, 4.0 * layout.elems_sent(micro_batches));
+        let shard_ranks = WorldSize::new(ranks).unwrap();
+        let layout = Layout::new([&[1, 300][..], &[300, 500]], placement, shard_ranks);
+        let sent = found.iter().map(|(sent, _)| *sent as f64).sum::<f64>() / found.len() as f64;
+        let formula = 4.0 * layout.elems_sent(micro_batches, copies);
         // A broadcast that takes all links at once sends 1/3 more with three ranks; that is half of what is sent.
         let most = match placement.share {
             Share::Rows => 1.01,
@@ -272,7 +288,7 @@ fn ranks_hold_and_send_what_the_formulas_say() {
             (0.99..most).contains(&(sent / formula)),
             "{placement}: {sent} bytes sent for {micro_batches} micro-batches, {formula} by the formula"
         );
-        for (rank, (_, record)) in ranks.ranks().zip(found) {
+        for (rank, (_, record)) in shard_ranks.ranks().cycle().zip(found) {
             let moments = 2 * 4 * layout.held(placement.optimizer, rank);
             let names = record - moments;
             assert!(
