@@ -25,7 +25,6 @@ use crate::{DdpConfig, Precision, Spread, TrainError, World};
 
 mod alone;
 mod change;
-mod compressed;
 pub(crate) mod data_parallel;
 mod digest;
 mod foreign;
