@@ -134,9 +134,14 @@ pub fn pair(layout: RingLayout) -> Result<(Producer, Consumer), RegionError> {
 /// Both ends share this view of the ring, which takes all of its region.
 #[derive(Debug)]
 struct Ring {
-    region: Arc<Region>,
+    /// The region's first byte. It is read for every frame, so it lies here and not behind the `Arc`.
+    base: NonNull<u8>,
     layout: RingLayout,
+    region: Arc<Region>,
 }
+
+// SAFETY: `base` is the first byte of `region`, which may be used from any thread and lives as long.
+unsafe impl Send for Ring {}
 
 impl Ring {
     fn new(region: Arc<Region>, layout: RingLayout) -> Self {
@@ -145,14 +150,18 @@ impl Ring {
             layout.bytes(),
             "the region holds the ring and nothing else"
         );
-        Self { region, layout }
+        Self {
+            base: region.base(),
+            layout,
+            region,
+        }
     }
 
     fn control(&self) -> &Control {
         // SAFETY: aligned, because a region starts on a page; inside the mapping of
         // `layout.bytes()`; and Control is made of atomics, for which zero bytes are valid and
         // shared mutation is allowed.
-        unsafe { self.region.base().cast::<Control>().as_ref() }
+        unsafe { self.base.cast::<Control>().as_ref() }
     }
 
     /// Start of the slot that frame number `count` lives in.
@@ -161,7 +170,7 @@ impl Ring {
         let offset =
             size_of::<Control>() + index * (size_of::<SlotHead>() + self.layout.slot_bytes);
         // SAFETY: index < slots, so the offset is below layout.bytes(), inside the mapping.
-        unsafe { self.region.base().add(offset) }
+        unsafe { self.base.add(offset) }
     }
 
     fn head(&self, count: u32) -> &SlotHead {
