@@ -81,6 +81,11 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
         Burn::Named,
     ),
     (
+        "bonfire-compression",
+        Imports::Only(&["bonfire-plan", "bonfire-collective", "bonfire-values"]),
+        Burn::Unknown,
+    ),
+    (
         "bonfire-train",
         Imports::Only(&[
             "bonfire-plan",
@@ -92,6 +97,7 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
             "bonfire-weights",
             "bonfire-checkpoint",
             "bonfire-values",
+            "bonfire-compression",
         ]),
         Burn::Named,
     ),

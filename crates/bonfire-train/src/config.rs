@@ -1,6 +1,5 @@
 //! How gradients are synchronised.
 
-pub(crate) mod compression;
 pub(crate) mod device;
 pub(crate) mod precision;
 
@@ -10,7 +9,7 @@ use std::str::FromStr;
 use bonfire_plan::{Placement, Share, Spread};
 use serde::{Deserialize, Serialize};
 
-use compression::GradientCompression;
+use bonfire_compression::GradientCompression;
 use precision::Precision;
 
 /// When and in what units gradients travel.

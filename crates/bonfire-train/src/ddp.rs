@@ -21,7 +21,10 @@ use crate::reducer::Reducer;
 use crate::reducer::hooks::{Anchors, Depth};
 use crate::world::exchange::group::NormGroups;
 use crate::world::patience::WarmUp;
-use crate::{DdpConfig, Precision, Spread, TrainError, World};
+use crate::{
+    CompressionError, DdpConfig, GradientCompression, GradientSync, Precision, Spread, TrainError,
+    World,
+};
 
 mod alone;
 mod change;
@@ -357,7 +360,12 @@ const MODULE_PRESENT: &str =
 
 /// A model in training mode that can be trained with a configuration, and its parameters.
 fn checked<M: Module>(model: M, config: &DdpConfig) -> Result<M, TrainError> {
-    config.compression.check(config.sync)?;
+    config.compression.check()?;
+    if matches!(config.compression, GradientCompression::PowerSgd(_))
+        && config.sync != GradientSync::Bucketed
+    {
+        return Err(CompressionError::NeedsBuckets.into());
+    }
     config.precision.check(&model)?;
     if let Some(reason) = config.forbids_shards() {
         return Err(TrainError::UnsupportedPlacement {

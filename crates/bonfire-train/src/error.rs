@@ -1,6 +1,5 @@
 //! What can go wrong while training on several ranks.
 
-pub(crate) mod compression;
 pub(crate) mod difference;
 pub(crate) mod norm;
 
@@ -231,7 +230,7 @@ pub enum TrainError {
     },
     /// The gradients cannot be compressed as the configuration says.
     #[error(transparent)]
-    Compression(#[from] compression::CompressionError),
+    Compression(#[from] bonfire_compression::CompressionError),
     /// The configuration asks for gradients that travel from device to device, and they cannot. All ranks
     /// return this error.
     #[error(

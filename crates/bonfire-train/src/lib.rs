@@ -31,7 +31,6 @@
 #![deny(unsafe_code)]
 
 mod checkpoint;
-mod compression;
 mod config;
 mod ddp;
 mod error;
@@ -47,18 +46,18 @@ mod recompute;
 mod reducer;
 mod world;
 
+pub use bonfire_compression::{
+    CompressionError, CompressionState, GradientCompression, PowerSgdConfig,
+};
 #[cfg(feature = "weights")]
 pub use checkpoint::pretrained::{WeightsError, load_weights, load_weights_into, save_weights};
 pub use checkpoint::{Checkpoints, Resumed};
-pub use compression::CompressionState;
-pub use config::compression::{GradientCompression, PowerSgdConfig};
 pub use config::device::{DeviceKind, Occupancy, UnknownDeviceKind};
 pub use config::precision::Precision;
 pub use config::{BufferSync, DdpConfig, GradientRoute, GradientSync, UnknownGradientRoute};
 pub use ddp::data_parallel::{DataParallel, Scatter};
 pub use ddp::{BucketSummary, Ddp, Digest, MicroStep, OwnStep, Step};
 pub use error::TrainError;
-pub use error::compression::CompressionError;
 pub use error::difference::Difference;
 pub use error::norm::NormMismatch;
 pub use loss::weights::Last;

@@ -26,6 +26,17 @@ pub(crate) struct Parameter {
     pub(crate) tensor_dtype: TensorDType,
 }
 
+impl Parameter {
+    /// What compression needs to know of it.
+    pub(crate) fn compressible(&self) -> bonfire_compression::Parameter<'_> {
+        bonfire_compression::Parameter {
+            name: &self.name,
+            dtype: self.extent.dtype,
+            shape: &self.shape,
+        }
+    }
+}
+
 /// The trainable parameters of a model, and everything else that it holds.
 #[derive(Clone, Debug)]
 pub(crate) struct ParameterTable {

@@ -26,7 +26,6 @@ use std::time::Duration;
 use bonfire_collective::{Rank, ReduceOp};
 
 use crate::TrainError;
-use crate::compression::{Compressor, Presence};
 use crate::loss::weights::{MicroBatches, Normalizer};
 use crate::memory::DeviceTensor;
 use crate::parameters::ParameterTable;
@@ -36,6 +35,7 @@ use crate::reducer::device_route::Chosen;
 use crate::reducer::harvest::{Gradient, Site};
 use crate::reducer::timing::Stopwatch;
 use crate::world::patience::WarmUp;
+use bonfire_compression::{Compressor, Presence};
 use bonfire_plan::Division;
 use bonfire_plan::buckets::{Assignment, Caps, assign};
 use bonfire_values::{Entering, HostSlice};

@@ -5,7 +5,6 @@ use std::sync::{Arc, Mutex};
 use burn::module::Module;
 
 use super::{Ddp, lock};
-use crate::compression::Compressor;
 use crate::parameters::shards::Shards;
 use crate::parameters::{ParameterTable, device_of};
 use crate::reducer::Reducer;
@@ -15,6 +14,7 @@ use crate::reducer::naive::Naive;
 use crate::reducer::timing::Stopwatch;
 use crate::world::patience::WarmUp;
 use crate::{CompressionError, CompressionState, DdpConfig, GradientSync, Gradients, TrainError};
+use bonfire_compression::Compressor;
 use bonfire_plan::buckets::Caps;
 
 /// How gradients are averaged.
@@ -47,7 +47,11 @@ impl Synchroniser {
             first_bytes_max: config.first_bucket_bytes_max.min(config.bucket_bytes_max),
             bytes_max: config.bucket_bytes_max,
         };
-        let compressor = Compressor::new(config.compression, table, group.world_size());
+        let compressor = Compressor::new(
+            config.compression,
+            (0..table.len()).map(|index| table.get(index).compressible()),
+            group.world_size(),
+        );
         let parameters = (Arc::clone(table), Arc::clone(shards));
         let reducer = Reducer::new(group.clone(), parameters, (caps, compressor), way)?;
         if group.rank().get() == 0 {
@@ -95,9 +99,7 @@ impl<M: Module> Ddp<M> {
     #[track_caller]
     pub fn compression_state(&self) -> Result<CompressionState, TrainError> {
         match &self.synchroniser {
-            Synchroniser::Bucketed(reducer) => {
-                lock(reducer).compressor.state(&self.table, &self.group)
-            }
+            Synchroniser::Bucketed(reducer) => Ok(lock(reducer).compressor.state(&self.group)?),
             Synchroniser::Naive(_) => Ok(CompressionState::default()),
         }
     }
@@ -113,7 +115,7 @@ impl<M: Module> Ddp<M> {
         let restored = match &self.synchroniser {
             Synchroniser::Bucketed(reducer) => {
                 let mut reducer = lock(reducer);
-                reducer.compressor.restore(state, &self.table, &self.group)
+                reducer.compressor.restore(state, &self.group)
             }
             Synchroniser::Naive(_) if *state == CompressionState::default() => Ok(()),
             Synchroniser::Naive(_) => Err(CompressionError::NothingToRestore),

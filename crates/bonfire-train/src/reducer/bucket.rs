@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bonfire_collective::{CollectiveError, ProcessGroup, ReduceOp};
 use bonfire_plan::{DType, Division, Spread};
 
-use crate::compression::{Carrier, Compressor, Presence, Sent};
 use crate::parameters::shards::Shards;
+use bonfire_compression::{Carrier, Compressor, Presence, Sent};
 use bonfire_plan::buckets::Assignment;
 use bonfire_values::{Entering, HostSlice, Travel, Values, ValuesWork};
 

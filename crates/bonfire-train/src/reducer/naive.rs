@@ -7,12 +7,12 @@ use std::sync::Arc;
 use bonfire_collective::{CollectiveError, ReduceOp};
 
 use crate::TrainError;
-use crate::compression::{GradientCompression, cast};
 use crate::loss::weights::{MicroBatches, Normalizer};
 use crate::parameters::ParameterTable;
 use crate::reducer::harvest::{Gradient, GradientSink, Site};
 use crate::reducer::timing::Stopwatch;
 use crate::world::patience::WarmUp;
+use bonfire_compression::{GradientCompression, cast};
 use bonfire_values::{Entering, HostSlice, Travel, Values};
 
 /// The sums of a step's gradients, then their averages.

@@ -107,13 +107,9 @@ fn averages(
 }
 
 fn power_sgd(rank: usize) -> PowerSgdConfig {
-    PowerSgdConfig {
-        rank,
-        start_step: 0,
-        // Small matrices gain little.
-        compression_rate_min: 0.5,
-        ..PowerSgdConfig::default()
-    }
+    // Small matrices gain little.
+    let config = PowerSgdConfig::default().with_compression_rate_min(0.5);
+    config.with_rank(rank).with_start_step(0)
 }
 
 fn compressed(compression: GradientCompression) -> DdpConfig {

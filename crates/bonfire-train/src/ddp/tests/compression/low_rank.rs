@@ -49,11 +49,7 @@ fn averages_are_those_of_the_paper() {
 #[test]
 fn a_full_rank_is_the_mean() {
     let gradients = |rank: usize, step: usize| Gradients3::random((7 * step + rank) as u64, 1.0);
-    let config = PowerSgdConfig {
-        rank: 100,
-        compression_rate_min: 0.1,
-        ..power_sgd(1)
-    };
+    let config = power_sgd(1).with_rank(100).with_compression_rate_min(0.1);
     let full = averages(3, GradientCompression::PowerSgd(config), 4, gradients);
     let plain = averages(3, GradientCompression::None, 4, gradients);
     assert_ne!(full, plain, "it was compressed");
@@ -92,10 +88,7 @@ fn left_behind(config: PowerSgdConfig, steps: usize) -> f64 {
 #[test]
 fn with_error_feedback_nothing_is_lost() {
     let with = power_sgd(1);
-    let without = PowerSgdConfig {
-        error_feedback: false,
-        ..with
-    };
+    let without = with.with_error_feedback(false);
     let (some, more) = (left_behind(with, 50), left_behind(with, 200));
     assert!(some / 50.0 < 0.5, "{some}");
     assert!(more < 1.5 * some, "{some} after 50 steps, {more} after 200");
@@ -105,10 +98,7 @@ fn with_error_feedback_nothing_is_lost() {
 
 #[test]
 fn a_cold_start_differs_and_feeds_back_too() {
-    let cold = PowerSgdConfig {
-        warm_start: false,
-        ..power_sgd(1)
-    };
+    let cold = power_sgd(1).with_warm_start(false);
     let (some, more) = (left_behind(cold, 50), left_behind(cold, 200));
     assert!(more < 1.5 * some, "{some} after 50 steps, {more} after 200");
     let gradients = |rank: usize, _: usize| Gradients3::random(rank as u64, 1.0);
@@ -173,10 +163,7 @@ fn an_overflow_on_one_rank_is_seen_by_all_and_forgotten() {
 #[test]
 fn the_first_steps_travel_as_they_are() {
     let gradients = |rank: usize, step: usize| Gradients3::random((3 * step + rank) as u64, 1.0);
-    let config = PowerSgdConfig {
-        start_step: 3,
-        ..power_sgd(1)
-    };
+    let config = power_sgd(1).with_start_step(3);
     let found = averages(2, GradientCompression::PowerSgd(config), 4, gradients);
     let plain = averages(2, GradientCompression::None, 4, gradients);
     assert_eq!(found[..3], plain[..3]);
@@ -292,16 +279,10 @@ fn what_cannot_work_is_refused_on_all_ranks() {
     let bucketed = |config| refused(config, GradientSync::Bucketed);
     assert_eq!(bucketed(power_sgd(0)), CompressionError::ZeroRank);
     for rate in [0.0, -1.0, f64::INFINITY] {
-        let config = PowerSgdConfig {
-            compression_rate_min: rate,
-            ..power_sgd(1)
-        };
+        let config = power_sgd(1).with_compression_rate_min(rate);
         assert_eq!(bucketed(config), CompressionError::UnusableRate { rate });
     }
-    let config = PowerSgdConfig {
-        orthogonalization_epsilon: -1e-8,
-        ..power_sgd(1)
-    };
+    let config = power_sgd(1).with_orthogonalization_epsilon(-1e-8);
     let epsilon = -1e-8;
     assert_eq!(
         bucketed(config),

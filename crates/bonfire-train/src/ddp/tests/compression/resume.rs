@@ -5,10 +5,9 @@ use crate::{Checkpoints, CompressionError, CompressionState, Keep, Milestone};
 
 fn config() -> DdpConfig {
     let start_step = 2;
-    compressed(GradientCompression::PowerSgd(PowerSgdConfig {
-        start_step,
-        ..power_sgd(1)
-    }))
+    compressed(GradientCompression::PowerSgd(
+        power_sgd(1).with_start_step(start_step),
+    ))
 }
 
 /// Trains up to `steps` steps from the last checkpoint on, saving each.

@@ -1,16 +1,14 @@
 //! What compression keeps between steps, for a checkpoint.
 
-use bonfire_collective::ProcessGroup;
+use bonfire_collective::{CollectiveError, ProcessGroup};
 use serde::{Deserialize, Serialize};
 
 use super::matrix::Dims;
 use super::power_sgd::Matrix;
 use super::{CompressionError, Compressor};
-use crate::TrainError;
-use crate::parameters::ParameterTable;
 
 /// What PowerSGD keeps between steps, of all ranks: part of the program's own state in
-/// a [checkpoint](crate::Checkpoints::save). Empty for other compressions, which keep nothing.
+/// a checkpoint. Empty for other compressions, which keep nothing.
 ///
 /// It holds a copy of the compressed gradients for every rank.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -58,10 +56,10 @@ impl SavedMatrix {
     }
 
     /// Whether a parameter can go on from it. It may come from a file, so sizes are looked at.
-    fn fits(&self, name: &str, matrix: &Matrix) -> bool {
+    fn fits(&self, matrix: &Matrix) -> bool {
         let dims = matrix.dims;
         let right = self.right.as_ref();
-        self.parameter == name
+        self.parameter == matrix.name
             && self.dims() == dims
             && self.errors.is_empty() == matrix.error.is_empty()
             && self.errors.iter().all(|error| error.len() == dims.elems())
@@ -71,22 +69,20 @@ impl SavedMatrix {
 
 impl Compressor {
     /// The state of all ranks. Every rank must call it.
+    ///
+    /// # Errors
+    /// [`CollectiveError`] if a rank failed.
     #[track_caller]
-    pub(crate) fn state(
-        &self,
-        table: &ParameterTable,
-        group: &ProcessGroup,
-    ) -> Result<CompressionState, TrainError> {
+    pub fn state(&self, group: &ProcessGroup) -> Result<CompressionState, CollectiveError> {
         let Some(power_sgd) = &self.power_sgd else {
             return Ok(CompressionState::default());
         };
         let mut matrices = Vec::new();
-        for (index, matrix) in power_sgd.matrices.iter().enumerate() {
-            let Some(matrix) = matrix else { continue };
+        for matrix in power_sgd.matrices.iter().flatten() {
             let errors: Vec<f32> = group.all_gather(&matrix.error)?;
             let dims = matrix.dims;
             matrices.push(SavedMatrix {
-                parameter: table.get(index).name.clone(),
+                parameter: matrix.name.clone(),
                 rows: dims.rows,
                 cols: dims.cols,
                 rank: dims.rank,
@@ -104,10 +100,12 @@ impl Compressor {
     }
 
     /// Goes on from a state that every rank has.
-    pub(crate) fn restore(
+    ///
+    /// # Errors
+    /// [`CompressionError`] if the state is that of another model or configuration. Nothing has changed then.
+    pub fn restore(
         &mut self,
         state: &CompressionState,
-        table: &ParameterTable,
         group: &ProcessGroup,
     ) -> Result<(), CompressionError> {
         let Some(power_sgd) = &mut self.power_sgd else {
@@ -121,14 +119,11 @@ impl Compressor {
             return Ok(());
         }
         // Nothing is taken over before everything is seen to fit.
-        let compressed = power_sgd.matrices.iter_mut().enumerate();
-        let mut compressed: Vec<(usize, &mut Matrix)> = compressed
-            .filter_map(|(index, matrix)| Some((index, matrix.as_mut()?)))
-            .collect();
-        for (place, (index, matrix)) in compressed.iter().enumerate() {
-            let (name, found) = (&table.get(*index).name, state.matrices.get(place));
-            if !found.is_some_and(|found| found.fits(name, matrix)) {
-                return Err(other_matrix(name, found, matrix));
+        let mut compressed: Vec<&mut Matrix> = power_sgd.matrices.iter_mut().flatten().collect();
+        for (place, matrix) in compressed.iter().enumerate() {
+            let found = state.matrices.get(place);
+            if !found.is_some_and(|found| found.fits(matrix)) {
+                return Err(other_matrix(found, matrix));
             }
         }
         if let Some(more) = state.matrices.get(compressed.len()) {
@@ -138,7 +133,7 @@ impl Compressor {
                 expected: "none".to_owned(),
             });
         }
-        for ((_, matrix), found) in compressed.iter_mut().zip(&state.matrices) {
+        for (matrix, found) in compressed.iter_mut().zip(&state.matrices) {
             matrix.warm = found.right.is_some();
             if let Some(right) = &found.right {
                 matrix.right.copy_from_slice(right);
@@ -151,10 +146,10 @@ impl Compressor {
     }
 }
 
-fn other_matrix(name: &str, found: Option<&SavedMatrix>, matrix: &Matrix) -> CompressionError {
-    let of_this = |saved: &&SavedMatrix| saved.parameter == name;
+fn other_matrix(found: Option<&SavedMatrix>, matrix: &Matrix) -> CompressionError {
+    let of_this = |saved: &&SavedMatrix| saved.parameter == matrix.name;
     CompressionError::OtherMatrix {
-        parameter: name.to_owned(),
+        parameter: matrix.name.clone(),
         saved: match found.filter(of_this) {
             None => "none".to_owned(),
             Some(saved) => describe(saved.dims(), !saved.errors.is_empty()),

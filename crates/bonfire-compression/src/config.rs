@@ -16,12 +16,12 @@ pub enum GradientCompression {
     /// Rounded to f16: half the bytes, 11 significant bits. Each rank's gradients are divided by the
     /// number of ranks before they are rounded (to nearest, ties to even), then added in f32 and
     /// rounded once. A number beyond 65504 times the number of ranks becomes infinite, on all ranks;
-    /// one below 2^-25 times that number becomes zero: use a [`LossScaler`](crate::LossScaler), or
+    /// one below 2^-25 times that number becomes zero: use a loss scaler, or
     /// [`Bf16`](Self::Bf16).
     Fp16,
     /// The same with bf16: half the bytes, the range of f32, 8 significant bits.
     Bf16,
-    /// Matrices travel as two thin factors. Needs [`GradientSync::Bucketed`](crate::GradientSync::Bucketed).
+    /// Matrices travel as two thin factors. Needs gradients in buckets.
     PowerSgd(PowerSgdConfig),
 }
 

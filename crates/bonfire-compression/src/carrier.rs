@@ -12,7 +12,10 @@ use bonfire_values::{Travel, Values, ValuesWork};
 
 /// The memory that travels for one bucket. It is made with the bucket and used in every step.
 #[derive(Debug)]
-pub(crate) enum Carrier {
+pub struct Carrier(Kind);
+
+#[derive(Debug)]
+enum Kind {
     /// None: the values travel themselves.
     Direct,
     /// The values in 16 bits.
@@ -23,7 +26,7 @@ pub(crate) enum Carrier {
 
 /// What a carrier did with the values of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sent {
+pub enum Sent {
     /// Nothing: they are to travel themselves.
     Nothing,
     /// It sent something else.
@@ -31,11 +34,11 @@ pub(crate) enum Sent {
 }
 
 /// A place of a parameter in a bucket.
-pub(crate) type Place = (usize, Range<usize>);
+pub type Place = (usize, Range<usize>);
 
 impl Carrier {
     /// The carrier of a bucket whose parameters have these places.
-    pub(crate) fn new(
+    pub fn new(
         compressor: &Compressor,
         dtype: DType,
         places: &[Place],
@@ -43,33 +46,33 @@ impl Carrier {
     ) -> Self {
         let elems = places.last().map_or(0, |(_, range)| range.end);
         if let Some(narrow) = compressor.compression.sixteen_bits(dtype) {
-            return Self::SixteenBits(Payload::new(group, narrow, elems));
+            return Self(Kind::SixteenBits(Payload::new(group, narrow, elems)));
         }
-        match &compressor.power_sgd {
+        Self(match &compressor.power_sgd {
             Some(power_sgd) if places.iter().any(|(p, _)| power_sgd.dims(*p).is_some()) => {
-                Self::LowRank(Box::new(LowRank::new(power_sgd, places, group)))
+                Kind::LowRank(Box::new(LowRank::new(power_sgd, places, group)))
             }
-            _ => Self::Direct,
-        }
+            _ => Kind::Direct,
+        })
     }
 
     /// Sends what stands for `values`, which are this rank's share of the mean.
     #[track_caller]
-    pub(crate) fn send(
+    pub fn send(
         &mut self,
         values: &mut Values,
         group: &ProcessGroup,
         compressor: &mut Compressor,
     ) -> Sent {
-        match (self, &mut compressor.power_sgd) {
-            (Self::SixteenBits(parcel), _) => {
+        match (&mut self.0, &mut compressor.power_sgd) {
+            (Kind::SixteenBits(parcel), _) => {
                 // Divided first: no sum of the ranks then overflows where their mean does not.
                 values.scale(1.0 / f64::from(group.world_size().get()));
                 parcel.fill(|narrow| cast(values, narrow));
                 parcel.send(group, ReduceOp::Sum);
                 Sent::Instead
             }
-            (Self::LowRank(low_rank), Some(power_sgd)) if power_sgd.is_on() => {
+            (Kind::LowRank(low_rank), Some(power_sgd)) if power_sgd.is_on() => {
                 low_rank.send_left(values.as_f32_mut(), group, power_sgd);
                 Sent::Instead
             }
@@ -80,14 +83,14 @@ impl Carrier {
     /// Sends the second half of what stands for `values`, if there is one, when the first is there.
     /// Every rank must call it, for all buckets in one order.
     #[track_caller]
-    pub(crate) fn advance(
+    pub fn advance(
         &mut self,
         values: &mut Values,
         group: &ProcessGroup,
         compressor: &mut Compressor,
     ) -> Result<(), CollectiveError> {
-        match (self, &mut compressor.power_sgd) {
-            (Self::LowRank(low_rank), Some(power_sgd)) => {
+        match (&mut self.0, &mut compressor.power_sgd) {
+            (Kind::LowRank(low_rank), Some(power_sgd)) => {
                 low_rank.send_right(values.as_f32_mut(), group, power_sgd)
             }
             _ => Ok(()),
@@ -95,18 +98,18 @@ impl Carrier {
     }
 
     /// Waits, and replaces `values` by what has come.
-    pub(crate) fn receive(
+    pub fn receive(
         &mut self,
         values: &mut Values,
         compressor: &mut Compressor,
         presence: impl Fn(usize) -> Presence,
     ) -> Result<(), CollectiveError> {
-        match (self, &mut compressor.power_sgd) {
-            (Self::SixteenBits(parcel), _) => {
+        match (&mut self.0, &mut compressor.power_sgd) {
+            (Kind::SixteenBits(parcel), _) => {
                 cast(parcel.receive()?, values);
                 Ok(())
             }
-            (Self::LowRank(low_rank), Some(power_sgd)) => {
+            (Kind::LowRank(low_rank), Some(power_sgd)) => {
                 low_rank.receive(values.as_f32_mut(), power_sgd, presence)
             }
             _ => panic!("what was not sent does not come back"),
@@ -116,7 +119,7 @@ impl Carrier {
 
 /// Memory that is here or on its way.
 #[derive(Debug)]
-pub(crate) enum Payload {
+enum Payload {
     Here(Values),
     Away(ValuesWork),
     /// With a failed operation.
@@ -160,7 +163,7 @@ impl Payload {
 /// A bucket with matrices: the left factors and all that is not compressed travel first, then the
 /// right factors.
 #[derive(Debug)]
-pub(crate) struct LowRank {
+struct LowRank {
     pieces: Vec<Piece>,
     first: Payload,
     second: Payload,

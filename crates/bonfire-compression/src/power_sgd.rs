@@ -12,10 +12,10 @@
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::CompressionError;
+use super::Parameter;
+use super::config::PowerSgdConfig;
+use super::error::CompressionError;
 use super::matrix::{Dims, orthogonalize, product_row, times, transposed_times};
-use crate::config::compression::PowerSgdConfig;
-use crate::parameters::{Parameter, ParameterTable};
 use bonfire_plan::DType;
 
 impl PowerSgdConfig {
@@ -34,9 +34,9 @@ impl PowerSgdConfig {
     }
 
     /// The dimensions of a parameter as a matrix, if it is worth compressing.
-    fn dims_of(&self, parameter: &Parameter) -> Option<Dims> {
-        let elems = parameter.extent.elems;
-        if parameter.extent.dtype != DType::F32 || parameter.shape.len() < 2 || elems == 0 {
+    fn dims_of(&self, parameter: Parameter<'_>) -> Option<Dims> {
+        let elems: usize = parameter.shape.iter().product();
+        if parameter.dtype != DType::F32 || parameter.shape.len() < 2 || elems == 0 {
             return None;
         }
         let rows = parameter.shape[0];
@@ -51,6 +51,8 @@ impl PowerSgdConfig {
 /// A compressed parameter.
 #[derive(Debug)]
 pub(super) struct Matrix {
+    /// The parameter's path in the model.
+    pub(super) name: String,
     pub(super) dims: Dims,
     /// What earlier steps left out of this rank's gradients; empty without error feedback.
     pub(super) error: Vec<f32>,
@@ -62,14 +64,16 @@ pub(super) struct Matrix {
 
 /// Whether any rank had a gradient for a parameter in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Presence {
+pub enum Presence {
+    /// One or more had.
     Somewhere,
+    /// None had.
     Nowhere,
 }
 
 /// The compressed parameters of a model.
 #[derive(Debug)]
-pub(crate) struct PowerSgd {
+pub(super) struct PowerSgd {
     config: PowerSgdConfig,
     /// Synchronised steps so far.
     pub(super) step: u64,
@@ -80,18 +84,25 @@ pub(crate) struct PowerSgd {
 }
 
 impl PowerSgd {
-    pub(super) fn new(config: PowerSgdConfig, table: &ParameterTable) -> Self {
-        let matrix = |dims: Dims| Matrix {
-            dims,
-            error: match config.error_feedback {
+    pub(super) fn new<'a>(
+        config: PowerSgdConfig,
+        parameters: impl IntoIterator<Item = Parameter<'a>>,
+    ) -> Self {
+        let matrix = |parameter: Parameter<'_>| {
+            let dims = config.dims_of(parameter)?;
+            let error = match config.error_feedback {
                 true => vec![0.0; dims.elems()],
                 false => Vec::new(),
-            },
-            right: vec![0.0; dims.right_elems()],
-            warm: false,
+            };
+            Some(Matrix {
+                name: parameter.name.to_owned(),
+                dims,
+                error,
+                right: vec![0.0; dims.right_elems()],
+                warm: false,
+            })
         };
-        let dims = (0..table.len()).map(|index| config.dims_of(table.get(index)));
-        let matrices: Vec<Option<Matrix>> = dims.map(|dims| dims.map(matrix)).collect();
+        let matrices: Vec<Option<Matrix>> = parameters.into_iter().map(matrix).collect();
         let widest = matrices
             .iter()
             .flatten()

@@ -1,4 +1,4 @@
-//! What travels instead of the gradients.
+//! Gradients in fewer bytes: what travels instead of them.
 //!
 //! A [`Compressor`] belongs to a reducer and keeps what outlives a step, by parameter; a
 //! [`Carrier`] belongs to a bucket and keeps the memory that travels. Both follow PyTorch's
@@ -7,38 +7,51 @@
 //! Must never make replicas differ: every value that ranks compute alike is computed from reduced
 //! values, with operations in a fixed order.
 
+#![forbid(unsafe_code)]
+
 mod carrier;
 mod cast;
+mod config;
+mod error;
 mod matrix;
 mod power_sgd;
 mod state;
 
 use bonfire_plan::{DType, WorldSize};
 
-use crate::GradientSync;
-pub(crate) use crate::config::compression::GradientCompression;
-use crate::error::compression::CompressionError;
-use crate::parameters::ParameterTable;
-pub(crate) use carrier::{Carrier, Sent};
-pub(crate) use cast::cast;
+pub use carrier::{Carrier, Place, Sent};
+pub use cast::cast;
+pub use config::{GradientCompression, PowerSgdConfig};
+pub use error::CompressionError;
 use power_sgd::PowerSgd;
-pub(crate) use power_sgd::Presence;
+pub use power_sgd::Presence;
 pub use state::CompressionState;
+
+/// A parameter whose gradients may be compressed.
+#[derive(Clone, Copy, Debug)]
+pub struct Parameter<'a> {
+    /// Its path in the model.
+    pub name: &'a str,
+    /// The type of its gradients.
+    pub dtype: DType,
+    /// Of the whole parameter.
+    pub shape: &'a [usize],
+}
 
 impl GradientCompression {
     /// That this can be used.
-    pub(crate) fn check(&self, sync: GradientSync) -> Result<(), CompressionError> {
+    ///
+    /// # Errors
+    /// [`CompressionError`] for numbers that mean nothing.
+    pub fn check(&self) -> Result<(), CompressionError> {
         match self {
-            Self::PowerSgd(_) if sync != GradientSync::Bucketed => {
-                Err(CompressionError::NeedsBuckets)
-            }
             Self::PowerSgd(config) => config.check(),
             Self::None | Self::Fp16 | Self::Bf16 => Ok(()),
         }
     }
 
     /// The type that gradients of a type travel in, if it is one of 16 bits and theirs is not.
-    pub(crate) fn sixteen_bits(self, dtype: DType) -> Option<DType> {
+    pub fn sixteen_bits(self, dtype: DType) -> Option<DType> {
         let wide = matches!(dtype, DType::F32 | DType::F64);
         match self {
             Self::Fp16 if wide => Some(DType::F16),
@@ -50,15 +63,16 @@ impl GradientCompression {
 
 /// What a reducer knows about compression.
 #[derive(Debug)]
-pub(crate) struct Compressor {
+pub struct Compressor {
     compression: GradientCompression,
     power_sgd: Option<PowerSgd>,
 }
 
 impl Compressor {
-    pub(crate) fn new(
+    /// For the parameters of a model, which are the same on all ranks.
+    pub fn new<'a>(
         compression: GradientCompression,
-        table: &ParameterTable,
+        parameters: impl IntoIterator<Item = Parameter<'a>>,
         world_size: WorldSize,
     ) -> Self {
         if world_size.get() == 1 {
@@ -68,7 +82,7 @@ impl Compressor {
             };
         }
         let power_sgd = match compression {
-            GradientCompression::PowerSgd(config) => Some(PowerSgd::new(config, table)),
+            GradientCompression::PowerSgd(config) => Some(PowerSgd::new(config, parameters)),
             _ => None,
         };
         Self {
@@ -78,7 +92,7 @@ impl Compressor {
     }
 
     /// Ends a synchronised step.
-    pub(crate) fn end_step(&mut self) {
+    pub fn end_step(&mut self) {
         if let Some(power_sgd) = &mut self.power_sgd {
             power_sgd.end_step();
         }
