@@ -8,17 +8,22 @@ mod moments;
 #[cfg(feature = "weights")]
 pub(crate) mod pretrained;
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
 
 use bonfire_checkpoint::{CheckpointError, Folder, Keep, Milestone};
-use bonfire_collective::ProcessGroup;
+use bonfire_collective::{ProcessGroup, panic_message};
 use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::ddp::record::restore::Misfit;
-use crate::ddp::record::{WRITER, announced};
+use crate::ddp::record::{
+    Part, Record, Recorded, Route, WRITER, announced, write_model, write_optimizer,
+};
 use crate::world::patience::patient_with_files;
 use crate::{Ddp, TrainError, World};
 
@@ -65,9 +70,33 @@ pub struct Resumed<S> {
 /// ```
 #[derive(Debug)]
 pub struct Checkpoints {
+    files: Files,
+    background: Mutex<Background>,
+}
+
+/// The folder, and the ranks that wait for the one that writes there.
+#[derive(Clone, Debug)]
+struct Files {
     group: ProcessGroup,
     folder: Folder,
     keep: Keep,
+}
+
+/// What is saved while the training goes on.
+#[derive(Debug, Default)]
+struct Background {
+    /// The same ranks in a group of its own, once something has been saved so.
+    group: Option<ProcessGroup>,
+    saving: Option<JoinHandle<Result<(), TrainError>>>,
+}
+
+/// A training as it was at some step.
+struct Image {
+    milestone: Milestone,
+    model: Recorded<Vec<Part>>,
+    optimizer: Recorded<Record>,
+    /// The program's own, on the writer.
+    state: Result<Vec<u8>, CheckpointError>,
 }
 
 impl Checkpoints {
@@ -79,13 +108,16 @@ impl Checkpoints {
     /// [`TrainError::Collective`].
     #[track_caller]
     pub fn open(world: &World, folder: impl Into<PathBuf>, keep: Keep) -> Result<Self, TrainError> {
-        let checkpoints = Self {
+        let files = Files {
             group: world.group().clone(),
             folder: Folder::new(folder.into()),
             keep,
         };
-        checkpoints.on_writer(|folder| folder.prepare())?;
-        Ok(checkpoints)
+        files.on_writer(|folder| folder.prepare())?;
+        Ok(Self {
+            files,
+            background: Mutex::default(),
+        })
     }
 
     /// Saves a training. When it returns, the checkpoint is on the disk of rank 0, and older ones that
@@ -97,7 +129,7 @@ impl Checkpoints {
     ///
     /// # Errors
     /// [`TrainError::Checkpoint`] on all ranks if rank 0 cannot write it; the checkpoints before are
-    /// as they were. [`TrainError::Collective`].
+    /// as they were. [`TrainError::Collective`]. Those of [`wait`](Self::wait): nothing is saved then.
     #[track_caller]
     pub fn save<M: Module, S: Serialize>(
         &self,
@@ -106,27 +138,81 @@ impl Checkpoints {
         optimizer: &ModuleOptimizer,
         state: &S,
     ) -> Result<(), TrainError> {
-        let patient = self.patient_with(ddp.module());
-        let mut draft = None;
-        patient.on_writer(|_| {
-            let world_size = self.group.world_size().get();
-            draft = Some(self.folder.begin(milestone, world_size)?);
-            Ok(())
-        })?;
-        let path_of = |name| draft.as_ref().map(|draft| draft.path_of(name));
-        // One after the other: each is in memory once, and gone before the next.
-        let model = ddp.write_model(&patient.group, path_of(MODEL).as_deref())?;
-        let file = path_of(OPTIMIZER);
-        let moments = ddp.write_optimizer(optimizer, &patient.group, file.as_deref())?;
-        patient.on_writer(|folder| {
-            model.and(moments)?;
-            if let Some(mut draft) = draft {
-                draft.adopt(MODEL)?;
-                draft.adopt(OPTIMIZER)?;
-                draft.add(STATE, &state_bytes(state)?)?;
-                draft.finish()?;
+        self.wait()?;
+        let files = self.files.patient_with(&self.files.group, ddp.module());
+        let saved = ddp.guarded(|ddp| {
+            let route = ddp.route(&files.group);
+            let image = files.image(&route, milestone, (ddp, optimizer), state)?;
+            match files.write(image) {
+                // The training can go on without a checkpoint.
+                Err(TrainError::Checkpoint(error)) => Ok(Err(error)),
+                written => written.map(Ok),
             }
-            folder.retain(self.keep)
+        })?;
+        Ok(saved?)
+    }
+
+    /// Saves a training as [`save`](Self::save) does, but in the background, while it goes on: this returns when what is
+    /// to be saved can no longer change. One is written at a time, so the next one waits for it.
+    ///
+    /// Until it is written, each rank keeps the old values of the parameters that it holds, besides what
+    /// [`save`](Self::save) takes.
+    ///
+    /// # Errors
+    /// As [`save`](Self::save); but what goes wrong in the background, [`wait`](Self::wait) says, or the next call
+    /// that saves or resumes.
+    #[track_caller]
+    pub fn save_in_background<M: Module, S: Serialize>(
+        &self,
+        milestone: Milestone,
+        ddp: &mut Ddp<M>,
+        optimizer: &ModuleOptimizer,
+        state: &S,
+    ) -> Result<(), TrainError> {
+        self.wait()?;
+        let mut background = lock(&self.background);
+        let group = match &background.group {
+            Some(group) => group.clone(),
+            None => {
+                let group = self.files.group.split(Some(0), 0)?;
+                let group = group.expect("every rank has a color");
+                background.group.insert(group).clone()
+            }
+        };
+        let files = self.files.patient_with(&group, ddp.module());
+        let image = ddp.guarded(|ddp| {
+            let route = ddp.route_beside(&files.group)?;
+            files.image(&route, milestone, (ddp, optimizer), state)
+        })?;
+        let named = thread::Builder::new().name("bonfire-save".to_owned());
+        let saving = named.spawn(move || {
+            let written = catch_unwind(AssertUnwindSafe(|| files.write(image)));
+            written.unwrap_or_else(|panic| {
+                files
+                    .group
+                    .abort(&format!("panicked: {}", panic_message(&*panic)));
+                resume_unwind(panic)
+            })
+        });
+        background.saving = Some(saving.map_err(|cause| {
+            group.abort(&format!("no thread to save in: {cause}"));
+            CheckpointError::Unwritable {
+                what: "a training in the background".to_owned(),
+                cause: cause.to_string(),
+            }
+        })?);
+        Ok(())
+    }
+
+    /// Waits until what is saved in the background is on the disk. Dropping the checkpoints waits, too, but
+    /// only logs what went wrong.
+    ///
+    /// # Errors
+    /// Why it could not be saved; each is said once.
+    pub fn wait(&self) -> Result<(), TrainError> {
+        let saving = lock(&self.background).saving.take();
+        saving.map_or(Ok(()), |saving| {
+            saving.join().unwrap_or_else(|panic| resume_unwind(panic))
         })
     }
 
@@ -146,7 +232,8 @@ impl Checkpoints {
         ddp: &mut Ddp<M>,
         optimizer: &mut ModuleOptimizer,
     ) -> Result<Option<Resumed<S>>, TrainError> {
-        let patient = self.patient_with(ddp.module());
+        self.wait()?;
+        let patient = self.files.patient_with(&self.files.group, ddp.module());
         let (mut found, mut state) = (None, Vec::new());
         patient.on_writer(|folder| {
             found = folder.newest()?;
@@ -175,11 +262,11 @@ impl Checkpoints {
         if tensors > 0 {
             moments::tell_detour(ddp.module());
         }
-        if self.group.rank() == WRITER {
+        if patient.group.rank() == WRITER {
             tracing::info!(
                 step = milestone.step,
                 saved_by,
-                ranks = self.group.world_size().get(),
+                ranks = patient.group.world_size().get(),
                 tensors,
                 "the training goes on from {}",
                 path.display()
@@ -190,16 +277,77 @@ impl Checkpoints {
 
     /// The folder.
     pub fn folder(&self) -> &std::path::Path {
-        self.folder.path()
+        self.files.folder.path()
+    }
+}
+
+impl Drop for Checkpoints {
+    fn drop(&mut self) {
+        if let Err(error) = self.wait() {
+            tracing::error!(%error, "a training was not saved");
+        }
+    }
+}
+
+impl Files {
+    /// The same, in a group that waits for files with the parameters of a model and its optimizer's moments.
+    fn patient_with<M: Module>(&self, group: &ProcessGroup, model: &M) -> Self {
+        Self {
+            group: patient_with_files(group, model),
+            ..self.clone()
+        }
     }
 
-    /// The same, for files with the parameters of a model and its optimizer's moments.
-    fn patient_with<M: Module>(&self, model: &M) -> Self {
-        Self {
-            group: patient_with_files(&self.group, model),
-            folder: self.folder.clone(),
-            keep: self.keep,
-        }
+    /// A training as it is now. Every rank must call it.
+    #[track_caller]
+    fn image<M: Module, S: Serialize>(
+        &self,
+        route: &Route,
+        milestone: Milestone,
+        (ddp, optimizer): (&Ddp<M>, &ModuleOptimizer),
+        state: &S,
+    ) -> Result<Image, TrainError> {
+        Ok(Image {
+            milestone,
+            model: ddp.recorded_model(route),
+            optimizer: ddp.recorded_optimizer(optimizer, route)?,
+            state: match self.group.rank() {
+                WRITER => state_bytes(state),
+                _ => Ok(Vec::new()),
+            },
+        })
+    }
+
+    /// Writes a checkpoint, and removes those that are not to be kept. Every rank must call it.
+    #[track_caller]
+    fn write(&self, image: Image) -> Result<(), TrainError> {
+        let mut draft = None;
+        self.on_writer(|_| {
+            let world_size = self.group.world_size().get();
+            draft = Some(self.folder.begin(image.milestone, world_size)?);
+            Ok(())
+        })?;
+        let path_of = |name| {
+            let draft = draft.as_ref().expect("the writer has begun");
+            draft.path_of(name)
+        };
+        // One after the other: each tensor is in memory once, and gone before the next.
+        let model = image.model;
+        let model = model.write(|parts| write_model(parts, &path_of(MODEL)))?;
+        let moments = image.optimizer;
+        let moments = moments.write(|record| write_optimizer(record, &path_of(OPTIMIZER)))?;
+        self.on_writer(|folder| {
+            for written in [model, moments].into_iter().flatten() {
+                written?;
+            }
+            if let Some(mut draft) = draft {
+                draft.adopt(MODEL)?;
+                draft.adopt(OPTIMIZER)?;
+                draft.add(STATE, &image.state?)?;
+                draft.finish()?;
+            }
+            folder.retain(self.keep)
+        })
     }
 
     /// Does something on the writing rank, and tells all how it went.
@@ -220,6 +368,10 @@ impl Checkpoints {
             None => Ok(()),
         }
     }
+}
+
+fn lock(background: &Mutex<Background>) -> MutexGuard<'_, Background> {
+    background.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn state_bytes<S: Serialize>(state: &S) -> Result<Vec<u8>, CheckpointError> {

@@ -9,6 +9,7 @@ mod error;
 use bonfire_collective::Rank;
 use bonfire_weights::{Export, LoadReport, WeightsFile, WeightsLoader};
 use burn::module::Module;
+use burn_pack::Tensor as Packed;
 
 use crate::ddp::record::{Part, announced};
 use crate::parameters::ParameterTable;
@@ -134,23 +135,25 @@ pub fn save_weights<M: Module>(
 ) -> Result<(), WeightsError> {
     let export: Export = export.into();
     let group = ddp.patient();
-    let written = ddp.write_parts(&group, |parts| {
-        let tensors = parts.into_iter().map(|Part { mut tensor, path }| {
-            // Other programs do not know the variants of enums.
-            let known = path
-                .iter()
-                .filter(|(_, container)| !container.starts_with("Enum:"));
-            let names: Vec<&str> = known.map(|(name, _)| name.as_str()).collect();
-            tensor.name = names.join(".");
-            (
-                tensor,
-                path.into_iter().map(|(_, container)| container).collect(),
-            )
-        });
-        export.write(tensors.collect())
+    let written = ddp.guarded(|ddp| {
+        let recorded = ddp.recorded_model(&ddp.route(&group));
+        recorded.write(|parts| export.write(parts.into_iter().map(for_others).collect()))
     })?;
     announced(&group, &written.unwrap_or(Ok(())))??;
     Ok(())
+}
+
+/// A tensor under the name that other programs know, and the types of the modules around it.
+fn for_others(part: Part) -> (Packed, Vec<String>) {
+    let Part { mut tensor, path } = part;
+    // Other programs do not know the variants of enums.
+    let known = path
+        .iter()
+        .filter(|(_, container)| !container.starts_with("Enum:"));
+    let names: Vec<&str> = known.map(|(name, _)| name.as_str()).collect();
+    tensor.name = names.join(".");
+    let containers = path.into_iter().map(|(_, container)| container);
+    (tensor, containers.collect())
 }
 
 #[cfg(test)]

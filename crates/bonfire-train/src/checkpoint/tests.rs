@@ -17,6 +17,8 @@ use super::*;
 use crate::world::tests::world;
 use crate::{Ddp, Loss, LossScaler, ScalerConfig};
 
+mod background;
+
 #[derive(Module, Debug)]
 struct Net {
     first: Linear,

@@ -116,6 +116,11 @@ impl Gatherer {
         })
     }
 
+    /// One that gathers the same parameters beside this one, in other groups of the same ranks.
+    pub(crate) fn beside(&self, shards: Arc<Shards>) -> Arc<Self> {
+        Self::new(Arc::clone(&self.table), shards)
+    }
+
     /// Which rows are this rank's.
     pub(crate) fn shards(&self) -> &Shards {
         &self.shards

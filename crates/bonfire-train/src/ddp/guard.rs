@@ -10,7 +10,7 @@ use crate::TrainError;
 
 impl<M: Module> Ddp<M> {
     /// Runs `work`; if it fails or panics, the other ranks are told.
-    pub(super) fn guarded<R>(
+    pub(crate) fn guarded<R>(
         &mut self,
         work: impl FnOnce(&mut Self) -> Result<R, TrainError>,
     ) -> Result<R, TrainError> {

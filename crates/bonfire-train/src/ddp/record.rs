@@ -22,16 +22,21 @@ use serde::{Deserialize, Serialize};
 use super::Ddp;
 use super::gather::Gatherer;
 use crate::TrainError;
-use crate::world::patience::patient_with_files;
+use crate::parameters::mesh::Mesh;
+use crate::parameters::shards::Shards;
 
-pub(crate) use gathers::announced;
 use gathers::{Gathers, told_by_all};
+pub(crate) use gathers::{Recorded, announced};
 
 /// Who has rows of each parameter, and writes checkpoints.
 pub(crate) const WRITER: Rank = Rank::new(0);
 
-/// What became of the file of the writer.
-type Written = Result<(), CheckpointError>;
+/// How the other ranks' rows come to the writer.
+pub(crate) struct Route {
+    group: ProcessGroup,
+    shards: Arc<Shards>,
+    gatherer: Option<Arc<Gatherer>>,
+}
 
 /// A tensor of the state of a parameter of which ranks have parts: its name and shape as a whole.
 #[derive(Serialize, Deserialize)]
@@ -52,77 +57,70 @@ struct Told {
 }
 
 impl<M: Module> Ddp<M> {
-    /// Writes the parameters as a record of Burn, on the writer; each is gathered when it is written. Every rank must
-    /// call it: it returns on the others when all is written.
-    ///
-    /// `group` is as patient as the writer's disk is slow.
-    #[track_caller]
-    pub(crate) fn write_model(
-        &mut self,
-        group: &ProcessGroup,
-        file: Option<&Path>,
-    ) -> Result<Written, TrainError> {
-        let written = self.write_parts(group, |parts| {
-            let tensors = parts.into_iter().map(|part| part.tensor).collect();
-            file.map_or(Ok(()), |file| {
-                write(Writer::new(tensors), file, "the parameters")
-            })
-        });
-        written.map(|written| written.unwrap_or(Ok(())))
-    }
-
     /// The group, for operations before which rank 0 reads or writes files.
+    #[cfg(feature = "weights")]
     pub(crate) fn patient(&self) -> ProcessGroup {
-        patient_with_files(&self.group, self.module())
+        crate::world::patience::patient_with_files(&self.group, self.module())
     }
 
-    /// Gives the writer everything in the model; each parameter is gathered when its values are asked for.
+    /// How the other ranks' rows come to the writer while nothing else goes on, in a group as patient as its disk
+    /// is slow.
+    pub(crate) fn route(&self, group: &ProcessGroup) -> Route {
+        Route {
+            group: group.clone(),
+            shards: Arc::clone(&self.shards),
+            gatherer: self.gatherer.clone(),
+        }
+    }
+
+    /// How they come to it beside the training, in a group of the same ranks that nobody else uses. Every rank must
+    /// call it.
     #[track_caller]
-    pub(crate) fn write_parts<R>(
-        &mut self,
-        group: &ProcessGroup,
-        write: impl FnOnce(Vec<Part>) -> R,
-    ) -> Result<Option<R>, TrainError> {
-        self.guarded(|ddp| {
-            let mut collector = Collector {
-                gatherer: ddp.gatherer.as_ref(),
-                path: Vec::new(),
-                parts: Vec::new(),
-                gathers: Gathers::new(group),
-            };
-            ddp.module().visit(&mut collector);
-            let Collector { parts, gathers, .. } = collector;
-            let written = (group.rank() == WRITER).then(|| write(parts));
-            gathers.finish()?;
-            Ok(written)
+    pub(crate) fn route_beside(&self, group: &ProcessGroup) -> Result<Route, TrainError> {
+        let mesh = Mesh::new(self.config.placement, group)?;
+        let shards = Arc::new(self.shards.over(mesh));
+        Ok(Route {
+            group: group.clone(),
+            gatherer: self
+                .gatherer
+                .as_ref()
+                .map(|gatherer| gatherer.beside(Arc::clone(&shards))),
+            shards,
         })
     }
 
-    /// The optimizer's state for whole parameters as a record of Burn, on the writer; each tensor is gathered
-    /// when the record is written. Every rank must call it: it returns on the others when all is written.
-    ///
-    /// `group` is as patient as the writer's disk is slow.
-    #[track_caller]
-    pub(crate) fn write_optimizer(
-        &mut self,
-        optimizer: &ModuleOptimizer,
-        group: &ProcessGroup,
-        file: Option<&Path>,
-    ) -> Result<Written, TrainError> {
-        self.guarded(|ddp| match ddp.config.placement.is_sharded() {
-            true => ddp.write_rows(optimizer, group, file),
-            false => Ok(file.map_or(Ok(()), |file| {
-                write(packed(optimizer)?.writer(), file, STATE)
-            })),
-        })
+    /// Everything in the model, for files; each parameter is gathered when its values are asked for.
+    pub(crate) fn recorded_model(&self, route: &Route) -> Recorded<Vec<Part>> {
+        let mut collector = Collector {
+            gatherer: route.gatherer.as_ref(),
+            path: Vec::new(),
+            parts: Vec::new(),
+            gathers: Gathers::new(&route.group),
+        };
+        self.module().visit(&mut collector);
+        Recorded {
+            content: collector.parts,
+            gathers: collector.gathers,
+        }
     }
 
-    fn write_rows(
+    /// The optimizer's state for whole parameters, as Burn records it; each tensor is gathered when the record is
+    /// written. A rank has a copy of its part of the state in memory for it. Every rank must call it.
+    #[track_caller]
+    pub(crate) fn recorded_optimizer(
         &self,
         optimizer: &ModuleOptimizer,
-        group: &ProcessGroup,
-        file: Option<&Path>,
-    ) -> Result<Written, TrainError> {
+        route: &Route,
+    ) -> Result<Recorded<Record>, TrainError> {
+        let group = &route.group;
+        let mut gathers = Gathers::new(group);
+        if !self.config.placement.is_sharded() {
+            let content = match group.rank() {
+                WRITER => packed(optimizer)?,
+                _ => Record::default(),
+            };
+            return Ok(Recorded { content, gathers });
+        }
         let own = packed(optimizer)?;
         let told = told_by_all(group, &self.told(&own))?;
         let ids = self.table.ids();
@@ -131,7 +129,6 @@ impl<M: Module> Ddp<M> {
             let rows = |parameter| self.shards.rows(parameter).len();
             self.divided(tensor, rows).is_some()
         });
-        let mut gathers = Gathers::new(group);
         for field in told.iter().flat_map(|told| &told.fields) {
             let name = full(field.parameter, &field.name);
             // Before its first step an optimizer may have more than this rank's part.
@@ -141,7 +138,7 @@ impl<M: Module> Ddp<M> {
                 Some(own) => own.to_bytes().map_err(unusable)?,
                 None => Bytes::from_bytes_vec(Vec::new()),
             };
-            let shards = self.shards.mesh().shards().with_timeout(group.timeout());
+            let shards = route.shards.mesh().shards().with_timeout(group.timeout());
             let id = ids[field.parameter].val();
             kept.push(
                 gathers.add((name, field.dtype, field.shape.clone(), id), move || {
@@ -150,24 +147,22 @@ impl<M: Module> Ddp<M> {
                 }),
             );
         }
-        let mut record = Record {
+        let mut content = Record {
             tensors: kept,
             scalars: own.scalars,
             metadata: own.metadata,
         };
         for told in told {
             let scalars = told.scalars.into_iter();
-            record
+            content
                 .scalars
                 .extend(scalars.map(|(parameter, name, value)| (full(parameter, &name), value)));
             let metadata = told.metadata.into_iter();
-            record
+            content
                 .metadata
                 .extend(metadata.map(|(parameter, name, value)| (full(parameter, &name), value)));
         }
-        let written = file.map_or(Ok(()), |file| write(record.writer(), file, STATE));
-        gathers.finish()?;
-        Ok(written)
+        Ok(Recorded { content, gathers })
     }
 
     /// What this rank tells of its state.
@@ -280,7 +275,8 @@ pub(super) fn has_rows(tensor: &Packed, shape: &[usize], rows: usize) -> bool {
 }
 
 /// What an optimizer keeps.
-pub(super) struct Record {
+#[derive(Default)]
+pub(crate) struct Record {
     pub(super) tensors: Vec<Packed>,
     pub(super) scalars: BTreeMap<String, Scalar>,
     pub(super) metadata: BTreeMap<String, String>,
@@ -310,6 +306,17 @@ impl Record {
 }
 
 const STATE: &str = "the optimizer's state";
+
+/// Writes the parameters as a record of Burn.
+pub(crate) fn write_model(parts: Vec<Part>, file: &Path) -> Result<(), CheckpointError> {
+    let tensors = parts.into_iter().map(|part| part.tensor).collect();
+    write(Writer::new(tensors), file, "the parameters")
+}
+
+/// Writes an optimizer's state as a record of Burn.
+pub(crate) fn write_optimizer(record: Record, file: &Path) -> Result<(), CheckpointError> {
+    write(record.writer(), file, STATE)
+}
 
 fn write(writer: Writer, file: &Path, what: &str) -> Result<(), CheckpointError> {
     let written = writer.write_to_file_in_place(file);

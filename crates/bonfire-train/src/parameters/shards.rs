@@ -27,6 +27,14 @@ impl Shards {
         }
     }
 
+    /// The same, where other groups of the same ranks are used.
+    pub(crate) fn over(&self, mesh: Mesh) -> Self {
+        Self {
+            mesh,
+            ..self.clone()
+        }
+    }
+
     /// The groups in which they are dealt and copied.
     pub(crate) fn mesh(&self) -> &Mesh {
         &self.mesh

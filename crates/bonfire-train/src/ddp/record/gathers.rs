@@ -55,6 +55,23 @@ pub(crate) fn announced<T: Serialize + DeserializeOwned>(
     decoded(WRITER, &bytes)
 }
 
+/// Something for files, whose tensors the writer gathers while it writes. It is as it was when this was made,
+/// whatever becomes of the training.
+pub(crate) struct Recorded<T> {
+    pub(super) content: T,
+    pub(super) gathers: Gathers,
+}
+
+impl<T> Recorded<T> {
+    /// Writes it, on the writer; the others give it what it asks for. Every rank must call it.
+    pub(crate) fn write<R>(self, write: impl FnOnce(T) -> R) -> Result<Option<R>, TrainError> {
+        let is_writer = self.gathers.group.rank() == WRITER;
+        let written = is_writer.then(|| write(self.content));
+        self.gathers.finish()?;
+        Ok(written)
+    }
+}
+
 /// Tensors that are gathered on the writer, each when it asks for it.
 pub(super) struct Gathers {
     group: ProcessGroup,

@@ -91,11 +91,8 @@ fn marked_loss(model: &Mlp, indices: &[usize], device: &Device, watched: &Watche
 
 #[test]
 fn gradients_of_the_last_layers_travel_before_the_first_layers_are_reached() {
-    let low_rank = PowerSgdConfig {
-        start_step: 0,
-        compression_rate_min: 0.5,
-        ..PowerSgdConfig::default()
-    };
+    let low_rank = PowerSgdConfig::default().with_start_step(0);
+    let low_rank = low_rank.with_compression_rate_min(0.5);
     for compression in [
         GradientCompression::None,
         GradientCompression::Fp16,
