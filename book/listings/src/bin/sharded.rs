@@ -45,8 +45,10 @@ fn train(world: &World, placement: Placement, steps: std::ops::Range<u64>) -> bo
         step: steps.end,
         metric: None,
     };
-    checkpoints.save(milestone, &mut ddp, &optimizer, &())?;
+    checkpoints.save_in_background(milestone, &mut ddp, &optimizer, &())?;
+    // Goes on meanwhile.
     let whole: Linear = ddp.whole()?;
+    checkpoints.wait()?;
     // ANCHOR_END: save
     assert_eq!(whole.weight.dims(), [512, 4]);
     Ok(loss)
