@@ -186,12 +186,13 @@ fn an_error_of_one_copy_ends_the_others() {
             let device = world.device();
             let two = Among::Ranks(NonZeroU32::new(2).unwrap());
             let config = placed(placement.among(two));
-            let mut ddp = Ddp::with_config(Uneven::new(&device), &world, config).unwrap();
-            // Rank 3 fails when all have begun.
-            world.group().barrier().unwrap();
-            let done = ddp.backward(|model| match world.rank().get() {
-                3 => Err(std::io::Error::other("no data")),
-                _ => Ok(model.loss(&share(&world, 0, 2), &device)),
+            // A slow rank may still set up when rank 3 fails.
+            let ddp = Ddp::with_config(Uneven::new(&device), &world, config);
+            let done = ddp.and_then(|mut ddp| {
+                ddp.backward(|model| match world.rank().get() {
+                    3 => Err(std::io::Error::other("no data")),
+                    _ => Ok(model.loss(&share(&world, 0, 2), &device)),
+                })
             });
             done.unwrap_err().to_string()
         });
