@@ -80,6 +80,7 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
         Imports::Only(&["bonfire-plan", "bonfire-collective"]),
         Burn::Named,
     ),
+    ("bonfire-deepspeed", Imports::Only(&[]), Burn::Unknown),
     (
         "bonfire-compression",
         Imports::Only(&["bonfire-plan", "bonfire-collective", "bonfire-values"]),

@@ -1,0 +1,87 @@
+//! DeepSpeed's JSON configuration, read strictly.
+//!
+//! DeepSpeed itself takes unknown keys at the top for granted, and lets an `"auto"` that nobody resolved become the
+//! default. Here every key is known ([`KEYS`]): it is used, it has no effect and the notes say so once, or it is
+//! refused with a reason. Everything that is wrong with a file is told at once, each with its path and the nearest name.
+//!
+//! ```
+//! use bonfire_deepspeed::{DeepSpeedFile, Precision, Program, Rule};
+//!
+//! let file = DeepSpeedFile::parse(
+//!     r#"{
+//!         "train_micro_batch_size_per_gpu": 4,
+//!         "optimizer": { "type": "Adam", "params": { "lr": "auto" } },
+//!         "bf16": { "enabled": true },
+//!         "zero_optimization": { "stage": 2, "overlap_comm": true }
+//!     }"#,
+//! )?;
+//! let mut program = Program::default();
+//! program.learning_rate = Some(3e-4);
+//! let config = file.resolve(&program)?;
+//! let optimizer = config.optimizer.unwrap();
+//! assert_eq!(optimizer.lr, 3e-4);
+//! // DeepSpeed's Adam is AdamW.
+//! assert!(matches!(optimizer.rule, Rule::Adam { decoupled: true, .. }));
+//! assert_eq!(config.precision, Precision::Bf16);
+//! assert_eq!(config.zero.stage, 2);
+//! assert_eq!(config.batch.resolve(8)?.train, 32);
+//! assert_eq!(config.notes.len(), 1);
+//!
+//! let error = DeepSpeedFile::parse(r#"{ "zero_optimization": { "stag": 2 } }"#).unwrap_err();
+//! assert_eq!(
+//!     error.to_string(),
+//!     "zero_optimization.stag: there is no such key; zero_optimization.stage is the nearest"
+//! );
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod batch;
+mod config;
+mod error;
+mod json;
+mod keys;
+mod lookup;
+mod program;
+mod read;
+mod schedule;
+
+pub use batch::{BatchSizes, Batches};
+pub use config::{
+    ActivationCheckpointing, DType, DeepSpeedConfig, LossScale, Offload, Optimizer, Precision,
+    Resolved, Rule, Source, Zero,
+};
+pub use error::{ConfigError, ConfigErrors};
+pub use keys::{KEYS, Key, Kind, Treatment};
+pub use program::Program;
+pub use read::Note;
+pub use schedule::{OneCycle, Schedule, Warmup, WarmupShape};
+
+/// A file whose keys and values are all right; some may be `"auto"`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeepSpeedFile(read::Values);
+
+impl DeepSpeedFile {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn parse(text: &str) -> Result<Self, ConfigErrors> {
+        let json = serde_json::from_str(text).map_err(|error| {
+            ConfigErrors(vec![ConfigError::Syntax {
+                cause: error.to_string(),
+            }])
+        })?;
+        read::read(json).map(Self).map_err(ConfigErrors)
+    }
+
+    /// What it asks for, with what the program says for each `"auto"`.
+    ///
+    /// # Errors
+    /// Each `"auto"` that the program says nothing of, each value that the program has otherwise, and what does not go
+    /// together.
+    pub fn resolve(&self, program: &Program) -> Result<DeepSpeedConfig, ConfigErrors> {
+        program::resolve(&self.0, program)
+    }
+}

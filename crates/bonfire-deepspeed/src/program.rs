@@ -1,0 +1,165 @@
+//! What the program says, for the `"auto"` of a file.
+
+use crate::config::{DType, DeepSpeedConfig, Resolved, Source};
+use crate::error::{ConfigError, ConfigErrors};
+use crate::json::Json;
+use crate::lookup::Lookup;
+use crate::read::{Values, parsed};
+
+/// What the program says. What it does not say stays with the file.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Program {
+    /// Samples of a forward pass, on one rank.
+    pub micro_batch: Option<u64>,
+    /// Forward passes of a step.
+    pub accumulation: Option<u64>,
+    /// The optimizer's rate, which is also the highest of a warm-up.
+    pub learning_rate: Option<f64>,
+    /// Of the optimizer.
+    pub betas: Option<(f64, f64)>,
+    /// Of the optimizer.
+    pub eps: Option<f64>,
+    /// Of the optimizer.
+    pub weight_decay: Option<f64>,
+    /// The largest norm of all gradients; 1.0 for an `"auto"` if the program does not say.
+    pub max_grad_norm: Option<f64>,
+    /// Steps of the warm-up.
+    pub warmup_steps: Option<u64>,
+    /// All steps.
+    pub total_steps: Option<u64>,
+    /// The width of the model, from which the sizes of buckets follow. It is never guessed.
+    pub hidden_size: Option<u64>,
+    /// What passes compute in.
+    pub precision: Option<DType>,
+}
+
+impl Program {
+    /// What it says for a key, and what it would have to say.
+    fn says(&self, path: &str) -> (Option<Json>, &'static str) {
+        let whole = |number: Option<u64>| number.map(|number| Json::Number(number as f64));
+        let number = |number: Option<f64>| number.map(Json::Number);
+        let hidden = |times: f64, power: i32| {
+            let size = self.hidden_size.map(|size| (size as f64).powi(power));
+            size.map(|size| Json::Number((times * size).floor()))
+        };
+        let is = |dtype| self.precision.map(|own| Json::Bool(own == dtype));
+        match path {
+            "train_micro_batch_size_per_gpu" => (whole(self.micro_batch), "the micro-batch"),
+            "gradient_accumulation_steps" => {
+                (whole(self.accumulation), "the forward passes of a step")
+            }
+            "gradient_clipping" => (
+                number(Some(self.max_grad_norm.unwrap_or(1.0))),
+                "the largest norm",
+            ),
+            "optimizer.params.lr" | "scheduler.params.warmup_max_lr" => {
+                (number(self.learning_rate), "the learning rate")
+            }
+            "optimizer.params.betas" => (
+                self.betas
+                    .map(|(one, other)| Json::List(vec![Json::Number(one), Json::Number(other)])),
+                "the betas",
+            ),
+            "optimizer.params.eps" => (number(self.eps), "the epsilon"),
+            "optimizer.params.weight_decay" => (number(self.weight_decay), "the weight decay"),
+            "scheduler.params.warmup_min_lr" => (number(Some(0.0)), "nothing"),
+            "scheduler.params.warmup_num_steps" => {
+                (whole(self.warmup_steps), "the steps of the warm-up")
+            }
+            "scheduler.params.total_num_steps" => (whole(self.total_steps), "the number of steps"),
+            "fp16.enabled" => (is(DType::F16), "the precision"),
+            "bf16.enabled" => (is(DType::Bf16), "the precision"),
+            "zero_optimization.reduce_bucket_size" => (hidden(1.0, 2), "the hidden size"),
+            "zero_optimization.stage3_prefetch_bucket_size" => (hidden(0.9, 2), "the hidden size"),
+            "zero_optimization.stage3_param_persistence_threshold" => {
+                (hidden(10.0, 1), "the hidden size")
+            }
+            _ => (None, "a value"),
+        }
+    }
+
+    /// Whether a value of the file has to be what the program says.
+    fn must_agree(&self, path: &str) -> bool {
+        match path {
+            "gradient_clipping" => self.max_grad_norm.is_some(),
+            "scheduler.params.warmup_min_lr" => false,
+            path => !path.starts_with("zero_optimization."),
+        }
+    }
+}
+
+/// Puts the program's values in the place of `"auto"`, and says where the two differ.
+pub(crate) fn resolve(values: &Values, program: &Program) -> Result<DeepSpeedConfig, ConfigErrors> {
+    let auto = Json::Text("auto".to_owned());
+    let mut errors = Vec::new();
+    let mut full = values.clone();
+    let mut from_program = Vec::new();
+    let is_in_file = |path: &str| values.found.contains_key(path);
+    for (path, key) in Lookup::new(values).keys() {
+        if !key.auto {
+            continue;
+        }
+        let (said, needs) = program.says(&path);
+        match values.found.get(&path) {
+            // It follows from the other two.
+            Some(found) if *found == auto && path == "train_batch_size" => {
+                full.found.remove(&path);
+            }
+            Some(found) if *found == auto => match said {
+                Some(said) => {
+                    full.found.insert(path.clone(), said);
+                    from_program.push(path);
+                }
+                None => errors.push(ConfigError::Unresolved {
+                    path,
+                    needs: needs.to_owned(),
+                }),
+            },
+            Some(found) => {
+                let other = said.filter(|said| said != found && program.must_agree(&path));
+                if let Some(said) = other {
+                    errors.push(ConfigError::Disagrees {
+                        path,
+                        file: found.to_string(),
+                        program: said.to_string(),
+                    });
+                }
+            }
+            None => {}
+        }
+    }
+    let lookup = Lookup::new(&full);
+    let resolved = lookup.keys().into_iter().map(|(path, key)| {
+        let value = full.found.get(&path).cloned();
+        Resolved {
+            source: match &value {
+                None => Source::Default,
+                Some(_) if from_program.contains(&path) => Source::Program,
+                Some(_) => Source::File,
+            },
+            value: value.unwrap_or_else(|| parsed(key.default)).to_string(),
+            path,
+        }
+    });
+    // A group that the file does not name says nothing.
+    let named = |path: &str| match path.rsplit_once('.') {
+        Some((group, _)) => values.found.keys().any(|found| found.starts_with(group)),
+        None => true,
+    };
+    let resolved = resolved
+        .filter(|value| is_in_file(&value.path) || named(&value.path))
+        .collect();
+    let config = lookup.config(resolved);
+    match config {
+        Ok(config) if errors.is_empty() => Ok(config),
+        Ok(_) => Err(ConfigErrors(errors)),
+        Err(more) => {
+            // What an "auto" was for is not missing, too.
+            let told: Vec<ConfigError> = errors.clone();
+            let is_new = |error: &ConfigError| told.iter().all(|told| told.path() != error.path());
+            errors.extend(more.into_iter().filter(is_new));
+            Err(ConfigErrors(errors))
+        }
+    }
+}

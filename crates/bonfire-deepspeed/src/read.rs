@@ -1,0 +1,310 @@
+//! A file against the table of keys.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::error::ConfigError;
+use crate::json::Json;
+use crate::keys::{ALIASES, KEYS, Key, Kind, SWITCHES, Treatment, of_optimizer, of_scheduler};
+
+/// Something to know about a file that is right.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Note {
+    /// The key.
+    pub path: String,
+    /// Why it changes nothing, or what its name is now.
+    pub text: String,
+}
+
+/// What a file says, key by key.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Values {
+    pub(crate) found: BTreeMap<String, Json>,
+    pub(crate) notes: Vec<Note>,
+}
+
+/// Reads a file, and says everything that is wrong with it.
+pub(crate) fn read(file: Json) -> Result<Values, Vec<ConfigError>> {
+    let mut reader = Reader::default();
+    match file {
+        Json::Object(entries) => reader.group("", entries),
+        other => reader.errors.push(ConfigError::Syntax {
+            cause: format!("it is {other} rather than an object"),
+        }),
+    }
+    match reader.errors.is_empty() {
+        true => Ok(reader.values),
+        false => Err(reader.errors),
+    }
+}
+
+#[derive(Default)]
+struct Reader {
+    values: Values,
+    errors: Vec<ConfigError>,
+}
+
+impl Reader {
+    /// The entries of an object at a path, which ends with a dot unless it is the whole file.
+    fn group(&mut self, prefix: &str, entries: Vec<(String, Json)>) {
+        let mut seen = BTreeSet::new();
+        // What the keys of the parameters are depends on it.
+        let kind = entries.iter().find_map(|(name, value)| match value {
+            Json::Text(kind) if name == "type" => Some(kind.clone()),
+            _ => None,
+        });
+        for (name, value) in entries {
+            let path = format!("{prefix}{name}");
+            let path = match ALIASES.iter().find(|(old, _)| in_group(old, &path)) {
+                Some((old, new)) => {
+                    self.note(&path, format!("its name is {new} now"));
+                    path.replacen(old, new, 1)
+                }
+                None => path,
+            };
+            if !seen.insert(path.clone()) {
+                self.errors.push(ConfigError::Duplicate { path });
+                continue;
+            }
+            self.entry(prefix, path, value, kind.as_deref());
+        }
+    }
+
+    fn entry(&mut self, prefix: &str, path: String, value: Json, kind: Option<&str>) {
+        if let Some((_, new)) = SWITCHES.iter().find(|(old, _)| *old == path) {
+            return self.switch(&path, new, &value);
+        }
+        if let Some(key) = KEYS.iter().find(|key| key.path == path) {
+            return match (key.path, value) {
+                ("optimizer.params" | "scheduler.params", Json::Object(entries)) => {
+                    self.parameters(&path, kind, entries);
+                }
+                (_, value) => self.value(key, path, value),
+            };
+        }
+        let is_group = KEYS.iter().any(|key| in_group(&path, key.path));
+        match value {
+            Json::Object(entries) if is_group => self.group(&format!("{path}."), entries),
+            Json::Null if is_group => {}
+            other if is_group => self.errors.push(ConfigError::Value {
+                path,
+                found: other.to_string(),
+                allowed: "an object".to_owned(),
+                nearest: None,
+            }),
+            _ => {
+                let names = children(prefix);
+                let name = path.strip_prefix(prefix).unwrap_or(&path);
+                let nearest = nearest(name, names.iter().copied());
+                self.errors.push(ConfigError::UnknownKey {
+                    nearest: nearest.map(|nearest| format!("{prefix}{nearest}")),
+                    path,
+                });
+            }
+        }
+    }
+
+    fn note(&mut self, path: &str, text: impl Into<String>) {
+        self.values.notes.push(Note {
+            path: path.to_owned(),
+            text: text.into(),
+        });
+    }
+
+    /// An old switch, as the device that took its place.
+    fn switch(&mut self, path: &str, new: &'static str, value: &Json) {
+        let Json::Bool(is_on) = *value else {
+            return self.errors.push(ConfigError::Value {
+                path: path.to_owned(),
+                found: value.to_string(),
+                allowed: "true or false".to_owned(),
+                nearest: None,
+            });
+        };
+        self.note(path, format!("{new} came for it"));
+        if is_on && new.ends_with(".device") {
+            let device = Json::Text("cpu".to_owned());
+            self.values.found.entry(new.to_owned()).or_insert(device);
+        }
+    }
+
+    /// What an optimizer or a scheduler of a type takes.
+    fn parameters(&mut self, path: &str, kind: Option<&str>, entries: Vec<(String, Json)>) {
+        let is_optimizer = path.starts_with("optimizer");
+        let parent = path.trim_end_matches(".params");
+        let Some(kind) = kind else {
+            return self.errors.push(ConfigError::Missing {
+                path: format!("{parent}.type"),
+                advice: "its parameters depend on it".to_owned(),
+            });
+        };
+        let types = KEYS.iter().find(|key| key.path == format!("{parent}.type"));
+        let Some(Kind::Text(types)) = types.map(|key| key.kind) else {
+            unreachable!("the table has the types");
+        };
+        // Of an unknown type its own key says so.
+        let Some(kind) = types.iter().find(|known| known.eq_ignore_ascii_case(kind)) else {
+            return;
+        };
+        let keys = match is_optimizer {
+            true => of_optimizer(kind),
+            false => Some(of_scheduler(kind)),
+        };
+        let mut seen = BTreeSet::new();
+        // Of one that Bonfire has not, its type says so.
+        for (name, value) in entries {
+            let Some(keys) = keys else { return };
+            let path = format!("{path}.{name}");
+            if !seen.insert(name.clone()) {
+                self.errors.push(ConfigError::Duplicate { path });
+                continue;
+            }
+            match keys.iter().find(|key| key.path == name) {
+                Some(key) => self.value(key, path, value),
+                None => self.errors.push(ConfigError::UnknownKey {
+                    nearest: nearest(&name, keys.iter().map(|key| key.path))
+                        .map(|nearest| format!("{parent}.params.{nearest}")),
+                    path,
+                }),
+            }
+        }
+    }
+
+    fn value(&mut self, key: &Key, path: String, value: Json) {
+        let default = parsed(key.default);
+        if value == Json::Null && (default == Json::Null || key.kind == Kind::Open) {
+            return;
+        }
+        let is_auto = value == Json::Text("auto".to_owned());
+        if !(is_auto && key.auto) {
+            if let Err((allowed, nearest)) = fits(key.kind, &value) {
+                return self.errors.push(ConfigError::Value {
+                    path,
+                    found: value.to_string(),
+                    allowed: match key.auto {
+                        true => format!("{allowed}, nor \"auto\""),
+                        false => allowed,
+                    },
+                    nearest,
+                });
+            }
+            let reason = match key.treatment {
+                Treatment::Refused(reason) if !is_off(&value) && value != default => Some(reason),
+                _ if key.path == "optimizer.type" => refused_optimizer(&value),
+                _ => None,
+            };
+            if let Some(reason) = reason {
+                return self.errors.push(ConfigError::Refused {
+                    path,
+                    found: value.to_string(),
+                    reason: reason.to_owned(),
+                });
+            }
+        }
+        if let Treatment::NoEffect(reason) = key.treatment {
+            self.note(&path, reason);
+        }
+        self.values.found.insert(path, value);
+    }
+}
+
+/// Why an optimizer of DeepSpeed is none of Bonfire's.
+fn refused_optimizer(value: &Json) -> Option<&'static str> {
+    let Json::Text(name) = value else { return None };
+    let known = ["Adam", "AdamW", "SGD", "Lamb", "Lion", "Muon"];
+    let is_known = known.iter().any(|known| known.eq_ignore_ascii_case(name));
+    (!is_known).then_some("Bonfire has Adam, AdamW, SGD, Lamb, Lion and Muon")
+}
+
+/// Whether a value switches off whatever it belongs to.
+fn is_off(value: &Json) -> bool {
+    fn switches(value: &Json, found: &mut Vec<bool>) {
+        if let Json::Object(entries) = value {
+            for (name, value) in entries {
+                match value {
+                    Json::Bool(is_on) if name == "enabled" => found.push(*is_on),
+                    inner => switches(inner, found),
+                }
+            }
+        }
+    }
+    match value {
+        Json::Null | Json::Bool(false) => true,
+        Json::Object(entries) => {
+            let mut found = Vec::new();
+            switches(value, &mut found);
+            entries.is_empty() || (!found.is_empty() && !found.contains(&true))
+        }
+        _ => false,
+    }
+}
+
+/// Whether a path is a group's, or in it.
+fn in_group(group: &str, path: &str) -> bool {
+    let rest = path.strip_prefix(group);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
+/// The names that an object at a path may have.
+fn children(prefix: &str) -> BTreeSet<&'static str> {
+    let old = ALIASES.iter().chain(SWITCHES).map(|(old, _)| *old);
+    let paths = KEYS.iter().map(|key| key.path).chain(old);
+    let names = paths.filter_map(|path| path.strip_prefix(prefix));
+    names.filter_map(|rest| rest.split('.').next()).collect()
+}
+
+/// The name that is most like one, if any is like it.
+pub(crate) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<String> {
+    let lower = name.to_lowercase();
+    let near = known.map(|known| {
+        let distance = strsim::damerau_levenshtein(&lower, &known.to_lowercase());
+        (distance, known)
+    });
+    let (distance, known) = near.min_by(|(one, first), (other, second)| {
+        let likeness = |known: &str| strsim::jaro_winkler(&lower, &known.to_lowercase());
+        let by_likeness = likeness(second).total_cmp(&likeness(first));
+        one.cmp(other).then(by_likeness)
+    })?;
+    (2 * distance <= name.chars().count().max(2)).then(|| known.to_owned())
+}
+
+/// A default of the table.
+pub(crate) fn parsed(default: &str) -> Json {
+    serde_json::from_str(default).expect("the table has JSON")
+}
+
+/// Whether a key takes a value; if not, what it takes, and the text most like the value.
+fn fits(kind: Kind, value: &Json) -> Result<(), (String, Option<String>)> {
+    let is_whole = |number: f64| number.fract() == 0.0 && number.abs() <= 9_007_199_254_740_991.0;
+    let (fits, allowed) = match (kind, value) {
+        (Kind::Bool, value) => (matches!(value, Json::Bool(_)), "true or false"),
+        (Kind::Count, Json::Number(number)) => {
+            (is_whole(*number) && *number >= 0.0, "a whole number from 0")
+        }
+        (Kind::Count, _) => (false, "a whole number from 0"),
+        (Kind::Positive, Json::Number(number)) => {
+            (is_whole(*number) && *number >= 1.0, "a whole number from 1")
+        }
+        (Kind::Positive, _) => (false, "a whole number from 1"),
+        (Kind::Number, value) => (matches!(value, Json::Number(_)), "a number"),
+        (Kind::Pair, Json::List(values)) => {
+            let numbers = values.iter().all(|value| matches!(value, Json::Number(_)));
+            (numbers && values.len() == 2, "two numbers")
+        }
+        (Kind::Pair, _) => (false, "two numbers"),
+        (Kind::Text(texts), Json::Text(text)) => {
+            if texts.iter().any(|known| known.eq_ignore_ascii_case(text)) {
+                return Ok(());
+            }
+            let allowed = format!("one of {}", texts.join(", "));
+            return Err((allowed, nearest(text, texts.iter().copied())));
+        }
+        (Kind::Text(texts), _) => return Err((format!("one of {}", texts.join(", ")), None)),
+        (Kind::Path, value) => (matches!(value, Json::Text(_)), "a text"),
+        (Kind::Open, value) => (matches!(value, Json::Object(_)), "an object"),
+    };
+    match fits {
+        true => Ok(()),
+        false => Err((allowed.to_owned(), None)),
+    }
+}

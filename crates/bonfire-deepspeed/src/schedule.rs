@@ -1,0 +1,220 @@
+//! DeepSpeed's learning rates, as functions of the step.
+//!
+//! The formulas are those of `runtime/lr_schedules.py`. A step is counted as there, after the scheduler's own
+//! first step: step 0 is that of `last_batch_iteration = 0`.
+
+use std::f64::consts::PI;
+
+/// How a warm-up rises.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WarmupShape {
+    /// As the logarithm of the step.
+    Log,
+    /// As the step.
+    Linear,
+}
+
+/// A warm-up of some steps; fewer than 2 count as 2.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Warmup {
+    /// How many steps.
+    pub steps: u64,
+    /// How it rises.
+    pub shape: WarmupShape,
+}
+
+/// A schedule of DeepSpeed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Schedule {
+    /// `WarmupLR`: from `min` to `max`, then constant.
+    Warmup {
+        /// The first rate.
+        min: f64,
+        /// The last.
+        max: f64,
+        /// Between them.
+        warmup: Warmup,
+    },
+    /// `WarmupDecayLR`: the same, and down to `min` in a line until `total` steps are done.
+    WarmupDecay {
+        /// The first rate, and the last.
+        min: f64,
+        /// The highest.
+        max: f64,
+        /// Between them.
+        warmup: Warmup,
+        /// All steps.
+        total: u64,
+    },
+    /// `WarmupCosineLR`: fractions of the optimizer's rate, down half a cosine.
+    WarmupCosine {
+        /// The rate of the optimizer.
+        rate: f64,
+        /// The first fraction.
+        first: f64,
+        /// The last fraction.
+        last: f64,
+        /// Between 0 and 1.
+        warmup: Warmup,
+        /// All steps.
+        total: u64,
+    },
+    /// `OneCycle`: up, down, and then decaying.
+    OneCycle(OneCycle),
+    /// `LRRangeTest`: ever higher.
+    RangeTest {
+        /// The first rate.
+        min: f64,
+        /// Steps of an interval.
+        step_size: u64,
+        /// What an interval adds, as a fraction of the first rate.
+        step_rate: f64,
+        /// Whether it rises once an interval rather than with every step.
+        staircase: bool,
+    },
+}
+
+/// The parameters of `OneCycle`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct OneCycle {
+    /// The rates between which it goes up and down.
+    pub rates: (f64, f64),
+    /// How the rate falls afterwards; 0 does not.
+    pub decay_rate: f64,
+    /// Steps up, and down.
+    pub steps: (u64, u64),
+    /// Stairs up, and down; 0 is none.
+    pub stairs: (u64, u64),
+    /// Steps of an interval afterwards; 0 keeps the rate.
+    pub decay_steps: u64,
+    /// The first beta, which goes down and up; none if it stays.
+    pub momenta: Option<(f64, f64)>,
+    /// How it rises afterwards; 0 does not.
+    pub decay_momentum: f64,
+}
+
+impl Warmup {
+    /// How far it is, from 0 to 1; nothing when it is over.
+    fn progress(self, step: u64) -> Option<f64> {
+        let steps = self.steps.max(2);
+        (step < steps).then(|| match self.shape {
+            WarmupShape::Log => (step as f64 + 1.0).ln() * (1.0 / (steps as f64).ln()),
+            WarmupShape::Linear => step as f64 / steps as f64,
+        })
+    }
+}
+
+impl Schedule {
+    /// The learning rate of a step.
+    pub fn rate(&self, step: u64) -> f64 {
+        match *self {
+            Self::Warmup { min, max, warmup } => {
+                min + (max - min) * warmup.progress(step).unwrap_or(1.0)
+            }
+            Self::WarmupDecay {
+                min,
+                max,
+                warmup,
+                total,
+            } => {
+                let left = total as f64 - step as f64;
+                let decays = total as f64 - warmup.steps.max(2) as f64;
+                let decay = || (left / decays.max(1.0)).max(0.0);
+                min + (max - min) * warmup.progress(step).unwrap_or_else(decay)
+            }
+            Self::WarmupCosine {
+                rate,
+                first,
+                last,
+                warmup,
+                total,
+            } => {
+                let ratio = match warmup.progress(step) {
+                    Some(progress) => first + progress * (1.0 - first),
+                    None => {
+                        let done = step as f64 - warmup.steps.max(2) as f64 + 1.0;
+                        let all = (total as f64 - warmup.steps.max(2) as f64).max(1.0);
+                        let cosine = (1.0 + (PI * (done / all).min(1.0)).cos()) / 2.0;
+                        (last + (1.0 - last) * cosine).max(0.0)
+                    }
+                };
+                rate * ratio
+            }
+            Self::OneCycle(cycle) => cycle.rate(step),
+            Self::RangeTest {
+                min,
+                step_size,
+                step_rate,
+                staircase,
+            } => {
+                let interval = (step as f64 + 1.0) / step_size as f64;
+                let interval = if staircase {
+                    interval.floor()
+                } else {
+                    interval
+                };
+                min * (1.0 + step_rate * interval)
+            }
+        }
+    }
+
+    /// The first beta of the optimizer in a step, where the schedule has one.
+    pub fn momentum(&self, step: u64) -> Option<f64> {
+        match self {
+            Self::OneCycle(cycle) => cycle.momentum(step),
+            _ => None,
+        }
+    }
+}
+
+impl OneCycle {
+    fn total(&self) -> f64 {
+        self.steps.0 as f64 + self.steps.1 as f64
+    }
+
+    /// How far from the lower end, from 0 to 1.
+    fn scale(&self, step: u64) -> f64 {
+        let (total, first) = (self.total(), self.steps.0 as f64);
+        let (iteration, ratio) = (step as f64 + 1.0, first / self.total());
+        let cycle = (1.0 + iteration / total).floor();
+        let place = 1.0 + iteration / total - cycle;
+        let (scale, stairs) = match place <= ratio {
+            true => (place / ratio, self.stairs.0),
+            false => ((place - 1.0) / (ratio - 1.0), self.stairs.1),
+        };
+        if stairs == 0 {
+            return scale;
+        }
+        let (iteration, stairs) = (iteration % total, stairs as f64);
+        let stair = match iteration <= first {
+            true => iteration * stairs / first,
+            false => (total - iteration) * stairs / self.steps.1 as f64,
+        };
+        stair.floor() / stairs
+    }
+
+    /// Intervals since the cycle, if it is over.
+    fn decayed(&self, step: u64) -> Option<f64> {
+        let past = step as f64 - self.total();
+        (past >= 0.0).then(|| (past + 1.0) / self.decay_steps as f64)
+    }
+
+    fn rate(&self, step: u64) -> f64 {
+        let (low, high) = self.rates;
+        match self.decayed(step) {
+            None => low + (high - low) * self.scale(step),
+            Some(_) if self.decay_steps == 0 || self.decay_rate == 0.0 => low,
+            Some(intervals) => low / (1.0 + self.decay_rate * intervals),
+        }
+    }
+
+    fn momentum(&self, step: u64) -> Option<f64> {
+        let (low, high) = self.momenta?;
+        Some(match self.decayed(step) {
+            None => high - (high - low) * self.scale(step),
+            Some(_) if self.decay_steps == 0 || self.decay_momentum == 0.0 => high,
+            Some(intervals) => high * (1.0 + self.decay_momentum * intervals),
+        })
+    }
+}
