@@ -128,6 +128,7 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
         "bonfire-cli",
         Imports::Only(&[
             "bonfire-plan",
+            "bonfire-deepspeed",
             "bonfire-collective",
             "bonfire-gpu",
             "bonfire-launch",

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod config;
 #[cfg(feature = "cuda")]
 mod connections;
 mod doctor;
@@ -33,6 +34,7 @@ enum Command {
     Run(run::RunArgs),
     Bench(bench::BenchArgs),
     Simulate(simulate::SimulateArgs),
+    Config(config::ConfigArgs),
     Doctor(doctor::DoctorArgs),
     Inspect(inspect::InspectArgs),
     #[cfg(feature = "cuda")]
@@ -46,6 +48,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Simulate(args) => simulate::run(&args),
+        Command::Config(args) => config::run(&args),
         Command::Doctor(args) => doctor::run(args),
         Command::Inspect(args) => inspect::run(&args),
         #[cfg(feature = "cuda")]

@@ -1,0 +1,69 @@
+//! `bonfire config check`, as a user runs it.
+
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
+
+use std::fs;
+use std::process::Command;
+
+use bonfire_testkit::{Job, JobEnd};
+
+fn check(text: &str, arguments: &[&str]) -> JobEnd {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("ds_config.json");
+    fs::write(&file, text).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bonfire"));
+    Job::start(command.args(["config", "check"]).arg(&file).args(arguments)).end()
+}
+
+#[test]
+fn a_file_that_is_right_is_explained() {
+    let file =
+        r#"{ "train_batch_size": 32, "zero_optimization": { "stage": 2, "overlap_comm": true } }"#;
+    let end = check(file, &["--ranks", "4"]);
+    assert!(end.status.success(), "{:?}", end.stderr);
+    let lines: Vec<String> = end
+        .stdout
+        .iter()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+        .collect();
+    for line in [
+        "train_batch_size 32 file",
+        "zero_optimization.stage 2 file",
+        "zero_optimization.reduce_bucket_size 500000000 default",
+        "a step: 32 samples = 8 on each of 4 ranks x 1 forward passes",
+        "zero_optimization.overlap_comm: gradients always travel while backward runs",
+    ] {
+        assert!(
+            lines.iter().any(|found| found == line),
+            "{line}: {lines:#?}"
+        );
+    }
+}
+
+#[test]
+fn everything_that_is_wrong_is_told_at_once() {
+    let end = check(
+        r#"{ "trian_batch_size": 4, "fp16": { "enabled": 1 } }"#,
+        &[],
+    );
+    assert_eq!(end.status.code(), Some(1));
+    assert_eq!(end.stderr.len(), 2, "{:?}", end.stderr);
+    assert!(end.stderr[0].ends_with("there is no such key; train_batch_size is the nearest"));
+    let end = check(r#"{ "train_batch_size": 30 }"#, &["--ranks", "4"]);
+    assert!(
+        end.stderr[0].contains("30 samples do not divide by 4"),
+        "{:?}",
+        end.stderr
+    );
+}
+
+#[test]
+fn what_is_auto_is_listed_for_the_program() {
+    let end = check(
+        r#"{ "train_micro_batch_size_per_gpu": "auto", "bf16": { "enabled": "auto" } }"#,
+        &[],
+    );
+    assert!(end.status.success(), "{:?}", end.stderr);
+    let text = end.stdout.join("\n");
+    assert!(text.contains("bf16.enabled: the precision"), "{text}");
+}
