@@ -2,6 +2,7 @@
 //!
 //! Keys and defaults are those of DeepSpeed 0.19: `runtime/config.py`, `runtime/zero/config.py`,
 //! `runtime/zero/offload_config.py`, and the page "DeepSpeed Configuration JSON" of its documentation.
+//! Those of `mics_*` are of earlier versions.
 
 use Kind::{Bool, Count, Number, Open, Pair, Path, Positive, Text};
 use Treatment::{NoEffect, Refused, Used};
@@ -218,6 +219,7 @@ pub const KEYS: &[Key] = &[
     key("flops_profiler", Open, "null", Refused(MONITOR)),
     key("autotuning", Open, "null", Refused(ABSENT)),
     key("elasticity", Open, "null", Refused("ranks may come and go with bonfire run --nnodes MIN:MAX")),
+    key("weight_quantization", Open, "null", Refused(ABSENT)),
     key("compression_training", Open, "null", Refused(ABSENT)),
     key("data_efficiency", Open, "null", Refused(ABSENT)),
     key("curriculum_learning", Open, "null", Refused(ABSENT)),
