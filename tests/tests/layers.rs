@@ -80,7 +80,11 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
         Imports::Only(&["bonfire-plan", "bonfire-collective"]),
         Burn::Named,
     ),
-    ("bonfire-deepspeed", Imports::Only(&[]), Burn::Unknown),
+    (
+        "bonfire-config",
+        Imports::Only(&["bonfire-plan"]),
+        Burn::Unknown,
+    ),
     (
         "bonfire-compression",
         Imports::Only(&["bonfire-plan", "bonfire-collective", "bonfire-values"]),
@@ -128,7 +132,7 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
         "bonfire-cli",
         Imports::Only(&[
             "bonfire-plan",
-            "bonfire-deepspeed",
+            "bonfire-config",
             "bonfire-collective",
             "bonfire-gpu",
             "bonfire-launch",
@@ -155,6 +159,7 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
         Burn::Named,
     ),
     ("gpt", Imports::Libraries, Burn::Named),
+    ("tutorials", Imports::Libraries, Burn::Named),
     (
         "vision",
         Imports::Only(&["bonfire", "networks"]),
@@ -184,6 +189,7 @@ const LIBRARIES: &[&str] = &[
     "bonfire-collective",
     "bonfire-gpu",
     "bonfire-launch",
+    "bonfire-config",
     "bonfire-optim",
     "bonfire-weights",
     "bonfire-checkpoint",

@@ -69,6 +69,46 @@ fn the_listing_on_state_in_files_learns_a_constant() {
 }
 
 #[test]
+fn the_prepared_listing_learns_from_a_file_of_either_kind_and_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let own = "epochs = 30\nbatch.micro = 8\noptimizer.lr = 0.05\n[schedule]\ndecay = \"cosine\"\n";
+    let deepspeeds = r#"{ "train_batch_size": 32, "zero_optimization": { "stage": 1 },
+        "optimizer": { "type": "AdamW", "params": { "lr": 0.05 } } }"#;
+    for (name, flag, text) in [
+        ("train.toml", "--config", own),
+        ("ds.json", "--deepspeed_config", deepspeeds),
+    ] {
+        let file = folder.path().join(name);
+        fs::write(&file, text).unwrap();
+        let kept = format!("checkpoints.folder={}", folder.path().join(flag).display());
+        let train = |epochs: &str| {
+            let arguments = [
+                "--nproc",
+                "2",
+                "--device",
+                "cpu",
+                flag,
+                file.to_str().unwrap(),
+            ];
+            let printed = run(
+                env!("CARGO_BIN_EXE_prepared"),
+                &[&arguments[..], &[&kept, epochs]].concat(),
+            );
+            let told = printed.split("error ").nth(1).unwrap();
+            let words: Vec<&str> = told.split_whitespace().collect();
+            (
+                words[0].parse::<f64>().unwrap(),
+                words[2].parse::<u64>().unwrap(),
+            )
+        };
+        let (first, steps) = train("epochs=1");
+        let (last, all) = train("epochs=30");
+        assert!(last < 0.1 * first, "{name}: {first} to {last}");
+        assert_eq!(all, 30 * steps, "{name}");
+    }
+}
+
+#[test]
 fn the_two_models_of_the_listing_on_adversaries_meet() {
     let printed = run(
         env!("CARGO_BIN_EXE_gan"),

@@ -3,9 +3,8 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use bonfire_deepspeed::{
-    ConfigError, ConfigErrors, DeepSpeedConfig, DeepSpeedFile, Program, Source,
-};
+use bonfire_config::deepspeed::{DeepSpeedFile, Program, Resolved};
+use bonfire_config::{Config, ConfigError, ConfigErrors, is_deepspeeds};
 use clap::{Args, Subcommand};
 
 /// Explain configuration files.
@@ -20,14 +19,18 @@ enum ConfigCommand {
     Check(CheckArgs),
 }
 
-/// Check a DeepSpeed JSON file: every value with where it is from, what has no effect, and everything that is wrong.
+/// Check a configuration file: every value with where it is from, what has no effect, and everything that is wrong.
 ///
-/// It ends with 1 if anything is wrong. A value "auto" is for the program to say.
+/// FILE is TOML or JSON of Bonfire's own, or DeepSpeed's JSON, in which a value "auto" is for the program to say. It ends
+/// with 1 if anything is wrong.
 #[derive(Debug, Args)]
 struct CheckArgs {
-    /// The file.
+    /// The file
     file: PathBuf,
-    /// Ranks of the job, for the sizes of batches.
+    /// What comes after the file, as on the command line of a training: optimizer.lr=1e-3
+    #[arg(value_name = "KEY=VALUE")]
+    words: Vec<String>,
+    /// Ranks of the job, for the sizes of batches
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     ranks: Option<u64>,
 }
@@ -51,49 +54,66 @@ pub(crate) fn run(args: &ConfigArgs) -> ExitCode {
 /// What the file means, or what is wrong with it.
 fn check(args: &CheckArgs) -> Result<String, Vec<String>> {
     let text = std::fs::read_to_string(&args.file).map_err(|error| vec![error.to_string()])?;
-    let lines = |errors: Vec<ConfigError>| errors.iter().map(ToString::to_string).collect();
-    let file = DeepSpeedFile::parse(&text).map_err(|ConfigErrors(errors)| lines(errors))?;
-    match file.resolve(&Program::default()) {
-        Ok(config) => explained(&config, args.ranks).map_err(|error| vec![error.to_string()]),
-        Err(ConfigErrors(errors)) => {
-            let is_open = |error: &ConfigError| matches!(error, ConfigError::Unresolved { .. });
-            let (open, wrong): (Vec<_>, Vec<_>) = errors.into_iter().partition(is_open);
-            if !wrong.is_empty() {
-                return Err(lines(wrong));
+    let lines = |ConfigErrors(errors)| lines(&errors);
+    if is_deepspeeds(&text) {
+        let file = DeepSpeedFile::parse(&text).map_err(lines)?;
+        return match file.resolve(&Program::default()) {
+            Ok(theirs) => {
+                let config = Config::default().with_deepspeed(&theirs);
+                let config = config.and_then(|config| config.with_words(&args.words));
+                explained(&theirs.resolved, &config.map_err(lines)?, args.ranks).map_err(lines)
             }
-            let open = open.iter().map(|error| match error {
-                ConfigError::Unresolved { path, needs } => format!("{path}: {needs}\n"),
-                other => format!("{other}\n"),
-            });
-            Ok(format!(
-                "what the program must say, for \"auto\":\n{}",
-                open.collect::<String>()
-            ))
-        }
+            Err(errors) => open(errors),
+        };
     }
+    let config = Config::load(Some(&args.file), &args.words).map_err(lines)?;
+    explained(&config.resolved(), &config, args.ranks).map_err(lines)
 }
 
-fn explained(config: &DeepSpeedConfig, ranks: Option<u64>) -> Result<String, ConfigError> {
-    let width = config.resolved.iter().map(|value| value.path.len()).max();
+fn lines(errors: &[ConfigError]) -> Vec<String> {
+    errors.iter().map(ToString::to_string).collect()
+}
+
+/// What the program must say, if nothing else is wrong.
+fn open(ConfigErrors(errors): ConfigErrors) -> Result<String, Vec<String>> {
+    let is_open = |error: &ConfigError| matches!(error, ConfigError::Unresolved { .. });
+    let (open, wrong): (Vec<_>, Vec<_>) = errors.into_iter().partition(is_open);
+    if !wrong.is_empty() {
+        return Err(lines(&wrong));
+    }
+    let open = open.iter().map(|error| match error {
+        ConfigError::Unresolved { path, needs } => format!("{path}: {needs}\n"),
+        other => format!("{other}\n"),
+    });
+    Ok(format!(
+        "what the program must say, for \"auto\":\n{}",
+        open.collect::<String>()
+    ))
+}
+
+fn explained(
+    resolved: &[Resolved],
+    config: &Config,
+    ranks: Option<u64>,
+) -> Result<String, ConfigErrors> {
+    let width = resolved.iter().map(|value| value.path.len()).max();
     let width = width.unwrap_or_default();
     let mut text = String::new();
-    for value in &config.resolved {
-        let source = match value.source {
-            Source::File => "file",
-            Source::Program => "program",
-            Source::Default => "default",
-        };
-        text += &format!("{:width$}  {:<12} {source}\n", value.path, value.value);
+    for value in resolved {
+        text += &format!(
+            "{:width$}  {:<12} {}\n",
+            value.path, value.value, value.source
+        );
     }
     if let Some(ranks) = ranks {
-        let batches = config.batch.resolve(ranks)?;
+        let batches = config.batches(ranks)?;
         text += &format!(
             "\na step: {} samples = {} on each of {ranks} ranks x {} forward passes\n",
             batches.train, batches.micro, batches.accumulation
         );
     }
     if !config.notes.is_empty() {
-        text += "\nwithout effect here:\n";
+        text += "\nto know:\n";
         for note in &config.notes {
             text += &format!("{}: {}\n", note.path, note.text);
         }

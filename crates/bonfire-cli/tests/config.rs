@@ -8,8 +8,12 @@ use std::process::Command;
 use bonfire_testkit::{Job, JobEnd};
 
 fn check(text: &str, arguments: &[&str]) -> JobEnd {
+    check_named("ds_config.json", text, arguments)
+}
+
+fn check_named(name: &str, text: &str, arguments: &[&str]) -> JobEnd {
     let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("ds_config.json");
+    let file = folder.path().join(name);
     fs::write(&file, text).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_bonfire"));
     Job::start(command.args(["config", "check"]).arg(&file).args(arguments)).end()
@@ -66,4 +70,30 @@ fn what_is_auto_is_listed_for_the_program() {
     assert!(end.status.success(), "{:?}", end.stderr);
     let text = end.stdout.join("\n");
     assert!(text.contains("bf16.enabled: the precision"), "{text}");
+}
+
+#[test]
+fn a_file_of_bonfires_own_is_explained_with_what_comes_after_it() {
+    let file = "steps = 100\n[optimizer]\nlr = 0.1\n[batch]\nmicro = 4\n";
+    let words = ["--ranks", "2", "optimizer.lr=0.5", "placement=zero1"];
+    let end = check_named("train.toml", file, &words);
+    assert!(end.status.success(), "{:?}", end.stderr);
+    let text = end.stdout.join("\n");
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    for part in [
+        "steps 100 file",
+        "optimizer.lr 0.5 command line",
+        "placement \"zero1\" command line",
+        "epochs 1 default",
+        "a step: 8 samples = 4 on each of 2 ranks x 1 forward passes",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let end = check_named("train.toml", file, &["optimizer.lrr=1"]);
+    assert_eq!(end.status.code(), Some(1));
+    assert!(
+        end.stderr[0].ends_with("optimizer.lr is the nearest"),
+        "{:?}",
+        end.stderr
+    );
 }

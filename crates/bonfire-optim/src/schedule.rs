@@ -40,6 +40,13 @@ pub enum Decay {
         /// The last rate as a fraction of the peak.
         final_factor: f64,
     },
+    /// In a straight line.
+    Linear {
+        /// Until the end.
+        steps: usize,
+        /// The last rate as a fraction of the peak.
+        final_factor: f64,
+    },
     /// Multiplied with a factor every so many steps.
     Step {
         /// How many, at least 1.
@@ -76,8 +83,8 @@ impl Schedule {
     /// The rate of `step`, counted from zero.
     ///
     /// The warm-up gives its first step a rate above zero, so that no step is wasted; a training
-    /// that is shorter than its warm-up ends inside it. After the last step of a cosine its last rate
-    /// stays.
+    /// that is shorter than its warm-up ends inside it. After the last step of a cosine or a line its
+    /// last rate stays.
     pub fn rate(&self, step: usize) -> f64 {
         match step.checked_sub(self.warmup_steps) {
             None => self.peak * (step + 1) as f64 / (self.warmup_steps + 1) as f64,
@@ -105,6 +112,13 @@ impl Decay {
                 let progress = (step as f64 / steps.max(1) as f64).min(1.0);
                 let cosine = 0.5 * (1.0 + (PI * progress).cos());
                 final_factor + (1.0 - final_factor) * cosine
+            }
+            Self::Linear {
+                steps,
+                final_factor,
+            } => {
+                let progress = (step as f64 / steps.max(1) as f64).min(1.0);
+                1.0 - (1.0 - final_factor) * progress
             }
             Self::Step { every, factor } => factor.powf((step / every.max(1)) as f64),
         }

@@ -14,7 +14,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use bonfire_train::{Loss, Step, World};
+use bonfire_train::{Loss, MicroStep, Step, World};
 use burn::tensor::Tensor;
 
 use crate::ReportError;
@@ -250,6 +250,12 @@ impl Journal {
         self.times.exposed_communication += step.timing.exposed_communication;
         self.steps += 1;
         self.losses.add(&step.loss);
+    }
+
+    /// Books the loss of a micro-batch that [`Ddp::no_sync`](bonfire_train::Ddp::no_sync) has returned. Its time is
+    /// part of the next step's.
+    pub fn micro_step<T>(&mut self, done: &MicroStep<T>) {
+        self.losses.add(&done.loss);
     }
 
     /// Shows and writes the figures since the last time, and returns them; nothing if there was no

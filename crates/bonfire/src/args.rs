@@ -2,8 +2,10 @@
 
 use std::error::Error as StdError;
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 use bonfire_collective::GroupOptions;
+use bonfire_config::Config;
 use bonfire_launch::{Exit, LaunchError, LaunchFlags, RankCount, StreamChoice, parse_args_from};
 use bonfire_train::{DeviceKind, Occupancy};
 use clap::{Args, Parser};
@@ -111,6 +113,46 @@ impl LaunchArgs {
             RankCount::Auto if !uses_gpus => RankCount::Cpu,
             count => count,
         })
+    }
+}
+
+/// The flags of a program that is told by a [`Config`] what to do: flatten it into the program's own.
+///
+/// ```
+/// #[derive(clap::Parser)]
+/// struct Args {
+///     #[command(flatten)]
+///     launch: bonfire::LaunchArgs,
+///     #[command(flatten)]
+///     config: bonfire::config::ConfigArgs,
+/// }
+/// # use clap::Parser;
+/// # let args = Args::parse_from(["train", "--nproc", "2", "optimizer.lr=0.5", "placement=zero1"]);
+/// # assert_eq!(args.config.load()?.optimizer.lr, 0.5);
+/// # Ok::<(), bonfire::Error>(())
+/// ```
+#[derive(Args, Clone, Debug, Default)]
+pub struct ConfigArgs {
+    /// What to do: TOML, JSON, or DeepSpeed's JSON; `bonfire config check` explains it
+    #[arg(long, alias = "deepspeed_config", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+
+    /// Taken for command lines of DeepSpeed; the file is --deepspeed_config
+    #[arg(long, requires = "config", hide = true)]
+    pub deepspeed: bool,
+
+    /// What comes after the file: optimizer.lr=1e-3 placement=zero2
+    #[arg(value_name = "KEY=VALUE")]
+    pub words: Vec<String>,
+}
+
+impl ConfigArgs {
+    /// The configuration: defaults, the file, the environment, the words.
+    ///
+    /// # Errors
+    /// [`Error::Config`].
+    pub fn load(&self) -> Result<Config> {
+        Ok(Config::load(self.config.as_deref(), &self.words)?)
     }
 }
 

@@ -6,6 +6,7 @@ use std::io;
 
 use bonfire_collective as collective;
 use bonfire_collective::{CollectiveError, Rank};
+use bonfire_config::ConfigErrors;
 use bonfire_data::{DataError, UnusableWeights};
 #[cfg(feature = "images")]
 use bonfire_data::{PictureError, TransformError};
@@ -89,6 +90,9 @@ pub enum Error {
     /// A pattern of [`freeze`](crate::ddp::freeze) names no parameter.
     #[error(transparent)]
     UnknownParameter(#[from] UnknownParameter),
+    /// A configuration is wrong.
+    #[error(transparent)]
+    Config(#[from] ConfigErrors),
     /// Files for the state of optimizers cannot be made.
     #[error(transparent)]
     Offload(#[from] FileMemoryError),

@@ -24,6 +24,8 @@
 //! - [`next_turn`] has all ranks end together: with their data, an error, or a signal.
 //! - [`all_or_none`] makes the error of any rank one line, and the end of all.
 //! - [`World`] is what a rank knows: its place, its device, its group.
+//! - [`prepare`](trainer::prepare) makes a training of a model, its data and a file of
+//!   [configuration](config::Config); [`Ddp`] is for a loop of one's own.
 //! - [`Ddp`] wraps a model and averages its gradients while backward still runs.
 //!
 //! The rest is in modules:
@@ -49,6 +51,7 @@ mod log;
 pub mod prelude;
 mod rank;
 mod threads;
+pub mod trainer;
 mod turn;
 
 #[cfg(feature = "cuda-unfused")]
@@ -78,6 +81,13 @@ pub mod compression {
     pub use bonfire_train::{
         CompressionError, CompressionState, GradientCompression, PowerSgdConfig,
     };
+}
+
+/// The configuration of a training: TOML, JSON, and DeepSpeed's JSON.
+pub mod config {
+    pub use bonfire_config::*;
+
+    pub use crate::args::ConfigArgs;
 }
 
 /// Samplers and loaders, and pictures with feature `images`.

@@ -2,16 +2,16 @@
 
 use std::path::PathBuf;
 
-use crate::batch::BatchSizes;
-use crate::config::{
+use super::config::{
     ActivationCheckpointing, DType, DeepSpeedConfig, LossScale, Offload, Optimizer, Precision,
     Resolved, Rule, Zero,
 };
+use super::keys::{KEYS, Key, Kind, of_optimizer, of_scheduler};
+use super::read::{Values, parsed};
+use super::schedule::{OneCycle, Schedule, Warmup, WarmupShape};
+use crate::batch::BatchSizes;
 use crate::error::ConfigError;
 use crate::json::Json;
-use crate::keys::{KEYS, Key, Kind, of_optimizer, of_scheduler};
-use crate::read::{Values, parsed};
-use crate::schedule::{OneCycle, Schedule, Warmup, WarmupShape};
 
 /// Values of a file, none of them `"auto"`, and the table's defaults.
 pub(crate) struct Lookup<'a> {

@@ -5,7 +5,7 @@
 //! refused with a reason. Everything that is wrong with a file is told at once, each with its path and the nearest name.
 //!
 //! ```
-//! use bonfire_deepspeed::{DeepSpeedFile, Precision, Program, Rule};
+//! use bonfire_config::deepspeed::{DeepSpeedFile, Precision, Program, Rule};
 //!
 //! let file = DeepSpeedFile::parse(
 //!     r#"{
@@ -35,24 +35,19 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-#![forbid(unsafe_code)]
-
-mod batch;
 mod config;
-mod error;
-mod json;
 mod keys;
 mod lookup;
 mod program;
 mod read;
 mod schedule;
 
-pub use batch::{BatchSizes, Batches};
+use crate::error::{ConfigError, ConfigErrors};
+
 pub use config::{
     ActivationCheckpointing, DType, DeepSpeedConfig, LossScale, Offload, Optimizer, Precision,
-    Resolved, Rule, Source, Zero,
+    Resolved, Rule, Zero,
 };
-pub use error::{ConfigError, ConfigErrors};
 pub use keys::{KEYS, Key, Kind, Treatment};
 pub use program::Program;
 pub use read::Note;

@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
+use super::read::Note;
+use super::schedule::Schedule;
+use crate::Source;
 use crate::batch::BatchSizes;
-use crate::read::Note;
-use crate::schedule::Schedule;
 
 /// What a DeepSpeed JSON file asks for.
 #[derive(Clone, Debug, PartialEq)]
@@ -52,17 +53,6 @@ pub struct Resolved {
     pub value: String,
     /// Where it is from.
     pub source: Source,
-}
-
-/// Where a value is from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// The file.
-    File,
-    /// The program, for an `"auto"` of the file.
-    Program,
-    /// DeepSpeed's default.
-    Default,
 }
 
 /// A type of numbers.

@@ -34,6 +34,7 @@ impl BatchSizes {
         let divided = |total: u64, by: u64, what: &str| match total.is_multiple_of(by) {
             true => Ok(total / by),
             false => Err(ConfigError::Batch {
+                path: "train_batch_size".to_owned(),
                 cause: format!("{total} samples do not divide by {by}, which is {what}"),
             }),
         };
@@ -63,6 +64,7 @@ impl BatchSizes {
         let product = u128::from(micro) * u128::from(accumulation) * u128::from(ranks);
         if u128::from(train) != product || micro == 0 {
             return Err(ConfigError::Batch {
+                path: "train_batch_size".to_owned(),
                 cause: format!(
                     "{train} is not {micro} samples x {accumulation} forward passes x {ranks} ranks = {product}"
                 ),

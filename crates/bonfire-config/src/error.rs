@@ -1,6 +1,7 @@
 //! What is wrong with a configuration.
 
 use std::fmt;
+use std::path::PathBuf;
 
 /// Everything that is wrong with a configuration, in the order of the file.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -17,13 +18,21 @@ impl fmt::Display for ConfigErrors {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// It is no JSON.
-    #[error("the configuration is no JSON: {cause}")]
+    /// The file cannot be read.
+    #[error("{}: {cause}", .file.display())]
+    Unreadable {
+        /// Which.
+        file: PathBuf,
+        /// Why.
+        cause: String,
+    },
+    /// It is no TOML or JSON.
+    #[error("the configuration cannot be parsed: {cause}")]
     Syntax {
         /// What, and in which line and column.
         cause: String,
     },
-    /// DeepSpeed has no such key.
+    /// There is no such key.
     #[error("{path}: there is no such key{}", hint(.nearest))]
     UnknownKey {
         /// Where.
@@ -90,8 +99,10 @@ pub enum ConfigError {
         program: String,
     },
     /// Sizes of batches that do not go together.
-    #[error("train_batch_size: {cause}")]
+    #[error("{path}: {cause}")]
     Batch {
+        /// The key of the total.
+        path: String,
         /// Which, with their numbers.
         cause: String,
     },
@@ -101,9 +112,9 @@ impl ConfigError {
     /// Where it is, if it is in one place.
     pub fn path(&self) -> Option<&str> {
         match self {
-            Self::Syntax { .. } => None,
-            Self::Batch { .. } => Some("train_batch_size"),
-            Self::UnknownKey { path, .. }
+            Self::Syntax { .. } | Self::Unreadable { .. } => None,
+            Self::Batch { path, .. }
+            | Self::UnknownKey { path, .. }
             | Self::Duplicate { path }
             | Self::Value { path, .. }
             | Self::Refused { path, .. }

@@ -1,6 +1,6 @@
 //! Learning rates against those of DeepSpeed's own schedulers.
 
-use bonfire_deepspeed::{DeepSpeedFile, Program};
+use bonfire_config::deepspeed::{DeepSpeedFile, Program};
 use serde_json::{Value, json};
 
 #[test]

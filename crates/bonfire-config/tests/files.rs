@@ -2,10 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use bonfire_deepspeed::{
-    ConfigError, DType, DeepSpeedConfig, DeepSpeedFile, LossScale, Offload, Precision, Program,
-    Rule, Schedule, Source, WarmupShape,
+use bonfire_config::deepspeed::{
+    DType, DeepSpeedConfig, DeepSpeedFile, LossScale, Offload, Precision, Program, Rule, Schedule,
+    WarmupShape,
 };
+use bonfire_config::{ConfigError, Source};
 use proptest::prelude::*;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -255,7 +256,7 @@ fn what_is_wrong_is_told_with_its_path() {
     );
     told(
         "[1]",
-        "the configuration is no JSON: it is [1] rather than an object",
+        "the configuration cannot be parsed: it is [1] rather than an object",
     );
     let both = errors(r#"{ "trian_batch_size": 4, "elasticity": { "enabled": true } }"#);
     assert_eq!(both.len(), 2);
@@ -357,10 +358,10 @@ proptest! {
     }
 
     #[test]
-    fn no_value_makes_it_panic(path in 0..bonfire_deepspeed::KEYS.len(), value in prop::sample::select(vec![
+    fn no_value_makes_it_panic(path in 0..bonfire_config::deepspeed::KEYS.len(), value in prop::sample::select(vec![
         "null", "true", "-1", "0", "1e300", "0.5", "\"auto\"", "\"x\"", "[]", "[1,2]", "{}", "{\"enabled\":true}",
     ])) {
-        let path = bonfire_deepspeed::KEYS[path].path;
+        let path = bonfire_config::deepspeed::KEYS[path].path;
         let mut file = value.to_owned();
         for name in path.rsplit('.') {
             file = format!("{{\"{name}\":{file}}}");

@@ -1,10 +1,11 @@
 //! What the program says, for the `"auto"` of a file.
 
-use crate::config::{DType, DeepSpeedConfig, Resolved, Source};
+use super::config::{DType, DeepSpeedConfig, Resolved};
+use super::lookup::Lookup;
+use super::read::{Values, parsed};
+use crate::Source;
 use crate::error::{ConfigError, ConfigErrors};
 use crate::json::Json;
-use crate::lookup::Lookup;
-use crate::read::{Values, parsed};
 
 /// What the program says. What it does not say stays with the file.
 #[derive(Clone, Debug, Default, PartialEq)]

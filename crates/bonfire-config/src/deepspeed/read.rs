@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::keys::{ALIASES, KEYS, Key, Kind, SWITCHES, Treatment, of_optimizer, of_scheduler};
 use crate::error::ConfigError;
 use crate::json::Json;
-use crate::keys::{ALIASES, KEYS, Key, Kind, SWITCHES, Treatment, of_optimizer, of_scheduler};
+use crate::nearest::nearest;
 
 /// Something to know about a file that is right.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -251,21 +252,6 @@ fn children(prefix: &str) -> BTreeSet<&'static str> {
     let paths = KEYS.iter().map(|key| key.path).chain(old);
     let names = paths.filter_map(|path| path.strip_prefix(prefix));
     names.filter_map(|rest| rest.split('.').next()).collect()
-}
-
-/// The name that is most like one, if any is like it.
-pub(crate) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<String> {
-    let lower = name.to_lowercase();
-    let near = known.map(|known| {
-        let distance = strsim::damerau_levenshtein(&lower, &known.to_lowercase());
-        (distance, known)
-    });
-    let (distance, known) = near.min_by(|(one, first), (other, second)| {
-        let likeness = |known: &str| strsim::jaro_winkler(&lower, &known.to_lowercase());
-        let by_likeness = likeness(second).total_cmp(&likeness(first));
-        one.cmp(other).then(by_likeness)
-    })?;
-    (2 * distance <= name.chars().count().max(2)).then(|| known.to_owned())
 }
 
 /// A default of the table.

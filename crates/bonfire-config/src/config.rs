@@ -1,0 +1,257 @@
+//! Bonfire's own configuration: defaults, then a file, then the environment, then words of the command line.
+
+mod from_deepspeed;
+mod layers;
+mod sections;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use bonfire_plan::Placement;
+use serde::{Deserialize, Serialize};
+
+use crate::batch::{BatchSizes, Batches};
+use crate::deepspeed::{self, DeepSpeedFile, KEYS, Note, Program};
+use crate::error::{ConfigError, ConfigErrors};
+use crate::json::Json;
+use crate::source::Source;
+
+pub use sections::{
+    BatchSection, CheckpointSection, ClipSection, Compute, DataSection, Decay, GradientSection,
+    OffloadSection, OffloadTo, OptimizerKind, OptimizerSection, PrecisionSection, ReportSection,
+    ScheduleSection, Wire,
+};
+
+/// The form of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// TOML.
+    Toml,
+    /// JSON.
+    Json,
+}
+
+/// What a training is to do. Every field is a key, or a section of keys, of a file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Config {
+    /// Of the order of the data, and for the program's own use.
+    pub seed: u64,
+    /// How often the data is seen.
+    pub epochs: u64,
+    /// Steps of the optimizer, in the place of epochs.
+    pub steps: Option<u64>,
+    /// Where parameters, gradients and the optimizer's state are: `replicated`, `zero1`, `zero2`, `zero3`,
+    /// `hybrid`, and so on.
+    pub placement: Placement,
+    /// How many samples a step has.
+    pub batch: BatchSection,
+    /// How data is dealt.
+    pub data: DataSection,
+    /// The optimizer, where the program brings none.
+    pub optimizer: OptimizerSection,
+    /// The learning rate, where the program brings none.
+    pub schedule: ScheduleSection,
+    /// What passes compute in.
+    pub precision: PrecisionSection,
+    /// How gradients are kept from being too large.
+    pub clip: ClipSection,
+    /// How gradients travel.
+    pub gradients: GradientSection,
+    /// What lies elsewhere than on the device.
+    pub offload: OffloadSection,
+    /// Checkpoints.
+    pub checkpoints: CheckpointSection,
+    /// What is told.
+    pub report: ReportSection,
+    /// The learning rates of a DeepSpeed file, in the place of [`schedule`](Self::schedule).
+    #[serde(skip)]
+    pub deepspeed_schedule: Option<deepspeed::Schedule>,
+    /// What a DeepSpeed file asks for in vain.
+    #[serde(skip)]
+    pub notes: Vec<Note>,
+    #[serde(skip)]
+    sources: BTreeMap<String, Source>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            seed: 0,
+            epochs: 1,
+            steps: None,
+            placement: Placement::replicated(),
+            batch: BatchSection::default(),
+            data: DataSection::default(),
+            optimizer: OptimizerSection::default(),
+            schedule: ScheduleSection::default(),
+            precision: PrecisionSection::default(),
+            clip: ClipSection::default(),
+            gradients: GradientSection::default(),
+            offload: OffloadSection::default(),
+            checkpoints: CheckpointSection::default(),
+            report: ReportSection::default(),
+            deepspeed_schedule: None,
+            notes: Vec::new(),
+            sources: BTreeMap::new(),
+        }
+    }
+}
+
+impl Config {
+    /// The defaults, changed by a file if there is one, by the environment, and by `KEY=VALUE` words, in this order.
+    ///
+    /// A file that ends with `.toml` is TOML, any other is JSON: Bonfire's own, or DeepSpeed's, which is told by its
+    /// keys. In the environment `BONFIRE__OPTIMIZER__LR` is `optimizer.lr`.
+    ///
+    /// # Errors
+    /// Everything that is wrong with the first of the three that has something wrong in it.
+    pub fn load<W: AsRef<str>>(
+        file: Option<&Path>,
+        words: impl IntoIterator<Item = W>,
+    ) -> Result<Self, ConfigErrors> {
+        let config = match file {
+            Some(file) => Self::default().with_path(file)?,
+            None => Self::default(),
+        };
+        config.with_environment(std::env::vars())?.with_words(words)
+    }
+
+    fn with_path(self, file: &Path) -> Result<Self, ConfigErrors> {
+        let text = std::fs::read_to_string(file).map_err(|error| {
+            ConfigErrors(vec![ConfigError::Unreadable {
+                file: file.to_owned(),
+                cause: error.to_string(),
+            }])
+        })?;
+        let is_toml = file
+            .extension()
+            .is_some_and(|ending| ending.eq_ignore_ascii_case("toml"));
+        match is_toml {
+            true => self.with_file(&text, Format::Toml),
+            false if is_deepspeeds(&text) => {
+                let file = DeepSpeedFile::parse(&text)?;
+                self.with_deepspeed(&file.resolve(&Program::default())?)
+            }
+            false => self.with_file(&text, Format::Json),
+        }
+    }
+
+    /// Changed by the text of a file of Bonfire's own.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn with_file(self, text: &str, format: Format) -> Result<Self, ConfigErrors> {
+        let json = match format {
+            Format::Toml => toml::from_str::<Json>(text).map_err(|error| error.to_string()),
+            Format::Json => serde_json::from_str::<Json>(text).map_err(|error| error.to_string()),
+        };
+        let json = json.map_err(|cause| ConfigErrors(vec![ConfigError::Syntax { cause }]))?;
+        layers::with_file(self, json)
+    }
+
+    /// Changed by those variables of the environment that begin with `BONFIRE__`: `BONFIRE__OPTIMIZER__LR=1e-3`.
+    ///
+    /// # Errors
+    /// Everything that is wrong with them.
+    pub fn with_environment(
+        self,
+        variables: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<Self, ConfigErrors> {
+        let values = variables.into_iter().filter_map(|(name, value)| {
+            let name = name.strip_prefix("BONFIRE__")?;
+            Some((
+                name.to_lowercase().replace("__", "."),
+                layers::scalar(&value),
+            ))
+        });
+        layers::with_values(self, values.collect(), Source::Environment)
+    }
+
+    /// Changed by words of the command line: `optimizer.lr=1e-3`, `placement=zero2`, `checkpoints.folder=runs/a`.
+    ///
+    /// # Errors
+    /// Everything that is wrong with them.
+    pub fn with_words<W: AsRef<str>>(
+        self,
+        words: impl IntoIterator<Item = W>,
+    ) -> Result<Self, ConfigErrors> {
+        let mut values = Vec::new();
+        let mut errors = Vec::new();
+        for word in words {
+            match word.as_ref().split_once('=') {
+                Some((key, value)) => values.push((key.to_owned(), layers::scalar(value))),
+                None => errors.push(ConfigError::Missing {
+                    path: word.as_ref().to_owned(),
+                    advice: "write KEY=VALUE, such as optimizer.lr=1e-3".to_owned(),
+                }),
+            }
+        }
+        match errors.is_empty() {
+            true => layers::with_values(self, values, Source::CommandLine),
+            false => Err(ConfigErrors(errors)),
+        }
+    }
+
+    /// All three sizes of batches, for so many ranks.
+    ///
+    /// # Errors
+    /// [`ConfigError::Batch`] if they do not multiply, [`ConfigError::Missing`] if there is none.
+    pub fn batches(&self, ranks: u64) -> Result<Batches, ConfigErrors> {
+        let BatchSection {
+            total,
+            micro,
+            accumulation,
+        } = self.batch;
+        let sizes = BatchSizes {
+            train: total,
+            micro,
+            accumulation,
+        };
+        sizes.resolve(ranks).map_err(|error| {
+            ConfigErrors(vec![match error {
+                ConfigError::Missing { .. } => ConfigError::Missing {
+                    path: "batch.micro".to_owned(),
+                    advice: "give it, or batch.total".to_owned(),
+                },
+                ConfigError::Batch { cause, .. } => ConfigError::Batch {
+                    path: "batch.total".to_owned(),
+                    cause,
+                },
+                other => other,
+            }])
+        })
+    }
+
+    /// Where a value is from, by its key; [`Source::Default`] for a key that nobody has named.
+    pub fn source(&self, key: &str) -> Source {
+        self.sources.get(key).copied().unwrap_or(Source::Default)
+    }
+
+    /// Every key with its value, as JSON, and where that is from.
+    pub fn resolved(&self) -> Vec<deepspeed::Resolved> {
+        let leaves = layers::leaves(&layers::tree(self));
+        let resolved = leaves.into_iter().map(|(path, value)| deepspeed::Resolved {
+            source: self.source(&path),
+            value: value.to_string(),
+            path,
+        });
+        resolved.collect()
+    }
+}
+
+/// Whether the text of a JSON file is DeepSpeed's rather than Bonfire's own: it has a key that only DeepSpeed has.
+pub fn is_deepspeeds(text: &str) -> bool {
+    let Ok(Json::Object(entries)) = serde_json::from_str(text) else {
+        return false;
+    };
+    let own = layers::tree(&Config::default());
+    let is_theirs = |name: &String| {
+        let in_theirs = |path: &str| path.split('.').next() == Some(name);
+        own.get(name).is_none() && KEYS.iter().any(|key| in_theirs(key.path))
+    };
+    entries.iter().any(|(name, _)| is_theirs(name))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,205 @@
+//! What a DeepSpeed file asks for, in Bonfire's own words.
+
+use super::{Compute, Config, OffloadTo, OptimizerKind, Wire};
+use crate::deepspeed::{
+    DType, DeepSpeedConfig, LossScale, Note, Offload, Optimizer, Precision, Rule,
+};
+use crate::error::{ConfigError, ConfigErrors};
+use crate::source::Source;
+
+impl Config {
+    /// Changed by a DeepSpeed file.
+    ///
+    /// # Errors
+    /// What Bonfire's training does not do.
+    pub fn with_deepspeed(mut self, file: &DeepSpeedConfig) -> Result<Self, ConfigErrors> {
+        let mut errors = Vec::new();
+        self.notes.clone_from(&file.notes);
+        self.batch.total = file.batch.train;
+        self.batch.micro = file.batch.micro;
+        self.batch.accumulation = file.batch.accumulation;
+        self.data.drop_last = file.drop_last;
+        if let Some(optimizer) = &file.optimizer {
+            self.optimizer_of(optimizer, &mut errors);
+        }
+        self.deepspeed_schedule.clone_from(&file.schedule);
+        self.clip.norm = (file.gradient_clipping > 0.0).then_some(file.gradient_clipping);
+        if self.clip.norm.is_some() && !is_said(file, "gradient_clipping") {
+            self.note(
+                "gradient_clipping",
+                "the file says nothing, and DeepSpeed's default is 1.0; 0 clips nothing",
+            );
+        }
+        self.precision_of(file.precision);
+        self.gradients.wire = match file.communication {
+            None | Some(DType::F32) => Wire::Own,
+            Some(DType::Bf16) => Wire::Bf16,
+            Some(DType::F16) => Wire::F16,
+        };
+        if is_said(file, "zero_optimization.reduce_bucket_size") {
+            let elems = usize::try_from(file.zero.reduce_bucket_size).unwrap_or(usize::MAX);
+            self.gradients.bucket_bytes = Some(elems.saturating_mul(4));
+        }
+        let placement = match file.zero.stage {
+            0 => "replicated",
+            1 => "zero1",
+            2 => "zero2",
+            _ => "zero3",
+        };
+        let whole = match (&self.optimizer.kind, file.zero.stage) {
+            (OptimizerKind::Muon | OptimizerKind::Lamb, 1 | 2) => "-whole",
+            _ => "",
+        };
+        let among = match file.zero.shard_among {
+            Some(ranks) if file.zero.stage > 0 => format!("@{ranks}"),
+            _ => String::new(),
+        };
+        let name = format!("{placement}{whole}{among}");
+        self.placement = name.parse().expect("every such name is a placement's");
+        self.offload.optimizer = match &file.zero.offload_optimizer {
+            Offload::None => OffloadTo::None,
+            Offload::Cpu => OffloadTo::Memory,
+            Offload::Files(folder) => OffloadTo::Files(folder.clone()),
+        };
+        if file.zero.offload_param != Offload::None {
+            errors.push(refused(
+                "zero_optimization.offload_param",
+                "parameters stay on the device; with stage 3 each rank has its part of them",
+            ));
+        }
+        if matches!(file.accumulation, Some(DType::F16 | DType::Bf16)) {
+            errors.push(refused(
+                "data_types.grad_accum_dtype",
+                "gradients are added in the type of their parameters",
+            ));
+        }
+        if let Some(steps) = file.steps_per_print {
+            self.report.every = steps.max(1);
+        }
+        self.report.folder.clone_from(&file.tensorboard);
+        for path in ["number_checkpoints", "cpu_checkpointing"] {
+            let path = format!("activation_checkpointing.{path}");
+            if is_said(file, &path) {
+                self.note(
+                    &path,
+                    "the model says which blocks recompute, with bonfire::nn::recompute",
+                );
+            }
+        }
+        match errors.is_empty() {
+            true => Ok(self.sourced()),
+            false => Err(ConfigErrors(errors)),
+        }
+    }
+
+    fn note(&mut self, path: &str, text: &str) {
+        self.notes.push(Note {
+            path: path.to_owned(),
+            text: text.to_owned(),
+        });
+    }
+
+    /// What differs from the defaults is the file's.
+    fn sourced(mut self) -> Self {
+        let defaults = super::layers::leaves(&super::layers::tree(&Self::default()));
+        let own = super::layers::leaves(&super::layers::tree(&self));
+        for ((path, default), (_, value)) in defaults.into_iter().zip(own) {
+            if value != default {
+                self.sources.insert(path, Source::File);
+            }
+        }
+        self
+    }
+
+    fn optimizer_of(&mut self, from: &Optimizer, errors: &mut Vec<ConfigError>) {
+        let to = &mut self.optimizer;
+        (to.lr, to.weight_decay) = (from.lr, from.weight_decay);
+        match from.rule {
+            Rule::Adam {
+                betas,
+                eps,
+                decoupled,
+            } => {
+                to.kind = match decoupled {
+                    true => OptimizerKind::AdamW,
+                    false => OptimizerKind::Adam,
+                };
+                (to.betas, to.eps) = (Some(betas), eps);
+            }
+            Rule::Sgd {
+                momentum,
+                dampening,
+                nesterov,
+            } => {
+                to.kind = OptimizerKind::Sgd;
+                (to.momentum, to.dampening, to.nesterov) = (Some(momentum), dampening, nesterov);
+            }
+            Rule::Lamb { betas, eps, .. } => {
+                to.kind = OptimizerKind::Lamb;
+                (to.betas, to.eps) = (Some(betas), eps);
+            }
+            Rule::Lion { betas } => {
+                to.kind = OptimizerKind::Lion;
+                to.betas = Some(betas);
+            }
+            Rule::Muon {
+                momentum,
+                muon_lr,
+                adam_lr,
+                betas,
+                eps,
+            } => {
+                to.kind = OptimizerKind::Muon;
+                to.momentum = Some(momentum);
+                let rates = [muon_lr, adam_lr].map(|rate| rate.unwrap_or(from.lr));
+                if rates[0] != rates[1] {
+                    errors.push(refused(
+                        "optimizer.params.muon_lr",
+                        "all parameters have one rate; bring an optimizer of your own",
+                    ));
+                }
+                to.lr = rates[0];
+                (to.betas, to.eps) = (Some(betas), eps);
+            }
+        }
+    }
+
+    fn precision_of(&mut self, from: Precision) {
+        let to = &mut self.precision;
+        to.compute = match from {
+            Precision::F32 => Compute::F32,
+            Precision::Bf16 => Compute::Bf16,
+            Precision::F16(_) => Compute::F16,
+        };
+        match from {
+            Precision::F16(LossScale::Fixed(scale)) => to.loss_scale = Some(scale),
+            Precision::F16(LossScale::Dynamic {
+                initial,
+                window,
+                hysteresis,
+                consecutive_hysteresis,
+                min,
+            }) => {
+                let count = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+                (to.initial_scale, to.min_scale) = (initial, min);
+                (to.scale_window, to.hysteresis) = (count(window), count(hysteresis));
+                to.consecutive_hysteresis = consecutive_hysteresis;
+            }
+            Precision::F32 | Precision::Bf16 => {}
+        }
+    }
+}
+
+/// Whether the file itself, or the program for it, has a key.
+fn is_said(file: &DeepSpeedConfig, path: &str) -> bool {
+    let mut values = file.resolved.iter();
+    values.any(|value| value.path == path && value.source != Source::Default)
+}
+
+fn refused(path: &str, reason: &str) -> ConfigError {
+    ConfigError::Refused {
+        path: path.to_owned(),
+        found: "it".to_owned(),
+        reason: reason.to_owned(),
+    }
+}

@@ -1,0 +1,266 @@
+//! Values put over those that are there, each checked by itself.
+
+use serde_json::Value;
+
+use super::Config;
+use crate::error::{ConfigError, ConfigErrors};
+use crate::json::Json;
+use crate::nearest::nearest;
+use crate::source::Source;
+
+/// All keys and their values.
+pub(super) fn tree(config: &Config) -> Value {
+    serde_json::to_value(config).expect("plain data can always be written")
+}
+
+/// The values of a tree with the paths of their keys.
+pub(super) fn leaves(tree: &Value) -> Vec<(String, Value)> {
+    let mut all = Vec::new();
+    for (name, value) in tree.as_object().into_iter().flatten() {
+        match value {
+            Value::Object(_) => {
+                let inner = leaves(value).into_iter();
+                all.extend(inner.map(|(path, value)| (format!("{name}.{path}"), value)));
+            }
+            value => all.push((name.clone(), value.clone())),
+        }
+    }
+    all
+}
+
+/// A configuration, changed by a file.
+pub(super) fn with_file(config: Config, file: Json) -> Result<Config, ConfigErrors> {
+    let Json::Object(entries) = file else {
+        let cause = format!("it is {file} rather than an object");
+        return Err(ConfigErrors(vec![ConfigError::Syntax { cause }]));
+    };
+    let mut values = Vec::new();
+    flatten("", entries, &mut values);
+    with_values(config, values, Source::File)
+}
+
+fn flatten(prefix: &str, entries: Vec<(String, Json)>, values: &mut Vec<(String, Value)>) {
+    for (name, value) in entries {
+        let path = format!("{prefix}{name}");
+        match value {
+            Json::Object(inner) => flatten(&format!("{path}."), inner, values),
+            value => values.push((path, plain(value))),
+        }
+    }
+}
+
+/// A value without keys.
+fn plain(value: Json) -> Value {
+    match value {
+        Json::Number(number) if number.fract() == 0.0 && number.abs() < 9e15 => {
+            Value::from(number as i64)
+        }
+        Json::Number(number) => Value::from(number),
+        Json::Bool(value) => Value::from(value),
+        Json::Text(text) => Value::from(text),
+        Json::List(values) => values.into_iter().map(plain).collect(),
+        Json::Null | Json::Object(_) => Value::Null,
+    }
+}
+
+/// A value of the environment or the command line: as in TOML, where quotation marks may be left out.
+pub(super) fn scalar(text: &str) -> Value {
+    let parsed: Result<Json, _> = toml::from_str(&format!("value = {text}"));
+    match parsed {
+        Ok(Json::Object(mut entries)) if entries.len() == 1 => match entries.remove(0).1 {
+            Json::Object(_) => Value::from(text),
+            value => plain(value),
+        },
+        _ => Value::from(text),
+    }
+}
+
+/// A configuration, changed by values with the paths of their keys.
+pub(super) fn with_values(
+    mut config: Config,
+    values: Vec<(String, Value)>,
+    source: Source,
+) -> Result<Config, ConfigErrors> {
+    let mut tree = tree(&config);
+    let keys: Vec<String> = leaves(&tree).into_iter().map(|(path, _)| path).collect();
+    let mut seen: Vec<String> = Vec::new();
+    let mut errors = Vec::new();
+    for (path, value) in values {
+        // On a command line the last one counts.
+        if source == Source::File && seen.contains(&path) {
+            errors.push(ConfigError::Duplicate { path });
+            continue;
+        }
+        seen.push(path.clone());
+        let Some(place) = leaf(&mut tree, &path) else {
+            errors.push(unknown(path, &keys));
+            continue;
+        };
+        let before = std::mem::replace(place, value.clone());
+        if let Err(cause) = serde_json::from_value::<Config>(tree.clone()) {
+            *leaf(&mut tree, &path).expect("it was there") = before;
+            errors.push(ConfigError::Value {
+                nearest: match &value {
+                    Value::String(text) => nearest(text, quoted(&cause.to_string())),
+                    _ => None,
+                },
+                found: value.to_string(),
+                allowed: allowed(&cause.to_string()),
+                path,
+            });
+            continue;
+        }
+        config.sources.insert(path, source);
+    }
+    if !errors.is_empty() {
+        return Err(ConfigErrors(errors));
+    }
+    let plain: Config = serde_json::from_value(tree).expect("every value has been tried");
+    check(&plain)?;
+    Ok(Config {
+        deepspeed_schedule: config.deepspeed_schedule,
+        notes: config.notes,
+        sources: config.sources,
+        ..plain
+    })
+}
+
+/// What each number may be.
+fn check(config: &Config) -> Result<(), ConfigErrors> {
+    let mut errors = Vec::new();
+    let mut must = |is_right: bool, path: &str, found: String, allowed: &str| {
+        if !is_right {
+            errors.push(ConfigError::Value {
+                path: path.to_owned(),
+                found,
+                allowed: allowed.to_owned(),
+                nearest: None,
+            });
+        }
+    };
+    let optimizer = &config.optimizer;
+    for (path, number) in [
+        ("optimizer.lr", Some(optimizer.lr)),
+        ("optimizer.weight_decay", Some(optimizer.weight_decay)),
+        ("optimizer.eps", Some(optimizer.eps)),
+        ("schedule.final_factor", Some(config.schedule.final_factor)),
+    ] {
+        let number = number.unwrap_or_default();
+        let is_right = number.is_finite() && number >= 0.0;
+        must(is_right, path, number.to_string(), "a number from 0");
+    }
+    for (path, number) in [
+        ("clip.norm", config.clip.norm),
+        ("clip.value", config.clip.value),
+        ("precision.loss_scale", config.precision.loss_scale),
+        (
+            "precision.initial_scale",
+            Some(config.precision.initial_scale),
+        ),
+        ("precision.min_scale", Some(config.precision.min_scale)),
+    ] {
+        let number = number.unwrap_or(1.0);
+        let is_right = number.is_finite() && number > 0.0;
+        must(is_right, path, number.to_string(), "a number above 0");
+    }
+    for (path, number) in [
+        ("epochs", Some(config.epochs)),
+        ("steps", config.steps),
+        ("batch.total", config.batch.total),
+        ("batch.micro", config.batch.micro),
+        ("batch.accumulation", config.batch.accumulation),
+        ("data.workers", Some(config.data.workers as u64)),
+        ("checkpoints.every", config.checkpoints.every),
+        ("checkpoints.keep", Some(config.checkpoints.keep as u64)),
+        ("report.every", Some(config.report.every)),
+    ] {
+        let is_right = number != Some(0);
+        must(is_right, path, "0".to_owned(), "a whole number from 1");
+    }
+    let betas = optimizer.betas.unwrap_or_default();
+    let is_beta = |beta: f64| (0.0..1.0).contains(&beta);
+    must(
+        is_beta(betas.0) && is_beta(betas.1),
+        "optimizer.betas",
+        format!("[{}, {}]", betas.0, betas.1),
+        "two numbers from 0 and below 1",
+    );
+    must(
+        config.clip.norm.is_none() || config.clip.value.is_none(),
+        "clip.value",
+        "one of two".to_owned(),
+        "for a training that clips by clip.norm; keep one of them",
+    );
+    match errors.is_empty() {
+        true => Ok(()),
+        false => Err(ConfigErrors(errors)),
+    }
+}
+
+/// The place of a value; nothing if there is no such key, or if it is a section's.
+fn leaf<'a>(tree: &'a mut Value, path: &str) -> Option<&'a mut Value> {
+    let mut names = path.split('.');
+    let place = names.try_fold(tree, |tree, name| tree.as_object_mut()?.get_mut(name))?;
+    (!place.is_object()).then_some(place)
+}
+
+/// A key that does not exist, with the nearest that does: in its own section first.
+fn unknown(path: String, keys: &[String]) -> ConfigError {
+    let sections = || {
+        keys.iter()
+            .filter_map(|key| key.split_once('.'))
+            .map(|(section, _)| section)
+    };
+    let found = match path.split_once('.') {
+        None => nearest(
+            &path,
+            keys.iter()
+                .map(String::as_str)
+                .filter(|key| !key.contains('.')),
+        )
+        .or_else(|| {
+            nearest(
+                &path,
+                keys.iter()
+                    .filter_map(|key| key.split_once('.'))
+                    .map(|(_, name)| name),
+            )
+            .and_then(|name| {
+                keys.iter()
+                    .find(|key| key.ends_with(&format!(".{name}")))
+                    .cloned()
+            })
+        }),
+        Some((section, name)) => {
+            let section = match sections().any(|known| known == section) {
+                true => Some(section.to_owned()),
+                false => nearest(section, sections()),
+            };
+            section.and_then(|section| {
+                let within = keys
+                    .iter()
+                    .filter_map(|key| key.strip_prefix(&section)?.strip_prefix('.'));
+                nearest(name, within).map(|name| format!("{section}.{name}"))
+            })
+        }
+    };
+    ConfigError::UnknownKey {
+        path,
+        nearest: found,
+    }
+}
+
+/// What serde expects, without what it found.
+fn allowed(cause: &str) -> String {
+    match cause.rsplit_once("expected ") {
+        Some((_, "f64")) => "a number".to_owned(),
+        Some((_, "u32" | "u64" | "usize")) => "a whole number from 0".to_owned(),
+        Some((_, expected)) => expected.replace('`', ""),
+        None => format!("right: {cause}"),
+    }
+}
+
+/// The names that serde would take.
+fn quoted(cause: &str) -> impl Iterator<Item = &str> {
+    cause.split('`').skip(3).step_by(2)
+}

@@ -1,0 +1,124 @@
+use super::*;
+
+fn told(result: Result<Config, ConfigErrors>) -> String {
+    result.unwrap_err().to_string()
+}
+
+#[test]
+fn later_layers_win_and_every_value_knows_where_it_is_from() {
+    let file = "steps = 100\n[optimizer]\nlr = 0.1\nkind = \"sgd\"\nmomentum = 0.9\n";
+    let environment = [
+        ("BONFIRE__OPTIMIZER__LR".to_owned(), "0.2".to_owned()),
+        ("BONFIRE__STEPS".to_owned(), "200".to_owned()),
+        ("BONFIRE_DEVICE".to_owned(), "cpu".to_owned()),
+    ];
+    let config = Config::default()
+        .with_file(file, Format::Toml)
+        .and_then(|config| config.with_environment(environment))
+        .and_then(|config| config.with_words(["steps=300", "placement=zero1@2"]))
+        .unwrap();
+    assert_eq!(config.steps, Some(300));
+    assert_eq!(config.optimizer.lr, 0.2);
+    assert_eq!(config.optimizer.momentum, Some(0.9));
+    assert_eq!(config.placement.to_string(), "zero1@2");
+    let source = |key| config.source(key);
+    assert_eq!(source("steps"), Source::CommandLine);
+    assert_eq!(source("optimizer.lr"), Source::Environment);
+    assert_eq!(source("optimizer.kind"), Source::File);
+    assert_eq!(source("epochs"), Source::Default);
+    let resolved = config.resolved();
+    let rate = resolved.iter().find(|value| value.path == "optimizer.lr");
+    assert_eq!(rate.unwrap().value, "0.2");
+}
+
+#[test]
+fn json_and_toml_say_the_same() {
+    let json = r#"{ "seed": 3, "batch": { "micro": 4 }, "checkpoints": { "folder": "a" } }"#;
+    let toml = "seed = 3\nbatch.micro = 4\n[checkpoints]\nfolder = \"a\"";
+    let json = Config::default().with_file(json, Format::Json).unwrap();
+    assert_eq!(
+        json,
+        Config::default().with_file(toml, Format::Toml).unwrap()
+    );
+    assert_eq!(json.checkpoints.folder, Some("a".into()));
+}
+
+#[test]
+fn everything_wrong_is_told_at_once() {
+    let file = r#"{ "sed": 1, "optimizer": { "lrr": 1, "lr": "fast" }, "epochs": 1, "epochs": 2,
+        "precision": { "compute": "fp16" }, "data": { "workers": -1 } }"#;
+    let error = told(Config::default().with_file(file, Format::Json));
+    let lines: Vec<&str> = error.lines().collect();
+    assert_eq!(
+        lines,
+        [
+            "sed: there is no such key; seed is the nearest",
+            "optimizer.lrr: there is no such key; optimizer.lr is the nearest",
+            "optimizer.lr: \"fast\" is not a number",
+            "epochs: the key is there twice; keep one",
+            "precision.compute: \"fp16\" is not one of f32, bf16, f16; f16 is the nearest",
+            "data.workers: -1 is not a whole number from 0",
+        ]
+    );
+}
+
+#[test]
+fn numbers_out_of_range_are_refused() {
+    for (word, part) in [
+        ("optimizer.lr=-1", "a number from 0"),
+        ("clip.norm=0", "a number above 0"),
+        ("steps=0", "a whole number from 1"),
+        ("optimizer.betas=[0.9, 1.0]", "below 1"),
+        ("placement=zero4", "there is no placement"),
+        ("lr=1", "optimizer.lr is the nearest"),
+        ("steps", "KEY=VALUE"),
+    ] {
+        let error = told(Config::default().with_words([word]));
+        assert!(error.contains(part), "{word}: {error}");
+    }
+    let both = told(Config::default().with_words(["clip.norm=1", "clip.value=1"]));
+    assert!(both.contains("keep one"), "{both}");
+}
+
+#[test]
+fn batches_follow_from_one_another() {
+    let config = Config::default().with_words(["batch.total=32", "batch.micro=4"]);
+    assert_eq!(config.unwrap().batches(2).unwrap().accumulation, 4);
+    let error = Config::default().batches(2).unwrap_err().to_string();
+    assert_eq!(error, "batch.micro is missing: give it, or batch.total");
+}
+
+#[test]
+fn a_deepspeed_file_is_found_out_and_changed_by_words() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("ds.json");
+    std::fs::write(
+        &path,
+        r#"{
+            "train_micro_batch_size_per_gpu": 4,
+            "optimizer": { "type": "Adam", "params": { "lr": 0.001, "betas": [0.8, 0.999] } },
+            "scheduler": { "type": "WarmupLR", "params": { "warmup_num_steps": 10 } },
+            "fp16": { "enabled": true, "initial_scale_power": 8 },
+            "zero_optimization": { "stage": 2, "offload_optimizer": { "device": "cpu" } }
+        }"#,
+    )
+    .unwrap();
+    let config = Config::load(Some(&path), ["optimizer.lr=0.5"]).unwrap();
+    assert_eq!(config.placement, Placement::zero2());
+    assert_eq!(config.optimizer.kind, OptimizerKind::AdamW);
+    assert_eq!(config.optimizer.betas, Some((0.8, 0.999)));
+    assert_eq!(config.optimizer.lr, 0.5);
+    assert_eq!(config.precision.compute, Compute::F16);
+    assert_eq!(config.precision.initial_scale, 256.0);
+    assert_eq!(config.offload.optimizer, OffloadTo::Memory);
+    assert!(config.deepspeed_schedule.is_some());
+    assert_eq!(config.clip.norm, Some(1.0));
+    assert!(
+        config
+            .notes
+            .iter()
+            .any(|note| note.path == "gradient_clipping")
+    );
+    assert_eq!(config.source("placement"), Source::File);
+    assert_eq!(config.source("optimizer.lr"), Source::CommandLine);
+}

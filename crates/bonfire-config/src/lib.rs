@@ -1,0 +1,49 @@
+//! The configuration of a training, read strictly.
+//!
+//! [`Config`] is Bonfire's own: a file of TOML or JSON, changed by variables of the environment, then by `KEY=VALUE`
+//! words of the command line. [`deepspeed`] reads DeepSpeed's JSON, which [`Config`] takes, too. A key that does not
+//! exist is an error with the nearest one that does, and every value knows where it is from.
+//!
+//! ```
+//! use bonfire_config::{Config, Format, Source};
+//!
+//! let file = r#"
+//!     epochs = 3
+//!     placement = "zero2"
+//!
+//!     [batch]
+//!     micro = 8
+//!
+//!     [optimizer]
+//!     lr = 3e-4
+//! "#;
+//! let config = Config::default()
+//!     .with_file(file, Format::Toml)?
+//!     .with_words(["optimizer.lr=1e-3", "batch.accumulation=4"])?;
+//! assert_eq!(config.optimizer.lr, 1e-3);
+//! assert_eq!(config.source("optimizer.lr"), Source::CommandLine);
+//! assert_eq!(config.batches(2)?.train, 64);
+//!
+//! let error = Config::default().with_words(["optimiser.lr=1"]).unwrap_err();
+//! assert_eq!(error.to_string(), "optimiser.lr: there is no such key; optimizer.lr is the nearest");
+//! # Ok::<(), bonfire_config::ConfigErrors>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod batch;
+mod config;
+pub mod deepspeed;
+mod error;
+mod json;
+mod nearest;
+mod source;
+
+pub use batch::{BatchSizes, Batches};
+pub use config::{
+    BatchSection, CheckpointSection, ClipSection, Compute, Config, DataSection, Decay, Format,
+    GradientSection, OffloadSection, OffloadTo, OptimizerKind, OptimizerSection, PrecisionSection,
+    ReportSection, ScheduleSection, Wire, is_deepspeeds,
+};
+pub use error::{ConfigError, ConfigErrors};
+pub use source::Source;

@@ -1,0 +1,385 @@
+//! One call that makes a training of a model, its data and a configuration.
+
+mod data;
+mod optimizer;
+mod parts;
+mod setup;
+
+use std::fmt;
+
+use bonfire_collective::ReduceOp;
+use bonfire_config::Config;
+use bonfire_data::{DistributedSampler, Order, Remainder, SamplerConfig, SamplerState};
+use bonfire_launch::StopRequest;
+use bonfire_report::{Activity, Journal, Report};
+use bonfire_train::{Checkpoints, Clip, Ddp, IntoLoss, Loss, LossScaler, Milestone, World};
+use burn::module::Module;
+use burn::optim::ModuleOptimizer;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{BoxError, Result};
+use crate::{Turn, all_or_none, next_turn};
+use data::{Fed, Feed};
+
+pub use data::Data;
+pub use parts::Parts;
+pub use setup::prepare;
+
+/// A training on all ranks: it owns the model, the optimizer, the place in the data, the learning rate, clipping,
+/// the scale of the loss, checkpoints and the journal. [`prepare`] makes it. Every rank calls the same methods in the
+/// same order.
+///
+/// ```
+/// use bonfire::config::Config;
+/// use bonfire::trainer::{Data, prepare};
+/// use bonfire::{Error, spawn};
+/// use burn::nn::{Linear, LinearConfig};
+/// use burn::tensor::{Device, Tensor};
+///
+/// let losses = spawn(2, |world| {
+///     let config = Config::default().with_words(["batch.micro=4", "optimizer.lr=0.1", "epochs=20"])?;
+///     let model = LinearConfig::new(1, 1).init(&world.device());
+///     let device = world.device().autodiff();
+///     let data = Data::new(64, move |indices: &[usize]| {
+///         let x: Vec<f32> = indices.iter().map(|&index| index as f32 / 64.0).collect();
+///         let x = Tensor::<1>::from_floats(x.as_slice(), &device).reshape([indices.len(), 1]);
+///         (x.clone(), x * 3.0)
+///     });
+///     let mut trainer = prepare(&world, &config, (model, data))?;
+///     let mut last = f64::NAN;
+///     while let Some(batch) = trainer.next_batch()? {
+///         let done = trainer.step(batch, |model: &Linear, (x, y)| {
+///             (model.forward(x) - y).powi_scalar(2).mean()
+///         })?;
+///         last = done.loss.value()?;
+///     }
+///     trainer.finish()?;
+///     Ok::<_, Error>(last)
+/// })?;
+/// assert!(losses.iter().all(|loss| *loss < 0.05), "{losses:?}");
+/// # Ok::<(), Error>(())
+/// ```
+pub struct Trainer<M, B> {
+    world: World,
+    config: Config,
+    ddp: Ddp<M>,
+    optimizer: ModuleOptimizer,
+    rates: parts::Rates,
+    clip: Option<Clip>,
+    feed: Feed<B>,
+    /// Samples of a forward pass, and forward passes of a step, on this rank.
+    micro: usize,
+    accumulation: u64,
+    checkpoints: Option<Checkpoints>,
+    journal: Journal,
+    stop: StopRequest,
+    progress: Progress,
+    /// Forward passes since the last step, and where the data is after the newest of them.
+    passes: u64,
+    reached: Fed,
+    /// Steps at the newest checkpoint.
+    saved: u64,
+}
+
+impl<M, B> fmt::Debug for Trainer<M, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Trainer")
+            .field("config", &self.config)
+            .field("steps", &self.progress.steps)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a checkpoint keeps besides model and optimizer.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct Progress {
+    /// Steps of the optimizer.
+    steps: u64,
+    /// Forward passes of this rank.
+    passes: u64,
+    /// Where the data goes on, if it is dealt by epochs.
+    data: Option<SamplerState>,
+    scaler: Option<LossScaler>,
+}
+
+/// What [`Trainer::step`] leaves.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Done<T = ()> {
+    /// The loss of the batch, detached from its graph.
+    pub loss: Loss,
+    /// What the forward pass returned besides it.
+    pub output: T,
+    /// Steps of the optimizer so far, if this batch was the last of one. Nothing between two, and nothing where
+    /// gradients overflowed under f16 and the step was skipped.
+    pub step: Option<u64>,
+}
+
+impl<M: Module, B: Send + 'static> Trainer<M, B> {
+    /// The next batch of this rank; nothing when all steps are done, or when the ranks were asked to stop, by Ctrl-C
+    /// or SIGTERM. A training is only stopped between two steps, and the same program goes on from there where it has
+    /// a folder for checkpoints.
+    ///
+    /// # Errors
+    /// The data's of any rank, on all ranks; or if a rank has failed.
+    #[track_caller]
+    pub fn next_batch(&mut self) -> Result<Option<B>> {
+        loop {
+            if self.is_done() {
+                return Ok(None);
+            }
+            let prepared = self.journal.time(Activity::Data, || {
+                self.feed.next(self.progress.passes + self.passes)
+            });
+            // In the middle of a step nobody stops.
+            let never = StopRequest::never();
+            let stop = match self.passes {
+                0 => &self.stop,
+                _ => &never,
+            };
+            match next_turn(&self.world, stop, prepared)? {
+                Turn::Step(Some((batch, fed))) => {
+                    self.reached = fed;
+                    return Ok(Some(batch));
+                }
+                Turn::Step(None) => return Err(unequal().into()),
+                Turn::End => self.feed.next_epoch()?,
+                Turn::Stop => {
+                    let steps = self.progress.steps;
+                    self.journal.note(&match &self.checkpoints {
+                        Some(_) => format!(
+                            "stopped after step {steps}; the same command goes on from there"
+                        ),
+                        None => format!(
+                            "stopped after step {steps}; nothing is kept without checkpoints.folder"
+                        ),
+                    });
+                    return Ok(None);
+                }
+            }
+        }
+    }
+
+    /// Whether there is no step left.
+    fn is_done(&self) -> bool {
+        match self.config.steps {
+            Some(steps) => self.progress.steps >= steps,
+            None => {
+                self.passes == 0
+                    && self.feed.epochs_begun() >= self.config.epochs
+                    && self.feed.is_empty()
+            }
+        }
+    }
+
+    /// Learns from a batch. Forward and backward run for every batch; the gradients are averaged over the ranks, and
+    /// the optimizer steps, once for every `batch.accumulation` batches, and at the end of an epoch.
+    ///
+    /// `forward` returns what that of [`Ddp::backward`](crate::Ddp::backward) may return.
+    ///
+    /// # Errors
+    /// As [`Ddp::backward`](crate::Ddp::backward) and [`Ddp::step`](crate::Ddp::step);
+    /// [`TrainError::NonFiniteLoss`](crate::ddp::TrainError::NonFiniteLoss) in those steps whose figures are told; and
+    /// what checkpoints and the journal have, in the steps in which they are written.
+    #[track_caller]
+    pub fn step<L: IntoLoss>(
+        &mut self,
+        batch: B,
+        forward: impl FnOnce(&M, B) -> L,
+    ) -> Result<Done<L::Output>> {
+        self.world
+            .seed_step(self.config.seed, self.progress.passes + self.passes);
+        let scaler = self.progress.scaler.as_ref();
+        let forward = |model: &M| {
+            let (loss, output) = forward(model, batch).into_loss()?;
+            let loss = match scaler {
+                Some(scaler) => scaler.scale(loss),
+                None => loss,
+            };
+            Ok::<_, BoxError>((loss, output))
+        };
+        self.passes += 1;
+        if self.passes < self.accumulation && !self.reached.is_last {
+            let done = self.ddp.no_sync(forward)?;
+            self.journal.micro_step(&done);
+            return Ok(Done {
+                loss: done.loss,
+                output: done.output,
+                step: None,
+            });
+        }
+        let done = self.ddp.backward(forward)?;
+        self.journal.step(&done);
+        let rate = (self.rates)(usize::try_from(self.progress.steps).unwrap_or(usize::MAX));
+        let (ddp, optimizer, clip) = (&mut self.ddp, &mut self.optimizer, self.clip);
+        let scaler = self.progress.scaler.as_mut();
+        let gradients = done.gradients;
+        let stepped = self.journal.time(Activity::Optimizer, || {
+            let gradients = match scaler {
+                Some(scaler) => scaler.unscale(gradients)?,
+                None => Some(gradients),
+            };
+            let Some(gradients) = gradients else {
+                return Ok(false);
+            };
+            let gradients = match clip {
+                Some(clip) => gradients.clip(clip)?,
+                None => gradients,
+            };
+            ddp.step(optimizer, rate, gradients).map(|()| true)
+        })?;
+        self.progress.passes += self.passes;
+        self.passes = 0;
+        self.progress.data.clone_from(&self.reached.state);
+        if stepped {
+            self.progress.steps += 1;
+            self.told(rate, &done.loss)?;
+        }
+        Ok(Done {
+            loss: done.loss,
+            output: done.output,
+            step: stepped.then_some(self.progress.steps),
+        })
+    }
+
+    /// What comes after a step: figures, and a checkpoint.
+    fn told(&mut self, rate: f64, loss: &Loss) -> Result<()> {
+        let steps = self.progress.steps;
+        if steps.is_multiple_of(self.config.report.every) || Some(steps) == self.config.steps {
+            loss.over_ranks(&self.world)?;
+            self.journal.figures(Some(rate))?;
+        }
+        match self.config.checkpoints.every {
+            Some(every) if steps.is_multiple_of(every) => self.save(None),
+            _ => Ok(()),
+        }
+    }
+
+    /// The mean of some numbers over other data, each sample of which counts once, whatever the number of ranks.
+    /// `score` gives the means over a batch. The batches have as many samples as those of a training; they are made
+    /// one at a time.
+    ///
+    /// Where parameters are sharded, each rank has the whole model for it: see [`Ddp::whole`](crate::Ddp::whole).
+    ///
+    /// # Errors
+    /// The data's of any rank, on all ranks; or if a rank has failed.
+    #[track_caller]
+    pub fn evaluate<E, const N: usize>(
+        &mut self,
+        data: &Data<E>,
+        score: impl Fn(&M, E) -> [f64; N],
+    ) -> Result<[f64; N]> {
+        let model = match self.config.placement.parameters {
+            bonfire_train::Spread::Replicated => self.ddp.lowered(),
+            bonfire_train::Spread::Sharded => self.ddp.whole()?,
+        };
+        let sampler = DistributedSampler::new(
+            &self.world,
+            SamplerConfig::new(data.len(), Order::Sequential).remainder(Remainder::Exact),
+        );
+        let (world, micro) = (&self.world, self.micro);
+        self.journal.time(Activity::Evaluation, || {
+            let mut sums = [0.0; N];
+            let mut samples = 0;
+            let mut score_all = || {
+                for indices in sampler.indices(0).chunks(micro) {
+                    let means = score(&model, data.batch(indices)?);
+                    let add = sums.iter_mut().zip(means);
+                    add.for_each(|(sum, mean)| *sum += mean * indices.len() as f64);
+                    samples += indices.len();
+                }
+                Ok::<_, BoxError>(())
+            };
+            all_or_none(world, score_all())?;
+            let mut totals: Vec<f64> = sums.into_iter().chain([samples as f64]).collect();
+            world.group().all_reduce(&mut totals, ReduceOp::Sum)?;
+            Ok(std::array::from_fn(|place| totals[place] / totals[N]))
+        })
+    }
+
+    /// Books a number that is the same on all ranks, such as a validation loss, and shows it.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn value(&mut self, tag: &str, value: f64) -> Result<()> {
+        Ok(self.journal.value(tag, value)?)
+    }
+
+    /// A line on rank 0.
+    pub fn note(&self, line: &str) {
+        self.journal.note(line);
+    }
+
+    /// Saves the training as it was after its last step, with a figure by which the best checkpoint is found, if
+    /// there is one. Without `checkpoints.folder` it does nothing, and where there is a checkpoint of this step already,
+    /// too.
+    ///
+    /// # Errors
+    /// As [`Checkpoints::save`](crate::checkpoint::Checkpoints::save).
+    #[track_caller]
+    pub fn save(&mut self, metric: Option<f64>) -> Result<()> {
+        let Some(checkpoints) = &self.checkpoints else {
+            return Ok(());
+        };
+        if self.saved == self.progress.steps {
+            return Ok(());
+        }
+        let milestone = Milestone {
+            step: self.progress.steps,
+            metric,
+        };
+        let (ddp, optimizer, progress) = (&mut self.ddp, &self.optimizer, &self.progress);
+        let background = self.config.checkpoints.background;
+        self.journal
+            .time(Activity::Checkpoint, || match background {
+                true => checkpoints.save_in_background(milestone, ddp, optimizer, progress),
+                false => checkpoints.save(milestone, ddp, optimizer, progress),
+            })?;
+        self.saved = self.progress.steps;
+        Ok(())
+    }
+
+    /// Steps of the optimizer so far, those of earlier runs included.
+    pub fn steps(&self) -> u64 {
+        self.progress.steps
+    }
+
+    /// The model in its group, for what a trainer does not do. See [`Ddp`](crate::Ddp).
+    pub fn ddp(&mut self) -> &mut Ddp<M> {
+        &mut self.ddp
+    }
+
+    /// Ends the training: a last checkpoint, if there is a folder for them, and the account, which rank 0 also writes
+    /// into `report.folder`. Every rank calls it, also after a stop.
+    ///
+    /// # Errors
+    /// If a checkpoint or the account cannot be written, or if a rank has failed.
+    #[track_caller]
+    pub fn finish(mut self) -> Result<Report> {
+        self.save(None)?;
+        if let Some(checkpoints) = &self.checkpoints {
+            checkpoints.wait()?;
+        }
+        let digest = self.ddp.digest()?;
+        let report = self.journal.close()?;
+        let report = report
+            .with_fact("placement", self.config.placement)
+            .with_fact("parameters", digest);
+        let written = match &self.config.report.folder {
+            Some(folder) if self.world.is_main() => report.write(folder),
+            _ => Ok(()),
+        };
+        all_or_none(&self.world, written)?;
+        Ok(report)
+    }
+}
+
+/// All ranks have equally many batches, unless the program's own data says otherwise on one of them.
+fn unequal() -> crate::Error {
+    crate::Error::Program(
+        "another rank has one batch more than this one; all need equally many".into(),
+    )
+}
+
+#[cfg(test)]
+mod tests;

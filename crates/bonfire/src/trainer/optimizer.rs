@@ -1,0 +1,118 @@
+//! The optimizer of a configuration.
+
+use bonfire_config::{OptimizerKind, OptimizerSection};
+use bonfire_optim::{AdamConfig, AdamWConfig, LionConfig, Offload, SgdConfig};
+use burn::module::{Module, ModuleVisitor, Param, ParamGroup, ParamId};
+use burn::optim::decay::WeightDecayConfig;
+use burn::optim::momentum::MomentumConfig;
+use burn::optim::{AdjustLrFn, LambConfig, ModuleOptimizer, MuonConfig};
+use burn::tensor::Tensor;
+
+use crate::error::{Error, Result};
+
+/// The optimizer, with its state in files if there is a place for them.
+pub(super) fn build<M: Module>(
+    section: &OptimizerSection,
+    model: &M,
+    offload: Option<Offload>,
+) -> Result<ModuleOptimizer> {
+    let betas = |own: (f64, f64)| {
+        let (one, other) = section.betas.unwrap_or(own);
+        (one as f32, other as f32)
+    };
+    let adams = betas((0.9, 0.999));
+    let (eps, decay) = (section.eps as f32, section.weight_decay as f32);
+    if offload.is_some() && matches!(section.kind, OptimizerKind::Lamb | OptimizerKind::Muon) {
+        return Err(Error::Usage(
+            "offload.optimizer keeps the state of adamw, adam, sgd and lion in files".to_owned(),
+        ));
+    }
+    let adamw = || {
+        AdamWConfig::new()
+            .with_beta_1(adams.0)
+            .with_beta_2(adams.1)
+            .with_epsilon(eps)
+            .with_weight_decay(decay)
+            .build()
+            .with_offload(offload.clone())
+    };
+    Ok(match section.kind {
+        OptimizerKind::AdamW => adamw().into(),
+        OptimizerKind::Adam => AdamConfig::new()
+            .with_beta_1(adams.0)
+            .with_beta_2(adams.1)
+            .with_epsilon(eps)
+            .with_weight_decay(decay)
+            .build()
+            .with_offload(offload)
+            .into(),
+        OptimizerKind::Sgd => SgdConfig::new()
+            .with_momentum(section.momentum.unwrap_or(0.0))
+            .with_dampening(section.dampening)
+            .with_nesterov(section.nesterov)
+            .with_weight_decay(decay)
+            .build()
+            .with_offload(offload)
+            .into(),
+        OptimizerKind::Lion => {
+            let betas = betas((0.9, 0.99));
+            LionConfig::new()
+                .with_beta_1(betas.0)
+                .with_beta_2(betas.1)
+                .with_weight_decay(decay)
+                .build()
+                .with_offload(offload)
+                .into()
+        }
+        OptimizerKind::Lamb => LambConfig::new()
+            .with_beta_1(adams.0)
+            .with_beta_2(adams.1)
+            .with_epsilon(eps)
+            .with_weight_decay(decay)
+            .init(),
+        OptimizerKind::Muon => {
+            let momentum = MomentumConfig::new()
+                .with_momentum(section.momentum.unwrap_or(0.95))
+                .with_dampening(0.0)
+                .with_nesterov(true);
+            // Its steps are as long as AdamW's, so that one rate serves both.
+            let muon = MuonConfig::new()
+                .with_momentum(momentum)
+                .with_adjust_lr_fn(AdjustLrFn::MatchRmsAdamW)
+                .with_weight_decay(Some(WeightDecayConfig::new(decay)));
+            let matrices = ParamGroup::from_ids(matrices(model));
+            ModuleOptimizer::from(adamw()).with_group(matrices, muon.build(), None)
+        }
+    })
+}
+
+/// The matrices of a model that are no tables of embeddings.
+fn matrices<M: Module>(model: &M) -> Vec<ParamId> {
+    #[derive(Default)]
+    struct Matrices {
+        ids: Vec<ParamId>,
+        containers: Vec<String>,
+    }
+    impl ModuleVisitor for Matrices {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let is_table = self
+                .containers
+                .last()
+                .is_some_and(|name| name.contains("Embedding"));
+            if D == 2 && !is_table {
+                self.ids.push(param.id);
+            }
+        }
+
+        fn enter_module(&mut self, _name: &str, container_type: &str) {
+            self.containers.push(container_type.to_owned());
+        }
+
+        fn exit_module(&mut self, _name: &str, _container_type: &str) {
+            self.containers.pop();
+        }
+    }
+    let mut matrices = Matrices::default();
+    model.visit(&mut matrices);
+    matrices.ids
+}

@@ -1,0 +1,71 @@
+//! What a training is made of.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bonfire_launch::StopRequest;
+use burn::optim::ModuleOptimizer;
+
+use super::Data;
+
+/// The learning rate of a step of the optimizer, counted from 0.
+pub(super) type Rates = Arc<dyn Fn(usize) -> f64 + Send + Sync>;
+
+/// What a training is made of: a model and its data, and what the configuration cannot say. A pair of model and data
+/// is such, too.
+pub struct Parts<M, B> {
+    pub(super) model: M,
+    pub(super) data: Data<B>,
+    pub(super) optimizer: Option<ModuleOptimizer>,
+    pub(super) rates: Option<Rates>,
+    pub(super) stop: Option<StopRequest>,
+}
+
+impl<M, B> Parts<M, B> {
+    /// A model and what it learns from.
+    pub fn new(model: M, data: Data<B>) -> Self {
+        Self {
+            model,
+            data,
+            optimizer: None,
+            rates: None,
+            stop: None,
+        }
+    }
+
+    /// With an optimizer of the program's own, such as one with groups of parameters, in the place of the
+    /// configuration's. Where `placement` shards its state by rows, it has to treat each number by itself.
+    #[must_use]
+    pub fn with_optimizer(mut self, optimizer: ModuleOptimizer) -> Self {
+        self.optimizer = Some(optimizer);
+        self
+    }
+
+    /// With learning rates of the program's own, by the step of the optimizer, counted from 0.
+    #[must_use]
+    pub fn with_schedule(mut self, rate: impl Fn(usize) -> f64 + Send + Sync + 'static) -> Self {
+        self.rates = Some(Arc::new(rate));
+        self
+    }
+
+    /// With another wish to stop than that of Ctrl-C and SIGTERM.
+    #[must_use]
+    pub fn with_stop(mut self, stop: StopRequest) -> Self {
+        self.stop = Some(stop);
+        self
+    }
+}
+
+impl<M, B> From<(M, Data<B>)> for Parts<M, B> {
+    fn from((model, data): (M, Data<B>)) -> Self {
+        Self::new(model, data)
+    }
+}
+
+impl<M, B> fmt::Debug for Parts<M, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Parts")
+            .field("data", &self.data)
+            .finish_non_exhaustive()
+    }
+}

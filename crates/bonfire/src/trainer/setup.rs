@@ -1,0 +1,257 @@
+//! How a training begins, or goes on.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use bonfire_config::{Compute, Config, Decay as DecayKind, OffloadTo, Wire};
+use bonfire_data::{
+    DistributedSampler, LastBatch, Loader, Order, Prefetch, Remainder, SamplerConfig,
+};
+use bonfire_launch::StopRequest;
+use bonfire_optim::{Decay, Offload, Schedule};
+use bonfire_report::{Journal, JournalConfig};
+use bonfire_train::{
+    Checkpoints, Clip, Ddp, DdpConfig, GradientCompression, Keep, LossScaler, Precision,
+    ScalerConfig, World,
+};
+use burn::module::Module;
+
+use super::data::{Fed, Feed, Source};
+use super::parts::Rates;
+use super::{Data, Parts, Progress, Trainer, optimizer};
+use crate::all_or_none;
+use crate::error::{Error, Result};
+
+/// Makes a training of a model, its data and a configuration, and has it go on from its newest checkpoint where there
+/// is one. Every rank calls it, with an equal model and configuration.
+///
+/// ```no_run
+/// # use bonfire::{World, Error, config::Config, trainer::{Data, Parts, prepare}};
+/// # use burn::nn::Linear;
+/// # use burn::tensor::Tensor;
+/// # fn train(world: World, model: Linear, data: Data<Tensor<2>>) -> Result<(), Error> {
+/// let config = Config::load(Some("train.toml".as_ref()), ["optimizer.lr=3e-4"])?;
+/// let mut trainer = prepare(&world, &config, (model, data))?;
+/// while let Some(batch) = trainer.next_batch()? {
+///     trainer.step(batch, |model, batch| model.forward(batch).powi_scalar(2).mean())?;
+/// }
+/// println!("{}", trainer.finish()?);
+/// # Ok(()) }
+/// ```
+///
+/// # Errors
+/// [`Error::Config`] for a configuration that does not go together with the ranks or the data; those of
+/// [`Ddp::with_config`](crate::Ddp::with_config) and of
+/// [`Checkpoints::resume`](crate::checkpoint::Checkpoints::resume). What one rank finds, it tells: see
+/// [`all_or_none`](crate::all_or_none).
+#[track_caller]
+pub fn prepare<M: Module, B: Send + 'static>(
+    world: &World,
+    config: &Config,
+    parts: impl Into<Parts<M, B>>,
+) -> Result<Trainer<M, B>> {
+    let Parts {
+        model,
+        data,
+        optimizer,
+        rates,
+        stop,
+    } = parts.into();
+    let ranks = world.world_size().get();
+    let batches = all_or_none(world, config.batches(u64::from(ranks)))?;
+    let micro = NonZeroUsize::new(usize::try_from(batches.micro).unwrap_or(usize::MAX));
+    let micro = micro.unwrap_or(NonZeroUsize::MIN);
+    let mut feed = all_or_none(world, feed(world, config, data, micro))?;
+    let steps = total_steps(config, &feed, batches.accumulation);
+    let rates = rates.unwrap_or_else(|| configured_rates(config, steps));
+    let offload = all_or_none(world, offload(world, config))?;
+    let mut optimizer = match optimizer {
+        Some(optimizer) => optimizer,
+        None => all_or_none(world, optimizer::build(&config.optimizer, &model, offload))?,
+    };
+    let mut ddp = Ddp::with_config(model, world, ddp_config(config))?;
+    let checkpoints = match &config.checkpoints.folder {
+        Some(folder) => {
+            let keep = Keep::last(config.checkpoints.keep);
+            Some(Checkpoints::open(world, folder, keep)?)
+        }
+        None => None,
+    };
+    let resumed = match &checkpoints {
+        Some(checkpoints) if config.checkpoints.resume => {
+            checkpoints.resume::<_, Progress>(&mut ddp, &mut optimizer)?
+        }
+        _ => None,
+    };
+    let mut progress = Progress {
+        scaler: scaler(config),
+        ..Progress::default()
+    };
+    if let Some(resumed) = resumed {
+        progress = Progress {
+            // A training may go on with another precision.
+            scaler: progress
+                .scaler
+                .map(|new| resumed.state.scaler.unwrap_or(new)),
+            ..resumed.state
+        };
+    }
+    if let (Feed::Dealt { loader, .. }, Some(state)) = (&mut feed, &progress.data) {
+        *loader = all_or_none(world, loader.clone().resuming(state))?;
+    }
+    let samples = usize::try_from(batches.train).unwrap_or(usize::MAX);
+    let done = usize::try_from(progress.steps).unwrap_or(usize::MAX);
+    let mut journal = JournalConfig::new(config.report.title.clone(), steps)
+        .samples_per_step(samples, "samples")
+        .steps_done(done);
+    if let Some(folder) = &config.report.folder {
+        journal = journal.folder(folder);
+    }
+    Ok(Trainer {
+        journal: Journal::new(world, journal)?,
+        clip: clip(config),
+        micro: micro.get(),
+        accumulation: batches.accumulation,
+        stop: stop.unwrap_or_else(StopRequest::watch),
+        saved: progress.steps,
+        world: world.clone(),
+        config: config.clone(),
+        passes: 0,
+        reached: Fed::default(),
+        ddp,
+        optimizer,
+        rates,
+        feed,
+        checkpoints,
+        progress,
+    })
+}
+
+fn feed<B>(world: &World, config: &Config, data: Data<B>, micro: NonZeroUsize) -> Result<Feed<B>> {
+    let wrong = |cause: String| Err(Error::Usage(cause));
+    let (len, make) = match data.source {
+        Source::Samples(len, make) => (len, make),
+        Source::Passes(_) if config.steps.is_none() => {
+            return wrong("data without end needs `steps` in the configuration".to_owned());
+        }
+        Source::Passes(make) => return Ok(Feed::Passes(make)),
+    };
+    let order = match config.data.shuffle {
+        true => Order::Shuffled { seed: config.seed },
+        false => Order::Sequential,
+    };
+    let (remainder, last) = match config.data.drop_last {
+        true => (Remainder::Drop, LastBatch::Drop),
+        false => (Remainder::Pad, LastBatch::Keep),
+    };
+    let sampler = SamplerConfig::new(len, order).remainder(remainder);
+    let loader = Loader::new(DistributedSampler::new(world, sampler), micro, last);
+    if loader.batches_per_epoch() == 0 {
+        let ranks = world.world_size();
+        return wrong(format!(
+            "{len} samples make no batch of {micro} on each of {ranks} ranks; choose a smaller batch.micro, fewer \
+             ranks, or data.drop_last=false"
+        ));
+    }
+    Ok(Feed::Dealt {
+        loader,
+        make,
+        prefetch: Prefetch::default().workers(config.data.workers),
+        epoch: None,
+    })
+}
+
+/// Steps of the whole training.
+fn total_steps<B>(config: &Config, feed: &Feed<B>, accumulation: u64) -> usize {
+    let steps = match (config.steps, feed) {
+        (Some(steps), _) => steps,
+        (None, Feed::Dealt { loader, .. }) => {
+            config.epochs * (loader.batches_per_epoch() as u64).div_ceil(accumulation)
+        }
+        (None, Feed::Passes(_)) => 0,
+    };
+    usize::try_from(steps).unwrap_or(usize::MAX)
+}
+
+fn configured_rates(config: &Config, steps: usize) -> Rates {
+    if let Some(schedule) = config.deepspeed_schedule.clone() {
+        return Arc::new(move |step| schedule.rate(step as u64));
+    }
+    let warmup = usize::try_from(config.schedule.warmup_steps).unwrap_or(usize::MAX);
+    let (steps, final_factor) = (steps.saturating_sub(warmup), config.schedule.final_factor);
+    let schedule = Schedule::constant(config.optimizer.lr).with_warmup(warmup);
+    let schedule = schedule.with_decay(match config.schedule.decay {
+        DecayKind::Constant => Decay::Constant,
+        DecayKind::Linear => Decay::Linear {
+            steps,
+            final_factor,
+        },
+        DecayKind::Cosine => Decay::Cosine {
+            steps,
+            final_factor,
+        },
+    });
+    Arc::new(move |step| schedule.rate(step))
+}
+
+fn offload(world: &World, config: &Config) -> Result<Option<Offload>> {
+    match (&config.offload.optimizer, world.device_name()) {
+        (OffloadTo::None, _) | (OffloadTo::Memory, "cpu") => Ok(None),
+        (OffloadTo::Files(folder), "cpu") => {
+            std::fs::create_dir_all(folder)?;
+            Ok(Some(Offload::to_files(folder)?))
+        }
+        (_, device) => Err(Error::Usage(format!(
+            "offload.optimizer is for the CPU, not for {device}; shard the optimizer's state with placement=zero1"
+        ))),
+    }
+}
+
+fn ddp_config(config: &Config) -> DdpConfig {
+    let own = DdpConfig::default();
+    let bytes = config
+        .gradients
+        .bucket_bytes
+        .unwrap_or(own.bucket_bytes_max);
+    own.with_placement(config.placement)
+        .with_bucket_bytes_max(bytes)
+        .with_precision(match config.precision.compute {
+            Compute::F32 => Precision::F32,
+            Compute::Bf16 => Precision::Bf16,
+            Compute::F16 => Precision::F16,
+        })
+        .with_compression(match config.gradients.wire {
+            Wire::Own => GradientCompression::None,
+            Wire::Bf16 => GradientCompression::Bf16,
+            Wire::F16 => GradientCompression::Fp16,
+        })
+}
+
+fn clip(config: &Config) -> Option<Clip> {
+    match (config.clip.norm, config.clip.value) {
+        (Some(norm), _) => Some(Clip::Norm(norm as f32)),
+        (None, Some(value)) => Some(Clip::Value(value as f32)),
+        (None, None) => None,
+    }
+}
+
+fn scaler(config: &Config) -> Option<LossScaler> {
+    let precision = &config.precision;
+    let own = ScalerConfig::default();
+    let scaler = match (precision.compute, precision.loss_scale) {
+        (Compute::F32 | Compute::Bf16, _) => return None,
+        // It has too much patience ever to change.
+        (Compute::F16, Some(scale)) => own
+            .with_initial(scale)
+            .with_min(scale)
+            .with_window(u32::MAX)
+            .with_hysteresis(u32::MAX),
+        (Compute::F16, None) => own
+            .with_initial(precision.initial_scale)
+            .with_min(precision.min_scale)
+            .with_window(precision.scale_window)
+            .with_hysteresis(precision.hysteresis)
+            .with_consecutive_hysteresis(precision.consecutive_hysteresis),
+    };
+    Some(LossScaler::new(scaler))
+}

@@ -1,0 +1,221 @@
+use bonfire_data::{LastBatch, Loader};
+use bonfire_train::{DdpConfig, Placement};
+use burn::module::Param;
+use burn::nn::Linear;
+use burn::tensor::{Device, Tensor};
+
+use super::*;
+use crate::{Error, spawn};
+
+type Batch = (Tensor<2>, Tensor<2>);
+
+/// Points on a line in three dimensions.
+fn batch(indices: &[usize], device: &Device) -> Batch {
+    let x: Vec<f32> = indices
+        .iter()
+        .flat_map(|&index| [index as f32 / 16.0, (index % 5) as f32, 1.0])
+        .collect();
+    let x = Tensor::<1>::from_floats(x.as_slice(), device).reshape([indices.len(), 3]);
+    let y = x.clone().sum_dim(1) * 0.5;
+    (x, y)
+}
+
+fn loss(model: &Linear, (x, y): Batch) -> Loss {
+    let samples = x.dims()[0];
+    let said = model.forward(x.cast(model.weight.dtype()));
+    Loss::mean_over((said.cast(y.dtype()) - y).powi_scalar(2).mean(), samples)
+}
+
+/// The same in every run, and large enough to be cut into rows.
+fn model(device: &Device) -> Linear {
+    let values: Vec<f32> = (0..3 * 700).map(|place| (place as f32).sin()).collect();
+    let weight = Tensor::<1>::from_floats(values.as_slice(), device).reshape([3, 700]);
+    Linear {
+        weight: Param::from_tensor(weight),
+        bias: None,
+    }
+}
+
+fn data(world: &World, len: usize) -> Data<Batch> {
+    let device = world.device().autodiff();
+    Data::new(len, move |indices| batch(indices, &device))
+}
+
+fn config(words: &[&str]) -> Config {
+    let base = [
+        "seed=3",
+        "batch.micro=4",
+        "batch.accumulation=2",
+        "optimizer.lr=0.01",
+        "clip.norm=1.0",
+        "schedule.decay=cosine",
+        "schedule.warmup_steps=2",
+    ];
+    let config = Config::default().with_words(base).unwrap();
+    config.with_words(words).unwrap()
+}
+
+/// Trains to the end, and says what came of it: the parameters, the steps of this run, and the last loss.
+fn trained(ranks: u32, words: &[&str]) -> Result<Vec<(String, u64, f64)>> {
+    spawn(ranks, |world| {
+        let model = model(&world.device());
+        let mut trainer = prepare(&world, &config(words), (model, data(&world, 43)))?;
+        let (mut steps, mut last) = (0, f64::NAN);
+        while let Some(batch) = trainer.next_batch()? {
+            let done = trainer.step(batch, loss)?;
+            steps += u64::from(done.step.is_some());
+            last = done.loss.value()?;
+        }
+        let digest = trainer.ddp().digest()?.to_string();
+        trainer.finish()?;
+        Ok::<_, Error>((digest, steps, last))
+    })
+}
+
+/// The same training as a loop of its own.
+fn own_loop(ranks: u32, placement: Placement) -> Result<Vec<String>> {
+    spawn(ranks, |world| {
+        let device = world.device().autodiff();
+        let config = DdpConfig::default().with_placement(placement);
+        let mut ddp = Ddp::with_config(model(&world.device()), &world, config)?;
+        let mut optimizer = bonfire_optim::AdamWConfig::new()
+            .with_epsilon(1e-8)
+            .with_weight_decay(0.0)
+            .init();
+        let sampler = SamplerConfig::new(43, Order::Shuffled { seed: 3 });
+        let sampler = DistributedSampler::new(&world, sampler);
+        let four = std::num::NonZeroUsize::new(4).unwrap();
+        let mut loader = Loader::new(sampler, four, LastBatch::Keep);
+        let per_epoch = loader.batches_per_epoch().div_ceil(2);
+        let schedule = bonfire_optim::Schedule::constant(0.01).with_warmup(2);
+        let schedule = schedule.with_decay(bonfire_optim::Decay::Cosine {
+            steps: 2 * per_epoch - 2,
+            final_factor: 0.0,
+        });
+        let mut step = 0;
+        for _ in 0..2 {
+            let batches: Vec<_> = loader.next_epoch().collect();
+            for group in batches.chunks(2) {
+                let (last, before) = group.split_last().unwrap();
+                for indices in before {
+                    ddp.no_sync(|model| loss(model, batch(indices, &device)))?;
+                }
+                let done = ddp.backward(|model| loss(model, batch(last, &device)))?;
+                let gradients = done.gradients.clip(Clip::Norm(1.0))?;
+                ddp.step(&mut optimizer, schedule.rate(step), gradients)?;
+                step += 1;
+            }
+        }
+        Ok::<_, Error>(ddp.digest()?.to_string())
+    })
+}
+
+#[test]
+fn a_trainer_is_the_loop_that_one_would_write() {
+    for ranks in 1..=3 {
+        for placement in [Placement::replicated(), Placement::zero2()] {
+            let placed = format!("placement={placement}");
+            let trained = trained(ranks, &["epochs=2", &placed]).unwrap();
+            let own = own_loop(ranks, placement).unwrap();
+            for (trained, own) in trained.into_iter().zip(own) {
+                assert_eq!(trained.0, own, "{ranks} ranks, {placement}");
+            }
+        }
+    }
+}
+
+#[test]
+fn it_learns_with_every_optimizer() {
+    for (optimizer, rate) in [
+        ("adamw", 0.02),
+        ("adam", 0.02),
+        ("sgd", 20.0),
+        ("lion", 0.02),
+        ("lamb", 0.02),
+        ("muon", 0.2),
+    ] {
+        let kind = format!("optimizer.kind={optimizer}");
+        let rate = format!("optimizer.lr={rate}");
+        let first = trained(2, &[&kind, "steps=1"]).unwrap()[0].2;
+        let last = trained(2, &[&kind, "steps=60", &rate]).unwrap()[0].2;
+        assert!(last < 0.7 * first, "{optimizer}: {first} to {last}");
+    }
+}
+
+#[test]
+fn it_goes_on_where_it_was() {
+    let whole = trained(2, &["steps=9"]).unwrap();
+    for background in ["false", "true"] {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = format!("checkpoints.folder={}", folder.path().display());
+        let background = format!("checkpoints.background={background}");
+        let words = [folder.as_str(), &background, "schedule.decay=constant"];
+        let straight = trained(2, &["steps=9", "schedule.decay=constant"]).unwrap();
+        // In the middle of an epoch of 6 batches, which is 3 steps.
+        let run = |steps| trained(2, &[&words[..], &[steps]].concat()).unwrap();
+        assert_eq!(run("steps=4")[0].1, 4);
+        let resumed = run("steps=9");
+        assert_eq!(resumed[0].1, 5, "steps that were done are not done again");
+        assert_eq!(resumed[0].0, straight[0].0);
+        assert_ne!(resumed[0].0, whole[0].0);
+    }
+}
+
+#[test]
+fn an_evaluation_counts_each_sample_once() {
+    for ranks in 1..=4 {
+        let means = spawn(ranks, |world| {
+            let model = model(&world.device());
+            let mut trainer = prepare(&world, &config(&[]), (model, data(&world, 16)))?;
+            let indices = Data::new(11, |indices| indices.to_vec());
+            trainer.evaluate(&indices, |_, indices| {
+                let sum: usize = indices.iter().sum();
+                [sum as f64 / indices.len() as f64, 1.0]
+            })
+        });
+        assert_eq!(means.unwrap(), vec![[5.0, 1.0]; ranks as usize]);
+    }
+}
+
+#[test]
+fn a_step_whose_gradients_overflow_is_skipped() {
+    let words = [
+        "precision.compute=f16",
+        "precision.initial_scale=1e12",
+        "precision.hysteresis=1",
+    ];
+    let done = trained(2, &[&words[..], &["steps=3", "report.every=1"]].concat()).unwrap();
+    assert_eq!(done[0].1, 3);
+    assert!(done[0].2.is_finite());
+}
+
+#[test]
+fn data_that_cannot_be_is_told() {
+    let told = |words: &[&str], data: fn(&World) -> Data<Batch>| {
+        let outcome = spawn(2, |world| {
+            let model = model(&world.device());
+            let mut trainer = prepare(&world, &config(words), (model, data(&world)))?;
+            while let Some(batch) = trainer.next_batch()? {
+                trainer.step(batch, loss)?;
+            }
+            trainer.finish().map(drop)
+        });
+        format!("{:?}", outcome.unwrap_err())
+    };
+    let error = told(&["data.drop_last=true"], |world| data(world, 5));
+    assert!(error.contains("5 samples make no batch of 4"), "{error}");
+    let error = told(&["batch.micro=3", "batch.total=8"], |world| data(world, 16));
+    assert!(error.contains("batch.total: 8"), "{error}");
+    let passes = |world: &World| {
+        let rank = world.rank().get();
+        let device = world.device().autodiff();
+        Data::try_of_passes(move |pass| match (pass, rank) {
+            (5, 1) => Err("torn"),
+            _ => Ok(batch(&[pass as usize], &device)),
+        })
+    };
+    let error = told(&[], passes);
+    assert!(error.contains("needs `steps`"), "{error}");
+    let error = told(&["steps=9"], passes);
+    assert_eq!(error, "rank 1 failed: torn");
+}

@@ -1,0 +1,58 @@
+//! The model and the data that the tutorials share.
+
+#![forbid(unsafe_code)]
+
+use burn::module::Module;
+use burn::nn::{Linear, LinearConfig};
+use burn::tensor::activation::relu;
+use burn::tensor::{DType, Device, Tensor};
+
+/// The tutorials' `ToyModel`: ten numbers in, five out.
+#[derive(Module, Debug)]
+pub struct ToyModel {
+    first: Linear,
+    second: Linear,
+}
+
+impl ToyModel {
+    /// With parameters drawn at random.
+    pub fn new(device: &Device) -> Self {
+        Self::split([device, device])
+    }
+
+    /// The same with each layer on a device of its own.
+    pub fn split([first, second]: [&Device; 2]) -> Self {
+        Self {
+            first: LinearConfig::new(10, 10).init(first),
+            second: LinearConfig::new(10, 5).init(second),
+        }
+    }
+
+    /// From `[batch, 10]` to `[batch, 5]`. What goes into a layer moves to where the layer is, and what comes in and
+    /// out has 32 bits, whatever the layers compute in.
+    pub fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+        let x = x.to_device(&self.first.weight.device());
+        let x = x.cast(self.first.weight.dtype());
+        let hidden = relu(self.first.forward(x));
+        let hidden = hidden.to_device(&self.second.weight.device());
+        self.second.forward(hidden).cast(DType::F32)
+    }
+
+    /// The mean squared distance of what the model says to what is right.
+    pub fn loss(&self, (x, y): (Tensor<2>, Tensor<2>)) -> Tensor<1> {
+        let said = self.forward(x);
+        let y = y.to_device(&said.device());
+        (said - y).powi_scalar(2).mean()
+    }
+}
+
+/// Samples with these indices: ten numbers, and five of them as what is right.
+pub fn batch(indices: &[usize], device: &Device) -> (Tensor<2>, Tensor<2>) {
+    let numbers = |index: &usize| {
+        let index = *index as f32;
+        (0..10).map(move |place| (index * 0.37 + place as f32).sin())
+    };
+    let x: Vec<f32> = indices.iter().flat_map(numbers).collect();
+    let x = Tensor::<1>::from_floats(x.as_slice(), device).reshape([indices.len(), 10]);
+    (x.clone(), x.narrow(1, 0, 5))
+}

@@ -1,0 +1,204 @@
+//! Each tutorial runs, does what it says, and is short.
+
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
+
+use std::fs;
+use std::net::TcpListener;
+use std::process::Command;
+
+fn run(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {errors}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn tutorial(program: &str, arguments: &[&str]) -> String {
+    run(Command::new(program).args(arguments))
+}
+
+/// The numbers after a word.
+fn after(printed: &str, word: &str) -> Vec<f64> {
+    let ends = printed.split(word).skip(1);
+    let number = |rest: &str| {
+        let text: String = rest
+            .trim_start()
+            .chars()
+            .take_while(|c| "0123456789.".contains(*c))
+            .collect();
+        text.parse().unwrap()
+    };
+    ends.map(number).collect()
+}
+
+#[test]
+fn none_is_longer_than_eighty_lines() {
+    for file in fs::read_dir("src/bin").unwrap() {
+        let path = file.unwrap().path();
+        let lines = fs::read_to_string(&path).unwrap().lines().count();
+        assert!(lines <= 80, "{}: {lines} lines", path.display());
+    }
+}
+
+#[test]
+fn spawned_ranks_add_their_numbers() {
+    assert_eq!(
+        tutorial(env!("CARGO_BIN_EXE_spawn"), &[])
+            .matches(": 3")
+            .count(),
+        2
+    );
+}
+
+#[test]
+fn a_program_is_its_own_launcher() {
+    let printed = tutorial(
+        env!("CARGO_BIN_EXE_launch"),
+        &["--nproc", "2", "--device", "cpu"],
+    );
+    let losses = after(&printed, "mean loss");
+    assert_eq!(losses.len(), 10, "{printed}");
+    assert!(
+        losses[9] < losses[0] && printed.contains("on 2 ranks"),
+        "{printed}"
+    );
+}
+
+#[test]
+fn variables_of_another_launcher_make_it_a_rank() {
+    // Free again, once it is known.
+    let port = {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.local_addr().unwrap().port().to_string()
+    };
+    let rank = |variables: &[(&str, &str)]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_launch"));
+        command
+            .args(["--device", "cpu"])
+            .envs(variables.iter().copied());
+        command
+    };
+    // env://
+    let env = |rank_: &'static str| {
+        let of_all = [
+            ("WORLD_SIZE", "2"),
+            ("MASTER_ADDR", "127.0.0.1"),
+            ("MASTER_PORT", port.as_str()),
+        ];
+        let of_one = [
+            ("RANK", rank_),
+            ("LOCAL_RANK", rank_),
+            ("LOCAL_WORLD_SIZE", "2"),
+        ];
+        rank(&[&of_all[..], &of_one].concat())
+    };
+    let mut other = env("1").spawn().unwrap();
+    let printed = run(&mut env("0"));
+    assert!(other.wait().unwrap().success());
+    assert!(printed.contains("on 2 ranks"), "{printed}");
+    // Slurm's, for a job of one task.
+    let slurm = [
+        ("SLURM_JOB_ID", "7"),
+        ("SLURM_PROCID", "0"),
+        ("SLURM_NTASKS", "1"),
+        ("SLURM_LOCALID", "0"),
+        ("SLURM_NODELIST", "localhost"),
+        ("SLURM_STEP_NODELIST", "localhost"),
+        ("SLURM_STEP_TASKS_PER_NODE", "1"),
+        ("SLURM_NTASKS_PER_NODE", "1"),
+    ];
+    let printed = run(&mut rank(&slurm));
+    assert!(printed.contains("on 1 ranks"), "{printed}");
+}
+
+#[test]
+fn eleven_samples_are_dealt_to_two_ranks() {
+    let printed = tutorial(env!("CARGO_BIN_EXE_sampler"), &[]);
+    for row in [
+        "rank 0: pad [0, 2, 4, 6, 8, 10] drop [0, 2, 4, 6, 8] exact [0, 2, 4, 6, 8, 10]",
+        "rank 1: pad [1, 3, 5, 7, 9, 0] drop [1, 3, 5, 7, 9] exact [1, 3, 5, 7, 9]",
+    ] {
+        assert!(printed.contains(row), "{printed}");
+    }
+}
+
+#[test]
+fn devices_and_ranks_learn_alike() {
+    let printed = tutorial(env!("CARGO_BIN_EXE_data_parallel"), &[]);
+    let (one, other) = (after(&printed, "loss")[0], after(&printed, "devices,")[0]);
+    assert!((one - other).abs() <= 1e-4 * one, "{printed}");
+}
+
+#[test]
+fn batch_norm_is_synchronised_and_layers_are_frozen() {
+    for flags in [&[][..], &["--sync-bn"], &["--sync-bn", "--freeze"]] {
+        let arguments = [&["--nproc", "2", "--device", "cpu"], flags].concat();
+        let printed = tutorial(env!("CARGO_BIN_EXE_sync_batch_norm"), &arguments);
+        assert!(
+            after(&printed, "loss")[0] < after(&printed, "first")[0],
+            "{flags:?}: {printed}"
+        );
+    }
+}
+
+#[test]
+fn accelerates_form_learns() {
+    let loss = |epochs: &str| {
+        let arguments = [
+            "--nproc",
+            "2",
+            "--device",
+            "cpu",
+            "batch.micro=4",
+            "optimizer.lr=0.01",
+            epochs,
+        ];
+        after(
+            &tutorial(env!("CARGO_BIN_EXE_accelerate"), &arguments),
+            "validation loss",
+        )[0]
+    };
+    assert!(loss("epochs=20") < 0.5 * loss("epochs=1"));
+}
+
+#[test]
+fn the_json_of_the_deepspeed_tutorial_runs_unchanged() {
+    let file = ["--deepspeed", "--deepspeed_config", "ds_config.json"];
+    let arguments = [
+        &["--nproc", "2", "--device", "cpu"],
+        &file[..],
+        &["epochs=30"],
+    ]
+    .concat();
+    let losses = after(
+        &tutorial(env!("CARGO_BIN_EXE_deepspeed"), &arguments),
+        ": loss",
+    );
+    // A loss is of two samples: only many of them tell.
+    let mean = |losses: &[f64]| losses.iter().sum::<f64>() / losses.len() as f64;
+    assert!(losses.len() >= 25, "{losses:?}");
+    assert!(mean(&losses[20..]) < 0.7 * mean(&losses[..5]), "{losses:?}");
+}
+
+#[test]
+fn layers_on_two_devices_learn() {
+    let printed = tutorial(env!("CARGO_BIN_EXE_model_parallel"), &[]);
+    assert!(
+        after(&printed, "loss")[0] < 0.5 * after(&printed, "first")[0],
+        "{printed}"
+    );
+}
+
+#[test]
+fn all_stages_of_zero_give_the_same_parameters() {
+    let printed = tutorial(env!("CARGO_BIN_EXE_zero"), &[]);
+    let digests: Vec<&str> = printed
+        .lines()
+        .filter_map(|line| line.split("parameters ").nth(1))
+        .collect();
+    assert_eq!(digests.len(), 4, "{printed}");
+    assert!(
+        digests.iter().all(|digest| *digest == digests[0]),
+        "{printed}"
+    );
+}
