@@ -1,7 +1,9 @@
-//! `bonfire simulate`: how long a collective would take on machines that are not there.
+//! `bonfire simulate`: how long a collective, or a pipeline, would take on machines that are not there.
 
 mod fit;
+mod gantt;
 mod link;
+mod pipeline;
 mod plot;
 mod report;
 mod scenario;
@@ -17,7 +19,7 @@ use anyhow::{Context, bail};
 use bonfire_collective::GroupOptions;
 use bonfire_plan::simulate::Detail;
 use bonfire_plan::{Algorithm, DType, Rank, WorldSize};
-use clap::Args;
+use clap::{Args, Subcommand};
 
 use crate::operation::Operation;
 use crate::quantity::size;
@@ -32,9 +34,14 @@ use scenario::{Outcome, Scenario};
 ///
 /// The very steps that Bonfire executes are run over links that cost latency and time per byte, and
 /// whose ports frames compete for. Prints time, bandwidth and what the critical path is made of.
-/// With --fit it finds the link that reproduces what `bonfire bench --json` measured.
+/// With --fit it finds the link that reproduces what `bonfire bench --json` measured. With `pipeline` it simulates
+/// a pipeline's schedule instead.
 #[derive(Clone, Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct SimulateArgs {
+    #[command(subcommand)]
+    other: Option<Other>,
+
     /// Ranks that take part
     #[arg(long, value_name = "N", required_unless_present = "fit")]
     ranks: Option<u32>,
@@ -131,6 +138,13 @@ pub(crate) struct SimulateArgs {
     write_link: Option<PathBuf>,
 }
 
+/// What else can be simulated.
+#[derive(Clone, Debug, Subcommand)]
+enum Other {
+    // In a box, for it is larger than all that is usually given.
+    Pipeline(Box<pipeline::PipelineArgs>),
+}
+
 /// Which algorithms are simulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Choice {
@@ -152,10 +166,10 @@ impl std::str::FromStr for Choice {
 
 /// Simulates or fits, and reports how it went.
 pub(crate) fn run(args: &SimulateArgs) -> ExitCode {
-    let report = if args.fit.is_empty() {
-        args.simulate()
-    } else {
-        args.fit()
+    let report = match &args.other {
+        Some(Other::Pipeline(pipeline)) => pipeline.run(),
+        None if args.fit.is_empty() => args.simulate(),
+        None => args.fit(),
     };
     match report {
         Ok(text) => {

@@ -48,6 +48,7 @@ mod check;
 mod collective;
 mod estimate;
 mod layout;
+pub mod pipeline;
 pub mod simulate;
 mod types;
 

@@ -142,7 +142,7 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
                     self.reached = fed;
                     return Ok(Some(batch));
                 }
-                Turn::Step(None) => return Err(unequal().into()),
+                Turn::Step(None) => return Err(unequal()),
                 Turn::End => self.feed.next_epoch()?,
                 Turn::Stop => {
                     let steps = self.progress.steps;

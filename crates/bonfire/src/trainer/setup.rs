@@ -174,7 +174,7 @@ fn total_steps<B>(config: &Config, feed: &Feed<B>, accumulation: u64) -> usize {
 }
 
 fn configured_rates(config: &Config, steps: usize) -> Rates {
-    if let Some(schedule) = config.deepspeed_schedule.clone() {
+    if let Some(schedule) = config.deepspeed_schedule {
         return Arc::new(move |step| schedule.rate(step as u64));
     }
     let warmup = usize::try_from(config.schedule.warmup_steps).unwrap_or(usize::MAX);

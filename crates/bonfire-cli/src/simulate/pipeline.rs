@@ -1,0 +1,201 @@
+//! `bonfire simulate pipeline`: a pipeline's schedule in simulated time.
+
+use std::fmt::Write;
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use bonfire_plan::WorldSize;
+use bonfire_plan::pipeline::{Costs, Kind, PassTimes, Schedule, Shape, Timing, simulate};
+use clap::Args;
+use serde_json::json;
+
+use super::gantt;
+use crate::trace::{self, Event};
+
+/// More passes than this are a file that no viewer opens.
+const PASSES_MAX: usize = 1_000_000;
+
+/// Predict the bubble of a pipeline: the part of the ranks' time in which they compute nothing.
+///
+/// Proves the schedule, runs it in simulated time, and prints the bubble and the most activations that each rank
+/// holds at a time.
+#[derive(Clone, Debug, Args)]
+pub(super) struct PipelineArgs {
+    /// Ranks of the pipeline, which has that many stages, or --chunks times as many
+    #[arg(long, value_name = "P", required_unless_present = "read")]
+    stages: Option<u32>,
+
+    /// Micro-batches of a step
+    #[arg(long, value_name = "M", required_unless_present = "read")]
+    micro_batches: Option<NonZeroU32>,
+
+    /// gpipe, 1f1b, interleaved, zb-h1 or zbv
+    #[arg(long, value_name = "NAME", required_unless_present = "read")]
+    schedule: Option<Kind>,
+
+    /// Stages on each rank; 2 of interleaved and zbv unless given, else 1
+    #[arg(long, value_name = "V")]
+    chunks: Option<NonZeroU32>,
+
+    /// Times of a forward pass, an input gradient and a weight gradient over the layers of a rank, in any unit
+    #[arg(long, value_name = "F,I,W", default_value = "1,1,1", value_parser = times)]
+    costs: PassTimes,
+
+    /// Time of a message between two ranks, in the unit of --costs
+    #[arg(long, value_name = "TIME", default_value = "0")]
+    message: f64,
+
+    /// Take the schedule from this file of CSV instead, one line for each rank, as PyTorch writes it
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = ["stages", "micro_batches", "schedule", "chunks"]
+    )]
+    read: Option<PathBuf>,
+
+    /// Write the schedule as CSV, with messages and sums of gradients
+    #[arg(long, value_name = "FILE")]
+    write: Option<PathBuf>,
+
+    /// Write what every rank did when, for chrome://tracing or ui.perfetto.dev; a unit of --costs is shown as 1 ms
+    #[arg(long, value_name = "FILE")]
+    timeline: Option<PathBuf>,
+
+    /// Draw what every rank did when as SVG
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+}
+
+/// Reads `1,1.4,0.6`.
+fn times(text: &str) -> Result<PassTimes, String> {
+    let numbers: Result<Vec<f64>, _> = text.split(',').map(|part| part.trim().parse()).collect();
+    match numbers.as_deref() {
+        Ok(&[forward_s, input_gradient_s, weight_gradient_s]) => Ok(PassTimes {
+            forward_s,
+            input_gradient_s,
+            weight_gradient_s,
+        }),
+        _ => Err(format!("`{text}` is not three times such as 1,1.4,0.6")),
+    }
+}
+
+impl PipelineArgs {
+    /// What is printed.
+    pub(super) fn run(&self) -> anyhow::Result<String> {
+        let schedule = self.schedule()?.with_reductions();
+        let costs = Costs::even(self.costs, &schedule, self.message)?;
+        let timing = simulate(&schedule, &costs)?;
+        let passes: usize = timing.spans.iter().map(Vec::len).sum();
+        if passes > PASSES_MAX && (self.plot.is_some() || self.timeline.is_some()) {
+            bail!("{passes} passes are too many to show; take fewer ranks or micro-batches");
+        }
+        let title = self.title(&schedule);
+        if let Some(path) = &self.write {
+            super::write(path, &schedule.to_csv())?;
+        }
+        if let Some(path) = &self.timeline {
+            write_timeline(path, &timing)?;
+        }
+        if let Some(path) = &self.plot {
+            let ranks = schedule.ranks();
+            super::write(
+                path,
+                &gantt::svg(&format!("{title}; {}", bubble(&timing)), ranks, &timing),
+            )?;
+        }
+        Ok(text(&title, &timing))
+    }
+
+    fn schedule(&self) -> anyhow::Result<Schedule> {
+        if let Some(path) = &self.read {
+            let text = std::fs::read_to_string(path);
+            let text = text.with_context(|| format!("cannot read {}", path.display()))?;
+            let schedule = Schedule::from_csv(&text);
+            let schedule = schedule.with_context(|| path.display().to_string())?;
+            return Ok(schedule.with_messages()?);
+        }
+        let (Some(ranks), Some(micro_batches), Some(kind)) =
+            (self.stages, self.micro_batches, self.schedule)
+        else {
+            bail!("--stages, --micro-batches and --schedule are needed");
+        };
+        let usual = match kind {
+            Kind::Interleaved | Kind::ZeroBubbleV => NonZeroU32::MIN.saturating_add(1),
+            Kind::GPipe | Kind::OneForwardOneBackward | Kind::ZeroBubbleH1 => NonZeroU32::MIN,
+        };
+        let shape = Shape {
+            kind,
+            ranks: WorldSize::new(ranks)?,
+            chunks: self.chunks.unwrap_or(usual),
+            micro_batches,
+        };
+        Ok(Schedule::new(shape)?.with_messages()?)
+    }
+
+    fn title(&self, schedule: &Schedule) -> String {
+        let name = match (&self.read, schedule.shape()) {
+            (None, Some(shape)) => shape.kind.name().to_owned(),
+            (path, _) => path.iter().map(|path| path.display().to_string()).collect(),
+        };
+        let (ranks, stages) = (schedule.ranks(), schedule.stages());
+        let micro_batches = schedule.micro_batches();
+        format!("{name}: {ranks} ranks, {stages} stages, {micro_batches} micro-batches")
+    }
+}
+
+fn bubble(timing: &Timing) -> String {
+    format!("bubble {:.1} %", 100.0 * timing.bubble())
+}
+
+fn text(title: &str, timing: &Timing) -> String {
+    // Sums of times have a last digit that means nothing.
+    let makespan = (timing.makespan_s * 1e9).round() / 1e9;
+    let mut text = format!("# {title}\n{}\nmakespan {makespan}\n", bubble(timing));
+    text += "rank     busy  activations (at most, each of a stage)\n";
+    for (rank, (busy_s, live)) in timing.busy_s.iter().zip(&timing.live_max).enumerate() {
+        // Without any time, nobody waits.
+        let busy = match timing.makespan_s > 0.0 {
+            true => busy_s / timing.makespan_s,
+            false => 1.0,
+        };
+        writeln!(text, "{rank:4}  {:5.1} %  {live:11}", 100.0 * busy)
+            .expect("writing into a String cannot fail");
+    }
+    text
+}
+
+/// One process, whose threads are the ranks.
+fn write_timeline(path: &Path, timing: &Timing) -> anyhow::Result<()> {
+    let ranks = 0..timing.spans.len();
+    let names: Vec<_> = ranks
+        .map(|rank| trace::thread_name(0, rank, &format!("rank {rank}")))
+        .collect();
+    let spans = timing.spans.iter().enumerate();
+    let spans = spans.flat_map(|(rank, spans)| spans.iter().map(move |span| (rank, span)));
+    let events = spans.map(|(tid, span)| Event {
+        name: span.compute.to_string(),
+        cat: "pass",
+        ph: "X",
+        pid: 0,
+        tid,
+        ts: span.start_s * 1e3,
+        dur: (span.end_s - span.start_s) * 1e3,
+        args: json!({ "stage": span.compute.stage, "micro_batch": span.compute.micro_batch }),
+    });
+    trace::write(path, &names, events)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_three_numbers() {
+        let read = times("1, 1.4,0.6").unwrap();
+        assert_eq!(read.input_gradient_s, 1.4);
+        for bad in ["", "1,1", "1,1,1,1", "1,1,x"] {
+            assert!(times(bad).is_err(), "{bad}");
+        }
+    }
+}
