@@ -344,7 +344,7 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
         self.progress.steps
     }
 
-    /// The model in its group, for what a trainer does not do. See [`Ddp`](crate::Ddp).
+    /// The model in its group, for what a trainer does not do. See [`Ddp`].
     pub fn ddp(&mut self) -> &mut Ddp<M> {
         &mut self.ddp
     }
