@@ -93,8 +93,8 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "RANK", default_value = "0")]
     root: u32,
 
-    /// How often all sizes are measured, one after the other; a time is the median of so many. What
-    /// comes and goes slowly on a machine then changes no size alone
+    /// Repeat the whole sweep N times and report medians, so that slow drift of the machine does not bias
+    /// single sizes
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..))]
     repeats: u32,
 

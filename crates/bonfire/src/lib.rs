@@ -22,7 +22,7 @@
 //!
 //! - [`launch()`] and [`launch_with`] start the ranks, [`spawn`] runs them as threads.
 //! - [`next_turn`] has all ranks end together: with their data, an error, or a signal.
-//! - [`all_or_none`] makes the error of any rank one line, and the end of all.
+//! - [`all_or_none`] prints an error of any rank once, and ends all ranks.
 //! - [`World`] is what a rank knows: its place, its device, its group.
 //! - [`prepare`](trainer::prepare) makes a training of a model, its data and a file of
 //!   [configuration](config::Config); [`Ddp`] is for a loop of one's own.

@@ -14,7 +14,7 @@ pub enum DeviceKind {
     Cpu,
     /// An NVIDIA GPU: the one with the index of the rank on its host.
     Cuda,
-    /// A GPU of any maker, through Vulkan, Metal or DirectX 12.
+    /// A GPU of any maker, through Vulkan.
     Wgpu,
 }
 
