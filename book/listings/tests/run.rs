@@ -34,6 +34,15 @@ fn the_training_listing_learns_on_one_and_on_two_ranks() {
 }
 
 #[test]
+fn a_loop_over_burns_batches_learns_on_one_and_on_four_ranks() {
+    for ranks in ["1", "4"] {
+        let arguments = ["--nproc", ranks, "--device", "cpu"];
+        let loss = last_loss(&run(env!("CARGO_BIN_EXE_four"), &arguments));
+        assert!(loss < 1e-3, "{ranks} ranks end with a loss of {loss}");
+    }
+}
+
+#[test]
 fn the_listing_on_optimizers_learns_a_constant() {
     let printed = run(
         env!("CARGO_BIN_EXE_fused"),
@@ -237,6 +246,37 @@ fn the_lean_listing_learns_and_resumes() {
     // All steps are done, and saved.
     assert_eq!(lean(), "");
     std::fs::remove_dir_all(&folder).expect("it has left checkpoints");
+}
+
+/// Two parts of twenty steps are forty, in the middle of an epoch and with dropout.
+#[test]
+fn the_listing_on_checkpoints_resumes_bit_for_bit() {
+    let folder = tempfile::tempdir().unwrap();
+    let train = |name: &str, steps: &str| {
+        let folder = folder.path().join(name);
+        let args = [
+            folder.to_str().unwrap(),
+            steps,
+            "--nproc",
+            "2",
+            "--device",
+            "cpu",
+        ];
+        let printed = run(env!("CARGO_BIN_EXE_resumed"), &args);
+        let ends = printed
+            .lines()
+            .filter_map(|line| line.split("step ").nth(1));
+        let ends: Vec<String> = ends.map(str::to_owned).collect();
+        assert!(ends.len() == 2 && ends[0] == ends[1], "{printed}");
+        ends[0].clone()
+    };
+    let whole = train("whole", "40");
+    assert!(
+        whole.starts_with("40 of ") && last_loss(&whole) < 0.5,
+        "{whole}"
+    );
+    assert!(train("parts", "20").starts_with("20 of "));
+    assert_eq!(train("parts", "20"), whole);
 }
 
 #[test]

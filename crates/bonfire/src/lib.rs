@@ -5,15 +5,24 @@
 //!
 //! ```no_run
 //! use bonfire::prelude::*;
+//! use burn::nn::LinearConfig;
+//! use burn::optim::{ModuleOptimizer, SgdConfig};
+//! use burn::tensor::{Distribution, Tensor};
 //!
 //! fn main() -> bonfire::Result<()> {
 //!     bonfire::launch(train)
 //! }
 //!
 //! fn train(world: World) -> bonfire::Result<()> {
-//!     let mut losses = WeightedMean::new();
-//!     losses.add(f64::from(world.rank().get()), 1);
-//!     println!("{:?}", losses.over_ranks(&world)?);
+//!     let device = world.device().autodiff();
+//!     let mut ddp = Ddp::new(LinearConfig::new(1, 1).init(&device), &world)?; // rank 0's parameters everywhere
+//!     let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
+//!     for _ in 0..100 {
+//!         let x = Tensor::<2>::random([8, 1], Distribution::Default, &device);
+//!         let y = x.clone() * 3.0;
+//!         let step = ddp.backward(|model| (model.forward(x) - y).powi_scalar(2).mean())?; // averages during backward
+//!         ddp.step(&mut optimizer, 0.1, step.gradients)?;
+//!     }
 //!     Ok(())
 //! }
 //! ```

@@ -80,12 +80,14 @@ fn train(world: World) -> bonfire::Result<()> {
 
     for step in first..400 {
         let x = batch(step, world.rank(), &device);
+        // ANCHOR: scale
         let loss = |model: &Net| state.scaler.scale(model.loss(config.precision, x));
         let done = ddp.backward(loss)?;
         // Nothing if a number overflowed on any rank: all of them skip the step.
         if let Some(gradients) = state.scaler.unscale(done.gradients)? {
             ddp.step(&mut optimizer, 0.01, gradients)?;
         }
+        // ANCHOR_END: scale
         if (step + 1) % 100 == 0 {
             state.compression = ddp.compression_state()?;
             let milestone = Milestone {

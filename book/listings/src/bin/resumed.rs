@@ -1,0 +1,153 @@
+//! A training that is saved, and resumed in the middle of an epoch. Its arguments are a folder for checkpoints and the
+//! steps of this part.
+
+use std::time::Duration;
+
+use bonfire::checkpoint::Best;
+use bonfire::data::SamplerState;
+use bonfire::ddp::DataParallel;
+use bonfire::prelude::*;
+use burn::module::Module;
+use burn::nn::{Dropout, DropoutConfig, Linear, LinearConfig};
+use burn::optim::{ModuleOptimizer, SgdConfig};
+use burn::tensor::{Device, Tensor};
+use serde::{Deserialize, Serialize};
+
+const SAMPLES: usize = 96;
+const SEED: u64 = 3;
+
+#[derive(Module, Debug)]
+struct Line {
+    dropout: Dropout,
+    layer: Linear,
+}
+
+impl Line {
+    fn new(device: &Device) -> Self {
+        Self {
+            dropout: DropoutConfig::new(0.1).init(),
+            layer: LinearConfig::new(1, 1).init(device),
+        }
+    }
+
+    fn loss(&self, x: Tensor<2>) -> Tensor<1> {
+        let y = x.clone() * 3.0 + 1.0;
+        let said = self.layer.forward(self.dropout.forward(x));
+        (said - y).powi_scalar(2).mean()
+    }
+}
+
+fn points(indices: &[usize], device: &Device) -> Tensor<2> {
+    let points = indices.iter().map(|index| *index as f32 / SAMPLES as f32);
+    let points: Vec<f32> = points.collect();
+    Tensor::<1>::from_floats(points.as_slice(), device).unsqueeze_dim(1)
+}
+
+fn main() -> bonfire::Result<()> {
+    bonfire::launch(|world| train(&world))
+}
+
+// ANCHOR: state
+/// What the next step depends on, besides the model and the optimizer.
+#[derive(Serialize, Deserialize)]
+struct State {
+    data: SamplerState,
+}
+// ANCHOR_END: state
+
+/// The number of all samples, which rank 0 counts for as long as it takes.
+fn counted(world: &World) -> bonfire::Result<usize> {
+    let mut count = [if world.is_main() { SAMPLES as u64 } else { 0 }];
+    let group = world.group();
+    // ANCHOR: patience
+    // Rank 0 reads all files, which takes minutes; the others wait here.
+    group
+        .with_timeout(Duration::from_secs(1800))
+        .broadcast(&mut count, Rank::new(0))?;
+    // ANCHOR_END: patience
+    Ok(count[0] as usize)
+}
+
+fn train(world: &World) -> bonfire::Result<()> {
+    let mut words = std::env::args().skip(1);
+    let folder = words.next().unwrap_or_else(|| "runs/first".to_owned());
+    let steps: u64 = words.next().map_or(40, |text| text.parse().unwrap_or(40));
+    let device = world.device().autodiff();
+    device.seed(SEED); // of the first parameters
+    let model = Line::new(&device);
+    let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
+    let sampler = SamplerConfig::new(counted(world)?, Order::Shuffled { seed: SEED });
+    let sampler = DistributedSampler::new(world, sampler);
+    let batch = 4.try_into().expect("four is not zero");
+    let mut loader = Loader::new(sampler, batch, LastBatch::Keep);
+
+    // ANCHOR: resume
+    let keep = Keep::last(3).and_best(Best::Lowest);
+    let checkpoints = Checkpoints::open(world, &folder, keep)?;
+    let mut ddp = Ddp::new(model, world)?;
+    let mut step = 0;
+    if let Some(resumed) = checkpoints.resume::<_, State>(&mut ddp, &mut optimizer)? {
+        step = resumed.milestone.step;
+        loader = loader.resuming(&resumed.state.data)?;
+    }
+    // ANCHOR_END: resume
+    let last = step + steps;
+    let loss = 'training: loop {
+        let mut epoch = loader.next_epoch();
+        // Two micro-batches per step.
+        while let Some([first, second]) = pair(&mut epoch, &device) {
+            world.seed_step(SEED, step);
+            // ANCHOR: accumulate
+            ddp.no_sync(|model| model.loss(first))?; // stays on this rank
+            let done = ddp.backward(|model| model.loss(second))?; // the mean over both, on all ranks
+            ddp.step(&mut optimizer, 0.1, done.gradients)?;
+            // ANCHOR_END: accumulate
+            step += 1;
+            if step % 10 == 0 || step == last {
+                let loss = done.loss.over_ranks(world)?;
+                let milestone = Milestone {
+                    step,
+                    metric: Some(loss),
+                };
+                let state = State {
+                    data: epoch.state(),
+                };
+                if step < last {
+                    // ANCHOR: background
+                    checkpoints.save_in_background(milestone, &mut ddp, &optimizer, &state)?;
+                    // ANCHOR_END: background
+                } else {
+                    // ANCHOR: save
+                    checkpoints.save(milestone, &mut ddp, &optimizer, &state)?;
+                    // ANCHOR_END: save
+                    break 'training loss;
+                }
+            }
+        }
+    };
+    // ANCHOR: wait
+    checkpoints.wait()?;
+    // ANCHOR_END: wait
+    println!("step {step} of {} loss {loss}", ddp.digest()?);
+    if world.is_main() {
+        in_one_process(ddp.into_module(), vec![world.device(), world.device()])?;
+    }
+    Ok(())
+}
+
+fn pair(epoch: &mut impl Iterator<Item = Vec<usize>>, device: &Device) -> Option<[Tensor<2>; 2]> {
+    let first = points(&epoch.next()?, device);
+    Some([first, points(&epoch.next()?, device)])
+}
+
+/// One more step, without ranks.
+fn in_one_process(model: Line, devices: Vec<Device>) -> bonfire::Result<()> {
+    let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
+    let batch = points(&[1, 2, 3, 4], &devices[0]);
+    // ANCHOR: devices
+    let mut parallel = DataParallel::new(model, devices);
+    let gradients = parallel.backward(&batch, |model, x| model.loss(x))?;
+    parallel.step(&mut optimizer, 0.1, gradients);
+    // ANCHOR_END: devices
+    Ok(())
+}
