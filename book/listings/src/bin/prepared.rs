@@ -22,6 +22,7 @@ fn main() -> bonfire::Result<()> {
 }
 
 fn train(world: &World, config: &Config) -> bonfire::Result<()> {
+    world.device().seed(config.seed); // of the first parameters
     let model = LinearConfig::new(1, 1).init(&world.device());
     let device = world.device().autodiff();
     let training = Data::new(256, move |indices| points(indices, &device));
