@@ -140,9 +140,7 @@ impl DeviceMap {
     ///
     /// # Errors
     /// [`MapError::UnknownPlace`].
-    pub fn new<'a>(
-        places: impl IntoIterator<Item = (&'a str, &'a str)>,
-    ) -> Result<Self, MapError> {
+    pub fn new<'a>(places: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, MapError> {
         let places = places.into_iter();
         let places = places.map(|(path, place)| Ok((path.to_owned(), place.parse()?)));
         Ok(Self {

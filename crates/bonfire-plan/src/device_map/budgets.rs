@@ -18,9 +18,7 @@ impl Budgets {
     ///
     /// # Errors
     /// [`MapError::UnknownPlace`] or [`MapError::BadBytes`].
-    pub fn new<'a>(
-        places: impl IntoIterator<Item = (&'a str, &'a str)>,
-    ) -> Result<Self, MapError> {
+    pub fn new<'a>(places: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, MapError> {
         let mut budgets = Self::default();
         for (place, bytes) in places {
             let bytes = bytes.parse().map_err(|cause| MapError::BadBytes {

@@ -137,7 +137,9 @@ impl Inference {
         };
         let reserved = place(&main);
         let fewer = (0..needed(&reserved)).map(|kept| (kept, place(&main[..kept])));
-        let enough = fewer.into_iter().find(|(kept, search)| needed(search) <= *kept);
+        let enough = fewer
+            .into_iter()
+            .find(|(kept, search)| needed(search) <= *kept);
         enough.map_or(reserved, |(_, search)| search)
     }
 }
@@ -292,8 +294,8 @@ impl<'a> Search<'a> {
 
     fn is_divisible(&self, node: usize) -> bool {
         let class = self.tree.class(node);
-        self.tree.modules(node).next().is_some()
-            && !class.is_some_and(|class| self.config.no_split.iter().any(|one| one == class))
+        let may = class.is_some_and(|class| !self.config.no_split.iter().any(|one| one == class));
+        may && self.tree.modules(node).next().is_some()
     }
 
     /// Puts the parts of a part in its place.

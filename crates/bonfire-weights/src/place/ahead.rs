@@ -1,0 +1,147 @@
+//! Reads parameters from a file before they are asked for.
+//!
+//! A thread reads what came next the last time, up to as many bytes as the largest parameter has: so at most two such
+//! are in memory besides the one that is used. Waiting for it is waiting for the disk.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use burn::tensor::TensorData;
+use burn_store::bridge;
+use burn_store::burn_pack::Tensor as StoredTensor;
+
+/// How many parameters are read ahead at most: enough for the small ones of several layers.
+const AHEAD_MAX: usize = 16;
+
+type Read = Result<TensorData, String>;
+
+/// Forward passes and backward passes use parameters in orders of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Pass {
+    Forward,
+    Backward,
+}
+
+/// Parameters that stay in files, by their numbers.
+pub(super) struct ReadAhead {
+    stored: Arc<HashMap<usize, StoredTensor>>,
+    ahead_bytes_max: usize,
+    state: Mutex<State>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct State {
+    /// Gone when the thread is to end.
+    wanted: Option<SyncSender<usize>>,
+    read: Receiver<Read>,
+    /// What the thread has been asked for, in that order.
+    ahead: VecDeque<usize>,
+    last: Option<(Pass, usize)>,
+    /// What came after each the last time.
+    next: HashMap<(Pass, usize), usize>,
+}
+
+impl std::fmt::Debug for ReadAhead {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ReadAhead({} parameters)", self.stored.len())
+    }
+}
+
+impl ReadAhead {
+    pub(super) fn new(stored: HashMap<usize, StoredTensor>) -> Self {
+        let stored = Arc::new(stored);
+        let (wanted, asked) = sync_channel::<usize>(AHEAD_MAX);
+        let (done, read) = sync_channel(AHEAD_MAX);
+        let files = Arc::clone(&stored);
+        let thread = thread::Builder::new()
+            .name("bonfire-read-ahead".to_owned())
+            .spawn(move || {
+                for index in asked {
+                    if done.send(values(&files[&index])).is_err() {
+                        return;
+                    }
+                }
+            });
+        Self {
+            ahead_bytes_max: stored
+                .values()
+                .map(StoredTensor::byte_len)
+                .max()
+                .unwrap_or(0),
+            stored,
+            state: Mutex::new(State {
+                // Without a thread nothing is read ahead.
+                wanted: thread.is_ok().then_some(wanted),
+                read,
+                ahead: VecDeque::new(),
+                last: None,
+                next: HashMap::new(),
+            }),
+            thread: thread.ok(),
+        }
+    }
+
+    /// The values of a parameter.
+    pub(super) fn take(&self, index: usize, pass: Pass) -> Read {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((last_pass, last)) = state.last
+            && last_pass == pass
+        {
+            state.next.insert((pass, last), index);
+        }
+        state.last = Some((pass, index));
+        let mut found = None;
+        // What was read for nothing goes: the order has changed.
+        while found.is_none()
+            && let Some(first) = state.ahead.pop_front()
+        {
+            let Ok(values) = state.read.recv() else {
+                state.wanted = None;
+                state.ahead.clear();
+                break;
+            };
+            found = (first == index).then_some(values);
+        }
+        self.ask(&mut state, index, pass);
+        drop(state);
+        found.unwrap_or_else(|| values(&self.stored[&index]))
+    }
+
+    /// Asks for what came next the last time.
+    fn ask(&self, state: &mut State, index: usize, pass: Pass) {
+        let bytes = |index: &usize| self.stored[index].byte_len();
+        let mut ahead_bytes: usize = state.ahead.iter().map(bytes).sum();
+        let mut last = *state.ahead.back().unwrap_or(&index);
+        while state.ahead.len() < AHEAD_MAX
+            && let Some(&next) = state.next.get(&(pass, last))
+            && next != index
+            && !state.ahead.contains(&next)
+        {
+            ahead_bytes += bytes(&next);
+            let is_asked = |wanted: &SyncSender<usize>| wanted.send(next).is_ok();
+            if ahead_bytes > self.ahead_bytes_max || !state.wanted.as_ref().is_some_and(is_asked) {
+                return;
+            }
+            state.ahead.push_back(next);
+            last = next;
+        }
+    }
+}
+
+impl Drop for ReadAhead {
+    fn drop(&mut self) {
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        state.wanted = None;
+        state.read = sync_channel(0).1;
+        // It reads one parameter to its end at most; a panic of it was an error of whoever asked.
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn values(stored: &StoredTensor) -> Read {
+    bridge::to_data(stored).map_err(|error| error.to_string())
+}
