@@ -97,7 +97,7 @@ mod device_map {
     use burn::nn::{Linear, LinearConfig};
     use burn::tensor::{Device, Tensor, activation};
 
-    const WIDTH: usize = 16;
+    const WIDTH: usize = 4;
 
     #[derive(Module, Debug)]
     struct Net {
@@ -153,11 +153,11 @@ mod device_map {
         let (net, _) = dispatch.load(net, file).unwrap();
         let x = Tensor::<2>::ones([3, WIDTH], &device);
         let loss = net.loss(x);
-        let mut found = vec![loss.clone().into_data().to_vec().unwrap()];
+        let mut found = vec![loss.clone().into_data().try_to_vec().unwrap()];
         let gradients = loss.backward();
         for layer in [0, 1, 2, 4] {
             let gradient = net.layers[layer].weight.grad(&gradients).unwrap();
-            found.push(gradient.into_data().to_vec().unwrap());
+            found.push(gradient.into_data().try_to_vec().unwrap());
         }
         found
     }

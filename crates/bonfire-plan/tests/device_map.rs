@@ -241,7 +241,12 @@ fn what_shares_parameters_stays_together() {
         (
             "45",
             "m.inner: 1, m.w: 0, x: 0, z: 1",
-            vec![("x.w", 10, 1), ("m.w", 10, 1), ("m.inner.w", 30, 2), ("z.w", 31, 3)],
+            vec![
+                ("x.w", 10, 1),
+                ("m.w", 10, 1),
+                ("m.inner.w", 30, 2),
+                ("z.w", 31, 3),
+            ],
         ),
         (
             "25",
@@ -255,14 +260,15 @@ fn what_shares_parameters_stays_together() {
             ],
         ),
         (
-            "43",
-            "a: 0, b: 0, c: 0, d: 1",
+            "45",
+            "a: 0, b: 0, c: 0, d: 1, e: 1",
             vec![
                 ("a.w", 9, 1),
                 ("b.w", 9, 1),
                 ("b.v", 9, 2),
                 ("c.v", 9, 2),
-                ("d.w", 25, 3),
+                ("d.w", 26, 3),
+                ("e.w", 27, 4),
             ],
         ),
         (

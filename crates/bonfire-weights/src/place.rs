@@ -9,6 +9,7 @@
 mod ahead;
 mod dispatch;
 mod error;
+mod found;
 mod offloaded;
 mod survey;
 

@@ -11,10 +11,10 @@ use std::process::Command;
 
 use bonfire_weights::device_map::{Budgets, DeviceMap, Inference, Place};
 use bonfire_weights::{Dispatch, Export, PlaceError, WeightsFile, device_of, infer};
-use burn::module::{LoraConfig, Module, ModuleVisitor, Param};
+use burn::module::{Lora, Module, ModuleVisitor, Param};
 use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
 use burn::optim::{GradientsParams, ModuleOptimizer, SgdConfig};
-use burn::tensor::{Bytes, DType, Device, Int, Shape, Tensor, TensorData, activation};
+use burn::tensor::{DType, Device, Int, Shape, Tensor, TensorData, activation};
 use burn_store::bridge;
 use burn_store::burn_pack::Tensor as StoredTensor;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -232,13 +232,13 @@ fn what_does_not_go_together_is_listed_at_once() {
             .to_string()
     };
     assert_eq!(
-        error(dispatch([("input", "0"), ("layers.0", "cpu"), ("layer.1", "disk")])),
-        "the device map does not fit the model: there is no layer.1; no place for layers.1.bias, layers.1.weight, \
-         layers.2.bias, layers.2.weight, layers.3.bias, layers.3.weight, scale"
-            .replace("layers.1.bias, layers.1.weight", "layers.1.weight, layers.1.bias")
-            .replace("layers.2.bias, layers.2.weight", "layers.2.weight, layers.2.bias")
-            .replace("layers.3.bias, layers.3.weight", "layers.3.weight, layers.3.bias")
-            .replace("no place for layers.1.weight, layers.1.bias, layers.2.weight, layers.2.bias, layers.3.weight, layers.3.bias, scale", "no place for scale, layers.1.weight, layers.1.bias, layers.2.weight, layers.2.bias, layers.3.weight, layers.3.bias")
+        error(dispatch([
+            ("input", "0"),
+            ("layers.0", "cpu"),
+            ("layer.1", "disk")
+        ])),
+        "the device map does not fit the model: there is no layer.1; no place for scale, layers.1.weight, \
+         layers.1.bias, layers.2.weight, layers.2.bias, layers.3.weight, layers.3.bias"
     );
     let map = DeviceMap::new([("", "2")]).unwrap();
     let error = Dispatch::new(map, [device.clone()]).unwrap_err();
@@ -305,7 +305,7 @@ fn buffers_stay_where_the_model_computes_and_shared_parameters_shared() {
         apart.to_string().contains("one.weight = same.weight"),
         "{apart}"
     );
-    let adapted = model.apply_lora(&LoraConfig::new(1));
+    let adapted = model.apply_lora(Lora::new(1, 1.0));
     let error = dispatch([("", "cpu")]).apply(adapted).unwrap_err();
     assert!(matches!(error, PlaceError::Reparameterized(_)), "{error}");
 }
@@ -410,7 +410,7 @@ fn answer_in_little_memory(file: &str) {
     let device = Device::flex();
     let layer: Linear = LinearConfig::new(LARGE_WIDTH, LARGE_WIDTH).init(&device);
     // The threads and what they take.
-    layer.forward(Tensor::ones([2, LARGE_WIDTH], &device));
+    layer.forward(Tensor::<2>::ones([2, LARGE_WIDTH], &device));
     drop(layer);
     let place = env::var(PLACE).unwrap();
     let places = [("input", "0"), ("layers", place.as_str())];
@@ -429,7 +429,7 @@ fn answer_in_little_memory(file: &str) {
     let turns = (1..=LARGE_LAYERS).sum::<usize>() % LARGE_WIDTH;
     for _ in 0..2 {
         let x = Tensor::<2>::eye(8, &device);
-        let y = large.forward(x).into_data().to_vec::<f32>().unwrap();
+        let y = large.forward(x).into_data().try_to_vec::<f32>().unwrap();
         for (index, value) in y.iter().enumerate() {
             let (row, column) = (index / LARGE_WIDTH, index % LARGE_WIDTH);
             let source = (column + LARGE_WIDTH - turns) % LARGE_WIDTH;
@@ -474,5 +474,4 @@ fn a_file_that_is_cut_off_is_named() {
         .load(Net::new(&Device::flex()), &file)
         .unwrap_err();
     assert!(matches!(error, PlaceError::File(_)), "{error}");
-    let _ = Bytes::from_bytes_vec(bytes);
 }

@@ -55,15 +55,19 @@ impl ReadAhead {
         let (wanted, asked) = sync_channel::<usize>(AHEAD_MAX);
         let (done, read) = sync_channel(AHEAD_MAX);
         let files = Arc::clone(&stored);
-        let thread = thread::Builder::new()
-            .name("bonfire-read-ahead".to_owned())
-            .spawn(move || {
-                for index in asked {
-                    if done.send(values(&files[&index])).is_err() {
-                        return;
-                    }
+        let read_all = move || {
+            for index in asked {
+                if done.send(values(&files[&index])).is_err() {
+                    return;
                 }
-            });
+            }
+        };
+        let builder = thread::Builder::new().name("bonfire-read-ahead".to_owned());
+        // Without a thread nothing is read ahead.
+        let thread = match stored.is_empty() {
+            true => None,
+            false => builder.spawn(read_all).ok(),
+        };
         Self {
             ahead_bytes_max: stored
                 .values()
@@ -72,14 +76,13 @@ impl ReadAhead {
                 .unwrap_or(0),
             stored,
             state: Mutex::new(State {
-                // Without a thread nothing is read ahead.
-                wanted: thread.is_ok().then_some(wanted),
+                wanted: thread.is_some().then_some(wanted),
                 read,
                 ahead: VecDeque::new(),
                 last: None,
                 next: HashMap::new(),
             }),
-            thread: thread.ok(),
+            thread,
         }
     }
 

@@ -5,17 +5,20 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 
 use bonfire_plan::device_map::{DeviceMap, Place};
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId, Reparameterization};
-use burn::tensor::{Bool, DType, Device, Int, Tensor, TensorData};
+use burn::module::{
+    Module, ModuleMapper, ModuleVisitor, Param, ParamId, Parameter, Reparameterization,
+};
+use burn::tensor::kind::Basic;
+use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
+use burn_store::bridge;
 use burn_store::burn_pack::Tensor as StoredTensor;
-use burn_store::{ModuleAdapter, ModuleContext, bridge};
 
 use super::PlaceError;
 use super::ahead::ReadAhead;
+use super::found::found;
 use super::offloaded::{Attacher, Offload, Offloaded, Store};
 use super::survey::{Entry, Position, Survey};
-use crate::adapter::ToModel;
-use crate::{FileError, LoadReport, ShapeDifference, WeightsFile};
+use crate::{FileError, LoadReport, WeightsFile};
 
 /// A device map and its devices.
 ///
@@ -176,67 +179,6 @@ impl Dispatch {
     }
 }
 
-/// The tensors of a file as the model has them, by path.
-fn found<M: Module>(
-    model: &M,
-    survey: &Survey,
-    file: &WeightsFile,
-) -> Result<(HashMap<String, StoredTensor>, LoadReport), PlaceError> {
-    let (tensors, layout) = file.tensors()?;
-    let adapter = ToModel::of(model, layout);
-    let mut unexpected: HashSet<&String> = tensors.keys().collect();
-    let (mut found, mut missing, mut different) = (HashMap::new(), Vec::new(), Vec::new());
-    let named = |entry: &Entry| {
-        let context = ModuleContext::new(&entry.containers);
-        let (parent, name) = match entry.path.rsplit_once('.') {
-            Some((parent, name)) => (format!("{parent}."), name),
-            None => (String::new(), entry.path.as_str()),
-        };
-        let other = adapter.get_alternative_param_name(name, context.module_type()?)?;
-        tensors.get_key_value(&format!("{parent}{other}"))
-    };
-    for entry in &survey.entries {
-        // One of several that share their values may stand for all.
-        let same = survey.entries.iter().filter(|other| other.id == entry.id);
-        let mut same = [entry].into_iter().chain(same);
-        let tensor = same.find_map(|entry| {
-            let tensor = tensors.get_key_value(&entry.path);
-            tensor.or_else(|| named(entry))
-        });
-        let Some((name, tensor)) = tensor else {
-            missing.push(entry.path.clone());
-            continue;
-        };
-        unexpected.remove(name);
-        let mut tensor = tensor.clone();
-        tensor.name.clone_from(&entry.path);
-        let tensor = adapter.adapt(tensor, ModuleContext::new(&entry.containers));
-        if tensor.shape.to_vec() != entry.shape {
-            different.push(ShapeDifference {
-                parameter: entry.path.clone(),
-                model: entry.shape.clone(),
-                file: tensor.shape.to_vec(),
-            });
-        }
-        found.insert(entry.path.clone(), tensor);
-    }
-    let path = file.path().display().to_string();
-    if !missing.is_empty() || !different.is_empty() {
-        return Err(PlaceError::Incomplete {
-            path,
-            missing,
-            different,
-        });
-    }
-    let report = LoadReport {
-        path,
-        loaded: found.keys().cloned().collect(),
-        unexpected: unexpected.into_iter().cloned().collect(),
-        ..LoadReport::default()
-    };
-    Ok((found, report.sorted()))
-}
-
 /// Which parameters have a reparameterization.
 #[derive(Default)]
 struct Attached {
@@ -296,11 +238,11 @@ impl Placer<'_> {
     fn placed<const D: usize>(&mut self, param: Param<Tensor<D>>, path: &str) -> Param<Tensor<D>> {
         let (id, device) = (param.id, self.device(path));
         let Some(&index) = self.indices.get(&id) else {
-            return self.loaded(param.fork(&device), path);
+            return self.loaded(param, &device, path);
         };
         let offload = &self.store.parameters[index];
         if !offload.is_on_disk {
-            return self.loaded(param.fork(&Device::flex()), path);
+            return self.loaded(param, &Device::flex(), path);
         }
         let param = param.fork(&device);
         let Some(stored) = self.stored.get(path) else {
@@ -319,11 +261,21 @@ impl Placer<'_> {
         param
     }
 
-    fn loaded<const D: usize>(&mut self, param: Param<Tensor<D>>, path: &str) -> Param<Tensor<D>> {
+    fn loaded<const D: usize, K: Basic>(
+        &mut self,
+        param: Param<Tensor<D, K>>,
+        device: &Device,
+        path: &str,
+    ) -> Param<Tensor<D, K>>
+    where
+        Tensor<D, K>: Parameter,
+        Param<Tensor<D, K>>: Module,
+    {
+        let param = param.fork(device);
         let Some(values) = self.values(path) else {
             return param;
         };
-        let (id, dtype): (_, DType) = (param.id, values.dtype());
+        let (id, dtype) = (param.id, values.dtype());
         let tensor = Tensor::from_data(values, (&param.lazy_device(), dtype));
         param.transform_for_load(tensor, id)
     }
@@ -355,13 +307,7 @@ impl ModuleMapper for Placer<'_> {
 
     fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
         let path = self.position.path();
-        let (id, param) = (param.id, param.fork(&self.device(&path)));
-        let Some(values) = self.values(&path) else {
-            return param;
-        };
-        let dtype = values.dtype();
-        let tensor = Tensor::from_data(values, (&param.lazy_device(), dtype));
-        param.transform_for_load(tensor, id)
+        self.loaded(param, &self.device(&path), &path)
     }
 
     fn map_bool<const D: usize>(
@@ -369,12 +315,6 @@ impl ModuleMapper for Placer<'_> {
         param: Param<Tensor<D, Bool>>,
     ) -> Param<Tensor<D, Bool>> {
         let path = self.position.path();
-        let (id, param) = (param.id, param.fork(&self.device(&path)));
-        let Some(values) = self.values(&path) else {
-            return param;
-        };
-        let dtype = values.dtype();
-        let tensor = Tensor::from_data(values, (&param.lazy_device(), dtype));
-        param.transform_for_load(tensor, id)
+        self.loaded(param, &self.device(&path), &path)
     }
 }

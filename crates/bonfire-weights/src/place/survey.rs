@@ -3,6 +3,7 @@
 use bonfire_plan::Bytes;
 use bonfire_plan::device_map::{ModuleTree, Part, PartKind};
 use burn::module::{Module, ModuleVisitor, Param, ParamId, Parameter};
+use burn::tensor::kind::Basic;
 use burn::tensor::{Bool, DType, Int, Tensor};
 
 /// Where a visit is.
@@ -77,8 +78,20 @@ impl Survey {
         ModuleTree::new(self.classes.iter().cloned().chain(tensors))
     }
 
-    fn note<T: Parameter>(&mut self, param: &Param<T>, dtype: DType, is_float: bool) {
+    /// `unset` is the type of what is not initialised yet.
+    fn note<const D: usize, K: Basic>(
+        &mut self,
+        param: &Param<Tensor<D, K>>,
+        unset: DType,
+        is_float: bool,
+    ) where
+        Tensor<D, K>: Parameter,
+    {
         let shape = param.lazy_shape();
+        let dtype = match param.is_initialized() {
+            true => param.dtype(),
+            false => unset,
+        };
         let bytes = shape.num_elements() * dtype.size();
         self.entries.push(Entry {
             path: self.position.path(),
@@ -88,14 +101,6 @@ impl Survey {
             is_float,
             bytes: Bytes::new(bytes as u64),
         });
-    }
-}
-
-/// The type of a float parameter: that of its device's floats where it is not initialised.
-fn float_dtype<const D: usize>(param: &Param<Tensor<D>>) -> DType {
-    match param.is_initialized() {
-        true => param.base().dtype(),
-        false => param.lazy_device().settings().float_dtype.into(),
     }
 }
 
@@ -118,22 +123,17 @@ impl ModuleVisitor for Survey {
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        self.note(param, float_dtype(param), true);
+        let unset = param.lazy_device().settings().float_dtype;
+        self.note(param, unset.into(), true);
     }
 
     fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
-        let dtype = match param.is_initialized() {
-            true => param.val().dtype(),
-            false => param.lazy_device().settings().int_dtype.into(),
-        };
-        self.note(param, dtype, false);
+        let unset = param.lazy_device().settings().int_dtype;
+        self.note(param, unset.into(), false);
     }
 
     fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
-        let dtype = match param.is_initialized() {
-            true => param.val().dtype(),
-            false => param.lazy_device().settings().bool_dtype.into(),
-        };
-        self.note(param, dtype, false);
+        let unset = param.lazy_device().settings().bool_dtype;
+        self.note(param, unset.into(), false);
     }
 }
