@@ -7,6 +7,7 @@
 //! Parts on different devices move what goes in themselves: see [`device_of`].
 
 mod ahead;
+mod anchors;
 mod dispatch;
 mod error;
 mod found;

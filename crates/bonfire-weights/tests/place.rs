@@ -153,14 +153,14 @@ fn outputs_are_those_of_the_model_in_one_place() {
 }
 
 /// The bits of all parameters after some steps.
-fn trained(model: Net) -> Vec<Vec<u8>> {
-    let mut model = model.train();
+fn trained(model: Net, device: &Device) -> Vec<Vec<u8>> {
+    let (mut model, device) = match device.is_autodiff() {
+        true => (model, device.clone()),
+        false => (model.train(), device.clone().autodiff()),
+    };
     let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
     for _ in 0..3 {
-        let loss = model
-            .forward(x(&Device::flex().autodiff()))
-            .powi_scalar(2)
-            .mean();
+        let loss = model.forward(x(&device)).powi_scalar(2).mean();
         let gradients = GradientsParams::from_grads(loss.backward(), &model);
         model = optimizer.step(0.1, model, gradients);
     }
@@ -178,25 +178,25 @@ fn training_has_the_bits_of_a_model_in_one_place() {
         Device::flex().autodiff(),
         Device::flex().autodiff().gradient_checkpointing(),
     ] {
-        let expected = trained(model.clone());
+        let expected = trained(model.clone(), &Device::flex());
         for places in [
             vec![("", "cpu")],
             vec![("input", "0"), ("layers", "cpu"), ("scale", "cpu")],
         ] {
             let (model, _) = dispatch(places).load(Net::new(&device), &file).unwrap();
-            assert!(trained(model) == expected);
+            assert!(trained(model, &device) == expected);
         }
         // What stays in the file is frozen.
         let freeze = |mut model: Net| {
             model.layers = model.layers.into_iter().map(Module::freeze).collect();
             model
         };
-        let expected = trained(freeze(model.clone()));
+        let expected = trained(freeze(model.clone()), &Device::flex());
         let places = [("input", "cpu"), ("layers", "disk"), ("scale", "0")];
         let (model, _) = dispatch(places)
             .load(freeze(Net::new(&device)), &file)
             .unwrap();
-        assert!(trained(model) == expected);
+        assert!(trained(model, &device) == expected);
     }
 }
 
@@ -314,9 +314,9 @@ fn buffers_stay_where_the_model_computes_and_shared_parameters_shared() {
 const CHILD: &str = "BONFIRE_TEST_PLACE";
 const PLACE: &str = "BONFIRE_TEST_PLACE_MAP";
 
-/// Layers of 4 MiB each, 96 MiB in all, and a quarter of that as memory.
-const LARGE_LAYERS: usize = 24;
-const LARGE_WIDTH: usize = 1024;
+/// Layers of 1 MiB each, 96 MiB in all, and a quarter of that as memory.
+const LARGE_LAYERS: usize = 96;
+const LARGE_WIDTH: usize = 512;
 const LEFT_BYTES: u64 = 24 << 20;
 
 #[derive(Module, Debug)]
@@ -401,9 +401,9 @@ fn a_model_of_four_times_the_memory_answers_from_disk() {
     );
     let filed = child("disk");
     let said = String::from_utf8_lossy(&filed.stderr);
-    assert!(filed.status.success(), "{said}");
-    let said = String::from_utf8_lossy(&filed.stdout);
-    assert!(said.contains("answered and trained"), "{said}");
+    let printed = String::from_utf8_lossy(&filed.stdout);
+    assert!(filed.status.success(), "{printed}{said}");
+    assert!(printed.contains("answered and trained"), "{printed}");
 }
 
 fn answer_in_little_memory(file: &str) {
@@ -436,6 +436,7 @@ fn answer_in_little_memory(file: &str) {
             assert_eq!(*value, (row * LARGE_WIDTH + source) as f32);
         }
     }
+    println!("answered");
     // What comes before layers in the file is trained through them, and nothing of them is kept.
     let Large { input, layers } = large;
     let layers: Vec<Linear> = layers.into_iter().map(Module::freeze).collect();
@@ -454,12 +455,12 @@ fn answer_in_little_memory(file: &str) {
 #[test]
 fn maps_are_inferred_without_initialising_a_model() {
     let large = Large::new(&Device::flex());
-    let budgets = Budgets::new([("0", "20MiB"), ("cpu", "40MiB")]).unwrap();
+    let budgets = Budgets::new([("0", "8MiB"), ("cpu", "40MiB")]).unwrap();
     let inference = Inference::new(budgets).with_no_split(["Linear"]);
     let map = infer(&large, &inference).unwrap().map;
     assert_eq!(map.place("input"), Some(Place::Device(0)));
-    assert_eq!(map.place("layers.3.weight"), Some(Place::Cpu));
-    assert_eq!(map.place("layers.23"), Some(Place::Disk));
+    assert_eq!(map.place("layers.10.weight"), Some(Place::Cpu));
+    assert_eq!(map.place("layers.95"), Some(Place::Disk));
     assert!(!large.layers[0].weight.is_initialized());
 }
 

@@ -1,7 +1,8 @@
 //! Reads parameters from a file before they are asked for.
 //!
-//! A thread reads what came next the last time, up to as many bytes as the largest parameter has: so at most two such
-//! are in memory besides the one that is used. Waiting for it is waiting for the disk.
+//! A thread reads what came next the last time, parameters of no more bytes together than the largest has. Reading one
+//! takes up to three times its bytes for a moment: as the file has it, aligned, and transposed. Waiting for the thread
+//! is waiting for the disk.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};

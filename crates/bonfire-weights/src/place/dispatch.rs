@@ -15,6 +15,7 @@ use burn_store::burn_pack::Tensor as StoredTensor;
 
 use super::PlaceError;
 use super::ahead::ReadAhead;
+use super::anchors::Anchors;
 use super::found::found;
 use super::offloaded::{Attacher, Offload, Offloaded, Store};
 use super::survey::{Entry, Position, Survey};
@@ -28,7 +29,7 @@ use crate::{FileError, LoadReport, WeightsFile};
 /// be frozen. Running statistics, integers and booleans are not offloaded. A record of the model would have no values
 /// of what stays in the file: [`Module::materialize`] reads them first.
 ///
-/// In the backward pass gradients of offloaded parameters stay on the device until its end.
+/// A frozen parameter that is offloaded costs a backward pass the time of one that is trained.
 #[derive(Clone, Debug)]
 pub struct Dispatch {
     map: DeviceMap,
@@ -83,8 +84,9 @@ impl Dispatch {
     /// belongs. What belongs on disk is not read, and no copy is made of it: the file has to stay as it is. What the
     /// model was initialised with, or not yet, does not matter.
     ///
-    /// While the model computes, a thread reads the parameters that came next the last time. It never has more
-    /// than twice the bytes of the largest parameter in memory, and ends with the model.
+    /// While the model computes, a thread reads the parameters that came next the last time. It keeps as many bytes as
+    /// the largest parameter has at most, takes up to three times the bytes of one while it is read, and ends with the
+    /// model.
     ///
     /// # Errors
     /// [`PlaceError`], with all that is wrong.
@@ -143,6 +145,7 @@ impl Dispatch {
             execution: self.execution(),
             file: ReadAhead::new(files),
             parameters,
+            anchors: Anchors::default(),
         });
         let attacher = Attacher {
             store: &store,

@@ -1,7 +1,8 @@
 //! Parameters that are brought to a device when they are used.
 //!
 //! In a training pass that is an operation of autodiff which is recomputed: what uses the parameter keeps no copy
-//! for the backward pass, and there it is brought again. Its gradient goes to where the parameter lies.
+//! for the backward pass, and there it is brought again. Its gradient goes to where the parameter lies, as soon as it is
+//! there.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -19,11 +20,12 @@ use burn::backend::autodiff::checkpoint::strategy::{
 };
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
-use burn::backend::{Backend, BackendTypes, DispatchDevice, DispatchKindConversion};
+use burn::backend::{Backend, DispatchDevice, DispatchKindConversion};
 use burn::module::{Module, Param, ParamId, ParamMapper, Reparameterization, Reparameterizer};
 use burn::tensor::{DType, Device, DispatchTensor, GradientCheckpointingStrategy, Tensor};
 
 use super::ahead::{Pass, ReadAhead};
+use super::anchors::Anchors;
 
 /// Where a model computes with a parameter: where it lies, or where it is brought. What goes into a layer is moved
 /// there, in one line:
@@ -56,6 +58,7 @@ pub(super) struct Store {
     /// Those that are in a file.
     pub(super) file: ReadAhead,
     pub(super) parameters: Vec<Offload>,
+    pub(super) anchors: Anchors,
 }
 
 /// A parameter that may be offloaded.
@@ -120,24 +123,24 @@ impl Offloaded {
             backend: PhantomData,
         };
         let value = fetch.value(Pass::Forward);
+        let device = Device::flex().with_autodiff_context_from(&base.device());
+        let anchor = self.store.anchors.next::<C>(self.index, &device);
         // Only what is tracked is recomputed, so what is not trained hangs on something that is.
-        let node = match is_trained {
+        let parent = match is_trained {
             true => base.try_into_primitive::<Autodiff<Flex, C>>(),
-            false => {
-                let device = Device::flex().with_autodiff_context_from(&base.device());
-                let anchor = Tensor::<1>::zeros([1], &device).require_grad();
-                anchor.try_into_primitive::<Autodiff<Flex, C>>()
-            }
+            false => Tensor::<1>::zeros([1], &device)
+                .require_grad()
+                .try_into_primitive::<Autodiff<Flex, C>>(),
         };
-        let Ok(node) = node.map(|tensor| tensor.node()) else {
+        let anchor = anchor.try_into_primitive::<Autodiff<Flex, C>>();
+        let (Ok(parent), Ok(anchor)) = (parent, anchor) else {
             self.fail("it has left host memory")
         };
-        let none: [&<Autodiff<B, C> as BackendTypes>::FloatTensorPrimitive; 0] = [];
         let prepared = Brought::<D> { is_trained }
-            .prepare::<BalancedCheckpointing>([node])
+            .prepare::<BalancedCheckpointing>([parent.node(), anchor.node()])
             .memory_bound()
             .retro_forward(fetch)
-            .parents(none)
+            .parents([&parent])
             .stateful();
         let value = match prepared {
             OpsKind::Tracked(prepared) => prepared.finish((), value),
@@ -209,7 +212,7 @@ struct Brought<const D: usize> {
     is_trained: bool,
 }
 
-impl<B: Backend, const D: usize> Backward<B, 1> for Brought<D>
+impl<B: Backend, const D: usize> Backward<B, 2> for Brought<D>
 where
     DispatchTensor: DispatchKindConversion<B>,
 {
@@ -217,12 +220,12 @@ where
 
     fn backward(
         self,
-        ops: Ops<Self::State, 1>,
+        ops: Ops<Self::State, 2>,
         gradients: &mut Gradients,
         _checkpointer: &mut Checkpointer,
     ) {
         let gradient = gradients.consume::<B>(&ops.node);
-        let [parent] = ops.parents;
+        let [parent, _anchor] = ops.parents;
         let Some(parent) = parent.filter(|_| self.is_trained) else {
             return;
         };
