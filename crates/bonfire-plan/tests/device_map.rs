@@ -2,6 +2,8 @@
 //!
 //! `golden/device_maps.py` has made the golden ones.
 
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
+
 use std::collections::BTreeMap;
 
 use bonfire_plan::Bytes;

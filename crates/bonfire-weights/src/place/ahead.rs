@@ -149,3 +149,77 @@ impl Drop for ReadAhead {
 fn values(stored: &StoredTensor) -> Read {
     bridge::to_data(stored).map_err(|error| error.to_string())
 }
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::{DType, Shape};
+    use burn_store::burn_pack::Error;
+
+    use super::*;
+
+    /// Which parameters were read, and whether by the thread.
+    type Reads = Arc<Mutex<Vec<(usize, bool)>>>;
+
+    /// Parameters of so many numbers, each of which is that of the parameter; the last cannot be read.
+    fn files(counts: &[usize]) -> (ReadAhead, Reads) {
+        let reads = Reads::default();
+        let stored = |(index, &count): (usize, &usize)| {
+            let (reads, last) = (Arc::clone(&reads), counts.len() - 1);
+            let read = move || {
+                let by_thread = thread::current().name() == Some("bonfire-read-ahead");
+                reads.lock().unwrap().push((index, by_thread));
+                match index == last {
+                    true => Err(Error::IoError("gone".to_owned())),
+                    false => Ok(TensorData::new(vec![index as f32; count], [count])),
+                }
+            };
+            let shape = Shape::from([count]);
+            let name = index.to_string();
+            (index, bridge::deferred(name, DType::F32, shape, None, read))
+        };
+        let ahead = ReadAhead::new(counts.iter().enumerate().map(stored).collect());
+        (ahead, reads)
+    }
+
+    fn pass(ahead: &ReadAhead, order: impl IntoIterator<Item = usize>) {
+        for index in order {
+            let values = ahead.take(index, Pass::Forward).unwrap();
+            assert_eq!(values.try_to_vec::<f32>().unwrap()[0], index as f32);
+        }
+    }
+
+    #[test]
+    fn what_came_next_the_last_time_is_read_while_this_is_used() {
+        // A small one goes with the one before it.
+        let (ahead, reads) = files(&[9, 9, 2, 7, 9]);
+        let read = |by_thread: bool| {
+            let reads = std::mem::take(&mut *reads.lock().unwrap()).into_iter();
+            let reads = reads.filter(|(_, thread)| *thread == by_thread);
+            reads.map(|(index, _)| index).collect::<Vec<_>>()
+        };
+        pass(&ahead, 0..4);
+        assert_eq!(read(false), [0, 1, 2, 3]);
+        pass(&ahead, 0..1);
+        assert_eq!(read(false), [0]);
+        // 1 is there or on its way, and all that follow.
+        pass(&ahead, 1..4);
+        pass(&ahead, 0..4);
+        assert_eq!(read(false), []);
+        // 0 is read for nothing, and the order is another from now on.
+        pass(&ahead, [2, 1, 0]);
+        pass(&ahead, [2, 1, 0, 2, 1, 0]);
+        let _ = read(false);
+        pass(&ahead, [2, 1, 0, 2, 1, 0]);
+        assert_eq!(read(false), []);
+    }
+
+    #[test]
+    fn who_asks_gets_the_error() {
+        let (ahead, _) = files(&[3, 3]);
+        for _ in 0..3 {
+            pass(&ahead, 0..1);
+            let error = ahead.take(1, Pass::Forward).unwrap_err();
+            assert!(error.contains("gone"), "{error}");
+        }
+    }
+}

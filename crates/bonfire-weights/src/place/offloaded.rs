@@ -1,8 +1,8 @@
 //! Parameters that are brought to a device when they are used.
 //!
 //! In a training pass that is an operation of autodiff which is recomputed: what uses the parameter keeps no copy
-//! for the backward pass, and there it is brought again. Its gradient goes to where the parameter lies, as soon as it is
-//! there.
+//! for the backward pass, and there it is brought again. Its gradient goes to where the parameter lies, as soon as
+//! it is there.
 
 use std::any::Any;
 use std::collections::HashMap;
