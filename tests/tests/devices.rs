@@ -82,3 +82,115 @@ fn cuda_processes_end_with_the_same_parameters_over_nccl() {
     assert_eq!(over_nccl, without);
     trained_on_cuda(3, "nccl", &missing);
 }
+
+/// A device map over a graphics adapter, the CPU, host memory and a file.
+#[cfg(feature = "wgpu")]
+mod device_map {
+    use std::fs;
+    use std::path::Path;
+
+    use bonfire::prelude::{DeviceKind, World, WorldSize};
+    use bonfire::weights::device_map::DeviceMap;
+    use bonfire::weights::{Dispatch, WeightsFile, device_of};
+    use bonfire::{SpawnOptions, spawn_with};
+    use burn::module::Module;
+    use burn::nn::{Linear, LinearConfig};
+    use burn::tensor::{Device, Tensor, activation};
+
+    const WIDTH: usize = 4;
+
+    #[derive(Module, Debug)]
+    struct Net {
+        layers: Vec<Linear>,
+    }
+
+    impl Net {
+        fn new(device: &Device) -> Self {
+            let layer = |_| {
+                let config = LinearConfig::new(WIDTH, WIDTH).with_bias(false);
+                config.init(device)
+            };
+            Self {
+                layers: (0..5).map(layer).collect(),
+            }
+        }
+
+        fn loss(&self, x: Tensor<2>) -> Tensor<1> {
+            let forward = |x: Tensor<2>, layer: &Linear| {
+                let x = x.to_device(&device_of(&layer.weight));
+                activation::relu(layer.forward(x))
+            };
+            self.layers.iter().fold(x, forward).sum()
+        }
+    }
+
+    /// Small whole numbers: sums of them are exact in whatever order.
+    fn write(path: &Path) {
+        let mut values = Vec::new();
+        let mut entries = Vec::new();
+        for layer in 0..5 {
+            let start = values.len();
+            for place in 0..WIDTH * WIDTH {
+                let value = ((place * 7 + layer * 3) % 5) as f32 - 1.0;
+                values.extend(value.to_le_bytes());
+            }
+            let end = values.len();
+            entries.push(format!(
+                r#""layers.{layer}.weight":{{"dtype":"F32","shape":[{WIDTH},{WIDTH}],"data_offsets":[{start},{end}]}}"#
+            ));
+        }
+        let description = format!("{{{}}}", entries.join(","));
+        let length = (description.len() as u64).to_le_bytes();
+        let file = [&length[..], description.as_bytes(), &values].concat();
+        fs::write(path, file).unwrap();
+    }
+
+    /// The loss and the gradients of the layers that are trained.
+    fn answer(dispatch: &Dispatch, file: &WeightsFile) -> Vec<Vec<f32>> {
+        let device = Device::flex().autodiff();
+        let mut net = Net::new(&device);
+        net.layers[3] = net.layers[3].clone().freeze();
+        let (net, _) = dispatch.load(net, file).unwrap();
+        let x = Tensor::<2>::ones([3, WIDTH], &device);
+        let loss = net.loss(x);
+        let mut found = vec![loss.clone().into_data().try_to_vec().unwrap()];
+        let gradients = loss.backward();
+        for layer in [0, 1, 2, 4] {
+            let gradient = net.layers[layer].weight.grad(&gradients).unwrap();
+            found.push(gradient.into_data().try_to_vec().unwrap());
+        }
+        found
+    }
+
+    #[test]
+    fn wgpu_and_the_cpu_answer_together_from_memory_and_disk() {
+        let options = SpawnOptions::new(WorldSize::new(1).unwrap()).with_device(DeviceKind::Wgpu);
+        let device = |world: World| Ok::<_, bonfire::Error>(world.device());
+        let adapter = match spawn_with(&options, device) {
+            Ok(mut devices) => devices.remove(0),
+            Err(error) => {
+                println!("skipped: {error}");
+                return;
+            }
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.safetensors");
+        write(&path);
+        let file = WeightsFile::new(path);
+        let alone = DeviceMap::new([("", "0")]).unwrap();
+        let expected = answer(&Dispatch::new(alone, [Device::flex()]).unwrap(), &file);
+        assert!(expected[0][0] > 0.0);
+        let places = [
+            ("layers.0", "1"),
+            ("layers.1", "0"),
+            ("layers.2", "cpu"),
+            ("layers.3", "disk"),
+            ("layers.4", "1"),
+        ];
+        let map = DeviceMap::new(places).unwrap();
+        let both = Dispatch::new(map, [adapter, Device::flex()]).unwrap();
+        for _ in 0..2 {
+            assert_eq!(answer(&both, &file), expected);
+        }
+    }
+}

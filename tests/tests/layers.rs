@@ -73,7 +73,11 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
         Imports::Only(&["bonfire-plan", "bonfire-sys"]),
         Burn::Named,
     ),
-    ("bonfire-weights", Imports::Only(&[]), Burn::Named),
+    (
+        "bonfire-weights",
+        Imports::Only(&["bonfire-plan"]),
+        Burn::Named,
+    ),
     ("bonfire-checkpoint", Imports::Only(&[]), Burn::Unknown),
     (
         "bonfire-values",

@@ -215,6 +215,47 @@ fn the_pretrained_listing_loads_what_fits_and_freezes_the_body() {
 }
 
 #[test]
+fn the_listing_on_device_maps_answers_from_three_places() {
+    // Six blocks whose weights are zero, and which add one to each number.
+    let (mut entries, mut values) = (Vec::new(), Vec::<u8>::new());
+    for block in 0..6 {
+        for (name, shape, value) in [
+            ("inner.weight", "64,256", 0.0_f32),
+            ("inner.bias", "256", 0.0),
+            ("outer.weight", "256,64", 0.0),
+            ("outer.bias", "64", 1.0),
+        ] {
+            let sizes = shape.split(',').map(|size| size.parse::<usize>());
+            let count: usize = sizes.map(|size| size.expect("a number")).product();
+            let start = values.len();
+            values.extend(value.to_le_bytes().repeat(count));
+            let end = values.len();
+            entries.push(format!(
+                r#""blocks.{block}.{name}":{{"dtype":"F32","shape":[{shape}],"data_offsets":[{start},{end}]}}"#
+            ));
+        }
+    }
+    let entries = entries.join(",");
+    let description = format!(r#"{{"__metadata__":{{"producer":"burn"}},{entries}}}"#);
+    let length = (description.len() as u64).to_le_bytes();
+    let file = [&length[..], description.as_bytes(), &values].concat();
+    let path = std::env::temp_dir().join(format!("device-map-{}.safetensors", std::process::id()));
+    fs::write(&path, file).expect("the file can be written");
+    let printed = run(
+        env!("CARGO_BIN_EXE_device_map"),
+        &[path.to_str().expect("a plain path")],
+    );
+    fs::remove_file(&path).expect("the file can be removed");
+    for line in [
+        "blocks.1: 0\nblocks.2: cpu\nblocks.3: cpu\nblocks.4: disk\n",
+        "24 loaded, 0 skipped by shape, 0 missing, 0 unexpected",
+        "answer 448.0000",
+    ] {
+        assert!(printed.contains(line), "{printed}");
+    }
+}
+
+#[test]
 fn the_journal_listing_writes_what_it_says() {
     let printed = run(
         env!("CARGO_BIN_EXE_journal"),

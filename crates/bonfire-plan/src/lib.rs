@@ -46,6 +46,7 @@
 
 mod check;
 mod collective;
+pub mod device_map;
 mod estimate;
 mod layout;
 pub mod pipeline;
@@ -62,6 +63,6 @@ pub use layout::{
     Among, Division, Layout, Placement, SHARDED_ELEMS_MIN, Share, Spread, UnknownPlacement,
 };
 pub use types::{
-    Algorithm, Bytes, CallSite, Collective, DType, ElemRange, NamedRanks, Operation, Order,
-    PlanError, Rank, ReduceOp, WorldSize, chunks, shard_range,
+    Algorithm, Bytes, CallSite, Collective, DType, ElemRange, NamedRanks, NotBytes, Operation,
+    Order, PlanError, Rank, ReduceOp, WorldSize, chunks, shard_range,
 };

@@ -10,7 +10,7 @@ use burn_store::{ModuleAdapter, ModuleContext, PyTorchToBurnAdapter, bridge};
 
 /// How a file lays out its tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Layout {
+pub(crate) enum Layout {
     /// As Burn has saved them.
     Burn,
     /// As PyTorch has them.
@@ -18,11 +18,11 @@ pub(super) enum Layout {
 }
 
 /// The key under which a safetensors file says who laid out its tensors.
-pub(super) const PRODUCER: &str = "producer";
+pub(crate) const PRODUCER: &str = "producer";
 
 impl Layout {
     /// What a safetensors file says of itself.
-    pub(super) fn producer(self) -> &'static str {
+    pub(crate) fn producer(self) -> &'static str {
         match self {
             Self::Burn => "burn",
             Self::PyTorch => "bonfire",
@@ -30,7 +30,7 @@ impl Layout {
     }
 
     /// That of a file which says this.
-    pub(super) fn said(producer: Option<&str>) -> Self {
+    pub(crate) fn said(producer: Option<&str>) -> Self {
         match producer == Some(Self::Burn.producer()) {
             true => Self::Burn,
             false => Self::PyTorch,
@@ -40,14 +40,14 @@ impl Layout {
 
 /// Converts the layout, then the type of each float tensor to that of its parameter.
 #[derive(Clone)]
-pub(super) struct ToModel {
+pub(crate) struct ToModel {
     layout: Layout,
     /// By path.
     types: Arc<HashMap<String, DType>>,
 }
 
 impl ToModel {
-    pub(super) fn of<M: Module>(model: &M, layout: Layout) -> Self {
+    pub(crate) fn of<M: Module>(model: &M, layout: Layout) -> Self {
         let mut lister = TypeLister::default();
         model.visit(&mut lister);
         Self {
@@ -108,6 +108,11 @@ impl ModuleVisitor for TypeLister {
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        self.types.insert(self.path.join("."), param.val().dtype());
+        // What is not initialised yet stays so: the file's values take its place.
+        let dtype = match param.is_initialized() {
+            true => param.base().dtype(),
+            false => param.lazy_device().settings().float_dtype.into(),
+        };
+        self.types.insert(self.path.join("."), dtype);
     }
 }

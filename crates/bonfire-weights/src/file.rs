@@ -15,9 +15,6 @@ use burn_store::{
 use crate::adapter::{Layout, PRODUCER, ToModel};
 use crate::{FileError, LoadReport, ShapeDifference};
 
-/// A tensor of PyTorch's that no model here has: how many batches a normalization layer has seen.
-const BATCH_COUNTER: &str = "num_batches_tracked";
-
 /// How many bytes the description of a safetensors file may have, as in its reference reader.
 const DESCRIPTION_BYTES_MAX: u64 = 100_000_000;
 
@@ -131,7 +128,7 @@ impl WeightsFile {
     }
 
     /// All tensors by their changed names.
-    fn tensors(&self) -> Result<(BTreeMap<String, StoredTensor>, Layout), FileError> {
+    pub(crate) fn tensors(&self) -> Result<(BTreeMap<String, StoredTensor>, Layout), FileError> {
         let unreadable = |cause: String| FileError::Unreadable {
             path: self.path.display().to_string(),
             cause: cause.split_whitespace().collect::<Vec<_>>().join(" "),
@@ -214,11 +211,7 @@ impl WeightsFile {
                 }
             }
         }
-        report
-            .unexpected
-            .retain(|name| !name.ends_with(BATCH_COUNTER));
-        report.loaded.sort();
-        report.skipped.sort();
+        let report = report.sorted();
         if report.loaded.is_empty() {
             let skipped = report.skipped.into_iter().map(|skipped| skipped.parameter);
             let in_model: Vec<String> = report.missing.into_iter().chain(skipped).collect();

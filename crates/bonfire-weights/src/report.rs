@@ -31,7 +31,20 @@ pub struct ShapeDifference {
     pub file: Vec<usize>,
 }
 
+/// A tensor of PyTorch's that no model here has: how many batches a normalization layer has seen.
+const BATCH_COUNTER: &str = "num_batches_tracked";
+
 impl LoadReport {
+    /// Sorted, and without PyTorch's counters.
+    pub(crate) fn sorted(mut self) -> Self {
+        self.unexpected
+            .retain(|name| !name.ends_with(BATCH_COUNTER));
+        self.loaded.sort();
+        self.skipped.sort();
+        self.unexpected.sort();
+        self
+    }
+
     /// The numbers in one line.
     pub fn summary(&self) -> String {
         format!(

@@ -44,7 +44,8 @@
 //!   ranks, and activations that are computed again instead of kept.
 //!   [`compression`]: gradients in fewer bytes.
 //! - [`data`]: samplers and loaders. [`report`]: metrics over all ranks, the journal of a run.
-//! - [`checkpoint`]: a training saved and brought back. `weights`: files of PyTorch and safetensors.
+//! - [`checkpoint`]: a training saved and brought back. `weights`: files of PyTorch and safetensors,
+//!   and models on several devices, in host memory and in their files.
 //! - `learner`: Burn's own learner on many ranks.
 //! - [`collective`]: the communication below, which knows nothing of tensors. `cuda`: between GPUs.
 //! - [`world`] and [`launcher`]: devices, and what starts ranks.
@@ -148,7 +149,8 @@ pub mod report {
     pub use bonfire_report::*;
 }
 
-/// Weights from files of PyTorch and safetensors, and into them.
+/// Weights from files of PyTorch and safetensors, and into them; models whose parts lie where a
+/// [device map](weights::device_map) says.
 #[cfg(feature = "weights")]
 pub mod weights {
     pub use bonfire_train::{WeightsError, load_weights, load_weights_into, save_weights};

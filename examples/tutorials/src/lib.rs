@@ -17,14 +17,9 @@ pub struct ToyModel {
 impl ToyModel {
     /// With parameters drawn at random.
     pub fn new(device: &Device) -> Self {
-        Self::split([device, device])
-    }
-
-    /// The same with each layer on a device of its own.
-    pub fn split([first, second]: [&Device; 2]) -> Self {
         Self {
-            first: LinearConfig::new(10, 10).init(first),
-            second: LinearConfig::new(10, 5).init(second),
+            first: LinearConfig::new(10, 10).init(device),
+            second: LinearConfig::new(10, 5).init(device),
         }
     }
 

@@ -111,6 +111,51 @@ impl fmt::Display for Bytes {
     }
 }
 
+/// Units by their names in capitals, and their bytes.
+const UNITS: [(&str, f64); 12] = [
+    ("KIB", 1024.0),
+    ("MIB", 1_048_576.0),
+    ("GIB", 1_073_741_824.0),
+    ("TIB", 1_099_511_627_776.0),
+    ("KB", 1e3),
+    ("MB", 1e6),
+    ("GB", 1e9),
+    ("TB", 1e12),
+    ("K", 1024.0),
+    ("M", 1_048_576.0),
+    ("G", 1_073_741_824.0),
+    ("T", 1_099_511_627_776.0),
+];
+
+/// A text that is no number of bytes.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no number of bytes; write it as 4096, 64K, 16MiB, 1.5GiB or 10GB")]
+pub struct NotBytes(String);
+
+/// A number, or a number with a unit: `KiB` to `TiB` are powers of 1024, and so are `K` to `T`; `KB` to `TB` are
+/// powers of 1000, of bits if the last letter is small, as in `Gb`. Otherwise case does not matter.
+impl std::str::FromStr for Bytes {
+    type Err = NotBytes;
+
+    fn from_str(text: &str) -> Result<Self, NotBytes> {
+        let capitals = text.to_ascii_uppercase();
+        let unit = UNITS
+            .iter()
+            .find_map(|(unit, bytes)| Some((unit, capitals.strip_suffix(unit)?, bytes)));
+        let bytes = match unit {
+            None => text.parse().ok(),
+            Some((unit, number, scale)) => {
+                let number: Option<f64> = number.trim().parse().ok();
+                let bytes = number.map(|number| (number * scale).trunc());
+                let bytes = bytes.filter(|bytes| (0.0..u64::MAX as f64).contains(bytes));
+                let is_bits = unit.len() == 2 && text.ends_with('b');
+                bytes.map(|bytes| bytes as u64 / if is_bits { 8 } else { 1 })
+            }
+        };
+        bytes.map(Self).ok_or_else(|| NotBytes(text.to_owned()))
+    }
+}
+
 /// The shard of `count` elements that `rank` owns.
 ///
 /// Shards are contiguous, in rank order, and differ by at most one element: the first

@@ -1,0 +1,64 @@
+//! Why a model cannot be put where a device map says.
+
+use bonfire_plan::device_map::MapError;
+
+use crate::{FileError, ShapeDifference};
+
+/// A model, a map and a file that do not go together. Lists have everything at once.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlaceError {
+    /// The map and the model differ.
+    #[error(transparent)]
+    Map(#[from] MapError),
+    /// The file cannot be read.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The map names a device that is not in the list.
+    #[error("the device map names device {index}, but {count} devices are given")]
+    NoDevice {
+        /// Which.
+        index: usize,
+        /// How many there are.
+        count: usize,
+    },
+    /// A model is to stay in a file, and there is none.
+    #[error(
+        "{} stay on disk, but there is no file to read them from: use `Dispatch::load`",
+        .0.join(", ")
+    )]
+    NoFile(Vec<String>),
+    /// The file does not have what the model needs.
+    #[error("{path} does not have this model:{}", lists(.missing, .different))]
+    Incomplete {
+        /// The file.
+        path: String,
+        /// Parameters that it does not have.
+        missing: Vec<String>,
+        /// Parameters that it has in another shape.
+        different: Vec<ShapeDifference>,
+    },
+    /// What stays in a file cannot be trained.
+    #[error(
+        "{} would be trained, but stay on disk: freeze them, map them to cpu, or load the model on a device \
+         without autodiff",
+        .0.join(", ")
+    )]
+    Trained(Vec<String>),
+    /// A parameter has a reparameterization already, such as LoRA, and can have only one.
+    #[error(
+        "{} cannot be offloaded, because they have a reparameterization already: map them to a device",
+        .0.join(", ")
+    )]
+    Reparameterized(Vec<String>),
+}
+
+fn lists(missing: &[String], different: &[ShapeDifference]) -> String {
+    let different: Vec<String> = different.iter().map(ToString::to_string).collect();
+    let lists = [("missing", missing), ("of another shape", &different)];
+    let lists = lists.into_iter().filter(|(_, names)| !names.is_empty());
+    let lists: Vec<String> = lists
+        .map(|(what, names)| format!(" {what}: {}", names.join(", ")))
+        .collect();
+    lists.join(";")
+}
