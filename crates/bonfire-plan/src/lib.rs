@@ -48,6 +48,7 @@ mod check;
 mod collective;
 mod estimate;
 mod layout;
+pub mod memory;
 pub mod pipeline;
 pub mod simulate;
 mod types;
@@ -63,5 +64,5 @@ pub use layout::{
 };
 pub use types::{
     Algorithm, Bytes, CallSite, Collective, DType, ElemRange, NamedRanks, Operation, Order,
-    PlanError, Rank, ReduceOp, WorldSize, chunks, shard_range,
+    PlanError, Rank, ReduceOp, UnknownBytes, WorldSize, chunks, shard_range,
 };

@@ -37,7 +37,7 @@ use crate::reducer::timing::Stopwatch;
 use crate::world::patience::WarmUp;
 use bonfire_compression::{Compressor, Presence};
 use bonfire_plan::Division;
-use bonfire_plan::buckets::{Assignment, Caps, assign};
+use bonfire_plan::buckets::{Assignment, Caps, LENT_MAX, assign};
 use bonfire_values::{Entering, HostSlice};
 
 use buckets::{Buckets, Home};
@@ -84,9 +84,6 @@ struct Progress {
 /// How many steps the order of the buckets is a guess for. In the first step, hooks only guess
 /// where they belong in the backward pass; the second shows the order of the gradients.
 const GUESSED_STEPS: u32 = 2;
-
-/// How many buckets whose gradients are sharded may be on their way at once.
-const LENT_MAX: usize = 2;
 
 /// What is the same for all gradients of a step.
 #[derive(Debug)]

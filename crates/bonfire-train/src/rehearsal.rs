@@ -1,0 +1,148 @@
+//! A model as a planner of memory wants it: its parameters, and what its passes take.
+//!
+//! How much a model keeps for its backward pass follows from its operations, which nobody but the backend knows. So
+//! a pass is run and the operating system asked, which counts the pages of the process. The gradients of the pass are
+//! dropped as soon as they are there: what is left are the activations, and what operations need for themselves.
+
+use std::io;
+use std::sync::Arc;
+
+use bonfire_plan::memory::{Activations, Parameter, Start};
+use bonfire_plan::{Bytes, DType};
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::{Bool, DType as TensorDType, Int, Tensor};
+
+use crate::loss::IntoLoss;
+use crate::parameters::{ParameterTable, trainable};
+use crate::reducer::hooks::{Anchors, Depth, Listener, Pass, measured};
+use crate::resident::Resident;
+use crate::{Precision, TrainError};
+
+/// Runs two forward and backward passes of a model on this rank alone, and says what they take besides parameters
+/// and gradients. `forward` makes a batch as large as those of the training will be, and returns what that of
+/// [`Ddp::backward`](crate::Ddp::backward) may return. Nothing of the model changes.
+///
+/// It is right on the CPU, in a process that does nothing else at the time and has not trained yet: memory that an
+/// allocator kept from before is not seen when it is used again. A model with layers that exchange something with
+/// other ranks does so here, too.
+///
+/// # Errors
+/// [`TrainError::Unmeasurable`] where the system does not say what a process has in memory; those of the forward
+/// pass, and of a model that cannot be trained.
+pub fn rehearse<M: Module, L: IntoLoss>(
+    model: &M,
+    precision: Precision,
+    mut forward: impl FnMut(&M) -> L,
+) -> Result<Activations, TrainError> {
+    let model = trainable(model.clone());
+    let table = Arc::new(ParameterTable::of(&model)?);
+    let (mut anchors, depth) = (Anchors::default(), Depth::default());
+    let mut pass = || {
+        let pass = Pass {
+            listener: &Listener::Dropping,
+            precision,
+            keeps_gradients: false,
+            gathered: None,
+        };
+        Resident::forget_peak().map_err(unmeasurable)?;
+        let before = Resident::of_this_process().map_err(unmeasurable)?;
+        let hooked = anchors.attach(&model, &table, &depth, pass)?;
+        let (loss, _output) = forward(&hooked).into_loss().map_err(TrainError::Forward)?;
+        let (loss, _value) = loss.split()?;
+        if loss.is_tracked() {
+            measured(loss, &depth)?.backward();
+        }
+        let after = Resident::of_this_process().map_err(unmeasurable)?;
+        Ok::<_, TrainError>(after.peak.get().saturating_sub(before.now.get()))
+    };
+    // An allocator keeps some of the first pass, and the second uses it again.
+    let (first, second) = (pass()?, pass()?);
+    Ok(Activations {
+        first: Bytes::new(first),
+        later: Bytes::new(second),
+    })
+}
+
+fn unmeasurable(source: io::Error) -> TrainError {
+    TrainError::Unmeasurable { source }
+}
+
+/// The parameters of a model as a planner wants them, and how they come into being. `moments` says how many the
+/// optimizer keeps for each element of a parameter that is trained, by its path and shape. Parameters that Burn has not
+/// initialised yet stay as they are, and count as f32.
+pub fn outline<M: Module>(
+    model: &M,
+    moments: impl Fn(&str, &[usize]) -> u32,
+) -> (Vec<Parameter>, Start) {
+    let mut outline = Outline {
+        moments,
+        path: Vec::new(),
+        parameters: Vec::new(),
+        is_made: false,
+    };
+    trainable(model.clone()).visit(&mut outline);
+    let start = match outline.is_made {
+        true => Start::Whole,
+        false => Start::OneByOne,
+    };
+    (outline.parameters, start)
+}
+
+struct Outline<F> {
+    moments: F,
+    path: Vec<String>,
+    parameters: Vec<Parameter>,
+    /// Whether any trained parameter is in memory.
+    is_made: bool,
+}
+
+impl<F: Fn(&str, &[usize]) -> u32> Outline<F> {
+    fn push(&mut self, shape: Vec<usize>, dtype: TensorDType, is_trained: bool) {
+        let name = self.path.join(".");
+        let moments = is_trained.then(|| (self.moments)(&name, &shape));
+        let dtype = bonfire_values::reducible(dtype).unwrap_or(match dtype.size() {
+            8 => DType::I64,
+            4 => DType::I32,
+            2 => DType::I16,
+            _ => DType::U8,
+        });
+        self.parameters.push(Parameter {
+            name,
+            shape,
+            dtype,
+            moments,
+        });
+    }
+}
+
+impl<F: Fn(&str, &[usize]) -> u32> ModuleVisitor for Outline<F> {
+    fn enter_module(&mut self, name: &str, _container: &str) {
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.path.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let is_made = param.is_initialized();
+        let dtype = match is_made {
+            true => param.val().dtype(),
+            false => TensorDType::F32,
+        };
+        let is_trained = param.is_require_grad();
+        self.is_made |= is_made && is_trained;
+        let shape = param.lazy_shape().iter().copied().collect();
+        self.push(shape, dtype, is_trained);
+    }
+
+    fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
+        let tensor = param.val();
+        self.push(tensor.dims().to_vec(), tensor.dtype(), false);
+    }
+
+    fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
+        let tensor = param.val();
+        self.push(tensor.dims().to_vec(), tensor.dtype(), false);
+    }
+}
