@@ -120,6 +120,7 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
     (
         "bonfire-report",
         Imports::Only(&[
+            "bonfire-plan",
             "bonfire-collective",
             "bonfire-launch",
             "bonfire-checkpoint",

@@ -151,7 +151,12 @@ impl Layout {
         let all = |parameter: &usize| self.parameters[*parameter].elems();
         match parameters.first().map(|&first| self.divisions[first]) {
             Some(Division::Rows) => {
-                let rank_elems = |rank| parameters.iter().map(move |&p| self.elems(p, rank).len()).sum();
+                let rank_elems = |rank| {
+                    parameters
+                        .iter()
+                        .map(move |&p| self.elems(p, rank).len())
+                        .sum()
+                };
                 let longest = self.world_size.ranks().map(rank_elems).max();
                 (longest.unwrap_or(0), self.world_size.len())
             }

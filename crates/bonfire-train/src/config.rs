@@ -198,6 +198,14 @@ impl DdpConfig {
         Self { placement, ..self }
     }
 
+    /// The largest sizes of buckets.
+    pub fn caps(&self) -> Caps {
+        Caps {
+            first_bytes_max: self.first_bucket_bytes_max.min(self.bucket_bytes_max),
+            bytes_max: self.bucket_bytes_max,
+        }
+    }
+
     /// Why parameters cannot be sharded together with the rest, if they are to be.
     pub(crate) fn forbids_shards(&self) -> Option<&'static str> {
         if !self.placement.is_sharded() {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bonfire_plan::memory::{Activations, Parameter, Start};
 use bonfire_plan::{Bytes, DType};
-use burn::module::{Module, ModuleVisitor, Param};
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Bool, DType as TensorDType, Int, Tensor};
 
 use crate::loss::IntoLoss;
@@ -68,11 +68,11 @@ fn unmeasurable(source: io::Error) -> TrainError {
 }
 
 /// The parameters of a model as a planner wants them, and how they come into being. `moments` says how many the
-/// optimizer keeps for each element of a parameter that is trained, by its path and shape. Parameters that Burn has not
-/// initialised yet stay as they are, and count as f32.
+/// optimizer keeps for each element of a parameter that is trained. Parameters that Burn has not initialised yet stay as
+/// they are, and count as f32.
 pub fn outline<M: Module>(
     model: &M,
-    moments: impl Fn(&str, &[usize]) -> u32,
+    moments: impl Fn(ParamId) -> u32,
 ) -> (Vec<Parameter>, Start) {
     let mut outline = Outline {
         moments,
@@ -96,10 +96,8 @@ struct Outline<F> {
     is_made: bool,
 }
 
-impl<F: Fn(&str, &[usize]) -> u32> Outline<F> {
-    fn push(&mut self, shape: Vec<usize>, dtype: TensorDType, is_trained: bool) {
-        let name = self.path.join(".");
-        let moments = is_trained.then(|| (self.moments)(&name, &shape));
+impl<F> Outline<F> {
+    fn push(&mut self, shape: Vec<usize>, dtype: TensorDType, moments: Option<u32>) {
         let dtype = bonfire_values::reducible(dtype).unwrap_or(match dtype.size() {
             8 => DType::I64,
             4 => DType::I32,
@@ -107,7 +105,7 @@ impl<F: Fn(&str, &[usize]) -> u32> Outline<F> {
             _ => DType::U8,
         });
         self.parameters.push(Parameter {
-            name,
+            name: self.path.join("."),
             shape,
             dtype,
             moments,
@@ -115,7 +113,7 @@ impl<F: Fn(&str, &[usize]) -> u32> Outline<F> {
     }
 }
 
-impl<F: Fn(&str, &[usize]) -> u32> ModuleVisitor for Outline<F> {
+impl<F: Fn(ParamId) -> u32> ModuleVisitor for Outline<F> {
     fn enter_module(&mut self, name: &str, _container: &str) {
         self.path.push(name.to_owned());
     }
@@ -130,19 +128,19 @@ impl<F: Fn(&str, &[usize]) -> u32> ModuleVisitor for Outline<F> {
             true => param.val().dtype(),
             false => TensorDType::F32,
         };
-        let is_trained = param.is_require_grad();
-        self.is_made |= is_made && is_trained;
+        let moments = param.is_require_grad().then(|| (self.moments)(param.id));
+        self.is_made |= is_made && moments.is_some();
         let shape = param.lazy_shape().iter().copied().collect();
-        self.push(shape, dtype, is_trained);
+        self.push(shape, dtype, moments);
     }
 
     fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
         let tensor = param.val();
-        self.push(tensor.dims().to_vec(), tensor.dtype(), false);
+        self.push(tensor.dims().to_vec(), tensor.dtype(), None);
     }
 
     fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
         let tensor = param.val();
-        self.push(tensor.dims().to_vec(), tensor.dtype(), false);
+        self.push(tensor.dims().to_vec(), tensor.dtype(), None);
     }
 }

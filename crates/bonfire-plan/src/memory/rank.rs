@@ -8,7 +8,9 @@ use crate::{Bytes, Division, Layout, Placement, Rank, Spread};
 /// The memory of the rank with the most.
 pub(super) fn fullest(training: &Training, placement: Placement) -> RankMemory {
     let trained = training.parameters.iter();
-    let trained: Vec<_> = trained.filter(|parameter| parameter.moments.is_some()).collect();
+    let trained: Vec<_> = trained
+        .filter(|parameter| parameter.moments.is_some())
+        .collect();
     let sharing = training.sharing(placement);
     let shapes = trained.iter().map(|parameter| &parameter.shape[..]);
     let layout = Layout::new(shapes, placement, sharing);
@@ -20,7 +22,12 @@ pub(super) fn fullest(training: &Training, placement: Placement) -> RankMemory {
         trained,
     };
     let all = sharing.ranks().map(|rank| count.of(rank));
-    let most = all.max_by_key(|memory| memory.peak().1.total());
+    // The start may be the same for all.
+    let totals = |memory: &RankMemory| -> Bytes {
+        let phases = memory.phases.iter();
+        phases.map(|(_, held)| held.total()).sum()
+    };
+    let most = all.max_by_key(|memory| (memory.peak().1.total(), totals(memory)));
     most.expect("a group has ranks")
 }
 
@@ -74,7 +81,9 @@ impl Count<'_> {
         let gathers = spread.parameters == Spread::Sharded;
         let frozen = training.parameters.iter();
         let frozen = frozen.filter(|parameter| parameter.moments.is_none());
-        let frozen: u64 = frozen.map(|parameter| size(parameter, parameter.elems())).sum();
+        let frozen: u64 = frozen
+            .map(|parameter| size(parameter, parameter.elems()))
+            .sum();
         let parameters = frozen + self.held(spread.parameters, rank, size);
         let optimizer = self.held(spread.optimizer, rank, |parameter, elems| {
             parameter.state_bytes() * elems as u64
@@ -129,7 +138,13 @@ impl Count<'_> {
         if gathers && training.evaluation == Evaluation::Whole {
             let all = frozen + self.held(Spread::Replicated, rank, size);
             let parameters = Bytes::new(parameters + all);
-            phases.push((Phase::Whole, Held { parameters, ..resting }));
+            phases.push((
+                Phase::Whole,
+                Held {
+                    parameters,
+                    ..resting
+                },
+            ));
         }
         RankMemory {
             placement: self.placement,
@@ -163,7 +178,8 @@ impl Count<'_> {
     /// Of the parameter of which the rank has the most.
     fn largest(&self, spread: Spread, rank: Rank) -> u64 {
         let trained = self.trained.iter().enumerate();
-        let bytes = trained.map(|(index, parameter)| size(parameter, self.elems(spread, index, rank)));
+        let bytes =
+            trained.map(|(index, parameter)| size(parameter, self.elems(spread, index, rank)));
         bytes.max().unwrap_or(0)
     }
 

@@ -31,7 +31,11 @@ impl MemoryTable {
 impl fmt::Display for MemoryTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let millions = self.parameters as f64 / 1e6;
-        writeln!(f, "{millions:.1} million parameters; what each of {} ranks holds at its most:", self.ranks)?;
+        writeln!(
+            f,
+            "{millions:.1} million parameters; what each of {} ranks holds at its most:",
+            self.ranks
+        )?;
         write!(f, "{:<12}", "placement")?;
         let names = self.rows.first().map(|row| row.peak().1.classes());
         for (name, _) in names.into_iter().flatten() {

@@ -59,7 +59,9 @@ fn buckets_are_where_gradients_are() {
     let mut training = training(&shapes, 2);
     training.caps.bytes_max = 4 << 20;
     let buckets = |training: &Training, name: &str, phase| {
-        of(&training.memory(name.parse().unwrap()), phase).buckets.get()
+        of(&training.memory(name.parse().unwrap()), phase)
+            .buckets
+            .get()
     };
     let all = (8 << 22) + 40;
     for phase in [Phase::Pass, Phase::Gradients, Phase::Step] {
@@ -69,7 +71,10 @@ fn buckets_are_where_gradients_are() {
     // Memory for one that fills and two on their way, and the rows of all.
     let lent = (3 << 22) + 40;
     assert_eq!(buckets(&training, "zero2", Phase::Pass), lent);
-    assert_eq!(buckets(&training, "zero2", Phase::Gradients), lent + (8 << 21));
+    assert_eq!(
+        buckets(&training, "zero2", Phase::Gradients),
+        lent + (8 << 21)
+    );
     assert_eq!(buckets(&training, "zero3", Phase::Pass), lent + (8 << 21));
     training.micro_batches = 2;
     assert_eq!(buckets(&training, "zero2", Phase::Pass), lent + all);
@@ -81,12 +86,20 @@ fn a_lone_rank_has_no_buckets_and_every_placement_is_the_same() {
     let training = training(&[vec![2048, 64], vec![64]], 1);
     let whole = training.memory(Placement::replicated());
     assert_eq!(of(&whole, Phase::Gradients).buckets, Bytes::default());
-    assert!(whole.phases.iter().all(|(_, held)| held.seen == Bytes::default()));
+    assert!(
+        whole
+            .phases
+            .iter()
+            .all(|(_, held)| held.seen == Bytes::default())
+    );
     for name in NAMES {
         let memory = training.memory(name.parse().unwrap());
         let held = of(&memory, Phase::Gradients);
         let expected = of(&whole, Phase::Gradients);
-        assert_eq!(held.gradients + held.optimizer, expected.gradients + expected.optimizer);
+        assert_eq!(
+            held.gradients + held.optimizer,
+            expected.gradients + expected.optimizer
+        );
     }
 }
 
@@ -125,7 +138,11 @@ fn elements_of_16_bits_have_masters_in_32() {
         (DType::F16, 1, 8),
         (DType::F64, 2, 16),
     ] {
-        parameter = Parameter { dtype, moments: Some(moments), ..parameter };
+        parameter = Parameter {
+            dtype,
+            moments: Some(moments),
+            ..parameter
+        };
         assert_eq!(state(&parameter), expected, "{dtype}, {moments} moments");
     }
 }
@@ -154,7 +171,10 @@ fn the_whole_model_is_there_at_the_start_and_for_an_evaluation() {
     training.evaluation = Evaluation::Whole;
     let zero3 = training.memory(Placement::zero3());
     assert_eq!(of(&zero3, Phase::Start).parameters, Bytes::new(1 << 22));
-    assert_eq!(of(&zero3, Phase::Whole).parameters, all + Bytes::new(1 << 22));
+    assert_eq!(
+        of(&zero3, Phase::Whole).parameters,
+        all + Bytes::new(1 << 22)
+    );
     let zero2 = training.memory(Placement::zero2());
     assert!(zero2.phases.iter().all(|(phase, _)| *phase != Phase::Whole));
 }
@@ -165,12 +185,18 @@ fn a_table_says_what_fits() {
     training.activations = Bytes::new(3 << 20).into();
     let placements = NAMES.map(|name| name.parse().unwrap());
     let table = training.table(placements, Some(Bytes::new(100 << 20)));
-    let fitting: Vec<_> = table.fitting().map(|row| row.placement.to_string()).collect();
+    let fitting: Vec<_> = table
+        .fitting()
+        .map(|row| row.placement.to_string())
+        .collect();
     assert!(fitting.contains(&"zero3".to_owned()), "{table}");
     assert!(!fitting.contains(&"replicated".to_owned()), "{table}");
     let text = table.to_string();
     let line = |name: &str| text.lines().find(|line| line.starts_with(name)).unwrap();
-    assert!(text.contains("8.4 million parameters") && text.contains("fits 100 MiB"), "{text}");
+    assert!(
+        text.contains("8.4 million parameters") && text.contains("fits 100 MiB"),
+        "{text}"
+    );
     assert!(line("replicated ").ends_with(" no"), "{text}");
     assert!(line("zero3 ").ends_with(" yes"), "{text}");
     assert_eq!(training.table([], None).rows, []);

@@ -284,8 +284,20 @@ mod tests {
             assert_eq!(bytes(text), Ok(expected), "{text}");
         }
         for bad in [
-            "", "G", "-1", "-1G", "1X", "1iB", "1e", "inf", "nan", "1.2.3", "1 G B", "99999999999999999999G",
-            "18446744073709551615K", "1e30G",
+            "",
+            "G",
+            "-1",
+            "-1G",
+            "1X",
+            "1iB",
+            "1e",
+            "inf",
+            "nan",
+            "1.2.3",
+            "1 G B",
+            "99999999999999999999G",
+            "18446744073709551615K",
+            "1e30G",
         ] {
             let error = bytes(bad).unwrap_err().to_string();
             assert!(error.contains(&format!("`{bad}`")), "{error}");

@@ -9,6 +9,8 @@ use bonfire_data::{
 };
 use bonfire_launch::StopRequest;
 use bonfire_optim::{Decay, Offload, Schedule};
+use bonfire_plan::WorldSize;
+use bonfire_plan::memory::{Activations, Training};
 use bonfire_report::{Journal, JournalConfig};
 use bonfire_train::{
     Checkpoints, Clip, Ddp, DdpConfig, GradientCompression, Keep, LossScaler, Precision,
@@ -19,7 +21,7 @@ use burn::module::Module;
 use super::data::{Fed, Feed, Source};
 use super::parts::Rates;
 use super::{Data, Parts, Progress, Trainer, optimizer};
-use crate::all_or_none;
+use crate::{all_or_none, plan};
 use crate::error::{Error, Result};
 
 /// Makes a training of a model, its data and a configuration, and has it go on from its newest checkpoint where there
@@ -56,6 +58,7 @@ pub fn prepare<M: Module, B: Send + 'static>(
         optimizer,
         rates,
         stop,
+        activations,
     } = parts.into();
     let ranks = world.world_size().get();
     let batches = all_or_none(world, config.batches(u64::from(ranks)))?;
@@ -69,6 +72,8 @@ pub fn prepare<M: Module, B: Send + 'static>(
         Some(optimizer) => optimizer,
         None => all_or_none(world, optimizer::build(&config.optimizer, &model, offload))?,
     };
+    let planned = activations.map(|activations| planned(world, config, &model, activations));
+    let planned = all_or_none(world, planned.transpose())?;
     let mut ddp = Ddp::with_config(model, world, ddp_config(config))?;
     let checkpoints = match &config.checkpoints.folder {
         Some(folder) => {
@@ -124,7 +129,23 @@ pub fn prepare<M: Module, B: Send + 'static>(
         feed,
         checkpoints,
         progress,
+        planned,
     })
+}
+
+/// The training as a planner of memory sees it.
+fn planned<M: Module>(
+    world: &World,
+    config: &Config,
+    model: &M,
+    activations: Activations,
+) -> Result<Training> {
+    let mut training = plan::configured(model, config, world.world_size())?;
+    let ranks_per_host = WorldSize::new(world.local_world_size());
+    training.ranks_per_host = ranks_per_host.unwrap_or(world.world_size());
+    training.program = plan::around(&training)?;
+    training.activations = activations;
+    Ok(training)
 }
 
 fn feed<B>(world: &World, config: &Config, data: Data<B>, micro: NonZeroUsize) -> Result<Feed<B>> {
@@ -207,7 +228,7 @@ fn offload(world: &World, config: &Config) -> Result<Option<Offload>> {
     }
 }
 
-fn ddp_config(config: &Config) -> DdpConfig {
+pub(crate) fn ddp_config(config: &Config) -> DdpConfig {
     let own = DdpConfig::default();
     let bytes = config
         .gradients
