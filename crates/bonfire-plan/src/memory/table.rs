@@ -5,7 +5,8 @@ use std::fmt;
 use super::held::RankMemory;
 use crate::{Bytes, WorldSize};
 
-/// The memory of a training in several placements. It prints as a line for each.
+/// The memory of a training in several placements. It prints as a line for each: what a rank holds when that is the
+/// most, and what the operating system counts for its process, which is more where it sees memory of other ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryTable {
@@ -41,7 +42,7 @@ impl fmt::Display for MemoryTable {
         for (name, _) in names.into_iter().flatten() {
             write!(f, " {name:>11}")?;
         }
-        write!(f, " {:>11}  {:<21}", "all", "when")?;
+        write!(f, " {:>11} {:>11}  {:<21}", "all", "resident", "when")?;
         match self.limit {
             Some(limit) => writeln!(f, " fits {limit}")?,
             None => writeln!(f)?,
@@ -53,7 +54,12 @@ impl fmt::Display for MemoryTable {
                 write!(f, " {:>11}", shown(bytes))?;
             }
             let total = held.total();
-            write!(f, " {:>11}  {phase:<21}", shown(total))?;
+            write!(
+                f,
+                " {:>11} {:>11}  {phase:<21}",
+                shown(total),
+                shown(row.resident())
+            )?;
             match self.limit {
                 Some(limit) if total <= limit => writeln!(f, " yes")?,
                 Some(_) => writeln!(f, " no")?,
