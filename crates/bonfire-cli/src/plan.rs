@@ -114,9 +114,12 @@ fn table(args: &PlanArgs) -> anyhow::Result<MemoryTable> {
     // Muon keeps one moment of some matrices, and which these are is not in the file.
     let moments = optimizer.unwrap_or(match config.optimizer.kind {
         _ if matches!(config.offload.optimizer, OffloadTo::Files(_)) => 0,
-        OptimizerKind::Sgd => {
-            u32::from(config.optimizer.momentum.is_some_and(|momentum| momentum > 0.0))
-        }
+        OptimizerKind::Sgd => u32::from(
+            config
+                .optimizer
+                .momentum
+                .is_some_and(|momentum| momentum > 0.0),
+        ),
         OptimizerKind::Lion => 1,
         _ => 2,
     });
@@ -135,10 +138,13 @@ fn table(args: &PlanArgs) -> anyhow::Result<MemoryTable> {
     };
     if let Some(bytes_max) = config.gradients.bucket_bytes {
         let first_bytes_max = Caps::default().first_bytes_max.min(bytes_max);
-        training.caps = Caps { first_bytes_max, bytes_max };
+        training.caps = Caps {
+            first_bytes_max,
+            bytes_max,
+        };
     }
     training.micro_batches = config.batch.accumulation.unwrap_or(1);
-    training.activations = args.activations.into();
+    training.activations = args.activations;
     training.program = args.program;
     if args.whole {
         training.evaluation = Evaluation::Whole;

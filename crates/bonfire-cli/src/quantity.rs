@@ -9,7 +9,9 @@ const PREFIXES: [(&str, f64); 5] = [("T", 1e12), ("G", 1e9), ("M", 1e6), ("K", 1
 
 /// Reads `4096`, `64K`, `16MiB` or `1.5G`, at least one byte.
 pub(crate) fn size(text: &str) -> Result<usize, String> {
-    let bytes: Bytes = text.parse().map_err(|error: UnknownBytes| error.to_string())?;
+    let bytes: Bytes = text
+        .parse()
+        .map_err(|error: UnknownBytes| error.to_string())?;
     match usize::try_from(bytes.get()) {
         Ok(0) => Err("must be at least one byte".to_owned()),
         Ok(bytes) => Ok(bytes),

@@ -49,26 +49,6 @@ impl Parameter {
     }
 }
 
-/// What a forward and a backward pass over one micro-batch take besides parameters and their gradients: what is
-/// kept for the backward pass, and what operations need for themselves.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Activations {
-    /// In the first pass, in which the order of the gradients is a guess.
-    pub first: Bytes,
-    /// In all others.
-    pub later: Bytes,
-}
-
-impl From<Bytes> for Activations {
-    /// The same in all passes.
-    fn from(bytes: Bytes) -> Self {
-        Self {
-            first: bytes,
-            later: bytes,
-        }
-    }
-}
-
 /// How parameters come into being.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
@@ -122,9 +102,11 @@ pub struct Training {
     pub caps: Caps,
     /// Forward and backward passes of a step on each rank. With more than one, gradients are added up first.
     pub micro_batches: u64,
-    /// Of one pass. None in [`new`](Self::new).
-    pub activations: Activations,
-    /// What a process has before there is a model: its code, threads, data. None in [`new`](Self::new).
+    /// What a forward and a backward pass over one micro-batch take besides parameters and their gradients: what is
+    /// kept for the backward pass, and what operations need for themselves. None in [`new`](Self::new).
+    pub activations: Bytes,
+    /// What a process has before there is a model: its code, threads, data. None in [`new`](Self::new). Where there
+    /// are several ranks, each has 6 MiB more for threads, connections and the code of both.
     pub program: Bytes,
     /// Where the model comes from.
     pub start: Start,
@@ -142,7 +124,7 @@ impl Training {
             ranks_per_host: ranks,
             caps: Caps::default(),
             micro_batches: 1,
-            activations: Activations::default(),
+            activations: Bytes::default(),
             program: Bytes::default(),
             start: Start::Whole,
             evaluation: Evaluation::Sharded,

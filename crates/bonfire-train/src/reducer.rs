@@ -162,6 +162,8 @@ impl Reducer {
         let division = |parameter| self.shards.division(parameter);
         self.assignments = assign(&self.table.extents(), division, order, self.caps);
         self.homes = homes(&self.assignments, self.table.len());
+        // Memory of buckets that there are no more may be too small for the new ones, and would stay for nothing.
+        self.spare = Spare::default();
         self.is_made = false;
         self.make()
     }

@@ -7,7 +7,7 @@
 use std::io;
 use std::sync::Arc;
 
-use bonfire_plan::memory::{Activations, Parameter, Start};
+use bonfire_plan::memory::{Parameter, Start};
 use bonfire_plan::{Bytes, DType};
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Bool, DType as TensorDType, Int, Tensor};
@@ -33,34 +33,30 @@ pub fn rehearse<M: Module, L: IntoLoss>(
     model: &M,
     precision: Precision,
     mut forward: impl FnMut(&M) -> L,
-) -> Result<Activations, TrainError> {
+) -> Result<Bytes, TrainError> {
     let model = trainable(model.clone());
     let table = Arc::new(ParameterTable::of(&model)?);
     let (mut anchors, depth) = (Anchors::default(), Depth::default());
-    let mut pass = || {
+    Resident::forget_peak().map_err(unmeasurable)?;
+    let before = Resident::of_this_process().map_err(unmeasurable)?;
+    // The first one guesses in which order gradients come, and an allocator may keep some of it.
+    for _ in 0..2 {
         let pass = Pass {
             listener: &Listener::Dropping,
             precision,
             keeps_gradients: false,
             gathered: None,
         };
-        Resident::forget_peak().map_err(unmeasurable)?;
-        let before = Resident::of_this_process().map_err(unmeasurable)?;
         let hooked = anchors.attach(&model, &table, &depth, pass)?;
         let (loss, _output) = forward(&hooked).into_loss().map_err(TrainError::Forward)?;
         let (loss, _value) = loss.split()?;
         if loss.is_tracked() {
             measured(loss, &depth)?.backward();
         }
-        let after = Resident::of_this_process().map_err(unmeasurable)?;
-        Ok::<_, TrainError>(after.peak.get().saturating_sub(before.now.get()))
-    };
-    // An allocator keeps some of the first pass, and the second uses it again.
-    let (first, second) = (pass()?, pass()?);
-    Ok(Activations {
-        first: Bytes::new(first),
-        later: Bytes::new(second),
-    })
+    }
+    let after = Resident::of_this_process().map_err(unmeasurable)?;
+    let taken = after.peak.get().saturating_sub(before.now.get());
+    Ok(Bytes::new(taken))
 }
 
 fn unmeasurable(source: io::Error) -> TrainError {
@@ -70,10 +66,7 @@ fn unmeasurable(source: io::Error) -> TrainError {
 /// The parameters of a model as a planner wants them, and how they come into being. `moments` says how many the
 /// optimizer keeps for each element of a parameter that is trained. Parameters that Burn has not initialised yet stay as
 /// they are, and count as f32.
-pub fn outline<M: Module>(
-    model: &M,
-    moments: impl Fn(ParamId) -> u32,
-) -> (Vec<Parameter>, Start) {
+pub fn outline<M: Module>(model: &M, moments: impl Fn(ParamId) -> u32) -> (Vec<Parameter>, Start) {
     let mut outline = Outline {
         moments,
         path: Vec::new(),

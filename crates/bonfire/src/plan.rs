@@ -3,12 +3,12 @@
 //! [`plan()`] knows a model's parameters and measures what its passes take; the table that comes of it shows for each
 //! placement what a rank holds, and whether that goes into the memory that there is.
 
-use bonfire_config::{Config, OffloadTo, OptimizerKind};
+use bonfire_config::Config;
 use bonfire_train::IntoLoss;
 use burn::module::Module;
 
 use crate::error::Result;
-use crate::trainer::{ddp_config, matrices};
+use crate::trainer::{around, configured, ddp_config};
 
 pub use bonfire_plan::memory::*;
 pub use bonfire_plan::{Bytes, DType, UnknownBytes, WorldSize};
@@ -47,40 +47,4 @@ pub fn plan<M: Module, L: IntoLoss>(
     training.program = around(&training)?;
     training.activations = rehearse(model, ddp_config(config).precision, forward)?;
     Ok(training)
-}
-
-/// The same without the passes: all but the activations.
-pub(crate) fn configured<M: Module>(
-    model: &M,
-    config: &Config,
-    ranks: WorldSize,
-) -> Result<Training> {
-    let section = &config.optimizer;
-    let matrices = match section.kind {
-        OptimizerKind::Muon => matrices(model),
-        _ => Vec::new(),
-    };
-    let in_memory = !matches!(config.offload.optimizer, OffloadTo::Files(_));
-    let (parameters, start) = outline(model, |id| match section.kind {
-        _ if !in_memory => 0,
-        OptimizerKind::Muon if matrices.contains(&id) => 1,
-        OptimizerKind::AdamW | OptimizerKind::Adam | OptimizerKind::Lamb | OptimizerKind::Muon => 2,
-        OptimizerKind::Lion => 1,
-        OptimizerKind::Sgd => u32::from(section.momentum.is_some_and(|momentum| momentum > 0.0)),
-    });
-    let mut training = Training::new(parameters, ranks);
-    training.start = start;
-    training.caps = ddp_config(config).caps();
-    training.micro_batches = config.batches(u64::from(ranks.get()))?.accumulation;
-    Ok(training)
-}
-
-/// What this process has in memory besides a model that it has made.
-pub(crate) fn around(training: &Training) -> Result<Bytes> {
-    let now = Resident::of_this_process()?.now.get();
-    let made = match training.start {
-        Start::Whole => training.parameter_bytes(),
-        Start::OneByOne => Bytes::default(),
-    };
-    Ok(Bytes::new(now.saturating_sub(made.get())))
 }

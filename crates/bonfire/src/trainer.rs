@@ -1,6 +1,7 @@
 //! One call that makes a training of a model, its data and a configuration.
 
 mod data;
+mod memory;
 mod optimizer;
 mod parts;
 mod setup;
@@ -24,8 +25,9 @@ use data::{Fed, Feed};
 
 pub use data::Data;
 pub use parts::Parts;
-pub(crate) use optimizer::matrices;
 pub use setup::prepare;
+
+pub(crate) use memory::{around, configured};
 pub(crate) use setup::ddp_config;
 
 /// A training on all ranks: it owns the model, the optimizer, the place in the data, the learning rate, clipping,

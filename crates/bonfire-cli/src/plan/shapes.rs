@@ -54,14 +54,20 @@ pub(super) fn read(path: &Path) -> Result<Vec<Shape>> {
 fn in_folder(folder: &Path) -> Result<PathBuf> {
     let paths = NAMES.iter().map(|name| folder.join(name));
     let Some(path) = paths.into_iter().find(|path| path.is_file()) else {
-        bail!("{} has neither {} nor {}", folder.display(), NAMES[0], NAMES[1]);
+        bail!(
+            "{} has neither {} nor {}",
+            folder.display(),
+            NAMES[0],
+            NAMES[1]
+        );
     };
     Ok(path)
 }
 
 fn indexed(index: &Path) -> Result<BTreeSet<PathBuf>> {
     let read = || -> Result<Index> { Ok(serde_json::from_str(&std::fs::read_to_string(index)?)?) };
-    let Index { weight_map } = read().with_context(|| format!("cannot read {}", index.display()))?;
+    let Index { weight_map } =
+        read().with_context(|| format!("cannot read {}", index.display()))?;
     let folder = index.parent().unwrap_or(Path::new(""));
     let files = weight_map.into_values();
     Ok(files.map(|name| folder.join(name)).collect())
@@ -70,14 +76,20 @@ fn indexed(index: &Path) -> Result<BTreeSet<PathBuf>> {
 fn described(path: &Path) -> Result<Vec<Shape>> {
     let mut file = File::open(path)?;
     let mut len = [0; 8];
-    file.read_exact(&mut len).context("it is no safetensors file")?;
+    file.read_exact(&mut len)
+        .context("it is no safetensors file")?;
     let len = u64::from_le_bytes(len);
-    ensure!(len <= DESCRIPTION_BYTES_MAX, "it is no safetensors file: its description has {len} bytes");
+    ensure!(
+        len <= DESCRIPTION_BYTES_MAX,
+        "it is no safetensors file: its description has {len} bytes"
+    );
     let mut description = Vec::new();
     file.take(len).read_to_end(&mut description)?;
     let tensors: BTreeMap<String, serde_json::Value> =
         serde_json::from_slice(&description).context("it is no safetensors file")?;
-    let tensors = tensors.into_iter().filter(|(name, _)| name != "__metadata__");
+    let tensors = tensors
+        .into_iter()
+        .filter(|(name, _)| name != "__metadata__");
     tensors
         .map(|(name, value)| {
             let Tensor { dtype, shape } = serde_json::from_value(value)?;

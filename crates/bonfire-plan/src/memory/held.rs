@@ -57,9 +57,7 @@ impl Held {
 pub enum Phase {
     /// The model is made, and cut where parameters are sharded.
     Start,
-    /// The activations of the first step are at their most: the optimizer has no state yet.
-    FirstPass,
-    /// The activations of a later step are at their most.
+    /// The activations of a step are at their most.
     Pass,
     /// The backward pass is over, and all gradients are there.
     Gradients,
@@ -73,7 +71,6 @@ impl fmt::Display for Phase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Start => "the model is made",
-            Self::FirstPass => "in the first pass",
             Self::Pass => "in a pass",
             Self::Gradients => "after backward",
             Self::Step => "in a step",

@@ -31,6 +31,17 @@ const NAMES: [&str; 6] = [
     "zero2-whole",
 ];
 
+#[test]
+fn one_of_several_ranks_has_more_than_a_lone_process() {
+    let program = |ranks| {
+        let mut training = training(&[vec![10]], ranks);
+        training.program = Bytes::new(1 << 30);
+        training.memory(Placement::replicated()).peak().1.program
+    };
+    assert_eq!(program(1), Bytes::new(1 << 30));
+    assert!(program(2) > program(1) && program(2) == program(8));
+}
+
 /// Of matrices whose rows divide, as the paper has it.
 #[test]
 fn states_follow_the_table_of_the_paper() {
@@ -182,7 +193,7 @@ fn the_whole_model_is_there_at_the_start_and_for_an_evaluation() {
 #[test]
 fn a_table_says_what_fits() {
     let mut training = training(&vec![vec![1024, 1024]; 8], 8);
-    training.activations = Bytes::new(3 << 20).into();
+    training.activations = Bytes::new(3 << 20);
     let placements = NAMES.map(|name| name.parse().unwrap());
     let table = training.table(placements, Some(Bytes::new(100 << 20)));
     let fitting: Vec<_> = table
@@ -214,7 +225,7 @@ proptest! {
     ) {
         let mut training = training(&shapes, ranks);
         training.micro_batches = micro_batches;
-        training.activations = Bytes::new(activations).into();
+        training.activations = Bytes::new(activations);
         training.caps = Caps { first_bytes_max: 1 << 12, bytes_max: 1 << 14 };
         let elems: usize = shapes.iter().map(|shape| shape.iter().product::<usize>()).sum();
         let all = Bytes::of(elems as u64, DType::F32);

@@ -119,7 +119,10 @@ fn a_report_has_the_memory_of_all_ranks_beside_what_was_planned() {
     let mut report = report.clone();
     report.memory.peaks = vec![3 << 30, 4 << 30];
     let text = report.with_memory_planned(Bytes::new(5 << 30)).to_string();
-    assert!(text.contains("4 GiB at the most; planned 5 GiB (+25.0 %)"), "{text}");
+    assert!(
+        text.contains("4 GiB at the most; planned 5 GiB (+25.0 %)"),
+        "{text}"
+    );
 }
 
 fn log(folder: &Path) -> Vec<serde_json::Value> {

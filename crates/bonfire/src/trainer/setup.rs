@@ -9,8 +9,6 @@ use bonfire_data::{
 };
 use bonfire_launch::StopRequest;
 use bonfire_optim::{Decay, Offload, Schedule};
-use bonfire_plan::WorldSize;
-use bonfire_plan::memory::{Activations, Training};
 use bonfire_report::{Journal, JournalConfig};
 use bonfire_train::{
     Checkpoints, Clip, Ddp, DdpConfig, GradientCompression, Keep, LossScaler, Precision,
@@ -20,8 +18,8 @@ use burn::module::Module;
 
 use super::data::{Fed, Feed, Source};
 use super::parts::Rates;
-use super::{Data, Parts, Progress, Trainer, optimizer};
-use crate::{all_or_none, plan};
+use super::{Data, Parts, Progress, Trainer, memory, optimizer};
+use crate::all_or_none;
 use crate::error::{Error, Result};
 
 /// Makes a training of a model, its data and a configuration, and has it go on from its newest checkpoint where there
@@ -72,7 +70,8 @@ pub fn prepare<M: Module, B: Send + 'static>(
         Some(optimizer) => optimizer,
         None => all_or_none(world, optimizer::build(&config.optimizer, &model, offload))?,
     };
-    let planned = activations.map(|activations| planned(world, config, &model, activations));
+    let planned =
+        activations.map(|activations| memory::planned(world, config, &model, activations));
     let planned = all_or_none(world, planned.transpose())?;
     let mut ddp = Ddp::with_config(model, world, ddp_config(config))?;
     let checkpoints = match &config.checkpoints.folder {
@@ -131,21 +130,6 @@ pub fn prepare<M: Module, B: Send + 'static>(
         progress,
         planned,
     })
-}
-
-/// The training as a planner of memory sees it.
-fn planned<M: Module>(
-    world: &World,
-    config: &Config,
-    model: &M,
-    activations: Activations,
-) -> Result<Training> {
-    let mut training = plan::configured(model, config, world.world_size())?;
-    let ranks_per_host = WorldSize::new(world.local_world_size());
-    training.ranks_per_host = ranks_per_host.unwrap_or(world.world_size());
-    training.program = plan::around(&training)?;
-    training.activations = activations;
-    Ok(training)
 }
 
 fn feed<B>(world: &World, config: &Config, data: Data<B>, micro: NonZeroUsize) -> Result<Feed<B>> {
