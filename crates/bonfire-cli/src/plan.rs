@@ -144,7 +144,7 @@ fn table(args: &PlanArgs) -> anyhow::Result<MemoryTable> {
         };
     }
     training.micro_batches = config.batch.accumulation.unwrap_or(1);
-    training.activations = args.activations;
+    training.activations = args.activations.into();
     training.program = args.program;
     if args.whole {
         training.evaluation = Evaluation::Whole;

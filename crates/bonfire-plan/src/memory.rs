@@ -49,6 +49,26 @@ impl Parameter {
     }
 }
 
+/// What a forward and a backward pass over one micro-batch take besides parameters: what is kept for the backward pass,
+/// and what operations need for themselves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Activations {
+    /// Where gradients go as soon as they are there.
+    pub alone: Bytes,
+    /// Where gradients stay until the pass is over: the most that activations and gradients take together.
+    pub with_gradients: Bytes,
+}
+
+impl From<Bytes> for Activations {
+    /// As where activations go as fast as gradients come.
+    fn from(bytes: Bytes) -> Self {
+        Self {
+            alone: bytes,
+            with_gradients: bytes,
+        }
+    }
+}
+
 /// How parameters come into being.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
@@ -102,9 +122,8 @@ pub struct Training {
     pub caps: Caps,
     /// Forward and backward passes of a step on each rank. With more than one, gradients are added up first.
     pub micro_batches: u64,
-    /// What a forward and a backward pass over one micro-batch take besides parameters and their gradients: what is
-    /// kept for the backward pass, and what operations need for themselves. None in [`new`](Self::new).
-    pub activations: Bytes,
+    /// Of one pass. None in [`new`](Self::new).
+    pub activations: Activations,
     /// What a process has before there is a model: its code, threads, data. None in [`new`](Self::new). Where there
     /// are several ranks, each has 6 MiB more for threads, connections and the code of both.
     pub program: Bytes,
@@ -124,7 +143,7 @@ impl Training {
             ranks_per_host: ranks,
             caps: Caps::default(),
             micro_batches: 1,
-            activations: Bytes::default(),
+            activations: Activations::default(),
             program: Bytes::default(),
             start: Start::Whole,
             evaluation: Evaluation::Sharded,

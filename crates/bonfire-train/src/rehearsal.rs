@@ -1,13 +1,13 @@
 //! A model as a planner of memory wants it: its parameters, and what its passes take.
 //!
 //! How much a model keeps for its backward pass follows from its operations, which nobody but the backend knows. So
-//! a pass is run and the operating system asked, which counts the pages of the process. The gradients of the pass are
+//! passes are run and the operating system asked, which counts the pages of the process. In some of them gradients are
 //! dropped as soon as they are there: what is left are the activations, and what operations need for themselves.
 
 use std::io;
 use std::sync::Arc;
 
-use bonfire_plan::memory::{Parameter, Start};
+use bonfire_plan::memory::{Activations, Parameter, Start};
 use bonfire_plan::{Bytes, DType};
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Bool, DType as TensorDType, Int, Tensor};
@@ -18,8 +18,7 @@ use crate::reducer::hooks::{Anchors, Depth, Listener, Pass, measured};
 use crate::resident::Resident;
 use crate::{Precision, TrainError};
 
-/// Runs two forward and backward passes of a model on this rank alone, and says what they take besides parameters
-/// and gradients. `forward` makes a batch as large as those of the training will be, and returns what that of
+/// Runs three forward and backward passes of a model on this rank alone, and says what they take besides parameters. `forward` makes a batch as large as those of the training will be, and returns what that of
 /// [`Ddp::backward`](crate::Ddp::backward) may return. Nothing of the model changes.
 ///
 /// It is right on the CPU, in a process that does nothing else at the time and has not trained yet: memory that an
@@ -33,16 +32,15 @@ pub fn rehearse<M: Module, L: IntoLoss>(
     model: &M,
     precision: Precision,
     mut forward: impl FnMut(&M) -> L,
-) -> Result<Bytes, TrainError> {
+) -> Result<Activations, TrainError> {
     let model = trainable(model.clone());
     let table = Arc::new(ParameterTable::of(&model)?);
     let (mut anchors, depth) = (Anchors::default(), Depth::default());
     Resident::forget_peak().map_err(unmeasurable)?;
     let before = Resident::of_this_process().map_err(unmeasurable)?;
-    // The first one guesses in which order gradients come, and an allocator may keep some of it.
-    for _ in 0..2 {
+    let mut pass = |listener: Listener| {
         let pass = Pass {
-            listener: &Listener::Dropping,
+            listener: &listener,
             precision,
             keeps_gradients: false,
             gathered: None,
@@ -53,10 +51,16 @@ pub fn rehearse<M: Module, L: IntoLoss>(
         if loss.is_tracked() {
             measured(loss, &depth)?.backward();
         }
-    }
-    let after = Resident::of_this_process().map_err(unmeasurable)?;
-    let taken = after.peak.get().saturating_sub(before.now.get());
-    Ok(Bytes::new(taken))
+        let after = Resident::of_this_process().map_err(unmeasurable)?;
+        let taken = after.peak.get().saturating_sub(before.now.get());
+        Ok::<_, TrainError>(Bytes::new(taken))
+    };
+    // The first one guesses in which order gradients come, and an allocator may keep some of it.
+    pass(Listener::Dropping)?;
+    Ok(Activations {
+        alone: pass(Listener::Dropping)?,
+        with_gradients: pass(Listener::Nobody)?,
+    })
 }
 
 fn unmeasurable(source: io::Error) -> TrainError {

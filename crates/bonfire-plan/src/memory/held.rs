@@ -15,7 +15,7 @@ pub struct Held {
     pub gradients: Bytes,
     /// What the optimizer keeps for them.
     pub optimizer: Bytes,
-    /// What a pass keeps for its backward half, and needs for itself.
+    /// What a pass keeps for its backward half, and needs for itself, with those gradients that stay meanwhile.
     pub activations: Bytes,
     /// Gradients in the memory in which they travel, and the sums of earlier micro-batches.
     pub buckets: Bytes,

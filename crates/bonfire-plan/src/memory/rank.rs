@@ -108,7 +108,10 @@ impl Count<'_> {
             ..Held::default()
         };
         let pass = Held {
-            activations: training.activations,
+            activations: match spread.gradients {
+                Spread::Replicated => training.activations.with_gradients,
+                Spread::Sharded => training.activations.alone,
+            },
             ..resting
         };
         let complete = Held {

@@ -32,6 +32,24 @@ const NAMES: [&str; 6] = [
 ];
 
 #[test]
+fn gradients_that_stay_meet_activations() {
+    let mut training = training(&[vec![10]], 2);
+    training.activations = Activations {
+        alone: Bytes::new(10),
+        with_gradients: Bytes::new(30),
+    };
+    for (name, expected) in [
+        ("replicated", 30),
+        ("zero1", 30),
+        ("zero2", 10),
+        ("zero3", 10),
+    ] {
+        let held = of(&training.memory(name.parse().unwrap()), Phase::Pass);
+        assert_eq!(held.activations, Bytes::new(expected), "{name}");
+    }
+}
+
+#[test]
 fn one_of_several_ranks_has_more_than_a_lone_process() {
     let program = |ranks| {
         let mut training = training(&[vec![10]], ranks);
@@ -193,7 +211,7 @@ fn the_whole_model_is_there_at_the_start_and_for_an_evaluation() {
 #[test]
 fn a_table_says_what_fits() {
     let mut training = training(&vec![vec![1024, 1024]; 8], 8);
-    training.activations = Bytes::new(3 << 20);
+    training.activations = Bytes::new(3 << 20).into();
     let placements = NAMES.map(|name| name.parse().unwrap());
     let table = training.table(placements, Some(Bytes::new(100 << 20)));
     let fitting: Vec<_> = table
@@ -225,7 +243,7 @@ proptest! {
     ) {
         let mut training = training(&shapes, ranks);
         training.micro_batches = micro_batches;
-        training.activations = Bytes::new(activations);
+        training.activations = Bytes::new(activations).into();
         training.caps = Caps { first_bytes_max: 1 << 12, bytes_max: 1 << 14 };
         let elems: usize = shapes.iter().map(|shape| shape.iter().product::<usize>()).sum();
         let all = Bytes::of(elems as u64, DType::F32);

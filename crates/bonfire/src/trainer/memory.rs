@@ -1,7 +1,7 @@
 //! A training as a planner of memory sees it.
 
 use bonfire_config::{Config, OffloadTo, OptimizerKind};
-use bonfire_plan::memory::{Start, Training};
+use bonfire_plan::memory::{Activations, Start, Training};
 use bonfire_plan::{Bytes, WorldSize};
 use bonfire_train::{Resident, World, outline};
 use burn::module::Module;
@@ -15,7 +15,7 @@ pub(super) fn planned<M: Module>(
     world: &World,
     config: &Config,
     model: &M,
-    activations: Bytes,
+    activations: Activations,
 ) -> Result<Training> {
     let mut training = configured(model, config, world.world_size())?;
     let ranks_per_host = WorldSize::new(world.local_world_size());

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use bonfire_launch::StopRequest;
-use bonfire_plan::Bytes;
+use bonfire_plan::memory::Activations;
 use burn::optim::ModuleOptimizer;
 
 use super::Data;
@@ -20,7 +20,7 @@ pub struct Parts<M, B> {
     pub(super) optimizer: Option<ModuleOptimizer>,
     pub(super) rates: Option<Rates>,
     pub(super) stop: Option<StopRequest>,
-    pub(super) activations: Option<Bytes>,
+    pub(super) activations: Option<Activations>,
 }
 
 impl<M, B> Parts<M, B> {
@@ -54,8 +54,8 @@ impl<M, B> Parts<M, B> {
     /// With what a forward and a backward pass take of memory, as [`rehearse`](crate::plan::rehearse) measures it or
     /// the program knows it: the report then has what was planned beside what was measured.
     #[must_use]
-    pub fn with_activations(mut self, activations: Bytes) -> Self {
-        self.activations = Some(activations);
+    pub fn with_activations(mut self, activations: impl Into<Activations>) -> Self {
+        self.activations = Some(activations.into());
         self
     }
 
