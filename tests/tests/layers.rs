@@ -124,6 +124,7 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
     (
         "bonfire-report",
         Imports::Only(&[
+            "bonfire-plan",
             "bonfire-collective",
             "bonfire-launch",
             "bonfire-checkpoint",

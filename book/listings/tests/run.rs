@@ -424,3 +424,17 @@ fn the_listing_that_computes_activations_again_trains_the_same_parameters() {
     assert_eq!(end(&again), end(&plain));
     assert!(last_loss(&again) < 0.3, "{again}");
 }
+
+#[test]
+fn the_listing_that_plans_shows_a_line_for_each_placement() {
+    let printed = run(env!("CARGO_BIN_EXE_planned"), &[]);
+    // Weight and bias.
+    assert!(
+        printed.contains("4.2 million parameters; what each of 8 ranks"),
+        "{printed}"
+    );
+    for placement in ["replicated", "zero1", "zero2", "zero3"] {
+        let line = printed.lines().find(|line| line.starts_with(placement));
+        assert!(line.is_some_and(|line| line.ends_with(" yes")), "{printed}");
+    }
+}

@@ -9,6 +9,7 @@ mod connections;
 mod doctor;
 mod inspect;
 mod operation;
+mod plan;
 mod quantity;
 mod run;
 #[cfg(feature = "cuda")]
@@ -35,6 +36,7 @@ enum Command {
     Bench(bench::BenchArgs),
     Simulate(simulate::SimulateArgs),
     Config(config::ConfigArgs),
+    Plan(plan::PlanArgs),
     Doctor(doctor::DoctorArgs),
     Inspect(inspect::InspectArgs),
     #[cfg(feature = "cuda")]
@@ -49,6 +51,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(args),
         Command::Simulate(args) => simulate::run(&args),
         Command::Config(args) => config::run(&args),
+        Command::Plan(args) => plan::run(&args),
         Command::Doctor(args) => doctor::run(args),
         Command::Inspect(args) => inspect::run(&args),
         #[cfg(feature = "cuda")]

@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
-use bonfire_plan::{Bytes, NotBytes};
+use bonfire_plan::{Bytes, UnknownBytes};
 
 /// Powers of ten behind which a number of bytes or bits per second is counted.
 const PREFIXES: [(&str, f64); 5] = [("T", 1e12), ("G", 1e9), ("M", 1e6), ("K", 1e3), ("", 1.0)];
 
-/// Reads a number of bytes that is not 0, such as `4096`, `64K` or `1.5GiB`.
+/// Reads `4096`, `64K`, `16MiB` or `1.5G`, at least one byte.
 pub(crate) fn size(text: &str) -> Result<usize, String> {
-    let bytes: Bytes = text.parse().map_err(|error: NotBytes| error.to_string())?;
+    let bytes: Bytes = text
+        .parse()
+        .map_err(|error: UnknownBytes| error.to_string())?;
     match usize::try_from(bytes.get()) {
         Ok(0) => Err("must be at least one byte".to_owned()),
         Ok(bytes) => Ok(bytes),
@@ -100,7 +102,7 @@ mod tests {
         assert_eq!(size("64K"), Ok(64 << 10));
         assert_eq!(size("3m"), Ok(3 << 20));
         assert_eq!(size("1G"), Ok(1 << 30));
-        for bad in ["", "K", "1P", "-1", "0", "99999999999999999999G"] {
+        for bad in ["", "K", "1X", "-1", "0", "99999999999999999999G"] {
             assert!(size(bad).is_err(), "{bad}");
         }
     }

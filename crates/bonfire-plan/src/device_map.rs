@@ -84,7 +84,7 @@ pub enum MapError {
         /// Whose.
         place: String,
         /// What is wrong.
-        cause: crate::NotBytes,
+        cause: crate::UnknownBytes,
     },
     /// Classes that no module of the model has.
     #[error("no module of the model is a {}; its classes are {}", .classes.join(" or a "), .known.join(", "))]

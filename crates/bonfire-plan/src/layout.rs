@@ -144,6 +144,26 @@ impl Layout {
         rows.start * row_elems..rows.end * row_elems
     }
 
+    /// How many elements each block of a bucket with these parameters has, and how many blocks: one for each rank
+    /// where they are cut into rows, as long as that of the rank with the most, and one in all other cases. A bucket
+    /// has parameters that are divided alike.
+    pub fn blocks(&self, parameters: &[usize]) -> (usize, usize) {
+        let all = |parameter: &usize| self.parameters[*parameter].elems();
+        match parameters.first().map(|&first| self.divisions[first]) {
+            Some(Division::Rows) => {
+                let rank_elems = |rank| {
+                    parameters
+                        .iter()
+                        .map(move |&p| self.elems(p, rank).len())
+                        .sum()
+                };
+                let longest = self.world_size.ranks().map(rank_elems).max();
+                (longest.unwrap_or(0), self.world_size.len())
+            }
+            _ => (parameters.iter().map(all).sum(), 1),
+        }
+    }
+
     /// How many elements a rank holds of a state that lies so.
     pub fn held(&self, spread: Spread, rank: Rank) -> usize {
         let parameters = 0..self.parameters.len();

@@ -49,6 +49,7 @@ mod collective;
 pub mod device_map;
 mod estimate;
 mod layout;
+pub mod memory;
 pub mod pipeline;
 pub mod simulate;
 mod types;
@@ -63,6 +64,6 @@ pub use layout::{
     Among, Division, Layout, Placement, SHARDED_ELEMS_MIN, Share, Spread, UnknownPlacement,
 };
 pub use types::{
-    Algorithm, Bytes, CallSite, Collective, DType, ElemRange, NamedRanks, NotBytes, Operation,
-    Order, PlanError, Rank, ReduceOp, WorldSize, chunks, shard_range,
+    Algorithm, Bytes, CallSite, Collective, DType, ElemRange, NamedRanks, Operation, Order,
+    PlanError, Rank, ReduceOp, UnknownBytes, WorldSize, chunks, shard_range,
 };

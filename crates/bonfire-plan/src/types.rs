@@ -9,7 +9,7 @@ mod op;
 mod operation;
 mod rank;
 
-pub use chunk::{Bytes, ElemRange, NotBytes, chunks, shard_range};
+pub use chunk::{Bytes, ElemRange, UnknownBytes, chunks, shard_range};
 pub(crate) use chunk::{chunk, chunk_count};
 pub use dtype::DType;
 pub use error::PlanError;

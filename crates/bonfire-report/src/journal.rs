@@ -14,14 +14,14 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use bonfire_train::{Loss, MicroStep, Step, World};
+use bonfire_train::{Loss, MicroStep, Resident, Step, World};
 use burn::tensor::Tensor;
 
 use crate::ReportError;
 use files::Files;
 use progress::Progress;
 
-pub use report::{Curve, Point, Report};
+pub use report::{Curve, MemoryUse, Point, Report};
 pub use time::{SlowRank, TimeSplit};
 
 /// What a journal is about.
@@ -325,6 +325,9 @@ impl Journal {
         self.progress.clear();
         let total = self.started.elapsed();
         let all = self.all_ranks(self.times, [0.0, 0.0])?;
+        // Nothing where the system does not say it.
+        let peak = Resident::of_this_process().map_or(0, |resident| resident.peak.get());
+        let peaks = self.world.group().all_gather(&[peak])?;
         let ranks: Vec<TimeSplit> = all.into_iter().map(|(split, _)| split).collect();
         let longest = ranks.iter().map(TimeSplit::training).max();
         let steps_here = self.steps - self.config.steps_done;
@@ -340,6 +343,10 @@ impl Journal {
                 longest.unwrap_or_default(),
             ),
             total,
+            memory: MemoryUse {
+                peaks: peaks.into_iter().filter(|peak| *peak > 0).collect(),
+                planned: None,
+            },
             straggler: SlowRank::among(&ranks),
             ranks,
             curves: self.curves,

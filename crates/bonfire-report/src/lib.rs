@@ -12,8 +12,8 @@ mod tensorboard;
 
 pub use error::ReportError;
 pub use journal::{
-    Activity, Curve, Figures, Journal, JournalConfig, JournalDisplay, Point, Report, SlowRank,
-    TimeSplit,
+    Activity, Curve, Figures, Journal, JournalConfig, JournalDisplay, MemoryUse, Point, Report,
+    SlowRank, TimeSplit,
 };
 pub use metrics::{WeightedMean, sum_over_ranks};
 pub use tensorboard::EventWriter;

@@ -6,6 +6,7 @@ pub(crate) mod precision;
 use std::fmt;
 use std::str::FromStr;
 
+use bonfire_plan::buckets::Caps;
 use bonfire_plan::{Placement, Share, Spread};
 use serde::{Deserialize, Serialize};
 
@@ -197,6 +198,14 @@ impl DdpConfig {
         Self { placement, ..self }
     }
 
+    /// The largest sizes of buckets.
+    pub fn caps(&self) -> Caps {
+        Caps {
+            first_bytes_max: self.first_bucket_bytes_max.min(self.bucket_bytes_max),
+            bytes_max: self.bucket_bytes_max,
+        }
+    }
+
     /// Why parameters cannot be sharded together with the rest, if they are to be.
     pub(crate) fn forbids_shards(&self) -> Option<&'static str> {
         if !self.placement.is_sharded() {
@@ -219,9 +228,13 @@ impl DdpConfig {
 
 impl Default for DdpConfig {
     fn default() -> Self {
+        let Caps {
+            first_bytes_max,
+            bytes_max,
+        } = Caps::default();
         Self {
-            bucket_bytes_max: 25 << 20,
-            first_bucket_bytes_max: 1 << 20,
+            bucket_bytes_max: bytes_max,
+            first_bucket_bytes_max: first_bytes_max,
             sync: GradientSync::Bucketed,
             route: GradientRoute::Auto,
             compression: GradientCompression::None,

@@ -16,7 +16,7 @@ use crate::parameters::fingerprint::{self, Entry, Fingerprint};
 use crate::parameters::mesh::Mesh;
 use crate::parameters::replicate::{outline, replicate, replicate_rows};
 use crate::parameters::shards::Shards;
-use crate::parameters::{Autodiff, ParameterTable, autodiff_of};
+use crate::parameters::{ParameterTable, trainable};
 use crate::reducer::Reducer;
 use crate::reducer::hooks::{Anchors, Depth};
 use crate::world::exchange::group::NormGroups;
@@ -384,16 +384,6 @@ fn verify(entries: Vec<Entry>, config: &DdpConfig, group: &ProcessGroup) -> Resu
         entries,
     };
     fingerprint::verify(&fingerprint, group)
-}
-
-/// The model, in training mode: all of it, also where a part was made on a device without autodiff, such as
-/// a backbone that was loaded. Frozen parameters stay frozen.
-fn trainable<M: Module>(model: M) -> M {
-    match autodiff_of(&model) {
-        Autodiff::All => model,
-        Autodiff::None => model.train(),
-        Autodiff::Parts => model.valid().train(),
-    }
 }
 
 fn lock(reducer: &Mutex<Reducer>) -> MutexGuard<'_, Reducer> {

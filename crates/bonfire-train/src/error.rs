@@ -75,6 +75,12 @@ pub enum TrainError {
         /// What the parameter is made of.
         dtype: DType,
     },
+    /// Nobody knows what memory a pass has taken.
+    #[error("what a pass takes of memory cannot be measured here: {source}; say it instead")]
+    Unmeasurable {
+        /// The system's words.
+        source: std::io::Error,
+    },
     /// A tensor cannot be read from its device.
     #[error("cannot read {what} from its device: {cause}")]
     UnreadableTensor {

@@ -37,7 +37,7 @@ use crate::reducer::timing::Stopwatch;
 use crate::world::patience::WarmUp;
 use bonfire_compression::{Compressor, Presence};
 use bonfire_plan::Division;
-use bonfire_plan::buckets::{Assignment, Caps, assign};
+use bonfire_plan::buckets::{Assignment, Caps, LENT_MAX, assign};
 use bonfire_values::{Entering, HostSlice};
 
 use buckets::{Buckets, Home};
@@ -84,9 +84,6 @@ struct Progress {
 /// How many steps the order of the buckets is a guess for. In the first step, hooks only guess
 /// where they belong in the backward pass; the second shows the order of the gradients.
 const GUESSED_STEPS: u32 = 2;
-
-/// How many buckets whose gradients are sharded may be on their way at once.
-const LENT_MAX: usize = 2;
 
 /// What is the same for all gradients of a step.
 #[derive(Debug)]
@@ -165,6 +162,8 @@ impl Reducer {
         let division = |parameter| self.shards.division(parameter);
         self.assignments = assign(&self.table.extents(), division, order, self.caps);
         self.homes = homes(&self.assignments, self.table.len());
+        // Memory of buckets that there are no more may be too small for the new ones, and would stay for nothing.
+        self.spare = Spare::default();
         self.is_made = false;
         self.make()
     }

@@ -46,6 +46,7 @@
 //! - [`data`]: samplers and loaders. [`report`]: metrics over all ranks, the journal of a run.
 //! - [`checkpoint`]: a training saved and brought back. `weights`: files of PyTorch and safetensors,
 //!   and models on several devices, in host memory and in their files.
+//! - [`plan`](mod@plan): what memory each rank takes, before a training runs.
 //! - `learner`: Burn's own learner on many ranks.
 //! - [`collective`]: the communication below, which knows nothing of tensors. `cuda`: between GPUs.
 //! - [`world`] and [`launcher`]: devices, and what starts ranks.
@@ -58,6 +59,7 @@ mod error;
 mod freeze;
 mod launch;
 mod log;
+pub mod plan;
 pub mod prelude;
 mod rank;
 mod threads;

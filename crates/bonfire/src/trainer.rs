@@ -1,6 +1,7 @@
 //! One call that makes a training of a model, its data and a configuration.
 
 mod data;
+mod memory;
 mod optimizer;
 mod parts;
 mod setup;
@@ -11,6 +12,7 @@ use bonfire_collective::ReduceOp;
 use bonfire_config::Config;
 use bonfire_data::{DistributedSampler, Order, Remainder, SamplerConfig, SamplerState};
 use bonfire_launch::StopRequest;
+use bonfire_plan::memory::{Evaluation, Training};
 use bonfire_report::{Activity, Journal, Report};
 use bonfire_train::{Checkpoints, Clip, Ddp, IntoLoss, Loss, LossScaler, Milestone, World};
 use burn::module::Module;
@@ -24,6 +26,9 @@ use data::{Fed, Feed};
 pub use data::Data;
 pub use parts::Parts;
 pub use setup::prepare;
+
+pub(crate) use memory::{around, configured};
+pub(crate) use setup::ddp_config;
 
 /// A training on all ranks: it owns the model, the optimizer, the place in the data, the learning rate, clipping,
 /// the scale of the loss, checkpoints and the journal. [`prepare`] makes it. Every rank calls the same methods in the
@@ -79,6 +84,8 @@ pub struct Trainer<M, B> {
     reached: Fed,
     /// Steps at the newest checkpoint.
     saved: u64,
+    /// What its memory is planned from, if activations are known.
+    planned: Option<Training>,
 }
 
 impl<M, B> fmt::Debug for Trainer<M, B> {
@@ -271,7 +278,11 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
     ) -> Result<[f64; N]> {
         let model = match self.config.placement.parameters {
             bonfire_train::Spread::Replicated => self.ddp.lowered(),
-            bonfire_train::Spread::Sharded => self.ddp.whole()?,
+            bonfire_train::Spread::Sharded => {
+                let planned = self.planned.iter_mut();
+                planned.for_each(|training| training.evaluation = Evaluation::Whole);
+                self.ddp.whole()?
+            }
         };
         let sampler = DistributedSampler::new(
             &self.world,
@@ -365,6 +376,12 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
         let report = report
             .with_fact("placement", self.config.placement)
             .with_fact("parameters", digest);
+        let report = match &self.planned {
+            Some(training) => {
+                report.with_memory_planned(training.memory(self.config.placement).resident())
+            }
+            None => report,
+        };
         let written = match &self.config.report.folder {
             Some(folder) if self.world.is_main() => report.write(folder),
             _ => Ok(()),

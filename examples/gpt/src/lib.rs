@@ -9,6 +9,7 @@ pub mod data;
 pub mod model;
 pub mod optimizer;
 pub mod options;
+pub mod plan;
 pub mod sample;
 pub mod text;
 pub mod train;

@@ -7,10 +7,12 @@ use std::fs;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use bonfire::plan::{Placement, WorldSize};
 use bonfire::{LaunchArgs, World};
 use clap::Parser;
 use gpt::data::Corpus;
 use gpt::options::{Settings, TrainArgs};
+use gpt::plan::plan;
 use gpt::sample::Sample;
 use gpt::text::Text;
 use gpt::train::{Trained, train};
@@ -43,6 +45,7 @@ fn run(launch: &LaunchArgs, args: TrainArgs) -> Result<()> {
             .build_global()
             .context("--threads cannot be set")?;
     }
+    let (plans, memory) = (args.plan, args.memory);
     let settings = Settings::try_from(args)?;
     let context = settings.model.context;
     let corpus = match &settings.data {
@@ -52,6 +55,16 @@ fn run(launch: &LaunchArgs, args: TrainArgs) -> Result<()> {
         }
         None => Corpus::own(context)?,
     };
+    if plans {
+        let ranks = WorldSize::new(launch.flags.rank_count()?.resolve()?.get())?;
+        let training = plan(&settings, &corpus, ranks)?;
+        let mut placements = Placement::presets().to_vec();
+        if !placements.contains(&settings.placement) {
+            placements.push(settings.placement);
+        }
+        print!("{}", training.table(placements, memory));
+        return Ok(());
+    }
     let folder = &settings.reporting.report_dir;
     fs::create_dir_all(folder).with_context(|| {
         format!(

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use bonfire::ddp::{GradientRoute, Placement};
 use bonfire::optim::{Decay, Schedule};
+use bonfire::plan::Bytes;
 use clap::{Args, ValueEnum};
 
 use crate::model::GptConfig;
@@ -124,6 +125,14 @@ pub struct TrainArgs {
     /// temporary files]
     #[arg(long, value_name = "FOLDER", help_heading = "Training")]
     pub offload_folder: Option<PathBuf>,
+
+    /// Show what memory each rank takes in each placement, and train nothing
+    #[arg(long, help_heading = "Planning")]
+    pub plan: bool,
+
+    /// What each rank may take, such as 500M or 80GiB: the plan says what fits
+    #[arg(long, value_name = "BYTES", help_heading = "Planning")]
+    pub memory: Option<Bytes>,
 
     /// Steps between two evaluations [default: 100; nanogpt-cpu: 250]
     #[arg(long, value_name = "N", value_parser = at_least_one, help_heading = "Reporting")]

@@ -9,6 +9,7 @@ use bonfire::report::{Activity, Journal, JournalConfig, Report, WeightedMean};
 use bonfire::world::StopRequest;
 use bonfire::{Ddp, DdpConfig, World};
 use burn::module::Module;
+use burn::tensor::Device;
 
 use crate::batch::{self, Sampler};
 use crate::data::Corpus;
@@ -31,15 +32,8 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
     let device = world.device().autodiff();
     let context = settings.model.context;
     let schedule = settings.schedule;
-    let model = settings
-        .model
-        .config(corpus.text.vocabulary().len())
-        .init(settings.seed, &device);
+    let model = untrained(settings, corpus, &device);
     let parameters = model.num_params();
-    let model = match settings.checkpoint_blocks {
-        true => model.with_recomputed_blocks(),
-        false => model,
-    };
     let config = DdpConfig::default()
         .with_route(settings.gradient_route)
         .with_placement(settings.placement);
@@ -116,6 +110,16 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
         .with_fact("schedule", format!("{:?}", settings.schedule))
         .with_fact("parameters", digest);
     Ok(Trained { model, report })
+}
+
+/// The model before its first step.
+pub(crate) fn untrained(settings: &Settings, corpus: &Corpus, device: &Device) -> Gpt {
+    let config = settings.model.config(corpus.text.vocabulary().len());
+    let model = config.init(settings.seed, device);
+    match settings.checkpoint_blocks {
+        true => model.with_recomputed_blocks(),
+        false => model,
+    }
 }
 
 fn evaluate(

@@ -57,7 +57,11 @@ fn run(file: WeightsFile) -> anyhow::Result<()> {
     // Blocks of device 0 and of host memory are read; the others stay in the file.
     let (model, report) = dispatch.load(model, &file)?;
     let y = model.forward(Tensor::ones([1, 64], &device));
-    println!("{}\nanswer {:.4}", report.summary(), y.sum().into_scalar::<f32>());
+    println!(
+        "{}\nanswer {:.4}",
+        report.summary(),
+        y.sum().into_scalar::<f32>()
+    );
     Ok(())
 }
 // ANCHOR_END: load

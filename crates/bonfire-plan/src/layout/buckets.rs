@@ -6,6 +6,9 @@
 use crate::DType;
 use crate::layout::Division;
 
+/// How many buckets whose gradients are sharded may be on their way at once, with memory that the next ones need.
+pub const LENT_MAX: usize = 2;
+
 /// What assignment needs to know about a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
@@ -29,6 +32,17 @@ pub struct Caps {
     pub first_bytes_max: usize,
     /// Of the others, in bytes.
     pub bytes_max: usize,
+}
+
+impl Default for Caps {
+    /// 25 MiB: large enough to use the bandwidth of a link, small enough that several fit into a backward pass. And
+    /// 1 MiB for the first, so that the links are busy early.
+    fn default() -> Self {
+        Self {
+            first_bytes_max: 1 << 20,
+            bytes_max: 25 << 20,
+        }
+    }
 }
 
 /// The parameters of one bucket, in the order of their gradients. All have the same type, and are divided

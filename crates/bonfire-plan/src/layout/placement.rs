@@ -90,6 +90,16 @@ impl Placement {
         Self::of([Spread::Sharded; 3])
     }
 
+    /// The four that differ in what is sharded, from the most memory to the least.
+    pub const fn presets() -> [Self; 4] {
+        [
+            Self::replicated(),
+            Self::zero1(),
+            Self::zero2(),
+            Self::zero3(),
+        ]
+    }
+
     const fn of([parameters, gradients, optimizer]: [Spread; 3]) -> Self {
         Self {
             parameters,

@@ -3,8 +3,10 @@
 //! Elements and bytes are distinct; they are converted here and nowhere else.
 
 use std::fmt;
+use std::iter::Sum;
 use std::num::NonZeroUsize;
-use std::ops::Range;
+use std::ops::{Add, AddAssign, Range};
+use std::str::FromStr;
 
 use crate::{DType, Rank, WorldSize};
 
@@ -111,48 +113,84 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// Units by their names in capitals, and their bytes.
-const UNITS: [(&str, f64); 12] = [
-    ("KIB", 1024.0),
-    ("MIB", 1_048_576.0),
-    ("GIB", 1_073_741_824.0),
-    ("TIB", 1_099_511_627_776.0),
-    ("KB", 1e3),
-    ("MB", 1e6),
-    ("GB", 1e9),
-    ("TB", 1e12),
-    ("K", 1024.0),
-    ("M", 1_048_576.0),
-    ("G", 1_073_741_824.0),
-    ("T", 1_099_511_627_776.0),
-];
+impl Add for Bytes {
+    type Output = Self;
 
-/// A text that is no number of bytes.
+    fn add(self, other: Self) -> Self {
+        Self(self.0 + other.0)
+    }
+}
+
+impl AddAssign for Bytes {
+    fn add_assign(&mut self, other: Self) {
+        *self = *self + other;
+    }
+}
+
+impl Sum for Bytes {
+    fn sum<I: Iterator<Item = Self>>(bytes: I) -> Self {
+        bytes.fold(Self::default(), Self::add)
+    }
+}
+
+/// Not a number of bytes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no number of bytes; write it as 4096, 64K, 16MiB, 1.5GiB or 10GB")]
-pub struct NotBytes(String);
+#[error("`{0}` is not a number of bytes such as 4096, 64K, 1.5G or 80GiB")]
+pub struct UnknownBytes(String);
 
-/// A number, or a number with a unit: `KiB` to `TiB` are powers of 1024, and so are `K` to `T`; `KB` to `TB` are
-/// powers of 1000, of bits if the last letter is small, as in `Gb`. Otherwise case does not matter.
-impl std::str::FromStr for Bytes {
-    type Err = NotBytes;
+impl FromStr for Bytes {
+    type Err = UnknownBytes;
 
-    fn from_str(text: &str) -> Result<Self, NotBytes> {
-        let capitals = text.to_ascii_uppercase();
-        let unit = UNITS
-            .iter()
-            .find_map(|(unit, bytes)| Some((unit, capitals.strip_suffix(unit)?, bytes)));
-        let bytes = match unit {
-            None => text.parse().ok(),
-            Some((unit, number, scale)) => {
-                let number: Option<f64> = number.trim().parse().ok();
-                let bytes = number.map(|number| (number * scale).trunc());
-                let bytes = bytes.filter(|bytes| (0.0..u64::MAX as f64).contains(bytes));
-                let is_bits = unit.len() == 2 && text.ends_with('b');
-                bytes.map(|bytes| bytes as u64 / if is_bits { 8 } else { 1 })
-            }
+    /// Reads a number and a unit, in either case: `K`, `KiB`, `M`, `MiB` and so on up to `T` are powers of 1024,
+    /// `KB`, `MB` and so on powers of 1000; without a unit, or with `B`, they are bytes. A capital before a small `b`,
+    /// as in `Gb`, means bits. A fraction of a byte is cut off.
+    ///
+    /// ```
+    /// use bonfire_plan::Bytes;
+    ///
+    /// assert_eq!("64M".parse(), Ok(Bytes::new(64 << 20)));
+    /// assert_eq!("1.5 GiB".parse(), Ok(Bytes::new(3 << 29)));
+    /// assert_eq!("80GB".parse(), Ok(Bytes::new(80_000_000_000)));
+    /// ```
+    fn from_str(text: &str) -> Result<Self, UnknownBytes> {
+        let unknown = || UnknownBytes(text.to_owned());
+        if let Some(bits) = text
+            .strip_suffix('b')
+            .filter(|rest| rest.ends_with(['K', 'M', 'G', 'T']))
+        {
+            let bytes: Self = format!("{bits}B").parse().map_err(|_| unknown())?;
+            return Ok(Self(bytes.0 / 8));
+        }
+        let lower = text.trim().to_ascii_lowercase();
+        let letters = lower.find(|character: char| character.is_ascii_alphabetic());
+        let (number, unit) = lower.split_at(letters.unwrap_or(lower.len()));
+        let (prefix, base) = match unit.strip_suffix("ib") {
+            Some(prefix) => (prefix, 1024_u64),
+            None => match unit.strip_suffix('b') {
+                Some(prefix) => (prefix, 1000),
+                None => (unit, 1024),
+            },
         };
-        bytes.map(Self).ok_or_else(|| NotBytes(text.to_owned()))
+        let power = match prefix {
+            "" if !unit.ends_with("ib") => 0,
+            "k" => 1,
+            "m" => 2,
+            "g" => 3,
+            "t" => 4,
+            _ => return Err(unknown()),
+        };
+        let (number, factor) = (number.trim(), base.pow(power));
+        if !number.starts_with(|character: char| character.is_ascii_digit()) {
+            return Err(unknown());
+        }
+        if let Ok(whole) = number.parse::<u64>() {
+            return whole.checked_mul(factor).map(Self).ok_or_else(unknown);
+        }
+        let bytes = number.parse::<f64>().map_err(|_| unknown())? * factor as f64;
+        match bytes < u64::MAX as f64 {
+            true => Ok(Self(bytes as u64)),
+            false => Err(unknown()),
+        }
     }
 }
 
@@ -227,4 +265,59 @@ pub(crate) fn chunk(
 /// How many [`chunks`] a range has.
 pub(crate) fn chunk_count(range: ElemRange, chunk_elems_max: NonZeroUsize) -> usize {
     range.len().div_ceil(chunk_elems_max.get()).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn bytes_are_read_as_people_write_them() {
+        let bytes = |text: &str| text.parse::<Bytes>().map(Bytes::get);
+        for (text, expected) in [
+            ("0", 0),
+            ("4096", 4096),
+            ("12 B", 12),
+            ("64K", 64 << 10),
+            ("3m", 3 << 20),
+            ("64MiB", 64 << 20),
+            ("64MB", 64_000_000),
+            ("1.5G", 3 << 29),
+            ("0.5 kib", 512),
+            (" 2T ", 2 << 40),
+        ] {
+            assert_eq!(bytes(text), Ok(expected), "{text}");
+        }
+        for bad in [
+            "",
+            "G",
+            "-1",
+            "-1G",
+            "1X",
+            "1iB",
+            "1e",
+            "inf",
+            "nan",
+            "1.2.3",
+            "1 G B",
+            "99999999999999999999G",
+            "18446744073709551615K",
+            "1e30G",
+        ] {
+            let error = bytes(bad).unwrap_err().to_string();
+            assert!(error.contains(&format!("`{bad}`")), "{error}");
+        }
+    }
+
+    proptest! {
+        /// Two digits behind the point are shown.
+        #[test]
+        fn what_is_shown_is_read_again(bytes in 0_u64..1 << 50) {
+            let read: Bytes = Bytes::new(bytes).to_string().parse().unwrap();
+            let difference = read.get().abs_diff(bytes) as f64;
+            prop_assert!(difference <= 0.005 * bytes as f64, "{bytes}: {read}");
+        }
+    }
 }

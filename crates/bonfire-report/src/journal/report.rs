@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use bonfire_plan::Bytes;
 use serde::Serialize;
 
 use super::html;
@@ -30,6 +31,19 @@ pub struct Curve {
     pub points: Vec<Point>,
 }
 
+/// What ranks had in memory, in bytes.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct MemoryUse {
+    /// What the process of each rank had at the most, in rank order, as the operating system counts it: memory that it
+    /// shares with others counts for each of them. Empty where the system does not say it. Ranks that are threads are
+    /// one process.
+    #[serde(rename = "peak_bytes")]
+    pub peaks: Vec<u64>,
+    /// What it was to be for each, if there was a plan.
+    #[serde(rename = "planned_bytes")]
+    pub planned: Option<u64>,
+}
+
 /// A finished training, as all its ranks saw it: the same on every one of them but for rounding of
 /// the total.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -52,6 +66,8 @@ pub struct Report {
     /// From the journal's beginning to its end, in seconds.
     #[serde(serialize_with = "seconds", rename = "total_seconds")]
     pub total: Duration,
+    /// What the ranks had in memory.
+    pub memory: MemoryUse,
     /// Where the time went, by rank.
     pub ranks: Vec<TimeSplit>,
     /// The rank that the others waited for, if one is well behind the median.
@@ -60,11 +76,33 @@ pub struct Report {
     pub curves: Vec<Curve>,
 }
 
+impl MemoryUse {
+    /// The most that any rank had, and how that compares with the plan; nothing where it is not known.
+    fn line(&self) -> Option<String> {
+        let peak = *self.peaks.iter().max()?;
+        let measured = format!("{} at the most", Bytes::new(peak));
+        let Some(planned) = self.planned else {
+            return Some(measured);
+        };
+        let percent = 100.0 * (planned as f64 / peak as f64 - 1.0);
+        let planned = Bytes::new(planned);
+        Some(format!("{measured}; planned {planned} ({percent:+.1} %)"))
+    }
+}
+
 impl Report {
     /// Adds a line about this training, before those that every report has.
     #[must_use]
     pub fn with_fact(mut self, name: &str, value: impl fmt::Display) -> Self {
         self.facts.push((name.to_owned(), value.to_string()));
+        self
+    }
+
+    /// Adds what the process of each rank was to have in memory at the most, as
+    /// [`RankMemory::resident`](bonfire_plan::memory::RankMemory::resident) has it.
+    #[must_use]
+    pub fn with_memory_planned(mut self, bytes: Bytes) -> Self {
+        self.memory.planned = Some(bytes.get());
         self
     }
 
@@ -111,6 +149,7 @@ impl Report {
         let rate = format!("{:.0}", self.samples_per_second);
         rows.push((format!("{} per second", self.unit), rate));
         rows.push(row("time", format!("{:.1} s", self.total.as_secs_f64())));
+        rows.extend(self.memory.line().map(|line| row("memory", line)));
         rows
     }
 

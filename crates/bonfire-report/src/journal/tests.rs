@@ -5,6 +5,7 @@ use std::path::Path;
 use std::thread::sleep;
 
 use bonfire_collective::{CollectiveError, GroupOptions, ProcessGroup, Rank};
+use bonfire_plan::Bytes;
 use bonfire_testkit::{local, read_by_tensorboard};
 use bonfire_train::{Ddp, DeviceKind, LocalRank, Loss, TrainError};
 use burn::nn::{Linear, LinearConfig};
@@ -102,6 +103,26 @@ fn the_rank_that_is_late_is_the_straggler_on_all_ranks() {
         let text = report.to_string();
         assert!(text.contains("rank 1 is the straggler"), "{text}");
     }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_report_has_the_memory_of_all_ranks_beside_what_was_planned() {
+    let kept = two_ranks(&config(0, None));
+    let (_, report) = &kept[0];
+    // Threads of one process, which had as much whoever asks; the last to ask may see more.
+    assert_eq!(report.memory.peaks.len(), 2);
+    assert!(report.memory.peaks.iter().all(|peak| *peak > 1 << 20));
+    assert_eq!(report.memory, kept[1].1.memory);
+    let text = report.to_string();
+    assert!(text.contains("MiB at the most\n"), "{text}");
+    let mut report = report.clone();
+    report.memory.peaks = vec![3 << 30, 4 << 30];
+    let text = report.with_memory_planned(Bytes::new(5 << 30)).to_string();
+    assert!(
+        text.contains("4 GiB at the most; planned 5 GiB (+25.0 %)"),
+        "{text}"
+    );
 }
 
 fn log(folder: &Path) -> Vec<serde_json::Value> {

@@ -15,7 +15,6 @@ use crate::reducer::timing::Stopwatch;
 use crate::world::patience::WarmUp;
 use crate::{CompressionError, CompressionState, DdpConfig, GradientSync, Gradients, TrainError};
 use bonfire_compression::Compressor;
-use bonfire_plan::buckets::Caps;
 
 /// How gradients are averaged.
 #[derive(Debug)]
@@ -43,17 +42,13 @@ impl Synchroniser {
             let naive = Naive::new(group.clone(), Arc::clone(table), config.compression);
             return Ok(Self::Naive(naive));
         }
-        let caps = Caps {
-            first_bytes_max: config.first_bucket_bytes_max.min(config.bucket_bytes_max),
-            bytes_max: config.bucket_bytes_max,
-        };
         let compressor = Compressor::new(
             config.compression,
             (0..table.len()).map(|index| table.get(index).compressible()),
             group.world_size(),
         );
         let parameters = (Arc::clone(table), Arc::clone(shards));
-        let reducer = Reducer::new(group.clone(), parameters, (caps, compressor), way)?;
+        let reducer = Reducer::new(group.clone(), parameters, (config.caps(), compressor), way)?;
         if group.rank().get() == 0 {
             tracing::info!(
                 parameters = table.len(),

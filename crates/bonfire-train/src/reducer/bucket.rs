@@ -424,12 +424,7 @@ impl Bucket {
 /// Where the elements of parameters lie in a bucket, and how many it has.
 fn arranged(parameters: &[usize], shards: &Shards) -> (Vec<Slot>, usize) {
     let pieces: Vec<_> = parameters.iter().map(|&p| shards.pieces(p)).collect();
-    let blocks = pieces.first().map_or(1, Vec::len);
-    let of_block = |block: usize| pieces.iter().map(move |pieces| pieces[block].len());
-    let block_elems = (0..blocks)
-        .map(|block| of_block(block).sum())
-        .max()
-        .unwrap_or(0);
+    let (block_elems, blocks) = shards.layout().blocks(parameters);
     let mut ends: Vec<usize> = (0..blocks).map(|block| block * block_elems).collect();
     let slots = parameters.iter().zip(&pieces).map(|(&parameter, pieces)| {
         let pieces = pieces.iter().zip(&mut ends).map(|(elems, end)| {

@@ -68,6 +68,8 @@ pub(crate) struct Pass<'a> {
 pub(crate) enum Listener {
     /// Nobody: the pass only has the same graph as others.
     Nobody,
+    /// Nobody, and gradients are dropped.
+    Dropping,
     /// A reducer, whose buckets travel in this pass.
     Reducer(Arc<Mutex<Reducer>>),
     /// A reducer that only adds the gradients to those of a later pass.
@@ -424,7 +426,7 @@ pub(crate) fn tell<B: Readback>(
     gradient: B::FloatTensorPrimitive,
 ) {
     let (reducer, accumulating) = match listener {
-        Listener::Nobody => return,
+        Listener::Nobody | Listener::Dropping => return,
         Listener::Reducer(reducer) => (reducer, None),
         Listener::Accumulator(reducer, entering) => (reducer, Some(*entering)),
     };

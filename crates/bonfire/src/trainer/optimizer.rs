@@ -87,7 +87,7 @@ pub(super) fn build<M: Module>(
 }
 
 /// The matrices of a model that are no tables of embeddings.
-fn matrices<M: Module>(model: &M) -> Vec<ParamId> {
+pub(super) fn matrices<M: Module>(model: &M) -> Vec<ParamId> {
     #[derive(Default)]
     struct Matrices {
         ids: Vec<ParamId>,

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use bonfire_launch::StopRequest;
+use bonfire_plan::memory::Activations;
 use burn::optim::ModuleOptimizer;
 
 use super::Data;
@@ -19,6 +20,7 @@ pub struct Parts<M, B> {
     pub(super) optimizer: Option<ModuleOptimizer>,
     pub(super) rates: Option<Rates>,
     pub(super) stop: Option<StopRequest>,
+    pub(super) activations: Option<Activations>,
 }
 
 impl<M, B> Parts<M, B> {
@@ -30,6 +32,7 @@ impl<M, B> Parts<M, B> {
             optimizer: None,
             rates: None,
             stop: None,
+            activations: None,
         }
     }
 
@@ -45,6 +48,14 @@ impl<M, B> Parts<M, B> {
     #[must_use]
     pub fn with_schedule(mut self, rate: impl Fn(usize) -> f64 + Send + Sync + 'static) -> Self {
         self.rates = Some(Arc::new(rate));
+        self
+    }
+
+    /// With what a forward and a backward pass take of memory, as [`rehearse`](crate::plan::rehearse) measures it or
+    /// the program knows it: the report then has what was planned beside what was measured.
+    #[must_use]
+    pub fn with_activations(mut self, activations: impl Into<Activations>) -> Self {
+        self.activations = Some(activations.into());
         self
     }
 

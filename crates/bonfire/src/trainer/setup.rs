@@ -18,7 +18,7 @@ use burn::module::Module;
 
 use super::data::{Fed, Feed, Source};
 use super::parts::Rates;
-use super::{Data, Parts, Progress, Trainer, optimizer};
+use super::{Data, Parts, Progress, Trainer, memory, optimizer};
 use crate::all_or_none;
 use crate::error::{Error, Result};
 
@@ -56,6 +56,7 @@ pub fn prepare<M: Module, B: Send + 'static>(
         optimizer,
         rates,
         stop,
+        activations,
     } = parts.into();
     let ranks = world.world_size().get();
     let batches = all_or_none(world, config.batches(u64::from(ranks)))?;
@@ -69,6 +70,9 @@ pub fn prepare<M: Module, B: Send + 'static>(
         Some(optimizer) => optimizer,
         None => all_or_none(world, optimizer::build(&config.optimizer, &model, offload))?,
     };
+    let planned =
+        activations.map(|activations| memory::planned(world, config, &model, activations));
+    let planned = all_or_none(world, planned.transpose())?;
     let mut ddp = Ddp::with_config(model, world, ddp_config(config))?;
     let checkpoints = match &config.checkpoints.folder {
         Some(folder) => {
@@ -124,6 +128,7 @@ pub fn prepare<M: Module, B: Send + 'static>(
         feed,
         checkpoints,
         progress,
+        planned,
     })
 }
 
@@ -207,7 +212,7 @@ fn offload(world: &World, config: &Config) -> Result<Option<Offload>> {
     }
 }
 
-fn ddp_config(config: &Config) -> DdpConfig {
+pub(crate) fn ddp_config(config: &Config) -> DdpConfig {
     let own = DdpConfig::default();
     let bytes = config
         .gradients

@@ -1,4 +1,5 @@
 use bonfire_data::{LastBatch, Loader};
+use bonfire_plan::Bytes;
 use bonfire_train::{DdpConfig, Placement};
 use burn::module::Param;
 use burn::nn::Linear;
@@ -218,4 +219,31 @@ fn data_that_cannot_be_is_told() {
     assert!(error.contains("needs `steps`"), "{error}");
     let error = told(&["steps=9"], passes);
     assert_eq!(error, "rank 1 failed: torn");
+}
+
+/// What is planned is the parameters' doing alone where a pass takes nothing.
+#[test]
+fn a_report_has_what_was_planned_where_activations_are_known() {
+    let planned = |words: &[&str], activations: Option<u64>| {
+        let reports = spawn(2, |world| {
+            let mut parts = Parts::new(model(&world.device()), data(&world, 43));
+            if let Some(bytes) = activations {
+                parts = parts.with_activations(Bytes::new(bytes));
+            }
+            let mut trainer = prepare(&world, &config(words), parts)?;
+            if words.contains(&"placement=zero3") {
+                trainer.evaluate(&data(&world, 8), |_, _| [0.0])?;
+            }
+            trainer.finish()
+        });
+        reports.unwrap().remove(0).memory.planned
+    };
+    assert_eq!(planned(&[], None), None);
+    for words in [&[][..], &["placement=zero3"]] {
+        let small = planned(words, Some(0)).unwrap();
+        let large = planned(words, Some(1 << 34)).unwrap();
+        // What the process of this test has besides is not the same at all times.
+        let difference = (large - small).abs_diff(1 << 34);
+        assert!(difference < 1 << 33, "{small} {large}");
+    }
 }

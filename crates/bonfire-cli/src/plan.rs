@@ -1,0 +1,159 @@
+//! `bonfire plan`: what memory each rank of a training takes, from the shapes in a file of parameters.
+
+mod shapes;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use bonfire_config::{Config, OffloadTo, OptimizerKind};
+use bonfire_plan::buckets::Caps;
+use bonfire_plan::memory::{Evaluation, MemoryTable, Parameter, Training};
+use bonfire_plan::{Bytes, Placement, WorldSize};
+use clap::{Args, ValueEnum};
+
+/// Plan memory: what each rank holds of a model, in each placement, and what fits.
+///
+/// FILE is a safetensors file, the index of several (.json), or a folder with either. Only shapes are read, and every
+/// parameter counts as trained. What a model keeps of activations is not in any file: give it, as the plan of the program
+/// measures it (see `bonfire::plan`), or count without.
+#[derive(Debug, Args)]
+pub(crate) struct PlanArgs {
+    /// The parameters
+    file: PathBuf,
+
+    /// The configuration of the training: TOML, JSON, or DeepSpeed's JSON
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    /// What comes after the file of configuration, such as batch.accumulation=4
+    #[arg(value_name = "KEY=VALUE")]
+    words: Vec<String>,
+
+    /// Ranks that train together
+    #[arg(long, value_name = "N", default_value = "8", value_parser = clap::value_parser!(u32).range(1..))]
+    ranks: u32,
+
+    /// How many of them are on each host, for placements within hosts [default: all]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    ranks_per_host: Option<u32>,
+
+    /// What each rank may take, such as 24G or 80GiB
+    #[arg(long, value_name = "BYTES")]
+    memory: Option<Bytes>,
+
+    /// The optimizer [default: that of the configuration, or adamw]
+    #[arg(long, value_enum)]
+    optimizer: Option<Optimizer>,
+
+    /// What a forward and a backward pass of one micro-batch keep and need
+    #[arg(long, value_name = "BYTES", default_value = "0")]
+    activations: Bytes,
+
+    /// What a process takes without a model
+    #[arg(long, value_name = "BYTES", default_value = "0")]
+    program: Bytes,
+
+    /// Placements besides the four presets and that of the configuration, such as zero3@host or zero2-whole
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    placements: Vec<Placement>,
+
+    /// Ranks take the whole model where parameters are sharded, for evaluations
+    #[arg(long)]
+    whole: bool,
+}
+
+/// An optimizer by what it keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Optimizer {
+    /// Two moments
+    Adamw,
+    /// Two moments
+    Adam,
+    /// Two moments
+    Lamb,
+    /// One moment
+    Lion,
+    /// One moment
+    Momentum,
+    /// Nothing
+    Sgd,
+}
+
+impl Optimizer {
+    fn moments(self) -> u32 {
+        match self {
+            Self::Adamw | Self::Adam | Self::Lamb => 2,
+            Self::Lion | Self::Momentum => 1,
+            Self::Sgd => 0,
+        }
+    }
+}
+
+pub(crate) fn run(args: &PlanArgs) -> ExitCode {
+    match table(args) {
+        Ok(table) => {
+            print!("{table}");
+            if args.activations == Bytes::default() {
+                println!("without activations: give them with --activations");
+            }
+            match table.fitting().next() {
+                Some(_) => ExitCode::SUCCESS,
+                None => ExitCode::FAILURE,
+            }
+        }
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn table(args: &PlanArgs) -> anyhow::Result<MemoryTable> {
+    let config = Config::load(args.config.as_deref(), &args.words)?;
+    let optimizer = args.optimizer.map(Optimizer::moments);
+    // Muon keeps one moment of some matrices, and which these are is not in the file.
+    let moments = optimizer.unwrap_or(match config.optimizer.kind {
+        _ if matches!(config.offload.optimizer, OffloadTo::Files(_)) => 0,
+        OptimizerKind::Sgd => u32::from(
+            config
+                .optimizer
+                .momentum
+                .is_some_and(|momentum| momentum > 0.0),
+        ),
+        OptimizerKind::Lion => 1,
+        _ => 2,
+    });
+    let parameters = shapes::read(&args.file)?.into_iter();
+    let parameters = parameters.map(|(name, shape, dtype)| Parameter {
+        name,
+        shape,
+        dtype,
+        moments: dtype.is_float().then_some(moments),
+    });
+    let ranks = WorldSize::new(args.ranks)?;
+    let mut training = Training::new(parameters.collect(), ranks);
+    training.ranks_per_host = match args.ranks_per_host {
+        Some(ranks) => WorldSize::new(ranks)?,
+        None => ranks,
+    };
+    if let Some(bytes_max) = config.gradients.bucket_bytes {
+        let first_bytes_max = Caps::default().first_bytes_max.min(bytes_max);
+        training.caps = Caps {
+            first_bytes_max,
+            bytes_max,
+        };
+    }
+    training.micro_batches = config.batch.accumulation.unwrap_or(1);
+    training.activations = args.activations.into();
+    training.program = args.program;
+    if args.whole {
+        training.evaluation = Evaluation::Whole;
+    }
+    let mut placements = Placement::presets().to_vec();
+    for placement in args.placements.iter().chain([&config.placement]) {
+        if !placements.contains(placement) {
+            placements.push(*placement);
+        }
+    }
+    Ok(training.table(placements, args.memory))
+}

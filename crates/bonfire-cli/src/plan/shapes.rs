@@ -1,0 +1,112 @@
+//! The names, shapes and types of the tensors of safetensors files. Nothing but their descriptions is read.
+//!
+//! A file begins with the length of its description, in eight bytes, the lowest first; the description is JSON. An index
+//! of several files says which tensor is in which: <https://huggingface.co/docs/safetensors>.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use bonfire_plan::DType;
+use serde::Deserialize;
+
+/// How many bytes a description may have, as in the format's reference reader.
+const DESCRIPTION_BYTES_MAX: u64 = 100_000_000;
+
+/// What a folder of a model has, in the order in which it is looked for.
+const NAMES: [&str; 2] = ["model.safetensors.index.json", "model.safetensors"];
+
+/// A tensor: its name, shape and type.
+pub(super) type Shape = (String, Vec<usize>, DType);
+
+#[derive(Deserialize)]
+struct Index {
+    weight_map: BTreeMap<String, String>,
+}
+
+#[derive(Deserialize)]
+struct Tensor {
+    dtype: String,
+    shape: Vec<usize>,
+}
+
+/// The tensors of a file, of all files of an index, or of a folder with either, sorted by name.
+pub(super) fn read(path: &Path) -> Result<Vec<Shape>> {
+    let path = match path.is_dir() {
+        true => in_folder(path)?,
+        false => path.to_owned(),
+    };
+    let files = match path.extension().is_some_and(|ending| ending == "json") {
+        true => indexed(&path)?,
+        false => BTreeSet::from([path]),
+    };
+    let mut shapes = Vec::new();
+    for file in files {
+        let read = described(&file).with_context(|| format!("cannot read {}", file.display()))?;
+        shapes.extend(read);
+    }
+    shapes.sort_by(|(one, ..), (other, ..)| one.cmp(other));
+    Ok(shapes)
+}
+
+fn in_folder(folder: &Path) -> Result<PathBuf> {
+    let paths = NAMES.iter().map(|name| folder.join(name));
+    let Some(path) = paths.into_iter().find(|path| path.is_file()) else {
+        bail!(
+            "{} has neither {} nor {}",
+            folder.display(),
+            NAMES[0],
+            NAMES[1]
+        );
+    };
+    Ok(path)
+}
+
+fn indexed(index: &Path) -> Result<BTreeSet<PathBuf>> {
+    let read = || -> Result<Index> { Ok(serde_json::from_str(&std::fs::read_to_string(index)?)?) };
+    let Index { weight_map } =
+        read().with_context(|| format!("cannot read {}", index.display()))?;
+    let folder = index.parent().unwrap_or(Path::new(""));
+    let files = weight_map.into_values();
+    Ok(files.map(|name| folder.join(name)).collect())
+}
+
+fn described(path: &Path) -> Result<Vec<Shape>> {
+    let mut file = File::open(path)?;
+    let mut len = [0; 8];
+    file.read_exact(&mut len)
+        .context("it is no safetensors file")?;
+    let len = u64::from_le_bytes(len);
+    ensure!(
+        len <= DESCRIPTION_BYTES_MAX,
+        "it is no safetensors file: its description has {len} bytes"
+    );
+    let mut description = Vec::new();
+    file.take(len).read_to_end(&mut description)?;
+    let tensors: BTreeMap<String, serde_json::Value> =
+        serde_json::from_slice(&description).context("it is no safetensors file")?;
+    let tensors = tensors
+        .into_iter()
+        .filter(|(name, _)| name != "__metadata__");
+    tensors
+        .map(|(name, value)| {
+            let Tensor { dtype, shape } = serde_json::from_value(value)?;
+            let dtype = match dtype.as_str() {
+                "F64" => DType::F64,
+                "F32" => DType::F32,
+                "F16" => DType::F16,
+                "BF16" => DType::BF16,
+                "I64" | "U64" => DType::I64,
+                "I32" | "U32" => DType::I32,
+                "I16" | "U16" => DType::I16,
+                "BOOL" | "I8" | "U8" => DType::U8,
+                // One byte, and nothing that is trained.
+                other if other.starts_with("F8") => DType::U8,
+                other => bail!("tensor {name} is of type {other}, which is not known"),
+            };
+            Ok((name, shape, dtype))
+        })
+        .collect()
+}

@@ -1,0 +1,143 @@
+//! A model as a planner of memory wants it: its parameters, and what its passes take.
+//!
+//! How much a model keeps for its backward pass follows from its operations, which nobody but the backend knows. So
+//! passes are run and the operating system asked, which counts the pages of the process. In some of them gradients are
+//! dropped as soon as they are there: what is left are the activations, and what operations need for themselves.
+
+use std::io;
+use std::sync::Arc;
+
+use bonfire_plan::memory::{Activations, Parameter, Start};
+use bonfire_plan::{Bytes, DType};
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::tensor::{Bool, DType as TensorDType, Int, Tensor};
+
+use crate::loss::IntoLoss;
+use crate::parameters::{ParameterTable, trainable};
+use crate::reducer::hooks::{Anchors, Depth, Listener, Pass, measured};
+use crate::resident::Resident;
+use crate::{Precision, TrainError};
+
+/// Runs three forward and backward passes of a model on this rank alone, and says what they take besides parameters. `forward` makes a batch as large as those of the training will be, and returns what that of
+/// [`Ddp::backward`](crate::Ddp::backward) may return. Nothing of the model changes.
+///
+/// It is right on the CPU, in a process that does nothing else at the time and has not trained yet: memory that an
+/// allocator kept from before is not seen when it is used again. A model with layers that exchange something with
+/// other ranks does so here, too.
+///
+/// # Errors
+/// [`TrainError::Unmeasurable`] where the system does not say what a process has in memory; those of the forward
+/// pass, and of a model that cannot be trained.
+pub fn rehearse<M: Module, L: IntoLoss>(
+    model: &M,
+    precision: Precision,
+    mut forward: impl FnMut(&M) -> L,
+) -> Result<Activations, TrainError> {
+    let model = trainable(model.clone());
+    let table = Arc::new(ParameterTable::of(&model)?);
+    let (mut anchors, depth) = (Anchors::default(), Depth::default());
+    Resident::forget_peak().map_err(unmeasurable)?;
+    let before = Resident::of_this_process().map_err(unmeasurable)?;
+    let mut pass = |listener: Listener| {
+        let pass = Pass {
+            listener: &listener,
+            precision,
+            keeps_gradients: false,
+            gathered: None,
+        };
+        let hooked = anchors.attach(&model, &table, &depth, pass)?;
+        let (loss, _output) = forward(&hooked).into_loss().map_err(TrainError::Forward)?;
+        let (loss, _value) = loss.split()?;
+        if loss.is_tracked() {
+            measured(loss, &depth)?.backward();
+        }
+        let after = Resident::of_this_process().map_err(unmeasurable)?;
+        let taken = after.peak.get().saturating_sub(before.now.get());
+        Ok::<_, TrainError>(Bytes::new(taken))
+    };
+    // The first one guesses in which order gradients come, and an allocator may keep some of it.
+    pass(Listener::Dropping)?;
+    Ok(Activations {
+        alone: pass(Listener::Dropping)?,
+        with_gradients: pass(Listener::Nobody)?,
+    })
+}
+
+fn unmeasurable(source: io::Error) -> TrainError {
+    TrainError::Unmeasurable { source }
+}
+
+/// The parameters of a model as a planner wants them, and how they come into being. `moments` says how many the
+/// optimizer keeps for each element of a parameter that is trained. Parameters that Burn has not initialised yet stay as
+/// they are, and count as f32.
+pub fn outline<M: Module>(model: &M, moments: impl Fn(ParamId) -> u32) -> (Vec<Parameter>, Start) {
+    let mut outline = Outline {
+        moments,
+        path: Vec::new(),
+        parameters: Vec::new(),
+        is_made: false,
+    };
+    trainable(model.clone()).visit(&mut outline);
+    let start = match outline.is_made {
+        true => Start::Whole,
+        false => Start::OneByOne,
+    };
+    (outline.parameters, start)
+}
+
+struct Outline<F> {
+    moments: F,
+    path: Vec<String>,
+    parameters: Vec<Parameter>,
+    /// Whether any trained parameter is in memory.
+    is_made: bool,
+}
+
+impl<F> Outline<F> {
+    fn push(&mut self, shape: Vec<usize>, dtype: TensorDType, moments: Option<u32>) {
+        let dtype = bonfire_values::reducible(dtype).unwrap_or(match dtype.size() {
+            8 => DType::I64,
+            4 => DType::I32,
+            2 => DType::I16,
+            _ => DType::U8,
+        });
+        self.parameters.push(Parameter {
+            name: self.path.join("."),
+            shape,
+            dtype,
+            moments,
+        });
+    }
+}
+
+impl<F: Fn(ParamId) -> u32> ModuleVisitor for Outline<F> {
+    fn enter_module(&mut self, name: &str, _container: &str) {
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.path.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let is_made = param.is_initialized();
+        let dtype = match is_made {
+            true => param.val().dtype(),
+            false => TensorDType::F32,
+        };
+        let moments = param.is_require_grad().then(|| (self.moments)(param.id));
+        self.is_made |= is_made && moments.is_some();
+        let shape = param.lazy_shape().iter().copied().collect();
+        self.push(shape, dtype, moments);
+    }
+
+    fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
+        let tensor = param.val();
+        self.push(tensor.dims().to_vec(), tensor.dtype(), None);
+    }
+
+    fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
+        let tensor = param.val();
+        self.push(tensor.dims().to_vec(), tensor.dtype(), None);
+    }
+}

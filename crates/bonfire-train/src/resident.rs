@@ -1,0 +1,68 @@
+//! Memory of this process, as the operating system counts it.
+
+use std::fs;
+use std::io;
+
+use bonfire_plan::Bytes;
+
+/// The pages that this process has in memory, those included that it shares with others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resident {
+    /// Now.
+    pub now: Bytes,
+    /// At the most, since the process began or [`forget_peak`](Self::forget_peak) was called.
+    pub peak: Bytes,
+}
+
+impl Resident {
+    /// Of this process.
+    ///
+    /// # Errors
+    /// On systems without Linux's `/proc`, of the kind [`Unsupported`](io::ErrorKind::Unsupported).
+    pub fn of_this_process() -> io::Result<Self> {
+        let unsupported = |cause: &str| {
+            let text = format!("what a process has in memory is only known on Linux: {cause}");
+            io::Error::new(io::ErrorKind::Unsupported, text)
+        };
+        let status = fs::read_to_string("/proc/self/status")
+            .map_err(|error| unsupported(&error.to_string()))?;
+        let found = |name: &str| {
+            let value = status.lines().find_map(|line| line.strip_prefix(name));
+            let kib = value.and_then(|value| value.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+            let kib = kib.ok_or_else(|| unsupported("the system does not say it"));
+            kib.map(|kib| Bytes::new(1024 * kib))
+        };
+        Ok(Self {
+            now: found("VmRSS:")?,
+            peak: found("VmHWM:")?,
+        })
+    }
+
+    /// Begins to look for the peak again, from what there is now.
+    ///
+    /// # Errors
+    /// Where the system does not allow it.
+    pub fn forget_peak() -> io::Result<()> {
+        // The number is that of Linux for it: proc(5), /proc/pid/clear_refs.
+        fs::write("/proc/self/clear_refs", "5")
+    }
+}
+
+#[cfg(test)]
+#[cfg(target_os = "linux")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_peak_is_that_of_memory_that_is_gone() {
+        let of_now = || Resident::of_this_process().unwrap();
+        let before = of_now();
+        assert!(before.now > Bytes::new(1 << 18) && before.peak >= before.now);
+        // Others that run beside this test may have more, too.
+        let memory = vec![1_u8; 64 << 20];
+        let with = of_now();
+        drop(memory);
+        assert!(with.peak.get() >= 64 << 20, "{with:?}");
+        assert!(of_now().peak >= with.now);
+    }
+}

@@ -1,0 +1,50 @@
+//! What memory each rank of a training takes, before it runs, in each placement.
+//!
+//! [`plan()`] knows a model's parameters and measures what its passes take; the table that comes of it shows for each
+//! placement what a rank holds, and whether that goes into the memory that there is.
+
+use bonfire_config::Config;
+use bonfire_train::IntoLoss;
+use burn::module::Module;
+
+use crate::error::Result;
+use crate::trainer::{around, configured, ddp_config};
+
+pub use bonfire_plan::memory::*;
+pub use bonfire_plan::{Bytes, DType, UnknownBytes, WorldSize};
+pub use bonfire_train::{Placement, Resident, outline, rehearse};
+
+/// A training of a model as a configuration has it, on so many ranks of one host. `forward` runs the model over one
+/// micro-batch and returns what that of [`Ddp::backward`](crate::Ddp::backward) may return: two passes are run on this
+/// process alone, which should not have trained anything before.
+///
+/// ```
+/// use bonfire::config::Config;
+/// use bonfire::plan::{Bytes, Placement, WorldSize, plan};
+/// use burn::nn::{Linear, LinearConfig};
+/// use burn::tensor::{Device, Tensor};
+///
+/// let device = Device::flex().autodiff();
+/// let model: Linear = LinearConfig::new(1024, 1024).init(&device);
+/// let config = Config::default().with_words(["batch.micro=16", "placement=zero2"])?;
+/// let training = plan(&model, &config, WorldSize::new(8)?, |model| {
+///     model.forward(Tensor::<2>::ones([16, 1024], &device)).mean()
+/// })?;
+/// println!("{}", training.table(Placement::presets(), Some("80GiB".parse()?)));
+/// assert!(training.memory(config.placement).peak().1.total() < Bytes::new(1 << 30));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// Those of [`rehearse`], and of batches that do not multiply.
+pub fn plan<M: Module, L: IntoLoss>(
+    model: &M,
+    config: &Config,
+    ranks: WorldSize,
+    forward: impl FnMut(&M) -> L,
+) -> Result<Training> {
+    let mut training = configured(model, config, ranks)?;
+    training.program = around(&training)?;
+    training.activations = rehearse(model, ddp_config(config).precision, forward)?;
+    Ok(training)
+}

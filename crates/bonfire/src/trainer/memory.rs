@@ -1,0 +1,62 @@
+//! A training as a planner of memory sees it.
+
+use bonfire_config::{Config, OffloadTo, OptimizerKind};
+use bonfire_plan::memory::{Activations, Start, Training};
+use bonfire_plan::{Bytes, WorldSize};
+use bonfire_train::{Resident, World, outline};
+use burn::module::Module;
+
+use super::optimizer::matrices;
+use super::setup::ddp_config;
+use crate::error::Result;
+
+/// A training that is about to begin, with what a pass takes.
+pub(super) fn planned<M: Module>(
+    world: &World,
+    config: &Config,
+    model: &M,
+    activations: Activations,
+) -> Result<Training> {
+    let mut training = configured(model, config, world.world_size())?;
+    let ranks_per_host = WorldSize::new(world.local_world_size());
+    training.ranks_per_host = ranks_per_host.unwrap_or(world.world_size());
+    training.program = around(&training)?;
+    training.activations = activations;
+    Ok(training)
+}
+
+/// A training of a model as a configuration has it, on so many ranks of one host, but for its activations.
+pub(crate) fn configured<M: Module>(
+    model: &M,
+    config: &Config,
+    ranks: WorldSize,
+) -> Result<Training> {
+    let section = &config.optimizer;
+    let matrices = match section.kind {
+        OptimizerKind::Muon => matrices(model),
+        _ => Vec::new(),
+    };
+    let in_memory = !matches!(config.offload.optimizer, OffloadTo::Files(_));
+    let (parameters, start) = outline(model, |id| match section.kind {
+        _ if !in_memory => 0,
+        OptimizerKind::Muon if matrices.contains(&id) => 1,
+        OptimizerKind::AdamW | OptimizerKind::Adam | OptimizerKind::Lamb | OptimizerKind::Muon => 2,
+        OptimizerKind::Lion => 1,
+        OptimizerKind::Sgd => u32::from(section.momentum.is_some_and(|momentum| momentum > 0.0)),
+    });
+    let mut training = Training::new(parameters, ranks);
+    training.start = start;
+    training.caps = ddp_config(config).caps();
+    training.micro_batches = config.batches(u64::from(ranks.get()))?.accumulation;
+    Ok(training)
+}
+
+/// What this process has in memory besides a model that it has made.
+pub(crate) fn around(training: &Training) -> Result<Bytes> {
+    let now = Resident::of_this_process()?.now.get();
+    let made = match training.start {
+        Start::Whole => training.parameter_bytes(),
+        Start::OneByOne => Bytes::default(),
+    };
+    Ok(Bytes::new(now.saturating_sub(made.get())))
+}
