@@ -32,6 +32,7 @@
 
 mod checkpoint;
 mod config;
+mod custom_gradient;
 mod ddp;
 mod error;
 mod loss;
@@ -55,6 +56,7 @@ pub use checkpoint::{Checkpoints, Resumed};
 pub use config::device::{DeviceKind, Occupancy, UnknownDeviceKind};
 pub use config::precision::Precision;
 pub use config::{BufferSync, DdpConfig, GradientRoute, GradientSync, UnknownGradientRoute};
+pub use custom_gradient::{backward_from, custom_gradient};
 pub use ddp::data_parallel::{DataParallel, Scatter};
 pub use ddp::{BucketSummary, Ddp, Digest, MicroStep, OwnStep, Step};
 pub use error::TrainError;
