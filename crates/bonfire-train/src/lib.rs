@@ -76,10 +76,14 @@ pub use recompute::{Draws, InputMemory, Recompute, SegmentInputs, recompute};
 pub use reducer::timing::StepTiming;
 pub use world::device::require_devices;
 pub use world::exchange::group::NormGroup;
+pub use world::mesh::Mesh;
 #[doc(hidden)]
 #[doc(hidden)]
 pub use world::patience::patient_with_files;
 pub use world::{LocalRank, World};
 
 pub use bonfire_checkpoint::{Best, CheckpointError, Keep, Milestone};
-pub use bonfire_plan::{Among, Division, Layout, Placement, Share, Spread, UnknownPlacement};
+pub use bonfire_plan::{
+    Among, Axis, Coordinates, Division, Grid, Layout, MeshError, MeshShape, Placement, Share,
+    Spread, UnknownPlacement,
+};
