@@ -48,6 +48,7 @@ mod check;
 mod collective;
 mod estimate;
 mod layout;
+mod mesh;
 pub mod pipeline;
 pub mod simulate;
 mod types;
@@ -61,6 +62,7 @@ pub use layout::buckets;
 pub use layout::{
     Among, Division, Layout, Placement, SHARDED_ELEMS_MIN, Share, Spread, UnknownPlacement,
 };
+pub use mesh::{Axis, Coordinates, Grid, MeshError, MeshShape};
 pub use types::{
     Algorithm, Bytes, CallSite, Collective, DType, ElemRange, NamedRanks, Operation, Order,
     PlanError, Rank, ReduceOp, WorldSize, chunks, shard_range,
