@@ -35,6 +35,7 @@
 //!   ranks, and activations that are computed again instead of kept.
 //!   [`compression`]: gradients in fewer bytes.
 //! - [`data`]: samplers and loaders. [`report`]: metrics over all ranks, the journal of a run.
+//! - [`parallel`]: parts of a model on different ranks.
 //! - [`checkpoint`]: a training saved and brought back. `weights`: files of PyTorch and safetensors.
 //! - `learner`: Burn's own learner on many ranks.
 //! - [`collective`]: the communication below, which knows nothing of tensors. `cuda`: between GPUs.
@@ -132,6 +133,12 @@ pub mod nn {
 pub mod optim {
     pub use bonfire_optim::*;
     pub use bonfire_train::{Clip, Gradients, LossScaler, ScalerConfig};
+}
+
+/// Parts of a model on different ranks: pipelines of stages, and the schedules by which they run.
+pub mod parallel {
+    pub use bonfire_parallel::*;
+    pub use bonfire_plan::pipeline as schedule;
 }
 
 /// Metrics over all ranks, the journal of a run, TensorBoard.

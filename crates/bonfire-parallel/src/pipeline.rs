@@ -1,0 +1,347 @@
+//! Runs the stages of a model as a schedule says.
+//!
+//! # What holds
+//! - **Order.** A rank does its actions in the order of its list, which the verifier of `bonfire-plan` has proved.
+//!   Messages travel while it computes; a pass waits for the message that it needs, and for nothing else.
+//! - **Sums.** The gradients of a stage are added in the order of the micro-batches, whatever the order of the
+//!   passes, and multiplied once with one over their number. So all schedules give the same bits, and the same as one
+//!   rank that adds up the micro-batches itself. A gradient that comes too early waits in memory; with the schedules of
+//!   `bonfire-plan` none does.
+//! - **Shapes.** What a stage hands on for its first micro-batch says what crosses its boundary from then on. Another
+//!   shape is an error.
+//! - **Failures.** An error, a panic or the death of a rank ends the pipeline on all ranks, and names the rank.
+//!
+//! Nothing here decides an order, and nothing knows what a stage computes.
+
+mod channels;
+pub(crate) mod error;
+mod gradients;
+pub(crate) mod output;
+pub(crate) mod pass;
+mod run;
+pub(crate) mod timing;
+pub(crate) mod weights;
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::time::Duration;
+
+use bonfire_plan::Spread;
+use bonfire_plan::pipeline::Schedule;
+use bonfire_train::{Ddp, DdpConfig, Gradients, Precision, World};
+use burn::module::Module;
+use burn::optim::ModuleOptimizer;
+use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
+use burn::tensor::Device;
+
+use channels::Channels;
+use error::PipelineError;
+use gradients::given;
+use output::IntoOutput;
+use pass::Pass;
+use run::{Run, State};
+use timing::PipelineTiming;
+
+/// The stages of a model that are on this rank, and the schedule by which all ranks train the model.
+///
+/// Every rank calls the same methods in the same order. [`backward`](Self::backward) runs the forward and backward
+/// passes of all micro-batches, [`step`](Self::step) updates the parameters of this rank's stages.
+///
+/// ```no_run
+/// # use std::num::NonZeroU32;
+/// # use bonfire_parallel::{Output, Pipeline, PipelineError};
+/// # use bonfire_plan::pipeline::{Kind, Schedule, Shape};
+/// # use bonfire_train::World;
+/// # use burn::nn::Linear;
+/// # use burn::optim::ModuleOptimizer;
+/// # use burn::tensor::Tensor;
+/// # fn train(
+/// #     world: &World,
+/// #     schedule: Schedule,
+/// #     stages: Vec<Linear>,
+/// #     mut optimizer: ModuleOptimizer,
+/// #     batches: Vec<Vec<(Tensor<2>, Tensor<2>)>>,
+/// # ) -> Result<(), PipelineError> {
+/// let mut pipeline = Pipeline::new(stages, schedule, world)?;
+/// for micro_batches in batches {
+///     let step = pipeline.backward(&micro_batches, |stage, pass| {
+///         let (x, y) = pass.micro_batch().clone();
+///         let x = if pass.is_first() { x } else { pass.input()? };
+///         let x = stage.forward(x);
+///         Ok::<_, PipelineError>(match pass.is_last() {
+///             true => Output::from((x - y).powi_scalar(2).mean()),
+///             false => Output::from(x),
+///         })
+///     })?;
+///     println!("{} on every rank", step.loss);
+///     pipeline.step(&mut optimizer, 1e-3, step.gradients)?;
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+pub struct Pipeline<M> {
+    ddp: Ddp<Vec<M>>,
+    schedule: Schedule,
+    world: World,
+    data: World,
+    /// The stages of this rank.
+    numbers: Vec<u32>,
+    /// Where each of them computes.
+    devices: Vec<Device>,
+    channels: Channels,
+}
+
+/// The ranks that train with this one.
+#[derive(Clone, Copy, Debug)]
+pub struct Axes<'a> {
+    /// Those of the stages of one copy of the model, ranked as in the schedule.
+    pub stages: &'a World,
+    /// Those that have the same stages as this rank and other data.
+    pub data: &'a World,
+}
+
+/// What [`Pipeline::backward`] returns.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct PipelineStep {
+    /// The mean loss over the micro-batches, on every rank of the pipeline.
+    pub loss: f64,
+    /// The mean gradients over the micro-batches, and over the data-parallel ranks, of this rank's stages.
+    pub gradients: Gradients,
+    /// Where the time went.
+    pub timing: PipelineTiming,
+}
+
+impl<M: Module> Pipeline<M> {
+    /// A pipeline over all ranks of a world. See [`with_config`](Self::with_config).
+    ///
+    /// # Errors
+    /// As [`with_config`](Self::with_config).
+    #[track_caller]
+    pub fn new(stages: Vec<M>, schedule: Schedule, world: &World) -> Result<Self, PipelineError> {
+        let alone = world.split(Some(world.rank().get()), 0);
+        let alone = alone?.expect("every rank gives a color");
+        let axes = Axes {
+            stages: world,
+            data: &alone,
+        };
+        Self::with_config(stages, schedule, axes, DdpConfig::default())
+    }
+
+    /// A pipeline over some ranks, of which there are several with the same stages and other data. Every rank must
+    /// call it, with the same schedule, and with those of the stages that [`Schedule::stages_on`] gives it, in that
+    /// order. A schedule without messages gets them.
+    ///
+    /// The stages become a [`Ddp`] over the ranks of `axes.data`, with `config`: its placements of gradients and of the
+    /// optimizer's state work here, too.
+    ///
+    /// # Errors
+    /// [`PipelineError::Ranks`], [`PipelineError::Schedule`], [`PipelineError::Stages`] or
+    /// [`PipelineError::OtherSchedule`] for a schedule that does not fit, [`PipelineError::Unsupported`] for
+    /// parameters in shards and for a precision other than that of the parameters; [`PipelineError::Train`] as
+    /// [`Ddp::with_config`] has it.
+    #[track_caller]
+    pub fn with_config(
+        stages: Vec<M>,
+        schedule: Schedule,
+        axes: Axes<'_>,
+        config: DdpConfig,
+    ) -> Result<Self, PipelineError> {
+        let Axes {
+            stages: world,
+            data,
+        } = axes;
+        let abort = |error: &PipelineError| {
+            world.group().abort(&error.to_string());
+            data.group().abort(&error.to_string());
+        };
+        let prepared = prepared(stages.len(), schedule, world).inspect_err(abort);
+        let (schedule, numbers) = prepared?;
+        check(&config).inspect_err(abort)?;
+        let channels = Channels::new(world.group(), &schedule)?;
+        let ddp = Ddp::with_config(stages, data, config)?;
+        let device = |stage: &M| {
+            let own = stage.devices().into_iter().next();
+            own.unwrap_or_else(|| world.device().autodiff())
+        };
+        Ok(Self {
+            devices: ddp.module().iter().map(device).collect(),
+            ddp,
+            schedule,
+            world: world.clone(),
+            data: data.clone(),
+            numbers,
+            channels,
+        })
+    }
+
+    /// This rank's stages, in the order of the layers.
+    pub fn stages(&self) -> &[M] {
+        self.ddp.module()
+    }
+
+    /// The schedule, with its messages.
+    pub fn schedule(&self) -> &Schedule {
+        &self.schedule
+    }
+
+    /// The data-parallel model that this rank's stages are, for checkpoints and digests.
+    pub fn ddp(&mut self) -> &mut Ddp<Vec<M>> {
+        &mut self.ddp
+    }
+
+    /// Runs the forward and the backward passes of one step, and returns the mean gradients.
+    ///
+    /// All micro-batches must have the same size: their losses count equally. Every rank is given as many; the first
+    /// stage uses their inputs and the last their targets. `forward` is called once for each of this rank's stages and
+    /// each micro-batch. Of the last stage it returns the loss, one number: the mean over the samples. Of the others it
+    /// returns what the next one gets, a tensor, an [`Output`](crate::Output), or either in a `Result`.
+    ///
+    /// # Memory
+    /// A stage keeps the graph of each micro-batch from its forward to its backward pass, at most as many as
+    /// [`Schedule::live_max`] says; and the sum of its gradients. Activations and their gradients travel through host
+    /// memory.
+    ///
+    /// # Errors
+    /// [`PipelineError::MicroBatches`], [`PipelineError::Forward`], [`PipelineError::OtherOutput`],
+    /// [`PipelineError::NoLoss`]; [`PipelineError::Train`] as [`Ddp::backward`] has it;
+    /// [`PipelineError::Collective`] if another rank failed. The pipeline has ended then, on all ranks.
+    ///
+    /// # Panics
+    /// If `forward` panics, after telling the other ranks.
+    #[track_caller]
+    pub fn backward<B, R: IntoOutput>(
+        &mut self,
+        micro_batches: &[B],
+        forward: impl Fn(&M, &mut Pass<'_, B>) -> R,
+    ) -> Result<PipelineStep, PipelineError> {
+        let step = self.try_backward(micro_batches, forward);
+        if let Err(error) = &step {
+            self.channels.abort(&error.to_string());
+            self.data.group().abort(&error.to_string());
+        }
+        step
+    }
+
+    /// Updates the parameters of this rank's stages, as [`Ddp::step`] does.
+    ///
+    /// # Errors
+    /// As [`Ddp::step`].
+    #[track_caller]
+    pub fn step(
+        &mut self,
+        optimizer: &mut ModuleOptimizer,
+        lr: impl Into<ModuleLearningRate>,
+        gradients: Gradients,
+    ) -> Result<(), PipelineError> {
+        let done = self.ddp.step(optimizer, lr, gradients);
+        Ok(done.inspect_err(|error| self.channels.abort(&error.to_string()))?)
+    }
+
+    #[track_caller]
+    fn try_backward<B, R: IntoOutput>(
+        &mut self,
+        micro_batches: &[B],
+        forward: impl Fn(&M, &mut Pass<'_, B>) -> R,
+    ) -> Result<PipelineStep, PipelineError> {
+        let (found, expected) = (micro_batches.len(), self.schedule.micro_batches());
+        if found != expected as usize {
+            return Err(PipelineError::MicroBatches { found, expected });
+        }
+        let run = Run {
+            schedule: &self.schedule,
+            me: self.world.rank(),
+            stages: self.ddp.module(),
+            devices: &self.devices,
+            micro_batches,
+            forward,
+            channels: &mut self.channels,
+            state: State::new(self.numbers.clone()),
+        };
+        let mut state = run.run()?;
+        let (loss, timing) = self.tell(&mut state)?;
+        let sums: Vec<_> = state.sums.into_iter().map(|sum| sum.take()).collect();
+        let factor = 1.0 / f64::from(expected);
+        let device = self.world.device();
+        let step = self
+            .ddp
+            .backward(|stages| given(stages, sums, factor, &device))?;
+        Ok(PipelineStep {
+            loss,
+            gradients: step.gradients,
+            timing,
+        })
+    }
+
+    /// Tells all ranks the loss, and how long each of them computed.
+    #[track_caller]
+    fn tell(&self, state: &mut State<M>) -> Result<(f64, PipelineTiming), PipelineError> {
+        let (busy_s, end_s) = state.watch.totals_s();
+        let own = [state.loss()?, busy_s, end_s];
+        let all = self.world.group().all_gather(&own)?;
+        let last = self.schedule.owner(self.schedule.stages() - 1);
+        let mut makespan_s = 0.0_f64;
+        let mut busy = Vec::new();
+        for rank in all.chunks_exact(own.len()) {
+            busy.push(Duration::from_secs_f64(rank[1]));
+            makespan_s = makespan_s.max(rank[2]);
+        }
+        let timing = PipelineTiming {
+            passes: std::mem::take(&mut state.watch.passes),
+            busy,
+            makespan: Duration::from_secs_f64(makespan_s),
+        };
+        Ok((all[last.index() * own.len()], timing))
+    }
+}
+
+/// The schedule with its messages, the same on all ranks, and the stages of this one.
+#[track_caller]
+fn prepared(
+    stages: usize,
+    schedule: Schedule,
+    world: &World,
+) -> Result<(Schedule, Vec<u32>), PipelineError> {
+    if schedule.ranks() != world.world_size() {
+        return Err(PipelineError::Ranks {
+            schedule: schedule.ranks(),
+            world: world.world_size(),
+        });
+    }
+    let schedule = schedule.with_messages()?;
+    let mut hasher = DefaultHasher::new();
+    schedule.to_csv().hash(&mut hasher);
+    let all: Vec<u64> = world.group().all_gather(&[hasher.finish()])?;
+    let mut others = world.world_size().ranks().zip(&all);
+    if let Some((rank, _)) = others.find(|(_, hash)| **hash != all[0]) {
+        return Err(PipelineError::OtherSchedule { rank });
+    }
+    let numbers = schedule.stages_on(world.rank());
+    if numbers.len() != stages {
+        return Err(PipelineError::Stages {
+            found: stages,
+            expected: numbers.len(),
+            stages: numbers,
+        });
+    }
+    Ok((schedule, numbers))
+}
+
+/// That the stages can be a [`Ddp`] of this configuration.
+fn check(config: &DdpConfig) -> Result<(), PipelineError> {
+    let refused = |setting, advice| Err(PipelineError::Unsupported { setting, advice });
+    if config.placement.parameters == Spread::Sharded {
+        let setting = format!("placement {}", config.placement);
+        return refused(
+            setting,
+            "its stages run outside of the passes that gather parameters; take zero1 or zero2, or more stages",
+        );
+    }
+    if config.precision != Precision::default() {
+        let setting = format!("precision {:?}", config.precision);
+        return refused(
+            setting,
+            "cast in the stages, which may hand on tensors of any float type",
+        );
+    }
+    Ok(())
+}

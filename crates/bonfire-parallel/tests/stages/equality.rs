@@ -1,0 +1,100 @@
+//! All schedules train the same bits as one rank.
+
+use super::*;
+
+const STEPS: u32 = 2;
+
+const KINDS: [Kind; 5] = [
+    Kind::GPipe,
+    Kind::OneForwardOneBackward,
+    Kind::Interleaved,
+    Kind::ZeroBubbleH1,
+    Kind::ZeroBubbleV,
+];
+
+/// What one rank makes of the same micro-batches: its parameters, and its losses.
+fn alone() -> (Vec<u32>, Vec<f64>) {
+    let mut all = local(1, GroupOptions::default(), |group| {
+        let world = world(group);
+        let device = world.device().autodiff();
+        let mut ddp = Ddp::new(Part::whole(&device), &world).unwrap();
+        let (mut optimizer, mut losses) = (adamw(), Vec::new());
+        let at_once = WeightGradients::default();
+        for step in 0..STEPS {
+            let mut batches = batches(step, 2, &device);
+            let loss = |model: &Part, (tokens, next): Batch| {
+                let stream = model.forward(model.embed(tokens), &at_once);
+                model.loss(stream, next, &at_once)
+            };
+            let last = batches.pop().unwrap();
+            let mut sum = 0.0;
+            for batch in batches {
+                let done = ddp.no_sync(|model| loss(model, batch)).unwrap();
+                sum += done.loss.value().unwrap();
+            }
+            let done = ddp.backward(|model| loss(model, last)).unwrap();
+            sum += done.loss.value().unwrap();
+            losses.push(sum / f64::from(MICRO_BATCHES));
+            ddp.step(&mut optimizer, 0.01, done.gradients).unwrap();
+        }
+        (bits(ddp.module()), losses)
+    });
+    all.remove(0)
+}
+
+/// The same of a pipeline.
+fn piped(schedule: &Schedule) -> (Vec<u32>, Vec<f64>) {
+    let ranks = schedule.ranks().get();
+    let all = local(ranks, GroupOptions::default(), |group| {
+        let world = world(group);
+        let device = world.device().autodiff();
+        let stages = parts(schedule, &world);
+        let mut pipeline = Pipeline::new(stages, schedule.clone(), &world).unwrap();
+        let (mut optimizer, mut losses) = (adamw(), Vec::new());
+        for step in 0..STEPS {
+            let batches = batches(step, 2, &device);
+            let done = pipeline.backward(&batches, Part::stage).unwrap();
+            losses.push(done.loss);
+            assert_eq!(done.timing.busy.len(), ranks as usize);
+            assert!((0.0..1.0).contains(&done.timing.bubble()));
+            let gradients = done.gradients;
+            pipeline.step(&mut optimizer, 0.01, gradients).unwrap();
+        }
+        let own = schedule.stages_on(world.rank()).into_iter();
+        let own = own.zip(pipeline.stages()).map(|(n, stage)| (n, bits(stage)));
+        (own.collect::<Vec<_>>(), losses)
+    });
+    let losses = all[0].1.clone();
+    assert!(all.iter().all(|(_, others)| *others == losses), "all ranks know the loss");
+    let mut stages: Vec<_> = all.into_iter().flat_map(|(stages, _)| stages).collect();
+    stages.sort();
+    (stages.into_iter().flat_map(|(_, bits)| bits).collect(), losses)
+}
+
+#[test]
+fn every_schedule_trains_the_bits_of_one_rank() {
+    let expected = alone();
+    for ranks in [1, 2, 3, 4] {
+        for kind in KINDS {
+            let possible = ranks > 1 || kind != Kind::Interleaved;
+            if possible && (ranks != 3 || kind == Kind::ZeroBubbleH1) {
+                let found = piped(&schedule(kind, ranks));
+                assert!(found == expected, "{kind} on {ranks} ranks");
+            }
+        }
+    }
+}
+
+/// Gradients that come out of order wait for their turn.
+#[test]
+fn backward_passes_in_any_order_give_the_same_bits() {
+    let count = MICRO_BATCHES;
+    let list = |stage: u32| {
+        let forward = (0..count).map(|micro_batch| format!("{stage}F{micro_batch}"));
+        let backward = (0..count).rev().map(|micro_batch| format!("{stage}B{micro_batch}"));
+        forward.chain(backward).collect::<Vec<_>>().join(",")
+    };
+    let text = format!("{}\n{}\n", list(0), list(1));
+    let schedule = Schedule::from_csv(&text).unwrap();
+    assert!(piped(&schedule) == alone());
+}
