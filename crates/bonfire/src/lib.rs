@@ -139,6 +139,7 @@ pub mod optim {
 pub mod parallel {
     pub use bonfire_parallel::*;
     pub use bonfire_plan::pipeline as schedule;
+    pub use bonfire_train::{backward_from, custom_gradient};
 }
 
 /// Metrics over all ranks, the journal of a run, TensorBoard.

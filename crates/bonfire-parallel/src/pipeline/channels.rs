@@ -45,10 +45,14 @@ impl Channels {
     /// For a schedule with messages. Every rank calls it.
     #[track_caller]
     pub(super) fn new(world: &ProcessGroup, schedule: &Schedule) -> Result<Self, CollectiveError> {
-        let sends = schedule.lists().iter().flatten().filter_map(|action| match action {
-            Action::Send(message) => Some(message),
-            _ => None,
-        });
+        let sends = schedule
+            .lists()
+            .iter()
+            .flatten()
+            .filter_map(|action| match action {
+                Action::Send(message) => Some(message),
+                _ => None,
+            });
         let ends = |message: &Message| {
             let owner = |stage| schedule.owner(stage);
             (owner(message.source()), owner(message.target()))
@@ -135,7 +139,10 @@ impl Channels {
     ///
     /// # Errors
     /// The failure of any rank.
-    pub(super) fn wait(&self, work: Work<Vec<TensorData>>) -> Result<Vec<TensorData>, CollectiveError> {
+    pub(super) fn wait(
+        &self,
+        work: Work<Vec<TensorData>>,
+    ) -> Result<Vec<TensorData>, CollectiveError> {
         while !work.wait_for(LOOK) {
             self.check()?;
         }
@@ -195,7 +202,9 @@ pub(super) enum Agreed {
 fn background(
     pair: &ProcessGroup,
     values: Vec<TensorData>,
-    work: impl FnOnce(&ProcessGroup, &mut Vec<TensorData>) -> Result<(), CollectiveError> + Send + 'static,
+    work: impl FnOnce(&ProcessGroup, &mut Vec<TensorData>) -> Result<(), CollectiveError>
+    + Send
+    + 'static,
 ) -> Work<Vec<TensorData>> {
     pair.background(values, work)
 }

@@ -163,11 +163,17 @@ type Slot = Arc<Mutex<Option<TensorData>>>;
 
 impl Start {
     /// Runs a backward pass from some tensors whose gradients are these.
-    pub(super) fn backward(starts: Vec<Option<Self>>, gradients: Vec<TensorData>) -> Option<Gradients> {
+    pub(super) fn backward(
+        starts: Vec<Option<Self>>,
+        gradients: Vec<TensorData>,
+    ) -> Option<Gradients> {
         let mut numbers = Vec::new();
         for (start, gradient) in starts.into_iter().zip(gradients) {
             let Some(start) = start else { continue };
-            *start.gradient.lock().unwrap_or_else(PoisonError::into_inner) = Some(gradient);
+            *start
+                .gradient
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner) = Some(gradient);
             numbers.push(start.number);
         }
         (!numbers.is_empty()).then(|| Tensor::cat(numbers, 0).sum().backward())
@@ -259,6 +265,9 @@ mod tests {
         for layout in [Layout(Vec::new()), Layout(both.to_vec())] {
             assert_eq!(Layout::of_words(&layout.to_words()), layout);
         }
-        assert_eq!(Layout(both.to_vec()).to_string(), "f32 [4, 0, 7] and bf16 []");
+        assert_eq!(
+            Layout(both.to_vec()).to_string(),
+            "f32 [4, 0, 7] and bf16 []"
+        );
     }
 }

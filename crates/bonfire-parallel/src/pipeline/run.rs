@@ -149,7 +149,8 @@ where
                     self.state.receiving.insert(message, work);
                 }
                 // Gradients are summed over data-parallel ranks, and parameters gathered, around the step.
-                Action::ReduceGradients { .. } | Action::Gather { .. } | Action::Release { .. } => {}
+                Action::ReduceGradients { .. } | Action::Gather { .. } | Action::Release { .. } => {
+                }
             }
         }
         Ok(self.channels.finish()?)
@@ -189,7 +190,7 @@ where
             leaves: Vec::new(),
             weights: match self.is_split(compute) {
                 true => WeightGradients::split(),
-                false => WeightGradients::default(),
+                false => WeightGradients::at_once(),
             },
         };
         let output = (self.forward)(&self.stages[local], &mut pass).into_output();
@@ -239,7 +240,8 @@ where
     }
 
     fn backward(&mut self, compute: Compute, values: Vec<TensorData>) -> Result<(), PipelineError> {
-        let (gradients, _) = self.towards_input(compute, values)?;
+        let (mut gradients, weights) = self.towards_input(compute, values)?;
+        weights.compute(&mut gradients);
         self.add(compute, gradients);
         Ok(())
     }
@@ -333,9 +335,8 @@ impl Inputs {
         let leaves = self.leaves.iter();
         let found = leaves.map(|leaf| leaf.gradient(all.as_deref_mut()));
         let mut found = found.collect::<Result<Vec<_>, _>>()?;
-        let zeros = |data: TensorData| {
-            TensorData::full_dtype(data.shape().clone(), 0.0, data.dtype())
-        };
+        let zeros =
+            |data: TensorData| TensorData::full_dtype(data.shape().clone(), 0.0, data.dtype());
         found.extend(self.ignored.into_iter().map(zeros));
         Ok(found)
     }

@@ -19,7 +19,7 @@ fn alone() -> (Vec<u32>, Vec<f64>) {
         let device = world.device().autodiff();
         let mut ddp = Ddp::new(Part::whole(&device), &world).unwrap();
         let (mut optimizer, mut losses) = (adamw(), Vec::new());
-        let at_once = WeightGradients::default();
+        let at_once = WeightGradients::at_once();
         for step in 0..STEPS {
             let mut batches = batches(step, 2, &device);
             let loss = |model: &Part, (tokens, next): Batch| {
@@ -61,14 +61,22 @@ fn piped(schedule: &Schedule) -> (Vec<u32>, Vec<f64>) {
             pipeline.step(&mut optimizer, 0.01, gradients).unwrap();
         }
         let own = schedule.stages_on(world.rank()).into_iter();
-        let own = own.zip(pipeline.stages()).map(|(n, stage)| (n, bits(stage)));
+        let own = own
+            .zip(pipeline.stages())
+            .map(|(n, stage)| (n, bits(stage)));
         (own.collect::<Vec<_>>(), losses)
     });
     let losses = all[0].1.clone();
-    assert!(all.iter().all(|(_, others)| *others == losses), "all ranks know the loss");
+    assert!(
+        all.iter().all(|(_, others)| *others == losses),
+        "all ranks know the loss"
+    );
     let mut stages: Vec<_> = all.into_iter().flat_map(|(stages, _)| stages).collect();
     stages.sort();
-    (stages.into_iter().flat_map(|(_, bits)| bits).collect(), losses)
+    (
+        stages.into_iter().flat_map(|(_, bits)| bits).collect(),
+        losses,
+    )
 }
 
 #[test]
@@ -91,7 +99,9 @@ fn backward_passes_in_any_order_give_the_same_bits() {
     let count = MICRO_BATCHES;
     let list = |stage: u32| {
         let forward = (0..count).map(|micro_batch| format!("{stage}F{micro_batch}"));
-        let backward = (0..count).rev().map(|micro_batch| format!("{stage}B{micro_batch}"));
+        let backward = (0..count)
+            .rev()
+            .map(|micro_batch| format!("{stage}B{micro_batch}"));
         forward.chain(backward).collect::<Vec<_>>().join(",")
     };
     let text = format!("{}\n{}\n", list(0), list(1));

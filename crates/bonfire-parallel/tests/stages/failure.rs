@@ -66,14 +66,19 @@ fn a_panic_in_a_stage_is_named_with_its_pass() {
 fn an_error_of_a_stage_is_named_with_its_pass() {
     let all = outcomes(3, Kind::OneForwardOneBackward, |pipeline, world| {
         let batches = batches(0, 2, &world.device().autodiff());
-        pipeline.backward(&batches, |part, pass| match (pass.stage(), pass.micro_batch_number()) {
-            (0, 5) => Err("no such word".into()),
-            _ => Ok::<_, Box<dyn Error + Send + Sync>>(part.stage(pass)?),
+        pipeline.backward(&batches, |part, pass| {
+            match (pass.stage(), pass.micro_batch_number()) {
+                (0, 5) => Err("no such word".into()),
+                _ => Ok::<_, Box<dyn Error + Send + Sync>>(part.stage(pass)?),
+            }
         })
     });
     match &all[0] {
         Some(Err(PipelineError::Forward { pass, source })) => {
-            assert_eq!((pass.to_string(), source.to_string()), ("0F5".into(), "no such word".into()));
+            assert_eq!(
+                (pass.to_string(), source.to_string()),
+                ("0F5".into(), "no such word".into())
+            );
         }
         other => panic!("{other:?}"),
     }
@@ -137,10 +142,18 @@ fn what_is_no_loss_and_what_is_no_input_is_named() {
         let batches = batches(0, 2, &world.device().autodiff());
         pipeline.backward(&batches, |part, pass| {
             let output = part.stage(pass)?;
-            Ok::<_, PipelineError>(if pass.is_last() { output.and(Tensor::<1>::zeros([2], &world.device())) } else { output })
+            Ok::<_, PipelineError>(if pass.is_last() {
+                output.and(Tensor::<1>::zeros([2], &world.device()))
+            } else {
+                output
+            })
         })
     });
-    assert_named(all, 1, "the last stage returns f32 [1] and f32 [2], which is no loss");
+    assert_named(
+        all,
+        1,
+        "the last stage returns f32 [1] and f32 [2], which is no loss",
+    );
 
     let all = outcomes(2, Kind::GPipe, |pipeline, world| {
         let batches = batches(0, 2, &world.device().autodiff());
@@ -151,7 +164,11 @@ fn what_is_no_loss_and_what_is_no_input_is_named() {
             part.stage(pass)
         })
     });
-    assert_named(all, 1, "asks for a tensor of 2 dimensions as its input 0, and is given f32 [2, 3, 12]");
+    assert_named(
+        all,
+        1,
+        "asks for a tensor of 2 dimensions as its input 0, and is given f32 [2, 3, 12]",
+    );
 }
 
 #[test]
@@ -164,7 +181,10 @@ fn what_does_not_fit_is_refused() {
         let schedule = schedule(Kind::GPipe, 3);
         said(Pipeline::new(parts(&schedule, &world), schedule, &world))
     });
-    assert!(all.iter().all(|error| error.contains("is for 3 ranks")), "{all:?}");
+    assert!(
+        all.iter().all(|error| error.contains("is for 3 ranks")),
+        "{all:?}"
+    );
     // Another schedule than that of rank 0.
     let all = local(2, two(), |group| {
         let world = world(group);
@@ -172,7 +192,11 @@ fn what_does_not_fit_is_refused() {
         let schedule = schedule(kind, 2);
         said(Pipeline::new(parts(&schedule, &world), schedule, &world))
     });
-    assert!(all.iter().all(|error| error.contains("rank 1 has another schedule")), "{all:?}");
+    assert!(
+        all.iter()
+            .all(|error| error.contains("rank 1 has another schedule")),
+        "{all:?}"
+    );
     // A stage too many.
     let all = local(2, two(), |group| {
         let world = world(group);
@@ -183,7 +207,10 @@ fn what_does_not_fit_is_refused() {
         }
         said(Pipeline::new(stages, schedule, &world))
     });
-    assert!(all.iter().all(|error| error.contains("was given 2 stages")), "{all:?}");
+    assert!(
+        all.iter().all(|error| error.contains("was given 2 stages")),
+        "{all:?}"
+    );
     // Parameters in shards.
     let all = local(1, two(), |group| {
         let world = world(group);
@@ -193,7 +220,12 @@ fn what_does_not_fit_is_refused() {
             stages: &world,
             data: &world,
         };
-        said(Pipeline::with_config(parts(&schedule, &world), schedule, axes, config))
+        said(Pipeline::with_config(
+            parts(&schedule, &world),
+            schedule,
+            axes,
+            config,
+        ))
     });
     assert!(all[0].contains("cannot have placement zero3"), "{all:?}");
 }

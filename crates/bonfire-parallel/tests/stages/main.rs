@@ -86,7 +86,12 @@ impl Part {
         layers.fold(stream, |stream, layer| layer.forward(stream, weights))
     }
 
-    fn loss(&self, stream: Tensor<3>, next: Tensor<1, Int>, weights: &WeightGradients) -> Tensor<1> {
+    fn loss(
+        &self,
+        stream: Tensor<3>,
+        next: Tensor<1, Int>,
+        weights: &WeightGradients,
+    ) -> Tensor<1> {
         let head = self.head.as_ref().expect("the last stage has the head");
         let scores = weights.linear(head, stream).flatten::<2>(0, 1);
         let cross_entropy = CrossEntropyLossConfig::new().init(&scores.device());
@@ -153,7 +158,10 @@ fn batches(step: u32, samples: usize, device: &Device) -> Vec<Batch> {
         let count = samples * 3;
         let input = TensorData::new(tokens(seed, count), [samples, 3]);
         let next = TensorData::new(tokens(seed + 5, count), [count]);
-        (Tensor::from_data(input, device), Tensor::from_data(next, device))
+        (
+            Tensor::from_data(input, device),
+            Tensor::from_data(next, device),
+        )
     };
     (0..MICRO_BATCHES).map(batch).collect()
 }

@@ -25,14 +25,21 @@ fn inputs(device: &Device) -> Vec<Tensor<2>> {
 /// The first stage makes a tensor of three dimensions for the next, and one that the last adds in: a skip connection.
 fn first(layer: &Linear, x: Tensor<2>, weights: &WeightGradients) -> (Tensor<3>, Tensor<2>) {
     let x = activation::tanh(weights.linear(layer, x));
-    (x.clone().reshape([1, SAMPLES, 6]), x.slice([0..SAMPLES, 0..5]))
+    (
+        x.clone().reshape([1, SAMPLES, 6]),
+        x.slice([0..SAMPLES, 0..5]),
+    )
 }
 
 fn second(layer: &Linear, x: Tensor<3>, weights: &WeightGradients) -> Tensor<2> {
     activation::tanh(weights.linear(layer, x)).reshape([SAMPLES, 5])
 }
 
-fn third(layer: &Linear, (x, skipped): (Tensor<2>, Tensor<2>), weights: &WeightGradients) -> Tensor<1> {
+fn third(
+    layer: &Linear,
+    (x, skipped): (Tensor<2>, Tensor<2>),
+    weights: &WeightGradients,
+) -> Tensor<1> {
     weights.linear(layer, x + skipped).powi_scalar(2).mean()
 }
 
@@ -57,7 +64,7 @@ fn stages_hand_on_several_tensors_of_any_shape() {
     let device = Device::flex().autodiff();
     let layers_here = layers(&device);
     let mut sum = burn::optim::GradientsAccumulator::new();
-    let at_once = WeightGradients::default();
+    let at_once = WeightGradients::at_once();
     for x in inputs(&device) {
         let (x, skipped) = first(&layers_here[0], x, &at_once);
         let x = second(&layers_here[1], x, &at_once);
@@ -97,7 +104,8 @@ fn what_is_not_used_has_no_gradient() {
         let step = pipeline.backward(&inputs(&device), |layer, pass| {
             Ok::<_, PipelineError>(match pass.stage() {
                 0 => Output::from(layer.forward(pass.micro_batch().clone())),
-                1 => Output::from(pass.input::<2>()?.powi_scalar(2)).and(Tensor::<1>::ones([1], &device)),
+                1 => Output::from(pass.input::<2>()?.powi_scalar(2))
+                    .and(Tensor::<1>::ones([1], &device)),
                 _ => Output::from(layer.forward(pass.micro_batch().clone()).mean()),
             })
         });
