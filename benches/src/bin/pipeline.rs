@@ -96,7 +96,7 @@ fn measure(
     // The first step says which shapes there are.
     for _ in 0..=steps {
         let step = pipeline.backward(&micro_batches, |stage, given| slept(stage, given, pass))?;
-        bubbles.push(step.timing.bubble());
+        bubbles.push(step.output.bubble());
     }
     let measured = &mut bubbles[1..];
     measured.sort_by(f64::total_cmp);

@@ -23,15 +23,15 @@ pub(crate) mod timing;
 pub(crate) mod weights;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bonfire_plan::Spread;
 use bonfire_plan::pipeline::Schedule;
-use bonfire_train::{Ddp, DdpConfig, Gradients, Precision, World};
+use bonfire_train::{Ddp, DdpConfig, Gradients, Loss, Precision, Step, World};
 use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
-use burn::tensor::Device;
+use burn::tensor::{DType, Device, Tensor};
 
 use channels::Channels;
 use error::PipelineError;
@@ -72,7 +72,7 @@ use timing::PipelineTiming;
 ///             false => Output::from(x),
 ///         })
 ///     })?;
-///     println!("{} on every rank", step.loss);
+///     println!("{} on every rank", step.loss.value()?);
 ///     pipeline.step(&mut optimizer, 1e-3, step.gradients)?;
 /// }
 /// # Ok(()) }
@@ -99,17 +99,11 @@ pub struct Axes<'a> {
     pub data: &'a World,
 }
 
-/// What [`Pipeline::backward`] returns.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct PipelineStep {
-    /// The mean loss over the micro-batches, on every rank of the pipeline.
-    pub loss: f64,
-    /// The mean gradients over the micro-batches, and over the data-parallel ranks, of this rank's stages.
-    pub gradients: Gradients,
-    /// Where the time went.
-    pub timing: PipelineTiming,
-}
+/// What [`Pipeline::backward`] returns: the mean loss over the micro-batches, on every rank of the pipeline; the mean
+/// gradients of this rank's stages, over the micro-batches and the data-parallel ranks; and where the time went.
+///
+/// Of `timing`, `forward_backward` is the time in which this rank computed.
+pub type PipelineStep = Step<PipelineTiming>;
 
 impl<M: Module> Pipeline<M> {
     /// A pipeline over all ranks of a world. See [`with_config`](Self::with_config).
@@ -257,19 +251,21 @@ impl<M: Module> Pipeline<M> {
             channels: &mut self.channels,
             state: State::new(self.numbers.clone()),
         };
+        let start = Instant::now();
         let mut state = run.run()?;
-        let (loss, timing) = self.tell(&mut state)?;
+        let (loss, pipeline) = self.tell(&mut state)?;
+        let took = start.elapsed();
         let sums: Vec<_> = state.sums.into_iter().map(|sum| sum.take()).collect();
         let factor = 1.0 / f64::from(expected);
         let device = self.world.device();
-        let step = self
+        let busy = pipeline.busy[self.world.rank().index()];
+        let mut step = self
             .ddp
-            .backward(|stages| given(stages, sums, factor, &device))?;
-        Ok(PipelineStep {
-            loss,
-            gradients: step.gradients,
-            timing,
-        })
+            .backward(|stages| (given(stages, sums, factor, &device), pipeline))?;
+        step.loss = Loss::from(Tensor::from_data([loss], (&device, DType::F64)));
+        step.timing.forward_backward += busy;
+        step.timing.exposed_communication += took.saturating_sub(busy);
+        Ok(step)
     }
 
     /// Tells all ranks the loss, and how long each of them computed.

@@ -49,13 +49,13 @@ fn train(world: World) -> bonfire::Result<()> {
         let batch = |_| Tensor::<2>::random([8, 16], Distribution::Default, &device);
         let micro_batches: Vec<Tensor<2>> = (0..MICRO_BATCHES).map(batch).collect();
         // ANCHOR: step
-        let step_done = pipeline.backward(&micro_batches, forward)?;
-        pipeline.step(&mut optimizer, 0.01, step_done.gradients)?;
+        let done = pipeline.backward(&micro_batches, forward)?;
+        pipeline.step(&mut optimizer, 0.01, done.gradients)?;
         // ANCHOR_END: step
         if step == 0 {
-            first = step_done.loss;
+            first = done.loss.value()?;
         } else if step == 59 {
-            let (rank, last) = (world.rank(), step_done.loss);
+            let (rank, last) = (world.rank(), done.loss.value()?);
             println!("rank {rank}: loss {first:.3}, then loss {last:.6}");
         }
     }

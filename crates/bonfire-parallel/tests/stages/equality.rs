@@ -54,9 +54,9 @@ fn piped(schedule: &Schedule) -> (Vec<u32>, Vec<f64>) {
         for step in 0..STEPS {
             let batches = batches(step, 2, &device);
             let done = pipeline.backward(&batches, Part::stage).unwrap();
-            losses.push(done.loss);
-            assert_eq!(done.timing.busy.len(), ranks as usize);
-            assert!((0.0..1.0).contains(&done.timing.bubble()));
+            losses.push(done.loss.value().unwrap());
+            assert_eq!(done.output.busy.len(), ranks as usize);
+            assert!((0.0..1.0).contains(&done.output.bubble()));
             let gradients = done.gradients;
             pipeline.step(&mut optimizer, 0.01, gradients).unwrap();
         }
@@ -90,6 +90,66 @@ fn every_schedule_trains_the_bits_of_one_rank() {
                 assert!(found == expected, "{kind} on {ranks} ranks");
             }
         }
+    }
+}
+
+/// What two ranks with a model each make of it, and what two pipelines of two ranks do.
+#[test]
+fn pipelines_beside_each_other_train_the_bits_of_data_parallel_ranks() {
+    let at_once = WeightGradients::at_once();
+    let replicas = local(2, GroupOptions::default(), |group| {
+        let world = world(group);
+        let device = world.device().autodiff();
+        let mut ddp = Ddp::new(Part::whole(&device), &world).unwrap();
+        let mut optimizer = adamw();
+        for step in 0..STEPS {
+            let mut batches = batches(10 * step + world.rank().get(), 2, &device);
+            let loss = |model: &Part, (tokens, next): Batch| {
+                let stream = model.forward(model.embed(tokens), &at_once);
+                model.loss(stream, next, &at_once)
+            };
+            let last = batches.pop().unwrap();
+            for batch in batches {
+                ddp.no_sync(|model| loss(model, batch)).unwrap();
+            }
+            let done = ddp.backward(|model| loss(model, last)).unwrap();
+            ddp.step(&mut optimizer, 0.01, done.gradients).unwrap();
+        }
+        bits(ddp.module())
+    });
+    let schedule = schedule(Kind::ZeroBubbleV, 2);
+    for placement in [
+        Placement::replicated(),
+        Placement::zero1(),
+        Placement::zero2(),
+    ] {
+        let all = local(4, GroupOptions::default(), |group| {
+            let world = world(group);
+            let mesh = world.mesh("pp=2,dp=2".parse().unwrap()).unwrap();
+            let (pp, data) = (mesh.sub(Axis::Pp), mesh.data());
+            let device = world.device().autodiff();
+            let axes = Axes { stages: pp, data };
+            let config = DdpConfig::default().with_placement(placement);
+            let stages = parts(&schedule, pp);
+            let pipeline = Pipeline::with_config(stages, schedule.clone(), axes, config);
+            let (mut pipeline, mut optimizer) = (pipeline.unwrap(), adamw());
+            for step in 0..STEPS {
+                let batches = batches(10 * step + data.rank().get(), 2, &device);
+                let done = pipeline.backward(&batches, Part::stage).unwrap();
+                pipeline.step(&mut optimizer, 0.01, done.gradients).unwrap();
+            }
+            let own = schedule.stages_on(pp.rank()).into_iter();
+            let own = own
+                .zip(pipeline.stages())
+                .map(|(n, stage)| (n, bits(stage)));
+            own.collect::<Vec<_>>()
+        });
+        // Ranks 0 and 2 are one pipeline.
+        let mut stages = [all[0].clone(), all[2].clone()].concat();
+        stages.sort();
+        let found: Vec<u32> = stages.into_iter().flat_map(|(_, bits)| bits).collect();
+        assert!(found == replicas[0], "{placement}");
+        assert!((&all[0], &all[2]) == (&all[1], &all[3]), "{placement}");
     }
 }
 

@@ -4,21 +4,28 @@ use std::error::Error;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bonfire_collective::Rank;
-use bonfire_train::Placement;
 
 use super::*;
 
 type Outcome<T> = Result<T, PipelineError>;
 
+/// How ranks meet.
+#[derive(Clone, Copy)]
+enum Way {
+    Threads,
+    /// As processes do, with connections of their own, though they are threads here.
+    Processes,
+}
+
 /// What each rank comes to that calls `body` with its pipeline; nothing where that panics.
 fn outcomes<T: Send>(
     ranks: u32,
-    kind: Kind,
+    (kind, way): (Kind, Way),
     body: impl Fn(&mut Pipeline<Part>, &World) -> Outcome<T> + Sync,
 ) -> Vec<Option<Outcome<T>>> {
     let schedule = schedule(kind, ranks);
     let body = &body;
-    local(ranks, GroupOptions::default(), |group| {
+    let rank = |group| {
         let world = world(group);
         let stages = parts(&schedule, &world);
         // The pipeline and the world end with the panic, as in a thread of a program.
@@ -28,7 +35,11 @@ fn outcomes<T: Send>(
             body(&mut pipeline, &world)
         };
         catch_unwind(AssertUnwindSafe(run)).ok()
-    })
+    };
+    match way {
+        Way::Threads => local(ranks, GroupOptions::default(), rank),
+        Way::Processes => connected(ranks, GroupOptions::default(), rank),
+    }
 }
 
 /// That all ranks but one hear of the failure of that one, whose words these are among.
@@ -48,8 +59,13 @@ fn assert_named<T>(outcomes: Vec<Option<Outcome<T>>>, culprit: u32, words: &str)
 
 #[test]
 fn a_panic_in_a_stage_is_named_with_its_pass() {
-    for kind in [Kind::OneForwardOneBackward, Kind::ZeroBubbleV] {
-        let all = outcomes(4, kind, |pipeline, world| {
+    let [one, both] = [Kind::OneForwardOneBackward, Kind::ZeroBubbleV];
+    for how in [
+        (one, Way::Threads),
+        (both, Way::Threads),
+        (one, Way::Processes),
+    ] {
+        let all = outcomes(4, how, |pipeline, world| {
             let batches = batches(0, 2, &world.device().autodiff());
             pipeline.backward(&batches, |part, pass| {
                 let is_it = (pass.stage(), pass.micro_batch_number()) == (2, 3);
@@ -64,15 +80,19 @@ fn a_panic_in_a_stage_is_named_with_its_pass() {
 
 #[test]
 fn an_error_of_a_stage_is_named_with_its_pass() {
-    let all = outcomes(3, Kind::OneForwardOneBackward, |pipeline, world| {
-        let batches = batches(0, 2, &world.device().autodiff());
-        pipeline.backward(&batches, |part, pass| {
-            match (pass.stage(), pass.micro_batch_number()) {
-                (0, 5) => Err("no such word".into()),
-                _ => Ok::<_, Box<dyn Error + Send + Sync>>(part.stage(pass)?),
-            }
-        })
-    });
+    let all = outcomes(
+        3,
+        (Kind::OneForwardOneBackward, Way::Threads),
+        |pipeline, world| {
+            let batches = batches(0, 2, &world.device().autodiff());
+            pipeline.backward(&batches, |part, pass| {
+                match (pass.stage(), pass.micro_batch_number()) {
+                    (0, 5) => Err("no such word".into()),
+                    _ => Ok::<_, Box<dyn Error + Send + Sync>>(part.stage(pass)?),
+                }
+            })
+        },
+    );
     match &all[0] {
         Some(Err(PipelineError::Forward { pass, source })) => {
             assert_eq!(
@@ -87,7 +107,7 @@ fn an_error_of_a_stage_is_named_with_its_pass() {
 
 #[test]
 fn a_rank_that_leaves_is_named() {
-    let all = outcomes(3, Kind::GPipe, |pipeline, world| {
+    let all = outcomes(3, (Kind::GPipe, Way::Processes), |pipeline, world| {
         if pipeline.schedule().owner(1) == world.rank() {
             panic!("enough");
         }
@@ -98,7 +118,7 @@ fn a_rank_that_leaves_is_named() {
 
 #[test]
 fn a_shorter_micro_batch_is_named() {
-    let all = outcomes(3, Kind::GPipe, |pipeline, world| {
+    let all = outcomes(3, (Kind::GPipe, Way::Threads), |pipeline, world| {
         let mut two = batches(0, 2, &world.device().autodiff());
         two[7] = batches(0, 1, &world.device().autodiff()).remove(7);
         pipeline.backward(&two, Part::stage)
@@ -117,28 +137,36 @@ fn a_shorter_micro_batch_is_named() {
 
 #[test]
 fn a_shape_is_for_all_steps() {
-    let all = outcomes(2, Kind::OneForwardOneBackward, |pipeline, world| {
-        pipeline.backward(&batches(0, 2, &world.device().autodiff()), Part::stage)?;
-        pipeline.backward(&batches(1, 1, &world.device().autodiff()), Part::stage)
-    });
+    let all = outcomes(
+        2,
+        (Kind::OneForwardOneBackward, Way::Threads),
+        |pipeline, world| {
+            pipeline.backward(&batches(0, 2, &world.device().autodiff()), Part::stage)?;
+            pipeline.backward(&batches(1, 1, &world.device().autodiff()), Part::stage)
+        },
+    );
     assert_named(all, 0, "let all micro-batches have the same size");
 }
 
 #[test]
 fn too_few_micro_batches_are_named() {
-    let all = outcomes(2, Kind::OneForwardOneBackward, |pipeline, world| {
-        let mut batches = batches(0, 2, &world.device().autodiff());
-        if world.is_main() {
-            batches.pop();
-        }
-        pipeline.backward(&batches, Part::stage)
-    });
+    let all = outcomes(
+        2,
+        (Kind::OneForwardOneBackward, Way::Threads),
+        |pipeline, world| {
+            let mut batches = batches(0, 2, &world.device().autodiff());
+            if world.is_main() {
+                batches.pop();
+            }
+            pipeline.backward(&batches, Part::stage)
+        },
+    );
     assert_named(all, 0, "7 micro-batches and the schedule is for 8");
 }
 
 #[test]
 fn what_is_no_loss_and_what_is_no_input_is_named() {
-    let all = outcomes(2, Kind::GPipe, |pipeline, world| {
+    let all = outcomes(2, (Kind::GPipe, Way::Threads), |pipeline, world| {
         let batches = batches(0, 2, &world.device().autodiff());
         pipeline.backward(&batches, |part, pass| {
             let output = part.stage(pass)?;
@@ -155,7 +183,7 @@ fn what_is_no_loss_and_what_is_no_input_is_named() {
         "the last stage returns f32 [1] and f32 [2], which is no loss",
     );
 
-    let all = outcomes(2, Kind::GPipe, |pipeline, world| {
+    let all = outcomes(2, (Kind::GPipe, Way::Threads), |pipeline, world| {
         let batches = batches(0, 2, &world.device().autodiff());
         pipeline.backward(&batches, |part, pass| {
             if pass.is_last() {

@@ -8,9 +8,10 @@ use std::ops::Range;
 
 use bonfire_collective::{CollectiveError, GroupOptions, ProcessGroup, WorldSize};
 use bonfire_parallel::{Axes, Output, Pass, Pipeline, PipelineError, WeightGradients};
+use bonfire_plan::Axis;
 use bonfire_plan::pipeline::{Kind, Schedule, Shape, partition};
-use bonfire_testkit::local;
-use bonfire_train::{Ddp, DdpConfig, DeviceKind, LocalRank, World};
+use bonfire_testkit::{connected, local};
+use bonfire_train::{Ddp, DdpConfig, DeviceKind, LocalRank, Placement, World};
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::nn::loss::CrossEntropyLossConfig;
 use burn::nn::{Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig};
