@@ -19,8 +19,10 @@ mod gradients;
 pub(crate) mod output;
 pub(crate) mod pass;
 mod run;
+mod tied;
 pub(crate) mod timing;
 pub(crate) mod weights;
+mod wire;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::{Duration, Instant};
@@ -28,7 +30,7 @@ use std::time::{Duration, Instant};
 use bonfire_plan::Spread;
 use bonfire_plan::pipeline::Schedule;
 use bonfire_train::{Ddp, DdpConfig, Gradients, Loss, Precision, Step, World};
-use burn::module::Module;
+use burn::module::{Module, Param};
 use burn::optim::ModuleOptimizer;
 use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::tensor::{DType, Device, Tensor};
@@ -39,6 +41,7 @@ use gradients::given;
 use output::IntoOutput;
 use pass::Pass;
 use run::{Run, State};
+use tied::Tie;
 use timing::PipelineTiming;
 
 /// The stages of a model that are on this rank, and the schedule by which all ranks train the model.
@@ -88,6 +91,7 @@ pub struct Pipeline<M> {
     /// Where each of them computes.
     devices: Vec<Device>,
     channels: Channels,
+    tie: Option<Tie<M>>,
 }
 
 /// The ranks that train with this one.
@@ -165,7 +169,36 @@ impl<M: Module> Pipeline<M> {
             data: data.clone(),
             numbers,
             channels,
+            tie: None,
         })
+    }
+
+    /// The same, whose last stage uses a parameter of the first one, too, and has it in
+    /// [`Pass::tied`]: an embedding that is also the head. `parameter` finds it in the first stage, and is called there
+    /// alone. Every rank must call it.
+    ///
+    /// The parameter is trained on the rank of the first stage. The last stage's part of its gradient, which is summed
+    /// over the micro-batches first, is added to that of the first stage; one rank that trains both at once adds them up
+    /// for each micro-batch, and rounds otherwise. Gradient and values travel once in a step each.
+    ///
+    /// # Errors
+    /// [`PipelineError::Collective`] if a rank failed; [`PipelineError::Train`] if the parameter cannot be read.
+    #[track_caller]
+    pub fn with_tied<const D: usize>(
+        mut self,
+        parameter: impl Fn(&M) -> &Param<Tensor<D>> + 'static,
+    ) -> Result<Self, PipelineError> {
+        let device = match self.devices.last() {
+            Some(device) => device.clone(),
+            None => self.world.device().autodiff(),
+        };
+        let tie = Tie::new(
+            (&self.schedule, self.ddp.module()),
+            (self.world.group(), &mut self.channels),
+            (parameter, device),
+        );
+        self.tie = tie.inspect_err(|error| self.abort(error))?;
+        Ok(self)
     }
 
     /// This rank's stages, in the order of the layers.
@@ -209,11 +242,7 @@ impl<M: Module> Pipeline<M> {
         forward: impl Fn(&M, &mut Pass<'_, B>) -> R,
     ) -> Result<PipelineStep, PipelineError> {
         let step = self.try_backward(micro_batches, forward);
-        if let Err(error) = &step {
-            self.channels.abort(&error.to_string());
-            self.data.group().abort(&error.to_string());
-        }
-        step
+        step.inspect_err(|error| self.abort(error))
     }
 
     /// Updates the parameters of this rank's stages, as [`Ddp::step`] does.
@@ -228,7 +257,19 @@ impl<M: Module> Pipeline<M> {
         gradients: Gradients,
     ) -> Result<(), PipelineError> {
         let done = self.ddp.step(optimizer, lr, gradients);
-        Ok(done.inspect_err(|error| self.channels.abort(&error.to_string()))?)
+        let done = done
+            .map_err(PipelineError::from)
+            .and_then(|()| match &mut self.tie {
+                Some(tie) => tie.share(self.ddp.module(), &self.channels),
+                None => Ok(()),
+            });
+        done.inspect_err(|error| self.abort(error))
+    }
+
+    /// Ends all that other ranks may wait in.
+    fn abort(&self, error: &PipelineError) {
+        self.channels.abort(&error.to_string());
+        self.data.group().abort(&error.to_string());
     }
 
     #[track_caller]
@@ -249,13 +290,17 @@ impl<M: Module> Pipeline<M> {
             micro_batches,
             forward,
             channels: &mut self.channels,
+            tied: self.tie.as_ref().and_then(|tie| tie.values.as_deref()),
             state: State::new(self.numbers.clone()),
         };
         let start = Instant::now();
         let mut state = run.run()?;
         let (loss, pipeline) = self.tell(&mut state)?;
         let took = start.elapsed();
-        let sums: Vec<_> = state.sums.into_iter().map(|sum| sum.take()).collect();
+        let mut sums: Vec<_> = state.sums.into_iter().map(|sum| sum.take()).collect();
+        if let Some(tie) = &self.tie {
+            tie.add((self.ddp.module(), &mut sums), state.tied, &self.channels)?;
+        }
         let factor = 1.0 / f64::from(expected);
         let device = self.world.device();
         let busy = pipeline.busy[self.world.rank().index()];

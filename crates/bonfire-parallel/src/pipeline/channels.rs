@@ -17,11 +17,12 @@ use bonfire_plan::pipeline::{Action, Message, Payload, Schedule};
 use burn::tensor::TensorData;
 
 use super::error::PipelineError;
-use super::output::{Extent, Layout};
+use super::output::Layout;
+use super::wire;
 
 /// The ranks of a group of two.
-const SOURCE: Rank = Rank::new(0);
-const TARGET: Rank = Rank::new(1);
+pub(super) const SOURCE: Rank = Rank::new(0);
+pub(super) const TARGET: Rank = Rank::new(1);
 
 /// How often a rank that waits for a message looks whether another one has failed.
 const LOOK: Duration = Duration::from_millis(5);
@@ -35,6 +36,8 @@ pub(super) struct Channels {
     world: ProcessGroup,
     to: BTreeMap<Rank, ProcessGroup>,
     from: BTreeMap<Rank, ProcessGroup>,
+    /// Other groups of two that end with the world.
+    others: Vec<ProcessGroup>,
     /// What crosses each boundary, once it is known.
     layouts: Vec<Arc<OnceLock<Layout>>>,
     /// Messages on their way out, in order.
@@ -72,9 +75,15 @@ impl Channels {
             world: world.clone(),
             to,
             from,
+            others: Vec::new(),
             layouts: (1..schedule.stages()).map(|_| Arc::default()).collect(),
             sending: VecDeque::new(),
         })
+    }
+
+    /// Has a failure end this group, too.
+    pub(super) fn add(&mut self, pair: &ProcessGroup) {
+        self.others.push(pair.clone());
     }
 
     /// That what a stage hands on is what it has handed on so far. Whether it has handed on anything.
@@ -97,17 +106,11 @@ impl Channels {
 
     /// Sends in the background.
     pub(super) fn send(&mut self, target: Rank, (values, agreed): (Vec<TensorData>, Agreed)) {
-        let header = match agreed {
-            Agreed::Now => Some(Layout::of(&values).to_words()),
-            Agreed::Before => None,
-        };
-        let work = background(&self.to[&target], values, move |pair, values| {
-            if let Some(words) = header {
-                pair.send(&[words.len() as u64], TARGET)?;
-                pair.send(&words, TARGET)?;
+        let work = wire::background(&self.to[&target], values, move |pair, values| {
+            if agreed == Agreed::Now {
+                wire::send_layout(pair, TARGET, &Layout::of(values))?;
             }
-            let mut values = values.iter();
-            values.try_for_each(|values| pair.send(values.as_bytes(), TARGET))
+            wire::send(pair, TARGET, values)
         });
         self.sending.push_back(work);
     }
@@ -115,22 +118,12 @@ impl Channels {
     /// Receives in the background.
     pub(super) fn receive(&self, message: Message, source: Rank) -> Work<Vec<TensorData>> {
         let known = Arc::clone(&self.layouts[message.boundary as usize]);
-        background(&self.from[&source], Vec::new(), move |pair, values| {
+        wire::background(&self.from[&source], Vec::new(), move |pair, values| {
             if known.get().is_none() && message.payload == Payload::Activation {
-                let mut len = [0_u64];
-                pair.recv(&mut len, SOURCE)?;
-                let mut words = vec![0_u64; len[0] as usize];
-                pair.recv(&mut words, SOURCE)?;
-                let _ = known.set(Layout::of_words(&words));
+                let _ = known.set(wire::receive_layout(pair, SOURCE)?);
             }
             let layout = known.get().expect("a gradient comes after its activation");
-            for Extent { dtype, shape } in &layout.0 {
-                let empty = TensorData::full_dtype(shape.clone(), 0.0, *dtype);
-                // Flex32 is f32 in memory, and would come out as that.
-                let (mut bytes, shape, _) = empty.into_parts();
-                pair.recv(&mut bytes, SOURCE)?;
-                values.push(TensorData::from_bytes(bytes, shape, *dtype));
-            }
+            *values = wire::receive(pair, SOURCE, layout)?;
             Ok(())
         })
     }
@@ -187,6 +180,7 @@ impl Channels {
         // The world first: it is where the others look for whose fault it is.
         self.world.abort(cause);
         let pairs = self.to.values().chain(self.from.values());
+        let pairs = pairs.chain(&self.others);
         pairs.for_each(|pair| pair.abort(cause));
     }
 }
@@ -196,15 +190,4 @@ impl Channels {
 pub(super) enum Agreed {
     Before,
     Now,
-}
-
-/// Work of both ends, from one line: programs may have call sites compared.
-fn background(
-    pair: &ProcessGroup,
-    values: Vec<TensorData>,
-    work: impl FnOnce(&ProcessGroup, &mut Vec<TensorData>) -> Result<(), CollectiveError>
-    + Send
-    + 'static,
-) -> Work<Vec<TensorData>> {
-    pair.background(values, work)
 }

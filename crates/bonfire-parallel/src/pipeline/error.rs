@@ -112,6 +112,16 @@ pub enum PipelineError {
         /// Types and shapes of all its inputs.
         given: String,
     },
+    /// A stage asks for a tied parameter that it does not have.
+    #[error(
+        "stage {stage} asks for a tied parameter of {rank} dimensions: only the last stage has one, of as many          dimensions as Pipeline::with_tied was given"
+    )]
+    NotTied {
+        /// The stage.
+        stage: u32,
+        /// The dimensions that it asks for.
+        rank: usize,
+    },
     /// The last stage returns something else than a loss.
     #[error(
         "the last stage returns {found}, which is no loss: let it return one tensor with one element, the mean \

@@ -8,32 +8,57 @@ use burn::optim::{GradientsAccumulator, GradientsParams};
 use burn::tensor::{DType, Device, Tensor};
 
 /// The sum of a stage's gradients over the micro-batches, in their order, so that it has the same bits in whatever
-/// order they come. What comes too early is kept until its turn.
+/// order they come.
 pub(super) struct Sum<M> {
     sum: GradientsAccumulator<M>,
-    next: u32,
-    early: BTreeMap<u32, GradientsParams>,
+    turns: Turns<GradientsParams>,
 }
 
 impl<M: Module> Sum<M> {
     pub(super) fn new() -> Self {
         Self {
             sum: GradientsAccumulator::new(),
-            next: 0,
-            early: BTreeMap::new(),
+            turns: Turns::default(),
         }
     }
 
     pub(super) fn add(&mut self, stage: &M, micro_batch: u32, gradients: GradientsParams) {
-        self.early.insert(micro_batch, gradients);
-        while let Some(gradients) = self.early.remove(&self.next) {
+        for gradients in self.turns.next(micro_batch, gradients) {
             self.sum.accumulate(stage, gradients);
-            self.next += 1;
         }
     }
 
     pub(super) fn take(mut self) -> GradientsParams {
         self.sum.grads()
+    }
+}
+
+/// Gives out what micro-batches bring in their order, and keeps what comes too early until its turn.
+#[derive(Debug)]
+pub(super) struct Turns<T> {
+    next: u32,
+    early: BTreeMap<u32, T>,
+}
+
+impl<T> Default for Turns<T> {
+    fn default() -> Self {
+        Self {
+            next: 0,
+            early: BTreeMap::new(),
+        }
+    }
+}
+
+impl<T> Turns<T> {
+    /// What it is the turn of now that a micro-batch has brought something.
+    pub(super) fn next(&mut self, micro_batch: u32, brought: T) -> Vec<T> {
+        self.early.insert(micro_batch, brought);
+        let mut ready = Vec::new();
+        while let Some(turn) = self.early.remove(&self.next) {
+            ready.push(turn);
+            self.next += 1;
+        }
+        ready
     }
 }
 

@@ -193,6 +193,9 @@ pub(super) trait AnyRank {
     /// The gradient of a leaf, zeros if there is none.
     fn gradient(&self, all: Option<&mut Gradients>) -> Result<TensorData, TrainError>;
 
+    /// The gradient of a leaf, if there is one, where it is; all elements in a row.
+    fn flat_gradient(&self, all: &mut Gradients) -> Option<Tensor<1>>;
+
     /// All elements in a row.
     fn flat(&self) -> Tensor<1>;
 }
@@ -232,6 +235,10 @@ impl<const D: usize> AnyRank for Tensor<D> {
         let found = all.and_then(|all| self.grad_remove(all));
         let gradient = found.unwrap_or_else(|| self.zeros_like().without_autodiff());
         read(gradient, "the gradient of a stage's input")
+    }
+
+    fn flat_gradient(&self, all: &mut Gradients) -> Option<Tensor<1>> {
+        self.grad_remove(all).map(|gradient| gradient.flat())
     }
 
     fn flat(&self) -> Tensor<1> {

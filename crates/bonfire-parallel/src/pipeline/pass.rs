@@ -1,5 +1,7 @@
 //! What the forward pass of a stage is given.
 
+use std::any::Any;
+
 use bonfire_plan::pipeline::Compute;
 use burn::tensor::{Device, Tensor, TensorData};
 
@@ -16,6 +18,10 @@ pub struct Pass<'a, B> {
     pub(super) inputs: Vec<TensorData>,
     /// The inputs that were asked for, as leaves of this stage's graph.
     pub(super) leaves: Vec<Box<dyn AnyRank>>,
+    /// What the last stage has of the first.
+    pub(super) tied: Option<&'a dyn Any>,
+    /// As leaves of the last stage's graph.
+    pub(super) tied_leaves: Vec<Box<dyn AnyRank>>,
     pub(super) weights: WeightGradients,
 }
 
@@ -66,6 +72,22 @@ impl<B> Pass<'_, B> {
         let options = (self.device, data.dtype());
         let leaf = Tensor::<D>::from_data(data.clone(), options).require_grad();
         self.leaves.push(Box::new(leaf.clone()));
+        Ok(leaf)
+    }
+
+    /// The parameter of the first stage that the last one uses, too: of the last stage alone, in a pipeline
+    /// [`with_tied`](crate::Pipeline::with_tied).
+    ///
+    /// # Errors
+    /// [`PipelineError::NotTied`] elsewhere, or for another number of dimensions.
+    pub fn tied<const D: usize>(&mut self) -> Result<Tensor<D>, PipelineError> {
+        let last = self.tied.filter(|_| self.is_last());
+        let Some(values) = last.and_then(|tied| tied.downcast_ref::<Tensor<D>>()) else {
+            let (stage, rank) = (self.stage(), D);
+            return Err(PipelineError::NotTied { stage, rank });
+        };
+        let leaf = values.clone().detach().require_grad();
+        self.tied_leaves.push(Box::new(leaf.clone()));
         Ok(leaf)
     }
 

@@ -1,5 +1,6 @@
 //! One step of a pipeline: the actions of this rank, in order.
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -12,7 +13,7 @@ use burn::tensor::{Device, Gradients, Tensor, TensorData};
 
 use super::channels::{Agreed, Channels};
 use super::error::PipelineError;
-use super::gradients::Sum;
+use super::gradients::{Sum, Turns};
 use super::output::{AnyRank, IntoOutput, Output, Start, read};
 use super::pass::Pass;
 use super::timing::Stopwatch;
@@ -29,6 +30,8 @@ pub(super) struct Run<'a, M, B, F> {
     pub(super) micro_batches: &'a [B],
     pub(super) forward: F,
     pub(super) channels: &'a mut Channels,
+    /// What the last stage has of the first.
+    pub(super) tied: Option<&'a dyn Any>,
     pub(super) state: State<M>,
 }
 
@@ -43,6 +46,9 @@ pub(super) struct State<M> {
     live: HashMap<(u32, u32), Live>,
     /// Of each stage.
     pub(super) sums: Vec<Sum<M>>,
+    /// The sum of the last stage's gradients of a tied parameter, all elements in a row.
+    pub(super) tied: Option<Tensor<1>>,
+    tied_turns: Turns<Vec<Tensor<1>>>,
     /// Of each micro-batch, on the rank of the last stage.
     losses: HashMap<u32, Tensor<1>>,
     pub(super) watch: Stopwatch,
@@ -55,6 +61,7 @@ enum Live {
     /// After the forward pass.
     Forward {
         inputs: Inputs,
+        tied: Vec<Box<dyn AnyRank>>,
         end: End,
         weights: WeightGradients,
     },
@@ -85,10 +92,31 @@ impl<M: Module> State<M> {
             receiving: HashMap::new(),
             live: HashMap::new(),
             sums: numbers.iter().map(|_| Sum::new()).collect(),
+            tied: None,
+            tied_turns: Turns::default(),
             losses: HashMap::new(),
             numbers,
             watch: Stopwatch::start(),
             current: None,
+        }
+    }
+
+    /// Adds the gradients of the tied parameter's leaves, in the order of the micro-batches.
+    fn add_tied(
+        &mut self,
+        micro_batch: u32,
+        leaves: Vec<Box<dyn AnyRank>>,
+        all: Option<&mut Gradients>,
+    ) {
+        let Some(all) = all else { return };
+        let found = leaves.iter().filter_map(|leaf| leaf.flat_gradient(all));
+        for gradients in self.tied_turns.next(micro_batch, found.collect()) {
+            for gradient in gradients {
+                self.tied = Some(match self.tied.take() {
+                    Some(sum) => sum + gradient,
+                    None => gradient,
+                });
+            }
         }
     }
 
@@ -188,6 +216,8 @@ where
             device: &self.devices[local],
             inputs,
             leaves: Vec::new(),
+            tied: self.tied,
+            tied_leaves: Vec::new(),
             weights: match self.is_split(compute) {
                 true => WeightGradients::split(),
                 false => WeightGradients::at_once(),
@@ -201,6 +231,7 @@ where
         let Pass {
             leaves,
             mut inputs,
+            tied_leaves: tied,
             weights,
             ..
         } = pass;
@@ -209,6 +240,7 @@ where
         let inputs = Inputs { leaves, ignored };
         let live = Live::Forward {
             inputs,
+            tied,
             end,
             weights,
         };
@@ -278,6 +310,7 @@ where
     ) -> Result<(GradientsParams, WeightGradients), PipelineError> {
         let Some(Live::Forward {
             inputs,
+            tied,
             end,
             weights,
         }) = self.take(compute)
@@ -292,6 +325,10 @@ where
             let values = inputs.gradients(gradients.as_mut())?;
             // The stage in front has said what it hands on, and the gradient is like it.
             self.state.made.insert(message, (values, Agreed::Before));
+        }
+        if compute.stage + 1 == self.schedule.stages() {
+            self.state
+                .add_tied(compute.micro_batch, tied, gradients.as_mut());
         }
         let stage = &self.stages[self.local(compute)];
         let gradients = gradients.map(|gradients| GradientsParams::from_grads(gradients, stage));

@@ -21,6 +21,7 @@ use burn::tensor::{Device, Int, Tensor, TensorData, activation};
 mod equality;
 mod failure;
 mod shapes;
+mod tied;
 
 const TOKENS: usize = 7;
 const WIDTH: usize = 12;
