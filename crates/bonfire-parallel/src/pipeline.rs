@@ -106,7 +106,8 @@ pub struct Axes<'a> {
 /// What [`Pipeline::backward`] returns: the mean loss over the micro-batches, on every rank of the pipeline; the mean
 /// gradients of this rank's stages, over the micro-batches and the data-parallel ranks; and where the time went.
 ///
-/// Of `timing`, `forward_backward` is the time in which this rank computed.
+/// [`Gradients::norm`], [`Gradients::clip`] and [`Gradients::check_finite`] are about the whole model: all ranks call them,
+/// in the same order. Of `timing`, `forward_backward` is the time in which this rank computed.
 pub type PipelineStep = Step<PipelineTiming>;
 
 impl<M: Module> Pipeline<M> {
@@ -307,6 +308,8 @@ impl<M: Module> Pipeline<M> {
         let mut step = self
             .ddp
             .backward(|stages| (given(stages, sums, factor, &device), pipeline))?;
+        // Each rank has the parameters of its stages, and no other has those.
+        step.gradients = step.gradients.divided_over(&self.world, |_| true);
         step.loss = Loss::from(Tensor::from_data([loss], (&device, DType::F64)));
         step.timing.forward_backward += busy;
         step.timing.exposed_communication += took.saturating_sub(busy);

@@ -58,18 +58,20 @@ pub(super) struct State<M> {
 
 /// What is kept of a micro-batch in a stage between two passes.
 enum Live {
-    /// After the forward pass.
-    Forward {
-        inputs: Inputs,
-        tied: Vec<Box<dyn AnyRank>>,
-        end: End,
-        weights: WeightGradients,
-    },
+    Forward(Box<Forwarded>),
     /// After the gradient of the input.
     InputGradient {
         gradients: GradientsParams,
         weights: WeightGradients,
     },
+}
+
+/// After the forward pass.
+struct Forwarded {
+    inputs: Inputs,
+    tied: Vec<Box<dyn AnyRank>>,
+    end: End,
+    weights: WeightGradients,
 }
 
 /// The inputs of a stage.
@@ -81,7 +83,7 @@ struct Inputs {
 
 /// Where a backward pass begins.
 enum End {
-    Loss(Tensor<1>),
+    Loss(Box<Tensor<1>>),
     Output(Vec<Option<Start>>),
 }
 
@@ -238,14 +240,16 @@ where
         let ignored = inputs.split_off(leaves.len());
         let end = self.end(compute, output)?;
         let inputs = Inputs { leaves, ignored };
-        let live = Live::Forward {
+        let forwarded = Forwarded {
             inputs,
             tied,
             end,
             weights,
         };
         let key = (compute.stage, compute.micro_batch);
-        self.state.live.insert(key, live);
+        self.state
+            .live
+            .insert(key, Live::Forward(Box::new(forwarded)));
         Ok(())
     }
 
@@ -261,7 +265,7 @@ where
             };
             let value = loss.clone().without_autodiff();
             self.state.losses.insert(compute.micro_batch, value);
-            return Ok(End::Loss(loss));
+            return Ok(End::Loss(Box::new(loss)));
         };
         let agreed = self.channels.agree(message, output.layout())?;
         let values = output.tensors.iter().map(|tensor| tensor.values());
@@ -308,15 +312,15 @@ where
         compute: Compute,
         values: Vec<TensorData>,
     ) -> Result<(GradientsParams, WeightGradients), PipelineError> {
-        let Some(Live::Forward {
+        let Some(Live::Forward(forwarded)) = self.take(compute) else {
+            panic!("{VERIFIED}");
+        };
+        let Forwarded {
             inputs,
             tied,
             end,
             weights,
-        }) = self.take(compute)
-        else {
-            panic!("{VERIFIED}");
-        };
+        } = *forwarded;
         let mut gradients = match end {
             End::Loss(loss) => loss.is_tracked().then(|| loss.backward()),
             End::Output(starts) => Start::backward(starts, values),

@@ -1,5 +1,7 @@
 //! All schedules train the same bits as one rank.
 
+use burn::optim::{GradientsAccumulator, GradientsParams};
+
 use super::*;
 
 const STEPS: u32 = 2;
@@ -150,6 +152,58 @@ fn pipelines_beside_each_other_train_the_bits_of_data_parallel_ranks() {
         let found: Vec<u32> = stages.into_iter().flat_map(|(_, bits)| bits).collect();
         assert!(found == replicas[0], "{placement}");
         assert!((&all[0], &all[2]) == (&all[1], &all[3]), "{placement}");
+    }
+}
+
+/// The norm is that of the whole model, on all ranks.
+#[test]
+fn every_element_counts_once_in_the_norm() {
+    let at_once = WeightGradients::at_once();
+    let device = Device::flex().autodiff();
+    let model = Part::whole(&device);
+    let mut sum = GradientsAccumulator::new();
+    for (tokens, next) in batches(0, 2, &device) {
+        let stream = model.forward(model.embed(tokens), &at_once);
+        let loss = model.loss(stream, next, &at_once) / MICRO_BATCHES as f32;
+        sum.accumulate(&model, GradientsParams::from_grads(loss.backward(), &model));
+    }
+    let mut squares = Squares(sum.grads(), 0.0);
+    model.visit(&mut squares);
+    let expected = squares.1.sqrt();
+    for (kind, ranks) in [(Kind::GPipe, 3), (Kind::ZeroBubbleV, 2)] {
+        let schedule = schedule(kind, ranks);
+        let norms = local(ranks, GroupOptions::default(), |group| {
+            let world = world(group);
+            let device = world.device().autodiff();
+            let stages = parts(&schedule, &world);
+            let mut pipeline = Pipeline::new(stages, schedule.clone(), &world).unwrap();
+            let done = pipeline
+                .backward(&batches(0, 2, &device), Part::stage)
+                .unwrap();
+            let norm = done.gradients.norm().unwrap();
+            norm.unwrap().into_scalar::<f64>()
+        });
+        // A sum of a few thousand squares in 32 bits, which are all positive.
+        let tolerance = 1e-4 * expected;
+        for norm in &norms {
+            assert!(
+                (norm - expected).abs() < tolerance,
+                "{norms:?}, not {expected}"
+            );
+            assert_eq!(norm, &norms[0]);
+        }
+    }
+}
+
+/// Sums the squares of all gradients.
+struct Squares(GradientsParams, f64);
+
+impl ModuleVisitor for Squares {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let gradient = self.0.remove::<D>(param.id).unwrap();
+        let values = gradient.into_data().try_to_vec::<f32>().unwrap();
+        let squares = values.into_iter().map(|value| f64::from(value).powi(2));
+        self.1 += squares.sum::<f64>();
     }
 }
 
