@@ -15,6 +15,7 @@
 
 mod channels;
 pub(crate) mod error;
+mod gather;
 mod gradients;
 pub(crate) mod output;
 pub(crate) mod pass;
@@ -265,6 +266,38 @@ impl<M: Module> Pipeline<M> {
                 None => Ok(()),
             });
         done.inspect_err(|error| self.abort(error))
+    }
+
+    /// The stages of all ranks, in the order of the layers, without autodiff: for validation or export of a model that
+    /// fits onto one device. Every rank must call it, with modules of the shape of all stages, such as those that it
+    /// started from. Float parameters are gathered; all else is that of the modules.
+    ///
+    /// # Errors
+    /// [`PipelineError::Stages`] for another number of modules; [`PipelineError::Train`] if a parameter cannot be
+    /// read; [`PipelineError::Collective`].
+    #[track_caller]
+    pub fn gather(&self, modules: Vec<M>) -> Result<Vec<M>, PipelineError> {
+        let gathered = self.try_gather(modules);
+        gathered.inspect_err(|error| self.abort(error))
+    }
+
+    #[track_caller]
+    fn try_gather(&self, modules: Vec<M>) -> Result<Vec<M>, PipelineError> {
+        let (found, stages) = (modules.len(), self.schedule.stages());
+        if found != stages as usize {
+            return Err(PipelineError::Stages {
+                found,
+                expected: stages as usize,
+                stages: (0..stages).collect(),
+            });
+        }
+        let one = |(stage, module): (u32, M)| {
+            let owner = self.schedule.owner(stage);
+            let own = self.numbers.iter().position(|&number| number == stage);
+            let module = own.map_or(module, |own| self.ddp.module()[own].clone());
+            gather::broadcast(module.valid(), self.world.group(), owner)
+        };
+        (0..stages).zip(modules).map(one).collect()
     }
 
     /// Ends all that other ranks may wait in.

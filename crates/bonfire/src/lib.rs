@@ -154,12 +154,12 @@ pub mod weights {
     pub use bonfire_weights::*;
 }
 
-/// A rank: its place, its device, its signals.
+/// A rank: its place, its device, its signals; and meshes of ranks.
 pub mod world {
     pub use bonfire_collective::panic_message;
     pub use bonfire_launch::StopRequest;
     pub use bonfire_train::{
-        DeviceKind, LocalRank, Occupancy, UnknownDeviceKind, World, patient_with_files,
-        require_devices,
+        Axis, Coordinates, DeviceKind, Grid, LocalRank, Mesh, MeshError, MeshShape, Occupancy,
+        UnknownDeviceKind, World, patient_with_files, require_devices,
     };
 }

@@ -66,14 +66,26 @@ fn piped(schedule: &Schedule) -> (Vec<u32>, Vec<f64>) {
         let own = own
             .zip(pipeline.stages())
             .map(|(n, stage)| (n, bits(stage)));
-        (own.collect::<Vec<_>>(), losses)
+        let own: Vec<_> = own.collect();
+        // The modules of all stages, of which this rank has trained some.
+        let runs = partition(&[1.0; LAYERS], schedule.stages() as usize).unwrap();
+        let all = runs
+            .iter()
+            .map(|run| Part::whole(&device).part(run.clone()));
+        let all = pipeline.gather(all.collect()).unwrap();
+        for (stage, trained) in &own {
+            assert!(bits(&all[*stage as usize]) == *trained);
+        }
+        (own, losses, bits(&all))
     });
+    let whole = all[0].2.clone();
+    assert!(all.iter().all(|(.., others)| *others == whole));
     let losses = all[0].1.clone();
     assert!(
-        all.iter().all(|(_, others)| *others == losses),
+        all.iter().all(|(_, others, _)| *others == losses),
         "all ranks know the loss"
     );
-    let mut stages: Vec<_> = all.into_iter().flat_map(|(stages, _)| stages).collect();
+    let mut stages: Vec<_> = all.into_iter().flat_map(|(stages, ..)| stages).collect();
     stages.sort();
     (
         stages.into_iter().flat_map(|(_, bits)| bits).collect(),

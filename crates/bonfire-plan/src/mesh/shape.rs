@@ -47,6 +47,15 @@ impl MeshShape {
     }
 }
 
+impl Default for MeshShape {
+    /// All ranks have different batches: `dp_shard=-1`.
+    fn default() -> Self {
+        let mut shape = Self::ONE;
+        shape.sizes[Axis::DpShard.index()] = None;
+        shape
+    }
+}
+
 impl From<Grid> for MeshShape {
     fn from(grid: Grid) -> Self {
         Self {

@@ -79,6 +79,7 @@ fn texts_are_read_and_written() {
         assert_eq!(self::grid(written, ranks), Ok(grid));
         assert_eq!(grid.world_size(), world(ranks));
     }
+    assert_eq!(MeshShape::default(), "dp=-1".parse().unwrap());
     let shape: MeshShape = "dp=-1,tp=2".parse().unwrap();
     assert_eq!(shape.to_string(), "dp_shard=-1,tp=2");
 }
