@@ -1,13 +1,16 @@
-//! Training over pipelines: ranks are threads of this process, each with some layers of a small model.
+//! Training over pipelines: ranks have some layers each of a small model. They are threads of this process, or
+//! processes of which one is killed.
 
 #![allow(clippy::unwrap_used)] // helpers of tests
 
+use std::fs;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use bonfire::World;
 use bonfire::report::Report;
-use bonfire_testkit::Watchdog;
+use bonfire_testkit::{Job, Signal, Watchdog, signal_process};
 use clap::Parser;
 use gpt::data::Corpus;
 use gpt::options::{Settings, TrainArgs};
@@ -116,4 +119,49 @@ fn what_cannot_be_cut_is_refused() {
         let error = trained(ranks, more).unwrap_err();
         assert!(error.contains(says), "{more}: {error}");
     }
+}
+
+#[test]
+fn a_killed_stage_ends_the_job_on_all_ranks() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gpt"));
+    command.args(["--nproc", "3", "--device", "cpu", "--report-dir"]);
+    command.arg(folder.path());
+    let sizes = "--mesh pp=3 --layers 1 --heads 2 --width 16 --context 8 --batch 8 --steps 1000000 \
+                 --log-interval 1 --eval-interval 1000000 --eval-windows 2 --sample 0";
+    command.args(sizes.split_whitespace());
+    command.env("BONFIRE_LOG", "warn");
+    // By which its ranks are found.
+    let mark = format!("GPT_PIPED_TEST={}", folder.path().display());
+    let (name, value) = mark.split_once('=').unwrap();
+    command.env(name, value);
+    let job = Job::start(&mut command);
+    while !job.next_line().contains("/1000000") {}
+    signal_process(process_of(1, &mark), Signal::KILL);
+    let end = job.end();
+    assert!(!end.status.success());
+    let errors = end.stderr.join("\n");
+    for rank in [0, 2] {
+        // The launcher shows an error of several ranks once.
+        let own = format!("[rank {rank}] error: rank 1 failed: its process ended");
+        let same = format!("rank {rank} had the same error as rank ");
+        assert!(errors.contains(&own) || errors.contains(&same), "{errors}");
+    }
+}
+
+/// The process of a rank whose environment has a mark.
+fn process_of(rank: u32, mark: &str) -> u32 {
+    let rank = format!("RANK={rank}");
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let mut pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let found = pids.find(|pid| {
+        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        let has = |wanted: &str| {
+            environment
+                .split(|byte| *byte == 0)
+                .any(|line| line == wanted.as_bytes())
+        };
+        has(&rank) && has(mark)
+    });
+    found.expect("the rank runs")
 }

@@ -1,6 +1,5 @@
 //! Pipelines on threads, compared with one rank that trains the whole model.
 
-#![cfg(feature = "flex")]
 #![allow(clippy::unwrap_used)] // helpers of tests
 
 use std::num::NonZeroU32;
