@@ -111,6 +111,11 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
         Burn::Named,
     ),
     (
+        "bonfire-parallel",
+        Imports::Only(&["bonfire-plan", "bonfire-collective", "bonfire-train"]),
+        Burn::Named,
+    ),
+    (
         "bonfire-learner",
         Imports::Only(&[
             "bonfire-collective",
@@ -200,6 +205,7 @@ const LIBRARIES: &[&str] = &[
     "bonfire-checkpoint",
     "bonfire-values",
     "bonfire-train",
+    "bonfire-parallel",
     "bonfire-learner",
     DATA,
     "bonfire-report",

@@ -70,6 +70,19 @@ fn the_listing_on_placements_learns_and_goes_on_in_another() {
 }
 
 #[test]
+fn the_listing_on_pipelines_learns_a_constant() {
+    let arguments = ["--nproc", "2", "--device", "cpu"];
+    let printed = run(env!("CARGO_BIN_EXE_piped"), &arguments);
+    // All ranks know the loss.
+    assert_eq!(printed.matches("then loss ").count(), 2, "{printed}");
+    let first = printed.split("loss ").nth(1);
+    let first = first.and_then(|text| text.split(',').next());
+    let first: f64 = first.expect("a loss").parse().expect("a number");
+    let last = last_loss(&printed.replace(", then", "\n"));
+    assert!(last < first / 4.0, "{printed}");
+}
+
+#[test]
 fn the_listing_on_state_in_files_learns_a_constant() {
     let arguments = ["--nproc", "2", "--device", "cpu"];
     let printed = run(env!("CARGO_BIN_EXE_offloaded"), &arguments);

@@ -50,6 +50,7 @@ pub mod device_map;
 mod estimate;
 mod layout;
 pub mod memory;
+mod mesh;
 pub mod pipeline;
 pub mod simulate;
 mod types;
@@ -63,6 +64,7 @@ pub use layout::buckets;
 pub use layout::{
     Among, Division, Layout, Placement, SHARDED_ELEMS_MIN, Share, Spread, UnknownPlacement,
 };
+pub use mesh::{Axis, Coordinates, Grid, MeshError, MeshShape};
 pub use types::{
     Algorithm, Bytes, CallSite, Collective, DType, ElemRange, NamedRanks, Operation, Order,
     PlanError, Rank, ReduceOp, UnknownBytes, WorldSize, chunks, shard_range,

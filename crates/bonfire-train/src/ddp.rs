@@ -13,13 +13,14 @@ use crate::loss::weights::MicroBatches;
 use crate::optim::gradients::Gradients;
 use crate::parameters::buffers::Buffers;
 use crate::parameters::fingerprint::{self, Entry, Fingerprint};
-use crate::parameters::mesh::Mesh;
 use crate::parameters::replicate::{outline, replicate, replicate_rows};
+use crate::parameters::shard_groups::ShardGroups;
 use crate::parameters::shards::Shards;
 use crate::parameters::{ParameterTable, trainable};
 use crate::reducer::Reducer;
 use crate::reducer::hooks::{Anchors, Depth};
 use crate::world::exchange::group::NormGroups;
+use crate::world::failures::PassFailures;
 use crate::world::patience::WarmUp;
 use crate::{
     CompressionError, DdpConfig, GradientCompression, GradientSync, Precision, Spread, TrainError,
@@ -67,6 +68,7 @@ pub struct Ddp<M> {
     config: DdpConfig,
     buffers: Buffers,
     norm_groups: NormGroups,
+    failures: PassFailures,
     anchors: Anchors,
     depth: Depth,
     micro_batches: MicroBatches,
@@ -97,11 +99,11 @@ impl<M: Module> Setup<M> {
         let abort = |error: &TrainError| group.abort(&error.to_string());
         let is_cut = config.placement.parameters == Spread::Sharded;
         let placement = config.placement;
-        let mesh = Mesh::new(placement, group).inspect_err(abort)?;
+        let groups = ShardGroups::new(placement, group).inspect_err(abort)?;
         let (module, table) = if is_cut {
             verify(outline(&module), config, group)?;
             let (rows, table) =
-                replicate_rows(module, (placement, mesh.shards()), group).inspect_err(abort)?;
+                replicate_rows(module, (placement, groups.shards()), group).inspect_err(abort)?;
             verify(table.entries().to_vec(), config, group)?;
             (rows, table)
         } else {
@@ -111,7 +113,7 @@ impl<M: Module> Setup<M> {
         };
         let buffers = Buffers::of(&module);
         let table = Arc::new(table);
-        let shards = Arc::new(Shards::new(&table, placement, mesh));
+        let shards = Arc::new(Shards::new(&table, placement, groups));
         let parameters = (&table, &shards);
         let synchroniser =
             Synchroniser::new(&module, group, parameters, config).inspect_err(|error| {
@@ -176,6 +178,7 @@ impl<M: Module> Ddp<M> {
             config,
             buffers: setup.buffers,
             norm_groups: world.norm_groups().clone(),
+            failures: world.failures().clone(),
             anchors: Anchors::default(),
             depth: Depth::default(),
             micro_batches: MicroBatches::default(),
@@ -323,7 +326,7 @@ impl<M: Module> Ddp<M> {
         let none = Gradients::new(Arc::clone(&self.table));
         match self.config.placement.is_sharded() {
             true => {
-                let group = self.shards.mesh().among(&self.group).clone();
+                let group = self.shards.groups().among(&self.group).clone();
                 none.cut(Arc::clone(&self.shards), group)
             }
             false => none,

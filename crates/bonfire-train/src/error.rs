@@ -7,7 +7,7 @@ use std::error::Error;
 
 use bonfire_checkpoint::CheckpointError;
 use bonfire_collective::{CollectiveError, Mismatch, Rank};
-use bonfire_plan::{DType, Placement};
+use bonfire_plan::{DType, MeshError, Placement};
 
 use difference::Difference;
 
@@ -21,6 +21,9 @@ pub enum TrainError {
     /// A collective operation failed; the message names the rank at fault.
     #[error(transparent)]
     Collective(#[from] CollectiveError),
+    /// The ranks cannot be laid out as asked for.
+    #[error(transparent)]
+    Mesh(#[from] MeshError),
     /// The ranks were given different models or configurations. All of them return this error.
     #[error("the ranks do not train the same model: {0}")]
     ModelMismatch(#[from] Difference),

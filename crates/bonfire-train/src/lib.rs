@@ -32,6 +32,7 @@
 
 mod checkpoint;
 mod config;
+mod custom_gradient;
 mod ddp;
 mod error;
 mod loss;
@@ -57,6 +58,7 @@ pub use checkpoint::{Checkpoints, Resumed};
 pub use config::device::{DeviceKind, Occupancy, UnknownDeviceKind};
 pub use config::precision::Precision;
 pub use config::{BufferSync, DdpConfig, GradientRoute, GradientSync, UnknownGradientRoute};
+pub use custom_gradient::{backward_from, custom_gradient};
 pub use ddp::data_parallel::{DataParallel, Scatter};
 pub use ddp::{BucketSummary, Ddp, Digest, MicroStep, OwnStep, Step};
 pub use error::TrainError;
@@ -78,10 +80,14 @@ pub use rehearsal::{outline, rehearse};
 pub use resident::Resident;
 pub use world::device::require_devices;
 pub use world::exchange::group::NormGroup;
+pub use world::mesh::Mesh;
 #[doc(hidden)]
 #[doc(hidden)]
 pub use world::patience::patient_with_files;
 pub use world::{LocalRank, World};
 
 pub use bonfire_checkpoint::{Best, CheckpointError, Keep, Milestone};
-pub use bonfire_plan::{Among, Division, Layout, Placement, Share, Spread, UnknownPlacement};
+pub use bonfire_plan::{
+    Among, Axis, Coordinates, Division, Grid, Layout, MeshError, MeshShape, Placement, Share,
+    Spread, UnknownPlacement,
+};

@@ -2,8 +2,8 @@
 
 pub(crate) mod buffers;
 pub(crate) mod fingerprint;
-pub(crate) mod mesh;
 pub(crate) mod replicate;
+pub(crate) mod shard_groups;
 pub(crate) mod shards;
 
 use std::collections::HashMap;

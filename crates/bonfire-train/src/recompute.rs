@@ -13,6 +13,7 @@
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 
+use crate::custom_gradient::followed;
 use crate::world::exchange::mapping::{Meaning, meant};
 
 mod draws;
@@ -27,7 +28,7 @@ mod tests;
 use draws::Seeds;
 pub use inputs::SegmentInputs;
 use leaves::{Detacher, ToHost};
-use segment::{Segment, followed};
+use segment::Segment;
 
 /// Runs a part of a model and keeps only its inputs for the backward pass, which computes the rest
 /// again: `torch.utils.checkpoint` of PyTorch, under another name because a
@@ -177,7 +178,7 @@ impl Recompute {
             seeds,
         };
         let again = Box::new(move |gradient| segment.again::<I>(gradient));
-        followed(output, found.nodes, again).unwrap_or_else(|error| panic!("{error}"))
+        followed(output, found.nodes, again)
     }
 }
 

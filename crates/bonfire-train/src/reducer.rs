@@ -193,7 +193,7 @@ impl Reducer {
             .map(|(bucket, assignment)| {
                 let group = match assignment.division {
                     Division::Whole => &*self.group,
-                    Division::Rows | Division::Owned(_) => self.shards.mesh().among(&self.group),
+                    Division::Rows | Division::Owned(_) => self.shards.groups().among(&self.group),
                 };
                 let group = group.named(&self.name_of(bucket, assignment));
                 let shards = (&*self.shards, &self.spare);

@@ -2,6 +2,8 @@
 
 pub(crate) mod device;
 pub(crate) mod exchange;
+pub(crate) mod failures;
+pub(crate) mod mesh;
 pub(crate) mod patience;
 
 use bonfire_collective::{ProcessGroup, Rank, WorldSize};
@@ -11,6 +13,7 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::world::device::{first_that_answers, open};
 use crate::world::exchange::group::NormGroups;
+use crate::world::failures::PassFailures;
 use crate::world::patience::WarmUp;
 use crate::{DeviceKind, Occupancy, TrainError};
 
@@ -31,6 +34,7 @@ pub struct World {
     device: Device,
     device_name: String,
     norm_groups: NormGroups,
+    failures: PassFailures,
 }
 
 impl World {
@@ -67,6 +71,7 @@ impl World {
             _ => tracing::debug!(%rank, device = device_name, "device chosen"),
         }
         Ok(Self {
+            failures: PassFailures::of(vec![group.clone()]),
             group,
             local,
             device,
@@ -97,6 +102,7 @@ impl World {
     pub fn split(&self, color: Option<u32>, key: i64) -> Result<Option<Self>, TrainError> {
         let group = self.group.split(color, key)?;
         Ok(group.map(|group| Self {
+            failures: PassFailures::of(vec![group.clone()]),
             group,
             local: self.local,
             device: self.device.clone(),
@@ -156,6 +162,24 @@ impl World {
     /// The group of all ranks.
     pub fn group(&self) -> &ProcessGroup {
         &self.group
+    }
+
+    /// Keeps what went wrong in an operation of several ranks inside of a backward pass, or of a layer, where nobody
+    /// returns an error, unless there is a failure already; and ends this world's group, and those of its
+    /// [`mesh`](Self::mesh), so that no other rank waits for this one. Where a [`Ddp`](crate::Ddp) of the same world or
+    /// mesh runs the pass, it returns the failure.
+    pub fn fail(&self, error: impl Into<TrainError>) {
+        self.failures.keep(error.into());
+    }
+
+    /// The failure that [`fail`](Self::fail) kept, once: for whoever runs a pass without a [`Ddp`](crate::Ddp).
+    pub fn take_failure(&self) -> Option<TrainError> {
+        self.failures.take()
+    }
+
+    /// What goes wrong inside of passes.
+    pub(crate) fn failures(&self) -> &PassFailures {
+        &self.failures
     }
 
     /// The group of all ranks, for steps of which the first compile kernels.

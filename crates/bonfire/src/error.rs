@@ -15,7 +15,9 @@ use bonfire_launch::{EnvError, FlagError, LaunchError, RankCountError};
 #[cfg(feature = "learner")]
 use bonfire_learner::LearnerError;
 use bonfire_optim::FileMemoryError;
+use bonfire_parallel::PipelineError;
 use bonfire_plan::PlanError;
+use bonfire_plan::pipeline::{Broken, CsvError, PartitionError, ShapeError};
 use bonfire_report::ReportError;
 use bonfire_train as train;
 use bonfire_train::TrainError;
@@ -87,6 +89,9 @@ pub enum Error {
     /// Training failed.
     #[error(transparent)]
     Train(#[from] TrainError),
+    /// Training over a pipeline failed.
+    #[error(transparent)]
+    Pipeline(#[from] PipelineError),
     /// A pattern of [`freeze`](crate::ddp::freeze) names no parameter.
     #[error(transparent)]
     UnknownParameter(#[from] UnknownParameter),
@@ -185,7 +190,8 @@ macro_rules! wrapped {
 wrapped! {
     Value: train::UnknownDeviceKind, train::UnknownGradientRoute, collective::UnknownTransport,
         collective::UnknownCallSites, collective::UnknownBuilds, collective::UnknownConnections,
-        collective::OverrideError, launch::StreamChoiceError;
+        collective::OverrideError, launch::StreamChoiceError, Broken, CsvError, PartitionError,
+        ShapeError;
     Communication: collective::ConnectError, collective::StoreError, collective::TokenError,
         collective::InspectError;
 }
@@ -239,6 +245,11 @@ mod tests {
     fn every_error_of_the_library_becomes_ours() {
         fn ours<E: Into<Error>>() {}
         ours::<TrainError>();
+        ours::<PipelineError>();
+        ours::<ShapeError>();
+        ours::<PartitionError>();
+        ours::<CsvError>();
+        ours::<Broken>();
         ours::<DataError>();
         ours::<UnknownParameter>();
         ours::<UnusableWeights>();

@@ -47,6 +47,7 @@
 //! - [`checkpoint`]: a training saved and brought back. `weights`: files of PyTorch and safetensors,
 //!   and models on several devices, in host memory and in their files.
 //! - [`plan`](mod@plan): what memory each rank takes, before a training runs.
+//! - [`parallel`]: parts of a model on different ranks.
 //! - `learner`: Burn's own learner on many ranks.
 //! - [`collective`]: the communication below, which knows nothing of tensors. `cuda`: between GPUs.
 //! - [`world`] and [`launcher`]: devices, and what starts ranks.
@@ -146,6 +147,13 @@ pub mod optim {
     pub use bonfire_train::{Clip, Gradients, LossScaler, ScalerConfig};
 }
 
+/// Parts of a model on different ranks: pipelines of stages, and the schedules by which they run.
+pub mod parallel {
+    pub use bonfire_parallel::*;
+    pub use bonfire_plan::pipeline as schedule;
+    pub use bonfire_train::{backward_from, custom_gradient};
+}
+
 /// Metrics over all ranks, the journal of a run, TensorBoard.
 pub mod report {
     pub use bonfire_report::*;
@@ -159,12 +167,12 @@ pub mod weights {
     pub use bonfire_weights::*;
 }
 
-/// A rank: its place, its device, its signals.
+/// A rank: its place, its device, its signals; and meshes of ranks.
 pub mod world {
     pub use bonfire_collective::panic_message;
     pub use bonfire_launch::StopRequest;
     pub use bonfire_train::{
-        DeviceKind, LocalRank, Occupancy, UnknownDeviceKind, World, patient_with_files,
-        require_devices,
+        Axis, Coordinates, DeviceKind, Grid, LocalRank, Mesh, MeshError, MeshShape, Occupancy,
+        UnknownDeviceKind, World, patient_with_files, require_devices,
     };
 }

@@ -8,6 +8,8 @@
 //! characters. Outside attention the tokens of all windows are simply rows, `[B*T, C]`, so every
 //! layer is one plain matrix product.
 
+mod part;
+
 use std::f64::consts::TAU;
 
 use bonfire::nn::{Draws, Recompute};
@@ -17,6 +19,8 @@ use burn::nn::{Embedding, LayerNorm, LayerNormConfig, Linear};
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData, activation};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+
+pub use part::Part;
 
 /// The standard deviation of every initial matrix, as in GPT-2.
 const INITIAL_STD: f64 = 0.02;
@@ -133,15 +137,7 @@ impl Gpt {
         let embedded = self.tokens.forward(tokens) + positions; // [B, T, C]
         let mut stream = embedded.flatten(0, 1); // [B*T, C]
         for block in &self.blocks {
-            stream = if self.recomputed {
-                let mask = mask.clone();
-                let forward = move |block: &Block, stream| block.forward(stream, b, &mask);
-                Recompute::default()
-                    .with_draws(Draws::None)
-                    .run(block, stream, forward)
-            } else {
-                block.forward(stream, b, &mask)
-            }; // [B*T, C]
+            stream = block.run(stream, b, &mask, self.recomputed); // [B*T, C]
         }
         let head = self.tokens.weight.val().transpose(); // [C, V]
         self.norm.forward(stream).matmul(head) // [B*T, V]
@@ -156,6 +152,18 @@ impl Gpt {
 }
 
 impl Block {
+    /// The forward pass, after which only its input is kept if it is recomputed.
+    fn run(&self, stream: Tensor<2>, b: usize, mask: &Tensor<3>, recomputed: bool) -> Tensor<2> {
+        if !recomputed {
+            return self.forward(stream, b, mask);
+        }
+        let mask = mask.clone();
+        let forward = move |block: &Self, stream| block.forward(stream, b, &mask);
+        Recompute::default()
+            .with_draws(Draws::None)
+            .run(self, stream, forward)
+    }
+
     fn forward(&self, stream: Tensor<2>, b: usize, mask: &Tensor<3>) -> Tensor<2> {
         let attended = self
             .attention

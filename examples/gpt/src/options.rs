@@ -4,14 +4,20 @@
 //! nothing was typed, sizes above zero, heads that divide the width. Only `Settings` goes further.
 
 use std::env;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use bonfire::ddp::{GradientRoute, Placement};
 use bonfire::optim::{Decay, Schedule};
+use bonfire::parallel::schedule::Kind;
 use bonfire::plan::Bytes;
+use bonfire::world::MeshShape;
 use clap::{Args, ValueEnum};
 
 use crate::model::GptConfig;
+
+/// Micro-batches where none are asked for.
+const MICRO_BATCHES: NonZeroU32 = NonZeroU32::new(8).expect("8 is not 0");
 
 /// What can be set on the command line. Sizes and rates not given come from the preset.
 #[derive(Debug, Clone, Default, Args)]
@@ -115,6 +121,24 @@ pub struct TrainArgs {
         help_heading = "Training"
     )]
     pub placement: Placement,
+
+    /// How the ranks share the work: those of pp have the layers one behind the other, those of dp other windows; -1
+    /// stands for the ranks that are left
+    #[arg(
+        long,
+        value_name = "pp=N,dp=N",
+        default_value_t,
+        help_heading = "Training"
+    )]
+    pub mesh: MeshShape,
+
+    /// The order in which ranks of pp work: gpipe, 1f1b, interleaved, zb-h1 or zbv [default: 1f1b]
+    #[arg(long = "schedule", value_name = "NAME", help_heading = "Training")]
+    pub pipeline_schedule: Option<Kind>,
+
+    /// Equal parts of --batch that follow each other through the stages of pp [default: 8]
+    #[arg(long, value_name = "M", help_heading = "Training")]
+    pub micro_batches: Option<NonZeroU32>,
 
     /// What is in files instead of in memory, so that a larger model fits: none, or the optimizer's state (on the
     /// CPU; Burn's own optimizers and Muon keep theirs in memory)
@@ -224,6 +248,10 @@ pub struct Settings {
     pub gradient_route: GradientRoute,
     /// See [`TrainArgs::placement`].
     pub placement: Placement,
+    /// See [`TrainArgs::mesh`].
+    pub mesh: MeshShape,
+    /// How the ranks of pp work.
+    pub pipeline: PipelineSettings,
     /// See [`TrainArgs::seed`].
     pub seed: u64,
     /// How often and how much to evaluate and to report.
@@ -256,6 +284,22 @@ pub struct OptimizerSettings {
     pub weight_decay: f32,
     /// Largest norm of the whole gradient, if it is bounded.
     pub clip: Option<f32>,
+}
+
+/// How the ranks of pp work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PipelineSettings {
+    /// See [`TrainArgs::pipeline_schedule`].
+    pub kind: Kind,
+    /// See [`TrainArgs::micro_batches`].
+    pub micro_batches: NonZeroU32,
+}
+
+impl Settings {
+    /// Windows of a micro-batch.
+    pub fn micro_batch(&self) -> usize {
+        self.batch / self.pipeline.micro_batches.get() as usize
+    }
 }
 
 /// What is reported, when and where.
@@ -361,6 +405,13 @@ impl TryFrom<TrainArgs> for Settings {
             checkpoint_blocks: args.checkpoint_blocks,
             gradient_route: args.gradient_route,
             placement: args.placement,
+            mesh: args.mesh,
+            pipeline: PipelineSettings {
+                kind: args
+                    .pipeline_schedule
+                    .unwrap_or(Kind::OneForwardOneBackward),
+                micro_batches: args.micro_batches.unwrap_or(MICRO_BATCHES),
+            },
             seed: args.seed.unwrap_or(1337),
             reporting: Reporting {
                 eval_interval: args.eval_interval.unwrap_or(preset(100, 250)),

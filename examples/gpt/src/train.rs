@@ -1,12 +1,15 @@
 //! The training loop. Every rank runs it with the same settings and the same corpus.
 
+mod pipeline;
+
 use std::num::NonZeroUsize;
 
 use anyhow::{Context, Result, ensure};
+use bonfire::collective::WorldSize;
 use bonfire::data::{DistributedSampler, Order, Remainder, SamplerConfig};
 use bonfire::optim::{Clip, GlobalBatch, Offload, RateRule};
 use bonfire::report::{Activity, Journal, JournalConfig, Report, WeightedMean};
-use bonfire::world::StopRequest;
+use bonfire::world::{Axis, StopRequest};
 use bonfire::{Ddp, DdpConfig, World};
 use burn::module::Module;
 use burn::tensor::Device;
@@ -29,6 +32,14 @@ pub struct Trained {
 
 /// Trains a model on all ranks of `world`.
 pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trained> {
+    let mesh = world.mesh(settings.mesh)?;
+    if mesh.sub(Axis::Pp).world_size() > WorldSize::ONE {
+        return pipeline::train(world, &mesh, settings, corpus);
+    }
+    ensure!(
+        mesh.data().world_size() == world.world_size(),
+        "--mesh takes pp and dp, and this is {mesh}"
+    );
     let device = world.device().autodiff();
     let context = settings.model.context;
     let schedule = settings.schedule;

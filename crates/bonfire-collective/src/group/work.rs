@@ -1,6 +1,7 @@
 //! The handle of an operation that runs in the background.
 
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 use bonfire_plan::Rank;
 
@@ -54,6 +55,21 @@ impl<T> Work<T> {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .is_some()
+    }
+
+    /// Waits until [`wait`](Self::wait) would return at once, but not much longer than `patience`. Whether it
+    /// would: for who has to look at something else meanwhile.
+    pub fn wait_for(&self, patience: Duration) -> bool {
+        let result = self
+            .outcome
+            .result
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if result.is_some() {
+            return true;
+        }
+        let waited = self.outcome.done.wait_timeout(result, patience);
+        waited.unwrap_or_else(PoisonError::into_inner).0.is_some()
     }
 
     /// Waits for the result. Ends by the deadlines of this operation and of those issued before it.
@@ -125,7 +141,9 @@ mod tests {
     #[test]
     fn the_result_arrives_from_another_thread() {
         let (work, completion) = Work::new(Rank::new(0));
+        assert!(!work.wait_for(Duration::from_millis(1)));
         let thread = std::thread::spawn(move || completion.complete(Ok(vec![1, 2])));
+        while !work.wait_for(Duration::from_millis(1)) {}
         assert_eq!(work.wait().unwrap(), [1, 2]);
         thread.join().unwrap();
     }

@@ -93,6 +93,12 @@ impl Schedule {
         self.owners[stage as usize]
     }
 
+    /// The stages that a rank holds, in the order of the layers.
+    pub fn stages_on(&self, rank: Rank) -> Vec<u32> {
+        let is_own = |stage: &u32| self.owner(*stage) == rank;
+        (0..self.stages()).filter(is_own).collect()
+    }
+
     /// What a rank does, in order.
     pub fn actions(&self, rank: Rank) -> &[Action] {
         &self.lists[rank.index()]
@@ -131,13 +137,13 @@ impl Schedule {
     }
 
     /// Whether ranks exchange messages, rather than values that appear.
-    pub(super) fn has_messages(&self) -> bool {
+    pub fn has_messages(&self) -> bool {
         self.all()
             .any(|action| matches!(action, Action::Send(_) | Action::Receive(_)))
     }
 
     /// What a pass takes from a neighbouring stage, on whatever rank.
-    pub(super) fn input(&self, compute: Compute) -> Option<Message> {
+    pub fn input(&self, compute: Compute) -> Option<Message> {
         let (payload, boundary) = match compute.pass {
             Pass::Forward => (Payload::Activation, compute.stage.checked_sub(1)?),
             Pass::Backward | Pass::InputGradient => (Payload::Gradient, compute.stage),
@@ -147,7 +153,7 @@ impl Schedule {
     }
 
     /// What a pass makes for a neighbouring stage, on whatever rank.
-    pub(super) fn output(&self, compute: Compute) -> Option<Message> {
+    pub fn output(&self, compute: Compute) -> Option<Message> {
         let (payload, boundary) = match compute.pass {
             Pass::Forward => (Payload::Activation, compute.stage),
             Pass::Backward | Pass::InputGradient => {
@@ -179,7 +185,7 @@ impl Schedule {
     }
 
     /// Whether the two stages of a message are on two ranks.
-    pub(super) fn crosses(&self, message: Message) -> bool {
+    pub fn crosses(&self, message: Message) -> bool {
         let last = message.boundary >= self.stages().saturating_sub(1);
         !last && self.owner(message.source()) != self.owner(message.target())
     }

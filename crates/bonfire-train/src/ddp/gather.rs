@@ -104,7 +104,7 @@ impl<B: Readback> Sum for On<B> {
 impl Gatherer {
     /// For the parameters of a model that all ranks of a group have.
     pub(crate) fn new(table: Arc<ParameterTable>, shards: Arc<Shards>) -> Arc<Self> {
-        let group = shards.mesh().shards().clone();
+        let group = shards.groups().shards().clone();
         let groups = table.entries().iter();
         let groups = groups.map(|entry| group.compared_by(&format!("parameter {}", entry.name)));
         Arc::new(Self {

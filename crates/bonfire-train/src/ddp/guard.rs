@@ -19,7 +19,12 @@ impl<M: Module> Ddp<M> {
             return Err(self.given_up(failure.into()));
         }
         // After a panic nothing of `self` is used but the group, which has ended.
-        match catch_unwind(AssertUnwindSafe(|| work(self))) {
+        let outcome = catch_unwind(AssertUnwindSafe(|| work(self)));
+        if let Some(failure) = self.failures.take() {
+            // What else went wrong follows from it.
+            return Err(self.given_up(failure));
+        }
+        match outcome {
             Ok(Ok(result)) => Ok(result),
             Ok(Err(error)) => Err(self.given_up(error)),
             Err(panic) => match self.pass_failure() {
@@ -48,8 +53,9 @@ impl<M: Module> Ddp<M> {
     /// Ends all groups in which other ranks may wait for this one.
     fn abort(&self, cause: &str) {
         self.group.abort(cause);
-        self.shards.mesh().abort(cause);
+        self.shards.groups().abort(cause);
         self.norm_groups.abort(cause);
+        self.failures.abort(cause);
         if let Synchroniser::Bucketed(reducer) = &self.synchroniser {
             lock(reducer).abort(cause);
         }

@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use super::Ddp;
 use super::gather::Gatherer;
 use crate::TrainError;
-use crate::parameters::mesh::Mesh;
+use crate::parameters::shard_groups::ShardGroups;
 use crate::parameters::shards::Shards;
 
 use gathers::{Gathers, told_by_all};
@@ -77,8 +77,8 @@ impl<M: Module> Ddp<M> {
     /// call it.
     #[track_caller]
     pub(crate) fn route_beside(&self, group: &ProcessGroup) -> Result<Route, TrainError> {
-        let mesh = Mesh::new(self.config.placement, group)?;
-        let shards = Arc::new(self.shards.over(mesh));
+        let groups = ShardGroups::new(self.config.placement, group)?;
+        let shards = Arc::new(self.shards.over(groups));
         Ok(Route {
             group: group.clone(),
             gatherer: self
@@ -138,7 +138,7 @@ impl<M: Module> Ddp<M> {
                 Some(own) => own.to_bytes().map_err(unusable)?,
                 None => Bytes::from_bytes_vec(Vec::new()),
             };
-            let shards = route.shards.mesh().shards().with_timeout(group.timeout());
+            let shards = route.shards.groups().shards().with_timeout(group.timeout());
             let id = ids[field.parameter].val();
             kept.push(
                 gathers.add((name, field.dtype, field.shape.clone(), id), move || {

@@ -28,6 +28,7 @@ mod equality;
 mod failure;
 mod foreign;
 mod gradients;
+mod mesh;
 mod norm;
 mod overlap;
 mod placement;

@@ -8,7 +8,6 @@ use burn::tensor::{Device, Tensor};
 use super::RunningStatistic;
 use super::convert::convert_sync_batch_norm_in;
 use super::normalize::{GlobalMoments, normalized};
-use crate::TrainError;
 use crate::world::exchange::group::NormGroup;
 
 /// Configuration of a [`BatchNorm`]; the options and defaults of Burn's.
@@ -163,8 +162,7 @@ impl BatchNorm {
         let input = input.reshape([batch, features, dims[2..].iter().product()]);
         let exchanged = || GlobalMoments::of(input.clone(), exchange);
         let global = self.running_mean.moments(exchanged);
-        let normalized = normalized(input, &global, self.epsilon, exchange)
-            .unwrap_or_else(|error: TrainError| panic!("{error}"));
+        let normalized = normalized(input, &global, self.epsilon, exchange);
         for (running, value) in [
             (&self.running_mean, &global.mean),
             (&self.running_var, &global.variance),

@@ -7,18 +7,9 @@
 //! Inputs have the shape `[batch, features, positions]`. Sums over a rank's own values are computed in
 //! f32, or f64 for such inputs, those over ranks in f64.
 
-use burn::backend::autodiff::Autodiff;
-use burn::backend::autodiff::checkpoint::base::Checkpointer;
-use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
-use burn::backend::autodiff::checkpoint::strategy::{BalancedCheckpointing, NoCheckpointing};
-use burn::backend::autodiff::grads::Gradients;
-use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
-use burn::backend::{DispatchDevice, DispatchKindConversion};
-use burn::tensor::{DType, DispatchTensor, GradientCheckpointingStrategy, Tensor};
+use burn::tensor::{DType, Tensor};
 
-use crate::TrainError;
-use crate::reducer::hooks::{on_backend_of, primitive, unsupported};
-use crate::reducer::readback::Readback;
+use crate::custom_gradient;
 use crate::world::exchange::group::NormGroup;
 use crate::world::exchange::{REPLY_HEAD, backward_head, forward_head};
 
@@ -72,7 +63,7 @@ pub(crate) fn normalized(
     global: &GlobalMoments,
     epsilon: f64,
     exchange: &NormGroup,
-) -> Result<Tensor<3>, TrainError> {
+) -> Tensor<3> {
     let dtype = x.dtype();
     let scale = global.variance.clone().add_scalar(epsilon).sqrt().recip();
     let centred = wide(x.clone().without_autodiff()) - broad(global.mean.clone());
@@ -84,36 +75,12 @@ pub(crate) fn normalized(
         exchange: exchange.clone(),
         dtype,
     };
-    let values = normalized.cast(dtype);
-    on_backend_of!(
+    // Every rank takes part in the backward pass, whether or not its input wants a gradient there.
+    custom_gradient(
         x,
-        "the input of a batch norm".to_owned(),
-        followed(x, values, operation)
+        |_| normalized.cast(dtype),
+        move |gradient| operation.gradient(gradient),
     )
-}
-
-/// Values whose backward step is that of normalising `x`.
-fn followed<B, C, const D: usize>(
-    x: Tensor<D>,
-    values: Tensor<D>,
-    operation: Normalize,
-) -> Result<Tensor<D>, TrainError>
-where
-    B: Readback,
-    C: CheckpointStrategy,
-    DispatchTensor: DispatchKindConversion<Autodiff<B, C>> + DispatchKindConversion<B>,
-{
-    let device = x.device();
-    let node = primitive::<B, C, D>(x)?.node();
-    let values = values
-        .try_into_primitive::<B>()
-        .map_err(|_| unsupported("the input of a batch norm".to_owned(), &device))?;
-    let prepared = operation.prepare::<C>([node]).compute_bound().stateful();
-    let followed = match prepared {
-        OpsKind::Tracked(prepared) => prepared.finish((), values),
-        OpsKind::UnTracked(prepared) => prepared.finish(values),
-    };
-    Ok(Tensor::from_primitive::<Autodiff<B, C>>(followed))
 }
 
 /// The operation, and what its backward step needs.
@@ -151,30 +118,6 @@ impl Normalize {
         let mean = broad(means.clone().narrow(0, 0, features));
         let projection = self.normalized * broad(means.narrow(0, features, features));
         ((gradient - mean - projection) * broad(self.scale)).cast(self.dtype)
-    }
-}
-
-impl<B: Readback> Backward<B, 1> for Normalize
-where
-    DispatchTensor: DispatchKindConversion<B>,
-{
-    type State = ();
-
-    fn backward(
-        self,
-        ops: Ops<Self::State, 1>,
-        gradients: &mut Gradients,
-        _checkpointer: &mut Checkpointer,
-    ) {
-        let gradient = gradients.consume::<B>(&ops.node);
-        // Every rank takes part, whether or not its input wants a gradient.
-        let gradient = self.gradient(Tensor::from_primitive::<B>(gradient));
-        if let [Some(parent)] = ops.parents {
-            let gradient = gradient
-                .try_into_primitive::<B>()
-                .expect("a gradient is on the backend that it came from");
-            gradients.register::<B>(parent.id, gradient);
-        }
     }
 }
 

@@ -16,12 +16,12 @@ use burn::module::{Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{Bool, DType, Tensor, TensorData};
 
-use bonfire_collective::{ProcessGroup, ReduceOp};
+use bonfire_collective::{ProcessGroup, ReduceOp, WorldSize};
 use bonfire_plan::DType as Elements;
 
-use crate::TrainError;
 use crate::parameters::ParameterTable;
 use crate::parameters::shards::Shards;
+use crate::{TrainError, World};
 
 /// Keeps a vanishing gradient from being divided by zero.
 const EPSILON: f32 = 1e-6;
@@ -52,6 +52,8 @@ pub struct Gradients {
     table: Arc<ParameterTable>,
     /// Where parameters are cut.
     rest: Option<Rest>,
+    /// The ranks that have other parts of the same model.
+    parts: Option<ProcessGroup>,
     /// In the order of the model's definition. Where this rank has no row of a parameter, it has none.
     entries: Vec<Entry>,
 }
@@ -70,6 +72,8 @@ struct Entry {
     parameter: usize,
     id: ParamId,
     values: Box<dyn AnyRank>,
+    /// Whether other ranks of a mesh have other parts of the parameter.
+    is_part: bool,
 }
 
 impl Gradients {
@@ -78,6 +82,7 @@ impl Gradients {
         Self {
             table,
             rest: None,
+            parts: None,
             entries: Vec::new(),
         }
     }
@@ -113,7 +118,23 @@ impl Gradients {
             parameter,
             id,
             values: Box::new(gradient),
+            is_part: false,
         });
+    }
+
+    /// The same gradients, where the ranks of `world`, which is along another axis of a mesh, have other parts of the
+    /// parameters of which `is_part` holds, and the same of all others. [`norm`](Self::norm), [`clip`](Self::clip) and
+    /// [`check_finite`](Self::check_finite) are about the whole model then, of which each element counts once; all
+    /// ranks of `world` must call them, in the same order.
+    #[must_use]
+    pub fn divided_over(mut self, world: &World, is_part: impl Fn(ParamId) -> bool) -> Self {
+        if world.world_size() > WorldSize::ONE {
+            self.parts = Some(world.group().clone());
+            for entry in &mut self.entries {
+                entry.is_part = is_part(entry.id);
+            }
+        }
+        self
     }
 
     /// The gradient of a parameter of [`Ddp::module`](crate::Ddp::module); nothing if no rank's loss
@@ -144,7 +165,20 @@ impl Gradients {
         if squares.is_empty() {
             return Ok(None);
         }
-        Ok(Some(Tensor::cat(squares, 0).sum().sqrt()))
+        let Some(group) = &self.parts else {
+            return Ok(Some(Tensor::cat(squares, 0).sum().sqrt()));
+        };
+        let (mut same, mut parts) = (Vec::new(), Vec::new());
+        for (entry, squares) in self.entries.iter().zip(squares) {
+            match entry.is_part {
+                true => parts.push(squares),
+                false => same.push(squares),
+            }
+        }
+        let sum = |squares: Vec<_>| (!squares.is_empty()).then(|| Tensor::cat(squares, 0).sum());
+        let parts = sum(parts).map(|own| over_parts(own, group)).transpose()?;
+        let sums = parts.into_iter().chain(sum(same));
+        Ok(sums.reduce(|all, more| all + more).map(Tensor::sqrt))
     }
 
     /// A number per row of all ranks, parameter by parameter, from those of this rank.
@@ -154,14 +188,7 @@ impl Gradients {
         let mut numbers: Vec<f64> = Vec::new();
         for (entry, own) in self.entries.iter().zip(&own) {
             if is_cut(&entry) && !rows(entry).is_empty() {
-                let data =
-                    own.clone()
-                        .try_into_data()
-                        .map_err(|cause| TrainError::UnreadableTensor {
-                            what: "the squares of the gradients".to_owned(),
-                            cause: format!("{cause:?}"),
-                        })?;
-                numbers.extend(data.iter::<f64>());
+                numbers.extend(read_squares(own.clone())?);
             }
         }
         let blocks = rest.group.all_gather_v(&numbers)?;
@@ -239,8 +266,9 @@ impl Gradients {
             .iter::<bool>()
             .map(|finite| u8::from(!finite))
             .collect();
-        if let Some(rest) = &self.rest {
-            rest.group.all_reduce(&mut broken, ReduceOp::Max)?;
+        let rest = self.rest.as_ref().map(|rest| &rest.group);
+        for group in rest.into_iter().chain(&self.parts) {
+            group.all_reduce(&mut broken, ReduceOp::Max)?;
         }
         let broken = self.entries.iter().zip(broken);
         Ok(broken
@@ -279,6 +307,24 @@ impl fmt::Debug for Gradients {
         let names = names.map(|entry| &self.table.get(entry.parameter).name);
         f.debug_set().entries(names).finish()
     }
+}
+
+/// A sum of squares of this rank's parts, and of those of the other ranks of a group.
+fn over_parts(own: Tensor<1>, group: &ProcessGroup) -> Result<Tensor<1>, TrainError> {
+    let options = (own.device(), own.dtype());
+    let mut sum = read_squares(own).inspect_err(|error| group.abort(&error.to_string()))?;
+    group.all_reduce(&mut sum, ReduceOp::Sum)?;
+    let sum = TensorData::new(sum, [1]);
+    Ok(Tensor::from_data(sum, (&options.0, options.1)))
+}
+
+fn read_squares(squares: Tensor<1>) -> Result<Vec<f64>, TrainError> {
+    let data = squares.try_into_data();
+    let data = data.map_err(|cause| TrainError::UnreadableTensor {
+        what: "the squares of the gradients".to_owned(),
+        cause: format!("{cause:?}"),
+    })?;
+    Ok(data.iter::<f64>().collect())
 }
 
 /// What is done to every gradient.

@@ -6,43 +6,43 @@ use bonfire_plan::{Division, Layout, Placement, Rank, Share};
 use burn::tensor::{GradientCheckpointingStrategy, Tensor, TensorData};
 
 use crate::parameters::ParameterTable;
-use crate::parameters::mesh::Mesh;
+use crate::parameters::shard_groups::ShardGroups;
 
 /// Which rows of each parameter are this rank's, and which are another's.
 #[derive(Clone, Debug)]
 pub(crate) struct Shards {
     layout: Layout,
     rank: Rank,
-    mesh: Mesh,
+    groups: ShardGroups,
 }
 
 impl Shards {
     /// Those of a rank.
-    pub(crate) fn new(table: &ParameterTable, placement: Placement, mesh: Mesh) -> Self {
+    pub(crate) fn new(table: &ParameterTable, placement: Placement, groups: ShardGroups) -> Self {
         let shapes = (0..table.len()).map(|parameter| &table.get(parameter).shape[..]);
         Self {
-            layout: Layout::new(shapes, placement, mesh.shards().world_size()),
-            rank: mesh.shards().rank(),
-            mesh,
+            layout: Layout::new(shapes, placement, groups.shards().world_size()),
+            rank: groups.shards().rank(),
+            groups,
         }
     }
 
     /// The same, where other groups of the same ranks are used.
-    pub(crate) fn over(&self, mesh: Mesh) -> Self {
+    pub(crate) fn over(&self, groups: ShardGroups) -> Self {
         Self {
-            mesh,
+            groups,
             ..self.clone()
         }
     }
 
     /// The groups in which they are dealt and copied.
-    pub(crate) fn mesh(&self) -> &Mesh {
-        &self.mesh
+    pub(crate) fn groups(&self) -> &ShardGroups {
+        &self.groups
     }
 
     /// Whether this rank is the first of all that has something of a parameter that is cut.
     pub(crate) fn speaks_for(&self, parameter: usize) -> bool {
-        self.mesh.is_first()
+        self.groups.is_first()
             && match self.layout.division(parameter) {
                 Division::Owned(owner) => owner == self.rank,
                 // Rank 0 has a row of each.

@@ -3,19 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use burn::backend::DispatchDevice;
-use burn::backend::DispatchKindConversion;
-use burn::backend::autodiff::Autodiff;
-use burn::backend::autodiff::checkpoint::strategy::{
-    BalancedCheckpointing, CheckpointStrategy, NoCheckpointing,
-};
 use burn::backend::autodiff::ops::NodeGuard;
 use burn::module::{ModuleMapper, Param};
-use burn::tensor::{Device, DispatchTensor, GradientCheckpointingStrategy, Gradients, Tensor};
+use burn::tensor::{Device, Gradients, Tensor};
 
-use crate::TrainError;
-use crate::reducer::hooks::{on_backend_of, primitive, unsupported};
-use crate::reducer::readback::Readback;
+use crate::custom_gradient::{Gradient, node_of};
 
 /// Takes all tensors out of their graph, and finds out which of those that need a gradient are used: a
 /// tensor that is not used has no gradient, and whoever waits for one would wait in vain.
@@ -76,12 +68,11 @@ impl ModuleMapper for Detacher {
         if !value.is_tracked() {
             return param;
         }
-        let what = "a tensor of a segment".to_owned();
-        let node = on_backend_of!(value, what, node(value.clone()));
+        let node = node_of(value.clone());
         let used = Arc::new(AtomicBool::new(false));
         self.tracked.push(Tracked {
             place,
-            node: node.unwrap_or_else(|error| panic!("{error}")),
+            node,
             used: Arc::clone(&used),
         });
         let (shape, constant) = (value.shape(), value.set_require_grad(false));
@@ -91,15 +82,6 @@ impl ModuleMapper for Detacher {
         };
         Param::uninitialized(param.id, first_use, device, false, shape)
     }
-}
-
-fn node<B, C, const D: usize>(tensor: Tensor<D>) -> Result<NodeGuard, TrainError>
-where
-    B: Readback,
-    C: CheckpointStrategy,
-    DispatchTensor: DispatchKindConversion<Autodiff<B, C>>,
-{
-    Ok(primitive::<B, C, D>(tensor)?.node())
 }
 
 /// Puts tensors in host memory until they are used.
@@ -127,15 +109,6 @@ pub(super) struct Leaves {
 
 /// Takes the gradient of a leaf from those of a pass, if there was one.
 type Leaf = Box<dyn Fn(Option<&mut Gradients>) -> Gradient>;
-
-/// The gradient of a leaf.
-#[derive(Debug)]
-pub(super) struct Gradient {
-    /// Zeros if the output does not depend on the leaf.
-    pub(super) values: DispatchTensor,
-    /// Whether it does.
-    pub(super) depends: bool,
-}
 
 impl Leaves {
     pub(super) fn at(places: Vec<usize>) -> Self {

@@ -126,7 +126,7 @@ impl Bucket {
             slots,
             elems,
             division: assignment.division,
-            copies: shards.mesh().copies().filter(|_| is_cut).cloned(),
+            copies: shards.groups().copies().filter(|_| is_cut).cloned(),
             state,
             spare,
             accumulated: None,

@@ -257,10 +257,10 @@ fn ranks_hold_and_send_what_the_formulas_say() {
             let groups = [
                 Some(world.group().clone()),
                 ddp.shards
-                    .mesh()
+                    .groups()
                     .copies()
-                    .map(|_| ddp.shards.mesh().shards().clone()),
-                ddp.shards.mesh().copies().cloned(),
+                    .map(|_| ddp.shards.groups().shards().clone()),
+                ddp.shards.groups().copies().cloned(),
             ];
             let traffic = || -> u64 {
                 let groups = groups.iter().flatten();

@@ -7,7 +7,7 @@ use crate::TrainError;
 
 /// The groups in which shards are dealt and copied.
 #[derive(Clone, Debug)]
-pub(crate) struct Mesh {
+pub(crate) struct ShardGroups {
     /// The ranks that have the shards of one copy of the state.
     shards: ProcessGroup,
     /// Those that have the same shard as this one; none if there is one copy.
@@ -16,7 +16,7 @@ pub(crate) struct Mesh {
     is_first: bool,
 }
 
-impl Mesh {
+impl ShardGroups {
     /// That of a placement. Every rank calls it.
     #[track_caller]
     pub(crate) fn new(placement: Placement, all: &ProcessGroup) -> Result<Self, TrainError> {

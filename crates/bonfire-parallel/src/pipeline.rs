@@ -1,0 +1,424 @@
+//! Runs the stages of a model as a schedule says.
+//!
+//! # What holds
+//! - **Order.** A rank does its actions in the order of its list, which the verifier of `bonfire-plan` has proved.
+//!   Messages travel while it computes; a pass waits for the message that it needs, and for nothing else.
+//! - **Sums.** The gradients of a stage are added in the order of the micro-batches, whatever the order of the
+//!   passes, and multiplied once with one over their number. So all schedules give the same bits, and the same as one
+//!   rank that adds up the micro-batches itself. A gradient that comes too early waits in memory; with the schedules of
+//!   `bonfire-plan` none does.
+//! - **Shapes.** What a stage hands on for its first micro-batch says what crosses its boundary from then on. Another
+//!   shape is an error.
+//! - **Failures.** An error, a panic or the death of a rank ends the pipeline on all ranks, and names the rank.
+//!
+//! Nothing here decides an order, and nothing knows what a stage computes.
+
+mod channels;
+pub(crate) mod error;
+mod gather;
+mod gradients;
+pub(crate) mod output;
+pub(crate) mod pass;
+mod run;
+mod tied;
+pub(crate) mod timing;
+pub(crate) mod weights;
+mod wire;
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::time::{Duration, Instant};
+
+use bonfire_plan::Spread;
+use bonfire_plan::pipeline::Schedule;
+use bonfire_train::{Ddp, DdpConfig, Gradients, Loss, Precision, Step, World};
+use burn::module::{Module, Param};
+use burn::optim::ModuleOptimizer;
+use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
+use burn::tensor::{DType, Device, Tensor};
+
+use channels::Channels;
+use error::PipelineError;
+use gradients::given;
+use output::IntoOutput;
+use pass::Pass;
+use run::{Run, State};
+use tied::Tie;
+use timing::PipelineTiming;
+
+/// The stages of a model that are on this rank, and the schedule by which all ranks train the model.
+///
+/// Every rank calls the same methods in the same order. [`backward`](Self::backward) runs the forward and backward
+/// passes of all micro-batches, [`step`](Self::step) updates the parameters of this rank's stages.
+///
+/// ```no_run
+/// # use std::num::NonZeroU32;
+/// # use bonfire_parallel::{Output, Pipeline, PipelineError};
+/// # use bonfire_plan::pipeline::{Kind, Schedule, Shape};
+/// # use bonfire_train::World;
+/// # use burn::nn::Linear;
+/// # use burn::optim::ModuleOptimizer;
+/// # use burn::tensor::Tensor;
+/// # fn train(
+/// #     world: &World,
+/// #     schedule: Schedule,
+/// #     stages: Vec<Linear>,
+/// #     mut optimizer: ModuleOptimizer,
+/// #     batches: Vec<Vec<(Tensor<2>, Tensor<2>)>>,
+/// # ) -> Result<(), PipelineError> {
+/// let mut pipeline = Pipeline::new(stages, schedule, world)?;
+/// for micro_batches in batches {
+///     let step = pipeline.backward(&micro_batches, |stage, pass| {
+///         let (x, y) = pass.micro_batch().clone();
+///         let x = if pass.is_first() { x } else { pass.input()? };
+///         let x = stage.forward(x);
+///         Ok::<_, PipelineError>(match pass.is_last() {
+///             true => Output::from((x - y).powi_scalar(2).mean()),
+///             false => Output::from(x),
+///         })
+///     })?;
+///     println!("{} on every rank", step.loss.value()?);
+///     pipeline.step(&mut optimizer, 1e-3, step.gradients)?;
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+pub struct Pipeline<M> {
+    ddp: Ddp<Vec<M>>,
+    schedule: Schedule,
+    world: World,
+    data: World,
+    /// The stages of this rank.
+    numbers: Vec<u32>,
+    /// Where each of them computes.
+    devices: Vec<Device>,
+    channels: Channels,
+    tie: Option<Tie<M>>,
+}
+
+/// The ranks that train with this one.
+#[derive(Clone, Copy, Debug)]
+pub struct Axes<'a> {
+    /// Those of the stages of one copy of the model, ranked as in the schedule.
+    pub stages: &'a World,
+    /// Those that have the same stages as this rank and other data.
+    pub data: &'a World,
+}
+
+/// What [`Pipeline::backward`] returns: the mean loss over the micro-batches, on every rank of the pipeline; the mean
+/// gradients of this rank's stages, over the micro-batches and the data-parallel ranks; and where the time went.
+///
+/// [`Gradients::norm`], [`Gradients::clip`] and [`Gradients::check_finite`] are about the whole model: all ranks call them,
+/// in the same order. Of `timing`, `forward_backward` is the time in which this rank computed.
+pub type PipelineStep = Step<PipelineTiming>;
+
+impl<M: Module> Pipeline<M> {
+    /// A pipeline over all ranks of a world. See [`with_config`](Self::with_config).
+    ///
+    /// # Errors
+    /// As [`with_config`](Self::with_config).
+    #[track_caller]
+    pub fn new(stages: Vec<M>, schedule: Schedule, world: &World) -> Result<Self, PipelineError> {
+        let alone = world.split(Some(world.rank().get()), 0);
+        let alone = alone?.expect("every rank gives a color");
+        let axes = Axes {
+            stages: world,
+            data: &alone,
+        };
+        Self::with_config(stages, schedule, axes, DdpConfig::default())
+    }
+
+    /// A pipeline over some ranks, of which there are several with the same stages and other data. Every rank must
+    /// call it, with the same schedule, and with those of the stages that [`Schedule::stages_on`] gives it, in that
+    /// order. A schedule without messages gets them.
+    ///
+    /// The stages become a [`Ddp`] over the ranks of `axes.data`, with `config`: its placements of gradients and of the
+    /// optimizer's state work here, too.
+    ///
+    /// # Errors
+    /// [`PipelineError::Ranks`], [`PipelineError::Schedule`], [`PipelineError::Stages`] or
+    /// [`PipelineError::OtherSchedule`] for a schedule that does not fit, [`PipelineError::Unsupported`] for
+    /// parameters in shards and for a precision other than that of the parameters; [`PipelineError::Train`] as
+    /// [`Ddp::with_config`] has it.
+    #[track_caller]
+    pub fn with_config(
+        stages: Vec<M>,
+        schedule: Schedule,
+        axes: Axes<'_>,
+        config: DdpConfig,
+    ) -> Result<Self, PipelineError> {
+        let Axes {
+            stages: world,
+            data,
+        } = axes;
+        let abort = |error: &PipelineError| {
+            world.group().abort(&error.to_string());
+            data.group().abort(&error.to_string());
+        };
+        let prepared = prepared(stages.len(), schedule, world).inspect_err(abort);
+        let (schedule, numbers) = prepared?;
+        check(&config).inspect_err(abort)?;
+        let channels = Channels::new(world.group(), &schedule)?;
+        let ddp = Ddp::with_config(stages, data, config)?;
+        let device = |stage: &M| {
+            let own = stage.devices().into_iter().next();
+            own.unwrap_or_else(|| world.device().autodiff())
+        };
+        Ok(Self {
+            devices: ddp.module().iter().map(device).collect(),
+            ddp,
+            schedule,
+            world: world.clone(),
+            data: data.clone(),
+            numbers,
+            channels,
+            tie: None,
+        })
+    }
+
+    /// The same, whose last stage uses a parameter of the first one, too, and has it in
+    /// [`Pass::tied`]: an embedding that is also the head. `parameter` finds it in the first stage, and is called there
+    /// alone. Every rank must call it.
+    ///
+    /// The parameter is trained on the rank of the first stage. The last stage's part of its gradient, which is summed
+    /// over the micro-batches first, is added to that of the first stage; one rank that trains both at once adds them up
+    /// for each micro-batch, and rounds otherwise. Gradient and values travel once in a step each.
+    ///
+    /// # Errors
+    /// [`PipelineError::Collective`] if a rank failed; [`PipelineError::Train`] if the parameter cannot be read.
+    #[track_caller]
+    pub fn with_tied<const D: usize>(
+        mut self,
+        parameter: impl Fn(&M) -> &Param<Tensor<D>> + 'static,
+    ) -> Result<Self, PipelineError> {
+        let device = match self.devices.last() {
+            Some(device) => device.clone(),
+            None => self.world.device().autodiff(),
+        };
+        let tie = Tie::new(
+            (&self.schedule, self.ddp.module()),
+            (self.world.group(), &mut self.channels),
+            (parameter, device),
+        );
+        self.tie = tie.inspect_err(|error| self.abort(error))?;
+        Ok(self)
+    }
+
+    /// This rank's stages, in the order of the layers.
+    pub fn stages(&self) -> &[M] {
+        self.ddp.module()
+    }
+
+    /// The schedule, with its messages.
+    pub fn schedule(&self) -> &Schedule {
+        &self.schedule
+    }
+
+    /// The data-parallel model that this rank's stages are, for checkpoints and digests.
+    pub fn ddp(&mut self) -> &mut Ddp<Vec<M>> {
+        &mut self.ddp
+    }
+
+    /// Runs the forward and the backward passes of one step, and returns the mean gradients.
+    ///
+    /// All micro-batches must have the same size: their losses count equally. Every rank is given as many; the first
+    /// stage uses their inputs and the last their targets. `forward` is called once for each of this rank's stages and
+    /// each micro-batch. Of the last stage it returns the loss, one number: the mean over the samples. Of the others it
+    /// returns what the next one gets, a tensor, an [`Output`](crate::Output), or either in a `Result`.
+    ///
+    /// # Memory
+    /// A stage keeps the graph of each micro-batch from its forward to its backward pass, at most as many as
+    /// [`Schedule::live_max`] says; and the sum of its gradients. Activations and their gradients travel through host
+    /// memory.
+    ///
+    /// # Errors
+    /// [`PipelineError::MicroBatches`], [`PipelineError::Forward`], [`PipelineError::OtherOutput`],
+    /// [`PipelineError::NoLoss`]; [`PipelineError::Train`] as [`Ddp::backward`] has it;
+    /// [`PipelineError::Collective`] if another rank failed. The pipeline has ended then, on all ranks.
+    ///
+    /// # Panics
+    /// If `forward` panics, after telling the other ranks.
+    #[track_caller]
+    pub fn backward<B, R: IntoOutput>(
+        &mut self,
+        micro_batches: &[B],
+        forward: impl Fn(&M, &mut Pass<'_, B>) -> R,
+    ) -> Result<PipelineStep, PipelineError> {
+        let step = self.try_backward(micro_batches, forward);
+        step.inspect_err(|error| self.abort(error))
+    }
+
+    /// Updates the parameters of this rank's stages, as [`Ddp::step`] does.
+    ///
+    /// # Errors
+    /// As [`Ddp::step`].
+    #[track_caller]
+    pub fn step(
+        &mut self,
+        optimizer: &mut ModuleOptimizer,
+        lr: impl Into<ModuleLearningRate>,
+        gradients: Gradients,
+    ) -> Result<(), PipelineError> {
+        let done = self.ddp.step(optimizer, lr, gradients);
+        let done = done
+            .map_err(PipelineError::from)
+            .and_then(|()| match &mut self.tie {
+                Some(tie) => tie.share(self.ddp.module(), &self.channels),
+                None => Ok(()),
+            });
+        done.inspect_err(|error| self.abort(error))
+    }
+
+    /// The stages of all ranks, in the order of the layers, without autodiff: for validation or export of a model that
+    /// fits onto one device. Every rank must call it, with modules of the shape of all stages, such as those that it
+    /// started from. Float parameters are gathered; all else is that of the modules.
+    ///
+    /// # Errors
+    /// [`PipelineError::Stages`] for another number of modules; [`PipelineError::Train`] if a parameter cannot be
+    /// read; [`PipelineError::Collective`].
+    #[track_caller]
+    pub fn gather(&self, modules: Vec<M>) -> Result<Vec<M>, PipelineError> {
+        let gathered = self.try_gather(modules);
+        gathered.inspect_err(|error| self.abort(error))
+    }
+
+    #[track_caller]
+    fn try_gather(&self, modules: Vec<M>) -> Result<Vec<M>, PipelineError> {
+        let (found, stages) = (modules.len(), self.schedule.stages());
+        if found != stages as usize {
+            return Err(PipelineError::Stages {
+                found,
+                expected: stages as usize,
+                stages: (0..stages).collect(),
+            });
+        }
+        let one = |(stage, module): (u32, M)| {
+            let owner = self.schedule.owner(stage);
+            let own = self.numbers.iter().position(|&number| number == stage);
+            let module = own.map_or(module, |own| self.ddp.module()[own].clone());
+            gather::broadcast(module.valid(), self.world.group(), owner)
+        };
+        (0..stages).zip(modules).map(one).collect()
+    }
+
+    /// Ends all that other ranks may wait in.
+    fn abort(&self, error: &PipelineError) {
+        self.channels.abort(&error.to_string());
+        self.data.group().abort(&error.to_string());
+    }
+
+    #[track_caller]
+    fn try_backward<B, R: IntoOutput>(
+        &mut self,
+        micro_batches: &[B],
+        forward: impl Fn(&M, &mut Pass<'_, B>) -> R,
+    ) -> Result<PipelineStep, PipelineError> {
+        let (found, expected) = (micro_batches.len(), self.schedule.micro_batches());
+        if found != expected as usize {
+            return Err(PipelineError::MicroBatches { found, expected });
+        }
+        let run = Run {
+            schedule: &self.schedule,
+            me: self.world.rank(),
+            stages: self.ddp.module(),
+            devices: &self.devices,
+            micro_batches,
+            forward,
+            channels: &mut self.channels,
+            tied: self.tie.as_ref().and_then(|tie| tie.values.as_deref()),
+            state: State::new(self.numbers.clone()),
+        };
+        let start = Instant::now();
+        let mut state = run.run()?;
+        let (loss, pipeline) = self.tell(&mut state)?;
+        let took = start.elapsed();
+        let mut sums: Vec<_> = state.sums.into_iter().map(|sum| sum.take()).collect();
+        if let Some(tie) = &self.tie {
+            tie.add((self.ddp.module(), &mut sums), state.tied, &self.channels)?;
+        }
+        let factor = 1.0 / f64::from(expected);
+        let device = self.world.device();
+        let busy = pipeline.busy[self.world.rank().index()];
+        let mut step = self
+            .ddp
+            .backward(|stages| (given(stages, sums, factor, &device), pipeline))?;
+        // Each rank has the parameters of its stages, and no other has those.
+        step.gradients = step.gradients.divided_over(&self.world, |_| true);
+        step.loss = Loss::from(Tensor::from_data([loss], (&device, DType::F64)));
+        step.timing.forward_backward += busy;
+        step.timing.exposed_communication += took.saturating_sub(busy);
+        Ok(step)
+    }
+
+    /// Tells all ranks the loss, and how long each of them computed.
+    #[track_caller]
+    fn tell(&self, state: &mut State<M>) -> Result<(f64, PipelineTiming), PipelineError> {
+        let (busy_s, end_s) = state.watch.totals_s();
+        let own = [state.loss()?, busy_s, end_s];
+        let all = self.world.group().all_gather(&own)?;
+        let last = self.schedule.owner(self.schedule.stages() - 1);
+        let mut makespan_s = 0.0_f64;
+        let mut busy = Vec::new();
+        for rank in all.chunks_exact(own.len()) {
+            busy.push(Duration::from_secs_f64(rank[1]));
+            makespan_s = makespan_s.max(rank[2]);
+        }
+        let timing = PipelineTiming {
+            passes: std::mem::take(&mut state.watch.passes),
+            busy,
+            makespan: Duration::from_secs_f64(makespan_s),
+        };
+        Ok((all[last.index() * own.len()], timing))
+    }
+}
+
+/// The schedule with its messages, the same on all ranks, and the stages of this one.
+#[track_caller]
+fn prepared(
+    stages: usize,
+    schedule: Schedule,
+    world: &World,
+) -> Result<(Schedule, Vec<u32>), PipelineError> {
+    if schedule.ranks() != world.world_size() {
+        return Err(PipelineError::Ranks {
+            schedule: schedule.ranks(),
+            world: world.world_size(),
+        });
+    }
+    let schedule = schedule.with_messages()?;
+    let mut hasher = DefaultHasher::new();
+    schedule.to_csv().hash(&mut hasher);
+    let all: Vec<u64> = world.group().all_gather(&[hasher.finish()])?;
+    let mut others = world.world_size().ranks().zip(&all);
+    if let Some((rank, _)) = others.find(|(_, hash)| **hash != all[0]) {
+        return Err(PipelineError::OtherSchedule { rank });
+    }
+    let numbers = schedule.stages_on(world.rank());
+    if numbers.len() != stages {
+        return Err(PipelineError::Stages {
+            found: stages,
+            expected: numbers.len(),
+            stages: numbers,
+        });
+    }
+    Ok((schedule, numbers))
+}
+
+/// That the stages can be a [`Ddp`] of this configuration.
+fn check(config: &DdpConfig) -> Result<(), PipelineError> {
+    let refused = |setting, advice| Err(PipelineError::Unsupported { setting, advice });
+    if config.placement.parameters == Spread::Sharded {
+        let setting = format!("placement {}", config.placement);
+        return refused(
+            setting,
+            "its stages run outside of the passes that gather parameters; take zero1 or zero2, or more stages",
+        );
+    }
+    if config.precision != Precision::default() {
+        let setting = format!("precision {:?}", config.precision);
+        return refused(
+            setting,
+            "cast in the stages, which may hand on tensors of any float type",
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,193 @@
+//! How activations and gradients get from rank to rank while the ranks compute.
+//!
+//! Each ordered pair of ranks that exchange messages has a group of its own, whose background thread sends or
+//! receives one message after the other. So a message waits only for those that the schedule puts in front of it
+//! on the same way, and never for a pass: what the simulator takes for granted. The verifier has proved that both
+//! ends of a way have the same order.
+//!
+//! A failure ends the group of the world, and then the groups of this rank's pairs. Whoever waits here looks at the
+//! world, too, so every rank hears of it at once, from the rank that failed.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use bonfire_collective::{CollectiveError, ProcessGroup, Rank, Work};
+use bonfire_plan::pipeline::{Action, Message, Payload, Schedule};
+use burn::tensor::TensorData;
+
+use super::error::PipelineError;
+use super::output::Layout;
+use super::wire;
+
+/// The ranks of a group of two.
+pub(super) const SOURCE: Rank = Rank::new(0);
+pub(super) const TARGET: Rank = Rank::new(1);
+
+/// How often a rank that waits for a message looks whether another one has failed.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// How long the news of a failure may take from the rank that failed, where a neighbour's end is known before.
+const NEWS_PATIENCE: Duration = Duration::from_millis(500);
+
+/// This rank's ends of the ways to others.
+#[derive(Debug)]
+pub(super) struct Channels {
+    world: ProcessGroup,
+    to: BTreeMap<Rank, ProcessGroup>,
+    from: BTreeMap<Rank, ProcessGroup>,
+    /// Other groups of two that end with the world.
+    others: Vec<ProcessGroup>,
+    /// What crosses each boundary, once it is known.
+    layouts: Vec<Arc<OnceLock<Layout>>>,
+    /// Messages on their way out, in order.
+    sending: VecDeque<Work<Vec<TensorData>>>,
+}
+
+impl Channels {
+    /// For a schedule with messages. Every rank calls it.
+    #[track_caller]
+    pub(super) fn new(world: &ProcessGroup, schedule: &Schedule) -> Result<Self, CollectiveError> {
+        let sends = schedule
+            .lists()
+            .iter()
+            .flatten()
+            .filter_map(|action| match action {
+                Action::Send(message) => Some(message),
+                _ => None,
+            });
+        let ends = |message: &Message| {
+            let owner = |stage| schedule.owner(stage);
+            (owner(message.source()), owner(message.target()))
+        };
+        let ways: BTreeSet<(Rank, Rank)> = sends.map(ends).collect();
+        let (mut to, mut from) = (BTreeMap::new(), BTreeMap::new());
+        for (source, target) in ways {
+            let Some(pair) = world.subgroup(&[source, target])? else {
+                continue;
+            };
+            match pair.rank() {
+                SOURCE => to.insert(target, pair),
+                _ => from.insert(source, pair),
+            };
+        }
+        Ok(Self {
+            world: world.clone(),
+            to,
+            from,
+            others: Vec::new(),
+            layouts: (1..schedule.stages()).map(|_| Arc::default()).collect(),
+            sending: VecDeque::new(),
+        })
+    }
+
+    /// Has a failure end this group, too.
+    pub(super) fn add(&mut self, pair: &ProcessGroup) {
+        self.others.push(pair.clone());
+    }
+
+    /// That what a stage hands on is what it has handed on so far. Whether it has handed on anything.
+    pub(super) fn agree(&self, message: Message, found: Layout) -> Result<Agreed, PipelineError> {
+        let known = &self.layouts[message.boundary as usize];
+        if let Some(agreed) = known.get() {
+            if *agreed == found {
+                return Ok(Agreed::Before);
+            }
+            return Err(PipelineError::OtherOutput {
+                stage: message.boundary,
+                micro_batch: message.micro_batch,
+                agreed: agreed.to_string(),
+                found: found.to_string(),
+            });
+        }
+        let _ = known.set(found);
+        Ok(Agreed::Now)
+    }
+
+    /// Sends in the background.
+    pub(super) fn send(&mut self, target: Rank, (values, agreed): (Vec<TensorData>, Agreed)) {
+        let work = wire::background(&self.to[&target], values, move |pair, values| {
+            if agreed == Agreed::Now {
+                wire::send_layout(pair, TARGET, &Layout::of(values))?;
+            }
+            wire::send(pair, TARGET, values)
+        });
+        self.sending.push_back(work);
+    }
+
+    /// Receives in the background.
+    pub(super) fn receive(&self, message: Message, source: Rank) -> Work<Vec<TensorData>> {
+        let known = Arc::clone(&self.layouts[message.boundary as usize]);
+        wire::background(&self.from[&source], Vec::new(), move |pair, values| {
+            if known.get().is_none() && message.payload == Payload::Activation {
+                let _ = known.set(wire::receive_layout(pair, SOURCE)?);
+            }
+            let layout = known.get().expect("a gradient comes after its activation");
+            *values = wire::receive(pair, SOURCE, layout)?;
+            Ok(())
+        })
+    }
+
+    /// Waits for a message.
+    ///
+    /// # Errors
+    /// The failure of any rank.
+    pub(super) fn wait(
+        &self,
+        work: Work<Vec<TensorData>>,
+    ) -> Result<Vec<TensorData>, CollectiveError> {
+        while !work.wait_for(LOOK) {
+            self.check()?;
+        }
+        work.wait().map_err(|error| self.first(error))
+    }
+
+    /// That no rank has failed.
+    pub(super) fn check(&self) -> Result<(), CollectiveError> {
+        self.world.failure().map_or(Ok(()), Err)
+    }
+
+    /// Gives back the memory of what has been sent.
+    pub(super) fn release_sent(&mut self) -> Result<(), CollectiveError> {
+        while let Some(work) = self.sending.pop_front_if(|work| work.is_completed()) {
+            work.wait().map_err(|error| self.first(error))?;
+        }
+        Ok(())
+    }
+
+    /// Waits until all has been sent.
+    pub(super) fn finish(&mut self) -> Result<(), CollectiveError> {
+        while let Some(work) = self.sending.pop_front() {
+            self.wait(work)?;
+        }
+        Ok(())
+    }
+
+    /// What failed first: a neighbour may have ended because another rank did.
+    fn first(&self, error: CollectiveError) -> CollectiveError {
+        let start = Instant::now();
+        while start.elapsed() < NEWS_PATIENCE {
+            if let Some(failure) = self.world.failure() {
+                return failure;
+            }
+            std::thread::sleep(LOOK);
+        }
+        error
+    }
+
+    /// Ends all that other ranks may wait in.
+    pub(super) fn abort(&self, cause: &str) {
+        // The world first: it is where the others look for whose fault it is.
+        self.world.abort(cause);
+        let pairs = self.to.values().chain(self.from.values());
+        let pairs = pairs.chain(&self.others);
+        pairs.for_each(|pair| pair.abort(cause));
+    }
+}
+
+/// Whether the layout of a boundary has been known before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Agreed {
+    Before,
+    Now,
+}

@@ -1,0 +1,98 @@
+//! What the forward pass of a stage is given.
+
+use std::any::Any;
+
+use bonfire_plan::pipeline::Compute;
+use burn::tensor::{Device, Tensor, TensorData};
+
+use super::error::PipelineError;
+use super::output::{AnyRank, Layout};
+use super::weights::WeightGradients;
+
+/// What the forward pass of a stage is given for one micro-batch.
+pub struct Pass<'a, B> {
+    pub(super) compute: Compute,
+    pub(super) stages: u32,
+    pub(super) micro_batch: &'a B,
+    pub(super) device: &'a Device,
+    pub(super) inputs: Vec<TensorData>,
+    /// The inputs that were asked for, as leaves of this stage's graph.
+    pub(super) leaves: Vec<Box<dyn AnyRank>>,
+    /// What the last stage has of the first.
+    pub(super) tied: Option<&'a dyn Any>,
+    /// As leaves of the last stage's graph.
+    pub(super) tied_leaves: Vec<Box<dyn AnyRank>>,
+    pub(super) weights: WeightGradients,
+}
+
+impl<B> Pass<'_, B> {
+    /// The stage, counted from 0 in the order of the layers.
+    pub fn stage(&self) -> u32 {
+        self.compute.stage
+    }
+
+    /// Whether this is the stage that has the micro-batch as its input, and no other.
+    pub fn is_first(&self) -> bool {
+        self.stage() == 0
+    }
+
+    /// Whether this is the stage that returns the loss.
+    pub fn is_last(&self) -> bool {
+        self.stage() + 1 == self.stages
+    }
+
+    /// The micro-batch, of which the first stage needs the input and the last the target.
+    pub fn micro_batch(&self) -> &B {
+        self.micro_batch
+    }
+
+    /// The number of the micro-batch, counted from 0.
+    pub fn micro_batch_number(&self) -> u32 {
+        self.compute.micro_batch
+    }
+
+    /// The next tensor of what the stage in front of this one returned, in the order of its [`Output`](crate::Output).
+    ///
+    /// # Errors
+    /// [`PipelineError::OtherInput`] if there is none, or one of another number of dimensions.
+    pub fn input<const D: usize>(&mut self) -> Result<Tensor<D>, PipelineError> {
+        let input = self.leaves.len();
+        let data = self
+            .inputs
+            .get(input)
+            .filter(|data| data.shape().len() == D);
+        let Some(data) = data else {
+            return Err(PipelineError::OtherInput {
+                stage: self.stage(),
+                input,
+                rank: D,
+                given: Layout::of(&self.inputs).to_string(),
+            });
+        };
+        let options = (self.device, data.dtype());
+        let leaf = Tensor::<D>::from_data(data.clone(), options).require_grad();
+        self.leaves.push(Box::new(leaf.clone()));
+        Ok(leaf)
+    }
+
+    /// The parameter of the first stage that the last one uses, too: of the last stage alone, in a pipeline
+    /// [`with_tied`](crate::Pipeline::with_tied).
+    ///
+    /// # Errors
+    /// [`PipelineError::NotTied`] elsewhere, or for another number of dimensions.
+    pub fn tied<const D: usize>(&mut self) -> Result<Tensor<D>, PipelineError> {
+        let last = self.tied.filter(|_| self.is_last());
+        let Some(values) = last.and_then(|tied| tied.downcast_ref::<Tensor<D>>()) else {
+            let (stage, rank) = (self.stage(), D);
+            return Err(PipelineError::NotTied { stage, rank });
+        };
+        let leaf = values.clone().detach().require_grad();
+        self.tied_leaves.push(Box::new(leaf.clone()));
+        Ok(leaf)
+    }
+
+    /// Where layers leave the gradients of their weights for later.
+    pub fn weights(&self) -> &WeightGradients {
+        &self.weights
+    }
+}

@@ -1,0 +1,187 @@
+//! A parameter of the first stage that the last one uses, too: an embedding that is also the head.
+//!
+//! There is one parameter, with one gradient and one state of an optimizer, on the rank of the first stage. The last
+//! stage has its values. What both make of its gradient is added once in a step, and the values are sent anew after it.
+
+use std::any::Any;
+use std::fmt;
+
+use bonfire_collective::{CollectiveError, ProcessGroup, Rank};
+use bonfire_plan::pipeline::Schedule;
+use bonfire_train::TrainError;
+use burn::module::{Module, Param};
+use burn::optim::GradientsParams;
+use burn::tensor::{DType, Device, Tensor, TensorData};
+
+use super::channels::{Channels, SOURCE, TARGET};
+use super::error::PipelineError;
+use super::output::{Layout, read};
+use super::wire;
+
+/// The tie, as a rank knows it that has one of its ends.
+pub(super) struct Tie<M> {
+    ends: Ends,
+    device: Device,
+    parameter: Box<dyn OfStage<M>>,
+    /// On the rank of the last stage, the values as a tensor without a graph.
+    pub(super) values: Option<Box<dyn Any>>,
+}
+
+/// Which ends of the tie are here.
+enum Ends {
+    Both,
+    /// With the way to the last stage.
+    First(ProcessGroup),
+    /// With the way to the first stage.
+    Last(ProcessGroup),
+}
+
+/// A parameter of a stage, of any number of dimensions.
+trait OfStage<M> {
+    fn values(&self, stage: &M) -> Result<TensorData, TrainError>;
+
+    /// Adds elements to its gradient.
+    fn add(&self, stage: &M, all: &mut GradientsParams, gradient: Tensor<1>);
+
+    /// Values as a tensor.
+    fn tensor(&self, data: TensorData, device: &Device) -> Box<dyn Any>;
+}
+
+struct Found<F, const D: usize>(F);
+
+impl<M, F, const D: usize> OfStage<M> for Found<F, D>
+where
+    F: Fn(&M) -> &Param<Tensor<D>>,
+{
+    fn values(&self, stage: &M) -> Result<TensorData, TrainError> {
+        read((self.0)(stage).val().without_autodiff(), "a tied parameter")
+    }
+
+    fn add(&self, stage: &M, all: &mut GradientsParams, gradient: Tensor<1>) {
+        let parameter = (self.0)(stage);
+        let gradient = gradient.reshape(parameter.val().shape());
+        let sum = match all.remove::<D>(parameter.id) {
+            Some(own) => own + gradient,
+            None => gradient,
+        };
+        all.register(parameter.id, sum);
+    }
+
+    fn tensor(&self, data: TensorData, device: &Device) -> Box<dyn Any> {
+        let dtype = data.dtype();
+        Box::new(Tensor::<D>::from_data(data, (device, dtype)))
+    }
+}
+
+impl<M: Module> Tie<M> {
+    /// Between the first and the last stage; nothing on ranks that have neither. Every rank calls it.
+    #[track_caller]
+    pub(super) fn new<const D: usize>(
+        (schedule, stages): (&Schedule, &[M]),
+        (world, channels): (&ProcessGroup, &mut Channels),
+        (parameter, device): (impl Fn(&M) -> &Param<Tensor<D>> + 'static, Device),
+    ) -> Result<Option<Self>, PipelineError> {
+        let (first, last) = (schedule.owner(0), schedule.owner(schedule.stages() - 1));
+        let ends = match first == last {
+            true if world.rank() == first => Ends::Both,
+            true => return Ok(None),
+            false => match world.subgroup(&[first, last])? {
+                Some(way) if way.rank() == SOURCE => Ends::First(way),
+                Some(way) => Ends::Last(way),
+                None => return Ok(None),
+            },
+        };
+        if let Ends::First(way) | Ends::Last(way) = &ends {
+            channels.add(way);
+        }
+        let mut tie = Self {
+            ends,
+            device,
+            parameter: Box::new(Found::<_, D>(parameter)),
+            values: None,
+        };
+        tie.share(stages, channels)?;
+        Ok(Some(tie))
+    }
+
+    /// Gives the last stage the values that the first one has.
+    pub(super) fn share(&mut self, stages: &[M], channels: &Channels) -> Result<(), PipelineError> {
+        let values = match &self.ends {
+            Ends::Last(way) => receive(way, channels)?,
+            Ends::Both | Ends::First(_) => {
+                let values = self.parameter.values(&stages[0])?;
+                if let Ends::First(way) = &self.ends {
+                    return Ok(send(way, channels, values)?);
+                }
+                values
+            }
+        };
+        self.values = Some(self.parameter.tensor(values, &self.device));
+        Ok(())
+    }
+
+    /// Adds what the last stage makes of the gradient to that of the first.
+    pub(super) fn add(
+        &self,
+        (stages, sums): (&[M], &mut [GradientsParams]),
+        last: Option<Tensor<1>>,
+        channels: &Channels,
+    ) -> Result<(), PipelineError> {
+        let last = match &self.ends {
+            Ends::Both => last,
+            Ends::Last(way) => {
+                let data = last.map(|last| read(last, "a tied gradient")).transpose()?;
+                return Ok(send(way, channels, data.unwrap_or_else(none))?);
+            }
+            Ends::First(way) => {
+                let data = receive(way, channels)?;
+                let device = self.device.clone().without_autodiff();
+                let dtype = data.dtype();
+                (data.num_elements() > 0).then(|| Tensor::from_data(data, (&device, dtype)))
+            }
+        };
+        if let Some(last) = last {
+            self.parameter.add(&stages[0], &mut sums[0], last);
+        }
+        Ok(())
+    }
+}
+
+/// Where the last stage did not use it.
+fn none() -> TensorData {
+    TensorData::full_dtype([0], 0.0, DType::F32)
+}
+
+fn send(way: &ProcessGroup, channels: &Channels, data: TensorData) -> Result<(), CollectiveError> {
+    let target = peer(way);
+    let work = wire::background(way, vec![data], move |way, data| {
+        wire::send_layout(way, target, &Layout::of(data))?;
+        wire::send(way, target, data)
+    });
+    channels.wait(work).map(drop)
+}
+
+fn receive(way: &ProcessGroup, channels: &Channels) -> Result<TensorData, CollectiveError> {
+    let source = peer(way);
+    let work = wire::background(way, Vec::new(), move |way, data| {
+        let layout = wire::receive_layout(way, source)?;
+        *data = wire::receive(way, source, &layout)?;
+        Ok(())
+    });
+    let data = channels.wait(work)?.pop();
+    Ok(data.unwrap_or_else(none))
+}
+
+/// The other end of a way.
+fn peer(way: &ProcessGroup) -> Rank {
+    match way.rank() {
+        SOURCE => TARGET,
+        _ => SOURCE,
+    }
+}
+
+impl<M> fmt::Debug for Tie<M> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Tie").finish_non_exhaustive()
+    }
+}

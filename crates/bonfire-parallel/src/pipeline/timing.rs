@@ -1,0 +1,69 @@
+//! What a step of a pipeline took.
+
+use std::time::{Duration, Instant};
+
+use bonfire_plan::pipeline::{Compute, Span};
+
+/// Where the time of a step went.
+///
+/// Where a device computes while the program goes on, a pass counts until what it hands on has been read
+/// from the device; the rest of it counts as part of a later pass.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct PipelineTiming {
+    /// The passes of this rank, in order, in seconds from the start of its step.
+    pub passes: Vec<Span>,
+    /// How long each rank computed.
+    pub busy: Vec<Duration>,
+    /// From the start of the step to the end of the last pass of any rank.
+    pub makespan: Duration,
+}
+
+impl PipelineTiming {
+    /// The part of the ranks' time in which they computed nothing, from 0 to 1, as the simulator of
+    /// `bonfire-plan` has it: 1 - busy / (ranks x makespan).
+    pub fn bubble(&self) -> f64 {
+        let all_s = self.makespan.as_secs_f64() * self.busy.len() as f64;
+        match all_s > 0.0 {
+            true => 1.0 - self.busy.iter().sum::<Duration>().as_secs_f64() / all_s,
+            false => 0.0,
+        }
+    }
+}
+
+/// Notes when passes run.
+#[derive(Debug)]
+pub(super) struct Stopwatch {
+    start: Instant,
+    pub(super) passes: Vec<Span>,
+}
+
+impl Stopwatch {
+    pub(super) fn start() -> Self {
+        Self {
+            start: Instant::now(),
+            passes: Vec::new(),
+        }
+    }
+
+    /// Seconds from the start of the step.
+    pub(super) fn now_s(&self) -> f64 {
+        self.start.elapsed().as_secs_f64()
+    }
+
+    /// Notes a pass that ends now.
+    pub(super) fn note(&mut self, compute: Compute, start_s: f64) {
+        self.passes.push(Span {
+            compute,
+            start_s,
+            end_s: self.now_s(),
+        });
+    }
+
+    /// How long this rank computed, and when its last pass ended; in seconds.
+    pub(super) fn totals_s(&self) -> (f64, f64) {
+        let busy_s = self.passes.iter().map(|span| span.end_s - span.start_s);
+        let end_s = self.passes.last().map_or(0.0, |span| span.end_s);
+        (busy_s.sum(), end_s)
+    }
+}

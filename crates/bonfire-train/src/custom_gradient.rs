@@ -1,0 +1,297 @@
+//! Operations whose backward step is code of the program: what PyTorch calls `autograd.Function`.
+//!
+//! An operation with several inputs is a chain: one operation computes all gradients, and one behind each input
+//! gives it its own. So a hook on a parameter sees a gradient when it is final.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use burn::backend::autodiff::Autodiff;
+use burn::backend::autodiff::checkpoint::base::Checkpointer;
+use burn::backend::autodiff::checkpoint::strategy::{
+    BalancedCheckpointing, CheckpointStrategy, NoCheckpointing,
+};
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::ops::{Backward, NodeGuard, Ops};
+use burn::backend::{Backend, BackendTypes, DispatchDevice, DispatchKindConversion};
+use burn::tensor::{DispatchTensor, GradientCheckpointingStrategy, Tensor};
+
+use crate::TrainError;
+use crate::reducer::hooks::{on_backend_of, primitive, unsupported};
+use crate::reducer::readback::Readback;
+
+#[cfg(test)]
+#[cfg(feature = "flex")]
+mod tests;
+
+/// What an error is about.
+const WHAT: &str = "a tensor with a gradient";
+
+/// Runs `forward` on `input` and has the backward pass take the gradient of the input from `backward`, which is
+/// given that of the output.
+///
+/// Neither sees a graph: both get and return tensors without autodiff, on the same device. `backward` runs once in
+/// every backward pass that reaches the output, and not at all in others; what it needs of the forward pass it
+/// owns. Where `input` is not tracked, `forward` just runs and `backward` is dropped.
+///
+/// ```
+/// # use bonfire_train::custom_gradient;
+/// # use burn::tensor::Tensor;
+/// /// Rounds, and lets gradients pass as if it did not.
+/// fn straight_through(x: Tensor<2>) -> Tensor<2> {
+///     custom_gradient(x, |x| x.round(), |gradient| gradient)
+/// }
+/// ```
+///
+/// # Failures
+/// A panic of `backward` is one of the backward pass. An operation that may fail there, because other ranks take
+/// part, says so with [`World::fail`](crate::World::fail) and returns zeros: [`Ddp`](crate::Ddp) returns the failure
+/// when the pass has ended.
+///
+/// # Panics
+/// If `forward` returns a tensor of another device; on a backend that this crate does not know. The backward pass
+/// panics if `backward` returns a gradient of another shape or type than the input.
+pub fn custom_gradient<const D: usize, const E: usize>(
+    input: Tensor<D>,
+    forward: impl FnOnce(Tensor<D>) -> Tensor<E>,
+    backward: impl FnOnce(Tensor<E>) -> Tensor<D> + Send + 'static,
+) -> Tensor<E> {
+    let node = input.is_tracked().then(|| node_of(input.clone()));
+    let strategy = input.gradient_checkpointing_strategy();
+    let input = input.without_autodiff();
+    let (device, kind) = (input.device(), (input.shape(), input.dtype()));
+    let output = forward(input).without_autodiff();
+    assert_eq!(output.device(), device, "device of output and of input");
+    let Some(strategy) = strategy else {
+        return output;
+    };
+    let output = output
+        .autodiff()
+        .with_gradient_checkpointing_strategy(strategy);
+    let Some(node) = node else {
+        return output;
+    };
+    let again = Box::new(move |gradient| {
+        let gradient = backward(gradient).without_autodiff();
+        let found = (gradient.shape(), gradient.dtype());
+        assert_eq!(found, kind, "shape and type of a gradient and of its input");
+        vec![Gradient {
+            values: gradient.into_dispatch(),
+            depends: true,
+        }]
+    });
+    followed(output, vec![node], again)
+}
+
+/// Runs a backward pass that begins with `gradient` as that of `output`: `(output * gradient).sum().backward()`
+/// without the product. The gradient has no autodiff, and the shape and the type of the output.
+///
+/// # Panics
+/// On a backend that this crate does not know, or if the two are on different ones.
+pub fn backward_from<const D: usize>(
+    output: Tensor<D>,
+    gradient: Tensor<D>,
+) -> burn::tensor::Gradients {
+    let found = (gradient.shape(), gradient.dtype());
+    let expected = (output.shape(), output.dtype());
+    assert_eq!(
+        found, expected,
+        "shape and type of a gradient and of its tensor"
+    );
+    known(on_backend_of!(
+        output,
+        WHAT.to_owned(),
+        seeded(output, gradient)
+    ))
+    .backward()
+}
+
+/// Where a tensor is in its graph.
+pub(crate) fn node_of<const D: usize>(tensor: Tensor<D>) -> NodeGuard {
+    known(on_backend_of!(tensor, WHAT.to_owned(), node(tensor)))
+}
+
+/// What is there on all backends that this crate knows.
+fn known<T>(found: Result<T, TrainError>) -> T {
+    found.unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn node<B, C, const D: usize>(tensor: Tensor<D>) -> Result<NodeGuard, TrainError>
+where
+    B: Readback,
+    C: CheckpointStrategy,
+    DispatchTensor: DispatchKindConversion<Autodiff<B, C>>,
+{
+    Ok(primitive::<B, C, D>(tensor)?.node())
+}
+
+/// The gradient of an input.
+#[derive(Debug)]
+pub(crate) struct Gradient {
+    /// Zeros if the output does not depend on the input.
+    pub(crate) values: DispatchTensor,
+    /// Whether it does.
+    pub(crate) depends: bool,
+}
+
+/// Gives the gradients of an operation's inputs for that of its output.
+pub(crate) type Again<const D: usize> = Box<dyn FnOnce(Tensor<D>) -> Vec<Gradient> + Send>;
+
+/// The same output, whose backward pass goes on at these nodes.
+pub(crate) fn followed<const D: usize>(
+    output: Tensor<D>,
+    nodes: Vec<NodeGuard>,
+    again: Again<D>,
+) -> Tensor<D> {
+    known(on_backend_of!(
+        output,
+        WHAT.to_owned(),
+        followed_on(output, nodes, again)
+    ))
+}
+
+fn followed_on<B, C, const D: usize>(
+    output: Tensor<D>,
+    nodes: Vec<NodeGuard>,
+    again: Again<D>,
+) -> Result<Tensor<D>, TrainError>
+where
+    B: Readback,
+    C: CheckpointStrategy,
+    DispatchTensor: DispatchKindConversion<Autodiff<B, C>> + DispatchKindConversion<B>,
+{
+    let found = Shared::default();
+    // The first in the chain is attached to nothing: the output has no graph.
+    let (mut values, mut chain) = primitive::<B, C, D>(output)?.into_parts();
+    for (slot, node) in nodes.into_iter().enumerate() {
+        let attach = Attach {
+            slot,
+            found: Arc::clone(&found),
+        };
+        let prepared = Backward::<B, 2>::prepare::<C>(attach, [chain, node]).compute_bound();
+        (values, chain) = prepared.stateless(values).into_parts();
+    }
+    let operation = Operation { again, found };
+    let prepared = operation.prepare::<C>([chain]).compute_bound();
+    Ok(Tensor::from_primitive::<Autodiff<B, C>>(
+        prepared.stateless(values),
+    ))
+}
+
+/// Gradients on their way from an operation to its inputs.
+type Shared = Arc<Mutex<Vec<Option<Gradient>>>>;
+
+/// The operation. The gradient of its output goes along the chain, so that there is one.
+struct Operation<const D: usize> {
+    again: Again<D>,
+    found: Shared,
+}
+
+impl<const D: usize> std::fmt::Debug for Operation<D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Operation")
+    }
+}
+
+impl<B: Backend, const D: usize> Backward<B, 1> for Operation<D>
+where
+    DispatchTensor: DispatchKindConversion<B>,
+{
+    type State = ();
+
+    fn backward(
+        self,
+        ops: Ops<Self::State, 1>,
+        gradients: &mut Gradients,
+        _checkpointer: &mut Checkpointer,
+    ) {
+        let gradient = gradients.consume::<B>(&ops.node);
+        let found = (self.again)(Tensor::from_primitive::<B>(gradient.clone()));
+        let mut shared = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        *shared = found.into_iter().map(Some).collect();
+        if let [Some(chain)] = ops.parents {
+            gradients.register::<B>(chain.id, gradient);
+        }
+    }
+}
+
+/// Gives a tensor its gradient.
+#[derive(Debug)]
+struct Attach {
+    slot: usize,
+    found: Shared,
+}
+
+impl<B: Backend> Backward<B, 2> for Attach
+where
+    DispatchTensor: DispatchKindConversion<B>,
+{
+    type State = ();
+
+    fn backward(
+        self,
+        ops: Ops<Self::State, 2>,
+        gradients: &mut Gradients,
+        _checkpointer: &mut Checkpointer,
+    ) {
+        let passing = gradients.consume::<B>(&ops.node);
+        let [chain, tensor] = ops.parents;
+        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        let gradient = found[self.slot]
+            .take()
+            .expect("the operation before has run");
+        // An operation that the tensor comes from takes a gradient for granted.
+        if let Some(tensor) = tensor
+            && (gradient.depends || tensor.order > 0)
+        {
+            // The rank is not looked at.
+            let values = Tensor::<1>::from_dispatch(gradient.values).try_into_primitive::<B>();
+            let values = values.expect("a gradient is on the backend of its tensor");
+            gradients.register::<B>(tensor.id, values);
+        }
+        if let Some(chain) = chain {
+            gradients.register::<B>(chain.id, passing);
+        }
+    }
+}
+
+/// A number whose backward pass begins with `gradient` as that of `output`.
+fn seeded<B, C, const D: usize>(
+    output: Tensor<D>,
+    gradient: Tensor<D>,
+) -> Result<Tensor<1>, TrainError>
+where
+    B: Readback,
+    C: CheckpointStrategy,
+    DispatchTensor: DispatchKindConversion<Autodiff<B, C>> + DispatchKindConversion<B>,
+{
+    let number = Tensor::<1>::zeros([1], &output.device().without_autodiff());
+    let unknown = |_| unsupported(WHAT.to_owned(), &gradient.device());
+    let number = number.try_into_primitive::<B>().map_err(unknown)?;
+    let values = gradient
+        .clone()
+        .try_into_primitive::<B>()
+        .map_err(unknown)?;
+    let node = primitive::<B, C, D>(output)?.node();
+    let prepared = Seeded::<B>(values).prepare::<C>([node]).compute_bound();
+    Ok(Tensor::from_primitive::<Autodiff<B, C>>(
+        prepared.stateless(number),
+    ))
+}
+
+#[derive(Debug)]
+struct Seeded<B: BackendTypes>(B::FloatTensorPrimitive);
+
+impl<B: Backend> Backward<B, 1> for Seeded<B> {
+    type State = ();
+
+    fn backward(
+        self,
+        ops: Ops<Self::State, 1>,
+        gradients: &mut Gradients,
+        _checkpointer: &mut Checkpointer,
+    ) {
+        if let [Some(output)] = ops.parents {
+            gradients.register::<B>(output.id, self.0);
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! The worlds of a mesh: the ranks along each of its axes.
+
+use std::fmt;
+
+use bonfire_collective::{ProcessGroup, Rank};
+use bonfire_plan::{Among, Axis, Coordinates, Grid, MeshShape, Placement};
+
+use super::World;
+use super::failures::PassFailures;
+use crate::TrainError;
+
+/// A rank's place in a mesh, and the worlds in which it meets the others: one along each axis.
+///
+/// ```no_run
+/// use bonfire_train::{Axis, Ddp, TrainError, World};
+/// # use burn::nn::{Linear, LinearConfig};
+/// # fn train(world: &World) -> Result<(), TrainError> {
+/// let mesh = world.mesh("dp=-1,tp=2".parse()?)?;
+/// # let part: Linear = LinearConfig::new(8, 8).init(&world.device());
+/// // Ranks of `tp` have parts of a model and the same batches; those of `data` have the same part.
+/// let tp = mesh.sub(Axis::Tp);
+/// let ddp = Ddp::new(part, mesh.data())?;
+/// # Ok(()) }
+/// ```
+///
+/// A failure on any axis ends the worlds of all, and the world that the mesh was made of: a rank that waits in one of
+/// them hears of it. Clones are the same place.
+#[derive(Clone, Debug)]
+pub struct Mesh {
+    grid: Grid,
+    rank: Rank,
+    /// In the order of the axes.
+    subs: Vec<World>,
+    data: World,
+}
+
+impl World {
+    /// Lays the ranks of this world out over the axes of a mesh. Every rank must call it with the same shape.
+    ///
+    /// # Errors
+    /// [`TrainError::Mesh`] if the mesh needs another number of ranks; [`TrainError::Collective`] as
+    /// [`split`](Self::split).
+    #[track_caller]
+    pub fn mesh(&self, shape: MeshShape) -> Result<Mesh, TrainError> {
+        let grid = shape.over(self.world_size())?;
+        let rank = self.rank();
+        let part = |name: &str, ranks: &[Rank]| self.part(name, ranks);
+        let along = Axis::ALL.iter();
+        let subs = along.map(|axis| part(axis.name(), &grid.along(rank, *axis)));
+        let mut subs = subs.collect::<Result<Vec<_>, _>>()?;
+        let mut data = match grid.size(Axis::DpReplicate) {
+            1 => subs[Axis::DpShard.index()].clone(),
+            _ => part("data", &grid.data(rank))?,
+        };
+        let worlds = subs.iter().chain([&data, self]);
+        let failures = PassFailures::of(worlds.map(|world| world.group.clone()).collect());
+        data.failures = failures.clone();
+        subs.iter_mut()
+            .for_each(|sub| sub.failures = failures.clone());
+        if self.is_main() {
+            tracing::info!(mesh = %grid, "mesh laid out");
+        }
+        Ok(Mesh {
+            grid,
+            rank,
+            subs,
+            data,
+        })
+    }
+
+    /// The world of some ranks of this one, whose operations go by a name. Every rank calls it, with the ranks that it
+    /// is among.
+    #[track_caller]
+    fn part(&self, name: &str, ranks: &[Rank]) -> Result<Self, TrainError> {
+        let part = self.split(Some(ranks[0].get()), 0)?;
+        let part = part.expect("every rank has a color");
+        let named = |group: &ProcessGroup| group.named(name).with_timeout(self.group.timeout());
+        Ok(Self {
+            group: named(&part.group),
+            ..part
+        })
+    }
+}
+
+impl Mesh {
+    /// Who is where.
+    pub fn grid(&self) -> &Grid {
+        &self.grid
+    }
+
+    /// Where this rank is on each axis, in the order of [`Axis::ALL`].
+    pub fn coordinates(&self) -> Coordinates {
+        self.grid.coordinates(self.rank)
+    }
+
+    /// The ranks that are where this one is on all other axes: a world like any other, of one rank where the axis has
+    /// one.
+    pub fn sub(&self, axis: Axis) -> &World {
+        &self.subs[axis.index()]
+    }
+
+    /// The ranks that have the same parameters as this one and other batches, on `dp_replicate` and `dp_shard`: what
+    /// [`Ddp`](crate::Ddp), samplers, and checkpoints of one part of a model are given.
+    pub fn data(&self) -> &World {
+        &self.data
+    }
+
+    /// A placement for [`data`](Self::data), whose shards are dealt on `dp_shard` and copied on `dp_replicate`.
+    pub fn placement(&self, placement: Placement) -> Placement {
+        let ranks = self.sub(Axis::DpShard).world_size().get();
+        match (placement.among, ranks.try_into()) {
+            (Among::All, Ok(ranks)) if self.grid.size(Axis::DpReplicate) > 1 => {
+                placement.among(Among::Ranks(ranks))
+            }
+            _ => placement,
+        }
+    }
+}
+
+impl fmt::Display for Mesh {
+    /// Such as `dp_shard=2,tp=2, rank 3 at dp_shard 1, tp 1`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, rank {} at ", self.grid, self.rank)?;
+        let places = Axis::ALL.iter().zip(self.coordinates());
+        let places = places.filter(|(axis, _)| self.grid.size(**axis) > 1);
+        let places: Vec<String> = places
+            .map(|(axis, place)| format!("{axis} {place}"))
+            .collect();
+        match places.is_empty() {
+            true => f.write_str("the only place"),
+            false => f.write_str(&places.join(", ")),
+        }
+    }
+}

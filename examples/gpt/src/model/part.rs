@@ -1,0 +1,113 @@
+//! Some layers of a [`Gpt`]: a stage of a pipeline.
+
+use std::ops::Range;
+
+use bonfire::parallel::{Output, Pass, PipelineError};
+use burn::module::{Module, Param};
+use burn::nn::loss::CrossEntropyLossConfig;
+use burn::nn::{Embedding, LayerNorm};
+use burn::tensor::Tensor;
+
+use super::{Block, Gpt, causal_mask};
+use crate::text::TextBatch;
+
+/// Some layers, of which the embedding is the first and the head the last.
+#[derive(Module, Debug)]
+pub struct Part {
+    embedding: Option<(Embedding, Param<Tensor<2>>)>,
+    blocks: Vec<Block>,
+    norm: Option<LayerNorm>,
+    recomputed: bool,
+}
+
+impl Gpt {
+    /// How long each layer takes compared with a block: the embedding, which only looks up, the blocks, and the
+    /// head, which is a matrix of `V` by `C` where those of a block are twelve of `C` by `C`.
+    pub fn weights(&self) -> Vec<f64> {
+        let [characters, width] = self.tokens.weight.shape().dims();
+        let mut weights = vec![1.0; self.blocks.len() + 2];
+        weights[0] = 0.0;
+        weights[self.blocks.len() + 1] = characters as f64 / (12 * width) as f64;
+        weights
+    }
+
+    /// The parts that consist of these layers, which are all.
+    pub fn cut(self, runs: &[Range<usize>]) -> Vec<Part> {
+        let last = self.blocks.len() + 1;
+        let mut blocks = self.blocks.into_iter();
+        let (mut embedding, mut norm) = (Some((self.tokens, self.positions)), Some(self.norm));
+        let part = |run: &Range<usize>| Part {
+            embedding: embedding.take_if(|_| run.contains(&0)),
+            norm: norm.take_if(|_| run.contains(&last)),
+            blocks: run
+                .clone()
+                .filter(|layer| (1..last).contains(layer))
+                .filter_map(|_| blocks.next())
+                .collect(),
+            recomputed: self.recomputed,
+        };
+        runs.iter().map(part).collect()
+    }
+
+    /// The model of which these are all parts, in their order.
+    pub fn joined(parts: Vec<Part>) -> Option<Self> {
+        let (mut embedding, mut norm, mut blocks) = (None, None, Vec::new());
+        let recomputed = parts.first()?.recomputed;
+        for part in parts {
+            embedding = embedding.or(part.embedding);
+            norm = norm.or(part.norm);
+            blocks.extend(part.blocks);
+        }
+        let (tokens, positions) = embedding?;
+        Some(Self {
+            tokens,
+            positions,
+            blocks,
+            norm: norm?,
+            recomputed,
+        })
+    }
+}
+
+impl Part {
+    /// The matrix of the first stage's embedding, which is the head, too.
+    ///
+    /// # Panics
+    /// In other stages.
+    pub fn head(&self) -> &Param<Tensor<2>> {
+        let (tokens, _) = self
+            .embedding
+            .as_ref()
+            .expect("the first stage has the embedding");
+        &tokens.weight
+    }
+
+    /// The forward pass: of the first stage from tokens, of the last one to the mean cross entropy, else from and to
+    /// the stream, `[B*T, C]`.
+    ///
+    /// # Errors
+    /// [`PipelineError::OtherInput`] or [`PipelineError::NotTied`] in stages that are not so.
+    pub fn forward(&self, pass: &mut Pass<'_, TextBatch>) -> Result<Output, PipelineError> {
+        let TextBatch { tokens, targets } = pass.micro_batch().clone();
+        let [b, t] = tokens.dims();
+        let mask = causal_mask(t, &tokens.device());
+        let stream = match &self.embedding {
+            Some((embedding, positions)) => {
+                let positions = positions.val().slice(0..t).unsqueeze(); // [1, T, C]
+                (embedding.forward(tokens) + positions).flatten(0, 1) // [B*T, C]
+            }
+            None => pass.input()?,
+        };
+        let blocks = self.blocks.iter();
+        let stream = blocks.fold(stream, |stream, block| {
+            block.run(stream, b, &mask, self.recomputed)
+        });
+        let Some(norm) = &self.norm else {
+            return Ok(stream.into());
+        };
+        let head = pass.tied::<2>()?.transpose(); // [C, V]
+        let scores = norm.forward(stream).matmul(head); // [B*T, V]
+        let cross_entropy = CrossEntropyLossConfig::new().init(&scores.device());
+        Ok(cross_entropy.forward(scores, targets.flatten(0, 1)).into())
+    }
+}

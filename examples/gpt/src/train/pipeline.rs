@@ -1,0 +1,150 @@
+//! The training loop over a pipeline: the ranks of `pp` have the layers one behind the other, those of `dp` other
+//! windows.
+
+use std::num::NonZeroU32;
+
+use anyhow::{Context, Result, ensure};
+use bonfire::ddp::Digest;
+use bonfire::optim::Clip;
+use bonfire::parallel::schedule::{Kind, Schedule, Shape, partition};
+use bonfire::parallel::{Axes, Pipeline};
+use bonfire::report::{Activity, Journal, JournalConfig};
+use bonfire::world::{Axis, Mesh, StopRequest};
+use bonfire::{DdpConfig, World};
+use burn::module::Module;
+
+use super::{Trained, evaluate, global_batch};
+use crate::batch::Sampler;
+use crate::data::Corpus;
+use crate::model::{Gpt, Part};
+use crate::optimizer;
+use crate::options::Settings;
+use crate::text::TextBatch;
+
+/// Trains a model whose stages are on the ranks of `pp`.
+pub(super) fn train(
+    world: &World,
+    mesh: &Mesh,
+    settings: &Settings,
+    corpus: &Corpus,
+) -> Result<Trained> {
+    ensure!(
+        settings.offload_folder.is_none(),
+        "--offload does not go with pp in --mesh"
+    );
+    let device = world.device().autodiff();
+    let (pp, data) = (mesh.sub(Axis::Pp), mesh.data());
+    ensure!(
+        pp.world_size().len() * data.world_size().len() == world.world_size().len(),
+        "pp in --mesh goes with dp alone, and this is {mesh}"
+    );
+    let config = settings.model.config(corpus.text.vocabulary().len());
+    let model = config.init(settings.seed, &device);
+    let model = match settings.checkpoint_blocks {
+        true => model.with_recomputed_blocks(),
+        false => model,
+    };
+    let (parameters, weights) = (model.num_params(), model.weights());
+    let schedule = schedule(pp, settings)?;
+    let runs = partition(&weights, schedule.stages() as usize)
+        .context("--layers, the embedding and the head are too few for pp in --mesh")?;
+    let all = model.cut(&runs);
+    let own = schedule.stages_on(pp.rank()).into_iter();
+    let own = own.map(|stage| all[stage as usize].clone()).collect();
+    let ddp = DdpConfig::default()
+        .with_route(settings.gradient_route)
+        .with_placement(mesh.placement(settings.placement));
+    let axes = Axes { stages: pp, data };
+    let pipeline = Pipeline::with_config(own, schedule, axes, ddp)?;
+    let mut pipeline = pipeline.with_tied(Part::head)?;
+    let mut optimizer = optimizer::build(settings.optimizer, None);
+    let sampler = Sampler {
+        seed: settings.seed,
+        windows: corpus.training.len(),
+        batch: settings.batch,
+    };
+
+    let tokens = global_batch(data, settings).samples() * settings.model.context;
+    let title = format!("A character transformer on {}", corpus.text.name());
+    let journal = JournalConfig::new(title, settings.steps)
+        .samples_per_step(tokens, "tokens")
+        .folder(&settings.reporting.report_dir);
+    let mut journal = Journal::new(world, journal)?;
+    journal.note(&format!(
+        "{parameters} parameters on {mesh}; {} stages by {}, {} micro-batches",
+        pipeline.schedule().stages(),
+        settings.pipeline.kind,
+        settings.pipeline.micro_batches,
+    ));
+    let whole = |pipeline: &Pipeline<Part>| -> Result<Gpt> {
+        Gpt::joined(pipeline.gather(all.clone())?).context("the stages are all layers")
+    };
+    let loss = evaluate(&mut journal, &whole(&pipeline)?, world, settings, corpus)?;
+    journal.value("validation_loss", loss)?;
+    let request = StopRequest::watch();
+    for step in 0..settings.steps {
+        if let Some(rank) = request.agreed(world)? {
+            journal.note(&format!(
+                "stopped after {step} steps: rank {rank} was asked to"
+            ));
+            break;
+        }
+        let micro_batches: Vec<TextBatch> = journal.time(Activity::Data, || {
+            let windows = sampler.windows(step, data.rank(), data.world_size());
+            let micro_batches = windows.chunks(settings.micro_batch());
+            micro_batches
+                .map(|windows| corpus.training.batch(windows, &device))
+                .collect()
+        });
+        let done = pipeline.backward(&micro_batches, Part::forward)?;
+        journal.step(&done);
+        journal.time(Activity::Optimizer, || -> Result<()> {
+            let gradients = match settings.optimizer.clip {
+                Some(norm_max) => done.gradients.clip(Clip::Norm(norm_max))?,
+                None => done.gradients,
+            };
+            let rate = settings.schedule.rate(step);
+            Ok(pipeline.step(&mut optimizer, rate, gradients)?)
+        })?;
+        let done = step + 1;
+        let last = done == settings.steps;
+        if done % settings.reporting.log_interval == 0 || last {
+            journal.figures(Some(settings.schedule.rate(step)))?;
+        }
+        if done % settings.reporting.eval_interval == 0 || last {
+            let loss = evaluate(&mut journal, &whole(&pipeline)?, world, settings, corpus)?;
+            journal.value("validation_loss", loss)?;
+        }
+    }
+    let model = whole(&pipeline)?;
+    let report = journal
+        .close()?
+        .with_fact("text", corpus.text.name())
+        .with_fact("model", format!("{parameters} parameters"))
+        .with_fact("mesh", mesh)
+        .with_fact("pipeline", settings.pipeline.kind)
+        .with_fact("parameters", Digest::of(&model)?);
+    Ok(Trained { model, report })
+}
+
+/// The schedule that the settings ask for.
+fn schedule(pp: &World, settings: &Settings) -> Result<Schedule> {
+    let kind = settings.pipeline.kind;
+    let micro_batches = settings.pipeline.micro_batches;
+    ensure!(
+        settings.batch.is_multiple_of(micro_batches.get() as usize),
+        "--batch {} cannot be cut into {micro_batches} equal micro-batches; choose a multiple of --micro-batches",
+        settings.batch
+    );
+    let chunks = match kind {
+        Kind::Interleaved | Kind::ZeroBubbleV => 2,
+        _ => 1,
+    };
+    let shape = Shape {
+        kind,
+        ranks: pp.world_size(),
+        chunks: NonZeroU32::new(chunks).context("a rank has a stage")?,
+        micro_batches,
+    };
+    Schedule::new(shape).context("--schedule and --micro-batches do not go together")
+}

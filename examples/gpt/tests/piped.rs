@@ -1,0 +1,167 @@
+//! Training over pipelines: ranks have some layers each of a small model. They are threads of this process, or
+//! processes of which one is killed.
+
+#![allow(clippy::unwrap_used)] // helpers of tests
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use bonfire::World;
+use bonfire::report::Report;
+use bonfire_testkit::{Job, Signal, Watchdog, signal_process};
+use clap::Parser;
+use gpt::data::Corpus;
+use gpt::options::{Settings, TrainArgs};
+use gpt::text::Text;
+use gpt::train::train;
+
+/// Far beyond what the smallest training takes on a busy machine.
+const WATCHDOG: Duration = Duration::from_secs(300);
+
+#[derive(Debug, Parser)]
+struct Line {
+    #[command(flatten)]
+    train: TrainArgs,
+}
+
+fn settings(more: &str, folder: &Path) -> Settings {
+    let sizes = "gpt --layers 4 --heads 2 --width 16 --context 8 --warmup 2 --learning-rate 0.01 --steps 6 \
+                 --log-interval 2 --eval-interval 3 --eval-windows 9 --batch 8";
+    let words = sizes.split_whitespace().chain(more.split_whitespace());
+    let is_cut = more.contains("--micro-batches");
+    let cut: &[&str] = if is_cut {
+        &[]
+    } else {
+        &["--micro-batches", "4"]
+    };
+    let words = words.chain(cut.iter().copied());
+    let mut settings = Settings::try_from(Line::try_parse_from(words).unwrap().train).unwrap();
+    settings.reporting.report_dir = folder.to_owned();
+    settings
+}
+
+/// What all ranks come to: the hash of the parameters, and the losses.
+fn trained(ranks: u32, more: &str) -> Result<(String, Vec<f64>), String> {
+    let _watchdog = Watchdog::start(more, WATCHDOG);
+    let folder = tempfile::tempdir().unwrap();
+    let settings = settings(more, folder.path());
+    let corpus = Corpus::new(Text::new("a text", &"abcdefgh ".repeat(60)).unwrap(), 8).unwrap();
+    let run = |world: World| train(&world, &settings, &corpus).map(|trained| trained.report);
+    let reports = bonfire::spawn(ranks, run).map_err(|error| format!("{error:?}"))?;
+    let of = |report: &Report| {
+        let mut facts = report.facts.iter().rev();
+        let (_, digest) = facts.find(|(name, _)| name == "parameters").unwrap();
+        let points = report.curve("loss").iter();
+        let points = points.chain(report.curve("validation_loss"));
+        (digest.clone(), points.map(|point| point.value).collect())
+    };
+    let first = of(&reports[0]);
+    assert!(reports.iter().all(|report| of(report) == first), "{more}");
+    Ok(first)
+}
+
+fn assert_close(found: &[f64], expected: &[f64], what: &str) {
+    assert_eq!(found.len(), expected.len());
+    for (found, expected) in found.iter().zip(expected) {
+        let difference = (found - expected).abs();
+        assert!(
+            difference < 1e-4 * expected,
+            "{what}: {found}, not {expected}"
+        );
+    }
+}
+
+#[test]
+fn every_schedule_ends_with_the_same_parameters() {
+    // The norm of the whole is a sum over ranks, and they have other stages in other schedules.
+    let (_, alone) = trained(1, "--clip 0").unwrap();
+    let first = trained(2, "--clip 0 --mesh pp=2 --schedule 1f1b").unwrap();
+    assert_close(&first.1, &alone, "1f1b");
+    for (ranks, schedule) in [(3, "gpipe"), (2, "interleaved"), (4, "zb-h1"), (2, "zbv")] {
+        let more = format!("--clip 0 --mesh pp={ranks} --schedule {schedule}");
+        let found = trained(ranks, &more).unwrap();
+        assert_eq!(found.0, first.0, "{schedule}");
+        // Validation is a mean over the ranks.
+        assert_close(&found.1, &first.1, schedule);
+    }
+    let recomputed = trained(2, "--clip 0 --mesh pp=2 --checkpoint-blocks").unwrap();
+    assert_eq!(recomputed, first);
+}
+
+#[test]
+fn a_mesh_learns_what_ranks_with_the_whole_model_do() {
+    let (_, replicas) = trained(2, "").unwrap();
+    for placement in ["replicated", "zero2"] {
+        let more = format!("--mesh pp=2,dp=2 --placement {placement}");
+        let (_, losses) = trained(4, &more).unwrap();
+        assert_close(&losses, &replicas, placement);
+    }
+}
+
+#[test]
+fn what_cannot_be_cut_is_refused() {
+    for (ranks, more, says) in [
+        (
+            2,
+            "--mesh pp=2 --micro-batches 3",
+            "--batch 8 cannot be cut into 3 equal micro-batches",
+        ),
+        (
+            2,
+            "--mesh pp=2 --placement zero3",
+            "cannot have placement zero3",
+        ),
+        (4, "--mesh pp=4 --schedule zbv", "too few for pp"),
+        (2, "--mesh tp=2", "--mesh takes pp and dp"),
+    ] {
+        let error = trained(ranks, more).unwrap_err();
+        assert!(error.contains(says), "{more}: {error}");
+    }
+}
+
+#[test]
+fn a_killed_stage_ends_the_job_on_all_ranks() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gpt"));
+    command.args(["--nproc", "3", "--device", "cpu", "--report-dir"]);
+    command.arg(folder.path());
+    let sizes = "--mesh pp=3 --layers 1 --heads 2 --width 16 --context 8 --batch 8 --steps 1000000 \
+                 --log-interval 1 --eval-interval 1000000 --eval-windows 2 --sample 0";
+    command.args(sizes.split_whitespace());
+    command.env("BONFIRE_LOG", "warn");
+    // By which its ranks are found.
+    let mark = format!("GPT_PIPED_TEST={}", folder.path().display());
+    let (name, value) = mark.split_once('=').unwrap();
+    command.env(name, value);
+    let job = Job::start(&mut command);
+    while !job.next_line().contains("/1000000") {}
+    signal_process(process_of(1, &mark), Signal::KILL);
+    let end = job.end();
+    assert!(!end.status.success());
+    let errors = end.stderr.join("\n");
+    for rank in [0, 2] {
+        // The launcher shows an error of several ranks once.
+        let own = format!("[rank {rank}] error: rank 1 failed: its process ended");
+        let same = format!("rank {rank} had the same error as rank ");
+        assert!(errors.contains(&own) || errors.contains(&same), "{errors}");
+    }
+}
+
+/// The process of a rank whose environment has a mark.
+fn process_of(rank: u32, mark: &str) -> u32 {
+    let rank = format!("RANK={rank}");
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let mut pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let found = pids.find(|pid| {
+        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        let has = |wanted: &str| {
+            environment
+                .split(|byte| *byte == 0)
+                .any(|line| line == wanted.as_bytes())
+        };
+        has(&rank) && has(mark)
+    });
+    found.expect("the rank runs")
+}
