@@ -204,13 +204,13 @@ mod tests {
         // 1 is there or on its way, and all that follow.
         pass(&ahead, 1..4);
         pass(&ahead, 0..4);
-        assert_eq!(read(false), []);
+        assert!(read(false).is_empty());
         // 0 is read for nothing, and the order is another from now on.
         pass(&ahead, [2, 1, 0]);
         pass(&ahead, [2, 1, 0, 2, 1, 0]);
         let _ = read(false);
         pass(&ahead, [2, 1, 0, 2, 1, 0]);
-        assert_eq!(read(false), []);
+        assert!(read(false).is_empty());
     }
 
     #[test]
