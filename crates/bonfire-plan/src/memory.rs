@@ -1,9 +1,9 @@
 //! How much memory each rank of a training takes, before there is one.
 //!
-//! What the ranks hold of parameters, gradients and the optimizer's state is read from the same [`Layout`] as
-//! the training reads it, and the buckets from the same [assignment](buckets::assign). What the reducer, the gathers and
-//! the step of the optimizer allocate besides is counted here, each where [`RankMemory`] says it. Activations are the
-//! model's own, so somebody has to say or measure them.
+//! What the ranks hold of parameters, gradients and the optimizer's state is read from the same
+//! [`Layout`](crate::Layout) as the training reads it, and the buckets from the same
+//! [assignment](crate::buckets::assign). What the reducer, the gathers and the step of the optimizer allocate besides is
+//! counted here. Activations are the model's own, so somebody has to say or measure them.
 //!
 //! It is the memory of trainings whose gradients go through host memory. Temporary memory of one operation, such as
 //! that of a matrix product, belongs to the activations.

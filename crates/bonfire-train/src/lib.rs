@@ -46,7 +46,6 @@ mod raw;
 mod recompute;
 mod reducer;
 mod rehearsal;
-mod resident;
 mod world;
 
 pub use bonfire_compression::{
@@ -76,8 +75,8 @@ pub use optim::scaler::{LossScaler, ScalerConfig};
 pub use parameters::is_autodiff;
 pub use recompute::{Draws, InputMemory, Recompute, SegmentInputs, recompute};
 pub use reducer::timing::StepTiming;
+pub use rehearsal::resident::Resident;
 pub use rehearsal::{outline, rehearse};
-pub use resident::Resident;
 pub use world::device::require_devices;
 pub use world::exchange::group::NormGroup;
 pub use world::mesh::Mesh;

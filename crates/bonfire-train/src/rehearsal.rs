@@ -4,6 +4,8 @@
 //! passes are run and the operating system asked, which counts the pages of the process. In some of them gradients are
 //! dropped as soon as they are there: what is left are the activations, and what operations need for themselves.
 
+pub(crate) mod resident;
+
 use std::io;
 use std::sync::Arc;
 
@@ -15,10 +17,12 @@ use burn::tensor::{Bool, DType as TensorDType, Int, Tensor};
 use crate::loss::IntoLoss;
 use crate::parameters::{ParameterTable, trainable};
 use crate::reducer::hooks::{Anchors, Depth, Listener, Pass, measured};
-use crate::resident::Resident;
 use crate::{Precision, TrainError};
 
-/// Runs three forward and backward passes of a model on this rank alone, and says what they take besides parameters. `forward` makes a batch as large as those of the training will be, and returns what that of
+use resident::Resident;
+
+/// Runs three forward and backward passes of a model on this rank alone, and says what they take besides parameters.
+/// `forward` makes a batch as large as those of the training will be, and returns what that of
 /// [`Ddp::backward`](crate::Ddp::backward) may return. Nothing of the model changes.
 ///
 /// It is right on the CPU, in a process that does nothing else at the time and has not trained yet: memory that an

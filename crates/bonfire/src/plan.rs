@@ -15,7 +15,7 @@ pub use bonfire_plan::{Bytes, DType, UnknownBytes, WorldSize};
 pub use bonfire_train::{Placement, Resident, outline, rehearse};
 
 /// A training of a model as a configuration has it, on so many ranks of one host. `forward` runs the model over one
-/// micro-batch and returns what that of [`Ddp::backward`](crate::Ddp::backward) may return: two passes are run on this
+/// micro-batch and returns what that of [`Ddp::backward`](crate::Ddp::backward) may return: three passes are run on this
 /// process alone, which should not have trained anything before.
 ///
 /// ```

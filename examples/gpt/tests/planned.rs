@@ -22,14 +22,11 @@ fn planned(table: &JobEnd, placement: &str) -> u64 {
     let line = table.stdout.iter().find(|line| line.starts_with(placement));
     let line = line.unwrap_or_else(|| panic!("{:?} {:?}", table.stdout, table.stderr));
     let words: Vec<_> = line.split_whitespace().collect();
-    let amounts = words
+    let mut amounts = words
         .windows(2)
         .filter_map(|pair| pair.join(" ").parse::<Bytes>().ok());
-    amounts
-        .filter(|bytes| bytes.get() > 1 << 20)
-        .last()
-        .unwrap()
-        .get()
+    let last = amounts.rfind(|bytes| bytes.get() > 1 << 20);
+    last.unwrap().get()
 }
 
 /// A generous bound: how memory is reused depends on the allocator. `benches/memory.py` compares more exactly.
