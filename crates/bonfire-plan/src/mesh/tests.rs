@@ -12,7 +12,9 @@ fn grid(text: &str, ranks: u32) -> Result<Grid, MeshError> {
 
 /// A line per mesh of so many ranks: its sizes, and then the coordinates of all ranks.
 fn table(ranks: u32) -> String {
-    let divisors: Vec<u32> = (1..=ranks).filter(|size| ranks % size == 0).collect();
+    let divisors: Vec<u32> = (1..=ranks)
+        .filter(|size| ranks.is_multiple_of(*size))
+        .collect();
     let mut lines = String::new();
     let mut sizes = vec![vec![]];
     for _ in Axis::ALL {
