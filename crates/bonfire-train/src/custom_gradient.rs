@@ -97,7 +97,7 @@ pub fn backward_from<const D: usize>(
         found, expected,
         "shape and type of a gradient and of its tensor"
     );
-    known(on_backend_of!(
+    known::<Tensor<1>>(on_backend_of!(
         output,
         WHAT.to_owned(),
         seeded(output, gradient)
