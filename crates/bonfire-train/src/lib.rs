@@ -36,7 +36,6 @@ mod custom_gradient;
 mod ddp;
 mod error;
 mod loss;
-mod memory;
 mod norm;
 mod optim;
 mod parameters;

@@ -17,7 +17,7 @@ use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl_runtime::runtime::Runtime;
 
-use crate::memory::DeviceTensor;
+use bonfire_values::DeviceTensor;
 use bonfire_values::reducible;
 
 /// Where a tensor's elements are.

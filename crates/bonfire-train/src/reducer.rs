@@ -27,7 +27,6 @@ use bonfire_collective::{Rank, ReduceOp};
 
 use crate::TrainError;
 use crate::loss::weights::{MicroBatches, Normalizer};
-use crate::memory::DeviceTensor;
 use crate::parameters::ParameterTable;
 use crate::parameters::shards::Shards;
 use crate::reducer::bucket::{Bucket, Spare};
@@ -38,6 +37,7 @@ use crate::world::patience::WarmUp;
 use bonfire_compression::{Compressor, Presence};
 use bonfire_plan::Division;
 use bonfire_plan::buckets::{Assignment, Caps, LENT_MAX, assign};
+use bonfire_values::DeviceTensor;
 use bonfire_values::{Entering, HostSlice};
 
 use buckets::{Buckets, Home};

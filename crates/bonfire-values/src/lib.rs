@@ -1,9 +1,11 @@
 //! Values of gradients and parameters in host memory: what all backends have in common.
 //!
 //! [`HostSlice`] is what a tensor has, [`Values`] the memory of a bucket, which the ranks reduce or gather
-//! together as a [`Travel`] says.
+//! together as a [`Travel`] says. A [`DeviceTensor`] is where a device has them.
 
 #![forbid(unsafe_code)]
+
+mod device;
 
 use std::ops::Range;
 
@@ -13,6 +15,8 @@ use bonfire_collective::{
 use bonfire_plan::DType;
 use burn::tensor::{DType as TensorDType, TensorData};
 use half::{bf16, f16};
+
+pub use device::{DeviceTensor, Reader};
 
 /// The element type of a tensor, if gradients of it can be reduced.
 pub fn reducible(dtype: TensorDType) -> Option<DType> {

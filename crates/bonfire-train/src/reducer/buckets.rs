@@ -5,12 +5,12 @@ use std::ops::Range;
 use bonfire_collective::CollectiveError;
 
 use crate::TrainError;
-use crate::memory::DeviceTensor;
 use crate::reducer::bucket::Bucket;
 use crate::reducer::device_route::{Chosen, DeviceBuckets};
 use crate::reducer::harvest::{Gradient, Site};
 use crate::reducer::timing::Stopwatch;
 use bonfire_compression::Compressor;
+use bonfire_values::DeviceTensor;
 use bonfire_values::{Entering, HostSlice};
 
 /// Buckets. There are none until they are dealt.

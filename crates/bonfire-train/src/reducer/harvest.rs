@@ -7,10 +7,10 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Gradients, Tensor};
 
 use crate::TrainError;
-use crate::memory::DeviceTensor;
 use crate::optim::gradients::Gradients as Averages;
 use crate::parameters::ParameterTable;
 use crate::reducer::readback::{Shell, claim, on_device, overwritten};
+use bonfire_values::DeviceTensor;
 use bonfire_values::HostSlice;
 
 /// A gradient, wherever its values are.

@@ -4,7 +4,7 @@
 use burn::backend::{Backend, DispatchDevice};
 use burn::tensor::{Device, Tensor, TensorData};
 
-use crate::memory::DeviceTensor;
+use bonfire_values::DeviceTensor;
 use bonfire_values::HostSlice;
 
 #[cfg(feature = "cuda")]

@@ -5,10 +5,10 @@ use std::ops::Range;
 
 use super::{Action, Engine, Move, Room, Timing};
 use crate::TrainError;
-use crate::memory::{DeviceTensor, Reader};
 use crate::reducer::timing::Stopwatch;
 use bonfire_plan::buckets::{Assignment, Extent};
 use bonfire_values::Entering;
+use bonfire_values::{DeviceTensor, Reader};
 
 /// Where slots begin.
 const ALIGN_BYTES: usize = 16;

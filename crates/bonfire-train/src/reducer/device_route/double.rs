@@ -15,8 +15,8 @@ use burn::tensor::Device;
 use super::choice::Refusal;
 use super::{Action, Engine, Move, Room, Timing};
 use crate::TrainError;
-use crate::memory::DeviceTensor;
 use crate::world::patience::WarmUp;
+use bonfire_values::DeviceTensor;
 use bonfire_values::{Entering, HostSlice, Travel, Values, ValuesWork};
 
 /// A tensor of the tests' device.

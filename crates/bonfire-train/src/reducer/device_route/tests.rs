@@ -11,9 +11,9 @@ use bonfire_plan::DType;
 
 use super::double::{Double, Memory};
 use super::*;
-use crate::memory::DeviceTensor;
 use crate::reducer::timing::Stopwatch;
 use bonfire_plan::buckets::{Assignment, Extent};
+use bonfire_values::DeviceTensor;
 use bonfire_values::{Entering, HostSlice};
 
 /// Three parameters in one bucket and one in another; the second begins at the next multiple of 16 bytes.

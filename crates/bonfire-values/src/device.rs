@@ -7,21 +7,19 @@ use std::sync::Arc;
 use bonfire_plan::DType;
 
 /// A tensor's elements where the device has them, in row-major order, as its engine knows them.
-#[cfg_attr(
-    not(feature = "cuda"),
-    allow(dead_code, reason = "nothing of this build has devices to stay on")
-)]
-pub(crate) struct DeviceTensor {
-    pub(crate) dtype: DType,
-    pub(crate) elems: usize,
+pub struct DeviceTensor {
+    /// The type of the elements.
+    pub dtype: DType,
+    /// How many there are.
+    pub elems: usize,
     /// Of the engine.
-    pub(crate) memory: Arc<dyn Any + Send + Sync>,
+    pub memory: Arc<dyn Any + Send + Sync>,
     /// Keeps others from writing to the memory.
-    pub(crate) reader: Option<Reader>,
+    pub reader: Option<Reader>,
 }
 
 /// While it lives nobody writes to a tensor's memory in place.
-pub(crate) type Reader = Box<dyn Any + Send + Sync>;
+pub type Reader = Box<dyn Any + Send + Sync>;
 
 impl fmt::Debug for DeviceTensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
