@@ -1,15 +1,29 @@
 //! Models that are cut over several ranks.
 //!
-//! [`Pipeline`] runs the stages of a model one behind the other, in the order that a schedule of
-//! `bonfire-plan` says.
+//! [`World::mesh`](bonfire_train::World::mesh) gives each rank its place. Along its axis `tp`, ranks have parts of the
+//! same layers: [`ColumnParallelLinear`], [`RowParallelLinear`], [`VocabParallelEmbedding`] and the
+//! [`VocabParallelCrossEntropy`] over its rows. [`ops`] has the collectives that they are made of, with their gradients.
+//! Along `pp`, ranks have different layers: [`Pipeline`] runs the stages of a model one behind the other, in the order
+//! that a schedule of `bonfire-plan` says.
+//!
+//! Tensors travel through host memory.
 
 #![forbid(unsafe_code)]
 
+mod error;
+pub mod ops;
 mod pipeline;
+mod tensor;
 
+pub use error::ParallelError;
 pub use pipeline::error::PipelineError;
 pub use pipeline::output::{IntoOutput, Output};
 pub use pipeline::pass::Pass;
 pub use pipeline::timing::PipelineTiming;
 pub use pipeline::weights::WeightGradients;
 pub use pipeline::{Axes, Pipeline, PipelineStep};
+pub use tensor::cross_entropy::VocabParallelCrossEntropy;
+pub use tensor::divided::divided_parameters;
+pub use tensor::embedding::VocabParallelEmbedding;
+pub use tensor::linear::{ColumnParallelLinear, RowParallelLinear};
+pub use tensor::sequence::sequence_parallel;

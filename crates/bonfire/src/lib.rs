@@ -147,7 +147,8 @@ pub mod optim {
     pub use bonfire_train::{Clip, Gradients, LossScaler, ScalerConfig};
 }
 
-/// Parts of a model on different ranks: pipelines of stages, and the schedules by which they run.
+/// Parts of a model on different ranks of a [mesh](crate::world::Mesh): layers that are divided along its axis `tp`, and
+/// collective operations with gradients; pipelines of stages, and the schedules by which they run.
 pub mod parallel {
     pub use bonfire_parallel::*;
     pub use bonfire_plan::pipeline as schedule;

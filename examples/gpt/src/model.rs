@@ -2,7 +2,11 @@
 //!
 //! Pre-norm blocks of causal self-attention and a GELU MLP, learned positions, no biases, and an
 //! output head that shares the token embedding's matrix: one parameter, so one gradient to
-//! synchronise. Nothing in this file knows that there is more than one rank.
+//! synchronise.
+//!
+//! Its layers can be divided among the ranks of `tp` as in Megatron-LM: heads and hidden features by columns, what
+//! adds to the stream by rows, and the vocabulary. Undivided they are plain layers. [`Gpt::divided`] is all there is
+//! to it; the forward pass is the same.
 //!
 //! Shapes in comments: `B` windows of `T` tokens, width `C`, `H` heads of `D = C / H`, `V`
 //! characters. Outside attention the tokens of all windows are simply rows, `[B*T, C]`, so every
@@ -12,9 +16,13 @@ mod part;
 
 use std::f64::consts::TAU;
 
+use bonfire::World;
 use bonfire::nn::{Draws, Recompute};
+use bonfire::parallel::{
+    ColumnParallelLinear, ParallelError, RowParallelLinear, VocabParallelCrossEntropy,
+    VocabParallelEmbedding,
+};
 use burn::module::{Module, Param};
-use burn::nn::loss::CrossEntropyLossConfig;
 use burn::nn::{Embedding, LayerNorm, LayerNormConfig, Linear};
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData, activation};
 use rand::{Rng, SeedableRng};
@@ -43,7 +51,7 @@ pub struct GptConfig {
 /// A decoder-only transformer.
 #[derive(Module, Debug)]
 pub struct Gpt {
-    tokens: Embedding,
+    tokens: VocabParallelEmbedding,
     positions: Param<Tensor<2>>,
     blocks: Vec<Block>,
     norm: LayerNorm,
@@ -62,16 +70,17 @@ struct Block {
 /// Causal self-attention; one matrix makes the queries, keys and values.
 #[derive(Module, Debug)]
 struct Attention {
-    query_key_value: Linear,
-    output: Linear,
+    query_key_value: ColumnParallelLinear,
+    output: RowParallelLinear,
+    /// Of this rank.
     heads: usize,
 }
 
 /// Two layers, four times as wide inside.
 #[derive(Module, Debug)]
 struct Mlp {
-    input: Linear,
-    output: Linear,
+    input: ColumnParallelLinear,
+    output: RowParallelLinear,
 }
 
 impl GptConfig {
@@ -102,18 +111,18 @@ impl GptConfig {
         let blocks = (0..self.layers).map(|_| Block {
             attention_norm: norm(),
             attention: Attention {
-                query_key_value: linear([c, 3 * c], INITIAL_STD),
-                output: linear([c, c], residual_std),
+                query_key_value: linear([c, 3 * c], INITIAL_STD).into(),
+                output: linear([c, c], residual_std).into(),
                 heads: self.heads,
             },
             mlp_norm: norm(),
             mlp: Mlp {
-                input: linear([c, 4 * c], INITIAL_STD),
-                output: linear([4 * c, c], residual_std),
+                input: linear([c, 4 * c], INITIAL_STD).into(),
+                output: linear([4 * c, c], residual_std).into(),
             },
         });
         Gpt {
-            tokens,
+            tokens: tokens.into(),
             positions,
             blocks: blocks.collect(),
             norm: norm(),
@@ -129,7 +138,34 @@ impl Gpt {
         self
     }
 
-    /// The scores of every character as the successor of every token: `[B, T]` to `[B*T, V]`.
+    /// This rank's part of a model that is the same on all ranks of `tp`.
+    ///
+    /// # Errors
+    /// [`ParallelError::Indivisible`] if the ranks do not divide the heads or the hidden features.
+    pub fn divided(self, tp: &World) -> Result<Self, ParallelError> {
+        let blocks = self.blocks.into_iter().map(|block| block.divided(tp));
+        Ok(Self {
+            tokens: VocabParallelEmbedding::from_embedding(self.tokens.to_embedding()?, tp)?,
+            blocks: blocks.collect::<Result<_, _>>()?,
+            ..self
+        })
+    }
+
+    /// The whole model, of the parts of all ranks. Every rank must call it.
+    ///
+    /// # Errors
+    /// [`ParallelError::Collective`] if a rank fails.
+    pub fn whole(&self) -> Result<Self, ParallelError> {
+        let blocks = self.blocks.iter().map(Block::whole);
+        Ok(Self {
+            tokens: self.tokens.to_embedding()?.into(),
+            blocks: blocks.collect::<Result<_, _>>()?,
+            ..self.clone()
+        })
+    }
+
+    /// The scores of every character as the successor of every token: `[B, T]` to `[B*T, V]`; those of
+    /// this rank's characters where the model is divided.
     pub fn forward(&self, tokens: Tensor<2, Int>) -> Tensor<2> {
         let [b, t] = tokens.dims();
         let mask = causal_mask(t, &tokens.device());
@@ -139,19 +175,69 @@ impl Gpt {
         for block in &self.blocks {
             stream = block.run(stream, b, &mask, self.recomputed); // [B*T, C]
         }
-        let head = self.tokens.weight.val().transpose(); // [C, V]
-        self.norm.forward(stream).matmul(head) // [B*T, V]
+        self.tokens.logits(self.norm.forward(stream)) // [B*T, V]
     }
 
     /// The mean cross entropy, in nats per character, of `targets` after `tokens`, both `[B, T]`.
     pub fn loss(&self, tokens: Tensor<2, Int>, targets: Tensor<2, Int>) -> Tensor<1> {
         let scores = self.forward(tokens); // [B*T, V]
-        let cross_entropy = CrossEntropyLossConfig::new().init(&scores.device());
-        cross_entropy.forward(scores, targets.flatten(0, 1))
+        let cross_entropy = VocabParallelCrossEntropy::new();
+        cross_entropy.forward(&self.tokens, scores, targets.flatten(0, 1))
     }
 }
 
 impl Block {
+    fn divided(self, tp: &World) -> Result<Self, ParallelError> {
+        let Attention {
+            query_key_value,
+            output,
+            heads,
+        } = self.attention;
+        let ranks = tp.world_size();
+        if heads % ranks.len() != 0 {
+            return Err(ParallelError::Indivisible {
+                what: "the list of heads",
+                dim: 0,
+                size: heads,
+                ranks,
+            });
+        }
+        Ok(Self {
+            attention: Attention {
+                query_key_value: ColumnParallelLinear::from_fused(
+                    query_key_value.to_linear()?,
+                    3,
+                    tp,
+                )?,
+                output: RowParallelLinear::from_linear(output.to_linear()?, tp)?,
+                heads: heads / ranks.len(),
+            },
+            mlp: Mlp {
+                input: ColumnParallelLinear::from_linear(self.mlp.input.to_linear()?, tp)?,
+                output: RowParallelLinear::from_linear(self.mlp.output.to_linear()?, tp)?,
+            },
+            ..self
+        })
+    }
+
+    fn whole(&self) -> Result<Self, ParallelError> {
+        let Self { attention, mlp, .. } = self;
+        let output = attention.output.to_linear()?;
+        let ranks = output.weight.shape()[0] / attention.output.weight.shape()[0];
+        Ok(Self {
+            attention: Attention {
+                query_key_value: attention.query_key_value.to_linear()?.into(),
+                output: output.into(),
+                heads: ranks * attention.heads,
+            },
+            mlp: Mlp {
+                input: mlp.input.to_linear()?.into(),
+                output: mlp.output.to_linear()?.into(),
+            },
+            ..self.clone()
+        })
+    }
+
     /// The forward pass, after which only its input is kept if it is recomputed.
     fn run(&self, stream: Tensor<2>, b: usize, mask: &Tensor<3>, recomputed: bool) -> Tensor<2> {
         if !recomputed {
@@ -176,9 +262,9 @@ impl Block {
 
 impl Attention {
     fn forward(&self, x: Tensor<2>, b: usize, mask: &Tensor<3>) -> Tensor<2> {
-        let [rows, c] = x.dims();
-        let (t, h, d) = (rows / b, self.heads, c / self.heads);
-        let parts = self.query_key_value.forward(x); // [B*T, 3*C]
+        let parts = self.query_key_value.forward(x); // [B*T, 3*H*D]
+        let [rows, width] = parts.dims();
+        let (t, h, d) = (rows / b, self.heads, width / (3 * self.heads));
         let parts = parts.reshape([b, t, 3, h, d]).permute([2, 0, 3, 1, 4]); // [3, B, H, T, D]
         let part = |i: usize| parts.clone().slice(i..i + 1).reshape([b * h, t, d]);
         let (query, key, value) = (part(0), part(1), part(2)); // [B*H, T, D] each
@@ -187,7 +273,7 @@ impl Attention {
         let scores = query.matmul(key.transpose()) + mask.clone(); // [B*H, T, T]
         let seen = activation::softmax(scores, 2).matmul(value); // [B*H, T, D]
         let seen = seen.reshape([b, h, t, d]).swap_dims(1, 2); // [B, T, H, D]
-        self.output.forward(seen.reshape([rows, c])) // [B*T, C]
+        self.output.forward(seen.reshape([rows, h * d])) // [B*T, C]
     }
 }
 

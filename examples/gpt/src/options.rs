@@ -47,7 +47,7 @@ pub struct TrainArgs {
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     pub context: Option<usize>,
 
-    /// Windows in a step on EACH rank; all ranks together work on ranks x N
+    /// Windows in a step on EACH rank of dp; all of them together work on ranks x N
     /// [default: 6; nanogpt-cpu: 12]
     #[arg(long, value_name = "N", value_parser = at_least_one, help_heading = "Training")]
     pub batch: Option<usize>,
@@ -122,11 +122,11 @@ pub struct TrainArgs {
     )]
     pub placement: Placement,
 
-    /// How the ranks share the work: those of pp have the layers one behind the other, those of dp other windows; -1
-    /// stands for the ranks that are left
+    /// How the ranks share the work: those of pp have the layers one behind the other, those of dp other windows, those
+    /// of tp parts of the same layers and the same windows; -1 stands for the ranks that are left
     #[arg(
         long,
-        value_name = "pp=N,dp=N",
+        value_name = "pp=N,dp=N,tp=N",
         default_value_t,
         help_heading = "Training"
     )]

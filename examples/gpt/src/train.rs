@@ -7,9 +7,11 @@ use std::num::NonZeroUsize;
 use anyhow::{Context, Result, ensure};
 use bonfire::collective::WorldSize;
 use bonfire::data::{DistributedSampler, Order, Remainder, SamplerConfig};
+use bonfire::ddp::Digest;
 use bonfire::optim::{Clip, GlobalBatch, Offload, RateRule};
+use bonfire::parallel::divided_parameters;
 use bonfire::report::{Activity, Journal, JournalConfig, Report, WeightedMean};
-use bonfire::world::{Axis, StopRequest};
+use bonfire::world::{Axis, Mesh, StopRequest};
 use bonfire::{Ddp, DdpConfig, World};
 use burn::module::Module;
 use burn::tensor::Device;
@@ -18,7 +20,7 @@ use crate::batch::{self, Sampler};
 use crate::data::Corpus;
 use crate::model::Gpt;
 use crate::optimizer;
-use crate::options::Settings;
+use crate::options::{OptimizerKind, Settings};
 use crate::text::TextWindows;
 
 /// A trained model and the account of its training.
@@ -36,19 +38,20 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
     if mesh.sub(Axis::Pp).world_size() > WorldSize::ONE {
         return pipeline::train(world, &mesh, settings, corpus);
     }
-    ensure!(
-        mesh.data().world_size() == world.world_size(),
-        "--mesh takes pp and dp, and this is {mesh}"
-    );
+    check(&mesh, settings)?;
     let device = world.device().autodiff();
+    // Ranks of `data` have the same part of the model and other windows; those of `tp` are the other way round.
+    let (data, tp) = (mesh.data(), mesh.sub(Axis::Tp));
     let context = settings.model.context;
     let schedule = settings.schedule;
     let model = untrained(settings, corpus, &device);
     let parameters = model.num_params();
+    let model = model.divided(tp).context("--mesh does not fit the model")?;
+    let divided = divided_parameters(&model);
     let config = DdpConfig::default()
         .with_route(settings.gradient_route)
-        .with_placement(settings.placement);
-    let mut ddp = Ddp::with_config(model, world, config)?;
+        .with_placement(mesh.placement(settings.placement));
+    let mut ddp = Ddp::with_config(model, data, config)?;
     let offload = match &settings.offload_folder {
         Some(folder) => {
             let device = world.device_name();
@@ -66,15 +69,15 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
         windows: corpus.training.len(),
         batch: settings.batch,
     };
-    let global_batch = global_batch(world, settings);
+    let global_batch = global_batch(data, settings);
     let title = format!("A character transformer on {}", corpus.text.name());
     let config = JournalConfig::new(title, settings.steps)
         .samples_per_step(global_batch.samples() * context, "tokens")
         .folder(&settings.reporting.report_dir);
     let mut journal = Journal::new(world, config)?;
-    journal.note(&headline(world, settings, corpus, parameters));
+    journal.note(&headline(data, settings, corpus, parameters));
 
-    let loss = evaluate(&mut journal, &ddp.whole()?, world, settings, corpus)?;
+    let loss = evaluate(&mut journal, &ddp.whole()?, data, settings, corpus)?;
     journal.value("validation_loss", loss)?;
     let request = StopRequest::watch();
     for step in 0..settings.steps {
@@ -85,15 +88,17 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
             break;
         }
         let batch = journal.time(Activity::Data, || {
-            let windows = sampler.windows(step, world.rank(), world.world_size());
+            let windows = sampler.windows(step, data.rank(), data.world_size());
             corpus.training.batch(&windows, &device)
         });
         let done = ddp.backward(|model| model.loss(batch.tokens, batch.targets))?;
         journal.step(&done);
         journal.time(Activity::Optimizer, || {
+            let gradients = done.gradients;
+            let gradients = gradients.divided_over(tp, |parameter| divided.contains(&parameter));
             let gradients = match settings.optimizer.clip {
-                Some(norm_max) => done.gradients.clip(Clip::Norm(norm_max))?,
-                None => done.gradients,
+                Some(norm_max) => gradients.clip(Clip::Norm(norm_max))?,
+                None => gradients,
             };
             ddp.step(&mut optimizer, schedule.rate(step), gradients)
         })?;
@@ -104,18 +109,21 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
             journal.figures(Some(schedule.rate(step)))?;
         }
         if done % settings.reporting.eval_interval == 0 || last {
-            let loss = evaluate(&mut journal, &ddp.whole()?, world, settings, corpus)?;
+            let loss = evaluate(&mut journal, &ddp.whole()?, data, settings, corpus)?;
             journal.value("validation_loss", loss)?;
         }
     }
 
-    let digest = ddp.digest()?;
-    let model = ddp.whole()?;
+    ddp.digest()
+        .context("ranks with the same part of the model differ")?;
+    let model = ddp.whole()?.whole()?;
+    let digest = Digest::of(&model)?;
     let report = journal
         .close()?
         .with_fact("text", corpus.text.name())
         .with_fact("model", format!("{parameters} parameters"))
         .with_fact("device", world.device_name())
+        .with_fact("mesh", &mesh)
         .with_fact("windows per step", global_batch)
         .with_fact("optimizer", format!("{:?}", settings.optimizer))
         .with_fact("schedule", format!("{:?}", settings.schedule))
@@ -133,28 +141,42 @@ pub(crate) fn untrained(settings: &Settings, corpus: &Corpus, device: &Device) -
     }
 }
 
+/// That the settings go with a model that is divided among ranks, if it is.
+fn check(mesh: &Mesh, settings: &Settings) -> Result<()> {
+    let grid = mesh.grid();
+    ensure!(
+        grid.size(Axis::Cp) == 1,
+        "this example has no context parallelism, and this is {mesh}; divide the ranks among pp, dp and tp"
+    );
+    ensure!(
+        grid.size(Axis::Tp) == 1 || settings.optimizer.kind != OptimizerKind::Muon,
+        "--optimizer muon needs whole matrices, and {mesh} divides them; choose another optimizer"
+    );
+    Ok(())
+}
+
 fn evaluate(
     journal: &mut Journal,
     model: &Gpt,
-    world: &World,
+    data: &World,
     settings: &Settings,
     corpus: &Corpus,
 ) -> Result<f64> {
     journal.time(Activity::Evaluation, || {
-        validation_loss(model, world, settings, &corpus.validation)
+        validation_loss(model, data, settings, &corpus.validation)
     })
 }
 
-/// The mean loss over the same windows for every world size, each scored by exactly one rank.
+/// The mean loss over the same windows for every world size, each scored by exactly one rank of `data`.
 fn validation_loss(
     model: &Gpt,
-    world: &World,
+    data: &World,
     settings: &Settings,
     text: &TextWindows,
 ) -> Result<f64> {
     let windows = batch::spread(text.len(), settings.reporting.eval_windows);
     let sampler = DistributedSampler::new(
-        world,
+        data,
         SamplerConfig::new(windows.len(), Order::Sequential).remainder(Remainder::Exact),
     );
     let own: Vec<usize> = sampler
@@ -164,18 +186,18 @@ fn validation_loss(
         .collect();
     let mut mean = WeightedMean::new();
     for windows in own.chunks(settings.batch) {
-        let batch = text.batch(windows, &world.device());
+        let batch = text.batch(windows, &data.device());
         let loss = model.loss(batch.tokens, batch.targets);
         mean.add(loss.into_scalar::<f64>(), windows.len());
     }
-    mean.over_ranks(world)?
+    mean.over_ranks(data)?
         .context("there is no validation window")
 }
 
 /// How the windows of a step come about.
-fn global_batch(world: &World, settings: &Settings) -> GlobalBatch {
+fn global_batch(data: &World, settings: &Settings) -> GlobalBatch {
     GlobalBatch {
-        world_size: world.world_size(),
+        world_size: data.world_size(),
         batch_size: NonZeroUsize::new(settings.batch).unwrap_or(NonZeroUsize::MIN),
         accumulation: NonZeroUsize::MIN,
     }
@@ -183,17 +205,17 @@ fn global_batch(world: &World, settings: &Settings) -> GlobalBatch {
 
 /// The decisions of a training. An epoch is as many windows as hold the text once; the rate is the
 /// one that was asked for, whatever the number of ranks.
-fn headline(world: &World, settings: &Settings, corpus: &Corpus, parameters: usize) -> String {
+fn headline(data: &World, settings: &Settings, corpus: &Corpus, parameters: usize) -> String {
     format!(
         "{} parameters on {}; {} characters of {}, {} distinct; windows of {}; {}; {} steps",
         parameters,
-        world.device_name(),
+        data.device_name(),
         corpus.text.len(),
         corpus.text.name(),
         corpus.text.vocabulary().len(),
         settings.model.context,
         RateRule::None.headline(
-            global_batch(world, settings),
+            global_batch(data, settings),
             corpus.training.text().len() / settings.model.context,
             settings.schedule.peak
         ),

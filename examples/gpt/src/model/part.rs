@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-use bonfire::parallel::{Output, Pass, PipelineError};
+use bonfire::parallel::{Output, Pass, PipelineError, VocabParallelEmbedding};
 use burn::module::{Module, Param};
+use burn::nn::LayerNorm;
 use burn::nn::loss::CrossEntropyLossConfig;
-use burn::nn::{Embedding, LayerNorm};
 use burn::tensor::Tensor;
 
 use super::{Block, Gpt, causal_mask};
@@ -14,7 +14,7 @@ use crate::text::TextBatch;
 /// Some layers, of which the embedding is the first and the head the last.
 #[derive(Module, Debug)]
 pub struct Part {
-    embedding: Option<(Embedding, Param<Tensor<2>>)>,
+    embedding: Option<(VocabParallelEmbedding, Param<Tensor<2>>)>,
     blocks: Vec<Block>,
     norm: Option<LayerNorm>,
     recomputed: bool,

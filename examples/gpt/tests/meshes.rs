@@ -1,5 +1,5 @@
-//! Training over pipelines: ranks have some layers each of a small model. They are threads of this process, or
-//! processes of which one is killed.
+//! Training over meshes: ranks have some layers each of a small model, or parts of all of them. They are threads of this
+//! process, or processes of which one is killed.
 
 #![allow(clippy::unwrap_used)] // helpers of tests
 
@@ -101,6 +101,18 @@ fn a_mesh_learns_what_ranks_with_the_whole_model_do() {
 }
 
 #[test]
+fn layers_that_ranks_divide_learn_what_whole_ones_do() {
+    for (whole, ranks, mesh) in [(1, 2, "tp=2"), (2, 4, "dp=2,tp=2")] {
+        let (_, expected) = trained(whole, "").unwrap();
+        for more in ["", " --checkpoint-blocks", " --placement zero2"] {
+            let more = format!("--mesh {mesh}{more}");
+            let (_, losses) = trained(ranks, &more).unwrap();
+            assert_close(&losses, &expected, &more);
+        }
+    }
+}
+
+#[test]
 fn what_cannot_be_cut_is_refused() {
     for (ranks, more, says) in [
         (
@@ -114,7 +126,9 @@ fn what_cannot_be_cut_is_refused() {
             "cannot have placement zero3",
         ),
         (4, "--mesh pp=4 --schedule zbv", "too few for pp"),
-        (2, "--mesh tp=2", "--mesh takes pp and dp"),
+        (2, "--mesh cp=2", "no context parallelism"),
+        (2, "--mesh tp=2 --optimizer muon", "needs whole matrices"),
+        (4, "--mesh tp=4", "dimension 0 of the list of heads has 2"),
     ] {
         let error = trained(ranks, more).unwrap_err();
         assert!(error.contains(says), "{more}: {error}");

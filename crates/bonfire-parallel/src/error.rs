@@ -1,0 +1,70 @@
+//! What can go wrong between ranks that have parts of one model.
+
+use bonfire_collective::{CollectiveError, WorldSize};
+use bonfire_train::{TrainError, World};
+
+/// An operation on parts of tensors failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ParallelError {
+    /// A tensor cannot be cut into equal parts.
+    #[error(
+        "dimension {dim} of {what} has {size} entries, which {ranks} ranks cannot divide into equal parts; \
+         make it a multiple of {ranks}, or change the number of ranks on this axis of the mesh"
+    )]
+    Indivisible {
+        /// What is to be cut.
+        what: &'static str,
+        /// The dimension.
+        dim: usize,
+        /// Its size.
+        size: usize,
+        /// How many parts there must be.
+        ranks: WorldSize,
+    },
+    /// A vocabulary has fewer entries than there are ranks.
+    #[error("a vocabulary of {size} cannot be divided among {ranks} ranks: each needs an entry")]
+    SmallVocabulary {
+        /// How many entries there are.
+        size: usize,
+        /// How many ranks.
+        ranks: WorldSize,
+    },
+    /// Ranks cannot add values of this type.
+    #[error("tensors of type {dtype} cannot travel between ranks; use f32, f64, f16 or bf16")]
+    UnsupportedDtype {
+        /// The type.
+        dtype: String,
+    },
+    /// A tensor cannot be read from its device. The group has ended.
+    #[error("cannot read a tensor from its device: {cause}")]
+    Unreadable {
+        /// The backend's words.
+        cause: String,
+    },
+    /// A collective operation failed; the message names the rank at fault.
+    #[error(transparent)]
+    Collective(#[from] CollectiveError),
+}
+
+impl From<ParallelError> for TrainError {
+    fn from(error: ParallelError) -> Self {
+        match error {
+            ParallelError::Collective(error) => error.into(),
+            error => Self::Forward(Box::new(error)),
+        }
+    }
+}
+
+/// What a layer of `world` makes of a failure: the pass ends, and a [`Ddp`](bonfire_train::Ddp) that runs it returns
+/// the failure.
+///
+/// # Panics
+/// With the failure: the forward pass of a layer has no other way out.
+pub(crate) fn or_end_pass<T>(result: Result<T, ParallelError>, world: &World) -> T {
+    result.unwrap_or_else(|error| {
+        let text = error.to_string();
+        world.fail(error);
+        panic!("a layer that is divided among ranks: {text}")
+    })
+}

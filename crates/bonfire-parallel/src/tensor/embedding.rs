@@ -1,0 +1,170 @@
+//! An embedding of which each rank has some of the vocabulary.
+
+use std::ops::Range;
+
+use bonfire_plan::shard_range;
+use bonfire_train::World;
+use burn::module::{Module, Param};
+use burn::nn::Embedding;
+use burn::tensor::{Bool, Int, Tensor};
+
+use super::linear::{entered, left};
+use super::part::{Among, piece};
+use crate::ParallelError;
+use crate::error::or_end_pass;
+use crate::ops;
+
+/// A table of vectors of which each rank has some rows: tokens `[batch, length]` to `[batch, length, d_model]`, the same
+/// on all ranks. [`logits`](Self::logits) uses the same table as the head of a model.
+///
+/// The rows need not divide: ranks have one more or less. Made of an [`Embedding`] with `from`, it is that, on one rank.
+#[derive(Module, Debug)]
+pub struct VocabParallelEmbedding {
+    /// Of shape `[rows of this rank, d_model]`.
+    pub weight: Param<Tensor<2>>,
+    #[module(skip)]
+    vocabulary: usize,
+    #[module(skip)]
+    tp: Among,
+    /// The dimension along which ranks have different tokens.
+    #[module(skip)]
+    sequence: Option<usize>,
+}
+
+impl From<Embedding> for VocabParallelEmbedding {
+    fn from(Embedding { weight }: Embedding) -> Self {
+        let [vocabulary, _] = weight.shape().dims();
+        Self {
+            weight,
+            vocabulary,
+            tp: None,
+            sequence: None,
+        }
+    }
+}
+
+impl VocabParallelEmbedding {
+    /// This rank's part of a table that is the same on all ranks of `tp`.
+    ///
+    /// # Errors
+    /// [`ParallelError::SmallVocabulary`] if there are fewer rows than ranks.
+    pub fn from_embedding(embedding: Embedding, tp: &World) -> Result<Self, ParallelError> {
+        let [vocabulary, _] = embedding.weight.shape().dims();
+        let own = own_rows(vocabulary, tp)?;
+        let cut = |table: Tensor<2>| table.narrow(0, own.start, own.len());
+        Ok(Self {
+            weight: piece(embedding.weight, cut),
+            vocabulary,
+            tp: Some(tp.clone()),
+            sequence: None,
+        })
+    }
+
+    /// The same table, which leaves each rank with the vectors of its own tokens, some of those along dimension `dim` of
+    /// what [`forward`](Self::forward) returns; and [`logits`](Self::logits) takes such vectors of this rank's tokens, along dimension 0.
+    #[must_use]
+    pub fn with_sequence(mut self, dim: usize) -> Self {
+        self.sequence = Some(dim);
+        self
+    }
+
+    /// The table as a whole, without its division. Every rank of `tp` must call it.
+    ///
+    /// # Errors
+    /// As [`ops::gather`].
+    pub fn to_embedding(&self) -> Result<Embedding, ParallelError> {
+        let weight = self.weight.clone();
+        let Some(tp) = &self.tp else {
+            return Ok(Embedding { weight });
+        };
+        // Blocks of equal length travel: the first rank has the most rows.
+        let (all, own) = (tp.world_size(), self.rows());
+        let most = shard_range(self.vocabulary, all, bonfire_plan::Rank::new(0))
+            .as_range()
+            .len();
+        let part = weight.val().without_autodiff();
+        let [_, width] = part.dims();
+        let rest = Tensor::zeros([most - own.len(), width], (&part.device(), part.dtype()));
+        let blocks = ops::gather(Tensor::cat(vec![part, rest], 0), 0, tp)?;
+        let parts = all.ranks().map(|rank| {
+            let rows = shard_range(self.vocabulary, all, rank).as_range().len();
+            blocks.clone().narrow(0, rank.index() * most, rows)
+        });
+        let parts = parts.collect();
+        Ok(Embedding {
+            weight: piece(weight, |_| Tensor::cat(parts, 0)),
+        })
+    }
+
+    /// The vectors of tokens, each below the size of the vocabulary, which is not checked.
+    ///
+    /// # Panics
+    /// If an operation between ranks fails: see [`ops`](crate::ops).
+    pub fn forward(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
+        let table = self.weight.val();
+        let Some(tp) = &self.tp else {
+            return burn::tensor::module::embedding(table, tokens);
+        };
+        let (own, elsewhere) = local(tokens, &self.rows());
+        let vectors = burn::tensor::module::embedding(table, own);
+        let elsewhere = elsewhere.unsqueeze_dim::<3>(2).expand(vectors.shape());
+        or_end_pass(
+            left(vectors.mask_fill(elsewhere, 0.0), self.sequence, tp),
+            tp,
+        )
+    }
+
+    /// The scores of this rank's rows of the vocabulary: `[tokens, d_model]`, the same on all ranks, to
+    /// `[tokens, rows of this rank]`. [`VocabParallelCrossEntropy`](crate::VocabParallelCrossEntropy) takes them.
+    ///
+    /// # Panics
+    /// If an operation between ranks fails: see [`ops`](crate::ops).
+    pub fn logits(&self, x: Tensor<2>) -> Tensor<2> {
+        let x = match &self.tp {
+            None => x,
+            Some(tp) => or_end_pass(entered(x, self.sequence.map(|_| 0), tp), tp),
+        };
+        x.matmul(self.weight.val().transpose())
+    }
+
+    /// The size of the whole vocabulary.
+    pub fn vocabulary(&self) -> usize {
+        self.vocabulary
+    }
+
+    /// Among whom it is divided.
+    pub(super) fn among(&self) -> Option<&World> {
+        self.tp.as_ref()
+    }
+
+    /// Which rows this rank has.
+    pub fn rows(&self) -> Range<usize> {
+        match &self.tp {
+            None => 0..self.vocabulary,
+            Some(tp) => shard_range(self.vocabulary, tp.world_size(), tp.rank()).as_range(),
+        }
+    }
+}
+
+/// A rank's rows of a vocabulary.
+fn own_rows(vocabulary: usize, tp: &World) -> Result<Range<usize>, ParallelError> {
+    let ranks = tp.world_size();
+    if vocabulary < ranks.len() {
+        return Err(ParallelError::SmallVocabulary {
+            size: vocabulary,
+            ranks,
+        });
+    }
+    Ok(shard_range(vocabulary, ranks, tp.rank()).as_range())
+}
+
+/// Where tokens are among some rows, 0 for those that are not there; and which are not.
+pub(super) fn local<const D: usize>(
+    tokens: Tensor<D, Int>,
+    rows: &Range<usize>,
+) -> (Tensor<D, Int>, Tensor<D, Bool>) {
+    let place = tokens - rows.start as i64;
+    let before = place.clone().lower_elem(0);
+    let elsewhere = before.bool_or(place.clone().greater_equal_elem(rows.len() as i64));
+    (place.mask_fill(elsewhere.clone(), 0), elsewhere)
+}

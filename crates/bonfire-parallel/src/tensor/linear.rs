@@ -1,0 +1,229 @@
+//! Linear layers of which each rank has some columns, or some rows.
+
+use bonfire_train::World;
+use burn::module::{Module, Param};
+use burn::nn::Linear;
+use burn::tensor::{Tensor, module::linear};
+
+use super::part::{Among, part, whole};
+use crate::error::or_end_pass;
+use crate::{ParallelError, ops};
+
+/// A linear layer of which each rank has some of the output features: `[.., d_input]`, the same on all ranks, to this
+/// rank's part of `[.., d_output]`.
+///
+/// Between it and a [`RowParallelLinear`] that takes its output, ranks need nothing of each other. Made of a [`Linear`]
+/// with `from`, it is that layer, on one rank.
+#[derive(Module, Debug)]
+pub struct ColumnParallelLinear {
+    /// Of shape `[d_input, d_output / ranks]`.
+    pub weight: Param<Tensor<2>>,
+    /// Of shape `[d_output / ranks]`.
+    pub bias: Option<Param<Tensor<1>>>,
+    /// How many layers it is, side by side.
+    #[module(skip)]
+    sections: usize,
+    #[module(skip)]
+    tp: Among,
+    /// The dimension along which ranks have different tokens.
+    #[module(skip)]
+    sequence: Option<usize>,
+}
+
+impl From<Linear> for ColumnParallelLinear {
+    fn from(Linear { weight, bias }: Linear) -> Self {
+        Self {
+            weight,
+            bias,
+            sections: 1,
+            tp: None,
+            sequence: None,
+        }
+    }
+}
+
+impl ColumnParallelLinear {
+    /// This rank's part of a layer that is the same on all ranks of `tp`.
+    ///
+    /// # Errors
+    /// [`ParallelError::Indivisible`] if the ranks do not divide `d_output`.
+    pub fn from_linear(linear: Linear, tp: &World) -> Result<Self, ParallelError> {
+        Self::from_fused(linear, 1, tp)
+    }
+
+    /// The same for a layer that is `sections` layers of equal width side by side, as that which makes queries, keys and
+    /// values: each rank has a part of each of them, one behind the other.
+    ///
+    /// # Errors
+    /// [`ParallelError::Indivisible`] if the ranks do not divide the width of a section.
+    pub fn from_fused(linear: Linear, sections: usize, tp: &World) -> Result<Self, ParallelError> {
+        let among = (sections, tp);
+        let bias = linear.bias.map(|bias| part(bias, (BIAS, 0), among));
+        Ok(Self {
+            weight: part(linear.weight, (WEIGHT, 1), among)?,
+            bias: bias.transpose()?,
+            sections,
+            tp: Some(tp.clone()),
+            sequence: None,
+        })
+    }
+
+    /// The same layer, which takes this rank's tokens, those of all ranks along dimension `dim`, and gathers them.
+    #[must_use]
+    pub fn with_sequence(mut self, dim: usize) -> Self {
+        self.sequence = Some(dim);
+        self
+    }
+
+    /// The layer as a whole, without its division. Every rank of `tp` must call it.
+    ///
+    /// # Errors
+    /// As [`ops::gather`].
+    pub fn to_linear(&self) -> Result<Linear, ParallelError> {
+        let Self { weight, bias, .. } = self.clone();
+        let Some(tp) = &self.tp else {
+            return Ok(Linear { weight, bias });
+        };
+        let among = (self.sections, tp);
+        let bias = bias.map(|bias| whole(bias, 0, among));
+        Ok(Linear {
+            weight: whole(weight, 1, among)?,
+            bias: bias.transpose()?,
+        })
+    }
+
+    /// Of `x`, this rank's output features.
+    ///
+    /// # Panics
+    /// If an operation between ranks fails: see [`ops`](crate::ops).
+    pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
+        let x = match &self.tp {
+            None => x,
+            Some(tp) => or_end_pass(entered(x, self.sequence, tp), tp),
+        };
+        let bias = self.bias.as_ref().map(Param::val);
+        linear(x, self.weight.val(), bias)
+    }
+}
+
+/// A linear layer of which each rank has some of the input features: this rank's part of `[.., d_input]` to
+/// `[.., d_output]`, the same on all ranks. The bias is added once, to the sum.
+///
+/// Made of a [`Linear`] with `from`, it is that layer, on one rank.
+#[derive(Module, Debug)]
+pub struct RowParallelLinear {
+    /// Of shape `[d_input / ranks, d_output]`.
+    pub weight: Param<Tensor<2>>,
+    /// Of shape `[d_output]`, the same on all ranks.
+    pub bias: Option<Param<Tensor<1>>>,
+    #[module(skip)]
+    tp: Among,
+    /// The dimension along which ranks have different tokens.
+    #[module(skip)]
+    sequence: Option<usize>,
+}
+
+impl From<Linear> for RowParallelLinear {
+    fn from(Linear { weight, bias }: Linear) -> Self {
+        Self {
+            weight,
+            bias,
+            tp: None,
+            sequence: None,
+        }
+    }
+}
+
+impl RowParallelLinear {
+    /// This rank's part of a layer that is the same on all ranks of `tp`.
+    ///
+    /// # Errors
+    /// [`ParallelError::Indivisible`] if the ranks do not divide `d_input`.
+    pub fn from_linear(linear: Linear, tp: &World) -> Result<Self, ParallelError> {
+        Ok(Self {
+            weight: part(linear.weight, (WEIGHT, 0), (1, tp))?,
+            bias: linear.bias,
+            tp: Some(tp.clone()),
+            sequence: None,
+        })
+    }
+
+    /// The same layer, which leaves each rank with the output for its own tokens, some of those along dimension `dim`.
+    /// The gradient of the bias is the sum over the ranks.
+    #[must_use]
+    pub fn with_sequence(mut self, dim: usize) -> Self {
+        self.sequence = Some(dim);
+        self
+    }
+
+    /// The layer as a whole, without its division. Every rank of `tp` must call it.
+    ///
+    /// # Errors
+    /// As [`ops::gather`].
+    pub fn to_linear(&self) -> Result<Linear, ParallelError> {
+        let Self { weight, bias, .. } = self.clone();
+        let weight = match &self.tp {
+            None => weight,
+            Some(tp) => whole(weight, 0, (1, tp))?,
+        };
+        Ok(Linear { weight, bias })
+    }
+
+    /// Of this rank's input features, and those of all other ranks.
+    ///
+    /// # Panics
+    /// If an operation between ranks fails: see [`ops`](crate::ops).
+    pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
+        let weight = self.weight.val();
+        let bias = self.bias.as_ref().map(Param::val);
+        let Some(tp) = &self.tp else {
+            return linear(x, weight, bias);
+        };
+        let sum = left(linear(x, weight, None), self.sequence, tp);
+        or_end_pass(
+            sum.and_then(|sum| biased(sum, bias, (self.sequence, tp))),
+            tp,
+        )
+    }
+}
+
+fn biased<const D: usize>(
+    sum: Tensor<D>,
+    bias: Option<Tensor<1>>,
+    (sequence, tp): (Option<usize>, &World),
+) -> Result<Tensor<D>, ParallelError> {
+    let bias = match (bias, sequence) {
+        (None, _) => return Ok(sum),
+        (Some(bias), None) => bias,
+        // It is added to some of the tokens only.
+        (Some(bias), Some(_)) => ops::copy(bias, tp)?,
+    };
+    Ok(sum + bias.unsqueeze())
+}
+
+/// What a divided layer begins with: all tokens on all ranks.
+pub(super) fn entered<const D: usize>(
+    x: Tensor<D>,
+    sequence: Option<usize>,
+    tp: &World,
+) -> Result<Tensor<D>, ParallelError> {
+    match sequence {
+        None => ops::copy(x, tp),
+        Some(dim) => ops::gather(x, dim, tp),
+    }
+}
+
+/// What a divided layer ends with: the sum, of all tokens or of this rank's.
+pub(super) fn left<const D: usize>(
+    x: Tensor<D>,
+    sequence: Option<usize>,
+    tp: &World,
+) -> Result<Tensor<D>, ParallelError> {
+    match sequence {
+        None => ops::reduce(x, tp),
+        Some(dim) => ops::reduce_scatter(x, dim, tp),
+    }
+}
+
+const WEIGHT: &str = "the weight of a linear layer";
+const BIAS: &str = "the bias of a linear layer";

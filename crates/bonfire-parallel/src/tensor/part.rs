@@ -1,0 +1,74 @@
+//! Parts of parameters.
+
+use bonfire_plan::shard_range;
+use bonfire_train::World;
+use burn::module::Param;
+use burn::tensor::Tensor;
+
+use crate::ParallelError;
+use crate::ops;
+
+/// Among whom a layer is divided: nobody, or the ranks along an axis of a mesh.
+pub(crate) type Among = Option<World>;
+
+/// A parameter that is a piece of another: with its name and its setting of training, and in memory of its own.
+pub(crate) fn piece<const D: usize>(
+    param: Param<Tensor<D>>,
+    cut: impl FnOnce(Tensor<D>) -> Tensor<D>,
+) -> Param<Tensor<D>> {
+    param.map(|whole| {
+        let (device, dtype) = (whole.device(), whole.dtype());
+        let is_trained = whole.is_require_grad();
+        // A view would keep the whole in memory.
+        let data = cut(whole.without_autodiff()).into_data();
+        let piece = Tensor::from_data(data, (&device, dtype));
+        match is_trained {
+            true => piece.require_grad(),
+            false => piece,
+        }
+    })
+}
+
+/// This rank's part of a parameter along a dimension that consists of `sections`, each of which is divided among all
+/// ranks.
+pub(crate) fn part<const D: usize>(
+    param: Param<Tensor<D>>,
+    (what, dim): (&'static str, usize),
+    (sections, tp): (usize, &World),
+) -> Result<Param<Tensor<D>>, ParallelError> {
+    let size = param.shape()[dim];
+    let ranks = tp.world_size();
+    if size % (sections * ranks.len()) != 0 {
+        return Err(ParallelError::Indivisible {
+            what,
+            dim,
+            size: size / sections,
+            ranks,
+        });
+    }
+    let section = size / sections;
+    let own = shard_range(section, ranks, tp.rank()).as_range();
+    Ok(piece(param, |whole| {
+        let parts = (0..sections).map(|index| {
+            let start = index * section + own.start;
+            whole.clone().narrow(dim, start, own.len())
+        });
+        Tensor::cat(parts.collect(), dim)
+    }))
+}
+
+/// The parameter that [`part`] took parts of. Every rank calls it.
+pub(crate) fn whole<const D: usize>(
+    param: Param<Tensor<D>>,
+    dim: usize,
+    (sections, tp): (usize, &World),
+) -> Result<Param<Tensor<D>>, ParallelError> {
+    let part = param.val().without_autodiff();
+    let section = part.dims()[dim] / sections;
+    let all = (0..sections).map(|index| {
+        let own = part.clone().narrow(dim, index * section, section);
+        ops::gather(own, dim, tp)
+    });
+    let all = all.collect::<Result<Vec<_>, _>>()?;
+    Ok(piece(param, |_| Tensor::cat(all, dim)))
+}
