@@ -136,7 +136,7 @@ fn parts_are_one_behind_the_other_along_their_dimension() {
             let own = whole.clone().narrow(dim, tp.rank().index() * size, size);
             same(part.clone(), own);
             same(gather(part.clone(), dim, &tp).unwrap(), whole.clone());
-            for to in 0..3 {
+            for to in (0..3).filter(|to| *to != dim) {
                 let other = all_to_all(part.clone(), (dim, to), &tp).unwrap();
                 same(other, scatter(whole.clone(), to, &tp).unwrap());
             }
