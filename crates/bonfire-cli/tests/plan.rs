@@ -41,7 +41,7 @@ fn a_file_is_planned_in_all_placements() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("model.safetensors");
     describe(&file, &matrices(&["a", "b"]));
-    let given = ["--ranks", "4", "--memory", "300M", "--activations", "10MiB"];
+    let given = ["--ranks", "4", "--memory", "430M", "--activations", "10MiB"];
     for path in [file.as_path(), folder.path()] {
         let end = plan(path, &given);
         assert!(end.status.success(), "{:?}", end.stderr);
@@ -53,7 +53,7 @@ fn a_file_is_planned_in_all_placements() {
             end.stdout
         );
         assert!(line(&end, "replicated").ends_with("no"));
-        assert!(line(&end, "zero3").contains("10 MiB") || line(&end, "zero3").ends_with("no"));
+        assert!(line(&end, "zero3").ends_with("yes"), "{:?}", end.stdout);
     }
     let end = plan(&file, &["--ranks", "4", "--memory", "1M"]);
     assert!(!end.status.success(), "nothing fits");

@@ -15,7 +15,7 @@ use bonfire_launch::{EnvError, FlagError, LaunchError, RankCountError};
 #[cfg(feature = "learner")]
 use bonfire_learner::LearnerError;
 use bonfire_optim::FileMemoryError;
-use bonfire_parallel::PipelineError;
+use bonfire_parallel::{ParallelError, PipelineError};
 use bonfire_plan::PlanError;
 use bonfire_plan::pipeline::{Broken, CsvError, PartitionError, ShapeError};
 use bonfire_report::ReportError;
@@ -89,6 +89,9 @@ pub enum Error {
     /// Training failed.
     #[error(transparent)]
     Train(#[from] TrainError),
+    /// An operation between ranks that have parts of a model failed.
+    #[error(transparent)]
+    Parallel(#[from] ParallelError),
     /// Training over a pipeline failed.
     #[error(transparent)]
     Pipeline(#[from] PipelineError),
@@ -188,7 +191,7 @@ macro_rules! wrapped {
 }
 
 wrapped! {
-    Value: train::UnknownDeviceKind, train::UnknownGradientRoute, collective::UnknownTransport,
+    Value: train::UnknownDeviceKind, train::UnknownGradientRoute, train::MeshError, collective::UnknownTransport,
         collective::UnknownCallSites, collective::UnknownBuilds, collective::UnknownConnections,
         collective::OverrideError, launch::StreamChoiceError, Broken, CsvError, PartitionError,
         ShapeError;
@@ -245,6 +248,8 @@ mod tests {
     fn every_error_of_the_library_becomes_ours() {
         fn ours<E: Into<Error>>() {}
         ours::<TrainError>();
+        ours::<ParallelError>();
+        ours::<train::MeshError>();
         ours::<PipelineError>();
         ours::<ShapeError>();
         ours::<PartitionError>();

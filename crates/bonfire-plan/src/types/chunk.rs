@@ -143,7 +143,7 @@ impl FromStr for Bytes {
 
     /// Reads a number and a unit, in either case: `K`, `KiB`, `M`, `MiB` and so on up to `T` are powers of 1024,
     /// `KB`, `MB` and so on powers of 1000; without a unit, or with `B`, they are bytes. A capital before a small `b`,
-    /// as in `Gb`, means bits. A fraction of a byte is cut off.
+    /// as in `Gb`, means bits. A fraction of a byte is cut off; a fraction of bytes is an error.
     ///
     /// ```
     /// use bonfire_plan::Bytes;
@@ -185,6 +185,9 @@ impl FromStr for Bytes {
         }
         if let Ok(whole) = number.parse::<u64>() {
             return whole.checked_mul(factor).map(Self).ok_or_else(unknown);
+        }
+        if power == 0 {
+            return Err(unknown());
         }
         let bytes = number.parse::<f64>().map_err(|_| unknown())? * factor as f64;
         match bytes < u64::MAX as f64 {
