@@ -1,9 +1,12 @@
 //! Gradients of known size, clipped and inspected.
 
+use bonfire_collective::GroupOptions;
+use bonfire_testkit::local;
 use burn::module::Module;
 use burn::tensor::Device;
 
 use super::*;
+use crate::world::tests::world;
 
 #[derive(Module, Debug)]
 struct Three {
@@ -154,4 +157,29 @@ fn numbers_that_are_none_are_found_by_the_names_of_their_parameters() {
         assert_eq!(broken(wrong, -4.0), ["matrix"]);
     }
     assert_eq!(broken(f64::NAN, f64::NAN), ["matrix", "vector"]);
+}
+
+/// Where ranks have parts of the matrix, and the same vector.
+#[test]
+fn parts_on_other_ranks_count_and_what_is_the_same_counts_once() {
+    local(2, GroupOptions::default(), |group| {
+        let world = world(group);
+        let module = Three::new();
+        let is_first = world.is_main();
+        let part = if is_first { [3.0, 0.0] } else { [0.0, 4.0] };
+        let divided = |matrix: [f64; 2]| {
+            let gradients = module.gradients((matrix, DType::F32), (12.0, DType::F32));
+            gradients.divided_over(&world, |id| id == module.matrix.id)
+        };
+        let norm = divided(part).norm().unwrap().unwrap();
+        assert_eq!(norm.into_scalar::<f32>(), 13.0);
+        let clipped = divided(part).clip(Clip::Norm(6.5)).unwrap();
+        let (matrix, vector) = values(&module, &clipped);
+        let expected = if is_first { 1.5 } else { 2.0 };
+        let tolerance = 16.0 * f32::EPSILON + EPSILON;
+        assert!((matrix - expected).abs() < tolerance && (vector - 6.0).abs() < 6.0 * tolerance);
+        // What is wrong on one of them is known to both.
+        let broken = if is_first { part } else { [0.0, f64::NAN] };
+        assert_eq!(divided(broken).non_finite().unwrap(), ["matrix"]);
+    });
 }
