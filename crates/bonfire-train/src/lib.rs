@@ -80,7 +80,6 @@ pub use world::device::require_devices;
 pub use world::exchange::group::NormGroup;
 pub use world::mesh::Mesh;
 #[doc(hidden)]
-#[doc(hidden)]
 pub use world::patience::patient_with_files;
 pub use world::{LocalRank, World};
 
