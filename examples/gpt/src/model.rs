@@ -194,7 +194,7 @@ impl Block {
             heads,
         } = self.attention;
         let ranks = tp.world_size();
-        if heads % ranks.len() != 0 {
+        if !heads.is_multiple_of(ranks.len()) {
             return Err(ParallelError::Indivisible {
                 what: "the list of heads",
                 dim: 0,

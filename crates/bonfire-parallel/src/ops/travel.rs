@@ -96,7 +96,7 @@ fn part<const D: usize>(
     assert!(dim < D, "dimension {dim} of a tensor of {D}");
     let mut shape = x.dims();
     let ranks = world.world_size();
-    if shape[dim] % ranks.len() != 0 {
+    if !shape[dim].is_multiple_of(ranks.len()) {
         return Err(ParallelError::Indivisible {
             what: "a tensor",
             dim,

@@ -38,7 +38,7 @@ pub(crate) fn part<const D: usize>(
 ) -> Result<Param<Tensor<D>>, ParallelError> {
     let size = param.shape()[dim];
     let ranks = tp.world_size();
-    if size % (sections * ranks.len()) != 0 {
+    if !size.is_multiple_of(sections * ranks.len()) {
         return Err(ParallelError::Indivisible {
             what,
             dim,
