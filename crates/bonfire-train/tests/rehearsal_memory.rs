@@ -5,7 +5,7 @@
 
 use bonfire_plan::Bytes;
 use bonfire_plan::memory::Start;
-use bonfire_train::{Precision, outline, rehearse};
+use bonfire_train::{Precision, Resident, outline, rehearse};
 use burn::module::{Module, Param};
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
@@ -66,4 +66,13 @@ fn a_rehearsal_finds_activations_and_not_gradients() {
     assert!(with > 0.9 * kept, "{with} MiB with all gradients");
     assert!((0.9 * kept..2.5 * kept).contains(&many), "{many} MiB");
     assert_eq!(outline(&net, |_| 2).0, parameters);
+
+    // The peak is that of memory that is gone.
+    let memory = vec![1_u8; 64 << 20];
+    let with = Resident::of_this_process().unwrap();
+    drop(memory);
+    assert!(with.now > Bytes::new(64 << 20), "{with:?}");
+    assert!(Resident::of_this_process().unwrap().peak >= with.now);
+    Resident::forget_peak().unwrap();
+    assert!(Resident::of_this_process().unwrap().peak < with.now);
 }

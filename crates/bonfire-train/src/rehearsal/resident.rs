@@ -47,22 +47,3 @@ impl Resident {
         fs::write("/proc/self/clear_refs", "5")
     }
 }
-
-#[cfg(test)]
-#[cfg(target_os = "linux")]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_peak_is_that_of_memory_that_is_gone() {
-        let of_now = || Resident::of_this_process().unwrap();
-        let before = of_now();
-        assert!(before.now > Bytes::new(1 << 18) && before.peak >= before.now);
-        // Others that run beside this test may have more, too.
-        let memory = vec![1_u8; 64 << 20];
-        let with = of_now();
-        drop(memory);
-        assert!(with.peak.get() >= 64 << 20, "{with:?}");
-        assert!(of_now().peak >= with.now);
-    }
-}
