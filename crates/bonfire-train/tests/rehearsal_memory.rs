@@ -72,7 +72,9 @@ fn a_rehearsal_finds_activations_and_not_gradients() {
     let with = Resident::of_this_process().unwrap();
     drop(memory);
     assert!(with.now > Bytes::new(64 << 20), "{with:?}");
-    assert!(Resident::of_this_process().unwrap().peak >= with.now);
+    // Linux counts a few pages late.
+    let peak = || Resident::of_this_process().unwrap().peak + Bytes::new(1 << 20);
+    assert!(peak() >= with.now, "{with:?}");
     Resident::forget_peak().unwrap();
-    assert!(Resident::of_this_process().unwrap().peak < with.now);
+    assert!(peak() < with.now, "{with:?}");
 }
