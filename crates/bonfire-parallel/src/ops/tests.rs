@@ -129,10 +129,10 @@ fn every_backward_pass_is_the_transpose_of_the_forward_pass() {
 fn parts_are_one_behind_the_other_along_their_dimension() {
     on_ranks(3, |tp| {
         let device = Device::flex();
-        for dim in 0..3 {
+        for (dim, entries) in SHAPE.into_iter().enumerate() {
             let whole = values(SHAPE, 0, &device);
             let part = scatter(whole.clone(), dim, &tp).unwrap();
-            let size = SHAPE[dim] / 3;
+            let size = entries / 3;
             let own = whole.clone().narrow(dim, tp.rank().index() * size, size);
             same(part.clone(), own);
             same(gather(part.clone(), dim, &tp).unwrap(), whole.clone());
