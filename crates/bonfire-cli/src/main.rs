@@ -17,7 +17,6 @@ mod selftest;
 mod simulate;
 mod trace;
 
-use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -45,7 +44,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let cli: Cli = bonfire_launch::parse_args();
-    log_to_stderr();
+    bonfire_launch::log_to_stderr("", "warn");
     match cli.command {
         Command::Run(args) => run::run(args),
         Command::Bench(args) => bench::run(args),
@@ -57,17 +56,4 @@ fn main() -> ExitCode {
         #[cfg(feature = "cuda")]
         Command::Selftest(args) => selftest::run(args),
     }
-}
-
-/// Warnings go to the error stream; `BONFIRE_LOG=debug` shows more.
-fn log_to_stderr() {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("BONFIRE_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .without_time()
-        .with_target(false)
-        .with_ansi(std::io::stderr().is_terminal())
-        .init();
 }

@@ -132,8 +132,8 @@ fn add_scaled(target: &mut [f32], source: &[f32], factor: f32) {
 
 #[cfg(test)]
 mod tests {
-    use rand::{Rng, SeedableRng};
-    use rand_chacha::ChaCha8Rng;
+    use chacha20::ChaCha8Rng;
+    use rand::{RngExt, SeedableRng};
 
     use super::*;
 

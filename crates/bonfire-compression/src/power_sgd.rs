@@ -9,8 +9,8 @@
 //!
 //! What is kept belongs to parameters, not to buckets, so it survives that buckets are dealt again.
 
-use rand::{Rng, SeedableRng};
-use rand_chacha::ChaCha8Rng;
+use chacha20::ChaCha8Rng;
+use rand::{RngExt, SeedableRng};
 
 use super::Parameter;
 use super::config::PowerSgdConfig;

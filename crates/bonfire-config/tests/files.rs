@@ -7,9 +7,9 @@ use bonfire_config::deepspeed::{
     WarmupShape,
 };
 use bonfire_config::{ConfigError, Source};
+use chacha20::ChaCha8Rng;
 use proptest::prelude::*;
-use rand::{Rng, SeedableRng};
-use rand_chacha::ChaCha8Rng;
+use rand::{RngExt, SeedableRng};
 
 /// The file of the tutorials.
 const TUTORIAL: &str = r#"{
@@ -303,7 +303,7 @@ fn words(text: &str) -> Vec<(usize, usize)> {
 }
 
 /// A word with one letter wrong.
-fn mistyped(word: &str, random: &mut impl Rng) -> String {
+fn mistyped(word: &str, random: &mut impl RngExt) -> String {
     let mut letters: Vec<char> = word.chars().collect();
     let place = random.random_range(0..letters.len());
     match random.random_range(0..4) {

@@ -12,8 +12,8 @@ mod state;
 mod weights;
 
 use bonfire_collective::{ProcessGroup, Rank, WorldSize};
+use chacha20::ChaCha8Rng;
 use rand::SeedableRng;
-use rand_chacha::ChaCha8Rng;
 
 use crate::random::below;
 pub use state::SamplerState;

@@ -14,6 +14,7 @@ mod failure;
 mod flags;
 mod flights;
 mod interrupt;
+mod log;
 mod output;
 mod ranks;
 mod terminal;
@@ -30,6 +31,7 @@ pub use failure::{Exit, JobFailure, PEER_FAILED_EXIT_CODE};
 #[cfg(feature = "clap")]
 pub use flags::{Endpoint, FlagError, LaunchFlags};
 pub use interrupt::StopRequest;
+pub use log::log_to_stderr;
 pub use output::{LogOptions, StreamChoice, StreamChoiceError, Streams};
 pub use ranks::{RankCount, RankCountError};
 pub use terminal::{TerminalClaim, TerminalError, claim_terminal};

@@ -15,7 +15,7 @@ use burn::module::{Module, Param};
 use burn::optim::{GradientsParams, ModuleOptimizer};
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// One parameter whose state belongs into files, and one whose state does not.

@@ -13,8 +13,8 @@ mod run;
 use std::fmt;
 use std::str::FromStr;
 
-use rand::{Rng, SeedableRng};
-use rand_chacha::ChaCha8Rng;
+use chacha20::ChaCha8Rng;
+use rand::{RngExt, SeedableRng};
 
 pub use run::{Ending, Times, now, run};
 

@@ -8,8 +8,8 @@ pub(crate) mod patience;
 
 use bonfire_collective::{ProcessGroup, Rank, WorldSize};
 use burn::tensor::Device;
-use rand::{RngCore, SeedableRng};
-use rand_chacha::ChaCha8Rng;
+use chacha20::ChaCha8Rng;
+use rand::{Rng, SeedableRng};
 
 use crate::world::device::{first_that_answers, open};
 use crate::world::exchange::group::NormGroups;

@@ -6,8 +6,8 @@
 //! and are divided among the ranks without padding.
 
 use bonfire::collective::{Rank, WorldSize};
-use rand::{Rng, SeedableRng};
-use rand_chacha::ChaCha8Rng;
+use chacha20::ChaCha8Rng;
+use rand::{RngExt, SeedableRng};
 
 /// Random windows of a text, the same for every rank that knows the seed.
 #[derive(Debug, Clone, Copy)]

@@ -4,8 +4,8 @@
 //! learnt, not for serving.
 
 use burn::tensor::{Device, Tensor, TensorData};
-use rand::{Rng, SeedableRng};
-use rand_chacha::ChaCha8Rng;
+use chacha20::ChaCha8Rng;
+use rand::{RngExt, SeedableRng};
 
 use crate::model::Gpt;
 use crate::text::Vocabulary;

@@ -9,8 +9,8 @@ use burn::module::Param;
 use burn::nn::conv::Conv2d;
 use burn::nn::{Linear, PaddingConfig2d};
 use burn::tensor::{Device, Tensor, TensorData};
-use rand::{Rng, SeedableRng};
-use rand_chacha::ChaCha8Rng;
+use chacha20::ChaCha8Rng;
+use rand::{RngExt, SeedableRng};
 
 use crate::norm::{BatchNorm, BatchNormConfig};
 

@@ -10,6 +10,7 @@
 
 mod estimate;
 
+use std::collections::HashMap;
 use std::fmt;
 use std::num::NonZeroUsize;
 
@@ -17,7 +18,7 @@ use bonfire_plan::{
     Algorithm, Collective, DType, Hosts, Order, Partition, Rank, ReduceOp, Schedule, ScheduleShape,
     WorldSize,
 };
-use rustc_hash::FxHashMap;
+use foldhash::fast::FixedState;
 
 use crate::exec::executor::Figures;
 use crate::options::{FoldOrder, GroupOptions};
@@ -56,7 +57,7 @@ pub(crate) struct Selector {
     options: GroupOptions,
     chunk_bytes: usize,
     figures: Option<Figures>,
-    choices: FxHashMap<Class, Algorithm>,
+    choices: HashMap<Class, Algorithm, FixedState>,
 }
 
 impl Question<'_> {
@@ -102,7 +103,7 @@ impl Selector {
             options,
             chunk_bytes,
             figures: None,
-            choices: FxHashMap::default(),
+            choices: HashMap::default(),
         }
     }
 

@@ -5,7 +5,7 @@ mod attempt;
 use std::panic::Location;
 
 use bonfire_plan::Rank;
-use sha2::{Digest, Sha256};
+use ring::digest::{Context, SHA256};
 
 use super::ProcessGroup;
 use super::roster::Roster;
@@ -176,12 +176,12 @@ impl ProcessGroup {
 
 /// The same text on every rank for the same list.
 fn fingerprint(ranks: &[Rank]) -> String {
-    let mut hash = Sha256::new();
+    let mut hash = Context::new(&SHA256);
     for rank in ranks {
-        hash.update(rank.get().to_le_bytes());
+        hash.update(&rank.get().to_le_bytes());
     }
-    let digest = hash.finalize();
-    digest[..8]
+    let digest = hash.finish();
+    digest.as_ref()[..8]
         .iter()
         .map(|byte| format!("{byte:02x}"))
         .collect()

@@ -9,14 +9,14 @@
 
 mod progress;
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
 
 use bonfire_plan::Operation;
-use rustc_hash::FxHashMap;
+use foldhash::fast::FixedState;
 use serde::{Deserialize, Serialize};
 
 use bonfire_connect::platform::clock;
@@ -132,7 +132,7 @@ struct Calls {
 #[derive(Debug, Default)]
 struct Names {
     texts: Vec<String>,
-    numbers: FxHashMap<String, Name>,
+    numbers: HashMap<String, Name, FixedState>,
 }
 
 /// See the module.

@@ -12,9 +12,8 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt;
 use rustix::net::{
-    AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, shutdown, socket_with,
+    AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, bind, shutdown, socket_with,
 };
-use socket2::{Domain, Protocol, Type};
 
 pub use edges::{Edges, News};
 pub use std::net::{TcpListener, TcpStream};
@@ -87,14 +86,14 @@ pub fn await_news(handles: &[&Handle], timeout: Duration) -> Vec<usize> {
 
 /// A listener that may take over a port whose last owner has just ended.
 pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = socket2::Socket::new(
-        Domain::for_address(address),
-        Type::STREAM,
-        Some(Protocol::TCP),
-    )?;
-    socket.set_reuse_address(true)?;
-    socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
+    let family = match address {
+        SocketAddr::V4(_) => AddressFamily::INET,
+        SocketAddr::V6(_) => AddressFamily::INET6,
+    };
+    let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    bind(&socket, &address)?;
+    rustix::net::listen(&socket, BACKLOG)?;
     Ok(socket.into())
 }
 

@@ -7,8 +7,7 @@
 
 use std::io::{self, Read, Write};
 
-use hmac::{Hmac, Mac};
-use sha2::Sha256;
+use ring::hmac;
 
 use crate::platform::random;
 use crate::secure::token::JobToken;
@@ -60,8 +59,8 @@ pub enum HandshakeError {
     #[error("the other end uses TLS, but this one does not: start all with the same {TLS_CHOICE}")]
     TlsThereOnly,
     /// The operating system has no random bytes.
-    #[error("no random bytes from the operating system: {0}")]
-    Random(getrandom::Error),
+    #[error("no nonce for the token challenge")]
+    Random(#[source] io::Error),
 }
 
 /// Runs the challenge, which covers `binding`: what the two ends of an encrypted connection have in
@@ -77,31 +76,15 @@ pub(crate) fn shake_hands<S: Read + Write>(
     stream.write_all(&mine)?;
     let mut theirs = [0; NONCE_BYTES];
     stream.read_exact(&mut theirs)?;
-    let proof = |answerer, of: &[u8; NONCE_BYTES], asker: &[u8; NONCE_BYTES]| {
-        let mut proof = proof(token, answerer, of, asker);
-        proof.update(binding);
-        proof
+    let key = hmac::Key::new(hmac::HMAC_SHA256, token.as_bytes());
+    let proof = |answerer: Role, of: &[u8; NONCE_BYTES], asker: &[u8; NONCE_BYTES]| {
+        [&[answerer.byte()], &of[..], &asker[..], binding].concat()
     };
-    stream.write_all(&proof(role, &mine, &theirs).finalize().into_bytes())?;
+    stream.write_all(hmac::sign(&key, &proof(role, &mine, &theirs)).as_ref())?;
     let mut answer = [0; PROOF_BYTES];
     stream.read_exact(&mut answer)?;
-    proof(role.other(), &theirs, &mine)
-        .verify_slice(&answer)
+    hmac::verify(&key, &proof(role.other(), &theirs, &mine), &answer)
         .map_err(|_| HandshakeError::WrongToken)
-}
-
-fn proof(
-    token: &JobToken,
-    answerer: Role,
-    answerer_nonce: &[u8; NONCE_BYTES],
-    asker_nonce: &[u8; NONCE_BYTES],
-) -> Hmac<Sha256> {
-    let mut mac = <Hmac<Sha256> as Mac>::new_from_slice(token.as_bytes())
-        .expect("HMAC takes keys of any length");
-    mac.update(&[answerer.byte()]);
-    mac.update(answerer_nonce);
-    mac.update(asker_nonce);
-    mac
 }
 
 #[cfg(test)]

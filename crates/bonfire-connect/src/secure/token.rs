@@ -12,8 +12,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use hmac::{Hmac, Mac};
-use sha2::Sha256;
+use ring::hmac;
 use thiserror::Error;
 
 use crate::platform::random;
@@ -66,8 +65,8 @@ pub enum TokenError {
         mode: u32,
     },
     /// The operating system gave no random bytes.
-    #[error("the operating system's random source failed: {0}")]
-    Random(getrandom::Error),
+    #[error("cannot draw a job token")]
+    Random(#[source] io::Error),
 }
 
 impl JobToken {
@@ -134,13 +133,10 @@ impl JobToken {
         if name.is_empty() {
             return self.clone();
         }
-        let mut mac = <Hmac<Sha256> as Mac>::new_from_slice(&self.bytes)
-            .expect("HMAC takes keys of any length");
-        mac.update(b"bonfire job ");
-        mac.update(name.as_bytes());
-        Self {
-            bytes: mac.finalize().into_bytes().into(),
-        }
+        let key = hmac::Key::new(hmac::HMAC_SHA256, &self.bytes);
+        let proof = hmac::sign(&key, &[b"bonfire job ", name.as_bytes()].concat());
+        let bytes = proof.as_ref().try_into().expect("SHA-256 has 32 bytes");
+        Self { bytes }
     }
 
     /// The token as 64 hexadecimal digits, for the environment of a child process and nothing else.

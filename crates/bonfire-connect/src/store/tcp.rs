@@ -292,7 +292,7 @@ impl TcpStore {
                         return Err(differs(address, ["no TLS", "TLS"]));
                     }
                     Err(HandshakeError::Io(source)) => source,
-                    Err(HandshakeError::Random(source)) => io::Error::other(source),
+                    Err(HandshakeError::Random(source)) => source,
                 },
                 Err(source) => source,
             };

@@ -1,7 +1,7 @@
 //! Pictures of noise, for measuring without a data set.
 
-use rand::{RngCore, SeedableRng};
-use rand_chacha::ChaCha8Rng;
+use chacha20::ChaCha8Rng;
+use rand::{Rng, SeedableRng};
 
 use super::picture::CHANNELS;
 use super::{Picture, PictureError, PictureSize, Pictures};

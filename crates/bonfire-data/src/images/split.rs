@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use chacha20::ChaCha8Rng;
 use rand::SeedableRng;
-use rand_chacha::ChaCha8Rng;
 
 use super::{Picture, PictureError, Pictures};
 use crate::random::below;

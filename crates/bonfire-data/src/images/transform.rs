@@ -1,7 +1,7 @@
 //! What is done to a picture before a model sees it.
 
+use chacha20::ChaCha8Rng;
 use rand::SeedableRng;
-use rand_chacha::ChaCha8Rng;
 
 use super::picture::Corner;
 use super::resample::resized;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use rand::RngCore;
-use sha2::{Digest, Sha256};
+use rand::Rng;
+use ring::digest::{Context, SHA256};
 
 use crate::random::unit;
 
@@ -74,7 +74,7 @@ impl SampleWeights {
     }
 
     /// Draws one sample, by one number of `rng`: the first whose cumulative weight is above it.
-    pub(super) fn draw(&self, rng: &mut impl RngCore) -> usize {
+    pub(super) fn draw(&self, rng: &mut impl Rng) -> usize {
         let sum = self.cumulative[self.cumulative.len() - 1];
         let point = unit(rng) * sum;
         // Below the sum but for rounding, which must not draw a last sample of weight 0.
@@ -85,11 +85,12 @@ impl SampleWeights {
 
     /// What tells these weights from others.
     pub(super) fn digest(&self) -> String {
-        let mut hash = Sha256::new();
+        let mut hash = Context::new(&SHA256);
         for until in self.cumulative.iter() {
-            hash.update(until.to_le_bytes());
+            hash.update(&until.to_le_bytes());
         }
-        hash.finalize()
+        hash.finish()
+            .as_ref()
             .iter()
             .map(|byte| format!("{byte:02x}"))
             .collect()

@@ -10,6 +10,7 @@ use bonfire_cuda::{ComputeCapability, Cubin, DeviceRegion};
 use bonfire_kernels::launch::one_shot::OneShotKey;
 use bonfire_kernels::launch::stream::ReduceCode;
 use bonfire_plan::Rank;
+use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::device::kernels::ReduceKey;
 
@@ -67,7 +68,9 @@ impl Neighbours {
     /// If the operating system has no random bytes.
     pub fn new() -> Self {
         let mut id = [0; 16];
-        getrandom::fill(&mut id).expect("the operating system has random bytes");
+        SystemRandom::new()
+            .fill(&mut id)
+            .expect("the operating system has random bytes");
         Self {
             inner: Arc::new(Inner {
                 id,

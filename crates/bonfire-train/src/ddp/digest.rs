@@ -4,7 +4,7 @@ use std::fmt;
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Bool, Int, Tensor, TensorData};
-use sha2::{Digest as _, Sha256};
+use ring::digest::{self, Context, SHA256};
 
 use super::Ddp;
 use crate::TrainError;
@@ -29,13 +29,16 @@ impl Digest {
         if let Some(error) = lister.error {
             return Err(error);
         }
-        lister.records.sort();
-        let mut hash = Sha256::new();
+        lister
+            .records
+            .sort_by(|(one, _), (other, _)| one.cmp(other));
+        let mut hash = Context::new(&SHA256);
         for (text, elements) in lister.records {
-            hash.update(text);
-            hash.update(elements);
+            hash.update(text.as_bytes());
+            hash.update(elements.as_ref());
         }
-        Ok(Self(hash.finalize().into()))
+        let bytes = hash.finish().as_ref().try_into();
+        Ok(Self(bytes.expect("SHA-256 has 32 bytes")))
     }
 }
 
@@ -80,7 +83,7 @@ impl<M: Module> Ddp<M> {
 #[derive(Default)]
 struct Lister {
     path: Vec<String>,
-    records: Vec<(String, [u8; 32])>,
+    records: Vec<(String, digest::Digest)>,
     error: Option<TrainError>,
 }
 
@@ -91,8 +94,8 @@ impl Lister {
             Ok(data) => {
                 let dtype = format!("{:?}", data.dtype()).to_lowercase();
                 let text = format!("{path}\n{dtype}\n{shape:?}\n");
-                let elements = Sha256::digest(data.as_bytes());
-                self.records.push((text, elements.into()));
+                let elements = digest::digest(&SHA256, data.as_bytes());
+                self.records.push((text, elements));
             }
             Err(cause) => {
                 self.error.get_or_insert(TrainError::UnreadableTensor {

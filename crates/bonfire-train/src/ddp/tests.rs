@@ -6,8 +6,8 @@ use burn::module::{ModuleMapper, ModuleVisitor, Param};
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{AdamWConfig, GradientsParams, SgdConfig};
 use burn::tensor::{DType, Device, Tensor, TensorData, activation};
-use rand::{Rng, SeedableRng};
-use rand_chacha::ChaCha8Rng;
+use chacha20::ChaCha8Rng;
+use rand::{RngExt, SeedableRng};
 
 use super::*;
 use crate::world::tests::world;

@@ -6,8 +6,8 @@
 use std::fmt;
 
 use bonfire_collective::{ProcessGroup, Rank};
+use ring::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
 use crate::error::difference::Difference;
 use crate::{DdpConfig, TrainError};
@@ -40,7 +40,7 @@ pub(crate) struct Fingerprint {
 #[track_caller]
 pub(crate) fn verify(own: &Fingerprint, group: &ProcessGroup) -> Result<(), TrainError> {
     let bytes = serde_json::to_vec(own).expect("numbers and strings can always be written");
-    let digests = group.all_gather_bytes(&Sha256::digest(&bytes))?;
+    let digests = group.all_gather_bytes(digest(&SHA256, &bytes).as_ref())?;
     let Some(other) = digests.iter().position(|digest| *digest != digests[0]) else {
         return Ok(());
     };

@@ -1,5 +1,6 @@
 //! What a call needs again each time, kept ready, so that a repeated operation builds nothing.
 
+use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::panic::Location;
 use std::ptr;
@@ -11,7 +12,7 @@ use bonfire_plan::{
     Collective, DType, Hosts, Partition, PlanError, Rank, ReduceOp, Role, Schedule, ScheduleShape,
     Step, WorldSize,
 };
-use rustc_hash::FxHashMap;
+use foldhash::fast::FixedState;
 
 use super::Request;
 use super::memory::Extents;
@@ -82,7 +83,7 @@ pub(super) struct Plans {
     world_size: WorldSize,
     hosts: Hosts,
     chunk_bytes: usize,
-    ready: FxHashMap<Key, Arc<Prepared>>,
+    ready: HashMap<Key, Arc<Prepared>, FixedState>,
 }
 
 impl Plans {
@@ -92,7 +93,7 @@ impl Plans {
             world_size,
             hosts,
             chunk_bytes,
-            ready: FxHashMap::default(),
+            ready: HashMap::default(),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Hashes of models.
 
-use sha2::{Digest as _, Sha256};
+use ring::digest::{SHA256, digest};
 
 use super::*;
 use crate::Digest;
@@ -19,13 +19,13 @@ fn a_digest_is_that_of_paths_types_shapes_and_elements() {
         weight: Param::from_tensor(weight),
         bias: Some(Param::from_tensor(Tensor::from_data([0.25_f32], &device))),
     };
-    let mut hash = Sha256::new();
-    hash.update("bias\nf32\n[1]\n");
-    hash.update(Sha256::digest(values(&[0.25])));
-    hash.update("weight\nf32\n[2, 1]\n");
-    hash.update(Sha256::digest(values(&[1.5, -2.0])));
-    let expected: String = hash
-        .finalize()
+    let record = |text: &str, elements: &[f32]| {
+        [text.as_bytes(), digest(&SHA256, &values(elements)).as_ref()].concat()
+    };
+    let bias = record("bias\nf32\n[1]\n", &[0.25]);
+    let weight = record("weight\nf32\n[2, 1]\n", &[1.5, -2.0]);
+    let expected: String = digest(&SHA256, &[bias, weight].concat())
+        .as_ref()
         .iter()
         .map(|byte| format!("{byte:02x}"))
         .collect();

@@ -28,7 +28,7 @@ impl Listeners {
     ) -> Result<(Self, SocketAddr), ConnectError> {
         let system = |call| move |source| ConnectError::System { call, source };
         let mut name = [0; 16];
-        random::fill(&mut name).map_err(|error| system("getrandom")(io::Error::other(error)))?;
+        random::fill(&mut name).map_err(system("getrandom"))?;
         let unix_name = format!(
             "bonfire-{}",
             name.map(|byte| format!("{byte:02x}")).concat()
