@@ -1,7 +1,10 @@
-//! What a user's build compiles because of Bonfire.
+//! The packages of the workspace as users and a registry see them: what a build compiles because of Bonfire, under
+//! which licences, and what can be published.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
+
+use cargo_metadata::{MetadataCommand, Package};
 
 /// Crates of the default build that Burn would not have brought. Raise it only for what a training cannot do
 /// without, and say so beside the dependency.
@@ -88,4 +91,157 @@ fn a_build_for_gpus_alone_leaves_the_cpu_backend_out() {
         assert!(tree.has("burn-cubecl "), "{features}");
         assert!(!tree.has("burn-flex "), "{features}");
     }
+}
+
+/// The packages of this workspace that are published, and the others.
+fn packages() -> (Vec<Package>, Vec<Package>) {
+    let metadata = MetadataCommand::new()
+        .manifest_path("Cargo.toml")
+        .no_deps()
+        .exec();
+    let packages = metadata
+        .expect("cargo metadata reads the workspace")
+        .packages;
+    packages
+        .into_iter()
+        .partition(|package| package.publish.is_none())
+}
+
+#[test]
+fn published_packages_say_what_a_registry_shows() {
+    let (published, _) = packages();
+    assert!(published.iter().any(|package| package.name == "bonfire"));
+    for package in published {
+        let name = &package.name;
+        assert!(
+            package.description.is_some_and(|text| !text.ends_with('.')),
+            "{name}"
+        );
+        assert_eq!(
+            package.license.as_deref(),
+            Some("MIT OR Apache-2.0"),
+            "{name}"
+        );
+        assert!(package.rust_version.is_some(), "{name} has no rust-version");
+        assert!(
+            (1..=5).contains(&package.keywords.len()),
+            "{name} has no keywords"
+        );
+        assert!(!package.categories.is_empty(), "{name} has no categories");
+        assert!(package.readme.is_some(), "{name} has no readme");
+        // What is behind a feature is on docs.rs only if the manifest asks for it.
+        let default = package.features.get("default").cloned().unwrap_or_default();
+        let shown = &package.metadata["docs"]["rs"]["features"];
+        let is_library = package.targets.iter().any(cargo_metadata::Target::is_lib);
+        let is_more = |feature: &&String| *feature != "default" && !default.contains(feature);
+        if is_library && package.features.keys().any(|feature| is_more(&feature)) {
+            assert!(
+                shown.is_array(),
+                "{name} has features, and no docs.rs metadata"
+            );
+        }
+    }
+}
+
+/// Cargo packs them in the order in which they can be published, each against those before it.
+#[test]
+fn published_packages_can_be_packed_one_behind_the_other() {
+    let (published, others) = packages();
+    let pack = |network: &[&str]| {
+        Command::new(env!("CARGO"))
+            .args("package --workspace --no-verify --allow-dirty".split(' '))
+            .args(["--target-dir", env!("CARGO_TARGET_TMPDIR")])
+            .args(
+                others
+                    .iter()
+                    .flat_map(|package| ["--exclude", &package.name]),
+            )
+            .args(network)
+            .current_dir("..")
+            .output()
+            .expect("cargo runs")
+    };
+    let mut output = pack(&["--offline"]);
+    if String::from_utf8_lossy(&output.stderr).contains("offline") {
+        // The registry was not asked yet for what only packed crates need.
+        output = pack(&[]);
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert_eq!(
+        said.matches("   Packaging ").count(),
+        published.len(),
+        "{said}"
+    );
+}
+
+/// Licences that ask for no more than to be named.
+const LICENCES: &[&str] = &[
+    "MIT",
+    "Apache-2.0",
+    "Apache-2.0+WITH+LLVM-exception",
+    "BSD-2-Clause",
+    "BSD-3-Clause",
+    "BSL-1.0",
+    "ISC",
+    "Unicode-3.0",
+    "Zlib",
+];
+
+/// Others, after a look: three of Burn's and CubeCL's under MPL-2.0, which asks for changes to their own files, and
+/// one whose licence is in a file (Apache-2.0).
+const LOOKED_AT: [&str; 4] = ["buildid", "cfg_block", "colored", "option-ext"];
+
+/// Whether all that a licence asks for is in the list: alternatives by `OR` or a slash, several by `AND`.
+fn is_allowed(licence: &str) -> bool {
+    let flat = |text: &str| {
+        text.split(" OR ").any(|option| {
+            let mut all = option.split(" AND ").map(str::trim);
+            all.all(|name| name == "yes" || LICENCES.contains(&name))
+        })
+    };
+    let spaced = licence.replace('/', " OR ").replace(" WITH ", "+WITH+");
+    let mut text = spaced.split_whitespace().collect::<Vec<_>>().join(" ");
+    // Brackets from the inside out.
+    while let Some((before, behind)) = text.split_once(')') {
+        let Some((before, inside)) = before.rsplit_once('(') else {
+            return false;
+        };
+        let value = if flat(inside) { "yes" } else { "no" };
+        text = format!("{before}{value}{behind}");
+    }
+    flat(&text)
+}
+
+#[test]
+fn licences_of_everything_that_users_build_are_allowed() {
+    assert!(is_allowed("(MIT OR GPL-3.0) AND Unicode-3.0") && is_allowed("GPL-3.0/MIT"));
+    assert!(!is_allowed("MIT AND GPL-3.0") && !is_allowed("(GPL-3.0)") && !is_allowed(""));
+    let output = Command::new(env!("CARGO"))
+        .args("tree --offline --locked -p bonfire -p bonfire-cli --all-features".split(' '))
+        .args([
+            "--edges", "normal", "--prefix", "none", "--format", "{p}|{l}|",
+        ])
+        .output()
+        .expect("cargo runs");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let text = String::from_utf8_lossy(&output.stdout);
+    let mut names = BTreeSet::new();
+    for line in text.lines().filter(|line| !line.is_empty()) {
+        let (package, licence) = line.split_once('|').expect("a line has both");
+        let licence = licence.split('|').next().unwrap_or_default();
+        let name = package.split(' ').next().unwrap_or_default();
+        let is_fine = is_allowed(licence) || LOOKED_AT.contains(&name);
+        assert!(is_fine, "{package} has the licence {licence:?}: look at it");
+        names.insert(name);
+    }
+    assert!(names.len() > 300, "{} crates", names.len());
+    assert!(
+        LOOKED_AT.iter().all(|name| names.contains(name)),
+        "LOOKED_AT has one too many"
+    );
 }
