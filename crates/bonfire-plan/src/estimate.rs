@@ -13,6 +13,7 @@
 //! | by halving and doubling, n = 2^d | 2 d | 2 (n-1)/n S | (n-1)/n S | Rabenseifner 2004 |
 //! | by a double tree of depth d | 2 d | 2 S + (3 d - 3) S/2 | S | Sanders, Speck and Träff 2009 |
 //! | by H hosts of g ranks | 2 H, and 2 between | 2 (g-1)/g S, and 2 (H-1)/H S/g between | (g-1)/g S + (H-1)/H S/g | two levels |
+//! | by a chain of H hosts of g ranks, k chunks | 2 H k, and 2 (H-1) between | 2 (g-1)/g S, and 2 S/g between, S/g of 2 hosts | S | see its module |
 //! | broadcast by a binomial tree | log2 n | log2 n S | 0 | Thakur et al. 2005 |
 //!
 //! Several chunks cost their rounds where a rank takes one before it puts the next (ring, direct and
@@ -178,6 +179,7 @@ impl<'a> Form<'a> {
             Algorithm::DoubleTree => self.double_tree(),
             Algorithm::Hierarchical => self.hierarchical(),
             Algorithm::ZeroCopy => self.zero_copy(),
+            Algorithm::Chain => self.chain(),
             Algorithm::Pairwise => {
                 // Beyond two ranks there is a round for each, in which some meet nobody.
                 let meetings = if self.ranks > 2.0 { self.ranks } else { 1.0 };
@@ -385,6 +387,55 @@ impl<'a> Form<'a> {
             Collective::AllGather => spread,
             Collective::Reduce { .. } => leg.and(root(self.chunks)),
             _ => spread.and(root(1.0)),
+        }
+    }
+
+    /// Where every link has one rank, items wait for one another between hosts.
+    fn chain(&self) -> Terms {
+        let mut links = Vec::new();
+        for run in self.shape.hosts.runs() {
+            links.resize(run as usize + 1, 0_usize);
+            links[run as usize] += 1;
+        }
+        let fewest = *links.iter().min().expect("a world has a host");
+        let most = *links.iter().max().expect("a world has a host") as f64;
+        let batches: usize = links.iter().map(|ranks| ranks.div_ceil(fewest)).sum();
+        let items = batches as f64 * self.chunks;
+        let hops = links.len() as f64 - 1.0;
+        let blocks = self.ranks * self.block;
+        let neighbours = (most - 1.0) / most * blocks;
+        let (within, between) = match most > 1.0 {
+            true => (items, hops),
+            false => (0.0, items + hops),
+        };
+        let way = |crossing, folded| Terms {
+            within: Traffic {
+                rounds: within,
+                elems: neighbours,
+            },
+            between: Traffic {
+                rounds: between,
+                elems: crossing,
+            },
+            folded,
+        };
+        let (crossing, folded) = match hops > 0.0 {
+            true => (blocks / fewest as f64, blocks),
+            false => (0.0, neighbours),
+        };
+        match self.shape.collective {
+            // Ranks between two links send both ways.
+            Collective::AllReduce if hops == 1.0 => way(crossing, folded).and(way(0.0, 0.0)),
+            Collective::AllReduce => way(crossing, folded).and(way(crossing, 0.0)),
+            // They take their result beside what is to be folded.
+            Collective::ReduceScatter if hops > 1.0 => way(crossing + self.block, folded),
+            Collective::Reduce { .. } if hops > 0.0 => {
+                let mut terms = way(blocks, folded);
+                terms.between.rounds += 1.0;
+                terms
+            }
+            Collective::Reduce { .. } => way(0.0, folded).and(way(0.0, 0.0)),
+            _ => way(crossing, folded),
         }
     }
 
