@@ -193,23 +193,26 @@ fn two_levels_are_told_apart() {
             let terms = Form::new(&shape).terms();
             let schedule = Schedule::new(shape.clone()).unwrap();
             let host = |rank: Rank| rank.get() / host_ranks;
-            // Of each rank: within the host and between hosts, sent and received.
-            let mut moved = vec![[[0; 2]; 2]; ranks as usize];
+            // Sent and received, of each rank within its host and of each host.
+            let mut near = vec![[0; 2]; ranks as usize];
+            let mut far = vec![[0; 2]; (ranks / host_ranks) as usize];
             for rank in schedule.world_size().ranks() {
                 for step in schedule.steps(rank) {
                     if let crate::Step::Put { peer, source } = step {
-                        let crosses = usize::from(host(peer) != host(rank));
-                        moved[rank.index()][crosses][0] += source.len();
-                        moved[peer.index()][crosses][1] += source.len();
+                        let [from, to] = [rank, peer].map(host);
+                        if from == to {
+                            near[rank.index()][0] += source.len();
+                            near[peer.index()][1] += source.len();
+                        } else {
+                            far[from as usize][0] += source.len();
+                            far[to as usize][1] += source.len();
+                        }
                     }
                 }
             }
-            let most_moved = |crosses: usize| {
-                let moved = moved.iter().flat_map(|rank| rank[crosses]);
-                moved.max().unwrap() as f64
-            };
-            assert_eq!(terms.within.elems, most_moved(0), "{shape:?}");
-            assert_eq!(terms.between.elems, most_moved(1), "{shape:?}");
+            let most_moved = |ports: &[[usize; 2]]| *ports.as_flattened().iter().max().unwrap();
+            assert_eq!(terms.within.elems, most_moved(&near) as f64, "{shape:?}");
+            assert_eq!(terms.between.elems, most_moved(&far) as f64, "{shape:?}");
             let rounds = terms.within.rounds + terms.between.rounds;
             let cost = check(&schedule, NonZeroUsize::MIN).unwrap().cost;
             assert_eq!(rounds, cost.rounds() as f64, "{shape:?}");
