@@ -65,9 +65,10 @@ pub(crate) struct BenchArgs {
     #[arg(long)]
     oversubscribe: bool,
 
-    /// How ranks exchange data: `local` runs them as threads, the others as processes
-    #[arg(long, value_name = "local|shm|unix|tcp", default_value = "shm")]
-    transport: TransportKind,
+    /// How ranks exchange data: `local` runs them as threads, the others as processes. Without it, each
+    /// pair does as in a training: through shared memory on a host, over TCP between hosts
+    #[arg(long, value_name = "local|shm|unix|tcp")]
+    transport: Option<TransportKind>,
 
     /// Smallest message in bytes; suffixes K, M and G are powers of 1024
     #[arg(long, value_name = "SIZE", default_value = "8", value_parser = size)]
@@ -160,7 +161,7 @@ fn bench(args: &BenchArgs) -> anyhow::Result<()> {
         args.forms(operation)?;
     }
     let env = detect_rank()?;
-    let has_threads = env.is_none() && args.transport == TransportKind::Local;
+    let has_threads = env.is_none() && args.transport == Some(TransportKind::Local);
     if has_threads && args.device == DeviceKind::Cuda {
         Fleet::prepare_for_threads()?;
     }
@@ -174,7 +175,7 @@ fn bench(args: &BenchArgs) -> anyhow::Result<()> {
         fleet.describe(args.ranks.resolve()?.get() as usize, args.oversubscribe)?;
     }
     match args.transport {
-        TransportKind::Local => on_threads(fleet.as_ref(), args),
+        Some(TransportKind::Local) => on_threads(fleet.as_ref(), args),
         _ => on_processes(args),
     }
 }
@@ -220,7 +221,7 @@ fn on_rank(group: &ProcessGroup, fleet: Option<&Fleet>, args: &BenchArgs) -> any
         max_bytes: args.max_bytes,
         step_factor: args.step_factor as usize,
     };
-    let mut setting = args.setting(ranks);
+    let mut setting = args.setting(group);
     let on_gpu = match fleet {
         None => None,
         Some(fleet) => {
@@ -309,14 +310,19 @@ impl BenchArgs {
         let chunk_bytes = self.chunk_bytes.unwrap_or(default.chunk_bytes);
         default
             .with_algorithm(self.algorithm)
-            .with_transport((self.transport != TransportKind::Local).then_some(self.transport))
+            .with_transport(self.transport.filter(|kind| *kind != TransportKind::Local))
             .with_chunk_bytes(chunk_bytes)
     }
 
-    fn setting(&self, ranks: WorldSize) -> Setting {
+    fn setting(&self, group: &ProcessGroup) -> Setting {
+        let chosen = || match group.topology().host_count() {
+            1 => "shm",
+            hosts if hosts == group.world_size().get() => "tcp",
+            _ => "shm and tcp",
+        };
         Setting {
-            ranks: ranks.get(),
-            transport: self.transport.name(),
+            ranks: group.world_size().get(),
+            transport: self.transport.map_or_else(chosen, TransportKind::name),
             algorithm_asked: self.algorithm.map(Algorithm::name),
             chunk_bytes: self.group_options().chunk_bytes,
             buffers: self.buffers.name(),

@@ -83,7 +83,7 @@ fn check_three_hosts(name: &str, flags: &[&str]) {
     let Some(network) = network(name, 3) else {
         return;
     };
-    let program = [&[BONFIRE][..], &SMALL, &["--iters=3", "--transport=tcp"]].concat();
+    let program = [&[BONFIRE][..], &SMALL, &["--iters=3"]].concat();
     let jobs = launchers(
         &network,
         3,
@@ -99,6 +99,11 @@ fn check_three_hosts(name: &str, flags: &[&str]) {
             .filter(|line| line.contains("4096"))
             .count();
         assert_eq!(rows > 0, host == 0, "host {host}: {:?}", end.stdout);
+        let mixed = end
+            .stdout
+            .iter()
+            .any(|line| line.contains("over shm and tcp"));
+        assert_eq!(mixed, host == 0, "host {host}: {:?}", end.stdout);
     }
 }
 

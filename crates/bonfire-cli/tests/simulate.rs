@@ -141,6 +141,7 @@ fn all_algorithms_are_ranked_and_those_that_cannot_run_say_why() {
         "halving_doubling",
         "double_tree",
         "hierarchical",
+        "chain",
     ];
     let fastest = names.map(time).into_iter().fold(f64::INFINITY, f64::min);
     // The table is sorted.
@@ -261,7 +262,7 @@ fn a_plot_has_a_curve_for_each_algorithm() {
         assert!(svg.contains(&format!("\n{name}\n")), "{name} is missing");
     }
     // One more for the sample of each in the legend.
-    assert_eq!(svg.matches("stroke-width=\"2\"").count(), 14);
+    assert_eq!(svg.matches("stroke-width=\"2\"").count(), 16);
 }
 
 /// What `bonfire bench --json` would have written had it run over this link.

@@ -47,7 +47,7 @@ pub enum OptionError {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum FoldOrder {
     /// Over ranks 0 to n-1, element by element, rounded once: the bits of a result depend on nothing
-    /// but the ranks' values. Sums of floats are then reduced by direct algorithms; whatever rounds
+    /// but the ranks' values. Sums of floats then use the algorithms that keep to that; whatever rounds
     /// nothing uses any algorithm.
     #[default]
     Canonical,

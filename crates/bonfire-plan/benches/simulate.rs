@@ -25,6 +25,7 @@ fn main() {
         Algorithm::HalvingDoubling,
         Algorithm::DoubleTree,
         Algorithm::Hierarchical,
+        Algorithm::Chain,
     ] {
         for hosts in [1, 128, RANKS] {
             measure(algorithm, hosts);

@@ -12,15 +12,18 @@
 //! | by two shots | 2 | 2 (n-1)/n S | (n-1)/n S | the same, shard by shard |
 //! | by halving and doubling, n = 2^d | 2 d | 2 (n-1)/n S | (n-1)/n S | Rabenseifner 2004 |
 //! | by a double tree of depth d | 2 d | 2 S + (3 d - 3) S/2 | S | Sanders, Speck and Träff 2009 |
-//! | by H hosts of g ranks | 2 H, and 2 between | 2 (g-1)/g S, and 2 (H-1)/H S/g between | (g-1)/g S + (H-1)/H S/g | two levels |
+//! | by H hosts of g ranks | 2 H, and 2 between | 2 (g-1)/g S, and 2 (H-1)/H S between | (g-1)/g S + (H-1)/H S/g | two levels |
+//! | by a chain of H hosts of g ranks, k chunks | 2 H k, and 2 (H-1) between | 2 (g-1)/g S, and 2 S between, S of 2 hosts | S | see its module |
 //! | broadcast by a binomial tree | log2 n | log2 n S | 0 | Thakur et al. 2005 |
 //!
 //! Several chunks cost their rounds where a rank takes one before it puts the next (ring, direct and
 //! pairwise plans), and stream where it does not (trees): of the double tree above, k chunks of each
 //! half take 2 d + 2 (k - 1) rounds and (4 k + 3 d - 3) chunks' bytes.
 //!
-//! It leaves out what depends on more than two ranks: a port that several ranks share, copies, and
-//! the cost of a frame as such. The simulator has those.
+//! Between hosts, S counts what passes the port of the busiest host, which its ranks share: of two
+//! shots, for example, g times what each of g ranks sends away.
+//!
+//! It leaves out copies and the cost of a frame as such. The simulator has those.
 
 use crate::collective::Blocks;
 use crate::types::chunk_count;
@@ -116,7 +119,7 @@ struct Terms {
 struct Traffic {
     /// Frames that wait for one another.
     rounds: f64,
-    /// Elements through its link, one way.
+    /// Elements through a port, one way: a rank's within a host, and a host's between hosts.
     elems: f64,
 }
 
@@ -132,8 +135,9 @@ struct Form<'a> {
     others: f64,
     /// The chunks of the longest block.
     chunks: f64,
-    /// The ranks of the smallest host.
+    /// The ranks of the smallest host, and of the largest.
     host_ranks_min: f64,
+    host_ranks_max: f64,
     hosts: f64,
 }
 
@@ -150,6 +154,7 @@ impl<'a> Form<'a> {
             host_ranks[host as usize] += 1;
         }
         let fewest = host_ranks.iter().min().expect("a world has a host");
+        let most = host_ranks.iter().max().expect("a world has a host");
         Self {
             shape,
             ranks,
@@ -158,6 +163,7 @@ impl<'a> Form<'a> {
             others: count - count / ranks,
             chunks: chunk_count(ElemRange::up_to(block), shape.chunk_elems_max) as f64,
             host_ranks_min: f64::from(*fewest),
+            host_ranks_max: f64::from(*most),
             hosts: host_ranks.len() as f64,
         }
     }
@@ -178,6 +184,7 @@ impl<'a> Form<'a> {
             Algorithm::DoubleTree => self.double_tree(),
             Algorithm::Hierarchical => self.hierarchical(),
             Algorithm::ZeroCopy => self.zero_copy(),
+            Algorithm::Chain => self.chain(),
             Algorithm::Pairwise => {
                 // Beyond two ranks there is a round for each, in which some meet nobody.
                 let meetings = if self.ranks > 2.0 { self.ranks } else { 1.0 };
@@ -202,8 +209,15 @@ impl<'a> Form<'a> {
         }
     }
 
-    /// As [`Form::everywhere`], where elements go to all other ranks alike.
+    /// As [`Form::everywhere`], where every rank sends to all others alike.
     fn spread(&self, rounds: f64, elems: f64, folded: f64) -> Terms {
+        let mut terms = self.rooted(rounds, elems, folded);
+        terms.between.elems *= self.host_ranks_max;
+        terms
+    }
+
+    /// As [`Form::everywhere`], where one rank has to do with all others alike.
+    fn rooted(&self, rounds: f64, elems: f64, folded: f64) -> Terms {
         let away = elems * (self.ranks - self.host_ranks_min) / (self.ranks - 1.0);
         let mut terms = self.everywhere(rounds, 0.0, folded);
         terms.within.elems += elems - away;
@@ -232,14 +246,14 @@ impl<'a> Form<'a> {
             // The root takes everything; nobody waits before a put.
             Collective::Reduce { .. } => {
                 let elems = peers * self.count;
-                self.spread(1.0, elems, elems)
+                self.rooted(1.0, elems, elems)
             }
             Collective::ReduceScatter => {
                 self.spread(self.chunks, peers * self.block, peers * self.block)
             }
             Collective::AllGather => self.spread(self.chunks, peers * self.block, 0.0),
             Collective::Gather { .. } | Collective::Scatter { .. } => {
-                self.spread(1.0, self.others, 0.0)
+                self.rooted(1.0, self.others, 0.0)
             }
             Collective::AllToAll => {
                 self.spread(self.chunks, longest_row_or_column(self.shape), 0.0)
@@ -315,7 +329,8 @@ impl<'a> Form<'a> {
                 &mut terms.within
             };
             traffic.rounds += (folds + gathers) * self.chunks_of(segment as usize);
-            traffic.elems += (folds + gathers) * segment;
+            traffic.elems +=
+                (folds + gathers) * segment * if crosses { self.host_ranks_max } else { 1.0 };
             terms.folded += folds * segment;
             distance *= 2;
         }
@@ -372,19 +387,77 @@ impl<'a> Form<'a> {
             },
             between: Traffic {
                 rounds: crossing,
-                elems: host_blocks - self.block,
+                elems: members * (host_blocks - self.block),
             },
             folded: (members - 1.0) * host_blocks + (hosts - 1.0) * self.block,
         };
         let spread = Terms { folded: 0.0, ..leg };
         // Chunks follow each other from the root, but the root waits for each before the next.
-        let root = |rounds| self.spread(rounds, self.others, 0.0);
+        let root = |rounds| self.rooted(rounds, self.others, 0.0);
         match self.shape.collective {
             Collective::AllReduce => leg.and(spread),
             Collective::ReduceScatter => leg,
             Collective::AllGather => spread,
             Collective::Reduce { .. } => leg.and(root(self.chunks)),
             _ => spread.and(root(1.0)),
+        }
+    }
+
+    /// Where every link has one rank, items wait for one another between hosts.
+    fn chain(&self) -> Terms {
+        let hosts = &self.shape.hosts;
+        // The host of each link, and its ranks.
+        let mut links: Vec<(u32, usize)> = Vec::new();
+        for (host, run) in hosts.numbers().zip(hosts.runs()) {
+            links.resize(run as usize + 1, (host, 0));
+            links[run as usize].1 += 1;
+        }
+        let sizes = || links.iter().map(|&(_, ranks)| ranks);
+        let fewest = sizes().min().expect("a world has a host");
+        let most = sizes().max().expect("a world has a host") as f64;
+        let batches: usize = sizes().map(|ranks| ranks.div_ceil(fewest)).sum();
+        let items = batches as f64 * self.chunks;
+        let hops = links.len() as f64 - 1.0;
+        // How often a host sends everything on to a next link, and back to one before.
+        let mut ways = vec![[0.0_f64; 2]; hosts.host_count()];
+        for pair in links.windows(2) {
+            ways[pair[0].0 as usize][0] += 1.0;
+            ways[pair[1].0 as usize][1] += 1.0;
+        }
+        let (up, both) = ways
+            .iter()
+            .fold((0.0_f64, 0.0_f64), |(up, both), [on, back]| {
+                (up.max(*on).max(*back), both.max(on + back))
+            });
+        let blocks = self.ranks * self.block;
+        let neighbours = (most - 1.0) / most * blocks;
+        let (within, between) = match most > 1.0 {
+            true => (items, hops),
+            false => (0.0, items + hops),
+        };
+        let way = |crossing, folded| Terms {
+            within: Traffic {
+                rounds: within,
+                elems: neighbours,
+            },
+            between: Traffic {
+                rounds: between,
+                elems: crossing,
+            },
+            folded,
+        };
+        let folded = if hops > 0.0 { blocks } else { neighbours };
+        match self.shape.collective {
+            Collective::AllReduce => way(both * blocks, folded).and(way(0.0, 0.0)),
+            Collective::Reduce { .. } if hops > 0.0 => {
+                let mut terms = way(up * blocks, folded);
+                terms.between.rounds += 1.0;
+                terms
+            }
+            Collective::Reduce { .. } => way(0.0, folded).and(way(0.0, 0.0)),
+            // Ranks between two links take their results beside what is to be folded.
+            _ if hops > 1.0 => way(up * blocks + self.host_ranks_max * self.block, folded),
+            _ => way(up * blocks, folded),
         }
     }
 

@@ -4,7 +4,7 @@
 
 mod support;
 
-use bonfire_plan::{Algorithm, Collective, Order, Rank};
+use bonfire_plan::{Algorithm, Collective, Rank};
 use support::{Sizes, UNCHUNKED, compute, possible_count, prove, schedule};
 
 const RANKS_MAX: usize = 64;
@@ -39,9 +39,7 @@ fn holds_in(collective: Collective, algorithm: Algorithm, ranks: usize) {
         if ranks <= 5 {
             compute(&schedule, 17);
         }
-        if report.order == Order::Fixed {
-            assert_eq!(algorithm.order(collective), Order::Fixed, "{schedule}");
-        }
+        assert!(report.order <= algorithm.order(collective), "{schedule}");
     }
 }
 

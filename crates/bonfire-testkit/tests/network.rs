@@ -82,11 +82,47 @@ fn two_level_plans_conform_across_hosts() {
     check_conformance("two levels", Shape::Plain, &[0, 0, 1, 1], &args);
 }
 
+#[test]
+fn the_chain_conforms_across_hosts() {
+    let args = ["auto", CHUNK_BYTES, "chain"];
+    check_conformance("the chain", Shape::Plain, &[0, 0, 1, 1], &args);
+}
+
+/// By default, whatever the number of ranks of a host: S up the chain and S down, and the headers.
+#[test]
+fn an_all_reduce_crosses_between_hosts_once_each_way() {
+    let name = "bytes between hosts";
+    let _watchdog = Watchdog::start(name, LIMIT);
+    let Some(network) = network(name, 2, Shape::Plain) else {
+        return;
+    };
+    // On a busy machine ranks may measure links so slow that the fewest bytes are not the fastest.
+    for attempt in 1.. {
+        let before = [0, 1].map(|host| network.bytes_sent(host));
+        fastest_sum(&network, "auto", &[0, 0, 0, 0, 1, 1, 1, 1]);
+        // Four sums of 16 MiB; what ranks say to each other while they meet is small beside it.
+        let sent = [0, 1].map(|host| {
+            let bytes = network.bytes_sent(host) - before[host];
+            bytes as f64 / f64::from(4 << 24)
+        });
+        eprintln!("hosts send {sent:.3?} S per all-reduce");
+        assert!(sent.iter().all(|sent| *sent >= 1.0), "{sent:?}");
+        if sent.iter().all(|sent| *sent <= 1.05) {
+            break;
+        }
+        assert!(attempt < 10, "the default sends more than S each way");
+    }
+}
+
 /// The milliseconds of a large sum between two hosts, over so many streams.
 fn sum_over(network: &Network, streams: u32) -> f64 {
+    fastest_sum(network, &format!("tcp:{streams}"), &[0, 1])
+}
+
+/// The milliseconds of the fastest of four sums of 16 MiB.
+fn fastest_sum(network: &Network, way: &str, hosts: &[usize]) -> f64 {
     let program = Path::new(env!("CARGO_BIN_EXE_rate-rank"));
-    let way = format!("tcp:{streams}");
-    let ranks = network.start(program, &[&way, "16", "3"], &[0, 1]);
+    let ranks = network.start(program, &[way, "16", "3"], hosts);
     let fastest = ranks.into_iter().map(|rank| {
         let end = rank.end();
         assert!(end.status.success(), "{}: {:?}", end.status, end.stderr);

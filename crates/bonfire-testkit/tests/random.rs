@@ -147,6 +147,7 @@ fn cases() -> impl Strategy<Value = Case> {
         Some(Algorithm::DoubleTree),
         Some(Algorithm::Hierarchical),
         Some(Algorithm::ZeroCopy),
+        Some(Algorithm::Chain),
     ];
     let orders = [FoldOrder::Canonical, FoldOrder::Any];
     let lengths = prop_oneof![0..40_usize, 0..3000_usize, 20_000..30_000_usize];

@@ -7,6 +7,7 @@ use std::time::Duration;
 use bonfire_collective::{
     Algorithm, AlgorithmOverrides, CollectiveError, ConnectError, EnvSettings, FoldOrder,
     GroupOptions, JobToken, ProcessGroup, RankEnv, ReduceOp, TcpStoreServer, TransportKind,
+    shard_range,
 };
 use bonfire_testkit::conformance::{Bits, check_all};
 use bonfire_testkit::{Watchdog, connected, env_of, local, on_hosts, some, try_connected};
@@ -60,6 +61,7 @@ fn several_hosts_give_the_bits_of_one() {
 #[test]
 fn every_algorithm_conforms_between_hosts() {
     let algorithms = [
+        Algorithm::Chain,
         Algorithm::Hierarchical,
         Algorithm::Ring,
         Algorithm::HalvingDoubling,
@@ -71,6 +73,38 @@ fn every_algorithm_conforms_between_hosts() {
             check_all(&group, Bits::AnyOrder)
         });
         one_digest(&digests);
+    }
+}
+
+/// Sums of f32 by the chain, also where it visits a host twice.
+#[test]
+fn the_chain_of_hosts_gives_the_bits_of_one() {
+    let bits = |group: &ProcessGroup, sums: &[f32]| {
+        let mut data: Vec<f32> = (0..50_000_u32)
+            .map(|index| 1.0 / (1 + index + 7 * group.rank().get()) as f32)
+            .collect();
+        group.all_reduce(&mut data, ReduceOp::Mean).unwrap();
+        let mut shards = data.clone();
+        shards.extend(sums);
+        group
+            .reduce_scatter_in_place(&mut shards, ReduceOp::Sum)
+            .unwrap();
+        let shard = shard_range(shards.len(), group.world_size(), group.rank()).as_range();
+        let values = data.iter().chain(&shards[shard]);
+        values.map(|value| value.to_bits()).collect::<Vec<u32>>()
+    };
+    let sums = vec![0.1; 777];
+    let expected = local(5, options(FoldOrder::Canonical), |group| {
+        bits(&group, &sums)
+    });
+    for hosts in [["a", "a", "b", "b", "b"], ["a", "b", "b", "a", "c"]] {
+        let forced = options(FoldOrder::Canonical).with_algorithm(Some(Algorithm::Chain));
+        let found = on_hosts(&hosts, forced, |group| {
+            let bits = bits(&group, &sums);
+            assert_eq!(group.last_algorithm(), Some(Algorithm::Chain));
+            bits
+        });
+        assert!(found == expected, "{hosts:?}");
     }
 }
 

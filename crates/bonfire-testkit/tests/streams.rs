@@ -78,6 +78,7 @@ fn every_algorithm_conforms_over_streams() {
         Algorithm::HalvingDoubling,
         Algorithm::DoubleTree,
         Algorithm::Hierarchical,
+        Algorithm::Chain,
     ] {
         // Chunks of two pieces, so that many frames are under way.
         let forced = over("auto:3")

@@ -208,6 +208,13 @@ fn measured(row: &Row, operation: Operation, options: FitOptions<'_>) -> anyhow:
             row.wrong
         );
     }
+    if row.transport.contains(" and ") {
+        bail!(
+            "{bytes} bytes went over {}, and a link is fitted to one of them: measure with \
+             `--transport`, or one rank on each host",
+            row.transport
+        );
+    }
     let algorithm = match row.algorithm.as_deref() {
         None | Some("auto") => options.algorithm.unwrap_or(operation.usual_algorithm()),
         Some(name) => name.parse()?,

@@ -11,7 +11,7 @@ use crate::quantity::show_seconds;
 const SIZE: (u32, u32) = (960, 560);
 
 /// Apart from each other also for those who do not see all colours (Okabe and Ito, 2008).
-const COLOURS: [RGBColor; 7] = [
+const COLOURS: [RGBColor; 8] = [
     RGBColor(0x00, 0x72, 0xb2),
     RGBColor(0xd5, 0x5e, 0x00),
     RGBColor(0x00, 0x9e, 0x73),
@@ -19,6 +19,7 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(0xe6, 0x9f, 0x00),
     RGBColor(0x56, 0xb4, 0xe9),
     BLACK,
+    RGBColor(0xf0, 0xe4, 0x42),
 ];
 
 /// The times of one algorithm: pairs of bytes and seconds, by ascending bytes.

@@ -42,6 +42,8 @@ pub(crate) struct Question<'a> {
 struct Class {
     collective: u8,
     exact: bool,
+    /// Whether folds run in another type than that of the elements.
+    widened: bool,
     balanced: bool,
     /// Operations of `2^(size - 1)` bytes and more, below `2^size`.
     size: u32,
@@ -81,6 +83,7 @@ impl Question<'_> {
         Class {
             collective: self.collective.code(),
             exact: self.is_exact(),
+            widened: self.dtype.is_widened(),
             balanced: *self.partition == Partition::Balanced,
             size: usize::BITS - self.bytes().leading_zeros(),
         }
@@ -121,7 +124,12 @@ impl Selector {
     }
 
     /// The figures that the ranks agreed on.
-    pub(crate) fn learn(&mut self, figures: Figures) {
+    pub(crate) fn learn(&mut self, mut figures: Figures) {
+        if self.hosts.host_count() > 1 {
+            // No message takes longer within a host than between hosts. One that did waited for a core.
+            let (intra, inter) = (&mut figures.intra_host, figures.inter_host);
+            intra.seconds = intra.seconds.min(inter.seconds);
+        }
         let Figures {
             intra_host,
             inter_host,
@@ -202,9 +210,10 @@ impl Selector {
 
     /// The algorithms among which the options leave a choice; none if the shape is impossible.
     fn allowed(&self, question: &Question<'_>) -> Vec<Algorithm> {
+        let for_hosts = [Algorithm::Hierarchical, Algorithm::Chain];
         let possible = |algorithm: &Algorithm| {
             *algorithm != Algorithm::ZeroCopy
-                && (*algorithm != Algorithm::Hierarchical || self.hosts.host_count() > 1)
+                && (self.hosts.host_count() > 1 || !for_hosts.contains(algorithm))
                 && Schedule::new(self.shape(question, question.count, *algorithm)).is_ok()
         };
         let candidates = Algorithm::candidates(question.collective);

@@ -114,7 +114,6 @@ fn verify_folded(
         if value == canonical {
             continue;
         }
-        order = Order::Fixed;
         let flaw = if value.is_undefined() {
             Some(Flaw::Undefined)
         } else if let Some(rank) = expressions.first_missing(value) {
@@ -131,6 +130,10 @@ fn verify_folded(
                 flaw,
             });
         }
+        order = order.max(match expressions.are_alike(value, canonical) {
+            true => Order::Rounded,
+            false => Order::Fixed,
+        });
     }
     Ok(order)
 }

@@ -61,6 +61,8 @@ pub(super) struct Expressions {
     folds: HashMap<[Value; 2], Value>,
     /// One set of ranks per expression, one after the other; the leaves come first.
     contributors: Vec<u64>,
+    /// Each expression without the roundings in it.
+    unrounded: Vec<Value>,
 }
 
 impl Expressions {
@@ -74,6 +76,7 @@ impl Expressions {
             world_size,
             folds: HashMap::new(),
             contributors,
+            unrounded: world_size.ranks().map(Value::leaf).collect(),
         }
     }
 
@@ -106,6 +109,11 @@ impl Expressions {
         );
         self.contributors.extend(contributors);
         self.folds.insert(operands, folded);
+        self.unrounded.push(folded);
+        let [one, other] = operands.map(|operand| self.unrounded[operand.expression()]);
+        if [one.min(other), one.max(other)] != operands {
+            self.unrounded[number] = self.fold(one, other)?;
+        }
         Ok(folded)
     }
 
@@ -118,6 +126,12 @@ impl Expressions {
                 .expect("the leaves are disjoint");
         }
         folded.stored(Stage::Final, self.world_size.len())
+    }
+
+    /// Whether two values are the same fold but for roundings on the way.
+    pub(super) fn are_alike(&self, one: Value, other: Value) -> bool {
+        let unrounded = |value: Value| self.unrounded[value.expression()];
+        unrounded(one) == unrounded(other)
     }
 
     /// The first rank whose data is not in this value.
@@ -167,6 +181,10 @@ mod tests {
         assert_ne!(at_once, in_two);
         assert_eq!(at_once.stored(Stage::Final, 3), expressions.canonical());
         assert_eq!(a.stored(Stage::Partial, 1), a);
+        assert!(expressions.are_alike(in_two, at_once));
+        let bc = expressions.fold(b, c).unwrap();
+        let regrouped = expressions.fold(a, bc).unwrap();
+        assert!(!expressions.are_alike(in_two, regrouped));
     }
 
     #[test]

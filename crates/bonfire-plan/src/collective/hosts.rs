@@ -74,6 +74,17 @@ impl Hosts {
         (0..self.rank_count()).map(|index| self.number_at(index))
     }
 
+    /// The number of the run of every rank, in rank order; from 0. A run is consecutive ranks of one
+    /// host.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = u32> + '_ {
+        let mut run = 0;
+        (0..self.rank_count()).map(move |index| {
+            let before = index.checked_sub(1).map(|before| self.number_at(before));
+            run += u32::from(before.is_some_and(|before| before != self.number_at(index)));
+            run
+        })
+    }
+
     /// The number of `rank`'s host; from 0.
     ///
     /// # Panics

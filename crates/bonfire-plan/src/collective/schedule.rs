@@ -9,8 +9,8 @@ use super::algorithm::pairs::Meeting;
 use super::algorithm::tree::Place;
 use super::algorithm::zero_copy::Between;
 use super::algorithm::{
-    binomial, direct, dissemination, double_tree, halving, hierarchical, pairs, pairwise, ring,
-    zero_copy,
+    binomial, chain, direct, dissemination, double_tree, halving, hierarchical, pairs, pairwise,
+    ring, zero_copy,
 };
 use super::extent::{Role, exchange_halves, extent};
 use crate::types::fnv_1a;
@@ -32,7 +32,7 @@ pub struct ScheduleShape {
     pub chunk_elems_max: NonZeroUsize,
     /// The blocks of the ranks.
     pub partition: Partition,
-    /// Which ranks share a host; only [`Algorithm::Hierarchical`] looks at it.
+    /// Which ranks share a host; only [`Algorithm::Hierarchical`] and [`Algorithm::Chain`] look at it.
     pub hosts: Hosts,
 }
 
@@ -178,7 +178,7 @@ impl ScheduleShape {
     /// spelled out. [`Schedule::new`] does this; a cache of plans does it to its keys.
     pub fn normalized(self) -> Self {
         let hosts = match self.algorithm {
-            Algorithm::Hierarchical => self.hosts,
+            Algorithm::Hierarchical | Algorithm::Chain => self.hosts,
             _ => Hosts::one(self.world_size),
         };
         let partition = self.partition.normalized(self.world_size);
@@ -307,6 +307,15 @@ fn build(shape: &ScheduleShape, rank: Rank, steps: &mut Vec<Step>) {
                 other => unreachable!("Schedule::new refuses {other} by hierarchical"),
             };
             hierarchical::build(chunking, &shape.hosts, route, rank, steps);
+        }
+        (collective, Algorithm::Chain) => {
+            let route = match collective {
+                Collective::AllReduce => chain::Route::AllReduce,
+                Collective::ReduceScatter => chain::Route::ReduceScatter,
+                Collective::Reduce { root } => chain::Route::Reduce { root },
+                other => unreachable!("Schedule::new refuses {other} by chain"),
+            };
+            chain::build(chunking, &shape.hosts, route, rank, steps);
         }
         (collective, Algorithm::ZeroCopy) => {
             let between = match collective {

@@ -49,4 +49,9 @@ impl DType {
     pub const fn is_float(self) -> bool {
         matches!(self, Self::F32 | Self::F64 | Self::F16 | Self::BF16)
     }
+
+    /// Whether folds of this type run in a wider one and are rounded when they are written.
+    pub const fn is_widened(self) -> bool {
+        matches!(self, Self::F16 | Self::BF16)
+    }
 }

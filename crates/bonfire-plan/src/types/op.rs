@@ -35,6 +35,9 @@ pub enum Order {
     /// Every element is folded over ranks 0 to n - 1, in one step with one rounding; or there is
     /// nothing to fold. Its bits do not depend on the plan, the chunks or the element's place.
     Canonical,
+    /// Every element is folded over ranks 0 to n - 1, but rounded to its type on the way. Where folds
+    /// run in that type, the bits are those of [`Order::Canonical`].
+    Rounded,
     /// The order is the same on all ranks and in all runs, but depends on the plan.
     Fixed,
 }
@@ -98,6 +101,9 @@ named_codes! {
         ZeroCopy = 9, "zero_copy";
         /// A round for each rank, in which ranks meet in pairs.
         Pairwise = 10, "pairwise";
+        /// From host to host in the order of the ranks, each of which folds its own onto what the one
+        /// before has folded; results go back the same way.
+        Chain = 11, "chain";
     }
 }
 
@@ -113,8 +119,17 @@ impl Algorithm {
                 Self::DoubleTree,
                 Self::Hierarchical,
                 Self::ZeroCopy,
+                Self::Chain,
             ],
-            Collective::ReduceScatter | Collective::AllGather => &[
+            Collective::ReduceScatter => &[
+                Self::Ring,
+                Self::OneShot,
+                Self::HalvingDoubling,
+                Self::Hierarchical,
+                Self::ZeroCopy,
+                Self::Chain,
+            ],
+            Collective::AllGather => &[
                 Self::Ring,
                 Self::OneShot,
                 Self::HalvingDoubling,
@@ -135,6 +150,7 @@ impl Algorithm {
                 Self::DoubleTree,
                 Self::Hierarchical,
                 Self::ZeroCopy,
+                Self::Chain,
             ],
             Collective::Barrier => &[Self::Dissemination],
             Collective::Gather { .. }
@@ -156,6 +172,7 @@ impl Algorithm {
             | Self::ZeroCopy
             | Self::Dissemination
             | Self::Pairwise => Order::Canonical,
+            Self::Chain => Order::Rounded,
             Self::Ring
             | Self::Binomial
             | Self::HalvingDoubling
@@ -170,7 +187,8 @@ impl Algorithm {
         }
     }
 
-    /// As [`Algorithm::order`], for values of a type whose folds may be the same in every order.
+    /// As [`Algorithm::order`], for values of a type whose folds may be the same in every order, or run in
+    /// the type itself.
     ///
     /// ```
     /// use bonfire_plan::{Algorithm, Collective, DType, Order, ReduceOp};
@@ -179,12 +197,15 @@ impl Algorithm {
     /// assert_eq!(ring(ReduceOp::Sum, DType::F32), Order::Fixed);
     /// assert_eq!(ring(ReduceOp::Max, DType::F32), Order::Canonical);
     /// assert_eq!(ring(ReduceOp::Mean, DType::I64), Order::Canonical);
+    /// let chain = |op, dtype| Algorithm::Chain.order_of(Collective::AllReduce, op, dtype);
+    /// assert_eq!(chain(ReduceOp::Mean, DType::F32), Order::Canonical);
+    /// assert_eq!(chain(ReduceOp::Mean, DType::BF16), Order::Rounded);
     /// ```
     pub const fn order_of(self, collective: Collective, op: ReduceOp, dtype: DType) -> Order {
-        if op.is_exact(dtype) {
-            Order::Canonical
-        } else {
-            self.order(collective)
+        match self.order(collective) {
+            Order::Rounded if !dtype.is_widened() => Order::Canonical,
+            _ if op.is_exact(dtype) => Order::Canonical,
+            order => order,
         }
     }
 }

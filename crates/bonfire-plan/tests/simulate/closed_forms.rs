@@ -150,6 +150,39 @@ fn two_levels_take_the_time_of_each() {
     );
 }
 
+/// Both ways between two hosts are full: what a chain takes is S over the slow link, and the first
+/// item up and the last one down.
+#[test]
+fn a_chain_keeps_both_ways_between_hosts_busy() {
+    let (ranks, per_host, chunks) = (8, 4, 50);
+    let sizes = Sizes {
+        ranks,
+        count: ranks * chunks * 1000,
+        chunk: 1000,
+    };
+    let hosts = hosts(ranks, per_host);
+    let chain = schedule_of(ScheduleShape {
+        hosts: hosts.clone(),
+        ..shape(Collective::AllReduce, Algorithm::Chain, sizes)
+    });
+    let network = Network::new(hosts, LINK, SLOW);
+    let simulation = simulate(&chain, DType::U8, &network, Detail::Totals).unwrap();
+    let bytes = (ranks * chunks * 1000) as f64;
+    for nic in &simulation.nics {
+        assert_eq!(
+            (nic.bytes_sent as f64, nic.bytes_received as f64),
+            (bytes, bytes)
+        );
+    }
+    let item = per_host as f64 * 1000.0;
+    let expected = 2.0 * 1e-5 + (bytes + item) * 1e-8;
+    assert!(
+        (simulation.time_s / expected - 1.0).abs() < 0.02,
+        "{} for {expected}",
+        simulation.time_s
+    );
+}
+
 #[test]
 fn a_binomial_broadcast_doubles_the_ranks_in_each_round() {
     for (ranks, rounds) in [(1, 0.0), (2, 1.0), (8, 3.0), (64, 6.0)] {

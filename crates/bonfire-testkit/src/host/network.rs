@@ -171,6 +171,18 @@ impl Network {
         command
     }
 
+    /// The bytes that a host has sent to others, with the headers of all packets.
+    ///
+    /// # Panics
+    /// If there is no such host.
+    pub fn bytes_sent(&self, host: usize) -> u64 {
+        let mut counter = self.command(host, Path::new("/bin/cat"));
+        counter.arg("/sys/class/net/eth0/statistics/tx_bytes");
+        let output = counter.output().expect("the host has a command");
+        let text = String::from_utf8_lossy(&output.stdout);
+        text.trim().parse().expect("the kernel counts in digits")
+    }
+
     /// Kills every process on a host with SIGKILL.
     pub fn kill(&self, host: usize) {
         for pid in self.processes(host) {

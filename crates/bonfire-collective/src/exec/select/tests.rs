@@ -106,6 +106,43 @@ fn small_messages_take_one_round_and_large_ones_the_fewest_bytes() {
     assert_eq!(selector.select(&sum(FLOATS, 1 << 22)), Algorithm::TwoShot);
 }
 
+/// The fewest bytes between hosts, where they have several ranks each. Folds of 16-bit floats run in
+/// another type, so that a chain would round them on the way.
+#[test]
+fn several_hosts_take_the_chain_where_it_has_the_bits_of_one() {
+    let mut two = selector(&[0, 0, 0, 0, 1, 1, 1, 1], GroupOptions::default());
+    two.learn(figures());
+    let large = |dtype| sum(dtype, 1 << 22);
+    assert_eq!(two.select(&large(FLOATS)), Algorithm::Chain);
+    assert_eq!(two.known(&large(DType::BF16)), None, "another choice");
+    assert_eq!(two.select(&large(DType::BF16)), Algorithm::TwoShot);
+    assert_eq!(two.select(&sum(FLOATS, 1)), Algorithm::OneShot);
+    let scatter = Question {
+        collective: Collective::ReduceScatter,
+        ..large(FLOATS)
+    };
+    assert_eq!(two.select(&scatter), Algorithm::Chain);
+    assert_eq!(two.select(&gather(1 << 22)), Algorithm::Hierarchical);
+    // One rank each, or ranks that are dealt to hosts in turn: the chain would only be longer.
+    for hosts in [[0, 1, 2, 3], [0, 1, 0, 1]] {
+        let mut dealt = selector(&hosts, GroupOptions::default());
+        dealt.learn(figures());
+        assert_eq!(
+            dealt.select(&large(FLOATS)),
+            Algorithm::TwoShot,
+            "{hosts:?}"
+        );
+    }
+    // Where ranks had to wait for a core, too.
+    let mut busy = selector(&[0, 0, 0, 0, 1, 1, 1, 1], GroupOptions::default());
+    let mut late = figures();
+    late.intra_host.seconds = 5e-3;
+    busy.learn(late);
+    assert_eq!(busy.select(&large(FLOATS)), Algorithm::Chain);
+    let one = selector(&[0; 4], GroupOptions::default());
+    assert!(!one.allowed(&large(FLOATS)).contains(&Algorithm::Chain));
+}
+
 #[test]
 fn operations_of_about_one_size_share_a_choice_whichever_comes_first() {
     let choices = |counts: &[usize]| {

@@ -19,6 +19,7 @@
 //! same or in a later one, before its link carries the next.
 
 use super::chunking::{Chunking, receive};
+use super::seats::Seats;
 use crate::{Hosts, Rank, Source, Stage, Step};
 
 /// What becomes of the blocks.
@@ -128,65 +129,37 @@ pub(crate) fn build(
 
 /// The hosts as one rank sees them.
 struct View {
-    rank: Rank,
-    /// The host of this rank.
-    host: usize,
-    /// The ranks of each host, ascending.
-    members: Vec<Vec<Rank>>,
-    /// The host of each rank, and its place there.
-    seats: Vec<(usize, usize)>,
+    seats: Seats,
     /// All ranks, in batches of which no two have the same agent on this rank's host.
     batches: Vec<Vec<Rank>>,
 }
 
 impl View {
     fn new(hosts: &Hosts, rank: Rank) -> Self {
-        let mut members = vec![Vec::new(); hosts.host_count()];
-        let mut seats = Vec::with_capacity(hosts.rank_count());
-        for (number, host) in (0..).zip(hosts.numbers()) {
-            let host = host as usize;
-            seats.push((host, members[host].len()));
-            members[host].push(Rank::new(number));
-        }
-        let (host, _) = seats[rank.index()];
-        let batches = members
-            .iter()
-            .flat_map(|ranks| ranks.chunks(members[host].len()))
-            .map(<[Rank]>::to_vec)
-            .collect();
-        Self {
-            rank,
-            host,
-            members,
-            seats,
-            batches,
-        }
-    }
-
-    /// Who handles the block of `owner` on `host`; the owner itself on its own.
-    fn agent(&self, owner: Rank, host: usize) -> Rank {
-        let (_, place) = self.seats[owner.index()];
-        let members = &self.members[host];
-        members[place % members.len()]
-    }
-
-    /// The other ranks on this host.
-    fn neighbours(&self) -> impl Iterator<Item = Rank> + '_ {
-        let members = &self.members[self.host];
-        members.iter().copied().filter(|&peer| peer != self.rank)
+        let seats = Seats::new(hosts.numbers(), rank);
+        let batches = seats.batches(seats.members[seats.party].len());
+        Self { seats, batches }
     }
 
     /// The other hosts, the next one first, so that not all ranks send to one host at once.
     fn other_hosts(&self) -> impl Iterator<Item = usize> + '_ {
         let hosts = self.members.len();
-        (1..hosts).map(move |distance| (self.host + distance) % hosts)
+        (1..hosts).map(move |distance| (self.party + distance) % hosts)
     }
 
     /// The owners on other hosts whose agent this rank is.
     fn charges(&self) -> impl Iterator<Item = Rank> + '_ {
         self.other_hosts()
             .flat_map(|host| self.members[host].iter().copied())
-            .filter(|&owner| self.agent(owner, self.host) == self.rank)
+            .filter(|&owner| self.agent(owner, self.party) == self.rank)
+    }
+}
+
+impl std::ops::Deref for View {
+    type Target = Seats;
+
+    fn deref(&self) -> &Seats {
+        &self.seats
     }
 }
 
@@ -215,7 +188,7 @@ impl Walk<'_> {
 
     fn fold_within(&mut self) {
         let view = self.view;
-        let members = &view.members[view.host];
+        let members = &view.members[view.party];
         let stage = if view.members.len() == 1 {
             Stage::Final
         } else {
@@ -225,7 +198,7 @@ impl Walk<'_> {
             return;
         }
         for batch in &view.batches {
-            let agent = |owner| view.agent(owner, view.host);
+            let agent = |owner| view.agent(owner, view.party);
             for &owner in batch.iter().filter(|&&owner| agent(owner) != view.rank) {
                 self.put(agent(owner), owner);
             }
@@ -274,7 +247,7 @@ impl Walk<'_> {
 
     fn spread_within(&mut self, except: Option<Rank>) {
         let view = self.view;
-        let agent = |owner| view.agent(owner, view.host);
+        let agent = |owner| view.agent(owner, view.party);
         for batch in &view.batches {
             let own = batch.iter().find(|&&owner| agent(owner) == view.rank);
             if let Some(&owner) = own {
