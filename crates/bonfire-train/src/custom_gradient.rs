@@ -7,16 +7,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use burn::backend::autodiff::Autodiff;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
-use burn::backend::autodiff::checkpoint::strategy::{
-    BalancedCheckpointing, CheckpointStrategy, NoCheckpointing,
-};
+use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, NodeGuard, Ops};
-use burn::backend::{Backend, BackendTypes, DispatchDevice, DispatchKindConversion};
-use burn::tensor::{DispatchTensor, GradientCheckpointingStrategy, Tensor};
+use burn::backend::{Backend, BackendTypes, DispatchKindConversion};
+use burn::tensor::{DispatchTensor, Tensor};
 
 use crate::TrainError;
-use crate::reducer::hooks::{on_backend_of, primitive, unsupported};
+use crate::reducer::operation::{Graph, node, on_backend_of, primitive, unsupported};
 use crate::reducer::readback::Readback;
 
 #[cfg(test)]
@@ -115,15 +113,6 @@ fn known<T>(found: Result<T, TrainError>) -> T {
     found.unwrap_or_else(|error| panic!("{error}"))
 }
 
-fn node<B, C, const D: usize>(tensor: Tensor<D>) -> Result<NodeGuard, TrainError>
-where
-    B: Readback,
-    C: CheckpointStrategy,
-    DispatchTensor: DispatchKindConversion<Autodiff<B, C>>,
-{
-    Ok(primitive::<B, C, D>(tensor)?.node())
-}
-
 /// The gradient of an input.
 #[derive(Debug)]
 pub(crate) struct Gradient {
@@ -149,15 +138,13 @@ pub(crate) fn followed<const D: usize>(
     ))
 }
 
-fn followed_on<B, C, const D: usize>(
+fn followed_on<B: Readback, C: CheckpointStrategy, const D: usize>(
     output: Tensor<D>,
     nodes: Vec<NodeGuard>,
     again: Again<D>,
 ) -> Result<Tensor<D>, TrainError>
 where
-    B: Readback,
-    C: CheckpointStrategy,
-    DispatchTensor: DispatchKindConversion<Autodiff<B, C>> + DispatchKindConversion<B>,
+    DispatchTensor: Graph<B, C>,
 {
     let found = Shared::default();
     // The first in the chain is attached to nothing: the output has no graph.
@@ -255,14 +242,12 @@ where
 }
 
 /// A number whose backward pass begins with `gradient` as that of `output`.
-fn seeded<B, C, const D: usize>(
+fn seeded<B: Readback, C: CheckpointStrategy, const D: usize>(
     output: Tensor<D>,
     gradient: Tensor<D>,
 ) -> Result<Tensor<1>, TrainError>
 where
-    B: Readback,
-    C: CheckpointStrategy,
-    DispatchTensor: DispatchKindConversion<Autodiff<B, C>> + DispatchKindConversion<B>,
+    DispatchTensor: Graph<B, C>,
 {
     let number = Tensor::<1>::zeros([1], &output.device().without_autodiff());
     let unknown = |_| unsupported(WHAT.to_owned(), &gradient.device());
@@ -271,7 +256,7 @@ where
         .clone()
         .try_into_primitive::<B>()
         .map_err(unknown)?;
-    let node = primitive::<B, C, D>(output)?.node();
+    let node = node::<B, C, D>(output)?;
     let prepared = Seeded::<B>(values).prepare::<C>([node]).compute_bound();
     Ok(Tensor::from_primitive::<Autodiff<B, C>>(
         prepared.stateless(number),

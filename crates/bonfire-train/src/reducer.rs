@@ -12,6 +12,7 @@ pub(crate) mod device_route;
 pub(crate) mod harvest;
 pub(crate) mod hooks;
 pub(crate) mod naive;
+pub(crate) mod operation;
 pub(crate) mod readback;
 pub(crate) mod timing;
 pub(crate) mod trace;

@@ -11,20 +11,16 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use burn::backend::autodiff::NodeId;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
-use burn::backend::autodiff::checkpoint::strategy::{
-    BalancedCheckpointing, CheckpointStrategy, NoCheckpointing,
-};
 use burn::backend::autodiff::grads::{DistributedRegistration, GradID, Gradients};
-use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
-use burn::backend::autodiff::{Autodiff, NodeId};
-use burn::backend::{DispatchDevice, DispatchKindConversion};
+use burn::backend::autodiff::ops::{Backward, Ops};
 use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::Tensor;
 use burn::tensor::container::TensorContainer;
-use burn::tensor::{DispatchTensor, GradientCheckpointingStrategy, Tensor};
 
 use crate::TrainError;
-use crate::reducer::hooks::{on_backend_of, primitive, unsupported};
+use crate::reducer::operation::{behind, node, on_backend_of};
 use crate::reducer::readback::Readback;
 
 /// Listens to a backward pass.
@@ -48,7 +44,7 @@ impl Watch {
     /// The same loss, whose backward pass is listened to.
     pub(super) fn on(&self, loss: Tensor<1>) -> Result<Tensor<1>, TrainError> {
         let watch = self.clone();
-        on_backend_of!(loss, "the loss".to_owned(), watched(loss, watch))
+        on_backend_of!(loss, "the loss".to_owned(), behind(loss, First(watch)))
     }
 
     /// That nothing but parameters of the model got a gradient, each from one place.
@@ -85,34 +81,10 @@ impl ModuleVisitor for Own {
             return;
         }
         // The hooks have found every parameter on a known backend.
-        if let Ok(id) = on_backend_of!(tensor, "a parameter".to_owned(), id(tensor)) {
-            self.ids.insert(id);
+        if let Ok(node) = on_backend_of!(tensor, "a parameter".to_owned(), node(tensor)) {
+            self.ids.insert(node.id());
         }
     }
-}
-
-fn id<B, C, const D: usize>(tensor: Tensor<D>) -> Result<NodeId, TrainError>
-where
-    B: Readback,
-    C: CheckpointStrategy,
-    DispatchTensor: DispatchKindConversion<Autodiff<B, C>>,
-{
-    Ok(primitive::<B, C, D>(tensor)?.id())
-}
-
-fn watched<B, C, const D: usize>(loss: Tensor<D>, watch: Watch) -> Result<Tensor<D>, TrainError>
-where
-    B: Readback,
-    C: CheckpointStrategy,
-    DispatchTensor: DispatchKindConversion<Autodiff<B, C>>,
-{
-    let (values, node) = primitive::<B, C, D>(loss)?.into_parts();
-    let prepared = First(watch).prepare::<C>([node]).compute_bound().stateful();
-    let watched = match prepared {
-        OpsKind::Tracked(prepared) => prepared.finish((), values),
-        OpsKind::UnTracked(prepared) => prepared.finish(values),
-    };
-    Ok(Tensor::from_primitive::<Autodiff<B, C>>(watched))
 }
 
 /// The first operation of a backward pass.

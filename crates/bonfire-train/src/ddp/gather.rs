@@ -13,33 +13,31 @@
 //! All ranks must use their parameters in the same order, in training and in validation: gathers of two
 //! parameters are different operations, however alike they are.
 
-use std::any::Any;
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::marker::PhantomData;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bonfire_collective::{CollectiveError, ProcessGroup};
 use bonfire_plan::DType;
-use burn::backend::autodiff::checkpoint::base::Checkpointer;
-use burn::backend::autodiff::checkpoint::retro_forward::RetroForward;
-use burn::backend::autodiff::checkpoint::state::BackwardStates;
-use burn::backend::autodiff::checkpoint::strategy::{
-    BalancedCheckpointing, CheckpointStrategy, NoCheckpointing,
-};
-use burn::backend::autodiff::grads::Gradients;
-use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
-use burn::backend::autodiff::{Autodiff, NodeId};
-use burn::backend::{DispatchDevice, DispatchKindConversion, TensorMetadata};
-use burn::module::{Module, ModuleVisitor, Param, ParamId, Reparameterization, Reparameterizer};
-use burn::tensor::{DispatchTensor, GradientCheckpointingStrategy, Tensor, TensorData};
+use burn::backend::TensorMetadata;
+use burn::module::{Module, ParamId};
+use burn::tensor::{Tensor, TensorData};
 
 use crate::loss::precision::Enclosing;
 use crate::parameters::ParameterTable;
 use crate::parameters::shards::Shards;
-use crate::reducer::hooks::{Listener, Uses, note, on_backend_of, primitive, tell, unsupported};
+use crate::reducer::hooks::note;
+use crate::reducer::operation::on_backend_of;
 use crate::reducer::readback::{self, Readback};
 use crate::{Precision, TrainError};
 use bonfire_values::{Entering, HostSlice, Travel, Values};
+
+mod attacher;
+mod operation;
+mod pass;
+
+use attacher::{Attacher, Staying};
+use operation::{Gather, gathered};
+use pass::Pass;
 
 /// What gathers the parameters of a model.
 #[derive(Debug)]
@@ -63,42 +61,6 @@ struct State {
     stay: HashSet<usize>,
     /// The first one: a backward pass has nobody to return it to.
     failure: Option<TrainError>,
-}
-
-/// A forward pass of a training, and the backward pass after it.
-#[derive(Debug)]
-struct Pass {
-    precision: Precision,
-    /// Where in the graph each parameter's gradient is to be had.
-    anchors: Vec<Tensor<1>>,
-    /// Which parameters were used first, for the anchors of later passes.
-    used: Uses,
-    listener: Listener,
-    /// How often each parameter was used, less how often its gradient came.
-    expected: HashMap<usize, usize>,
-    /// Sums of the gradients of parameters that were used several times.
-    sums: BTreeMap<usize, Box<dyn Sum>>,
-}
-
-/// A gradient, on any backend.
-trait Sum: Any + Send + std::fmt::Debug {
-    fn into_any(self: Box<Self>) -> Box<dyn Any>;
-
-    /// Tells a listener that it is final.
-    fn tell(self: Box<Self>, listener: &Listener, table: &ParameterTable, parameter: usize);
-}
-
-#[derive(Debug)]
-struct On<B: Readback>(B::FloatTensorPrimitive);
-
-impl<B: Readback> Sum for On<B> {
-    fn into_any(self: Box<Self>) -> Box<dyn Any> {
-        self
-    }
-
-    fn tell(self: Box<Self>, listener: &Listener, table: &ParameterTable, parameter: usize) {
-        tell::<B>(listener, table, parameter, self.0);
-    }
 }
 
 impl Gatherer {
@@ -129,49 +91,10 @@ impl Gatherer {
     /// The same model, which has this rank's rows of the parameters that are cut and gathers the rest when it is
     /// used.
     pub(crate) fn gathering<M: Module>(self: &Arc<Self>, rows: M) -> M {
-        let mut staying = Staying {
-            gatherer: self,
-            place: Enclosing::default(),
-            found: HashSet::new(),
-        };
+        let mut staying = Staying::new(self);
         rows.visit(&mut staying);
         self.lock().stay = staying.found;
         rows.apply_reparameterization(Attacher(self))
-    }
-
-    /// Begins a forward pass of a training.
-    pub(crate) fn begin(&self, precision: Precision, anchors: Vec<Tensor<1>>, used: Uses) {
-        self.lock().pass = Some(Pass {
-            precision,
-            anchors,
-            used,
-            listener: Listener::Nobody,
-            expected: HashMap::new(),
-            sums: BTreeMap::new(),
-        });
-    }
-
-    /// Says who is told about gradients in the backward pass.
-    pub(crate) fn listen(&self, listener: Listener) {
-        if let Some(pass) = &mut self.lock().pass {
-            pass.listener = listener;
-        }
-    }
-
-    /// Ends the pass: a use that the loss does not depend on has brought no gradient, and nobody waits for
-    /// it any longer.
-    pub(crate) fn end(&self) -> Result<(), TrainError> {
-        let (pass, failure) = {
-            let mut state = self.lock();
-            (state.pass.take(), state.failure.take())
-        };
-        let Some(Pass { sums, listener, .. }) = pass else {
-            return failure.map_or(Ok(()), Err);
-        };
-        for (parameter, sum) in sums {
-            sum.tell(&listener, &self.table, parameter);
-        }
-        failure.map_or(Ok(()), Err)
     }
 
     /// What went wrong in a forward pass.
@@ -339,31 +262,6 @@ impl Gatherer {
         Ok(B::float_from_data(found?, &device))
     }
 
-    /// Takes the gradient of one use of a parameter; gives the sum of all, once it is there.
-    fn add<B: Readback>(
-        &self,
-        parameter: usize,
-        gradient: B::FloatTensorPrimitive,
-    ) -> Option<(Listener, B::FloatTensorPrimitive)> {
-        let mut state = self.lock();
-        let pass = state.pass.as_mut()?;
-        let sum = match pass.sums.remove(&parameter) {
-            None => gradient,
-            Some(sum) => {
-                let sum = sum.into_any().downcast::<On<B>>();
-                let On(sum) = *sum.expect("a parameter stays on its backend");
-                B::float_add(sum, gradient)
-            }
-        };
-        let expected = pass.expected.entry(parameter).or_default();
-        *expected = expected.saturating_sub(1);
-        if *expected == 0 {
-            return Some((pass.listener.clone(), sum));
-        }
-        pass.sums.insert(parameter, Box::new(On::<B>(sum)));
-        None
-    }
-
     /// Keeps a failure, unless there is one, and tells the other ranks.
     fn fail(&self, error: TrainError) {
         self.group.abort(&error.to_string());
@@ -372,151 +270,5 @@ impl Gatherer {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Finds parameters whose values stay as they are in mixed precision.
-struct Staying<'a> {
-    gatherer: &'a Gatherer,
-    place: Enclosing,
-    found: HashSet<usize>,
-}
-
-impl ModuleVisitor for Staying<'_> {
-    fn enter_module(&mut self, _name: &str, container: &str) {
-        self.place.enter(container);
-    }
-
-    fn exit_module(&mut self, _name: &str, _container: &str) {
-        self.place.exit();
-    }
-
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if self.place.stays() {
-            self.found.extend(self.gatherer.index_of(param.id));
-        }
-    }
-}
-
-/// Has the rest of parameters gathered.
-struct Attacher<'a>(&'a Arc<Gatherer>);
-
-/// The value of a parameter of which the tensor beneath has this rank's rows.
-#[derive(Module, Debug)]
-struct Gathered {
-    #[module(skip)]
-    parameter: usize,
-    #[module(skip)]
-    gatherer: Arc<Gatherer>,
-}
-
-impl Reparameterization for Gathered {
-    const NAME: &'static str = "gathered";
-
-    fn apply<const D: usize>(&self, base: Tensor<D>) -> Tensor<D> {
-        self.gatherer.value(self.parameter, base)
-    }
-}
-
-impl Reparameterizer for Attacher<'_> {
-    type Reparam = Gathered;
-
-    fn reparameterize<const D: usize>(
-        &mut self,
-        _path: &str,
-        param: Param<Tensor<D>>,
-    ) -> (Param<Tensor<D>>, Option<Gathered>) {
-        let gathered = self.0.index_of(param.id).map(|parameter| Gathered {
-            parameter,
-            gatherer: Arc::clone(self.0),
-        });
-        (param, gathered)
-    }
-}
-
-/// Gathers a parameter forwards, and gives its gradient away backwards.
-#[derive(Debug)]
-struct Gather {
-    parameter: usize,
-    gatherer: Arc<Gatherer>,
-}
-
-fn gathered<B, C, const D: usize>(
-    rows: Tensor<D>,
-    anchor: Tensor<1>,
-    gather: Gather,
-) -> Result<Tensor<D>, TrainError>
-where
-    B: Readback,
-    C: CheckpointStrategy,
-    DispatchTensor: DispatchKindConversion<Autodiff<B, C>>,
-{
-    let rows = primitive::<B, C, D>(rows)?;
-    let anchor = primitive::<B, C, 1>(anchor)?.node();
-    let whole = gather
-        .gatherer
-        .whole::<B>(gather.parameter, rows.primitive().clone())?;
-    let again = GatherAgain::<B> {
-        rows: rows.id(),
-        parameter: gather.parameter,
-        gatherer: Arc::clone(&gather.gatherer),
-        backend: PhantomData,
-    };
-    // Whatever the strategy of the device: this is the operation that is recomputed.
-    let prepared = gather
-        .prepare::<BalancedCheckpointing>([rows.node(), anchor])
-        .memory_bound()
-        .retro_forward(again)
-        .parents([&rows])
-        .stateful();
-    let gathered = match prepared {
-        OpsKind::Tracked(prepared) => prepared.finish((), whole),
-        OpsKind::UnTracked(prepared) => prepared.finish(whole),
-    };
-    Ok(Tensor::from_primitive::<Autodiff<B, C>>(gathered))
-}
-
-impl<B: Readback> Backward<B, 2> for Gather {
-    type State = ();
-
-    fn backward(
-        self,
-        ops: Ops<Self::State, 2>,
-        gradients: &mut Gradients,
-        _checkpointer: &mut Checkpointer,
-    ) {
-        let gradient = gradients.consume::<B>(&ops.node);
-        let Self {
-            parameter,
-            gatherer,
-        } = self;
-        if let Some((listener, gradient)) = gatherer.add::<B>(parameter, gradient) {
-            tell::<B>(&listener, &gatherer.table, parameter, gradient);
-        }
-    }
-}
-
-/// Gathers a parameter again, for a backward step that needs it.
-#[derive(Debug)]
-struct GatherAgain<B> {
-    rows: NodeId,
-    parameter: usize,
-    gatherer: Arc<Gatherer>,
-    backend: PhantomData<B>,
-}
-
-impl<B: Readback> RetroForward for GatherAgain<B> {
-    fn forward(&self, states: &mut BackwardStates, out_node: NodeId) {
-        let rows = states.get_state::<B::FloatTensorPrimitive>(&self.rows);
-        let device = rows.device();
-        let whole = self.gatherer.whole::<B>(self.parameter, rows);
-        let whole = whole.unwrap_or_else(|error| {
-            self.gatherer.fail(error);
-            // Nobody sees what is computed with it: the step ends with the failure.
-            let shape = self.gatherer.table.get(self.parameter).shape.clone();
-            let dtype = self.gatherer.table.get(self.parameter).tensor_dtype;
-            B::float_zeros(shape.into(), &device, dtype.into())
-        });
-        states.save(out_node, whole);
     }
 }

@@ -22,20 +22,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use burn::backend::autodiff::Autodiff;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
-use burn::backend::autodiff::checkpoint::strategy::{
-    BalancedCheckpointing, CheckpointStrategy, NoCheckpointing,
-};
+use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;
-use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
-use burn::backend::{DispatchDevice, DispatchKindConversion};
+use burn::backend::autodiff::ops::{Backward, Ops};
 use burn::module::{Module, ModuleMapper, Param, Reparameterization, Reparameterizer};
-use burn::tensor::{Device, DispatchTensor, GradientCheckpointingStrategy, Tensor};
+use burn::tensor::{Device, DispatchTensor, Tensor};
 
 use crate::loss::precision::Enclosing;
 use crate::parameters::ParameterTable;
 use crate::parameters::shards::Shards;
 use crate::reducer::Reducer;
 use crate::reducer::harvest::{Gradient, Site, checked, unreadable};
+use crate::reducer::operation::{Graph, behind, node, on_backend_of, primitive};
 use crate::reducer::readback::Readback;
 use crate::world::exchange::mapping::{Meaning, meant};
 use crate::{Precision, TrainError};
@@ -74,47 +72,6 @@ pub(crate) enum Listener {
     Reducer(Arc<Mutex<Reducer>>),
     /// A reducer that only adds the gradients to those of a later pass.
     Accumulator(Arc<Mutex<Reducer>>, Entering),
-}
-
-/// Runs `$call` with the backend and the strategy of a tensor.
-macro_rules! on_backend_of {
-    ($tensor:expr, $what:expr, $function:ident($($argument:expr),*)) => {{
-        let device = $tensor.device();
-        let strategy = $tensor.gradient_checkpointing_strategy();
-        let backend = match device.as_dispatch() {
-            DispatchDevice::Autodiff(device) => Some(&**device),
-            #[allow(unreachable_patterns, reason = "other packages may add backends")]
-            _ => None,
-        };
-        match (backend, strategy) {
-            #[cfg(feature = "flex")]
-            (Some(DispatchDevice::Flex(_)), Some(GradientCheckpointingStrategy::Disabled)) => {
-                $function::<burn::backend::Flex, NoCheckpointing, _>($($argument),*)
-            }
-            #[cfg(feature = "flex")]
-            (Some(DispatchDevice::Flex(_)), Some(GradientCheckpointingStrategy::Balanced)) => {
-                $function::<burn::backend::Flex, BalancedCheckpointing, _>($($argument),*)
-            }
-            #[cfg(feature = "cube")]
-            (Some(DispatchDevice::Cube(_)), Some(GradientCheckpointingStrategy::Disabled)) => {
-                $function::<burn::backend::Cube, NoCheckpointing, _>($($argument),*)
-            }
-            #[cfg(feature = "cube")]
-            (Some(DispatchDevice::Cube(_)), Some(GradientCheckpointingStrategy::Balanced)) => {
-                $function::<burn::backend::Cube, BalancedCheckpointing, _>($($argument),*)
-            }
-            #[allow(unreachable_patterns, reason = "other packages may add backends")]
-            _ => Err(unsupported($what, &device)),
-        }
-    }};
-}
-pub(crate) use on_backend_of;
-
-pub(crate) fn unsupported(what: String, device: &burn::tensor::Device) -> TrainError {
-    TrainError::UnsupportedBackend {
-        what,
-        device: format!("{device:?}"),
-    }
 }
 
 /// The places in the graph where the parameters' operations go. Made once: anchors need no
@@ -215,7 +172,8 @@ impl Anchors {
         let mut anchors = vec![first.clone(); parameters];
         for (place, parameter) in order.into_iter().enumerate() {
             while reached < distance * (place + 1) / parameters {
-                anchor = on_backend_of!(anchor, "the loss".to_owned(), one_further(anchor))?;
+                anchor =
+                    on_backend_of!(anchor, "the loss".to_owned(), behind(anchor, Through(None)))?;
                 reached += 1;
             }
             anchors[parameter] = anchor.clone();
@@ -328,61 +286,21 @@ impl ModuleMapper for Attacher<'_> {
     }
 }
 
-/// An anchor whose order is larger by one.
-fn one_further<B, C, const D: usize>(anchor: Tensor<D>) -> Result<Tensor<D>, TrainError>
-where
-    B: Readback,
-    C: CheckpointStrategy,
-    DispatchTensor: DispatchKindConversion<Autodiff<B, C>>,
-{
-    let (values, node) = primitive::<B, C, D>(anchor)?.into_parts();
-    let prepared = Through(None)
-        .prepare::<C>([node])
-        .compute_bound()
-        .stateful();
-    let further = match prepared {
-        OpsKind::Tracked(prepared) => prepared.finish((), values),
-        OpsKind::UnTracked(prepared) => prepared.finish(values),
-    };
-    Ok(Tensor::from_primitive::<Autodiff<B, C>>(further))
-}
-
 /// The same values behind a hook.
-fn hooked<B, C, const D: usize>(
+fn hooked<B: Readback, C: CheckpointStrategy, const D: usize>(
     tensor: Tensor<D>,
     anchor: Tensor<1>,
     hook: Hook,
 ) -> Result<Tensor<D>, TrainError>
 where
-    B: Readback,
-    C: CheckpointStrategy,
-    DispatchTensor: DispatchKindConversion<Autodiff<B, C>>,
+    DispatchTensor: Graph<B, C>,
 {
-    let (values, node) = primitive::<B, C, D>(tensor)?.into_parts();
-    let anchor = primitive::<B, C, 1>(anchor)?.node();
-    let prepared = hook.prepare::<C>([node, anchor]).compute_bound().stateful();
-    let hooked = match prepared {
-        OpsKind::Tracked(prepared) => prepared.finish((), values),
-        OpsKind::UnTracked(prepared) => prepared.finish(values),
-    };
-    Ok(Tensor::from_primitive::<Autodiff<B, C>>(hooked))
-}
-
-pub(crate) type Primitive<B, C> =
-    <Autodiff<B, C> as burn::backend::BackendTypes>::FloatTensorPrimitive;
-
-pub(crate) fn primitive<B, C, const D: usize>(
-    tensor: Tensor<D>,
-) -> Result<Primitive<B, C>, TrainError>
-where
-    B: Readback,
-    C: CheckpointStrategy,
-    DispatchTensor: DispatchKindConversion<Autodiff<B, C>>,
-{
-    let device = tensor.device();
-    tensor
-        .try_into_primitive::<Autodiff<B, C>>()
-        .map_err(|_| unsupported("a part of the model".to_owned(), &device))
+    let (values, parameter) = primitive::<B, C, D>(tensor)?.into_parts();
+    let parents = [parameter, node::<B, C, 1>(anchor)?];
+    let prepared = hook.prepare::<C>(parents).compute_bound();
+    Ok(Tensor::from_primitive::<Autodiff<B, C>>(
+        prepared.stateless(values),
+    ))
 }
 
 /// The operation on a parameter.
@@ -457,24 +375,8 @@ pub(crate) fn measured(loss: Tensor<1>, depth: &Depth) -> Result<Tensor<1>, Trai
     if depth.load(Ordering::Relaxed) > 0 {
         return Ok(loss);
     }
-    let depth = Arc::clone(depth);
-    on_backend_of!(loss, "the loss".to_owned(), measured_on(loss, depth))
-}
-
-fn measured_on<B, C, const D: usize>(loss: Tensor<D>, depth: Depth) -> Result<Tensor<D>, TrainError>
-where
-    B: Readback,
-    C: CheckpointStrategy,
-    DispatchTensor: DispatchKindConversion<Autodiff<B, C>>,
-{
-    let (values, node) = primitive::<B, C, D>(loss)?.into_parts();
-    let pass = Through(Some(depth));
-    let prepared = pass.prepare::<C>([node]).compute_bound().stateful();
-    let measured = match prepared {
-        OpsKind::Tracked(prepared) => prepared.finish((), values),
-        OpsKind::UnTracked(prepared) => prepared.finish(values),
-    };
-    Ok(Tensor::from_primitive::<Autodiff<B, C>>(measured))
+    let pass = Through(Some(Arc::clone(depth)));
+    on_backend_of!(loss, "the loss".to_owned(), behind(loss, pass))
 }
 
 /// An operation that passes everything on, and may note how far from the leaves it is.

@@ -13,7 +13,7 @@ use burn::backend::autodiff::Autodiff;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;
-use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+use burn::backend::autodiff::ops::{Backward, Ops};
 use burn::tensor::{Device, DispatchTensor, Tensor};
 
 /// How much farther the next anchor is: more than most layers are deep.
@@ -77,12 +77,8 @@ where
 {
     let anchor = anchor.try_into_primitive::<Autodiff<Flex, C>>();
     let (values, node) = anchor.expect("it was made there").into_parts();
-    let prepared = Further.prepare::<C>([node]).compute_bound().stateful();
-    let further = match prepared {
-        OpsKind::Tracked(prepared) => prepared.finish((), values),
-        OpsKind::UnTracked(prepared) => prepared.finish(values),
-    };
-    Tensor::from_primitive::<Autodiff<Flex, C>>(further)
+    let prepared = Further.prepare::<C>([node]).compute_bound();
+    Tensor::from_primitive::<Autodiff<Flex, C>>(prepared.stateless(values))
 }
 
 /// The same values. It needs no gradient, so none comes back.

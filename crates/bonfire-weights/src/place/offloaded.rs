@@ -19,7 +19,7 @@ use burn::backend::autodiff::checkpoint::strategy::{
     BalancedCheckpointing, CheckpointStrategy, NoCheckpointing,
 };
 use burn::backend::autodiff::grads::Gradients;
-use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+use burn::backend::autodiff::ops::{Backward, Ops};
 use burn::backend::{Backend, DispatchDevice, DispatchKindConversion};
 use burn::module::{Module, Param, ParamId, ParamMapper, Reparameterization, Reparameterizer};
 use burn::tensor::{DType, Device, DispatchTensor, GradientCheckpointingStrategy, Tensor};
@@ -140,13 +140,8 @@ impl Offloaded {
             .prepare::<BalancedCheckpointing>([parent.node(), anchor.node()])
             .memory_bound()
             .retro_forward(fetch)
-            .parents([&parent])
-            .stateful();
-        let value = match prepared {
-            OpsKind::Tracked(prepared) => prepared.finish((), value),
-            OpsKind::UnTracked(prepared) => prepared.finish(value),
-        };
-        Tensor::from_primitive::<Autodiff<B, C>>(value)
+            .parents([&parent]);
+        Tensor::from_primitive::<Autodiff<B, C>>(prepared.stateless(value))
     }
 }
 

@@ -3,7 +3,7 @@
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::NoCheckpointing;
 use burn::backend::autodiff::grads::Gradients as Tape;
-use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+use burn::backend::autodiff::ops::{Backward, Ops};
 use burn::backend::{Autodiff, Flex};
 use std::time::Instant;
 
@@ -65,11 +65,7 @@ fn probe<const D: usize>(tensor: Tensor<D>, mark: &'static str, watched: &Watche
     let primitive = tensor.try_into_primitive::<Autodiff<Flex>>().unwrap();
     let (values, node) = primitive.into_parts();
     let prepared = Probe { mark, watched }.prepare::<NoCheckpointing>([node]);
-    let probed = match prepared.compute_bound().stateful() {
-        OpsKind::Tracked(prepared) => prepared.finish((), values),
-        OpsKind::UnTracked(prepared) => prepared.finish(values),
-    };
-    Tensor::from_primitive::<Autodiff<Flex>>(probed)
+    Tensor::from_primitive::<Autodiff<Flex>>(prepared.compute_bound().stateless(values))
 }
 
 /// The model with a mark after every layer.

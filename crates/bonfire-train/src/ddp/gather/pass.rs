@@ -1,0 +1,110 @@
+//! A training pass, and the gradients of the parameters that it gathers.
+
+use std::any::Any;
+use std::collections::{BTreeMap, HashMap};
+
+use burn::tensor::Tensor;
+
+use super::Gatherer;
+use crate::parameters::ParameterTable;
+use crate::reducer::hooks::{Listener, Uses, tell};
+use crate::reducer::readback::Readback;
+use crate::{Precision, TrainError};
+
+/// A forward pass of a training, and the backward pass after it.
+#[derive(Debug)]
+pub(super) struct Pass {
+    pub(super) precision: Precision,
+    /// Where in the graph each parameter's gradient is to be had.
+    pub(super) anchors: Vec<Tensor<1>>,
+    /// Which parameters were used first, for the anchors of later passes.
+    pub(super) used: Uses,
+    pub(super) listener: Listener,
+    /// How often each parameter was used, less how often its gradient came.
+    pub(super) expected: HashMap<usize, usize>,
+    /// Sums of the gradients of parameters that were used several times.
+    pub(super) sums: BTreeMap<usize, Box<dyn Sum>>,
+}
+
+/// A gradient, on any backend.
+pub(super) trait Sum: Any + Send + std::fmt::Debug {
+    fn into_any(self: Box<Self>) -> Box<dyn Any>;
+
+    /// Tells a listener that it is final.
+    fn tell(self: Box<Self>, listener: &Listener, table: &ParameterTable, parameter: usize);
+}
+
+#[derive(Debug)]
+struct On<B: Readback>(B::FloatTensorPrimitive);
+
+impl<B: Readback> Sum for On<B> {
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+
+    fn tell(self: Box<Self>, listener: &Listener, table: &ParameterTable, parameter: usize) {
+        tell::<B>(listener, table, parameter, self.0);
+    }
+}
+
+impl Gatherer {
+    /// Begins a forward pass of a training.
+    pub(crate) fn begin(&self, precision: Precision, anchors: Vec<Tensor<1>>, used: Uses) {
+        self.lock().pass = Some(Pass {
+            precision,
+            anchors,
+            used,
+            listener: Listener::Nobody,
+            expected: HashMap::new(),
+            sums: BTreeMap::new(),
+        });
+    }
+
+    /// Says who is told about gradients in the backward pass.
+    pub(crate) fn listen(&self, listener: Listener) {
+        if let Some(pass) = &mut self.lock().pass {
+            pass.listener = listener;
+        }
+    }
+
+    /// Ends the pass: a use that the loss does not depend on has brought no gradient, and nobody waits for
+    /// it any longer.
+    pub(crate) fn end(&self) -> Result<(), TrainError> {
+        let (pass, failure) = {
+            let mut state = self.lock();
+            (state.pass.take(), state.failure.take())
+        };
+        let Some(Pass { sums, listener, .. }) = pass else {
+            return failure.map_or(Ok(()), Err);
+        };
+        for (parameter, sum) in sums {
+            sum.tell(&listener, &self.table, parameter);
+        }
+        failure.map_or(Ok(()), Err)
+    }
+
+    /// Takes the gradient of one use of a parameter; gives the sum of all, once it is there.
+    pub(super) fn add<B: Readback>(
+        &self,
+        parameter: usize,
+        gradient: B::FloatTensorPrimitive,
+    ) -> Option<(Listener, B::FloatTensorPrimitive)> {
+        let mut state = self.lock();
+        let pass = state.pass.as_mut()?;
+        let sum = match pass.sums.remove(&parameter) {
+            None => gradient,
+            Some(sum) => {
+                let sum = sum.into_any().downcast::<On<B>>();
+                let On(sum) = *sum.expect("a parameter stays on its backend");
+                B::float_add(sum, gradient)
+            }
+        };
+        let expected = pass.expected.entry(parameter).or_default();
+        *expected = expected.saturating_sub(1);
+        if *expected == 0 {
+            return Some((pass.listener.clone(), sum));
+        }
+        pass.sums.insert(parameter, Box::new(On::<B>(sum)));
+        None
+    }
+}
