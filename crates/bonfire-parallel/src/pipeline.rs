@@ -151,13 +151,13 @@ impl<M: Module> Pipeline<M> {
             data,
         } = axes;
         let abort = |error: &PipelineError| {
-            world.group().abort(&error.to_string());
-            data.group().abort(&error.to_string());
+            world.abort(&error.to_string());
+            data.abort(&error.to_string());
         };
         let prepared = prepared(stages.len(), schedule, world).inspect_err(abort);
         let (schedule, numbers) = prepared?;
         check(&config).inspect_err(abort)?;
-        let channels = Channels::new(world.group(), &schedule)?;
+        let channels = Channels::new(world, &schedule)?;
         let ddp = Ddp::with_config(stages, data, config)?;
         let device = |stage: &M| {
             let own = stage.devices().into_iter().next();
@@ -303,7 +303,7 @@ impl<M: Module> Pipeline<M> {
     /// Ends all that other ranks may wait in.
     fn abort(&self, error: &PipelineError) {
         self.channels.abort(&error.to_string());
-        self.data.group().abort(&error.to_string());
+        self.data.abort(&error.to_string());
     }
 
     #[track_caller]
@@ -342,7 +342,7 @@ impl<M: Module> Pipeline<M> {
             .ddp
             .backward(|stages| (given(stages, sums, factor, &device), pipeline))?;
         // Each rank has the parameters of its stages, and no other has those.
-        step.gradients = step.gradients.divided_over(&self.world, |_| true);
+        step.gradients = step.gradients.staged_over(&self.world);
         step.loss = Loss::from(Tensor::from_data([loss], (&device, DType::F64)));
         step.timing.forward_backward += busy;
         step.timing.exposed_communication += took.saturating_sub(busy);

@@ -77,6 +77,7 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
     let mut journal = Journal::new(world, config)?;
     journal.note(&headline(data, settings, corpus, parameters));
 
+    let initial = Digest::of(&ddp.whole()?.whole()?)?;
     let loss = evaluate(&mut journal, &ddp.whole()?, data, settings, corpus)?;
     journal.value("validation_loss", loss)?;
     let request = StopRequest::watch();
@@ -127,6 +128,7 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
         .with_fact("windows per step", global_batch)
         .with_fact("optimizer", format!("{:?}", settings.optimizer))
         .with_fact("schedule", format!("{:?}", settings.schedule))
+        .with_fact("initial parameters", initial)
         .with_fact("parameters", digest);
     Ok(Trained { model, report })
 }

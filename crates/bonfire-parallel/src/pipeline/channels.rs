@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use bonfire_collective::{CollectiveError, ProcessGroup, Rank, Work};
 use bonfire_plan::pipeline::{Action, Message, Payload, Schedule};
+use bonfire_train::{TrainError, World};
 use burn::tensor::TensorData;
 
 use super::error::PipelineError;
@@ -33,7 +34,7 @@ const NEWS_PATIENCE: Duration = Duration::from_millis(500);
 /// This rank's ends of the ways to others.
 #[derive(Debug)]
 pub(super) struct Channels {
-    world: ProcessGroup,
+    world: World,
     to: BTreeMap<Rank, ProcessGroup>,
     from: BTreeMap<Rank, ProcessGroup>,
     /// Other groups of two that end with the world.
@@ -47,7 +48,7 @@ pub(super) struct Channels {
 impl Channels {
     /// For a schedule with messages. Every rank calls it.
     #[track_caller]
-    pub(super) fn new(world: &ProcessGroup, schedule: &Schedule) -> Result<Self, CollectiveError> {
+    pub(super) fn new(world: &World, schedule: &Schedule) -> Result<Self, CollectiveError> {
         let sends = schedule
             .lists()
             .iter()
@@ -63,7 +64,7 @@ impl Channels {
         let ways: BTreeSet<(Rank, Rank)> = sends.map(ends).collect();
         let (mut to, mut from) = (BTreeMap::new(), BTreeMap::new());
         for (source, target) in ways {
-            let Some(pair) = world.subgroup(&[source, target])? else {
+            let Some(pair) = world.group().subgroup(&[source, target])? else {
                 continue;
             };
             match pair.rank() {
@@ -144,7 +145,12 @@ impl Channels {
 
     /// That no rank has failed.
     pub(super) fn check(&self) -> Result<(), CollectiveError> {
-        self.world.failure().map_or(Ok(()), Err)
+        self.world.group().failure().map_or(Ok(()), Err)
+    }
+
+    /// What an operation between ranks inside of a pass has kept.
+    pub(super) fn take_failure(&self) -> Option<TrainError> {
+        self.world.take_failure()
     }
 
     /// Gives back the memory of what has been sent.
@@ -167,7 +173,7 @@ impl Channels {
     fn first(&self, error: CollectiveError) -> CollectiveError {
         let start = Instant::now();
         while start.elapsed() < NEWS_PATIENCE {
-            if let Some(failure) = self.world.failure() {
+            if let Some(failure) = self.world.group().failure() {
                 return failure;
             }
             std::thread::sleep(LOOK);
@@ -177,7 +183,8 @@ impl Channels {
 
     /// Ends all that other ranks may wait in.
     pub(super) fn abort(&self, cause: &str) {
-        // The world first: it is where the others look for whose fault it is.
+        // The world first: it is where the others look for whose fault it is. Then the axes beside it.
+        self.world.group().abort(cause);
         self.world.abort(cause);
         let pairs = self.to.values().chain(self.from.values());
         let pairs = pairs.chain(&self.others);

@@ -147,7 +147,13 @@ where
     /// # Panics
     /// If the forward pass does, after telling the other ranks.
     pub(super) fn run(mut self) -> Result<State<M>, PipelineError> {
-        match catch_unwind(AssertUnwindSafe(|| self.actions())) {
+        let outcome = catch_unwind(AssertUnwindSafe(|| self.actions()));
+        if let Some(failure) = self.channels.take_failure() {
+            // Of a layer that has no other way out; what else went wrong follows from it.
+            self.channels.abort(&failure.to_string());
+            return Err(failure.into());
+        }
+        match outcome {
             Ok(Ok(())) => Ok(self.state),
             Ok(Err(error)) => {
                 self.channels.abort(&error.to_string());
