@@ -119,8 +119,21 @@ impl Channels {
     /// Receives in the background.
     pub(super) fn receive(&self, message: Message, source: Rank) -> Work<Vec<TensorData>> {
         let known = Arc::clone(&self.layouts[message.boundary as usize]);
+        self.receive_as((known, message.payload), source)
+    }
+
+    /// Receives in the background what may be of any layout: it was sent with [`Agreed::Now`].
+    pub(super) fn receive_described(&self, source: Rank) -> Work<Vec<TensorData>> {
+        self.receive_as((Arc::default(), Payload::Activation), source)
+    }
+
+    fn receive_as(
+        &self,
+        (known, payload): (Arc<OnceLock<Layout>>, Payload),
+        source: Rank,
+    ) -> Work<Vec<TensorData>> {
         wire::background(&self.from[&source], Vec::new(), move |pair, values| {
-            if known.get().is_none() && message.payload == Payload::Activation {
+            if known.get().is_none() && payload == Payload::Activation {
                 let _ = known.set(wire::receive_layout(pair, SOURCE)?);
             }
             let layout = known.get().expect("a gradient comes after its activation");

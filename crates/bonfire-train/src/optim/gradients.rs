@@ -289,9 +289,9 @@ impl Gradients {
         let Some(group) = &self.stages else {
             return Ok(own);
         };
-        let blocks = group.all_gather_v(own.join("\n").as_bytes())?;
+        let blocks = group.all_gather_bytes(own.join("\n").as_bytes())?;
         let mut all = Vec::new();
-        for (rank, block) in group.world_size().ranks().zip(blocks.iter()) {
+        for (rank, block) in group.world_size().ranks().zip(&blocks) {
             let (rank, names) = (group.world_rank(rank), String::from_utf8_lossy(block));
             all.extend(names.lines().map(|name| format!("{name} on rank {rank}")));
         }

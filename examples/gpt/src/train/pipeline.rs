@@ -13,7 +13,7 @@ use bonfire::world::{Axis, Mesh, StopRequest};
 use bonfire::{DdpConfig, World};
 use burn::module::Module;
 
-use super::{Trained, check, evaluate, global_batch, untrained};
+use super::{Trained, check, global_batch, untrained, validation_loss};
 use crate::batch::Sampler;
 use crate::data::Corpus;
 use crate::model::{Gpt, Part};
@@ -76,7 +76,15 @@ pub(super) fn train(
         Ok(own.whole()?)
     };
     let initial = Digest::of(&whole(&pipeline)?)?;
-    let loss = evaluate(&mut journal, &whole(&pipeline)?, world, settings, corpus)?;
+    let evaluate = |journal: &mut Journal, pipeline: &mut Pipeline<Part>| {
+        let sizes = (settings.reporting.eval_windows, settings.micro_batch());
+        journal.time(Activity::Evaluation, || {
+            validation_loss(data, sizes, &corpus.validation, |batches| {
+                Ok(pipeline.evaluate(batches, Part::forward)?)
+            })
+        })
+    };
+    let loss = evaluate(&mut journal, &mut pipeline)?;
     journal.value("validation_loss", loss)?;
     let request = StopRequest::watch();
     for step in 0..settings.steps {
@@ -111,7 +119,7 @@ pub(super) fn train(
             journal.figures(Some(settings.schedule.rate(step)))?;
         }
         if done % settings.reporting.eval_interval == 0 || last {
-            let loss = evaluate(&mut journal, &whole(&pipeline)?, world, settings, corpus)?;
+            let loss = evaluate(&mut journal, &mut pipeline)?;
             journal.value("validation_loss", loss)?;
         }
     }
