@@ -7,6 +7,8 @@
 //!   passes, and multiplied once with one over their number. So all schedules give the same bits, and the same as one
 //!   rank that adds up the micro-batches itself. A gradient that comes too early waits in memory; with the schedules of
 //!   `bonfire-plan` none does.
+//! - **Reduction.** The gradients of a stage travel to the data-parallel ranks from its last one on, while the rank goes
+//!   on with other stages.
 //! - **Shapes.** What a stage hands on for its first micro-batch says what crosses its boundary from then on. Another
 //!   shape is an error.
 //! - **Failures.** An error, a panic or the death of a rank ends the pipeline on all ranks, and names the rank.
@@ -15,10 +17,12 @@
 
 mod channels;
 pub(crate) mod error;
+mod evaluate;
 mod gather;
 mod gradients;
 pub(crate) mod output;
 pub(crate) mod pass;
+mod passes;
 mod run;
 mod tied;
 pub(crate) mod timing;
@@ -26,22 +30,23 @@ pub(crate) mod weights;
 mod wire;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use bonfire_collective::WorldSize;
 use bonfire_plan::Spread;
 use bonfire_plan::pipeline::Schedule;
-use bonfire_train::{Ddp, DdpConfig, Gradients, Loss, Precision, Step, World};
+use bonfire_train::{Ddp, DdpConfig, GradientSync, Gradients, Precision, Step, World};
 use burn::module::{Module, Param};
 use burn::optim::ModuleOptimizer;
 use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
-use burn::tensor::{DType, Device, Tensor};
+use burn::tensor::{Device, Tensor};
 
 use channels::Channels;
 use error::PipelineError;
 use gradients::given;
 use output::IntoOutput;
 use pass::Pass;
-use run::{Run, State};
+use passes::Passes;
 use tied::Tie;
 use timing::PipelineTiming;
 
@@ -93,6 +98,8 @@ pub struct Pipeline<M> {
     devices: Vec<Device>,
     channels: Channels,
     tie: Option<Tie<M>>,
+    /// Whether gradients travel while passes run.
+    overlaps: bool,
 }
 
 /// The ranks that train with this one.
@@ -129,7 +136,7 @@ impl<M: Module> Pipeline<M> {
 
     /// A pipeline over some ranks, of which there are several with the same stages and other data. Every rank must
     /// call it, with the same schedule, and with those of the stages that [`Schedule::stages_on`] gives it, in that
-    /// order. A schedule without messages gets them.
+    /// order. A schedule without messages gets them, and one without sums of gradients those.
     ///
     /// The stages become a [`Ddp`] over the ranks of `axes.data`, with `config`: its placements of gradients and of the
     /// optimizer's state work here, too.
@@ -151,13 +158,14 @@ impl<M: Module> Pipeline<M> {
             data,
         } = axes;
         let abort = |error: &PipelineError| {
-            world.group().abort(&error.to_string());
-            data.group().abort(&error.to_string());
+            world.abort(&error.to_string());
+            data.abort(&error.to_string());
         };
         let prepared = prepared(stages.len(), schedule, world).inspect_err(abort);
         let (schedule, numbers) = prepared?;
         check(&config).inspect_err(abort)?;
-        let channels = Channels::new(world.group(), &schedule)?;
+        let channels = Channels::new(world, &schedule)?;
+        let sync = config.sync;
         let ddp = Ddp::with_config(stages, data, config)?;
         let device = |stage: &M| {
             let own = stage.devices().into_iter().next();
@@ -172,6 +180,7 @@ impl<M: Module> Pipeline<M> {
             numbers,
             channels,
             tie: None,
+            overlaps: data.world_size() > WorldSize::ONE && sync == GradientSync::Bucketed,
         })
     }
 
@@ -208,7 +217,7 @@ impl<M: Module> Pipeline<M> {
         self.ddp.module()
     }
 
-    /// The schedule, with its messages.
+    /// The schedule, with its messages and sums.
     pub fn schedule(&self) -> &Schedule {
         &self.schedule
     }
@@ -222,8 +231,10 @@ impl<M: Module> Pipeline<M> {
     ///
     /// All micro-batches must have the same size: their losses count equally. Every rank is given as many; the first
     /// stage uses their inputs and the last their targets. `forward` is called once for each of this rank's stages and
-    /// each micro-batch. Of the last stage it returns the loss, one number: the mean over the samples. Of the others it
-    /// returns what the next one gets, a tensor, an [`Output`](crate::Output), or either in a `Result`.
+    /// each micro-batch. Of the last stage it returns the loss, one number: the mean over the samples; or that in a
+    /// [`Loss`](bonfire_train::Loss), such as a [`LossScaler`](bonfire_train::LossScaler) makes, and then the gradients
+    /// of all stages are scaled. Of the others it returns what the next one gets, a tensor, an
+    /// [`Output`](crate::Output). Either may be in a `Result`.
     ///
     /// # Memory
     /// A stage keeps the graph of each micro-batch from its forward to its backward pass, at most as many as
@@ -303,7 +314,7 @@ impl<M: Module> Pipeline<M> {
     /// Ends all that other ranks may wait in.
     fn abort(&self, error: &PipelineError) {
         self.channels.abort(&error.to_string());
-        self.data.group().abort(&error.to_string());
+        self.data.abort(&error.to_string());
     }
 
     #[track_caller]
@@ -316,58 +327,48 @@ impl<M: Module> Pipeline<M> {
         if found != expected as usize {
             return Err(PipelineError::MicroBatches { found, expected });
         }
-        let run = Run {
-            schedule: &self.schedule,
-            me: self.world.rank(),
-            stages: self.ddp.module(),
-            devices: &self.devices,
-            micro_batches,
-            forward,
-            channels: &mut self.channels,
-            tied: self.tie.as_ref().and_then(|tie| tie.values.as_deref()),
-            state: State::new(self.numbers.clone()),
-        };
-        let start = Instant::now();
-        let mut state = run.run()?;
-        let (loss, pipeline) = self.tell(&mut state)?;
-        let took = start.elapsed();
-        let mut sums: Vec<_> = state.sums.into_iter().map(|sum| sum.take()).collect();
-        if let Some(tie) = &self.tie {
-            tie.add((self.ddp.module(), &mut sums), state.tied, &self.channels)?;
-        }
-        let factor = 1.0 / f64::from(expected);
+        let (start, factor) = (Instant::now(), 1.0 / f64::from(expected));
         let device = self.world.device();
-        let busy = pipeline.busy[self.world.rank().index()];
-        let mut step = self
-            .ddp
-            .backward(|stages| (given(stages, sums, factor, &device), pipeline))?;
-        // Each rank has the parameters of its stages, and no other has those.
-        step.gradients = step.gradients.divided_over(&self.world, |_| true);
-        step.loss = Loss::from(Tensor::from_data([loss], (&device, DType::F64)));
-        step.timing.forward_backward += busy;
-        step.timing.exposed_communication += took.saturating_sub(busy);
-        Ok(step)
-    }
-
-    /// Tells all ranks the loss, and how long each of them computed.
-    #[track_caller]
-    fn tell(&self, state: &mut State<M>) -> Result<(f64, PipelineTiming), PipelineError> {
-        let (busy_s, end_s) = state.watch.totals_s();
-        let own = [state.loss()?, busy_s, end_s];
-        let all = self.world.group().all_gather(&own)?;
-        let last = self.schedule.owner(self.schedule.stages() - 1);
-        let mut makespan_s = 0.0_f64;
-        let mut busy = Vec::new();
-        for rank in all.chunks_exact(own.len()) {
-            busy.push(Duration::from_secs_f64(rank[1]));
-            makespan_s = makespan_s.max(rank[2]);
-        }
-        let timing = PipelineTiming {
-            passes: std::mem::take(&mut state.watch.passes),
-            busy,
-            makespan: Duration::from_secs_f64(makespan_s),
+        let mut passes = Passes {
+            schedule: &self.schedule,
+            world: &self.world,
+            devices: &self.devices,
+            channels: &mut self.channels,
+            tie: self.tie.as_ref(),
+            numbers: &self.numbers,
         };
-        Ok((all[last.index() * own.len()], timing))
+        let batches = (micro_batches, forward);
+        let mut step = match self.overlaps {
+            true => {
+                let mut failure = None;
+                let step = self.ddp.backward_in_parts(|stages, told| {
+                    let reduce = |local, sum| {
+                        let sum = given(&told[local], vec![sum], factor, &device);
+                        if sum.is_tracked() {
+                            sum.backward();
+                        }
+                    };
+                    let done = passes.run(stages, batches, reduce);
+                    done.map_err(|error| failure.insert(error).to_string())
+                });
+                step.map_err(|error| failure.unwrap_or(error.into()))?
+            }
+            false => {
+                let mut sums = Vec::new();
+                let reduce = |_, sum| sums.push(sum);
+                let (loss, timing) = passes.run(self.ddp.module(), batches, reduce)?;
+                let given = |stages: &Vec<M>| (given(stages, sums, factor, &device), timing);
+                let mut step = self.ddp.backward(given)?;
+                step.loss = loss;
+                step
+            }
+        };
+        // Each rank has the parameters of its stages, and no other has those.
+        step.gradients = step.gradients.staged_over(&self.world);
+        let busy = step.output.busy[self.world.rank().index()];
+        step.timing.forward_backward = busy;
+        step.timing.exposed_communication = start.elapsed().saturating_sub(busy);
+        Ok(step)
     }
 }
 
@@ -384,7 +385,7 @@ fn prepared(
             world: world.world_size(),
         });
     }
-    let schedule = schedule.with_messages()?;
+    let schedule = schedule.with_messages()?.with_reductions();
     let mut hasher = DefaultHasher::new();
     schedule.to_csv().hash(&mut hasher);
     let all: Vec<u64> = world.group().all_gather(&[hasher.finish()])?;

@@ -56,6 +56,11 @@ impl Loss {
         self.tensor.clone()
     }
 
+    /// What the backward pass multiplies it with: 1, or the scale of a [`LossScaler`](crate::LossScaler).
+    pub fn factor(&self) -> f64 {
+        self.factor
+    }
+
     /// How much it counts: the samples of [`mean_over`](Self::mean_over), else 1.
     pub fn count(&self) -> usize {
         self.weight.count()

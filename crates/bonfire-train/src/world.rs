@@ -172,6 +172,11 @@ impl World {
         self.failures.keep(error.into());
     }
 
+    /// Ends this world's group, and those of its [`mesh`](Self::mesh): no other rank waits for this one any more.
+    pub fn abort(&self, cause: &str) {
+        self.failures.abort(cause);
+    }
+
     /// The failure that [`fail`](Self::fail) kept, once: for whoever runs a pass without a [`Ddp`](crate::Ddp).
     pub fn take_failure(&self) -> Option<TrainError> {
         self.failures.take()

@@ -21,7 +21,7 @@ use crate::data::Corpus;
 use crate::model::Gpt;
 use crate::optimizer;
 use crate::options::{OptimizerKind, Settings};
-use crate::text::TextWindows;
+use crate::text::{TextBatch, TextWindows};
 
 /// A trained model and the account of its training.
 #[derive(Debug)]
@@ -77,6 +77,7 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
     let mut journal = Journal::new(world, config)?;
     journal.note(&headline(data, settings, corpus, parameters));
 
+    let initial = Digest::of(&ddp.whole()?.whole()?)?;
     let loss = evaluate(&mut journal, &ddp.whole()?, data, settings, corpus)?;
     journal.value("validation_loss", loss)?;
     let request = StopRequest::watch();
@@ -127,6 +128,7 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
         .with_fact("windows per step", global_batch)
         .with_fact("optimizer", format!("{:?}", settings.optimizer))
         .with_fact("schedule", format!("{:?}", settings.schedule))
+        .with_fact("initial parameters", initial)
         .with_fact("parameters", digest);
     Ok(Trained { model, report })
 }
@@ -162,19 +164,26 @@ fn evaluate(
     settings: &Settings,
     corpus: &Corpus,
 ) -> Result<f64> {
+    let losses = |batches: &[TextBatch]| {
+        let batches = batches.iter().cloned();
+        let loss = |batch: TextBatch| model.loss(batch.tokens, batch.targets).into_scalar::<f64>();
+        Ok(batches.map(loss).collect())
+    };
+    let sizes = (settings.reporting.eval_windows, settings.batch);
     journal.time(Activity::Evaluation, || {
-        validation_loss(model, data, settings, &corpus.validation)
+        validation_loss(data, sizes, &corpus.validation, losses)
     })
 }
 
-/// The mean loss over the same windows for every world size, each scored by exactly one rank of `data`.
+/// The mean loss over the same windows for every world size, each scored by exactly one rank of `data`. `losses` are
+/// those of batches of at most `batch` windows.
 fn validation_loss(
-    model: &Gpt,
     data: &World,
-    settings: &Settings,
+    (windows, batch): (usize, usize),
     text: &TextWindows,
+    losses: impl FnOnce(&[TextBatch]) -> Result<Vec<f64>>,
 ) -> Result<f64> {
-    let windows = batch::spread(text.len(), settings.reporting.eval_windows);
+    let windows = batch::spread(text.len(), windows);
     let sampler = DistributedSampler::new(
         data,
         SamplerConfig::new(windows.len(), Order::Sequential).remainder(Remainder::Exact),
@@ -184,11 +193,13 @@ fn validation_loss(
         .into_iter()
         .map(|window| windows[window])
         .collect();
+    let own = || own.chunks(batch);
+    let batches: Vec<_> = own()
+        .map(|windows| text.batch(windows, &data.device()))
+        .collect();
     let mut mean = WeightedMean::new();
-    for windows in own.chunks(settings.batch) {
-        let batch = text.batch(windows, &data.device());
-        let loss = model.loss(batch.tokens, batch.targets);
-        mean.add(loss.into_scalar::<f64>(), windows.len());
+    for (loss, windows) in losses(&batches)?.into_iter().zip(own()) {
+        mean.add(loss, windows.len());
     }
     mean.over_ranks(data)?
         .context("there is no validation window")

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bonfire::World;
 use bonfire::report::Report;
-use bonfire_testkit::{Job, Signal, Watchdog, signal_process};
+use bonfire_testkit::{Job, Signal, Watchdog, signal_process, some};
 use clap::Parser;
 use gpt::data::Corpus;
 use gpt::options::{Settings, TrainArgs};
@@ -26,17 +26,16 @@ struct Line {
     train: TrainArgs,
 }
 
+/// The last of two values of an option counts.
 fn settings(more: &str, folder: &Path) -> Settings {
-    let sizes = "gpt --layers 4 --heads 2 --width 16 --context 8 --warmup 2 --learning-rate 0.01 --steps 6 \
-                 --log-interval 2 --eval-interval 3 --eval-windows 9 --batch 8";
-    let words = sizes.split_whitespace().chain(more.split_whitespace());
-    let is_cut = more.contains("--micro-batches");
-    let cut: &[&str] = if is_cut {
-        &[]
-    } else {
-        &["--micro-batches", "4"]
-    };
-    let words = words.chain(cut.iter().copied());
+    let defaults = "--layers 4 --heads 2 --width 16 --context 8 --warmup 2 --learning-rate 0.01 --steps 6 \
+                    --log-interval 2 --eval-interval 3 --eval-windows 9 --batch 8 --micro-batches 4";
+    let defaults: Vec<_> = defaults.split_whitespace().collect();
+    let defaults = defaults
+        .chunks(2)
+        .filter(|option| !more.contains(&format!("{} ", option[0])));
+    let words = ["gpt"].into_iter().chain(defaults.flatten().copied());
+    let words = words.chain(more.split_whitespace());
     let mut settings = Settings::try_from(Line::try_parse_from(words).unwrap().train).unwrap();
     settings.reporting.report_dir = folder.to_owned();
     settings
@@ -44,18 +43,26 @@ fn settings(more: &str, folder: &Path) -> Settings {
 
 /// What all ranks come to: the hash of the parameters, and the losses.
 fn trained(ranks: u32, more: &str) -> Result<(String, Vec<f64>), String> {
+    Ok(run(ranks, more)?.1)
+}
+
+/// The hash of the parameters at the start, and what all ranks come to.
+fn run(ranks: u32, more: &str) -> Result<(String, (String, Vec<f64>)), String> {
     let _watchdog = Watchdog::start(more, WATCHDOG);
     let folder = tempfile::tempdir().unwrap();
     let settings = settings(more, folder.path());
     let corpus = Corpus::new(Text::new("a text", &"abcdefgh ".repeat(60)).unwrap(), 8).unwrap();
-    let run = |world: World| train(&world, &settings, &corpus).map(|trained| trained.report);
-    let reports = bonfire::spawn(ranks, run).map_err(|error| format!("{error:?}"))?;
+    let training = |world: World| train(&world, &settings, &corpus).map(|trained| trained.report);
+    let reports = bonfire::spawn(ranks, training).map_err(|error| format!("{error:?}"))?;
     let of = |report: &Report| {
-        let mut facts = report.facts.iter().rev();
-        let (_, digest) = facts.find(|(name, _)| name == "parameters").unwrap();
+        let fact = |wanted: &str| {
+            let mut facts = report.facts.iter();
+            facts.find(|(name, _)| name == wanted).unwrap().1.clone()
+        };
         let points = report.curve("loss").iter();
         let points = points.chain(report.curve("validation_loss"));
-        (digest.clone(), points.map(|point| point.value).collect())
+        let losses = points.map(|point| point.value).collect();
+        (fact("initial parameters"), (fact("parameters"), losses))
     };
     let first = of(&reports[0]);
     assert!(reports.iter().all(|report| of(report) == first), "{more}");
@@ -109,6 +116,34 @@ fn layers_that_ranks_divide_learn_what_whole_ones_do() {
             let (_, losses) = trained(ranks, &more).unwrap();
             assert_close(&losses, &expected, &more);
         }
+    }
+}
+
+/// How 8 ranks are laid out, those of pp, dp and tp.
+const MESHES: [[u32; 3]; 10] = [
+    [2, 2, 2],
+    [4, 1, 2],
+    [2, 1, 4],
+    [8, 1, 1],
+    [1, 8, 1],
+    [1, 1, 8],
+    [4, 2, 1],
+    [2, 4, 1],
+    [1, 4, 2],
+    [1, 2, 4],
+];
+
+#[test]
+fn every_mesh_starts_and_learns_as_one_rank_does() {
+    let sizes = "--layers 6 --heads 8 --width 16 --steps 50 --log-interval 10 --eval-interval 25";
+    let (start, (_, expected)) = run(1, sizes).unwrap();
+    for [pp, dp, tp] in some(&MESHES, 3) {
+        let batch = 8 / dp;
+        let mesh = format!("--mesh pp={pp},dp={dp},tp={tp}");
+        let more = format!("{sizes} {mesh} --batch {batch} --micro-batches {batch}");
+        let (found, (_, losses)) = run(8, &more).unwrap();
+        assert_eq!(found, start, "{mesh}");
+        assert_close(&losses, &expected, &mesh);
     }
 }
 

@@ -59,6 +59,19 @@ fn train(world: World) -> bonfire::Result<()> {
             println!("rank {rank}: loss {first:.3}, then loss {last:.6}");
         }
     }
+    let plain = world.device();
+    let inputs = [3, 8, 5].map(|rows| Tensor::random([rows, 16], Distribution::Default, &plain));
+    // ANCHOR: evaluate
+    let losses = pipeline.evaluate(&inputs, forward)?;
+    let samples: Vec<usize> = inputs.iter().map(|input| input.dims()[0]).collect();
+    let sum: f64 = losses
+        .iter()
+        .zip(&samples)
+        .map(|(loss, &rows)| loss * rows as f64)
+        .sum();
+    let mean = sum / samples.iter().sum::<usize>() as f64;
+    // ANCHOR_END: evaluate
+    println!("rank {}: validation loss {mean:.6}", world.rank());
     Ok(())
 }
 

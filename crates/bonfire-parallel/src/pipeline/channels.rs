@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use bonfire_collective::{CollectiveError, ProcessGroup, Rank, Work};
 use bonfire_plan::pipeline::{Action, Message, Payload, Schedule};
+use bonfire_train::{TrainError, World};
 use burn::tensor::TensorData;
 
 use super::error::PipelineError;
@@ -33,7 +34,7 @@ const NEWS_PATIENCE: Duration = Duration::from_millis(500);
 /// This rank's ends of the ways to others.
 #[derive(Debug)]
 pub(super) struct Channels {
-    world: ProcessGroup,
+    world: World,
     to: BTreeMap<Rank, ProcessGroup>,
     from: BTreeMap<Rank, ProcessGroup>,
     /// Other groups of two that end with the world.
@@ -47,7 +48,7 @@ pub(super) struct Channels {
 impl Channels {
     /// For a schedule with messages. Every rank calls it.
     #[track_caller]
-    pub(super) fn new(world: &ProcessGroup, schedule: &Schedule) -> Result<Self, CollectiveError> {
+    pub(super) fn new(world: &World, schedule: &Schedule) -> Result<Self, CollectiveError> {
         let sends = schedule
             .lists()
             .iter()
@@ -63,7 +64,7 @@ impl Channels {
         let ways: BTreeSet<(Rank, Rank)> = sends.map(ends).collect();
         let (mut to, mut from) = (BTreeMap::new(), BTreeMap::new());
         for (source, target) in ways {
-            let Some(pair) = world.subgroup(&[source, target])? else {
+            let Some(pair) = world.group().subgroup(&[source, target])? else {
                 continue;
             };
             match pair.rank() {
@@ -118,8 +119,21 @@ impl Channels {
     /// Receives in the background.
     pub(super) fn receive(&self, message: Message, source: Rank) -> Work<Vec<TensorData>> {
         let known = Arc::clone(&self.layouts[message.boundary as usize]);
+        self.receive_as((known, message.payload), source)
+    }
+
+    /// Receives in the background what may be of any layout: it was sent with [`Agreed::Now`].
+    pub(super) fn receive_described(&self, source: Rank) -> Work<Vec<TensorData>> {
+        self.receive_as((Arc::default(), Payload::Activation), source)
+    }
+
+    fn receive_as(
+        &self,
+        (known, payload): (Arc<OnceLock<Layout>>, Payload),
+        source: Rank,
+    ) -> Work<Vec<TensorData>> {
         wire::background(&self.from[&source], Vec::new(), move |pair, values| {
-            if known.get().is_none() && message.payload == Payload::Activation {
+            if known.get().is_none() && payload == Payload::Activation {
                 let _ = known.set(wire::receive_layout(pair, SOURCE)?);
             }
             let layout = known.get().expect("a gradient comes after its activation");
@@ -144,7 +158,12 @@ impl Channels {
 
     /// That no rank has failed.
     pub(super) fn check(&self) -> Result<(), CollectiveError> {
-        self.world.failure().map_or(Ok(()), Err)
+        self.world.group().failure().map_or(Ok(()), Err)
+    }
+
+    /// What an operation between ranks inside of a pass has kept.
+    pub(super) fn take_failure(&self) -> Option<TrainError> {
+        self.world.take_failure()
     }
 
     /// Gives back the memory of what has been sent.
@@ -167,7 +186,7 @@ impl Channels {
     fn first(&self, error: CollectiveError) -> CollectiveError {
         let start = Instant::now();
         while start.elapsed() < NEWS_PATIENCE {
-            if let Some(failure) = self.world.failure() {
+            if let Some(failure) = self.world.group().failure() {
                 return failure;
             }
             std::thread::sleep(LOOK);
@@ -177,7 +196,8 @@ impl Channels {
 
     /// Ends all that other ranks may wait in.
     pub(super) fn abort(&self, cause: &str) {
-        // The world first: it is where the others look for whose fault it is.
+        // The world first: it is where the others look for whose fault it is. Then the axes beside it.
+        self.world.group().abort(cause);
         self.world.abort(cause);
         let pairs = self.to.values().chain(self.from.values());
         let pairs = pairs.chain(&self.others);

@@ -3,10 +3,10 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bonfire_train::{TrainError, custom_gradient};
+use bonfire_train::{Loss, TrainError, custom_gradient};
 use burn::tensor::{DType, Gradients, Tensor, TensorData};
 
-use super::error::BoxError;
+use super::error::{BoxError, PipelineError};
 
 /// What a stage returns for one micro-batch: one float tensor or several, of any numbers of dimensions.
 ///
@@ -20,9 +20,30 @@ use super::error::BoxError;
 /// ```
 pub struct Output {
     pub(super) tensors: Vec<Box<dyn AnyRank>>,
+    /// What the backward pass multiplies a loss with.
+    pub(super) factor: f64,
 }
 
 impl Output {
+    /// The loss that it is.
+    ///
+    /// # Errors
+    /// [`PipelineError::NoLoss`].
+    pub(super) fn loss(&self) -> Result<Tensor<1>, PipelineError> {
+        match &self.tensors[..] {
+            [loss] if loss.extent().shape.iter().product::<usize>() == 1 => Ok(loss.flat()),
+            _ => {
+                let found = self.layout().to_string();
+                Err(PipelineError::NoLoss { found })
+            }
+        }
+    }
+
+    /// Its values, out of their graph. It waits for the device.
+    pub(super) fn values(&self) -> Result<Vec<TensorData>, TrainError> {
+        self.tensors.iter().map(|tensor| tensor.values()).collect()
+    }
+
     /// The same with one more tensor behind the others.
     #[must_use]
     pub fn and<const D: usize>(mut self, tensor: Tensor<D>) -> Self {
@@ -40,6 +61,17 @@ impl<const D: usize> From<Tensor<D>> for Output {
     fn from(tensor: Tensor<D>) -> Self {
         Self {
             tensors: vec![Box::new(tensor)],
+            factor: 1.0,
+        }
+    }
+}
+
+impl From<Loss> for Output {
+    /// How much the loss counts is not looked at: all micro-batches count equally.
+    fn from(loss: Loss) -> Self {
+        Self {
+            factor: loss.factor(),
+            ..loss.tensor().into()
         }
     }
 }
@@ -50,7 +82,7 @@ impl fmt::Debug for Output {
     }
 }
 
-/// What a forward pass may return: a tensor, an [`Output`], or either in a `Result`.
+/// What a forward pass may return: a tensor, an [`Output`], a [`Loss`], or one of them in a `Result`.
 pub trait IntoOutput {
     /// The output.
     ///
@@ -66,6 +98,12 @@ impl IntoOutput for Output {
 }
 
 impl<const D: usize> IntoOutput for Tensor<D> {
+    fn into_output(self) -> Result<Output, BoxError> {
+        Ok(self.into())
+    }
+}
+
+impl IntoOutput for Loss {
     fn into_output(self) -> Result<Output, BoxError> {
         Ok(self.into())
     }
@@ -244,6 +282,12 @@ impl<const D: usize> AnyRank for Tensor<D> {
     fn flat(&self) -> Tensor<1> {
         self.clone().reshape([self.shape().num_elements()])
     }
+}
+
+/// The value of a loss without a graph.
+pub(super) fn loss_value(loss: Tensor<1>) -> Result<f64, TrainError> {
+    let data = read(loss, "the loss")?;
+    Ok(data.iter::<f64>().next().unwrap_or(f64::NAN))
 }
 
 /// The values of a tensor.

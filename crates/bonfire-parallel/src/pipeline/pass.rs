@@ -70,7 +70,7 @@ impl<B> Pass<'_, B> {
             });
         };
         let options = (self.device, data.dtype());
-        let leaf = Tensor::<D>::from_data(data.clone(), options).require_grad();
+        let leaf = self.leaf(Tensor::<D>::from_data(data.clone(), options));
         self.leaves.push(Box::new(leaf.clone()));
         Ok(leaf)
     }
@@ -86,9 +86,17 @@ impl<B> Pass<'_, B> {
             let (stage, rank) = (self.stage(), D);
             return Err(PipelineError::NotTied { stage, rank });
         };
-        let leaf = values.clone().detach().require_grad();
+        let leaf = self.leaf(values.clone());
         self.tied_leaves.push(Box::new(leaf.clone()));
         Ok(leaf)
+    }
+
+    /// Values as where the graph of this pass begins, or without a graph where it has none.
+    fn leaf<const D: usize>(&self, values: Tensor<D>) -> Tensor<D> {
+        match self.device.is_autodiff() {
+            true => values.detach().require_grad(),
+            false => values.without_autodiff(),
+        }
     }
 
     /// Where layers leave the gradients of their weights for later.

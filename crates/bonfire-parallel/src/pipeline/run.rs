@@ -1,6 +1,5 @@
 //! One step of a pipeline: the actions of this rank, in order.
 
-use std::any::Any;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -14,13 +13,14 @@ use burn::tensor::{Device, Gradients, Tensor, TensorData};
 use super::channels::{Agreed, Channels};
 use super::error::PipelineError;
 use super::gradients::{Sum, Turns};
-use super::output::{AnyRank, IntoOutput, Output, Start, read};
+use super::output::{AnyRank, IntoOutput, Output, Start, loss_value};
 use super::pass::Pass;
+use super::tied::Tie;
 use super::timing::Stopwatch;
 use super::weights::WeightGradients;
 
 /// A step under way.
-pub(super) struct Run<'a, M, B, F> {
+pub(super) struct Run<'a, M, B, F, R> {
     pub(super) schedule: &'a Schedule,
     pub(super) me: Rank,
     /// Of this rank, in the order of the layers.
@@ -30,8 +30,9 @@ pub(super) struct Run<'a, M, B, F> {
     pub(super) micro_batches: &'a [B],
     pub(super) forward: F,
     pub(super) channels: &'a mut Channels,
-    /// What the last stage has of the first.
-    pub(super) tied: Option<&'a dyn Any>,
+    pub(super) tie: Option<&'a Tie<M>>,
+    /// Takes the gradients of a stage, by its place on this rank.
+    pub(super) reduce: R,
     pub(super) state: State<M>,
 }
 
@@ -45,9 +46,9 @@ pub(super) struct State<M> {
     /// By stage and micro-batch.
     live: HashMap<(u32, u32), Live>,
     /// Of each stage.
-    pub(super) sums: Vec<Sum<M>>,
+    sums: Vec<Sum<M>>,
     /// The sum of the last stage's gradients of a tied parameter, all elements in a row.
-    pub(super) tied: Option<Tensor<1>>,
+    tied: Option<Tensor<1>>,
     tied_turns: Turns<Vec<Tensor<1>>>,
     /// Of each micro-batch, on the rank of the last stage.
     losses: HashMap<u32, Tensor<1>>,
@@ -128,39 +129,28 @@ impl<M: Module> State<M> {
         let mut sum = 0.0;
         for micro_batch in 0..count {
             if let Some(loss) = self.losses.remove(&micro_batch) {
-                let data = read(loss, "the loss")?;
-                sum += data.iter::<f64>().next().unwrap_or(f64::NAN);
+                sum += loss_value(loss)?;
             }
         }
         Ok(sum / f64::from(count))
     }
 }
 
-impl<M, B, F, R> Run<'_, M, B, F>
+impl<M, B, F, O, R> Run<'_, M, B, F, R>
 where
     M: Module,
-    F: Fn(&M, &mut Pass<'_, B>) -> R,
-    R: IntoOutput,
+    F: Fn(&M, &mut Pass<'_, B>) -> O,
+    O: IntoOutput,
+    R: FnMut(usize, GradientsParams),
 {
     /// Does it all. Where that fails, the other ranks are told.
     ///
     /// # Panics
     /// If the forward pass does, after telling the other ranks.
     pub(super) fn run(mut self) -> Result<State<M>, PipelineError> {
-        match catch_unwind(AssertUnwindSafe(|| self.actions())) {
-            Ok(Ok(())) => Ok(self.state),
-            Ok(Err(error)) => {
-                self.channels.abort(&error.to_string());
-                Err(error)
-            }
-            Err(panic) => {
-                let pass = self.state.current.map(|pass| format!(" in {pass}"));
-                let pass = pass.unwrap_or_default();
-                let cause = format!("panicked{pass}: {}", panic_message(&*panic));
-                self.channels.abort(&cause);
-                resume_unwind(panic)
-            }
-        }
+        let outcome = catch_unwind(AssertUnwindSafe(|| self.actions()));
+        ended(outcome, self.state.current, self.channels)?;
+        Ok(self.state)
     }
 
     fn actions(&mut self) -> Result<(), PipelineError> {
@@ -178,9 +168,9 @@ where
                     let work = self.channels.receive(message, source);
                     self.state.receiving.insert(message, work);
                 }
-                // Gradients are summed over data-parallel ranks, and parameters gathered, around the step.
-                Action::ReduceGradients { .. } | Action::Gather { .. } | Action::Release { .. } => {
-                }
+                Action::ReduceGradients { stage } => self.reduce(stage)?,
+                // Parameters are not sharded.
+                Action::Gather { .. } | Action::Release { .. } => {}
             }
         }
         Ok(self.channels.finish()?)
@@ -210,7 +200,7 @@ where
     }
 
     fn forward(&mut self, compute: Compute, inputs: Vec<TensorData>) -> Result<(), PipelineError> {
-        let local = self.local(compute);
+        let local = self.local(compute.stage);
         let mut pass = Pass {
             compute,
             stages: self.schedule.stages(),
@@ -218,7 +208,7 @@ where
             device: &self.devices[local],
             inputs,
             leaves: Vec::new(),
-            tied: self.tied,
+            tied: self.tie.and_then(|tie| tie.values.as_deref()),
             tied_leaves: Vec::new(),
             weights: match self.is_split(compute) {
                 true => WeightGradients::split(),
@@ -256,21 +246,17 @@ where
     /// What becomes of an output, and where its backward pass begins.
     fn end(&mut self, compute: Compute, output: Output) -> Result<End, PipelineError> {
         let Some(message) = self.schedule.output(compute) else {
-            let loss = match &output.tensors[..] {
-                [loss] if loss.extent().shape.iter().product::<usize>() == 1 => loss.flat(),
-                _ => {
-                    let found = output.layout().to_string();
-                    return Err(PipelineError::NoLoss { found });
-                }
-            };
+            let loss = output.loss()?;
             let value = loss.clone().without_autodiff();
             self.state.losses.insert(compute.micro_batch, value);
+            let loss = match output.factor {
+                1.0 => loss,
+                factor => loss.mul_scalar(factor),
+            };
             return Ok(End::Loss(Box::new(loss)));
         };
         let agreed = self.channels.agree(message, output.layout())?;
-        let values = output.tensors.iter().map(|tensor| tensor.values());
-        let values = values.collect::<Result<_, _>>()?;
-        self.state.made.insert(message, (values, agreed));
+        self.state.made.insert(message, (output.values()?, agreed));
         let starts = output.tensors.iter().map(|tensor| tensor.start());
         Ok(End::Output(starts.collect()))
     }
@@ -334,15 +320,32 @@ where
             self.state
                 .add_tied(compute.micro_batch, tied, gradients.as_mut());
         }
-        let stage = &self.stages[self.local(compute)];
+        let stage = &self.stages[self.local(compute.stage)];
         let gradients = gradients.map(|gradients| GradientsParams::from_grads(gradients, stage));
         Ok((gradients.unwrap_or_default(), weights))
     }
 
     fn add(&mut self, compute: Compute, gradients: GradientsParams) {
-        let local = self.local(compute);
+        let local = self.local(compute.stage);
         let stage = &self.stages[local];
         self.state.sums[local].add(stage, compute.micro_batch, gradients);
+    }
+
+    /// Gives the gradients of a stage away, with the last stage's part of a tied parameter's.
+    fn reduce(&mut self, stage: u32) -> Result<(), PipelineError> {
+        let local = self.local(stage);
+        let mut sum = std::mem::replace(&mut self.state.sums[local], Sum::new()).take();
+        if let Some(tie) = self.tie {
+            if stage + 1 == self.schedule.stages() {
+                tie.hand_over(&mut self.state.tied, self.channels)?;
+            }
+            if stage == 0 {
+                let last = self.state.tied.take();
+                tie.add((&self.stages[local], &mut sum), last, self.channels)?;
+            }
+        }
+        (self.reduce)(local, sum);
+        Ok(())
     }
 
     fn take(&mut self, compute: Compute) -> Option<Live> {
@@ -360,10 +363,34 @@ where
     }
 
     /// The place of a stage among those of this rank.
-    fn local(&self, compute: Compute) -> usize {
+    fn local(&self, stage: u32) -> usize {
         let mut numbers = self.state.numbers.iter();
-        let place = numbers.position(|&stage| stage == compute.stage);
+        let place = numbers.position(|&number| number == stage);
         place.expect(VERIFIED)
+    }
+}
+
+/// What passes have come to. Where they have failed or panicked, in the pass that was under way, the other ranks are
+/// told.
+pub(super) fn ended<T>(
+    outcome: std::thread::Result<Result<T, PipelineError>>,
+    current: Option<Compute>,
+    channels: &Channels,
+) -> Result<T, PipelineError> {
+    if let Some(failure) = channels.take_failure() {
+        // Of a layer that has no other way out; what else went wrong follows from it.
+        channels.abort(&failure.to_string());
+        return Err(failure.into());
+    }
+    match outcome {
+        Ok(done) => done.inspect_err(|error| channels.abort(&error.to_string())),
+        Err(panic) => {
+            let pass = current.map(|pass| format!(" in {pass}"));
+            let pass = pass.unwrap_or_default();
+            let cause = format!("panicked{pass}: {}", panic_message(&*panic));
+            channels.abort(&cause);
+            resume_unwind(panic)
+        }
     }
 }
 

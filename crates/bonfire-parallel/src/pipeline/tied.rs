@@ -120,19 +120,29 @@ impl<M: Module> Tie<M> {
         Ok(())
     }
 
+    /// Sends what the last stage makes of the gradient, unless the first one is on the same rank.
+    pub(super) fn hand_over(
+        &self,
+        last: &mut Option<Tensor<1>>,
+        channels: &Channels,
+    ) -> Result<(), PipelineError> {
+        let Ends::Last(way) = &self.ends else {
+            return Ok(());
+        };
+        let last = last.take();
+        let data = last.map(|last| read(last, "a tied gradient")).transpose()?;
+        Ok(send(way, channels, data.unwrap_or_else(none))?)
+    }
+
     /// Adds what the last stage makes of the gradient to that of the first.
     pub(super) fn add(
         &self,
-        (stages, sums): (&[M], &mut [GradientsParams]),
+        (stage, sum): (&M, &mut GradientsParams),
         last: Option<Tensor<1>>,
         channels: &Channels,
     ) -> Result<(), PipelineError> {
         let last = match &self.ends {
-            Ends::Both => last,
-            Ends::Last(way) => {
-                let data = last.map(|last| read(last, "a tied gradient")).transpose()?;
-                return Ok(send(way, channels, data.unwrap_or_else(none))?);
-            }
+            Ends::Both | Ends::Last(_) => last,
             Ends::First(way) => {
                 let data = receive(way, channels)?;
                 let device = self.device.clone().without_autodiff();
@@ -141,7 +151,7 @@ impl<M: Module> Tie<M> {
             }
         };
         if let Some(last) = last {
-            self.parameter.add(&stages[0], &mut sums[0], last);
+            self.parameter.add(stage, sum, last);
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use bonfire_plan::shard_range;
 use bonfire_train::World;
-use burn::module::{Module, Param};
+use burn::module::{Module, Param, ParamId};
 use burn::nn::Embedding;
 use burn::tensor::{Bool, Int, Tensor};
 
@@ -58,6 +58,24 @@ impl VocabParallelEmbedding {
             tp: Some(tp.clone()),
             sequence: None,
         })
+    }
+
+    /// The head of a model, where the table that it shares is in another stage of a pipeline: `rows`, such as
+    /// [`Pass::tied`](crate::Pass::tied) has them, are this rank's of a table of `vocabulary` rows that is divided among
+    /// the ranks of `tp`.
+    ///
+    /// # Panics
+    /// If they are more or fewer than this rank's.
+    pub fn of_rows(rows: Tensor<2>, vocabulary: usize, tp: &World) -> Self {
+        let [found, _] = rows.dims();
+        let head = Self {
+            weight: Param::initialized(ParamId::new(), rows),
+            vocabulary,
+            tp: Some(tp.clone()),
+            sequence: None,
+        };
+        assert_eq!(found, head.rows().len(), "rows of this rank");
+        head
     }
 
     /// The same table, which leaves each rank with the vectors of its own tokens, some of those along dimension `dim` of

@@ -17,8 +17,11 @@ use burn::nn::{Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, L
 use burn::optim::{AdamWConfig, ModuleOptimizer};
 use burn::tensor::{Device, Int, Tensor, TensorData, activation};
 
+mod divided;
 mod equality;
+mod evaluation;
 mod failure;
+mod overlap;
 mod shapes;
 mod tied;
 

@@ -2,7 +2,8 @@
 //! return is gradients and not a loss.
 //!
 //! The hooks take the gradients while that pass runs, so buckets travel during it as in
-//! [`Ddp::backward`]. What the step itself finds as gradients is empty and is not used.
+//! [`Ddp::backward`]. What the step itself finds as gradients is empty and is not used. The stages of a pipeline have
+//! a pass each.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,13 +12,13 @@ use std::time::Instant;
 use burn::module::Module;
 
 use super::synchroniser::{Synchroniser, averages};
-use super::{Ddp, lock};
-use crate::loss::Weight;
+use super::{Ddp, MODULE_PRESENT, Step, lock};
 use crate::loss::weights::{Last, MicroBatches};
+use crate::loss::{IntoLoss, Weight};
 use crate::reducer::harvest::harvest;
 use crate::reducer::hooks::{Listener, Pass};
 use crate::reducer::timing::{StepTiming, Stopwatch};
-use crate::{Gradients, TrainError};
+use crate::{Gradients, Spread, TrainError};
 
 /// Operations between one parameter and the next on the way to the loss: a linear layer with its
 /// activation has three for two parameters, a transformer block fewer than forty for its twelve. Too
@@ -73,11 +74,53 @@ impl<M: Module> Ddp<M> {
         self.group.progress(self.steps);
         self.steps += u64::from(last == Last::Yes);
         self.group.phase("a step of the learner");
-        let own = self.guarded(|ddp| ddp.own(samples, step, last));
+        let weight = Weight::Samples(samples);
+        let step = step.map(|step| |_: &M, hooked: &M| Ok(step(hooked)));
+        let own = self.guarded(|ddp| ddp.own(weight, step, last));
         if last == Last::Yes {
             self.group.end_step();
         }
         own
+    }
+
+    /// Runs `passes`, which is given the model, and the same model with which a backward pass tells that gradients are
+    /// final: those of a parameter in one pass alone. They travel while the rest of `passes` runs, and the gradients of
+    /// the step are the mean over the ranks. The loss that it returns is told and no more.
+    ///
+    /// # Errors
+    /// See [`backward`](Self::backward).
+    ///
+    /// # Panics
+    /// If `passes` panics, after telling the other ranks; or if parameters are sharded, or gradients do not travel in
+    /// buckets.
+    #[track_caller]
+    pub fn backward_in_parts<L: IntoLoss>(
+        &mut self,
+        passes: impl FnOnce(&M, &M) -> L,
+    ) -> Result<Step<L::Output>, TrainError> {
+        let parameters = self.config.placement.parameters;
+        assert_eq!(parameters, Spread::Replicated, "who has the parameters");
+        self.group.progress(self.steps);
+        self.steps += 1;
+        self.group.phase("Ddp::backward_in_parts");
+        let passes = |model: &M, hooked: &M| {
+            let loss = passes(model, hooked).into_loss();
+            loss.map_err(TrainError::Forward)
+        };
+        let own = self.guarded(|ddp| ddp.own(Weight::Equal, Some(passes), Last::Yes));
+        self.group.end_step();
+        let OwnStep {
+            output,
+            synchronised,
+        } = own?;
+        let (loss, output) = output.expect("the passes have run");
+        let (gradients, timing) = synchronised.expect("gradients have travelled");
+        Ok(Step {
+            gradients,
+            loss,
+            output,
+            timing,
+        })
     }
 
     /// Guesses how deep the graph of the loss is: nobody sees a loss that a step keeps to itself.
@@ -88,10 +131,11 @@ impl<M: Module> Ddp<M> {
         let _ = self.depth.compare_exchange(0, guess, known, now);
     }
 
+    /// `step` is given the model without and with hooks.
     fn own<R>(
         &mut self,
-        samples: usize,
-        step: Option<impl FnOnce(&M) -> R>,
+        weight: Weight,
+        step: Option<impl FnOnce(&M, &M) -> Result<R, TrainError>>,
         last: Last,
     ) -> Result<OwnStep<R>, TrainError> {
         let start = Instant::now();
@@ -100,9 +144,8 @@ impl<M: Module> Ddp<M> {
             panic!("a step that runs its own backward pass needs GradientSync::Bucketed");
         };
         let reducer = Arc::clone(reducer);
-        let weight = Weight::Samples(samples);
         self.micro_batches.add(weight)?;
-        self.norm_groups.weigh(samples as f64);
+        self.norm_groups.weigh(weight.count() as f64);
         let entering = self.micro_batches.entering(weight);
         let listener = match last {
             Last::Yes => {
@@ -119,18 +162,19 @@ impl<M: Module> Ddp<M> {
         let output = match step {
             None => None,
             Some(step) => {
-                let module = self.module.as_ref().expect(super::MODULE_PRESENT);
+                let module = self.module.as_ref().expect(MODULE_PRESENT);
                 let pass = Pass {
                     listener: &listener,
                     precision: self.config.precision,
-                    keeps_gradients: true,
+                    // What is not wanted is dropped; a learner looks for it in vain.
+                    keeps_gradients: matches!(weight, Weight::Samples(_)),
                     gathered: None,
                 };
                 let hooked = self
                     .anchors
                     .attach(module, &self.table, &self.depth, pass)?;
                 // Gradients travel from here on.
-                Some(step(&hooked))
+                Some(step(module, &hooked)?)
             }
         };
         lock(&reducer).check()?;

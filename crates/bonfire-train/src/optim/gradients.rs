@@ -16,7 +16,7 @@ use burn::module::{Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{Bool, DType, Tensor, TensorData};
 
-use bonfire_collective::{ProcessGroup, ReduceOp, WorldSize};
+use bonfire_collective::{ProcessGroup, Rank, ReduceOp, WorldSize};
 use bonfire_plan::DType as Elements;
 
 use crate::parameters::ParameterTable;
@@ -52,8 +52,10 @@ pub struct Gradients {
     table: Arc<ParameterTable>,
     /// Where parameters are cut.
     rest: Option<Rest>,
-    /// The ranks that have other parts of the same model.
+    /// The ranks that have other parts of the same parameters.
     parts: Option<ProcessGroup>,
+    /// The ranks that have other parameters of the same model.
+    stages: Option<ProcessGroup>,
     /// In the order of the model's definition. Where this rank has no row of a parameter, it has none.
     entries: Vec<Entry>,
 }
@@ -83,6 +85,7 @@ impl Gradients {
             table,
             rest: None,
             parts: None,
+            stages: None,
             entries: Vec::new(),
         }
     }
@@ -137,6 +140,17 @@ impl Gradients {
         self
     }
 
+    /// The same gradients, where the ranks of `world`, which is along another axis of a mesh, have other parameters of
+    /// the same model: the stages of a pipeline. [`norm`](Self::norm), [`clip`](Self::clip) and
+    /// [`check_finite`](Self::check_finite) are about those of all ranks then, and all must call them, in the same
+    /// order. It goes with [`divided_over`](Self::divided_over).
+    #[must_use]
+    pub fn staged_over(mut self, world: &World) -> Self {
+        let is_staged = world.world_size() > WorldSize::ONE;
+        self.stages = is_staged.then(|| world.group().clone());
+        self
+    }
+
     /// The gradient of a parameter of [`Ddp::module`](crate::Ddp::module); nothing if no rank's loss
     /// depends on it.
     pub fn get<const D: usize>(&self, parameter: &Param<Tensor<D>>) -> Option<Tensor<D>> {
@@ -145,10 +159,10 @@ impl Gradients {
         entry.values.as_any().downcast_ref().cloned()
     }
 
-    /// The norm of all gradients together (2-norm), still on the device; nothing without gradients.
+    /// The norm of all gradients together (2-norm), still on the device; nothing on a rank without gradients.
     ///
     /// # Errors
-    /// Only where parameters are cut into rows: [`TrainError::Collective`], or
+    /// Only where other ranks have rows, parts or parameters of the model: [`TrainError::Collective`], or
     /// [`TrainError::UnreadableTensor`].
     pub fn norm(&self) -> Result<Option<Tensor<1>>, TrainError> {
         let wide = |entry: &Entry| self.table.get(entry.parameter).extent.dtype == Elements::F64;
@@ -162,23 +176,40 @@ impl Gradients {
             None => squares.collect(),
             Some(rest) => self.all_rows(squares.collect(), rest)?,
         };
-        if squares.is_empty() {
-            return Ok(None);
+        if self.parts.is_none() && self.stages.is_none() {
+            let any = !squares.is_empty();
+            return Ok(any.then(|| Tensor::cat(squares, 0).sum().sqrt()));
         }
-        let Some(group) = &self.parts else {
-            return Ok(Some(Tensor::cat(squares, 0).sum().sqrt()));
-        };
-        let (mut same, mut parts) = (Vec::new(), Vec::new());
-        for (entry, squares) in self.entries.iter().zip(squares) {
-            match entry.is_part {
-                true => parts.push(squares),
-                false => same.push(squares),
+        let options = squares.first().map(|one| (one.device(), one.dtype()));
+        // What all ranks have counts on the first of them.
+        let is_first = self
+            .parts
+            .as_ref()
+            .is_none_or(|group| group.rank() == Rank::new(0));
+        let own = self.entries.iter().zip(squares);
+        let own = own.filter(|(entry, _)| entry.is_part || is_first);
+        let sum = self.over_others(own.map(|(_, squares)| squares).collect())?;
+        let sum = |(device, dtype)| Tensor::from_data(TensorData::new(sum, [1]), (&device, dtype));
+        Ok(options.map(|options| sum(options).sqrt()))
+    }
+
+    /// The sum of squares of this rank and of those that have other parts or parameters. A rank without any takes
+    /// part.
+    fn over_others(&self, own: Vec<Tensor<1>>) -> Result<Vec<f64>, TrainError> {
+        let sum = || {
+            let mut sum = match own.is_empty() {
+                true => vec![0.0],
+                false => read_squares(Tensor::cat(own, 0).sum())?,
+            };
+            for group in self.parts.iter().chain(&self.stages) {
+                group.all_reduce(&mut sum, ReduceOp::Sum)?;
             }
-        }
-        let sum = |squares: Vec<_>| (!squares.is_empty()).then(|| Tensor::cat(squares, 0).sum());
-        let parts = sum(parts).map(|own| over_parts(own, group)).transpose()?;
-        let sums = parts.into_iter().chain(sum(same));
-        Ok(sums.reduce(|all, more| all + more).map(Tensor::sqrt))
+            Ok(sum)
+        };
+        sum().inspect_err(|error: &TrainError| {
+            let groups = self.parts.iter().chain(&self.stages);
+            groups.for_each(|group| group.abort(&error.to_string()));
+        })
     }
 
     /// A number per row of all ranks, parameter by parameter, from those of this rank.
@@ -251,8 +282,24 @@ impl Gradients {
     }
 
     /// The places, in the order of the model's definition, of the parameters whose gradient has a
-    /// number that is infinite or none. One value per parameter is read from the device, all at once.
+    /// number that is infinite or none; with the rank where those of other ranks are others. One value per parameter is
+    /// read from the device, all at once.
     pub(crate) fn non_finite(&self) -> Result<Vec<String>, TrainError> {
+        let own = self.own_non_finite()?;
+        let Some(group) = &self.stages else {
+            return Ok(own);
+        };
+        let blocks = group.all_gather_bytes(own.join("\n").as_bytes())?;
+        let mut all = Vec::new();
+        for (rank, block) in group.world_size().ranks().zip(&blocks) {
+            let (rank, names) = (group.world_rank(rank), String::from_utf8_lossy(block));
+            all.extend(names.lines().map(|name| format!("{name} on rank {rank}")));
+        }
+        Ok(all)
+    }
+
+    /// Those of the parameters that this rank has.
+    fn own_non_finite(&self) -> Result<Vec<String>, TrainError> {
         if self.entries.is_empty() {
             return Ok(Vec::new());
         }
@@ -307,15 +354,6 @@ impl fmt::Debug for Gradients {
         let names = names.map(|entry| &self.table.get(entry.parameter).name);
         f.debug_set().entries(names).finish()
     }
-}
-
-/// A sum of squares of this rank's parts, and of those of the other ranks of a group.
-fn over_parts(own: Tensor<1>, group: &ProcessGroup) -> Result<Tensor<1>, TrainError> {
-    let options = (own.device(), own.dtype());
-    let mut sum = read_squares(own).inspect_err(|error| group.abort(&error.to_string()))?;
-    group.all_reduce(&mut sum, ReduceOp::Sum)?;
-    let sum = TensorData::new(sum, [1]);
-    Ok(Tensor::from_data(sum, (&options.0, options.1)))
 }
 
 fn read_squares(squares: Tensor<1>) -> Result<Vec<f64>, TrainError> {

@@ -2,10 +2,12 @@
 
 use std::ops::Range;
 
-use bonfire::parallel::{Output, Pass, PipelineError, VocabParallelEmbedding};
+use bonfire::World;
+use bonfire::parallel::{
+    Output, Pass, PipelineError, VocabParallelCrossEntropy, VocabParallelEmbedding,
+};
 use burn::module::{Module, Param};
 use burn::nn::LayerNorm;
-use burn::nn::loss::CrossEntropyLossConfig;
 use burn::tensor::Tensor;
 
 use super::{Block, Gpt, causal_mask};
@@ -18,6 +20,10 @@ pub struct Part {
     blocks: Vec<Block>,
     norm: Option<LayerNorm>,
     recomputed: bool,
+    vocabulary: usize,
+    /// Among whom its layers are divided.
+    #[module(skip)]
+    tp: World,
 }
 
 impl Gpt {
@@ -31,9 +37,11 @@ impl Gpt {
         weights
     }
 
-    /// The parts that consist of these layers, which are all.
-    pub fn cut(self, runs: &[Range<usize>]) -> Vec<Part> {
+    /// The parts that consist of these layers, which are all, of a model that is [`divided`](Self::divided) among the
+    /// ranks of `tp`.
+    pub fn cut(self, runs: &[Range<usize>], tp: &World) -> Vec<Part> {
         let last = self.blocks.len() + 1;
+        let vocabulary = self.tokens.vocabulary();
         let mut blocks = self.blocks.into_iter();
         let (mut embedding, mut norm) = (Some((self.tokens, self.positions)), Some(self.norm));
         let part = |run: &Range<usize>| Part {
@@ -45,6 +53,8 @@ impl Gpt {
                 .filter_map(|_| blocks.next())
                 .collect(),
             recomputed: self.recomputed,
+            vocabulary,
+            tp: tp.clone(),
         };
         runs.iter().map(part).collect()
     }
@@ -105,9 +115,9 @@ impl Part {
         let Some(norm) = &self.norm else {
             return Ok(stream.into());
         };
-        let head = pass.tied::<2>()?.transpose(); // [C, V]
-        let scores = norm.forward(stream).matmul(head); // [B*T, V]
-        let cross_entropy = CrossEntropyLossConfig::new().init(&scores.device());
-        Ok(cross_entropy.forward(scores, targets.flatten(0, 1)).into())
+        let head = VocabParallelEmbedding::of_rows(pass.tied()?, self.vocabulary, &self.tp);
+        let scores = head.logits(norm.forward(stream)); // [B*T, V]
+        let loss = VocabParallelCrossEntropy::new().forward(&head, scores, targets.flatten(0, 1));
+        Ok(loss.into())
     }
 }

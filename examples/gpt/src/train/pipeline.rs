@@ -1,5 +1,5 @@
 //! The training loop over a pipeline: the ranks of `pp` have the layers one behind the other, those of `dp` other
-//! windows.
+//! windows, those of `tp` parts of the same layers.
 
 use std::num::NonZeroU32;
 
@@ -7,13 +7,13 @@ use anyhow::{Context, Result, ensure};
 use bonfire::ddp::Digest;
 use bonfire::optim::Clip;
 use bonfire::parallel::schedule::{Kind, Schedule, Shape, partition};
-use bonfire::parallel::{Axes, Pipeline};
+use bonfire::parallel::{Axes, Pipeline, divided_parameters};
 use bonfire::report::{Activity, Journal, JournalConfig};
 use bonfire::world::{Axis, Mesh, StopRequest};
 use bonfire::{DdpConfig, World};
 use burn::module::Module;
 
-use super::{Trained, evaluate, global_batch};
+use super::{Trained, check, global_batch, untrained, validation_loss};
 use crate::batch::Sampler;
 use crate::data::Corpus;
 use crate::model::{Gpt, Part};
@@ -33,22 +33,16 @@ pub(super) fn train(
         "--offload does not go with pp in --mesh"
     );
     let device = world.device().autodiff();
-    let (pp, data) = (mesh.sub(Axis::Pp), mesh.data());
-    ensure!(
-        pp.world_size().len() * data.world_size().len() == world.world_size().len(),
-        "pp in --mesh goes with dp alone, and this is {mesh}"
-    );
-    let config = settings.model.config(corpus.text.vocabulary().len());
-    let model = config.init(settings.seed, &device);
-    let model = match settings.checkpoint_blocks {
-        true => model.with_recomputed_blocks(),
-        false => model,
-    };
+    check(mesh, settings)?;
+    let (pp, data, tp) = (mesh.sub(Axis::Pp), mesh.data(), mesh.sub(Axis::Tp));
+    let model = untrained(settings, corpus, &device);
     let (parameters, weights) = (model.num_params(), model.weights());
     let schedule = schedule(pp, settings)?;
     let runs = partition(&weights, schedule.stages() as usize)
         .context("--layers, the embedding and the head are too few for pp in --mesh")?;
-    let all = model.cut(&runs);
+    let model = model.divided(tp).context("--mesh does not fit the model")?;
+    let divided = divided_parameters(&model);
+    let all = model.cut(&runs, tp);
     let own = schedule.stages_on(pp.rank()).into_iter();
     let own = own.map(|stage| all[stage as usize].clone()).collect();
     let ddp = DdpConfig::default()
@@ -77,9 +71,20 @@ pub(super) fn train(
         settings.pipeline.micro_batches,
     ));
     let whole = |pipeline: &Pipeline<Part>| -> Result<Gpt> {
-        Gpt::joined(pipeline.gather(all.clone())?).context("the stages are all layers")
+        let own =
+            Gpt::joined(pipeline.gather(all.clone())?).context("the stages are all layers")?;
+        Ok(own.whole()?)
     };
-    let loss = evaluate(&mut journal, &whole(&pipeline)?, world, settings, corpus)?;
+    let initial = Digest::of(&whole(&pipeline)?)?;
+    let evaluate = |journal: &mut Journal, pipeline: &mut Pipeline<Part>| {
+        let sizes = (settings.reporting.eval_windows, settings.micro_batch());
+        journal.time(Activity::Evaluation, || {
+            validation_loss(data, sizes, &corpus.validation, |batches| {
+                Ok(pipeline.evaluate(batches, Part::forward)?)
+            })
+        })
+    };
+    let loss = evaluate(&mut journal, &mut pipeline)?;
     journal.value("validation_loss", loss)?;
     let request = StopRequest::watch();
     for step in 0..settings.steps {
@@ -99,9 +104,11 @@ pub(super) fn train(
         let done = pipeline.backward(&micro_batches, Part::forward)?;
         journal.step(&done);
         journal.time(Activity::Optimizer, || -> Result<()> {
+            let gradients = done.gradients;
+            let gradients = gradients.divided_over(tp, |parameter| divided.contains(&parameter));
             let gradients = match settings.optimizer.clip {
-                Some(norm_max) => done.gradients.clip(Clip::Norm(norm_max))?,
-                None => done.gradients,
+                Some(norm_max) => gradients.clip(Clip::Norm(norm_max))?,
+                None => gradients,
             };
             let rate = settings.schedule.rate(step);
             Ok(pipeline.step(&mut optimizer, rate, gradients)?)
@@ -112,7 +119,7 @@ pub(super) fn train(
             journal.figures(Some(settings.schedule.rate(step)))?;
         }
         if done % settings.reporting.eval_interval == 0 || last {
-            let loss = evaluate(&mut journal, &whole(&pipeline)?, world, settings, corpus)?;
+            let loss = evaluate(&mut journal, &mut pipeline)?;
             journal.value("validation_loss", loss)?;
         }
     }
@@ -123,6 +130,7 @@ pub(super) fn train(
         .with_fact("model", format!("{parameters} parameters"))
         .with_fact("mesh", mesh)
         .with_fact("pipeline", settings.pipeline.kind)
+        .with_fact("initial parameters", initial)
         .with_fact("parameters", Digest::of(&model)?);
     Ok(Trained { model, report })
 }
