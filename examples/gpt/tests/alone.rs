@@ -55,7 +55,7 @@ fn ranks_that_train_alone_learn_as_much() {
         (2, "--local-steps 10"),
         (
             4,
-            "--local-steps 10 --mesh dp_replicate=2,dp_shard=2 --placement zero1 --batch 2",
+            "--local-steps 10 --mesh dp_replicate=2,dp_shard=2 --placement zero1",
         ),
         (2, "--local-steps 10 --fragments 5 --outer-gradients int8"),
     ] {
