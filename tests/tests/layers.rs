@@ -116,6 +116,11 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
         Burn::Named,
     ),
     (
+        "bonfire-diloco",
+        Imports::Only(&["bonfire-collective", "bonfire-train"]),
+        Burn::Named,
+    ),
+    (
         "bonfire-learner",
         Imports::Only(&[
             "bonfire-collective",
@@ -206,6 +211,7 @@ const LIBRARIES: &[&str] = &[
     "bonfire-values",
     "bonfire-train",
     "bonfire-parallel",
+    "bonfire-diloco",
     "bonfire-learner",
     DATA,
     "bonfire-report",

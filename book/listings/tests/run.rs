@@ -43,6 +43,13 @@ fn a_loop_over_burns_batches_learns_on_one_and_on_four_ranks() {
 }
 
 #[test]
+fn workers_of_the_listing_on_slow_links_learn() {
+    let arguments = ["--nproc", "2", "--device", "cpu"];
+    let loss = last_loss(&run(env!("CARGO_BIN_EXE_alone"), &arguments));
+    assert!(loss < 1e-2, "the workers end with a loss of {loss}");
+}
+
+#[test]
 fn the_listing_on_optimizers_learns_a_constant() {
     let printed = run(
         env!("CARGO_BIN_EXE_fused"),

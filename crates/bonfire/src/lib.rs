@@ -108,6 +108,11 @@ pub mod data {
     pub use bonfire_data::*;
 }
 
+/// Training over slow links: workers train alone for many steps between two exchanges.
+pub mod diloco {
+    pub use bonfire_diloco::*;
+}
+
 /// What [`Ddp`] takes and gives: losses, steps, routes, precision; and [`DataParallel`](ddp::DataParallel).
 pub mod ddp {
     pub use bonfire_train::{

@@ -4,10 +4,11 @@
 //! nothing was typed, sizes above zero, heads that divide the width. Only `Settings` goes further.
 
 use std::env;
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 
 use bonfire::ddp::{GradientRoute, Placement};
+use bonfire::diloco::{DilocoConfig, OuterGradients};
 use bonfire::optim::{Decay, Schedule};
 use bonfire::parallel::schedule::Kind;
 use bonfire::plan::Bytes;
@@ -140,6 +141,30 @@ pub struct TrainArgs {
     #[arg(long, value_name = "M", help_heading = "Training")]
     pub micro_batches: Option<NonZeroU32>,
 
+    /// Steps that a rank takes alone between two exchanges of parameters (DiLoCo), for slow links [default: gradients
+    /// travel in every step]. The ranks of dp_replicate take them each for itself, those of dp_shard together; without
+    /// --mesh all ranks are of dp_replicate
+    #[arg(long, value_name = "N", help_heading = "Training")]
+    pub local_steps: Option<NonZeroU64>,
+
+    /// With --local-steps: the type in which parameters travel
+    #[arg(
+        long,
+        value_name = "f32|bf16|int8",
+        requires = "local_steps",
+        help_heading = "Training"
+    )]
+    pub outer_gradients: Option<OuterGradients>,
+
+    /// With --local-steps: into how many parts the parameters are divided, which travel one after the other
+    #[arg(
+        long,
+        value_name = "N",
+        requires = "local_steps",
+        help_heading = "Training"
+    )]
+    pub fragments: Option<NonZeroUsize>,
+
     /// What is in files instead of in memory, so that a larger model fits: none, or the optimizer's state (on the
     /// CPU; Burn's own optimizers and Muon keep theirs in memory)
     #[arg(long, value_enum, default_value_t, help_heading = "Training")]
@@ -250,6 +275,8 @@ pub struct Settings {
     pub placement: Placement,
     /// See [`TrainArgs::mesh`].
     pub mesh: MeshShape,
+    /// How ranks train alone, if they do.
+    pub diloco: Option<DilocoConfig>,
     /// How the ranks of pp work.
     pub pipeline: PipelineSettings,
     /// See [`TrainArgs::seed`].
@@ -380,6 +407,11 @@ impl TryFrom<TrainArgs> for Settings {
             return Err(OptionsError::HeadsDoNotDivideWidth { width, heads });
         }
         let offload_folder = offload_folder(&args)?;
+        let diloco = diloco(&args);
+        let mesh = match (diloco, args.mesh == MeshShape::default()) {
+            (Some(_), true) => "dp_replicate=-1".parse().expect("an axis"),
+            _ => args.mesh,
+        };
         let clip = args.clip.unwrap_or(1.0) as f32;
         let steps = args.steps.unwrap_or(preset(600, 2000));
         let warmup = args.warmup.unwrap_or(preset(60, 100));
@@ -405,7 +437,8 @@ impl TryFrom<TrainArgs> for Settings {
             checkpoint_blocks: args.checkpoint_blocks,
             gradient_route: args.gradient_route,
             placement: args.placement,
-            mesh: args.mesh,
+            mesh,
+            diloco,
             pipeline: PipelineSettings {
                 kind: args
                     .pipeline_schedule
@@ -423,6 +456,19 @@ impl TryFrom<TrainArgs> for Settings {
             },
         })
     }
+}
+
+/// How ranks train alone, if they do.
+fn diloco(args: &TrainArgs) -> Option<DilocoConfig> {
+    let config = DilocoConfig::default().with_local_steps(args.local_steps?);
+    let config = match args.fragments {
+        Some(fragments) => config.with_fragments(fragments),
+        None => config,
+    };
+    Some(match args.outer_gradients {
+        Some(kind) => config.with_outer_gradients(kind),
+        None => config,
+    })
 }
 
 /// Where files go, if any.

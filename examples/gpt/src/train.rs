@@ -8,6 +8,7 @@ use anyhow::{Context, Result, ensure};
 use bonfire::collective::WorldSize;
 use bonfire::data::{DistributedSampler, Order, Remainder, SamplerConfig};
 use bonfire::ddp::Digest;
+use bonfire::diloco::Diloco;
 use bonfire::optim::{Clip, GlobalBatch, Offload, RateRule};
 use bonfire::parallel::divided_parameters;
 use bonfire::report::{Activity, Journal, JournalConfig, Report, WeightedMean};
@@ -51,7 +52,15 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
     let config = DdpConfig::default()
         .with_route(settings.gradient_route)
         .with_placement(mesh.placement(settings.placement));
-    let mut ddp = Ddp::with_config(model, data, config)?;
+    // Ranks that train alone average gradients with those of their own worker only.
+    let (mut diloco, model, near) = match settings.diloco {
+        Some(config) => {
+            let (diloco, model) = Diloco::new(model, &mesh, config)?;
+            (Some(diloco), model, mesh.sub(Axis::DpShard))
+        }
+        None => (None, model, data),
+    };
+    let mut ddp = Ddp::with_config(model, near, config)?;
     let offload = match &settings.offload_folder {
         Some(folder) => {
             let device = world.device_name();
@@ -86,6 +95,9 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
             journal.note(&format!(
                 "stopped after {step} steps: rank {rank} was asked to"
             ));
+            if let Some(diloco) = &mut diloco {
+                diloco.finish_in(&mut ddp)?;
+            }
             break;
         }
         let batch = journal.time(Activity::Data, || {
@@ -106,6 +118,12 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
 
         let done = step + 1;
         let last = done == settings.steps;
+        if let Some(diloco) = &mut diloco {
+            diloco.step_in(&mut ddp)?;
+            if last {
+                diloco.finish_in(&mut ddp)?;
+            }
+        }
         if done % settings.reporting.log_interval == 0 || last {
             journal.figures(Some(schedule.rate(step)))?;
         }

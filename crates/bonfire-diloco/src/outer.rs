@@ -1,0 +1,471 @@
+//! The outer optimizer: what workers make of the way that each of them has gone.
+
+use std::collections::BTreeMap;
+
+use bonfire_collective::{ProcessGroup, Rank, Work};
+use bonfire_train::{Axis, Ddp, Mesh, TrainError, World};
+use burn::module::Module;
+use serde::{Deserialize, Serialize};
+
+use crate::message::Message;
+use crate::{DilocoConfig, DilocoError, floats};
+
+/// Keeps the parameters that all workers have in common, and brings them together. See [the crate](crate).
+///
+/// All ranks of all workers call the same methods in the same order. Only trained parameters are exchanged: running
+/// statistics, as of a batch norm, stay each worker's own.
+///
+/// The ranks of a worker share the work: each keeps the outer optimizer's memory of some parameters, 8 bytes for each of
+/// their elements, and sends these to the same ranks of other workers. So the links between workers carry each
+/// parameter once.
+#[derive(Debug)]
+pub struct Diloco {
+    config: DilocoConfig,
+    /// The same rank of every worker.
+    workers: ProcessGroup,
+    /// The ranks of this worker that have the same parameters.
+    inner: ProcessGroup,
+    step: u64,
+    parameters: Vec<Parameter>,
+    fragments: Vec<Fragment>,
+}
+
+#[derive(Debug)]
+struct Parameter {
+    len: usize,
+    /// The rank of `inner` that keeps it.
+    owner: Rank,
+    /// What its owner keeps.
+    outer: Option<Outer>,
+}
+
+#[derive(Debug)]
+struct Outer {
+    /// As all workers had it after the last exchange.
+    common: Vec<f32>,
+    momentum: Vec<f32>,
+}
+
+/// Parameters that are exchanged together.
+#[derive(Debug, Default)]
+struct Fragment {
+    parameters: Vec<usize>,
+    /// How many steps workers have taken since its last exchange began.
+    steps: u64,
+    exchange: Option<Exchange>,
+}
+
+#[derive(Debug)]
+struct Exchange {
+    /// The step after which its result is taken.
+    ends: u64,
+    work: Work<Message>,
+}
+
+/// Where a training with DiLoCo is, beside the parameters: for a checkpoint.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DilocoState {
+    /// How many steps each worker has taken.
+    step: u64,
+    /// The outer optimizer's, of each trained parameter in the order of the model.
+    momentum: Vec<Vec<f32>>,
+}
+
+impl Diloco {
+    /// Begins: all ranks get the model of rank 0 of worker 0. Workers are the ranks along [`Axis::DpReplicate`]; those
+    /// along [`Axis::DpShard`] are one worker, and train with a [`Ddp`] over `mesh.sub(Axis::DpShard)`.
+    ///
+    /// # Errors
+    /// [`DilocoError::Config`], [`DilocoError::ConfigMismatch`], [`DilocoError::NoParameters`]; those of [`Ddp::new`].
+    #[track_caller]
+    pub fn new<M: Module>(
+        model: M,
+        mesh: &Mesh,
+        config: DilocoConfig,
+    ) -> Result<(Self, M), DilocoError> {
+        Self::resume(model, mesh, config, None)
+    }
+
+    /// Goes on from a [`state`](Self::state) and the model that belongs to it; with other workers, too. Those that join
+    /// have no state: they get the model, the outer momentum and the count of steps from worker 0, which must be one
+    /// that has them.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new); [`DilocoError::NewcomerFirst`], [`DilocoError::OtherModel`].
+    #[track_caller]
+    pub fn resume<M: Module>(
+        model: M,
+        mesh: &Mesh,
+        config: DilocoConfig,
+        state: Option<DilocoState>,
+    ) -> Result<(Self, M), DilocoError> {
+        config.check()?;
+        let (workers, inner) = (mesh.sub(Axis::DpReplicate), mesh.sub(Axis::DpShard));
+        let step = agree(workers, &config, state.as_ref())?;
+        // It compares the models and gives all ranks that of rank 0.
+        let model = Ddp::new(model, inner)?.into_module();
+        let model = Ddp::new(model, workers)?.into_module();
+        let lengths = floats::lengths(&model);
+        let elements = lengths.iter().sum::<usize>();
+        if elements == 0 {
+            return Err(DilocoError::NoParameters);
+        }
+        let count = config.fragments.get();
+        if count > lengths.len() {
+            return Err(DilocoError::Config {
+                what: format!(
+                    "there are {count} fragments and {} trained parameters; take fewer fragments",
+                    lengths.len()
+                ),
+            });
+        }
+        if let Some(state) = &state {
+            let found: Vec<usize> = state.momentum.iter().map(Vec::len).collect();
+            if found != lengths {
+                return Err(DilocoError::OtherModel {
+                    found: found.iter().sum(),
+                    expected: elements,
+                });
+            }
+        }
+        let (workers, inner) = (workers.group().clone(), inner.group().clone());
+        let fragments = deal(&lengths, count);
+        let parameters = owned(&model, &lengths, &fragments, (&workers, &inner), state)?;
+        let fragments = fragments.into_iter().map(|parameters| Fragment {
+            parameters,
+            ..Fragment::default()
+        });
+        let diloco = Self {
+            config,
+            workers,
+            inner,
+            step,
+            parameters,
+            fragments: fragments.collect(),
+        };
+        Ok((diloco, model))
+    }
+
+    /// How many steps each worker has taken.
+    pub fn steps(&self) -> u64 {
+        self.step
+    }
+
+    /// Takes account of a step that this worker has taken alone, and of the model after it. When it is time, the
+    /// workers exchange parameters, and the model comes back with the common ones.
+    ///
+    /// # Errors
+    /// [`DilocoError::NonFinite`]; [`DilocoError::Train`] with the rank at fault, where a worker does not answer within
+    /// the deadline of the group.
+    #[track_caller]
+    pub fn step<M: Module>(&mut self, model: M) -> Result<M, DilocoError> {
+        self.advance();
+        self.exchange(model)
+    }
+
+    /// The same for the model of a [`Ddp`] over the ranks of this worker.
+    ///
+    /// # Errors
+    /// As [`step`](Self::step), and as [`Ddp::map_module`], which refuses sharded parameters.
+    #[track_caller]
+    pub fn step_in<M: Module>(&mut self, ddp: &mut Ddp<M>) -> Result<(), DilocoError> {
+        self.advance();
+        match self.is_time() {
+            true => inside(ddp, |model| self.exchange(model)),
+            false => Ok(()),
+        }
+    }
+
+    /// Ends the exchanges that are under way and exchanges all parameters that workers have changed since, so that all
+    /// have the same: at the end of a training, before a [`state`](Self::state) is saved, and before workers join or
+    /// leave.
+    ///
+    /// # Errors
+    /// As [`step`](Self::step).
+    #[track_caller]
+    pub fn finish<M: Module>(&mut self, mut model: M) -> Result<M, DilocoError> {
+        for fragment in 0..self.fragments.len() {
+            model = self.end(fragment, model)?;
+        }
+        for fragment in 0..self.fragments.len() {
+            if self.fragments[fragment].steps > 0 {
+                self.begin(fragment, &model)?;
+            }
+        }
+        let mixing = std::mem::replace(&mut self.config.mixing, 0.0);
+        for fragment in 0..self.fragments.len() {
+            model = self.end(fragment, model)?;
+        }
+        self.config.mixing = mixing;
+        Ok(model)
+    }
+
+    /// The same for the model of a [`Ddp`] over the ranks of this worker.
+    ///
+    /// # Errors
+    /// As [`finish`](Self::finish), and as [`Ddp::map_module`].
+    #[track_caller]
+    pub fn finish_in<M: Module>(&mut self, ddp: &mut Ddp<M>) -> Result<(), DilocoError> {
+        inside(ddp, |model| self.finish(model))
+    }
+
+    /// What a checkpoint needs beside the model: the outer optimizer's momentum. All ranks of this worker call it.
+    ///
+    /// # Errors
+    /// [`DilocoError::UnfinishedRound`] unless [`finish`](Self::finish) comes before it, or all parameters were
+    /// exchanged after the last step; [`DilocoError::Train`].
+    #[track_caller]
+    pub fn state(&self) -> Result<DilocoState, DilocoError> {
+        let is_open = |fragment: &Fragment| fragment.steps > 0 || fragment.exchange.is_some();
+        if self.fragments.iter().any(is_open) {
+            return Err(DilocoError::UnfinishedRound);
+        }
+        let mut momentum = Vec::with_capacity(self.parameters.len());
+        for parameter in &self.parameters {
+            momentum.push(self.shared(parameter, |outer| &outer.momentum)?);
+        }
+        Ok(DilocoState {
+            step: self.step,
+            momentum,
+        })
+    }
+
+    fn advance(&mut self) {
+        self.step += 1;
+        self.fragments
+            .iter_mut()
+            .for_each(|fragment| fragment.steps += 1);
+    }
+
+    fn is_time(&self) -> bool {
+        let mut fragments = self.fragments.iter().enumerate();
+        fragments.any(|(index, fragment)| {
+            self.config.begins(index, self.step) || fragment.ends() == Some(self.step)
+        })
+    }
+
+    /// What is to be done after this step.
+    #[track_caller]
+    fn exchange<M: Module>(&mut self, mut model: M) -> Result<M, DilocoError> {
+        for fragment in 0..self.fragments.len() {
+            if self.fragments[fragment].ends() == Some(self.step) {
+                model = self.end(fragment, model)?;
+            }
+            if self.config.begins(fragment, self.step) {
+                self.begin(fragment, &model)?;
+                if self.config.delay == 0 {
+                    model = self.end(fragment, model)?;
+                }
+            }
+        }
+        Ok(model)
+    }
+
+    /// Sends how far this worker has come, in the background.
+    #[track_caller]
+    fn begin<M: Module>(&mut self, fragment: usize, model: &M) -> Result<(), DilocoError> {
+        let fragment = &mut self.fragments[fragment];
+        fragment.steps = 0;
+        let owned = fragment.parameters.iter().copied();
+        let owned: Vec<usize> = owned
+            .filter(|index| self.parameters[*index].outer.is_some())
+            .collect();
+        let own = floats::read(model, &owned)?;
+        let lengths: Vec<usize> = own.values().map(Vec::len).collect();
+        let mut differences = Vec::with_capacity(lengths.iter().sum());
+        for (index, values) in own {
+            let outer = self.parameters[index].outer.as_ref().expect("it is owned");
+            differences.extend(
+                outer
+                    .common
+                    .iter()
+                    .zip(values)
+                    .map(|(common, own)| common - own),
+            );
+        }
+        let message = Message::new(differences, lengths, self.config.outer_gradients);
+        fragment.exchange = Some(Exchange {
+            ends: self.step + self.config.delay,
+            work: self
+                .workers
+                .background(message, |workers, message| message.average(workers)),
+        });
+        Ok(())
+    }
+
+    /// Waits for an exchange, if there is one, takes the outer step, and puts the common parameters into the model.
+    #[track_caller]
+    fn end<M: Module>(&mut self, fragment: usize, model: M) -> Result<M, DilocoError> {
+        if let Some(exchange) = self.fragments[fragment].exchange.take() {
+            let mean = exchange.work.wait()?.into_values();
+            if mean.iter().any(|value| !value.is_finite()) {
+                let error = DilocoError::NonFinite { step: self.step };
+                self.inner.abort(&error.to_string());
+                return Err(error);
+            }
+            self.step_outer(fragment, &mean);
+        }
+        let mut common = BTreeMap::new();
+        for index in self.fragments[fragment].parameters.iter().copied() {
+            let values = self.shared(&self.parameters[index], |outer| &outer.common)?;
+            common.insert(index, values);
+        }
+        Ok(floats::write(model, common, self.config.mixing))
+    }
+
+    /// SGD with Nesterov momentum, as PyTorch's `SGD(nesterov=True)`, on the parameters that this rank keeps.
+    fn step_outer(&mut self, fragment: usize, mut mean: &[f32]) {
+        let (rate, decay) = (
+            self.config.outer_rate as f32,
+            self.config.outer_momentum as f32,
+        );
+        // In the order in which `floats::read` gave them.
+        let mut indices = self.fragments[fragment].parameters.clone();
+        indices.sort_unstable();
+        for index in indices {
+            let parameter = &mut self.parameters[index];
+            let Some(outer) = &mut parameter.outer else {
+                continue;
+            };
+            let (gradients, rest) = mean.split_at(parameter.len);
+            let pairs = outer.common.iter_mut().zip(&mut outer.momentum);
+            for ((common, momentum), gradient) in pairs.zip(gradients) {
+                *momentum = decay * *momentum + gradient;
+                *common -= rate * (gradient + decay * *momentum);
+            }
+            mean = rest;
+        }
+    }
+
+    /// What the owner of a parameter keeps of it, on all ranks of the worker.
+    #[track_caller]
+    fn shared(
+        &self,
+        parameter: &Parameter,
+        what: impl Fn(&Outer) -> &Vec<f32>,
+    ) -> Result<Vec<f32>, DilocoError> {
+        let own = parameter.outer.as_ref().map(what);
+        let mut values = own.map_or_else(|| vec![0.0; parameter.len], Clone::clone);
+        self.inner.broadcast(&mut values, parameter.owner)?;
+        Ok(values)
+    }
+}
+
+impl Fragment {
+    /// The step after which the result of the exchange under way is taken.
+    fn ends(&self) -> Option<u64> {
+        self.exchange.as_ref().map(|exchange| exchange.ends)
+    }
+}
+
+/// Changes the model of a [`Ddp`].
+#[track_caller]
+fn inside<M: Module>(
+    ddp: &mut Ddp<M>,
+    change: impl FnOnce(M) -> Result<M, DilocoError>,
+) -> Result<(), DilocoError> {
+    let mut result = Ok(());
+    ddp.map_module(|model| {
+        change(model.clone()).unwrap_or_else(|error| {
+            result = Err(error);
+            model
+        })
+    })?;
+    result
+}
+
+/// The step from which all workers go on, if they have the same options.
+#[track_caller]
+fn agree(
+    workers: &World,
+    config: &DilocoConfig,
+    state: Option<&DilocoState>,
+) -> Result<u64, DilocoError> {
+    let own = (config, state.map(|state| state.step));
+    let own = serde_json::to_vec(&own).expect("numbers and names can be written");
+    let all = workers.group().all_gather_bytes(&own)?;
+    let mut said = Vec::with_capacity(all.len());
+    for (rank, bytes) in all.iter().enumerate() {
+        let read: Result<(DilocoConfig, Option<u64>), _> = serde_json::from_slice(bytes);
+        let rank = Rank::new(rank as u32);
+        let cause = |error: serde_json::Error| TrainError::OtherProgram {
+            rank,
+            cause: error.to_string(),
+        };
+        said.push((rank, read.map_err(cause)?));
+    }
+    let (_, (first, step)) = said[0];
+    for (rank, (theirs, other)) in said {
+        if theirs != first {
+            return Err(DilocoError::ConfigMismatch {
+                rank,
+                theirs: format!("{theirs:?}"),
+                ours: format!("{first:?}"),
+            });
+        }
+        if let (None, Some(step)) = (step, other) {
+            return Err(DilocoError::NewcomerFirst { rank, step });
+        }
+    }
+    Ok(step.unwrap_or(0))
+}
+
+/// Deals parameters to fragments: each in turn to the fragment that has the fewest elements.
+fn deal(lengths: &[usize], count: usize) -> Vec<Vec<usize>> {
+    let mut fragments = vec![(0, Vec::new()); count];
+    for (index, len) in lengths.iter().enumerate() {
+        let smallest = fragments.iter_mut().min_by_key(|(elements, _)| *elements);
+        let (elements, fragment) = smallest.expect("there is a fragment");
+        *elements += len;
+        fragment.push(index);
+    }
+    fragments
+        .into_iter()
+        .map(|(_, fragment)| fragment)
+        .collect()
+}
+
+/// What this rank keeps of each parameter: within a fragment, ranks of a worker have about as many elements.
+#[track_caller]
+fn owned<M: Module>(
+    model: &M,
+    lengths: &[usize],
+    fragments: &[Vec<usize>],
+    (workers, inner): (&ProcessGroup, &ProcessGroup),
+    state: Option<DilocoState>,
+) -> Result<Vec<Parameter>, DilocoError> {
+    let mut owners = vec![Rank::new(0); lengths.len()];
+    for fragment in fragments {
+        let sizes: Vec<usize> = fragment.iter().map(|index| lengths[*index]).collect();
+        let dealt = deal(&sizes, inner.world_size().get() as usize);
+        for (rank, share) in (0..).zip(dealt) {
+            for place in share {
+                owners[fragment[place]] = Rank::new(rank);
+            }
+        }
+    }
+    let own: Vec<usize> = (0..lengths.len())
+        .filter(|index| owners[*index] == inner.rank())
+        .collect();
+    let mut values = floats::read(model, &own)?;
+    let mut saved = state.map(|state| state.momentum);
+    let mut parameters = Vec::with_capacity(lengths.len());
+    for (index, (len, owner)) in lengths.iter().copied().zip(owners).enumerate() {
+        let outer = match values.remove(&index) {
+            None => None,
+            Some(common) => {
+                let mut momentum = match &mut saved {
+                    Some(saved) => std::mem::take(&mut saved[index]),
+                    None => vec![0.0; len],
+                };
+                workers.broadcast(&mut momentum, Rank::new(0))?;
+                Some(Outer { common, momentum })
+            }
+        };
+        parameters.push(Parameter { len, owner, outer });
+    }
+    Ok(parameters)
+}
+
+#[cfg(test)]
+mod tests;
