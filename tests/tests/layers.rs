@@ -127,12 +127,18 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
     ),
     (DATA, Imports::Only(&["bonfire-collective"]), Burn::Named),
     (
+        "bonfire-page",
+        Imports::Only(&["bonfire-plan"]),
+        Burn::Unknown,
+    ),
+    (
         "bonfire-report",
         Imports::Only(&[
             "bonfire-plan",
             "bonfire-collective",
             "bonfire-launch",
             "bonfire-checkpoint",
+            "bonfire-page",
             "bonfire-train",
         ]),
         Burn::Named,
@@ -147,6 +153,7 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
             "bonfire-gpu",
             "bonfire-launch",
             "bonfire-kernels",
+            "bonfire-page",
             "bonfire-train",
         ]),
         Burn::Named,
@@ -208,6 +215,7 @@ const LIBRARIES: &[&str] = &[
     "bonfire-parallel",
     "bonfire-learner",
     DATA,
+    "bonfire-page",
     "bonfire-report",
 ];
 

@@ -38,7 +38,7 @@ fn settings(more: &str, folder: &Path) -> Settings {
     };
     let words = words.chain(cut.iter().copied());
     let mut settings = Settings::try_from(Line::try_parse_from(words).unwrap().train).unwrap();
-    settings.reporting.report_dir = folder.to_owned();
+    settings.reporting.report_dir = Some(folder.to_owned());
     settings
 }
 
