@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 const FOLDERS: [&str; 6] = ["benches", "book", "crates", "examples", "kernels", "tests"];
 
 /// Folders inside those that hold something else: build output and the rendered book.
-const SKIPPED: [&str; 3] = ["target", "book/book", "gpt-report"];
+const SKIPPED: [&str; 3] = ["target", "book/book", "runs"];
 
 fn main() -> io::Result<()> {
     let package = PathBuf::from(variable("CARGO_MANIFEST_DIR")?);

@@ -132,12 +132,18 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
     ),
     (DATA, Imports::Only(&["bonfire-collective"]), Burn::Named),
     (
+        "bonfire-page",
+        Imports::Only(&["bonfire-plan"]),
+        Burn::Unknown,
+    ),
+    (
         "bonfire-report",
         Imports::Only(&[
             "bonfire-plan",
             "bonfire-collective",
             "bonfire-launch",
             "bonfire-checkpoint",
+            "bonfire-page",
             "bonfire-train",
         ]),
         Burn::Named,
@@ -152,6 +158,7 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
             "bonfire-gpu",
             "bonfire-launch",
             "bonfire-kernels",
+            "bonfire-page",
             "bonfire-train",
         ]),
         Burn::Named,
@@ -214,6 +221,7 @@ const LIBRARIES: &[&str] = &[
     "bonfire-diloco",
     "bonfire-learner",
     DATA,
+    "bonfire-page",
     "bonfire-report",
 ];
 

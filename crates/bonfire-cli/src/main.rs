@@ -11,6 +11,7 @@ mod inspect;
 mod operation;
 mod plan;
 mod quantity;
+mod report;
 mod run;
 #[cfg(feature = "cuda")]
 mod selftest;
@@ -36,6 +37,7 @@ enum Command {
     Simulate(simulate::SimulateArgs),
     Config(config::ConfigArgs),
     Plan(plan::PlanArgs),
+    Report(report::ReportArgs),
     Doctor(doctor::DoctorArgs),
     Inspect(inspect::InspectArgs),
     #[cfg(feature = "cuda")]
@@ -51,6 +53,7 @@ fn main() -> ExitCode {
         Command::Simulate(args) => simulate::run(&args),
         Command::Config(args) => config::run(&args),
         Command::Plan(args) => plan::run(&args),
+        Command::Report(args) => report::run(&args),
         Command::Doctor(args) => doctor::run(args),
         Command::Inspect(args) => inspect::run(&args),
         #[cfg(feature = "cuda")]

@@ -1,6 +1,7 @@
 //! The learning rate of every step.
 
 use std::f64::consts::PI;
+use std::fmt;
 
 use burn::optim::lr_scheduler::{LrScheduler, LrSchedulerRecord};
 use serde::{Deserialize, Serialize};
@@ -125,6 +126,36 @@ impl Decay {
     }
 }
 
+impl fmt::Display for Schedule {
+    /// In words, with the numbers that it was made of.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            peak,
+            warmup_steps,
+            decay,
+        } = self;
+        write!(f, "{peak}")?;
+        if *warmup_steps > 0 {
+            write!(f, " after {warmup_steps} steps of warm-up")?;
+        }
+        match decay {
+            Decay::Constant => Ok(()),
+            Decay::Cosine {
+                steps,
+                final_factor,
+            } => write!(
+                f,
+                ", down a cosine to {final_factor} of it in {steps} steps"
+            ),
+            Decay::Linear {
+                steps,
+                final_factor,
+            } => write!(f, ", down a line to {final_factor} of it in {steps} steps"),
+            Decay::Step { every, factor } => write!(f, ", times {factor} every {every} steps"),
+        }
+    }
+}
+
 /// A [`Schedule`] that counts the steps itself, for Burn's learner.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ScheduledRate {
@@ -155,6 +186,32 @@ impl LrScheduler for ScheduledRate {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_schedule_is_said_in_words() {
+        let schedule = Schedule::constant(1e-3);
+        assert_eq!(schedule.to_string(), "0.001");
+        let decays = [
+            (
+                Decay::Cosine {
+                    steps: 540,
+                    final_factor: 0.1,
+                },
+                ", down a cosine to 0.1 of it in 540 steps",
+            ),
+            (
+                Decay::Step {
+                    every: 30,
+                    factor: 0.5,
+                },
+                ", times 0.5 every 30 steps",
+            ),
+        ];
+        for (decay, words) in decays {
+            let text = schedule.with_warmup(60).with_decay(decay).to_string();
+            assert_eq!(text, format!("0.001 after 60 steps of warm-up{words}"));
+        }
+    }
 
     const SCHEDULE: Schedule = Schedule {
         peak: 1e-3,

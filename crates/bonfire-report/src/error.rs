@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use bonfire_collective::CollectiveError;
+use bonfire_page::PageError;
 use bonfire_train::TrainError;
 
 /// The account of a training cannot be kept.
@@ -16,6 +17,9 @@ pub enum ReportError {
     /// What is told about the training cannot be had from it, such as a loss from its device.
     #[error(transparent)]
     Train(#[from] TrainError),
+    /// The report could not be written.
+    #[error(transparent)]
+    Page(#[from] PageError),
     /// A file about the training could not be written.
     #[error(
         "cannot write {}: {source}; make room, or keep the journal in another folder", .path.display()

@@ -3,17 +3,17 @@
 //! It never decides anything about the training, and reads the device only when figures are asked
 //! for.
 
-mod chart;
+mod config;
 mod files;
-mod html;
+mod host;
 mod progress;
-mod report;
-mod time;
+mod run_folder;
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use bonfire_page::{Curve, MemoryUse, Point, Report, SlowRank, TimeSplit};
 use bonfire_train::{Loss, MicroStep, Resident, Step, World};
 use burn::tensor::Tensor;
 
@@ -21,95 +21,8 @@ use crate::ReportError;
 use files::Files;
 use progress::Progress;
 
-pub use report::{Curve, MemoryUse, Point, Report};
-pub use time::{SlowRank, TimeSplit};
-
-/// What a journal is about.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct JournalConfig {
-    /// What is trained: the headline of the report.
-    pub title: String,
-    /// Steps of the whole training, for the progress bar.
-    pub steps: usize,
-    /// Samples in a step on all ranks together.
-    pub samples_per_step: usize,
-    /// What a sample is, in the plural: `images`, `tokens`.
-    pub unit: &'static str,
-    /// Steps that an earlier run has done; 0 for a run from its beginning.
-    pub steps_done: usize,
-    /// Whether rank 0 shows how far the training is.
-    pub display: JournalDisplay,
-    /// Where rank 0 writes `log.jsonl` (a line of JSON per call of [`Journal::figures`] or
-    /// [`Journal::value`]) and TensorBoard's event files; nowhere if `None`. They are made for the first
-    /// values. A run from its beginning starts a new log, one that goes on continues the one that is
-    /// there.
-    pub folder: Option<PathBuf>,
-}
-
-impl Default for JournalConfig {
-    /// A training of one sample in each of no steps, shown and not written.
-    fn default() -> Self {
-        Self {
-            title: "training".to_owned(),
-            steps: 0,
-            samples_per_step: 1,
-            unit: "samples",
-            steps_done: 0,
-            display: JournalDisplay::default(),
-            folder: None,
-        }
-    }
-}
-
-impl JournalConfig {
-    /// For a training of `steps` steps, shown under `title`.
-    pub fn new(title: impl Into<String>, steps: usize) -> Self {
-        Self {
-            title: title.into(),
-            steps,
-            ..Self::default()
-        }
-    }
-
-    /// All ranks see so many samples together in a step; `unit` is what a sample is, in the plural.
-    #[must_use]
-    pub fn samples_per_step(mut self, samples: usize, unit: &'static str) -> Self {
-        (self.samples_per_step, self.unit) = (samples, unit);
-        self
-    }
-
-    /// An earlier run has done so many steps.
-    #[must_use]
-    pub fn steps_done(mut self, steps: usize) -> Self {
-        self.steps_done = steps;
-        self
-    }
-
-    /// What rank 0 shows.
-    #[must_use]
-    pub fn display(mut self, display: JournalDisplay) -> Self {
-        self.display = display;
-        self
-    }
-
-    /// Where rank 0 writes.
-    #[must_use]
-    pub fn folder(mut self, folder: impl Into<PathBuf>) -> Self {
-        self.folder = Some(folder.into());
-        self
-    }
-}
-
-/// What rank 0 shows of a training while it runs.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum JournalDisplay {
-    /// One line that stays in its place, with a bar, on a terminal; a line per figures elsewhere.
-    #[default]
-    Progress,
-    /// Nothing but notes: for programs that have lines of their own.
-    Notes,
-}
+pub use config::{JournalConfig, JournalDisplay};
+pub use run_folder::RunFolder;
 
 /// An activity that the loop times itself; [`Ddp`](bonfire_train::Ddp) times forward and backward.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -138,7 +51,7 @@ pub enum Activity {
 /// #     next_batch: impl Fn() -> Tensor<2>) -> Result<(), Box<dyn std::error::Error>> {
 /// let config = JournalConfig::new("a linear model", 1000)
 ///     .samples_per_step(64, "points")
-///     .folder("runs/linear");
+///     .new_folder("runs", "linear");
 /// let mut journal = Journal::new(world, config)?;
 /// for number in 1..=1000 {
 ///     let batch = journal.time(Activity::Data, || next_batch());
@@ -150,9 +63,9 @@ pub enum Activity {
 ///     }
 /// }
 /// let report = journal.close()?;
-/// if world.is_main() {
+/// if let (true, Some(folder)) = (world.is_main(), &report.folder) {
 ///     println!("{report}");
-///     report.write("runs/linear")?;
+///     report.write(folder)?;
 /// }
 /// # Ok(())
 /// # }
@@ -163,6 +76,9 @@ pub struct Journal {
     config: JournalConfig,
     progress: Progress,
     files: Option<Files>,
+    /// Of the run, and what is said of rank 0's machine: the same on all ranks.
+    folder: Option<PathBuf>,
+    host: Vec<(String, String)>,
     started: Instant,
     /// Steps done, those of an earlier run included.
     steps: usize,
@@ -203,21 +119,26 @@ impl Journal {
     /// Starts the clock. Every rank must call it.
     ///
     /// # Errors
-    /// [`ReportError::Unwritable`] on rank 0 if there can be no files in the folder; the group has ended then, and the
-    /// other ranks find that in their next operation.
+    /// [`ReportError::Unwritable`] on rank 0 if there can be no files in the folder; the group has ended then, and
+    /// the other ranks have [`ReportError::Collective`].
+    #[track_caller]
     pub fn new(world: &World, config: JournalConfig) -> Result<Self, ReportError> {
         let progress = match config.display {
             _ if !world.is_main() => Progress::Silent,
             JournalDisplay::Progress => Progress::new(config.steps_done, config.steps),
             JournalDisplay::Notes => Progress::Notes,
         };
-        let folder = config.folder.as_deref().filter(|_| world.is_main());
+        let folder = config.folder.as_ref().filter(|_| world.is_main());
         let files = folder.map(|folder| Files::new(folder, config.steps_done));
         let files = told(world, files.transpose())?;
+        let folder = files.as_ref().map(|files| files.folder().to_owned());
+        let (folder, host) = host::of_rank_0(world, folder)?;
         Ok(Self {
             world: world.clone(),
             progress,
             files,
+            folder,
+            host,
             started: Instant::now(),
             steps: config.steps_done,
             times: TimeSplit::default(),
@@ -227,6 +148,11 @@ impl Journal {
             losses: LossSum::default(),
             curves: Vec::new(),
         })
+    }
+
+    /// The folder of the run, if it has one: the same on all ranks.
+    pub fn folder(&self) -> Option<&Path> {
+        self.folder.as_deref()
     }
 
     /// Does something and books its time.
@@ -334,6 +260,9 @@ impl Journal {
         Ok(Report {
             title: self.config.title,
             facts: Vec::new(),
+            host: self.host,
+            configuration: Vec::new(),
+            folder: self.folder,
             world_size: ranks.len(),
             steps: self.steps,
             samples_per_step: self.config.samples_per_step,

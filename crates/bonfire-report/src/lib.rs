@@ -9,11 +9,10 @@ mod error;
 mod journal;
 mod metrics;
 mod tensorboard;
+mod utc;
 
+pub use bonfire_page::{Curve, MemoryUse, PageError, Point, Report, SlowRank, TimeSplit, page};
 pub use error::ReportError;
-pub use journal::{
-    Activity, Curve, Figures, Journal, JournalConfig, JournalDisplay, MemoryUse, Point, Report,
-    SlowRank, TimeSplit,
-};
+pub use journal::{Activity, Figures, Journal, JournalConfig, JournalDisplay, RunFolder};
 pub use metrics::{WeightedMean, sum_over_ranks};
 pub use tensorboard::EventWriter;

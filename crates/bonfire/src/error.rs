@@ -18,7 +18,7 @@ use bonfire_optim::FileMemoryError;
 use bonfire_parallel::{ParallelError, PipelineError};
 use bonfire_plan::PlanError;
 use bonfire_plan::pipeline::{Broken, CsvError, PartitionError, ShapeError};
-use bonfire_report::ReportError;
+use bonfire_report::{PageError, ReportError};
 use bonfire_train as train;
 use bonfire_train::TrainError;
 #[cfg(feature = "weights")]
@@ -139,6 +139,9 @@ pub enum Error {
     /// The account of the training cannot be kept.
     #[error(transparent)]
     Report(#[from] ReportError),
+    /// A report could not be written or read.
+    #[error(transparent)]
+    Page(#[from] PageError),
     /// Reading or writing failed.
     #[error(transparent)]
     Io(#[from] io::Error),

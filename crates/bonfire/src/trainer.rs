@@ -374,6 +374,10 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
         let digest = self.ddp.digest()?;
         let report = self.journal.close()?;
         let report = report
+            .with_configuration(self.config.resolved().into_iter().map(|value| {
+                let is = format!("{} ({})", value.value, value.source);
+                (value.path, is)
+            }))
             .with_fact("placement", self.config.placement)
             .with_fact("parameters", digest);
         let report = match &self.planned {
@@ -382,7 +386,7 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
             }
             None => report,
         };
-        let written = match &self.config.report.folder {
+        let written = match &report.folder {
             Some(folder) if self.world.is_main() => report.write(folder),
             _ => Ok(()),
         };

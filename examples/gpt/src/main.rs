@@ -4,6 +4,7 @@
 //! report's folder is found before any rank is started, so it is said once.
 
 use std::fs;
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
@@ -11,7 +12,7 @@ use bonfire::plan::{Placement, WorldSize};
 use bonfire::{LaunchArgs, World};
 use clap::Parser;
 use gpt::data::Corpus;
-use gpt::options::{Settings, TrainArgs};
+use gpt::options::{Reporting, Settings, TrainArgs};
 use gpt::plan::plan;
 use gpt::sample::Sample;
 use gpt::text::Text;
@@ -65,7 +66,8 @@ fn run(launch: &LaunchArgs, args: TrainArgs) -> Result<()> {
         print!("{}", training.table(placements, memory));
         return Ok(());
     }
-    let folder = &settings.reporting.report_dir;
+    let told = settings.reporting.report_dir.as_deref();
+    let folder = told.unwrap_or(Path::new(Reporting::RUNS));
     fs::create_dir_all(folder).with_context(|| {
         format!(
             "cannot create {}; choose another --report-dir",
@@ -99,10 +101,12 @@ fn present(trained: &Trained, world: &World, settings: &Settings, corpus: &Corpu
         );
     }
     println!("--- report ---\n{}", trained.report);
-    trained.report.write(&reporting.report_dir)?;
+    let folder = trained.report.folder.as_deref();
+    let folder = folder.context("a training has a folder")?;
+    trained.report.write(folder)?;
     println!(
         "report.html with the curves, report.json, log.jsonl and TensorBoard's events are in {}",
-        reporting.report_dir.display()
+        folder.display()
     );
     Ok(())
 }

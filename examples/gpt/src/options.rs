@@ -4,6 +4,7 @@
 //! nothing was typed, sizes above zero, heads that divide the width. Only `Settings` goes further.
 
 use std::env;
+use std::fmt;
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 
@@ -12,6 +13,7 @@ use bonfire::diloco::{DilocoConfig, OuterGradients};
 use bonfire::optim::{Decay, Schedule};
 use bonfire::parallel::schedule::Kind;
 use bonfire::plan::Bytes;
+use bonfire::report::JournalConfig;
 use bonfire::world::MeshShape;
 use clap::{Args, ValueEnum};
 
@@ -203,14 +205,10 @@ pub struct TrainArgs {
     #[arg(long, value_name = "T", value_parser = positive, help_heading = "Reporting")]
     pub temperature: Option<f64>,
 
-    /// Folder for report.txt, report.json, report.html with the curves, log.jsonl and TensorBoard's events
-    #[arg(
-        long,
-        value_name = "FOLDER",
-        default_value = "gpt-report",
-        help_heading = "Reporting"
-    )]
-    pub report_dir: PathBuf,
+    /// Folder for report.txt, report.json, report.html with the curves, log.jsonl and TensorBoard's events; what an
+    /// earlier run has left there is kept beside them [default: a new one, runs/TIME-gpt]
+    #[arg(long, value_name = "FOLDER", help_heading = "Reporting")]
+    pub report_dir: Option<PathBuf>,
 }
 
 /// A named set of values.
@@ -342,8 +340,43 @@ pub struct Reporting {
     pub sample: usize,
     /// Sampling temperature.
     pub temperature: f64,
-    /// Folder of the final report.
-    pub report_dir: PathBuf,
+    /// Folder of the run; a new one if `None`.
+    pub report_dir: Option<PathBuf>,
+}
+
+impl Reporting {
+    /// Where new folders of runs are.
+    pub const RUNS: &str = "runs";
+
+    /// A journal in the folder of the run.
+    pub fn journal(&self, config: JournalConfig) -> JournalConfig {
+        match &self.report_dir {
+            Some(folder) => config.folder(folder),
+            None => config.new_folder(Self::RUNS, "gpt"),
+        }
+    }
+}
+
+impl fmt::Display for OptimizerSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            kind,
+            beta1,
+            beta2,
+            weight_decay,
+            clip,
+        } = self;
+        let kind = kind.to_possible_value();
+        let kind = kind.as_ref().map_or("", |kind| kind.get_name());
+        write!(
+            f,
+            "{kind}, betas {beta1} and {beta2}, weight decay {weight_decay}"
+        )?;
+        match clip {
+            Some(norm) => write!(f, ", gradient norm at most {norm}"),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Options that are fine each by itself but do not go together.

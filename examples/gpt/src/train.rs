@@ -81,9 +81,8 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
     let global_batch = global_batch(data, settings);
     let title = format!("A character transformer on {}", corpus.text.name());
     let config = JournalConfig::new(title, settings.steps)
-        .samples_per_step(global_batch.samples() * context, "tokens")
-        .folder(&settings.reporting.report_dir);
-    let mut journal = Journal::new(world, config)?;
+        .samples_per_step(global_batch.samples() * context, "tokens");
+    let mut journal = Journal::new(world, settings.reporting.journal(config))?;
     journal.note(&headline(data, settings, corpus, parameters));
 
     let initial = Digest::of(&ddp.whole()?.whole()?)?;
@@ -141,11 +140,10 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
         .close()?
         .with_fact("text", corpus.text.name())
         .with_fact("model", format!("{parameters} parameters"))
-        .with_fact("device", world.device_name())
         .with_fact("mesh", &mesh)
         .with_fact("windows per step", global_batch)
-        .with_fact("optimizer", format!("{:?}", settings.optimizer))
-        .with_fact("schedule", format!("{:?}", settings.schedule))
+        .with_fact("optimizer", settings.optimizer)
+        .with_fact("schedule", settings.schedule)
         .with_fact("initial parameters", initial)
         .with_fact("parameters", digest);
     Ok(Trained { model, report })

@@ -37,7 +37,7 @@ fn settings(more: &str, folder: &Path) -> Settings {
     let words = ["gpt"].into_iter().chain(defaults.flatten().copied());
     let words = words.chain(more.split_whitespace());
     let mut settings = Settings::try_from(Line::try_parse_from(words).unwrap().train).unwrap();
-    settings.reporting.report_dir = folder.to_owned();
+    settings.reporting.report_dir = Some(folder.to_owned());
     settings
 }
 

@@ -35,7 +35,7 @@ fn settings(more: &str, folder: &Path) -> Settings {
                  --steps 40 --log-interval 10 --eval-interval 20 --eval-windows 9";
     let words = sizes.split_whitespace().chain(more.split_whitespace());
     let mut settings = Settings::try_from(Line::try_parse_from(words).unwrap().train).unwrap();
-    settings.reporting.report_dir = folder.to_owned();
+    settings.reporting.report_dir = Some(folder.to_owned());
     settings
 }
 

@@ -38,7 +38,7 @@ fn train(world: World) -> bonfire::Result<()> {
             journal.figures(Some(0.3))?;
         }
     }
-    let report = journal.close()?.with_fact("device", world.device_name());
+    let report = journal.close()?.with_fact("optimizer", "SGD");
     if world.is_main() {
         report.write(&folder)?;
         println!(

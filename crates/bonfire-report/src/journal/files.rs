@@ -5,9 +5,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use bonfire_checkpoint::is_writable;
 use serde_json::{Map, Value};
 
+use super::run_folder::{RunFolder, set_aside};
 use crate::error::unwritable;
 use crate::{EventWriter, ReportError};
 
@@ -15,6 +15,8 @@ use crate::{EventWriter, ReportError};
 #[derive(Debug)]
 pub(super) struct Files {
     folder: PathBuf,
+    /// Whether the folder was made for this run.
+    is_new: bool,
     steps_done: usize,
     open: Option<Open>,
 }
@@ -28,13 +30,17 @@ struct Open {
 impl Files {
     /// Sees that there can be files. A run from its beginning starts a new log, one that goes on at some
     /// step continues it.
-    pub(super) fn new(folder: &Path, steps_done: usize) -> Result<Self, ReportError> {
-        is_writable(folder).map_err(|source| unwritable(folder, source))?;
+    pub(super) fn new(folder: &RunFolder, steps_done: usize) -> Result<Self, ReportError> {
         Ok(Self {
-            folder: folder.to_owned(),
+            is_new: matches!(folder, RunFolder::New { .. }),
+            folder: folder.claim(SystemTime::now())?,
             steps_done,
             open: None,
         })
+    }
+
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// Writes values of one step, in one line, so that they are on disk when this returns: a run
@@ -65,13 +71,22 @@ impl Files {
     }
 }
 
+impl Drop for Files {
+    /// A run that ends before its first values leaves nothing behind. A folder with anything in it stays.
+    fn drop(&mut self) {
+        if self.is_new && self.open.is_none() {
+            let _ = fs::remove_dir(&self.folder);
+        }
+    }
+}
+
 /// Makes the folder and the files.
 fn open(folder: &Path, lines: &Path, steps_done: usize) -> Result<Open, ReportError> {
     fs::create_dir_all(folder).map_err(|source| unwritable(folder, source))?;
-    let file = match steps_done {
-        0 => File::create(lines),
-        _ => OpenOptions::new().create(true).append(true).open(lines),
-    };
+    if steps_done == 0 {
+        set_aside(folder).map_err(|source| unwritable(folder, source))?;
+    }
+    let file = OpenOptions::new().create(true).append(true).open(lines);
     // What the steps that are done have left, TensorBoard shall keep.
     let next = match steps_done {
         0 => 0,

@@ -13,26 +13,23 @@ const BAR_CELLS: usize = 24;
 /// Shows how far a training is; the other ranks hold a silent one.
 #[derive(Debug)]
 pub(super) enum Progress {
-    /// A line that stays in its place.
-    Status(Place, Bar),
-    /// One line at a time, for logs and pipes.
-    Lines {
-        /// Steps of the whole training.
-        steps: usize,
-    },
+    /// The figures, with the time that is left.
+    Shown(Place, Bar),
     /// Notes only: the program has lines of its own.
     Notes,
     /// Nothing: only rank 0 draws.
     Silent,
 }
 
-/// Who keeps the line in its place.
+/// Who keeps the line in its place, if anybody.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
     /// This process, on its own terminal.
     Terminal,
     /// The launcher, which shows what ends in a carriage return below all else.
     Launcher,
+    /// Nobody: it is a log or a pipe, in which every line stays.
+    Log,
 }
 
 /// How far a training is, and since when.
@@ -57,30 +54,29 @@ impl Progress {
             steps_done,
             steps,
         };
-        match LauncherOutput::detect() {
-            LauncherOutput::StatusLine => Self::Status(Place::Launcher, bar),
-            LauncherOutput::Direct if stderr().is_terminal() => Self::Status(Place::Terminal, bar),
-            LauncherOutput::Direct | LauncherOutput::Lines => Self::Lines { steps },
-        }
+        let place = match LauncherOutput::detect() {
+            LauncherOutput::StatusLine => Place::Launcher,
+            LauncherOutput::Direct if stderr().is_terminal() => Place::Terminal,
+            LauncherOutput::Direct | LauncherOutput::Lines => Place::Log,
+        };
+        Self::Shown(place, bar)
     }
 
     /// New figures.
     pub(super) fn figures(&self, figures: &Figures) {
-        match self {
-            Self::Status(place, bar) => {
-                let line = bar.line(figures, bar.started.elapsed());
-                // The last line stays. Each in one piece, or the launcher would show the pieces.
-                let end = if figures.step < bar.steps { '\r' } else { '\n' };
-                let [cut, uncut] = CUT;
-                let line = match place {
-                    Place::Terminal => format!("{cut}{line}{CLEAR}{uncut}{end}"),
-                    Place::Launcher => format!("{line}{end}"),
-                };
-                eprint!("{line}");
-            }
-            Self::Lines { steps } => println!("step {:>5}/{steps}  {figures}", figures.step),
-            Self::Notes | Self::Silent => {}
-        }
+        let Self::Shown(place, bar) = self else {
+            return;
+        };
+        let line = bar.line(figures, bar.started.elapsed());
+        // The last line stays. Each in one piece, or the launcher would show the pieces.
+        let end = if figures.step < bar.steps { '\r' } else { '\n' };
+        let ([cut, uncut], drawn) = (CUT, bar.drawn(figures.step));
+        let text = match place {
+            Place::Terminal => format!("{cut}{drawn} {line}{CLEAR}{uncut}{end}"),
+            Place::Launcher => format!("{drawn} {line}{end}"),
+            Place::Log => return println!("step {line}"),
+        };
+        eprint!("{text}");
     }
 
     /// A value that was measured: a line that stays.
@@ -104,18 +100,22 @@ impl Progress {
 
     /// Takes the line away; the next figures bring it back.
     pub(super) fn clear(&self) {
-        if let Self::Status(Place::Terminal, _) = self {
+        if let Self::Shown(Place::Terminal, _) = self {
             eprint!("{CLEAR}");
         }
     }
 }
 
 impl Bar {
-    /// The bar with the figures and, before the last step, the time that is left at the pace so far.
+    /// As much of the bar as is done.
+    fn drawn(&self, step: usize) -> String {
+        let done = BAR_CELLS * step.min(self.steps) / self.steps.max(1);
+        "━".repeat(done) + &"─".repeat(BAR_CELLS - done)
+    }
+
+    /// The figures and, before the last step, the time that is left at the pace so far.
     fn line(&self, figures: &Figures, elapsed: Duration) -> String {
         let (step, steps) = (figures.step, self.steps);
-        let done = BAR_CELLS * step.min(steps) / steps.max(1);
-        let bar = "━".repeat(done) + &"─".repeat(BAR_CELLS - done);
         let left = match (step.checked_sub(self.steps_done), steps.checked_sub(step)) {
             (Some(here @ 1..), Some(left @ 1..)) => {
                 let seconds = elapsed.mul_f64(left as f64 / here as f64).as_secs();
@@ -124,7 +124,7 @@ impl Bar {
             }
             _ => String::new(),
         };
-        format!("{bar} {step:>5}/{steps}{left}  {figures}")
+        format!("{step:>5}/{steps}{left}  {figures}")
     }
 }
 
@@ -146,7 +146,8 @@ mod tests {
             steps_done,
             steps: 10,
         };
-        bar.line(&figures, Duration::from_secs(60))
+        let line = bar.line(&figures, Duration::from_secs(60));
+        format!("{} {line}", bar.drawn(step))
     }
 
     #[test]
@@ -157,6 +158,8 @@ mod tests {
         assert!(line(4, 5).starts_with(&format!("{half}     5/10  0:05:00 left")));
         let whole = "━".repeat(24);
         assert!(line(0, 10).starts_with(&format!("{whole}    10/10  loss")));
+        let text = "exposed communication 0.00 ms";
+        assert!(line(0, 10).ends_with(text) && line(0, 5).ends_with(text));
         assert!(line(10, 11).starts_with(&format!("{whole}    11/10  loss")));
     }
 }

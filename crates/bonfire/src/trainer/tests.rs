@@ -221,6 +221,33 @@ fn data_that_cannot_be_is_told() {
     assert_eq!(error, "rank 1 failed: torn");
 }
 
+#[test]
+fn a_resumed_training_goes_on_in_its_folder_and_a_new_one_keeps_the_last() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let run = |checkpoints: &str, steps: &str| {
+        let report = format!("report.folder={}", path("run"));
+        let checkpoints = format!("checkpoints.folder={}", path(checkpoints));
+        trained(2, &[&report, &checkpoints, steps, "report.every=1"]).unwrap();
+        let report = bonfire_report::Report::read(path("run")).unwrap();
+        let steps: Vec<usize> = report
+            .curve("loss")
+            .iter()
+            .map(|point| point.step)
+            .collect();
+        (steps, report)
+    };
+    assert_eq!(run("a", "steps=2").0, [1, 2]);
+    let (steps, report) = run("a", "steps=4");
+    assert_eq!(steps, [1, 2, 3, 4]);
+    let mut rows = report.configuration.iter();
+    let (_, rate) = rows.find(|(key, _)| key == "optimizer.lr").unwrap();
+    assert!(rate.starts_with("0.01 ("), "{rate}");
+    assert_eq!(run("b", "steps=1").0, [1]);
+    let earlier = bonfire_report::Report::read(folder.path().join("run/earlier-1")).unwrap();
+    assert_eq!(earlier.curve("loss").len(), 4);
+}
+
 /// What is planned is the parameters' doing alone where a pass takes nothing.
 #[test]
 fn a_report_has_what_was_planned_where_activations_are_known() {

@@ -22,7 +22,11 @@ fn nothing_given_means_the_quick_preset() {
     assert_eq!((settings.batch, settings.steps), (6, 600));
     assert_eq!(settings.gradient_route, GradientRoute::Auto);
     assert!(!settings.checkpoint_blocks);
-    assert_eq!(settings.reporting.report_dir, PathBuf::from("gpt-report"));
+    assert_eq!(settings.reporting.report_dir, None);
+    assert_eq!(
+        settings.optimizer.to_string(),
+        "adamw, betas 0.9 and 0.99, weight decay 0.1, gradient norm at most 1"
+    );
 }
 
 #[test]

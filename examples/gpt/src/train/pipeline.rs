@@ -60,10 +60,8 @@ pub(super) fn train(
 
     let tokens = global_batch(data, settings).samples() * settings.model.context;
     let title = format!("A character transformer on {}", corpus.text.name());
-    let journal = JournalConfig::new(title, settings.steps)
-        .samples_per_step(tokens, "tokens")
-        .folder(&settings.reporting.report_dir);
-    let mut journal = Journal::new(world, journal)?;
+    let journal = JournalConfig::new(title, settings.steps).samples_per_step(tokens, "tokens");
+    let mut journal = Journal::new(world, settings.reporting.journal(journal))?;
     journal.note(&format!(
         "{parameters} parameters on {mesh}; {} stages by {}, {} micro-batches",
         pipeline.schedule().stages(),

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use bonfire_collective::Rank;
-use serde::Serialize;
+use bonfire_plan::Rank;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A rank is called a straggler when it works so much longer than the median rank.
 const STRAGGLER_RATIO_MIN: f64 = 1.05;
@@ -12,45 +12,44 @@ const STRAGGLER_RATIO_MIN: f64 = 1.05;
 ///
 /// The parts do not overlap; what is left of the total is start-up and what the program does outside
 /// of them. In JSON they are seconds.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct TimeSplit {
     /// Waiting for data, and copying it to the device.
-    #[serde(serialize_with = "seconds")]
+    #[serde(with = "seconds")]
     pub data: Duration,
     /// Forward and backward, with all communication that hides behind them.
-    #[serde(serialize_with = "seconds")]
+    #[serde(with = "seconds")]
     pub forward_backward: Duration,
     /// Waiting for communication that backward did not hide.
-    #[serde(serialize_with = "seconds")]
+    #[serde(with = "seconds")]
     pub exposed_communication: Duration,
     /// Clipping and the optimizer.
-    #[serde(serialize_with = "seconds")]
+    #[serde(with = "seconds")]
     pub optimizer: Duration,
     /// Validation.
-    #[serde(serialize_with = "seconds")]
+    #[serde(with = "seconds")]
     pub evaluation: Duration,
     /// Writing checkpoints.
-    #[serde(serialize_with = "seconds")]
+    #[serde(with = "seconds")]
     pub checkpoint: Duration,
 }
 
 /// A rank that the others wait for.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct SlowRank {
     /// Which.
-    #[serde(serialize_with = "number")]
     pub rank: Rank,
     /// Its time on data, forward, backward and the optimizer.
-    #[serde(serialize_with = "seconds")]
+    #[serde(with = "seconds")]
     pub work: Duration,
     /// What the rank in the middle took for the same (of an even number, the faster of the two).
-    #[serde(serialize_with = "seconds")]
+    #[serde(with = "seconds")]
     pub median: Duration,
 }
 
 impl TimeSplit {
     /// How many parts there are.
-    pub(super) const PARTS: usize = 6;
+    pub const PARTS: usize = 6;
 
     /// All of training itself: everything but evaluation and checkpoints.
     pub fn training(&self) -> Duration {
@@ -75,18 +74,18 @@ impl TimeSplit {
     }
 
     /// What was added since `earlier`.
-    pub(super) fn since(&self, earlier: &Self) -> Self {
+    pub fn since(&self, earlier: &Self) -> Self {
         let (now, then) = (self.to_seconds(), earlier.to_seconds());
         Self::from_seconds(std::array::from_fn(|part| now[part] - then[part]))
     }
 
     /// For the other ranks.
-    pub(super) fn to_seconds(self) -> [f64; Self::PARTS] {
+    pub fn to_seconds(self) -> [f64; Self::PARTS] {
         self.parts().map(|(_, part)| part.as_secs_f64())
     }
 
     /// From another rank, which may say anything.
-    pub(super) fn from_seconds(seconds: [f64; Self::PARTS]) -> Self {
+    pub fn from_seconds(seconds: [f64; Self::PARTS]) -> Self {
         let [
             data,
             forward_backward,
@@ -109,7 +108,7 @@ impl TimeSplit {
 impl SlowRank {
     /// The slowest of `ranks`, if it is well behind the median: on data, forward, backward and the
     /// optimizer, because a fast rank's waiting is communication to it.
-    pub(super) fn among(ranks: &[TimeSplit]) -> Option<Self> {
+    pub fn among(ranks: &[TimeSplit]) -> Option<Self> {
         let mut work: Vec<(Duration, u32)> = ranks.iter().map(TimeSplit::work).zip(0..).collect();
         work.sort_unstable();
         let (slowest, rank) = *work.last()?;
@@ -128,15 +127,23 @@ impl SlowRank {
     }
 }
 
-pub(super) fn seconds<S: serde::Serializer>(
-    duration: &Duration,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    serializer.serialize_f64(duration.as_secs_f64())
-}
+/// Durations as seconds. What is no time is none.
+pub(crate) mod seconds {
+    use super::*;
 
-fn number<S: serde::Serializer>(rank: &Rank, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_u32(rank.get())
+    pub(crate) fn serialize<S: Serializer>(
+        duration: &Duration,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.serialize_f64(duration.as_secs_f64())
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Duration, D::Error> {
+        let seconds = f64::deserialize(deserializer)?;
+        Ok(Duration::try_from_secs_f64(seconds).unwrap_or_default())
+    }
 }
 
 #[cfg(test)]

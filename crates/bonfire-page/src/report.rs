@@ -2,28 +2,28 @@
 
 use std::fmt;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bonfire_plan::Bytes;
-use serde::Serialize;
+use serde::{Deserialize, Deserializer, Serialize};
 
-use super::html;
-use super::time::{SlowRank, TimeSplit, seconds};
-use crate::ReportError;
-use crate::error::unwritable;
+use crate::quantity::{self, Quantity};
+use crate::time::{SlowRank, TimeSplit, seconds};
+use crate::{PageError, page, stored};
 
 /// A value that was measured after some number of steps.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Point {
     /// Steps done.
     pub step: usize,
     /// The value; in JSON null if it is infinite or no number.
+    #[serde(deserialize_with = "or_nan")]
     pub value: f64,
 }
 
 /// All values of one name.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Curve {
     /// The name, such as `loss`.
     pub tag: String,
@@ -32,7 +32,7 @@ pub struct Curve {
 }
 
 /// What ranks had in memory, in bytes.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct MemoryUse {
     /// What the process of each rank had at the most, in rank order, as the operating system counts it: memory that it
     /// shares with others counts for each of them. Empty where the system does not say it. Ranks that are threads are
@@ -46,12 +46,20 @@ pub struct MemoryUse {
 
 /// A finished training, as all its ranks saw it: the same on every one of them but for rounding of
 /// the total.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Report {
     /// What was trained.
     pub title: String,
     /// What the program adds: names and values, in its order.
     pub facts: Vec<(String, String)>,
+    /// The machine of rank 0, and the command: names and values.
+    pub host: Vec<(String, String)>,
+    /// Every value of the configuration, by its name, if the program has one.
+    pub configuration: Vec<(String, String)>,
+    /// The folder of the run, if it has one: where the journal wrote, for [`Self::write`].
+    #[serde(skip)]
+    pub folder: Option<PathBuf>,
     /// Ranks that trained together.
     pub world_size: usize,
     /// Steps done, those before a resumption included.
@@ -64,7 +72,7 @@ pub struct Report {
     /// counted.
     pub samples_per_second: f64,
     /// From the journal's beginning to its end, in seconds.
-    #[serde(serialize_with = "seconds", rename = "total_seconds")]
+    #[serde(with = "seconds", rename = "total_seconds")]
     pub total: Duration,
     /// What the ranks had in memory.
     pub memory: MemoryUse,
@@ -112,49 +120,101 @@ impl Report {
         curve.map_or(&[], |curve| &curve.points)
     }
 
+    /// Adds what a program was configured with: names and values.
+    #[must_use]
+    pub fn with_configuration(
+        mut self,
+        values: impl IntoIterator<Item = (String, String)>,
+    ) -> Self {
+        self.configuration = values.into_iter().collect();
+        self
+    }
+
     /// Writes `report.txt`, `report.json` and `report.html` into `folder`, which is made if it is not
-    /// there. For one rank: all have the same report.
+    /// there. Where the folder has a log, they have all its curves: those of a run that this one resumed, too.
+    /// For one rank: all have the same report.
     ///
     /// # Errors
-    /// [`ReportError::Unwritable`].
-    pub fn write(&self, folder: impl AsRef<Path>) -> Result<(), ReportError> {
+    /// [`PageError::Unwritable`] or [`PageError::Unreadable`].
+    pub fn write(&self, folder: impl AsRef<Path>) -> Result<(), PageError> {
         let folder = folder.as_ref();
         let write = |name: &str, content: &str| {
             let path = folder.join(name);
-            fs::write(&path, content).map_err(|source| unwritable(&path, source))
+            let written = fs::write(&path, content);
+            written.map_err(|source| PageError::Unwritable { path, source })
         };
-        fs::create_dir_all(folder).map_err(|source| unwritable(folder, source))?;
-        let json = serde_json::to_string_pretty(self).expect("a report has text for keys");
-        write("report.txt", &self.to_string())?;
+        fs::create_dir_all(folder).map_err(|source| PageError::Unwritable {
+            path: folder.to_owned(),
+            source,
+        })?;
+        let mut report = self.clone();
+        if let Some(curves) = stored::curves(folder)? {
+            report.curves = curves;
+        }
+        let json = serde_json::to_string_pretty(&report).expect("a report has text for keys");
+        write("report.txt", &report.to_string())?;
         write("report.json", &json)?;
-        write("report.html", &html::page(self))
+        write("report.html", &page(&[(report.title.clone(), report)]))
     }
 
-    /// Names and values of everything that is one.
-    pub(super) fn rows(&self) -> Vec<(String, String)> {
-        let row = |name: &str, value: String| (name.to_owned(), value);
+    /// The run that has written into `folder`. One that goes on, or was ended before it could write a report, has
+    /// its curves and little else.
+    ///
+    /// # Errors
+    /// [`PageError::NoRun`], [`PageError::Unreadable`] or [`PageError::Malformed`].
+    pub fn read(folder: impl AsRef<Path>) -> Result<Self, PageError> {
+        stored::report(folder.as_ref())
+    }
+
+    /// The curves in the order in which they are shown.
+    pub(crate) fn ordered_curves(&self) -> Vec<&Curve> {
+        let mut curves: Vec<&Curve> = self.curves.iter().collect();
+        curves.sort_by_key(|curve| quantity::place(&curve.tag));
+        curves
+    }
+
+    /// Names and values of what was trained, and how.
+    pub(crate) fn run_rows(&self) -> Vec<(String, String)> {
         let mut rows = self.facts.clone();
-        rows.push(row("ranks", self.world_size.to_string()));
-        rows.push(row(
+        let mut row = |name: &str, value: String| rows.push((name.to_owned(), value));
+        row("ranks", self.world_size.to_string());
+        row(
             "global batch",
             format!("{} {}", self.samples_per_step, self.unit),
-        ));
-        rows.push(row("steps", self.steps.to_string()));
-        for Curve { tag, points } in &self.curves {
+        );
+        row("steps", self.steps.to_string());
+        rows
+    }
+
+    /// Names and values of what came of it.
+    pub(crate) fn result_rows(&self) -> Vec<(String, String)> {
+        let mut rows = Vec::new();
+        for Curve { tag, points } in self.ordered_curves() {
             if let Some(last) = points.last() {
-                let value = format!("{:.4} after step {}", last.value, last.step);
-                rows.push((tag.replace('_', " "), value));
+                let quantity = Quantity::of(tag, &self.unit);
+                let value = quantity.show(last.value);
+                rows.push((
+                    quantity.title.to_lowercase(),
+                    format!("{value} after step {}", last.step),
+                ));
             }
         }
-        let rate = format!("{:.0}", self.samples_per_second);
-        rows.push((format!("{} per second", self.unit), rate));
-        rows.push(row("time", format!("{:.1} s", self.total.as_secs_f64())));
-        rows.extend(self.memory.line().map(|line| row("memory", line)));
+        let rate = self.samples_per_second;
+        rows.push((format!("{} per second", self.unit), format!("{rate:.0}")));
+        if self.world_size > 1 {
+            let of_one = rate / self.world_size as f64;
+            let name = format!("{} per second and rank", self.unit);
+            rows.push((name, format!("{of_one:.0}")));
+        }
+        let total = format!("{:.1} s", self.total.as_secs_f64());
+        rows.push(("time".to_owned(), total));
+        let memory = self.memory.line();
+        rows.extend(memory.map(|line| ("memory".to_owned(), line)));
         rows
     }
 
     /// Who made the others wait, in words.
-    pub(super) fn straggler_line(&self) -> Option<String> {
+    pub(crate) fn straggler_line(&self) -> Option<String> {
         let straggler = self.straggler?;
         let lost_ms = straggler.lost().as_secs_f64() * 1e3 / self.steps.max(1) as f64;
         Some(format!(
@@ -171,7 +231,7 @@ impl fmt::Display for Report {
     /// Names and values in two columns, then the parts of the time: the mean over the ranks, with the
     /// least and the most.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (name, value) in self.rows() {
+        for (name, value) in self.run_rows().into_iter().chain(self.result_rows()) {
             writeln!(f, "{name:<26} {value}")?;
         }
         let whole = self.total.as_secs_f64();
@@ -196,4 +256,8 @@ impl fmt::Display for Report {
             None => Ok(()),
         }
     }
+}
+
+fn or_nan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or(f64::NAN))
 }

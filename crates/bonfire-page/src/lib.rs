@@ -1,0 +1,17 @@
+//! What a training came to: [`Report`] is text, JSON and, with [`page`], HTML with curves.
+//!
+//! It knows nothing of Burn or of ranks that run: `bonfire report` makes pages of folders alone.
+
+#![forbid(unsafe_code)]
+
+mod error;
+mod page;
+mod quantity;
+mod report;
+mod stored;
+mod time;
+
+pub use error::PageError;
+pub use page::page;
+pub use report::{Curve, MemoryUse, Point, Report};
+pub use time::{SlowRank, TimeSplit};

@@ -1,0 +1,157 @@
+//! A run as its folder has it.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use crate::{Curve, PageError, Point, Report};
+
+/// See [`Report::read`].
+pub(crate) fn report(folder: &Path) -> Result<Report, PageError> {
+    let curves = curves(folder)?;
+    let path = folder.join("report.json");
+    let report = match read(&path)? {
+        Some(text) => Some(
+            serde_json::from_str(&text).map_err(|source| PageError::Malformed { path, source })?,
+        ),
+        None => None,
+    };
+    let mut report = match (report, &curves) {
+        (Some(report), _) => report,
+        (None, Some(_)) => Report {
+            title: folder.display().to_string(),
+            unit: "samples".to_owned(),
+            ..Report::default()
+        },
+        (None, None) => {
+            return Err(PageError::NoRun {
+                path: folder.to_owned(),
+            });
+        }
+    };
+    report.folder = Some(folder.to_owned());
+    if let Some(curves) = curves {
+        report.curves = curves;
+    }
+    Ok(report)
+}
+
+/// The curves of `log.jsonl`; nothing where there is none. What a run measured beyond the step from which it was
+/// resumed is gone, as soon as the same is measured again.
+pub(crate) fn curves(folder: &Path) -> Result<Option<Vec<Curve>>, PageError> {
+    let Some(text) = read(&folder.join("log.jsonl"))? else {
+        return Ok(None);
+    };
+    let mut curves: Vec<Curve> = Vec::new();
+    // The last line of a run that was killed may be the beginning of one.
+    let lines = text
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Map<String, Value>>(line).ok());
+    for line in lines {
+        let step = line.get("step").and_then(Value::as_u64).unwrap_or_default();
+        let step = usize::try_from(step).unwrap_or(usize::MAX);
+        for (tag, value) in &line {
+            if tag == "step" || tag == "unix_seconds" {
+                continue;
+            }
+            let place = curves.iter().position(|curve| curve.tag == *tag);
+            let place = place.unwrap_or_else(|| {
+                curves.push(Curve {
+                    tag: tag.clone(),
+                    points: Vec::new(),
+                });
+                curves.len() - 1
+            });
+            let points = &mut curves[place].points;
+            points.truncate(points.partition_point(|point| point.step < step));
+            points.push(Point {
+                step,
+                value: value.as_f64().unwrap_or(f64::NAN),
+            });
+        }
+    }
+    Ok(Some(curves))
+}
+
+/// A file, if it is there.
+fn read(path: &Path) -> Result<Option<String>, PageError> {
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(PageError::Unreadable {
+            path: path.to_owned(),
+            source,
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::TimeSplit;
+
+    fn losses(report: &Report) -> Vec<(usize, f64)> {
+        let points = report.curve("loss").iter();
+        points.map(|point| (point.step, point.value)).collect()
+    }
+
+    #[test]
+    fn a_report_is_read_as_it_was_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let point = |step, value| Point { step, value };
+        let report = Report {
+            title: "a <small> model".to_owned(),
+            facts: vec![("text".to_owned(), "own".to_owned())],
+            unit: "tokens".to_owned(),
+            total: Duration::from_millis(1500),
+            ranks: vec![TimeSplit {
+                data: Duration::from_millis(250),
+                ..TimeSplit::default()
+            }],
+            curves: vec![Curve {
+                tag: "loss".to_owned(),
+                points: vec![point(1, 2.5), point(2, f64::INFINITY)],
+            }],
+            ..Report::default()
+        };
+        report.write(folder.path()).unwrap();
+        let read = Report::read(folder.path()).unwrap();
+        // JSON has no infinity.
+        assert!(read.curve("loss")[1].value.is_nan());
+        let mut expected = report;
+        expected.folder = Some(folder.path().to_owned());
+        expected.curves = read.curves.clone();
+        assert_eq!(format!("{read:?}"), format!("{expected:?}"));
+    }
+
+    #[test]
+    fn a_run_without_a_report_has_the_curves_of_its_log_and_a_resumption_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = "{\"step\":1,\"unix_seconds\":0.5,\"loss\":4.0,\"accuracy\":0.5}\n\
+                   {\"step\":2,\"loss\":3.0}\n{\"step\":3,\"loss\":null}\n\
+                   {\"step\":2,\"loss\":2.5}\n{\"step\":3,\"lo";
+        fs::write(folder.path().join("log.jsonl"), log).unwrap();
+        let report = Report::read(folder.path()).unwrap();
+        assert_eq!(losses(&report), [(1, 4.0), (2, 2.5)]);
+        assert_eq!(report.curve("accuracy").len(), 1);
+        assert_eq!(report.curve("unix_seconds"), []);
+        report.write(folder.path()).unwrap();
+        assert_eq!(Report::read(folder.path()).unwrap().curves, report.curves);
+    }
+
+    #[test]
+    fn a_folder_without_a_run_and_a_file_that_is_no_report_are_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = Report::read(folder.path()).unwrap_err();
+        assert!(error.to_string().starts_with("there is no run in "));
+        fs::write(folder.path().join("report.json"), "[1]").unwrap();
+        let error = Report::read(folder.path()).unwrap_err();
+        assert!(
+            matches!(error, PageError::Malformed { path, .. } if path.ends_with("report.json"))
+        );
+    }
+}
