@@ -123,10 +123,11 @@ pub struct TrainArgs {
     pub placement: Placement,
 
     /// How the ranks share the work: those of pp have the layers one behind the other, those of dp other windows, those
-    /// of tp parts of the same layers and the same windows; -1 stands for the ranks that are left
+    /// of cp other characters of the same windows, those of tp parts of the same layers and the same windows; -1 stands
+    /// for the ranks that are left
     #[arg(
         long,
-        value_name = "pp=N,dp=N,tp=N",
+        value_name = "pp=N,dp=N,cp=N,tp=N",
         default_value_t,
         help_heading = "Training"
     )]

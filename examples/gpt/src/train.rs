@@ -9,7 +9,7 @@ use bonfire::collective::WorldSize;
 use bonfire::data::{DistributedSampler, Order, Remainder, SamplerConfig};
 use bonfire::ddp::Digest;
 use bonfire::optim::{Clip, GlobalBatch, Offload, RateRule};
-use bonfire::parallel::divided_parameters;
+use bonfire::parallel::{divided_parameters, zigzag_ranges};
 use bonfire::report::{Activity, Journal, JournalConfig, Report, WeightedMean};
 use bonfire::world::{Axis, Mesh, StopRequest};
 use bonfire::{Ddp, DdpConfig, World};
@@ -40,18 +40,22 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
     }
     check(&mesh, settings)?;
     let device = world.device().autodiff();
-    // Ranks of `data` have the same part of the model and other windows; those of `tp` are the other way round.
-    let (data, tp) = (mesh.data(), mesh.sub(Axis::Tp));
+    // Ranks of `data` have the same part of the model and other windows; those of `tp` are the other way round. Those of
+    // `cp` have the same part and other tokens of the same windows.
+    let (data, tp, cp) = (mesh.data(), mesh.sub(Axis::Tp), mesh.sub(Axis::Cp));
     let context = settings.model.context;
     let schedule = settings.schedule;
     let model = untrained(settings, corpus, &device);
     let parameters = model.num_params();
-    let model = model.divided(tp).context("--mesh does not fit the model")?;
+    let model = model
+        .divided(tp)
+        .context("--mesh does not fit the model")?
+        .among(cp);
     let divided = divided_parameters(&model);
     let config = DdpConfig::default()
         .with_route(settings.gradient_route)
         .with_placement(mesh.placement(settings.placement));
-    let mut ddp = Ddp::with_config(model, data, config)?;
+    let mut ddp = Ddp::with_config(model, mesh.replicas(), config)?;
     let offload = match &settings.offload_folder {
         Some(folder) => {
             let device = world.device_name();
@@ -77,7 +81,13 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
     let mut journal = Journal::new(world, config)?;
     journal.note(&headline(data, settings, corpus, parameters));
 
-    let loss = evaluate(&mut journal, &ddp.whole()?, data, settings, corpus)?;
+    let evaluated = |journal: &mut Journal, ddp: &mut Ddp<Gpt>| -> Result<f64> {
+        let loss = evaluate(journal, &ddp.whole()?, data, settings, corpus)?;
+        let mut mean = WeightedMean::new();
+        mean.add(loss, 1);
+        mean.over_ranks(cp)?.context("each rank has tokens")
+    };
+    let loss = evaluated(&mut journal, &mut ddp)?;
     journal.value("validation_loss", loss)?;
     let request = StopRequest::watch();
     for step in 0..settings.steps {
@@ -109,7 +119,7 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
             journal.figures(Some(schedule.rate(step)))?;
         }
         if done % settings.reporting.eval_interval == 0 || last {
-            let loss = evaluate(&mut journal, &ddp.whole()?, data, settings, corpus)?;
+            let loss = evaluated(&mut journal, &mut ddp)?;
             journal.value("validation_loss", loss)?;
         }
     }
@@ -144,10 +154,8 @@ pub(crate) fn untrained(settings: &Settings, corpus: &Corpus, device: &Device) -
 /// That the settings go with a model that is divided among ranks, if it is.
 fn check(mesh: &Mesh, settings: &Settings) -> Result<()> {
     let grid = mesh.grid();
-    ensure!(
-        grid.size(Axis::Cp) == 1,
-        "this example has no context parallelism, and this is {mesh}; divide the ranks among pp, dp and tp"
-    );
+    zigzag_ranges(settings.model.context, mesh.sub(Axis::Cp))
+        .context("--context cannot be divided among the ranks of cp in --mesh")?;
     ensure!(
         grid.size(Axis::Tp) == 1 || settings.optimizer.kind != OptimizerKind::Muon,
         "--optimizer muon needs whole matrices, and {mesh} divides them; choose another optimizer"

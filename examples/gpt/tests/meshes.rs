@@ -112,6 +112,19 @@ fn layers_that_ranks_divide_learn_what_whole_ones_do() {
     }
 }
 
+/// Ranks along cp have some characters each.
+#[test]
+fn windows_that_ranks_divide_teach_what_whole_ones_do() {
+    for (whole, ranks, mesh) in [(1, 4, "cp=4"), (2, 4, "dp=2,cp=2"), (1, 4, "cp=2,tp=2")] {
+        let (_, expected) = trained(whole, "").unwrap();
+        for more in ["", " --checkpoint-blocks", " --placement zero3"] {
+            let more = format!("--mesh {mesh}{more}");
+            let (_, losses) = trained(ranks, &more).unwrap();
+            assert_close(&losses, &expected, &more);
+        }
+    }
+}
+
 #[test]
 fn what_cannot_be_cut_is_refused() {
     for (ranks, more, says) in [
@@ -126,7 +139,8 @@ fn what_cannot_be_cut_is_refused() {
             "cannot have placement zero3",
         ),
         (4, "--mesh pp=4 --schedule zbv", "too few for pp"),
-        (2, "--mesh cp=2", "no context parallelism"),
+        (3, "--mesh cp=3", "dimension 0 has 8 tokens on 3 ranks"),
+        (4, "--mesh pp=2,cp=2", "pp in --mesh goes with dp alone"),
         (2, "--mesh tp=2 --optimizer muon", "needs whole matrices"),
         (4, "--mesh tp=4", "dimension 0 of the list of heads has 2"),
     ] {
