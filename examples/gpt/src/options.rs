@@ -151,6 +151,14 @@ pub struct TrainArgs {
     #[arg(long, value_name = "FOLDER", help_heading = "Training")]
     pub offload_folder: Option<PathBuf>,
 
+    /// Folder of checkpoints: the training goes on from the last one there, on any mesh, and saves there
+    #[arg(long, value_name = "FOLDER", help_heading = "Training")]
+    pub checkpoints: Option<PathBuf>,
+
+    /// Steps between two checkpoints; the end of the training is saved, too [default: 100]
+    #[arg(long, value_name = "N", value_parser = at_least_one, requires = "checkpoints", help_heading = "Training")]
+    pub checkpoint_interval: Option<usize>,
+
     /// Show what memory each rank takes in each placement, and train nothing
     #[arg(long, help_heading = "Planning")]
     pub plan: bool,
@@ -251,6 +259,10 @@ pub struct Settings {
     pub placement: Placement,
     /// See [`TrainArgs::mesh`].
     pub mesh: MeshShape,
+    /// See [`TrainArgs::checkpoints`].
+    pub checkpoints: Option<PathBuf>,
+    /// See [`TrainArgs::checkpoint_interval`].
+    pub checkpoint_interval: usize,
     /// How the ranks of pp work.
     pub pipeline: PipelineSettings,
     /// See [`TrainArgs::seed`].
@@ -407,6 +419,8 @@ impl TryFrom<TrainArgs> for Settings {
             gradient_route: args.gradient_route,
             placement: args.placement,
             mesh: args.mesh,
+            checkpoints: args.checkpoints,
+            checkpoint_interval: args.checkpoint_interval.unwrap_or(100),
             pipeline: PipelineSettings {
                 kind: args
                     .pipeline_schedule

@@ -5,6 +5,7 @@ mod pipeline;
 use std::num::NonZeroUsize;
 
 use anyhow::{Context, Result, ensure};
+use bonfire::checkpoint::Whole;
 use bonfire::collective::WorldSize;
 use bonfire::data::{DistributedSampler, Order, Remainder, SamplerConfig};
 use bonfire::ddp::Digest;
@@ -17,6 +18,7 @@ use burn::module::Module;
 use burn::tensor::Device;
 
 use crate::batch::{self, Sampler};
+use crate::checkpoint::Saver;
 use crate::data::Corpus;
 use crate::model::Gpt;
 use crate::optimizer;
@@ -47,6 +49,7 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
     let schedule = settings.schedule;
     let model = untrained(settings, corpus, &device);
     let parameters = model.num_params();
+    let mut saver = Saver::open(world, &mesh, Whole::of(&model), settings)?;
     let model = model
         .divided(tp)
         .context("--mesh does not fit the model")?
@@ -68,6 +71,7 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
         None => None,
     };
     let mut optimizer = optimizer::build(settings.optimizer, offload.as_ref());
+    let first = saver.resume(|checkpoints| Ok(checkpoints.resume(&mut ddp, &mut optimizer)?))?;
     let sampler = Sampler {
         seed: settings.seed,
         windows: corpus.training.len(),
@@ -90,7 +94,8 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
     let loss = evaluated(&mut journal, &mut ddp)?;
     journal.value("validation_loss", loss)?;
     let request = StopRequest::watch();
-    for step in 0..settings.steps {
+    let mut steps = first;
+    for step in first..settings.steps {
         if let Some(rank) = request.agreed(world)? {
             journal.note(&format!(
                 "stopped after {step} steps: rank {rank} was asked to"
@@ -114,9 +119,13 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
         })?;
 
         let done = step + 1;
+        steps = done;
         let last = done == settings.steps;
         if done % settings.reporting.log_interval == 0 || last {
             journal.figures(Some(schedule.rate(step)))?;
+        }
+        if saver.is_due(done) {
+            saver.save(done, &mut ddp, &optimizer)?;
         }
         if done % settings.reporting.eval_interval == 0 || last {
             let loss = evaluated(&mut journal, &mut ddp)?;
@@ -124,6 +133,7 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
         }
     }
 
+    saver.save(steps, &mut ddp, &optimizer)?;
     ddp.digest()
         .context("ranks with the same part of the model differ")?;
     let model = ddp.whole()?.whole()?;

@@ -8,11 +8,14 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use bonfire::World;
+use bonfire::checkpoint::{Checkpoints, Keep};
+use bonfire::ddp::Digest;
 use bonfire::report::Report;
+use bonfire::{Ddp, World};
 use bonfire_testkit::{Job, Signal, Watchdog, signal_process};
 use clap::Parser;
 use gpt::data::Corpus;
+use gpt::optimizer::build;
 use gpt::options::{Settings, TrainArgs};
 use gpt::text::Text;
 use gpt::train::train;
@@ -27,19 +30,19 @@ struct Line {
 }
 
 fn settings(more: &str, folder: &Path) -> Settings {
-    let sizes = "gpt --layers 4 --heads 2 --width 16 --context 8 --warmup 2 --learning-rate 0.01 --steps 6 \
+    let sizes = "gpt --layers 4 --heads 2 --width 16 --context 8 --warmup 2 --learning-rate 0.01 \
                  --log-interval 2 --eval-interval 3 --eval-windows 9 --batch 8";
     let words = sizes.split_whitespace().chain(more.split_whitespace());
-    let is_cut = more.contains("--micro-batches");
-    let cut: &[&str] = if is_cut {
-        &[]
-    } else {
-        &["--micro-batches", "4"]
-    };
-    let words = words.chain(cut.iter().copied());
+    let defaults = [("--micro-batches", "4"), ("--steps", "6")];
+    let defaults = defaults.iter().filter(|(name, _)| !more.contains(name));
+    let words = words.chain(defaults.flat_map(|(name, value)| [*name, *value]));
     let mut settings = Settings::try_from(Line::try_parse_from(words).unwrap().train).unwrap();
     settings.reporting.report_dir = folder.to_owned();
     settings
+}
+
+fn corpus() -> Corpus {
+    Corpus::new(Text::new("a text", &"abcdefgh ".repeat(60)).unwrap(), 8).unwrap()
 }
 
 /// What all ranks come to: the hash of the parameters, and the losses.
@@ -47,7 +50,7 @@ fn trained(ranks: u32, more: &str) -> Result<(String, Vec<f64>), String> {
     let _watchdog = Watchdog::start(more, WATCHDOG);
     let folder = tempfile::tempdir().unwrap();
     let settings = settings(more, folder.path());
-    let corpus = Corpus::new(Text::new("a text", &"abcdefgh ".repeat(60)).unwrap(), 8).unwrap();
+    let corpus = corpus();
     let run = |world: World| train(&world, &settings, &corpus).map(|trained| trained.report);
     let reports = bonfire::spawn(ranks, run).map_err(|error| format!("{error:?}"))?;
     let of = |report: &Report| {
@@ -146,6 +149,60 @@ fn what_cannot_be_cut_is_refused() {
     ] {
         let error = trained(ranks, more).unwrap_err();
         assert!(error.contains(says), "{more}: {error}");
+    }
+}
+
+/// Parameters, moments and the number of steps, through every way of cutting a model.
+#[test]
+fn a_training_goes_on_from_any_mesh_on_any_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| {
+        format!(
+            "--steps 3 --checkpoints {}",
+            folder.path().join(name).display()
+        )
+    };
+    let (first, _) = trained(2, &format!("{} --mesh pp=2", at("chain"))).unwrap();
+    copy(&folder.path().join("chain"), &folder.path().join("direct"));
+    for (ranks, mesh) in [
+        (2, "tp=2"),
+        (4, "dp=4 --placement zero3"),
+        (4, "dp=2,tp=2 --placement zero1"),
+        (4, "pp=2,dp=2 --placement zero2 --schedule zbv"),
+        (4, "cp=2,tp=2 --placement zero3"),
+        (3, "pp=3"),
+    ] {
+        // It is loaded and saved, and nothing is learnt.
+        let more = format!("{} --mesh {mesh} --seed 4", at("chain"));
+        let (found, _) = trained(ranks, &more).unwrap();
+        assert_eq!(found, first, "{mesh}");
+    }
+    // As a model that was never cut.
+    let plain = bonfire::spawn(1, |world: World| {
+        let corpus = corpus();
+        let settings = settings("", folder.path());
+        let sizes = settings.model.config(corpus.text.vocabulary().len());
+        let mut ddp = Ddp::new(sizes.init(9, &world.device().autodiff()), &world)?;
+        let mut optimizer = build(settings.optimizer, None);
+        let saved = Checkpoints::open(&world, folder.path().join("chain"), Keep::default())?;
+        let resumed = saved.resume::<_, ()>(&mut ddp, &mut optimizer)?;
+        assert_eq!(resumed.unwrap().milestone.step, 3);
+        Ok::<_, anyhow::Error>(Digest::of(&ddp.whole()?)?.to_string())
+    });
+    assert_eq!(plain.unwrap(), [first]);
+    // The next steps need the moments.
+    let on = |name: &str| trained(1, &at(name).replace("--steps 3", "--steps 6")).unwrap();
+    assert_eq!(on("chain").0, on("direct").0);
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap().flatten() {
+        let to = to.join(entry.file_name());
+        match entry.file_type().unwrap().is_dir() {
+            true => copy(&entry.path(), &to),
+            false => drop(fs::copy(entry.path(), to).unwrap()),
+        }
     }
 }
 
