@@ -89,6 +89,16 @@ fn the_listing_on_divided_layers_learns_the_same_on_all_ranks() {
 }
 
 #[test]
+fn the_listing_on_divided_sequences_learns_the_same_on_all_ranks() {
+    for ranks in ["2", "4"] {
+        let arguments = ["--nproc", ranks, "--device", "cpu"];
+        let printed = run(env!("CARGO_BIN_EXE_ring"), &arguments);
+        assert_eq!(printed.matches("loss ").count().to_string(), ranks);
+        assert!(last_loss(&printed) < 0.05, "{printed}");
+    }
+}
+
+#[test]
 fn the_listing_on_pipelines_learns_a_constant() {
     let arguments = ["--nproc", "2", "--device", "cpu"];
     let printed = run(env!("CARGO_BIN_EXE_piped"), &arguments);

@@ -1,6 +1,6 @@
 //! What can go wrong between ranks that have parts of one model.
 
-use bonfire_collective::{CollectiveError, WorldSize};
+use bonfire_collective::{CollectiveError, Rank, WorldSize};
 use bonfire_train::{TrainError, World};
 
 /// An operation on parts of tensors failed.
@@ -21,6 +21,34 @@ pub enum ParallelError {
         size: usize,
         /// How many parts there must be.
         ranks: WorldSize,
+    },
+    /// A sequence cannot be cut into two equal chunks per rank.
+    #[error(
+        "dimension {dim} has {length} tokens on {ranks} ranks, which are no {chunks} equal chunks: each rank has two; make \
+         the sequence a multiple of {chunks} tokens, or change the number of ranks on cp"
+    )]
+    Odd {
+        /// The dimension.
+        dim: usize,
+        /// The tokens of all ranks.
+        length: usize,
+        /// How many ranks have parts of the sequence.
+        ranks: WorldSize,
+        /// How many chunks there must be.
+        chunks: usize,
+    },
+    /// Ranks attend to each other's tokens with tensors that do not go together.
+    #[error(
+        "rank {rank} attends with {found}, and rank 0 with {expected}; give all ranks as many tokens of the same \
+         batches"
+    )]
+    OtherShape {
+        /// The rank that differs from the first.
+        rank: Rank,
+        /// What it has.
+        found: String,
+        /// What rank 0 has.
+        expected: String,
     },
     /// A vocabulary has fewer entries than there are ranks.
     #[error("a vocabulary of {size} cannot be divided among {ranks} ranks: each needs an entry")]
@@ -56,12 +84,12 @@ impl From<ParallelError> for TrainError {
     }
 }
 
-/// What a layer of `world` makes of a failure: the pass ends, and a [`Ddp`](bonfire_train::Ddp) that runs it returns
-/// the failure.
+/// What a layer whose forward pass returns no `Result` makes of the failure of an operation over `world`: the pass ends,
+/// and a [`Ddp`](bonfire_train::Ddp) that runs it returns the failure.
 ///
 /// # Panics
-/// With the failure: the forward pass of a layer has no other way out.
-pub(crate) fn or_end_pass<T>(result: Result<T, ParallelError>, world: &World) -> T {
+/// With the failure: there is no other way out.
+pub fn or_end_pass<T>(result: Result<T, ParallelError>, world: &World) -> T {
     result.unwrap_or_else(|error| {
         let text = error.to_string();
         world.fail(error);

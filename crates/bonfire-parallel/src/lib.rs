@@ -3,6 +3,7 @@
 //! [`World::mesh`](bonfire_train::World::mesh) gives each rank its place. Along its axis `tp`, ranks have parts of the
 //! same layers: [`ColumnParallelLinear`], [`RowParallelLinear`], [`VocabParallelEmbedding`] and the
 //! [`VocabParallelCrossEntropy`] over its rows. [`ops`] has the collectives that they are made of, with their gradients.
+//! Along `cp`, ranks have different tokens of the same sequences, and [`ring_attention`] leads from one to the others.
 //! Along `pp`, ranks have different layers: [`Pipeline`] runs the stages of a model one behind the other, in the order
 //! that a schedule of `bonfire-plan` says.
 //!
@@ -10,12 +11,15 @@
 
 #![forbid(unsafe_code)]
 
+mod context;
 mod error;
 pub mod ops;
 mod pipeline;
 mod tensor;
 
-pub use error::ParallelError;
+pub use context::ring::{Attend, ring_attention};
+pub use context::zigzag::{context_loss, zigzag_ranges, zigzag_split};
+pub use error::{ParallelError, or_end_pass};
 pub use pipeline::error::PipelineError;
 pub use pipeline::output::{IntoOutput, Output};
 pub use pipeline::pass::Pass;

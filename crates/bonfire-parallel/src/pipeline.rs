@@ -35,11 +35,14 @@ use std::time::Instant;
 use bonfire_collective::WorldSize;
 use bonfire_plan::Spread;
 use bonfire_plan::pipeline::Schedule;
-use bonfire_train::{Ddp, DdpConfig, GradientSync, Gradients, Precision, Step, World};
+use bonfire_train::{
+    Checkpoints, Ddp, DdpConfig, GradientSync, Gradients, Precision, Resumed, Step, World,
+};
 use burn::module::{Module, Param};
 use burn::optim::ModuleOptimizer;
 use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::tensor::{Device, Tensor};
+use serde::de::DeserializeOwned;
 
 use channels::Channels;
 use error::PipelineError;
@@ -222,6 +225,27 @@ impl<M: Module> Pipeline<M> {
         &self.schedule
     }
 
+    /// Brings this rank's stages and their optimizer back from the last checkpoint, as
+    /// [`Checkpoints::resume`](bonfire_train::Checkpoints::resume) does; the checkpoints know which model they are parts
+    /// of. To save them, they are given [`ddp`](Self::ddp). Every rank must call it.
+    ///
+    /// # Errors
+    /// [`PipelineError::Train`] as [`Checkpoints::resume`](bonfire_train::Checkpoints::resume) has it;
+    /// [`PipelineError::Collective`].
+    #[track_caller]
+    pub fn resume<S: DeserializeOwned>(
+        &mut self,
+        checkpoints: &Checkpoints,
+        optimizer: &mut ModuleOptimizer,
+    ) -> Result<Option<Resumed<S>>, PipelineError> {
+        let resumed = checkpoints.resume(&mut self.ddp, optimizer);
+        let resumed = resumed.map_err(PipelineError::from).and_then(|resumed| {
+            self.share_tied()?;
+            Ok(resumed)
+        });
+        resumed.inspect_err(|error| self.abort(error))
+    }
+
     /// The data-parallel model that this rank's stages are, for checkpoints and digests.
     pub fn ddp(&mut self) -> &mut Ddp<Vec<M>> {
         &mut self.ddp
@@ -270,12 +294,8 @@ impl<M: Module> Pipeline<M> {
         gradients: Gradients,
     ) -> Result<(), PipelineError> {
         let done = self.ddp.step(optimizer, lr, gradients);
-        let done = done
-            .map_err(PipelineError::from)
-            .and_then(|()| match &mut self.tie {
-                Some(tie) => tie.share(self.ddp.module(), &self.channels),
-                None => Ok(()),
-            });
+        let done = done.map_err(PipelineError::from);
+        let done = done.and_then(|()| self.share_tied());
         done.inspect_err(|error| self.abort(error))
     }
 
@@ -309,6 +329,15 @@ impl<M: Module> Pipeline<M> {
             gather::broadcast(module.valid(), self.world.group(), owner)
         };
         (0..stages).zip(modules).map(one).collect()
+    }
+
+    /// Gives the last stage the values of a tied parameter.
+    #[track_caller]
+    fn share_tied(&mut self) -> Result<(), PipelineError> {
+        match &mut self.tie {
+            Some(tie) => tie.share(self.ddp.module(), &self.channels),
+            None => Ok(()),
+        }
     }
 
     /// Ends all that other ranks may wait in.

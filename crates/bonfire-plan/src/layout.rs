@@ -8,12 +8,14 @@
 //! data parallelism is another.
 
 pub mod buckets;
+mod cut;
 mod placement;
 
 use std::ops::Range;
 
 use crate::{Rank, WorldSize, shard_range};
 
+pub use cut::Cut;
 pub use placement::{Among, Placement, Share, Spread, UnknownPlacement};
 
 /// Parameters with fewer elements stay replicated: their share of the memory is nothing, and a message of

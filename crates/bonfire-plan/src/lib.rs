@@ -62,7 +62,7 @@ pub use collective::{Hosts, Partition, Plan, Role, Schedule, ScheduleShape, Sour
 pub use estimate::{LinkCosts, LinkFigures, estimate};
 pub use layout::buckets;
 pub use layout::{
-    Among, Division, Layout, Placement, SHARDED_ELEMS_MIN, Share, Spread, UnknownPlacement,
+    Among, Cut, Division, Layout, Placement, SHARDED_ELEMS_MIN, Share, Spread, UnknownPlacement,
 };
 pub use mesh::{Axis, Coordinates, Grid, MeshError, MeshShape};
 pub use types::{

@@ -38,6 +38,9 @@ impl Axis {
     /// The axes whose ranks have different batches and the same parameters: those that follow one another.
     pub const DATA: Range<usize> = Self::DpReplicate.index()..Self::DpShard.index() + 1;
 
+    /// The axes whose ranks have the same parameters, and different batches or parts of their sequences.
+    pub const REPLICAS: Range<usize> = Self::DATA.start..Self::Cp.index() + 1;
+
     /// The place in lists with one entry per axis.
     pub const fn index(self) -> usize {
         self as usize
@@ -111,9 +114,14 @@ impl Grid {
         self.among(rank, axis.index()..axis.index() + 1)
     }
 
-    /// The ranks that a rank averages gradients with: those on the data axes, in their order.
+    /// The ranks that have other batches than a rank and the same parameters, and the rank itself, in their order.
     pub fn data(&self, rank: Rank) -> Vec<Rank> {
         self.among(rank, Axis::DATA)
+    }
+
+    /// The ranks that a rank averages gradients with: those that have the same parameters, in their order.
+    pub fn replicas(&self, rank: Rank) -> Vec<Rank> {
+        self.among(rank, Axis::REPLICAS)
     }
 
     /// The ranks that differ from one on some axes only, in their order.

@@ -20,12 +20,13 @@ use burn::optim::ModuleOptimizer;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::ddp::record::parts::{Naming, Parts, Whole};
 use crate::ddp::record::restore::Misfit;
 use crate::ddp::record::{
-    Part, Record, Recorded, Route, WRITER, announced, write_model, write_optimizer,
+    Record, Recorded, Route, WRITER, announced, write_model, write_optimizer,
 };
 use crate::world::patience::patient_with_files;
-use crate::{Ddp, TrainError, World};
+use crate::{Ddp, Mesh, TrainError, World};
 
 const MODEL: &str = "model.bpk";
 const OPTIMIZER: &str = "optimizer.bpk";
@@ -78,6 +79,8 @@ pub struct Checkpoints {
 #[derive(Clone, Debug)]
 struct Files {
     group: ProcessGroup,
+    /// Where ranks have parts of the model.
+    parts: Option<Parts>,
     folder: Folder,
     keep: Keep,
 }
@@ -85,15 +88,15 @@ struct Files {
 /// What is saved while the training goes on.
 #[derive(Debug, Default)]
 struct Background {
-    /// The same ranks in a group of its own, once something has been saved so.
-    group: Option<ProcessGroup>,
+    /// The same ranks in groups of its own, once something has been saved so.
+    groups: Option<(ProcessGroup, Option<Parts>)>,
     saving: Option<JoinHandle<Result<(), TrainError>>>,
 }
 
 /// A training as it was at some step.
 struct Image {
     milestone: Milestone,
-    model: Recorded<Vec<Part>>,
+    model: Recorded<Record>,
     optimizer: Recorded<Record>,
     /// The program's own, on the writer.
     state: Result<Vec<u8>, CheckpointError>,
@@ -110,6 +113,7 @@ impl Checkpoints {
     pub fn open(world: &World, folder: impl Into<PathBuf>, keep: Keep) -> Result<Self, TrainError> {
         let files = Files {
             group: world.group().clone(),
+            parts: None,
             folder: Folder::new(folder.into()),
             keep,
         };
@@ -118,6 +122,21 @@ impl Checkpoints {
             files,
             background: Mutex::default(),
         })
+    }
+
+    /// The same checkpoints, of a model that is cut among the ranks of a mesh: of the world that they were opened with. A
+    /// [`Ddp`] of this rank's part, over [`Mesh::replicas`], is saved as the `whole` model that it was made of, and any
+    /// mesh goes on from it, or one rank. Every rank must call it.
+    ///
+    /// Each tensor is put together on rank 0 when it is written, and cut when it is read. Of parameters that ranks
+    /// divide, the optimizer's state must have the shape of the parameter.
+    ///
+    /// # Errors
+    /// [`TrainError::ModelMismatch`] on all ranks if their whole models differ; [`TrainError::Collective`].
+    #[track_caller]
+    pub fn with_parts(mut self, whole: Whole, mesh: &Mesh) -> Result<Self, TrainError> {
+        self.files.parts = Some(Parts::new(whole, mesh, &self.files.group)?);
+        Ok(self)
     }
 
     /// Saves a training. When it returns, the checkpoint is on the disk of rank 0, and older ones that
@@ -141,7 +160,7 @@ impl Checkpoints {
         self.wait()?;
         let files = self.files.patient_with(&self.files.group, ddp.module());
         let saved = ddp.guarded(|ddp| {
-            let route = ddp.route(&files.group);
+            let route = ddp.route(files.own());
             let image = files.image(&route, milestone, (ddp, optimizer), state)?;
             match files.write(image) {
                 // The training can go on without a checkpoint.
@@ -171,17 +190,21 @@ impl Checkpoints {
     ) -> Result<(), TrainError> {
         self.wait()?;
         let mut background = lock(&self.background);
-        let group = match &background.group {
-            Some(group) => group.clone(),
+        let (group, parts) = match &background.groups {
+            Some(groups) => groups.clone(),
             None => {
                 let group = self.files.group.split(Some(0), 0)?;
                 let group = group.expect("every rank has a color");
-                background.group.insert(group).clone()
+                let parts = self.files.parts.as_ref();
+                let parts = parts.map(|parts| parts.beside(&group)).transpose()?;
+                background.groups.insert((group, parts)).clone()
             }
         };
-        let files = self.files.patient_with(&group, ddp.module());
+        let mut files = self.files.clone();
+        files.parts = parts;
+        let files = files.patient_with(&group, ddp.module());
         let image = ddp.guarded(|ddp| {
-            let route = ddp.route_beside(&files.group)?;
+            let route = ddp.route_beside(files.own())?;
             files.image(&route, milestone, (ddp, optimizer), state)
         })?;
         let named = thread::Builder::new().name("bonfire-save".to_owned());
@@ -256,7 +279,8 @@ impl Checkpoints {
         let state = ciborium::from_reader(state.as_slice())
             .map_err(|cause| other("program state", cause.to_string()))?;
         let files = [MODEL, OPTIMIZER].map(|name| Some(found.as_ref()?.path.join(name)));
-        let restored = ddp.restore(optimizer, &patient.group, files)?;
+        let ranks = (&patient.group, patient.parts.as_ref());
+        let restored = ddp.restore(optimizer, ranks, files)?;
         let tensors = restored.map_err(|Misfit { what, cause }| other(what, cause))?;
         #[cfg(feature = "cuda")]
         if tensors > 0 {
@@ -292,10 +316,21 @@ impl Drop for Checkpoints {
 impl Files {
     /// The same, in a group that waits for files with the parameters of a model and its optimizer's moments.
     fn patient_with<M: Module>(&self, group: &ProcessGroup, model: &M) -> Self {
+        let mut parts = self.parts.clone();
+        if let Some(parts) = &mut parts {
+            parts.replicas = patient_with_files(&parts.replicas, model);
+        }
         Self {
             group: patient_with_files(group, model),
+            parts,
             ..self.clone()
         }
+    }
+
+    /// The ranks that have the same part of the model as this one.
+    fn own(&self) -> &ProcessGroup {
+        let parts = self.parts.as_ref();
+        parts.map_or(&self.group, |parts| &parts.replicas)
     }
 
     /// A training as it is now. Every rank must call it.
@@ -309,7 +344,7 @@ impl Files {
     ) -> Result<Image, TrainError> {
         Ok(Image {
             milestone,
-            model: ddp.recorded_model(route),
+            model: ddp.recorded_model(route).map(Record::from),
             optimizer: ddp.recorded_optimizer(optimizer, route)?,
             state: match self.group.rank() {
                 WRITER => state_bytes(state),
@@ -332,10 +367,12 @@ impl Files {
             draft.path_of(name)
         };
         // One after the other: each tensor is in memory once, and gone before the next.
-        let model = image.model;
-        let model = model.write(|parts| write_model(parts, &path_of(MODEL)))?;
-        let moments = image.optimizer;
-        let moments = moments.write(|record| write_optimizer(record, &path_of(OPTIMIZER)))?;
+        let model = self.written(image.model, Naming::Path, |record| {
+            write_model(record, &path_of(MODEL))
+        })?;
+        let moments = self.written(image.optimizer, Naming::Identity, |record| {
+            write_optimizer(record, &path_of(OPTIMIZER))
+        })?;
         self.on_writer(|folder| {
             for written in [model, moments].into_iter().flatten() {
                 written?;
@@ -347,6 +384,26 @@ impl Files {
                 draft.finish()?;
             }
             folder.retain(self.keep)
+        })
+    }
+
+    /// Has the writer write a record, of all parts.
+    #[track_caller]
+    fn written(
+        &self,
+        own: Recorded<Record>,
+        naming: Naming,
+        write: impl FnOnce(Record) -> Result<(), CheckpointError>,
+    ) -> Result<Option<Result<(), CheckpointError>>, TrainError> {
+        let Some(parts) = &self.parts else {
+            return own.write(write);
+        };
+        let joined = own.write(|own| parts.joined(own, naming)?.write(write));
+        let joined = joined.and_then(|joined| Ok(joined.transpose()?.flatten()));
+        joined.inspect_err(|error| {
+            let cause = error.to_string();
+            parts.abort(&cause);
+            self.group.abort(&cause);
         })
     }
 

@@ -58,6 +58,7 @@ pub use config::precision::Precision;
 pub use config::{BufferSync, DdpConfig, GradientRoute, GradientSync, UnknownGradientRoute};
 pub use custom_gradient::{backward_from, custom_gradient};
 pub use ddp::data_parallel::{DataParallel, Scatter};
+pub use ddp::record::parts::Whole;
 pub use ddp::{BucketSummary, Ddp, Digest, MicroStep, OwnStep, Step};
 pub use error::TrainError;
 pub use error::difference::Difference;
@@ -85,6 +86,6 @@ pub use world::{LocalRank, World};
 
 pub use bonfire_checkpoint::{Best, CheckpointError, Keep, Milestone};
 pub use bonfire_plan::{
-    Among, Axis, Coordinates, Division, Grid, Layout, MeshError, MeshShape, Placement, Share,
+    Among, Axis, Coordinates, Cut, Division, Grid, Layout, MeshError, MeshShape, Placement, Share,
     Spread, UnknownPlacement,
 };

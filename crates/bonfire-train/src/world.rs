@@ -1,5 +1,6 @@
 //! A rank's place in a job: its group and its device.
 
+pub(crate) mod cuts;
 pub(crate) mod device;
 pub(crate) mod exchange;
 pub(crate) mod failures;
@@ -7,10 +8,13 @@ pub(crate) mod mesh;
 pub(crate) mod patience;
 
 use bonfire_collective::{ProcessGroup, Rank, WorldSize};
+use bonfire_plan::Cut;
+use burn::module::ParamId;
 use burn::tensor::Device;
 use chacha20::ChaCha8Rng;
 use rand::{Rng, SeedableRng};
 
+use crate::world::cuts::Cuts;
 use crate::world::device::{first_that_answers, open};
 use crate::world::exchange::group::NormGroups;
 use crate::world::failures::PassFailures;
@@ -35,6 +39,7 @@ pub struct World {
     device_name: String,
     norm_groups: NormGroups,
     failures: PassFailures,
+    cuts: Cuts,
 }
 
 impl World {
@@ -77,6 +82,7 @@ impl World {
             device,
             device_name,
             norm_groups: NormGroups::default(),
+            cuts: Cuts::default(),
         })
     }
 
@@ -108,6 +114,7 @@ impl World {
             device: self.device.clone(),
             device_name: self.device_name.clone(),
             norm_groups: NormGroups::default(),
+            cuts: Cuts::default(),
         }))
     }
 
@@ -180,6 +187,17 @@ impl World {
     /// The failure that [`fail`](Self::fail) kept, once: for whoever runs a pass without a [`Ddp`](crate::Ddp).
     pub fn take_failure(&self) -> Option<TrainError> {
         self.failures.take()
+    }
+
+    /// Says that each rank of this world has a part of a parameter. The divided layers of `bonfire-parallel` do; a layer of
+    /// a program's own does where [`Checkpoints`](crate::Checkpoints) are to put its parameters together.
+    pub fn note_cut(&self, parameter: ParamId, cut: Cut) {
+        self.cuts.note(parameter, cut);
+    }
+
+    /// How the ranks of this world divide a parameter, if they do.
+    pub fn cut(&self, parameter: ParamId) -> Option<Cut> {
+        self.cuts.get(parameter)
     }
 
     /// What goes wrong inside of passes.

@@ -81,7 +81,7 @@ pub use turn::{Turn, next_turn};
 /// A training saved, and brought back on as many ranks as there are.
 pub mod checkpoint {
     pub use bonfire_checkpoint::*;
-    pub use bonfire_train::{Checkpoints, Resumed};
+    pub use bonfire_train::{Checkpoints, Resumed, Whole};
 }
 
 /// The communication below: groups of ranks, which know nothing of tensors.

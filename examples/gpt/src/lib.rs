@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod batch;
+pub mod checkpoint;
 pub mod data;
 pub mod model;
 pub mod optimizer;

@@ -6,7 +6,8 @@
 //!
 //! Its layers can be divided among the ranks of `tp` as in Megatron-LM: heads and hidden features by columns, what
 //! adds to the stream by rows, and the vocabulary. Undivided they are plain layers. [`Gpt::divided`] is all there is
-//! to it; the forward pass is the same.
+//! to it; the forward pass is the same. And ranks of `cp` can have different tokens of the same windows: then attention
+//! leads around their ring, see [`Gpt::among`].
 //!
 //! Shapes in comments: `B` windows of `T` tokens, width `C`, `H` heads of `D = C / H`, `V`
 //! characters. Outside attention the tokens of all windows are simply rows, `[B*T, C]`, so every
@@ -19,8 +20,8 @@ use std::f64::consts::TAU;
 use bonfire::World;
 use bonfire::nn::{Draws, Recompute};
 use bonfire::parallel::{
-    ColumnParallelLinear, ParallelError, RowParallelLinear, VocabParallelCrossEntropy,
-    VocabParallelEmbedding,
+    Attend, ColumnParallelLinear, ParallelError, RowParallelLinear, VocabParallelCrossEntropy,
+    VocabParallelEmbedding, or_end_pass, ring_attention, zigzag_split,
 };
 use burn::module::{Module, Param};
 use burn::nn::{Embedding, LayerNorm, LayerNormConfig, Linear};
@@ -56,6 +57,9 @@ pub struct Gpt {
     blocks: Vec<Block>,
     norm: LayerNorm,
     recomputed: bool,
+    /// The ranks that have other tokens of the same windows.
+    #[module(skip)]
+    cp: Option<World>,
 }
 
 /// Attention, then an MLP, each reading a normalised copy of the stream and adding to it.
@@ -127,6 +131,7 @@ impl GptConfig {
             blocks: blocks.collect(),
             norm: norm(),
             recomputed: false,
+            cp: None,
         }
     }
 }
@@ -135,6 +140,12 @@ impl Gpt {
     /// The same model, whose blocks keep only their inputs for the backward pass.
     pub fn with_recomputed_blocks(mut self) -> Self {
         self.recomputed = true;
+        self
+    }
+
+    /// The same model, whose loss is that of this rank's tokens of the windows, which all ranks of `cp` are given.
+    pub fn among(mut self, cp: &World) -> Self {
+        self.cp = (cp.world_size().get() > 1).then(|| cp.clone());
         self
     }
 
@@ -151,7 +162,7 @@ impl Gpt {
         })
     }
 
-    /// The whole model, of the parts of all ranks. Every rank must call it.
+    /// The whole model, of the parts of all ranks, for any tokens. Every rank must call it.
     ///
     /// # Errors
     /// [`ParallelError::Collective`] if a rank fails.
@@ -160,26 +171,43 @@ impl Gpt {
         Ok(Self {
             tokens: self.tokens.to_embedding()?.into(),
             blocks: blocks.collect::<Result<_, _>>()?,
+            cp: None,
             ..self.clone()
         })
     }
 
     /// The scores of every character as the successor of every token: `[B, T]` to `[B*T, V]`; those of
-    /// this rank's characters where the model is divided.
+    /// this rank's characters where the model is divided. Among ranks of `cp` the tokens are this rank's.
     pub fn forward(&self, tokens: Tensor<2, Int>) -> Tensor<2> {
         let [b, t] = tokens.dims();
-        let mask = causal_mask(t, &tokens.device());
-        let positions = self.positions.val().slice(0..t).unsqueeze(); // [1, T, C]
-        let embedded = self.tokens.forward(tokens) + positions; // [B, T, C]
+        let (past, positions) = match &self.cp {
+            None => (
+                Past::here(t, &tokens.device()),
+                self.positions.val().slice(0..t),
+            ),
+            Some(cp) => {
+                let all = self.positions.val().slice(0..t * cp.world_size().len());
+                (
+                    Past::Ring(cp.clone()),
+                    or_end_pass(zigzag_split(all, 0, cp), cp),
+                )
+            }
+        };
+        let embedded = self.tokens.forward(tokens) + positions.unsqueeze(); // [B, T, C]
         let mut stream = embedded.flatten(0, 1); // [B*T, C]
         for block in &self.blocks {
-            stream = block.run(stream, b, &mask, self.recomputed); // [B*T, C]
+            stream = block.run(stream, b, &past, self.recomputed); // [B*T, C]
         }
         self.tokens.logits(self.norm.forward(stream)) // [B*T, V]
     }
 
-    /// The mean cross entropy, in nats per character, of `targets` after `tokens`, both `[B, T]`.
+    /// The mean cross entropy, in nats per character, of `targets` after `tokens`, both `[B, T]`; of this rank's where
+    /// ranks of `cp` have others. They have as many, so the mean over the ranks is that over all tokens.
     pub fn loss(&self, tokens: Tensor<2, Int>, targets: Tensor<2, Int>) -> Tensor<1> {
+        let [tokens, targets] = [tokens, targets].map(|all| match &self.cp {
+            None => all,
+            Some(cp) => or_end_pass(zigzag_split(all, 1, cp), cp),
+        });
         let scores = self.forward(tokens); // [B*T, V]
         let cross_entropy = VocabParallelCrossEntropy::new();
         cross_entropy.forward(&self.tokens, scores, targets.flatten(0, 1))
@@ -239,21 +267,21 @@ impl Block {
     }
 
     /// The forward pass, after which only its input is kept if it is recomputed.
-    fn run(&self, stream: Tensor<2>, b: usize, mask: &Tensor<3>, recomputed: bool) -> Tensor<2> {
+    fn run(&self, stream: Tensor<2>, b: usize, past: &Past, recomputed: bool) -> Tensor<2> {
         if !recomputed {
-            return self.forward(stream, b, mask);
+            return self.forward(stream, b, past);
         }
-        let mask = mask.clone();
-        let forward = move |block: &Self, stream| block.forward(stream, b, &mask);
+        let past = past.clone();
+        let forward = move |block: &Self, stream| block.forward(stream, b, &past);
         Recompute::default()
             .with_draws(Draws::None)
             .run(self, stream, forward)
     }
 
-    fn forward(&self, stream: Tensor<2>, b: usize, mask: &Tensor<3>) -> Tensor<2> {
+    fn forward(&self, stream: Tensor<2>, b: usize, past: &Past) -> Tensor<2> {
         let attended = self
             .attention
-            .forward(self.attention_norm.forward(stream.clone()), b, mask);
+            .forward(self.attention_norm.forward(stream.clone()), b, past);
         let stream = stream + attended; // [B*T, C]
         let thought = self.mlp.forward(self.mlp_norm.forward(stream.clone()));
         stream + thought // [B*T, C]
@@ -261,17 +289,14 @@ impl Block {
 }
 
 impl Attention {
-    fn forward(&self, x: Tensor<2>, b: usize, mask: &Tensor<3>) -> Tensor<2> {
+    fn forward(&self, x: Tensor<2>, b: usize, past: &Past) -> Tensor<2> {
         let parts = self.query_key_value.forward(x); // [B*T, 3*H*D]
         let [rows, width] = parts.dims();
         let (t, h, d) = (rows / b, self.heads, width / (3 * self.heads));
         let parts = parts.reshape([b, t, 3, h, d]).permute([2, 0, 3, 1, 4]); // [3, B, H, T, D]
         let part = |i: usize| parts.clone().slice(i..i + 1).reshape([b * h, t, d]);
         let (query, key, value) = (part(0), part(1), part(2)); // [B*H, T, D] each
-        // Scaling the queries touches T*D numbers where scaling the scores would touch T*T.
-        let query = query.div_scalar((d as f64).sqrt());
-        let scores = query.matmul(key.transpose()) + mask.clone(); // [B*H, T, T]
-        let seen = activation::softmax(scores, 2).matmul(value); // [B*H, T, D]
+        let seen = past.attend([query, key, value]); // [B*H, T, D]
         let seen = seen.reshape([b, h, t, d]).swap_dims(1, 2); // [B, T, H, D]
         self.output.forward(seen.reshape([rows, h * d])) // [B*T, C]
     }
@@ -284,14 +309,37 @@ impl Mlp {
     }
 }
 
-/// Zero where a token may look, minus infinity in its future: `[1, T, T]`.
-///
-/// Added rather than filled in, because an addition costs nothing in the backward pass.
-fn causal_mask(t: usize, device: &Device) -> Tensor<3> {
-    let future = Tensor::<2, Bool>::tril_mask([t, t], 0, device); // true above the diagonal
-    Tensor::zeros([t, t], device)
-        .mask_fill(future, f32::NEG_INFINITY)
-        .unsqueeze()
+/// The tokens that a token looks at: itself and those in front of it.
+#[derive(Clone, Debug)]
+enum Past {
+    /// All are here. Zero where a token may look, minus infinity in its future: `[1, T, T]`.
+    Here(Tensor<3>),
+    /// Ranks have some each.
+    Ring(World),
+}
+
+impl Past {
+    /// Of windows of `t` tokens.
+    fn here(t: usize, device: &Device) -> Self {
+        let future = Tensor::<2, Bool>::tril_mask([t, t], 0, device); // true above the diagonal
+        let mask = Tensor::zeros([t, t], device).mask_fill(future, f32::NEG_INFINITY);
+        Self::Here(mask.unsqueeze())
+    }
+
+    /// Attention of queries to keys, for their values: `[B*H, T, D]` each.
+    fn attend(&self, [query, key, value]: [Tensor<3>; 3]) -> Tensor<3> {
+        match self {
+            Self::Here(mask) => {
+                let [_, _, d] = query.dims();
+                // Scaling the queries touches T*D numbers where scaling the scores would touch T*T.
+                let query = query.div_scalar((d as f64).sqrt());
+                // Added rather than filled in, because an addition costs nothing in the backward pass.
+                let scores = query.matmul(key.transpose()) + mask.clone(); // [B*H, T, T]
+                activation::softmax(scores, 2).matmul(value)
+            }
+            Self::Ring(cp) => or_end_pass(ring_attention(query, key, value, Attend::Past, cp), cp),
+        }
+    }
 }
 
 /// A trainable matrix of independent normal values.

@@ -126,10 +126,11 @@ pub struct TrainArgs {
     pub placement: Placement,
 
     /// How the ranks share the work: those of pp have the layers one behind the other, those of dp other windows, those
-    /// of tp parts of the same layers and the same windows; -1 stands for the ranks that are left
+    /// of cp other characters of the same windows, those of tp parts of the same layers and the same windows; -1 stands
+    /// for the ranks that are left
     #[arg(
         long,
-        value_name = "pp=N,dp=N,tp=N",
+        value_name = "pp=N,dp=N,cp=N,tp=N",
         default_value_t,
         help_heading = "Training"
     )]
@@ -176,6 +177,14 @@ pub struct TrainArgs {
     /// temporary files]
     #[arg(long, value_name = "FOLDER", help_heading = "Training")]
     pub offload_folder: Option<PathBuf>,
+
+    /// Folder of checkpoints: the training goes on from the last one there, on any mesh, and saves there
+    #[arg(long, value_name = "FOLDER", help_heading = "Training")]
+    pub checkpoints: Option<PathBuf>,
+
+    /// Steps between two checkpoints; the end of the training is saved, too [default: 100]
+    #[arg(long, value_name = "N", value_parser = at_least_one, requires = "checkpoints", help_heading = "Training")]
+    pub checkpoint_interval: Option<usize>,
 
     /// Show what memory each rank takes in each placement, and train nothing
     #[arg(long, help_heading = "Planning")]
@@ -275,6 +284,10 @@ pub struct Settings {
     pub mesh: MeshShape,
     /// How ranks train alone, if they do.
     pub diloco: Option<DilocoConfig>,
+    /// See [`TrainArgs::checkpoints`].
+    pub checkpoints: Option<PathBuf>,
+    /// See [`TrainArgs::checkpoint_interval`].
+    pub checkpoint_interval: usize,
     /// How the ranks of pp work.
     pub pipeline: PipelineSettings,
     /// See [`TrainArgs::seed`].
@@ -472,6 +485,8 @@ impl TryFrom<TrainArgs> for Settings {
             placement: args.placement,
             mesh,
             diloco,
+            checkpoints: args.checkpoints,
+            checkpoint_interval: args.checkpoint_interval.unwrap_or(100),
             pipeline: PipelineSettings {
                 kind: args
                     .pipeline_schedule

@@ -5,12 +5,13 @@ mod pipeline;
 use std::num::NonZeroUsize;
 
 use anyhow::{Context, Result, ensure};
+use bonfire::checkpoint::Whole;
 use bonfire::collective::WorldSize;
 use bonfire::data::{DistributedSampler, Order, Remainder, SamplerConfig};
 use bonfire::ddp::Digest;
 use bonfire::diloco::Diloco;
 use bonfire::optim::{Clip, GlobalBatch, Offload, RateRule};
-use bonfire::parallel::divided_parameters;
+use bonfire::parallel::{divided_parameters, zigzag_ranges};
 use bonfire::report::{Activity, Journal, JournalConfig, Report, WeightedMean};
 use bonfire::world::{Axis, Mesh, StopRequest};
 use bonfire::{Ddp, DdpConfig, World};
@@ -18,6 +19,7 @@ use burn::module::Module;
 use burn::tensor::Device;
 
 use crate::batch::{self, Sampler};
+use crate::checkpoint::Saver;
 use crate::data::Corpus;
 use crate::model::Gpt;
 use crate::optimizer;
@@ -41,13 +43,18 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
     }
     check(&mesh, settings)?;
     let device = world.device().autodiff();
-    // Ranks of `data` have the same part of the model and other windows; those of `tp` are the other way round.
-    let (data, tp) = (mesh.data(), mesh.sub(Axis::Tp));
+    // Ranks of `data` have the same part of the model and other windows; those of `tp` are the other way round. Those of
+    // `cp` have the same part and other tokens of the same windows.
+    let (data, tp, cp) = (mesh.data(), mesh.sub(Axis::Tp), mesh.sub(Axis::Cp));
     let context = settings.model.context;
     let schedule = settings.schedule;
     let model = untrained(settings, corpus, &device);
     let parameters = model.num_params();
-    let model = model.divided(tp).context("--mesh does not fit the model")?;
+    let mut saver = Saver::open(world, &mesh, Whole::of(&model), settings)?;
+    let model = model
+        .divided(tp)
+        .context("--mesh does not fit the model")?
+        .among(cp);
     let divided = divided_parameters(&model);
     let config = DdpConfig::default()
         .with_route(settings.gradient_route)
@@ -58,7 +65,7 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
             let (diloco, model) = Diloco::new(model, &mesh, config)?;
             (Some(diloco), model, mesh.sub(Axis::DpShard))
         }
-        None => (None, model, data),
+        None => (None, model, mesh.replicas()),
     };
     let mut ddp = Ddp::with_config(model, near, config)?;
     let offload = match &settings.offload_folder {
@@ -73,6 +80,7 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
         None => None,
     };
     let mut optimizer = optimizer::build(settings.optimizer, offload.as_ref());
+    let first = saver.resume(|checkpoints| Ok(checkpoints.resume(&mut ddp, &mut optimizer)?))?;
     let sampler = Sampler {
         seed: settings.seed,
         windows: corpus.training.len(),
@@ -86,10 +94,17 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
     journal.note(&headline(data, settings, corpus, parameters));
 
     let initial = Digest::of(&ddp.whole()?.whole()?)?;
-    let loss = evaluate(&mut journal, &ddp.whole()?, data, settings, corpus)?;
+    let evaluated = |journal: &mut Journal, ddp: &mut Ddp<Gpt>| -> Result<f64> {
+        let loss = evaluate(journal, &ddp.whole()?, data, settings, corpus)?;
+        let mut mean = WeightedMean::new();
+        mean.add(loss, 1);
+        mean.over_ranks(cp)?.context("each rank has tokens")
+    };
+    let loss = evaluated(&mut journal, &mut ddp)?;
     journal.value("validation_loss", loss)?;
     let request = StopRequest::watch();
-    for step in 0..settings.steps {
+    let mut steps = first;
+    for step in first..settings.steps {
         if let Some(rank) = request.agreed(world)? {
             journal.note(&format!(
                 "stopped after {step} steps: rank {rank} was asked to"
@@ -116,6 +131,7 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
         })?;
 
         let done = step + 1;
+        steps = done;
         let last = done == settings.steps;
         if let Some(diloco) = &mut diloco {
             diloco.step_in(&mut ddp)?;
@@ -126,12 +142,16 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
         if done % settings.reporting.log_interval == 0 || last {
             journal.figures(Some(schedule.rate(step)))?;
         }
+        if saver.is_due(done) {
+            saver.save(done, &mut ddp, &optimizer)?;
+        }
         if done % settings.reporting.eval_interval == 0 || last {
-            let loss = evaluate(&mut journal, &ddp.whole()?, data, settings, corpus)?;
+            let loss = evaluated(&mut journal, &mut ddp)?;
             journal.value("validation_loss", loss)?;
         }
     }
 
+    saver.save(steps, &mut ddp, &optimizer)?;
     ddp.digest()
         .context("ranks with the same part of the model differ")?;
     let model = ddp.whole()?.whole()?;
@@ -162,13 +182,15 @@ pub(crate) fn untrained(settings: &Settings, corpus: &Corpus, device: &Device) -
 /// That the settings go with a model that is divided among ranks, if it is.
 fn check(mesh: &Mesh, settings: &Settings) -> Result<()> {
     let grid = mesh.grid();
-    ensure!(
-        grid.size(Axis::Cp) == 1,
-        "this example has no context parallelism, and this is {mesh}; divide the ranks among pp, dp and tp"
-    );
+    zigzag_ranges(settings.model.context, mesh.sub(Axis::Cp))
+        .context("--context cannot be divided among the ranks of cp in --mesh")?;
     ensure!(
         grid.size(Axis::Tp) == 1 || settings.optimizer.kind != OptimizerKind::Muon,
         "--optimizer muon needs whole matrices, and {mesh} divides them; choose another optimizer"
+    );
+    ensure!(
+        settings.diloco.is_none() || (settings.checkpoints.is_none() && grid.size(Axis::Cp) == 1),
+        "this example trains with --local-steps without --checkpoints and without cp in --mesh; leave them out"
     );
     Ok(())
 }

@@ -8,11 +8,14 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use bonfire::World;
+use bonfire::checkpoint::{Checkpoints, Keep};
+use bonfire::ddp::Digest;
 use bonfire::report::Report;
+use bonfire::{Ddp, World};
 use bonfire_testkit::{Job, Signal, Watchdog, signal_process, some};
 use clap::Parser;
 use gpt::data::Corpus;
+use gpt::optimizer::build;
 use gpt::options::{Settings, TrainArgs};
 use gpt::text::Text;
 use gpt::train::train;
@@ -41,6 +44,10 @@ fn settings(more: &str, folder: &Path) -> Settings {
     settings
 }
 
+fn corpus() -> Corpus {
+    Corpus::new(Text::new("a text", &"abcdefgh ".repeat(60)).unwrap(), 8).unwrap()
+}
+
 /// What all ranks come to: the hash of the parameters, and the losses.
 fn trained(ranks: u32, more: &str) -> Result<(String, Vec<f64>), String> {
     Ok(run(ranks, more)?.1)
@@ -51,7 +58,7 @@ fn run(ranks: u32, more: &str) -> Result<(String, (String, Vec<f64>)), String> {
     let _watchdog = Watchdog::start(more, WATCHDOG);
     let folder = tempfile::tempdir().unwrap();
     let settings = settings(more, folder.path());
-    let corpus = Corpus::new(Text::new("a text", &"abcdefgh ".repeat(60)).unwrap(), 8).unwrap();
+    let corpus = corpus();
     let training = |world: World| train(&world, &settings, &corpus).map(|trained| trained.report);
     let reports = bonfire::spawn(ranks, training).map_err(|error| format!("{error:?}"))?;
     let of = |report: &Report| {
@@ -147,6 +154,19 @@ fn every_mesh_starts_and_learns_as_one_rank_does() {
     }
 }
 
+/// Ranks along cp have some characters each.
+#[test]
+fn windows_that_ranks_divide_teach_what_whole_ones_do() {
+    for (whole, ranks, mesh) in [(1, 4, "cp=4"), (2, 4, "dp=2,cp=2"), (1, 4, "cp=2,tp=2")] {
+        let (_, expected) = trained(whole, "").unwrap();
+        for more in ["", " --checkpoint-blocks", " --placement zero3"] {
+            let more = format!("--mesh {mesh}{more}");
+            let (_, losses) = trained(ranks, &more).unwrap();
+            assert_close(&losses, &expected, &more);
+        }
+    }
+}
+
 #[test]
 fn what_cannot_be_cut_is_refused() {
     for (ranks, more, says) in [
@@ -161,12 +181,67 @@ fn what_cannot_be_cut_is_refused() {
             "cannot have placement zero3",
         ),
         (4, "--mesh pp=4 --schedule zbv", "too few for pp"),
-        (2, "--mesh cp=2", "no context parallelism"),
+        (3, "--mesh cp=3", "dimension 0 has 8 tokens on 3 ranks"),
+        (4, "--mesh pp=2,cp=2", "pp in --mesh goes with dp alone"),
         (2, "--mesh tp=2 --optimizer muon", "needs whole matrices"),
         (4, "--mesh tp=4", "dimension 0 of the list of heads has 2"),
     ] {
         let error = trained(ranks, more).unwrap_err();
         assert!(error.contains(says), "{more}: {error}");
+    }
+}
+
+/// Parameters, moments and the number of steps, through every way of cutting a model.
+#[test]
+fn a_training_goes_on_from_any_mesh_on_any_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| {
+        format!(
+            "--steps 3 --checkpoints {}",
+            folder.path().join(name).display()
+        )
+    };
+    let (first, _) = trained(2, &format!("{} --mesh pp=2", at("chain"))).unwrap();
+    copy(&folder.path().join("chain"), &folder.path().join("direct"));
+    for (ranks, mesh) in [
+        (2, "tp=2"),
+        (4, "dp=4 --placement zero3"),
+        (4, "dp=2,tp=2 --placement zero1"),
+        (4, "pp=2,dp=2 --placement zero2 --schedule zbv"),
+        (4, "cp=2,tp=2 --placement zero3"),
+        (3, "pp=3"),
+    ] {
+        // It is loaded and saved, and nothing is learnt.
+        let more = format!("{} --mesh {mesh} --seed 4", at("chain"));
+        let (found, _) = trained(ranks, &more).unwrap();
+        assert_eq!(found, first, "{mesh}");
+    }
+    // As a model that was never cut.
+    let plain = bonfire::spawn(1, |world: World| {
+        let corpus = corpus();
+        let settings = settings("", folder.path());
+        let sizes = settings.model.config(corpus.text.vocabulary().len());
+        let mut ddp = Ddp::new(sizes.init(9, &world.device().autodiff()), &world)?;
+        let mut optimizer = build(settings.optimizer, None);
+        let saved = Checkpoints::open(&world, folder.path().join("chain"), Keep::default())?;
+        let resumed = saved.resume::<_, ()>(&mut ddp, &mut optimizer)?;
+        assert_eq!(resumed.unwrap().milestone.step, 3);
+        Ok::<_, anyhow::Error>(Digest::of(&ddp.whole()?)?.to_string())
+    });
+    assert_eq!(plain.unwrap(), [first]);
+    // The next steps need the moments.
+    let on = |name: &str| trained(1, &at(name).replace("--steps 3", "--steps 6")).unwrap();
+    assert_eq!(on("chain").0, on("direct").0);
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap().flatten() {
+        let to = to.join(entry.file_name());
+        match entry.file_type().unwrap().is_dir() {
+            true => copy(&entry.path(), &to),
+            false => drop(fs::copy(entry.path(), to).unwrap()),
+        }
     }
 }
 

@@ -30,7 +30,7 @@ fn main() -> bonfire::Result<()> {
 fn train(world: World) -> bonfire::Result<()> {
     // ANCHOR: mesh
     let mesh = world.mesh("dp=-1,tp=2".parse()?)?;
-    let (data, tp) = (mesh.data(), mesh.sub(Axis::Tp));
+    let tp = mesh.sub(Axis::Tp);
     let device = world.device().autodiff();
     device.seed(7); // the same whole layers on all ranks
     let (up, down) = (LinearConfig::new(8, 32), LinearConfig::new(32, 8));
@@ -39,13 +39,13 @@ fn train(world: World) -> bonfire::Result<()> {
         down: RowParallelLinear::from_linear(down.init(&device), tp)?,
     };
     let divided = divided_parameters(&model);
-    let mut ddp = Ddp::new(model, data)?;
+    let mut ddp = Ddp::new(model, mesh.replicas())?;
     // ANCHOR_END: mesh
     let mut optimizer: ModuleOptimizer = AdamWConfig::new().init();
     let mut loss = f64::NAN;
     for step in 0..100 {
         // Ranks of one place on the data axes see the same batch.
-        device.seed(1000 * (1 + u64::from(data.rank().get())) + step);
+        device.seed(1000 * (1 + u64::from(mesh.data().rank().get())) + step);
         let x = Tensor::<2>::random([32, 8], Distribution::Default, &device);
         // ANCHOR: step
         let done = ddp.backward(|model| (model.forward(x.clone()) - x).powi_scalar(2).mean())?;

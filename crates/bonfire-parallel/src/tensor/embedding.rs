@@ -2,14 +2,14 @@
 
 use std::ops::Range;
 
-use bonfire_plan::shard_range;
+use bonfire_plan::{Cut, shard_range};
 use bonfire_train::World;
 use burn::module::{Module, Param, ParamId};
 use burn::nn::Embedding;
 use burn::tensor::{Bool, Int, Tensor};
 
 use super::linear::{entered, left};
-use super::part::{Among, piece};
+use super::part::{Among, piece, replaced};
 use crate::ParallelError;
 use crate::error::or_end_pass;
 use crate::ops;
@@ -50,10 +50,19 @@ impl VocabParallelEmbedding {
     /// [`ParallelError::SmallVocabulary`] if there are fewer rows than ranks.
     pub fn from_embedding(embedding: Embedding, tp: &World) -> Result<Self, ParallelError> {
         let [vocabulary, _] = embedding.weight.shape().dims();
-        let own = own_rows(vocabulary, tp)?;
-        let cut = |table: Tensor<2>| table.narrow(0, own.start, own.len());
+        let ranks = tp.world_size();
+        if vocabulary < ranks.len() {
+            return Err(ParallelError::SmallVocabulary {
+                size: vocabulary,
+                ranks,
+            });
+        }
+        let cut = Cut {
+            dim: 0,
+            sections: 1,
+        };
         Ok(Self {
-            weight: piece(embedding.weight, cut),
+            weight: piece(embedding.weight, (cut, tp)),
             vocabulary,
             tp: Some(tp.clone()),
             sequence: None,
@@ -110,7 +119,7 @@ impl VocabParallelEmbedding {
         });
         let parts = parts.collect();
         Ok(Embedding {
-            weight: piece(weight, |_| Tensor::cat(parts, 0)),
+            weight: replaced(weight, |_| Tensor::cat(parts, 0)),
         })
     }
 
@@ -162,18 +171,6 @@ impl VocabParallelEmbedding {
             Some(tp) => shard_range(self.vocabulary, tp.world_size(), tp.rank()).as_range(),
         }
     }
-}
-
-/// A rank's rows of a vocabulary.
-fn own_rows(vocabulary: usize, tp: &World) -> Result<Range<usize>, ParallelError> {
-    let ranks = tp.world_size();
-    if vocabulary < ranks.len() {
-        return Err(ParallelError::SmallVocabulary {
-            size: vocabulary,
-            ranks,
-        });
-    }
-    Ok(shard_range(vocabulary, ranks, tp.rank()).as_range())
 }
 
 /// Where tokens are among some rows, 0 for those that are not there; and which are not.

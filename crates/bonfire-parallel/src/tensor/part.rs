@@ -1,6 +1,6 @@
 //! Parts of parameters.
 
-use bonfire_plan::shard_range;
+use bonfire_plan::Cut;
 use bonfire_train::World;
 use burn::module::Param;
 use burn::tensor::Tensor;
@@ -11,8 +11,22 @@ use crate::ops;
 /// Among whom a layer is divided: nobody, or the ranks along an axis of a mesh.
 pub(crate) type Among = Option<World>;
 
-/// A parameter that is a piece of another: with its name and its setting of training, and in memory of its own.
+/// This rank's piece of a parameter, as a parameter of the same identity.
 pub(crate) fn piece<const D: usize>(
+    param: Param<Tensor<D>>,
+    (cut, tp): (Cut, &World),
+) -> Param<Tensor<D>> {
+    tp.note_cut(param.id, cut);
+    replaced(param, |whole| {
+        let size = whole.dims()[cut.dim];
+        let ranges = cut.ranges(size, tp.world_size(), tp.rank());
+        let parts = ranges.map(|range| whole.clone().narrow(cut.dim, range.start, range.len()));
+        Tensor::cat(parts.collect(), cut.dim)
+    })
+}
+
+/// A parameter with other values: with its identity and its setting of training, and in memory of its own.
+pub(crate) fn replaced<const D: usize>(
     param: Param<Tensor<D>>,
     cut: impl FnOnce(Tensor<D>) -> Tensor<D>,
 ) -> Param<Tensor<D>> {
@@ -46,15 +60,7 @@ pub(crate) fn part<const D: usize>(
             ranks,
         });
     }
-    let section = size / sections;
-    let own = shard_range(section, ranks, tp.rank()).as_range();
-    Ok(piece(param, |whole| {
-        let parts = (0..sections).map(|index| {
-            let start = index * section + own.start;
-            whole.clone().narrow(dim, start, own.len())
-        });
-        Tensor::cat(parts.collect(), dim)
-    }))
+    Ok(piece(param, (Cut { dim, sections }, tp)))
 }
 
 /// The parameter that [`part`] took parts of. Every rank calls it.
@@ -70,5 +76,5 @@ pub(crate) fn whole<const D: usize>(
         ops::gather(own, dim, tp)
     });
     let all = all.collect::<Result<Vec<_>, _>>()?;
-    Ok(piece(param, |_| Tensor::cat(all, dim)))
+    Ok(replaced(param, |_| Tensor::cat(all, dim)))
 }

@@ -4,6 +4,7 @@
 //! stepped rows, they have this rank's rows of it.
 
 mod gathers;
+pub(crate) mod parts;
 pub(crate) mod restore;
 
 use std::collections::BTreeMap;
@@ -27,6 +28,7 @@ use crate::parameters::shards::Shards;
 
 use gathers::{Gathers, told_by_all};
 pub(crate) use gathers::{Recorded, announced};
+use parts::Parts;
 
 /// Who has rows of each parameter, and writes checkpoints.
 pub(crate) const WRITER: Rank = Rank::new(0);
@@ -209,13 +211,16 @@ impl<M: Module> Ddp<M> {
         &self,
         optimizer: &ModuleOptimizer,
         group: &ProcessGroup,
+        parts: Option<&Parts>,
     ) -> Result<usize, TrainError> {
         let state = packed(optimizer)?;
+        let is_counted_here = parts.is_none_or(Parts::is_first);
         let counted = state.tensors.iter().filter(|tensor| {
             let cut = self.cut_parameter(tensor.param_id);
-            cut.map_or(group.rank() == WRITER, |parameter| {
+            let is_first = cut.map_or(self.group.rank() == WRITER, |parameter| {
                 self.shards.speaks_for(parameter)
-            })
+            });
+            is_first && is_counted_here
         });
         let mut count = [counted.count() as u64];
         group.all_reduce(&mut count, ReduceOp::Sum)?;
@@ -274,7 +279,7 @@ pub(super) fn has_rows(tensor: &Packed, shape: &[usize], rows: usize) -> bool {
     found.first() == Some(&rows) && found[1..] == shape[1..]
 }
 
-/// What an optimizer keeps.
+/// Tensors for a file, and what else an optimizer keeps.
 #[derive(Default)]
 pub(crate) struct Record {
     pub(super) tensors: Vec<Packed>,
@@ -290,6 +295,15 @@ fn packed(optimizer: &ModuleOptimizer) -> Result<Record, CheckpointError> {
         metadata: reader.metadata().clone(),
         tensors: reader.into_tensors().map_err(unusable)?,
     })
+}
+
+impl From<Vec<Part>> for Record {
+    fn from(parts: Vec<Part>) -> Self {
+        Self {
+            tensors: parts.into_iter().map(|part| part.tensor).collect(),
+            ..Self::default()
+        }
+    }
 }
 
 impl Record {
@@ -308,9 +322,8 @@ impl Record {
 const STATE: &str = "the optimizer's state";
 
 /// Writes the parameters as a record of Burn.
-pub(crate) fn write_model(parts: Vec<Part>, file: &Path) -> Result<(), CheckpointError> {
-    let tensors = parts.into_iter().map(|part| part.tensor).collect();
-    write(Writer::new(tensors), file, "the parameters")
+pub(crate) fn write_model(record: Record, file: &Path) -> Result<(), CheckpointError> {
+    write(record.writer(), file, "the parameters")
 }
 
 /// Writes an optimizer's state as a record of Burn.
@@ -448,7 +461,7 @@ pub(super) fn unusable(cause: impl std::fmt::Display) -> CheckpointError {
     unwritable(STATE, cause)
 }
 
-fn unwritable(what: &str, cause: impl std::fmt::Display) -> CheckpointError {
+pub(super) fn unwritable(what: &str, cause: impl std::fmt::Display) -> CheckpointError {
     CheckpointError::Unwritable {
         what: what.to_owned(),
         cause: cause.to_string(),

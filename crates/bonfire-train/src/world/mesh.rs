@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use bonfire_collective::{ProcessGroup, Rank};
+use bonfire_collective::{ProcessGroup, Rank, WorldSize};
 use bonfire_plan::{Among, Axis, Coordinates, Grid, MeshShape, Placement};
 
 use super::World;
@@ -17,9 +17,9 @@ use crate::TrainError;
 /// # fn train(world: &World) -> Result<(), TrainError> {
 /// let mesh = world.mesh("dp=-1,tp=2".parse()?)?;
 /// # let part: Linear = LinearConfig::new(8, 8).init(&world.device());
-/// // Ranks of `tp` have parts of a model and the same batches; those of `data` have the same part.
+/// // Ranks of `tp` have parts of a model and the same batches; those of `replicas` have the same part.
 /// let tp = mesh.sub(Axis::Tp);
-/// let ddp = Ddp::new(part, mesh.data())?;
+/// let ddp = Ddp::new(part, mesh.replicas())?;
 /// # Ok(()) }
 /// ```
 ///
@@ -32,6 +32,7 @@ pub struct Mesh {
     /// In the order of the axes.
     subs: Vec<World>,
     data: World,
+    replicas: World,
 }
 
 impl World {
@@ -52,9 +53,15 @@ impl World {
             1 => subs[Axis::DpShard.index()].clone(),
             _ => part("data", &grid.data(rank))?,
         };
-        let worlds = subs.iter().chain([&data, self]);
+        let mut replicas = match (grid.size(Axis::Cp), data.world_size()) {
+            (1, _) => data.clone(),
+            (_, WorldSize::ONE) => subs[Axis::Cp.index()].clone(),
+            _ => part("replicas", &grid.replicas(rank))?,
+        };
+        let worlds = subs.iter().chain([&data, &replicas, self]);
         let failures = PassFailures::of(worlds.map(|world| world.group.clone()).collect());
         data.failures = failures.clone();
+        replicas.failures = failures.clone();
         subs.iter_mut()
             .for_each(|sub| sub.failures = failures.clone());
         if self.is_main() {
@@ -65,6 +72,7 @@ impl World {
             rank,
             subs,
             data,
+            replicas,
         })
     }
 
@@ -99,15 +107,22 @@ impl Mesh {
         &self.subs[axis.index()]
     }
 
-    /// The ranks that have the same parameters as this one and other batches, on `dp_replicate` and `dp_shard`: what
-    /// [`Ddp`](crate::Ddp), samplers, and checkpoints of one part of a model are given.
+    /// The ranks that have other batches than this one and the same parameters, on `dp_replicate` and `dp_shard`: what
+    /// samplers are given.
     pub fn data(&self) -> &World {
         &self.data
     }
 
-    /// A placement for [`data`](Self::data), whose shards are dealt on `dp_shard` and copied on `dp_replicate`.
+    /// The ranks that have the same parameters as this one: those of [`data`](Self::data), and those of `cp`, which have
+    /// other tokens of the same batches. What [`Ddp`](crate::Ddp) is given. Without `cp` it is [`data`](Self::data).
+    pub fn replicas(&self) -> &World {
+        &self.replicas
+    }
+
+    /// A placement for [`replicas`](Self::replicas), whose shards are dealt on `dp_shard` and `cp` and copied on
+    /// `dp_replicate`.
     pub fn placement(&self, placement: Placement) -> Placement {
-        let ranks = self.sub(Axis::DpShard).world_size().get();
+        let ranks = self.grid.size(Axis::DpShard) * self.grid.size(Axis::Cp);
         match (placement.among, ranks.try_into()) {
             (Among::All, Ok(ranks)) if self.grid.size(Axis::DpReplicate) > 1 => {
                 placement.among(Among::Ranks(ranks))

@@ -10,7 +10,7 @@ use burn::module::{Module, Param};
 use burn::nn::LayerNorm;
 use burn::tensor::Tensor;
 
-use super::{Block, Gpt, causal_mask};
+use super::{Block, Gpt, Past};
 use crate::text::TextBatch;
 
 /// Some layers, of which the embedding is the first and the head the last.
@@ -75,6 +75,7 @@ impl Gpt {
             blocks,
             norm: norm?,
             recomputed,
+            cp: None,
         })
     }
 }
@@ -100,7 +101,7 @@ impl Part {
     pub fn forward(&self, pass: &mut Pass<'_, TextBatch>) -> Result<Output, PipelineError> {
         let TextBatch { tokens, targets } = pass.micro_batch().clone();
         let [b, t] = tokens.dims();
-        let mask = causal_mask(t, &tokens.device());
+        let past = Past::here(t, &tokens.device());
         let stream = match &self.embedding {
             Some((embedding, positions)) => {
                 let positions = positions.val().slice(0..t).unsqueeze(); // [1, T, C]
@@ -110,7 +111,7 @@ impl Part {
         };
         let blocks = self.blocks.iter();
         let stream = blocks.fold(stream, |stream, block| {
-            block.run(stream, b, &mask, self.recomputed)
+            block.run(stream, b, &past, self.recomputed)
         });
         let Some(norm) = &self.norm else {
             return Ok(stream.into());

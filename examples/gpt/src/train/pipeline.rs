@@ -4,6 +4,7 @@
 use std::num::NonZeroU32;
 
 use anyhow::{Context, Result, ensure};
+use bonfire::checkpoint::Whole;
 use bonfire::ddp::Digest;
 use bonfire::optim::Clip;
 use bonfire::parallel::schedule::{Kind, Schedule, Shape, partition};
@@ -15,6 +16,7 @@ use burn::module::Module;
 
 use super::{Trained, check, global_batch, untrained, validation_loss};
 use crate::batch::Sampler;
+use crate::checkpoint::Saver;
 use crate::data::Corpus;
 use crate::model::{Gpt, Part};
 use crate::optimizer;
@@ -37,6 +39,7 @@ pub(super) fn train(
     let (pp, data, tp) = (mesh.sub(Axis::Pp), mesh.data(), mesh.sub(Axis::Tp));
     let model = untrained(settings, corpus, &device);
     let (parameters, weights) = (model.num_params(), model.weights());
+    let mut saver = Saver::open(world, mesh, Whole::of(&model), settings)?;
     let schedule = schedule(pp, settings)?;
     let runs = partition(&weights, schedule.stages() as usize)
         .context("--layers, the embedding and the head are too few for pp in --mesh")?;
@@ -52,6 +55,7 @@ pub(super) fn train(
     let pipeline = Pipeline::with_config(own, schedule, axes, ddp)?;
     let mut pipeline = pipeline.with_tied(Part::head)?;
     let mut optimizer = optimizer::build(settings.optimizer, None);
+    let first = saver.resume(|saved| Ok(pipeline.resume(saved, &mut optimizer)?))?;
     let sampler = Sampler {
         seed: settings.seed,
         windows: corpus.training.len(),
@@ -85,7 +89,8 @@ pub(super) fn train(
     let loss = evaluate(&mut journal, &mut pipeline)?;
     journal.value("validation_loss", loss)?;
     let request = StopRequest::watch();
-    for step in 0..settings.steps {
+    let mut steps = first;
+    for step in first..settings.steps {
         if let Some(rank) = request.agreed(world)? {
             journal.note(&format!(
                 "stopped after {step} steps: rank {rank} was asked to"
@@ -112,15 +117,20 @@ pub(super) fn train(
             Ok(pipeline.step(&mut optimizer, rate, gradients)?)
         })?;
         let done = step + 1;
+        steps = done;
         let last = done == settings.steps;
         if done % settings.reporting.log_interval == 0 || last {
             journal.figures(Some(settings.schedule.rate(step)))?;
+        }
+        if saver.is_due(done) {
+            saver.save(done, pipeline.ddp(), &optimizer)?;
         }
         if done % settings.reporting.eval_interval == 0 || last {
             let loss = evaluate(&mut journal, &mut pipeline)?;
             journal.value("validation_loss", loss)?;
         }
     }
+    saver.save(steps, pipeline.ddp(), &optimizer)?;
     let model = whole(&pipeline)?;
     let report = journal
         .close()?

@@ -63,6 +63,14 @@ pub(crate) struct Recorded<T> {
 }
 
 impl<T> Recorded<T> {
+    /// The same in another form.
+    pub(crate) fn map<U>(self, form: impl FnOnce(T) -> U) -> Recorded<U> {
+        Recorded {
+            content: form(self.content),
+            gathers: self.gathers,
+        }
+    }
+
     /// Writes it, on the writer; the others give it what it asks for. Every rank must call it.
     pub(crate) fn write<R>(self, write: impl FnOnce(T) -> R) -> Result<Option<R>, TrainError> {
         let is_writer = self.gathers.group.rank() == WRITER;

@@ -17,10 +17,13 @@ use burn::tensor::{Bool, Bytes, DType, Int, Tensor, TensorData};
 use burn_pack::{Reader, Tensor as Packed};
 use serde::{Deserialize, Serialize};
 
+use super::parts::{Parts, unknown};
 use super::{Record, WRITER, announced, unusable};
 use crate::TrainError;
 use crate::ddp::{Ddp, MODULE_PRESENT};
 use crate::parameters::ParameterTable;
+use crate::parameters::fingerprint::Entry;
+use crate::parameters::replicate::outline;
 use crate::parameters::shards::{Shards, rows_of, trained};
 
 /// What a checkpoint is of, if not of this training.
@@ -32,33 +35,44 @@ pub(crate) struct Misfit {
 
 impl<M: Module> Ddp<M> {
     /// Puts the tensors of two files, which rank 0 has, into the model and its optimizer, unless they are of others.
-    /// Says how many tensors of state the optimizer got. Every rank must call it.
+    /// Says how many tensors of state the optimizer got. Every rank must call it; ranks that have `parts` of the model
+    /// in the files take those.
     ///
     /// `group` is as patient as the disk of rank 0 is slow.
     #[track_caller]
     pub(crate) fn restore(
         &mut self,
         optimizer: &mut ModuleOptimizer,
-        group: &ProcessGroup,
+        (group, parts): (&ProcessGroup, Option<&Parts>),
         [model, state]: [Option<PathBuf>; 2],
     ) -> Result<Result<usize, Misfit>, TrainError> {
         self.guarded(|ddp| {
             let model = Source::open(group, model)?;
-            if let Some(cause) = model.misfit(&ddp.table) {
+            let misfit = match parts {
+                None => model.misfit(ddp.table.entries()),
+                Some(parts) => model.misfit(parts.whole.entries()),
+            };
+            if let Some(cause) = misfit {
                 let what = "model";
                 return Ok(Err(Misfit { what, cause }));
             }
             let state = Source::open(group, state)?;
-            let loaded = optimizer.clone().load_record(ddp.record(&model, &state)?);
+            let record = ddp.record(&model, &state, parts)?;
+            let loaded = optimizer.clone().load_record(record);
             let saved = state.all.len();
-            let taken = ddp.tensors_of_state(&loaded, group)?;
+            let taken = ddp.tensors_of_state(&loaded, group, parts)?;
             if saved != taken {
                 let what = "optimizer";
                 let cause = format!("it has {saved} tensors of state, and {taken} of them fit");
                 return Ok(Err(Misfit { what, cause }));
             }
+            let kept = match parts {
+                None => None,
+                Some(parts) => Some(model.parts(parts, outline(ddp.module()))?),
+            };
             let mut restorer = Restorer {
                 source: &model,
+                kept,
                 rows: Rows {
                     table: &ddp.table,
                     shards: ddp.gatherer.as_deref().map(|gatherer| gatherer.shards()),
@@ -79,8 +93,9 @@ impl<M: Module> Ddp<M> {
         &self,
         model: &Source<'_>,
         state: &Source<'_>,
+        parts: Option<&Parts>,
     ) -> Result<OptimizerRecord, TrainError> {
-        let ids = self.identities(model);
+        let ids = self.identities(model, parts);
         let renamed = |name: &str| {
             let (id, rest) = name.split_at(name.find('.').unwrap_or(name.len()));
             let known = id.parse().ok().and_then(|id: u64| ids.get(&id));
@@ -113,8 +128,12 @@ impl<M: Module> Ddp<M> {
             let Some(name) = renamed(name) else {
                 continue;
             };
-            let own = name.split('.').next().and_then(|id| id.parse().ok());
+            let own: Option<u64> = name.split('.').next().and_then(|id| id.parse().ok());
             let tensor = Packed::new(name, *dtype, shape.clone(), own, bytes);
+            let tensor = match (parts, own) {
+                (Some(parts), Some(own)) => parts.part(ParamId::from(own), tensor)?,
+                _ => tensor,
+            };
             record.tensors.extend(self.own_rows(tensor)?);
         }
         let bytes = record.writer().into_bytes().map_err(unusable)?;
@@ -148,11 +167,13 @@ impl<M: Module> Ddp<M> {
     }
 
     /// Which parameter here has which identity there.
-    fn identities(&self, model: &Source<'_>) -> HashMap<u64, ParamId> {
+    fn identities(&self, model: &Source<'_>, parts: Option<&Parts>) -> HashMap<u64, ParamId> {
         let ids = self.table.ids().into_iter().enumerate();
-        let here: HashMap<_, _> = ids
-            .map(|(index, id)| (self.table.get(index).name.as_str(), id))
-            .collect();
+        let named = ids.filter_map(|(index, id)| match parts {
+            None => Some((self.table.get(index).name.as_str(), id)),
+            Some(parts) => Some((parts.whole.get(id.val())?.name.as_str(), id)),
+        });
+        let here: HashMap<_, _> = named.collect();
         let there = model.all.iter();
         there
             .filter_map(|tensor| Some((tensor.id?, *here.get(tensor.name.as_str())?)))
@@ -223,6 +244,24 @@ impl<'a> Source<'a> {
         Ok(Reader::from_bytes(bytes).map_err(unusable)?)
     }
 
+    /// A tensor that is there, by its name.
+    fn named(&self, name: &str) -> Result<Packed, TrainError> {
+        let index = self.all.iter().position(|tensor| tensor.name == name);
+        self.tensor(index.expect("the model has the parameters of the file"))
+    }
+
+    /// A tensor with its values.
+    fn tensor(&self, index: usize) -> Result<Packed, TrainError> {
+        let bytes = self.read(index)?;
+        let Described {
+            name,
+            id,
+            shape,
+            dtype,
+        } = &self.all[index];
+        Ok(Packed::new(name.clone(), *dtype, shape.clone(), *id, bytes))
+    }
+
     /// The values of a tensor.
     fn read(&self, index: usize) -> Result<Bytes, TrainError> {
         let Described { shape, dtype, .. } = &self.all[index];
@@ -234,15 +273,39 @@ impl<'a> Source<'a> {
         Ok(Bytes::from_bytes_vec(bytes))
     }
 
-    /// What a model has otherwise.
-    fn misfit(&self, table: &ParameterTable) -> Option<String> {
+    /// This rank's parts of the tensors that its model has; every rank reads all, in the order of the file.
+    fn parts(
+        &self,
+        parts: &Parts,
+        own: Vec<(ParamId, Entry)>,
+    ) -> Result<HashMap<ParamId, Packed>, TrainError> {
+        let mut here = HashMap::new();
+        for (id, entry) in own {
+            let whole = parts
+                .whole
+                .get(id.val())
+                .ok_or_else(|| unknown(&entry.name))?;
+            here.insert(whole.name.as_str(), id);
+        }
+        let mut kept = HashMap::new();
+        for (index, tensor) in self.all.iter().enumerate() {
+            let whole = self.tensor(index)?;
+            if let Some(&id) = here.get(tensor.name.as_str()) {
+                kept.insert(id, parts.part(id, whole)?);
+            }
+        }
+        Ok(kept)
+    }
+
+    /// What a model with these tensors has otherwise.
+    fn misfit<'e>(&self, here: impl IntoIterator<Item = &'e Entry>) -> Option<String> {
         let elems = |shape: &[usize]| shape.iter().product::<usize>();
         let there: HashMap<&str, &Described> = self
             .all
             .iter()
             .map(|tensor| (tensor.name.as_str(), tensor))
             .collect();
-        let here = table.entries();
+        let here: Vec<&Entry> = here.into_iter().collect();
         let differs = here
             .iter()
             .find_map(|entry| match there.get(entry.name.as_str()) {
@@ -265,6 +328,8 @@ impl<'a> Source<'a> {
 /// Puts tensors in the place of those of a model.
 struct Restorer<'a> {
     source: &'a Source<'a>,
+    /// Parts that have been read, where ranks have some.
+    kept: Option<HashMap<ParamId, Packed>>,
     rows: Rows<'a>,
     path: Vec<String>,
     result: Result<(), TrainError>,
@@ -272,23 +337,26 @@ struct Restorer<'a> {
 
 impl Restorer<'_> {
     /// The values of the parameter at the path, of so many dimensions.
-    fn values(&mut self, dims: usize) -> Option<TensorData> {
+    fn values(&mut self, id: ParamId, dims: usize) -> Option<TensorData> {
         if self.result.is_err() {
             return None;
         }
         let path = self.path.join(".");
-        let mut all = self.source.all.iter();
-        let index = all.position(|tensor| tensor.name == path);
-        let index = index.expect("the model has the parameters of the file");
-        let Described { shape, dtype, .. } = &self.source.all[index];
-        let read = match shape.len() == dims {
-            true => self.source.read(index),
-            false => {
-                Err(unusable(format!("parameter {path} has {} dimensions", shape.len())).into())
-            }
+        let read = match &mut self.kept {
+            Some(kept) => kept.remove(&id).ok_or_else(|| unknown(&path).into()),
+            None => self.source.named(&path),
         };
-        let bytes = read.map_err(|error| self.result = Err(error)).ok()?;
-        Some(TensorData::from_bytes(bytes, shape.clone(), *dtype))
+        let values = read.and_then(|tensor| {
+            let (_, dtype, shape, _, bytes) = tensor.into_parts().map_err(unusable)?;
+            match shape.num_dims() == dims {
+                true => Ok(TensorData::from_bytes(bytes, shape, dtype)),
+                false => {
+                    let found = shape.num_dims();
+                    Err(unusable(format!("parameter {path} has {found} dimensions")).into())
+                }
+            }
+        });
+        values.map_err(|error| self.result = Err(error)).ok()
     }
 }
 
@@ -303,14 +371,14 @@ impl ModuleMapper for Restorer<'_> {
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let rows = self.rows.rows(param.id);
-        match self.values(D) {
+        match self.values(param.id, D) {
             Some(values) => with_floats(param, values, rows),
             None => param,
         }
     }
 
     fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
-        match self.values(D) {
+        match self.values(param.id, D) {
             Some(values) => with_ints(param, values),
             None => param,
         }
@@ -320,7 +388,7 @@ impl ModuleMapper for Restorer<'_> {
         &mut self,
         param: Param<Tensor<D, Bool>>,
     ) -> Param<Tensor<D, Bool>> {
-        match self.values(D) {
+        match self.values(param.id, D) {
             Some(values) => with_bools(param, values),
             None => param,
         }

@@ -34,11 +34,32 @@ fn each_axis_is_a_world_of_the_ranks_along_it() {
             members(mesh.data(), own),
             numbers(mesh.grid().data(world.rank()))
         );
+        assert_eq!(members(mesh.replicas(), own), members(mesh.data(), own));
         assert_eq!(mesh.placement(Placement::zero1()).to_string(), "zero1@3");
         if own == 3 {
             let text = "dp_replicate=2,dp_shard=3,tp=2, rank 3 at dp_replicate 0, dp_shard 1, tp 1";
             assert_eq!(mesh.to_string(), text);
         }
+    });
+}
+
+/// Their gradients are averaged, and they see the same samples.
+#[test]
+fn ranks_along_cp_have_the_same_parameters_and_batches() {
+    on_ranks(8, |world| {
+        let own = world.rank().get();
+        let mesh = mesh(&world, "dp_replicate=2,cp=2,tp=2");
+        let tp = own % 2;
+        let replicas = [0, 2, 4, 6].map(|rank| rank + tp);
+        assert_eq!(members(mesh.replicas(), own), replicas);
+        assert_eq!(members(mesh.data(), own), [own % 4, own % 4 + 4]);
+        assert_eq!(mesh.placement(Placement::zero1()).to_string(), "zero1@2");
+    });
+    on_ranks(4, |world| {
+        let own = world.rank().get();
+        let mesh = mesh(&world, "cp=4");
+        assert_eq!(members(mesh.replicas(), own), [0, 1, 2, 3]);
+        assert_eq!(members(mesh.data(), own), [own]);
     });
 }
 

@@ -1,0 +1,123 @@
+//! Attention of some queries to some keys, without a graph, such that the results for several runs of keys can be put
+//! together: with each comes the logarithm of its sum of exponentials (Milakov and Gimelshein 2018, arXiv 1805.02867;
+//! Dao et al. 2022, arXiv 2205.14135).
+//!
+//! Queries are `[.., T, F]` and scaled already, keys and values `[.., S, F]`, scores `[.., T, S]`; there is one number
+//! per query in `[.., T, 1]`.
+
+use std::ops::Range;
+
+use burn::tensor::{Bool, Tensor};
+
+/// Some tokens.
+pub(super) fn run<const D: usize>(x: Tensor<D>, tokens: &Range<usize>) -> Tensor<D> {
+    x.narrow(D - 2, tokens.start, tokens.len())
+}
+
+/// The same tensor with other values for some tokens.
+pub(super) fn with_run<const D: usize>(
+    x: Tensor<D>,
+    tokens: &Range<usize>,
+    values: Tensor<D>,
+) -> Tensor<D> {
+    let mut places = x.dims().map(|size| 0..size);
+    if places[D - 2] == *tokens {
+        return values;
+    }
+    places[D - 2] = tokens.clone();
+    x.slice_assign(places, values)
+}
+
+/// How much queries look at keys. Where both are of the same tokens, one may not see later ones.
+pub(super) fn scores<const D: usize>(
+    queries: Tensor<D>,
+    keys: Tensor<D>,
+    only_past: bool,
+) -> Tensor<D> {
+    let scores = queries.matmul(keys.transpose());
+    if !only_past {
+        return scores;
+    }
+    let (shape, device) = (scores.dims(), scores.device());
+    let later = Tensor::<2, Bool>::tril_mask([shape[D - 2], shape[D - 1]], 0, &device);
+    scores.mask_fill(later.unsqueeze::<D>().expand(shape), f32::NEG_INFINITY)
+}
+
+/// What queries found in some keys.
+#[derive(Clone, Debug)]
+pub(super) struct Found<const D: usize> {
+    /// The mean of the values, weighted with the exponentials of the scores: `[.., T, F]`.
+    pub(super) output: Tensor<D>,
+    /// The logarithm of the sum of the weights: `[.., T, 1]`.
+    pub(super) log_sum: Tensor<D>,
+}
+
+impl<const D: usize> Found<D> {
+    /// In keys with these scores and values.
+    pub(super) fn new(scores: Tensor<D>, values: Tensor<D>) -> Self {
+        let largest = scores.clone().max_dim(D - 1);
+        let weights = (scores - largest.clone()).exp();
+        let sum = weights.clone().sum_dim(D - 1);
+        Self {
+            output: weights.matmul(values) / sum.clone(),
+            log_sum: largest + sum.log(),
+        }
+    }
+
+    /// With what some of the queries found in other keys.
+    pub(super) fn and(self, queries: &Range<usize>, more: Self) -> Self {
+        let [output, log_sum] = [&self.output, &self.log_sum].map(|x| run(x.clone(), queries));
+        let largest = log_sum.clone().max_pair(more.log_sum.clone());
+        let own = (log_sum - largest.clone()).exp();
+        let other = (more.log_sum - largest.clone()).exp();
+        let sum = own.clone() + other.clone();
+        let output = (output * own + more.output * other) / sum.clone();
+        Self {
+            output: with_run(self.output, queries, output),
+            log_sum: with_run(self.log_sum, queries, largest + sum.log()),
+        }
+    }
+}
+
+/// What the backward pass knows of the queries after the forward pass.
+#[derive(Clone)]
+pub(super) struct Known<const D: usize> {
+    pub(super) queries: Tensor<D>,
+    /// The gradient of the output.
+    pub(super) gradient: Tensor<D>,
+    /// Of [`Found`], for all keys.
+    pub(super) log_sum: Tensor<D>,
+    /// The inner product of the output and its gradient: `[.., T, 1]`.
+    pub(super) inner: Tensor<D>,
+}
+
+impl<const D: usize> Known<D> {
+    /// For some of the queries.
+    pub(super) fn run(&self, tokens: &Range<usize>) -> Self {
+        let some = |x: &Tensor<D>| run(x.clone(), tokens);
+        Self {
+            queries: some(&self.queries),
+            gradient: some(&self.gradient),
+            log_sum: some(&self.log_sum),
+            inner: some(&self.inner),
+        }
+    }
+
+    /// The gradients of queries, keys and values.
+    pub(super) fn gradients(
+        self,
+        keys: Tensor<D>,
+        values: Tensor<D>,
+        only_past: bool,
+    ) -> [Tensor<D>; 3] {
+        let scores = scores(self.queries.clone(), keys.clone(), only_past);
+        let weights = (scores - self.log_sum).exp();
+        let of_values = weights.clone().transpose().matmul(self.gradient.clone());
+        let of_scores = weights * (self.gradient.matmul(values.transpose()) - self.inner);
+        [
+            of_scores.clone().matmul(keys),
+            of_scores.transpose().matmul(self.queries),
+            of_values,
+        ]
+    }
+}

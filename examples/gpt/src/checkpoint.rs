@@ -1,0 +1,76 @@
+//! A training that is saved, and goes on, on any mesh.
+//!
+//! What there is to save is the model and the optimizer: the windows of a step and its learning rate follow from the
+//! number of the step.
+
+use anyhow::Result;
+use bonfire::checkpoint::{Checkpoints, Keep, Milestone, Resumed, Whole};
+use bonfire::world::Mesh;
+use bonfire::{Ddp, World};
+use burn::module::Module;
+use burn::optim::ModuleOptimizer;
+
+use crate::options::Settings;
+
+/// Where a training is saved, if it is.
+#[derive(Debug)]
+pub struct Saver {
+    checkpoints: Option<Checkpoints>,
+    interval: usize,
+    /// The steps that the last checkpoint has.
+    saved: Option<usize>,
+}
+
+impl Saver {
+    /// For parts of a model on a mesh. All ranks call it.
+    pub fn open(world: &World, mesh: &Mesh, whole: Whole, settings: &Settings) -> Result<Self> {
+        let open = |folder| -> Result<Checkpoints> {
+            let checkpoints = Checkpoints::open(world, folder, Keep::default())?;
+            Ok(checkpoints.with_parts(whole, mesh)?)
+        };
+        Ok(Self {
+            checkpoints: settings.checkpoints.as_ref().map(open).transpose()?,
+            interval: settings.checkpoint_interval,
+            saved: None,
+        })
+    }
+
+    /// How many steps have been done before, by what brings back the last checkpoint.
+    pub fn resume(
+        &self,
+        resume: impl FnOnce(&Checkpoints) -> Result<Option<Resumed<()>>>,
+    ) -> Result<usize> {
+        let resumed = match &self.checkpoints {
+            Some(checkpoints) => resume(checkpoints)?,
+            None => None,
+        };
+        Ok(resumed.map_or(0, |resumed| resumed.milestone.step as usize))
+    }
+
+    /// Whether this many steps are to be saved.
+    pub fn is_due(&self, steps: usize) -> bool {
+        steps.is_multiple_of(self.interval)
+    }
+
+    /// Saves a training of so many steps, unless it has been.
+    pub fn save<M: Module>(
+        &mut self,
+        steps: usize,
+        ddp: &mut Ddp<M>,
+        optimizer: &ModuleOptimizer,
+    ) -> Result<()> {
+        if let Some(checkpoints) = self
+            .checkpoints
+            .as_ref()
+            .filter(|_| self.saved != Some(steps))
+        {
+            let milestone = Milestone {
+                step: steps as u64,
+                metric: None,
+            };
+            checkpoints.save(milestone, ddp, optimizer, &())?;
+            self.saved = Some(steps);
+        }
+        Ok(())
+    }
+}
