@@ -68,7 +68,8 @@ fn write_page(page: &mut String, runs: &[(String, Report)]) -> fmt::Result {
     }
     writeln!(page, "</div>\n<h2>Where the time went</h2>")?;
     write_times(page, runs)?;
-    let parts: [(&str, fn(&Report) -> Rows); 4] = [
+    type RowsOf = fn(&Report) -> Rows;
+    let parts: [(&str, RowsOf); 4] = [
         ("Results", Report::result_rows),
         ("Run", Report::run_rows),
         ("Host of rank 0", |report| report.host.clone()),

@@ -28,7 +28,6 @@ impl Net {
         let filled = |layer: Linear, seed| Linear {
             weight: filled(layer.weight, seed, &device),
             bias: layer.bias.map(|bias| filled(bias, seed + 1, &device)),
-            ..layer
         };
         Self {
             first: filled(LinearConfig::new(3, 5).init(&device), seed),
