@@ -27,6 +27,7 @@ mod digest;
 mod equality;
 mod failure;
 mod foreign;
+mod gather;
 mod gradients;
 mod mesh;
 mod norm;
