@@ -20,7 +20,7 @@ use crate::batch::{self, Sampler};
 use crate::data::Corpus;
 use crate::model::Gpt;
 use crate::optimizer;
-use crate::options::{OptimizerKind, Settings};
+use crate::options::{OffloadKind, OptimizerKind, Settings};
 use crate::text::TextWindows;
 
 /// A trained model and the account of its training.
@@ -51,18 +51,22 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
     let config = DdpConfig::default()
         .with_route(settings.gradient_route)
         .with_placement(mesh.placement(settings.placement));
-    let mut ddp = Ddp::with_config(model, data, config)?;
     let offload = match &settings.offload_folder {
         Some(folder) => {
             let device = world.device_name();
             ensure!(
                 device == "cpu",
-                "--offload optimizer is for the CPU, not for {device}"
+                "--offload is for the CPU, not for {device}"
             );
-            Some(Offload::to_files(folder).context("--offload-folder cannot be used")?)
+            let files = Offload::to_files(folder).context("--offload-folder cannot be used")?;
+            Some(match settings.offload {
+                OffloadKind::Parameters => files.with_parameters(),
+                OffloadKind::None | OffloadKind::Optimizer => files,
+            })
         }
         None => None,
     };
+    let mut ddp = Ddp::with_offload(model, data, config, offload.clone())?;
     let mut optimizer = optimizer::build(settings.optimizer, offload.as_ref());
     let sampler = Sampler {
         seed: settings.seed,

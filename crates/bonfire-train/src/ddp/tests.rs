@@ -26,6 +26,7 @@ mod device_route;
 mod digest;
 mod equality;
 mod failure;
+mod files;
 mod foreign;
 mod gather;
 mod gradients;
