@@ -48,14 +48,14 @@ fn cast<const D: usize>(tensor: Tensor<D>, dtype: DType) -> Tensor<D> {
 
 /// A parameter, and what it is in 32 bits if it has 16.
 struct Weights<const D: usize> {
-    parameter: Tensor<D>,
+    parameter: Kept<D>,
     master: Option<Kept<D>>,
 }
 
 /// A step of one parameter, from its state to the next.
 ///
 /// # Panics
-/// With state that belongs into files: where there is no room for it, and on other devices than the CPU.
+/// With something that belongs into files: where there is no room for it, and on other devices than the CPU.
 fn step<N, const D: usize, const M: usize>(
     rule: impl Rule<M>,
     parameter: Tensor<D>,
@@ -66,13 +66,13 @@ fn step<N, const D: usize, const M: usize>(
     let device = gradient.device();
     assert!(
         offload.is_none() || is_flex(&device),
-        "state of optimizers is in files only for models on the CPU (Flex), not on {device:?}"
+        "state of optimizers and parameters are in files only on the CPU (Flex), not on {device:?}"
     );
     let dtype = parameter.dtype();
     let wide = wide(dtype);
-    let (time, moments, master) = match state {
-        Some(state) => (state.time, state.moments, state.master),
-        None => (0, Vec::new(), None),
+    let (time, moments, master, file) = match state {
+        Some(state) => (state.time, state.moments, state.master, state.parameter),
+        None => (0, Vec::new(), None, None),
     };
     let place = |kept: Kept<D>| kept.cast(wide, &device).placed(offload);
     let moments: [Kept<D>; M] = match moments.try_into() {
@@ -85,14 +85,25 @@ fn step<N, const D: usize, const M: usize>(
         true => gradient,
         false => cast(gradient, wide),
     };
+    let parameter = match offload {
+        #[cfg(feature = "flex")]
+        Some(offload) if offload.has_parameters() && offload.takes(&parameter.shape(), dtype) => {
+            Kept::File(flex::in_file(parameter, file, offload))
+        }
+        _ => Kept::Memory(parameter),
+    };
     let weights = Weights { parameter, master };
     let (weights, moments) = match is_flex(&device) {
         #[cfg(feature = "flex")]
         true => flex::step(rule, weights, gradient, moments),
         _ => operations(rule, weights, gradient, moments),
     };
-    let state = State::new(time + 1, moments.into(), weights.master);
-    (weights.parameter, Some(state))
+    let file = match &weights.parameter {
+        Kept::File(file) => Some(file.clone()),
+        Kept::Memory(_) => None,
+    };
+    let state = State::new(time + 1, moments.into(), weights.master).with_parameter(file);
+    (weights.parameter.into_tensor(&device), Some(state))
 }
 
 /// The step as operations of the device.
@@ -102,13 +113,16 @@ fn operations<const D: usize, const M: usize>(
     gradient: Tensor<D>,
     moments: [Kept<D>; M],
 ) -> (Weights<D>, [Kept<D>; M]) {
-    let parameter = weights.parameter;
-    let device = parameter.device();
+    let device = gradient.device();
+    let parameter = weights.parameter.into_tensor(&device);
     let moments = moments.map(|moment| moment.into_tensor(&device));
     let Some(master) = weights.master else {
         let (parameter, moments) = rule.update(parameter, gradient, moments);
-        let master = None;
-        return (Weights { parameter, master }, moments.map(Kept::Memory));
+        let weights = Weights {
+            parameter: Kept::Memory(parameter),
+            master: None,
+        };
+        return (weights, moments.map(Kept::Memory));
     };
     let master = master.into_tensor(&device);
     let (dtype, wide) = (parameter.dtype(), master.dtype());
@@ -116,7 +130,7 @@ fn operations<const D: usize, const M: usize>(
     let master = master.mask_where(changed, parameter.cast(wide));
     let (master, moments) = rule.update(master, cast(gradient, wide), moments);
     let weights = Weights {
-        parameter: master.clone().cast(dtype),
+        parameter: Kept::Memory(master.clone().cast(dtype)),
         master: Some(Kept::Memory(master)),
     };
     (weights, moments.map(Kept::Memory))

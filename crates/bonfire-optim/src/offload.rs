@@ -1,5 +1,5 @@
-//! State of optimizers in files instead of memory, after ZeRO-Infinity (Rajbhandari et al. 2021, arXiv
-//! 2104.07857). On the CPU the step is the same pass, over memory whose pages the kernel writes out and takes.
+//! State of optimizers, and parameters, in files instead of memory, after ZeRO-Infinity (Rajbhandari et al. 2021,
+//! arXiv 2104.07857). On the CPU the step is the same pass, over memory whose pages the kernel writes out and takes.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,10 +8,11 @@ use bonfire_sys::{FileMemory, FileMemoryError};
 use burn::tensor::{AllocationProperty, Bytes, DType, Shape, TensorData};
 use bytemuck::Pod;
 
-/// State of fewer bytes stays in memory: a mapping of its own costs more than it saves.
+/// What has fewer bytes stays in memory: a mapping of its own costs more than it saves.
 const FILE_BYTES_MIN: usize = 64 << 10;
 
-/// Where optimizers keep their state instead of in memory, for models on the CPU (Flex).
+/// Where optimizers keep their state, and a training its parameters, instead of in memory, for models on the CPU
+/// (Flex).
 ///
 /// The bits are those without it. Files have no names: nothing is left of them when a training ends, however it
 /// ends, and what is to outlive it is saved as ever. Each optimizer, on each rank, has files of its own.
@@ -28,6 +29,7 @@ const FILE_BYTES_MIN: usize = 64 << 10;
 #[derive(Clone, Debug)]
 pub struct Offload {
     folder: Arc<Path>,
+    has_parameters: bool,
 }
 
 impl Offload {
@@ -40,8 +42,39 @@ impl Offload {
         let folder = folder.as_ref();
         // The folder takes files.
         FileMemory::zeroed(folder, 1)?;
-        let folder = folder.into();
-        Ok(Self { folder })
+        Ok(Self {
+            folder: folder.into(),
+            has_parameters: false,
+        })
+    }
+
+    /// The same for parameters, too: an optimizer puts those that it steps into files, and steps them there from
+    /// then on. `bonfire_train::Ddp::with_offload` puts all there before the first step.
+    #[must_use]
+    pub fn with_parameters(self) -> Self {
+        Self {
+            has_parameters: true,
+            ..self
+        }
+    }
+
+    /// Whether parameters are in files, too.
+    pub fn has_parameters(&self) -> bool {
+        self.has_parameters
+    }
+
+    /// The values of a parameter in a file, if they belong there.
+    ///
+    /// # Errors
+    /// [`FileMemoryError`] if there is no room for them.
+    pub fn stored(&self, values: &TensorData) -> Result<Option<TensorData>, FileMemoryError> {
+        let (shape, dtype) = (values.shape(), values.dtype());
+        if !self.has_parameters || !self.takes(shape, dtype) {
+            return Ok(None);
+        }
+        let mut memory = FileMemory::zeroed(&self.folder, values.as_bytes().len())?;
+        memory.copy_from_slice(values.as_bytes());
+        Ok(Some(in_file(Arc::new(memory), shape.clone(), dtype)))
     }
 
     /// Whether state of this size belongs into a file.
@@ -86,6 +119,11 @@ impl FileTensor {
         self.dtype
     }
 
+    /// Whether it is the memory of these values, in row-major order.
+    pub(crate) fn has(&self, values: &[u8], shape: &Shape) -> bool {
+        std::ptr::eq(&self.memory[..], values) && self.shape == *shape
+    }
+
     /// The values, which nobody else sees.
     pub(crate) fn values_mut<T: Pod>(&mut self) -> &mut [T] {
         if Arc::get_mut(&mut self.memory).is_none() {
@@ -99,15 +137,20 @@ impl FileTensor {
 
     /// The values, still in the file.
     pub(crate) fn data(&self) -> TensorData {
-        let memory = bytes::Bytes::from_owner(Shared(self.memory.clone()));
-        let bytes = Bytes::from_shared(memory, AllocationProperty::File);
-        TensorData::from_bytes(bytes, self.shape.clone(), self.dtype)
+        in_file(self.memory.clone(), self.shape.clone(), self.dtype)
     }
 
     /// Says that the step is over: the next needs the values last.
     pub(crate) fn set_idle(&self) {
         self.memory.set_idle();
     }
+}
+
+/// Values that stay in their file.
+fn in_file(memory: Arc<FileMemory>, shape: Shape, dtype: DType) -> TensorData {
+    let memory = bytes::Bytes::from_owner(Shared(memory));
+    let bytes = Bytes::from_shared(memory, AllocationProperty::File);
+    TensorData::from_bytes(bytes, shape, dtype)
 }
 
 struct Shared(Arc<FileMemory>);

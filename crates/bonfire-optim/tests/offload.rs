@@ -81,10 +81,15 @@ fn mappings(folder: &Path) -> usize {
 #[test]
 fn the_bits_are_those_of_state_in_memory() {
     let folder = tempfile::tempdir().unwrap();
-    let offload = Offload::to_files(folder.path()).unwrap();
+    let state = Offload::to_files(folder.path()).unwrap();
+    let all = state.clone().with_parameters();
     // AdamW's and Adam's two moments, Lion's and SGD's one, none without momentum.
     let moments = [2, 2, 1, 1, 0];
-    for (dtype, masters) in [(DType::F32, 0), (DType::F64, 0), (DType::BF16, 1)] {
+    let dtypes = [(DType::F32, 0), (DType::F64, 0), (DType::BF16, 1)];
+    let cases = [(state, 0), (all, 1)].into_iter();
+    for ((offload, parameters), (dtype, masters)) in
+        cases.flat_map(|offload| dtypes.map(|dtype| (offload.clone(), dtype)))
+    {
         let pairs = optimizers(None).into_iter().zip(optimizers(Some(&offload)));
         for ((mut plain, mut filed), moments) in pairs.zip(moments) {
             let (mut one, mut other) = (Model::new(dtype), Model::new(dtype));
@@ -93,7 +98,9 @@ fn the_bits_are_those_of_state_in_memory() {
                 other = other.stepped(&mut filed, step);
                 assert!(one.bits() == other.bits(), "{dtype:?}, step {step}");
             }
-            assert_eq!(mappings(folder.path()), moments + masters, "{dtype:?}");
+            // A parameter stays in its file: there is no second one, and none in memory.
+            let files = moments + masters + parameters;
+            assert_eq!(mappings(folder.path()), files, "{dtype:?}");
         }
     }
     assert_eq!(mappings(folder.path()), 0);
@@ -102,7 +109,7 @@ fn the_bits_are_those_of_state_in_memory() {
 #[test]
 fn records_continue_in_files_and_in_memory() {
     let folder = tempfile::tempdir().unwrap();
-    let offload = Offload::to_files(folder.path()).unwrap();
+    let offload = Offload::to_files(folder.path()).unwrap().with_parameters();
     for dtype in [DType::F32, DType::BF16] {
         for index in 0..optimizers(None).len() {
             let make = |offload: Option<&Offload>| optimizers(offload).swap_remove(index);
@@ -136,7 +143,7 @@ fn records_continue_in_files_and_in_memory() {
 #[test]
 fn clones_go_ways_of_their_own() {
     let folder = tempfile::tempdir().unwrap();
-    let offload = Offload::to_files(folder.path()).unwrap();
+    let offload = Offload::to_files(folder.path()).unwrap().with_parameters();
     let run = |offload: Option<&Offload>| {
         let mut optimizer = optimizers(offload).swap_remove(0);
         let model = Model::new(DType::F32).stepped(&mut optimizer, 0);

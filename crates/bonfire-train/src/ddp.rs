@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bonfire_collective::ProcessGroup;
+use bonfire_optim::Offload;
 use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
@@ -23,8 +24,8 @@ use crate::world::exchange::group::NormGroups;
 use crate::world::failures::PassFailures;
 use crate::world::patience::WarmUp;
 use crate::{
-    CompressionError, DdpConfig, GradientCompression, GradientSync, Precision, Spread, TrainError,
-    World,
+    CompressionError, DdpConfig, GradientCompression, GradientSync, Placement, Precision, Spread,
+    TrainError, World,
 };
 
 mod alone;
@@ -80,6 +81,8 @@ pub struct Ddp<M> {
     gatherer: Option<Arc<Gatherer>>,
     /// Whether the optimizer goes with this placement, and has state for this rank's part alone.
     is_optimizer_ready: bool,
+    /// Where parameters are in files.
+    offload: Option<Offload>,
 }
 
 /// What a [`Ddp`] makes of a model and keeps until the model has other parameters.
@@ -95,16 +98,22 @@ struct Setup<M> {
 impl<M: Module> Setup<M> {
     /// Compares the ranks' models and gives everybody that of rank 0. Every rank calls it.
     #[track_caller]
-    fn new(module: M, group: &WarmUp, config: &DdpConfig) -> Result<Self, TrainError> {
+    fn new(
+        module: M,
+        group: &WarmUp,
+        config: &DdpConfig,
+        offload: Option<&Offload>,
+    ) -> Result<Self, TrainError> {
         let abort = |error: &TrainError| group.abort(&error.to_string());
         let is_cut = config.placement.parameters == Spread::Sharded;
         let placement = config.placement;
         let groups = ShardGroups::new(placement, group).inspect_err(abort)?;
-        let (module, table) = if is_cut {
+        let (module, table) = if is_cut || offload.is_some() {
             let outline = outline(&module).into_iter().map(|(_, entry)| entry);
             verify(outline.collect(), config, group)?;
             let (rows, table) =
-                replicate_rows(module, (placement, groups.shards()), group).inspect_err(abort)?;
+                replicate_rows(module, (placement, groups.shards()), offload, group)
+                    .inspect_err(abort)?;
             verify(table.entries().to_vec(), config, group)?;
             (rows, table)
         } else {
@@ -167,9 +176,48 @@ impl<M: Module> Ddp<M> {
     /// [`TrainError::Collective`] if a rank fails.
     #[track_caller]
     pub fn with_config(model: M, world: &World, config: DdpConfig) -> Result<Self, TrainError> {
+        Self::with_offload(model, world, config, None)
+    }
+
+    /// The same with parameters in files, frozen ones too, where an offload
+    /// [has them](bonfire_optim::Offload::with_parameters): what the kernel has no memory for it writes out. Those
+    /// of fewer than 64 KiB stay in memory, and so does what a step computes, gradients included. The bits are those
+    /// without it. Parameters that Burn has not initialised yet are initialised one after the other.
+    ///
+    /// The optimizer has to have the same offload; one without leaves the parameters that it steps in memory.
+    ///
+    /// ```no_run
+    /// # use bonfire_optim::{AdamWConfig, Offload};
+    /// # use bonfire_train::{Ddp, DdpConfig, Placement, TrainError, World};
+    /// # use burn::{nn::Linear, optim::ModuleOptimizer};
+    /// # fn train(model: Linear, world: World) -> Result<(), TrainError> {
+    /// let offload = Offload::to_files(std::env::temp_dir())?.with_parameters();
+    /// let config = DdpConfig::default().with_placement(Placement::zero3());
+    /// let ddp = Ddp::with_offload(model, &world, config, offload.clone())?;
+    /// let optimizer = ModuleOptimizer::from(AdamWConfig::new().build().with_offload(offload));
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// See [`with_config`](Self::with_config); [`TrainError::Offload`] where a file cannot be made; and
+    /// [`TrainError::UnsupportedPlacement`] on other devices than the CPU, and where placements shard the
+    /// optimizer's state and not the parameters.
+    #[track_caller]
+    pub fn with_offload(
+        model: M,
+        world: &World,
+        config: DdpConfig,
+        offload: impl Into<Option<Offload>>,
+    ) -> Result<Self, TrainError> {
         let group = world.warm_up();
-        let model = checked(model, &config).inspect_err(|error| group.abort(&error.to_string()))?;
-        let setup = Setup::new(model, &group, &config)?;
+        let offload = offload.into().filter(Offload::has_parameters);
+        let model = checked(model, &config)
+            .and_then(|model| match &offload {
+                Some(_) => check_files(config.placement, world.device_name()).map(|()| model),
+                None => Ok(model),
+            })
+            .inspect_err(|error| group.abort(&error.to_string()))?;
+        let setup = Setup::new(model, &group, &config, offload.as_ref())?;
         Ok(Self {
             module: Some(setup.module),
             group,
@@ -187,6 +235,7 @@ impl<M: Module> Ddp<M> {
             forward_backward: Duration::ZERO,
             gatherer: setup.gatherer,
             is_optimizer_ready: false,
+            offload,
         })
     }
 
@@ -378,6 +427,18 @@ fn checked<M: Module>(model: M, config: &DdpConfig) -> Result<M, TrainError> {
         });
     }
     Ok(trainable(model))
+}
+
+/// That parameters can be in files.
+fn check_files(placement: Placement, device: &str) -> Result<(), TrainError> {
+    let reason = match device {
+        "cpu" if placement.is_sharded() && placement.parameters == Spread::Replicated => {
+            "parameters in files are for replicated and zero3".to_owned()
+        }
+        "cpu" => return Ok(()),
+        device => format!("parameters in files are for the CPU, not for {device}"),
+    };
+    Err(TrainError::UnsupportedPlacement { placement, reason })
 }
 
 /// Compares models with the other ranks.

@@ -137,6 +137,9 @@ pub enum TrainError {
         /// Why.
         reason: String,
     },
+    /// A parameter that is to be in a file has no room there.
+    #[error("a parameter in a file: {0}")]
+    Offload(#[from] bonfire_optim::FileMemoryError),
     /// A rank used a sharded parameter while another one used a different one, or none.
     #[error(
         "this rank uses parameter {parameter}, and another rank does something else: all ranks must use \

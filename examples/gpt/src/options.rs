@@ -168,8 +168,8 @@ pub struct TrainArgs {
     )]
     pub fragments: Option<NonZeroUsize>,
 
-    /// What is in files instead of in memory, so that a larger model fits: none, or the optimizer's state (on the
-    /// CPU; Burn's own optimizers and Muon keep theirs in memory)
+    /// What is in files instead of in memory, so that a larger model fits: none, the optimizer's state, or parameters,
+    /// too (on the CPU; Burn's own optimizers and Muon keep theirs in memory)
     #[arg(long, value_enum, default_value_t, help_heading = "Training")]
     pub offload: OffloadKind,
 
@@ -255,6 +255,8 @@ pub enum OffloadKind {
     None,
     /// The optimizer's state
     Optimizer,
+    /// Parameters and the optimizer's state
+    Parameters,
 }
 
 /// A checked training.
@@ -272,7 +274,9 @@ pub struct Settings {
     pub steps: usize,
     /// The optimizer.
     pub optimizer: OptimizerSettings,
-    /// Where the optimizer's state is, if not in memory.
+    /// What is in files.
+    pub offload: OffloadKind,
+    /// Where they are, if there are any.
     pub offload_folder: Option<PathBuf>,
     /// See [`TrainArgs::checkpoint_blocks`].
     pub checkpoint_blocks: bool,
@@ -408,12 +412,10 @@ pub enum OptionsError {
         heads: usize,
     },
     /// Burn's optimizers have their state in memory.
-    #[error(
-        "--offload optimizer needs an optimizer of one pass; choose --optimizer adamw, sgd or lion"
-    )]
+    #[error("--offload needs an optimizer of one pass; choose --optimizer adamw, sgd or lion")]
     NoFiles,
     /// A folder for nothing.
-    #[error("--offload-folder is for --offload optimizer; give both or neither")]
+    #[error("--offload-folder is for --offload optimizer or parameters; give both or neither")]
     FolderForNothing,
 }
 
@@ -479,6 +481,7 @@ impl TryFrom<TrainArgs> for Settings {
                 weight_decay: args.weight_decay.unwrap_or(0.1) as f32,
                 clip: (clip > 0.0).then_some(clip),
             },
+            offload: args.offload,
             offload_folder,
             checkpoint_blocks: args.checkpoint_blocks,
             gradient_route: args.gradient_route,
@@ -526,8 +529,8 @@ fn offload_folder(args: &TrainArgs) -> Result<Option<PathBuf>, OptionsError> {
         (OffloadKind::None, None) => Ok(None),
         (OffloadKind::None, Some(_)) => Err(OptionsError::FolderForNothing),
         _ if burns.contains(&args.optimizer) => Err(OptionsError::NoFiles),
-        (OffloadKind::Optimizer, Some(folder)) => Ok(Some(folder.clone())),
-        (OffloadKind::Optimizer, None) => Ok(Some(env::temp_dir())),
+        (_, Some(folder)) => Ok(Some(folder.clone())),
+        (_, None) => Ok(Some(env::temp_dir())),
     }
 }
 

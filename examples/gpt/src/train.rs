@@ -23,7 +23,7 @@ use crate::checkpoint::Saver;
 use crate::data::Corpus;
 use crate::model::Gpt;
 use crate::optimizer;
-use crate::options::{OptimizerKind, Settings};
+use crate::options::{OffloadKind, OptimizerKind, Settings};
 use crate::text::{TextBatch, TextWindows};
 
 /// A trained model and the account of its training.
@@ -67,18 +67,22 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
         }
         None => (None, model, mesh.replicas()),
     };
-    let mut ddp = Ddp::with_config(model, near, config)?;
     let offload = match &settings.offload_folder {
         Some(folder) => {
             let device = world.device_name();
             ensure!(
                 device == "cpu",
-                "--offload optimizer is for the CPU, not for {device}"
+                "--offload is for the CPU, not for {device}"
             );
-            Some(Offload::to_files(folder).context("--offload-folder cannot be used")?)
+            let files = Offload::to_files(folder).context("--offload-folder cannot be used")?;
+            Some(match settings.offload {
+                OffloadKind::Parameters => files.with_parameters(),
+                OffloadKind::None | OffloadKind::Optimizer => files,
+            })
         }
         None => None,
     };
+    let mut ddp = Ddp::with_offload(model, near, config, offload.clone())?;
     let mut optimizer = optimizer::build(settings.optimizer, offload.as_ref());
     let first = saver.resume(|checkpoints| Ok(checkpoints.resume(&mut ddp, &mut optimizer)?))?;
     let sampler = Sampler {

@@ -147,14 +147,21 @@ fn adamw_in_one_pass_ends_with_the_parameters_of_burns() {
 }
 
 #[test]
-fn state_in_files_ends_with_the_same_parameters() {
+fn files_instead_of_memory_end_with_the_same_parameters() {
     let folder = tempfile::tempdir().unwrap();
-    let files = format!(
-        "--offload optimizer --offload-folder {}",
-        folder.path().display()
-    );
-    for optimizer in ["adamw", "sgd", "lion"] {
-        for placement in ["replicated", "zero1", "zero3"] {
+    let what = [
+        ("optimizer", ["replicated", "zero1", "zero3"]),
+        ("parameters", ["replicated", "zero3", "hybrid"]),
+    ];
+    for (optimizer, (what, placements)) in ["adamw", "sgd", "lion"]
+        .into_iter()
+        .flat_map(|optimizer| what.map(|what| (optimizer, what)))
+    {
+        let files = format!(
+            "--offload {what} --offload-folder {}",
+            folder.path().display()
+        );
+        for placement in placements {
             let run = |offload: &str| {
                 let more = format!("--batch 2 --optimizer {optimizer} --placement {placement}");
                 let mut settings = settings(&format!("{more} {offload}"), folder.path());
@@ -163,7 +170,7 @@ fn state_in_files_ends_with_the_same_parameters() {
                 settings.model.width = 192;
                 parameters(&reports(2, &settings)[0]).to_owned()
             };
-            assert_eq!(run(&files), run(""), "{optimizer}, {placement}");
+            assert_eq!(run(&files), run(""), "{what}, {optimizer}, {placement}");
         }
     }
 }

@@ -56,17 +56,13 @@ impl Config {
         };
         let name = format!("{placement}{whole}{among}");
         self.placement = name.parse().expect("every such name is a placement's");
-        self.offload.optimizer = match &file.zero.offload_optimizer {
+        let to = |offload: &Offload| match offload {
             Offload::None => OffloadTo::None,
             Offload::Cpu => OffloadTo::Memory,
             Offload::Files(folder) => OffloadTo::Files(folder.clone()),
         };
-        if file.zero.offload_param != Offload::None {
-            errors.push(refused(
-                "zero_optimization.offload_param",
-                "parameters stay on the device; with stage 3 each rank has its part of them",
-            ));
-        }
+        self.offload.optimizer = to(&file.zero.offload_optimizer);
+        self.offload.parameters = to(&file.zero.offload_param);
         if matches!(file.accumulation, Some(DType::F16 | DType::Bf16)) {
             errors.push(refused(
                 "data_types.grad_accum_dtype",

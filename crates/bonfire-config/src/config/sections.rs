@@ -238,6 +238,8 @@ impl From<OffloadTo> for String {
 pub struct OffloadSection {
     /// The optimizer's state.
     pub optimizer: OffloadTo,
+    /// Parameters; in files the optimizer's state with them.
+    pub parameters: OffloadTo,
 }
 
 /// Checkpoints.

@@ -99,18 +99,20 @@ fn a_deepspeed_file_is_found_out_and_changed_by_words() {
             "optimizer": { "type": "Adam", "params": { "lr": 0.001, "betas": [0.8, 0.999] } },
             "scheduler": { "type": "WarmupLR", "params": { "warmup_num_steps": 10 } },
             "fp16": { "enabled": true, "initial_scale_power": 8 },
-            "zero_optimization": { "stage": 2, "offload_optimizer": { "device": "cpu" } }
+            "zero_optimization": { "stage": 3, "offload_optimizer": { "device": "cpu" },
+                                   "offload_param": { "device": "nvme", "nvme_path": "/disk" } }
         }"#,
     )
     .unwrap();
     let config = Config::load(Some(&path), ["optimizer.lr=0.5"]).unwrap();
-    assert_eq!(config.placement, Placement::zero2());
+    assert_eq!(config.placement, Placement::zero3());
     assert_eq!(config.optimizer.kind, OptimizerKind::AdamW);
     assert_eq!(config.optimizer.betas, Some((0.8, 0.999)));
     assert_eq!(config.optimizer.lr, 0.5);
     assert_eq!(config.precision.compute, Compute::F16);
     assert_eq!(config.precision.initial_scale, 256.0);
     assert_eq!(config.offload.optimizer, OffloadTo::Memory);
+    assert_eq!(config.offload.parameters, OffloadTo::Files("/disk".into()));
     assert!(config.deepspeed_schedule.is_some());
     assert_eq!(config.clip.norm, Some(1.0));
     assert!(

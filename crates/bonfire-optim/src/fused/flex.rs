@@ -11,7 +11,7 @@ use super::kept::Kept;
 use super::number::Real;
 use super::slices::{self, Rule};
 use super::stored::Stored;
-use crate::offload::FileTensor;
+use crate::offload::{FileTensor, Offload};
 
 /// One step; nothing but the memory that somebody else sees, or that is not row-major, is copied.
 ///
@@ -25,7 +25,7 @@ pub(super) fn step<const D: usize, const M: usize>(
 ) -> (Weights<D>, [Kept<D>; M]) {
     let gradient = primitive(gradient).to_contiguous();
     let mut moments = moments.map(Own::from);
-    let mut parameter = own(weights.parameter);
+    let mut parameter = Own::from(weights.parameter);
     let mut master = weights.master.map(Own::from);
     match (parameter.dtype(), &mut master) {
         (DType::F64, None) => whole::<f64, M>(rule, &mut parameter, &gradient, &mut moments),
@@ -39,13 +39,27 @@ pub(super) fn step<const D: usize, const M: usize>(
         (other, _) => panic!("parameters on Flex are never of type {other:?}"),
     }
     let weights = Weights {
-        parameter: Tensor::from_primitive::<Flex>(parameter),
-        master: master.map(Own::kept),
+        parameter: parameter.kept(),
+        master: master.map(Own::idle),
     };
-    (weights, moments.map(Own::kept))
+    (weights, moments.map(Own::idle))
 }
 
-/// State that nobody else sees.
+/// A parameter in its file. One that has none, or that somebody else has changed, gets a new one.
+pub(super) fn in_file<const D: usize>(
+    parameter: Tensor<D>,
+    file: Option<FileTensor>,
+    offload: &Offload,
+) -> FileTensor {
+    let parameter = primitive(parameter).to_contiguous();
+    let shape = parameter.layout().shape();
+    match file.filter(|file| file.has(parameter.bytes(), shape)) {
+        Some(file) => file,
+        None => FileTensor::copied(&parameter.into_data(), offload),
+    }
+}
+
+/// A tensor that nobody else sees.
 enum Own {
     Memory(FlexTensor),
     File(FileTensor),
@@ -55,10 +69,22 @@ impl Own {
     fn kept<const D: usize>(self) -> Kept<D> {
         match self {
             Self::Memory(tensor) => Kept::Memory(Tensor::from_primitive::<Flex>(tensor)),
-            Self::File(file) => {
-                file.set_idle();
-                Kept::File(file)
-            }
+            Self::File(file) => Kept::File(file),
+        }
+    }
+
+    /// The same, which is not needed before the next step.
+    fn idle<const D: usize>(self) -> Kept<D> {
+        if let Self::File(file) = &self {
+            file.set_idle();
+        }
+        self.kept()
+    }
+
+    fn dtype(&self) -> DType {
+        match self {
+            Self::Memory(tensor) => tensor.dtype(),
+            Self::File(file) => file.dtype(),
         }
     }
 
@@ -81,13 +107,13 @@ impl<const D: usize> From<Kept<D>> for Own {
 
 fn whole<T: Real + Element + Pod, const M: usize>(
     rule: impl Rule<M>,
-    parameter: &mut FlexTensor,
+    parameter: &mut Own,
     gradient: &FlexTensor,
     moments: &mut [Own; M],
 ) {
     slices::step(
         rule,
-        values_mut::<T>(parameter),
+        parameter.values_mut::<T>(),
         values::<T>(gradient),
         moments.each_mut().map(Own::values_mut::<T>),
     );
@@ -95,11 +121,11 @@ fn whole<T: Real + Element + Pod, const M: usize>(
 
 fn halves<H: Stored + Element, const M: usize>(
     rule: impl Rule<M>,
-    (parameter, master): (&mut FlexTensor, &mut Own),
+    (parameter, master): (&mut Own, &mut Own),
     gradient: &FlexTensor,
     moments: &mut [Own; M],
 ) {
-    let weights = (values_mut::<H>(parameter), master.values_mut::<f32>());
+    let weights = (parameter.values_mut::<H>(), master.values_mut::<f32>());
     let moments = moments.each_mut().map(Own::values_mut::<f32>);
     match gradient.dtype() {
         DType::F32 => slices::step_half(rule, weights, values::<f32>(gradient), moments),

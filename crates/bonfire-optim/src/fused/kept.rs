@@ -1,4 +1,4 @@
-//! A tensor of an optimizer's state: in memory, or in a file.
+//! A tensor of an optimizer's state, or a parameter: in memory, or in a file.
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
 

@@ -7,6 +7,7 @@ use burn::optim::{RecordState, StateSink, StateSource};
 use burn::tensor::{DType, Device, Tensor};
 
 use super::kept::Kept;
+use crate::offload::FileTensor;
 
 /// The names of an optimizer's state in records.
 pub trait Names: Send + Sync + 'static {
@@ -25,6 +26,8 @@ pub struct State<N, const D: usize> {
     pub(super) time: usize,
     pub(super) moments: Vec<Kept<D>>,
     pub(super) master: Option<Kept<D>>,
+    /// The memory of the parameter, where that is a file. No part of a record.
+    pub(super) parameter: Option<FileTensor>,
     names: PhantomData<fn() -> N>,
 }
 
@@ -34,8 +37,13 @@ impl<N, const D: usize> State<N, D> {
             time,
             moments,
             master,
+            parameter: None,
             names: PhantomData,
         }
+    }
+
+    pub(super) fn with_parameter(self, parameter: Option<FileTensor>) -> Self {
+        Self { parameter, ..self }
     }
 
     pub(super) fn moved_to(self, device: &Device) -> Self {
@@ -48,6 +56,7 @@ impl<N, const D: usize> State<N, D> {
 impl<N, const D: usize> Clone for State<N, D> {
     fn clone(&self) -> Self {
         Self::new(self.time, self.moments.clone(), self.master.clone())
+            .with_parameter(self.parameter.clone())
     }
 }
 

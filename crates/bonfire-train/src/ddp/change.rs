@@ -71,7 +71,7 @@ impl<M: Module> Ddp<M> {
         if !self.micro_batches.is_empty() {
             return Err(TrainError::UnfinishedStep);
         }
-        let setup = Setup::new(module, &self.group, &self.config)?;
+        let setup = Setup::new(module, &self.group, &self.config, self.offload.as_ref())?;
         self.module = Some(setup.module);
         self.table = setup.table;
         self.shards = setup.shards;

@@ -10,17 +10,18 @@
 //! After SimpleFSDP (Zhang et al. 2024, arXiv 2411.00284), which has it as a property of a parameter, and
 //! ZeRO stage 3.
 //!
+//! From the second training pass on, the next parameter is gathered while the model computes with the last one.
+//!
 //! All ranks must use their parameters in the same order, in training and in validation: gathers of two
 //! parameters are different operations, however alike they are.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bonfire_collective::{CollectiveError, ProcessGroup};
-use bonfire_plan::DType;
+use bonfire_collective::ProcessGroup;
 use burn::backend::TensorMetadata;
 use burn::module::{Module, ParamId};
-use burn::tensor::{Tensor, TensorData};
+use burn::tensor::Tensor;
 
 use crate::loss::precision::Enclosing;
 use crate::parameters::ParameterTable;
@@ -29,14 +30,17 @@ use crate::reducer::hooks::note;
 use crate::reducer::operation::on_backend_of;
 use crate::reducer::readback::{self, Readback};
 use crate::{Precision, TrainError};
-use bonfire_values::{Entering, HostSlice, Travel, Values};
 
 mod attacher;
+mod memory;
 mod operation;
+mod order;
 mod pass;
 
 use attacher::{Attacher, Staying};
+use memory::Memory;
 use operation::{Gather, gathered};
+use order::Order;
 use pass::Pass;
 
 /// What gathers the parameters of a model.
@@ -55,8 +59,8 @@ pub(crate) struct Gatherer {
 struct State {
     /// The training pass under way.
     pass: Option<Pass>,
-    /// Memory that other ranks reach, with room for the largest parameter of each type.
-    buffers: HashMap<DType, Values>,
+    memory: Memory,
+    order: Order,
     /// Parameters whose values stay as they are in mixed precision.
     stay: HashSet<usize>,
     /// The first one: a backward pass has nobody to return it to.
@@ -182,63 +186,6 @@ impl Gatherer {
         })
     }
 
-    /// The values of a whole parameter, from this rank's rows.
-    fn collect(
-        &self,
-        parameter: usize,
-        rows: Option<HostSlice<'_>>,
-    ) -> Result<TensorData, TrainError> {
-        let entry = self.table.get(parameter);
-        let rows = rows.ok_or_else(|| TrainError::UnsupportedDtype {
-            parameter: entry.name.clone(),
-            dtype: "none that gradients have".to_owned(),
-        })?;
-        let pieces = self.shards.pieces(parameter);
-        // The first rank has the most rows. Its block is everybody's, so that all blocks are equal.
-        let block = pieces[0].len();
-        let places = pieces.iter().enumerate().map(|(rank, piece)| {
-            let start = rank * block;
-            start..start + piece.len()
-        });
-        let places: Vec<_> = places.collect();
-        let own = self
-            .shards
-            .own_piece(parameter)
-            .expect("it is cut into rows");
-        let own = places[own].clone();
-        let mut state = self.lock();
-        let buffers = &mut state.buffers;
-        let buffer = buffers
-            .entry(entry.extent.dtype)
-            .or_insert_with(|| self.buffer(entry.extent.dtype));
-        buffer.set(own, rows, Entering::Plain);
-        let gathered = buffer.run(
-            &self.groups[parameter],
-            block * places.len(),
-            Travel::AllGather,
-        );
-        gathered.map_err(|error| match error {
-            CollectiveError::Mismatch(mismatch) => TrainError::DifferentUses {
-                parameter: entry.name.clone(),
-                mismatch,
-            },
-            error => error.into(),
-        })?;
-        Ok(buffer.to_tensor_data(&places, &entry.shape))
-    }
-
-    /// Room for the largest parameter of a type.
-    fn buffer(&self, dtype: DType) -> Values {
-        let parameters = (0..self.table.len()).filter(|&parameter| self.shards.is_cut(parameter));
-        let elems = parameters
-            .filter(|&parameter| self.table.get(parameter).extent.dtype == dtype)
-            .map(|parameter| {
-                let pieces = self.shards.pieces(parameter);
-                pieces[0].len() * pieces.len()
-            });
-        Values::shared(&self.group, dtype, elems.max().unwrap_or(0))
-    }
-
     fn unreadable(&self, parameter: usize, cause: String) -> TrainError {
         TrainError::UnreadableTensor {
             what: format!("parameter {}", self.table.get(parameter).name),
@@ -260,6 +207,12 @@ impl Gatherer {
                 .and_then(|values| self.collect(parameter, values));
         });
         Ok(B::float_from_data(found?, &device))
+    }
+
+    /// Which parameter is gathered before it is used.
+    #[cfg(test)]
+    pub(super) fn ahead(&self) -> Option<usize> {
+        self.lock().memory.ahead()
     }
 
     /// Keeps a failure, unless there is one, and tells the other ranks.

@@ -39,11 +39,8 @@ impl<M: Module> Ddp<M> {
             .attach(module, &self.table, &self.depth, pass)?;
         if let Some(gatherer) = &self.gatherer {
             let anchors = self.anchors.all().to_vec();
-            gatherer.begin(
-                self.config.precision,
-                anchors,
-                Arc::clone(self.anchors.used()),
-            );
+            let used = Arc::clone(self.anchors.used());
+            gatherer.begin(module, self.config.precision, (anchors, used));
         }
         let (loss, output) = forward(&hooked).into_loss().map_err(TrainError::Forward)?;
         let (tensor, loss) = loss.split()?;

@@ -3,13 +3,14 @@
 use std::ops::Range;
 
 use bonfire_collective::{ProcessGroup, Rank};
+use bonfire_optim::Offload;
 use bonfire_plan::{Layout, Placement};
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Bool, DType, Int, Tensor, TensorData};
 
 use crate::TrainError;
 use crate::parameters::fingerprint::Entry;
-use crate::parameters::shards::{rows_of, trained};
+use crate::parameters::shards::{filed, rows_of, trained};
 use crate::parameters::{Lister, ParameterTable};
 
 /// The rank whose model everybody gets.
@@ -17,16 +18,18 @@ const SOURCE: Rank = Rank::new(0);
 
 /// Broadcasts the model of rank 0. All ranks have the same shapes: their fingerprints agree.
 pub(crate) fn replicate<M: Module>(model: M, group: &ProcessGroup) -> Result<M, TrainError> {
-    replicated(model, group, None).map(|(model, _)| model)
+    replicated(model, group, (None, None)).map(|(model, _)| model)
 }
 
-/// The same, and leaves this rank with its rows of the trainable parameters that are cut. They are in memory as a
-/// whole one at a time: one that is initialised on first use is initialised, sent and cut before the next.
+/// The same, and leaves this rank with its rows of the trainable parameters that are cut, or in the placement alone
+/// with whole ones, in files where they belong there. They are in memory as a whole one at a time: one that is
+/// initialised on first use is initialised, sent and put where it belongs before the next.
 ///
 /// All ranks have the same names and shapes: their [outlines](outline) agree.
 pub(crate) fn replicate_rows<M: Module>(
     model: M,
     (placement, shards): (Placement, &ProcessGroup),
+    offload: Option<&Offload>,
     group: &ProcessGroup,
 ) -> Result<(M, ParameterTable), TrainError> {
     let cutting = Cutting {
@@ -34,7 +37,7 @@ pub(crate) fn replicate_rows<M: Module>(
         shards: shards.clone(),
         lister: Lister::default(),
     };
-    let (model, cutting) = replicated(model, group, Some(cutting))?;
+    let (model, cutting) = replicated(model, group, (Some(cutting), offload))?;
     let cutting = cutting.expect("it was given");
     Ok((model, cutting.lister.table()?))
 }
@@ -42,12 +45,13 @@ pub(crate) fn replicate_rows<M: Module>(
 fn replicated<M: Module>(
     model: M,
     group: &ProcessGroup,
-    cutting: Option<Cutting>,
+    (cutting, offload): (Option<Cutting>, Option<&Offload>),
 ) -> Result<(M, Option<Cutting>), TrainError> {
     let mut replicator = Replicator {
         group,
         path: Vec::new(),
         cutting,
+        offload,
         result: Ok(()),
     };
     let model = model.map(&mut replicator);
@@ -99,6 +103,7 @@ struct Replicator<'a> {
     group: &'a ProcessGroup,
     path: Vec<String>,
     cutting: Option<Cutting>,
+    offload: Option<&'a Offload>,
     result: Result<(), TrainError>,
 }
 
@@ -184,6 +189,7 @@ impl ModuleMapper for Replicator<'_> {
                 trained(rows_of(replica.inner(), rows), checkpointing)
             }
         };
+        let replica = filed(replica, self.offload, &mut self.result);
         Param::from_mapped_value(id, replica, mapper)
     }
 

@@ -2,9 +2,11 @@
 
 use std::ops::Range;
 
+use bonfire_optim::Offload;
 use bonfire_plan::{Division, Layout, Placement, Rank, Share};
 use burn::tensor::{GradientCheckpointingStrategy, Tensor, TensorData};
 
+use crate::TrainError;
 use crate::parameters::ParameterTable;
 use crate::parameters::shard_groups::ShardGroups;
 
@@ -119,4 +121,24 @@ pub(crate) fn trained<const D: usize>(
         None => parameter,
     };
     parameter.require_grad()
+}
+
+/// The same parameter, whose values are in a file if they belong there.
+pub(crate) fn filed<const D: usize>(
+    parameter: Tensor<D>,
+    offload: Option<&Offload>,
+    result: &mut Result<(), TrainError>,
+) -> Tensor<D> {
+    let (device, dtype) = (parameter.device(), parameter.dtype());
+    let Some(offload) = offload.filter(|_| dtype.is_float()) else {
+        return parameter;
+    };
+    let is_trained = parameter.is_require_grad();
+    let values = parameter.without_autodiff().into_data();
+    let stored = offload.stored(&values).unwrap_or_else(|error| {
+        *result = Err(error.into());
+        None
+    });
+    let values = Tensor::from_data(stored.unwrap_or(values), (&device, dtype));
+    values.set_require_grad(is_trained)
 }

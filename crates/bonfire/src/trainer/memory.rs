@@ -36,7 +36,8 @@ pub(crate) fn configured<M: Module>(
         OptimizerKind::Muon => matrices(model),
         _ => Vec::new(),
     };
-    let in_memory = !matches!(config.offload.optimizer, OffloadTo::Files(_));
+    let offload = [&config.offload.optimizer, &config.offload.parameters];
+    let in_memory = !offload.iter().any(|to| matches!(to, OffloadTo::Files(_)));
     let (parameters, start) = outline(model, |id| match section.kind {
         _ if !in_memory => 0,
         OptimizerKind::Muon if matrices.contains(&id) => 1,

@@ -24,7 +24,7 @@ pub(super) fn build<M: Module>(
     let (eps, decay) = (section.eps as f32, section.weight_decay as f32);
     if offload.is_some() && matches!(section.kind, OptimizerKind::Lamb | OptimizerKind::Muon) {
         return Err(Error::Usage(
-            "offload.optimizer keeps the state of adamw, adam, sgd and lion in files".to_owned(),
+            "offload.optimizer and offload.parameters are for adamw, adam, sgd and lion".to_owned(),
         ));
     }
     let adamw = || {

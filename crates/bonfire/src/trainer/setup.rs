@@ -1,9 +1,10 @@
 //! How a training begins, or goes on.
 
 use std::num::NonZeroUsize;
+use std::path::Path;
 use std::sync::Arc;
 
-use bonfire_config::{Compute, Config, Decay as DecayKind, OffloadTo, Wire};
+use bonfire_config::{Compute, Config, Decay as DecayKind, OffloadSection, OffloadTo, Wire};
 use bonfire_data::{
     DistributedSampler, LastBatch, Loader, Order, Prefetch, Remainder, SamplerConfig,
 };
@@ -68,12 +69,15 @@ pub fn prepare<M: Module, B: Send + 'static>(
     let offload = all_or_none(world, offload(world, config))?;
     let mut optimizer = match optimizer {
         Some(optimizer) => optimizer,
-        None => all_or_none(world, optimizer::build(&config.optimizer, &model, offload))?,
+        None => {
+            let offload = offload.clone();
+            all_or_none(world, optimizer::build(&config.optimizer, &model, offload))?
+        }
     };
     let planned =
         activations.map(|activations| memory::planned(world, config, &model, activations));
     let planned = all_or_none(world, planned.transpose())?;
-    let mut ddp = Ddp::with_config(model, world, ddp_config(config))?;
+    let mut ddp = Ddp::with_offload(model, world, ddp_config(config), offload)?;
     let checkpoints = match &config.checkpoints.folder {
         Some(folder) => {
             let keep = Keep::last(config.checkpoints.keep);
@@ -200,16 +204,29 @@ fn configured_rates(config: &Config, steps: usize) -> Rates {
 }
 
 fn offload(world: &World, config: &Config) -> Result<Option<Offload>> {
-    match (&config.offload.optimizer, world.device_name()) {
-        (OffloadTo::None, _) | (OffloadTo::Memory, "cpu") => Ok(None),
-        (OffloadTo::Files(folder), "cpu") => {
-            std::fs::create_dir_all(folder)?;
-            Ok(Some(Offload::to_files(folder)?))
+    let OffloadSection {
+        optimizer,
+        parameters,
+        ..
+    } = &config.offload;
+    match (parameters, optimizer, world.device_name()) {
+        (OffloadTo::Files(folder), OffloadTo::Files(other), _) if folder != other => {
+            let cause = "offload.optimizer and offload.parameters are two folders; choose one";
+            Err(Error::Usage(cause.to_owned()))
         }
-        (_, device) => Err(Error::Usage(format!(
-            "offload.optimizer is for the CPU, not for {device}; shard the optimizer's state with placement=zero1"
+        (OffloadTo::Files(folder), _, "cpu") => Ok(Some(files(folder)?.with_parameters())),
+        (_, OffloadTo::Files(folder), "cpu") => Ok(Some(files(folder)?)),
+        (_, _, "cpu") | (OffloadTo::None, OffloadTo::None, _) => Ok(None),
+        (_, _, device) => Err(Error::Usage(format!(
+            "offload.optimizer and offload.parameters are for the CPU, not for {device}; shard them with \
+             placement=zero1 and placement=zero3"
         ))),
     }
+}
+
+fn files(folder: &Path) -> Result<Offload> {
+    std::fs::create_dir_all(folder)?;
+    Ok(Offload::to_files(folder)?)
 }
 
 pub(crate) fn ddp_config(config: &Config) -> DdpConfig {

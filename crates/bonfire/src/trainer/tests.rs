@@ -191,6 +191,24 @@ fn a_step_whose_gradients_overflow_is_skipped() {
 }
 
 #[test]
+fn parameters_are_in_files_where_a_configuration_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let files = format!("offload.parameters={}", folder.path().display());
+    let with = |words: &[&str]| trained(2, &[words, &["steps=3"]].concat());
+    let memory = with(&["placement=zero3"]).unwrap();
+    assert_eq!(with(&["placement=zero3", &files]).unwrap(), memory);
+    let other = format!("offload.optimizer={}", folder.path().join("other").display());
+    for (words, cause) in [
+        (["placement=zero1", &files], "parameters in files are for replicated and zero3"),
+        ([&*other, &files], "choose one"),
+        (["optimizer.kind=muon", &files], "for adamw, adam, sgd and lion"),
+    ] {
+        let error = with(&words).unwrap_err().to_string();
+        assert!(error.contains(cause), "{error}");
+    }
+}
+
+#[test]
 fn data_that_cannot_be_is_told() {
     let told = |words: &[&str], data: fn(&World) -> Data<Batch>| {
         let outcome = spawn(2, |world| {

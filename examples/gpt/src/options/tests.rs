@@ -112,9 +112,11 @@ fn files_are_for_state_that_can_be_in_files() {
     assert_eq!(folder("--offload optimizer"), Some(env::temp_dir()));
     let given = "--offload optimizer --offload-folder disk";
     assert_eq!(folder(given), Some(PathBuf::from("disk")));
+    assert_eq!(folder("--offload parameters"), Some(env::temp_dir()));
     for (line, named) in [
-        ("--offload parameters", "--offload"),
+        ("--offload gradients", "--offload"),
         ("--offload-folder disk", "--offload-folder"),
+        ("--offload parameters --optimizer muon", "--optimizer"),
         ("--offload optimizer --optimizer muon", "--optimizer"),
         ("--offload optimizer --optimizer burn-adamw", "--optimizer"),
     ] {

@@ -3,7 +3,8 @@
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap};
 
-use burn::tensor::Tensor;
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::{DispatchTensor, Tensor};
 
 use super::Gatherer;
 use crate::parameters::ParameterTable;
@@ -24,6 +25,23 @@ pub(super) struct Pass {
     pub(super) expected: HashMap<usize, usize>,
     /// Sums of the gradients of parameters that were used several times.
     pub(super) sums: BTreeMap<usize, Box<dyn Sum>>,
+    /// This rank's rows of each parameter, for the gathers ahead; no optimizer writes to them meanwhile.
+    pub(super) rows: HashMap<usize, DispatchTensor>,
+}
+
+/// Finds this rank's rows.
+struct Rows<'a> {
+    gatherer: &'a Gatherer,
+    found: HashMap<usize, DispatchTensor>,
+}
+
+impl ModuleVisitor for Rows<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if let Some(parameter) = self.gatherer.index_of(param.id) {
+            let rows = param.base().without_autodiff();
+            self.found.insert(parameter, rows.into_dispatch());
+        }
+    }
 }
 
 /// A gradient, on any backend.
@@ -49,8 +67,19 @@ impl<B: Readback> Sum for On<B> {
 
 impl Gatherer {
     /// Begins a forward pass of a training.
-    pub(crate) fn begin(&self, precision: Precision, anchors: Vec<Tensor<1>>, used: Uses) {
+    pub(crate) fn begin<M: Module>(
+        &self,
+        model: &M,
+        precision: Precision,
+        (anchors, used): (Vec<Tensor<1>>, Uses),
+    ) {
+        let mut rows = Rows {
+            gatherer: self,
+            found: HashMap::new(),
+        };
+        model.visit(&mut rows);
         self.lock().pass = Some(Pass {
+            rows: rows.found,
             precision,
             anchors,
             used,
@@ -70,17 +99,20 @@ impl Gatherer {
     /// Ends the pass: a use that the loss does not depend on has brought no gradient, and nobody waits for
     /// it any longer.
     pub(crate) fn end(&self) -> Result<(), TrainError> {
-        let (pass, failure) = {
+        let (pass, result) = {
             let mut state = self.lock();
-            (state.pass.take(), state.failure.take())
+            // One that nobody asked for after all.
+            let arrived = self.arrived(&mut state).map(drop);
+            state.order.end();
+            let failure = state.failure.take();
+            (state.pass.take(), failure.map_or(arrived, Err))
         };
-        let Some(Pass { sums, listener, .. }) = pass else {
-            return failure.map_or(Ok(()), Err);
-        };
-        for (parameter, sum) in sums {
-            sum.tell(&listener, &self.table, parameter);
+        if let Some(Pass { sums, listener, .. }) = pass {
+            for (parameter, sum) in sums {
+                sum.tell(&listener, &self.table, parameter);
+            }
         }
-        failure.map_or(Ok(()), Err)
+        result
     }
 
     /// Takes the gradient of one use of a parameter; gives the sum of all, once it is there.

@@ -11,6 +11,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use bonfire_collective::ProcessGroup;
+use bonfire_optim::Offload;
 use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::optim::{ModuleOptimizer, OptimizerRecord};
 use burn::tensor::{Bool, Bytes, DType, Int, Tensor, TensorData};
@@ -24,7 +25,7 @@ use crate::ddp::{Ddp, MODULE_PRESENT};
 use crate::parameters::ParameterTable;
 use crate::parameters::fingerprint::Entry;
 use crate::parameters::replicate::outline;
-use crate::parameters::shards::{Shards, rows_of, trained};
+use crate::parameters::shards::{Shards, filed, rows_of, trained};
 
 /// What a checkpoint is of, if not of this training.
 #[derive(Debug)]
@@ -76,6 +77,7 @@ impl<M: Module> Ddp<M> {
                 rows: Rows {
                     table: &ddp.table,
                     shards: ddp.gatherer.as_deref().map(|gatherer| gatherer.shards()),
+                    offload: ddp.offload.as_ref(),
                 },
                 path: Vec::new(),
                 result: Ok(()),
@@ -370,9 +372,8 @@ impl ModuleMapper for Restorer<'_> {
     }
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let rows = self.rows.rows(param.id);
         match self.values(param.id, D) {
-            Some(values) => with_floats(param, values, rows),
+            Some(values) => with_floats(param, values, self.rows, &mut self.result),
             None => param,
         }
     }
@@ -395,12 +396,14 @@ impl ModuleMapper for Restorer<'_> {
     }
 }
 
-/// Which rows of its parameters a model has.
+/// Which rows of its parameters a model has, and where.
 #[derive(Clone, Copy)]
 struct Rows<'a> {
     table: &'a ParameterTable,
     /// None where it has them all.
     shards: Option<&'a Shards>,
+    /// None where they are in memory.
+    offload: Option<&'a Offload>,
 }
 
 impl<'a> Rows<'a> {
@@ -416,11 +419,12 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// The same parameter with other values, those of these rows of what is given as a whole.
+/// The same parameter with other values, those of the model's rows of what is given as a whole.
 fn with_floats<const D: usize>(
     param: Param<Tensor<D>>,
     values: TensorData,
-    rows: Option<Range<usize>>,
+    rows: Rows<'_>,
+    result: &mut Result<(), TrainError>,
 ) -> Param<Tensor<D>> {
     let (id, old) = (param.id, param.val());
     let device = old.device();
@@ -429,13 +433,12 @@ fn with_floats<const D: usize>(
         dtype => Tensor::from_data(values, (&device, dtype)),
     };
     let checkpointing = old.gradient_checkpointing_strategy();
-    let loaded = param.transform_for_load(values, id);
-    let Some(rows) = rows else {
-        return loaded;
+    let (id, whole, mapper) = param.transform_for_load(values, id).consume();
+    let own = match rows.rows(id) {
+        Some(rows) => trained(rows_of(whole.inner(), rows), checkpointing),
+        None => whole,
     };
-    let (id, whole, mapper) = loaded.consume();
-    let rows = trained(rows_of(whole.inner(), rows), checkpointing);
-    Param::from_mapped_value(id, rows, mapper)
+    Param::from_mapped_value(id, filed(own, rows.offload, result), mapper)
 }
 
 fn with_ints<const D: usize>(

@@ -438,7 +438,11 @@ fn ranks_that_use_parameters_in_another_order_hear_which() {
         |twins, x| twins.left.forward(x),
         |twins, x| twins.right.forward(x),
     ];
-    for other in others {
+    // In the first step nothing is gathered ahead, later the parameter that the others used next.
+    let cases = others
+        .into_iter()
+        .flat_map(|other| [(other, 0), (other, 3)]);
+    for (other, earlier) in cases {
         let errors = on_ranks(2, |world| {
             let device = world.device();
             let layer = || LinearConfig::new(64, 64).with_bias(false).init(&device);
@@ -448,8 +452,12 @@ fn ranks_that_use_parameters_in_another_order_hear_which() {
             };
             let config = placed(Placement::zero3());
             let mut ddp = Ddp::with_config(model, &world, config).unwrap();
-            let forward = [usual, other][world.rank().index()];
             let x = Tensor::<2>::ones([1, 64], &device);
+            for _ in 0..earlier {
+                let x = x.clone();
+                ddp.backward(|model| usual(model, x).mean()).unwrap();
+            }
+            let forward = [usual, other][world.rank().index()];
             let done = ddp.backward(|model| forward(model, x).mean());
             done.unwrap_err().to_string()
         });

@@ -25,6 +25,7 @@ impl<M: Module> Ddp<M> {
                 rows: Rows {
                     table: &ddp.table,
                     shards: ddp.gatherer.as_deref().map(|gatherer| gatherer.shards()),
+                    offload: ddp.offload.as_ref(),
                 },
                 result: Ok(()),
             };
@@ -105,10 +106,7 @@ impl<S: ModuleMapper> ModuleMapper for Importer<'_, S> {
             None => param.lazy_shape(),
         };
         match self.told(|source| mapped!(source, map_float, Tensor<D>, param, shape)) {
-            Some(values) => {
-                let rows = rows.rows(param.id);
-                with_floats(param, values, rows)
-            }
+            Some(values) => with_floats(param, values, rows, &mut self.result),
             None => param,
         }
     }

@@ -1,0 +1,159 @@
+//! The memory in which parameters are gathered, one after the other.
+//!
+//! A parameter that is gathered ahead is in the memory of the one before, which has been copied out by then: it
+//! takes no more. It is an operation like others, issued in the order of the pass, so all ranks have the same
+//! operations in the same order.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use bonfire_collective::CollectiveError;
+use bonfire_plan::DType;
+use bonfire_values::{Entering, HostSlice, Travel, Values, ValuesWork};
+use burn::tensor::{Tensor, TensorData};
+
+use super::{Gatherer, State};
+use crate::TrainError;
+use crate::reducer::readback;
+
+/// Memory that other ranks reach.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    /// Room for the largest parameter of each type.
+    buffers: HashMap<DType, Values>,
+    /// The parameter that is gathered ahead.
+    ahead: Option<(usize, ValuesWork)>,
+}
+
+impl Memory {
+    /// Which parameter is gathered ahead.
+    #[cfg(test)]
+    pub(super) fn ahead(&self) -> Option<usize> {
+        self.ahead.as_ref().map(|(parameter, _)| *parameter)
+    }
+}
+
+/// Where the rows of a parameter are gathered. All ranks have a block of the length of the largest.
+struct Places {
+    /// In rank order.
+    all: Vec<Range<usize>>,
+    own: Range<usize>,
+    /// Of all blocks.
+    elems: usize,
+}
+
+impl Gatherer {
+    /// The values of a whole parameter, from this rank's rows. In a training pass, the one that the last pass
+    /// gathered next is on its way then.
+    pub(super) fn collect(
+        &self,
+        parameter: usize,
+        rows: Option<HostSlice<'_>>,
+    ) -> Result<TensorData, TrainError> {
+        let entry = self.table.get(parameter);
+        let (dtype, places) = (entry.extent.dtype, self.places(parameter));
+        let mut state = self.lock();
+        if self.arrived(&mut state)? != Some(parameter) {
+            self.fill(&mut state, parameter, rows)?;
+            let values = state.memory.buffers.get_mut(&dtype).expect(FILLED);
+            let group = &self.groups[parameter];
+            let gathered = values.run(group, places.elems, Travel::AllGather);
+            gathered.map_err(|error| self.named(parameter, error))?;
+        }
+        let values = &state.memory.buffers[&dtype];
+        let data = values.to_tensor_data(&places.all, &entry.shape);
+        if state.pass.is_some()
+            && let Some(next) = state.order.next(parameter)
+        {
+            self.gather_ahead(&mut state, next)?;
+        }
+        Ok(data)
+    }
+
+    /// Waits for the parameter that is gathered ahead: which one that is.
+    pub(super) fn arrived(&self, state: &mut State) -> Result<Option<usize>, TrainError> {
+        let Some((parameter, work)) = state.memory.ahead.take() else {
+            return Ok(None);
+        };
+        let values = work.wait().map_err(|error| self.named(parameter, error))?;
+        state.memory.buffers.insert(values.dtype(), values);
+        Ok(Some(parameter))
+    }
+
+    fn gather_ahead(&self, state: &mut State, parameter: usize) -> Result<(), TrainError> {
+        let pass = state.pass.as_ref().expect("a pass is under way");
+        // Its rank is not looked at.
+        let rows = Tensor::<1>::from_dispatch(pass.rows[&parameter].clone());
+        let mut filled = Ok(());
+        readback::read(rows, |values| {
+            filled = values
+                .map_err(|cause| self.unreadable(parameter, cause))
+                .and_then(|values| self.fill(state, parameter, values));
+        });
+        filled?;
+        let dtype = self.table.get(parameter).extent.dtype;
+        let values = state.memory.buffers.remove(&dtype).expect(FILLED);
+        let (group, elems) = (&self.groups[parameter], self.places(parameter).elems);
+        let work = values.start(group, elems, Travel::AllGather);
+        state.memory.ahead = Some((parameter, work));
+        Ok(())
+    }
+
+    /// Puts this rank's rows where they are gathered.
+    fn fill(
+        &self,
+        state: &mut State,
+        parameter: usize,
+        rows: Option<HostSlice<'_>>,
+    ) -> Result<(), TrainError> {
+        let entry = self.table.get(parameter);
+        let rows = rows.ok_or_else(|| TrainError::UnsupportedDtype {
+            parameter: entry.name.clone(),
+            dtype: "none that gradients have".to_owned(),
+        })?;
+        let dtype = entry.extent.dtype;
+        let buffers = &mut state.memory.buffers;
+        let values = buffers.entry(dtype).or_insert_with(|| self.buffer(dtype));
+        values.set(self.places(parameter).own, rows, Entering::Plain);
+        Ok(())
+    }
+
+    fn places(&self, parameter: usize) -> Places {
+        let pieces = self.shards.pieces(parameter);
+        // The first rank has the most rows.
+        let block = pieces[0].len();
+        let starts = (0..pieces.len()).map(|rank| rank * block);
+        let all = starts.zip(&pieces);
+        let all: Vec<_> = all
+            .map(|(start, piece)| start..start + piece.len())
+            .collect();
+        let own = self.shards.own_piece(parameter);
+        Places {
+            own: all[own.expect("it is cut into rows")].clone(),
+            elems: block * all.len(),
+            all,
+        }
+    }
+
+    /// Room for the largest parameter of a type.
+    fn buffer(&self, dtype: DType) -> Values {
+        let parameters = (0..self.table.len()).filter(|&parameter| self.shards.is_cut(parameter));
+        let elems = parameters
+            .filter(|&parameter| self.table.get(parameter).extent.dtype == dtype)
+            .map(|parameter| self.places(parameter).elems);
+        Values::shared(&self.group, dtype, elems.max().unwrap_or(0))
+    }
+
+    /// What went wrong with a parameter.
+    fn named(&self, parameter: usize, error: CollectiveError) -> TrainError {
+        match error {
+            CollectiveError::Mismatch(mismatch) => TrainError::DifferentUses {
+                parameter: self.table.get(parameter).name.clone(),
+                mismatch,
+            },
+            error => error.into(),
+        }
+    }
+}
+
+const FILLED: &str = "its rows have been put there";
