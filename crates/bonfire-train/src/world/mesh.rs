@@ -3,7 +3,7 @@
 use std::fmt;
 
 use bonfire_collective::{ProcessGroup, Rank};
-use bonfire_plan::{Among, Axis, Coordinates, Grid, MeshShape, Placement};
+use bonfire_plan::{Axis, Coordinates, Grid, MeshShape, Placement};
 
 use super::World;
 use super::failures::PassFailures;
@@ -105,15 +105,9 @@ impl Mesh {
         &self.data
     }
 
-    /// A placement for [`data`](Self::data), whose shards are dealt on `dp_shard` and copied on `dp_replicate`.
+    /// A placement for [`data`](Self::data): see [`Grid::placement`].
     pub fn placement(&self, placement: Placement) -> Placement {
-        let ranks = self.sub(Axis::DpShard).world_size().get();
-        match (placement.among, ranks.try_into()) {
-            (Among::All, Ok(ranks)) if self.grid.size(Axis::DpReplicate) > 1 => {
-                placement.among(Among::Ranks(ranks))
-            }
-            _ => placement,
-        }
+        self.grid.placement(placement)
     }
 }
 
