@@ -7,7 +7,7 @@ mod sections;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use bonfire_plan::Placement;
+use bonfire_plan::{MeshShape, Placement};
 use serde::{Deserialize, Serialize};
 
 use crate::batch::{BatchSizes, Batches};
@@ -44,6 +44,8 @@ pub struct Config {
     /// Where parameters, gradients and the optimizer's state are: `replicated`, `zero1`, `zero2`, `zero3`,
     /// `hybrid`, and so on.
     pub placement: Placement,
+    /// How the ranks are laid out: `dp_replicate=2,dp_shard=-1` and so on.
+    pub mesh: MeshShape,
     /// How many samples a step has.
     pub batch: BatchSection,
     /// How data is dealt.
@@ -81,6 +83,7 @@ impl Default for Config {
             epochs: 1,
             steps: None,
             placement: Placement::replicated(),
+            mesh: MeshShape::default(),
             batch: BatchSection::default(),
             data: DataSection::default(),
             optimizer: OptimizerSection::default(),

@@ -8,12 +8,13 @@
 mod shape;
 
 use std::fmt;
+use std::num::NonZeroU32;
 use std::ops::Range;
 
 pub use shape::{MeshError, MeshShape};
 
 use crate::types::named_codes;
-use crate::{Rank, WorldSize};
+use crate::{Among, Placement, Rank, WorldSize};
 
 named_codes! {
     /// A way of dividing a training among ranks.
@@ -122,6 +123,18 @@ impl Grid {
     /// The ranks that a rank averages gradients with: those that have the same parameters, in their order.
     pub fn replicas(&self, rank: Rank) -> Vec<Rank> {
         self.among(rank, Axis::REPLICAS)
+    }
+
+    /// A placement for [`replicas`](Self::replicas), whose shards are dealt on `dp_shard` and `cp` and copied on
+    /// `dp_replicate`, unless it says itself among whom.
+    pub fn placement(&self, placement: Placement) -> Placement {
+        let shares = NonZeroU32::new(self.size(Axis::DpShard) * self.size(Axis::Cp));
+        match (placement.among, shares) {
+            (Among::All, Some(ranks)) if self.size(Axis::DpReplicate) > 1 => {
+                placement.among(Among::Ranks(ranks))
+            }
+            _ => placement,
+        }
     }
 
     /// The ranks that differ from one on some axes only, in their order.

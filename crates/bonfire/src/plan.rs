@@ -8,7 +8,7 @@ use bonfire_train::IntoLoss;
 use burn::module::Module;
 
 use crate::error::Result;
-use crate::trainer::{around, configured, ddp_config};
+use crate::trainer::{around, configured, ddp_config, placed};
 
 pub use bonfire_plan::memory::*;
 pub use bonfire_plan::{Bytes, DType, UnknownBytes, WorldSize};
@@ -36,14 +36,14 @@ pub use bonfire_train::{Placement, Resident, outline, rehearse};
 /// ```
 ///
 /// # Errors
-/// Those of [`rehearse`], and of batches that do not multiply.
+/// Those of [`rehearse`], and of batches that do not multiply or a mesh that a trainer cannot have.
 pub fn plan<M: Module, L: IntoLoss>(
     model: &M,
     config: &Config,
     ranks: WorldSize,
     forward: impl FnMut(&M) -> L,
 ) -> Result<Training> {
-    let mut training = configured(model, config, ranks)?;
+    let mut training = configured(model, &placed(config, ranks)?, ranks)?;
     training.program = around(&training)?;
     training.activations = rehearse(model, ddp_config(config).precision, forward)?;
     Ok(training)

@@ -2,6 +2,7 @@
 
 mod data;
 mod memory;
+mod mesh;
 mod optimizer;
 mod parts;
 mod setup;
@@ -28,6 +29,7 @@ pub use parts::Parts;
 pub use setup::prepare;
 
 pub(crate) use memory::{around, configured};
+pub(crate) use mesh::placed;
 pub(crate) use setup::ddp_config;
 
 /// A training on all ranks: it owns the model, the optimizer, the place in the data, the learning rate, clipping,

@@ -63,6 +63,9 @@ fn run(launch: &LaunchArgs, args: TrainArgs) -> Result<()> {
         if !placements.contains(&settings.placement) {
             placements.push(settings.placement);
         }
+        let grid = settings.mesh.over(ranks)?;
+        let placements = placements.into_iter();
+        let placements = placements.map(|placement| grid.placement(placement));
         print!("{}", training.table(placements, memory));
         return Ok(());
     }

@@ -1,9 +1,10 @@
 //! What memory a training takes, before it runs.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use bonfire::collective::Rank;
 use bonfire::ddp::Precision;
 use bonfire::plan::{Evaluation, Resident, Training, WorldSize, outline, rehearse};
+use bonfire::world::Axis;
 use burn::tensor::Device;
 
 use crate::batch::Sampler;
@@ -13,6 +14,12 @@ use crate::train::untrained;
 
 /// The training as a planner of memory sees it: its parameters, and what a pass over the batch of one rank takes.
 pub fn plan(settings: &Settings, corpus: &Corpus, ranks: WorldSize) -> Result<Training> {
+    let grid = settings.mesh.over(ranks)?;
+    let divided = [Axis::Pp, Axis::Cp, Axis::Tp];
+    ensure!(
+        divided.iter().all(|axis| grid.size(*axis) == 1),
+        "--plan is for ranks that have the whole model, and --mesh is {grid}; plan with dp alone"
+    );
     let program = Resident::of_this_process()?.now;
     let device = Device::flex().autodiff();
     let model = untrained(settings, corpus, &device);

@@ -67,3 +67,11 @@ fn two_ranks_take_about_what_was_planned() {
         );
     }
 }
+
+#[test]
+fn only_whole_models_are_planned() {
+    let end = gpt(&["--plan", "--mesh", "tp=2"]);
+    assert!(!end.status.success(), "{:?}", end.stdout);
+    let errors = end.stderr.join("\n");
+    assert!(errors.contains("plan with dp alone"), "{errors}");
+}

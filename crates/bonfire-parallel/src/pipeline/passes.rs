@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bonfire_plan::pipeline::Schedule;
+use bonfire_plan::pipeline::{PassTimes, Schedule};
 use bonfire_train::{Loss, World};
 use burn::module::Module;
 use burn::optim::GradientsParams;
@@ -49,22 +49,29 @@ impl<M: Module> Passes<'_, M> {
             state: State::new(self.numbers.to_vec()),
         };
         let mut state = run.run()?;
-        let (busy_s, end_s) = state.watch.totals_s();
-        let own = [state.loss()?, busy_s, end_s];
+        let [forward_s, input_s, weight_s, end_s] = state.watch.totals_s();
+        let own = [state.loss()?, forward_s, input_s, weight_s, end_s];
         let all = self.world.group().all_gather(&own)?;
-        let last = self.schedule.owner(self.schedule.stages() - 1);
-        let mut makespan_s = 0.0_f64;
-        let mut busy = Vec::new();
-        for rank in all.chunks_exact(own.len()) {
-            busy.push(Duration::from_secs_f64(rank[1]));
-            makespan_s = makespan_s.max(rank[2]);
-        }
+        let ranks: Vec<&[f64]> = all.chunks_exact(own.len()).collect();
+        let micro_batches = ranks.len() * self.schedule.micro_batches() as usize;
+        let mean = |which: usize| {
+            let all_s: f64 = ranks.iter().map(|rank| rank[which]).sum();
+            all_s / micro_batches as f64
+        };
+        let busy = |rank: &&[f64]| Duration::from_secs_f64(rank[1..4].iter().sum());
+        let makespan_s = ranks.iter().map(|rank| rank[4]).fold(0.0, f64::max);
         let timing = PipelineTiming {
             passes: std::mem::take(&mut state.watch.passes),
-            busy,
+            busy: ranks.iter().map(busy).collect(),
             makespan: Duration::from_secs_f64(makespan_s),
+            times: PassTimes {
+                forward_s: mean(1),
+                input_gradient_s: mean(2),
+                weight_gradient_s: mean(3),
+            },
         };
-        let loss = all[last.index() * own.len()];
+        let last = self.schedule.owner(self.schedule.stages() - 1);
+        let loss = ranks[last.index()][0];
         let options = (&self.world.device(), DType::F64);
         Ok((Loss::from(Tensor::from_data([loss], options)), timing))
     }

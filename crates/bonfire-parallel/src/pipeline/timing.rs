@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use bonfire_plan::pipeline::{Compute, Span};
+use bonfire_plan::pipeline::{Compute, Pass, PassTimes, Span};
 
 /// Where the time of a step went.
 ///
@@ -17,6 +17,10 @@ pub struct PipelineTiming {
     pub busy: Vec<Duration>,
     /// From the start of the step to the end of the last pass of any rank.
     pub makespan: Duration,
+    /// The passes over all layers of a rank for one micro-batch, in the mean over ranks and micro-batches: what
+    /// [`choose`](bonfire_plan::pipeline::choose) simulates other schedules with. Half of a whole backward pass counts as
+    /// the gradient of the input.
+    pub times: PassTimes,
 }
 
 impl PipelineTiming {
@@ -60,10 +64,23 @@ impl Stopwatch {
         });
     }
 
-    /// How long this rank computed, and when its last pass ended; in seconds.
-    pub(super) fn totals_s(&self) -> (f64, f64) {
-        let busy_s = self.passes.iter().map(|span| span.end_s - span.start_s);
+    /// How long this rank computed forward passes, gradients of inputs and those of weights, and when its last pass
+    /// ended; in seconds.
+    pub(super) fn totals_s(&self) -> [f64; 4] {
+        let (mut forward_s, mut input_s, mut weight_s) = (0.0, 0.0, 0.0);
+        for span in &self.passes {
+            let took_s = span.end_s - span.start_s;
+            match span.compute.pass {
+                Pass::Forward => forward_s += took_s,
+                Pass::InputGradient => input_s += took_s,
+                Pass::WeightGradient => weight_s += took_s,
+                Pass::Backward => {
+                    input_s += took_s / 2.0;
+                    weight_s += took_s / 2.0;
+                }
+            }
+        }
         let end_s = self.passes.last().map_or(0.0, |span| span.end_s);
-        (busy_s.sum(), end_s)
+        [forward_s, input_s, weight_s, end_s]
     }
 }

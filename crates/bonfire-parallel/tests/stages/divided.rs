@@ -218,3 +218,26 @@ fn an_overflow_anywhere_skips_the_step_everywhere() {
         .collect();
     assert!(all.iter().all(|scales| *scales == expected), "{all:?}");
 }
+
+/// Each rank has other ranks along each axis.
+#[test]
+fn a_failure_is_named_on_all_ranks_of_all_axes() {
+    let errors = local(8, GroupOptions::default(), |group| {
+        let world = world(group);
+        let mesh = world.mesh("pp=2,dp=2,tp=2".parse().unwrap()).unwrap();
+        let mut pipeline = pipeline(&mesh, Tokens::All);
+        let batches = batches(0, 2, &world.device().autodiff());
+        let step = pipeline.backward(&batches, |stage, pass| {
+            match (world.rank().get(), pass.micro_batch_number()) {
+                (6, 3) => Err("no such word".into()),
+                _ => stage.stage(pass),
+            }
+        });
+        step.unwrap_err().to_string()
+    });
+    for (rank, error) in errors.iter().enumerate() {
+        let words = "the forward pass 1F3 failed: no such word";
+        assert!(error.contains(words), "rank {rank}: {error}");
+        assert!(rank == 6 || error.contains("rank 6 failed"), "{error}");
+    }
+}

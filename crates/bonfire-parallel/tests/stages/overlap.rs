@@ -1,4 +1,4 @@
-//! When gradients travel.
+//! When gradients travel, and how long passes take.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -58,4 +58,40 @@ fn the_gradients_of_a_stage_travel_while_its_rank_has_passes_of_another() {
         seen.load(Ordering::Relaxed)
     });
     assert_eq!(seen, [true; 4]);
+}
+
+#[test]
+fn passes_are_measured_over_all_layers_of_a_rank() {
+    const PAUSE: Duration = Duration::from_millis(5);
+    for kind in [Kind::GPipe, Kind::Interleaved] {
+        let schedule = schedule(kind, 2);
+        let times = local(2, GroupOptions::default(), |group| {
+            let world = world(group);
+            let stages = parts(&schedule, &world);
+            let chunks = stages.len() as u32;
+            let mut pipeline = Pipeline::new(stages, schedule.clone(), &world).unwrap();
+            let batches = batches(0, 2, &world.device().autodiff());
+            let step = pipeline.backward(&batches, |part, pass| {
+                // Together the passes of a rank pause once in a forward pass and four times in a backward pass.
+                let pause = PAUSE / chunks;
+                std::thread::sleep(pause);
+                let parameter = part.layers[0].inner.weight.id;
+                let zeros = part.layers[0].inner.weight.val().without_autodiff() * 0;
+                pass.weights().leave(parameter, move || {
+                    std::thread::sleep(4 * pause);
+                    zeros
+                });
+                part.stage(pass)
+            });
+            step.unwrap().output.times
+        });
+        assert_eq!(times[0], times[1]);
+        let pause_s = PAUSE.as_secs_f64();
+        assert!(times[0].forward_s >= pause_s, "{kind}: {times:?}");
+        assert!(
+            times[0].input_gradient_s >= 2.0 * pause_s,
+            "{kind}: {times:?}"
+        );
+        assert_eq!(times[0].input_gradient_s, times[0].weight_gradient_s);
+    }
 }

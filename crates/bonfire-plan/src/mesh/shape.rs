@@ -4,6 +4,8 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 use super::{Axis, Grid};
 use crate::WorldSize;
 
@@ -11,7 +13,8 @@ use crate::WorldSize;
 ///
 /// Reads text such as `pp=2,dp=4,tp=2`, in any order. `dp` is short for `dp_shard`. An axis that is not named has
 /// one rank, and the text may be empty. One axis may have the size -1: it gets the ranks that are left.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct MeshShape {
     /// None is inferred.
     sizes: [Option<NonZeroU32>; Axis::COUNT],
@@ -61,6 +64,20 @@ impl From<Grid> for MeshShape {
         Self {
             sizes: grid.sizes.map(NonZeroU32::new),
         }
+    }
+}
+
+impl TryFrom<String> for MeshShape {
+    type Error = MeshError;
+
+    fn try_from(text: String) -> Result<Self, MeshError> {
+        text.parse()
+    }
+}
+
+impl From<MeshShape> for String {
+    fn from(shape: MeshShape) -> Self {
+        shape.to_string()
     }
 }
 

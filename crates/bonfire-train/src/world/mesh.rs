@@ -3,7 +3,7 @@
 use std::fmt;
 
 use bonfire_collective::{ProcessGroup, Rank, WorldSize};
-use bonfire_plan::{Among, Axis, Coordinates, Grid, MeshShape, Placement};
+use bonfire_plan::{Axis, Coordinates, Grid, MeshShape, Placement};
 
 use super::World;
 use super::failures::PassFailures;
@@ -119,16 +119,9 @@ impl Mesh {
         &self.replicas
     }
 
-    /// A placement for [`replicas`](Self::replicas), whose shards are dealt on `dp_shard` and `cp` and copied on
-    /// `dp_replicate`.
+    /// A placement for [`replicas`](Self::replicas): see [`Grid::placement`].
     pub fn placement(&self, placement: Placement) -> Placement {
-        let ranks = self.grid.size(Axis::DpShard) * self.grid.size(Axis::Cp);
-        match (placement.among, ranks.try_into()) {
-            (Among::All, Ok(ranks)) if self.grid.size(Axis::DpReplicate) > 1 => {
-                placement.among(Among::Ranks(ranks))
-            }
-            _ => placement,
-        }
+        self.grid.placement(placement)
     }
 }
 

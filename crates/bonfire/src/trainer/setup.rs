@@ -19,7 +19,7 @@ use burn::module::Module;
 
 use super::data::{Fed, Feed, Source};
 use super::parts::Rates;
-use super::{Data, Parts, Progress, Trainer, memory, optimizer};
+use super::{Data, Parts, Progress, Trainer, memory, optimizer, placed};
 use crate::all_or_none;
 use crate::error::{Error, Result};
 
@@ -41,7 +41,8 @@ use crate::error::{Error, Result};
 /// ```
 ///
 /// # Errors
-/// [`Error::Config`] for a configuration that does not go together with the ranks or the data; those of
+/// [`Error::Config`] for a configuration that does not go together with the ranks or the data, [`Error::Usage`] for a
+/// mesh with another axis than `dp_replicate` and `dp_shard`; those of
 /// [`Ddp::with_config`](crate::Ddp::with_config) and of
 /// [`Checkpoints::resume`](crate::checkpoint::Checkpoints::resume). What one rank finds, it tells: see
 /// [`all_or_none`](crate::all_or_none).
@@ -59,6 +60,7 @@ pub fn prepare<M: Module, B: Send + 'static>(
         stop,
         activations,
     } = parts.into();
+    let config = &all_or_none(world, placed(config, world.world_size()))?;
     let ranks = world.world_size().get();
     let batches = all_or_none(world, config.batches(u64::from(ranks)))?;
     let micro = NonZeroUsize::new(usize::try_from(batches.micro).unwrap_or(usize::MAX));

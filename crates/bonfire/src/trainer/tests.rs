@@ -126,6 +126,40 @@ fn a_trainer_is_the_loop_that_one_would_write() {
 }
 
 #[test]
+fn a_mesh_says_among_whom_shards_are_dealt() {
+    let placed = |mesh: &str| {
+        let placements = spawn(4, |world| {
+            let words = ["placement=zero2", &format!("mesh={mesh}")];
+            let model = model(&world.device());
+            let trainer = prepare(&world, &config(&words), (model, data(&world, 43)))?;
+            let report = trainer.finish()?;
+            let placement = report.facts.iter().find(|(name, _)| name == "placement");
+            Ok::<_, Error>(placement.map(|(_, placement)| placement.clone()))
+        });
+        placements.unwrap().remove(0).unwrap()
+    };
+    assert_eq!(placed("dp_replicate=2,dp_shard=-1"), "zero2@2");
+    assert_eq!(placed("dp=4"), "zero2");
+}
+
+#[test]
+fn a_mesh_that_a_trainer_cannot_have_is_refused_with_what_to_write() {
+    for (mesh, says) in [
+        ("pp=2", "cut it into stages and train them with Pipeline"),
+        ("cp=2", "write the training loop yourself"),
+        (
+            "tp=2",
+            "train them with Ddp over mesh.data(), or leave tp out",
+        ),
+        ("dp=3", "the mesh dp_shard=3 needs 3 ranks, and there are 2"),
+    ] {
+        let error = trained(2, &["epochs=1", &format!("mesh={mesh}")]);
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains(says), "{error}");
+    }
+}
+
+#[test]
 fn it_learns_with_every_optimizer() {
     for (optimizer, rate) in [
         ("adamw", 0.02),
