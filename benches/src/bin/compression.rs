@@ -112,3 +112,13 @@ fn report(contenders: Vec<Contender>) {
         );
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn command_lines_of_the_pages_are_understood() {
+        bonfire_testkit::assert_understood("compression", |words| Args::try_parse_from(words));
+    }
+}

@@ -177,3 +177,13 @@ fn report(world: &World, args: &Args, pairs: &[(Duration, Duration)]) {
     println!("bare step {bare:.3} ms, with everything {full:.3} ms (medians of blocks)");
     println!("ratio, pair by pair: {}", Estimate::of(ratios));
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn command_lines_of_the_pages_are_understood() {
+        bonfire_testkit::assert_understood("conveniences", |words| Args::try_parse_from(words));
+    }
+}

@@ -117,3 +117,13 @@ fn report(times: [Vec<Duration>; 4], exposed: Vec<Duration>) {
         median(exposed).as_secs_f64() * 1e3
     );
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn command_lines_of_the_pages_are_understood() {
+        bonfire_testkit::assert_understood("ddp-step", |words| Args::try_parse_from(words));
+    }
+}

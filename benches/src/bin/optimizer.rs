@@ -181,3 +181,13 @@ fn plain(
         *parameter = kept * *parameter - rate * update;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn command_lines_of_the_pages_are_understood() {
+        bonfire_testkit::assert_understood("optimizer", |words| Args::try_parse_from(words));
+    }
+}

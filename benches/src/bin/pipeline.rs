@@ -135,3 +135,13 @@ fn slept(
         false => x.into(),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn command_lines_of_the_pages_are_understood() {
+        bonfire_testkit::assert_understood("pipeline", |words| Cli::try_parse_from(words));
+    }
+}

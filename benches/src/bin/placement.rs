@@ -88,3 +88,13 @@ fn measure(world: &World, sizes: Sizes) -> anyhow::Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn command_lines_of_the_pages_are_understood() {
+        bonfire_testkit::assert_understood("placement", |words| Args::try_parse_from(words));
+    }
+}

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod completions;
 mod config;
 #[cfg(feature = "cuda")]
 mod connections;
@@ -11,6 +12,8 @@ mod inspect;
 mod operation;
 mod plan;
 mod quantity;
+#[cfg(test)]
+mod reference;
 mod report;
 mod run;
 #[cfg(feature = "cuda")]
@@ -24,7 +27,7 @@ use clap::{Parser, Subcommand};
 
 /// Data-parallel training: start jobs, and measure or simulate their communication.
 #[derive(Debug, Parser)]
-#[command(name = "bonfire", version, propagate_version = true)]
+#[command(name = "bonfire", version = env!("BONFIRE_VERSION"), propagate_version = true)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -40,6 +43,7 @@ enum Command {
     Report(report::ReportArgs),
     Doctor(doctor::DoctorArgs),
     Inspect(inspect::InspectArgs),
+    Completions(completions::CompletionsArgs),
     #[cfg(feature = "cuda")]
     Selftest(selftest::SelftestArgs),
 }
@@ -56,6 +60,7 @@ fn main() -> ExitCode {
         Command::Report(args) => report::run(&args),
         Command::Doctor(args) => doctor::run(args),
         Command::Inspect(args) => inspect::run(&args),
+        Command::Completions(args) => completions::run::<Cli>(&args),
         #[cfg(feature = "cuda")]
         Command::Selftest(args) => selftest::run(args),
     }

@@ -7,6 +7,7 @@
 
 pub mod conformance;
 mod console;
+mod documents;
 pub mod endings;
 mod estimate;
 mod host;
@@ -20,6 +21,7 @@ mod watchdog;
 mod way;
 
 pub use console::{Console, ConsoleEnd, script_is_missing};
+pub use documents::{CommandLine, assert_understood, command_lines};
 pub use estimate::Estimate;
 pub use host::{Network, Shape, SmallDisk, Unavailable};
 pub use job::{

@@ -210,6 +210,35 @@ mod tests {
         }
     }
 
+    /// What the pages show the reader to type for a program of his own.
+    #[test]
+    fn command_lines_of_the_pages_are_understood() {
+        #[derive(Debug, Parser)]
+        struct Program {
+            #[command(flatten)]
+            launch: LaunchArgs,
+            #[command(flatten)]
+            config: ConfigArgs,
+            #[arg(last = true)]
+            own: Vec<OsString>,
+        }
+        let mut count = 0;
+        for line in bonfire_testkit::command_lines() {
+            let words = match line.words[0].as_str() {
+                "./train" => &line.words[..],
+                "cargo" if line.words[1] == "run" && line.value("-p").is_none() => {
+                    &[&line.words[..1], line.behind_dashes()].concat()
+                }
+                _ => continue,
+            };
+            if let Err(error) = Program::try_parse_from(words) {
+                panic!("{}: {}: {error}", line.page, line.words.join(" "));
+            }
+            count += 1;
+        }
+        assert!(count > 5, "the pages have {count} command lines");
+    }
+
     #[test]
     fn auto_on_the_cpu_counts_cores() {
         assert_eq!(

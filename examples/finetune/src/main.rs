@@ -48,3 +48,13 @@ fn run(launch: &LaunchArgs, options: &Options) -> Result<ExitCode> {
     })?;
     Ok(code)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn command_lines_of_the_pages_are_understood() {
+        bonfire_testkit::assert_understood("finetune", |words| Cli::try_parse_from(words));
+    }
+}

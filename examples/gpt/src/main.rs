@@ -113,3 +113,13 @@ fn present(trained: &Trained, world: &World, settings: &Settings, corpus: &Corpu
     );
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn command_lines_of_the_pages_are_understood() {
+        bonfire_testkit::assert_understood("gpt", |words| Cli::try_parse_from(words));
+    }
+}

@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::net::TcpListener;
+use std::path::Path;
 use std::process::Command;
 
 fn run(command: &mut Command) -> String {
@@ -201,4 +202,21 @@ fn all_stages_of_zero_give_the_same_parameters() {
         digests.iter().all(|digest| *digest == digests[0]),
         "{printed}"
     );
+}
+
+/// Each as the pages say it, from the root of the repository.
+#[test]
+fn commands_of_the_pages_run() {
+    let launch = Path::new(env!("CARGO_BIN_EXE_launch"));
+    let mut count = 0;
+    for line in bonfire_testkit::command_lines() {
+        if line.words[0] == "cargo" && line.value("-p") == Some("tutorials") {
+            let program = launch.with_file_name(line.value("--bin").unwrap());
+            run(Command::new(program)
+                .args(line.behind_dashes())
+                .current_dir("../.."));
+            count += 1;
+        }
+    }
+    assert!(count > 8, "the pages have {count} commands");
 }

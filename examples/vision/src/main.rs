@@ -123,3 +123,13 @@ fn run_test(options: &Options) -> Result<()> {
     })?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn command_lines_of_the_pages_are_understood() {
+        bonfire_testkit::assert_understood("vision", |words| Cli::try_parse_from(words));
+    }
+}
