@@ -172,8 +172,11 @@ fn operations_of_tensors_have_the_bits_of_slices() {
             (one, moments) = flex::step(rule(time), one, gradient.clone(), moments);
             (other, other_moments) = operations(rule(time), other, gradient, other_moments);
             let one = moments.iter().chain(&one.master).chain([&one.parameter]);
-            let other = other_moments.iter().chain(&other.master);
-            for (one, other) in one.zip(other.chain([&other.parameter])) {
+            let other = other_moments
+                .iter()
+                .chain(&other.master)
+                .chain([&other.parameter]);
+            for (one, other) in one.zip(other) {
                 assert_eq!(one.data(), other.data(), "{dtype:?}");
             }
         }
