@@ -101,8 +101,7 @@ impl<M: Module> Setup<M> {
         let placement = config.placement;
         let groups = ShardGroups::new(placement, group).inspect_err(abort)?;
         let (module, table) = if is_cut {
-            let outline = outline(&module).into_iter().map(|(_, entry)| entry);
-            verify(outline.collect(), config, group)?;
+            verify(outline(&module), config, group)?;
             let (rows, table) =
                 replicate_rows(module, (placement, groups.shards()), group).inspect_err(abort)?;
             verify(table.entries().to_vec(), config, group)?;
