@@ -2,6 +2,7 @@
 
 use bonfire_collective::{Rank, ReduceOp};
 use bonfire_plan::{Axis, MeshShape};
+use burn::tensor::Distribution;
 
 use super::*;
 use crate::{Checkpoints, Keep, Mesh, Milestone, Placement};
