@@ -78,7 +78,11 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
         Imports::Only(&["bonfire-plan"]),
         Burn::Named,
     ),
-    ("bonfire-checkpoint", Imports::Only(&[]), Burn::Unknown),
+    (
+        "bonfire-checkpoint",
+        Imports::Only(&["bonfire-plan", "bonfire-collective"]),
+        Burn::Named,
+    ),
     (
         "bonfire-values",
         Imports::Only(&["bonfire-plan", "bonfire-collective"]),

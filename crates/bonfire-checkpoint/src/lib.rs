@@ -2,7 +2,7 @@
 //!
 //! A checkpoint is a folder of files in a [`Folder`]. It is written under a hidden name, synced and renamed. A
 //! manifest in it has the size and the hash of every file; a checkpoint that does not agree with it is passed over
-//! for the one before. What is in the files is none of this crate's business: `bonfire-train` puts models there.
+//! for the one before. What is in the files `bonfire-train` decides; [`record`] has how ranks write and read them together.
 
 #![forbid(unsafe_code)]
 
@@ -11,6 +11,7 @@ mod folder;
 mod manifest;
 mod milestone;
 mod probe;
+pub mod record;
 
 pub use error::CheckpointError;
 pub use folder::{Draft, Folder, Found};

@@ -58,6 +58,28 @@ pub enum ParallelError {
         /// How many ranks.
         ranks: WorldSize,
     },
+    /// A target is no entry of the vocabulary.
+    #[error(
+        "the target {target} is not in the vocabulary, 0 to {last}; give a target that does not count to \
+         VocabParallelCrossEntropy::with_ignored"
+    )]
+    OutsideVocabulary {
+        /// The target that is furthest outside on its side.
+        target: i64,
+        /// The last entry of the vocabulary.
+        last: usize,
+    },
+    /// Parameters compute their values in a way of their own already.
+    #[error(
+        "parameter {parameter} has a reparameterization already ({name}), and Burn has one for each; give \
+         sequence_parallel only what has none"
+    )]
+    Reparameterized {
+        /// The first such parameter.
+        parameter: String,
+        /// What it has, such as `lora`.
+        name: String,
+    },
     /// Ranks cannot add values of this type.
     #[error("tensors of type {dtype} cannot travel between ranks; use f32, f64, f16 or bf16")]
     UnsupportedDtype {
@@ -73,6 +95,13 @@ pub enum ParallelError {
     /// A collective operation failed; the message names the rank at fault.
     #[error(transparent)]
     Collective(#[from] CollectiveError),
+}
+
+/// What a tensor that cannot be read is.
+pub(crate) fn unreadable(cause: &impl std::fmt::Debug) -> ParallelError {
+    ParallelError::Unreadable {
+        cause: format!("{cause:?}"),
+    }
 }
 
 impl From<ParallelError> for TrainError {

@@ -10,23 +10,25 @@ pub(crate) mod pretrained;
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
+use bonfire_checkpoint::record::{
+    Naming, Parts, Place, Record, Recorded, WRITER, Whole, announced,
+};
 use bonfire_checkpoint::{CheckpointError, Folder, Keep, Milestone};
 use bonfire_collective::{ProcessGroup, panic_message};
+use bonfire_plan::Axis;
 use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::ddp::record::parts::{Naming, Parts, Whole};
 use crate::ddp::record::restore::Misfit;
-use crate::ddp::record::{
-    Record, Recorded, Route, WRITER, announced, write_model, write_optimizer,
-};
+use crate::ddp::record::{Route, record_of};
+use crate::parameters::fingerprint::{self, Entry, Fingerprint};
 use crate::world::patience::patient_with_files;
-use crate::{Ddp, Mesh, TrainError, World};
+use crate::{Ddp, DdpConfig, Mesh, TrainError, World};
 
 const MODEL: &str = "model.bpk";
 const OPTIMIZER: &str = "optimizer.bpk";
@@ -96,8 +98,8 @@ struct Background {
 /// A training as it was at some step.
 struct Image {
     milestone: Milestone,
-    model: Recorded<Record>,
-    optimizer: Recorded<Record>,
+    model: Recorded<Record, TrainError>,
+    optimizer: Recorded<Record, TrainError>,
     /// The program's own, on the writer.
     state: Result<Vec<u8>, CheckpointError>,
 }
@@ -135,7 +137,25 @@ impl Checkpoints {
     /// [`TrainError::ModelMismatch`] on all ranks if their whole models differ; [`TrainError::Collective`].
     #[track_caller]
     pub fn with_parts(mut self, whole: Whole, mesh: &Mesh) -> Result<Self, TrainError> {
-        self.files.parts = Some(Parts::new(whole, mesh, &self.files.group)?);
+        let entry = |(name, shape): (&str, &[usize])| Entry {
+            name: name.to_owned(),
+            shape: shape.to_vec(),
+            dtype: "any".to_owned(),
+            trainable: true,
+        };
+        let same = Fingerprint {
+            config: DdpConfig::default(),
+            entries: whole.entries().map(entry).collect(),
+        };
+        fingerprint::verify(&same, &self.files.group)?;
+        let tp = mesh.sub(Axis::Tp);
+        let place = Place {
+            ranks: tp.world_size(),
+            rank: tp.rank(),
+            cuts: tp.cuts().clone(),
+        };
+        let groups = (mesh.replicas().group().clone(), &self.files.group);
+        self.files.parts = Some(Parts::new(Arc::new(whole), place, groups)?);
         Ok(self)
     }
 
@@ -316,13 +336,10 @@ impl Drop for Checkpoints {
 impl Files {
     /// The same, in a group that waits for files with the parameters of a model and its optimizer's moments.
     fn patient_with<M: Module>(&self, group: &ProcessGroup, model: &M) -> Self {
-        let mut parts = self.parts.clone();
-        if let Some(parts) = &mut parts {
-            parts.replicas = patient_with_files(&parts.replicas, model);
-        }
+        let group = patient_with_files(group, model);
         Self {
-            group: patient_with_files(group, model),
-            parts,
+            parts: self.parts.clone().map(|parts| parts.as_patient_as(&group)),
+            group,
             ..self.clone()
         }
     }
@@ -330,7 +347,7 @@ impl Files {
     /// The ranks that have the same part of the model as this one.
     fn own(&self) -> &ProcessGroup {
         let parts = self.parts.as_ref();
-        parts.map_or(&self.group, |parts| &parts.replicas)
+        parts.map_or(&self.group, Parts::replicas)
     }
 
     /// A training as it is now. Every rank must call it.
@@ -344,7 +361,7 @@ impl Files {
     ) -> Result<Image, TrainError> {
         Ok(Image {
             milestone,
-            model: ddp.recorded_model(route).map(Record::from),
+            model: ddp.recorded_model(route).map(record_of),
             optimizer: ddp.recorded_optimizer(optimizer, route)?,
             state: match self.group.rank() {
                 WRITER => state_bytes(state),
@@ -368,10 +385,10 @@ impl Files {
         };
         // One after the other: each tensor is in memory once, and gone before the next.
         let model = self.written(image.model, Naming::Path, |record| {
-            write_model(record, &path_of(MODEL))
+            record.write(&path_of(MODEL), "the parameters")
         })?;
         let moments = self.written(image.optimizer, Naming::Identity, |record| {
-            write_optimizer(record, &path_of(OPTIMIZER))
+            record.write(&path_of(OPTIMIZER), "the optimizer's state")
         })?;
         self.on_writer(|folder| {
             for written in [model, moments].into_iter().flatten() {
@@ -391,7 +408,7 @@ impl Files {
     #[track_caller]
     fn written(
         &self,
-        own: Recorded<Record>,
+        own: Recorded<Record, TrainError>,
         naming: Naming,
         write: impl FnOnce(Record) -> Result<(), CheckpointError>,
     ) -> Result<Option<Result<(), CheckpointError>>, TrainError> {

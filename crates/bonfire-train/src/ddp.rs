@@ -109,8 +109,7 @@ impl<M: Module> Setup<M> {
         let placement = config.placement;
         let groups = ShardGroups::new(placement, group).inspect_err(abort)?;
         let (module, table) = if is_cut || offload.is_some() {
-            let outline = outline(&module).into_iter().map(|(_, entry)| entry);
-            verify(outline.collect(), config, group)?;
+            verify(outline(&module), config, group)?;
             let (rows, table) =
                 replicate_rows(module, (placement, groups.shards()), offload, group)
                     .inspect_err(abort)?;

@@ -6,10 +6,22 @@ pub(crate) mod norm;
 use std::error::Error;
 
 use bonfire_checkpoint::CheckpointError;
+use bonfire_checkpoint::record::RecordError;
 use bonfire_collective::{CollectiveError, Mismatch, Rank};
 use bonfire_plan::{DType, MeshError, Placement};
 
 use difference::Difference;
+
+impl From<RecordError> for TrainError {
+    fn from(error: RecordError) -> Self {
+        match error {
+            RecordError::Collective(error) => error.into(),
+            RecordError::Checkpoint(error) => error.into(),
+            RecordError::OtherProgram { rank, cause } => Self::OtherProgram { rank, cause },
+            error => unreachable!("{error}"),
+        }
+    }
+}
 
 /// An error of a program, of any type.
 pub(crate) type BoxError = Box<dyn Error + Send + Sync>;

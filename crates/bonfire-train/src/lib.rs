@@ -58,7 +58,6 @@ pub use config::precision::Precision;
 pub use config::{BufferSync, DdpConfig, GradientRoute, GradientSync, UnknownGradientRoute};
 pub use custom_gradient::{backward_from, custom_gradient};
 pub use ddp::data_parallel::{DataParallel, Scatter};
-pub use ddp::record::parts::Whole;
 pub use ddp::{BucketSummary, Ddp, Digest, MicroStep, OwnStep, Step};
 pub use error::TrainError;
 pub use error::difference::Difference;
@@ -84,6 +83,7 @@ pub use world::mesh::Mesh;
 pub use world::patience::patient_with_files;
 pub use world::{LocalRank, World};
 
+pub use bonfire_checkpoint::record::Whole;
 pub use bonfire_checkpoint::{Best, CheckpointError, Keep, Milestone};
 pub use bonfire_plan::{
     Among, Axis, Coordinates, Cut, Division, Grid, Layout, MeshError, MeshShape, Placement, Share,

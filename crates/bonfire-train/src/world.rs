@@ -1,12 +1,12 @@
 //! A rank's place in a job: its group and its device.
 
-pub(crate) mod cuts;
 pub(crate) mod device;
 pub(crate) mod exchange;
 pub(crate) mod failures;
 pub(crate) mod mesh;
 pub(crate) mod patience;
 
+use bonfire_checkpoint::record::Cuts;
 use bonfire_collective::{ProcessGroup, Rank, WorldSize};
 use bonfire_plan::Cut;
 use burn::module::ParamId;
@@ -14,7 +14,6 @@ use burn::tensor::Device;
 use chacha20::ChaCha8Rng;
 use rand::{Rng, SeedableRng};
 
-use crate::world::cuts::Cuts;
 use crate::world::device::{first_that_answers, open};
 use crate::world::exchange::group::NormGroups;
 use crate::world::failures::PassFailures;
@@ -155,11 +154,16 @@ impl World {
 
     /// Seeds the device's random numbers for one step, differently on every rank of the job: what dropout and the
     /// like draw then depends on the seed, the step and the rank only, and so is the same after a
-    /// resume. Ranks that are threads of one process share the CPU's generator; there the order in
+    /// resume. Where ranks have parts of the same layers it is [`Mesh::seed_step`](crate::Mesh::seed_step). Ranks that are threads of one process share the CPU's generator; there the order in
     /// which they draw counts, too.
     pub fn seed_step(&self, seed: u64, step: u64) {
+        self.seed_as(self.rank(), (seed, step));
+    }
+
+    /// Seeds as a rank of this world does.
+    pub(crate) fn seed_as(&self, rank: Rank, (seed, step): (u64, u64)) {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        let rank = self.group.world_rank(self.rank());
+        let rank = self.group.world_rank(rank);
         rng.set_stream(u64::from(rank.get()));
         // Two words per number, so that no two steps share one.
         rng.set_word_pos(2 * u128::from(step));
@@ -195,9 +199,9 @@ impl World {
         self.cuts.note(parameter, cut);
     }
 
-    /// How the ranks of this world divide a parameter, if they do.
-    pub fn cut(&self, parameter: ParamId) -> Option<Cut> {
-        self.cuts.get(parameter)
+    /// How the ranks of this world divide parameters.
+    pub(crate) fn cuts(&self) -> &Cuts {
+        &self.cuts
     }
 
     /// What goes wrong inside of passes.

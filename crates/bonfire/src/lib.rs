@@ -80,8 +80,11 @@ pub use turn::{Turn, next_turn};
 
 /// A training saved, and brought back on as many ranks as there are.
 pub mod checkpoint {
-    pub use bonfire_checkpoint::*;
-    pub use bonfire_train::{Checkpoints, Resumed, Whole};
+    pub use bonfire_checkpoint::record::Whole;
+    pub use bonfire_checkpoint::{
+        Best, CheckpointError, Draft, Folder, Found, Keep, Milestone, is_writable,
+    };
+    pub use bonfire_train::{Checkpoints, Resumed};
 }
 
 /// The communication below: groups of ranks, which know nothing of tensors.
@@ -178,7 +181,7 @@ pub mod world {
     pub use bonfire_collective::panic_message;
     pub use bonfire_launch::StopRequest;
     pub use bonfire_train::{
-        Axis, Coordinates, DeviceKind, Grid, LocalRank, Mesh, MeshError, MeshShape, Occupancy,
+        Axis, Coordinates, Cut, DeviceKind, Grid, LocalRank, Mesh, MeshError, MeshShape, Occupancy,
         UnknownDeviceKind, World, patient_with_files, require_devices,
     };
 }

@@ -10,6 +10,7 @@ use burn::tensor::{Bytes, DType, Device, Tensor, TensorData};
 
 use super::block::{Found, Known, run, scores, with_run};
 use crate::ParallelError;
+use crate::error::unreadable;
 
 /// Which tokens a token looks at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -303,9 +304,7 @@ impl<const D: usize> Shift<D> {
         let group = cp.group();
         let (shape, options) = (x.dims(), (x.device(), x.dtype()));
         let data = x.try_into_data().map_err(|cause| {
-            let error = ParallelError::Unreadable {
-                cause: format!("{cause:?}"),
-            };
+            let error = unreadable(&cause);
             // The other ranks are not to wait for one that has nothing to send.
             group.abort(&error.to_string());
             error

@@ -10,6 +10,7 @@ use half::{bf16, f16};
 
 use super::blocks::{join, split};
 use crate::ParallelError;
+use crate::error::unreadable;
 
 /// What ranks do with values that have as many equal blocks as there are ranks.
 #[derive(Clone, Copy, Debug)]
@@ -159,10 +160,4 @@ fn run<T: Element + burn::tensor::Element>(
             flat(values[start..start + len].to_vec())
         }
     })
-}
-
-fn unreadable(cause: &impl std::fmt::Debug) -> ParallelError {
-    ParallelError::Unreadable {
-        cause: format!("{cause:?}"),
-    }
 }

@@ -12,7 +12,7 @@ use burn::tensor::{Bool, DType, IndexingUpdateOp, Int, Tensor};
 
 use super::embedding::{VocabParallelEmbedding, local};
 use crate::ParallelError;
-use crate::error::or_end_pass;
+use crate::error::{or_end_pass, unreadable};
 use crate::ops::all_reduce;
 
 /// The mean cross entropy of tokens, as Burn's `CrossEntropyLoss` has it, of scores that are divided among ranks.
@@ -58,11 +58,12 @@ impl VocabParallelCrossEntropy {
     }
 
     /// The mean over the tokens, the same on all ranks, of this rank's `scores` `[tokens, rows of this rank]`, as
-    /// [`logits`](VocabParallelEmbedding::logits) of `table` are, and of targets `[tokens]`, each below the size of the
-    /// vocabulary unless it is ignored, which is not checked. It is computed in f32, or f64 for such scores.
+    /// [`logits`](VocabParallelEmbedding::logits) of `table` are, and of targets `[tokens]`. It is computed in f32, or
+    /// f64 for such scores. It waits for the device, to see whether the targets are in the vocabulary.
     ///
     /// # Panics
-    /// If an operation between ranks fails: see [`ops`](crate::ops).
+    /// If a target is not in the vocabulary and not ignored ([`ParallelError::OutsideVocabulary`]), or an operation
+    /// between ranks fails: see [`or_end_pass`].
     pub fn forward(
         &self,
         table: &VocabParallelEmbedding,
@@ -79,10 +80,12 @@ impl VocabParallelCrossEntropy {
             tp: table.among(),
         };
         let constant = scores.clone().without_autodiff();
-        let losses = Losses::of(constant, targets.clone(), (&classes, self.smoothing));
+        let checked = self.check(targets.clone(), classes.vocabulary);
+        let losses = checked
+            .and_then(|()| Losses::of(constant, targets.clone(), (&classes, self.smoothing)));
         let Losses { values, gradient } = match classes.tp {
             Some(tp) => or_end_pass(losses, tp),
-            None => losses.expect("nothing travels"),
+            None => losses.unwrap_or_else(|error| panic!("a cross entropy: {error}")),
         };
         let backward = move |losses| gradient.of_scores(losses);
         let losses = custom_gradient(scores, |_| values, backward);
@@ -93,6 +96,30 @@ impl VocabParallelCrossEntropy {
         let counted = ignored.clone().bool_not().int().sum().float();
         let counted = counted.cast(losses.dtype());
         losses.mask_fill(ignored, 0.0).sum() / counted
+    }
+
+    /// That the targets that count are in the vocabulary.
+    fn check(&self, targets: Tensor<1, Int>, vocabulary: usize) -> Result<(), ParallelError> {
+        if targets.dims() == [0] {
+            return Ok(());
+        }
+        let counted = match self.ignored {
+            Some(ignored) => {
+                let ignored = targets.clone().equal_elem(ignored);
+                targets.mask_fill(ignored, 0)
+            }
+            None => targets,
+        };
+        let ends = Tensor::cat(vec![counted.clone().min(), counted.max()], 0);
+        let ends = ends.try_into_data().map_err(|cause| unreadable(&cause))?;
+        let all = 0..vocabulary as i64;
+        let outside = ends.iter::<i64>().find(|target| !all.contains(target));
+        outside.map_or(Ok(()), |target| {
+            Err(ParallelError::OutsideVocabulary {
+                target,
+                last: vocabulary - 1,
+            })
+        })
     }
 }
 

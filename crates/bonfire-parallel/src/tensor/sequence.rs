@@ -6,19 +6,49 @@
 //! arXiv 2205.05198).
 
 use bonfire_train::World;
-use burn::module::{Module, Param, Reparameterization, Reparameterizer};
+use burn::module::{Module, ModuleVisitor, Param, Reparameterization, Reparameterizer};
 use burn::tensor::Tensor;
 
 use crate::error::or_end_pass;
-use crate::ops;
+use crate::{ParallelError, ops};
 
 /// The same module, which sees only this rank's tokens: the gradients of its parameters, which all ranks of `tp` have,
 /// are summed over them. For what is between divided layers, such as norms.
 ///
-/// It attaches a reparameterization, so a parameter that has one already, as LoRA's do, loses that; and parameters that
-/// a [`Ddp`](bonfire_train::Ddp) shards ([`Placement::zero3`](bonfire_train::Placement)) cannot have one.
-pub fn sequence_parallel<M: Module>(module: M, tp: &World) -> M {
-    module.apply_reparameterization(Attacher(tp))
+/// It attaches a reparameterization, and parameters that a [`Ddp`](bonfire_train::Ddp) shards
+/// ([`Placement::zero3`](bonfire_train::Placement)) cannot have one.
+///
+/// # Errors
+/// [`ParallelError::Reparameterized`] if a parameter has one already, as those with LoRA have.
+pub fn sequence_parallel<M: Module>(module: M, tp: &World) -> Result<M, ParallelError> {
+    let mut finder = Finder::default();
+    module.visit(&mut finder);
+    match finder.found {
+        Some((parameter, name)) => Err(ParallelError::Reparameterized { parameter, name }),
+        None => Ok(module.apply_reparameterization(Attacher(tp))),
+    }
+}
+
+/// Finds the first parameter with a reparameterization: its path, and the name of what it has.
+#[derive(Default)]
+struct Finder {
+    path: Vec<String>,
+    found: Option<(String, String)>,
+}
+
+impl ModuleVisitor for Finder {
+    fn enter_module(&mut self, name: &str, container: &str) {
+        // What Burn calls that of which it visits what it keeps, behind its parameter.
+        if container == "Reparameterization" {
+            let parameter = self.path.join(".");
+            self.found.get_or_insert((parameter, name.to_owned()));
+        }
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.path.pop();
+    }
 }
 
 struct Attacher<'a>(&'a World);

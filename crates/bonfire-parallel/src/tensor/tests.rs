@@ -1,10 +1,13 @@
 //! Divided layers beside those that they are cut from.
 
 use bonfire_collective::{GroupOptions, TransportKind};
-use bonfire_train::{Axis, Ddp, TrainError, World};
-use burn::module::{Module, Param};
+use bonfire_train::{
+    Axis, Checkpoints, Ddp, DdpConfig, Keep, Milestone, Placement, TrainError, Whole, World,
+};
+use burn::module::{Lora, Module, Param};
 use burn::nn::loss::CrossEntropyLossConfig;
 use burn::nn::{Embedding, LayerNorm, LayerNormConfig, Linear};
+use burn::optim::{AdafactorConfig, AdamWConfig, ModuleOptimizer};
 use burn::tensor::{Device, Gradients, Int, Tensor, TensorData, activation};
 
 use crate::ops::tests::{autodiff, on_ranks, values, world};
@@ -107,7 +110,7 @@ fn divided_block(sequence: bool, tp: &World) -> Found {
     let (norm, up, down, x) = match sequence {
         false => (norm(), up, down, x),
         true => (
-            sequence_parallel(norm(), tp),
+            sequence_parallel(norm(), tp).unwrap(),
             up.with_sequence(0),
             down.with_sequence(0),
             own(x, 0, tp),
@@ -345,6 +348,54 @@ fn a_divided_cross_entropy_is_that_of_all_scores() {
     }
 }
 
+/// Of three tokens, of which the second has this target.
+fn loss_with(table: &VocabParallelEmbedding, target: i32, ignored: i64) -> Tensor<1> {
+    let device = autodiff();
+    let targets = Tensor::<1, Int>::from_data([4, target, 0], &device);
+    let scores = table.logits(values([3, WIDTH], 5, &device));
+    let loss = VocabParallelCrossEntropy::new().with_ignored(ignored);
+    loss.forward(table, scores, targets)
+}
+
+#[test]
+fn a_target_outside_of_the_vocabulary_is_named_on_all_ranks() {
+    for wrong in [13, -1] {
+        let errors = on_ranks(2, |world| {
+            let mesh = world.mesh("tp=2".parse().unwrap()).unwrap();
+            let tp = mesh.sub(Axis::Tp);
+            let table = VocabParallelEmbedding::from_embedding(table(), tp).unwrap();
+            let mut ddp = Ddp::new(table, mesh.replicas()).unwrap();
+            let good = ddp.backward(|table| loss_with(table, wrong, i64::from(wrong)));
+            assert!(good.unwrap().loss.value().unwrap().is_finite());
+            let bad = ddp.backward(|table| loss_with(table, wrong, -100));
+            bad.unwrap_err().to_string()
+        });
+        for error in errors {
+            let words = format!("the target {wrong} is not in the vocabulary, 0 to 12");
+            assert!(error.contains(&words), "{error}");
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "the target 13 is not in the vocabulary, 0 to 12")]
+fn a_target_outside_of_a_whole_vocabulary_is_named() {
+    let _ = loss_with(&table().into(), 13, -100);
+}
+
+#[test]
+fn what_has_a_reparameterization_is_not_given_another() {
+    on_ranks(2, |tp| {
+        let adapted = linear(4, 6, 1).apply_lora(Lora::new(2, 4.0));
+        let error = sequence_parallel(adapted, &tp).unwrap_err().to_string();
+        let words = "parameter weight has a reparameterization already (lora)";
+        assert!(error.contains(words), "{error}");
+        let once = sequence_parallel(norm(), &tp).unwrap();
+        let error = sequence_parallel(once, &tp).unwrap_err().to_string();
+        assert!(error.contains("(sequence_parallel)"), "{error}");
+    });
+}
+
 /// However large the vocabulary, ranks send each other three numbers per token.
 #[test]
 fn scores_stay_where_they_are() {
@@ -387,6 +438,149 @@ struct Block {
 impl Block {
     fn forward(&self, x: Tensor<2>) -> Tensor<2> {
         self.down.forward(activation::gelu(self.up.forward(x)))
+    }
+}
+
+fn block(seed: u32) -> Block {
+    Block {
+        up: linear(WIDTH, HIDDEN, seed).into(),
+        down: linear(HIDDEN, WIDTH, seed + 2).into(),
+    }
+}
+
+fn cut(block: Block, tp: &World) -> Block {
+    let (up, down) = (
+        block.up.to_linear().unwrap(),
+        block.down.to_linear().unwrap(),
+    );
+    Block {
+        up: ColumnParallelLinear::from_linear(up, tp).unwrap(),
+        down: RowParallelLinear::from_linear(down, tp).unwrap(),
+    }
+}
+
+/// All parameters, of whole layers.
+fn parameters(block: &Block) -> Values {
+    let layers = [block.up.to_linear(), block.down.to_linear()];
+    let layers = layers.map(Result::unwrap).into_iter();
+    let values = layers.map(|layer| [list(layer.weight.val()), list(layer.bias.unwrap().val())]);
+    values.flatten().flatten().collect()
+}
+
+fn stepped(ddp: &mut Ddp<Block>, optimizer: &mut ModuleOptimizer) {
+    let forward = |block: &Block| {
+        let x = values([TOKENS, WIDTH], 5, &autodiff());
+        block.forward(x).powi_scalar(2).mean()
+    };
+    let done = ddp.backward(forward).unwrap();
+    ddp.step(optimizer, 0.01, done.gradients).unwrap();
+}
+
+const MILESTONE: Milestone = Milestone {
+    step: 1,
+    metric: None,
+};
+
+/// Also where it is written while the training goes on.
+#[test]
+fn divided_layers_are_saved_and_resumed_as_whole_ones() {
+    for placement in [
+        Placement::replicated(),
+        Placement::zero2(),
+        Placement::zero3(),
+    ] {
+        for in_background in [false, true] {
+            let folder = tempfile::tempdir().unwrap();
+            let open = |world: &World| Checkpoints::open(world, folder.path(), Keep::default());
+            let mut saved = on_ranks(4, |world| {
+                let mesh = world.mesh("dp=2,tp=2".parse().unwrap()).unwrap();
+                let tp = mesh.sub(Axis::Tp);
+                let whole = block(1);
+                let checkpoints = open(&world).unwrap();
+                let checkpoints = checkpoints.with_parts(Whole::of(&whole), &mesh).unwrap();
+                let config = DdpConfig::default().with_placement(placement);
+                let mut ddp = Ddp::with_config(cut(whole, tp), mesh.replicas(), config).unwrap();
+                let mut optimizer: ModuleOptimizer = AdamWConfig::new().init();
+                stepped(&mut ddp, &mut optimizer);
+                let then = parameters(&ddp.whole().unwrap());
+                if in_background {
+                    let saving =
+                        checkpoints.save_in_background(MILESTONE, &mut ddp, &optimizer, &7);
+                    saving.unwrap();
+                    stepped(&mut ddp, &mut optimizer);
+                    checkpoints.wait().unwrap();
+                } else {
+                    checkpoints
+                        .save(MILESTONE, &mut ddp, &optimizer, &7)
+                        .unwrap();
+                }
+                then
+            });
+            let saved = saved.remove(0);
+            on_ranks(1, |world| {
+                let mut ddp = Ddp::new(block(50), &world).unwrap();
+                let mut optimizer: ModuleOptimizer = AdamWConfig::new().init();
+                let resumed = open(&world)
+                    .unwrap()
+                    .resume::<_, i32>(&mut ddp, &mut optimizer);
+                assert_eq!(resumed.unwrap().unwrap().state, 7);
+                assert!(parameters(&ddp.whole().unwrap()) == saved, "{placement}");
+            });
+        }
+    }
+}
+
+#[test]
+fn parts_of_something_else_are_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let errors = on_ranks(2, |world| {
+        let mesh = world.mesh("tp=2".parse().unwrap()).unwrap();
+        let checkpoints = Checkpoints::open(&world, folder.path(), Keep::default()).unwrap();
+        // Other parameters, however alike.
+        let checkpoints = checkpoints.with_parts(Whole::of(&block(1)), &mesh).unwrap();
+        let mut ddp = Ddp::new(cut(block(1), mesh.sub(Axis::Tp)), mesh.replicas()).unwrap();
+        let optimizer = AdamWConfig::new().init();
+        checkpoints
+            .save(MILESTONE, &mut ddp, &optimizer, &())
+            .unwrap_err()
+            .to_string()
+    });
+    for error in errors {
+        assert!(
+            error.contains("parameter up.weight cannot be saved"),
+            "{error}"
+        );
+    }
+    let errors = on_ranks(4, |world| {
+        let mesh = world.mesh("dp=2,tp=2".parse().unwrap()).unwrap();
+        let checkpoints = Checkpoints::open(&world, folder.path(), Keep::default()).unwrap();
+        let whole = block(1);
+        let checkpoints = checkpoints.with_parts(Whole::of(&whole), &mesh).unwrap();
+        let mut ddp = Ddp::new(cut(whole, mesh.sub(Axis::Tp)), mesh.replicas()).unwrap();
+        // It keeps sums over rows and columns.
+        let mut optimizer: ModuleOptimizer = AdafactorConfig::new().init();
+        stepped(&mut ddp, &mut optimizer);
+        let saved = checkpoints.save(MILESTONE, &mut ddp, &optimizer, &());
+        saved.unwrap_err().to_string()
+    });
+    for error in errors {
+        let words = "take an optimizer whose state has the shape of its parameters";
+        assert!(error.contains(words), "{error}");
+    }
+    let errors = on_ranks(2, |world| {
+        let mesh = world.mesh("tp=2".parse().unwrap()).unwrap();
+        let checkpoints = Checkpoints::open(&world, folder.path(), Keep::default()).unwrap();
+        let layers = linear(4 + world.rank().index(), 6, 1);
+        checkpoints
+            .with_parts(Whole::of(&layers), &mesh)
+            .unwrap_err()
+            .to_string()
+    });
+    for error in errors {
+        assert!(
+            error.contains("weight") && error.contains("[5, 6]"),
+            "{error}"
+        );
     }
 }
 

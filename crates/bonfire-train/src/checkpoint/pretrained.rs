@@ -6,12 +6,13 @@
 
 mod error;
 
+use bonfire_checkpoint::record::announced;
 use bonfire_collective::Rank;
 use bonfire_weights::{Export, LoadReport, WeightsFile, WeightsLoader};
 use burn::module::Module;
 use burn_pack::Tensor as Packed;
 
-use crate::ddp::record::{Part, announced};
+use crate::ddp::record::Part;
 use crate::parameters::ParameterTable;
 use crate::parameters::fingerprint::{self, Fingerprint};
 use crate::parameters::replicate::replicate;

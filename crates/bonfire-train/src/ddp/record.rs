@@ -3,21 +3,17 @@
 //! In a record the state of a parameter is tensors of its shape, under its identity. Where the optimizer has
 //! stepped rows, they have this rank's rows of it.
 
-mod gathers;
-pub(crate) mod parts;
 pub(crate) mod restore;
 
-use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 
-use bonfire_checkpoint::CheckpointError;
-use bonfire_collective::{ProcessGroup, Rank, ReduceOp};
+use bonfire_checkpoint::record::{Gathers, Parts, Record, Recorded, WRITER, told_by_all, unusable};
+use bonfire_collective::{ProcessGroup, ReduceOp};
 use bonfire_plan::Division;
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
-use burn::optim::{ModuleOptimizer, OptimizerRecord};
+use burn::optim::ModuleOptimizer;
 use burn::tensor::{Bool, Bytes, DType, Int, Tensor, TensorData};
-use burn_pack::{Reader, Scalar, Tensor as Packed, Writer};
+use burn_pack::{Scalar, Tensor as Packed};
 use serde::{Deserialize, Serialize};
 
 use super::Ddp;
@@ -25,13 +21,6 @@ use super::gather::Gatherer;
 use crate::TrainError;
 use crate::parameters::shard_groups::ShardGroups;
 use crate::parameters::shards::Shards;
-
-use gathers::{Gathers, told_by_all};
-pub(crate) use gathers::{Recorded, announced};
-use parts::Parts;
-
-/// Who has rows of each parameter, and writes checkpoints.
-pub(crate) const WRITER: Rank = Rank::new(0);
 
 /// How the other ranks' rows come to the writer.
 pub(crate) struct Route {
@@ -92,7 +81,7 @@ impl<M: Module> Ddp<M> {
     }
 
     /// Everything in the model, for files; each parameter is gathered when its values are asked for.
-    pub(crate) fn recorded_model(&self, route: &Route) -> Recorded<Vec<Part>> {
+    pub(crate) fn recorded_model(&self, route: &Route) -> Recorded<Vec<Part>, TrainError> {
         let mut collector = Collector {
             gatherer: route.gatherer.as_ref(),
             path: Vec::new(),
@@ -113,17 +102,17 @@ impl<M: Module> Ddp<M> {
         &self,
         optimizer: &ModuleOptimizer,
         route: &Route,
-    ) -> Result<Recorded<Record>, TrainError> {
+    ) -> Result<Recorded<Record, TrainError>, TrainError> {
         let group = &route.group;
         let mut gathers = Gathers::new(group);
         if !self.config.placement.is_sharded() {
             let content = match group.rank() {
-                WRITER => packed(optimizer)?,
+                WRITER => Record::of(optimizer)?,
                 _ => Record::default(),
             };
             return Ok(Recorded { content, gathers });
         }
-        let own = packed(optimizer)?;
+        let own = Record::of(optimizer)?;
         let told = told_by_all(group, &self.told(&own))?;
         let ids = self.table.ids();
         let full = |parameter: usize, name: &str| format!("{}{name}", ids[parameter].val());
@@ -213,8 +202,8 @@ impl<M: Module> Ddp<M> {
         group: &ProcessGroup,
         parts: Option<&Parts>,
     ) -> Result<usize, TrainError> {
-        let state = packed(optimizer)?;
-        let is_counted_here = parts.is_none_or(Parts::is_first);
+        let state = Record::of(optimizer)?;
+        let is_counted_here = parts.is_none_or(Parts::has_first_pieces);
         let counted = state.tensors.iter().filter(|tensor| {
             let cut = self.cut_parameter(tensor.param_id);
             let is_first = cut.map_or(self.group.rank() == WRITER, |parameter| {
@@ -245,7 +234,7 @@ impl<M: Module> Ddp<M> {
         &self,
         optimizer: &ModuleOptimizer,
     ) -> Result<Option<ModuleOptimizer>, TrainError> {
-        let record = packed(optimizer)?;
+        let record = Record::of(optimizer)?;
         let all = |parameter: usize| self.table.get(parameter).shape[0];
         let is_more = |tensor: &Packed| {
             let parameter = self.divided(tensor, all);
@@ -262,8 +251,7 @@ impl<M: Module> Ddp<M> {
             tensors: kept,
             ..record
         };
-        let bytes = record.writer().into_bytes().map_err(unusable)?;
-        let record = OptimizerRecord::from_bytes(bytes).map_err(unusable)?;
+        let record = record.into_optimizer_record()?;
         Ok(Some(optimizer.clone().load_record(record)))
     }
 
@@ -279,61 +267,12 @@ pub(super) fn has_rows(tensor: &Packed, shape: &[usize], rows: usize) -> bool {
     found.first() == Some(&rows) && found[1..] == shape[1..]
 }
 
-/// Tensors for a file, and what else an optimizer keeps.
-#[derive(Default)]
-pub(crate) struct Record {
-    pub(super) tensors: Vec<Packed>,
-    pub(super) scalars: BTreeMap<String, Scalar>,
-    pub(super) metadata: BTreeMap<String, String>,
-}
-
-fn packed(optimizer: &ModuleOptimizer) -> Result<Record, CheckpointError> {
-    let bytes = optimizer.to_record().into_bytes().map_err(unusable)?;
-    let reader = Reader::from_bytes(bytes).map_err(unusable)?;
-    Ok(Record {
-        scalars: reader.scalars().clone(),
-        metadata: reader.metadata().clone(),
-        tensors: reader.into_tensors().map_err(unusable)?,
-    })
-}
-
-impl From<Vec<Part>> for Record {
-    fn from(parts: Vec<Part>) -> Self {
-        Self {
-            tensors: parts.into_iter().map(|part| part.tensor).collect(),
-            ..Self::default()
-        }
+/// A record of parameters alone.
+pub(crate) fn record_of(parts: Vec<Part>) -> Record {
+    Record {
+        tensors: parts.into_iter().map(|part| part.tensor).collect(),
+        ..Record::default()
     }
-}
-
-impl Record {
-    pub(super) fn writer(self) -> Writer {
-        let mut writer = Writer::new(self.tensors);
-        for (name, value) in self.scalars {
-            writer = writer.with_scalar(&name, value);
-        }
-        for (name, value) in self.metadata {
-            writer = writer.with_metadata(&name, &value);
-        }
-        writer
-    }
-}
-
-const STATE: &str = "the optimizer's state";
-
-/// Writes the parameters as a record of Burn.
-pub(crate) fn write_model(record: Record, file: &Path) -> Result<(), CheckpointError> {
-    write(record.writer(), file, "the parameters")
-}
-
-/// Writes an optimizer's state as a record of Burn.
-pub(crate) fn write_optimizer(record: Record, file: &Path) -> Result<(), CheckpointError> {
-    write(record.writer(), file, STATE)
-}
-
-fn write(writer: Writer, file: &Path, what: &str) -> Result<(), CheckpointError> {
-    let written = writer.write_to_file_in_place(file);
-    written.map_err(|cause| unwritable(what, cause))
 }
 
 /// A tensor of a model, in the form in which Burn saves it, and where it is: names, and the types of the modules
@@ -352,7 +291,7 @@ struct Collector<'a> {
     gatherer: Option<&'a Arc<Gatherer>>,
     path: Vec<(String, String)>,
     parts: Vec<Part>,
-    gathers: Gathers,
+    gathers: Gathers<TrainError>,
 }
 
 impl Collector<'_> {
@@ -455,15 +394,4 @@ fn saved_shape(whole: &[usize], saved: impl FnOnce(Vec<usize>) -> Vec<usize>) ->
         *dim = whole[0];
     }
     shape
-}
-
-pub(super) fn unusable(cause: impl std::fmt::Display) -> CheckpointError {
-    unwritable(STATE, cause)
-}
-
-pub(super) fn unwritable(what: &str, cause: impl std::fmt::Display) -> CheckpointError {
-    CheckpointError::Unwritable {
-        what: what.to_owned(),
-        cause: cause.to_string(),
-    }
 }

@@ -59,20 +59,9 @@ fn replicated<M: Module>(
 }
 
 /// What is known of a model before its parameters are initialised: names and shapes.
-pub(crate) fn outline<M: Module>(model: &M) -> Vec<(ParamId, Entry)> {
+pub(crate) fn outline<M: Module>(model: &M) -> Vec<Entry> {
     #[derive(Default)]
-    struct Outline(Vec<String>, Vec<(ParamId, Entry)>);
-    impl Outline {
-        fn add(&mut self, id: ParamId, shape: &[usize], dtype: &str) {
-            let entry = Entry {
-                name: self.0.join("."),
-                shape: shape.to_vec(),
-                dtype: dtype.to_owned(),
-                trainable: true,
-            };
-            self.1.push((id, entry));
-        }
-    }
+    struct Outline(Vec<String>, Vec<Entry>);
     impl ModuleVisitor for Outline {
         fn enter_module(&mut self, name: &str, _container: &str) {
             self.0.push(name.to_owned());
@@ -83,15 +72,12 @@ pub(crate) fn outline<M: Module>(model: &M) -> Vec<(ParamId, Entry)> {
         }
 
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            self.add(param.id, &param.lazy_shape(), "float");
-        }
-
-        fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
-            self.add(param.id, &param.lazy_shape(), "int");
-        }
-
-        fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
-            self.add(param.id, &param.lazy_shape(), "bool");
+            self.1.push(Entry {
+                name: self.0.join("."),
+                shape: param.lazy_shape().iter().copied().collect(),
+                dtype: "float".to_owned(),
+                trainable: true,
+            });
         }
     }
     let mut outline = Outline::default();

@@ -119,6 +119,13 @@ impl Mesh {
         &self.replicas
     }
 
+    /// Seeds the device's random numbers for one step, as [`World::seed_step`] does, but alike on the ranks of `tp`: what is
+    /// not divided among them is the same on all, and so must be what dropout makes of it. Inside of divided layers
+    /// the ranks then drop the same places of their parts. Ranks that differ on another axis draw other numbers.
+    pub fn seed_step(&self, seed: u64, step: u64) {
+        self.sub(Axis::Tp).seed_as(Rank::new(0), (seed, step));
+    }
+
     /// A placement for [`replicas`](Self::replicas): see [`Grid::placement`].
     pub fn placement(&self, placement: Placement) -> Placement {
         self.grid.placement(placement)

@@ -1,5 +1,6 @@
 //! Why no parameters can be loaded or written.
 
+use bonfire_checkpoint::record::RecordError;
 use bonfire_weights::FileError;
 
 use crate::TrainError;
@@ -14,4 +15,10 @@ pub enum WeightsError {
     /// The ranks' models differ, or a rank failed.
     #[error(transparent)]
     Train(#[from] TrainError),
+}
+
+impl From<RecordError> for WeightsError {
+    fn from(error: RecordError) -> Self {
+        Self::Train(error.into())
+    }
 }

@@ -10,21 +10,17 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::path::PathBuf;
 
+use bonfire_checkpoint::record::{Parts, Record, Source, Whole, unusable};
 use bonfire_collective::ProcessGroup;
 use bonfire_optim::Offload;
 use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::optim::{ModuleOptimizer, OptimizerRecord};
 use burn::tensor::{Bool, Bytes, DType, Int, Tensor, TensorData};
-use burn_pack::{Reader, Tensor as Packed};
-use serde::{Deserialize, Serialize};
+use burn_pack::Tensor as Packed;
 
-use super::parts::{Parts, unknown};
-use super::{Record, WRITER, announced, unusable};
 use crate::TrainError;
 use crate::ddp::{Ddp, MODULE_PRESENT};
 use crate::parameters::ParameterTable;
-use crate::parameters::fingerprint::Entry;
-use crate::parameters::replicate::outline;
 use crate::parameters::shards::{Shards, filed, rows_of, trained};
 
 /// What a checkpoint is of, if not of this training.
@@ -50,8 +46,11 @@ impl<M: Module> Ddp<M> {
         self.guarded(|ddp| {
             let model = Source::open(group, model)?;
             let misfit = match parts {
-                None => model.misfit(ddp.table.entries()),
-                Some(parts) => model.misfit(parts.whole.entries()),
+                None => {
+                    let here = ddp.table.entries().iter();
+                    model.misfit(here.map(|entry| (entry.name.as_str(), entry.shape.as_slice())))
+                }
+                Some(parts) => model.misfit(parts.whole().entries()),
             };
             if let Some(cause) = misfit {
                 let what = "model";
@@ -60,7 +59,7 @@ impl<M: Module> Ddp<M> {
             let state = Source::open(group, state)?;
             let record = ddp.record(&model, &state, parts)?;
             let loaded = optimizer.clone().load_record(record);
-            let saved = state.all.len();
+            let saved = state.all().len();
             let taken = ddp.tensors_of_state(&loaded, group, parts)?;
             if saved != taken {
                 let what = "optimizer";
@@ -69,7 +68,7 @@ impl<M: Module> Ddp<M> {
             }
             let kept = match parts {
                 None => None,
-                Some(parts) => Some(model.parts(parts, outline(ddp.module()))?),
+                Some(parts) => Some(model.parts(parts, &Whole::of(ddp.module()))?),
             };
             let mut restorer = Restorer {
                 source: &model,
@@ -104,42 +103,30 @@ impl<M: Module> Ddp<M> {
             known.map(|own| format!("{}{rest}", own.val()))
         };
         let others = state.others()?;
+        let scalars = others.scalars.into_iter();
+        let metadata = others.metadata.into_iter();
         let mut record = Record {
             tensors: Vec::new(),
-            scalars: others.scalars().clone(),
-            metadata: others.metadata().clone(),
+            scalars: scalars
+                .filter_map(|(name, value)| Some((renamed(&name)?, value)))
+                .collect(),
+            metadata: metadata
+                .filter_map(|(name, value)| Some((renamed(&name)?, value)))
+                .collect(),
         };
-        record.scalars = record
-            .scalars
-            .into_iter()
-            .filter_map(|(name, value)| Some((renamed(&name)?, value)))
-            .collect();
-        record.metadata = record
-            .metadata
-            .into_iter()
-            .filter_map(|(name, value)| Some((renamed(&name)?, value)))
-            .collect();
-        for (
-            index,
-            Described {
-                name, shape, dtype, ..
-            },
-        ) in state.all.iter().enumerate()
-        {
-            let bytes = state.read(index)?;
-            let Some(name) = renamed(name) else {
+        for index in 0..state.all().len() {
+            let mut tensor = state.tensor(index)?;
+            let Some(name) = renamed(&tensor.name) else {
                 continue;
             };
             let own: Option<u64> = name.split('.').next().and_then(|id| id.parse().ok());
-            let tensor = Packed::new(name, *dtype, shape.clone(), own, bytes);
-            let tensor = match (parts, own) {
-                (Some(parts), Some(own)) => parts.part(ParamId::from(own), tensor)?,
-                _ => tensor,
-            };
+            (tensor.name, tensor.param_id) = (name, own);
+            if let (Some(parts), Some(own)) = (parts, own) {
+                tensor = parts.part(ParamId::from(own), tensor)?;
+            }
             record.tensors.extend(self.own_rows(tensor)?);
         }
-        let bytes = record.writer().into_bytes().map_err(unusable)?;
-        Ok(OptimizerRecord::from_bytes(bytes).map_err(unusable)?)
+        Ok(record.into_optimizer_record()?)
     }
 
     /// This rank's part of what an optimizer keeps for a parameter; all of what is not divided.
@@ -173,157 +160,13 @@ impl<M: Module> Ddp<M> {
         let ids = self.table.ids().into_iter().enumerate();
         let named = ids.filter_map(|(index, id)| match parts {
             None => Some((self.table.get(index).name.as_str(), id)),
-            Some(parts) => Some((parts.whole.get(id.val())?.name.as_str(), id)),
+            Some(parts) => Some((parts.name(id).ok()?, id)),
         });
         let here: HashMap<_, _> = named.collect();
-        let there = model.all.iter();
+        let there = model.all().iter();
         there
             .filter_map(|tensor| Some((tensor.id?, *here.get(tensor.name.as_str())?)))
             .collect()
-    }
-}
-
-/// A tensor of a file, without its values.
-#[derive(Serialize, Deserialize)]
-struct Described {
-    name: String,
-    id: Option<u64>,
-    shape: Vec<usize>,
-    dtype: DType,
-}
-
-impl From<&Packed> for Described {
-    fn from(tensor: &Packed) -> Self {
-        Self {
-            name: tensor.name.clone(),
-            id: tensor.param_id,
-            shape: tensor.shape.iter().copied().collect(),
-            dtype: tensor.dtype,
-        }
-    }
-}
-
-/// The tensors of a file, which rank 0 reads for all.
-struct Source<'a> {
-    group: &'a ProcessGroup,
-    /// What is no tensor, as a file without any.
-    others: Vec<u8>,
-    all: Vec<Described>,
-    /// With their values, on rank 0.
-    tensors: Vec<Packed>,
-}
-
-impl<'a> Source<'a> {
-    fn open(group: &'a ProcessGroup, file: Option<PathBuf>) -> Result<Self, TrainError> {
-        let mut own = (Vec::new(), Vec::new());
-        let mut tensors = Vec::new();
-        if let Some(file) = file {
-            let reader = Reader::from_file_exact(file).map_err(unusable)?;
-            let others = Record {
-                tensors: Vec::new(),
-                scalars: reader.scalars().clone(),
-                metadata: reader.metadata().clone(),
-            };
-            let others = others.writer().into_bytes().map_err(unusable)?;
-            tensors = reader.into_tensors().map_err(unusable)?;
-            own = (
-                others.to_vec(),
-                tensors.iter().map(Described::from).collect(),
-            );
-        }
-        let (others, all) = announced(group, &own)?;
-        Ok(Self {
-            group,
-            others,
-            all,
-            tensors,
-        })
-    }
-
-    /// What is no tensor.
-    fn others(&self) -> Result<Reader, TrainError> {
-        let bytes = Bytes::from_bytes_vec(self.others.clone());
-        Ok(Reader::from_bytes(bytes).map_err(unusable)?)
-    }
-
-    /// A tensor that is there, by its name.
-    fn named(&self, name: &str) -> Result<Packed, TrainError> {
-        let index = self.all.iter().position(|tensor| tensor.name == name);
-        self.tensor(index.expect("the model has the parameters of the file"))
-    }
-
-    /// A tensor with its values.
-    fn tensor(&self, index: usize) -> Result<Packed, TrainError> {
-        let bytes = self.read(index)?;
-        let Described {
-            name,
-            id,
-            shape,
-            dtype,
-        } = &self.all[index];
-        Ok(Packed::new(name.clone(), *dtype, shape.clone(), *id, bytes))
-    }
-
-    /// The values of a tensor.
-    fn read(&self, index: usize) -> Result<Bytes, TrainError> {
-        let Described { shape, dtype, .. } = &self.all[index];
-        let mut bytes = match self.tensors.get(index) {
-            Some(tensor) => tensor.to_bytes().map_err(unusable)?.to_vec(),
-            None => vec![0; shape.iter().product::<usize>() * dtype.size()],
-        };
-        self.group.broadcast(&mut bytes, WRITER)?;
-        Ok(Bytes::from_bytes_vec(bytes))
-    }
-
-    /// This rank's parts of the tensors that its model has; every rank reads all, in the order of the file.
-    fn parts(
-        &self,
-        parts: &Parts,
-        own: Vec<(ParamId, Entry)>,
-    ) -> Result<HashMap<ParamId, Packed>, TrainError> {
-        let mut here = HashMap::new();
-        for (id, entry) in own {
-            let whole = parts
-                .whole
-                .get(id.val())
-                .ok_or_else(|| unknown(&entry.name))?;
-            here.insert(whole.name.as_str(), id);
-        }
-        let mut kept = HashMap::new();
-        for (index, tensor) in self.all.iter().enumerate() {
-            let whole = self.tensor(index)?;
-            if let Some(&id) = here.get(tensor.name.as_str()) {
-                kept.insert(id, parts.part(id, whole)?);
-            }
-        }
-        Ok(kept)
-    }
-
-    /// What a model with these tensors has otherwise.
-    fn misfit<'e>(&self, here: impl IntoIterator<Item = &'e Entry>) -> Option<String> {
-        let elems = |shape: &[usize]| shape.iter().product::<usize>();
-        let there: HashMap<&str, &Described> = self
-            .all
-            .iter()
-            .map(|tensor| (tensor.name.as_str(), tensor))
-            .collect();
-        let here: Vec<&Entry> = here.into_iter().collect();
-        let differs = here
-            .iter()
-            .find_map(|entry| match there.get(entry.name.as_str()) {
-                None => Some(format!("it has no parameter {}", entry.name)),
-                // A layer may save what it holds transposed.
-                Some(tensor) if elems(&tensor.shape) != elems(&entry.shape) => Some(format!(
-                    "parameter {} has shape {:?} there and {:?} here",
-                    entry.name, tensor.shape, entry.shape
-                )),
-                Some(_) => None,
-            });
-        differs.or_else(|| {
-            let mut all = self.all.iter();
-            let more = all.find(|tensor| here.iter().all(|entry| entry.name != tensor.name))?;
-            Some(format!("it has a parameter {} more", more.name))
-        })
     }
 }
 
@@ -345,10 +188,12 @@ impl Restorer<'_> {
         }
         let path = self.path.join(".");
         let read = match &mut self.kept {
-            Some(kept) => kept.remove(&id).ok_or_else(|| unknown(&path).into()),
+            Some(kept) => Ok(kept
+                .remove(&id)
+                .expect("the file has the parameters of the whole")),
             None => self.source.named(&path),
         };
-        let values = read.and_then(|tensor| {
+        let values = read.map_err(TrainError::from).and_then(|tensor| {
             let (_, dtype, shape, _, bytes) = tensor.into_parts().map_err(unusable)?;
             match shape.num_dims() == dims {
                 true => Ok(TensorData::from_bytes(bytes, shape, dtype)),

@@ -1,10 +1,10 @@
 //! Parameters that rank 0 has from elsewhere, put into a training one at a time.
 
+use bonfire_checkpoint::record::{WRITER, announced};
 use bonfire_collective::ProcessGroup;
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Bool, Device, Int, Shape, Tensor, TensorData};
 
-use super::super::{WRITER, announced};
 use super::{Rows, with_bools, with_floats, with_ints};
 use crate::TrainError;
 use crate::ddp::{Ddp, MODULE_PRESENT};

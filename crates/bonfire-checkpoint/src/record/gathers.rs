@@ -1,22 +1,25 @@
 //! What ranks tell each other while one of them reads or writes files.
 
+use std::fmt::Display;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bonfire_collective::{ProcessGroup, Rank};
+use bonfire_collective::{CollectiveError, ProcessGroup, Rank};
 use burn::tensor::{Bytes, DType};
 use burn_pack::Tensor as Packed;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::WRITER;
-use crate::TrainError;
+use super::{RecordError, WRITER};
 
 /// What all ranks tell, in rank order.
+///
+/// # Errors
+/// [`RecordError::Collective`]; [`RecordError::OtherProgram`].
 #[track_caller]
-pub(super) fn told_by_all<T: Serialize + DeserializeOwned>(
+pub fn told_by_all<T: Serialize + DeserializeOwned>(
     group: &ProcessGroup,
     own: &T,
-) -> Result<Vec<T>, TrainError> {
+) -> Result<Vec<T>, RecordError> {
     let blocks = group.all_gather_v::<u8>(&encoded(own))?;
     let ranks = group.world_size().ranks();
     ranks
@@ -31,19 +34,22 @@ fn encoded<T: Serialize>(value: &T) -> Vec<u8> {
     bytes
 }
 
-fn decoded<T: DeserializeOwned>(rank: Rank, bytes: &[u8]) -> Result<T, TrainError> {
-    ciborium::from_reader(bytes).map_err(|cause| TrainError::OtherProgram {
+fn decoded<T: DeserializeOwned>(rank: Rank, bytes: &[u8]) -> Result<T, RecordError> {
+    ciborium::from_reader(bytes).map_err(|cause| RecordError::OtherProgram {
         rank,
         cause: cause.to_string(),
     })
 }
 
 /// Gives everybody what the writer has.
+///
+/// # Errors
+/// [`RecordError::Collective`]; [`RecordError::OtherProgram`].
 #[track_caller]
-pub(crate) fn announced<T: Serialize + DeserializeOwned>(
+pub fn announced<T: Serialize + DeserializeOwned>(
     group: &ProcessGroup,
     own: &T,
-) -> Result<T, TrainError> {
+) -> Result<T, RecordError> {
     let mut bytes = match group.rank() {
         WRITER => encoded(own),
         _ => Vec::new(),
@@ -57,14 +63,16 @@ pub(crate) fn announced<T: Serialize + DeserializeOwned>(
 
 /// Something for files, whose tensors the writer gathers while it writes. It is as it was when this was made,
 /// whatever becomes of the training.
-pub(crate) struct Recorded<T> {
-    pub(super) content: T,
-    pub(super) gathers: Gathers,
+pub struct Recorded<T, E> {
+    /// What the writer writes.
+    pub content: T,
+    /// Those of its tensors that are gathered.
+    pub gathers: Gathers<E>,
 }
 
-impl<T> Recorded<T> {
+impl<T, E: From<CollectiveError> + Display + Send + 'static> Recorded<T, E> {
     /// The same in another form.
-    pub(crate) fn map<U>(self, form: impl FnOnce(T) -> U) -> Recorded<U> {
+    pub fn map<U>(self, form: impl FnOnce(T) -> U) -> Recorded<U, E> {
         Recorded {
             content: form(self.content),
             gathers: self.gathers,
@@ -72,7 +80,10 @@ impl<T> Recorded<T> {
     }
 
     /// Writes it, on the writer; the others give it what it asks for. Every rank must call it.
-    pub(crate) fn write<R>(self, write: impl FnOnce(T) -> R) -> Result<Option<R>, TrainError> {
+    ///
+    /// # Errors
+    /// Why a tensor did not come.
+    pub fn write<R>(self, write: impl FnOnce(T) -> R) -> Result<Option<R>, E> {
         let is_writer = self.gathers.group.rank() == WRITER;
         let written = is_writer.then(|| write(self.content));
         self.gathers.finish()?;
@@ -81,22 +92,22 @@ impl<T> Recorded<T> {
 }
 
 /// Tensors that are gathered on the writer, each when it asks for it.
-pub(super) struct Gathers {
+pub struct Gathers<E> {
     group: ProcessGroup,
     /// The same on every rank.
-    gathers: Vec<Arc<Gather>>,
+    gathers: Vec<Arc<Gather<E>>>,
     /// Why the writer did not get one.
-    failure: Arc<Mutex<Option<TrainError>>>,
+    failure: Arc<Mutex<Option<E>>>,
 }
 
-type Gather = dyn Fn() -> Result<Vec<u8>, TrainError> + Send + Sync;
+type Gather<E> = dyn Fn() -> Result<Vec<u8>, E> + Send + Sync;
 
 /// What the writer asks for when it has all that it wants.
 const NO_MORE: u64 = u64::MAX;
 
-impl Gathers {
+impl<E: From<CollectiveError> + Display + Send + 'static> Gathers<E> {
     /// None yet. `group` waits as long as the writer may write one.
-    pub(super) fn new(group: &ProcessGroup) -> Self {
+    pub fn new(group: &ProcessGroup) -> Self {
         Self {
             group: group.clone(),
             gathers: Vec::new(),
@@ -104,19 +115,20 @@ impl Gathers {
         }
     }
 
-    /// One more, of this name, type, shape and parameter.
-    pub(super) fn add(
+    /// One more, of this name, type, shape and parameter. All ranks add the same in the same order.
+    pub fn add(
         &mut self,
         (name, dtype, shape, id): (String, DType, Vec<usize>, u64),
-        gather: impl Fn() -> Result<Vec<u8>, TrainError> + Send + Sync + 'static,
+        gather: impl Fn() -> Result<Vec<u8>, E> + Send + Sync + 'static,
     ) -> Packed {
         let len = shape.iter().product::<usize>() * dtype.size();
         let index = self.gathers.len() as u64;
-        let gather: Arc<Gather> = Arc::new(gather);
+        let gather: Arc<Gather<E>> = Arc::new(gather);
         self.gathers.push(Arc::clone(&gather));
         let (group, failure) = (self.group.clone(), Arc::clone(&self.failure));
         let provider = move || {
-            let gathered = wanted(&group, index).and_then(|_| gather());
+            let asked = wanted(&group, index).map_err(E::from);
+            let gathered = asked.and_then(|_| gather());
             gathered.map(Bytes::from_bytes_vec).map_err(|error| {
                 let cause = error.to_string();
                 lock(&failure).get_or_insert(error);
@@ -127,11 +139,12 @@ impl Gathers {
     }
 
     /// On the writer when it has written, on the others instead.
-    pub(super) fn finish(self) -> Result<(), TrainError> {
+    fn finish(self) -> Result<(), E> {
         if self.group.rank() == WRITER {
             let failure = lock(&self.failure).take();
             failure.map_or(Ok(()), Err)?;
-            return wanted(&self.group, NO_MORE).map(drop);
+            wanted(&self.group, NO_MORE)?;
+            return Ok(());
         }
         loop {
             match wanted(&self.group, NO_MORE)? {
@@ -143,12 +156,12 @@ impl Gathers {
 }
 
 /// Which one the writer asks for.
-fn wanted(group: &ProcessGroup, own: u64) -> Result<u64, TrainError> {
+fn wanted(group: &ProcessGroup, own: u64) -> Result<u64, CollectiveError> {
     let mut index = [own];
     group.broadcast(&mut index, WRITER)?;
     Ok(index[0])
 }
 
-fn lock(failure: &Mutex<Option<TrainError>>) -> MutexGuard<'_, Option<TrainError>> {
+fn lock<E>(failure: &Mutex<Option<E>>) -> MutexGuard<'_, Option<E>> {
     failure.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -6,50 +6,53 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use bonfire_checkpoint::CheckpointError;
-use bonfire_collective::{Blocks, ProcessGroup, Rank};
-use bonfire_plan::{Axis, Cut};
-use burn::module::{Module, ParamId};
-use burn::tensor::{Bytes, DType};
+use bonfire_collective::{Blocks, ProcessGroup, Rank, WorldSize};
+use bonfire_plan::Cut;
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::tensor::{Bool, Bytes, DType, Int, Tensor};
 use burn_pack::{Scalar, Tensor as Packed};
 use serde::{Deserialize, Serialize};
 
 use super::gathers::{Gathers, Recorded, told_by_all};
-use super::{Record, WRITER, unusable, unwritable};
-use crate::parameters::fingerprint::{self, Entry, Fingerprint};
-use crate::parameters::replicate::outline;
-use crate::{DdpConfig, Mesh, TrainError, World};
+use super::{Record, RecordError, WRITER, unusable, unwritable};
+use crate::CheckpointError;
 
 /// The tensors of a model before it is cut among ranks: what a checkpoint knows them by.
 ///
 /// Stages and divided layers that are made of a model keep the identities of its parameters, so a part is found in
 /// the whole again.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Whole {
-    tensors: Arc<Vec<(ParamId, Entry)>>,
-    places: Arc<HashMap<u64, usize>>,
+    tensors: Vec<Named>,
+    places: HashMap<u64, usize>,
+}
+
+#[derive(Clone, Debug)]
+struct Named {
+    id: ParamId,
+    name: String,
+    shape: Vec<usize>,
 }
 
 impl Whole {
     /// Those of a model. It may not have been cut yet; parameters that Burn has not initialised yet stay as they are.
     pub fn of<M: Module>(model: &M) -> Self {
-        let tensors = outline(model);
-        let places = tensors.iter().enumerate();
-        Self {
-            places: Arc::new(places.map(|(place, (id, _))| (id.val(), place)).collect()),
-            tensors: Arc::new(tensors),
-        }
+        let mut lister = Lister::default();
+        model.visit(&mut lister);
+        lister.whole
     }
 
-    /// Names and shapes, in their order.
-    pub(crate) fn entries(&self) -> impl Iterator<Item = &Entry> {
-        self.tensors.iter().map(|(_, entry)| entry)
+    /// Names and shapes, in the order of the model.
+    pub fn entries(&self) -> impl Iterator<Item = (&str, &[usize])> + Clone {
+        let tensors = self.tensors.iter();
+        tensors.map(|tensor| (tensor.name.as_str(), tensor.shape.as_slice()))
     }
 
-    pub(crate) fn get(&self, id: u64) -> Option<&Entry> {
-        Some(&self.tensors[self.place(id)?].1)
+    /// Identities, in the order of the model.
+    pub fn ids(&self) -> impl Iterator<Item = ParamId> {
+        self.tensors.iter().map(|tensor| tensor.id)
     }
 
     fn place(&self, id: u64) -> Option<usize> {
@@ -57,13 +60,81 @@ impl Whole {
     }
 }
 
+#[derive(Default)]
+struct Lister {
+    path: Vec<String>,
+    whole: Whole,
+}
+
+impl Lister {
+    fn add(&mut self, id: ParamId, shape: &[usize]) {
+        self.whole.places.insert(id.val(), self.whole.tensors.len());
+        self.whole.tensors.push(Named {
+            id,
+            name: self.path.join("."),
+            shape: shape.to_vec(),
+        });
+    }
+}
+
+impl ModuleVisitor for Lister {
+    fn enter_module(&mut self, name: &str, _container: &str) {
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.path.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        self.add(param.id, &param.lazy_shape());
+    }
+
+    fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
+        self.add(param.id, &param.lazy_shape());
+    }
+
+    fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
+        self.add(param.id, &param.lazy_shape());
+    }
+}
+
+/// How parameters are divided among some ranks. Clones are the same.
+#[derive(Clone, Debug, Default)]
+pub struct Cuts(Arc<Mutex<HashMap<ParamId, Cut>>>);
+
+impl Cuts {
+    /// One is.
+    pub fn note(&self, parameter: ParamId, cut: Cut) {
+        let mut cuts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        cuts.insert(parameter, cut);
+    }
+
+    /// How one is, if it is.
+    pub fn get(&self, parameter: ParamId) -> Option<Cut> {
+        let cuts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        cuts.get(&parameter).copied()
+    }
+}
+
+/// A rank's place among those that have pieces of the same parameters.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// How many there are.
+    pub ranks: WorldSize,
+    /// This one.
+    pub rank: Rank,
+    /// Of which they have pieces.
+    pub cuts: Cuts,
+}
+
 /// Which parts ranks have of a model.
 #[derive(Clone, Debug)]
-pub(crate) struct Parts {
-    pub(crate) whole: Whole,
-    tp: World,
+pub struct Parts {
+    whole: Arc<Whole>,
+    place: Place,
     /// The ranks that have the same part as this one.
-    pub(crate) replicas: ProcessGroup,
+    replicas: ProcessGroup,
     /// The first ranks of all parts, on these.
     leads: Option<ProcessGroup>,
 }
@@ -92,7 +163,7 @@ struct Told {
 
 /// How tensors are named in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Naming {
+pub enum Naming {
     /// By where they are in a model.
     Path,
     /// By the identity of a parameter, and what an optimizer keeps for it.
@@ -100,62 +171,85 @@ pub(crate) enum Naming {
 }
 
 impl Parts {
-    /// Those of a mesh of all ranks of a group. Every rank calls it.
+    /// Those of all ranks of a group, of which this rank has the same as those of `replicas`. Every rank must call it, with
+    /// the same whole.
+    ///
+    /// # Errors
+    /// [`RecordError::Collective`].
     #[track_caller]
-    pub(crate) fn new(whole: Whole, mesh: &Mesh, all: &ProcessGroup) -> Result<Self, TrainError> {
-        let same = Fingerprint {
-            config: DdpConfig::default(),
-            entries: whole.entries().cloned().collect(),
-        };
-        fingerprint::verify(&same, all)?;
-        Self::among(
-            whole,
-            mesh.sub(Axis::Tp),
-            mesh.replicas().group().clone(),
-            all,
-        )
-    }
-
-    #[track_caller]
-    fn among(
-        whole: Whole,
-        tp: &World,
-        replicas: ProcessGroup,
-        all: &ProcessGroup,
-    ) -> Result<Self, TrainError> {
+    pub fn new(
+        whole: Arc<Whole>,
+        place: Place,
+        (replicas, all): (ProcessGroup, &ProcessGroup),
+    ) -> Result<Self, RecordError> {
         let is_lead = replicas.rank() == WRITER;
         Ok(Self {
             leads: all.split(is_lead.then_some(0), 0)?,
             whole,
-            tp: tp.clone(),
+            place,
             replicas,
         })
     }
 
-    /// The same, for work beside the training, in groups that nobody else uses. Every rank calls it.
+    /// The same, for work beside the training, in groups that nobody else uses. Every rank must call it.
+    ///
+    /// # Errors
+    /// [`RecordError::Collective`].
     #[track_caller]
-    pub(crate) fn beside(&self, all: &ProcessGroup) -> Result<Self, TrainError> {
+    pub fn beside(&self, all: &ProcessGroup) -> Result<Self, RecordError> {
         let replicas = self.replicas.split(Some(0), 0)?;
         let replicas = replicas.expect("every rank has a color");
-        Self::among(self.whole.clone(), &self.tp, replicas, all)
+        let (whole, place) = (Arc::clone(&self.whole), self.place.clone());
+        Self::new(whole, place, (replicas, all))
     }
 
-    /// Whether this rank's part of divided layers is the first, which counts what all ranks have.
-    pub(crate) fn is_first(&self) -> bool {
-        self.tp.is_main()
+    /// The same, whose ranks wait for each other as those of another group do.
+    #[must_use]
+    pub fn as_patient_as(mut self, group: &ProcessGroup) -> Self {
+        self.replicas = self.replicas.with_timeout(group.timeout());
+        self
+    }
+
+    /// The whole.
+    pub fn whole(&self) -> &Whole {
+        &self.whole
+    }
+
+    /// The ranks that have the same part as this one.
+    pub fn replicas(&self) -> &ProcessGroup {
+        &self.replicas
+    }
+
+    /// Whether this rank's pieces are the first ones: of what all ranks have, these count.
+    pub fn has_first_pieces(&self) -> bool {
+        self.place.rank == Rank::new(0)
     }
 
     /// Has the first ranks of other parts not wait for this one.
-    pub(crate) fn abort(&self, cause: &str) {
+    pub fn abort(&self, cause: &str) {
         for group in self.leads.iter().chain([&self.replicas]) {
             group.abort(cause);
         }
     }
 
+    /// The name that a parameter of this rank has in the whole.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Unwritable`] if it is not there.
+    pub fn name(&self, parameter: ParamId) -> Result<&str, CheckpointError> {
+        let place = self.whole.place(parameter.val());
+        let place = place.ok_or_else(|| unknown(&parameter.to_string()))?;
+        Ok(&self.whole.tensors[place].name)
+    }
+
     /// This rank's part of a tensor of a parameter that a file has as a whole.
-    pub(crate) fn part(&self, parameter: ParamId, whole: Packed) -> Result<Packed, TrainError> {
-        let (Some(entry), Some(cut)) = (self.whole.get(parameter.val()), self.tp.cut(parameter))
-        else {
+    ///
+    /// # Errors
+    /// [`CheckpointError::Unwritable`] for a tensor that has another shape than its parameter, which ranks divide.
+    pub fn part(&self, parameter: ParamId, whole: Packed) -> Result<Packed, RecordError> {
+        let entry = self.whole.place(parameter.val());
+        let entry = entry.map(|place| &self.whole.tensors[place]);
+        let (Some(entry), Some(cut)) = (entry, self.place.cuts.get(parameter)) else {
             return Ok(whole);
         };
         let found = dims(&whole);
@@ -163,7 +257,7 @@ impl Parts {
         if found != entry.shape {
             return Err(indivisible(&name, &found, &entry.shape).into());
         }
-        let (ranks, rank) = (self.tp.world_size(), self.tp.rank());
+        let (ranks, rank) = (self.place.ranks, self.place.rank);
         let mut own = Vec::new();
         for run in cut.runs(&found, ranks, rank) {
             own.extend_from_slice(&bytes[run.start * dtype.size()..run.end * dtype.size()]);
@@ -175,12 +269,19 @@ impl Parts {
 
     /// The record of the whole model, or of the optimizer's state for it, made of what this rank and the other first
     /// ranks have. They call it, and the first of them writes.
+    ///
+    /// # Errors
+    /// [`RecordError::Collective`]; [`RecordError::Checkpoint`] for what is not in the whole, or is not divided as its
+    /// parameter is.
+    ///
+    /// # Panics
+    /// On other ranks.
     #[track_caller]
-    pub(crate) fn joined(
+    pub fn joined(
         &self,
         own: Record,
         naming: Naming,
-    ) -> Result<Recorded<Record>, TrainError> {
+    ) -> Result<Recorded<Record, RecordError>, RecordError> {
         let leads = self.leads.as_ref().expect("a first rank joins");
         let leads = leads.with_timeout(self.replicas.timeout());
         let told = told_by_all(&leads, &self.told(&own, naming)?)?;
@@ -198,7 +299,7 @@ impl Parts {
         let mut gathers = Gathers::new(&leads);
         let mut tensors = Vec::new();
         for ((place, rest), holders) in found {
-            let name = self.name(place, rest, naming);
+            let name = self.name_in_file(place, rest, naming);
             let plan = self.plan(&name, place, &holders)?;
             let is_own = |tensor: &&Packed| self.key(tensor, naming) == Some((place, rest));
             let own = own.tensors.iter().find(is_own);
@@ -206,7 +307,7 @@ impl Parts {
             let own = own
                 .filter(|_| plan.runs.contains_key(&leads.rank()))
                 .cloned();
-            let id = self.whole.tensors[place].0.val();
+            let id = self.whole.tensors[place].id.val();
             let about = (name, plan.dtype, plan.shape.clone(), id);
             let leads = leads.clone();
             tensors.push(gathers.add(about, move || {
@@ -225,11 +326,11 @@ impl Parts {
         };
         for told in told {
             for (place, rest, value) in told.scalars {
-                let name = self.name(place, &rest, naming);
+                let name = self.name_in_file(place, &rest, naming);
                 content.scalars.insert(name, value);
             }
             for (place, rest, value) in told.metadata {
-                let name = self.name(place, &rest, naming);
+                let name = self.name_in_file(place, &rest, naming);
                 content.metadata.insert(name, value);
             }
         }
@@ -237,7 +338,7 @@ impl Parts {
     }
 
     /// What this rank tells of what it has.
-    fn told(&self, own: &Record, naming: Naming) -> Result<Told, TrainError> {
+    fn told(&self, own: &Record, naming: Naming) -> Result<Told, RecordError> {
         let piece = |tensor: &Packed| {
             let (place, rest) = self
                 .key(tensor, naming)
@@ -247,7 +348,7 @@ impl Parts {
                 rest: rest.to_owned(),
                 dtype: tensor.dtype,
                 shape: dims(tensor),
-                cut: self.tp.cut(self.whole.tensors[place].0),
+                cut: self.place.cuts.get(self.whole.tensors[place].id),
             })
         };
         let pieces = own.tensors.iter().map(piece);
@@ -260,7 +361,7 @@ impl Parts {
             Some((place, rest.to_owned(), value.clone()))
         });
         Ok(Told {
-            tp: self.tp.rank().get(),
+            tp: self.place.rank.get(),
             pieces: pieces.collect::<Result<_, CheckpointError>>()?,
             scalars: scalars.collect(),
             metadata: metadata.collect(),
@@ -280,16 +381,16 @@ impl Parts {
         Some((self.whole.place(id.parse().ok()?)?, rest))
     }
 
-    fn name(&self, place: usize, rest: &str, naming: Naming) -> String {
-        let (id, entry) = &self.whole.tensors[place];
+    fn name_in_file(&self, place: usize, rest: &str, naming: Naming) -> String {
+        let Named { id, name, .. } = &self.whole.tensors[place];
         match naming {
-            Naming::Path => entry.name.clone(),
+            Naming::Path => name.clone(),
             Naming::Identity => format!("{}{rest}", id.val()),
         }
     }
 
     /// How a tensor is put together. All first ranks come to the same.
-    fn plan(&self, name: &str, place: usize, holders: &[Holder<'_>]) -> Result<Plan, TrainError> {
+    fn plan(&self, name: &str, place: usize, holders: &[Holder<'_>]) -> Result<Plan, RecordError> {
         let Holder { lead, piece, .. } = holders[0];
         let dtype = piece.dtype;
         let Some(cut) = piece.cut else {
@@ -300,7 +401,7 @@ impl Parts {
                 runs: BTreeMap::from([(lead, vec![all])]),
             });
         };
-        let (shape, ranks) = (&self.whole.tensors[place].1.shape, self.tp.world_size());
+        let (shape, ranks) = (&self.whole.tensors[place].shape, self.place.ranks);
         let mut runs = BTreeMap::new();
         for Holder { lead, tp, piece } in holders {
             if piece.shape != cut.part(shape, ranks, *tp) {
@@ -349,7 +450,7 @@ impl Plan {
 }
 
 /// A tensor that the whole model has not.
-pub(super) fn unknown(name: &str) -> CheckpointError {
+fn unknown(name: &str) -> CheckpointError {
     unwritable(
         &format!("parameter {name}"),
         "the whole model, as the checkpoints know it, has no such parameter; take Whole::of of the model that the parts \

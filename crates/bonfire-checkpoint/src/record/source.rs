@@ -1,0 +1,178 @@
+//! A file that rank 0 has, read for all ranks one tensor at a time.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+use bonfire_collective::ProcessGroup;
+use burn::module::ParamId;
+use burn::tensor::{Bytes, DType};
+use burn_pack::{Reader, Tensor as Packed};
+use serde::{Deserialize, Serialize};
+
+use super::parts::{Parts, Whole};
+use super::{Record, RecordError, WRITER, announced, unusable};
+
+/// A tensor of a file, without its values.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Described {
+    /// Its path in a model, or the identity of a parameter and what an optimizer keeps for it.
+    pub name: String,
+    /// The identity of its parameter where it was saved.
+    pub id: Option<u64>,
+    /// Of the values.
+    pub shape: Vec<usize>,
+    /// Of the values.
+    pub dtype: DType,
+}
+
+impl From<&Packed> for Described {
+    fn from(tensor: &Packed) -> Self {
+        Self {
+            name: tensor.name.clone(),
+            id: tensor.param_id,
+            shape: tensor.shape.iter().copied().collect(),
+            dtype: tensor.dtype,
+        }
+    }
+}
+
+/// The tensors of a file, which rank 0 reads for all. All ranks call the same methods in the same order.
+pub struct Source<'a> {
+    group: &'a ProcessGroup,
+    /// What is no tensor, as a file without any.
+    others: Vec<u8>,
+    all: Vec<Described>,
+    /// With their values, on rank 0.
+    tensors: Vec<Packed>,
+}
+
+impl<'a> Source<'a> {
+    /// Opens the file that rank 0 is given.
+    ///
+    /// # Errors
+    /// [`RecordError`].
+    pub fn open(group: &'a ProcessGroup, file: Option<PathBuf>) -> Result<Self, RecordError> {
+        let mut own = (Vec::new(), Vec::new());
+        let mut tensors = Vec::new();
+        if let Some(file) = file {
+            let reader = Reader::from_file_exact(file).map_err(unusable)?;
+            let others = Record {
+                tensors: Vec::new(),
+                scalars: reader.scalars().clone(),
+                metadata: reader.metadata().clone(),
+            };
+            let others = others.writer().into_bytes().map_err(unusable)?;
+            tensors = reader.into_tensors().map_err(unusable)?;
+            let all = tensors.iter().map(Described::from);
+            own = (others.to_vec(), all.collect());
+        }
+        let (others, all) = announced(group, &own)?;
+        Ok(Self {
+            group,
+            others,
+            all,
+            tensors,
+        })
+    }
+
+    /// Its tensors, in their order.
+    pub fn all(&self) -> &[Described] {
+        &self.all
+    }
+
+    /// What is no tensor.
+    ///
+    /// # Errors
+    /// [`RecordError::Checkpoint`].
+    pub fn others(&self) -> Result<Record, RecordError> {
+        let bytes = Bytes::from_bytes_vec(self.others.clone());
+        let reader = Reader::from_bytes(bytes).map_err(unusable)?;
+        Ok(Record {
+            tensors: Vec::new(),
+            scalars: reader.scalars().clone(),
+            metadata: reader.metadata().clone(),
+        })
+    }
+
+    /// A tensor with its values. Every rank must call it.
+    ///
+    /// # Errors
+    /// [`RecordError`].
+    pub fn tensor(&self, index: usize) -> Result<Packed, RecordError> {
+        let Described {
+            name,
+            id,
+            shape,
+            dtype,
+        } = &self.all[index];
+        let mut bytes = match self.tensors.get(index) {
+            Some(tensor) => tensor.to_bytes().map_err(unusable)?.to_vec(),
+            None => vec![0; shape.iter().product::<usize>() * dtype.size()],
+        };
+        self.group.broadcast(&mut bytes, WRITER)?;
+        let bytes = Bytes::from_bytes_vec(bytes);
+        Ok(Packed::new(name.clone(), *dtype, shape.clone(), *id, bytes))
+    }
+
+    /// A tensor that is there, by its name. Every rank must call it.
+    ///
+    /// # Errors
+    /// [`RecordError`].
+    ///
+    /// # Panics
+    /// If it is not there.
+    pub fn named(&self, name: &str) -> Result<Packed, RecordError> {
+        let index = self.all.iter().position(|tensor| tensor.name == name);
+        self.tensor(index.unwrap_or_else(|| panic!("the file has no tensor {name}")))
+    }
+
+    /// This rank's parts of the tensors that its part of a model has. Every rank must call it, and reads all, in the order
+    /// of the file.
+    ///
+    /// # Errors
+    /// [`RecordError`].
+    pub fn parts(
+        &self,
+        parts: &Parts,
+        own: &Whole,
+    ) -> Result<HashMap<ParamId, Packed>, RecordError> {
+        let mut here = HashMap::new();
+        for id in own.ids() {
+            here.insert(parts.name(id)?, id);
+        }
+        let mut kept = HashMap::new();
+        for (index, tensor) in self.all.iter().enumerate() {
+            let whole = self.tensor(index)?;
+            if let Some(&id) = here.get(tensor.name.as_str()) {
+                kept.insert(id, parts.part(id, whole)?);
+            }
+        }
+        Ok(kept)
+    }
+
+    /// What a model with tensors of these names and shapes has otherwise.
+    pub fn misfit<'e>(
+        &self,
+        here: impl Iterator<Item = (&'e str, &'e [usize])> + Clone,
+    ) -> Option<String> {
+        let elems = |shape: &[usize]| shape.iter().product::<usize>();
+        let there = self.all.iter().map(|tensor| (tensor.name.as_str(), tensor));
+        let there: HashMap<&str, &Described> = there.collect();
+        let differs = here
+            .clone()
+            .find_map(|(name, shape)| match there.get(name) {
+                None => Some(format!("it has no parameter {name}")),
+                // A layer may save what it holds transposed.
+                Some(tensor) if elems(&tensor.shape) != elems(shape) => Some(format!(
+                    "parameter {name} has shape {:?} there and {shape:?} here",
+                    tensor.shape
+                )),
+                Some(_) => None,
+            });
+        differs.or_else(|| {
+            let mut all = self.all.iter();
+            let more = all.find(|tensor| here.clone().all(|(name, _)| name != tensor.name))?;
+            Some(format!("it has a parameter {} more", more.name))
+        })
+    }
+}
