@@ -23,6 +23,9 @@
 //! Between hosts, S counts what passes the port of the busiest host, which its ranks share: of two
 //! shots, for example, g times what each of g ranks sends away.
 //!
+//! Of two levels and of a chain, some chunks cross between hosts while others are moved and folded within: the
+//! longer of both counts.
+//!
 //! It leaves out copies and the cost of a frame as such. The simulator has those.
 
 use crate::collective::Blocks;
@@ -96,12 +99,18 @@ pub fn estimate(shape: &ScheduleShape, dtype: DType, figures: &LinkFigures) -> f
     }
     let terms = Form::new(shape).terms();
     let elem_bytes = dtype.size_bytes() as f64;
-    let link = |traffic: Traffic, costs: LinkCosts| {
-        traffic.rounds * costs.alpha_s + traffic.elems * elem_bytes * costs.beta_s_per_byte
+    let latency = |traffic: Traffic, costs: LinkCosts| traffic.rounds * costs.alpha_s;
+    let transfer =
+        |traffic: Traffic, costs: LinkCosts| traffic.elems * elem_bytes * costs.beta_s_per_byte;
+    let within = latency(terms.within, figures.intra_host)
+        + transfer(terms.within, figures.intra_host)
+        + terms.folded * elem_bytes * figures.gamma_s_per_byte;
+    let crossing = transfer(terms.between, figures.inter_host);
+    let work = match shape.algorithm {
+        Algorithm::Hierarchical | Algorithm::Chain => within.max(crossing),
+        _ => within + crossing,
     };
-    link(terms.within, figures.intra_host)
-        + link(terms.between, figures.inter_host)
-        + terms.folded * elem_bytes * figures.gamma_s_per_byte
+    latency(terms.between, figures.inter_host) + work
 }
 
 /// What the busiest rank has to do.
