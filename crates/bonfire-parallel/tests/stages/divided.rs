@@ -48,7 +48,7 @@ impl Divided {
             let (norm, inner, outer) = match tokens {
                 Tokens::All => (layer.norm, inner, outer),
                 Tokens::Own => (
-                    sequence_parallel(layer.norm, tp),
+                    sequence_parallel(layer.norm, tp).unwrap(),
                     inner.with_sequence(0),
                     outer.with_sequence(0),
                 ),
