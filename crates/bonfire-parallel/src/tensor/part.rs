@@ -1,5 +1,6 @@
 //! Parts of parameters.
 
+use bonfire_collective::WorldSize;
 use bonfire_plan::Cut;
 use bonfire_train::World;
 use burn::module::Param;
@@ -69,6 +70,9 @@ pub(crate) fn whole<const D: usize>(
     dim: usize,
     (sections, tp): (usize, &World),
 ) -> Result<Param<Tensor<D>>, ParallelError> {
+    if tp.world_size() == WorldSize::ONE {
+        return Ok(param);
+    }
     let part = param.val().without_autodiff();
     let section = part.dims()[dim] / sections;
     let all = (0..sections).map(|index| {
