@@ -76,7 +76,12 @@ fn passes_are_measured_over_all_layers_of_a_rank() {
                 let pause = PAUSE / chunks;
                 std::thread::sleep(pause);
                 let parameter = part.layers[0].inner.weight.id;
-                let zeros = part.layers[0].inner.weight.val().without_autodiff() * 0;
+                let zeros = part.layers[0]
+                    .inner
+                    .weight
+                    .val()
+                    .zeros_like()
+                    .without_autodiff();
                 pass.weights().leave(parameter, move || {
                     std::thread::sleep(4 * pause);
                     zeros
