@@ -80,8 +80,8 @@ fn passes_are_measured_over_all_layers_of_a_rank() {
                     .inner
                     .weight
                     .val()
-                    .without_autodiff()
-                    .zeros_like();
+                    .zeros_like()
+                    .without_autodiff();
                 pass.weights().leave(parameter, move || {
                     std::thread::sleep(4 * pause);
                     zeros
