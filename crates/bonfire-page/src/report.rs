@@ -190,6 +190,10 @@ impl Report {
     pub(crate) fn result_rows(&self) -> Vec<(String, String)> {
         let mut rows = Vec::new();
         for Curve { tag, points } in self.ordered_curves() {
+            // That of the whole run comes below.
+            if tag == "throughput" {
+                continue;
+            }
             if let Some(last) = points.last() {
                 let quantity = Quantity::of(tag, &self.unit);
                 let value = quantity.show(last.value);
