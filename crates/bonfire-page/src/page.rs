@@ -68,15 +68,16 @@ fn write_page(page: &mut String, runs: &[(String, Report)]) -> fmt::Result {
     }
     writeln!(page, "</div>\n<h2>Where the time went</h2>")?;
     write_times(page, runs)?;
-    type RowsOf = fn(&Report) -> Rows;
-    let parts: [(&str, RowsOf); 4] = [
-        ("Results", Report::result_rows),
-        ("Run", Report::run_rows),
-        ("Host of rank 0", |report| report.host.clone()),
-        ("Configuration", |report| report.configuration.clone()),
-    ];
-    for (heading, rows) in parts {
-        let rows: Vec<Rows> = runs.iter().map(|(_, report)| rows(report)).collect();
+    let rows = |of: fn(&Report) -> Rows| -> Vec<Rows> {
+        let reports = runs.iter().map(|(_, report)| report);
+        reports.map(of).collect()
+    };
+    for (heading, rows) in [
+        ("Results", rows(Report::result_rows)),
+        ("Run", rows(Report::run_rows)),
+        ("Host of rank 0", rows(|report| report.host.clone())),
+        ("Configuration", rows(|report| report.configuration.clone())),
+    ] {
         write_table(page, heading, &titles, &rows)?;
     }
     // Nothing in it may end the element.

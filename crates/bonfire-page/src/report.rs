@@ -1,8 +1,7 @@
 //! What a training came to: printed at the end and kept as text, JSON and a page with curves.
 
 use std::fmt;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use bonfire_plan::Bytes;
@@ -10,7 +9,6 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::quantity::{self, Quantity};
 use crate::time::{SlowRank, TimeSplit, seconds};
-use crate::{PageError, page, stored};
 
 /// A value that was measured after some number of steps.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -57,7 +55,7 @@ pub struct Report {
     pub host: Vec<(String, String)>,
     /// Every value of the configuration, by its name, if the program has one.
     pub configuration: Vec<(String, String)>,
-    /// The folder of the run, if it has one: where the journal wrote, for [`Self::write`].
+    /// The folder of the run, if it has one: where the journal wrote, for `write`.
     #[serde(skip)]
     pub folder: Option<PathBuf>,
     /// Ranks that trained together.
@@ -130,42 +128,6 @@ impl Report {
         self
     }
 
-    /// Writes `report.txt`, `report.json` and `report.html` into `folder`, which is made if it is not
-    /// there. Where the folder has a log, they have all its curves: those of a run that this one resumed, too.
-    /// For one rank: all have the same report.
-    ///
-    /// # Errors
-    /// [`PageError::Unwritable`] or [`PageError::Unreadable`].
-    pub fn write(&self, folder: impl AsRef<Path>) -> Result<(), PageError> {
-        let folder = folder.as_ref();
-        let write = |name: &str, content: &str| {
-            let path = folder.join(name);
-            let written = fs::write(&path, content);
-            written.map_err(|source| PageError::Unwritable { path, source })
-        };
-        fs::create_dir_all(folder).map_err(|source| PageError::Unwritable {
-            path: folder.to_owned(),
-            source,
-        })?;
-        let mut report = self.clone();
-        if let Some(curves) = stored::curves(folder)? {
-            report.curves = curves;
-        }
-        let json = serde_json::to_string_pretty(&report).expect("a report has text for keys");
-        write("report.txt", &report.to_string())?;
-        write("report.json", &json)?;
-        write("report.html", &page(&[(report.title.clone(), report)]))
-    }
-
-    /// The run that has written into `folder`. One that goes on, or was ended before it could write a report, has
-    /// its curves and little else.
-    ///
-    /// # Errors
-    /// [`PageError::NoRun`], [`PageError::Unreadable`] or [`PageError::Malformed`].
-    pub fn read(folder: impl AsRef<Path>) -> Result<Self, PageError> {
-        stored::report(folder.as_ref())
-    }
-
     /// The curves in the order in which they are shown.
     pub(crate) fn ordered_curves(&self) -> Vec<&Curve> {
         let mut curves: Vec<&Curve> = self.curves.iter().collect();
@@ -190,6 +152,10 @@ impl Report {
     pub(crate) fn result_rows(&self) -> Vec<(String, String)> {
         let mut rows = Vec::new();
         for Curve { tag, points } in self.ordered_curves() {
+            // That of the whole run comes below.
+            if tag == "throughput" {
+                continue;
+            }
             if let Some(last) = points.last() {
                 let quantity = Quantity::of(tag, &self.unit);
                 let value = quantity.show(last.value);

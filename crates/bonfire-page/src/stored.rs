@@ -6,10 +6,47 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use crate::{Curve, PageError, Point, Report};
+use crate::{Curve, PageError, Point, Report, page};
 
-/// See [`Report::read`].
-pub(crate) fn report(folder: &Path) -> Result<Report, PageError> {
+impl Report {
+    /// Writes `report.txt`, `report.json` and `report.html` into `folder`, which is made if it is not
+    /// there. Where the folder has a log, they have all its curves: those of a run that this one resumed, too.
+    /// For one rank: all have the same report.
+    ///
+    /// # Errors
+    /// [`PageError::Unwritable`] or [`PageError::Unreadable`].
+    pub fn write(&self, folder: impl AsRef<Path>) -> Result<(), PageError> {
+        let folder = folder.as_ref();
+        let write = |name: &str, content: &str| {
+            let path = folder.join(name);
+            let written = fs::write(&path, content);
+            written.map_err(|source| PageError::Unwritable { path, source })
+        };
+        fs::create_dir_all(folder).map_err(|source| PageError::Unwritable {
+            path: folder.to_owned(),
+            source,
+        })?;
+        let mut report = self.clone();
+        if let Some(curves) = curves(folder)? {
+            report.curves = curves;
+        }
+        let json = serde_json::to_string_pretty(&report).expect("a report has text for keys");
+        write("report.txt", &report.to_string())?;
+        write("report.json", &json)?;
+        write("report.html", &page(&[(report.title.clone(), report)]))
+    }
+
+    /// The run that has written into `folder`. One that goes on, or was ended before it could write a report, has
+    /// its curves and little else.
+    ///
+    /// # Errors
+    /// [`PageError::NoRun`], [`PageError::Unreadable`] or [`PageError::Malformed`].
+    pub fn read(folder: impl AsRef<Path>) -> Result<Self, PageError> {
+        report(folder.as_ref())
+    }
+}
+
+fn report(folder: &Path) -> Result<Report, PageError> {
     let curves = curves(folder)?;
     let path = folder.join("report.json");
     let report = match read(&path)? {
@@ -40,7 +77,7 @@ pub(crate) fn report(folder: &Path) -> Result<Report, PageError> {
 
 /// The curves of `log.jsonl`; nothing where there is none. What a run measured beyond the step from which it was
 /// resumed is gone, as soon as the same is measured again.
-pub(crate) fn curves(folder: &Path) -> Result<Option<Vec<Curve>>, PageError> {
+fn curves(folder: &Path) -> Result<Option<Vec<Curve>>, PageError> {
     let Some(text) = read(&folder.join("log.jsonl"))? else {
         return Ok(None);
     };

@@ -20,9 +20,9 @@ pub struct JournalConfig {
     pub steps_done: usize,
     /// Whether rank 0 shows how far the training is.
     pub display: JournalDisplay,
-    /// Where rank 0 writes `log.jsonl` (a line of JSON per call of [`Journal::figures`] or
-    /// [`Journal::value`]) and TensorBoard's event files; nowhere if `None`. They are made for the first
-    /// values. A run from its beginning starts a new log, one that goes on continues the one that is
+    /// Where rank 0 writes `log.jsonl` (a line of JSON per call of [`Journal::figures`](super::Journal::figures) or
+    /// [`Journal::value`](super::Journal::value)) and TensorBoard's event files; nowhere if `None`.
+    /// They are made for the first values. A run from its beginning starts a new log, one that goes on continues the one that is
     /// there.
     pub folder: Option<RunFolder>,
 }
@@ -82,7 +82,8 @@ impl JournalConfig {
     }
 
     /// Rank 0 writes in a new folder below `parent`, named by the time in UTC and `name`:
-    /// `20261124-122530-name`. A run that is to be resumed is told [`Journal::folder`] of the first.
+    /// `20261124-122530-name`. A run that is to be resumed is told
+    /// [`Journal::folder`](super::Journal::folder) of the first.
     #[must_use]
     pub fn new_folder(mut self, parent: impl Into<PathBuf>, name: impl Into<String>) -> Self {
         self.folder = Some(RunFolder::New {
