@@ -7,7 +7,6 @@
 
 pub mod conformance;
 mod console;
-mod documents;
 pub mod endings;
 mod estimate;
 mod host;
@@ -21,7 +20,6 @@ mod watchdog;
 mod way;
 
 pub use console::{Console, ConsoleEnd, script_is_missing};
-pub use documents::{CommandLine, assert_understood, command_lines};
 pub use estimate::Estimate;
 pub use host::{Network, Shape, SmallDisk, Unavailable};
 pub use job::{
@@ -29,7 +27,9 @@ pub use job::{
     wait_until_gone,
 };
 pub use ranks::{connected, env_of, local, meeting, on_hosts, processes, try_connected};
-pub use readers::{Scalar, read_by_safetensors, read_by_tensorboard};
+pub use readers::{
+    CommandLine, Scalar, assert_understood, command_lines, read_by_safetensors, read_by_tensorboard,
+};
 pub use scope::some;
 pub use watchdog::Watchdog;
 pub use way::{UnknownWay, over};

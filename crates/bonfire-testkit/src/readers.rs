@@ -1,7 +1,11 @@
-//! What the programs for which a file is meant find in it, in Python.
+//! What those for whom a file is meant find in it: other programs, in Python, and people who type what pages show.
+
+mod documents;
 
 use std::path::Path;
 use std::process::Command;
+
+pub use documents::{CommandLine, assert_understood, command_lines};
 
 /// Names a Python that has TensorBoard, safetensors and NumPy.
 const PYTHON: &str = "BONFIRE_TEST_PYTHON";
