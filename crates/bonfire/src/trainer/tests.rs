@@ -197,11 +197,20 @@ fn parameters_are_in_files_where_a_configuration_says_so() {
     let with = |words: &[&str]| trained(2, &[words, &["steps=3"]].concat());
     let memory = with(&["placement=zero3"]).unwrap();
     assert_eq!(with(&["placement=zero3", &files]).unwrap(), memory);
-    let other = format!("offload.optimizer={}", folder.path().join("other").display());
+    let other = format!(
+        "offload.optimizer={}",
+        folder.path().join("other").display()
+    );
     for (words, cause) in [
-        (["placement=zero1", &files], "parameters in files are for replicated and zero3"),
+        (
+            ["placement=zero1", &files],
+            "parameters in files are for replicated and zero3",
+        ),
         ([&*other, &files], "choose one"),
-        (["optimizer.kind=muon", &files], "for adamw, adam, sgd and lion"),
+        (
+            ["optimizer.kind=muon", &files],
+            "for adamw, adam, sgd and lion",
+        ),
     ] {
         let error = with(&words).unwrap_err().to_string();
         assert!(error.contains(cause), "{error}");
