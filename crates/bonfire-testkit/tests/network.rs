@@ -110,7 +110,7 @@ fn an_all_reduce_crosses_between_hosts_once_each_way() {
         if sent.iter().all(|sent| *sent <= 1.05) {
             break;
         }
-        assert!(attempt < 10, "the default sends more than S each way");
+        assert!(attempt < 20, "the default sends more than S each way");
     }
 }
 
