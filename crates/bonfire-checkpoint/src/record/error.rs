@@ -15,7 +15,10 @@ pub enum RecordError {
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
     /// Another rank says what this program cannot read.
-    #[error("rank {rank} said something that this program does not know ({cause})")]
+    #[error(
+        "rank {rank} said something that this program does not know ({cause}); start the same build of the \
+         program on every rank"
+    )]
     OtherProgram {
         /// The other rank.
         rank: Rank,
