@@ -205,6 +205,7 @@ fn a_training_goes_on_from_any_mesh_on_any_other() {
     copy(&folder.path().join("chain"), &folder.path().join("direct"));
     for (ranks, mesh) in [
         (2, "tp=2"),
+        (4, "pp=2,tp=2"),
         (4, "dp=4 --placement zero3"),
         (4, "dp=2,tp=2 --placement zero1"),
         (4, "pp=2,dp=2 --placement zero2 --schedule zbv"),
