@@ -192,9 +192,15 @@ fn check(mesh: &Mesh, settings: &Settings) -> Result<()> {
         grid.size(Axis::Tp) == 1 || settings.optimizer.kind != OptimizerKind::Muon,
         "--optimizer muon needs whole matrices, and {mesh} divides them; choose another optimizer"
     );
+    let alone = [Axis::Pp, Axis::Cp]
+        .iter()
+        .all(|axis| grid.size(*axis) == 1)
+        && settings.checkpoints.is_none()
+        && settings.offload != OffloadKind::Parameters;
     ensure!(
-        settings.diloco.is_none() || (settings.checkpoints.is_none() && grid.size(Axis::Cp) == 1),
-        "this example trains with --local-steps without --checkpoints and without cp in --mesh; leave them out"
+        settings.diloco.is_none() || alone,
+        "this example trains with --local-steps without --checkpoints and --offload parameters, and without pp and cp in \
+         --mesh; leave them out"
     );
     Ok(())
 }
