@@ -171,9 +171,9 @@ fn operations_of_tensors_have_the_bits_of_slices() {
             let gradient = numbers(1 + time as u64, [33, 7], dtype);
             (one, moments) = flex::step(rule(time), one, gradient.clone(), moments);
             (other, other_moments) = operations(rule(time), other, gradient, other_moments);
-            let one = moments.iter().chain(&one.master).chain([&one.parameter]);
-            let other = other_moments.iter().chain(&other.master);
-            for (one, other) in one.zip(other.chain([&other.parameter])) {
+            let ones = moments.iter().chain(&one.master).chain([&one.parameter]);
+            let others = other_moments.iter().chain(&other.master);
+            for (one, other) in ones.zip(others.chain([&other.parameter])) {
                 assert_eq!(one.data(), other.data(), "{dtype:?}");
             }
         }
