@@ -186,6 +186,10 @@ pub(crate) fn untrained(settings: &Settings, corpus: &Corpus, device: &Device) -
 /// That the settings go with a model that is divided among ranks, if it is.
 fn check(mesh: &Mesh, settings: &Settings) -> Result<()> {
     let grid = mesh.grid();
+    ensure!(
+        grid.size(Axis::Pp) == 1 || grid.size(Axis::Cp) == 1,
+        "this example has no stages whose sequences are divided, and this is {mesh}; leave pp or cp out of --mesh"
+    );
     zigzag_ranges(settings.model.context, mesh.sub(Axis::Cp))
         .context("--context cannot be divided among the ranks of cp in --mesh")?;
     ensure!(

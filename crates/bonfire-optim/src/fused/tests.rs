@@ -4,7 +4,7 @@ use burn::optim::momentum::MomentumConfig;
 use burn::optim::{self as burn_optim, GradientsParams, ModuleOptimizer, Optimizer};
 use burn::tensor::{Device, TensorData};
 use rand::rngs::StdRng;
-use rand::{RngExt, SeedableRng};
+use rand::{Rng, SeedableRng};
 
 use super::*;
 use crate::{AdamConfig, AdamWConfig, LionConfig, SgdConfig};
@@ -171,12 +171,9 @@ fn operations_of_tensors_have_the_bits_of_slices() {
             let gradient = numbers(1 + time as u64, [33, 7], dtype);
             (one, moments) = flex::step(rule(time), one, gradient.clone(), moments);
             (other, other_moments) = operations(rule(time), other, gradient, other_moments);
-            let one = moments.iter().chain(&one.master).chain([&one.parameter]);
-            let other = other_moments
-                .iter()
-                .chain(&other.master)
-                .chain([&other.parameter]);
-            for (one, other) in one.zip(other) {
+            let ones = moments.iter().chain(&one.master).chain([&one.parameter]);
+            let others = other_moments.iter().chain(&other.master);
+            for (one, other) in ones.zip(others.chain([&other.parameter])) {
                 assert_eq!(one.data(), other.data(), "{dtype:?}");
             }
         }

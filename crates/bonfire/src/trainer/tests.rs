@@ -247,7 +247,8 @@ fn parameters_are_in_files_where_a_configuration_says_so() {
             "for adamw, adam, sgd and lion",
         ),
     ] {
-        let error = with(&words).unwrap_err().to_string();
+        // With what made the rank fail.
+        let error = format!("{:?}", with(&words).unwrap_err());
         assert!(error.contains(cause), "{error}");
     }
 }
