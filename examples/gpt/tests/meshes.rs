@@ -182,7 +182,7 @@ fn what_cannot_be_cut_is_refused() {
         ),
         (4, "--mesh pp=4 --schedule zbv", "too few for pp"),
         (3, "--mesh cp=3", "dimension 0 has 8 tokens on 3 ranks"),
-        (4, "--mesh pp=2,cp=2", "pp in --mesh goes with dp alone"),
+        (4, "--mesh pp=2,cp=2", "leave pp or cp out of --mesh"),
         (2, "--mesh tp=2 --optimizer muon", "needs whole matrices"),
         (4, "--mesh tp=4", "dimension 0 of the list of heads has 2"),
     ] {
