@@ -4,7 +4,7 @@ use burn::optim::momentum::MomentumConfig;
 use burn::optim::{self as burn_optim, GradientsParams, ModuleOptimizer, Optimizer};
 use burn::tensor::{Device, TensorData};
 use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 
 use super::*;
 use crate::{AdamConfig, AdamWConfig, LionConfig, SgdConfig};
