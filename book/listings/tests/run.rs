@@ -73,8 +73,6 @@ fn the_listing_on_placements_learns_and_goes_on_in_another() {
     let first: f64 = first.expect("a loss").parse().expect("a number");
     let last = last_loss(&printed.replace(", then", "\n"));
     assert!(last < first / 4.0, "{printed}");
-    let validation = printed.matches("validation loss ").count();
-    assert_eq!(validation, 2, "{printed}");
     fs::remove_dir_all(&folder).expect("it has left checkpoints");
 }
 

@@ -22,3 +22,6 @@ pub(crate) fn run<C: CommandFactory>(args: &CompletionsArgs) -> ExitCode {
     generate(args.shell, &mut command, name, &mut io::stdout());
     ExitCode::SUCCESS
 }
+
+#[cfg(test)]
+mod reference;

@@ -12,8 +12,6 @@ mod inspect;
 mod operation;
 mod plan;
 mod quantity;
-#[cfg(test)]
-mod reference;
 mod report;
 mod run;
 #[cfg(feature = "cuda")]

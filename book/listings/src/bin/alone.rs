@@ -17,7 +17,7 @@ fn main() -> anyhow::Result<()> {
         let config = DilocoConfig::default().with_local_steps(every);
         let (mut diloco, mut model) = Diloco::new(model, &mesh, config)?;
         let mut optimizer: ModuleOptimizer = AdamWConfig::new().init();
-        for _ in 0..200 {
+        for _ in 0..600 {
             let batch = Tensor::<2>::random([32, 8], Distribution::Default, &device);
             let wanted = batch.clone().sum_dim(1);
             let loss = (model.forward(batch) - wanted).powi_scalar(2).mean();

@@ -340,7 +340,8 @@ fn a_layer_that_fails_ends_the_step_on_all_ranks_with_its_error() {
     for (rank, error) in errors.into_iter().enumerate() {
         let text = error.to_string();
         let is_own = matches!(error, TrainError::Forward(_));
-        assert_eq!(is_own, rank >= 2, "{text}");
+        // The others may be within a pass of theirs when they hear of it, or behind it.
+        assert!(is_own || rank < 2, "{text}");
         assert!(
             text.contains("rank 1 attends with F32 [1, 8, 18]"),
             "{text}"

@@ -13,7 +13,7 @@ const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../book/src/commands
 
 /// Nothing below it is written by hand.
 const MARK: &str =
-    "<!-- What follows is written by a test: crates/bonfire-cli/src/reference.rs -->";
+    "<!-- What follows is written by a test: crates/bonfire-cli/src/completions/reference.rs -->";
 
 /// With this variable the page is written instead of compared.
 const WRITE: &str = "BONFIRE_WRITE";
