@@ -611,10 +611,9 @@ fn a_layer_that_fails_ends_the_step_on_all_ranks_with_its_error() {
     });
     for (rows, error) in errors {
         let text = error.to_string();
-        match rows {
-            TOKENS => assert!(matches!(error, TrainError::Collective(_)), "{text}"),
-            _ => assert!(matches!(error, TrainError::Forward(_)), "{text}"),
-        }
+        // The others may be within a pass of theirs when they hear of it, or behind it.
+        let is_own = matches!(error, TrainError::Forward(_));
+        assert!(is_own || rows == TOKENS, "{text}");
         assert!(
             text.contains("dimension 0 of a tensor has 13 entries"),
             "{text}"
