@@ -337,11 +337,11 @@ fn a_layer_that_fails_ends_the_step_on_all_ranks_with_its_error() {
         });
         step.unwrap_err()
     });
-    for (rank, error) in errors.into_iter().enumerate() {
+    // The others, and the second of those ranks, may hear of it before they fail by themselves.
+    let is_own = |error: &TrainError| matches!(error, TrainError::Forward(_));
+    assert!(errors[2..].iter().any(is_own), "{errors:?}");
+    for error in errors {
         let text = error.to_string();
-        let is_own = matches!(error, TrainError::Forward(_));
-        // The others may be within a pass of theirs when they hear of it, or behind it.
-        assert!(is_own || rank < 2, "{text}");
         assert!(
             text.contains("rank 1 attends with F32 [1, 8, 18]"),
             "{text}"

@@ -20,7 +20,7 @@ use super::weights::WeightGradients;
 
 impl<M: Module> Pipeline<M> {
     /// The loss of each micro-batch, the same on all ranks of the pipeline, of forward passes alone: without autodiff,
-    /// as [`valid`](burn::module::AutodiffModule) modules, on tensors that have none. `forward` is that of
+    /// as [`valid`](burn::module::Module::valid) modules, on tensors that have none. `forward` is that of
     /// [`backward`](Self::backward).
     ///
     /// All ranks of a pipeline call it with as many micro-batches; those that have other data may have more or fewer.

@@ -609,11 +609,12 @@ fn a_layer_that_fails_ends_the_step_on_all_ranks_with_its_error() {
         });
         (rows, bad.unwrap_err())
     });
-    for (rows, error) in errors {
+    // The others, and the second of those ranks, may hear of it before they fail by themselves.
+    let is_own =
+        |(rows, error): &(usize, _)| *rows != TOKENS && matches!(error, TrainError::Forward(_));
+    assert!(errors.iter().any(is_own), "{errors:?}");
+    for (_, error) in errors {
         let text = error.to_string();
-        // The others may be within a pass of theirs when they hear of it, or behind it.
-        let is_own = matches!(error, TrainError::Forward(_));
-        assert!(is_own || rows == TOKENS, "{text}");
         assert!(
             text.contains("dimension 0 of a tensor has 13 entries"),
             "{text}"
