@@ -1,24 +1,28 @@
-//! The bubble of pipelines whose passes take a fixed time, measured and simulated: `pipeline --time-ms 20`.
+//! The bubble of pipelines whose passes take a fixed time, measured and simulated.
 //!
-//! Ranks are threads and passes sleep, so two cores are enough for four ranks. What is measured is the runtime:
-//! how long a rank waits although its work is there, and what messages cost.
+//! `cargo run --release -p bonfire-benches --bin pipeline -- --nproc 4`
+//!
+//! Passes sleep, so two cores are enough for four ranks. What is measured is the runtime: how long a rank waits although
+//! its work is there, and what messages cost.
 
 use std::num::NonZeroU32;
 use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use bonfire::World;
-use bonfire::collective::WorldSize;
 use bonfire::parallel::schedule::{Costs, Kind, PassTimes, Schedule, Shape, simulate};
 use bonfire::parallel::{Output, Pass, Pipeline, PipelineError, custom_gradient};
+use bonfire::{LaunchArgs, World};
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::Tensor;
 use clap::Parser;
 
-/// The bubbles of all schedules on 2 and 4 ranks.
-#[derive(Debug, Parser)]
+/// Measure the bubble of each schedule, a stage or two on each rank.
+#[derive(Clone, Debug, Parser)]
 struct Cli {
+    #[command(flatten)]
+    launch: LaunchArgs,
+
     /// How long the forward pass of all layers of a rank takes, as long as either half of a backward pass
     #[arg(long, value_name = "MS", default_value_t = 20)]
     time_ms: u64,
@@ -41,38 +45,48 @@ const KINDS: [(Kind, u32); 5] = [
     (Kind::ZeroBubbleV, 2),
 ];
 
-fn main() -> Result<()> {
-    let cli = Cli::parse();
-    println!(
-        "# passes of {} ms, {} micro-batches",
-        cli.time_ms, cli.micro_batches
-    );
-    println!("ranks  schedule     simulated  measured  measured / simulated");
-    for ranks in [2, 4] {
-        for (kind, chunks) in KINDS {
-            let schedule = Schedule::new(Shape {
-                kind,
-                ranks: WorldSize::new(ranks)?,
-                chunks: NonZeroU32::new(chunks).context("schedules have stages")?,
-                micro_batches: cli.micro_batches,
-            })?;
-            let pass_s = cli.time_ms as f64 / 1000.0;
-            let times = PassTimes {
-                forward_s: pass_s,
-                input_gradient_s: pass_s,
-                weight_gradient_s: pass_s,
-            };
-            let simulated = simulate(&schedule, &Costs::even(times, &schedule, 0.0)?)?.bubble();
-            let pass = Duration::from_millis(cli.time_ms) / chunks;
-            let measured = bonfire::spawn(ranks, |world: World| {
-                measure(&world, schedule.clone(), pass, cli.steps)
-            })?;
+fn main() -> bonfire::Result<()> {
+    let cli: Cli = bonfire::launcher::parse_args();
+    bonfire::launch_with(&cli.launch.clone(), |world| compare(&world, &cli))
+}
+
+/// Prints both bubbles of each schedule.
+fn compare(world: &World, cli: &Cli) -> Result<()> {
+    if world.is_main() {
+        let Cli {
+            time_ms,
+            micro_batches,
+            ..
+        } = cli;
+        println!(
+            "passes of {time_ms} ms, {} ranks, {micro_batches} micro-batches",
+            world.world_size()
+        );
+        println!("schedule     simulated  measured  measured / simulated");
+    }
+    for (kind, chunks) in KINDS {
+        let schedule = Schedule::new(Shape {
+            kind,
+            ranks: world.world_size(),
+            chunks: NonZeroU32::new(chunks).context("schedules have stages")?,
+            micro_batches: cli.micro_batches,
+        })?;
+        let pass_s = cli.time_ms as f64 / 1000.0;
+        let times = PassTimes {
+            forward_s: pass_s,
+            input_gradient_s: pass_s,
+            weight_gradient_s: pass_s,
+        };
+        let simulated = simulate(&schedule, &Costs::even(times, &schedule, 0.0)?)?.bubble();
+        let pass = Duration::from_millis(cli.time_ms) / chunks;
+        let measured = measure(world, schedule, pass, cli.steps)?;
+        if world.is_main() {
             println!(
-                "{ranks:5}  {:11}  {:7.1} %  {:6.1} %  {:.3}",
+                "{:11}  {:7.1} %  {:6.1} %  {:.3}",
                 kind.to_string(),
                 100.0 * simulated,
-                100.0 * measured[0],
-                measured[0] / simulated
+                100.0 * measured,
+                measured / simulated
             );
         }
     }

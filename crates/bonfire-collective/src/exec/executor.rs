@@ -215,7 +215,8 @@ impl Executor {
             run.check_what_was_sent()?;
         }
         self.last_algorithm = Some(prepared.operation.algorithm);
-        self.recorder.end(bytes, patience.elapsed());
+        self.recorder
+            .end(request.collective, bytes, patience.elapsed());
         Ok(())
     }
 

@@ -16,8 +16,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::Duration;
 
-use bonfire_plan::Operation;
-use bonfire_plan::{Collective, Rank, WorldSize};
+use bonfire_plan::{Operation, Rank, WorldSize};
 use serde::{Deserialize, Serialize};
 
 use crate::health::failure::Timeout;
@@ -273,7 +272,8 @@ impl<'a> Standing<'a> {
             return Self::There(last);
         }
         // Pairs of ranks count for themselves.
-        let comparable = !is_of_a_pair(its.collective) && !is_of_a_pair(ours.collective);
+        let comparable =
+            !its.collective.is_point_to_point() && !ours.collective.is_point_to_point();
         match last.ended_ago {
             Some(_) if !comparable || its.seq < ours.seq => Self::Outside(last, &account.progress),
             None if !comparable || its.seq < ours.seq => Self::Behind(last),
@@ -286,17 +286,10 @@ impl<'a> Standing<'a> {
     }
 }
 
-fn is_of_a_pair(collective: Collective) -> bool {
-    matches!(
-        collective,
-        Collective::Transfer { .. } | Collective::Exchange { .. }
-    )
-}
-
 /// The ranks that the others wait for, as far as the accounts show. For an operation of two ranks only
 /// the one that was waited for matters.
 fn verdict(timeout: &Timeout, world_size: WorldSize, accounts: &BTreeMap<Rank, Account>) -> String {
-    let ranks: Vec<Rank> = if is_of_a_pair(timeout.operation.collective) {
+    let ranks: Vec<Rank> = if timeout.operation.collective.is_point_to_point() {
         vec![timeout.waited_for]
     } else {
         world_size

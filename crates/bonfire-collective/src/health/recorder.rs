@@ -15,7 +15,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
 
-use bonfire_plan::Operation;
+use bonfire_plan::{Collective, Operation};
 use foldhash::fast::FixedState;
 use serde::{Deserialize, Serialize};
 
@@ -148,7 +148,7 @@ pub(crate) struct Recorder {
     calls: Mutex<Calls>,
     names: Mutex<Names>,
     said: Said,
-    /// Nanoseconds of operations since they first waited for another rank.
+    /// Nanoseconds of operations, but those of two ranks, since they first waited for another rank.
     waited: AtomicU64,
 }
 
@@ -220,8 +220,9 @@ impl Recorder {
 
     /// The operation that began last, on `bytes` bytes, has ended, so long after it first waited for
     /// another rank.
-    pub(crate) fn end(&self, bytes: usize, waited: Duration) {
-        if !waited.is_zero() {
+    pub(crate) fn end(&self, collective: Collective, bytes: usize, waited: Duration) {
+        // A stage of a pipeline waits for its neighbour, whose turn comes first, and not for a slow rank.
+        if !waited.is_zero() && !collective.is_point_to_point() {
             // Only the recording thread writes it.
             let before = self.waited.load(Ordering::Relaxed);
             let after = before.wrapping_add(waited.as_nanos() as u64);
@@ -230,12 +231,15 @@ impl Recorder {
         self.end_at_pace(Pace::of(bytes, waited));
     }
 
-    /// How long all operations have taken since they first waited for another rank, the one under way
-    /// from its beginning, and for how long that has been counted.
+    /// How long all operations but those of two ranks have taken since they first waited for
+    /// another rank, the one under way from its beginning, and for how long that has been counted.
     pub(crate) fn waited(&self) -> (Duration, Duration) {
         let waited = Duration::from_nanos(self.waited.load(Ordering::Relaxed));
         let latest = self.records().next();
-        let pending = latest.filter(|record| record.ended_ago.is_none());
+        let pending = latest.filter(|record| {
+            let collective = record.call.operation.collective;
+            record.ended_ago.is_none() && !collective.is_point_to_point()
+        });
         let pending = pending.map_or(Duration::ZERO, |record| record.started_ago);
         (waited + pending, Duration::from_nanos(self.exact_time()))
     }

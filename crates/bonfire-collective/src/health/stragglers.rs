@@ -1,7 +1,7 @@
 //! Who keeps the others waiting, found out before it is fatal.
 //!
 //! In a collective all ranks wait for the last one to come, so the rank that waits least is the one that
-//! is waited for. Each rank adds up for how long it waits and tells the sum with its heartbeats; rank 0
+//! is waited for. Operations of two ranks do not count: in a pipeline each rank waits for its turn. Each rank adds up for how long it waits and tells the sum with its heartbeats; rank 0
 //! compares the sums over a window of time. No clocks of different hosts are compared. A difference is
 //! time lost only as far as nothing else was done meanwhile: where communication runs beside
 //! computation, it is the most that can be lost.

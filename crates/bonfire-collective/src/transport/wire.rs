@@ -119,15 +119,7 @@ pub(crate) fn contradict(one: &[u8], other: &[u8]) -> bool {
     let same_place = same(0..4) && same(8..12) && same(SEQ_AT..SEQ_AT + 8);
     // All that is agreed on but the algorithm and the layout.
     let same_operation = same(4..5) && same(6..8) && same(12..16) && same(24..36);
-    let is_of_all = |header| {
-        let of_two = |found| {
-            matches!(
-                found,
-                Collective::Transfer { .. } | Collective::Exchange { .. }
-            )
-        };
-        collective(header).is_some_and(|found| !of_two(found))
-    };
+    let is_of_all = |header| collective(header).is_some_and(|found| !found.is_point_to_point());
     same_place && !same_operation && is_of_all(one) && is_of_all(other)
 }
 

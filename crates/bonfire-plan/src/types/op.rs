@@ -323,6 +323,11 @@ impl Collective {
         }
     }
 
+    /// Whether only two ranks take part.
+    pub const fn is_point_to_point(self) -> bool {
+        matches!(self, Self::Transfer { .. } | Self::Exchange { .. })
+    }
+
     /// The ranks that this collective names.
     pub const fn named(self) -> NamedRanks {
         let (first, second) = match self {

@@ -59,7 +59,10 @@ impl Executor {
         };
         self.board = Some(board);
         match done {
-            Ok(true) => self.recorder.end(bytes, patience.elapsed()),
+            Ok(true) => {
+                self.recorder
+                    .end(request.collective, bytes, patience.elapsed());
+            }
             Ok(false) => self.recorder.withdraw(),
             Err(_) => {}
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bonfire_plan::{Collective, Rank, WorldSize};
 use serde::{Deserialize, Serialize};
 
-use super::{Account, Standing, Tense, is_of_a_pair, sentences};
+use super::{Account, Standing, Tense, sentences};
 use crate::health::flight::FlightRecord;
 use crate::health::recorder::{Call, Record};
 use crate::health::stragglers::StragglerReport;
@@ -82,7 +82,7 @@ impl GroupReport {
         // The furthest operation of all ranks is the one that the last comer is missed in.
         let furthest = |(_, last): &&(Rank, &Record)| {
             let operation = &last.call.operation;
-            let is_of_all = !is_of_a_pair(operation.collective);
+            let is_of_all = !operation.collective.is_point_to_point();
             (
                 is_of_all,
                 operation.seq * u64::from(is_of_all),

@@ -1,5 +1,4 @@
-use bonfire_plan::CallSite;
-use bonfire_plan::{Algorithm, DType, ReduceOp};
+use bonfire_plan::{Algorithm, CallSite, Collective, DType, ReduceOp};
 
 use super::*;
 use crate::health::recorder::Call;

@@ -2,7 +2,7 @@ use std::sync::atomic::AtomicBool;
 use std::thread;
 
 use bonfire_plan::CallSite;
-use bonfire_plan::{Algorithm, Collective, DType, ReduceOp};
+use bonfire_plan::{Algorithm, Collective, DType, Rank, ReduceOp};
 
 use super::*;
 
@@ -161,8 +161,19 @@ fn waits_add_up_and_progress_is_told() {
     let call = recorder.learn(operation(1), Name::default());
     for waited_ms in [0, 3, 4] {
         recorder.begin(call, 0, 4);
-        recorder.end(4, Duration::from_millis(waited_ms));
+        recorder.end(Collective::AllReduce, 4, Duration::from_millis(waited_ms));
     }
+    let collective = Collective::Transfer {
+        source: Rank::new(0),
+        target: Rank::new(1),
+    };
+    let pair = Operation {
+        collective,
+        ..operation(1)
+    };
+    recorder.begin(recorder.learn(pair, Name::default()), 0, 4);
+    thread::sleep(Duration::from_millis(2));
+    recorder.end(collective, 4, Duration::from_millis(2));
     let (waited, counted) = recorder.waited();
     assert_eq!(waited, Duration::from_millis(7));
     assert!(counted > Duration::ZERO);
