@@ -159,7 +159,7 @@ fn write_times(page: &mut String, runs: &[(String, Report)]) -> fmt::Result {
     writeln!(page, "</tr>")?;
     for (name, report) in runs {
         if runs.len() > 1 {
-            writeln!(page, "<tr><td colspan=\"8\">{}</td></tr>", escape(name))?;
+            writeln!(page, "<tr><td colspan=\"9\">{}</td></tr>", escape(name))?;
         }
         for (rank, split) in report.ranks.iter().enumerate() {
             write_time(page, rank, split, percent)?;

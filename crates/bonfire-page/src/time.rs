@@ -5,13 +5,13 @@ use std::time::Duration;
 use bonfire_plan::Rank;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A rank is called a straggler when it works so much longer than the median rank.
+/// A rank is called a straggler when it works so much longer than the median rank, and so long.
 const STRAGGLER_RATIO_MIN: f64 = 1.05;
+const STRAGGLER_LOST_MIN: Duration = Duration::from_millis(100);
 
 /// Where the time of a training went on one rank.
 ///
-/// The parts do not overlap; what is left of the total is start-up and what the program does outside
-/// of them. In JSON they are seconds.
+/// The parts do not overlap, and their sum is the total. In JSON they are seconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct TimeSplit {
     /// Waiting for data, and copying it to the device.
@@ -32,6 +32,9 @@ pub struct TimeSplit {
     /// Writing checkpoints.
     #[serde(with = "seconds")]
     pub checkpoint: Duration,
+    /// What the program does besides, such as start-up and what it does not book.
+    #[serde(with = "seconds", default)]
+    pub other: Duration,
 }
 
 /// A rank that the others wait for.
@@ -39,7 +42,7 @@ pub struct TimeSplit {
 pub struct SlowRank {
     /// Which.
     pub rank: Rank,
-    /// Its time on data, forward, backward and the optimizer.
+    /// Its [work](TimeSplit::work).
     #[serde(with = "seconds")]
     pub work: Duration,
     /// What the rank in the middle took for the same (of an even number, the faster of the two).
@@ -49,14 +52,14 @@ pub struct SlowRank {
 
 impl TimeSplit {
     /// How many parts there are.
-    pub const PARTS: usize = 6;
+    pub const PARTS: usize = 7;
 
     /// All of training itself: everything but evaluation and checkpoints.
     pub fn training(&self) -> Duration {
-        self.work() + self.exposed_communication
+        self.work() + self.exposed_communication + self.other
     }
 
-    /// What this rank does, rather than waits for.
+    /// What this rank is known to do, rather than wait.
     pub fn work(&self) -> Duration {
         self.data + self.forward_backward + self.optimizer
     }
@@ -70,6 +73,7 @@ impl TimeSplit {
             ("optimizer", self.optimizer),
             ("evaluation", self.evaluation),
             ("checkpoint", self.checkpoint),
+            ("other", self.other),
         ]
     }
 
@@ -93,6 +97,7 @@ impl TimeSplit {
             optimizer,
             evaluation,
             checkpoint,
+            other,
         ] = seconds.map(|part| Duration::try_from_secs_f64(part).unwrap_or_default());
         Self {
             data,
@@ -101,20 +106,21 @@ impl TimeSplit {
             optimizer,
             evaluation,
             checkpoint,
+            other,
         }
     }
 }
 
 impl SlowRank {
-    /// The slowest of `ranks`, if it is well behind the median: on data, forward, backward and the
-    /// optimizer, because a fast rank's waiting is communication to it.
+    /// The slowest of `ranks`, if it is well behind the median in its work, because a fast rank's waiting is
+    /// communication to it.
     pub fn among(ranks: &[TimeSplit]) -> Option<Self> {
         let mut work: Vec<(Duration, u32)> = ranks.iter().map(TimeSplit::work).zip(0..).collect();
         work.sort_unstable();
         let (slowest, rank) = *work.last()?;
         let (median, _) = work[(work.len() - 1) / 2];
         let behind = slowest.as_secs_f64() > STRAGGLER_RATIO_MIN * median.as_secs_f64();
-        behind.then_some(Self {
+        (behind && slowest - median >= STRAGGLER_LOST_MIN).then_some(Self {
             rank: Rank::new(rank),
             work: slowest,
             median,
@@ -171,6 +177,11 @@ mod tests {
     fn equal_ranks_and_a_single_one_have_no_straggler() {
         assert_eq!(SlowRank::among(&[split(0, 0), split(50, 0)]), None);
         assert_eq!(SlowRank::among(&[split(3, 0)]), None);
+        let [short, shorter] = [90, 1].map(|ms| TimeSplit {
+            data: Duration::from_millis(ms),
+            ..TimeSplit::default()
+        });
+        assert_eq!(SlowRank::among(&[short, shorter]), None);
         assert_eq!(SlowRank::among(&[]), None);
     }
 
@@ -179,7 +190,7 @@ mod tests {
         let sent = split(250, 125);
         assert_eq!(TimeSplit::from_seconds(sent.to_seconds()), sent);
         assert_eq!(
-            TimeSplit::from_seconds([f64::NAN, -1.0, f64::INFINITY, 0.0, 0.0, 0.0]),
+            TimeSplit::from_seconds([f64::NAN, -1.0, f64::INFINITY, 0.0, 0.0, 0.0, 0.0]),
             TimeSplit::default()
         );
     }

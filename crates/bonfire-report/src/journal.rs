@@ -97,7 +97,7 @@ pub struct Figures {
     pub step: usize,
     /// Training loss: the mean over samples where losses are weighted, over batches else.
     pub loss: f64,
-    /// Samples of all ranks in a second of training on the rank that took longest.
+    /// Samples of all ranks in a second on the rank that took longest, evaluation and checkpoints left out.
     pub samples_per_second: f64,
     /// What a sample is.
     pub unit: &'static str,
@@ -196,6 +196,7 @@ impl Journal {
         if steps == 0 {
             return Ok(None);
         }
+        self.book_other();
         let interval = self.times.since(&self.times_shown);
         (self.times_shown, self.steps_shown) = (self.times, self.steps);
         let losses = told(&self.world, self.losses.take())?;
@@ -247,9 +248,9 @@ impl Journal {
     /// # Errors
     /// [`ReportError::Collective`].
     #[track_caller]
-    pub fn close(self) -> Result<Report, ReportError> {
+    pub fn close(mut self) -> Result<Report, ReportError> {
         self.progress.clear();
-        let total = self.started.elapsed();
+        let total = self.book_other();
         let all = self.all_ranks(self.times, [0.0, 0.0])?;
         // Nothing where the system does not say it.
         let peak = Resident::of_this_process().map_or(0, |resident| resident.peak.get());
@@ -280,6 +281,15 @@ impl Journal {
             ranks,
             curves: self.curves,
         })
+    }
+
+    /// Books the time since the start that is nobody's, and returns all of it.
+    fn book_other(&mut self) -> Duration {
+        let total = self.started.elapsed();
+        self.times.other = Duration::ZERO;
+        let booked = self.times.parts().into_iter().map(|(_, part)| part).sum();
+        self.times.other = total.saturating_sub(booked);
+        total
     }
 
     /// Every rank's times and losses, in one operation.

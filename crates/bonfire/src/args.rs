@@ -70,8 +70,13 @@ impl LaunchArgs {
             #[arg(last = true, value_name = "ARGUMENT")]
             _own: Vec<OsString>,
         }
-        let flags = parse_args_from::<Flags>(arguments);
-        Ok(flags.map_err(Error::Usage)?.launch)
+        let flags = parse_args_from::<Flags>(arguments).map_err(|wrong| {
+            Error::Usage(match wrong.starts_with("unexpected argument") {
+                true => format!("{wrong}; the program's own flags belong behind --"),
+                false => wrong,
+            })
+        });
+        Ok(flags?.launch)
     }
 
     /// An error with its causes in one line, for the end of the process that the user has started.
@@ -201,7 +206,10 @@ mod tests {
             ("--npoc 4", "'--npoc' found; did you mean --nproc"),
             ("--max-restart 4", "did you mean --max-restarts?"),
             ("-n 4", "unexpected argument '-n' found"),
-            ("--steps 7", "unexpected argument '--steps' found"),
+            (
+                "--steps 7",
+                "try --help; the program's own flags belong behind --",
+            ),
         ];
         for (line, expected) in cases {
             let message = format!("{:?}", parse(line).unwrap_err());

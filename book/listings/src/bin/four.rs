@@ -75,6 +75,25 @@ fn train(world: World) -> Result<(), Error> {
             println!("epoch {epoch} loss {loss:.6}");
         }
     }
+    let loss = validate(&ddp, &world)?;
+    if world.is_main() {
+        println!("validation loss {loss:.6}");
+    }
     Ok(())
 }
 // ANCHOR_END: loop
+
+// ANCHOR: validate
+fn validate(ddp: &Ddp<Line>, world: &World) -> Result<f64, Error> {
+    let model = ddp.module().valid();
+    let deal = Deal::new(8.try_into()?, Order::Sequential).remainder(Remainder::Exact);
+    let loader = DealtLoader::new(world, Points, OnTheLine, deal).share(&world.device());
+    let mut losses = WeightedMean::new();
+    for batch in loader.iter() {
+        let (x, y) = batch?;
+        let samples = x.dims()[0];
+        losses.add(model.loss((x, y)).into_scalar::<f64>(), samples);
+    }
+    Ok(losses.over_ranks(world)?.unwrap_or(f64::NAN))
+}
+// ANCHOR_END: validate

@@ -1,5 +1,7 @@
 //! A training that keeps account of itself.
 
+use std::num::NonZeroUsize;
+
 use bonfire::prelude::*;
 use bonfire::report::{Activity, Journal, JournalConfig};
 use burn::nn::{Linear, LinearConfig};
@@ -12,19 +14,35 @@ fn main() -> bonfire::Result<()> {
 
 /// Points on a line.
 fn batch(device: &Device) -> (Tensor<2>, Tensor<2>) {
-    let x = Tensor::random([16, 1], Distribution::Default, device);
+    let x = Tensor::random([BATCH.get(), 1], Distribution::Default, device);
     (x.clone(), x * 3.0 + 1.0)
 }
+
+// ANCHOR: rate
+const BATCH: NonZeroUsize = NonZeroUsize::new(16).unwrap();
+
+/// For the ranks that there are, of a rate that was found for batches of 32 on one device.
+fn learning_rate(world: &World) -> f64 {
+    let batch = GlobalBatch {
+        world_size: world.world_size(),
+        batch_size: BATCH,
+        accumulation: NonZeroUsize::MIN,
+    };
+    let reference = NonZeroUsize::new(32).unwrap();
+    0.3 * RateRule::Linear { reference }.factor(batch)
+}
+// ANCHOR_END: rate
 
 fn train(world: World) -> bonfire::Result<()> {
     let device = world.device().autodiff();
     let model: Linear = LinearConfig::new(1, 1).init(&device);
     let mut ddp = Ddp::new(model, &world)?;
     let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
+    let rate = learning_rate(&world);
     let folder = std::env::temp_dir().join(format!("bonfire-journal-{}", std::process::id()));
     // ANCHOR: loop
     let config = JournalConfig::new("A line through points", 200)
-        .samples_per_step(16 * world.world_size().len(), "points")
+        .samples_per_step(BATCH.get() * world.world_size().len(), "points")
         .folder(&folder);
     let mut journal = Journal::new(&world, config)?;
     for step in 1..=200 {
@@ -32,10 +50,10 @@ fn train(world: World) -> bonfire::Result<()> {
         let done = ddp.backward(|model| (model.forward(x) - y).powi_scalar(2).mean())?;
         journal.step(&done);
         journal.time(Activity::Optimizer, || {
-            ddp.step(&mut optimizer, 0.3, done.gradients)
+            ddp.step(&mut optimizer, rate, done.gradients)
         })?;
         if step % 50 == 0 {
-            journal.figures(Some(0.3))?;
+            journal.figures(Some(rate))?;
         }
     }
     let report = journal.close()?.with_fact("optimizer", "SGD");
