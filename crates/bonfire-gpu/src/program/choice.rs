@@ -16,7 +16,7 @@
 //!
 //! A direct rank reads its shard from each peer and writes it to each peer, through one port. A ring is as
 //! fast as its slowest hop. A rank of a chain reads all from below and all from above; the last summand is
-//! the time until the first piece has gone up and down (see [`chain`]).
+//! the time until the first piece has gone up and down.
 //!
 //! # Where it changes
 //!
@@ -31,9 +31,8 @@ use bonfire_collective::FoldOrder;
 use bonfire_plan::{DType, Rank, ReduceOp, WorldSize};
 
 use crate::options::CudaAlgorithm;
-use crate::program::chain;
 use crate::program::pair_bandwidths::PairBandwidths;
-use crate::program::part_elems;
+use crate::program::{part_elems, pieces};
 
 /// Seconds for a message and the launch behind it. NCCL's model has 3.4 us over NVLink and 5.7 us over PCIe
 /// for a hop of the protocol that has no flags among its data (`src/graph/tuning.cc`, 2.30).
@@ -252,7 +251,7 @@ impl Estimate<'_> {
         let slowest = world_size.ranks().flat_map(both).fold(0.0, f64::max);
         // Of elements of 4 bytes.
         let lane = part_elems((bytes / 4.0) as usize, self.lanes);
-        let pieces = lane.div_ceil(chain::piece_elems(lane).get()).max(1) as f64;
+        let pieces = pieces(lane, world_size) as f64;
         let fill = 2.0 * ranks - 3.0;
         (2.0 * pieces + fill + self.rounds()) * HOP + bytes * (busiest + fill / pieces * slowest)
     }

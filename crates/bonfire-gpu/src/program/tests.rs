@@ -196,6 +196,21 @@ fn chains_beside_each_other_fold_in_the_canonical_order() {
 }
 
 #[test]
+fn a_chain_has_the_pieces_that_its_estimate_says_and_no_more_than_pay() {
+    for (world, count) in [(2, 10), (3, 128 << 10), (4, 900_000), (8, 20 << 20)] {
+        let shape = key(Collective::AllReduce, Layout::Chains(1), count);
+        let programs = all(world, shape);
+        let pieces = pieces(count, WorldSize::new(world).unwrap());
+        // The last rank folds each of them once.
+        let last = &programs[world as usize - 1][0];
+        let shards = world as usize;
+        assert!(last.folds().count() <= pieces, "{shape:?}");
+        assert!(pieces <= last.folds().count() + shards, "{shape:?}");
+        assert!(pieces <= 64 + shards, "{shape:?}: {pieces}");
+    }
+}
+
+#[test]
 fn every_kind_of_fold_is_among_those_of_as_many_elements_as_there_are_ranks_and_lanes() {
     // That is what kernels are loaded for, before the first operation of a kind.
     for (world, lanes) in [(2, 1), (4, 4), (8, 3)] {

@@ -10,6 +10,11 @@
 //!
 //! A barrier ends the plan: a neighbour may still be reading when a rank has done its own part. Where
 //! only two ranks take part, they alone meet.
+//!
+//! Of ranks that wait for each other, the one that keeps the rest waiting is the one that has told least of what
+//! it was to tell. In a ring all ranks tell equally much, and tell before they wait. In a [chain](Algorithm::Chain)
+//! whose links are single ranks they do not, so there each rank first tells the next one that it is there, and
+//! the two at the ends, which have one neighbour instead of two, tell it everything twice.
 
 use super::algorithm::dissemination;
 use crate::{
@@ -20,9 +25,9 @@ impl Schedule {
     /// What `rank` does if frames stay where they are. All frames are empty, and every fold and copy is
     /// a [`Step::ReduceDirect`].
     ///
-    /// [`Algorithm::Ring`](crate::Algorithm::Ring) and
-    /// [`Algorithm::ZeroCopy`](crate::Algorithm::ZeroCopy) are known to stay right; the latter needs no
-    /// change, nor does a barrier. So is [`Algorithm::OneShot`](crate::Algorithm::OneShot) where nothing is
+    /// [`Algorithm::Ring`](crate::Algorithm::Ring), [`Algorithm::Chain`](crate::Algorithm::Chain) as an
+    /// all-reduce whose links are single ranks, and [`Algorithm::ZeroCopy`](crate::Algorithm::ZeroCopy) are known
+    /// to stay right; the latter needs no change, nor does a barrier. So is [`Algorithm::OneShot`](crate::Algorithm::OneShot) where nothing is
     /// folded: gather, scatter, transfer and exchange, and an all-to-all between two buffers. Ask
     /// [`check_plan`](crate::check_plan) about others.
     ///
@@ -55,9 +60,45 @@ impl Schedule {
         let moved = self.steps(rank);
         match self.algorithm() {
             Algorithm::ZeroCopy | Algorithm::Dissemination => moved,
+            Algorithm::Chain if self.has_links_of_one() => {
+                let steps = told_evenly(self.world_size(), rank, moved);
+                in_place((self.world_size(), self.collective()), rank, steps)
+            }
             _ => in_place((self.world_size(), self.collective()), rank, moved),
         }
     }
+
+    /// Whether no rank is in a link of the chain with another.
+    fn has_links_of_one(&self) -> bool {
+        let hosts = &self.shape().hosts;
+        hosts.runs().last().map(|run| run as usize + 1) == Some(hosts.rank_count())
+    }
+}
+
+/// The steps of a chain of single ranks in which all tell equally much, and before they wait.
+fn told_evenly(world: WorldSize, rank: Rank, moved: Vec<Step>) -> Vec<Step> {
+    if world.len() == 1 {
+        return moved;
+    }
+    let (next, prev) = (world.next(rank), world.prev(rank));
+    let source = ElemRange::up_to(0);
+    let mut steps = vec![
+        Step::Put { peer: next, source },
+        Step::Wait { peer: prev },
+        Step::Release { peer: prev },
+    ];
+    let is_end = |rank: Rank| world.len() > 2 && (rank.get() == 0 || rank.get() + 1 == world.get());
+    for step in moved {
+        match step {
+            Step::Put { .. } if is_end(rank) => steps.push(step.clone()),
+            Step::Wait { peer } if is_end(peer) => {
+                steps.extend([step.clone(), Step::Release { peer }]);
+            }
+            _ => {}
+        }
+        steps.push(step);
+    }
+    steps
 }
 
 fn in_place(
@@ -127,11 +168,23 @@ mod tests {
     use std::num::NonZeroUsize;
 
     use super::*;
-    use crate::{CheckError, Collective, Fault, Hosts, Partition, Plan, ScheduleShape, check_plan};
+    use crate::{
+        CheckError, Collective, Fault, Hosts, Order, Partition, Plan, ScheduleShape, check_plan,
+    };
 
+    /// Of shards of two chunks; the links of a chain are single ranks.
     fn plan(collective: Collective, algorithm: Algorithm, world: u32, count: usize) -> Plan {
-        let world_size = WorldSize::new(world).unwrap();
         let chunk_elems_max = count.div_ceil(world as usize).div_ceil(2).max(1);
+        plan_of(collective, algorithm, world, (count, chunk_elems_max))
+    }
+
+    fn plan_of(
+        collective: Collective,
+        algorithm: Algorithm,
+        world: u32,
+        (count, chunk_elems_max): (usize, usize),
+    ) -> Plan {
+        let world_size = WorldSize::new(world).unwrap();
         let schedule = Schedule::new(ScheduleShape {
             collective,
             algorithm,
@@ -139,7 +192,10 @@ mod tests {
             count,
             chunk_elems_max: NonZeroUsize::new(chunk_elems_max).unwrap(),
             partition: Partition::Balanced,
-            hosts: Hosts::one(world_size),
+            hosts: match algorithm {
+                Algorithm::Chain => Hosts::new((0..world).collect()),
+                _ => Hosts::one(world_size),
+            },
         })
         .unwrap();
         let steps = world_size
@@ -170,6 +226,41 @@ mod tests {
                     check_plan(&plan, slots())
                         .unwrap_or_else(|error| panic!("{collective} of {count}: {error}\n{plan}"));
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn chains_of_single_ranks_stay_right_in_place() {
+        let most = if cfg!(miri) { 4 } else { 64 };
+        for world in 1..=most {
+            let ranks = world as usize;
+            for count in [0, 1, 2 * ranks + 1, 5 * ranks] {
+                let plan = plan(Collective::AllReduce, Algorithm::Chain, world, count);
+                let report = check_plan(&plan, slots())
+                    .unwrap_or_else(|error| panic!("{count}: {error}\n{plan}"));
+                assert!(report.order <= Order::Rounded, "{plan}");
+            }
+        }
+        // Many more pieces than ranks.
+        let shape = (513, 8);
+        let plan = plan_of(Collective::AllReduce, Algorithm::Chain, 3, shape);
+        check_plan(&plan, slots()).unwrap_or_else(|error| panic!("{error}\n{plan}"));
+    }
+
+    #[test]
+    fn ranks_of_a_chain_tell_equally_much_and_tell_before_they_wait() {
+        for world in 2..=9 {
+            for count in [0, 1, 4 * world as usize, 101] {
+                let plan = plan(Collective::AllReduce, Algorithm::Chain, world, count);
+                let puts = plan.schedule().world_size().ranks().map(|rank| {
+                    let steps = plan.steps(rank);
+                    assert!(matches!(steps[0], Step::Put { .. }), "{plan}");
+                    let is_put = |step: &&Step| matches!(step, Step::Put { .. });
+                    steps.iter().filter(is_put).count()
+                });
+                let puts: Vec<usize> = puts.collect();
+                assert!(puts.iter().all(|own| *own == puts[0]), "{puts:?}: {plan}");
             }
         }
     }
@@ -222,19 +313,21 @@ mod tests {
     }
 
     #[test]
-    fn without_its_last_barrier_a_ring_races_with_what_follows() {
-        let whole = plan(Collective::AllReduce, Algorithm::Ring, 3, 12);
-        let schedule = whole.schedule().clone();
-        let rounds = 2;
-        let steps = schedule
-            .world_size()
-            .ranks()
-            .map(|rank| {
-                let steps = whole.steps(rank);
-                steps[..steps.len() - 3 * rounds].to_vec()
-            })
-            .collect();
-        let cut = Plan::with_steps(schedule, steps);
-        assert!(check_plan(&cut, slots()).is_err(), "{cut}");
+    fn without_its_last_barrier_a_plan_races_with_what_follows() {
+        for algorithm in [Algorithm::Ring, Algorithm::Chain] {
+            let whole = plan(Collective::AllReduce, algorithm, 3, 12);
+            let schedule = whole.schedule().clone();
+            let rounds = 2;
+            let steps = schedule
+                .world_size()
+                .ranks()
+                .map(|rank| {
+                    let steps = whole.steps(rank);
+                    steps[..steps.len() - 3 * rounds].to_vec()
+                })
+                .collect();
+            let cut = Plan::with_steps(schedule, steps);
+            assert!(check_plan(&cut, slots()).is_err(), "{cut}");
+        }
     }
 }
