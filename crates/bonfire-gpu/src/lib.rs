@@ -19,7 +19,7 @@
 //! Where two ranks do not reach each other's memory, the group's data go through host memory: the group on
 //! the CPU reduces there.
 //!
-//! With the feature `nccl`, `NcclGroup` has the same operations over NVIDIA's NCCL.
+//! `NcclGroup` has the same operations over NVIDIA's NCCL, which is found when the program runs.
 //!
 //! Ranks may share a device, which is slower than a device each and exists for tests. Nothing here knows
 //! of tensors.
@@ -31,7 +31,6 @@ mod device;
 mod error;
 mod group;
 mod life;
-#[cfg(feature = "nccl")]
 mod nccl_group;
 mod options;
 mod program;
@@ -48,7 +47,6 @@ pub use device::neighbours::Neighbours;
 pub use error::CudaGroupError;
 pub use group::CudaGroup;
 pub use group::buffer::CudaBuffer;
-#[cfg(feature = "nccl")]
 pub use nccl_group::{NcclBuffer, NcclGroup};
 pub use options::{CudaAlgorithm, CudaOptions, CudaPath, CudaSync};
 pub use program::choice::CudaChoice;
