@@ -5,8 +5,11 @@
 
 use std::collections::BTreeMap;
 
+use bonfire_cuda::{ComputeCapability, Nvrtc};
+use bonfire_kernels::launch::flags::{RANKS_MAX, SignalKernel};
+use bonfire_kernels::launch::one_shot::OneShotKey;
 use bonfire_kernels::source::{KernelSource, NVRTC_OPTIONS};
-use bonfire_kernels::variants;
+use bonfire_kernels::{Element, Fold, variants};
 use cudarc::nvrtc::{CompileError, CompileOptions, compile_ptx_with_opts};
 
 /// All kernels once; some variants share one.
@@ -51,6 +54,52 @@ fn check(architecture: &'static str) {
         assert!(compiled.to_src().contains(&entry), "{entry} is missing");
     }
     println!("{architecture}: {} kernels compiled", sources.len());
+}
+
+/// Those that wait for other ranks, which are CUDA C++: every element with every operation that it has, and every
+/// number of ranks with one of them.
+fn check_waiting(major: u32) {
+    if std::env::var_os("BONFIRE_TEST_NVRTC").is_none() {
+        println!("waiting kernels skipped: set BONFIRE_TEST_NVRTC where libnvrtc can be loaded");
+        return;
+    }
+    let nvrtc = Nvrtc::load().expect("BONFIRE_TEST_NVRTC says that it is there");
+    let capability = ComputeCapability { major, minor: 0 };
+    SignalKernel::compile(nvrtc, capability).unwrap_or_else(|error| panic!("signals: {error}"));
+    let folds = Element::ALL.into_iter().flat_map(|element| {
+        let folds = Fold::ALL
+            .into_iter()
+            .filter(move |fold| fold.takes(element));
+        folds.map(move |fold| (element, fold, 2))
+    });
+    let ranks = (1..=RANKS_MAX).map(|ranks| (Element::Bf16, Fold::Sum, ranks));
+    let mut compiled = 0;
+    for (element, fold, ranks) in folds.chain(ranks) {
+        let key = OneShotKey {
+            element,
+            fold,
+            ranks,
+        };
+        key.compile(nvrtc, capability)
+            .unwrap_or_else(|error| panic!("{key:?} for {capability:?}: {error}"));
+        compiled += 1;
+    }
+    println!("{capability:?}: {compiled} pairs of waiting kernels compiled");
+}
+
+#[test]
+fn kernels_that_wait_compile_for_ampere() {
+    check_waiting(8);
+}
+
+#[test]
+fn kernels_that_wait_compile_for_hopper() {
+    check_waiting(9);
+}
+
+#[test]
+fn kernels_that_wait_compile_for_blackwell() {
+    check_waiting(10);
 }
 
 #[test]

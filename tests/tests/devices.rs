@@ -83,6 +83,85 @@ fn cuda_processes_end_with_the_same_parameters_over_nccl() {
     trained_on_cuda(3, "nccl", &missing);
 }
 
+/// Two processes that take themselves to be on two hosts, each on the first device of its own; `None` where one
+/// says that it has none.
+#[cfg(feature = "cuda")]
+fn trained_on_two_hosts(may_nccl_share: bool) -> Option<Vec<JobEnd>> {
+    let folder = tempfile::tempdir().unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    drop(listener);
+    let start = |rank: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_resuming"));
+        command.arg(folder.path()).args(["10", "--route", "auto"]);
+        command.env("BONFIRE_LOG", "info").envs([
+            ("RANK", rank),
+            ("BONFIRE_HOST_ID", rank),
+            ("WORLD_SIZE", "2"),
+            ("LOCAL_RANK", "0"),
+            ("LOCAL_WORLD_SIZE", "1"),
+            ("MASTER_ADDR", "127.0.0.1"),
+            ("MASTER_PORT", &port),
+            ("BONFIRE_DEVICE", "cuda"),
+            // Both are on one device, which NCCL refuses unless it is told otherwise.
+            (
+                "NCCL_MULTI_RANK_GPU_ENABLE",
+                if may_nccl_share { "1" } else { "0" },
+            ),
+        ]);
+        Job::start_for(&mut command, LIMIT)
+    };
+    let jobs = ["0", "1"].map(start);
+    let ends: Vec<JobEnd> = jobs.into_iter().map(Job::end).collect();
+    let is_missing = |line: &&String| line.contains("cannot train on cuda: ");
+    if let Some(line) = ends[0].stderr.iter().find(is_missing) {
+        println!("skipped: {line}");
+        return None;
+    }
+    for end in &ends {
+        assert!(end.status.success(), "{:?}", end.stderr);
+    }
+    let digest = |end: &JobEnd| digest(1, end);
+    assert_eq!(digest(&ends[0]), digest(&ends[1]));
+    Some(ends)
+}
+
+/// Nothing is asked for. Real NCCL before 2.30.3 takes no ranks that share a device, whatever it is told.
+#[cfg(feature = "cuda")]
+#[test]
+fn cuda_processes_of_two_hosts_take_nccl_by_themselves() {
+    let Some(ends) = trained_on_two_hosts(true) else {
+        return;
+    };
+    let said = |text: &str| ends[0].stderr.iter().any(|line| line.contains(text));
+    if said("no NCCL (") || said("is on the device of rank") {
+        println!("skipped: {:?}", ends[0].stderr);
+        return;
+    }
+    assert!(said("2 ranks over NCCL"), "{:?}", ends[0].stderr);
+    assert!(said("gradients travel from device to device"));
+    assert!(!said("staged through host memory"));
+}
+
+#[cfg(feature = "cuda")]
+#[test]
+fn cuda_processes_of_two_hosts_say_what_it_costs_to_go_without_nccl() {
+    let Some(ends) = trained_on_two_hosts(false) else {
+        return;
+    };
+    let [speaks, other] = [0, 1].map(|rank| {
+        let mut lines = ends[rank].stderr.iter();
+        lines.find(|line| line.contains("staged through host memory"))
+    });
+    let warning = speaks.unwrap_or_else(|| panic!("{:?}", ends[0].stderr));
+    assert!(warning.contains("WARN"), "{warning}");
+    // The cost, and what is missing.
+    for text in ["every GPU copies all of its gradients", "NCCL", "rank"] {
+        assert!(warning.contains(text), "{text}: {warning}");
+    }
+    assert!(other.is_none(), "{other:?}");
+}
+
 /// A device map over a graphics adapter, the CPU, host memory and a file.
 #[cfg(feature = "wgpu")]
 mod device_map {

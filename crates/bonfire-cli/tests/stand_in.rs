@@ -311,8 +311,8 @@ fn ranks_of_one_process_that_share_a_device_have_queues_or_use_the_host() {
     let mut arguments = vec!["bench", "all-reduce", "--device", "cuda", "--oversubscribe"];
     arguments.extend(["--transport", "local", "--ranks", "5", "--iters", "3"]);
     arguments.extend(["--min-bytes", "64K", "--max-bytes", "256K"]);
-    let refused = "data go through host memory, because 5 ranks of one process need 10 queues on a device, \
-                   and the driver has 8: set CUDA_DEVICE_MAX_CONNECTIONS=10";
+    let refused = "data go through host memory, because 5 ranks of one process need 17 queues on a device, \
+                   and the driver has 8: set CUDA_DEVICE_MAX_CONNECTIONS=17";
     // The program itself asks for more, unless it is told not to.
     for (queues, is_refused) in [("", false), (FEW_QUEUES, true)] {
         let Some(end) = on_stand_in(1, queues, &arguments) else {

@@ -12,6 +12,7 @@
 //!   reach each other. Its order is that of the ring on the CPU.
 //! - *chain*: up through the ranks and down again, for the same buffers as the ring, in canonical order.
 //! - *one-shot*, for small buffers: the one-shot schedule in one kernel, which also waits for its peers.
+//! - *two-shot*, for those of middle size: the direct schedule in one kernel of few blocks.
 //!
 //! Which of them an all-reduce takes follows from its size and from how fast each rank reads every other's
 //! memory, which is measured when the group is formed (`CudaChoice`).
@@ -19,7 +20,7 @@
 //! Where two ranks do not reach each other's memory, the group's data go through host memory: the group on
 //! the CPU reduces there.
 //!
-//! With the feature `nccl`, `NcclGroup` has the same operations over NVIDIA's NCCL.
+//! `NcclGroup` has the same operations over NVIDIA's NCCL, which is found when the program runs.
 //!
 //! Ranks may share a device, which is slower than a device each and exists for tests. Nothing here knows
 //! of tensors.
@@ -31,7 +32,6 @@ mod device;
 mod error;
 mod group;
 mod life;
-#[cfg(feature = "nccl")]
 mod nccl_group;
 mod options;
 mod program;
@@ -48,7 +48,6 @@ pub use device::neighbours::Neighbours;
 pub use error::CudaGroupError;
 pub use group::CudaGroup;
 pub use group::buffer::CudaBuffer;
-#[cfg(feature = "nccl")]
 pub use nccl_group::{NcclBuffer, NcclGroup};
 pub use options::{CudaAlgorithm, CudaOptions, CudaPath, CudaSync};
 pub use program::choice::CudaChoice;

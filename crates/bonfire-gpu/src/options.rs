@@ -6,7 +6,7 @@ use bonfire_kernels::launch::flags::FlagPage;
 
 /// How an all-reduce is done.
 ///
-/// Direct, one-shot and chain add in the order of the ranks. For everything but sums, means and products of
+/// Direct, one-shot, two-shot and chain add in the order of the ranks. For everything but sums, means and products of
 /// 16-bit floats they give the same bits; of those, a chain rounds each addition. A ring starts each shard at
 /// another rank, and so has bits of its own wherever the order of additions shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +15,9 @@ pub enum CudaAlgorithm {
     Direct,
     /// One kernel that waits for its peers; only up to [`CudaOptions::one_shot_bytes_max`].
     OneShot,
+    /// Direct in one kernel of few blocks, each of which waits for the same one of its peers; only up to
+    /// [`CudaOptions::two_shot_bytes_max`].
+    TwoShot,
     /// Neighbour to neighbour, round and round: least bytes on each link.
     Ring,
     /// Neighbour to neighbour, up through the ranks and down again: a third more bytes through a rank than
@@ -54,15 +57,17 @@ pub struct CudaOptions {
     /// The algorithm of every all-reduce. With `None`, the default, the ranks measure how fast each of
     /// them reads every other's memory when the group is formed, and choose by that, by size, and by what
     /// [`GroupOptions::order`](bonfire_collective::GroupOptions::order) of the group below allows: one-shot for small
-    /// buffers, direct for others, and where only neighbours are fast a chain or, if additions may be done
-    /// in any order, a ring for large ones. [`CudaGroup::choice`](crate::CudaGroup::choice) has the figures
-    /// and the sizes.
+    /// buffers, two-shot for those of middle size, direct for others, and where only neighbours are fast a chain or,
+    /// if additions may be done in any order, a ring for large ones.
+    /// [`CudaGroup::choice`](crate::CudaGroup::choice) has the figures and the sizes.
     pub algorithm: Option<CudaAlgorithm>,
     /// How ranks wait; `None` takes kernels unless processes share a device, or the driver ends kernels that
     /// take long on the device of any rank, as it does where a display is attached.
     pub sync: Option<CudaSync>,
     /// Larger all-reduces are no one-shots. Default 256 KiB; a staging buffer of twice that is set aside.
     pub one_shot_bytes_max: usize,
+    /// Larger all-reduces are no two-shots. Default 8 MiB.
+    pub two_shot_bytes_max: usize,
     /// Streams that a ring or a chain runs on beside each other, 1 to 64; fewer where the driver has not as many
     /// queues ([`CudaGroup::ring_channels`](crate::CudaGroup::ring_channels)). Default 4.
     pub ring_channels: u32,
@@ -106,6 +111,13 @@ impl CudaOptions {
         self
     }
 
+    /// The same with another [`two_shot_bytes_max`](Self::two_shot_bytes_max).
+    #[must_use]
+    pub fn with_two_shot_bytes_max(mut self, two_shot_bytes_max: usize) -> Self {
+        self.two_shot_bytes_max = two_shot_bytes_max;
+        self
+    }
+
     /// The same with another [`ring_channels`](Self::ring_channels).
     #[must_use]
     pub fn with_ring_channels(mut self, ring_channels: u32) -> Self {
@@ -129,6 +141,7 @@ impl Default for CudaOptions {
             algorithm: None,
             sync: None,
             one_shot_bytes_max: 256 << 10,
+            two_shot_bytes_max: 8 << 20,
             ring_channels: 4,
             blocks_per_multiprocessor: 2,
         }
@@ -145,8 +158,13 @@ impl CudaOptions {
     /// As text to compare between ranks. The timeout may differ.
     pub(crate) fn agreed(&self) -> String {
         format!(
-            "path {:?}, algorithm {:?}, sync {:?}, one_shot_bytes_max {}, ring_channels {}",
-            self.path, self.algorithm, self.sync, self.one_shot_bytes_max, self.ring_channels
+            "path {:?}, algorithm {:?}, sync {:?}, one_shot_bytes_max {}, two_shot_bytes_max {}, ring_channels {}",
+            self.path,
+            self.algorithm,
+            self.sync,
+            self.one_shot_bytes_max,
+            self.two_shot_bytes_max,
+            self.ring_channels
         )
     }
 }

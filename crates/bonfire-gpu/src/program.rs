@@ -1,13 +1,12 @@
 //! What a rank queues for a schedule: messages, and kernels on the buffers of all ranks.
 //!
 //! A program is the schedule's own list of steps, as
-//! [`steps_in_place`](bonfire_plan::Schedule::steps_in_place) gives it, or that of a [chain], with nothing
-//! added, left out or put in another order. So what was proved of the schedule holds of what the device does, as far as
+//! [`steps_in_place`](bonfire_plan::Schedule::steps_in_place) gives it, with nothing added, left out or put in
+//! another order. So what was proved of the schedule holds of what the device does, as far as
 //! each step is done right: a put is a word that is raised behind everything the stream did before, a
 //! wait holds the stream until the word is there, and a direct fold is a kernel. Words count messages
 //! without end, so that a release has nothing to free.
 
-pub(crate) mod chain;
 pub(crate) mod choice;
 pub(crate) mod pair_bandwidths;
 
@@ -175,6 +174,7 @@ impl Programs {
     }
 }
 
+/// The links of a chain are single ranks.
 fn schedule(
     collective: Collective,
     algorithm: Algorithm,
@@ -189,7 +189,10 @@ fn schedule(
         count,
         chunk_elems_max: NonZeroUsize::new(chunk_elems_max).unwrap_or(NonZeroUsize::MIN),
         partition: Partition::Balanced,
-        hosts: Hosts::one(world_size),
+        hosts: match algorithm {
+            Algorithm::Chain => Hosts::new((0..world_size.get()).collect()),
+            _ => Hosts::one(world_size),
+        },
     })
 }
 
@@ -260,27 +263,45 @@ fn rings(key: Key, place: Place, lanes: usize) -> Result<Vec<Program>, PlanError
     (0..lanes).map(lane).collect()
 }
 
-/// One chain for each of so many parts of the buffer.
+/// One chain for each of so many parts of the buffer. A rank reads only the memory of its two neighbours and
+/// writes only its own, so the first and the last need not reach each other fast.
 fn chains(key: Key, place: Place, lanes: usize) -> Result<Vec<Program>, PlanError> {
     let world_size = place.world_size;
-    let barrier = schedule(
-        Collective::Barrier,
-        Algorithm::Dissemination,
-        world_size,
-        0,
-        0,
-    )?;
     let part = part_elems(key.count, lanes);
     let lane = |number: usize| {
         let start = (number * part).min(key.count);
-        let end = (start + part).min(key.count);
-        Program::new(
+        let count = (start + part).min(key.count) - start;
+        let chain = schedule(
+            key.collective,
+            Algorithm::Chain,
+            world_size,
+            count,
+            piece_elems(count),
+        )?;
+        let place_of =
+            |range: ElemRange| ElemRange::new(start + range.start(), start + range.end());
+        Ok(Program::new(
             place,
-            |rank| chain::steps(world_size, rank, end - start, barrier.steps(rank)),
-            |range| ElemRange::new(start + range.start(), start + range.end()),
-        )
+            |rank| chain.steps_in_place(rank),
+            place_of,
+        ))
     };
-    Ok((0..lanes).map(lane).collect())
+    (0..lanes).map(lane).collect()
+}
+
+/// The longest piece of a chain of so many elements. The more pieces, the sooner the last rank has something to
+/// do; the fewer, the fewer launches.
+fn piece_elems(count: usize) -> usize {
+    /// Shorter ones cost more to announce than to move: half a MiB of f32.
+    const MIN: usize = 128 << 10;
+    const PIECES_MAX: usize = 64;
+    count.div_ceil(PIECES_MAX).max(MIN)
+}
+
+/// The pieces of a chain of so many elements: those of each rank's shard.
+pub(crate) fn pieces(count: usize, world_size: WorldSize) -> usize {
+    let shard = count.div_ceil(world_size.len());
+    world_size.len() * shard.div_ceil(piece_elems(count)).max(1)
 }
 
 /// How many elements a chain beside others has, at most.

@@ -107,11 +107,28 @@ impl State {
     /// The algorithm for an all-reduce of that many bytes.
     pub(crate) fn choose(&self, bytes: usize, freedom: Freedom) -> CudaAlgorithm {
         match self.options.algorithm {
-            Some(CudaAlgorithm::OneShot) | None if self.is_one_shot(bytes) => {
+            Some(CudaAlgorithm::OneShot) if self.is_one_shot(bytes) => CudaAlgorithm::OneShot,
+            None if self.is_one_shot(bytes) && !self.choice.prefers_two_shot(bytes) => {
                 CudaAlgorithm::OneShot
             }
-            _ => self.choice.algorithm(bytes, freedom),
+            _ => match self.choice.algorithm(bytes, freedom) {
+                CudaAlgorithm::Direct if self.is_two_shot(bytes) => CudaAlgorithm::TwoShot,
+                algorithm => algorithm,
+            },
         }
+    }
+
+    /// Whether so many bytes can be reduced, where they are, in one kernel that waits; nobody asked for another way.
+    fn is_two_shot(&self, bytes: usize) -> bool {
+        let asked = self.options.algorithm;
+        asked.is_none_or(|asked| asked == CudaAlgorithm::TwoShot) && self.may_two_shot(bytes)
+    }
+
+    /// Whether so many bytes may be.
+    pub(crate) fn may_two_shot(&self, bytes: usize) -> bool {
+        self.flags.sync() == CudaSync::Kernel
+            && bytes <= self.options.two_shot_bytes_max
+            && bytes > 0
     }
 
     /// Whether so many bytes can be reduced in one kernel that waits.

@@ -59,8 +59,10 @@ pub enum BufferSync {
 #[non_exhaustive]
 pub enum GradientRoute {
     /// From device to device where that can be: the models of all ranks are on CUDA devices of one host
-    /// that reach each other's memory, and gradients travel in buckets, not compressed. Through host
-    /// memory otherwise. Rank 0 logs which, and why. The bits are the same.
+    /// that reach each other's memory, and gradients travel in buckets, not compressed. The bits are those of
+    /// the way through the host. Where CUDA devices are on several hosts, as [`Nccl`](Self::Nccl) if NCCL is
+    /// found on all of them, in the order of additions that it has. Through host memory otherwise. Rank 0 logs
+    /// which, and why; it warns where gradients of several hosts are staged.
     #[default]
     Auto,
     /// Through host memory.
@@ -69,11 +71,11 @@ pub enum GradientRoute {
     Device,
     /// From device to device over NVIDIA's NCCL, or not at all. For clusters whose links NCCL knows and
     /// Bonfire does not, such as InfiniBand: ranks may be on several hosts, each on a CUDA device of its
-    /// own. It needs the feature `nccl`, NCCL on every host, and buckets that are not compressed.
+    /// own. It needs NCCL on every host, and buckets that are not compressed.
     ///
     /// NCCL adds in its own order. All ranks have the same bits, but with three ranks or more not those of
-    /// the other ways, and perhaps others with another version or other links: [`Auto`](Self::Auto) never
-    /// takes it. Sums of 16-bit gradients may be rounded to 16 bits after each addition, elsewhere once.
+    /// the other ways, and perhaps others with another version or other links: on one host
+    /// [`Auto`](Self::Auto) never takes it. Sums of 16-bit gradients may be rounded to 16 bits after each addition, elsewhere once.
     Nccl,
 }
 

@@ -7,9 +7,7 @@ use std::fmt;
 use std::mem;
 use std::sync::{Arc, Mutex};
 
-#[cfg(feature = "nccl")]
-use bonfire_gpu::NcclGroup;
-use bonfire_gpu::{Context, CudaGroup, CudaGroupError, Span};
+use bonfire_gpu::{Context, CudaGroup, CudaGroupError, NcclGroup, Span};
 use burn::backend::TensorMetadata;
 use burn_cubecl::CubeDevice;
 use burn_cubecl::cubecl::cuda::CudaRuntime;
@@ -106,7 +104,6 @@ unsafe impl Idle for CudaGroup {
 }
 
 // SAFETY: as for `CudaGroup`; what NCCL queues, it queues on that stream, or orders that behind it.
-#[cfg(feature = "nccl")]
 unsafe impl Idle for NcclGroup {
     fn wait_idle(&self) -> Result<(), CudaGroupError> {
         self.synchronize()

@@ -105,7 +105,7 @@ pub struct TrainArgs {
     pub checkpoint_blocks: bool,
 
     /// The way of gradients from rank to rank: auto (from device to device where that can be), host, device or
-    /// nccl (in a build with the feature)
+    /// nccl
     #[arg(
         long,
         value_name = "auto|host|device|nccl",

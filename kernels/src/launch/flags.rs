@@ -171,7 +171,7 @@ pub struct SignalKernel {
     function: Function,
 }
 
-/// Messages of one launch.
+/// Messages of one launch, each of which has a thread.
 const SIGNALS_MAX: usize = 32;
 
 /// As in signals.cu.
@@ -210,8 +210,9 @@ impl SignalKernel {
         Ok(Self { function })
     }
 
-    /// Queues messages, done in this order. The kernel waits on the device, with one warp, until its
-    /// words have been written or the host raises `abort`; from then on it tells nothing.
+    /// Queues messages. Those that tell, or that hear, without one of the other kind between them are done at once,
+    /// so no two of them may be about one word; else they are done in this order. The kernel waits on the device,
+    /// with one warp, until its words have been written or the host raises `abort`; from then on it tells nothing.
     ///
     /// # Errors
     /// What the driver says.
@@ -236,7 +237,7 @@ impl SignalKernel {
             }
             let grid = Grid {
                 blocks: 1,
-                threads: 32,
+                threads: SIGNALS_MAX as u32,
             };
             // SAFETY: the kernel takes one SignalsArgs, whose layout signals.cu states. It touches the
             // first `len` words, each 4 aligned bytes (`Span::word_address`) of device memory, and the abort flag,

@@ -1,8 +1,9 @@
-//! The kernel that exchanges and reduces small buffers by itself.
+//! The kernels that exchange and reduce small buffers by themselves: in one shot, by way of staging buffers, or in
+//! two, where the buffers are.
 //!
-//! It is compiled for one element type, one operation and one number of ranks. It is CUDA C++ and not
-//! CubeCL because it waits for its peers with loads and stores ordered at the scope of the system, for
-//! which CubeCL has no words; all other kernels are CubeCL's.
+//! Both are compiled for one element type, one operation and one number of ranks. They are CUDA C++ and not
+//! CubeCL because they wait for their peers with loads and stores ordered at the scope of the system, for
+//! which CubeCL has no words; all kernels that only compute are CubeCL's.
 
 use bonfire_cuda::{
     ComputeCapability, Context, Cubin, CudaError, Function, Grid, Module, Nvrtc, Span, Stream,
@@ -28,11 +29,12 @@ pub struct OneShotKey {
     pub ranks: usize,
 }
 
-/// The kernel for one key, loaded in a context.
+/// The kernels for one key, loaded in a context.
 #[derive(Clone, Debug)]
 pub struct OneShotKernel {
     key: OneShotKey,
-    function: Function,
+    one_shot: Function,
+    two_shot: Function,
 }
 
 /// One launch of `one_shot`, the same on every rank but for `data`, `me` and the own page.
@@ -57,6 +59,44 @@ pub struct OneShotLaunch<'a> {
     pub blocks: u32,
 }
 
+/// One launch of `two_shot`, the same on every rank but for `shards` and `me`.
+#[derive(Clone, Copy, Debug)]
+pub struct TwoShotLaunch<'a> {
+    /// This rank's shard in the buffer of each rank, replaced by the result; all at the same distance behind a
+    /// multiple of 16 bytes. It may be empty.
+    pub shards: &'a [Span],
+    /// Each rank's flags.
+    pub pages: &'a [FlagPage],
+    /// This rank's, to stop waiting.
+    pub abort: &'a AbortFlag,
+    /// This rank.
+    pub me: usize,
+    /// The first of the two numbers of this operation, which follow those of the ones before.
+    pub seq: u32,
+    /// What the result is divided by; 1 for nothing.
+    pub divisor: u32,
+    /// Blocks to use, at most [`FlagPage::BLOCKS_MAX`].
+    pub blocks: u32,
+}
+
+/// As in two_shot.cu.
+#[repr(C)]
+#[derive(Default)]
+struct TwoShotArgs {
+    shards: [u64; RANKS_MAX],
+    pages: [u64; RANKS_MAX],
+    abort: u64,
+    head: u64,
+    packs: u64,
+    tail: u64,
+    me: u32,
+    seq: u32,
+    divisor: u32,
+    padding: u32,
+}
+
+const _: () = assert!(size_of::<TwoShotArgs>() == 16 * RANKS_MAX + 48);
+
 /// As in one_shot.cu.
 #[repr(C)]
 #[derive(Default)]
@@ -77,7 +117,7 @@ struct OneShotArgs {
 const _: () = assert!(size_of::<OneShotArgs>() == 16 * RANKS_MAX + 56);
 
 impl OneShotKey {
-    /// Compiles the kernel.
+    /// Compiles the kernels.
     ///
     /// # Errors
     /// [`CudaError::Compile`].
@@ -92,7 +132,12 @@ impl OneShotKey {
         defines.push(format!("SOURCES={}", self.ranks));
         defines.push(format!("RANKS_MAX={RANKS_MAX}"));
         defines.push(format!("THREADS={THREADS}"));
-        let source = [FLAGS_SOURCE, include_str!("one_shot.cu")].concat();
+        let source = [
+            FLAGS_SOURCE,
+            include_str!("one_shot.cu"),
+            include_str!("two_shot.cu"),
+        ]
+        .concat();
         let name = format!("one_shot of {}, {:?}", self.element, self.fold);
         nvrtc.compile(capability, &name, &source, &defines)
     }
@@ -107,7 +152,8 @@ impl OneShotKernel {
         let module = Module::load(context, cubin)?;
         Ok(Self {
             key,
-            function: module.function("one_shot")?,
+            one_shot: module.function("one_shot")?,
+            two_shot: module.function("two_shot")?,
         })
     }
 
@@ -172,7 +218,72 @@ impl OneShotKernel {
         // PACK_BYTES), and RANKS_MAX words for each of `blocks` blocks of the pages, which have
         // BLOCKS_MAX of them, device memory that is freed only after this context is idle, as is the
         // abort flag, a word of page-locked memory.
-        unsafe { self.function.launch(stream, grid, &args) }
+        unsafe { self.one_shot.launch(stream, grid, &args) }
+    }
+
+    /// Queues an all-reduce of a buffer that all ranks reach. The kernel waits for its peers on the device, so all
+    /// ranks' blocks must fit on it at once with room to spare where ranks share one.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn launch_two_shot(
+        &self,
+        stream: &Stream,
+        launch: &TwoShotLaunch<'_>,
+    ) -> Result<(), CudaError> {
+        let ranks = self.key.ranks;
+        assert_eq!(launch.shards.len(), ranks, "one buffer per rank");
+        assert_eq!(launch.pages.len(), ranks, "one page of flags per rank");
+        assert!(launch.me < ranks, "rank {} of {ranks}", launch.me);
+        assert!(
+            (1..=FlagPage::BLOCKS_MAX).contains(&launch.blocks),
+            "1 to {} blocks have flags, got {}",
+            FlagPage::BLOCKS_MAX,
+            launch.blocks
+        );
+        let own = &launch.shards[launch.me];
+        let split = Split::new(self.key.element, own.len(), own.address());
+        let mut args = TwoShotArgs {
+            abort: launch.abort.address(stream.context()),
+            head: split.head,
+            packs: split.packs,
+            tail: split.tail,
+            me: launch.me as u32,
+            seq: launch.seq,
+            divisor: divisor(launch.divisor),
+            ..TwoShotArgs::default()
+        };
+        for (rank, (shard, page)) in launch.shards.iter().zip(launch.pages).enumerate() {
+            assert_eq!(shard.len(), own.len(), "rank {rank} has as long a shard");
+            assert_eq!(
+                shard.address() % PACK_BYTES as u64,
+                own.address() % PACK_BYTES as u64,
+                "shards are at the same distance behind a multiple of {PACK_BYTES}"
+            );
+            shard.used_by(stream.context());
+            page.span().used_by(stream.context());
+            args.shards[rank] = shard.address();
+            args.pages[rank] = page.blocks().address();
+        }
+        let grid = Grid {
+            blocks: launch.blocks,
+            threads: THREADS,
+        };
+        // SAFETY: the kernel takes one TwoShotArgs, whose layout two_shot.cu states. It touches the elements of each
+        // shard, whose number `split` has of spans of this length, at addresses that are aligned alike, and
+        // RANKS_MAX words for each of `blocks` blocks of the pages, which have BLOCKS_MAX of them, device memory
+        // that is freed only after this context is idle, as is the abort flag, a word of page-locked memory.
+        unsafe { self.two_shot.launch(stream, grid, &args) }
+    }
+
+    /// The blocks of `two_shot` for a shard of that many bytes: two packs per thread, and no more than leave most of a
+    /// device to who computes beside it.
+    pub fn two_shot_blocks(shard_bytes: usize) -> u32 {
+        const MOST: u32 = 32;
+        const _: () = assert!(MOST <= FlagPage::BLOCKS_MAX);
+        let packs = shard_bytes.div_ceil(PACK_BYTES).max(1);
+        let blocks = packs.div_ceil(2 * THREADS as usize);
+        u32::try_from(blocks).map_or(MOST, |blocks| blocks.min(MOST))
     }
 
     /// The blocks that make `one_shot` fastest for that many bytes: one pack per thread, up to the most.
@@ -301,6 +412,10 @@ mod tests {
         assert_eq!(OneShotKernel::blocks(8192), 1);
         assert_eq!(OneShotKernel::blocks(8193), 2);
         assert_eq!(OneShotKernel::blocks(usize::MAX), FlagPage::BLOCKS_MAX);
+        assert_eq!(OneShotKernel::two_shot_blocks(0), 1);
+        assert_eq!(OneShotKernel::two_shot_blocks(16 << 10), 1);
+        assert_eq!(OneShotKernel::two_shot_blocks((16 << 10) + 1), 2);
+        assert_eq!(OneShotKernel::two_shot_blocks(usize::MAX), 32);
     }
 
     #[test]

@@ -1,9 +1,10 @@
-// Runs the messages of a plan in their order: a word of a peer is raised, an own word is awaited.
+// Runs the messages of a plan in their order: words of peers are raised, own words are awaited.
 //
-// One thread does them one after the other, as the plan has them. What a stream did before it is
-// visible to what any rank that hears of it does afterwards: kernels of a stream start after the ones
-// before have finished, words are written with release and read with acquire at the scope of the
-// system, and a rank that hears and then tells passes on what it has heard of.
+// Messages of one kind that follow one another are done side by side, each by a thread: a barrier of one hop is
+// as many stores at once, and then as many loads. Between two kinds the threads meet. What a stream did before it
+// is visible to what any rank that hears of it does afterwards: kernels of a stream start after the ones before
+// have finished, words are written with release and read with acquire at the scope of the system, and a rank
+// that hears and then tells passes on what it has heard of, because its threads have met in between.
 
 struct SignalsArgs {
   u64 words[SIGNALS_MAX];
@@ -13,15 +14,23 @@ struct SignalsArgs {
   u32 len;
 };
 
-extern "C" __global__ void __launch_bounds__(32) signals(const __grid_constant__ SignalsArgs a) {
-  if (threadIdx.x != 0) return;
+static __device__ __forceinline__ u32 kind(const SignalsArgs& a, u32 i) { return (a.awaited >> i) & 1; }
+
+extern "C" __global__ void __launch_bounds__(SIGNALS_MAX)
+    signals(const __grid_constant__ SignalsArgs a) {
+  const u32* const abort = (const u32*)a.abort;
   // What is in front of it may have been freed: nobody must hear that it was done.
-  if (load_relaxed((const u32*)a.abort) != 0) return;
-  for (u32 i = 0; i < a.len; ++i) {
-    if (((a.awaited >> i) & 1) == 0) {
+  int here = load_relaxed(abort) == 0;
+  for (u32 first = 0, last; first < a.len; first = last) {
+    if (__syncthreads_and(here) == 0) return;
+    last = first + 1;
+    while (last < a.len && kind(a, last) == kind(a, first)) ++last;
+    const u32 i = first + threadIdx.x;
+    if (i >= last) continue;
+    if (kind(a, first) == 0) {
       store_release((u32*)a.words[i], a.values[i]);
-    } else if (!reached((const u32*)a.words[i], a.values[i], (const u32*)a.abort)) {
-      return;
+    } else {
+      here = reached((const u32*)a.words[i], a.values[i], abort);
     }
   }
 }

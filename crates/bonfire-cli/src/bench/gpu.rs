@@ -154,9 +154,9 @@ impl Measurement {
         }
         match (self.operation, group.algorithm_for(bytes)) {
             (Operation::AllReduce, CudaAlgorithm::OneShot) => "one_shot",
+            (Operation::AllReduce, CudaAlgorithm::TwoShot) => "two_shot",
             (Operation::AllReduce, CudaAlgorithm::Ring) => "ring",
             (Operation::AllReduce, CudaAlgorithm::Chain) => "chain",
-            (Operation::Barrier, _) => "dissemination",
             _ => "direct",
         }
     }

@@ -104,8 +104,12 @@ fn ways() -> Vec<(Way, Vec<usize>)> {
         Way::new(&label, Some(CudaAlgorithm::Direct), options)
     };
     let one_shot = Way::new("one-shot", Some(CudaAlgorithm::OneShot), one_shot);
+    let two_shot = base().with_two_shot_bytes_max(64 << 20);
+    let two_shot = Way::new("two-shot", Some(CudaAlgorithm::TwoShot), two_shot);
+    let middle = [14, 16, 18, 19, 20, 22, 23, 24, 26].map(|shift| 1 << shift);
     let mut ways = vec![
         (one_shot, small.to_vec()),
+        (two_shot, middle.to_vec()),
         (direct("kernel barriers", base()), mixed.to_vec()),
         (direct("stream barriers", in_streams), mixed.to_vec()),
     ];
@@ -141,7 +145,9 @@ fn traffic(way: &Way, ranks: u32) -> f64 {
         // the all-gather reads and writes one. In a chain all ranks but the first read two and write one, and
         // all but the last read and write one.
         Some(CudaAlgorithm::Ring | CudaAlgorithm::Chain) => 5.0 * (ranks - 1.0),
-        None | Some(CudaAlgorithm::Direct | CudaAlgorithm::OneShot) => 2.0 * ranks,
+        None | Some(CudaAlgorithm::Direct | CudaAlgorithm::OneShot | CudaAlgorithm::TwoShot) => {
+            2.0 * ranks
+        }
     }
 }
 
@@ -221,6 +227,7 @@ mod tests {
     fn every_algorithm_is_swept_beside_what_its_traffic_allows() {
         for (algorithm, of_four, rows) in [
             (CudaAlgorithm::OneShot, 8.0, 7),
+            (CudaAlgorithm::TwoShot, 8.0, 9),
             (CudaAlgorithm::Direct, 8.0, 20),
             (CudaAlgorithm::Ring, 15.0, 8),
             (CudaAlgorithm::Chain, 15.0, 8),
@@ -234,6 +241,7 @@ mod tests {
                 assert_eq!(traffic(way, 4), of_four, "{}", way.label);
                 let most = match algorithm {
                     CudaAlgorithm::OneShot => way.options.one_shot_bytes_max,
+                    CudaAlgorithm::TwoShot => way.options.two_shot_bytes_max,
                     _ => BYTES_MAX,
                 };
                 assert_eq!(sizes.iter().max(), Some(&most), "{}", way.label);

@@ -33,8 +33,10 @@ pub(super) fn all() -> anyhow::Result<()> {
         absence_is_a_timeout(sync, CudaAlgorithm::Direct)?;
         absence_is_a_timeout(sync, CudaAlgorithm::Chain)?;
     }
-    abort_frees_who_waits(CudaSync::Kernel, CudaAlgorithm::OneShot)?;
-    absence_is_a_timeout(CudaSync::Kernel, CudaAlgorithm::OneShot)?;
+    for algorithm in [CudaAlgorithm::OneShot, CudaAlgorithm::TwoShot] {
+        abort_frees_who_waits(CudaSync::Kernel, algorithm)?;
+        absence_is_a_timeout(CudaSync::Kernel, algorithm)?;
+    }
     death_is_noticed()
 }
 

@@ -95,6 +95,13 @@ impl Flags {
         self.one_shots
     }
 
+    /// The first of the two numbers of the next two-shot kernel, which follow those of one-shots.
+    pub(crate) fn next_two_shot(&mut self) -> u32 {
+        let first = self.next_one_shot();
+        self.next_one_shot();
+        first
+    }
+
     /// Notes how many messages each rank tells in the program that comes now.
     pub(crate) fn expect(&mut self, channel: u32, tells: &[u32]) {
         for (rank, tells) in self.world_size.ranks().zip(tells) {
@@ -113,7 +120,7 @@ impl Flags {
             peer: self.me.get(),
         };
         let word = self.pages[peer.index()].link(link);
-        self.noted.push(Signal::Tell(word, *told));
+        note(&mut self.noted, Signal::Tell(word, *told));
     }
 
     /// Notes that the stream wait for the next message of the peer.
@@ -126,7 +133,7 @@ impl Flags {
             peer: peer.get(),
         };
         let word = self.pages[self.me.index()].link(link);
-        self.noted.push(Signal::Hear(word, *heard));
+        note(&mut self.noted, Signal::Hear(word, *heard));
     }
 
     /// Queues what `tell` and `hear` noted, in that order. Lanes always wait in their streams: as many
@@ -221,6 +228,23 @@ impl Flags {
             let rank = Rank::new((index % ranks) as u32);
             ((index / ranks) as u32, rank, *count)
         })
+    }
+}
+
+/// Notes a message. Messages of one kind are told or heard at once, so of several on one word only the last is kept:
+/// a word that has reached its value has reached those before.
+fn note(noted: &mut Vec<Signal>, signal: Signal) {
+    let kind = std::mem::discriminant(&signal);
+    let word = |signal: &Signal| match signal {
+        Signal::Tell(word, _) | Signal::Hear(word, _) => word.address(),
+    };
+    let mut run = noted
+        .iter_mut()
+        .rev()
+        .take_while(|other| std::mem::discriminant(*other) == kind);
+    match run.find(|other| word(other) == word(&signal)) {
+        Some(before) => *before = signal,
+        None => noted.push(signal),
     }
 }
 

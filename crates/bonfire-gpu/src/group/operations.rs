@@ -33,7 +33,7 @@ impl CudaGroup {
     }
 
     /// [`all_reduce`](Self::all_reduce) by this algorithm, the same on every rank. What is too large for a
-    /// one-shot, or may not wait in kernels, is done directly; through the host there is but one way.
+    /// one-shot or two-shot, or may not wait in kernels, is done directly; through the host there is but one way.
     ///
     /// # Errors
     /// Those of [`all_reduce`](Self::all_reduce).
@@ -54,13 +54,12 @@ impl CudaGroup {
         }
         match algorithm {
             CudaAlgorithm::OneShot if state.is_one_shot(elements.bytes()) => {
-                let need = job.need(Shape::OneShot);
-                if !state.is_ready(&need) {
-                    let key = state.one_shot_key(job, reduce);
-                    let kernels = [KernelKey::OneShot(key)];
-                    self.inner.core.load(&mut state, need, &kernels)?;
-                }
+                self.load_shots(&mut state, job, reduce)?;
                 self.inner.core.local(state.run_one_shot(job, reduce))
+            }
+            CudaAlgorithm::TwoShot if state.may_two_shot(elements.bytes()) => {
+                self.load_shots(&mut state, job, reduce)?;
+                self.inner.core.local(state.run_two_shot(job, reduce))
             }
             CudaAlgorithm::Ring => {
                 let layout = Layout::Rings(self.lanes(&mut state)?);
@@ -70,7 +69,7 @@ impl CudaGroup {
                 let layout = Layout::Chains(self.lanes(&mut state)?);
                 self.queue(&mut state, job, job.key(collective, layout))
             }
-            CudaAlgorithm::OneShot | CudaAlgorithm::Direct => {
+            CudaAlgorithm::OneShot | CudaAlgorithm::TwoShot | CudaAlgorithm::Direct => {
                 self.queue(&mut state, job, job.key(collective, Layout::Direct))
             }
         }
@@ -225,6 +224,21 @@ impl CudaGroup {
             self.inner.core.load(state, need, &kernels)?;
         }
         self.inner.core.local(state.run(&programs, job))
+    }
+
+    /// Loads the kernels of one-shots and two-shots.
+    fn load_shots(
+        &self,
+        state: &mut State,
+        job: Job<'_>,
+        reduce: ReduceOp,
+    ) -> Result<(), CudaGroupError> {
+        let need = job.need(Shape::OneShot);
+        if state.is_ready(&need) {
+            return Ok(());
+        }
+        let kernels = [KernelKey::OneShot(state.one_shot_key(job, reduce))];
+        self.inner.core.load(state, need, &kernels)
     }
 
     /// How many lanes there are, made at the first call.

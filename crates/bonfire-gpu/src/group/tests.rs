@@ -44,8 +44,8 @@ impl Work {
     }
 }
 
-/// In a barrier ranks pass on what they have heard: of four, rank 0 hears of rank 1 by ranks 2 and 3 alone. Those
-/// wait no more, and their streams go on, before rank 0 can know why.
+/// Of four ranks all but rank 0 are freed, and their streams go on and tell it of everything, before it can know why:
+/// rank 1 had not even begun.
 #[test]
 fn cuda_what_a_freed_rank_tells_is_not_believed() {
     let test = "cuda_what_a_freed_rank_tells_is_not_believed";
@@ -82,11 +82,14 @@ fn cuda_what_a_freed_rank_tells_is_not_believed() {
                         if rank.get() == 2
                 );
                 assert!(is_told, "{sync:?}: {failed:?}");
-            } else if rank != 1 {
+            } else {
                 thread::sleep(Duration::from_millis(100));
                 let Inner { core, .. } = &*group.inner;
                 let freed = group.inner.state().flags.release(&core.control);
                 freed.unwrap();
+                if rank == 1 {
+                    reduce();
+                }
                 thread::sleep(Duration::from_millis(300));
                 if rank == 2 {
                     group.abort("it was freed long before");
@@ -176,4 +179,90 @@ fn cuda_what_is_told_late_holds_nobody_who_was_freed() {
             scope.spawn(move || body(group));
         }
     });
+}
+
+/// Three ranks whose elements all differ, by this algorithm: what each has then.
+fn sums(context: &Context, elements: &Elements, algorithm: Option<CudaAlgorithm>) -> Vec<Vec<u8>> {
+    let three = WorldSize::new(3).unwrap();
+    let groups = ProcessGroup::local(three, GroupOptions::default()).unwrap();
+    let body = |group: ProcessGroup| {
+        let neighbours = Neighbours::of(&group);
+        let options = CudaOptions::default().with_algorithm(algorithm);
+        let group = CudaGroup::new(group, context, &neighbours, options).unwrap();
+        let rank = group.rank().get();
+        let values =
+            (0..elements.range.end).map(|index| 1.0 / (index as f32 + 3.0 * rank as f32 + 1.0));
+        let mut bytes: Vec<u8> = values.flat_map(f32::to_ne_bytes).collect();
+        let buffer = group.allocate(bytes.len()).unwrap();
+        group.stream().write(buffer.span(), &bytes).unwrap();
+        // Twice, so that words of the first are there when the second begins.
+        for _ in 0..2 {
+            group.all_reduce(&buffer, elements, ReduceOp::Mean).unwrap();
+        }
+        group.synchronize().unwrap();
+        group.stream().read(buffer.span(), &mut bytes).unwrap();
+        bytes
+    };
+    let body = &body;
+    thread::scope(|scope| {
+        let ranks: Vec<_> = groups
+            .into_iter()
+            .map(|group| scope.spawn(move || body(group)))
+            .collect();
+        let ends = ranks.into_iter().map(|rank| rank.join().unwrap());
+        ends.collect()
+    })
+}
+
+#[test]
+fn cuda_a_two_shot_has_the_bits_of_the_direct_plan() {
+    let Some(context) = context("cuda_a_two_shot_has_the_bits_of_the_direct_plan") else {
+        return;
+    };
+    // Shards that are empty, that have no packs, and that several blocks share; aligned and not.
+    for range in [0..2, 3..12, 3..1006, 1..70_002] {
+        let elements = Elements {
+            dtype: DType::F32,
+            range,
+        };
+        let of = |algorithm| sums(&context, &elements, Some(algorithm));
+        let (two_shot, direct) = (of(CudaAlgorithm::TwoShot), of(CudaAlgorithm::Direct));
+        assert!(two_shot == direct, "{elements:?}");
+    }
+}
+
+#[test]
+fn cuda_sums_of_middle_size_take_a_two_shot_by_themselves() {
+    let test = "cuda_sums_of_middle_size_take_a_two_shot_by_themselves";
+    let Some(context) = context(test) else {
+        return;
+    };
+    for sync in [CudaSync::Kernel, CudaSync::Stream] {
+        let two = WorldSize::new(2).unwrap();
+        let groups = ProcessGroup::local(two, GroupOptions::default()).unwrap();
+        let options = CudaOptions::default().with_sync(Some(sync));
+        thread::scope(|scope| {
+            for group in groups {
+                let (context, options) = (&context, options.clone());
+                scope.spawn(move || {
+                    let neighbours = Neighbours::of(&group);
+                    let group = CudaGroup::new(group, context, &neighbours, options).unwrap();
+                    let by = [64 << 10, 1 << 20, 8 << 20, 16 << 20]
+                        .map(|bytes| group.algorithm_for(bytes));
+                    let direct = CudaAlgorithm::Direct;
+                    let expected = match sync {
+                        CudaSync::Kernel => [
+                            CudaAlgorithm::OneShot,
+                            CudaAlgorithm::TwoShot,
+                            CudaAlgorithm::TwoShot,
+                            direct,
+                        ],
+                        // No kernel waits.
+                        CudaSync::Stream => [direct; 4],
+                    };
+                    assert_eq!(by, expected, "{sync:?}");
+                });
+            }
+        });
+    }
 }

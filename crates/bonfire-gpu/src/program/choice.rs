@@ -10,15 +10,21 @@
 //!
 //! | algorithm | seconds |
 //! |---|---|
-//! | direct | (2 ceil(log2 n) + 1) a + max over i of S/n sum over j of (b(i, j) + b(j, i)) |
-//! | ring | (2 (n - 1) + ceil(log2 n)) a + 2 (n - 1) S/n max over i of b(i, i - 1) |
-//! | chain of k pieces | (2 k + 2 n - 3 + ceil(log2 n)) a + S max over i of (b(i, i - 1) + b(i, i + 1)) + (2 n - 3) S/k max of both |
+//! | one-shot | a + max over i of S sum over j of b(i, j) |
+//! | two-shot | 2 a + max over i of S/n sum over j of (b(i, j) + b(j, i)) |
+//! | direct | 3 a + the same |
+//! | ring | (2 (n - 1) + 1) a + 2 (n - 1) S/n max over i of b(i, i - 1) |
+//! | chain of k pieces | (2 k + 2 n - 2) a + S max over i of (b(i, i - 1) + b(i, i + 1)) + (2 n - 3) S/k max of both |
 //!
-//! A direct rank reads its shard from each peer and writes it to each peer, through one port. A ring is as
-//! fast as its slowest hop. A rank of a chain reads all from below and all from above; the last summand is
-//! the time until the first piece has gone up and down (see [`chain`]).
+//! A barrier is one message of all to all, at once, and a launch of its own but in a two-shot. A one-shot rank
+//! reads everything from each peer. A two-shot or direct rank reads its shard from each peer and writes it to each
+//! peer, through one port. A ring is as fast as its slowest hop. A rank of a chain reads all from below and all from
+//! above; the last summand is the time until the first piece has gone up and down.
 //!
 //! # Where it changes
+//!
+//! Among small buffers two-shot takes the place of one-shot from the power of two of bytes on from which it is
+//! estimated to be as fast.
 //!
 //! Direct is left only where the pairs differ by more than [`EVEN`], and from a power of two of bytes on
 //! from which the estimate says that it takes [`MARGIN`] times as long as the other, for that size and all
@@ -31,9 +37,8 @@ use bonfire_collective::FoldOrder;
 use bonfire_plan::{DType, Rank, ReduceOp, WorldSize};
 
 use crate::options::CudaAlgorithm;
-use crate::program::chain;
 use crate::program::pair_bandwidths::PairBandwidths;
-use crate::program::part_elems;
+use crate::program::{part_elems, pieces};
 
 /// Seconds for a message and the launch behind it. NCCL's model has 3.4 us over NVLink and 5.7 us over PCIe
 /// for a hop of the protocol that has no flags among its data (`src/graph/tuning.cc`, 2.30).
@@ -61,7 +66,7 @@ pub(crate) enum Ground {
     Measured(PairBandwidths),
 }
 
-/// Which algorithm the all-reduces of a group take that are too large for a one-shot, and the figures that
+/// Which algorithm the all-reduces of a group take that are too large for one kernel that waits, and the figures that
 /// decided it: the same on all ranks. [`CudaGroup::choice`](crate::CudaGroup::choice) has it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CudaChoice {
@@ -69,6 +74,7 @@ pub struct CudaChoice {
     /// From so many bytes on.
     chain_from: Option<usize>,
     ring_from: Option<usize>,
+    two_shot_from: Option<usize>,
 }
 
 /// What the bits of a result may follow from.
@@ -100,6 +106,13 @@ impl Freedom {
 impl CudaChoice {
     /// Decides for a group whose rings and chains have so many lanes.
     pub(crate) fn new(ground: Ground, lanes: u32) -> Self {
+        let two_shot_from = match &ground {
+            Ground::Measured(pairs) => {
+                let estimate = Estimate { pairs, lanes: 1 };
+                from(|bytes| estimate.two_shot(bytes) <= estimate.one_shot(bytes))
+            }
+            _ => None,
+        };
         let (chain_from, ring_from) = match &ground {
             Ground::Measured(pairs) if !is_even(pairs) => {
                 let estimate = Estimate {
@@ -117,6 +130,7 @@ impl CudaChoice {
             ground,
             chain_from,
             ring_from,
+            two_shot_from,
         }
     }
 
@@ -139,11 +153,23 @@ impl CudaChoice {
         self.ring_from
     }
 
+    /// The bytes from which on a two-shot is taken where a one-shot could be: never if nothing was measured.
+    pub fn two_shot_from(&self) -> Option<usize> {
+        self.two_shot_from
+    }
+
+    /// Whether that is so for so many bytes.
+    pub(crate) fn prefers_two_shot(&self, bytes: usize) -> bool {
+        self.two_shot_from.is_some_and(|from| bytes >= from)
+    }
+
     /// The algorithm of an all-reduce of so many bytes that no one-shot does.
     pub(crate) fn algorithm(&self, bytes: usize, freedom: Freedom) -> CudaAlgorithm {
         let reaches = |from: Option<usize>| from.is_some_and(|from| bytes >= from);
         match (&self.ground, freedom) {
-            (Ground::Asked(CudaAlgorithm::OneShot), _) => CudaAlgorithm::Direct,
+            (Ground::Asked(CudaAlgorithm::OneShot | CudaAlgorithm::TwoShot), _) => {
+                CudaAlgorithm::Direct
+            }
             (Ground::Asked(asked), _) => *asked,
             (_, Freedom::Any) if reaches(self.ring_from) => CudaAlgorithm::Ring,
             (_, Freedom::Canonical) if reaches(self.chain_from) => CudaAlgorithm::Chain,
@@ -209,32 +235,45 @@ impl Estimate<'_> {
         self.world_size().len() as f64
     }
 
-    /// Rounds of a barrier.
-    fn rounds(&self) -> f64 {
-        f64::from(self.world_size().get().next_power_of_two().ilog2())
-    }
-
     /// Seconds per byte that a rank reads from the one behind it.
     fn hop(&self, rank: Rank) -> f64 {
         let behind = self.world_size().prev(rank);
         self.pairs.seconds_per_byte(rank, behind)
     }
 
-    fn direct(&self, bytes: f64) -> f64 {
-        let ranks = || self.world_size().ranks();
+    /// Seconds per byte of each shard that the slowest rank reads from all and writes to all.
+    fn shards(&self) -> f64 {
         let both_ways = |i: Rank, j: Rank| {
             self.pairs.seconds_per_byte(i, j) + self.pairs.seconds_per_byte(j, i)
         };
-        let port = |i: Rank| ranks().map(|j| both_ways(i, j)).sum::<f64>();
-        let slowest = ranks().map(port).fold(0.0, f64::max);
-        (2.0 * self.rounds() + 1.0) * HOP + bytes / self.ranks() * slowest
+        self.slowest(both_ways)
+    }
+
+    /// The most of what a rank has to do with all others, one after the other.
+    fn slowest(&self, pair: impl Fn(Rank, Rank) -> f64) -> f64 {
+        let ranks = || self.world_size().ranks();
+        let port = |i: Rank| ranks().map(|j| pair(i, j)).sum::<f64>();
+        ranks().map(port).fold(0.0, f64::max)
+    }
+
+    fn one_shot(&self, bytes: f64) -> f64 {
+        let reads = |i: Rank, j: Rank| self.pairs.seconds_per_byte(i, j);
+        HOP + bytes * self.slowest(reads)
+    }
+
+    fn two_shot(&self, bytes: f64) -> f64 {
+        2.0 * HOP + bytes / self.ranks() * self.shards()
+    }
+
+    fn direct(&self, bytes: f64) -> f64 {
+        3.0 * HOP + bytes / self.ranks() * self.shards()
     }
 
     fn ring(&self, bytes: f64) -> f64 {
         let slowest = self.world_size().ranks().map(|rank| self.hop(rank));
         let hops = 2.0 * (self.ranks() - 1.0);
         let shard = bytes / self.ranks();
-        (hops + self.rounds()) * HOP + hops * shard * slowest.fold(0.0, f64::max)
+        (hops + 1.0) * HOP + hops * shard * slowest.fold(0.0, f64::max)
     }
 
     fn chain(&self, bytes: f64) -> f64 {
@@ -252,9 +291,9 @@ impl Estimate<'_> {
         let slowest = world_size.ranks().flat_map(both).fold(0.0, f64::max);
         // Of elements of 4 bytes.
         let lane = part_elems((bytes / 4.0) as usize, self.lanes);
-        let pieces = lane.div_ceil(chain::piece_elems(lane).get()).max(1) as f64;
+        let pieces = pieces(lane, world_size) as f64;
         let fill = 2.0 * ranks - 3.0;
-        (2.0 * pieces + fill + self.rounds()) * HOP + bytes * (busiest + fill / pieces * slowest)
+        (2.0 * pieces + fill + 1.0) * HOP + bytes * (busiest + fill / pieces * slowest)
     }
 }
 

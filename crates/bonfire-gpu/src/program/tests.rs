@@ -57,7 +57,7 @@ fn a_direct_program_is_the_zero_copy_schedule_step_by_step() {
                 .get(key(collective, Layout::Direct, 23), place(5, me))
                 .unwrap();
             let expected: Vec<Action> = whole
-                .steps(Rank::new(me))
+                .steps_in_place(Rank::new(me))
                 .into_iter()
                 .filter_map(|step| action(step, |range| range))
                 .collect();
@@ -196,6 +196,21 @@ fn chains_beside_each_other_fold_in_the_canonical_order() {
 }
 
 #[test]
+fn a_chain_has_the_pieces_that_its_estimate_says_and_no_more_than_pay() {
+    for (world, count) in [(2, 10), (3, 128 << 10), (4, 900_000), (8, 20 << 20)] {
+        let shape = key(Collective::AllReduce, Layout::Chains(1), count);
+        let programs = all(world, shape);
+        let pieces = pieces(count, WorldSize::new(world).unwrap());
+        // The last rank folds each of them once.
+        let last = &programs[world as usize - 1][0];
+        let shards = world as usize;
+        assert!(last.folds().count() <= pieces, "{shape:?}");
+        assert!(pieces <= last.folds().count() + shards, "{shape:?}");
+        assert!(pieces <= 64 + shards, "{shape:?}: {pieces}");
+    }
+}
+
+#[test]
 fn every_kind_of_fold_is_among_those_of_as_many_elements_as_there_are_ranks_and_lanes() {
     // That is what kernels are loaded for, before the first operation of a kind.
     for (world, lanes) in [(2, 1), (4, 4), (8, 3)] {
@@ -213,34 +228,19 @@ fn every_kind_of_fold_is_among_those_of_as_many_elements_as_there_are_ranks_and_
 }
 
 #[test]
-fn the_barriers_of_an_all_reduce_grow_with_the_logarithm_of_the_ranks() {
-    for world in [2, 3, 4, 5, 8, 16] {
-        let rounds = (0..5).filter(|round| 1 << round < world).count();
-        let shape = key(Collective::AllReduce, Layout::Direct, 1000);
-        let programs = all(world, shape);
-        let told: u32 = programs[0][0].tells.iter().sum();
-        // One before the kernel and one behind it; all to all it would be world - 1 for each.
-        assert_eq!(told as usize, 2 * rounds * world as usize, "{world} ranks");
-        if world >= 4 {
-            assert!(told < 2 * world * (world - 1), "{world} ranks");
-        }
-    }
-}
-
-#[test]
-fn a_barrier_takes_two_messages_for_each_doubling_of_the_ranks() {
-    for (world, rounds) in [
-        (1, 0),
-        (2, 1),
-        (3, 2),
-        (4, 2),
-        (5, 3),
-        (8, 3),
-        (9, 4),
-        (16, 4),
-    ] {
+fn a_barrier_is_one_hop_in_which_all_tell_all() {
+    for world in [1, 2, 3, 8, 16] {
         let programs = all(world, key(Collective::Barrier, Layout::Direct, 0));
-        assert_eq!(programs[0][0].actions.len(), 2 * rounds, "{world} ranks");
+        for program in &programs {
+            let (told, heard) = program[0].actions.split_at(world as usize - 1);
+            assert!(told.iter().all(|action| matches!(action, Action::Tell(_))));
+            assert!(heard.iter().all(|action| matches!(action, Action::Hear(_))));
+            assert_eq!(told.len(), heard.len(), "{world} ranks");
+        }
+        // One before the kernel of an all-reduce and one behind it.
+        let shape = key(Collective::AllReduce, Layout::Direct, 1000);
+        let told: u32 = all(world, shape)[0][0].tells.iter().sum();
+        assert_eq!(told, 2 * world * (world - 1), "{world} ranks");
     }
 }
 

@@ -1,9 +1,9 @@
 //! Queues programs on streams.
 
 use bonfire_cuda::{CudaError, Span, Stream};
-use bonfire_kernels::launch::one_shot::{OneShotKernel, OneShotKey, OneShotLaunch};
+use bonfire_kernels::launch::one_shot::{OneShotKernel, OneShotKey, OneShotLaunch, TwoShotLaunch};
 use bonfire_kernels::launch::stream::ReduceLaunch;
-use bonfire_plan::{Collective, DType, ElemRange, Rank, ReduceOp};
+use bonfire_plan::{Collective, DType, ElemRange, Rank, ReduceOp, shard_range};
 use smallvec::SmallVec;
 
 use crate::device::Lanes;
@@ -45,7 +45,7 @@ pub(crate) enum Moves<'a> {
 pub(crate) enum Shape {
     /// A schedule, run step by step.
     Programs(Collective, Layout),
-    /// The one-shot kernel.
+    /// The kernels of one-shots and two-shots.
     OneShot,
 }
 
@@ -228,5 +228,27 @@ impl State {
         };
         let kernel = self.kernels.one_shot(self.one_shot_key(job, reduce));
         kernel.launch(&self.stream, &launch)
+    }
+
+    /// Queues the two-shot kernel: the direct schedule with its barriers inside, block by block.
+    pub(crate) fn run_two_shot(&mut self, job: Job<'_>, reduce: ReduceOp) -> Result<(), CudaError> {
+        let (world_size, ranks) = (self.world_size, self.world_size.len());
+        let seq = self.flags.next_two_shot();
+        let shard = shard_range(job.elements.count(), world_size, self.me);
+        let part = |rank: Rank| job.memory.part(rank, job.elements, shard);
+        let shards: Spans = world_size.ranks().map(part).collect();
+        // Of the same bytes on all ranks, whose shards may differ by an element.
+        let shard_bytes = job.elements.bytes().div_ceil(ranks);
+        let launch = TwoShotLaunch {
+            shards: &shards,
+            pages: self.flags.pages(),
+            abort: self.flags.abort(),
+            me: self.me.index(),
+            seq,
+            divisor: divisor(reduce, ranks),
+            blocks: OneShotKernel::two_shot_blocks(shard_bytes).min(self.waiting_blocks_max),
+        };
+        let kernel = self.kernels.one_shot(self.one_shot_key(job, reduce));
+        kernel.launch_two_shot(&self.stream, &launch)
     }
 }

@@ -28,7 +28,7 @@ pub(crate) struct Card {
 #[error(
     "{ranks} ranks of one process need {} queues on a device, and the driver has {queues}: set {CONNECTIONS_VARIABLE}={} \
      before the program starts, or let ranks be processes",
-    ranks * STREAMS, (ranks * STREAMS).min(QUEUES_MAX)
+    queues_of(*ranks), queues_of(*ranks).min(QUEUES_MAX)
 )]
 pub(crate) struct Crowd {
     /// The first of them.
@@ -41,8 +41,17 @@ pub(crate) struct Crowd {
 /// which frees it.
 const STREAMS: u32 = 2;
 
-/// The stream of whoever makes the data.
+/// The stream of whoever makes the data: CubeCL has one for each thread that computes. What it holds must not stand
+/// behind another rank's wait for it.
 const COMPUTE: u32 = 1;
+
+/// The streams that CubeCL has on a device whoever computes: one for what it frees, one for its own collectives.
+const COMMON: u32 = 2;
+
+/// The queues that so many ranks of one process need on a device that they share.
+const fn queues_of(ranks: u32) -> u32 {
+    ranks * (STREAMS + COMPUTE) + COMMON
+}
 
 /// The driver has no more.
 const QUEUES_MAX: u32 = 32;
@@ -127,7 +136,7 @@ impl Cards {
         }
         for (rank, card) in self.cards.iter().enumerate() {
             let ranks = self.in_context_of(card);
-            if ranks * STREAMS > card.queues {
+            if queues_of(ranks) > card.queues {
                 return Err(Crowd {
                     rank: Rank::new(rank as u32),
                     ranks,
@@ -143,7 +152,7 @@ impl Cards {
     pub(crate) fn lanes(&self, asked: u32) -> u32 {
         let most = |card: &Card| {
             let ranks = self.in_context_of(card);
-            card.queues.saturating_sub(ranks * (STREAMS + COMPUTE)) / ranks
+            card.queues.saturating_sub(queues_of(ranks)) / ranks
         };
         let most = self.cards.iter().map(most).min().unwrap_or(asked);
         asked.min(most).max(1)
@@ -263,10 +272,10 @@ mod tests {
     fn the_streams_of_all_ranks_of_a_process_find_queues() {
         // A rank for each device, or for each process.
         for places in [&[(0, 0); 1][..], &[(0, 0), (0, 1)], &[(0, 0), (1, 0)]] {
-            assert_eq!(cards(places).lanes(4), 4, "{places:?}");
+            assert_eq!(cards(places).lanes(4), 3, "{places:?}");
             assert_eq!(cards(places).uncrowded(), Ok(()));
         }
-        for (ranks, queues, lanes) in [(2, 8, 1), (2, 32, 8), (4, 32, 5), (8, 32, 1), (16, 32, 1)] {
+        for (ranks, queues, lanes) in [(2, 8, 1), (2, 32, 8), (4, 32, 4), (8, 32, 1), (10, 32, 1)] {
             let mut shared = cards(&vec![(0, 0); ranks]);
             for card in &mut shared.cards {
                 card.queues = queues;
@@ -276,21 +285,22 @@ mod tests {
         }
         // The process that has fewest decides for all.
         let mut apart = cards(&[(0, 0), (1, 1), (2, 2)]);
-        apart.cards[2].queues = 5;
+        apart.cards[2].queues = 7;
         assert_eq!(apart.lanes(4), 2);
     }
 
     #[test]
     fn ranks_with_more_streams_than_queues_are_told_what_to_do() {
-        let crowd = cards(&[(0, 0); 5]).uncrowded().unwrap_err();
+        // Two streams of each, CubeCL's of each, and two that CubeCL has anyway.
+        let crowd = cards(&[(0, 0); 3]).uncrowded().unwrap_err();
         assert_eq!(
             crowd.to_string(),
-            "5 ranks of one process need 10 queues on a device, and the driver has 8: set \
-             CUDA_DEVICE_MAX_CONNECTIONS=10 before the program starts, or let ranks be processes"
+            "3 ranks of one process need 11 queues on a device, and the driver has 8: set \
+             CUDA_DEVICE_MAX_CONNECTIONS=11 before the program starts, or let ranks be processes"
         );
-        let mut one_queue = cards(&[(0, 0), (1, 1)]);
-        one_queue.cards[1].queues = 1;
-        let crowd = one_queue.uncrowded().unwrap_err();
+        let mut few_queues = cards(&[(0, 0), (1, 1)]);
+        few_queues.cards[1].queues = 4;
+        let crowd = few_queues.uncrowded().unwrap_err();
         assert_eq!(crowd.rank, Rank::new(1));
         // A lone rank waits for nobody.
         let mut alone = cards(&[(0, 0)]);

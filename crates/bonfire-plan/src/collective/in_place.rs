@@ -9,9 +9,16 @@
 //! read only when the complete result has come round to it, by way of that neighbour.
 //!
 //! A barrier ends the plan: a neighbour may still be reading when a rank has done its own part. Where
-//! only two ranks take part, they alone meet.
+//! only two ranks take part, they alone meet. Barriers in place are of one hop: everyone tells everyone else and
+//! hears from everyone else. Where frames stay in place a message is a store to the peer's memory, and a rank's
+//! stores travel side by side, so n - 1 of them take less time than the log2 n hops of a
+//! [dissemination](Algorithm::Dissemination), which follow one another.
+//!
+//! Of ranks that wait for each other, the one that keeps the rest waiting is the one that has told least of what
+//! it was to tell. In a ring all ranks tell equally much, and tell before they wait. In a [chain](Algorithm::Chain)
+//! whose links are single ranks they do not, so there each rank first tells the next one that it is there, and
+//! the two at the ends, which have one neighbour instead of two, tell it everything twice.
 
-use super::algorithm::dissemination;
 use crate::{
     Algorithm, Collective, ElemRange, NamedRanks, Rank, Schedule, Source, Step, WorldSize,
 };
@@ -20,9 +27,9 @@ impl Schedule {
     /// What `rank` does if frames stay where they are. All frames are empty, and every fold and copy is
     /// a [`Step::ReduceDirect`].
     ///
-    /// [`Algorithm::Ring`](crate::Algorithm::Ring) and
-    /// [`Algorithm::ZeroCopy`](crate::Algorithm::ZeroCopy) are known to stay right; the latter needs no
-    /// change, nor does a barrier. So is [`Algorithm::OneShot`](crate::Algorithm::OneShot) where nothing is
+    /// [`Algorithm::Ring`](crate::Algorithm::Ring), [`Algorithm::Chain`](crate::Algorithm::Chain) as an
+    /// all-reduce whose links are single ranks, and [`Algorithm::ZeroCopy`](crate::Algorithm::ZeroCopy) are known
+    /// to stay right; of the latter, as of a barrier, only the barriers change. So is [`Algorithm::OneShot`](crate::Algorithm::OneShot) where nothing is
     /// folded: gather, scatter, transfer and exchange, and an all-to-all between two buffers. Ask
     /// [`check_plan`](crate::check_plan) about others.
     ///
@@ -54,10 +61,53 @@ impl Schedule {
     pub fn steps_in_place(&self, rank: Rank) -> Vec<Step> {
         let moved = self.steps(rank);
         match self.algorithm() {
-            Algorithm::ZeroCopy | Algorithm::Dissemination => moved,
+            Algorithm::Dissemination => met(self.world_size(), rank),
+            Algorithm::ZeroCopy => {
+                let is_fold = |step: &Step| matches!(step, Step::ReduceDirect { .. });
+                let mut steps = met(self.world_size(), rank);
+                steps.extend(moved.into_iter().filter(is_fold));
+                steps.extend(met(self.world_size(), rank));
+                steps
+            }
+            Algorithm::Chain if self.has_links_of_one() => {
+                let steps = told_evenly(self.world_size(), rank, moved);
+                in_place((self.world_size(), self.collective()), rank, steps)
+            }
             _ => in_place((self.world_size(), self.collective()), rank, moved),
         }
     }
+
+    /// Whether no rank is in a link of the chain with another.
+    fn has_links_of_one(&self) -> bool {
+        let hosts = &self.shape().hosts;
+        hosts.runs().last().map(|run| run as usize + 1) == Some(hosts.rank_count())
+    }
+}
+
+/// The steps of a chain of single ranks in which all tell equally much, and before they wait.
+fn told_evenly(world: WorldSize, rank: Rank, moved: Vec<Step>) -> Vec<Step> {
+    if world.len() == 1 {
+        return moved;
+    }
+    let (next, prev) = (world.next(rank), world.prev(rank));
+    let source = ElemRange::up_to(0);
+    let mut steps = vec![
+        Step::Put { peer: next, source },
+        Step::Wait { peer: prev },
+        Step::Release { peer: prev },
+    ];
+    let is_end = |rank: Rank| world.len() > 2 && (rank.get() == 0 || rank.get() + 1 == world.get());
+    for step in moved {
+        match step {
+            Step::Put { .. } if is_end(rank) => steps.push(step.clone()),
+            Step::Wait { peer } if is_end(peer) => {
+                steps.extend([step.clone(), Step::Release { peer }]);
+            }
+            _ => {}
+        }
+        steps.push(step);
+    }
+    steps
 }
 
 fn in_place(
@@ -104,21 +154,29 @@ fn in_place(
         NamedRanks {
             first: Some(one),
             second: Some(other),
-        } => meet([one, other], rank, &mut steps),
-        _ => dissemination::barrier(world, rank, &mut steps),
+        } if rank == one || rank == other => meet([one, other].into_iter(), rank, &mut steps),
+        NamedRanks {
+            second: Some(_), ..
+        } => {}
+        _ => steps.extend(met(world, rank)),
     }
     steps
 }
 
-/// A barrier of two ranks.
-fn meet(pair: [Rank; 2], rank: Rank, steps: &mut Vec<Step>) {
-    let [one, other] = pair;
-    for (me, peer) in [(one, other), (other, one)] {
-        if rank == me {
-            let source = ElemRange::up_to(0);
-            steps.push(Step::Put { peer, source });
-            steps.extend([Step::Wait { peer }, Step::Release { peer }]);
-        }
+/// A barrier of all ranks.
+fn met(world: WorldSize, rank: Rank) -> Vec<Step> {
+    let mut steps = Vec::new();
+    meet(world.ranks(), rank, &mut steps);
+    steps
+}
+
+/// A barrier of some ranks, of which this is one.
+fn meet(ranks: impl Iterator<Item = Rank> + Clone, rank: Rank, steps: &mut Vec<Step>) {
+    let peers = ranks.filter(|&peer| peer != rank);
+    let source = ElemRange::up_to(0);
+    steps.extend(peers.clone().map(|peer| Step::Put { peer, source }));
+    for peer in peers {
+        steps.extend([Step::Wait { peer }, Step::Release { peer }]);
     }
 }
 
@@ -127,11 +185,23 @@ mod tests {
     use std::num::NonZeroUsize;
 
     use super::*;
-    use crate::{CheckError, Collective, Fault, Hosts, Partition, Plan, ScheduleShape, check_plan};
+    use crate::{
+        CheckError, Collective, Fault, Hosts, Order, Partition, Plan, ScheduleShape, check_plan,
+    };
 
+    /// Of shards of two chunks; the links of a chain are single ranks.
     fn plan(collective: Collective, algorithm: Algorithm, world: u32, count: usize) -> Plan {
-        let world_size = WorldSize::new(world).unwrap();
         let chunk_elems_max = count.div_ceil(world as usize).div_ceil(2).max(1);
+        plan_of(collective, algorithm, world, (count, chunk_elems_max))
+    }
+
+    fn plan_of(
+        collective: Collective,
+        algorithm: Algorithm,
+        world: u32,
+        (count, chunk_elems_max): (usize, usize),
+    ) -> Plan {
+        let world_size = WorldSize::new(world).unwrap();
         let schedule = Schedule::new(ScheduleShape {
             collective,
             algorithm,
@@ -139,7 +209,10 @@ mod tests {
             count,
             chunk_elems_max: NonZeroUsize::new(chunk_elems_max).unwrap(),
             partition: Partition::Balanced,
-            hosts: Hosts::one(world_size),
+            hosts: match algorithm {
+                Algorithm::Chain => Hosts::new((0..world).collect()),
+                _ => Hosts::one(world_size),
+            },
         })
         .unwrap();
         let steps = world_size
@@ -175,6 +248,41 @@ mod tests {
     }
 
     #[test]
+    fn chains_of_single_ranks_stay_right_in_place() {
+        let most = if cfg!(miri) { 4 } else { 64 };
+        for world in 1..=most {
+            let ranks = world as usize;
+            for count in [0, 1, 2 * ranks + 1, 5 * ranks] {
+                let plan = plan(Collective::AllReduce, Algorithm::Chain, world, count);
+                let report = check_plan(&plan, slots())
+                    .unwrap_or_else(|error| panic!("{count}: {error}\n{plan}"));
+                assert!(report.order <= Order::Rounded, "{plan}");
+            }
+        }
+        // Many more pieces than ranks.
+        let shape = (513, 8);
+        let plan = plan_of(Collective::AllReduce, Algorithm::Chain, 3, shape);
+        check_plan(&plan, slots()).unwrap_or_else(|error| panic!("{error}\n{plan}"));
+    }
+
+    #[test]
+    fn ranks_of_a_chain_tell_equally_much_and_tell_before_they_wait() {
+        for world in 2..=9 {
+            for count in [0, 1, 4 * world as usize, 101] {
+                let plan = plan(Collective::AllReduce, Algorithm::Chain, world, count);
+                let puts = plan.schedule().world_size().ranks().map(|rank| {
+                    let steps = plan.steps(rank);
+                    assert!(matches!(steps[0], Step::Put { .. }), "{plan}");
+                    let is_put = |step: &&Step| matches!(step, Step::Put { .. });
+                    steps.iter().filter(is_put).count()
+                });
+                let puts: Vec<usize> = puts.collect();
+                assert!(puts.iter().all(|own| *own == puts[0]), "{puts:?}: {plan}");
+            }
+        }
+    }
+
+    #[test]
     fn plans_that_only_move_blocks_stay_right_in_place() {
         let most = if cfg!(miri) { 3 } else { 16 };
         for world in 2..=most {
@@ -200,9 +308,37 @@ mod tests {
     }
 
     #[test]
-    fn zero_copy_plans_are_in_place_already() {
-        let plan = plan(Collective::AllReduce, Algorithm::ZeroCopy, 5, 23);
-        assert_eq!(plan, Plan::new(plan.schedule().clone()));
+    fn zero_copy_plans_stay_right_with_barriers_of_one_hop() {
+        let most = if cfg!(miri) { 4 } else { 64 };
+        for world in 1..=most {
+            let root = Rank::new(world - 1);
+            for collective in [
+                Collective::AllReduce,
+                Collective::ReduceScatter,
+                Collective::AllGather,
+                Collective::Broadcast { root },
+                Collective::Reduce { root },
+            ] {
+                let plan = plan(collective, Algorithm::ZeroCopy, world, 23);
+                check_plan(&plan, slots())
+                    .unwrap_or_else(|error| panic!("{collective}: {error}\n{plan}"));
+            }
+            let barrier = plan(Collective::Barrier, Algorithm::Dissemination, world, 0);
+            check_plan(&barrier, slots()).unwrap_or_else(|error| panic!("{error}\n{barrier}"));
+        }
+    }
+
+    #[test]
+    fn in_a_barrier_in_place_all_tell_all_before_they_wait() {
+        for world in 1..=16 {
+            let plan = plan(Collective::Barrier, Algorithm::Dissemination, world, 0);
+            for rank in plan.schedule().world_size().ranks() {
+                let peers = world as usize - 1;
+                let (told, heard) = plan.steps(rank).split_at(peers);
+                assert!(told.iter().all(|step| matches!(step, Step::Put { .. })));
+                assert_eq!(heard.len(), 2 * peers, "{plan}");
+            }
+        }
     }
 
     #[test]
@@ -222,19 +358,21 @@ mod tests {
     }
 
     #[test]
-    fn without_its_last_barrier_a_ring_races_with_what_follows() {
-        let whole = plan(Collective::AllReduce, Algorithm::Ring, 3, 12);
-        let schedule = whole.schedule().clone();
-        let rounds = 2;
-        let steps = schedule
-            .world_size()
-            .ranks()
-            .map(|rank| {
-                let steps = whole.steps(rank);
-                steps[..steps.len() - 3 * rounds].to_vec()
-            })
-            .collect();
-        let cut = Plan::with_steps(schedule, steps);
-        assert!(check_plan(&cut, slots()).is_err(), "{cut}");
+    fn without_its_last_barrier_a_plan_races_with_what_follows() {
+        for algorithm in [Algorithm::Ring, Algorithm::Chain] {
+            let whole = plan(Collective::AllReduce, algorithm, 3, 12);
+            let schedule = whole.schedule().clone();
+            let peers = 2;
+            let steps = schedule
+                .world_size()
+                .ranks()
+                .map(|rank| {
+                    let steps = whole.steps(rank);
+                    steps[..steps.len() - 3 * peers].to_vec()
+                })
+                .collect();
+            let cut = Plan::with_steps(schedule, steps);
+            assert!(check_plan(&cut, slots()).is_err(), "{cut}");
+        }
     }
 }

@@ -23,12 +23,16 @@ fn counts(ranks: usize, quick: bool) -> Vec<usize> {
 }
 
 impl Cases<'_, CudaGroup> {
-    /// Every reduction of every count, direct and one-shot, aligned and not.
+    /// Every reduction of every count, direct, one-shot and two-shot, aligned and not.
     pub(super) fn folds<T: Sample>(&mut self, quick: bool) -> anyhow::Result<()> {
         for reduce in OPS {
             for count in counts(self.ranks(), quick) {
                 for start in [0, 3] {
-                    for algorithm in [CudaAlgorithm::Direct, CudaAlgorithm::OneShot] {
+                    for algorithm in [
+                        CudaAlgorithm::Direct,
+                        CudaAlgorithm::OneShot,
+                        CudaAlgorithm::TwoShot,
+                    ] {
                         self.fold::<T>(algorithm, reduce, start..start + count)?;
                     }
                 }

@@ -1,3 +1,5 @@
+use bonfire_cuda::{Context, DeviceRegion, Driver};
+
 use super::*;
 
 /// Ranks of a group, each of which was to tell `DUE` messages on the main channel.
@@ -87,4 +89,42 @@ fn a_rank_that_two_were_to_meet_is_missing() {
     });
     pages[2][word] = 1;
     assert_eq!(missing_of(&pages, 1), Missing::Ranks(Vec::new()));
+}
+
+#[test]
+fn cuda_messages_of_a_run_are_about_different_words() {
+    let region = Driver::load()
+        .and_then(|driver| Context::retain(&driver.device(0)?))
+        .and_then(|context| DeviceRegion::allocate(&context, 16));
+    let region = match region {
+        Ok(region) => region,
+        Err(error) => {
+            println!("cuda_messages_of_a_run_are_about_different_words skipped: {error}");
+            return;
+        }
+    };
+    let word = |index: usize| region.span().part(4 * index..4 * index + 4).unwrap();
+    let mut noted = Vec::new();
+    for signal in [
+        Signal::Tell(word(0), 1),
+        Signal::Tell(word(1), 1),
+        Signal::Tell(word(0), 2),
+        Signal::Hear(word(2), 1),
+        Signal::Hear(word(2), 2),
+        // Not before what is heard.
+        Signal::Tell(word(0), 3),
+    ] {
+        note(&mut noted, signal);
+    }
+    let seen: Vec<(bool, u64, u32)> = noted
+        .iter()
+        .map(|signal| match signal {
+            Signal::Tell(word, value) => (true, word.address() - region.span().address(), *value),
+            Signal::Hear(word, value) => (false, word.address() - region.span().address(), *value),
+        })
+        .collect();
+    assert_eq!(
+        seen,
+        [(true, 0, 2), (true, 4, 1), (false, 8, 2), (true, 0, 3)]
+    );
 }

@@ -205,3 +205,18 @@ fn sums_of_halves_round_once_and_what_rounds_nothing_is_free() {
     let freedom = Freedom::of(Canonical, DType::I32, ReduceOp::Sum);
     assert_eq!(freedom, Freedom::Any);
 }
+
+#[test]
+fn the_more_ranks_read_everything_the_sooner_two_shots_take_over() {
+    // Two ranks read as much in either way, and in one shot wait once less.
+    assert_eq!(choice(2, |_, _| 370.0).two_shot_from(), None);
+    let [four, eight] = [4, 8].map(|world| choice(world, |_, _| 370.0).two_shot_from().unwrap());
+    assert!(eight <= four, "{eight} and {four} bytes");
+    // The faster the links, the more bytes a wait is worth.
+    let slow = choice(8, |_, _| 24.0).two_shot_from().unwrap();
+    assert!(slow < eight, "{slow} and {eight} bytes");
+    assert!(choice(8, |_, _| 24.0).prefers_two_shot(slow));
+    assert!(!choice(8, |_, _| 24.0).prefers_two_shot(slow - 1));
+    let unmeasured = CudaChoice::new(Ground::OneDevice, LANES);
+    assert!(!unmeasured.prefers_two_shot(usize::MAX));
+}

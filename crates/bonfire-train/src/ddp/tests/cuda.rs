@@ -11,7 +11,6 @@ use crate::reducer::harvest::Site;
 use crate::world::device::open;
 use crate::{DeviceKind, GradientRoute, LocalRank, Loss, Occupancy, Precision};
 
-#[cfg(feature = "nccl")]
 mod nccl;
 
 /// Runs `body` on ranks that share the devices of this machine; nothing without any.

@@ -157,9 +157,9 @@ fn a_way_over_nccl_that_there_is_not_is_the_same_error_on_all_ranks() {
         error.to_string()
     });
     assert_same(&errors);
-    let expected = match cfg!(feature = "nccl") {
+    let expected = match cfg!(feature = "cuda") {
         true => "rank 0: the model is on",
-        false => "built without the feature nccl",
+        false => "built without the feature cuda",
     };
     let text = &errors[0];
     assert!(

@@ -142,9 +142,8 @@ fn agreed<T>(
 /// The feature that a way over devices needs and this build lacks.
 fn missing_feature(route: GradientRoute) -> Option<&'static str> {
     match route {
-        GradientRoute::Nccl if !cfg!(feature = "nccl") => Some("nccl"),
-        _ if !cfg!(feature = "cuda") => Some("cuda"),
-        _ => None,
+        GradientRoute::Host => None,
+        _ => (!cfg!(feature = "cuda")).then_some("cuda"),
     }
 }
 

@@ -12,19 +12,7 @@
 mod bucket;
 mod group;
 mod kernels;
-#[cfg(feature = "nccl")]
 mod nccl;
-#[cfg(not(feature = "nccl"))]
-mod nccl {
-    use super::group::Own;
-    use crate::reducer::device_route::Engine;
-    use crate::reducer::device_route::choice::Refusal;
-    use crate::world::patience::WarmUp;
-
-    pub(super) fn form(_ranks: &WarmUp, _own: Own) -> Result<Box<dyn Engine>, Refusal> {
-        unreachable!("asked before")
-    }
-}
 mod peers;
 
 use std::collections::HashMap;
@@ -73,6 +61,7 @@ pub(super) fn prepare(route: GradientRoute, device: &Device) -> Result<Form, Str
     };
     Ok(Box::new(move |ranks: &WarmUp| match route {
         GradientRoute::Nccl => nccl::form(ranks, own),
+        GradientRoute::Auto if ranks.topology().host_count() > 1 => nccl::between_hosts(ranks, own),
         GradientRoute::Auto | GradientRoute::Host | GradientRoute::Device => {
             peers::form(ranks, own)
         }

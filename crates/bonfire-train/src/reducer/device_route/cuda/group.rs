@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bonfire_collective::{ProcessGroup, ReduceOp};
-use bonfire_gpu::{Context, CudaBuffer, CudaGroup, CudaGroupError, Elements, Nvrtc, Span, Stream};
-#[cfg(feature = "nccl")]
-use bonfire_gpu::{NcclBuffer, NcclGroup};
+use bonfire_gpu::{
+    Context, CudaBuffer, CudaGroup, CudaGroupError, Elements, NcclBuffer, NcclGroup, Nvrtc, Span,
+    Stream,
+};
 use burn_cubecl::cubecl::client::Client;
 
 use crate::TrainError;
@@ -78,7 +79,6 @@ macro_rules! gpu_group {
 }
 
 gpu_group!(CudaGroup, CudaBuffer);
-#[cfg(feature = "nccl")]
 gpu_group!(NcclGroup, NcclBuffer);
 
 /// Where a group's work is queued.

@@ -14,3 +14,19 @@ pub(super) fn form(ranks: &WarmUp, own: Own) -> Result<Box<dyn Engine>, Refusal>
     let group = NcclGroup::new(group, &own.context, timeout).map_err(refusal)?;
     Ok(Box::new(CudaEngine::new(group, own)?))
 }
+
+/// The engine of ranks on several hosts that asked for no way. Where it cannot be, rank 0 says what that costs and
+/// what to install.
+pub(super) fn between_hosts(ranks: &WarmUp, own: Own) -> Result<Box<dyn Engine>, Refusal> {
+    let formed = form(ranks, own);
+    if let (Err(Refusal::NoWay(reason)), 0) = (&formed, ranks.rank().get()) {
+        tracing::warn!(
+            rank = 0,
+            reason,
+            "gradients of GPUs on several hosts are staged through host memory: in each step every GPU copies all of its \
+             gradients there and the averages back, CPUs add them up, and TCP carries them between hosts; with NCCL \
+             they would go from GPU to GPU. GradientRoute::Host asks for this way without a warning"
+        );
+    }
+    formed
+}
