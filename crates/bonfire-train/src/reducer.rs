@@ -18,13 +18,13 @@ pub(crate) mod timing;
 pub(crate) mod trace;
 
 mod buckets;
-mod sink;
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bonfire_collective::{Rank, ReduceOp};
+use burn::tensor::TensorData;
 
 use crate::TrainError;
 use crate::loss::weights::{MicroBatches, Normalizer};
@@ -32,7 +32,7 @@ use crate::parameters::ParameterTable;
 use crate::parameters::shards::Shards;
 use crate::reducer::bucket::{Bucket, Spare};
 use crate::reducer::device_route::Chosen;
-use crate::reducer::harvest::{Gradient, Site};
+use crate::reducer::harvest::{Gradient, GradientSink, Site};
 use crate::reducer::timing::Stopwatch;
 use crate::world::patience::WarmUp;
 use bonfire_compression::{Compressor, Presence};
@@ -42,8 +42,6 @@ use bonfire_values::DeviceTensor;
 use bonfire_values::{Entering, HostSlice};
 
 use buckets::{Buckets, Home};
-
-pub(crate) use sink::Accumulate;
 
 /// The buckets of a model, and the state of the step under way.
 #[derive(Debug)]
@@ -91,6 +89,8 @@ const GUESSED_STEPS: u32 = 2;
 struct Step {
     entering: Entering,
     normalizer: Normalizer,
+    /// Whether gradients are added to those of a later pass.
+    is_accumulating: bool,
     /// Whether nothing leaves before the backward pass is over.
     is_held: bool,
     /// Whether layers of this rank exchange something with those of others.
@@ -101,6 +101,21 @@ struct Step {
     waited: Stopwatch,
     /// Waiting for the device to end what the backward pass queued.
     computed: Stopwatch,
+}
+
+impl Step {
+    fn new(entering: Entering, normalizer: Normalizer) -> Self {
+        Self {
+            entering,
+            normalizer,
+            is_accumulating: false,
+            is_held: false,
+            exchanges: false,
+            error: None,
+            waited: Stopwatch::default(),
+            computed: Stopwatch::default(),
+        }
+    }
 }
 
 impl Reducer {
@@ -132,15 +147,7 @@ impl Reducer {
             next: 0,
             clock: 0,
             steps: 0,
-            step: Step {
-                entering: Entering::Plain,
-                normalizer: Normalizer::Known(1.0),
-                is_held: false,
-                exchanges: false,
-                error: None,
-                waited: Stopwatch::default(),
-                computed: Stopwatch::default(),
-            },
+            step: Step::new(Entering::Plain, Normalizer::Known(1.0)),
             trace: trace::Trace::new(),
         };
         if !is_alone {
@@ -225,14 +232,11 @@ impl Reducer {
         exchanges: bool,
     ) -> Result<(), TrainError> {
         self.make()?;
+        let is_held = exchanges && self.site() == Site::Device && !normalizer.is_known();
         self.step = Step {
-            entering,
             exchanges,
-            is_held: exchanges && self.site() == Site::Device && !normalizer.is_known(),
-            normalizer,
-            error: None,
-            waited: Stopwatch::default(),
-            computed: Stopwatch::default(),
+            is_held,
+            ..Step::new(entering, normalizer)
         };
         self.next = 0;
         self.clock = 0;
@@ -259,29 +263,19 @@ impl Reducer {
     }
 
     /// Begins a pass whose gradients are added to those of a later one.
-    pub(crate) fn begin_accumulating(&mut self) -> Result<(), TrainError> {
-        self.make()
-    }
-
-    /// Adds a final gradient to those of a later pass, while the backward pass runs.
-    pub(crate) fn add_early(
-        &mut self,
-        parameter: usize,
-        gradient: Result<Gradient<'_>, TrainError>,
-        entering: Entering,
-    ) {
-        match gradient {
-            Ok(gradient) => {
-                let home = self.homes[parameter];
-                self.buckets.accumulate(home, gradient, entering);
-            }
-            Err(error) => self.step.error = Some(error),
-        }
+    pub(crate) fn begin_accumulating(&mut self, entering: Entering) -> Result<(), TrainError> {
+        self.make()?;
+        self.step = Step {
+            is_accumulating: true,
+            ..Step::new(entering, Normalizer::Known(1.0))
+        };
+        self.parameters.fill(Progress::default());
+        Ok(())
     }
 
     /// Ends a pass whose gradients are added to those of a later one.
-    pub(crate) fn end_accumulating(&mut self, entering: Entering) -> Result<(), TrainError> {
-        self.buckets.keep(entering)
+    pub(crate) fn end_accumulating(&mut self) -> Result<(), TrainError> {
+        self.buckets.keep(self.step.entering)
     }
 
     /// What went wrong while the backward pass ran.
@@ -294,6 +288,12 @@ impl Reducer {
         assert!(!progress.taken, "a gradient is taken once");
         progress.taken = true;
         let home = self.homes[parameter];
+        if self.step.is_accumulating {
+            if let Some(gradient) = gradient {
+                self.buckets.accumulate(home, gradient, self.step.entering);
+            }
+            return Ok(());
+        }
         progress.present = self.buckets.put(home, gradient, self.step.entering);
         self.trace.taken(parameter);
         // A backward pass must not wait for ranks that may be waiting for it, in a layer that
@@ -455,12 +455,12 @@ impl Reducer {
         self.buckets.release_run(self.homes[parameter]);
     }
 
-    /// The average of a parameter's gradient, where it is cut of this rank's rows; none if no rank had one.
-    pub(crate) fn average(&self, parameter: usize) -> Option<HostSlice<'_>> {
-        if !self.parameters[parameter].present {
-            return None;
-        }
-        Some(self.buckets.average(self.homes[parameter]))
+    /// The average of a parameter's gradient as the content of a tensor of this shape, where it is cut of this rank's
+    /// rows; none if no rank had one.
+    pub(crate) fn average(&self, parameter: usize, shape: &[usize]) -> Option<TensorData> {
+        let home = self.homes[parameter];
+        let is_present = self.parameters[parameter].present;
+        is_present.then(|| self.buckets.average(home, shape))
     }
 
     /// Ends a step. After the second one the buckets are dealt again, in the order in which the
@@ -491,6 +491,21 @@ impl Reducer {
             time => time,
         });
         order.into_iter().map(|index| index as i64).collect()
+    }
+}
+
+/// After the backward pass: what has not been taken while it ran.
+impl GradientSink for Reducer {
+    fn site(&self) -> Site {
+        Self::site(self)
+    }
+
+    fn wants(&self, parameter: usize) -> bool {
+        !self.parameters[parameter].taken
+    }
+
+    fn take(&mut self, parameter: usize, gradient: Option<Gradient<'_>>) -> Result<(), TrainError> {
+        self.put(parameter, gradient)
     }
 }
 

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use bonfire_collective::CollectiveError;
+use burn::tensor::TensorData;
 
 use crate::TrainError;
 use crate::reducer::bucket::Bucket;
@@ -186,10 +187,10 @@ impl Buckets {
         }
     }
 
-    /// The average of a parameter's gradient.
-    pub(super) fn average(&self, home: Home) -> HostSlice<'_> {
+    /// The average of a parameter's gradient, as the content of a tensor of this shape.
+    pub(super) fn average(&self, home: Home, shape: &[usize]) -> TensorData {
         match self {
-            Self::Host(buckets) => buckets[home.bucket].slot(home.slot),
+            Self::Host(buckets) => buckets[home.bucket].view(home.slot, shape),
             Self::Device(_) => unreachable!("{ELSEWHERE}"),
         }
     }
