@@ -18,12 +18,13 @@ pub(crate) mod timing;
 pub(crate) mod trace;
 
 mod buckets;
+mod verdict;
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bonfire_collective::{Rank, ReduceOp};
+use bonfire_collective::Rank;
 use burn::tensor::TensorData;
 
 use crate::TrainError;
@@ -42,6 +43,7 @@ use bonfire_values::DeviceTensor;
 use bonfire_values::{Entering, HostSlice};
 
 use buckets::{Buckets, Home};
+use verdict::Verdict;
 
 /// The buckets of a model, and the state of the step under way.
 #[derive(Debug)]
@@ -89,6 +91,7 @@ const GUESSED_STEPS: u32 = 2;
 struct Step {
     entering: Entering,
     normalizer: Normalizer,
+    micro_batches: MicroBatches,
     /// Whether gradients are added to those of a later pass.
     is_accumulating: bool,
     /// Whether nothing leaves before the backward pass is over.
@@ -108,6 +111,7 @@ impl Step {
         Self {
             entering,
             normalizer,
+            micro_batches: MicroBatches::default(),
             is_accumulating: false,
             is_held: false,
             exchanges: false,
@@ -205,7 +209,11 @@ impl Reducer {
                 };
                 let group = group.named(&self.name_of(bucket, assignment));
                 let shards = (&*self.shards, &self.spare);
-                Bucket::new(assignment, shards, &self.compressor, group)
+                let flags = match bucket + 1 == self.assignments.len() {
+                    true => verdict::len(self.table.len()),
+                    false => 0,
+                };
+                Bucket::new((assignment, flags), shards, &self.compressor, group)
             })
             .collect()
     }
@@ -228,12 +236,14 @@ impl Reducer {
     /// its device, as where a kernel is loaded, it never comes to the exchange. So these leave at the end.
     pub(crate) fn begin(
         &mut self,
+        micro_batches: MicroBatches,
         (entering, normalizer): (Entering, Normalizer),
         exchanges: bool,
     ) -> Result<(), TrainError> {
         self.make()?;
         let is_held = exchanges && self.site() == Site::Device && !normalizer.is_known();
         self.step = Step {
+            micro_batches,
             exchanges,
             is_held,
             ..Step::new(entering, normalizer)
@@ -321,7 +331,13 @@ impl Reducer {
             } = &mut self.step;
             let factor = waited.time(|| normalizer.factor())?;
             let sent = (*entering, factor);
-            self.buckets.send(self.next, sent, &mut self.compressor)?;
+            // With the last bucket all others are complete: it is known which parameters have a gradient.
+            let flags = match self.next + 1 == self.assignments.len() {
+                true => self.verdict().flags(),
+                false => Vec::new(),
+            };
+            let with = (&flags[..], &mut self.compressor);
+            self.buckets.send(self.next, sent, with)?;
             self.trace.sent(self.next);
             self.next += 1;
             self.fetch_lent()?;
@@ -359,42 +375,46 @@ impl Reducer {
     }
 
     /// Waits for all averages.
-    pub(crate) fn settle(
-        &mut self,
-        micro_batches: MicroBatches,
-        watch: &mut Stopwatch,
-    ) -> Result<(), TrainError> {
+    pub(crate) fn settle(&mut self, watch: &mut Stopwatch) -> Result<(), TrainError> {
         watch.time(|| self.send_complete())?;
-        let buckets = self.assignments.len();
-        assert_eq!(self.next, buckets, "every bucket has been sent");
-        // Maxima are taken: of the number of micro-batches and its negative, and of whether each
-        // parameter has a gradient.
-        let comparable = micro_batches.comparable();
-        let mut verdict = vec![comparable, -comparable];
-        verdict.extend(self.parameters.iter().map(|p| i64::from(p.present)));
-        let verdict = self
-            .group
-            .background(verdict, |group, data| group.all_reduce(data, ReduceOp::Max));
-        for bucket in self.buckets.on_host() {
-            watch.time(|| bucket.advance(&mut self.compressor))?;
-        }
-        let verdict = watch.time(|| verdict.wait())?;
-        let (comparable, present) = verdict.split_at(2);
-        let (most, least) = (comparable[0], -comparable[1]);
-        if most != least {
-            return Err(TrainError::UnequalAccumulation { least, most });
-        }
-        for (progress, present) in self.parameters.iter_mut().zip(present) {
-            progress.present = *present > 0;
+        let mut waiting = self.assignments.len();
+        assert_eq!(self.next, waiting, "every bucket has been sent");
+        let own = self.verdict();
+        let verdict = match self.buckets.flagged() {
+            Some(bucket) => {
+                // Nothing that comes before it looks at what any rank has.
+                watch.time(|| bucket.receive(&mut self.compressor, |_| Presence::Nowhere))?;
+                let flags = bucket.flags();
+                waiting -= 1;
+                own.of_all(&flags, &self.group)?
+            }
+            None => {
+                let verdict = own.start(&self.group);
+                for bucket in self.buckets.on_host() {
+                    watch.time(|| bucket.advance(&mut self.compressor))?;
+                }
+                watch.time(|| verdict.wait())?
+            }
+        };
+        for (progress, present) in self.parameters.iter_mut().zip(verdict.present) {
+            progress.present = present;
         }
         let presence = |parameter: usize| match self.parameters[parameter].present {
             true => Presence::Somewhere,
             false => Presence::Nowhere,
         };
-        for bucket in self.buckets.on_host() {
+        for bucket in self.buckets.on_host().iter_mut().take(waiting) {
             watch.time(|| bucket.receive(&mut self.compressor, presence))?;
         }
         Ok(())
+    }
+
+    /// What this rank tells the others of the step.
+    fn verdict(&self) -> Verdict {
+        Verdict {
+            comparable: self.step.micro_batches.comparable(),
+            present: self.parameters.iter().map(|p| p.present).collect(),
+        }
     }
 
     /// Whether any rank had a gradient for a parameter, once the averages have settled.

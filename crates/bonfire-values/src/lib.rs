@@ -178,6 +178,7 @@ pub enum ValuesWork {
 trait Scalar: Copy {
     fn scaled(self, factor: f64) -> Self;
     fn plus(self, other: Self) -> Self;
+    fn is_set(self) -> bool;
 }
 
 macro_rules! scalar {
@@ -188,6 +189,9 @@ macro_rules! scalar {
             }
             fn plus(self, other: Self) -> Self {
                 $narrow($widen(self) + $widen(other))
+            }
+            fn is_set(self) -> bool {
+                $widen(self) != 0.0
             }
         }
     };
@@ -274,6 +278,25 @@ impl Values {
             Self::F16(values) => values[target].fill(f16::ZERO),
             Self::BF16(values) => values[target].fill(bf16::ZERO),
         }
+    }
+
+    /// Makes the elements from `start` on ones and zeros.
+    ///
+    /// # Panics
+    /// If there are fewer elements than flags.
+    pub fn set_flags(&mut self, start: usize, flags: &[bool]) {
+        each_dtype!(Self, self, values => {
+            let values = &mut values[start..start + flags.len()];
+            let pairs = values.iter_mut().zip(flags);
+            pairs.for_each(|(value, &flag)| *value = u8::from(flag).into());
+        });
+    }
+
+    /// Which of some elements are not zero: of the mean of flags, those that any rank has set.
+    pub fn flags(&self, range: Range<usize>) -> Vec<bool> {
+        each_dtype!(Self, self, values => {
+            values[range].iter().map(|value| value.is_set()).collect()
+        })
     }
 
     /// Multiplies all.

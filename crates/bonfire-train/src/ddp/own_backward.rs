@@ -151,7 +151,8 @@ impl<M: Module> Ddp<M> {
             Last::Yes => {
                 let normalizer = self.micro_batches.normalizer(&self.group);
                 let exchanges = self.norm_groups.are_used();
-                lock(&reducer).begin((entering, normalizer), exchanges)?;
+                let entering = (entering, normalizer);
+                lock(&reducer).begin(self.micro_batches, entering, exchanges)?;
             }
             Last::No => lock(&reducer).begin_accumulating(entering)?,
         }
@@ -193,7 +194,7 @@ impl<M: Module> Ddp<M> {
         harvest(self.module(), &self.table, None, &mut *reducer)?;
         self.forward_backward += start.elapsed().saturating_sub(reducer.waited());
         watch.add(reducer.waited());
-        reducer.settle(self.micro_batches, &mut watch)?;
+        reducer.settle(&mut watch)?;
         let gradients = averages(
             self.module(),
             self.no_gradients(),

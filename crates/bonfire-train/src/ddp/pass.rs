@@ -12,10 +12,10 @@ use super::synchroniser::{Synchroniser, averages};
 use super::{Ddp, MODULE_PRESENT, MicroStep, Step, lock};
 use crate::loss::weights::MicroBatches;
 use crate::loss::{IntoLoss, Weight};
+use crate::reducer::Reducer;
 use crate::reducer::harvest::{Site, averaged, harvest};
 use crate::reducer::hooks::{Listener, Pass, measured};
 use crate::reducer::timing::{StepTiming, Stopwatch};
-use crate::reducer::Reducer;
 use crate::{Gradients, Spread, TrainError};
 
 impl<M: Module> Ddp<M> {
@@ -157,7 +157,8 @@ impl<M: Module> Ddp<M> {
             watch.time(|| normalizer.factor())?;
             gatherer.listen(Listener::Reducer(Arc::clone(shared)));
         }
-        lock(shared).begin((entering, normalizer), self.norm_groups.are_used())?;
+        let exchanges = self.norm_groups.are_used();
+        lock(shared).begin(micro_batches, (entering, normalizer), exchanges)?;
         // Gradients travel from here on.
         let gradients = self.backward_pass(start)?;
         lock(shared).check()?;
@@ -168,7 +169,7 @@ impl<M: Module> Ddp<M> {
         let forward_backward = begin.elapsed().saturating_sub(reducer.waited());
         watch.add(reducer.waited());
 
-        reducer.settle(micro_batches, watch)?;
+        reducer.settle(watch)?;
         let averages = averages(module, none, gradients, (&mut reducer, &mut *watch))?;
         reducer.end()?;
         self.forward_backward += forward_backward + reducer.computed();

@@ -26,6 +26,8 @@ pub(crate) struct Bucket {
     dtype: DType,
     slots: Vec<Slot>,
     elems: usize,
+    /// Elements behind those: each tells all ranks whether any of them has set it.
+    flags: usize,
     division: Division,
     /// The ranks that have the same block as this one, where the block is copied.
     copies: Option<ProcessGroup>,
@@ -98,9 +100,9 @@ enum State {
 }
 
 impl Bucket {
-    /// An empty bucket, in memory of the group.
+    /// An empty bucket, in memory of the group, that has so many flags if it can.
     pub(crate) fn new(
-        assignment: &Assignment,
+        (assignment, flags): (&Assignment, usize),
         (shards, spare): (&Shards, &Spare),
         compressor: &Compressor,
         group: ProcessGroup,
@@ -109,18 +111,27 @@ impl Bucket {
         let is_sharded = shards.layout().placement().gradients == Spread::Sharded;
         let is_cut = assignment.division != Division::Whole;
         let spare = (is_cut && is_sharded).then(|| spare.clone());
-        let state = match &spare {
-            Some(_) => State::Empty,
-            None => State::Here(Arc::new(Values::shared(&group, assignment.dtype, elems))),
-        };
         // Only what is whole is compressed.
         let places: Vec<_> = slots
             .iter()
             .map(|slot| (slot.parameter, slot.pieces[0].place.clone()))
             .collect();
+        // Only where all ranks get the mean of all, as it is.
+        let flags = match is_cut || compressor.compresses() {
+            true => 0,
+            false => flags,
+        };
+        let state = match &spare {
+            Some(_) => State::Empty,
+            None => {
+                let values = Values::shared(&group, assignment.dtype, elems + flags);
+                State::Here(Arc::new(values))
+            }
+        };
         Self {
             dtype: assignment.dtype,
             carrier: Carrier::new(compressor, assignment.dtype, &places, &group),
+            flags,
             waiting: slots.len(),
             slots,
             elems,
@@ -199,9 +210,19 @@ impl Bucket {
             .for_each(|slot| slot.accumulated = false);
     }
 
-    /// Hands the bucket to the group, which averages it over the ranks.
+    /// Whether flags travel with it.
+    pub(crate) fn has_flags(&self) -> bool {
+        self.flags > 0
+    }
+
+    /// Which flags any rank has set, once the averages are there.
+    pub(crate) fn flags(&self) -> Vec<bool> {
+        self.values().flags(self.elems..self.elems + self.flags)
+    }
+
+    /// Hands the bucket to the group, which averages it over the ranks; with these flags, if it has some.
     #[track_caller]
-    pub(crate) fn send(&mut self, factor: f64, compressor: &mut Compressor) {
+    pub(crate) fn send(&mut self, factor: f64, flags: &[bool], compressor: &mut Compressor) {
         assert!(self.is_complete(), "a bucket travels when it is complete");
         let State::Here(values) = std::mem::replace(&mut self.state, State::Lost) else {
             panic!("a bucket travels once per step");
@@ -210,6 +231,7 @@ impl Bucket {
         if factor != 1.0 {
             values.scale(factor);
         }
+        values.set_flags(self.elems, &flags[..self.flags]);
         self.state = match self.carrier.send(&mut values, &self.group, compressor) {
             Sent::Nothing => {
                 let travel = match self.division {
@@ -221,7 +243,8 @@ impl Bucket {
                 let block = self.block();
                 let then = self.copies.clone().filter(|_| !block.is_empty());
                 let then = then.map(|copies| (copies, block));
-                State::Away(values.start_then(&self.group, self.elems, travel, then))
+                let elems = self.elems + self.flags;
+                State::Away(values.start_then(&self.group, elems, travel, then))
             }
             Sent::Instead => State::Carried(values),
         };
@@ -405,7 +428,8 @@ impl Bucket {
         };
         // Tensors of an earlier step that are still there keep its memory.
         if Arc::get_mut(values).is_none() {
-            *values = Arc::new(Values::shared(&self.group, self.dtype, self.elems));
+            let elems = self.elems + self.flags;
+            *values = Arc::new(Values::shared(&self.group, self.dtype, elems));
         }
         Arc::get_mut(values).expect("nobody else has it")
     }

@@ -121,16 +121,22 @@ impl Buckets {
         }
     }
 
-    /// Hands over a bucket whose gradients entered so and are multiplied by a factor.
+    /// The last bucket, if flags travel with it.
+    pub(super) fn flagged(&mut self) -> Option<&mut Bucket> {
+        let last = self.on_host().last_mut();
+        last.filter(|bucket| bucket.has_flags())
+    }
+
+    /// Hands over a bucket whose gradients entered so and are multiplied by a factor, with flags if it has some.
     pub(super) fn send(
         &mut self,
         index: usize,
         (entering, factor): (Entering, f64),
-        compressor: &mut Compressor,
+        (flags, compressor): (&[bool], &mut Compressor),
     ) -> Result<(), TrainError> {
         match self {
             Self::Host(buckets) => {
-                buckets[index].send(factor, compressor);
+                buckets[index].send(factor, flags, compressor);
                 Ok(())
             }
             Self::Device(buckets) => buckets.send(index, (entering, factor)),
