@@ -18,6 +18,7 @@ pub(crate) mod timing;
 pub(crate) mod trace;
 
 mod buckets;
+mod step;
 mod verdict;
 
 use std::ops::Range;
@@ -33,7 +34,7 @@ use crate::parameters::ParameterTable;
 use crate::parameters::shards::Shards;
 use crate::reducer::bucket::{Bucket, Spare};
 use crate::reducer::device_route::Chosen;
-use crate::reducer::harvest::{Gradient, GradientSink, Site};
+use crate::reducer::harvest::{Gradient, Site};
 use crate::reducer::timing::Stopwatch;
 use crate::world::patience::WarmUp;
 use bonfire_compression::{Compressor, Presence};
@@ -43,6 +44,7 @@ use bonfire_values::DeviceTensor;
 use bonfire_values::{Entering, HostSlice};
 
 use buckets::{Buckets, Home};
+use step::Step;
 use verdict::Verdict;
 
 /// The buckets of a model, and the state of the step under way.
@@ -85,42 +87,6 @@ struct Progress {
 /// How many steps the order of the buckets is a guess for. In the first step, hooks only guess
 /// where they belong in the backward pass; the second shows the order of the gradients.
 const GUESSED_STEPS: u32 = 2;
-
-/// What is the same for all gradients of a step.
-#[derive(Debug)]
-struct Step {
-    entering: Entering,
-    normalizer: Normalizer,
-    micro_batches: MicroBatches,
-    /// Whether gradients are added to those of a later pass.
-    is_accumulating: bool,
-    /// Whether nothing leaves before the backward pass is over.
-    is_held: bool,
-    /// Whether layers of this rank exchange something with those of others.
-    exchanges: bool,
-    /// Of the communication while the backward pass runs: there is nobody to return it to.
-    error: Option<TrainError>,
-    /// Waiting for what the other ranks' batches count, before the first bucket can travel.
-    waited: Stopwatch,
-    /// Waiting for the device to end what the backward pass queued.
-    computed: Stopwatch,
-}
-
-impl Step {
-    fn new(entering: Entering, normalizer: Normalizer) -> Self {
-        Self {
-            entering,
-            normalizer,
-            micro_batches: MicroBatches::default(),
-            is_accumulating: false,
-            is_held: false,
-            exchanges: false,
-            error: None,
-            waited: Stopwatch::default(),
-            computed: Stopwatch::default(),
-        }
-    }
-}
 
 impl Reducer {
     /// Deals a model's parameters to buckets, which have memory from here on; those of a lone rank once it
@@ -511,21 +477,6 @@ impl Reducer {
             time => time,
         });
         order.into_iter().map(|index| index as i64).collect()
-    }
-}
-
-/// After the backward pass: what has not been taken while it ran.
-impl GradientSink for Reducer {
-    fn site(&self) -> Site {
-        Self::site(self)
-    }
-
-    fn wants(&self, parameter: usize) -> bool {
-        !self.parameters[parameter].taken
-    }
-
-    fn take(&mut self, parameter: usize, gradient: Option<Gradient<'_>>) -> Result<(), TrainError> {
-        self.put(parameter, gradient)
     }
 }
 

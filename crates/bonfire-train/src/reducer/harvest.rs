@@ -9,6 +9,7 @@ use burn::tensor::{Gradients, Tensor, TensorData};
 use crate::TrainError;
 use crate::optim::gradients::Gradients as Averages;
 use crate::parameters::ParameterTable;
+use crate::reducer::Reducer;
 use crate::reducer::readback::{Shell, claim, on_device};
 use bonfire_values::DeviceTensor;
 use bonfire_values::HostSlice;
@@ -53,6 +54,21 @@ pub(crate) trait GradientSink {
 
     /// Takes the gradient of a wanted parameter, if the backward pass made one.
     fn take(&mut self, parameter: usize, gradient: Option<Gradient<'_>>) -> Result<(), TrainError>;
+}
+
+/// After the backward pass: what has not been taken while it ran.
+impl GradientSink for Reducer {
+    fn site(&self) -> Site {
+        self.buckets.site()
+    }
+
+    fn wants(&self, parameter: usize) -> bool {
+        !self.parameters[parameter].taken
+    }
+
+    fn take(&mut self, parameter: usize, gradient: Option<Gradient<'_>>) -> Result<(), TrainError> {
+        self.put(parameter, gradient)
+    }
 }
 
 /// Reads the wanted gradients. Without `gradients`, no parameter has any.
