@@ -43,11 +43,12 @@ fn refused(arguments: &[&str], code: i32, expected: &str) {
 #[test]
 fn each_rank_gets_its_place_and_a_shared_token() {
     let script = "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_ADDR \
-                  $BONFIRE_AGENT_STORE $RAYON_NUM_THREADS $MASTER_PORT $BONFIRE_JOB_TOKEN";
+                  $BONFIRE_AGENT_STORE $RAYON_NUM_THREADS $GLIBC_TUNABLES $MASTER_PORT $BONFIRE_JOB_TOKEN";
     let end = ranks("3", script).end();
     assert!(end.status.success(), "{:?}", end.stderr);
     let cores = thread::available_parallelism().unwrap().get();
     let threads = (cores / 3).max(1);
+    let memory = "glibc.malloc.mmap_threshold=33554432:glibc.malloc.trim_threshold=1073741824";
     let mut seen = end.stdout;
     seen.sort();
     assert_eq!(seen.len(), 3);
@@ -55,7 +56,9 @@ fn each_rank_gets_its_place_and_a_shared_token() {
     let (token, port) = (shared[0], shared[1]);
     assert_eq!(token.len(), 64, "{seen:?}");
     for (rank, line) in seen.iter().enumerate() {
-        let place = format!("[rank {rank}] {rank} 3 {rank} 3 127.0.0.1 1 {threads} {port} {token}");
+        let place = format!(
+            "[rank {rank}] {rank} 3 {rank} 3 127.0.0.1 1 {threads} {memory} {port} {token}"
+        );
         assert_eq!(*line, place);
     }
 }

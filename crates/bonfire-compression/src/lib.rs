@@ -69,6 +69,11 @@ pub struct Compressor {
 }
 
 impl Compressor {
+    /// Whether any gradient travels otherwise than as it is.
+    pub fn compresses(&self) -> bool {
+        !matches!(self.compression, GradientCompression::None)
+    }
+
     /// For the parameters of a model, which are the same on all ranks.
     pub fn new<'a>(
         compression: GradientCompression,

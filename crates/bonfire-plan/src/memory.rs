@@ -53,9 +53,9 @@ impl Parameter {
 /// and what operations need for themselves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Activations {
-    /// Where gradients go as soon as they are there.
+    /// Where gradients go into buckets as soon as they are there.
     pub alone: Bytes,
-    /// Where gradients stay until the pass is over: the most that activations and gradients take together.
+    /// Where gradients stay until the pass is over, as on a lone rank: the most that both take together.
     pub with_gradients: Bytes,
 }
 

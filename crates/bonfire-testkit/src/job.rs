@@ -214,6 +214,7 @@ pub(crate) fn forget_ranks(command: &mut Command) {
         "MASTER_ADDR",
         "MASTER_PORT",
         "RAYON_NUM_THREADS",
+        "GLIBC_TUNABLES",
         "BONFIRE_JOB_TOKEN",
         "BONFIRE_JOB_TOKEN_FILE",
         "BONFIRE_AGENT_STORE",

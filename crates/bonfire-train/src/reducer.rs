@@ -18,13 +18,15 @@ pub(crate) mod timing;
 pub(crate) mod trace;
 
 mod buckets;
-mod sink;
+mod step;
+mod verdict;
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bonfire_collective::{Rank, ReduceOp};
+use bonfire_collective::Rank;
+use burn::tensor::TensorData;
 
 use crate::TrainError;
 use crate::loss::weights::{MicroBatches, Normalizer};
@@ -42,8 +44,8 @@ use bonfire_values::DeviceTensor;
 use bonfire_values::{Entering, HostSlice};
 
 use buckets::{Buckets, Home};
-
-pub(crate) use sink::Accumulate;
+use step::Step;
+use verdict::Verdict;
 
 /// The buckets of a model, and the state of the step under way.
 #[derive(Debug)]
@@ -86,23 +88,6 @@ struct Progress {
 /// where they belong in the backward pass; the second shows the order of the gradients.
 const GUESSED_STEPS: u32 = 2;
 
-/// What is the same for all gradients of a step.
-#[derive(Debug)]
-struct Step {
-    entering: Entering,
-    normalizer: Normalizer,
-    /// Whether nothing leaves before the backward pass is over.
-    is_held: bool,
-    /// Whether layers of this rank exchange something with those of others.
-    exchanges: bool,
-    /// Of the communication while the backward pass runs: there is nobody to return it to.
-    error: Option<TrainError>,
-    /// Waiting for what the other ranks' batches count, before the first bucket can travel.
-    waited: Stopwatch,
-    /// Waiting for the device to end what the backward pass queued.
-    computed: Stopwatch,
-}
-
 impl Reducer {
     /// Deals a model's parameters to buckets, which have memory from here on; those of a lone rank once it
     /// puts something there, since it may never have to. Every rank calls it.
@@ -132,15 +117,7 @@ impl Reducer {
             next: 0,
             clock: 0,
             steps: 0,
-            step: Step {
-                entering: Entering::Plain,
-                normalizer: Normalizer::Known(1.0),
-                is_held: false,
-                exchanges: false,
-                error: None,
-                waited: Stopwatch::default(),
-                computed: Stopwatch::default(),
-            },
+            step: Step::new(Entering::Plain, Normalizer::Known(1.0)),
             trace: trace::Trace::new(),
         };
         if !is_alone {
@@ -198,7 +175,11 @@ impl Reducer {
                 };
                 let group = group.named(&self.name_of(bucket, assignment));
                 let shards = (&*self.shards, &self.spare);
-                Bucket::new(assignment, shards, &self.compressor, group)
+                let flags = match bucket + 1 == self.assignments.len() {
+                    true => verdict::len(self.table.len()),
+                    false => 0,
+                };
+                Bucket::new((assignment, flags), shards, &self.compressor, group)
             })
             .collect()
     }
@@ -221,18 +202,17 @@ impl Reducer {
     /// its device, as where a kernel is loaded, it never comes to the exchange. So these leave at the end.
     pub(crate) fn begin(
         &mut self,
+        micro_batches: MicroBatches,
         (entering, normalizer): (Entering, Normalizer),
         exchanges: bool,
     ) -> Result<(), TrainError> {
         self.make()?;
+        let is_held = exchanges && self.site() == Site::Device && !normalizer.is_known();
         self.step = Step {
-            entering,
+            micro_batches,
             exchanges,
-            is_held: exchanges && self.site() == Site::Device && !normalizer.is_known(),
-            normalizer,
-            error: None,
-            waited: Stopwatch::default(),
-            computed: Stopwatch::default(),
+            is_held,
+            ..Step::new(entering, normalizer)
         };
         self.next = 0;
         self.clock = 0;
@@ -259,29 +239,19 @@ impl Reducer {
     }
 
     /// Begins a pass whose gradients are added to those of a later one.
-    pub(crate) fn begin_accumulating(&mut self) -> Result<(), TrainError> {
-        self.make()
-    }
-
-    /// Adds a final gradient to those of a later pass, while the backward pass runs.
-    pub(crate) fn add_early(
-        &mut self,
-        parameter: usize,
-        gradient: Result<Gradient<'_>, TrainError>,
-        entering: Entering,
-    ) {
-        match gradient {
-            Ok(gradient) => {
-                let home = self.homes[parameter];
-                self.buckets.accumulate(home, gradient, entering);
-            }
-            Err(error) => self.step.error = Some(error),
-        }
+    pub(crate) fn begin_accumulating(&mut self, entering: Entering) -> Result<(), TrainError> {
+        self.make()?;
+        self.step = Step {
+            is_accumulating: true,
+            ..Step::new(entering, Normalizer::Known(1.0))
+        };
+        self.parameters.fill(Progress::default());
+        Ok(())
     }
 
     /// Ends a pass whose gradients are added to those of a later one.
-    pub(crate) fn end_accumulating(&mut self, entering: Entering) -> Result<(), TrainError> {
-        self.buckets.keep(entering)
+    pub(crate) fn end_accumulating(&mut self) -> Result<(), TrainError> {
+        self.buckets.keep(self.step.entering)
     }
 
     /// What went wrong while the backward pass ran.
@@ -294,6 +264,12 @@ impl Reducer {
         assert!(!progress.taken, "a gradient is taken once");
         progress.taken = true;
         let home = self.homes[parameter];
+        if self.step.is_accumulating {
+            if let Some(gradient) = gradient {
+                self.buckets.accumulate(home, gradient, self.step.entering);
+            }
+            return Ok(());
+        }
         progress.present = self.buckets.put(home, gradient, self.step.entering);
         self.trace.taken(parameter);
         // A backward pass must not wait for ranks that may be waiting for it, in a layer that
@@ -321,7 +297,13 @@ impl Reducer {
             } = &mut self.step;
             let factor = waited.time(|| normalizer.factor())?;
             let sent = (*entering, factor);
-            self.buckets.send(self.next, sent, &mut self.compressor)?;
+            // With the last bucket all others are complete: it is known which parameters have a gradient.
+            let flags = match self.next + 1 == self.assignments.len() {
+                true => self.verdict().flags(),
+                false => Vec::new(),
+            };
+            let with = (&flags[..], &mut self.compressor);
+            self.buckets.send(self.next, sent, with)?;
             self.trace.sent(self.next);
             self.next += 1;
             self.fetch_lent()?;
@@ -359,42 +341,46 @@ impl Reducer {
     }
 
     /// Waits for all averages.
-    pub(crate) fn settle(
-        &mut self,
-        micro_batches: MicroBatches,
-        watch: &mut Stopwatch,
-    ) -> Result<(), TrainError> {
+    pub(crate) fn settle(&mut self, watch: &mut Stopwatch) -> Result<(), TrainError> {
         watch.time(|| self.send_complete())?;
-        let buckets = self.assignments.len();
-        assert_eq!(self.next, buckets, "every bucket has been sent");
-        // Maxima are taken: of the number of micro-batches and its negative, and of whether each
-        // parameter has a gradient.
-        let comparable = micro_batches.comparable();
-        let mut verdict = vec![comparable, -comparable];
-        verdict.extend(self.parameters.iter().map(|p| i64::from(p.present)));
-        let verdict = self
-            .group
-            .background(verdict, |group, data| group.all_reduce(data, ReduceOp::Max));
-        for bucket in self.buckets.on_host() {
-            watch.time(|| bucket.advance(&mut self.compressor))?;
-        }
-        let verdict = watch.time(|| verdict.wait())?;
-        let (comparable, present) = verdict.split_at(2);
-        let (most, least) = (comparable[0], -comparable[1]);
-        if most != least {
-            return Err(TrainError::UnequalAccumulation { least, most });
-        }
-        for (progress, present) in self.parameters.iter_mut().zip(present) {
-            progress.present = *present > 0;
+        let mut waiting = self.assignments.len();
+        assert_eq!(self.next, waiting, "every bucket has been sent");
+        let own = self.verdict();
+        let verdict = match self.buckets.flagged() {
+            Some(bucket) => {
+                // Nothing that comes before it looks at what any rank has.
+                watch.time(|| bucket.receive(&mut self.compressor, |_| Presence::Nowhere))?;
+                let flags = bucket.flags();
+                waiting -= 1;
+                own.of_all(&flags, &self.group)?
+            }
+            None => {
+                let verdict = own.start(&self.group);
+                for bucket in self.buckets.on_host() {
+                    watch.time(|| bucket.advance(&mut self.compressor))?;
+                }
+                watch.time(|| verdict.wait())?
+            }
+        };
+        for (progress, present) in self.parameters.iter_mut().zip(verdict.present) {
+            progress.present = present;
         }
         let presence = |parameter: usize| match self.parameters[parameter].present {
             true => Presence::Somewhere,
             false => Presence::Nowhere,
         };
-        for bucket in self.buckets.on_host() {
+        for bucket in self.buckets.on_host().iter_mut().take(waiting) {
             watch.time(|| bucket.receive(&mut self.compressor, presence))?;
         }
         Ok(())
+    }
+
+    /// What this rank tells the others of the step.
+    fn verdict(&self) -> Verdict {
+        Verdict {
+            comparable: self.step.micro_batches.comparable(),
+            present: self.parameters.iter().map(|p| p.present).collect(),
+        }
     }
 
     /// Whether any rank had a gradient for a parameter, once the averages have settled.
@@ -455,12 +441,12 @@ impl Reducer {
         self.buckets.release_run(self.homes[parameter]);
     }
 
-    /// The average of a parameter's gradient, where it is cut of this rank's rows; none if no rank had one.
-    pub(crate) fn average(&self, parameter: usize) -> Option<HostSlice<'_>> {
-        if !self.parameters[parameter].present {
-            return None;
-        }
-        Some(self.buckets.average(self.homes[parameter]))
+    /// The average of a parameter's gradient as the content of a tensor of this shape, where it is cut of this rank's
+    /// rows; none if no rank had one.
+    pub(crate) fn average(&self, parameter: usize, shape: &[usize]) -> Option<TensorData> {
+        let home = self.homes[parameter];
+        let is_present = self.parameters[parameter].present;
+        is_present.then(|| self.buckets.average(home, shape))
     }
 
     /// Ends a step. After the second one the buckets are dealt again, in the order in which the

@@ -8,12 +8,13 @@
 mod device;
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use bonfire_collective::{
     CollectiveError, Element, GroupBuffer, ProcessGroup, Rank, ReduceOp, Work,
 };
 use bonfire_plan::DType;
-use burn::tensor::{DType as TensorDType, TensorData};
+use burn::tensor::{AllocationProperty, Bytes, DType as TensorDType, TensorData};
 use half::{bf16, f16};
 
 pub use device::{DeviceTensor, Reader};
@@ -177,6 +178,7 @@ pub enum ValuesWork {
 trait Scalar: Copy {
     fn scaled(self, factor: f64) -> Self;
     fn plus(self, other: Self) -> Self;
+    fn is_set(self) -> bool;
 }
 
 macro_rules! scalar {
@@ -187,6 +189,9 @@ macro_rules! scalar {
             }
             fn plus(self, other: Self) -> Self {
                 $narrow($widen(self) + $widen(other))
+            }
+            fn is_set(self) -> bool {
+                $widen(self) != 0.0
             }
         }
     };
@@ -275,6 +280,25 @@ impl Values {
         }
     }
 
+    /// Makes the elements from `start` on ones and zeros.
+    ///
+    /// # Panics
+    /// If there are fewer elements than flags.
+    pub fn set_flags(&mut self, start: usize, flags: &[bool]) {
+        each_dtype!(Self, self, values => {
+            let values = &mut values[start..start + flags.len()];
+            let pairs = values.iter_mut().zip(flags);
+            pairs.for_each(|(value, &flag)| *value = u8::from(flag).into());
+        });
+    }
+
+    /// Which of some elements are not zero: of the mean of flags, those that any rank has set.
+    pub fn flags(&self, range: Range<usize>) -> Vec<bool> {
+        each_dtype!(Self, self, values => {
+            values[range].iter().map(|value| value.is_set()).collect()
+        })
+    }
+
     /// Multiplies all.
     pub fn scale(&mut self, factor: f64) {
         each_dtype!(Self, self, values => {
@@ -295,6 +319,26 @@ impl Values {
     /// Their type.
     pub fn dtype(&self) -> DType {
         self.slice(0..0).dtype()
+    }
+
+    /// Some of them as the content of a tensor, which has this memory as long as it lives. Whoever writes to such a
+    /// tensor gets a copy, so the values stay as they are.
+    pub fn view(self: &Arc<Self>, range: Range<usize>, shape: &[usize]) -> TensorData {
+        let values = self.slice(range.clone());
+        // Nothing lies nowhere.
+        if values.is_empty() {
+            return values.to_tensor_data(shape);
+        }
+        let dtype = match values {
+            HostSlice::F32(_) => TensorDType::F32,
+            HostSlice::F64(_) => TensorDType::F64,
+            HostSlice::F16(_) => TensorDType::F16,
+            HostSlice::BF16(_) => TensorDType::BF16,
+        };
+        let bytes = range.start * dtype.size()..range.end * dtype.size();
+        let some = bytes::Bytes::from_owner(Viewed(Arc::clone(self))).slice(bytes);
+        let some = Bytes::from_shared(some, AllocationProperty::Other);
+        TensorData::from_bytes(some, shape, dtype)
     }
 
     /// Some runs of elements, one after the other, as the content of a tensor.
@@ -369,6 +413,15 @@ impl Values {
         let mut copy = Self::zeros(self.dtype(), range.len());
         copy.set(0..range.len(), self.slice(range), Entering::Plain);
         copy
+    }
+}
+
+/// Values that tensors have.
+struct Viewed(Arc<Values>);
+
+impl AsRef<[u8]> for Viewed {
+    fn as_ref(&self) -> &[u8] {
+        each_dtype!(Values, &*self.0, values => bytemuck::cast_slice(values))
     }
 }
 

@@ -17,6 +17,14 @@ use crate::ranks::cores;
 /// The variable that sizes the thread pool of Burn's CPU backends.
 const RAYON_NUM_THREADS: &str = "RAYON_NUM_THREADS";
 
+/// The variable of glibc's allocator. Other C libraries do not look at it.
+const GLIBC_TUNABLES: &str = "GLIBC_TUNABLES";
+
+/// Keeps what a step frees for the next one. Left alone, glibc gives tensors back to the kernel, which clears new pages
+/// for those of the next step. The first is its limit, above which memory is given back all the same.
+const KEEPS_MEMORY: &str =
+    "glibc.malloc.mmap_threshold=33554432:glibc.malloc.trim_threshold=1073741824";
+
 /// The program of a rank, with all that the environment says about its place in the job.
 pub(super) fn command(options: &AgentOptions, meeting: &Meeting, place: &RankEnv) -> Command {
     let mut command = Command::new(&options.program);
@@ -30,6 +38,9 @@ pub(super) fn command(options: &AgentOptions, meeting: &Meeting, place: &RankEnv
     if std::env::var_os(RAYON_NUM_THREADS).is_none() {
         let threads = (cores().get() / options.nproc_per_node).max(1);
         command.env(RAYON_NUM_THREADS, threads.to_string());
+    }
+    if std::env::var_os(GLIBC_TUNABLES).is_none() {
+        command.env(GLIBC_TUNABLES, KEEPS_MEMORY);
     }
     command
 }

@@ -11,13 +11,13 @@ pub struct Held {
     pub program: Bytes,
     /// The values of the parameters, those that are frozen included.
     pub parameters: Bytes,
-    /// Their gradients, as tensors.
+    /// Their gradients, as tensors: on the CPU in the memory of their buckets, which is counted here then.
     pub gradients: Bytes,
     /// What the optimizer keeps for them.
     pub optimizer: Bytes,
     /// What a pass keeps for its backward half, and needs for itself, with those gradients that stay meanwhile.
     pub activations: Bytes,
-    /// Gradients in the memory in which they travel, and the sums of earlier micro-batches.
+    /// What else there is of the memory in which gradients travel and micro-batches are added up.
     pub buckets: Bytes,
     /// Parameters that are gathered for their use, and the memory in which they are; a copy of the largest gradient
     /// while it is clipped.

@@ -94,29 +94,32 @@ impl Count<'_> {
         });
         let gradients = self.held(spread.gradients, rank, size);
         let stepped = self.held(spread.optimizer, rank, size);
-        let (own, lent, summed) = self.travelling(rank);
+        let (own, lent) = self.travelling(rank);
         let (whole, gather) = (self.largest(Spread::Replicated, rank), self.gather_bytes());
         let resting = Held {
             program: self.program(),
             parameters: Bytes::new(parameters),
             optimizer: Bytes::new(optimizer),
             // Where rows are gathered after the step, what was theirs has become the gathered bucket.
-            buckets: Bytes::new(lent + summed + if gathers { own } else { 0 }),
+            buckets: Bytes::new(lent + if gathers { own } else { 0 }),
             // The gathered parameter, and the memory in which ranks gather it.
             unit: Bytes::new(if gathers { gather + whole } else { 0 }),
             seen: Bytes::new(self.seen(rank)),
             ..Held::default()
         };
         let pass = Held {
-            activations: match spread.gradients {
-                Spread::Replicated => training.activations.with_gradients,
-                Spread::Sharded => training.activations.alone,
+            // Into buckets they go one by one.
+            activations: match self.buckets.is_empty() {
+                true => training.activations.with_gradients,
+                false => training.activations.alone,
             },
             ..resting
         };
+        // Gradients lie in buckets, where there are some.
+        let besides = |gradients: u64| Bytes::new((own + lent).saturating_sub(gradients));
         let complete = Held {
             gradients: Bytes::new(gradients),
-            buckets: Bytes::new(own + lent + summed),
+            buckets: besides(gradients),
             ..resting
         };
         // The optimizer writes new rows where the whole parameters are still there.
@@ -127,6 +130,7 @@ impl Count<'_> {
         let step = Held {
             parameters: Bytes::new(parameters + rows),
             gradients: Bytes::new(stepped),
+            buckets: besides(stepped),
             unit: Bytes::new(self.largest(spread.optimizer, rank)),
             ..complete
         };
@@ -199,9 +203,9 @@ impl Count<'_> {
         }
     }
 
-    /// Bytes of buckets: this rank's blocks, which it has from the end of the backward pass to that of the step; memory
-    /// that they share, or have always; and the sums of earlier micro-batches, which are never cut.
-    fn travelling(&self, rank: Rank) -> (u64, u64, u64) {
+    /// Bytes of buckets: this rank's blocks, which it has from the end of the backward pass to that of the step; and
+    /// memory that they share, or have always. Those that add up micro-batches share none until the last one.
+    fn travelling(&self, rank: Rank) -> (u64, u64) {
         let (mut own, mut always, mut shared) = (0, 0, Vec::new());
         for bucket in &self.buckets {
             match (bucket.division, self.placement.gradients) {
@@ -214,11 +218,11 @@ impl Count<'_> {
             }
             shared.push(bucket.bytes);
         }
-        let summed = match self.training.micro_batches {
-            1 => 0,
-            _ => self.buckets.iter().map(|bucket| bucket.bytes).sum(),
+        let lent: u64 = match self.training.micro_batches {
+            1 => most(shared),
+            _ => shared.iter().sum(),
         };
-        (own, always + most(shared), summed)
+        (own, always + lent)
     }
 
     /// The memory in which parameters are gathered: room for the largest that is cut.

@@ -147,18 +147,16 @@ impl<M: Module> Ddp<M> {
         self.micro_batches.add(weight)?;
         self.norm_groups.weigh(weight.count() as f64);
         let entering = self.micro_batches.entering(weight);
-        let listener = match last {
+        match last {
             Last::Yes => {
                 let normalizer = self.micro_batches.normalizer(&self.group);
                 let exchanges = self.norm_groups.are_used();
-                lock(&reducer).begin((entering, normalizer), exchanges)?;
-                Listener::Reducer(Arc::clone(&reducer))
+                let entering = (entering, normalizer);
+                lock(&reducer).begin(self.micro_batches, entering, exchanges)?;
             }
-            Last::No => {
-                lock(&reducer).begin_accumulating()?;
-                Listener::Accumulator(Arc::clone(&reducer), entering)
-            }
-        };
+            Last::No => lock(&reducer).begin_accumulating(entering)?,
+        }
+        let listener = Listener::Reducer(Arc::clone(&reducer));
         let output = match step {
             None => None,
             Some(step) => {
@@ -182,7 +180,7 @@ impl<M: Module> Ddp<M> {
             if let Some(failure) = self.norm_groups.failure() {
                 return Err(failure);
             }
-            lock(&reducer).end_accumulating(entering)?;
+            lock(&reducer).end_accumulating()?;
             self.forward_backward += start.elapsed();
             return Ok(OwnStep {
                 output,
@@ -196,7 +194,7 @@ impl<M: Module> Ddp<M> {
         harvest(self.module(), &self.table, None, &mut *reducer)?;
         self.forward_backward += start.elapsed().saturating_sub(reducer.waited());
         watch.add(reducer.waited());
-        reducer.settle(self.micro_batches, &mut watch)?;
+        reducer.settle(&mut watch)?;
         let gradients = averages(
             self.module(),
             self.no_gradients(),

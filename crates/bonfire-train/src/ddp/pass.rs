@@ -12,10 +12,10 @@ use super::synchroniser::{Synchroniser, averages};
 use super::{Ddp, MODULE_PRESENT, MicroStep, Step, lock};
 use crate::loss::weights::MicroBatches;
 use crate::loss::{IntoLoss, Weight};
-use crate::reducer::harvest::{averaged, harvest};
+use crate::reducer::Reducer;
+use crate::reducer::harvest::{Site, averaged, harvest};
 use crate::reducer::hooks::{Listener, Pass, measured};
 use crate::reducer::timing::{StepTiming, Stopwatch};
-use crate::reducer::{Accumulate, Reducer};
 use crate::{Gradients, Spread, TrainError};
 
 impl<M: Module> Ddp<M> {
@@ -28,10 +28,16 @@ impl<M: Module> Ddp<M> {
     ) -> Result<(Start, MicroStep<L::Output>), TrainError> {
         let watch = Watch::start();
         let module = self.module.as_ref().expect(MODULE_PRESENT);
+        let site = match &self.synchroniser {
+            Synchroniser::Bucketed(reducer) => lock(reducer).site(),
+            Synchroniser::Naive(_) => Site::Host,
+        };
         let pass = Pass {
             listener,
             precision: self.config.precision,
-            keeps_gradients: self.config.placement.gradients == Spread::Replicated,
+            // Averages take their memory on a device.
+            keeps_gradients: site == Site::Device
+                && self.config.placement.gradients == Spread::Replicated,
             gathered: self.gatherer.as_deref().map(Gatherer::shards),
         };
         let hooked = self
@@ -65,13 +71,17 @@ impl<M: Module> Ddp<M> {
         forward: impl FnOnce(&M) -> L,
     ) -> Result<MicroStep<L::Output>, TrainError> {
         let begin = Instant::now();
-        let (start, step) = self.pass(forward, &Listener::Nobody)?;
+        let listener = match &self.synchroniser {
+            Synchroniser::Bucketed(reducer) => Listener::Reducer(Arc::clone(reducer)),
+            Synchroniser::Naive(_) => Listener::Nobody,
+        };
+        let (start, step) = self.pass(forward, &listener)?;
         let entering = self.micro_batches.entering(start.weight);
-        if let (Some(gatherer), Synchroniser::Bucketed(reducer)) =
-            (&self.gatherer, &self.synchroniser)
-        {
-            lock(reducer).begin_accumulating()?;
-            gatherer.listen(Listener::Accumulator(Arc::clone(reducer), entering));
+        if let Synchroniser::Bucketed(reducer) = &self.synchroniser {
+            lock(reducer).begin_accumulating(entering)?;
+        }
+        if let Some(gatherer) = &self.gatherer {
+            gatherer.listen(listener);
         }
         let gradients = self.backward_pass(start)?;
         if let Some(failure) = self.norm_groups.failure() {
@@ -80,13 +90,10 @@ impl<M: Module> Ddp<M> {
         let module = self.module.as_ref().expect(MODULE_PRESENT);
         match &mut self.synchroniser {
             Synchroniser::Bucketed(reducer) => {
-                let mut sink = Accumulate {
-                    reducer: &mut lock(reducer),
-                    entering,
-                };
-                sink.reducer.begin_accumulating()?;
-                harvest(module, &self.table, gradients.as_ref(), &mut sink)?;
-                sink.reducer.end_accumulating(entering)?;
+                let mut reducer = lock(reducer);
+                reducer.check()?;
+                harvest(module, &self.table, gradients.as_ref(), &mut *reducer)?;
+                reducer.end_accumulating()?;
             }
             Synchroniser::Naive(naive) => {
                 naive.entering = entering;
@@ -150,7 +157,8 @@ impl<M: Module> Ddp<M> {
             watch.time(|| normalizer.factor())?;
             gatherer.listen(Listener::Reducer(Arc::clone(shared)));
         }
-        lock(shared).begin((entering, normalizer), self.norm_groups.are_used())?;
+        let exchanges = self.norm_groups.are_used();
+        lock(shared).begin(micro_batches, (entering, normalizer), exchanges)?;
         // Gradients travel from here on.
         let gradients = self.backward_pass(start)?;
         lock(shared).check()?;
@@ -161,7 +169,7 @@ impl<M: Module> Ddp<M> {
         let forward_backward = begin.elapsed().saturating_sub(reducer.waited());
         watch.add(reducer.waited());
 
-        reducer.settle(micro_batches, watch)?;
+        reducer.settle(watch)?;
         let averages = averages(module, none, gradients, (&mut reducer, &mut *watch))?;
         reducer.end()?;
         self.forward_backward += forward_backward + reducer.computed();
@@ -196,9 +204,9 @@ impl<M: Module> Ddp<M> {
         harvest(module, &self.table, gradients.as_ref(), naive)?;
         self.forward_backward += begin.elapsed();
         naive.average_all(normalizer, self.micro_batches, watch)?;
-        let average = |parameter| naive.average(parameter);
+        let average = |parameter, shape: &[usize]| naive.average(parameter, shape);
         let none = Gradients::new(Arc::clone(&self.table));
-        let averages = averaged(module, none, gradients, average);
+        let averages = averaged(module, none, average);
         naive.end();
         Ok(averages)
     }

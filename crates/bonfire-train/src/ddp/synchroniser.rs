@@ -70,8 +70,8 @@ pub(super) fn averages<M: Module>(
     (reducer, watch): (&mut Reducer, &mut Stopwatch),
 ) -> Result<Gradients, TrainError> {
     if reducer.site() == Site::Host {
-        let average = |parameter| reducer.average(parameter);
-        return Ok(averaged(module, none, own, average));
+        let average = |parameter, shape: &[usize]| reducer.average(parameter, shape);
+        return Ok(averaged(module, none, average));
     }
     let table = none.table();
     if own.is_some() {

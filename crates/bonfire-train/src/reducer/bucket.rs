@@ -11,13 +11,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bonfire_collective::{CollectiveError, ProcessGroup, ReduceOp};
 use bonfire_plan::{DType, Division, Spread};
+use burn::tensor::TensorData;
 
 use crate::parameters::shards::Shards;
 use bonfire_compression::{Carrier, Compressor, Presence, Sent};
 use bonfire_plan::buckets::Assignment;
 use bonfire_values::{Entering, HostSlice, Travel, Values, ValuesWork};
 
-/// A bucket. Its memory is used again in every step.
+/// A bucket. Its memory is used again in every step, unless tensors still have it.
 #[derive(Debug)]
 pub(crate) struct Bucket {
     /// With the bucket's name.
@@ -25,6 +26,8 @@ pub(crate) struct Bucket {
     dtype: DType,
     slots: Vec<Slot>,
     elems: usize,
+    /// Elements behind those: each tells all ranks whether any of them has set it.
+    flags: usize,
     division: Division,
     /// The ranks that have the same block as this one, where the block is copied.
     copies: Option<ProcessGroup>,
@@ -35,8 +38,6 @@ pub(crate) struct Bucket {
     spare: Option<Spare>,
     /// What travels instead, where gradients are compressed.
     carrier: Carrier,
-    /// The sum of earlier micro-batches; made when the first one is accumulated.
-    accumulated: Option<Values>,
 }
 
 /// The place of a parameter.
@@ -47,7 +48,7 @@ struct Slot {
     pieces: Vec<Piece>,
     /// Which of them is this rank's, if any.
     own: Option<usize>,
-    /// Whether `accumulated` has something for it.
+    /// Whether earlier micro-batches have left something here.
     accumulated: bool,
 }
 
@@ -87,9 +88,9 @@ enum State {
     /// Has no memory: the first gradient of a step brings it.
     Empty,
     /// Has this rank's block of the result, and no other memory.
-    Own(Values),
+    Own(Arc<Values>),
     /// Takes gradients, or holds the result.
-    Here(Values),
+    Here(Arc<Values>),
     /// Handed to the group.
     Away(ValuesWork),
     /// The carrier is handed to the group.
@@ -99,9 +100,9 @@ enum State {
 }
 
 impl Bucket {
-    /// An empty bucket, in memory of the group.
+    /// An empty bucket, in memory of the group, that has so many flags if it can.
     pub(crate) fn new(
-        assignment: &Assignment,
+        (assignment, flags): (&Assignment, usize),
         (shards, spare): (&Shards, &Spare),
         compressor: &Compressor,
         group: ProcessGroup,
@@ -110,18 +111,27 @@ impl Bucket {
         let is_sharded = shards.layout().placement().gradients == Spread::Sharded;
         let is_cut = assignment.division != Division::Whole;
         let spare = (is_cut && is_sharded).then(|| spare.clone());
-        let state = match &spare {
-            Some(_) => State::Empty,
-            None => State::Here(Values::shared(&group, assignment.dtype, elems)),
-        };
         // Only what is whole is compressed.
         let places: Vec<_> = slots
             .iter()
             .map(|slot| (slot.parameter, slot.pieces[0].place.clone()))
             .collect();
+        // Only where all ranks get the mean of all, as it is.
+        let flags = match is_cut || compressor.compresses() {
+            true => 0,
+            false => flags,
+        };
+        let state = match &spare {
+            Some(_) => State::Empty,
+            None => {
+                let values = Values::shared(&group, assignment.dtype, elems + flags);
+                State::Here(Arc::new(values))
+            }
+        };
         Self {
             dtype: assignment.dtype,
             carrier: Carrier::new(compressor, assignment.dtype, &places, &group),
+            flags,
             waiting: slots.len(),
             slots,
             elems,
@@ -129,7 +139,6 @@ impl Bucket {
             copies: shards.groups().copies().filter(|_| is_cut).cloned(),
             state,
             spare,
-            accumulated: None,
             group,
         }
     }
@@ -146,24 +155,13 @@ impl Bucket {
 
     /// Takes the gradient of a slot, on top of what earlier micro-batches left.
     pub(crate) fn put(&mut self, slot: usize, gradient: HostSlice<'_>, entering: Entering) {
-        self.put_accumulated(slot);
-        let Slot {
-            pieces,
-            accumulated,
-            ..
-        } = self.slots[slot].clone();
-        let values = self.here();
-        for Piece { place, elems } in pieces {
-            match accumulated {
-                true => values.add(place, gradient.slice(elems), entering),
-                false => values.set(place, gradient.slice(elems), entering),
-            }
-        }
+        self.count_down();
+        self.enter(slot, gradient, entering);
     }
 
     /// Does without a gradient of this micro-batch. Returns whether an earlier one left something.
     pub(crate) fn put_none(&mut self, slot: usize) -> bool {
-        self.put_accumulated(slot);
+        self.count_down();
         let Slot {
             pieces,
             accumulated,
@@ -178,55 +176,62 @@ impl Bucket {
         accumulated
     }
 
-    /// Counts the slot down and starts from what earlier micro-batches left.
-    fn put_accumulated(&mut self, slot: usize) {
+    fn count_down(&mut self) {
         assert!(self.waiting > 0, "every slot of the bucket is full");
         self.waiting -= 1;
-        if !self.slots[slot].accumulated {
-            return;
-        }
-        if let Some(accumulated) = self.accumulated.take() {
-            for Piece { place, .. } in self.slots[slot].pieces.clone() {
-                let sum = accumulated.slice(place.clone());
-                self.here().set(place, sum, Entering::Plain);
-            }
-            self.accumulated = Some(accumulated);
-        }
     }
 
     /// Adds the gradient of a micro-batch that is not synchronised by itself.
     pub(crate) fn accumulate(&mut self, slot: usize, gradient: HostSlice<'_>, entering: Entering) {
-        let (dtype, elems) = (self.dtype, self.elems);
-        let accumulated = self
-            .accumulated
-            .get_or_insert_with(|| Values::zeros(dtype, elems));
-        let slot = &mut self.slots[slot];
-        for Piece { place, elems } in slot.pieces.iter().cloned() {
-            match slot.accumulated {
-                true => accumulated.add(place, gradient.slice(elems), entering),
-                false => accumulated.set(place, gradient.slice(elems), entering),
-            }
-        }
-        slot.accumulated = true;
+        self.enter(slot, gradient, entering);
+        self.slots[slot].accumulated = true;
     }
 
-    /// Forgets what was accumulated; the memory stays.
+    /// Copies a gradient to its place, or adds it to what earlier micro-batches left there.
+    fn enter(&mut self, slot: usize, gradient: HostSlice<'_>, entering: Entering) {
+        let Slot {
+            pieces,
+            accumulated,
+            ..
+        } = self.slots[slot].clone();
+        let values = self.here();
+        for Piece { place, elems } in pieces {
+            match accumulated {
+                true => values.add(place, gradient.slice(elems), entering),
+                false => values.set(place, gradient.slice(elems), entering),
+            }
+        }
+    }
+
+    /// Forgets that anything was accumulated.
     pub(crate) fn end_accumulation(&mut self) {
         self.slots
             .iter_mut()
             .for_each(|slot| slot.accumulated = false);
     }
 
-    /// Hands the bucket to the group, which averages it over the ranks.
+    /// Whether flags travel with it.
+    pub(crate) fn has_flags(&self) -> bool {
+        self.flags > 0
+    }
+
+    /// Which flags any rank has set, once the averages are there.
+    pub(crate) fn flags(&self) -> Vec<bool> {
+        self.values().flags(self.elems..self.elems + self.flags)
+    }
+
+    /// Hands the bucket to the group, which averages it over the ranks; with these flags, if it has some.
     #[track_caller]
-    pub(crate) fn send(&mut self, factor: f64, compressor: &mut Compressor) {
+    pub(crate) fn send(&mut self, factor: f64, flags: &[bool], compressor: &mut Compressor) {
         assert!(self.is_complete(), "a bucket travels when it is complete");
-        let State::Here(mut values) = std::mem::replace(&mut self.state, State::Lost) else {
+        let State::Here(values) = std::mem::replace(&mut self.state, State::Lost) else {
             panic!("a bucket travels once per step");
         };
+        let mut values = unseen(values);
         if factor != 1.0 {
             values.scale(factor);
         }
+        values.set_flags(self.elems, &flags[..self.flags]);
         self.state = match self.carrier.send(&mut values, &self.group, compressor) {
             Sent::Nothing => {
                 let travel = match self.division {
@@ -238,7 +243,8 @@ impl Bucket {
                 let block = self.block();
                 let then = self.copies.clone().filter(|_| !block.is_empty());
                 let then = then.map(|copies| (copies, block));
-                State::Away(values.start_then(&self.group, self.elems, travel, then))
+                let elems = self.elems + self.flags;
+                State::Away(values.start_then(&self.group, elems, travel, then))
             }
             Sent::Instead => State::Carried(values),
         };
@@ -278,15 +284,16 @@ impl Bucket {
                 panic!("only a bucket that is away comes back")
             }
         };
-        self.state = State::Here(values);
+        self.state = State::Here(Arc::new(values));
         Ok(())
     }
 
-    /// The values of a slot, where parameters are cut those of this rank's rows.
-    pub(crate) fn slot(&self, slot: usize) -> HostSlice<'_> {
+    /// The values of a slot as the content of a tensor of this shape, in the bucket's memory; where parameters are cut
+    /// those of this rank's rows.
+    pub(crate) fn view(&self, slot: usize, shape: &[usize]) -> TensorData {
         match &self.state {
-            State::Own(values) => values.slice(self.own_place_in_block(slot)),
-            _ => self.values().slice(self.own_place(slot)),
+            State::Own(values) => values.view(self.own_place_in_block(slot), shape),
+            _ => self.values().view(self.own_place(slot), shape),
         }
     }
 
@@ -305,11 +312,11 @@ impl Bucket {
     /// What a bucket keeps whose gradients have been summed over the ranks.
     fn kept(&self, values: Values) -> State {
         let Some(spare) = &self.spare else {
-            return State::Here(values);
+            return State::Here(Arc::new(values));
         };
         let own = values.copy(self.block());
         spare.give(values);
-        State::Own(own)
+        State::Own(Arc::new(own))
     }
 
     /// Whether it is on its way, with memory that others may need.
@@ -323,13 +330,13 @@ impl Bucket {
         self.waiting -= 1;
         if self.spare.is_some() {
             let place = self.own_place_in_block(slot);
-            if !matches!(self.state, State::Own(_)) {
-                self.state = State::Own(Values::zeros(self.dtype, self.block().len()));
+            let mut own = match std::mem::replace(&mut self.state, State::Lost) {
+                State::Own(values) => Arc::into_inner(values),
+                _ => None,
             }
-            let State::Own(values) = &mut self.state else {
-                unreachable!("it has been made");
-            };
-            values.set(place, rows, Entering::Plain);
+            .unwrap_or_else(|| Values::zeros(self.dtype, self.block().len()));
+            own.set(place, rows, Entering::Plain);
+            self.state = State::Own(Arc::new(own));
             return;
         }
         let place = self.own_place(slot);
@@ -337,6 +344,7 @@ impl Bucket {
         if self.is_complete()
             && let State::Here(values) = std::mem::replace(&mut self.state, State::Lost)
         {
+            let values = unseen(values);
             self.state = State::Away(values.start(&self.group, self.elems, self.gathering()));
         }
     }
@@ -344,7 +352,7 @@ impl Bucket {
     /// Waits for the rows of all ranks, unless they are there.
     pub(crate) fn gathered(&mut self) -> Result<(), CollectiveError> {
         self.state = match std::mem::replace(&mut self.state, State::Lost) {
-            State::Away(work) => State::Here(work.wait()?),
+            State::Away(work) => State::Here(Arc::new(work.wait()?)),
             // Memory for all blocks is lent bucket by bucket.
             State::Own(own) => {
                 let (block, gathering) = (self.block(), self.gathering());
@@ -369,7 +377,7 @@ impl Bucket {
         if self.waiting == 0
             && let State::Here(values) = std::mem::replace(&mut self.state, State::Empty)
         {
-            spare.give(values);
+            spare.give(unseen(values));
         }
     }
 
@@ -401,7 +409,7 @@ impl Bucket {
         pieces.map(|piece| (piece.elems.clone(), values.slice(piece.place.clone())))
     }
 
-    fn values(&self) -> &Values {
+    fn values(&self) -> &Arc<Values> {
         match &self.state {
             State::Here(values) => values,
             _ => panic!("a bucket that is away cannot be read"),
@@ -412,13 +420,24 @@ impl Bucket {
         if let (State::Empty | State::Own(_) | State::Lost, Some(spare)) =
             (&self.state, &self.spare)
         {
-            self.state = State::Here(spare.take(&self.group, self.dtype, self.elems));
+            let values = spare.take(&self.group, self.dtype, self.elems);
+            self.state = State::Here(Arc::new(values));
         }
-        match &mut self.state {
-            State::Here(values) => values,
-            _ => panic!("a bucket that is away takes no gradients"),
+        let State::Here(values) = &mut self.state else {
+            panic!("a bucket that is away takes no gradients");
+        };
+        // Tensors of an earlier step that are still there keep its memory.
+        if Arc::get_mut(values).is_none() {
+            let elems = self.elems + self.flags;
+            *values = Arc::new(Values::shared(&self.group, self.dtype, elems));
         }
+        Arc::get_mut(values).expect("nobody else has it")
     }
+}
+
+/// Values that have been written to since tensors could have them.
+fn unseen(values: Arc<Values>) -> Values {
+    Arc::into_inner(values).expect("whoever writes to them has them alone")
 }
 
 /// Where the elements of parameters lie in a bucket, and how many it has.

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use bonfire_collective::CollectiveError;
+use burn::tensor::TensorData;
 
 use crate::TrainError;
 use crate::reducer::bucket::Bucket;
@@ -120,16 +121,22 @@ impl Buckets {
         }
     }
 
-    /// Hands over a bucket whose gradients entered so and are multiplied by a factor.
+    /// The last bucket, if flags travel with it.
+    pub(super) fn flagged(&mut self) -> Option<&mut Bucket> {
+        let last = self.on_host().last_mut();
+        last.filter(|bucket| bucket.has_flags())
+    }
+
+    /// Hands over a bucket whose gradients entered so and are multiplied by a factor, with flags if it has some.
     pub(super) fn send(
         &mut self,
         index: usize,
         (entering, factor): (Entering, f64),
-        compressor: &mut Compressor,
+        (flags, compressor): (&[bool], &mut Compressor),
     ) -> Result<(), TrainError> {
         match self {
             Self::Host(buckets) => {
-                buckets[index].send(factor, compressor);
+                buckets[index].send(factor, flags, compressor);
                 Ok(())
             }
             Self::Device(buckets) => buckets.send(index, (entering, factor)),
@@ -186,10 +193,10 @@ impl Buckets {
         }
     }
 
-    /// The average of a parameter's gradient.
-    pub(super) fn average(&self, home: Home) -> HostSlice<'_> {
+    /// The average of a parameter's gradient, as the content of a tensor of this shape.
+    pub(super) fn average(&self, home: Home, shape: &[usize]) -> TensorData {
         match self {
-            Self::Host(buckets) => buckets[home.bucket].slot(home.slot),
+            Self::Host(buckets) => buckets[home.bucket].view(home.slot, shape),
             Self::Device(_) => unreachable!("{ELSEWHERE}"),
         }
     }

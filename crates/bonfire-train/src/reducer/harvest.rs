@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use bonfire_plan::DType;
 use burn::module::{Module, ModuleVisitor, Param};
-use burn::tensor::{Gradients, Tensor};
+use burn::tensor::{Gradients, Tensor, TensorData};
 
 use crate::TrainError;
 use crate::optim::gradients::Gradients as Averages;
 use crate::parameters::ParameterTable;
-use crate::reducer::readback::{Shell, claim, on_device, overwritten};
+use crate::reducer::Reducer;
+use crate::reducer::readback::{Shell, claim, on_device};
 use bonfire_values::DeviceTensor;
 use bonfire_values::HostSlice;
 
@@ -53,6 +54,21 @@ pub(crate) trait GradientSink {
 
     /// Takes the gradient of a wanted parameter, if the backward pass made one.
     fn take(&mut self, parameter: usize, gradient: Option<Gradient<'_>>) -> Result<(), TrainError>;
+}
+
+/// After the backward pass: what has not been taken while it ran.
+impl GradientSink for Reducer {
+    fn site(&self) -> Site {
+        self.buckets.site()
+    }
+
+    fn wants(&self, parameter: usize) -> bool {
+        !self.parameters[parameter].taken
+    }
+
+    fn take(&mut self, parameter: usize, gradient: Option<Gradient<'_>>) -> Result<(), TrainError> {
+        self.put(parameter, gradient)
+    }
 }
 
 /// Reads the wanted gradients. Without `gradients`, no parameter has any.
@@ -156,18 +172,16 @@ pub(crate) fn checked<'a>(
 }
 
 /// The averages as gradients for an optimizer, under the identities of the model's parameters; of a
-/// parameter that is cut, those of this rank's rows. A parameter without an average has no gradient. The
-/// gradients of this rank's own pass are used up: the averages take their memory where the backend allows it.
-pub(crate) fn averaged<'a, M: Module>(
+/// parameter that is cut, those of this rank's rows. A parameter without an average has no gradient. `average`
+/// gives that of a parameter as the content of a tensor of a shape, which tensors in host memory have without a copy.
+pub(crate) fn averaged<M: Module>(
     model: &M,
     none: Averages,
-    own: Option<Gradients>,
-    average: impl Fn(usize) -> Option<HostSlice<'a>>,
+    average: impl FnMut(usize, &[usize]) -> Option<TensorData>,
 ) -> Averages {
     let table = Arc::clone(none.table());
     let mut writer = Writer {
         table: &table,
-        own,
         average,
         averages: none,
     };
@@ -177,33 +191,25 @@ pub(crate) fn averaged<'a, M: Module>(
 
 struct Writer<'a, F> {
     table: &'a ParameterTable,
-    own: Option<Gradients>,
     average: F,
     averages: Averages,
 }
 
-impl<'a, F: Fn(usize) -> Option<HostSlice<'a>>> ModuleVisitor for Writer<'_, F> {
+impl<F: FnMut(usize, &[usize]) -> Option<TensorData>> ModuleVisitor for Writer<'_, F> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let Some(index) = self.table.index_of(param.id) else {
             return;
         };
-        let Some(average) = (self.average)(index) else {
+        let parameter = self.table.get(index);
+        let mut shape = parameter.shape.clone();
+        if let Some(rows) = self.averages.rows(index) {
+            shape[0] = rows.len();
+        }
+        let Some(average) = (self.average)(index, &shape) else {
             return;
         };
-        let own = self.own.as_mut();
-        let own = own.and_then(|gradients| param.val().grad_remove(gradients));
-        let gradient = own
-            .and_then(|own| overwritten(own, &[(0..average.len(), average)]))
-            .unwrap_or_else(|| {
-                let device = param.lazy_device().without_autodiff();
-                let parameter = self.table.get(index);
-                let mut shape = parameter.shape.clone();
-                if let Some(rows) = self.averages.rows(index) {
-                    shape[0] = rows.len();
-                }
-                let data = average.to_tensor_data(&shape);
-                Tensor::<D>::from_data(data, (&device, parameter.tensor_dtype))
-            });
+        let device = param.lazy_device().without_autodiff();
+        let gradient = Tensor::<D>::from_data(average, (&device, parameter.tensor_dtype));
         self.averages.push((index, param.id), gradient);
     }
 }

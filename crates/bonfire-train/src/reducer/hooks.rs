@@ -37,7 +37,6 @@ use crate::reducer::operation::{Graph, behind, node, on_backend_of, primitive};
 use crate::reducer::readback::Readback;
 use crate::world::exchange::mapping::{Meaning, meant};
 use crate::{Precision, TrainError};
-use bonfire_values::Entering;
 
 /// How much further apart anchors are than layers are on average. A layer behind an anchor too far
 /// from the leaves moves there, with all that follow it, and its hook runs just in time; one behind
@@ -68,10 +67,8 @@ pub(crate) enum Listener {
     Nobody,
     /// Nobody, and gradients are dropped.
     Dropping,
-    /// A reducer, whose buckets travel in this pass.
+    /// A reducer, whose buckets travel in this pass or take part in a later one.
     Reducer(Arc<Mutex<Reducer>>),
-    /// A reducer that only adds the gradients to those of a later pass.
-    Accumulator(Arc<Mutex<Reducer>>, Entering),
 }
 
 /// The places in the graph where the parameters' operations go. Made once: anchors need no
@@ -343,10 +340,8 @@ pub(crate) fn tell<B: Readback>(
     parameter: usize,
     gradient: B::FloatTensorPrimitive,
 ) {
-    let (reducer, accumulating) = match listener {
-        Listener::Nobody | Listener::Dropping => return,
-        Listener::Reducer(reducer) => (reducer, None),
-        Listener::Accumulator(reducer, entering) => (reducer, Some(*entering)),
+    let Listener::Reducer(reducer) = listener else {
+        return;
     };
     let mut reducer = reducer.lock().unwrap_or_else(PoisonError::into_inner);
     let site = reducer.site();
@@ -354,10 +349,7 @@ pub(crate) fn tell<B: Readback>(
         let gradient = found
             .map_err(|cause| unreadable(table, parameter, &cause))
             .and_then(|gradient| checked(table, parameter, gradient));
-        match accumulating {
-            None => reducer.take_early(parameter, gradient),
-            Some(entering) => reducer.add_early(parameter, gradient, entering),
-        }
+        reducer.take_early(parameter, gradient);
     };
     match site {
         Site::Host => B::read(gradient, |values| {

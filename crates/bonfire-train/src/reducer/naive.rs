@@ -13,7 +13,8 @@ use crate::reducer::harvest::{Gradient, GradientSink, Site};
 use crate::reducer::timing::Stopwatch;
 use crate::world::patience::WarmUp;
 use bonfire_compression::{GradientCompression, cast};
-use bonfire_values::{Entering, HostSlice, Travel, Values};
+use bonfire_values::{Entering, Travel, Values};
+use burn::tensor::TensorData;
 
 /// The sums of a step's gradients, then their averages.
 #[derive(Debug)]
@@ -90,10 +91,10 @@ impl Naive {
         }
     }
 
-    /// The average of a parameter's gradient, if any rank had one.
-    pub(crate) fn average(&self, parameter: usize) -> Option<HostSlice<'_>> {
-        let values = self.sums[parameter].as_ref()?;
-        Some(values.slice(0..values.len()))
+    /// The average of a parameter's gradient as the content of a tensor of this shape, if any rank had one.
+    pub(crate) fn average(&mut self, parameter: usize, shape: &[usize]) -> Option<TensorData> {
+        let values = Arc::new(self.sums[parameter].take()?);
+        Some(values.view(0..values.len(), shape))
     }
 
     /// Ends a step.

@@ -13,6 +13,7 @@ use super::*;
 use crate::{GradientCompression, Placement};
 
 mod resumed;
+mod views;
 
 /// Parameters whose rows do not divide, of which there are fewer than ranks, and that are small.
 #[derive(Module, Debug)]
