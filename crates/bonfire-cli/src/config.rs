@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use bonfire_config::deepspeed::{DeepSpeedFile, Program, Resolved};
-use bonfire_config::{Config, ConfigError, ConfigErrors, is_deepspeeds};
+use bonfire_config::{Config, ConfigError, ConfigErrors, Source, is_deepspeeds};
 use clap::{Args, Subcommand};
 
 /// Explain configuration files.
@@ -61,7 +61,12 @@ fn check(args: &CheckArgs) -> Result<String, Vec<String>> {
             Ok(theirs) => {
                 let config = Config::default().with_deepspeed(&theirs);
                 let config = config.and_then(|config| config.with_words(&args.words));
-                explained(&theirs.resolved, &config.map_err(lines)?, args.ranks).map_err(lines)
+                let config = config.map_err(lines)?;
+                let said = |value: &Resolved| value.source == Source::CommandLine;
+                let words = config.resolved().into_iter().filter(said);
+                let resolved: Vec<Resolved> =
+                    theirs.resolved.iter().cloned().chain(words).collect();
+                explained(&resolved, &config, args.ranks).map_err(lines)
             }
             Err(errors) => open(errors),
         };

@@ -163,10 +163,10 @@ impl<'a, M: DistributedModel> Run<'a, M> {
 
     fn validate(
         &mut self,
-        ddp: &Ddp<M>,
+        ddp: &mut Ddp<M>,
         share: &Share<<M as InferenceStep>::Input>,
     ) -> Result<Next, LearnerError> {
-        let model = ddp.lowered();
+        let model = ddp.lowered()?;
         let mut split = Split::of(share);
         loop {
             let Turn { batch, outlook } = match self.turn(&mut split)? {

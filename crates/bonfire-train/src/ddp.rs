@@ -278,12 +278,15 @@ impl<M: Module> Ddp<M> {
         self.config.precision
     }
 
-    /// The model without autodiff, its trainable parameters in the type that passes compute in: what
-    /// validates as it trains. [`module`](Self::module) validates in the type of the parameters.
-    pub fn lowered(&self) -> M {
-        self.config
-            .precision
-            .cast_model(self.module().valid(), &self.table)
+    /// [`whole`](Self::whole) with its trainable parameters in the type that passes compute in: what validates as
+    /// it trains. [`module`](Self::module) validates in the type of the parameters.
+    ///
+    /// # Errors
+    /// Those of [`whole`](Self::whole).
+    #[track_caller]
+    pub fn lowered(&mut self) -> Result<M, TrainError> {
+        let whole = self.whole()?;
+        Ok(self.config.precision.cast_model(whole, &self.table))
     }
 
     /// The model, out of its group.

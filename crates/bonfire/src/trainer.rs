@@ -278,14 +278,11 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
         data: &Data<E>,
         score: impl Fn(&M, E) -> [f64; N],
     ) -> Result<[f64; N]> {
-        let model = match self.config.placement.parameters {
-            bonfire_train::Spread::Replicated => self.ddp.lowered(),
-            bonfire_train::Spread::Sharded => {
-                let planned = self.planned.iter_mut();
-                planned.for_each(|training| training.evaluation = Evaluation::Whole);
-                self.ddp.whole()?
-            }
-        };
+        let model = self.ddp.lowered()?;
+        if self.config.placement.parameters == bonfire_train::Spread::Sharded {
+            let planned = self.planned.iter_mut();
+            planned.for_each(|training| training.evaluation = Evaluation::Whole);
+        }
         let sampler = DistributedSampler::new(
             &self.world,
             SamplerConfig::new(data.len(), Order::Sequential).remainder(Remainder::Exact),

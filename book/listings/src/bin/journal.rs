@@ -38,7 +38,16 @@ fn train(world: World) -> bonfire::Result<()> {
     let model: Linear = LinearConfig::new(1, 1).init(&device);
     let mut ddp = Ddp::new(model, &world)?;
     let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
-    let rate = learning_rate(&world);
+    // ANCHOR: schedule
+    // Up to the rate in 20 steps, and down to a tenth of it in the 180 after them.
+    let decay = Decay::Cosine {
+        steps: 180,
+        final_factor: 0.1,
+    };
+    let schedule = Schedule::constant(learning_rate(&world))
+        .with_warmup(20)
+        .with_decay(decay);
+    // ANCHOR_END: schedule
     let folder = std::env::temp_dir().join(format!("bonfire-journal-{}", std::process::id()));
     // ANCHOR: loop
     let config = JournalConfig::new("A line through points", 200)
@@ -46,6 +55,7 @@ fn train(world: World) -> bonfire::Result<()> {
         .folder(&folder);
     let mut journal = Journal::new(&world, config)?;
     for step in 1..=200 {
+        let rate = schedule.rate(step - 1);
         let (x, y) = journal.time(Activity::Data, || batch(&device));
         let done = ddp.backward(|model| (model.forward(x) - y).powi_scalar(2).mean())?;
         journal.step(&done);

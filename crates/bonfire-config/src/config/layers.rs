@@ -93,7 +93,13 @@ pub(super) fn with_values(
         }
         seen.push(path.clone());
         let Some(place) = leaf(&mut tree, &path) else {
-            errors.push(unknown(path, &keys));
+            let mut error = unknown(path, &keys);
+            if let (Source::Environment, ConfigError::UnknownKey { path, .. }) =
+                (source, &mut error)
+            {
+                *path = format!("BONFIRE__{}", path.to_uppercase().replace('.', "__"));
+            }
+            errors.push(error);
             continue;
         };
         let before = std::mem::replace(place, value.clone());

@@ -75,7 +75,7 @@ const fn auto(path: &'static str, kind: Kind, default: &'static str) -> Key {
 }
 
 const PLAN: &str = "Bonfire plans its own memory and messages";
-const MONITOR: &str = "Bonfire's journal writes curves; see the book's page on the journal";
+const MONITOR: &str = "Bonfire's journal writes curves; see Logging and reports in the book";
 const QUANTISED: &str = "Bonfire sends values whole, or compresses gradients (16 bits, PowerSGD)";
 const ABSENT: &str = "Bonfire has nothing like it; take the block out, or set enabled to false";
 const COPYING: &str =
@@ -185,7 +185,7 @@ pub const KEYS: &[Key] = &[
     key("zero_optimization.override_module_apply", Bool, "true", NoEffect("models are built by Burn")),
     key("zero_optimization.log_trace_cache_warnings", Bool, "false", NoEffect("there is no such cache")),
     key("zero_optimization.enable_sanity_checks", Bool, "false", NoEffect("they are always on")),
-    key("activation_checkpointing.partition_activations", Bool, "false", NoEffect("it is among ranks of tensor parallelism, which there is none of yet")),
+    key("activation_checkpointing.partition_activations", Bool, "false", NoEffect("it is among ranks of tensor parallelism, which has to be set up in the program")),
     key("activation_checkpointing.cpu_checkpointing", Bool, "false", Used),
     key("activation_checkpointing.contiguous_memory_optimization", Bool, "false", NoEffect("Burn pools its memory")),
     key("activation_checkpointing.number_checkpoints", Positive, "null", Used),

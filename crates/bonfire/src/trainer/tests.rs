@@ -3,7 +3,7 @@ use bonfire_plan::Bytes;
 use bonfire_train::{DdpConfig, Placement};
 use burn::module::Param;
 use burn::nn::Linear;
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{DType, Device, Tensor};
 
 use super::*;
 use crate::{Error, spawn};
@@ -210,6 +210,23 @@ fn an_evaluation_counts_each_sample_once() {
             })
         });
         assert_eq!(means.unwrap(), vec![[5.0, 1.0]; ranks as usize]);
+    }
+}
+
+#[test]
+fn an_evaluation_computes_in_the_type_of_passes_in_every_placement() {
+    for placement in ["replicated", "zero1", "zero2", "zero3"] {
+        let types = spawn(2, |world| {
+            let words = ["precision.compute=bf16", &format!("placement={placement}")];
+            let parts = (model(&world.device()), data(&world, 16));
+            let mut trainer = prepare(&world, &config(&words), parts)?;
+            let others = Data::new(4, |indices| indices.to_vec());
+            trainer.evaluate(&others, |model, _| {
+                let is_lowered = model.weight.val().dtype() == DType::BF16;
+                [f64::from(u8::from(is_lowered))]
+            })
+        });
+        assert_eq!(types.unwrap(), [[1.0]; 2], "{placement}");
     }
 }
 

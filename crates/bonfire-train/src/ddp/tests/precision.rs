@@ -46,7 +46,7 @@ fn train_mixed(
     let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
     let whole: Vec<usize> = (0..world.world_size().len() * parts * batch).collect();
     let validated = |ddp: &Ddp<Mlp>| -> f64 {
-        let loss: f32 = loss_in(precision, &ddp.lowered(), &whole, &device).into_scalar();
+        let loss: f32 = loss_in(precision, &ddp.lowered().unwrap(), &whole, &device).into_scalar();
         f64::from(loss)
     };
     let before = validated(&ddp);
@@ -133,7 +133,10 @@ fn parameters_and_gradients_stay_in_32_bits() {
             assert_eq!(weight.val().dtype(), TensorDType::F32);
             assert_eq!(gradient.dtype(), TensorDType::F32);
         }
-        assert_eq!(ddp.lowered().first.weight.val().dtype(), TensorDType::BF16);
+        assert_eq!(
+            ddp.lowered().unwrap().first.weight.val().dtype(),
+            TensorDType::BF16
+        );
         assert_eq!(ddp.module().first.weight.val().dtype(), TensorDType::F32);
         assert_eq!(ddp.precision(), Precision::Bf16);
     });
@@ -292,7 +295,7 @@ fn batch_normalisation_stays_in_f32() {
                 .mean()
         })
         .unwrap();
-        let lowered = ddp.lowered();
+        let lowered = ddp.lowered().unwrap();
         assert_eq!(lowered.layer.weight.val().dtype(), TensorDType::BF16);
         assert_eq!(lowered.norm.gamma.val().dtype(), TensorDType::F32);
         let running = ddp.module().norm.running_mean.value_sync().into_data();

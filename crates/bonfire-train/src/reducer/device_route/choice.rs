@@ -70,7 +70,10 @@ pub(crate) fn choose(ways: Ways<'_>) -> Result<Chosen, TrainError> {
             Err(TrainError::NoDeviceRoute { route, reason })
         }
         (Err(reason), GradientRoute::Auto | GradientRoute::Host) => {
-            if speaks {
+            // A build for the CPU has no other way, and its user knows.
+            if speaks && local::missing_feature(GradientRoute::Auto).is_some() {
+                tracing::debug!(rank = 0, reason, "gradients travel through host memory");
+            } else if speaks {
                 tracing::info!(rank = 0, reason, "gradients travel through host memory");
             }
             Ok(Chosen::Host)
