@@ -50,7 +50,7 @@ struct Inner {
     region: Arc<Region>,
     free: Mutex<Gaps>,
     /// What was taken from a peer that did not leave; see [`Arena::abandon`].
-    lost: OnceLock<Range<usize>>,
+    lost: OnceLock<[Range<usize>; 2]>,
 }
 
 /// Free ranges by start, never adjacent to one another.
@@ -176,12 +176,18 @@ impl Arena {
         (end <= self.inner.region.len()).then_some(start)
     }
 
-    /// Takes these bytes, which a block owns, from a peer that may write them for ever. No block of
-    /// this arena is open to peers afterwards, and the range is not used for another block.
-    pub(crate) fn abandon(&self, bytes: Range<usize>) -> Result<(), Errno> {
-        self.inner.region.detach(bytes.clone())?;
+    /// Takes these bytes, which blocks own, from a peer that may read `input` and write `target` for
+    /// ever. No block of this arena is open to peers afterwards, and the ranges are not used for
+    /// another block.
+    pub(crate) fn abandon(&self, input: Range<usize>, target: Range<usize>) -> Result<(), Errno> {
+        self.inner.region.detach(target.clone())?;
+        if input != target {
+            self.inner
+                .region
+                .detach_kept(input.clone(), target.clone())?;
+        }
         // Nothing is open to peers after the first time, so there is no second.
-        let _ = self.inner.lost.set(bytes);
+        let _ = self.inner.lost.set([input, target]);
         Ok(())
     }
 }
@@ -269,7 +275,7 @@ impl<T> Drop for Block<T> {
         // What was abandoned is not zero, and not the memory that peers see: nobody has it again.
         let is_lost =
             |lost: &Range<usize>| lost.start < self.bytes.end && self.bytes.start < lost.end;
-        if !self.inner.lost.get().is_some_and(is_lost) {
+        if !self.inner.lost.get().into_iter().flatten().any(is_lost) {
             self.inner.gaps(|gaps| gaps.give(self.bytes.clone()));
         }
     }

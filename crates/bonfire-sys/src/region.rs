@@ -267,25 +267,58 @@ impl Region {
             .map(drop)
     }
 
+    /// As [`detach`](Self::detach), for bytes that other processes only read: they keep their content.
+    /// Pages that have some of `detached` are left as they are: they are private already.
+    pub(crate) fn detach_kept(
+        &self,
+        range: Range<usize>,
+        detached: Range<usize>,
+    ) -> Result<(), Errno> {
+        let pages_of = |range: &Range<usize>| {
+            assert!(
+                range.end <= self.len,
+                "{range:?} of a region of {}",
+                self.len
+            );
+            page_of(range.start)..range.end.next_multiple_of(PAGE_BYTES)
+        };
+        let (pages, private) = (pages_of(&range), pages_of(&detached));
+        let pages = if range.start < detached.start {
+            pages.start..pages.end.min(private.start)
+        } else {
+            pages.start.max(private.end)..pages.end
+        };
+        match &self.file {
+            Some(file) if !pages.is_empty() => self.copy_on_write(file, pages),
+            _ => Ok(()),
+        }
+    }
+
     /// A private copy in the place of the page with this byte, which is the caller's and becomes
     /// zero. The kernel makes the copy at the first write after the old page is gone from this
     /// process, so no write of another thread beside the byte is lost.
     fn copy_page_on_write(&self, file: &OwnedFd, byte: usize) -> Result<(), Errno> {
         let page = page_of(byte);
-        let flags = MapFlags::PRIVATE | MapFlags::FIXED;
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: the page is inside the mapping.
-        let start = unsafe { self.base.add(page) }.as_ptr().cast();
-        // SAFETY: replaces one page of this mapping, which `self` owns, by a private view of the same
-        // bytes of the same file: every pointer into it stays valid, and whoever reads through one
-        // reads what was there before. The file cannot shrink, so the page stays backed.
-        unsafe { rustix::mm::mmap(start, PAGE_BYTES, protection, flags, file, page as u64) }?;
+        self.copy_on_write(file, page..page + PAGE_BYTES)?;
         // SAFETY: inside the mapping.
         let own = unsafe { self.base.add(byte) };
         // SAFETY: valid and writable; no other thread of this process uses the byte, which is the
         // caller's. Volatile, because the write is for the kernel.
         unsafe { own.write_volatile(0) };
         Ok(())
+    }
+
+    /// A private view in the place of these pages, of which the kernel copies each at the first write.
+    fn copy_on_write(&self, file: &OwnedFd, pages: Range<usize>) -> Result<(), Errno> {
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: the pages are inside the mapping.
+        let start = unsafe { self.base.add(pages.start) }.as_ptr().cast();
+        let (len, offset) = (pages.len(), pages.start as u64);
+        // SAFETY: replaces whole pages of this mapping, which `self` owns, by a private view of the same
+        // bytes of the same file: every pointer into them stays valid, and whoever reads through one
+        // reads what was there before. The file cannot shrink, so the pages stay backed.
+        unsafe { rustix::mm::mmap(start, len, protection, flags, file, offset) }.map(drop)
     }
 
     /// Maps all of a region that another process made and sent here.
@@ -400,6 +433,12 @@ fn require_available(bytes: usize) -> Result<(), RegionError> {
         }
         _ => Ok(()),
     }
+}
+
+/// Bytes of memory that the machine has.
+pub fn memory_bytes() -> usize {
+    let info = rustix::system::sysinfo();
+    info.totalram as usize * info.mem_unit as usize
 }
 
 /// Memory that can still be taken without swapping, as Linux estimates it; `None` where the file

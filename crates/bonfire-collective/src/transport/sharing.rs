@@ -2,7 +2,7 @@
 
 use bonfire_plan::WorldSize;
 use bonfire_sys::window::{Board, PANE_BYTES};
-use bonfire_sys::{Arena, RegionError};
+use bonfire_sys::{Arena, RegionError, memory_bytes};
 
 /// The memory of a host, as one rank sees it.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ impl Sharing {
         let sharing = |board| Self {
             board,
             // Where addresses are limited, ordinary memory will do.
-            arena: Arena::for_threads(memory_of_machine()).ok(),
+            arena: Arena::for_threads(memory_bytes()).ok(),
         };
         Ok(boards.map(sharing).collect())
     }
@@ -28,10 +28,5 @@ impl Sharing {
 /// Address space for the buffers of one rank: as much as the machine has memory, which is taken only
 /// when a buffer is made. Where even addresses are limited, next to none: operations then copy.
 pub(crate) fn new_arena() -> Result<Arena, RegionError> {
-    Arena::new(PANE_BYTES, memory_of_machine()).or_else(|_| Arena::new(PANE_BYTES, PANE_BYTES))
-}
-
-fn memory_of_machine() -> usize {
-    let info = rustix::system::sysinfo();
-    info.totalram as usize * info.mem_unit as usize
+    Arena::new(PANE_BYTES, memory_bytes()).or_else(|_| Arena::new(PANE_BYTES, PANE_BYTES))
 }
