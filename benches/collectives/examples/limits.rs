@@ -6,7 +6,7 @@
 #![forbid(unsafe_code)]
 
 use anyhow::ensure;
-use bonfire_testkit::limits::{Rotation, in_place_sum, loopback_duplex};
+use bonfire_testkit::limits::{Rotation, in_place_sum, loopback_duplex, streamed_sum};
 use clap::{Parser, ValueEnum};
 
 #[derive(Debug, Parser)]
@@ -27,6 +27,8 @@ struct Args {
 enum Which {
     /// Two threads add two buffers in place without a copy
     InPlaceSum,
+    /// The same with the sums written to other buffers by streaming stores
+    StreamedSum,
     /// Two threads exchange the message over loopback TCP, both ways at once, without sleeping
     LoopbackDuplex,
 }
@@ -43,6 +45,7 @@ fn main() -> anyhow::Result<()> {
     };
     let limit = match args.limit {
         Which::InPlaceSum => in_place_sum(args.bytes, rotation),
+        Which::StreamedSum => streamed_sum(args.bytes, rotation),
         Which::LoopbackDuplex => loopback_duplex(args.bytes, rotation),
     };
     let time_us = |gb_per_s: f64| args.bytes as f64 / gb_per_s / 1e3;

@@ -1,4 +1,4 @@
-//! Typed blocks of a region that other processes map: memory whose content peers can reach.
+//! Typed blocks of a region that other ranks reach: threads, or processes that map it.
 //!
 //! The region is address space; memory is taken when a block is allocated and given back when it is
 //! dropped. This module hands out each byte to one block at a time. What peers may do with the bytes
@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use bytemuck::Pod;
 use rustix::io::Errno;
 
-use crate::region::{PAGE_BYTES, Region, RegionError};
+use crate::region::{HUGE_PAGE_BYTES, PAGE_BYTES, Region, RegionError};
 
 /// A block cannot be allocated.
 #[derive(Debug, thiserror::Error)]
@@ -39,7 +39,7 @@ pub enum ArenaError {
 }
 
 /// An allocator over a region. Clones share it. Blocks start and end on pages, so that their memory
-/// can be given back.
+/// can be given back, and those of a huge page or more on huge ones, so that the kernel can use them.
 #[derive(Clone, Debug)]
 pub struct Arena {
     inner: Arc<Inner>,
@@ -50,12 +50,16 @@ struct Inner {
     region: Arc<Region>,
     free: Mutex<Gaps>,
     /// What was taken from a peer that did not leave; see [`Arena::abandon`].
-    lost: OnceLock<Range<usize>>,
+    lost: OnceLock<[Range<usize>; 2]>,
 }
 
 /// Free ranges by start, never adjacent to one another.
 #[derive(Debug)]
-struct Gaps(BTreeMap<usize, usize>);
+struct Gaps {
+    /// The address of the region.
+    base: usize,
+    gaps: BTreeMap<usize, usize>,
+}
 
 /// A run of elements inside an arena, zero when new. Its memory is given back on drop.
 pub struct Block<T> {
@@ -81,19 +85,33 @@ impl Arena {
         if start > 0 {
             region.commit(0..start)?;
         }
-        let free = Mutex::new(Gaps(BTreeMap::from([(start, end - start)])));
+        Ok(Self::over(region, start..end))
+    }
+
+    /// Address space for the blocks of a thread whose peers are threads of the same process.
+    pub fn for_threads(capacity: usize) -> Result<Self, RegionError> {
+        let end = capacity.next_multiple_of(PAGE_BYTES);
+        Ok(Self::over(Region::reserved_for_threads(end)?, 0..end))
+    }
+
+    fn over(region: Region, free: Range<usize>) -> Self {
+        let base = region.base().addr().get();
+        let gaps = BTreeMap::from([(free.start, free.len())]);
         let inner = Inner {
             region: Arc::new(region),
-            free,
+            free: Mutex::new(Gaps { base, gaps }),
             lost: OnceLock::new(),
         };
-        Ok(Self {
+        Self {
             inner: Arc::new(inner),
-        })
+        }
     }
 
     /// What other processes need to reach the blocks, through
     /// [`Board::for_processes`](crate::window::Board::for_processes).
+    ///
+    /// # Panics
+    /// If the arena is [for threads](Self::for_threads).
     ///
     /// ```compile_fail,E0133
     /// let arena = bonfire_sys::Arena::new(64, 4096)?;
@@ -107,7 +125,7 @@ impl Arena {
     pub unsafe fn descriptor(&self) -> BorrowedFd<'_> {
         // SAFETY: promised by the caller.
         let descriptor = unsafe { self.inner.region.descriptor() };
-        descriptor.expect("an arena is made with a descriptor")
+        descriptor.expect("the arena of a process has a descriptor")
     }
 
     pub(crate) fn region(&self) -> &Arc<Region> {
@@ -127,7 +145,7 @@ impl Arena {
         };
         let bytes = len
             .checked_mul(size_of::<T>())
-            .and_then(|bytes| bytes.max(1).checked_next_multiple_of(PAGE_BYTES))
+            .and_then(|bytes| bytes.max(1).checked_next_multiple_of(granule_of(bytes)))
             .ok_or(full(usize::MAX))?;
         let start = self
             .inner
@@ -158,12 +176,18 @@ impl Arena {
         (end <= self.inner.region.len()).then_some(start)
     }
 
-    /// Takes these bytes, which a block owns, from a peer that may write them for ever. No block of
-    /// this arena is open to peers afterwards, and the range is not used for another block.
-    pub(crate) fn abandon(&self, bytes: Range<usize>) -> Result<(), Errno> {
-        self.inner.region.detach(bytes.clone())?;
+    /// Takes these bytes, which blocks own, from a peer that may read `input` and write `target` for
+    /// ever. No block of this arena is open to peers afterwards, and the ranges are not used for
+    /// another block.
+    pub(crate) fn abandon(&self, input: Range<usize>, target: Range<usize>) -> Result<(), Errno> {
+        self.inner.region.detach(target.clone())?;
+        if input != target {
+            self.inner
+                .region
+                .detach_kept(input.clone(), target.clone())?;
+        }
         // Nothing is open to peers after the first time, so there is no second.
-        let _ = self.inner.lost.set(bytes);
+        let _ = self.inner.lost.set([input, target]);
         Ok(())
     }
 }
@@ -175,30 +199,47 @@ impl Inner {
 }
 
 impl Gaps {
-    /// The first gap that is large enough.
+    /// From the first gap that is large enough.
     fn take(&mut self, bytes: usize) -> Option<usize> {
-        let (&start, &len) = self.0.iter().find(|(_, len)| **len >= bytes)?;
-        self.0.remove(&start);
-        if len > bytes {
-            self.0.insert(start + bytes, len - bytes);
+        let granule = granule_of(bytes);
+        let place = |start: usize| (self.base + start).next_multiple_of(granule) - self.base;
+        let (start, end) = self.gaps.iter().find_map(|(&start, &len)| {
+            let end = start + len;
+            (place(start).checked_add(bytes)? <= end).then_some((start, end))
+        })?;
+        let taken = place(start);
+        self.gaps.remove(&start);
+        for (start, end) in [(start, taken), (taken + bytes, end)] {
+            if start < end {
+                self.gaps.insert(start, end - start);
+            }
         }
-        Some(start)
+        Some(taken)
     }
 
     /// Takes a range back and joins it with its neighbours.
     fn give(&mut self, range: Range<usize>) {
         let Range { mut start, mut end } = range;
-        if let Some((&before, &len)) = self.0.range(..start).next_back() {
+        if let Some((&before, &len)) = self.gaps.range(..start).next_back() {
             assert!(before + len <= start, "a free range was given back");
             if before + len == start {
-                self.0.remove(&before);
+                self.gaps.remove(&before);
                 start = before;
             }
         }
-        if let Some(len) = self.0.remove(&end) {
+        if let Some(len) = self.gaps.remove(&end) {
             end += len;
         }
-        self.0.insert(start, end - start);
+        self.gaps.insert(start, end - start);
+    }
+}
+
+/// The pages of a block with so many bytes.
+fn granule_of(bytes: usize) -> usize {
+    if bytes >= HUGE_PAGE_BYTES {
+        HUGE_PAGE_BYTES
+    } else {
+        PAGE_BYTES
     }
 }
 
@@ -234,7 +275,7 @@ impl<T> Drop for Block<T> {
         // What was abandoned is not zero, and not the memory that peers see: nobody has it again.
         let is_lost =
             |lost: &Range<usize>| lost.start < self.bytes.end && self.bytes.start < lost.end;
-        if !self.inner.lost.get().is_some_and(is_lost) {
+        if !self.inner.lost.get().into_iter().flatten().any(is_lost) {
             self.inner.gaps(|gaps| gaps.give(self.bytes.clone()));
         }
     }
@@ -286,6 +327,25 @@ mod tests {
         assert!(arena.allocate::<u8>(2 * PAGE_BYTES).is_err());
         drop(odd);
         assert!(arena.allocate::<u8>(8 * PAGE_BYTES).is_ok());
+    }
+
+    #[test]
+    fn large_blocks_begin_at_huge_pages_and_leave_what_is_before_them() {
+        for arena in [
+            Arena::new(64, 3 * HUGE_PAGE_BYTES).unwrap(),
+            Arena::for_threads(3 * HUGE_PAGE_BYTES).unwrap(),
+        ] {
+            let small = arena.allocate::<u8>(1).unwrap();
+            let mut large = arena.allocate::<u64>(HUGE_PAGE_BYTES / 8 + 1).unwrap();
+            assert!(large.as_ptr().addr().is_multiple_of(HUGE_PAGE_BYTES));
+            let beside = arena.allocate::<u8>(PAGE_BYTES).unwrap();
+            let (beside, small) = (arena.offset_of(&beside), arena.offset_of(&small));
+            assert_eq!(beside, small.map(|at| at + PAGE_BYTES));
+            large.fill(7);
+            drop(large);
+            let again = arena.allocate::<u64>(HUGE_PAGE_BYTES / 8 + 1).unwrap();
+            assert!(again.iter().all(|word| *word == 0), "old content is gone");
+        }
     }
 
     #[test]

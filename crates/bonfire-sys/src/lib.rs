@@ -4,6 +4,7 @@
 //!   the ownership of each slot back and forth, so that no two sides ever touch the same bytes.
 //! - [`Arena`]: blocks of typed memory that other processes can reach.
 //! - [`window`]: buffers that ranks open to each other, each rank to its own shard of all of them.
+//! - [`streaming`]: results that are written past the caches.
 //! - [`FileMemory`]: memory whose content is in a file, whose pages the kernel can take.
 //! - [`Turnstile`]: threads go on one at a time, in the order of their tickets.
 //!
@@ -33,6 +34,7 @@ mod region;
 pub mod ring;
 #[cfg(not(loom))]
 pub mod socket;
+pub mod streaming;
 mod sync;
 mod turnstile;
 #[cfg(not(loom))]
@@ -42,5 +44,5 @@ pub mod window;
 pub use arena::{Arena, ArenaError, Block};
 #[cfg(not(loom))]
 pub use file_memory::{FileMemory, FileMemoryError};
-pub use region::{OpenError, RegionError};
+pub use region::{OpenError, RegionError, memory_bytes};
 pub use turnstile::{Ticket, Turn, Turnstile};

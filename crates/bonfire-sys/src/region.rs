@@ -15,10 +15,14 @@ use std::ptr::{self, NonNull};
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 /// The granularity of mappings.
 pub(crate) const PAGE_BYTES: usize = 4096;
+
+/// A huge page of x86-64, and of AArch64 with pages of 4 KiB: whole ones take one entry of the tables
+/// that the processor looks addresses up in, where small pages take 512.
+pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// A shared region cannot be made or mapped.
 #[derive(Debug, thiserror::Error)]
@@ -98,15 +102,19 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Memory for the threads of this process.
+    /// Memory for the threads of this process, taken when it is touched.
     pub(crate) fn anonymous(len: usize) -> Result<Self, RegionError> {
+        Self::private(len, MapFlags::PRIVATE)
+    }
+
+    /// Addresses for the threads of this process, as [`reserved`](Self::reserved) has them for
+    /// processes.
+    pub(crate) fn reserved_for_threads(len: usize) -> Result<Self, RegionError> {
+        Self::private(len, MapFlags::PRIVATE | MapFlags::NORESERVE)
+    }
+
+    fn private(len: usize, flags: MapFlags) -> Result<Self, RegionError> {
         assert!(len > 0, "a region needs at least one byte, got {len}");
-        // Miri knows private mappings only; to the threads of one process they are the same.
-        let flags = if cfg!(miri) {
-            MapFlags::PRIVATE
-        } else {
-            MapFlags::SHARED
-        };
         // SAFETY: a null hint lets the kernel choose the place, so no existing mapping is touched.
         let base = unsafe {
             rustix::mm::mmap_anonymous(
@@ -159,36 +167,57 @@ impl Region {
     }
 
     /// Takes memory for these bytes now, so that a full machine is an error here and not a signal at
-    /// the first touch. New bytes are zero.
+    /// the first touch. New bytes are zero. The memory is near the core that this thread runs on, and in
+    /// huge pages where there are enough bytes and the kernel has them for those who ask.
     pub(crate) fn commit(&self, range: Range<usize>) -> Result<(), RegionError> {
-        assert!(
-            range.end <= self.len,
-            "{range:?} of a region of {}",
-            self.len
-        );
-        let Some(file) = &self.file else {
-            return Ok(());
-        };
         let bytes = range.len();
         require_available(bytes)?;
-        let (start, len) = (range.start as u64, bytes as u64);
-        rustix::fs::fallocate(file, FallocateFlags::empty(), start, len)
-            .map_err(|source| RegionError::NoMemory { bytes, source })
+        if bytes >= HUGE_PAGE_BYTES {
+            // A kernel without huge pages has small ones.
+            let _ = self.advise(range.clone(), Advice::LinuxHugepage);
+        }
+        let taken = match self.advise(range.clone(), Advice::LinuxPopulateWrite) {
+            // Before Linux 5.14. Memory of this process alone is then taken when it is touched.
+            Err(Errno::INVAL) => match &self.file {
+                Some(file) => {
+                    let (start, len) = (range.start as u64, bytes as u64);
+                    rustix::fs::fallocate(file, FallocateFlags::empty(), start, len)
+                }
+                None => Ok(()),
+            },
+            taken => taken,
+        };
+        taken.map_err(|source| {
+            self.discard(range);
+            RegionError::NoMemory { bytes, source }
+        })
     }
 
     /// Gives the memory of these whole pages back; they read as zero until committed again, in every
     /// process that maps the region.
     pub(crate) fn discard(&self, range: Range<usize>) {
+        // Failing costs memory and nothing else: whoever commits the range again clears it.
+        let _ = match &self.file {
+            Some(file) => {
+                let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                rustix::fs::fallocate(file, flags, range.start as u64, range.len() as u64)
+            }
+            None => self.advise(range, Advice::LinuxDontNeed),
+        };
+    }
+
+    /// Tells the kernel what is to become of these whole pages, which nobody uses.
+    fn advise(&self, range: Range<usize>, advice: Advice) -> Result<(), Errno> {
         assert!(
-            range.end <= self.len,
+            range.start <= range.end && range.end <= self.len,
             "{range:?} of a region of {}",
             self.len
         );
-        if let Some(file) = &self.file {
-            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            // Failing costs memory and nothing else: whoever commits the range again clears it.
-            let _ = rustix::fs::fallocate(file, flags, range.start as u64, range.len() as u64);
-        }
+        // SAFETY: range.start is inside the mapping, or its end.
+        let start = unsafe { self.base.add(range.start) };
+        // SAFETY: whole pages of this mapping, which stays where it is. The advice takes memory or
+        // makes the bytes zero, which is what the callers say of bytes that nobody has.
+        unsafe { rustix::mm::madvise(start.as_ptr().cast(), range.len(), advice) }
     }
 
     /// Takes these bytes out of the memory that other processes see, in this process only. Their
@@ -238,25 +267,58 @@ impl Region {
             .map(drop)
     }
 
+    /// As [`detach`](Self::detach), for bytes that other processes only read: they keep their content.
+    /// Pages that have some of `detached` are left as they are: they are private already.
+    pub(crate) fn detach_kept(
+        &self,
+        range: Range<usize>,
+        detached: Range<usize>,
+    ) -> Result<(), Errno> {
+        let pages_of = |range: &Range<usize>| {
+            assert!(
+                range.end <= self.len,
+                "{range:?} of a region of {}",
+                self.len
+            );
+            page_of(range.start)..range.end.next_multiple_of(PAGE_BYTES)
+        };
+        let (pages, private) = (pages_of(&range), pages_of(&detached));
+        let pages = if range.start < detached.start {
+            pages.start..pages.end.min(private.start)
+        } else {
+            pages.start.max(private.end)..pages.end
+        };
+        match &self.file {
+            Some(file) if !pages.is_empty() => self.copy_on_write(file, pages),
+            _ => Ok(()),
+        }
+    }
+
     /// A private copy in the place of the page with this byte, which is the caller's and becomes
     /// zero. The kernel makes the copy at the first write after the old page is gone from this
     /// process, so no write of another thread beside the byte is lost.
     fn copy_page_on_write(&self, file: &OwnedFd, byte: usize) -> Result<(), Errno> {
         let page = page_of(byte);
-        let flags = MapFlags::PRIVATE | MapFlags::FIXED;
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: the page is inside the mapping.
-        let start = unsafe { self.base.add(page) }.as_ptr().cast();
-        // SAFETY: replaces one page of this mapping, which `self` owns, by a private view of the same
-        // bytes of the same file: every pointer into it stays valid, and whoever reads through one
-        // reads what was there before. The file cannot shrink, so the page stays backed.
-        unsafe { rustix::mm::mmap(start, PAGE_BYTES, protection, flags, file, page as u64) }?;
+        self.copy_on_write(file, page..page + PAGE_BYTES)?;
         // SAFETY: inside the mapping.
         let own = unsafe { self.base.add(byte) };
         // SAFETY: valid and writable; no other thread of this process uses the byte, which is the
         // caller's. Volatile, because the write is for the kernel.
         unsafe { own.write_volatile(0) };
         Ok(())
+    }
+
+    /// A private view in the place of these pages, of which the kernel copies each at the first write.
+    fn copy_on_write(&self, file: &OwnedFd, pages: Range<usize>) -> Result<(), Errno> {
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: the pages are inside the mapping.
+        let start = unsafe { self.base.add(pages.start) }.as_ptr().cast();
+        let (len, offset) = (pages.len(), pages.start as u64);
+        // SAFETY: replaces whole pages of this mapping, which `self` owns, by a private view of the same
+        // bytes of the same file: every pointer into them stays valid, and whoever reads through one
+        // reads what was there before. The file cannot shrink, so the pages stay backed.
+        unsafe { rustix::mm::mmap(start, len, protection, flags, file, offset) }.map(drop)
     }
 
     /// Maps all of a region that another process made and sent here.
@@ -371,6 +433,12 @@ fn require_available(bytes: usize) -> Result<(), RegionError> {
         }
         _ => Ok(()),
     }
+}
+
+/// Bytes of memory that the machine has.
+pub fn memory_bytes() -> usize {
+    let info = rustix::system::sysinfo();
+    info.totalram as usize * info.mem_unit as usize
 }
 
 /// Memory that can still be taken without swapping, as Linux estimates it; `None` where the file

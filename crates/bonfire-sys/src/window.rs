@@ -44,8 +44,11 @@ struct Pane {
     lease: Lease,
     /// By whom: see [`claim_of`].
     claimed: AtomicU32,
-    /// An address in this process (threads), or an offset in the owner's region (processes).
-    start: AtomicU64,
+    /// Of what its owner brings: an address in this process (threads), or an offset in the owner's
+    /// region (processes).
+    input: AtomicU64,
+    /// Of where the result goes; the same for an operation in place.
+    target: AtomicU64,
     bytes: AtomicU64,
     /// Bytes of one element.
     element_bytes: AtomicU64,
@@ -77,6 +80,39 @@ enum Homes {
     },
 }
 
+/// The elements of one rank.
+#[derive(Debug)]
+pub struct View<'a, T> {
+    /// What it brings, if that is not what `target` holds; as many elements.
+    pub input: Option<&'a [T]>,
+    /// Where the result goes.
+    pub target: &'a mut [T],
+}
+
+impl<'a, T> View<'a, T> {
+    /// Elements that the result replaces.
+    pub fn in_place(target: &'a mut [T]) -> Self {
+        Self {
+            input: None,
+            target,
+        }
+    }
+
+    /// What the rank brings.
+    pub fn source(&self) -> &[T] {
+        self.input.unwrap_or(self.target)
+    }
+}
+
+impl<T: Copy> View<'_, T> {
+    /// Puts what the rank brings where the result goes.
+    pub fn settle(&mut self) {
+        if let Some(input) = self.input {
+            self.target.copy_from_slice(input);
+        }
+    }
+}
+
 /// Why the windows cannot be used together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shut {
@@ -98,8 +134,11 @@ impl Board {
     /// A board belongs to one thread at a time, and so does a window of it:
     ///
     /// ```compile_fail,E0499
-    /// let mut boards = bonfire_sys::window::Board::for_threads(2)?;
-    /// boards[0].open(&mut [1_u32; 4], 7, |_| boards[0].open(&mut [1_u32; 4], 7, |_| ()));
+    /// # use bonfire_sys::window::{Board, View};
+    /// let mut boards = Board::for_threads(2)?;
+    /// let (mut one, mut two) = ([1_u32; 4], [1_u32; 4]);
+    /// let [one, two] = [&mut one, &mut two].map(|data| View::in_place(&mut data[..]));
+    /// boards[0].open(one, 7, |_| boards[0].open(two, 7, |_| ()));
     /// # Ok::<(), bonfire_sys::RegionError>(())
     /// ```
     pub fn for_threads(ranks: usize) -> Result<Vec<Self>, RegionError> {
@@ -191,30 +230,37 @@ impl Board {
         unsafe { pane.as_ref() }
     }
 
-    /// Opens `data` to the peers while `body` runs, for the operation that all of them call `stamp`.
-    /// When this returns, nobody but the caller reaches it. An operation that failed leaves
-    /// unspecified content.
+    /// Opens the elements of `view` to the peers while `body` runs, for the operation that all of them
+    /// call `stamp`. When this returns, nobody but the caller reaches them. An operation that failed
+    /// leaves unspecified content in the target.
     ///
     /// # Panics
-    /// If peers cannot reach `data`, see [`reaches`](Self::reaches).
+    /// If peers cannot [reach](Self::reaches) them, or input and target differ in length.
     pub fn open<T: Pod, R>(
         &mut self,
-        data: &mut [T],
+        view: View<'_, T>,
         stamp: u64,
         body: impl FnOnce(&mut Windows<'_, T>) -> R,
     ) -> R {
-        let (len, bytes) = (data.len(), size_of_val(data));
-        let offset = match &self.homes {
+        let (len, bytes) = (view.target.len(), size_of_val(view.target));
+        assert_eq!(view.source().len(), len, "input and target");
+        let offsets = [view.source(), view.target].map(|data| match &self.homes {
             Homes::Threads { .. } => None,
-            Homes::Processes { mine, .. } => Some(
-                mine.offset_of(data)
-                    .expect("the caller asked `reaches` before"),
-            ),
+            Homes::Processes { mine, .. } => {
+                let offset = mine.offset_of(data);
+                Some(offset.expect("the caller asked `reaches` before"))
+            }
+        });
+        let apart = view.input.map(|input| NonNull::from(input).cast::<T>());
+        let target = NonNull::from(view.target).cast::<T>();
+        let own = [apart.unwrap_or(target), target];
+        let start = |which: usize| {
+            let address = || own[which].as_ptr().expose_provenance();
+            offsets[which].unwrap_or_else(address) as u64
         };
-        let own = NonNull::from(data).cast::<T>();
-        let start = offset.unwrap_or_else(|| own.as_ptr().expose_provenance());
         let pane = self.pane(self.me);
-        pane.start.store(start as u64, Ordering::Relaxed);
+        pane.input.store(start(0), Ordering::Relaxed);
+        pane.target.store(start(1), Ordering::Relaxed);
         pane.bytes.store(bytes as u64, Ordering::Relaxed);
         pane.element_bytes
             .store(size_of::<T>() as u64, Ordering::Relaxed);
@@ -223,7 +269,7 @@ impl Board {
         // Closes also when `body` panics.
         let closer = Closer {
             board: self,
-            own: own.cast(),
+            starts: own.map(NonNull::cast),
             bytes,
         };
         let mut windows = Windows {
@@ -242,10 +288,12 @@ fn claim_of(me: usize, ranks: usize) -> u32 {
     (ranks as u32) << 16 | me as u32
 }
 
-/// Ends the peers' access to a buffer.
+/// Ends the peers' access to buffers.
 struct Closer<'a> {
     board: &'a Board,
-    own: NonNull<u8>,
+    /// The input and the target.
+    starts: [NonNull<u8>; 2],
+    /// Of each.
     bytes: usize,
 }
 
@@ -274,13 +322,16 @@ impl Drop for Closer<'_> {
 }
 
 impl Closer<'_> {
-    /// Replaces the pages under the buffer.
+    /// Replaces the pages under the buffers.
     fn abandon(&self) -> Result<(), Errno> {
         let Homes::Processes { mine, .. } = &self.board.homes else {
             return Ok(());
         };
-        let offset = self.own.addr().get() - mine.region().base().addr().get();
-        mine.abandon(offset..offset + self.bytes)
+        let [input, target] = self.starts.map(|start| {
+            let offset = start.addr().get() - mine.region().base().addr().get();
+            offset..offset + self.bytes
+        });
+        mine.abandon(input, target)
     }
 }
 
@@ -288,7 +339,8 @@ impl Closer<'_> {
 #[derive(Debug)]
 pub struct Windows<'a, T> {
     board: &'a Board,
-    own: NonNull<T>,
+    /// This rank's input and target; the same for an operation in place.
+    own: [NonNull<T>; 2],
     len: usize,
     stamp: u64,
 }
@@ -314,7 +366,7 @@ impl<T: Pod> Windows<'_, T> {
     pub fn visit<R>(
         &mut self,
         range: Range<usize>,
-        body: impl FnOnce(&mut [&mut [T]]) -> R,
+        body: impl FnOnce(&mut [View<'_, T>]) -> R,
     ) -> Result<R, Shut> {
         let shard = self.shard();
         assert!(
@@ -325,11 +377,11 @@ impl<T: Pod> Windows<'_, T> {
             board: self.board,
             entered: 0,
         };
-        let mut views: SmallVec<[&mut [T]; 64]> = SmallVec::new();
+        let mut views: SmallVec<[View<'_, T>; 64]> = SmallVec::new();
         for rank in 0..self.board.ranks() {
-            let start = visits.enter(rank, self)?;
+            let [input, target] = visits.enter(rank, self)?;
             // SAFETY: the range is inside the window, whose `len` elements `enter` has checked.
-            let first = unsafe { start.add(range.start) };
+            let first = unsafe { target.add(range.start) };
             // SAFETY: valid: the owner's `open` does not return, so its borrow of the buffer lasts,
             // before this visit has left (or, for a process, detaches the pages from its own mapping
             // only). Any bytes are a T (Pod). Aliasing: these are elements of shard `me`; every rank
@@ -338,7 +390,16 @@ impl<T: Pod> Windows<'_, T> {
             // pane is claimed once, and `&mut self` makes this
             // the only visit of this rank. The slices of different ranks are different buffers,
             // because each was opened through a `&mut` borrow. The owner itself visits like a peer.
-            views.push(unsafe { slice::from_raw_parts_mut(first.as_ptr(), range.len()) });
+            let elements = unsafe { slice::from_raw_parts_mut(first.as_ptr(), range.len()) };
+            let mut view = View::in_place(elements);
+            if input != target {
+                // SAFETY: inside the window, as above.
+                let first = unsafe { input.add(range.start) };
+                // SAFETY: valid as above. The owner opened it through a `&` borrow, which lasts as long:
+                // nobody writes it, and no `&mut` borrow of any rank, so no target, overlaps it.
+                view.input = Some(unsafe { slice::from_raw_parts(first.as_ptr(), range.len()) });
+            }
+            views.push(view);
         }
         Ok(body(&mut views))
     }
@@ -351,8 +412,12 @@ struct Visits<'a> {
 }
 
 impl Visits<'_> {
-    /// Enters the next rank's window and returns its first element.
-    fn enter<T: Pod>(&mut self, rank: usize, windows: &Windows<'_, T>) -> Result<NonNull<T>, Shut> {
+    /// Enters the next rank's window and returns the first elements of its input and its target.
+    fn enter<T: Pod>(
+        &mut self,
+        rank: usize,
+        windows: &Windows<'_, T>,
+    ) -> Result<[NonNull<T>; 2], Shut> {
         assert_eq!(rank, self.entered, "windows are entered in rank order");
         let pane = self.board.pane(rank);
         if !pane.lease.enter() {
@@ -371,24 +436,28 @@ impl Visits<'_> {
         if rank == self.board.me {
             return Ok(windows.own);
         }
-        let start = pane.start.load(Ordering::Relaxed) as usize;
-        if !start.is_multiple_of(align_of::<T>()) {
-            return Err(Shut::Differs { rank });
-        }
-        let place = match &self.board.homes {
-            Homes::Threads { .. } => NonNull::new(ptr::with_exposed_provenance_mut::<T>(start)),
-            Homes::Processes { regions, .. } => {
-                let region = &regions[rank];
-                // A peer that breaks the protocol must not make us touch memory outside its region.
-                let end = start.checked_add(bytes);
-                if end.is_none_or(|end| end > region.len()) {
-                    return Err(Shut::Differs { rank });
+        let place = |start: &AtomicU64| {
+            let start = start.load(Ordering::Relaxed) as usize;
+            if !start.is_multiple_of(align_of::<T>()) {
+                return None;
+            }
+            match &self.board.homes {
+                Homes::Threads { .. } => NonNull::new(ptr::with_exposed_provenance_mut::<T>(start)),
+                Homes::Processes { regions, .. } => {
+                    let region = &regions[rank];
+                    // A peer that breaks the protocol must not make us touch memory outside its region.
+                    start
+                        .checked_add(bytes)
+                        .filter(|end| *end <= region.len())?;
+                    // SAFETY: start is inside the region, checked above.
+                    Some(unsafe { region.base().add(start) }.cast::<T>())
                 }
-                // SAFETY: start is inside the region, checked above.
-                Some(unsafe { region.base().add(start) }.cast::<T>())
             }
         };
-        place.ok_or(Shut::Differs { rank })
+        match (place(&pane.input), place(&pane.target)) {
+            (Some(input), Some(target)) => Ok([input, target]),
+            _ => Err(Shut::Differs { rank }),
+        }
     }
 }
 

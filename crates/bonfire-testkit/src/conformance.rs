@@ -130,6 +130,11 @@ fn check_reductions<T: Sample>(
     if exact {
         assert_eq!(data, reduced::<T>(group, len, reduce), "all_reduce, {what}");
     }
+    let (input, mut output) = (sample::<T>(me.index(), len), vec![T::zeroed(); len]);
+    let reduced_into = group.all_reduce_into(&input, &mut output, reduce);
+    reduced_into.expect("all_reduce_into");
+    assert_eq!(output, data, "all_reduce_into, {what}");
+    assert_eq!(input, sample::<T>(me.index(), len), "its input, {what}");
     let bytes: &[u8] = bytemuck::cast_slice(&data);
     for theirs in group.all_gather_bytes(bytes).expect("all_gather_bytes") {
         assert_eq!(theirs, bytes, "ranks differ after all_reduce, {what}");

@@ -1,6 +1,6 @@
 //! What the machine itself can do, as the measure beside an all-reduce of two ranks.
 //!
-//! Both limits are measured with as few instructions as the task allows and nothing else: no frames,
+//! The limits are measured with as few instructions as the task allows and nothing else: no frames,
 //! no checks, no waits but busy ones. Call them in the run that they are compared with, because a
 //! figure of this kind changes with the neighbours of a machine and with its temperature.
 
@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use bonfire_sys::{Arena, Block, streaming};
 use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_send_buffer_size};
 
 /// Buffers rotate through no more than this many, which small sizes would reach.
@@ -161,7 +162,8 @@ fn moved(result: std::io::Result<usize>) -> usize {
 }
 
 /// Two threads add two buffers of f32 in place, `bytes` each: each thread reads its half of both and
-/// writes the sum to both, which is all the memory traffic that an all-reduce of two ranks needs.
+/// writes the sum to both, which is all the memory traffic that an all-reduce of two ranks needs. The
+/// buffers are in huge pages where the kernel has them.
 ///
 /// # Panics
 /// If `bytes` is less than one element.
@@ -172,42 +174,95 @@ pub fn in_place_sum(bytes: usize, rotation: Rotation) -> Limit {
 fn sum_of(bytes: usize, rounds: usize, rotation: Rotation) -> Limit {
     let count = bytes / size_of::<f32>();
     assert!(count > 0, "a sum of nothing has no bandwidth");
-    let rotated = rotation.buffers_of(bytes);
-    let mut first: Vec<Vec<f32>> = (0..rotated).map(|_| vec![1.0; count]).collect();
-    let mut second: Vec<Vec<f32>> = (0..rotated).map(|_| vec![0.5; count]).collect();
-    let gate = Gate::default();
-    let gate = &gate;
+    let buffers = rotation.buffers_of(bytes);
+    let [mut first, mut second] = [1.0, 0.5].map(|value| filled(buffers * count, value));
     let (mut low, mut high) = (Vec::new(), Vec::new());
-    for (a, b) in first.iter_mut().zip(&mut second) {
+    for (a, b) in first.chunks_mut(count).zip(second.chunks_mut(count)) {
         let (a_low, a_high) = a.split_at_mut(count / 2);
         let (b_low, b_high) = b.split_at_mut(count / 2);
         low.push((a_low, b_low));
         high.push((a_high, b_high));
     }
-    let rounds = thread::scope(|scope| {
-        scope.spawn(move || sum_rounds(&mut low, rounds, gate));
-        sum_rounds(&mut high, rounds, gate)
-    });
-    Limit::of(bytes, rounds)
-}
-
-fn sum_rounds(pairs: &mut [(&mut [f32], &mut [f32])], rounds: usize, gate: &Gate) -> Vec<Duration> {
-    let mut times = Vec::with_capacity(rounds);
-    for round in 0..rounds {
-        let (a, b) = &mut pairs[round % pairs.len()];
-        gate.pass();
-        let started = Instant::now();
+    both(bytes, rounds, [low, high], |(a, b)| {
         for (a, b) in a.iter_mut().zip(b.iter_mut()) {
             // Half of the sum, so that the numbers stay where they are however often they are added.
             let sum = (*a + *b) * 0.5;
             *a = sum;
             *b = sum;
         }
-        // Until the other half is there too: an all-reduce is done when both are.
-        gate.pass();
-        times.push(started.elapsed());
+    })
+}
+
+/// As [`in_place_sum`], with the sums written to two other buffers by streaming stores.
+///
+/// # Panics
+/// If `bytes` is less than one element.
+pub fn streamed_sum(bytes: usize, rotation: Rotation) -> Limit {
+    streamed_of(bytes, rounds_of(bytes), rotation)
+}
+
+fn streamed_of(bytes: usize, rounds: usize, rotation: Rotation) -> Limit {
+    let count = bytes / size_of::<f32>();
+    assert!(count > 0, "a sum of nothing has no bandwidth");
+    let buffers = rotation.buffers_of(bytes);
+    let [first, second, mut one, mut other] =
+        [1.0, 0.5, 0.0, 0.0].map(|value| filled(buffers * count, value));
+    let (mut low, mut high) = (Vec::new(), Vec::new());
+    let inputs = first.chunks(count).zip(second.chunks(count));
+    let outputs = one.chunks_mut(count).zip(other.chunks_mut(count));
+    for ((a, b), (c, d)) in inputs.zip(outputs) {
+        let (c_low, c_high) = c.split_at_mut(count / 2);
+        let (d_low, d_high) = d.split_at_mut(count / 2);
+        low.push(([&a[..count / 2], &b[..count / 2]], [c_low, d_low]));
+        high.push(([&a[count / 2..], &b[count / 2..]], [c_high, d_high]));
     }
-    times
+    both(bytes, rounds, [low, high], |([a, b], targets)| {
+        let mut targets = targets.each_mut().map(|it| bytemuck::cast_slice_mut(it));
+        streaming::write(&mut targets, &mut [0.0_f32; 1024], |range, sums| {
+            for ((sum, a), b) in sums.iter_mut().zip(&a[range.clone()]).zip(&b[range]) {
+                *sum = a + b;
+            }
+        });
+    })
+}
+
+/// So many elements, in huge pages where the kernel has them.
+fn filled(count: usize, value: f32) -> Block<f32> {
+    let room = count * size_of::<f32>() + (4 << 20);
+    let arena = Arena::for_threads(room).expect("addresses for a measurement");
+    let mut block = arena.allocate(count).expect("memory for a measurement");
+    block.fill(value);
+    block
+}
+
+/// Two threads, each of which does the work of its half in turn on one buffer after another.
+fn both<W: Send>(
+    bytes: usize,
+    rounds: usize,
+    halves: [Vec<W>; 2],
+    work: impl Fn(&mut W) + Sync,
+) -> Limit {
+    let gate = Gate::default();
+    let run = |mut half: Vec<W>| -> Vec<Duration> {
+        let mut times = Vec::with_capacity(rounds);
+        for round in 0..rounds {
+            let len = half.len();
+            gate.pass();
+            let started = Instant::now();
+            work(&mut half[round % len]);
+            // Until the other half is there too: an all-reduce is done when both are.
+            gate.pass();
+            times.push(started.elapsed());
+        }
+        times
+    };
+    let [low, high] = halves;
+    let times = thread::scope(|scope| {
+        let run = &run;
+        scope.spawn(move || run(low));
+        run(high)
+    });
+    Limit::of(bytes, times)
 }
 
 /// A barrier of two threads that only ever spins.
@@ -240,7 +295,11 @@ mod tests {
         let _watchdog = Watchdog::start("limits", LIMIT);
         for bytes in [4, 100_000, 1 << 20] {
             let rotation = Rotation { bytes: 1 << 22 };
-            for limit in [loopback_of(bytes, 5, rotation), sum_of(bytes, 5, rotation)] {
+            for limit in [
+                loopback_of(bytes, 5, rotation),
+                sum_of(bytes, 5, rotation),
+                streamed_of(bytes, 5, rotation),
+            ] {
                 assert!(
                     limit.best.is_finite() && limit.median > 0.0,
                     "{bytes} bytes: {limit:?}"

@@ -161,10 +161,7 @@ impl Operation {
     ) -> Result<(), CollectiveError> {
         let Parameters { redop, root } = parameters;
         match self {
-            Self::AllReduce => {
-                output.copy_from_slice(input);
-                group.all_reduce(output, redop)
-            }
+            Self::AllReduce => group.all_reduce_into(input, output, redop),
             Self::ReduceScatter => group.reduce_scatter_into(input, output, redop),
             Self::AllGather => group.all_gather_into(input, output),
             Self::AllToAll => group.all_to_all_into(input, output),

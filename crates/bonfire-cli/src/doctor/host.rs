@@ -17,6 +17,7 @@ use network::Interface;
 pub(super) struct Host {
     pub(super) processors: Processors,
     pub(super) memory: MemoryLimits,
+    pub(super) huge_pages: HugePages,
     pub(super) shm: Option<Shm>,
     /// Memory that a process may lock: for RDMA and some drivers. `None` is no limit.
     pub(super) memlock_bytes: Option<u64>,
@@ -54,6 +55,30 @@ pub(super) struct MemoryLimits {
     pub(super) available_bytes: u64,
     /// What the control group may use; `None` is all.
     pub(super) limit_bytes: Option<u64>,
+}
+
+/// Who gets transparent huge pages: `always`, `madvise` or `advise`, `never`; `None` where the kernel has none.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct HugePages {
+    /// For memory of one process: the buffers of ranks that are threads.
+    pub(super) private: Option<String>,
+    /// For memory that processes share: the buffers of ranks that are processes.
+    pub(super) shared: Option<String>,
+}
+
+impl HugePages {
+    fn read(files: &Files) -> Self {
+        // The one that holds is in brackets: always [madvise] never.
+        let chosen = |name: &str| -> Option<String> {
+            let text = files.text(&format!("sys/kernel/mm/transparent_hugepage/{name}"))?;
+            let (_, rest) = text.split_once('[')?;
+            Some(rest.split_once(']')?.0.to_owned())
+        };
+        Self {
+            private: chosen("enabled"),
+            shared: chosen("shmem_enabled"),
+        }
+    }
 }
 
 /// The file system of shared memory.
@@ -102,6 +127,7 @@ impl Host {
         Self {
             processors: Processors::read(&files),
             memory: MemoryLimits::read(&files),
+            huge_pages: HugePages::read(&files),
             shm: Shm::read(&files),
             memlock_bytes: memlock(&files),
             container: container(&files),

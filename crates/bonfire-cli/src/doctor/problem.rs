@@ -201,6 +201,28 @@ fn machine(host: &Host, problems: &mut Vec<Problem>) {
             "start as many ranks as processors are granted, or raise the limit (`--cpus`)",
         );
     }
+    for (choice, ranks, remedy) in [
+        (
+            &host.huge_pages.private,
+            "threads",
+            "as root `echo madvise > /sys/kernel/mm/transparent_hugepage/enabled`",
+        ),
+        (
+            &host.huge_pages.shared,
+            "processes",
+            "as root `echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled`",
+        ),
+    ] {
+        if matches!(choice.as_deref(), Some("never" | "deny")) {
+            notice(
+                format!(
+                    "the buffers of ranks that are {ranks} get no huge pages, with which large operations on \
+                     them are about 1.15 times as fast"
+                ),
+                remedy,
+            );
+        }
+    }
     if let Some(shm) = host.shm
         && shm.bytes <= SHM_BYTES_MIN
     {

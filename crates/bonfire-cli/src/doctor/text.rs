@@ -128,6 +128,13 @@ impl fmt::Display for Host {
             write!(f, ", limited to {}", Size(limit))?;
         }
         writeln!(f)?;
+        let said = |choice: &Option<String>| choice.clone().unwrap_or("none".to_owned());
+        writeln!(
+            f,
+            "huge pages: {} for threads, {} for memory that processes share",
+            said(&self.huge_pages.private),
+            said(&self.huge_pages.shared)
+        )?;
         match self.shm {
             Some(shm) => writeln!(
                 f,

@@ -1,6 +1,7 @@
 //! The element types that groups move and reduce.
 
 use bonfire_plan::{DType, Rank};
+use bonfire_sys::window::View;
 use bytemuck::{CheckedBitPattern, NoUninit, Zeroable};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
@@ -19,6 +20,7 @@ pub trait Element:
 
 pub(crate) mod sealed {
     use bonfire_plan::Rank;
+    use bonfire_sys::window::View;
     use bytemuck::{Pod, Zeroable};
 
     use crate::exec::fold::{FoldOptions, Operand};
@@ -53,7 +55,7 @@ pub(crate) mod sealed {
 
         /// [`fold_views`](crate::exec::fold::fold_views()) likewise.
         fn fold_views(
-            views: &mut [&mut [Self]],
+            views: &mut [View<'_, Self>],
             sources: &[Rank],
             targets: &[Rank],
             options: FoldOptions,
@@ -140,7 +142,7 @@ macro_rules! folds {
         }
 
         fn fold_views(
-            views: &mut [&mut [$type]],
+            views: &mut [View<'_, $type>],
             sources: &[Rank],
             targets: &[Rank],
             options: FoldOptions,

@@ -18,7 +18,8 @@ use std::time::Duration;
 use crate::transport::wire;
 use bonfire_plan::{Algorithm, Collective, Partition, PlanError, Rank, ReduceOp, WorldSize};
 use bonfire_plan::{CallSite, Operation};
-use bonfire_sys::window::Board;
+use bonfire_sys::streaming;
+use bonfire_sys::window::{Board, View};
 
 use crate::Element;
 use crate::exec::select::{Question, Selector};
@@ -113,6 +114,8 @@ pub(crate) struct Executor {
     links: Links,
     /// Where every rank can reach the memory of every other.
     board: Option<Board>,
+    /// Bytes of the results of all ranks from which on they go past the caches, if they replace no input.
+    streams_from: usize,
     plans: Plans,
     /// Of the last operation that this rank completed.
     last_algorithm: Option<Algorithm>,
@@ -151,6 +154,7 @@ impl Executor {
             eagerness,
             links,
             board,
+            streams_from: streaming::bytes_min(),
             plans: Plans::new(me, world_size, hosts, chunk_bytes),
             last_algorithm: None,
             recorder,
@@ -184,15 +188,22 @@ impl Executor {
             reduce.require(T::DTYPE)?;
         }
         let patience = Patience::new(request.timeout, request.eagerness, poison);
-        if let Memory::InPlace(data) = &mut memory
-            && let Some(data) = T::as_plain(data)
-            && self.may_share(request, size_of_val(data))
-            && self.run_shared(request, data, &patience)?
+        if let Some(view) = view::<T>(request.collective, &mut memory)
+            && self.may_share(request, size_of_val(view.target))
+            && self.run_shared(request, view, &patience)?
         {
             self.advance(request.collective);
             self.last_algorithm = Some(Algorithm::ZeroCopy);
             return Ok(());
         }
+        let memory = match memory {
+            // What frames bring is folded where the result goes.
+            Memory::Apart { input, output } if request.collective == Collective::AllReduce => {
+                output.copy_from_slice(input);
+                Memory::InPlace(output)
+            }
+            other => other,
+        };
         if let Some(failure) = poison.failure() {
             return Err(failure.into());
         }
@@ -325,4 +336,20 @@ impl Executor {
             call_site,
         }
     }
+}
+
+/// The memory of an operation that can work in it as it is, if any bytes are a value.
+fn view<'m, T: Element>(
+    collective: Collective,
+    memory: &'m mut Memory<'_, T>,
+) -> Option<View<'m, T::Plain>> {
+    let (input, target) = match memory {
+        Memory::InPlace(data) => (None, data),
+        Memory::Apart { input, output } if collective == Collective::AllReduce => {
+            (Some(bytemuck::cast_slice(input)), output)
+        }
+        Memory::Apart { .. } => return None,
+    };
+    let target = T::as_plain(target)?;
+    Some(View { input, target })
 }

@@ -7,7 +7,10 @@
 use std::ops::Range;
 
 use bonfire_plan::{Rank, ReduceOp, Stage, WorldSize};
+use bonfire_sys::streaming;
+use bonfire_sys::window::View;
 use bytemuck::Zeroable;
+use smallvec::SmallVec;
 
 use crate::Element;
 
@@ -59,6 +62,8 @@ pub struct FoldOptions {
     pub reduce: ReduceOp,
     pub stage: Stage,
     pub world_size: WorldSize,
+    /// Whether a result that replaces nothing it was made of goes past the caches.
+    pub streams: bool,
 }
 
 /// `target[i] = operands[0][i] op operands[1][i] op ...`, left to right.
@@ -86,13 +91,13 @@ pub(crate) fn fold<T: Element>(
     ));
 }
 
-/// The fold of the buffers of `sources`, written to those of `targets`: both are places in `views`,
+/// The fold of what `sources` bring, written to the targets of `targets`: both are places in `views`,
 /// whose slices have one length.
 ///
 /// # Panics
 /// If there is no source.
 pub(crate) fn fold_views<T: Element>(
-    views: &mut [&mut [T]],
+    views: &mut [View<'_, T>],
     sources: &[Rank],
     targets: &[Rank],
     options: FoldOptions,
@@ -102,16 +107,23 @@ pub(crate) fn fold_views<T: Element>(
         [source] if divisor(options).is_none() => copy_view(views, source, targets),
         _ => with_combine!(options.reduce, T, |combine| vectorized(
             #[inline(always)]
-            || fold_views_with(views, sources, targets, divisor(options), combine)
+            || {
+                let streamed = options.streams
+                    && stream_with(views, sources, targets, divisor(options), &combine).is_some();
+                if !streamed {
+                    fold_views_with(views, sources, targets, divisor(options), combine);
+                }
+            }
         )),
     }
 }
 
-fn copy_view<T: Element>(views: &mut [&mut [T]], source: Rank, targets: &[Rank]) {
-    for target in targets.iter().filter(|target| **target != source) {
-        let pair = views.get_disjoint_mut([source.index(), target.index()]);
-        let [from, to] = pair.expect("two ranks of the group");
-        to.copy_from_slice(from);
+fn copy_view<T: Element>(views: &mut [View<'_, T>], source: Rank, targets: &[Rank]) {
+    for target in targets {
+        match views.get_disjoint_mut([source.index(), target.index()]) {
+            Ok([from, to]) => to.target.copy_from_slice(from.source()),
+            Err(_) => views[source.index()].settle(),
+        }
     }
 }
 
@@ -155,19 +167,17 @@ fn fold_with<T: Element>(
         let range = start..start + block.len();
         start = range.end;
         let partial = &mut partial[..block.len()];
-        T::widen_all(operands[0].part(range.clone(), block), partial);
-        for operand in &operands[1..] {
-            let elements = operand.part(range.clone(), block);
-            add::<T>(partial, elements, &mut scratch, &combine);
-        }
-        divide_all::<T>(partial, divisor);
+        let parts = operands
+            .iter()
+            .map(|operand| operand.part(range.clone(), block));
+        fold_block::<T>(partial, parts, &mut scratch, divisor, &combine);
         T::narrow_all(partial, block);
     }
 }
 
 #[inline(always)]
 fn fold_views_with<T: Element>(
-    views: &mut [&mut [T]],
+    views: &mut [View<'_, T>],
     sources: &[Rank],
     targets: &[Rank],
     divisor: Option<u32>,
@@ -176,23 +186,77 @@ fn fold_views_with<T: Element>(
     if let ([first, second], true) = (sources, size_of::<T::Partial>() == size_of::<T>())
         && let Ok([first, second]) = views.get_disjoint_mut([first.index(), second.index()])
         && targets == sources
+        && first.input.is_none()
+        && second.input.is_none()
     {
-        return fold_pair(first, second, divisor, combine);
+        return fold_pair(first.target, second.target, divisor, combine);
     }
-    let len = views[sources[0].index()].len();
+    let len = views[sources[0].index()].target.len();
     let mut partial = [T::Partial::zeroed(); BLOCK_ELEMS];
     let mut scratch = partial;
     for start in (0..len).step_by(BLOCK_ELEMS) {
         let range = start..len.min(start + BLOCK_ELEMS);
         let partial = &mut partial[..range.len()];
-        T::widen_all(&views[sources[0].index()][range.clone()], partial);
-        for source in &sources[1..] {
-            let elements = &views[source.index()][range.clone()];
-            add::<T>(partial, elements, &mut scratch, &combine);
-        }
-        divide_all::<T>(partial, divisor);
+        let parts = sources
+            .iter()
+            .map(|source| &views[source.index()].source()[range.clone()]);
+        fold_block::<T>(partial, parts, &mut scratch, divisor, &combine);
         for target in targets {
-            T::narrow_all(partial, &mut views[target.index()][range.clone()]);
+            T::narrow_all(partial, &mut views[target.index()].target[range.clone()]);
+        }
+    }
+}
+
+/// As [`fold_views_with`], to memory that is not read and need not be in a cache. `None`, and nothing done,
+/// if a rank has one buffer for its input and the result, or not any bytes are a value.
+#[inline(always)]
+fn stream_with<T: Element>(
+    views: &mut [View<'_, T>],
+    sources: &[Rank],
+    targets: &[Rank],
+    divisor: Option<u32>,
+    combine: impl Fn(T::Partial, T::Partial) -> T::Partial,
+) -> Option<()> {
+    let (mut inputs, mut outputs) = (SmallVec::<[&[T]; 64]>::new(), SmallVec::<[_; 64]>::new());
+    for (index, view) in views.iter_mut().enumerate() {
+        inputs.push(view.input?);
+        if targets.contains(&Rank::new(index as u32)) {
+            outputs.push(bytemuck::cast_slice_mut(T::as_plain(view.target)?));
+        }
+    }
+    let mut partial = [T::Partial::zeroed(); BLOCK_ELEMS];
+    let (mut scratch, mut folded) = (partial, [T::zeroed(); BLOCK_ELEMS]);
+    streaming::write(&mut outputs, &mut folded, |range, folded| {
+        if let ([first, second], true) = (sources, size_of::<T::Partial>() == size_of::<T>()) {
+            folded.copy_from_slice(&inputs[first.index()][range.clone()]);
+            return fold_into(folded, &inputs[second.index()][range], divisor, &combine);
+        }
+        let partial = &mut partial[..range.len()];
+        let parts = sources
+            .iter()
+            .map(|source| &inputs[source.index()][range.clone()]);
+        fold_block::<T>(partial, parts, &mut scratch, divisor, &combine);
+        T::narrow_all(partial, folded);
+    });
+    Some(())
+}
+
+/// Folds `parts` of one length, left to right.
+#[inline(always)]
+fn fold_block<'b, T: Element>(
+    partial: &mut [T::Partial],
+    mut parts: impl Iterator<Item = &'b [T]>,
+    scratch: &mut [T::Partial],
+    divisor: Option<u32>,
+    combine: &impl Fn(T::Partial, T::Partial) -> T::Partial,
+) {
+    T::widen_all(parts.next().expect("at least one operand"), partial);
+    for elements in parts {
+        add::<T>(partial, elements, scratch, combine);
+    }
+    if let Some(divisor) = divisor {
+        for partial in partial {
+            *partial = T::divide(*partial, divisor);
         }
     }
 }
@@ -263,15 +327,6 @@ fn add<T: Element>(
     }
 }
 
-#[inline(always)]
-fn divide_all<T: Element>(partial: &mut [T::Partial], divisor: Option<u32>) {
-    if let Some(divisor) = divisor {
-        for partial in partial {
-            *partial = T::divide(*partial, divisor);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -308,6 +363,7 @@ mod tests {
                     reduce,
                     stage: Stage::Final,
                     world_size: WorldSize::new(3).unwrap(),
+                    streams: false,
                 };
                 let ranks: Vec<Vec<T>> = (0..3)
                     .map(|rank| (0..len).map(|index| make(index * 7 + rank * 13)).collect())
@@ -368,8 +424,17 @@ mod tests {
         let all: Vec<Rank> = options.world_size.ranks().collect();
         for targets in [&all[..], &all[1..2]] {
             let mut held = ranks.to_vec();
-            let mut views: Vec<&mut [T]> = held.iter_mut().map(Vec::as_mut_slice).collect();
+            let mut views: Vec<_> = held
+                .iter_mut()
+                .map(|it| View::in_place(&mut it[..]))
+                .collect();
             fold_views(&mut views, &all, targets, options);
+            for streams in [false, true] {
+                let options = FoldOptions { streams, ..options };
+                let mut apart = ranks.to_vec();
+                fold_views(&mut views_of(ranks, &mut apart), &all, targets, options);
+                assert_eq!(apart, held, "{} from one buffer to another", options.reduce);
+            }
             for rank in &all {
                 let expected = if targets.contains(rank) {
                     expected
@@ -379,17 +444,33 @@ mod tests {
                 assert_eq!(held[rank.index()], expected, "{} on {rank}", options.reduce);
             }
         }
-        let mut held = ranks.to_vec();
-        let mut views: Vec<&mut [T]> = held.iter_mut().map(Vec::as_mut_slice).collect();
         let moved = FoldOptions {
             reduce: ReduceOp::Max,
             ..options
         };
+        let mut held = ranks.to_vec();
+        let mut views: Vec<_> = held
+            .iter_mut()
+            .map(|it| View::in_place(&mut it[..]))
+            .collect();
         fold_views(&mut views, &all[2..], &all, moved);
+        let mut apart = ranks.to_vec();
+        apart.rotate_left(1);
+        fold_views(&mut views_of(ranks, &mut apart), &all[2..], &all, moved);
         assert!(
-            held.iter().all(|buffer| *buffer == ranks[2]),
+            held.iter().chain(&apart).all(|buffer| *buffer == ranks[2]),
             "one source is a copy"
         );
+    }
+
+    fn views_of<'a, T>(inputs: &'a [Vec<T>], targets: &'a mut [Vec<T>]) -> Vec<View<'a, T>> {
+        let pairs = inputs.iter().zip(targets);
+        pairs
+            .map(|(input, target)| View {
+                input: Some(input),
+                target,
+            })
+            .collect()
     }
 
     #[test]
@@ -416,6 +497,7 @@ mod tests {
             reduce: ReduceOp::Sum,
             stage: Stage::Final,
             world_size: WorldSize::new(3).unwrap(),
+            streams: false,
         };
         let mut target = [f16::from_f32(2048.0)];
         let one = [f16::from_f32(1.0)];
@@ -433,6 +515,7 @@ mod tests {
             reduce: ReduceOp::Mean,
             stage: Stage::Partial,
             world_size: WorldSize::new(2).unwrap(),
+            streams: false,
         };
         let mut target = [3.0_f32];
         fold(
@@ -451,6 +534,7 @@ mod tests {
                 reduce,
                 stage: Stage::Final,
                 world_size: WorldSize::new(2).unwrap(),
+                streams: false,
             };
             for (one, other) in values
                 .iter()
@@ -476,6 +560,7 @@ mod tests {
                 reduce,
                 stage: Stage::Final,
                 world_size: WorldSize::new(2).unwrap(),
+                streams: false,
             };
             for (mine, theirs) in [(f32::NAN, 1.0), (1.0, f32::NAN)] {
                 let mut target = [mine];

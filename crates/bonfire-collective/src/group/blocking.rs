@@ -56,6 +56,22 @@ impl ProcessGroup {
         self.in_turn(|core| core.all_reduce(caller, data, reduce))
     }
 
+    /// [`all_reduce`](Self::all_reduce) of `input`, which stays as it is, to `output`, which is as long.
+    /// The bits are the same, and some ranks may call one and some the other.
+    ///
+    /// # Errors
+    /// See [`CollectiveError`]; after an error the content of `output` is unspecified.
+    #[track_caller]
+    pub fn all_reduce_into<T: Element>(
+        &self,
+        input: &[T],
+        output: &mut [T],
+        reduce: ReduceOp,
+    ) -> Result<(), CollectiveError> {
+        let caller = self.caller();
+        self.in_turn(|core| core.all_reduce_into(caller, input, output, reduce))
+    }
+
     /// [`all_reduce`](Self::all_reduce) of many tensors as one operation: for small ones, the latency
     /// of one. The result is the same, bit for bit.
     ///

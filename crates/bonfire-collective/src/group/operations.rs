@@ -63,6 +63,18 @@ impl Core {
         self.run(&request, Memory::InPlace(data))
     }
 
+    pub(super) fn all_reduce_into<T: Element>(
+        &self,
+        caller: Caller,
+        input: &[T],
+        output: &mut [T],
+        reduce: ReduceOp,
+    ) -> Done {
+        self.require_len("all_reduce_into", "an output", output.len(), input.len())?;
+        let request = caller.reduction(Collective::AllReduce, reduce, input.len());
+        self.run(&request, Memory::Apart { input, output })
+    }
+
     /// One operation for all tensors: packs them into a buffer that is kept.
     pub(super) fn all_reduce_coalesced<T: Element + Pod>(
         &self,

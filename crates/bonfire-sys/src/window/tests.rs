@@ -35,13 +35,13 @@ fn board_among(arenas: &[Arena], me: usize) -> Result<Board, OpenError> {
 
 /// Every rank doubles its shard of every window, in steps of a few elements.
 fn double_all(board: &mut Board, data: &mut [u32], barrier: &Barrier) {
-    board.open(data, 7, |windows| {
+    board.open(View::in_place(data), 7, |windows| {
         barrier.wait();
         let shard = windows.shard();
         for start in shard.clone().step_by(7) {
             let range = start..(start + 7).min(shard.end);
             let visited = windows.visit(range, |views| {
-                for element in views.iter_mut().flat_map(|view| view.iter_mut()) {
+                for element in views.iter_mut().flat_map(|view| view.target.iter_mut()) {
                     *element *= 2;
                 }
             });
@@ -101,11 +101,15 @@ fn windows_in_arenas_of_other_mappings() {
 fn a_window_that_is_closed_or_differs_is_an_error() {
     let mut boards = boards();
     let (first, rest) = boards.split_first_mut().unwrap();
-    let outcome = first.open(&mut [1_u32; 9], 7, |windows| windows.visit(0..1, |_| ()));
+    let outcome = first.open(View::in_place(&mut [1_u32; 9]), 7, |windows| {
+        windows.visit(0..1, |_| ())
+    });
     assert_eq!(outcome, Err(Shut::Closed { rank: 1 }));
     let (second, _) = rest.split_first_mut().unwrap();
-    let outcome = second.open(&mut [1_u32; 8], 7, |_| {
-        first.open(&mut [1_u32; 9], 7, |windows| windows.visit(0..1, |_| ()))
+    let outcome = second.open(View::in_place(&mut [1_u32; 8]), 7, |_| {
+        first.open(View::in_place(&mut [1_u32; 9]), 7, |windows| {
+            windows.visit(0..1, |_| ())
+        })
     });
     assert_eq!(outcome, Err(Shut::Differs { rank: 1 }));
 }
@@ -114,7 +118,7 @@ fn a_window_that_is_closed_or_differs_is_an_error() {
 #[should_panic(expected = "of shard")]
 fn another_ranks_shard_is_out_of_reach() {
     let mut boards = boards();
-    boards[0].open(&mut [1_u32; 9], 7, |windows| {
+    boards[0].open(View::in_place(&mut [1_u32; 9]), 7, |windows| {
         let _ = windows.visit(2..4, |_| ());
     });
 }
@@ -132,15 +136,17 @@ fn boards_that_disagree_about_the_ranks_open_nothing_to_each_other() {
     let [mut first, mut second] = [0, 1].map(|mine| board(mine).unwrap());
     assert!(matches!(board(0), Err(OpenError::Claimed)));
     let [mut one, mut two] = [0, 1].map(|index: usize| arenas[index].allocate::<u32>(8).unwrap());
-    let outcome = first.open(&mut one[..], 7, |windows| {
-        second.open(&mut two[..], 7, |_| windows.visit(0..1, |_| ()))
+    let outcome = first.open(View::in_place(&mut one[..]), 7, |windows| {
+        second.open(View::in_place(&mut two[..]), 7, |_| {
+            windows.visit(0..1, |_| ())
+        })
     });
     assert_eq!(outcome, Err(Shut::Differs { rank: 1 }));
 }
 
 /// A peer that died inside is a lease that never empties.
 fn abandon(board: &mut Board, data: &mut [u8]) {
-    board.open(data, 7, |windows| {
+    board.open(View::in_place(data), 7, |windows| {
         assert!(windows.board.pane(0).lease.enter(), "the peer that dies");
     });
 }
@@ -168,6 +174,81 @@ fn a_buffer_that_a_peer_never_leaves_is_detached_and_its_neighbours_kept() {
     assert_eq!(data[100..9000], before, "a late write does not arrive");
     data[50] = 6;
     assert_eq!(data[50], 6, "what lies beside can still be written");
+}
+
+/// What is only read keeps its content, wherever the target lies, and is the owner's alone as well.
+#[test]
+#[cfg_attr(miri, ignore = "Miri has no memory that processes share")]
+fn an_input_that_a_peer_never_leaves_is_detached_with_its_content() {
+    for (input, target) in [
+        (10..9000, 9000..17990),
+        (9000..17990, 10..9000),
+        (0..8192, 8192..16384),
+    ] {
+        let arena = Arena::new(PANE_BYTES, 1 << 20).unwrap();
+        // SAFETY: the only use of the bytes through this mapping is the late read below.
+        let theirs = unsafe { Region::open(&descriptor(&arena)) }.unwrap();
+        let mut board = board_among(std::slice::from_ref(&arena), 0).unwrap();
+        let mut data = arena.allocate::<u8>(18000).unwrap();
+        data.fill(5);
+        let offset = arena.offset_of(&data).unwrap();
+        let [read, written] = data
+            .get_disjoint_mut([input.clone(), target.clone()])
+            .unwrap();
+        let view = View {
+            input: Some(read),
+            target: written,
+        };
+        board.open(view, 7, |windows| {
+            assert!(windows.board.pane(0).lease.enter(), "the peer that dies");
+        });
+        assert!(data[input.clone()].iter().all(|byte| *byte == 5));
+        data.fill(6);
+        assert!(data.iter().all(|byte| *byte == 6), "it can be written");
+        let whole_pages = input.start.next_multiple_of(4096)..input.end / 4096 * 4096;
+        for late in whole_pages.step_by(100) {
+            // SAFETY: inside the mapping.
+            let late = unsafe { theirs.base().add(offset + late) };
+            // SAFETY: the owner has a page of its own there, so nobody writes this one.
+            assert_eq!(unsafe { late.read() }, 5, "a late read sees what was there");
+        }
+        drop(data);
+        let later: Vec<_> = (0..200)
+            .map_while(|_| arena.allocate::<u8>(4096).ok())
+            .collect();
+        let is_zero = |block: &crate::Block<u8>| block.iter().all(|byte| *byte == 0);
+        assert!(later.iter().all(is_zero), "new blocks are zero");
+    }
+}
+
+/// Each rank brings one buffer and has another, or one for both.
+#[test]
+fn a_view_reads_the_input_and_writes_the_target() {
+    let barrier = Barrier::new(RANKS);
+    std::thread::scope(|scope| {
+        for (me, mut board) in boards().into_iter().enumerate() {
+            let barrier = &barrier;
+            scope.spawn(move || {
+                let input = [me as u32 + 1; 10];
+                let mut target = [me as u32 + 1; 10];
+                let view = View {
+                    input: (me != 1).then_some(&input[..]),
+                    target: &mut target,
+                };
+                board.open(view, 7, |windows| {
+                    barrier.wait();
+                    let shard = windows.shard();
+                    let visited = windows.visit(shard, |views| {
+                        let sum: u32 = views.iter().map(|view| view.source()[0]).sum();
+                        views.iter_mut().for_each(|view| view.target.fill(sum));
+                    });
+                    visited.unwrap();
+                    barrier.wait();
+                });
+                assert_eq!((input, target), ([me as u32 + 1; 10], [6; 10]));
+            });
+        }
+    });
 }
 
 /// The owner of the bytes beside a buffer goes on using them, on another thread.

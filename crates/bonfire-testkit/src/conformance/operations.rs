@@ -263,6 +263,20 @@ pub(super) fn check_buffers(group: &ProcessGroup, digest: &mut Digest) {
     );
     assert_eq!([buffer[2], buffer[3 + len]], [0.0; 2], "beside it");
 
+    // From one part of it to another on some ranks, in place on the others.
+    let mut halves = group.buffer::<f32>(2 * len).expect("buffer");
+    let (input, output) = halves.split_at_mut(len);
+    input.copy_from_slice(&sample::<f32>(me.index(), len));
+    let apart = me.index() != 1;
+    let done = if apart {
+        group.all_reduce_into(input, output, ReduceOp::Mean)
+    } else {
+        group.all_reduce(input, ReduceOp::Mean)
+    };
+    done.expect("apart in the group's memory");
+    let result: &[f32] = if apart { output } else { input };
+    assert_eq!(result, expected, "apart in the group's memory on rank {me}");
+
     let mut private: Vec<f32> = sample(me.index(), len);
     let mut shared = group.buffer::<f32>(len).expect("buffer");
     shared.copy_from_slice(&private);

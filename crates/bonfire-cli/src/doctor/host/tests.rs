@@ -56,6 +56,20 @@ fn processors_are_those_of_the_process_and_its_control_group() {
 }
 
 #[test]
+fn who_gets_huge_pages_is_in_brackets() {
+    let machine = Machine::new(
+        "huge-pages",
+        &[(
+            "sys/kernel/mm/transparent_hugepage/enabled",
+            "always [madvise] never\n",
+        )],
+    );
+    let found = HugePages::read(&machine.files());
+    assert_eq!(found.private.as_deref(), Some("madvise"));
+    assert_eq!(found.shared, None);
+}
+
+#[test]
 fn no_limit_is_no_number() {
     let machine = Machine::new(
         "unlimited",

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::doctor::gpus::{Gpu, Pair, Route};
-use crate::doctor::host::{MemoryLimits, Processors, Shm};
+use crate::doctor::host::{HugePages, MemoryLimits, Processors, Shm};
 
 fn host() -> Host {
     Host {
@@ -16,6 +16,10 @@ fn host() -> Host {
             total_bytes: 1 << 34,
             available_bytes: 1 << 33,
             limit_bytes: None,
+        },
+        huge_pages: HugePages {
+            private: Some("madvise".to_owned()),
+            shared: Some("advise".to_owned()),
         },
         shm: Some(Shm {
             bytes: 1 << 33,
@@ -262,4 +266,23 @@ fn every_refusal_has_a_remedy() {
     ] {
         assert!(!refusal.remedy().is_empty(), "{refusal}");
     }
+}
+
+#[test]
+fn huge_pages_that_are_off_are_worth_knowing() {
+    let mut host = host();
+    host.huge_pages.shared = Some("never".to_owned());
+    let none = Gpus::Missing {
+        reason: String::new(),
+    };
+    let problems = problems(&host, &none);
+    let about = |problem: &&Problem| problem.what.contains("huge pages");
+    let found: Vec<_> = problems.iter().filter(about).collect();
+    assert_eq!(found.len(), 1, "{problems:?}");
+    assert!(found[0].what.contains("processes"), "{}", found[0].what);
+    assert!(
+        found[0].remedy.contains("shmem_enabled"),
+        "{}",
+        found[0].remedy
+    );
 }

@@ -304,6 +304,7 @@ fn measure_fold(world_size: WorldSize) -> f64 {
         reduce: ReduceOp::Sum,
         stage: Stage::Partial,
         world_size,
+        streams: false,
     };
     let mut target = vec![1.0_f32; FOLD_ELEMS];
     let other = vec![1.0_f32; FOLD_ELEMS];

@@ -154,6 +154,7 @@ impl Run<'_> {
             reduce: reduce.expect("only collectives with a reduce op have Reduce steps"),
             stage,
             world_size: self.executor.world_size,
+            streams: false,
         }
     }
 

@@ -5,7 +5,7 @@
 //! windows are open. If one is not, the operation goes on with frames.
 
 use bonfire_plan::{Algorithm, Partition, Rank, ReduceOp, Step};
-use bonfire_sys::window::{Shut, Windows};
+use bonfire_sys::window::{Shut, View, Windows};
 use bytemuck::Pod;
 
 use super::plans::Prepared;
@@ -35,7 +35,7 @@ impl Executor {
     pub(super) fn run_shared<T: Element + Pod>(
         &mut self,
         request: &Request,
-        data: &mut [T],
+        view: View<'_, T>,
         patience: &Patience<'_>,
     ) -> Result<bool, RunError> {
         let prepared = self.prepare_in_place::<T>(request)?;
@@ -43,7 +43,7 @@ impl Executor {
         if let Some(failure) = patience.poison().failure() {
             return Err(failure.into());
         }
-        let bytes = size_of_val(data);
+        let bytes = size_of_val(view.target);
         self.recorder.begin(prepared.call, seq, bytes);
         let mut board = self.board.take().expect("may_share has seen it");
         let mut attempt = Attempt {
@@ -51,8 +51,8 @@ impl Executor {
             prepared: &prepared,
             request,
         };
-        let done = if board.reaches(data) {
-            board.open(data, seq, |windows| attempt.complete(windows))
+        let done = if board.reaches(view.source()) && board.reaches(view.target) {
+            board.open(view, seq, |windows| attempt.complete(windows))
         } else {
             // The others see that this window is shut.
             attempt.frames::<T>(attempt.opening()).map(|()| false)
@@ -114,6 +114,7 @@ impl<'a> Attempt<'a> {
         windows: &mut Windows<'_, T>,
     ) -> Result<bool, Failure> {
         let opening = self.opening();
+        let results = self.request.count * size_of::<T>() * self.run.executor.world_size.len();
         self.frames::<T>(opening)?;
         let nothing = windows.shard().start;
         if windows.visit(nothing..nothing, |_| ()).is_err() {
@@ -132,6 +133,7 @@ impl<'a> Attempt<'a> {
                         reduce: self.request.reduce.unwrap_or(ReduceOp::Sum),
                         stage: *stage,
                         world_size: self.run.executor.world_size,
+                        streams: results >= self.run.executor.streams_from,
                     };
                     windows
                         .visit(range.as_range(), |views| {
