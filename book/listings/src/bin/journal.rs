@@ -20,6 +20,7 @@ fn batch(device: &Device) -> (Tensor<2>, Tensor<2>) {
 
 // ANCHOR: rate
 const BATCH: NonZeroUsize = NonZeroUsize::new(16).unwrap();
+const REFERENCE: NonZeroUsize = NonZeroUsize::new(32).unwrap();
 
 /// For the ranks that there are, of a rate that was found for batches of 32 on one device.
 fn learning_rate(world: &World) -> f64 {
@@ -28,8 +29,10 @@ fn learning_rate(world: &World) -> f64 {
         batch_size: BATCH,
         accumulation: NonZeroUsize::MIN,
     };
-    let reference = NonZeroUsize::new(32).unwrap();
-    0.3 * RateRule::Linear { reference }.factor(batch)
+    let rule = RateRule::Linear {
+        reference: REFERENCE,
+    };
+    0.3 * rule.factor(batch)
 }
 // ANCHOR_END: rate
 

@@ -45,11 +45,11 @@ fn train_mixed(
     let mut ddp = Ddp::with_config(Mlp::new(1, &device), world, config).unwrap();
     let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
     let whole: Vec<usize> = (0..world.world_size().len() * parts * batch).collect();
-    let validated = |ddp: &Ddp<Mlp>| -> f64 {
+    let validated = |ddp: &mut Ddp<Mlp>| -> f64 {
         let loss: f32 = loss_in(precision, &ddp.lowered().unwrap(), &whole, &device).into_scalar();
         f64::from(loss)
     };
-    let before = validated(&ddp);
+    let before = validated(&mut ddp);
     for _ in 0..steps {
         let mut start = world.rank().index() * parts * batch;
         let mut loss = |model: &Mlp| {
@@ -65,7 +65,8 @@ fn train_mixed(
             ddp.step(&mut optimizer, 0.1, gradients).unwrap();
         }
     }
-    (bits(ddp.module()), before, validated(&ddp))
+    let after = validated(&mut ddp);
+    (bits(ddp.module()), before, after)
 }
 
 pub(super) const PRECISIONS: [Precision; 2] = [Precision::Bf16, Precision::F16];
