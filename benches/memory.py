@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Compares what `gpt --plan` says of memory with what its ranks then take, in four sizes x four placements, with and
-without recomputed blocks:
+without recomputed blocks, or with another mesh of two ranks:
 
     cargo build --release -p gpt && benches/memory.py target/release/gpt
 
@@ -65,6 +65,7 @@ def main():
     parser.add_argument("gpt", type=Path, help="the program")
     parser.add_argument("--sizes", default=",".join(name.split(",")[0] for name in SIZES))
     parser.add_argument("--placements", default=",".join(PLACEMENTS))
+    parser.add_argument("--mesh", default="dp=2", help="of two ranks, such as tp=2")
     parser.add_argument("--steps", type=int, default=4)
     args = parser.parse_args()
     worst = 0.0
@@ -73,6 +74,7 @@ def main():
         if name.split(",")[0] not in args.sizes.split(","):
             continue
         for blocks, extra in [("kept", []), ("recomputed", ["--checkpoint-blocks"])]:
+            extra = [*extra, f"--mesh={args.mesh}"]
             plan = planned(args.gpt, size, extra)
             for placement in args.placements.split(","):
                 peak = measured(args.gpt, size, extra, placement, args.steps)

@@ -48,6 +48,23 @@ fn bubbles_and_activations_are_printed() {
     check("zbv", "5.9", ["8", "8", "8", "8"]);
 }
 
+/// A backward pass whose weight gradients take no time leaves nothing to fill the bubble of ZB-H1 with.
+#[test]
+fn the_fastest_schedule_is_chosen_from_the_costs() {
+    let auto = ["--stages=4", "--micro-batches=8", "--schedule=auto"];
+    let chosen = |more: &[&str]| succeeds(&[&auto[..], more].concat());
+    let lines = chosen(&[]);
+    assert!(lines[0].starts_with("# zbv: 4 ranks"), "{lines:?}");
+    assert_eq!(lines[1], "bubble 5.9 %");
+    let compared = &lines[9..];
+    assert_eq!(compared.len(), 5, "{lines:?}");
+    assert!(compared[4].starts_with("gpipe"), "{lines:?}");
+    let lines = chosen(&["--chunks=1"]);
+    assert!(lines[0].starts_with("# zb_h1: 4 ranks"), "{lines:?}");
+    let lines = chosen(&["--costs=1,2,0"]);
+    assert!(lines[0].starts_with("# interleaved: 4 ranks"), "{lines:?}");
+}
+
 #[test]
 fn what_is_written_can_be_read_and_seen() {
     let folder = tempfile::tempdir().unwrap();

@@ -17,7 +17,7 @@ use burn::tensor::{Bool, DType as TensorDType, Int, Tensor};
 use crate::loss::IntoLoss;
 use crate::parameters::{ParameterTable, trainable};
 use crate::reducer::hooks::{Anchors, Depth, Listener, Pass, measured};
-use crate::{Precision, TrainError};
+use crate::{Precision, TrainError, World};
 
 use resident::Resident;
 
@@ -35,11 +35,43 @@ use resident::Resident;
 pub fn rehearse<M: Module, L: IntoLoss>(
     model: &M,
     precision: Precision,
+    forward: impl FnMut(&M) -> L,
+) -> Result<Activations, TrainError> {
+    rehearsed(model, precision, forward, || Ok(()))
+}
+
+/// The same on all ranks of a world, which are threads of this process: of a model that is divided among them, or whose
+/// sequences are. Every rank calls it with its part. What the process takes is counted for all of them together, so it
+/// is divided by their number, and is right where they take equally much.
+///
+/// # Errors
+/// As [`rehearse`]; [`TrainError::Collective`] if a rank failed.
+#[track_caller]
+pub fn rehearse_among<M: Module, L: IntoLoss>(
+    world: &World,
+    model: &M,
+    precision: Precision,
+    forward: impl FnMut(&M) -> L,
+) -> Result<Activations, TrainError> {
+    let all = rehearsed(model, precision, forward, || Ok(world.group().barrier()?))?;
+    let share = |bytes: Bytes| Bytes::new(bytes.get() / u64::from(world.world_size().get()));
+    Ok(Activations {
+        alone: share(all.alone),
+        with_gradients: share(all.with_gradients),
+    })
+}
+
+/// Runs the passes. `meet` returns when all threads that run some are there.
+fn rehearsed<M: Module, L: IntoLoss>(
+    model: &M,
+    precision: Precision,
     mut forward: impl FnMut(&M) -> L,
+    meet: impl Fn() -> Result<(), TrainError>,
 ) -> Result<Activations, TrainError> {
     let model = trainable(model.clone());
     let table = Arc::new(ParameterTable::of(&model)?);
     let (mut anchors, depth) = (Anchors::default(), Depth::default());
+    meet()?;
     Resident::forget_peak().map_err(unmeasurable)?;
     let before = Resident::of_this_process().map_err(unmeasurable)?;
     let mut pass = |listener: Listener| {
@@ -50,11 +82,14 @@ pub fn rehearse<M: Module, L: IntoLoss>(
             gathered: None,
         };
         let hooked = anchors.attach(&model, &table, &depth, pass)?;
+        // Nobody computes while another one looks.
+        meet()?;
         let (loss, _output) = forward(&hooked).into_loss().map_err(TrainError::Forward)?;
         let (loss, _value) = loss.split()?;
         if loss.is_tracked() {
             measured(loss, &depth)?.backward();
         }
+        meet()?;
         let after = Resident::of_this_process().map_err(unmeasurable)?;
         let taken = after.peak.get().saturating_sub(before.now.get());
         Ok::<_, TrainError>(Bytes::new(taken))

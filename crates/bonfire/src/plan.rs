@@ -7,12 +7,14 @@ use bonfire_config::Config;
 use bonfire_train::IntoLoss;
 use burn::module::Module;
 
-use crate::error::Result;
+use bonfire_plan::Axis;
+
+use crate::error::{Error, Result};
 use crate::trainer::{around, configured, ddp_config, placed};
 
 pub use bonfire_plan::memory::*;
 pub use bonfire_plan::{Bytes, DType, UnknownBytes, WorldSize};
-pub use bonfire_train::{Placement, Resident, outline, rehearse};
+pub use bonfire_train::{Placement, Resident, outline, rehearse, rehearse_among};
 
 /// A training of a model as a configuration has it, on so many ranks of one host. `forward` runs the model over one
 /// micro-batch and returns what that of [`Ddp::backward`](crate::Ddp::backward) may return: three passes are run on this
@@ -43,8 +45,16 @@ pub fn plan<M: Module, L: IntoLoss>(
     ranks: WorldSize,
     forward: impl FnMut(&M) -> L,
 ) -> Result<Training> {
-    let mut training = configured(model, &placed(config, ranks)?, ranks)?;
+    let (config, grid) = placed(config, ranks)?;
+    if [Axis::Cp, Axis::Tp].iter().any(|axis| grid.size(*axis) > 1) {
+        return Err(Error::Usage(format!(
+            "mesh={grid}: plan() knows the whole model, not the part of a rank; plan a Training of outline(&part) and of what \
+             rehearse_among measures, or leave tp and cp out"
+        )));
+    }
+    let accumulation = config.batches(u64::from(ranks.get()))?.accumulation;
+    let mut training = configured((model, accumulation), &config, ranks);
     training.program = around(&training)?;
-    training.activations = rehearse(model, ddp_config(config).precision, forward)?;
+    training.activations = rehearse(model, ddp_config(&config).precision, forward)?;
     Ok(training)
 }

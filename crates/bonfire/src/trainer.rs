@@ -68,6 +68,7 @@ pub(crate) use setup::ddp_config;
 /// ```
 pub struct Trainer<M, B> {
     world: World,
+    place: mesh::Place,
     config: Config,
     ddp: Ddp<M>,
     optimizer: ModuleOptimizer,
@@ -196,7 +197,7 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
         batch: B,
         forward: impl FnOnce(&M, B) -> L,
     ) -> Result<Done<L::Output>> {
-        self.world
+        self.place
             .seed_step(self.config.seed, self.progress.passes + self.passes);
         let scaler = self.progress.scaler.as_ref();
         let forward = |model: &M| {
@@ -222,7 +223,7 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
         let rate = (self.rates)(usize::try_from(self.progress.steps).unwrap_or(usize::MAX));
         let (ddp, optimizer, clip) = (&mut self.ddp, &mut self.optimizer, self.clip);
         let scaler = self.progress.scaler.as_mut();
-        let gradients = done.gradients;
+        let gradients = self.place.counted_once(done.gradients);
         let stepped = self.journal.time(Activity::Optimizer, || {
             let gradients = match scaler {
                 Some(scaler) => scaler.unscale(gradients)?,
@@ -255,7 +256,7 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
     fn told(&mut self, rate: f64, loss: &Loss) -> Result<()> {
         let steps = self.progress.steps;
         if steps.is_multiple_of(self.config.report.every) || Some(steps) == self.config.steps {
-            loss.over_ranks(&self.world)?;
+            loss.over_ranks(self.place.replicas())?;
             self.journal.figures(Some(rate))?;
         }
         match self.config.checkpoints.every {
@@ -264,7 +265,8 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
         }
     }
 
-    /// The mean of some numbers over other data, each sample of which counts once, whatever the number of ranks.
+    /// The mean of some numbers over other data, each sample of which counts once, whatever the number of ranks. On a mesh
+    /// with `tp` or `cp`, its ranks are given the same samples.
     /// `score` gives the means over a batch. The batches have as many samples as those of a training; they are made
     /// one at a time.
     ///
@@ -284,10 +286,10 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
             planned.for_each(|training| training.evaluation = Evaluation::Whole);
         }
         let sampler = DistributedSampler::new(
-            &self.world,
+            self.place.data(),
             SamplerConfig::new(data.len(), Order::Sequential).remainder(Remainder::Exact),
         );
-        let (world, micro) = (&self.world, self.micro);
+        let (world, replicas, micro) = (&self.world, self.place.replicas(), self.micro);
         self.journal.time(Activity::Evaluation, || {
             let mut sums = [0.0; N];
             let mut samples = 0;
@@ -302,7 +304,7 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
             };
             all_or_none(world, score_all())?;
             let mut totals: Vec<f64> = sums.into_iter().chain([samples as f64]).collect();
-            world.group().all_reduce(&mut totals, ReduceOp::Sum)?;
+            replicas.group().all_reduce(&mut totals, ReduceOp::Sum)?;
             Ok(std::array::from_fn(|place| totals[place] / totals[N]))
         })
     }
@@ -377,8 +379,15 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
                 let is = format!("{} ({})", value.value, value.source);
                 (value.path, is)
             }))
-            .with_fact("placement", self.config.placement)
-            .with_fact("parameters", digest);
+            .with_fact("placement", self.config.placement);
+        let report = match self.place.is_divided() {
+            true => report.with_fact("parameters of rank 0, which has parts", digest),
+            false => report.with_fact("parameters", digest),
+        };
+        let report = match self.place.grid() {
+            Some(grid) => report.with_fact("mesh", grid),
+            None => report,
+        };
         let report = match &self.planned {
             Some(training) => {
                 report.with_memory_planned(training.memory(self.config.placement).resident())

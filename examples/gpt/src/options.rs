@@ -7,6 +7,7 @@ use std::env;
 use std::fmt;
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use bonfire::ddp::{GradientRoute, Placement};
 use bonfire::diloco::{DilocoConfig, OuterGradients};
@@ -136,9 +137,10 @@ pub struct TrainArgs {
     )]
     pub mesh: MeshShape,
 
-    /// The order in which ranks of pp work: gpipe, 1f1b, interleaved, zb-h1 or zbv [default: 1f1b]
+    /// The order in which ranks of pp work: gpipe, 1f1b, interleaved, zb-h1 or zbv, or auto, the fastest by the time that
+    /// passes of this model take [default: 1f1b]
     #[arg(long = "schedule", value_name = "NAME", help_heading = "Training")]
-    pub pipeline_schedule: Option<Kind>,
+    pub pipeline_schedule: Option<Order>,
 
     /// Equal parts of --batch that follow each other through the stages of pp [default: 8]
     #[arg(long, value_name = "M", help_heading = "Training")]
@@ -328,11 +330,31 @@ pub struct OptimizerSettings {
     pub clip: Option<f32>,
 }
 
+/// The order of a pipeline's passes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// That of this name.
+    Named(Kind),
+    /// The fastest.
+    Fastest,
+}
+
+impl FromStr for Order {
+    type Err = <Kind as FromStr>::Err;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "auto" => Ok(Self::Fastest),
+            name => name.parse().map(Self::Named),
+        }
+    }
+}
+
 /// How the ranks of pp work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PipelineSettings {
     /// See [`TrainArgs::pipeline_schedule`].
-    pub kind: Kind,
+    pub order: Order,
     /// See [`TrainArgs::micro_batches`].
     pub micro_batches: NonZeroU32,
 }
@@ -491,9 +513,9 @@ impl TryFrom<TrainArgs> for Settings {
             checkpoints: args.checkpoints,
             checkpoint_interval: args.checkpoint_interval.unwrap_or(100),
             pipeline: PipelineSettings {
-                kind: args
+                order: args
                     .pipeline_schedule
-                    .unwrap_or(Kind::OneForwardOneBackward),
+                    .unwrap_or(Order::Named(Kind::OneForwardOneBackward)),
                 micro_batches: args.micro_batches.unwrap_or(MICRO_BATCHES),
             },
             seed: args.seed.unwrap_or(1337),

@@ -93,7 +93,13 @@ fn every_schedule_ends_with_the_same_parameters() {
     let (_, alone) = trained(1, "--clip 0").unwrap();
     let first = trained(2, "--clip 0 --mesh pp=2 --schedule 1f1b").unwrap();
     assert_close(&first.1, &alone, "1f1b");
-    for (ranks, schedule) in [(3, "gpipe"), (2, "interleaved"), (4, "zb-h1"), (2, "zbv")] {
+    for (ranks, schedule) in [
+        (3, "gpipe"),
+        (2, "interleaved"),
+        (4, "zb-h1"),
+        (2, "zbv"),
+        (2, "auto"),
+    ] {
         let more = format!("--clip 0 --mesh pp={ranks} --schedule {schedule}");
         let found = trained(ranks, &more).unwrap();
         assert_eq!(found.0, first.0, "{schedule}");

@@ -32,9 +32,14 @@ fn planned(table: &JobEnd, placement: &str) -> u64 {
 /// A generous bound: how memory is reused depends on the allocator. `benches/memory.py` compares more exactly.
 #[test]
 fn two_ranks_take_about_what_was_planned() {
-    let table = gpt(&["--plan"]);
-    assert!(table.status.success(), "{:?}", table.stderr);
-    for placement in ["replicated", "zero2"] {
+    for (mesh, placement) in [
+        ("dp=2", "replicated"),
+        ("dp=2", "zero2"),
+        ("tp=2", "replicated"),
+        ("cp=2", "replicated"),
+    ] {
+        let table = gpt(&["--plan", "--mesh", mesh]);
+        assert!(table.status.success(), "{:?}", table.stderr);
         let folder = tempfile::tempdir().unwrap();
         let report = folder.path().to_str().unwrap();
         let short = [
@@ -47,7 +52,7 @@ fn two_ranks_take_about_what_was_planned() {
             "--report-dir",
             report,
         ];
-        let end = gpt(&[&["--placement", placement][..], &short].concat());
+        let end = gpt(&[&["--mesh", mesh, "--placement", placement][..], &short].concat());
         assert!(end.status.success(), "{:?}", end.stderr);
         let text = std::fs::read_to_string(folder.path().join("report.json")).unwrap();
         let report: serde_json::Value = serde_json::from_str(&text).unwrap();
@@ -60,18 +65,21 @@ fn two_ranks_take_about_what_was_planned() {
             .unwrap();
         let planned = planned(&table, placement);
         let ratio = planned as f64 / peak as f64;
-        println!("{placement}: planned {planned}, measured {peak}");
+        println!("{mesh}, {placement}: planned {planned}, measured {peak}");
         assert!(
             (0.7..1.4).contains(&ratio),
-            "{placement}: planned {planned}, measured {peak}"
+            "{mesh}, {placement}: planned {planned}, measured {peak}"
         );
     }
 }
 
 #[test]
-fn only_whole_models_are_planned() {
-    let end = gpt(&["--plan", "--mesh", "tp=2"]);
+fn a_rank_with_all_layers_is_planned_and_a_stage_is_not() {
+    let whole = planned(&gpt(&["--plan"]), "replicated");
+    let part = planned(&gpt(&["--plan", "--mesh", "tp=2"]), "replicated");
+    assert!(part < whole, "{part} with tp=2, {whole} with dp=2");
+    let end = gpt(&["--plan", "--mesh", "pp=2"]);
     assert!(!end.status.success(), "{:?}", end.stdout);
     let errors = end.stderr.join("\n");
-    assert!(errors.contains("plan with dp alone"), "{errors}");
+    assert!(errors.contains("plan without pp"), "{errors}");
 }

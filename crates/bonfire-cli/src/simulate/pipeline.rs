@@ -3,10 +3,13 @@
 use std::fmt::Write;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use anyhow::{Context, bail};
-use bonfire_plan::WorldSize;
-use bonfire_plan::pipeline::{Costs, Kind, PassTimes, Schedule, Shape, Timing, simulate};
+use bonfire_plan::pipeline::{
+    Candidate, Costs, Demand, Kind, PassTimes, Schedule, Shape, Timing, choose, simulate,
+};
+use bonfire_plan::{Bytes, WorldSize};
 use clap::Args;
 use serde_json::json;
 
@@ -30,11 +33,11 @@ pub(super) struct PipelineArgs {
     #[arg(long, value_name = "M", required_unless_present = "read")]
     micro_batches: Option<NonZeroU32>,
 
-    /// gpipe, 1f1b, interleaved, zb-h1 or zbv
+    /// gpipe, 1f1b, interleaved, zb-h1 or zbv; or auto, the fastest with these --costs, below which the others are shown
     #[arg(long, value_name = "NAME", required_unless_present = "read")]
-    schedule: Option<Kind>,
+    schedule: Option<Wanted>,
 
-    /// Stages on each rank; 2 of interleaved and zbv unless given, else 1
+    /// Stages on each rank; 2 of interleaved and zbv unless given, else 1; with auto the most, 2 unless given
     #[arg(long, value_name = "V")]
     chunks: Option<NonZeroU32>,
 
@@ -67,6 +70,24 @@ pub(super) struct PipelineArgs {
     plot: Option<PathBuf>,
 }
 
+/// A schedule by its name, or the fastest.
+#[derive(Clone, Copy, Debug)]
+enum Wanted {
+    Named(Kind),
+    Fastest,
+}
+
+impl FromStr for Wanted {
+    type Err = <Kind as FromStr>::Err;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "auto" => Ok(Self::Fastest),
+            name => name.parse().map(Self::Named),
+        }
+    }
+}
+
 /// Reads `1,1.4,0.6`.
 fn times(text: &str) -> Result<PassTimes, String> {
     let numbers: Result<Vec<f64>, _> = text.split(',').map(|part| part.trim().parse()).collect();
@@ -83,7 +104,8 @@ fn times(text: &str) -> Result<PassTimes, String> {
 impl PipelineArgs {
     /// What is printed.
     pub(super) fn run(&self) -> anyhow::Result<String> {
-        let schedule = self.schedule()?.with_reductions();
+        let (schedule, candidates) = self.schedule()?;
+        let schedule = schedule.with_reductions();
         let costs = Costs::even(self.costs, &schedule, self.message)?;
         let timing = simulate(&schedule, &costs)?;
         let passes: usize = timing.spans.iter().map(Vec::len).sum();
@@ -104,33 +126,57 @@ impl PipelineArgs {
                 &gantt::svg(&format!("{title}; {}", bubble(&timing)), ranks, &timing),
             )?;
         }
-        Ok(text(&title, &timing))
+        Ok(text(&title, &timing) + &compared(&candidates))
     }
 
-    fn schedule(&self) -> anyhow::Result<Schedule> {
+    /// The schedule, and those that it was chosen from, the fastest first.
+    fn schedule(&self) -> anyhow::Result<(Schedule, Vec<Candidate>)> {
         if let Some(path) = &self.read {
             let text = std::fs::read_to_string(path);
             let text = text.with_context(|| format!("cannot read {}", path.display()))?;
             let schedule = Schedule::from_csv(&text);
             let schedule = schedule.with_context(|| path.display().to_string())?;
-            return Ok(schedule.with_messages()?);
+            return Ok((schedule.with_messages()?, Vec::new()));
         }
-        let (Some(ranks), Some(micro_batches), Some(kind)) =
+        let (Some(ranks), Some(micro_batches), Some(wanted)) =
             (self.stages, self.micro_batches, self.schedule)
         else {
             bail!("--stages, --micro-batches and --schedule are needed");
         };
-        let usual = match kind {
-            Kind::Interleaved | Kind::ZeroBubbleV => NonZeroU32::MIN.saturating_add(1),
-            Kind::GPipe | Kind::OneForwardOneBackward | Kind::ZeroBubbleH1 => NonZeroU32::MIN,
+        let ranks = WorldSize::new(ranks)?;
+        let two = NonZeroU32::MIN.saturating_add(1);
+        let (shape, candidates) = match wanted {
+            Wanted::Named(kind) => {
+                let usual = match kind {
+                    Kind::Interleaved | Kind::ZeroBubbleV => two,
+                    Kind::GPipe | Kind::OneForwardOneBackward | Kind::ZeroBubbleH1 => {
+                        NonZeroU32::MIN
+                    }
+                };
+                let shape = Shape {
+                    kind,
+                    ranks,
+                    chunks: self.chunks.unwrap_or(usual),
+                    micro_batches,
+                };
+                (shape, Vec::new())
+            }
+            Wanted::Fastest => {
+                // Of an activation each, and memory for all: how many a schedule holds is shown.
+                let candidates = choose(&Demand {
+                    ranks,
+                    micro_batches,
+                    chunks_max: self.chunks.unwrap_or(two),
+                    times: self.costs,
+                    message_s: self.message,
+                    activations: Bytes::new(1),
+                    activations_max: Bytes::new(u64::MAX),
+                })?;
+                let first = candidates.first().context("no schedule is possible")?;
+                (first.shape, candidates)
+            }
         };
-        let shape = Shape {
-            kind,
-            ranks: WorldSize::new(ranks)?,
-            chunks: self.chunks.unwrap_or(usual),
-            micro_batches,
-        };
-        Ok(Schedule::new(shape)?.with_messages()?)
+        Ok((Schedule::new(shape)?.with_messages()?, candidates))
     }
 
     fn title(&self, schedule: &Schedule) -> String {
@@ -161,6 +207,26 @@ fn text(title: &str, timing: &Timing) -> String {
         };
         writeln!(text, "{rank:4}  {:5.1} %  {live:11}", 100.0 * busy)
             .expect("writing into a String cannot fail");
+    }
+    text
+}
+
+/// Lines for those that a schedule was chosen from; none for one that was named.
+fn compared(candidates: &[Candidate]) -> String {
+    let mut text = String::new();
+    if !candidates.is_empty() {
+        text += "schedule     chunks    makespan   bubble\n";
+    }
+    for candidate in candidates {
+        let Shape { kind, chunks, .. } = candidate.shape;
+        let makespan = (candidate.makespan_s * 1e9).round() / 1e9;
+        let bubble = 100.0 * candidate.bubble;
+        writeln!(
+            text,
+            "{:<11}  {chunks:6}  {makespan:10}  {bubble:5.1} %",
+            kind.name()
+        )
+        .expect("writing into a String cannot fail");
     }
     text
 }

@@ -10,14 +10,14 @@ use super::optimizer::matrices;
 use super::setup::ddp_config;
 use crate::error::Result;
 
-/// A training that is about to begin, with what a pass takes.
+/// A training that is about to begin on the ranks that have the same parameters, with what a pass takes.
 pub(super) fn planned<M: Module>(
     world: &World,
     config: &Config,
-    model: &M,
+    (model, accumulation): (&M, u64),
     activations: Activations,
 ) -> Result<Training> {
-    let mut training = configured(model, config, world.world_size())?;
+    let mut training = configured((model, accumulation), config, world.world_size());
     let ranks_per_host = WorldSize::new(world.local_world_size());
     training.ranks_per_host = ranks_per_host.unwrap_or(world.world_size());
     training.program = around(&training)?;
@@ -25,12 +25,13 @@ pub(super) fn planned<M: Module>(
     Ok(training)
 }
 
-/// A training of a model as a configuration has it, on so many ranks of one host, but for its activations.
+/// A training of a model as a configuration has it, on so many ranks of one host that have the same parameters, but for its
+/// activations; with so many micro-batches in a step.
 pub(crate) fn configured<M: Module>(
-    model: &M,
+    (model, micro_batches): (&M, u64),
     config: &Config,
     ranks: WorldSize,
-) -> Result<Training> {
+) -> Training {
     let section = &config.optimizer;
     let matrices = match section.kind {
         OptimizerKind::Muon => matrices(model),
@@ -48,8 +49,8 @@ pub(crate) fn configured<M: Module>(
     let mut training = Training::new(parameters, ranks);
     training.start = start;
     training.caps = ddp_config(config).caps();
-    training.micro_batches = config.batches(u64::from(ranks.get()))?.accumulation;
-    Ok(training)
+    training.micro_batches = micro_batches;
+    training
 }
 
 /// What this process has in memory besides a model that it has made.

@@ -1,36 +1,149 @@
-//! How the ranks of a trainer are laid out.
+//! How the ranks of a trainer are laid out, and what each group of them does together.
 
-use bonfire_config::Config;
-use bonfire_plan::{Axis, WorldSize};
+use std::collections::HashSet;
+
+use bonfire_checkpoint::record::Whole;
+use bonfire_config::{Config, OptimizerKind};
+use bonfire_parallel::divided_parameters;
+use bonfire_plan::{Axis, Grid, WorldSize};
+use bonfire_train::{Checkpoints, Gradients, Mesh, World};
+use burn::module::{Module, ParamId};
 
 use crate::error::{Error, Result};
 
-/// The configuration with the placement that its mesh of so many ranks makes of it.
+/// The configuration with the placement that its mesh of so many ranks makes of it, and that mesh.
 ///
 /// # Errors
 /// [`TrainError::Mesh`](bonfire_train::TrainError::Mesh) for a mesh of another number of ranks; [`Error::Usage`] for one
-/// with an axis that a trainer cannot have.
-pub(crate) fn placed(config: &Config, ranks: WorldSize) -> Result<Config> {
-    let grid = config
-        .mesh
-        .over(ranks)
-        .map_err(bonfire_train::TrainError::from)?;
-    for (axis, advice) in [
-        (Axis::Pp, "cut it into stages and train them with Pipeline"),
-        (Axis::Cp, "write the training loop yourself"),
-        (
-            Axis::Tp,
-            "divide its layers and train them with Ddp over mesh.data()",
-        ),
-    ] {
-        if grid.size(axis) > 1 {
-            return Err(Error::Usage(format!(
-                "mesh={grid}: a trainer has the whole model and whole samples on every rank; {advice}, or leave {axis} \
-                 out of mesh and give the ranks to dp_shard or dp_replicate"
-            )));
-        }
+/// with stages.
+pub(crate) fn placed(config: &Config, ranks: WorldSize) -> Result<(Config, Grid)> {
+    let grid = config.mesh.over(ranks);
+    let grid = grid.map_err(bonfire_train::TrainError::from)?;
+    if grid.size(Axis::Pp) > 1 {
+        return Err(Error::Usage(format!(
+            "mesh={grid}: a trainer has all layers on every rank; cut the model into stages and train them with \
+             Pipeline, or leave pp out of mesh and give its ranks to dp_shard or dp_replicate"
+        )));
     }
     let mut config = config.clone();
     config.placement = grid.placement(config.placement);
-    Ok(config)
+    Ok((config, grid))
+}
+
+/// This rank among the others of a training.
+#[derive(Debug)]
+pub(super) struct Place {
+    world: World,
+    /// With the model before it was cut; nothing where all ranks have the whole model and samples of their own.
+    mesh: Option<(Mesh, Whole)>,
+    /// The parameters of which ranks of `tp` have parts.
+    divided: HashSet<ParamId>,
+}
+
+impl Place {
+    /// # Errors
+    /// [`Error::Usage`] for a mesh that is not that of the configuration, and for one that the model or the
+    /// configured optimizer does not go with.
+    pub(super) fn new<M: Module>(
+        world: &World,
+        grid: Grid,
+        mesh: Option<(Mesh, Whole)>,
+        model: &M,
+    ) -> Result<Self> {
+        let wrong = |cause: String| Err(Error::Usage(cause));
+        let is_cut = grid.size(Axis::Tp) > 1 || grid.size(Axis::Cp) > 1;
+        match &mesh {
+            Some((given, _)) if *given.grid() != grid => {
+                let given = given.grid();
+                return wrong(format!(
+                    "the configuration has mesh={grid}, and the parts are on {given}; make the mesh of config.mesh"
+                ));
+            }
+            None if is_cut => {
+                return wrong(format!(
+                    "mesh={grid}: divide the layers over tp and the sequences over cp of world.mesh(config.mesh), and \
+                     hand it over with Parts::with_mesh; or give the ranks to dp_shard or dp_replicate"
+                ));
+            }
+            _ => {}
+        }
+        let divided = match grid.size(Axis::Tp) {
+            1 => HashSet::new(),
+            _ => divided_parameters(model),
+        };
+        if grid.size(Axis::Tp) > 1 && divided.is_empty() {
+            return wrong(format!(
+                "mesh={grid}: no layer of the model is divided; make it of ColumnParallelLinear, RowParallelLinear and \
+                 VocabParallelEmbedding"
+            ));
+        }
+        Ok(Self {
+            world: world.clone(),
+            mesh,
+            divided,
+        })
+    }
+
+    /// That an optimizer treats the parts of a parameter as it would treat the whole.
+    pub(super) fn check_optimizer(&self, kind: OptimizerKind) -> Result<()> {
+        let needs_whole = matches!(kind, OptimizerKind::Lamb | OptimizerKind::Muon);
+        match needs_whole && !self.divided.is_empty() {
+            true => Err(Error::Usage(
+                "optimizer.kind: lamb and muon need whole parameters, and tp in mesh divides them; choose adamw, adam, \
+                 sgd or lion"
+                    .to_owned(),
+            )),
+            false => Ok(()),
+        }
+    }
+
+    /// The ranks that have other samples.
+    pub(super) fn data(&self) -> &World {
+        self.mesh
+            .as_ref()
+            .map_or(&self.world, |(mesh, _)| mesh.data())
+    }
+
+    /// The ranks that have the same parameters.
+    pub(super) fn replicas(&self) -> &World {
+        self.mesh
+            .as_ref()
+            .map_or(&self.world, |(mesh, _)| mesh.replicas())
+    }
+
+    /// The ranks that are laid out, if it is on a mesh.
+    pub(super) fn grid(&self) -> Option<&Grid> {
+        self.mesh.as_ref().map(|(mesh, _)| mesh.grid())
+    }
+
+    /// Whether this rank has parts of parameters.
+    pub(super) fn is_divided(&self) -> bool {
+        !self.divided.is_empty()
+    }
+
+    pub(super) fn seed_step(&self, seed: u64, step: u64) {
+        match &self.mesh {
+            Some((mesh, _)) => mesh.seed_step(seed, step),
+            None => self.world.seed_step(seed, step),
+        }
+    }
+
+    /// The same gradients, each element of which counts once in a norm.
+    pub(super) fn counted_once(&self, gradients: Gradients) -> Gradients {
+        match &self.mesh {
+            Some((mesh, _)) => {
+                gradients.divided_over(mesh.sub(Axis::Tp), |id| self.divided.contains(&id))
+            }
+            None => gradients,
+        }
+    }
+
+    /// The same checkpoints, of the whole model.
+    #[track_caller]
+    pub(super) fn whole(&self, checkpoints: Checkpoints) -> Result<Checkpoints> {
+        Ok(match &self.mesh {
+            Some((mesh, whole)) => checkpoints.with_parts(whole.clone(), mesh)?,
+            None => checkpoints,
+        })
+    }
 }

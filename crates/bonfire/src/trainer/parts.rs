@@ -3,8 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
+use bonfire_checkpoint::record::Whole;
 use bonfire_launch::StopRequest;
 use bonfire_plan::memory::Activations;
+use bonfire_train::Mesh;
 use burn::optim::ModuleOptimizer;
 
 use super::Data;
@@ -21,6 +23,7 @@ pub struct Parts<M, B> {
     pub(super) rates: Option<Rates>,
     pub(super) stop: Option<StopRequest>,
     pub(super) activations: Option<Activations>,
+    pub(super) mesh: Option<(Mesh, Whole)>,
 }
 
 impl<M, B> Parts<M, B> {
@@ -33,6 +36,7 @@ impl<M, B> Parts<M, B> {
             rates: None,
             stop: None,
             activations: None,
+            mesh: None,
         }
     }
 
@@ -56,6 +60,31 @@ impl<M, B> Parts<M, B> {
     #[must_use]
     pub fn with_activations(mut self, activations: impl Into<Activations>) -> Self {
         self.activations = Some(activations.into());
+        self
+    }
+
+    /// With the ranks on a mesh, which is that of the configuration: the model is this rank's part of `whole`, whose layers
+    /// are divided among the ranks of `tp`, and the forward pass takes this rank's tokens of each batch, which all ranks of
+    /// `cp` are given. A mesh with `tp` or `cp` needs it.
+    ///
+    /// ```no_run
+    /// # use bonfire::{World, Error, config::Config, trainer::{Data, Parts, prepare}};
+    /// # use bonfire::checkpoint::Whole;
+    /// # use bonfire::parallel::{ColumnParallelLinear, ParallelError};
+    /// # use bonfire::world::Axis;
+    /// # use burn::nn::Linear;
+    /// # use burn::tensor::Tensor;
+    /// # fn train(world: World, layer: Linear, data: Data<Tensor<2>>) -> Result<(), Error> {
+    /// let config = Config::load(Some("train.toml".as_ref()), ["mesh=dp=-1,tp=2"])?;
+    /// let mesh = world.mesh(config.mesh)?;
+    /// let whole = Whole::of(&layer);
+    /// let part = ColumnParallelLinear::from_linear(layer, mesh.sub(Axis::Tp))?;
+    /// let mut trainer = prepare(&world, &config, Parts::new(part, data).with_mesh(&mesh, whole))?;
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn with_mesh(mut self, mesh: &Mesh, whole: Whole) -> Self {
+        self.mesh = Some((mesh.clone(), whole));
         self
     }
 

@@ -18,8 +18,9 @@ use bonfire_train::{
 use burn::module::Module;
 
 use super::data::{Fed, Feed, Source};
+use super::mesh::{Place, placed};
 use super::parts::Rates;
-use super::{Data, Parts, Progress, Trainer, memory, optimizer, placed};
+use super::{Data, Parts, Progress, Trainer, memory, optimizer};
 use crate::all_or_none;
 use crate::error::{Error, Result};
 
@@ -42,7 +43,7 @@ use crate::error::{Error, Result};
 ///
 /// # Errors
 /// [`Error::Config`] for a configuration that does not go together with the ranks or the data, [`Error::Usage`] for a
-/// mesh with another axis than `dp_replicate` and `dp_shard`; those of
+/// mesh with `pp`, and for one with `tp` or `cp` that [`Parts::with_mesh`] is not given; those of
 /// [`Ddp::with_config`](crate::Ddp::with_config) and of
 /// [`Checkpoints::resume`](crate::checkpoint::Checkpoints::resume). What one rank finds, it tells: see
 /// [`all_or_none`](crate::all_or_none).
@@ -59,13 +60,15 @@ pub fn prepare<M: Module, B: Send + 'static>(
         rates,
         stop,
         activations,
+        mesh,
     } = parts.into();
-    let config = &all_or_none(world, placed(config, world.world_size()))?;
-    let ranks = world.world_size().get();
+    let (config, grid) = &all_or_none(world, placed(config, world.world_size()))?;
+    let place = all_or_none(world, Place::new(world, *grid, mesh, &model))?;
+    let ranks = place.data().world_size().get();
     let batches = all_or_none(world, config.batches(u64::from(ranks)))?;
     let micro = NonZeroUsize::new(usize::try_from(batches.micro).unwrap_or(usize::MAX));
     let micro = micro.unwrap_or(NonZeroUsize::MIN);
-    let mut feed = all_or_none(world, feed(world, config, data, micro))?;
+    let mut feed = all_or_none(world, feed(place.data(), config, data, micro))?;
     let steps = total_steps(config, &feed, batches.accumulation);
     let rates = rates.unwrap_or_else(|| configured_rates(config, steps));
     let offload = all_or_none(world, offload(world, config))?;
@@ -73,17 +76,19 @@ pub fn prepare<M: Module, B: Send + 'static>(
         Some(optimizer) => optimizer,
         None => {
             let offload = offload.clone();
+            all_or_none(world, place.check_optimizer(config.optimizer.kind))?;
             all_or_none(world, optimizer::build(&config.optimizer, &model, offload))?
         }
     };
-    let planned =
-        activations.map(|activations| memory::planned(world, config, &model, activations));
+    let passes = (&model, batches.accumulation);
+    let planned = activations
+        .map(|activations| memory::planned(place.replicas(), config, passes, activations));
     let planned = all_or_none(world, planned.transpose())?;
-    let mut ddp = Ddp::with_offload(model, world, ddp_config(config), offload)?;
+    let mut ddp = Ddp::with_offload(model, place.replicas(), ddp_config(config), offload)?;
     let checkpoints = match &config.checkpoints.folder {
         Some(folder) => {
             let keep = Keep::last(config.checkpoints.keep);
-            Some(Checkpoints::open(world, folder, keep)?)
+            Some(place.whole(Checkpoints::open(world, folder, keep)?)?)
         }
         None => None,
     };
@@ -125,6 +130,7 @@ pub fn prepare<M: Module, B: Send + 'static>(
         stop: stop.unwrap_or_else(StopRequest::watch),
         saved: progress.steps,
         world: world.clone(),
+        place,
         config: config.clone(),
         passes: 0,
         reached: Fed::default(),
