@@ -109,7 +109,7 @@ pub(crate) fn fold_views<T: Element>(
             #[inline(always)]
             || {
                 let streamed = options.streams
-                    && stream_with(views, sources, targets, divisor(options), &combine).is_some();
+                    && stream_with(views, sources, targets, divisor(options), combine).is_some();
                 if !streamed {
                     fold_views_with(views, sources, targets, divisor(options), combine);
                 }
