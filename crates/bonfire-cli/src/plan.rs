@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use bonfire_config::{Config, OffloadTo, OptimizerKind};
 use bonfire_plan::buckets::Caps;
 use bonfire_plan::memory::{Evaluation, MemoryTable, Parameter, Training};
-use bonfire_plan::{Bytes, Placement, WorldSize};
+use bonfire_plan::{Axis, Bytes, Placement, WorldSize};
 use clap::{Args, ValueEnum};
 
 /// Plan memory: what each rank holds of a model, in each placement, and what fits.
@@ -131,6 +131,14 @@ fn table(args: &PlanArgs) -> anyhow::Result<MemoryTable> {
         moments: dtype.is_float().then_some(moments),
     });
     let ranks = WorldSize::new(args.ranks)?;
+    let grid = config.mesh.over(ranks)?;
+    anyhow::ensure!(
+        [Axis::Pp, Axis::Cp, Axis::Tp]
+            .iter()
+            .all(|axis| grid.size(*axis) == 1),
+        "mesh={grid}: the shapes in a file do not say which rank has which part of them; leave pp, cp and tp out, or plan \
+         in the program as the book's page on planning memory says"
+    );
     let mut training = Training::new(parameters.collect(), ranks);
     training.ranks_per_host = match args.ranks_per_host {
         Some(ranks) => WorldSize::new(ranks)?,

@@ -60,6 +60,13 @@ fn a_file_is_planned_in_all_placements() {
     let end = plan(&file, &["optimizer.kind=lion", "placement=zero2@2"]);
     assert!(line(&end, "replicated").contains("128 MiB"));
     line(&end, "zero2@2");
+    let end = plan(&file, &["mesh=dp=4,tp=2"]);
+    assert!(!end.status.success());
+    let error = end.stderr.join("\n");
+    assert!(
+        error.contains("mesh=dp_shard=4,tp=2: the shapes"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -266,7 +266,8 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
     }
 
     /// The mean of some numbers over other data, each sample of which counts once, whatever the number of ranks. On a mesh
-    /// with `tp` or `cp`, its ranks are given the same samples.
+    /// with `tp` or `cp`, its ranks are given the same samples; `score` of `cp` ranks must then be of equally many tokens,
+    /// because their means count the same.
     /// `score` gives the means over a batch. The batches have as many samples as those of a training; they are made
     /// one at a time.
     ///
