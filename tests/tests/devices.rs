@@ -93,7 +93,9 @@ fn trained_on_two_hosts(may_nccl_share: bool) -> Option<Vec<JobEnd>> {
     drop(listener);
     let start = |rank: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_resuming"));
-        command.arg(folder.path()).args(["10", "--", "--route", "auto"]);
+        command
+            .arg(folder.path())
+            .args(["10", "--", "--route", "auto"]);
         command.env("BONFIRE_LOG", "info").envs([
             ("RANK", rank),
             ("BONFIRE_HOST_ID", rank),

@@ -195,7 +195,7 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
     (BENCHES, Imports::Libraries, Burn::Named),
     (
         "bonfire-collective-benches",
-        Imports::Only(&["bonfire-collective"]),
+        Imports::Only(&["bonfire-collective", "bonfire-launch"]),
         Burn::Unknown,
     ),
     ("book-listings", Imports::Libraries, Burn::Named),
