@@ -19,10 +19,11 @@
 //!
 //! A frame passes two ports: out of the sender and into the receiver. Within a host these are ports
 //! of the two ranks; between hosts they are those of the two hosts' network cards, which all ranks
-//! of a host share. A port serves one frame at a time, in the order in which their first bytes
+//! of a host share. A rank's port serves one frame at a time, in the order in which their first bytes
 //! reach it, and holds each for `s_per_byte` times its length; frames that reach it at the same
-//! instant are served in an order that is fixed but means nothing. Between the two ports lie
-//! `latency_s`. Forwarding is cut-through: the second port starts when the first *byte* arrives, so
+//! instant are served in an order that is fixed but means nothing. A network card serves the frames of
+//! one link in their order, and the links that have any at the same time, each with an equal share of the
+//! bandwidth, as TCP and RDMA do. Between the two ports lie `latency_s`. Forwarding is cut-through: the second port starts when the first *byte* arrives, so
 //! an undisturbed frame of m bytes takes latency + m · s_per_byte, not twice the second term. Queues
 //! in front of ports have no bound of their own; the slots of the plan's links are what limits them.
 //! A port out and a port in do not disturb each other (full duplex), nor do two pairs of hosts: the
@@ -45,6 +46,7 @@
 //! it needs the one before, transfers and folds overlap and the time is shorter; where it takes one
 //! first, as this ring does, every chunk pays the latency.
 
+mod card;
 mod engine;
 mod error;
 mod events;

@@ -6,6 +6,7 @@
 //! uses, whose order is that rank's own. Whatever a rank or a frame does next lies at or after the
 //! event that is being handled, so nothing that was decided is ever overtaken.
 
+use super::card::{Card, Passed};
 use super::events::{Arrival, Events, Hop};
 use super::path::critical_path;
 use super::program::{Kind, LinkEnds, NONE, Op, Program};
@@ -30,11 +31,14 @@ pub(super) struct Engine<'a> {
     pub(super) links: Vec<LinkState>,
     /// As many as there are slots, for one link after the other.
     pub(super) slot_states: Vec<SlotState>,
-    /// Until when each port is taken: those of the ranks, then those of the hosts.
+    /// Until when each rank's ports are taken.
     out_free_s: Vec<f64>,
     in_free_s: Vec<f64>,
-    /// Whether a port out has more users than the puts of one rank.
-    is_out_shared: Vec<bool>,
+    /// Whether a rank's port out has more users than its own puts.
+    has_direct: bool,
+    /// Of each host.
+    cards_out: Vec<Card>,
+    cards_in: Vec<Card>,
     nics: Vec<NicTotals>,
     pub(super) transits: Vec<Transit>,
     /// Of each rank, in order.
@@ -130,8 +134,6 @@ impl<'a> Engine<'a> {
         network.inter.validate()?;
         let ranks = program.hosts.len();
         let hosts = program.host_ranks.len();
-        let has_direct = !program.directs.is_empty();
-        let shared_nics = program.host_ranks.iter().map(|&ranks| ranks > 1);
         // More slots than frames change nothing.
         let most_puts = program.links.iter().map(|link| link.puts).max();
         let slots = u32::try_from(network.slots.get())
@@ -156,11 +158,11 @@ impl<'a> Engine<'a> {
                 .collect(),
             links: vec![LinkState::default(); program.links.len()],
             slot_states: vec![slot; program.links.len() * slots as usize],
-            out_free_s: vec![0.0; ranks + hosts],
-            in_free_s: vec![0.0; ranks + hosts],
-            is_out_shared: std::iter::repeat_n(has_direct, ranks)
-                .chain(shared_nics)
-                .collect(),
+            out_free_s: vec![0.0; ranks],
+            in_free_s: vec![0.0; ranks],
+            has_direct: !program.directs.is_empty(),
+            cards_out: (0..hosts).map(|_| Card::new()).collect(),
+            cards_in: (0..hosts).map(|_| Card::new()).collect(),
             nics: vec![NicTotals::default(); hosts],
             transits: Vec::new(),
             wakes: vec![Vec::new(); ranks],
@@ -188,6 +190,8 @@ impl<'a> Engine<'a> {
             match hop {
                 Hop::Out => self.leave(transit, time_s),
                 Hop::In => self.enter(transit, time_s),
+                Hop::Left => self.left(transit, time_s),
+                Hop::Entered => self.entered(transit, time_s),
             }
         }
     }
@@ -245,67 +249,142 @@ impl<'a> Engine<'a> {
             link,
             op,
             issued_s,
-            arrived_s: f64::INFINITY,
+            arrived_s: 0.0,
+            is_halfway: false,
             queued_out_s: 0.0,
             queued_in_s: 0.0,
         });
-        let port = self.program.links[link as usize].port_out as usize;
-        if self.is_out_shared[port] {
-            self.events.push(Arrival {
-                time_s: reach_s,
-                turn,
-                transit,
-                hop: Hop::Out,
-            });
+        let class = self.program.links[link as usize].class;
+        if self.has_direct || class == Class::Inter {
+            self.expect(reach_s, turn, transit, Hop::Out);
         } else {
             self.leave(transit, reach_s);
         }
         transit
     }
 
+    fn expect(&mut self, time_s: f64, turn: u32, transit: u32, hop: Hop) {
+        self.events.push(Arrival {
+            time_s,
+            turn,
+            transit,
+            hop,
+        });
+    }
+
     /// A transit's first byte reaches the port out at `reach_s`.
     fn leave(&mut self, transit: u32, reach_s: f64) {
         let (ends, bytes) = self.cargo(transit);
-        let link = &self.costs[ends.class as usize];
-        let free_s = &mut self.out_free_s[ends.port_out as usize];
-        let start_s = reach_s.max(*free_s);
-        *free_s = start_s + bytes as f64 * link.s_per_byte;
-        let end_s = *free_s;
-        self.events.push(Arrival {
-            time_s: start_s + self.transit_latency_s(transit),
-            turn: 0,
-            transit,
-            hop: Hop::In,
-        });
-        self.transits[transit as usize].queued_out_s = (start_s - reach_s) as f32;
         self.ranks[ends.source as usize].totals.bytes_sent += bytes;
-        if ends.class == Class::Inter {
-            let host = self.program.hosts[ends.source as usize];
-            let nic = &mut self.nics[host as usize];
-            nic.frames_sent += 1;
-            nic.bytes_sent += bytes;
-            self.note_transfer(Lane::NicOut(host), &ends, (start_s, end_s), bytes);
-        }
+        let s_per_byte = self.costs[ends.class as usize].s_per_byte;
+        let port = ends.port_out as usize;
+        let start_s = match ends.class {
+            Class::Intra => {
+                let free_s = &mut self.out_free_s[port];
+                let start_s = reach_s.max(*free_s);
+                *free_s = start_s + bytes as f64 * s_per_byte;
+                self.transits[transit as usize].queued_out_s = (start_s - reach_s) as f32;
+                start_s
+            }
+            Class::Inter => {
+                let nic = &mut self.nics[port];
+                nic.frames_sent += 1;
+                nic.bytes_sent += bytes;
+                let frame = (self.transits[transit as usize].link, transit);
+                let begins = self.cards_out[port].join(frame, bytes, reach_s, s_per_byte);
+                self.expect_left(&ends);
+                if !begins {
+                    return;
+                }
+                reach_s
+            }
+        };
+        let latency_s = self.transit_latency_s(transit);
+        self.expect(start_s + latency_s, 0, transit, Hop::In);
     }
 
     /// A transit's first byte reaches the port in at `reach_s`.
     fn enter(&mut self, transit: u32, reach_s: f64) {
         let (ends, bytes) = self.cargo(transit);
-        let link = &self.costs[ends.class as usize];
-        let free_s = &mut self.in_free_s[ends.port_in as usize];
+        self.ranks[ends.target as usize].totals.bytes_received += bytes;
+        let s_per_byte = self.costs[ends.class as usize].s_per_byte;
+        let port = ends.port_in as usize;
+        if ends.class == Class::Inter {
+            self.nics[port].bytes_received += bytes;
+            let frame = (self.transits[transit as usize].link, transit);
+            self.cards_in[port].join(frame, bytes, reach_s, s_per_byte);
+            self.expect_entered(&ends);
+            return;
+        }
+        let free_s = &mut self.in_free_s[port];
         let start_s = reach_s.max(*free_s);
-        *free_s = start_s + bytes as f64 * link.s_per_byte;
-        let end_s = *free_s;
+        *free_s = start_s + bytes as f64 * s_per_byte;
         let arriving = &mut self.transits[transit as usize];
         arriving.queued_in_s = (start_s - reach_s) as f32;
-        arriving.arrived_s = end_s;
-        self.ranks[ends.target as usize].totals.bytes_received += bytes;
-        if ends.class == Class::Inter {
-            let host = self.program.hosts[ends.target as usize];
-            self.nics[host as usize].bytes_received += bytes;
-            self.note_transfer(Lane::NicIn(host), &ends, (start_s, end_s), bytes);
-        }
+        arriving.arrived_s = *free_s;
         self.deliver(transit, &ends);
+    }
+
+    /// A transit has left its host, if nobody has joined it since this was foretold.
+    fn left(&mut self, transit: u32, now_s: f64) {
+        let (ends, bytes) = self.cargo(transit);
+        let port = ends.port_out as usize;
+        let Transit { link, issued_s, .. } = self.transits[transit as usize];
+        let Some(Passed { follower, since_s }) = self.cards_out[port].pass(link, transit, now_s)
+        else {
+            return;
+        };
+        self.note_transfer(Lane::NicOut(ends.port_out), &ends, (since_s, now_s));
+        self.expect_left(&ends);
+        if let Some(follower) = follower {
+            let latency_s = self.transit_latency_s(follower);
+            self.expect(now_s + latency_s, 0, follower, Hop::In);
+        }
+        let alone_s = bytes as f64 * self.costs[Class::Inter as usize].s_per_byte;
+        self.transits[transit as usize].queued_out_s = (now_s - issued_s - alone_s).max(0.0) as f32;
+        self.arrive(transit, &ends, now_s + self.transit_latency_s(transit));
+    }
+
+    /// A transit has entered its host, if nobody has joined it since this was foretold.
+    fn entered(&mut self, transit: u32, now_s: f64) {
+        let (ends, _) = self.cargo(transit);
+        let port = ends.port_in as usize;
+        let link = self.transits[transit as usize].link;
+        if let Some(Passed { since_s, .. }) = self.cards_in[port].pass(link, transit, now_s) {
+            self.note_transfer(Lane::NicIn(ends.port_in), &ends, (since_s, now_s));
+            self.expect_entered(&ends);
+            self.arrive(transit, &ends, now_s);
+        }
+    }
+
+    /// A transit between hosts has passed one of its two cards, so it is not there before `arrived_s`.
+    fn arrive(&mut self, transit: u32, ends: &LinkEnds, arrived_s: f64) {
+        let bytes = self.cargo(transit).1;
+        let alone_s = bytes as f64 * self.costs[Class::Inter as usize].s_per_byte;
+        let latency_s = self.transit_latency_s(transit);
+        let arriving = &mut self.transits[transit as usize];
+        arriving.arrived_s = arriving.arrived_s.max(arrived_s);
+        if !std::mem::replace(&mut arriving.is_halfway, true) {
+            return;
+        }
+        let undelayed_s =
+            arriving.issued_s + f64::from(arriving.queued_out_s) + latency_s + alone_s;
+        arriving.queued_in_s = (arriving.arrived_s - undelayed_s).max(0.0) as f32;
+        self.deliver(transit, ends);
+    }
+
+    fn expect_left(&mut self, ends: &LinkEnds) {
+        let s_per_byte = self.costs[Class::Inter as usize].s_per_byte;
+        if let Some((transit, time_s)) = self.cards_out[ends.port_out as usize].next(s_per_byte) {
+            self.expect(time_s, 0, transit, Hop::Left);
+        }
+    }
+
+    fn expect_entered(&mut self, ends: &LinkEnds) {
+        let s_per_byte = self.costs[Class::Inter as usize].s_per_byte;
+        if let Some((transit, time_s)) = self.cards_in[ends.port_in as usize].next(s_per_byte) {
+            self.expect(time_s, 0, transit, Hop::Entered);
+        }
     }
 
     /// Lets the rank go on that waits for this transit.
@@ -456,14 +535,16 @@ impl<'a> Engine<'a> {
         }
     }
 
-    fn note_transfer(&mut self, lane: Lane, ends: &LinkEnds, span_s: (f64, f64), bytes: u64) {
+    /// A network card was busy, until a frame between these ends had passed.
+    fn note_transfer(&mut self, lane: Lane, ends: &LinkEnds, span_s: (f64, f64)) {
         let (start_s, end_s) = span_s;
         if self.detail == Detail::Timeline && end_s > start_s {
+            let s_per_byte = self.costs[Class::Inter as usize].s_per_byte;
             self.spans.push(Span {
                 lane,
                 activity: Activity::Transfer,
                 peer: Some(Rank::new(ends.target)),
-                bytes,
+                bytes: ((end_s - start_s) / s_per_byte).round() as u64,
                 start_s,
                 end_s,
             });

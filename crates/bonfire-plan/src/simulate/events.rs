@@ -7,16 +7,20 @@ use std::collections::BinaryHeap;
 /// of the fraction; they are the same time, and what then happens must not hang on the difference.
 const ROUNDING_BITS: u32 = 16;
 
-/// Which port of its path a transit reaches.
+/// How far on its path a transit is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Hop {
-    /// Out of the sender.
+    /// Its first byte reaches the port out of the sender.
     Out,
-    /// Into the receiver.
+    /// Its first byte reaches the port into the receiver.
     In,
+    /// Its last byte has passed the network card out of the sender's host.
+    Left,
+    /// Its last byte has passed the network card into the receiver's host.
+    Entered,
 }
 
-/// The first byte of a frame, or of direct data, reaches a port.
+/// A frame, or direct data, is as far as that.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Arrival {
     pub(super) time_s: f64,
@@ -40,12 +44,12 @@ struct Entry {
     rounded: u64,
     /// Turn, transit and hop.
     place: u64,
-    /// All bits of the time; never compared, because no two arrivals are at one place.
+    /// All bits of the time.
     time_bits: u64,
 }
 
-const HOP_BITS: u32 = 1;
-const TRANSIT_BITS: u32 = 31;
+const HOP_BITS: u32 = 2;
+const TRANSIT_BITS: u32 = 30;
 
 impl Events {
     pub(super) fn push(&mut self, arrival: Arrival) {
@@ -67,10 +71,11 @@ impl Events {
             time_s: f64::from_bits(entry.time_bits),
             turn: (entry.place >> (TRANSIT_BITS + HOP_BITS)) as u32,
             transit: (entry.place >> HOP_BITS) as u32 & ((1 << TRANSIT_BITS) - 1),
-            hop: if entry.place & 1 == 0 {
-                Hop::Out
-            } else {
-                Hop::In
+            hop: match entry.place & 3 {
+                0 => Hop::Out,
+                1 => Hop::In,
+                2 => Hop::Left,
+                _ => Hop::Entered,
             },
         })
     }
@@ -81,11 +86,7 @@ mod tests {
     use super::*;
 
     fn arrival(time_s: f64, turn: u32, transit: u32) -> Arrival {
-        let hop = if transit.is_multiple_of(2) {
-            Hop::Out
-        } else {
-            Hop::In
-        };
+        let hop = [Hop::Out, Hop::In, Hop::Left, Hop::Entered][transit as usize % 4];
         Arrival {
             time_s,
             turn,

@@ -23,7 +23,7 @@ pub enum Activity {
     Fold,
     /// A rank waits; only in a timeline, for a path says for what.
     Blocked,
-    /// A frame waits for a port that others use.
+    /// How much longer a frame takes at a port because others use it.
     Queue,
     /// A frame's bytes pass a port.
     Transfer,

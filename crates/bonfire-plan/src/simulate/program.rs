@@ -46,8 +46,8 @@ pub(super) struct LinkEnds {
     pub(super) source: u32,
     pub(super) target: u32,
     pub(super) class: Class,
-    /// The port of the sender, and that of the receiver: of a rank, or behind those of all ranks
-    /// of a host's network card.
+    /// The port of the sender, and that of the receiver: those of the ranks on one host, and those of
+    /// the hosts between two.
     pub(super) port_out: u32,
     pub(super) port_in: u32,
     /// Frames that are put.
@@ -333,10 +333,9 @@ impl Packer {
         }
         let class = self.class(source, target);
         let hosts = &self.program.hosts;
-        let ranks = u32::try_from(hosts.len()).expect("ranks are counted in 32 bits");
         let port = |rank: Rank| match class {
             Class::Intra => rank.get(),
-            Class::Inter => ranks + hosts[rank.index()],
+            Class::Inter => hosts[rank.index()],
         };
         let ends = LinkEnds {
             source: source.get(),

@@ -15,7 +15,9 @@ pub(super) struct Transit {
     pub(super) issued_s: f64,
     /// When its last byte had arrived.
     pub(super) arrived_s: f64,
-    /// How long it waited for the port out, and for the port in.
+    /// Whether it has passed one of the two network cards on its way.
+    pub(super) is_halfway: bool,
+    /// How much longer the port out, and the port in, took because of others.
     pub(super) queued_out_s: f32,
     pub(super) queued_in_s: f32,
 }
@@ -65,9 +67,9 @@ pub struct Span {
     pub lane: Lane,
     /// What it was.
     pub activity: Activity,
-    /// The other rank, where there is one; of a network card, the receiver.
+    /// The other rank, where there is one; of a network card, the receiver of the frame that ended then.
     pub peer: Option<Rank>,
-    /// The bytes that were sent, awaited, copied or folded; 0 for a wait.
+    /// The bytes that were sent, copied or folded; of a network card, of all frames that passed; 0 for a wait.
     pub bytes: u64,
     /// When it began, in seconds from the start.
     pub start_s: f64,
