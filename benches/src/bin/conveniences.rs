@@ -105,7 +105,7 @@ fn journal(
     args: &Args,
     folder: &Path,
 ) -> Result<Journal, bonfire::report::ReportError> {
-    let config = JournalConfig::new("A benchmark", (args.blocks + 1) * args.interval)
+    let config = JournalConfig::new("A benchmark", ((args.blocks + 1) * args.interval) as u64)
         .samples_per_step(args.batch * world.world_size().len(), "samples")
         .folder(folder);
     Journal::new(world, config)

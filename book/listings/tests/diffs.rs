@@ -1,4 +1,5 @@
-//! What the page "From one device to four" adds to a program is in a listing, which is compiled and run.
+//! What the page "From one device to four" adds to a program, and what the README shows of one, is in listings, which
+//! are compiled and run.
 
 use std::fs;
 use std::path::Path;
@@ -27,8 +28,8 @@ fn assert_in_listing(lines: &[&str], listing: &str) {
             continue;
         }
         let found = match gap {
-            true => rest.any(|candidate| candidate == *line),
-            false => rest.next() == Some(*line),
+            true => rest.any(|candidate| candidate.trim() == line.trim()),
+            false => rest.next().map(str::trim) == Some(line.trim()),
         };
         assert!(found, "{listing}.rs has no `{line}` there");
         gap = false;
@@ -50,4 +51,20 @@ fn what_the_differences_lead_to_is_in_the_listings() {
         assert!(difference.lines().any(|line| line.starts_with('+')));
         assert_in_listing(&after(difference), listing);
     }
+}
+
+/// The README leaves lines out, and says so in comments.
+#[test]
+fn the_program_of_the_readme_is_that_of_the_listing() {
+    let page = read("../../README.md");
+    let block = page
+        .split("```rust\n")
+        .nth(1)
+        .and_then(|rest| rest.split("```").next());
+    let lines = block.expect("the README has a program").lines();
+    let code = lines.filter_map(|line| line.split("//").next());
+    let code = code.filter(|code| !code.trim().is_empty());
+    let apart: Vec<&str> = code.flat_map(|code| ["...", code]).collect();
+    assert!(apart.len() > 20, "{apart:?}");
+    assert_in_listing(&apart, "train");
 }

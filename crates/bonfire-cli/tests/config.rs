@@ -5,7 +5,7 @@
 use std::fs;
 use std::process::Command;
 
-use bonfire_testkit::{Job, JobEnd};
+use bonfire_testkit::{Job, JobEnd, command_lines};
 
 fn check(text: &str, arguments: &[&str]) -> JobEnd {
     check_named("ds_config.json", text, arguments)
@@ -17,6 +17,29 @@ fn check_named(name: &str, text: &str, arguments: &[&str]) -> JobEnd {
     fs::write(&file, text).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_bonfire"));
     Job::start(command.args(["config", "check"]).arg(&file).args(arguments)).end()
+}
+
+#[test]
+fn the_file_of_the_page_is_right() {
+    let page = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../book/src/configuration.md"
+    );
+    let page = fs::read_to_string(page).unwrap();
+    let file = page.split("```toml\n").nth(1).unwrap();
+    let file = file.split("```").next().unwrap();
+    let mut lines = command_lines().into_iter();
+    let command = lines.find(|line| line.page.ends_with("configuration.md"));
+    let words = command.unwrap().words;
+    let [_, "config", "check", name, arguments @ ..] =
+        &words.iter().map(String::as_str).collect::<Vec<_>>()[..]
+    else {
+        panic!("{words:?}")
+    };
+    let end = check_named(name, file, arguments);
+    assert!(end.status.success(), "{:?}", end.stderr);
+    let told = end.stdout.join("\n");
+    assert!(told.contains("optimizer.lr"), "{told}");
 }
 
 #[test]

@@ -34,26 +34,29 @@ fn free_port() -> String {
     listener.local_addr().unwrap().port().to_string()
 }
 
-/// The agents of a job on several hosts, one rank each unless `flags` say otherwise.
+/// The agent of one of `nnodes` hosts that meet at a port, one rank each unless `flags` say otherwise.
+fn agent((node, nnodes): (usize, usize), port: &str, flags: &[&str], script: &str) -> Command {
+    let (node, count) = (node.to_string(), nnodes.to_string());
+    let place = [
+        "--nnodes",
+        &count,
+        "--node_rank",
+        &node,
+        "--master_addr",
+        "127.0.0.1",
+        "--master_port",
+        port,
+    ];
+    let script = ["--", "/bin/sh", "-c", script];
+    let mut command = bonfire(&[&place[..], flags, &script[..]].concat());
+    command.env("BONFIRE_JOB_TOKEN", "ab".repeat(32));
+    command
+}
+
+/// The agents of a job on several hosts.
 fn agents(nnodes: usize, flags: &[&str], script: &str) -> Vec<Job> {
-    let (port, count) = (free_port(), nnodes.to_string());
-    let token = "ab".repeat(32);
-    let start = |node: usize| {
-        let node = node.to_string();
-        let place = [
-            "--nnodes",
-            &count,
-            "--node_rank",
-            &node,
-            "--master_addr",
-            "127.0.0.1",
-            "--master_port",
-            &port,
-        ];
-        let script = ["--", "/bin/sh", "-c", script];
-        let arguments = [&place[..], flags, &script[..]].concat();
-        Job::start(bonfire(&arguments).env("BONFIRE_JOB_TOKEN", &token))
-    };
+    let port = free_port();
+    let start = |node| Job::start(&mut agent((node, nnodes), &port, flags, script));
     (0..nnodes).map(start).collect()
 }
 
@@ -65,6 +68,23 @@ fn ends(jobs: Vec<Job>) -> Vec<JobEnd> {
 fn says(end: &JobEnd, expected: &str) {
     let text = end.stderr.join("\n");
     assert!(text.contains(expected), "{text} lacks {expected:?}");
+}
+
+#[test]
+fn agents_that_wait_long_say_for_whom() {
+    let port = free_port();
+    let start = |node| Job::start(&mut agent((node, 3), &port, &[], "true"));
+    let second = start(1);
+    second.until_told(&format!(
+        "waiting for the store at 127.0.0.1:{port}, on the host of rank 0"
+    ));
+    let first = start(0);
+    first.until_told(&format!(
+        "waiting for node 2 of 3 (meeting at 127.0.0.1:{port})"
+    ));
+    for end in ends(vec![first, second, start(2)]) {
+        assert!(end.status.success(), "{:?}", end.stderr);
+    }
 }
 
 #[test]

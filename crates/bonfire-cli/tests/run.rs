@@ -357,6 +357,26 @@ fn bad_flags_are_one_clear_line() {
         2,
         "unexpected argument '--frobnicate'",
     );
+    for flag in ["-m", "--module", "--no-python"] {
+        refused(&[flag, "train"], 2, "so a module is `python -m MODULE`");
+    }
+    for flag in ["--rdzv-conf", "--rdzv_conf"] {
+        refused(
+            &[flag, "timeout=9", "true"],
+            2,
+            "GroupOptions in the program",
+        );
+    }
+    refused(
+        &["--role=trainer", "true"],
+        2,
+        "there is nothing like it here",
+    );
+    refused(
+        &["--rdzv_backend=etcd", "true"],
+        2,
+        "[possible values: c10d, static]",
+    );
     refused(&["--master-port", "0", "true"], 2, "0 is not in 1..=65535");
     refused(&["--nproc-per-node", "2"], 2, "<PROGRAM>");
     refused(
@@ -450,4 +470,22 @@ fn ranks_of_different_builds_do_not_meet_unless_that_is_meant() {
     let end = with_a_copy(b"", "all");
     let said = end.stderr.join("\n");
     assert!(said.contains("choose same or any"), "{said}");
+}
+
+/// Rank 1 comes when the others have said that they wait for it.
+#[test]
+fn ranks_that_wait_long_say_for_whom() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log");
+    let script = "if [ $RANK = 0 ]; then exec \"$0\" \"$@\" 2> \"$LOG\"; fi; \
+                  until grep 'waiting for rank 1 of 2 (meeting at 127.0.0.1:' \"$LOG\"; do sleep 0.1; done; \
+                  exec \"$0\" \"$@\"";
+    let mut command = Command::new(BONFIRE);
+    command
+        .args(["run", "--nproc=2", "--", "sh", "-c", script, BONFIRE])
+        .args(["bench", "all-reduce", "--min-bytes=64", "--max-bytes=64"])
+        .args(["--rotate-bytes=16K", "--warmup=1", "--iters=3"])
+        .env("LOG", &log);
+    let end = Job::start(&mut command).end();
+    assert!(end.status.success(), "{:?}", end.stderr);
 }

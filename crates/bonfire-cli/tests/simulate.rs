@@ -7,7 +7,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use bonfire_testkit::{Job, JobEnd};
+use bonfire_testkit::{Job, JobEnd, command_lines};
 use serde_json::{Value, json};
 
 /// 1 us and 1 GB/s, and nothing else.
@@ -69,6 +69,19 @@ impl Drop for TempFile {
         // A test that failed may not have written it.
         let _ = fs::remove_file(&self.0);
     }
+}
+
+#[test]
+fn the_page_shows_what_its_command_prints() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../book/src/simulator.md");
+    let page = fs::read_to_string(page).unwrap();
+    let shown = page.split("```text\n").nth(1).unwrap();
+    let shown = shown.split("```").next().unwrap();
+    let mut lines = command_lines().into_iter();
+    let command = lines.find(|line| line.page.ends_with("simulator.md"));
+    let words = command.unwrap().words;
+    let arguments: Vec<&str> = words.iter().skip(2).map(String::as_str).collect();
+    assert_eq!(succeeds(&arguments), shown.lines().collect::<Vec<_>>());
 }
 
 #[test]

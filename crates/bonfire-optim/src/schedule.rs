@@ -23,7 +23,7 @@ pub struct Schedule {
     /// The highest rate, reached when the warm-up ends.
     pub peak: f64,
     /// Steps of the warm-up, from which the steps of the decay are counted.
-    pub warmup_steps: usize,
+    pub warmup_steps: u64,
     /// What comes after the warm-up.
     pub decay: Decay,
 }
@@ -37,21 +37,21 @@ pub enum Decay {
     /// Down half a cosine (Loshchilov and Hutter 2017, without restarts).
     Cosine {
         /// Until the end.
-        steps: usize,
+        steps: u64,
         /// The last rate as a fraction of the peak.
         final_factor: f64,
     },
     /// In a straight line.
     Linear {
         /// Until the end.
-        steps: usize,
+        steps: u64,
         /// The last rate as a fraction of the peak.
         final_factor: f64,
     },
     /// Multiplied with a factor every so many steps.
     Step {
         /// How many, at least 1.
-        every: usize,
+        every: u64,
         /// With what.
         factor: f64,
     },
@@ -69,7 +69,7 @@ impl Schedule {
 
     /// With a linear warm-up of so many steps.
     #[must_use]
-    pub fn with_warmup(mut self, steps: usize) -> Self {
+    pub fn with_warmup(mut self, steps: u64) -> Self {
         self.warmup_steps = steps;
         self
     }
@@ -86,7 +86,7 @@ impl Schedule {
     /// The warm-up gives its first step a rate above zero, so that no step is wasted; a training
     /// that is shorter than its warm-up ends inside it. After the last step of a cosine or a line its
     /// last rate stays.
-    pub fn rate(&self, step: usize) -> f64 {
+    pub fn rate(&self, step: u64) -> f64 {
         match step.checked_sub(self.warmup_steps) {
             None => self.peak * (step + 1) as f64 / (self.warmup_steps + 1) as f64,
             Some(step) => self.peak * self.decay.factor(step),
@@ -94,7 +94,7 @@ impl Schedule {
     }
 
     /// As a learning-rate scheduler of Burn's, starting at `step`.
-    pub fn scheduler(self, step: usize) -> ScheduledRate {
+    pub fn scheduler(self, step: u64) -> ScheduledRate {
         ScheduledRate {
             schedule: self,
             step,
@@ -103,7 +103,7 @@ impl Schedule {
 }
 
 impl Decay {
-    fn factor(self, step: usize) -> f64 {
+    fn factor(self, step: u64) -> f64 {
         match self {
             Self::Constant => 1.0,
             Self::Cosine {
@@ -161,7 +161,7 @@ impl fmt::Display for Schedule {
 pub struct ScheduledRate {
     schedule: Schedule,
     /// The next.
-    step: usize,
+    step: u64,
 }
 
 const STEP: &str = "step";
@@ -173,12 +173,12 @@ impl LrScheduler for ScheduledRate {
     }
 
     fn to_record(&self) -> LrSchedulerRecord {
-        LrSchedulerRecord::new().with_scalar(STEP, self.step as u64)
+        LrSchedulerRecord::new().with_scalar(STEP, self.step)
     }
 
     fn load_record(&mut self, record: LrSchedulerRecord) {
         if let Some(step) = record.scalar::<u64>(STEP) {
-            self.step = step as usize;
+            self.step = step;
         }
     }
 }
@@ -222,7 +222,7 @@ mod tests {
         },
     };
 
-    fn check(schedule: Schedule, step: usize, expected: f64) {
+    fn check(schedule: Schedule, step: u64, expected: f64) {
         let rate = schedule.rate(step);
         assert!(
             (rate - expected).abs() <= 1e-12,

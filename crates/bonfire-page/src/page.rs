@@ -31,7 +31,7 @@ struct Line {
     colour: usize,
     dashed: bool,
     /// Steps and values; what is no number is null.
-    points: Vec<(usize, f64)>,
+    points: Vec<(u64, f64)>,
 }
 
 /// Names and values.

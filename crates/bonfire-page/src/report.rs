@@ -14,7 +14,7 @@ use crate::time::{SlowRank, TimeSplit, seconds};
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Point {
     /// Steps done.
-    pub step: usize,
+    pub step: u64,
     /// The value; in JSON null if it is infinite or no number.
     #[serde(deserialize_with = "or_nan")]
     pub value: f64,
@@ -61,7 +61,7 @@ pub struct Report {
     /// Ranks that trained together.
     pub world_size: usize,
     /// Steps done, those before a resumption included.
-    pub steps: usize,
+    pub steps: u64,
     /// Samples in a step on all ranks together.
     pub samples_per_step: usize,
     /// What a sample is, in the plural.

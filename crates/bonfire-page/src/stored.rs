@@ -88,7 +88,6 @@ fn curves(folder: &Path) -> Result<Option<Vec<Curve>>, PageError> {
         .filter_map(|line| serde_json::from_str::<Map<String, Value>>(line).ok());
     for line in lines {
         let step = line.get("step").and_then(Value::as_u64).unwrap_or_default();
-        let step = usize::try_from(step).unwrap_or(usize::MAX);
         for (tag, value) in &line {
             if tag == "step" || tag == "unix_seconds" {
                 continue;
@@ -131,7 +130,7 @@ mod tests {
     use super::*;
     use crate::TimeSplit;
 
-    fn losses(report: &Report) -> Vec<(usize, f64)> {
+    fn losses(report: &Report) -> Vec<(u64, f64)> {
         let points = report.curve("loss").iter();
         points.map(|point| (point.step, point.value)).collect()
     }

@@ -81,11 +81,11 @@ pub struct Journal {
     host: Vec<(String, String)>,
     started: Instant,
     /// Steps done, those of an earlier run included.
-    steps: usize,
+    steps: u64,
     times: TimeSplit,
     /// The times and the steps at the last figures.
     times_shown: TimeSplit,
-    steps_shown: usize,
+    steps_shown: u64,
     losses: LossSum,
     curves: Vec<Curve>,
 }
@@ -94,7 +94,7 @@ pub struct Journal {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Figures {
     /// Steps done.
-    pub step: usize,
+    pub step: u64,
     /// Training loss: the mean over samples where losses are weighted, over batches else.
     pub loss: f64,
     /// Samples of all ranks in a second on the rank that took longest, evaluation and checkpoints left out.
@@ -213,12 +213,9 @@ impl Journal {
         let figures = Figures {
             step: self.steps,
             loss: sum / weight,
-            samples_per_second: rate(
-                self.config.samples_per_step * steps,
-                longest.unwrap_or_default(),
-            ),
+            samples_per_second: self.rate(steps, longest.unwrap_or_default()),
             unit: self.config.unit,
-            exposed_communication: exposed.div_f64((steps * all.len()) as f64),
+            exposed_communication: exposed.div_f64(steps as f64 * all.len() as f64),
             learning_rate,
         };
         self.progress.figures(&figures);
@@ -258,6 +255,7 @@ impl Journal {
         let ranks: Vec<TimeSplit> = all.into_iter().map(|(split, _)| split).collect();
         let longest = ranks.iter().map(TimeSplit::training).max();
         let steps_here = self.steps - self.config.steps_done;
+        let samples_per_second = self.rate(steps_here, longest.unwrap_or_default());
         Ok(Report {
             title: self.config.title,
             facts: Vec::new(),
@@ -268,10 +266,7 @@ impl Journal {
             steps: self.steps,
             samples_per_step: self.config.samples_per_step,
             unit: self.config.unit.to_owned(),
-            samples_per_second: rate(
-                self.config.samples_per_step * steps_here,
-                longest.unwrap_or_default(),
-            ),
+            samples_per_second,
             total,
             memory: MemoryUse {
                 peaks: peaks.into_iter().filter(|peak| *peak > 0).collect(),
@@ -311,6 +306,16 @@ impl Journal {
             )
         };
         Ok(all.chunks_exact(PARTS + 2).map(one).collect())
+    }
+
+    /// Samples per second of so many steps; zero if no time was measured.
+    fn rate(&self, steps: u64, time: Duration) -> f64 {
+        let seconds = time.as_secs_f64();
+        if seconds > 0.0 {
+            self.config.samples_per_step as f64 * steps as f64 / seconds
+        } else {
+            0.0
+        }
     }
 
     /// Adds to the curves, and on rank 0 to the files.
@@ -375,16 +380,6 @@ impl LossSum {
         let Self { sum, weight } = std::mem::take(self);
         let sum = sum.map(|sum| Loss::from(sum).value()).transpose()?;
         Ok([sum.unwrap_or(0.0), weight as f64])
-    }
-}
-
-/// Samples per second; zero if no time was measured.
-fn rate(samples: usize, time: Duration) -> f64 {
-    let seconds = time.as_secs_f64();
-    if seconds > 0.0 {
-        samples as f64 / seconds
-    } else {
-        0.0
     }
 }
 

@@ -87,6 +87,18 @@ impl Job {
         })
     }
 
+    /// Waits for a line of the error stream with `text` in it.
+    #[track_caller]
+    pub fn until_told(&self, text: &str) {
+        let left = || self.deadline.saturating_duration_since(Instant::now());
+        while !self
+            .stderr
+            .recv_timeout(left())
+            .unwrap_or_else(|error| panic!("no {text:?} ({error})"))
+            .contains(text)
+        {}
+    }
+
     /// The numbers at the ends of the next `count` lines of output.
     #[track_caller]
     pub fn next_numbers(&self, count: usize) -> Vec<u32> {

@@ -220,7 +220,7 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
         }
         let done = self.ddp.backward(forward)?;
         self.journal.step(&done);
-        let rate = (self.rates)(usize::try_from(self.progress.steps).unwrap_or(usize::MAX));
+        let rate = (self.rates)(self.progress.steps);
         let (ddp, optimizer, clip) = (&mut self.ddp, &mut self.optimizer, self.clip);
         let scaler = self.progress.scaler.as_mut();
         let gradients = self.place.counted_once(done.gradients);

@@ -112,7 +112,7 @@ impl Options {
     pub fn schedule(&self, world_size: WorldSize) -> Schedule {
         let rate = self.lr * self.rate_rule().factor(self.global_batch(world_size));
         Schedule::constant(rate).with_decay(Decay::Cosine {
-            steps: self.epochs.get(),
+            steps: self.epochs.get() as u64,
             final_factor: self.lrf,
         })
     }

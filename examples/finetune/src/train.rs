@@ -7,7 +7,6 @@ use anyhow::{Context, Result, ensure};
 use bonfire::checkpoint::{Best, Checkpoints, Keep, Milestone};
 use bonfire::data::{PictureBatch, Prefetch, Prefetched, SamplerState};
 use bonfire::ddp::Loss;
-use bonfire::optim::Schedule;
 use bonfire::report::{EventWriter, WeightedMean};
 use bonfire::world::StopRequest;
 use bonfire::{Ddp, Turn, World, all_or_none, next_turn};
@@ -87,7 +86,7 @@ pub fn train(world: &World, options: &Options, data: &Data, stop: &StopRequest) 
     }
     let mut curves = None;
     for epoch in first..epochs {
-        let Some(outcome) = trainer.epoch(rate(&schedule, epoch))? else {
+        let Some(outcome) = trainer.epoch(schedule.rate(epoch))? else {
             trainer.save_where_it_is()?;
             return Ok(End::Stopped);
         };
@@ -252,10 +251,6 @@ impl<'a> Trainer<'a> {
         }
         Ok(())
     }
-}
-
-fn rate(schedule: &Schedule, epoch: u64) -> f64 {
-    schedule.rate(usize::try_from(epoch).unwrap_or(usize::MAX))
 }
 
 /// The tutorials' optimizer.

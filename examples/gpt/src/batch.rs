@@ -22,13 +22,13 @@ pub struct Sampler {
 
 impl Sampler {
     /// The windows of `rank` in `step`.
-    pub fn windows(&self, step: usize, rank: Rank, world_size: WorldSize) -> Vec<usize> {
+    pub fn windows(&self, step: u64, rank: Rank, world_size: WorldSize) -> Vec<usize> {
         assert!(
             world_size.contains(rank),
             "rank {rank} is in a world of {world_size}"
         );
         let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
-        rng.set_stream(step as u64);
+        rng.set_stream(step);
         // The slices of lower ranks are drawn and dropped: the draw of a window depends on those
         // before it, and a few hundred draws cost nothing beside a training step.
         let drawn = (0..).map(|_| rng.random_range(0..self.windows));

@@ -16,9 +16,9 @@ use crate::options::Settings;
 #[derive(Debug)]
 pub struct Saver {
     checkpoints: Option<Checkpoints>,
-    interval: usize,
+    interval: u64,
     /// The steps that the last checkpoint has.
-    saved: Option<usize>,
+    saved: Option<u64>,
 }
 
 impl Saver {
@@ -39,23 +39,23 @@ impl Saver {
     pub fn resume(
         &self,
         resume: impl FnOnce(&Checkpoints) -> Result<Option<Resumed<()>>>,
-    ) -> Result<usize> {
+    ) -> Result<u64> {
         let resumed = match &self.checkpoints {
             Some(checkpoints) => resume(checkpoints)?,
             None => None,
         };
-        Ok(resumed.map_or(0, |resumed| resumed.milestone.step as usize))
+        Ok(resumed.map_or(0, |resumed| resumed.milestone.step))
     }
 
     /// Whether this many steps are to be saved.
-    pub fn is_due(&self, steps: usize) -> bool {
+    pub fn is_due(&self, steps: u64) -> bool {
         steps.is_multiple_of(self.interval)
     }
 
     /// Saves a training of so many steps, unless it has been.
     pub fn save<M: Module>(
         &mut self,
-        steps: usize,
+        steps: u64,
         ddp: &mut Ddp<M>,
         optimizer: &ModuleOptimizer,
     ) -> Result<()> {
@@ -65,7 +65,7 @@ impl Saver {
             .filter(|_| self.saved != Some(steps))
         {
             let milestone = Milestone {
-                step: steps as u64,
+                step: steps,
                 metric: None,
             };
             checkpoints.save(milestone, ddp, optimizer, &())?;

@@ -57,8 +57,8 @@ pub struct TrainArgs {
     pub batch: Option<usize>,
 
     /// Training steps [default: 600; nanogpt-cpu: 2000]
-    #[arg(long, value_name = "N", value_parser = at_least_one, help_heading = "Training")]
-    pub steps: Option<usize>,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), help_heading = "Training")]
+    pub steps: Option<u64>,
 
     /// Highest learning rate [default: 0.001]
     #[arg(long, value_name = "RATE", value_parser = positive, help_heading = "Training")]
@@ -70,7 +70,7 @@ pub struct TrainArgs {
 
     /// Steps over which the learning rate rises [default: 60; nanogpt-cpu: 100]
     #[arg(long, value_name = "N", help_heading = "Training")]
-    pub warmup: Option<usize>,
+    pub warmup: Option<u64>,
 
     /// What turns gradients into changes of the parameters; Lion wants a learning rate of about a tenth
     #[arg(long, value_enum, default_value_t, help_heading = "Training")]
@@ -185,8 +185,8 @@ pub struct TrainArgs {
     pub checkpoints: Option<PathBuf>,
 
     /// Steps between two checkpoints; the end of the training is saved, too [default: 100]
-    #[arg(long, value_name = "N", value_parser = at_least_one, requires = "checkpoints", help_heading = "Training")]
-    pub checkpoint_interval: Option<usize>,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), requires = "checkpoints", help_heading = "Training")]
+    pub checkpoint_interval: Option<u64>,
 
     /// Show what memory each rank takes in each placement, and train nothing
     #[arg(long, help_heading = "Planning")]
@@ -197,16 +197,16 @@ pub struct TrainArgs {
     pub memory: Option<Bytes>,
 
     /// Steps between two evaluations [default: 100; nanogpt-cpu: 250]
-    #[arg(long, value_name = "N", value_parser = at_least_one, help_heading = "Reporting")]
-    pub eval_interval: Option<usize>,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), help_heading = "Reporting")]
+    pub eval_interval: Option<u64>,
 
     /// Validation windows in an evaluation, divided among the ranks [default: 256]
     #[arg(long, value_name = "N", value_parser = at_least_one, help_heading = "Reporting")]
     pub eval_windows: Option<usize>,
 
     /// Steps between two progress lines [default: 20]
-    #[arg(long, value_name = "N", value_parser = at_least_one, help_heading = "Reporting")]
-    pub log_interval: Option<usize>,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), help_heading = "Reporting")]
+    pub log_interval: Option<u64>,
 
     /// Characters of sample text at the end; 0 for none [default: 400]
     #[arg(long, value_name = "N", help_heading = "Reporting")]
@@ -273,7 +273,7 @@ pub struct Settings {
     /// Learning rates; knows the number of steps.
     pub schedule: Schedule,
     /// Steps of the whole training.
-    pub steps: usize,
+    pub steps: u64,
     /// The optimizer.
     pub optimizer: OptimizerSettings,
     /// What is in files.
@@ -293,7 +293,7 @@ pub struct Settings {
     /// See [`TrainArgs::checkpoints`].
     pub checkpoints: Option<PathBuf>,
     /// See [`TrainArgs::checkpoint_interval`].
-    pub checkpoint_interval: usize,
+    pub checkpoint_interval: u64,
     /// How the ranks of pp work.
     pub pipeline: PipelineSettings,
     /// See [`TrainArgs::seed`].
@@ -370,11 +370,11 @@ impl Settings {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reporting {
     /// Steps between two evaluations.
-    pub eval_interval: usize,
+    pub eval_interval: u64,
     /// Validation windows in each.
     pub eval_windows: usize,
     /// Steps between two progress lines.
-    pub log_interval: usize,
+    pub log_interval: u64,
     /// Characters of sample text.
     pub sample: usize,
     /// Sampling temperature.
@@ -488,7 +488,7 @@ impl TryFrom<TrainArgs> for Settings {
         Ok(Self {
             data: args.data,
             model,
-            batch: args.batch.unwrap_or(preset(6, 12)),
+            batch: args.batch.unwrap_or(if nanogpt { 12 } else { 6 }),
             schedule: Schedule::constant(args.learning_rate.unwrap_or(1e-3))
                 .with_warmup(warmup)
                 .with_decay(Decay::Cosine {

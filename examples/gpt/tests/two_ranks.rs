@@ -214,7 +214,7 @@ fn two_ranks_learn_a_repeating_text() {
         "the losses are means over ranks"
     );
     assert_eq!((main.samples_per_step, main.steps), (8 * 8, 40));
-    let steps = |tag| -> Vec<usize> { main.curve(tag).iter().map(|point| point.step).collect() };
+    let steps = |tag| -> Vec<u64> { main.curve(tag).iter().map(|point| point.step).collect() };
     assert_eq!(steps("loss"), [10, 20, 30, 40]);
     assert_eq!(steps("validation_loss"), [0, 20, 40]);
     assert!(main.samples_per_second > 0.0 && main.ranks[1].training() < main.total);

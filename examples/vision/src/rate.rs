@@ -16,15 +16,15 @@ fn policy(optim: &OptimSection, epoch: usize) -> f64 {
     match optim.lr_policy {
         LrPolicy::Cos => highest
             .with_decay(Decay::Cosine {
-                steps: optim.max_epoch.get(),
+                steps: optim.max_epoch.get() as u64,
                 final_factor: optim.min_lr,
             })
-            .rate(epoch),
+            .rate(epoch as u64),
         LrPolicy::Steps => {
             // The first step is at epoch 0 and multiplies nothing.
             let past = optim.steps.iter().filter(|&&step| step <= epoch).count();
             let times = i32::try_from(past.saturating_sub(1)).unwrap_or(i32::MAX);
-            highest.rate(epoch) * optim.lr_mult.powi(times)
+            optim.base_lr * optim.lr_mult.powi(times)
         }
     }
 }

@@ -49,7 +49,7 @@ pub enum End {
     /// Somebody wanted it to stop, and its checkpoint is kept.
     Stopped {
         /// Steps done, those of earlier runs included.
-        steps: usize,
+        steps: u64,
     },
 }
 
@@ -79,9 +79,9 @@ struct Trainer<'a> {
     journal: Journal,
     checkpoints: Checkpoints,
     /// Steps done, those of earlier runs included.
-    steps: usize,
+    steps: u64,
     /// Steps at the newest checkpoint.
-    steps_saved: usize,
+    steps_saved: u64,
     /// Of every step, the mean over all ranks.
     losses: Vec<f64>,
 }
@@ -260,7 +260,7 @@ impl Trainer<'_> {
 
     fn save(&mut self, metric: Option<f64>) -> Result<()> {
         let milestone = Milestone {
-            step: self.steps as u64,
+            step: self.steps,
             metric,
         };
         let (ddp, progress) = (&mut self.ddp, &self.progress);

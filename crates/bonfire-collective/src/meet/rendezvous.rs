@@ -32,14 +32,14 @@ use std::time::{Duration, Instant};
 
 use bonfire_plan::Rank;
 
+use crate::health::accounts::list;
 use crate::health::inspection::Inspection;
 use crate::options::GroupOptions;
-use crate::options::place::HostId;
-use crate::options::place::RankEnv;
+use crate::options::place::{HostId, RankEnv, StoreHost};
 use crate::transport::topology::Topology;
 use bonfire_connect::platform::{clock, thread};
 use bonfire_connect::secure::token::JobToken;
-use bonfire_connect::store::{Store, StoreError, TcpStore, TcpStoreServer};
+use bonfire_connect::store::{LongWait, Store, StoreError, TcpStore, TcpStoreServer};
 
 pub(crate) use address::{Address, Settings};
 pub use error::ConnectError;
@@ -198,15 +198,29 @@ fn publish(
     }
     let address_key = |rank: Rank| key(env, &format!("address/{rank}"));
     store.set(&address_key(env.rank), &mine.encode())?;
+    let missing = || -> Vec<Rank> {
+        let is_missing = |rank: &Rank| store.get(&address_key(*rank), Duration::ZERO).is_err();
+        env.world_size.ranks().filter(is_missing).collect()
+    };
     let mut cards = Vec::with_capacity(env.world_size.len());
+    let mut wait = LongWait::begin();
     for rank in env.world_size.ranks() {
-        let Some(bytes) = await_key(env, store, &address_key(rank), deadline)? else {
-            let is_missing = |rank: &Rank| store.get(&address_key(*rank), Duration::ZERO).is_err();
-            return Err(ConnectError::Missing {
-                missing: env.world_size.ranks().filter(is_missing).collect(),
-                world_size: env.world_size,
-                waited: deadline.waited(),
-            });
+        let bytes = loop {
+            let left = deadline.left();
+            match store.get(&address_key(rank), left.min(STALE_LOOK)) {
+                Ok(bytes) => break bytes,
+                Err(StoreError::Timeout { .. }) if left <= STALE_LOOK => {
+                    return Err(ConnectError::Missing {
+                        missing: missing(),
+                        world_size: env.world_size,
+                        waited: deadline.waited(),
+                    });
+                }
+                // The others may have begun anew without this rank, which then waits for nobody.
+                Err(StoreError::Timeout { .. }) => refuse_stale(env, store)?,
+                Err(error) => return Err(error.into()),
+            }
+            tell(env, &mut wait, missing);
         };
         cards.push(Card::decode(rank, &bytes)?);
     }
@@ -234,22 +248,16 @@ fn refuse_stale(env: &RankEnv, store: &TcpStore) -> Result<(), ConnectError> {
     Ok(())
 }
 
-/// The value of a key of this attempt, or nothing if it does not come in time.
-fn await_key(
-    env: &RankEnv,
-    store: &TcpStore,
-    key: &str,
-    deadline: Deadline,
-) -> Result<Option<Vec<u8>>, ConnectError> {
-    loop {
-        let left = deadline.left();
-        match store.get(key, left.min(STALE_LOOK)) {
-            Ok(bytes) => return Ok(Some(bytes)),
-            Err(StoreError::Timeout { .. }) if left <= STALE_LOOK => return Ok(None),
-            // The others may have begun anew without this rank, which then waits for nobody.
-            Err(StoreError::Timeout { .. }) => refuse_stale(env, store)?,
-            Err(error) => return Err(error.into()),
-        }
+/// Says whom this rank waits for, if that takes long. One rank of each host does, and rank 1 for rank 0.
+fn tell(env: &RankEnv, wait: &mut LongWait, missing: impl Fn() -> Vec<Rank>) {
+    if env.local_rank == 0 || env.rank == Rank::new(1) {
+        wait.tell(|| {
+            let place = match env.agent_store {
+                StoreHost::Nearby => String::new(),
+                _ => format!(" (meeting at {}:{})", env.master_addr, env.master_port),
+            };
+            format!("rank {} of {}{place}", list(&missing()), env.world_size)
+        });
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use super::protocol::{Reply, Request};
-use super::{MemoryStore, Store, StoreError, check_lengths};
+use super::{LongWait, MemoryStore, Store, StoreError, check_lengths};
 use crate::connections::Tls;
 use crate::platform::clock;
 use crate::platform::net::{Handle, TcpListener, TcpStream, await_news, connect, listen};
@@ -264,6 +264,7 @@ impl TcpStore {
     ) -> Result<Self, StoreError> {
         let started = clock::now();
         let address = format!("{host}:{port}");
+        let mut wait = LongWait::begin();
         loop {
             let source = match try_connect(host, port, timeout) {
                 Ok(stream) => match say_hello(stream, token, tls)? {
@@ -304,6 +305,7 @@ impl TcpStore {
                     source,
                 });
             }
+            wait.tell(|| format!("the store at {address}, on the host of rank 0"));
             thread::sleep(RETRY_PAUSE);
         }
     }

@@ -10,7 +10,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use bonfire_collective::{
-    Build, EnvSettings, FlightRecord, JobToken, Store, StoreError, TcpStore, Tls,
+    Build, EnvSettings, FlightRecord, JobToken, LongWait, Store, StoreError, TcpStore, Tls,
 };
 use bonfire_plan::Rank;
 use bonfire_sys::process::InterruptWatch;
@@ -105,15 +105,22 @@ impl Agents {
             nproc_per_node: seat.nproc_per_node,
         };
         store.set(&format!("node/{node_rank}"), &encode(&card))?;
+        let mut wait = LongWait::begin();
         for node in 0..seat.nnodes {
-            let left = JOIN_WAIT.saturating_sub(started.elapsed());
-            let theirs = match store.get(&format!("node/{node}"), left) {
-                Ok(bytes) => bytes,
-                Err(StoreError::Timeout { .. }) => {
-                    let waited = started.elapsed();
-                    return Err(LaunchError::NodeMissing { node, waited });
+            let theirs = loop {
+                match store.get(&format!("node/{node}"), SLICE) {
+                    Ok(bytes) => break bytes,
+                    Err(StoreError::Timeout { .. }) if started.elapsed() >= JOIN_WAIT => {
+                        let waited = started.elapsed();
+                        return Err(LaunchError::NodeMissing { node, waited });
+                    }
+                    Err(StoreError::Timeout { .. }) => {}
+                    Err(error) => return Err(error.into()),
                 }
-                Err(error) => return Err(error.into()),
+                wait.tell(|| {
+                    let (address, port, nnodes) = (&seat.address, seat.port, seat.nnodes);
+                    format!("node {node} of {nnodes} (meeting at {address}:{port})")
+                });
             };
             card.agree(node_rank, node, &theirs)?;
         }

@@ -81,7 +81,7 @@ impl fmt::Display for Operation {
     }
 }
 
-/// `file:line` of a call, cut from the front to what fits a header. Cheap to clone.
+/// `file:line` of a call; what does not fit a header lacks its first folders. Cheap to clone.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub struct CallSite(Arc<str>);
@@ -96,11 +96,16 @@ impl CallSite {
     }
 
     fn from_text(text: &str) -> Self {
-        let mut start = text.len().saturating_sub(Self::BYTES_MAX);
+        if text.len() <= Self::BYTES_MAX {
+            return Self(text.into());
+        }
+        let mut start = text.len() - Self::BYTES_MAX + "...".len();
         while !text.is_char_boundary(start) {
             start += 1;
         }
-        Self(text[start..].into())
+        let end = &text[start..];
+        // Half a folder's name reads as another one.
+        Self(format!("...{}", &end[end.find('/').unwrap_or(0)..]).into())
     }
 
     /// The text.
@@ -143,5 +148,22 @@ mod tests {
         let site = CallSite::from(text);
         assert!(site.as_str().len() <= CallSite::BYTES_MAX);
         assert!(site.as_str().ends_with("/src/main.rs:12"));
+    }
+
+    #[test]
+    fn a_long_call_site_has_whole_folders() {
+        let text = format!(
+            "/home/me/{}/my-training/src/step.rs:12",
+            "deep/down/".repeat(9)
+        );
+        let site = CallSite::from(text.clone());
+        let folders = site.as_str().strip_prefix("...").unwrap();
+        assert!(folders.starts_with("/d"), "{site}");
+        assert!(text.ends_with(folders), "{site}");
+        assert!(
+            site.as_str().len() > CallSite::BYTES_MAX - "down/".len(),
+            "{site}"
+        );
+        assert_eq!(CallSite::from(site.to_string()), site);
     }
 }

@@ -11,13 +11,13 @@ pub struct JournalConfig {
     /// What is trained: the headline of the report.
     pub title: String,
     /// Steps of the whole training, for the progress bar.
-    pub steps: usize,
+    pub steps: u64,
     /// Samples in a step on all ranks together.
     pub samples_per_step: usize,
     /// What a sample is, in the plural: `images`, `tokens`.
     pub unit: &'static str,
     /// Steps that an earlier run has done; 0 for a run from its beginning.
-    pub steps_done: usize,
+    pub steps_done: u64,
     /// Whether rank 0 shows how far the training is.
     pub display: JournalDisplay,
     /// Where rank 0 writes `log.jsonl` (a line of JSON per call of [`Journal::figures`](super::Journal::figures) or
@@ -44,7 +44,7 @@ impl Default for JournalConfig {
 
 impl JournalConfig {
     /// For a training of `steps` steps, shown under `title`.
-    pub fn new(title: impl Into<String>, steps: usize) -> Self {
+    pub fn new(title: impl Into<String>, steps: u64) -> Self {
         Self {
             title: title.into(),
             steps,
@@ -61,7 +61,7 @@ impl JournalConfig {
 
     /// An earlier run has done so many steps.
     #[must_use]
-    pub fn steps_done(mut self, steps: usize) -> Self {
+    pub fn steps_done(mut self, steps: u64) -> Self {
         self.steps_done = steps;
         self
     }

@@ -17,7 +17,7 @@ pub(super) struct Files {
     folder: PathBuf,
     /// Whether the folder was made for this run.
     is_new: bool,
-    steps_done: usize,
+    steps_done: u64,
     open: Option<Open>,
 }
 
@@ -30,7 +30,7 @@ struct Open {
 impl Files {
     /// Sees that there can be files. A run from its beginning starts a new log, one that goes on at some
     /// step continues it.
-    pub(super) fn new(folder: &RunFolder, steps_done: usize) -> Result<Self, ReportError> {
+    pub(super) fn new(folder: &RunFolder, steps_done: u64) -> Result<Self, ReportError> {
         Ok(Self {
             is_new: matches!(folder, RunFolder::New { .. }),
             folder: folder.claim(SystemTime::now())?,
@@ -45,7 +45,7 @@ impl Files {
 
     /// Writes values of one step, in one line, so that they are on disk when this returns: a run
     /// that is killed has all of them.
-    pub(super) fn write(&mut self, step: usize, values: &[(&str, f64)]) -> Result<(), ReportError> {
+    pub(super) fn write(&mut self, step: u64, values: &[(&str, f64)]) -> Result<(), ReportError> {
         let mut line = Map::new();
         line.insert("step".to_owned(), step.into());
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -65,7 +65,7 @@ impl Files {
         lines.map_err(|source| unwritable(&path, source))?;
         let written = values
             .iter()
-            .try_for_each(|&(tag, value)| events.scalar(tag, step as u64, value))
+            .try_for_each(|&(tag, value)| events.scalar(tag, step, value))
             .and_then(|()| events.flush());
         written.map_err(|source| unwritable(events.path(), source))
     }
@@ -81,7 +81,7 @@ impl Drop for Files {
 }
 
 /// Makes the folder and the files.
-fn open(folder: &Path, lines: &Path, steps_done: usize) -> Result<Open, ReportError> {
+fn open(folder: &Path, lines: &Path, steps_done: u64) -> Result<Open, ReportError> {
     fs::create_dir_all(folder).map_err(|source| unwritable(folder, source))?;
     if steps_done == 0 {
         set_aside(folder).map_err(|source| unwritable(folder, source))?;
@@ -90,7 +90,7 @@ fn open(folder: &Path, lines: &Path, steps_done: usize) -> Result<Open, ReportEr
     // What the steps that are done have left, TensorBoard shall keep.
     let next = match steps_done {
         0 => 0,
-        done => done as u64 + 1,
+        done => done + 1,
     };
     let events = EventWriter::resume(folder, next);
     Ok(Open {

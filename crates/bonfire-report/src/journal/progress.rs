@@ -36,8 +36,8 @@ pub(super) enum Place {
 #[derive(Debug)]
 pub(super) struct Bar {
     started: Instant,
-    steps_done: usize,
-    steps: usize,
+    steps_done: u64,
+    steps: u64,
 }
 
 /// Forgets what is in the line from the cursor on.
@@ -47,7 +47,7 @@ const CUT: [&str; 2] = ["\x1b[?7l", "\x1b[?7h"];
 
 impl Progress {
     /// For the rank that draws: whatever its output can show.
-    pub(super) fn new(steps_done: usize, steps: usize) -> Self {
+    pub(super) fn new(steps_done: u64, steps: u64) -> Self {
         let started = Instant::now();
         let bar = Bar {
             started,
@@ -108,8 +108,8 @@ impl Progress {
 
 impl Bar {
     /// As much of the bar as is done.
-    fn drawn(&self, step: usize) -> String {
-        let done = BAR_CELLS * step.min(self.steps) / self.steps.max(1);
+    fn drawn(&self, step: u64) -> String {
+        let done = (BAR_CELLS as u64 * step.min(self.steps) / self.steps.max(1)) as usize;
         "━".repeat(done) + &"─".repeat(BAR_CELLS - done)
     }
 
@@ -132,7 +132,7 @@ impl Bar {
 mod tests {
     use super::*;
 
-    fn line(steps_done: usize, step: usize) -> String {
+    fn line(steps_done: u64, step: u64) -> String {
         let figures = Figures {
             step,
             loss: 1.0,

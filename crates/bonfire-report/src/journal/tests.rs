@@ -15,7 +15,7 @@ use crate::tensorboard::tests::begins_at;
 
 const LATE: Duration = Duration::from_millis(60);
 
-fn config(steps_done: usize, folder: Option<&Path>) -> JournalConfig {
+fn config(steps_done: u64, folder: Option<&Path>) -> JournalConfig {
     let config = JournalConfig::new("a <small> model", steps_done + 4)
         .samples_per_step(6, "images")
         .steps_done(steps_done);
@@ -230,7 +230,7 @@ fn the_report_of_a_resumed_run_has_the_curves_of_both_parts() {
         report.write(report.folder.as_ref().unwrap()).unwrap();
     }
     let report = Report::read(&folder).unwrap();
-    let steps: Vec<usize> = report
+    let steps: Vec<u64> = report
         .curve("loss")
         .iter()
         .map(|point| point.step)

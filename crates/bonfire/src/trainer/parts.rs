@@ -12,7 +12,7 @@ use burn::optim::ModuleOptimizer;
 use super::Data;
 
 /// The learning rate of a step of the optimizer, counted from 0.
-pub(super) type Rates = Arc<dyn Fn(usize) -> f64 + Send + Sync>;
+pub(super) type Rates = Arc<dyn Fn(u64) -> f64 + Send + Sync>;
 
 /// What a training is made of: a model and its data, and what the configuration cannot say. A pair of model and data
 /// is such, too.
@@ -50,7 +50,7 @@ impl<M, B> Parts<M, B> {
 
     /// With learning rates of the program's own, by the step of the optimizer, counted from 0.
     #[must_use]
-    pub fn with_schedule(mut self, rate: impl Fn(usize) -> f64 + Send + Sync + 'static) -> Self {
+    pub fn with_schedule(mut self, rate: impl Fn(u64) -> f64 + Send + Sync + 'static) -> Self {
         self.rates = Some(Arc::new(rate));
         self
     }

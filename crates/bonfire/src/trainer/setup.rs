@@ -115,10 +115,9 @@ pub fn prepare<M: Module, B: Send + 'static>(
         *loader = all_or_none(world, loader.clone().resuming(state))?;
     }
     let samples = usize::try_from(batches.train).unwrap_or(usize::MAX);
-    let done = usize::try_from(progress.steps).unwrap_or(usize::MAX);
     let mut journal = JournalConfig::new(config.report.title.clone(), steps)
         .samples_per_step(samples, "samples")
-        .steps_done(done);
+        .steps_done(progress.steps);
     if let Some(folder) = &config.report.folder {
         journal = journal.folder(folder);
     }
@@ -179,22 +178,21 @@ fn feed<B>(world: &World, config: &Config, data: Data<B>, micro: NonZeroUsize) -
 }
 
 /// Steps of the whole training.
-fn total_steps<B>(config: &Config, feed: &Feed<B>, accumulation: u64) -> usize {
-    let steps = match (config.steps, feed) {
+fn total_steps<B>(config: &Config, feed: &Feed<B>, accumulation: u64) -> u64 {
+    match (config.steps, feed) {
         (Some(steps), _) => steps,
         (None, Feed::Dealt { loader, .. }) => {
             config.epochs * (loader.batches_per_epoch() as u64).div_ceil(accumulation)
         }
         (None, Feed::Passes(_)) => 0,
-    };
-    usize::try_from(steps).unwrap_or(usize::MAX)
+    }
 }
 
-fn configured_rates(config: &Config, steps: usize) -> Rates {
+fn configured_rates(config: &Config, steps: u64) -> Rates {
     if let Some(schedule) = config.deepspeed_schedule {
-        return Arc::new(move |step| schedule.rate(step as u64));
+        return Arc::new(move |step| schedule.rate(step));
     }
-    let warmup = usize::try_from(config.schedule.warmup_steps).unwrap_or(usize::MAX);
+    let warmup = config.schedule.warmup_steps;
     let (steps, final_factor) = (steps.saturating_sub(warmup), config.schedule.final_factor);
     let schedule = Schedule::constant(config.optimizer.lr).with_warmup(warmup);
     let schedule = schedule.with_decay(match config.schedule.decay {

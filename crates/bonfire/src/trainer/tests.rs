@@ -92,7 +92,7 @@ fn own_loop(ranks: u32, placement: Placement) -> Result<Vec<String>> {
         let per_epoch = loader.batches_per_epoch().div_ceil(2);
         let schedule = bonfire_optim::Schedule::constant(0.01).with_warmup(2);
         let schedule = schedule.with_decay(bonfire_optim::Decay::Cosine {
-            steps: 2 * per_epoch - 2,
+            steps: 2 * per_epoch as u64 - 2,
             final_factor: 0.0,
         });
         let mut step = 0;
@@ -303,7 +303,7 @@ fn a_resumed_training_goes_on_in_its_folder_and_a_new_one_keeps_the_last() {
         let checkpoints = format!("checkpoints.folder={}", path(checkpoints));
         trained(2, &[&report, &checkpoints, steps, "report.every=1"]).unwrap();
         let report = bonfire_report::Report::read(path("run")).unwrap();
-        let steps: Vec<usize> = report
+        let steps: Vec<u64> = report
             .curve("loss")
             .iter()
             .map(|point| point.step)

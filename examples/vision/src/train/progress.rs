@@ -40,7 +40,7 @@ pub(crate) fn resumed(
     config: &Config,
     checkpoints: &Checkpoints,
     (ddp, optimizer): (&mut Ddp<Model>, &mut ModuleOptimizer),
-) -> Result<Option<(Progress, usize)>> {
+) -> Result<Option<(Progress, u64)>> {
     if !config.train.auto_resume {
         let path = checkpoints.folder().display();
         ensure!(
@@ -56,10 +56,7 @@ pub(crate) fn resumed(
     if !config.train.load_opt {
         *optimizer = fresh;
     }
-    Ok(Some((
-        resumed.state,
-        usize::try_from(resumed.milestone.step)?,
-    )))
+    Ok(Some((resumed.state, resumed.milestone.step)))
 }
 
 /// Whether rank 0 sees any checkpoint; the same answer on every rank.

@@ -54,7 +54,7 @@ impl<'a> Trainer<'a> {
         let epochs = config.optim.max_epoch.get();
         let left = epochs.saturating_sub(loader.epoch() as usize);
         let title = format!("{} on {}", config.model.arch, data.training.name());
-        let journal = JournalConfig::new(title, steps + left * batches)
+        let journal = JournalConfig::new(title, steps + (left * batches) as u64)
             .steps_done(steps)
             .samples_per_step(global_batch(world, config).samples(), "pictures")
             .display(JournalDisplay::Notes)

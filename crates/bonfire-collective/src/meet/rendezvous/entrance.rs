@@ -10,12 +10,12 @@ use tracing::warn;
 use super::beacon::{self, Beacon};
 use super::torchrun::TorchStore;
 use super::whereabouts::Whereabouts;
-use super::{ConnectError, Deadline};
+use super::{ConnectError, Deadline, tell};
 use crate::options::place::{RankEnv, StoreHost};
 use bonfire_connect::connections::Tls;
 use bonfire_connect::platform::thread;
 use bonfire_connect::secure::token::JobToken;
-use bonfire_connect::store::{StoreError, TcpStore, TcpStoreServer};
+use bonfire_connect::store::{LongWait, StoreError, TcpStore, TcpStoreServer};
 
 /// Pause before rank 0's store is looked for again.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
@@ -35,6 +35,17 @@ pub(super) struct Entrance {
     _beacon: Option<Beacon>,
 }
 
+impl Entrance {
+    fn new(store: TcpStore, token: JobToken, server: Option<TcpStoreServer>) -> Self {
+        Self {
+            store,
+            token,
+            server,
+            _beacon: None,
+        }
+    }
+}
+
 /// Serves the store if that is this rank's task, and connects to it.
 pub(super) fn enter(env: &RankEnv, tls: Tls, deadline: Deadline) -> Result<Entrance, ConnectError> {
     let is_first = env.rank == Rank::new(0);
@@ -52,11 +63,10 @@ pub(super) fn enter(env: &RankEnv, tls: Tls, deadline: Deadline) -> Result<Entra
         StoreHost::Nearby if is_first => {
             let (server, note) = serve_anywhere(env, Ipv4Addr::LOCALHOST.into(), tls)?;
             let beacon = Beacon::light(env, &note)?;
+            let store = reach(&note, tls, deadline.left())?;
             Ok(Entrance {
-                store: reach(&note, tls, deadline.left())?,
-                token: note.token,
-                server: Some(server),
                 _beacon: Some(beacon),
+                ..Entrance::new(store, note.token, Some(server))
             })
         }
         StoreHost::Torchrun if is_first => {
@@ -65,12 +75,8 @@ pub(super) fn enter(env: &RankEnv, tls: Tls, deadline: Deadline) -> Result<Entra
             let interface = torchrun.interface().map_err(torch)?;
             let (server, note) = serve_anywhere(env, interface, tls)?;
             torchrun.leave(&note).map_err(torch)?;
-            Ok(Entrance {
-                store: reach(&note, tls, deadline.left())?,
-                token: note.token,
-                server: Some(server),
-                _beacon: None,
-            })
+            let store = reach(&note, tls, deadline.left())?;
+            Ok(Entrance::new(store, note.token, Some(server)))
         }
         StoreHost::Nearby => find(env, tls, deadline, || beacon::ask(env)),
         StoreHost::Torchrun => {
@@ -92,12 +98,7 @@ fn connect(
     let token = env.connection_token();
     let (host, port) = (&env.master_addr, env.master_port);
     let store = TcpStore::connect_with(host, port, &token, tls, deadline.left())?;
-    Ok(Entrance {
-        store,
-        token,
-        server,
-        _beacon: None,
-    })
+    Ok(Entrance::new(store, token, server))
 }
 
 /// Serves the store in rank 0, at MASTER_PORT of whatever MASTER_ADDR resolves to here.
@@ -146,17 +147,11 @@ fn find(
     deadline: Deadline,
     mut ask: impl FnMut() -> Result<Option<Whereabouts>, ConnectError>,
 ) -> Result<Entrance, ConnectError> {
+    let mut wait = LongWait::begin();
     loop {
         if let Some(note) = ask()? {
             match reach(&note, tls, deadline.left().min(TRY_MAX)) {
-                Ok(store) => {
-                    return Ok(Entrance {
-                        store,
-                        token: note.token,
-                        server: None,
-                        _beacon: None,
-                    });
-                }
+                Ok(store) => return Ok(Entrance::new(store, note.token, None)),
                 // It may be gone, and another one, or another job, be there in its place.
                 Err(StoreError::Unreachable { .. } | StoreError::WrongToken { .. }) => {}
                 Err(error) => return Err(error.into()),
@@ -169,6 +164,7 @@ fn find(
                 waited: deadline.waited(),
             });
         }
+        tell(env, &mut wait, || vec![Rank::new(0)]);
         thread::sleep(LOOK_PAUSE);
     }
 }

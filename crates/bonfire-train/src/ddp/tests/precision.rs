@@ -291,9 +291,9 @@ fn batch_normalisation_stays_in_f32() {
         ddp.backward(|model| {
             let out = model.layer.forward(precision.cast(x.clone()));
             assert_eq!(out.dtype(), TensorDType::BF16);
-            (model.norm.forward(out.cast(FloatDType::F32)) - y)
-                .powi_scalar(2)
-                .mean()
+            let out = precision.cast(model.norm.forward(out.cast(FloatDType::F32)));
+            assert_eq!(out.dtype(), TensorDType::BF16);
+            (out.cast(FloatDType::F32) - y).powi_scalar(2).mean()
         })
         .unwrap();
         let lowered = ddp.lowered().unwrap();
