@@ -10,7 +10,7 @@ use bonfire_data::{
 };
 use bonfire_launch::StopRequest;
 use bonfire_optim::{Decay, Offload, Schedule};
-use bonfire_report::{Journal, JournalConfig};
+use bonfire_report::{Journal, JournalConfig, ModelFlops};
 use bonfire_train::{
     Checkpoints, Clip, Ddp, DdpConfig, GradientCompression, Keep, LossScaler, Precision,
     ScalerConfig, World,
@@ -60,6 +60,7 @@ pub fn prepare<M: Module, B: Send + 'static>(
         rates,
         stop,
         activations,
+        flops_per_sample,
         mesh,
     } = parts.into();
     let (config, grid) = &all_or_none(world, placed(config, world.world_size()))?;
@@ -119,6 +120,7 @@ pub fn prepare<M: Module, B: Send + 'static>(
     let mut journal = JournalConfig::new(config.report.title.clone(), steps)
         .samples_per_step(samples, "samples")
         .steps_done(done);
+    journal.flops = all_or_none(world, flops(config, flops_per_sample))?;
     if let Some(folder) = &config.report.folder {
         journal = journal.folder(folder);
     }
@@ -176,6 +178,19 @@ fn feed<B>(world: &World, config: &Config, data: Data<B>, micro: NonZeroUsize) -
         prefetch: Prefetch::default().workers(config.data.workers),
         epoch: None,
     })
+}
+
+/// What the program says of its model, beside what the configuration says of the device.
+fn flops(config: &Config, per_sample: Option<f64>) -> Result<Option<ModelFlops>> {
+    match (per_sample.map(ModelFlops::per_sample), config.report.peak_flops) {
+        (Some(flops), Some(peak)) => Ok(Some(flops.with_peak(peak))),
+        (None, Some(_)) => Err(Error::Usage(
+            "report.peak_flops is for a program that says what its model computes; leave it out, or call \
+             Parts::with_flops_per_sample"
+                .to_owned(),
+        )),
+        (flops, None) => Ok(flops),
+    }
 }
 
 /// Steps of the whole training.
