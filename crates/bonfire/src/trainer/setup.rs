@@ -67,6 +67,7 @@ pub fn prepare<M: Module, B: Send + 'static>(
     let place = all_or_none(world, Place::new(world, *grid, mesh, &model))?;
     let ranks = place.data().world_size().get();
     let batches = all_or_none(world, config.batches(u64::from(ranks)))?;
+    let flops = all_or_none(world, model_flops(config, flops_per_sample))?;
     let micro = NonZeroUsize::new(usize::try_from(batches.micro).unwrap_or(usize::MAX));
     let micro = micro.unwrap_or(NonZeroUsize::MIN);
     let mut feed = all_or_none(world, feed(place.data(), config, data, micro))?;
@@ -120,7 +121,7 @@ pub fn prepare<M: Module, B: Send + 'static>(
     let mut journal = JournalConfig::new(config.report.title.clone(), steps)
         .samples_per_step(samples, "samples")
         .steps_done(done);
-    journal.flops = all_or_none(world, flops(config, flops_per_sample))?;
+    journal.flops = flops;
     if let Some(folder) = &config.report.folder {
         journal = journal.folder(folder);
     }
@@ -181,7 +182,7 @@ fn feed<B>(world: &World, config: &Config, data: Data<B>, micro: NonZeroUsize) -
 }
 
 /// What the program says of its model, beside what the configuration says of the device.
-fn flops(config: &Config, per_sample: Option<f64>) -> Result<Option<ModelFlops>> {
+fn model_flops(config: &Config, per_sample: Option<f64>) -> Result<Option<ModelFlops>> {
     match (per_sample.map(ModelFlops::per_sample), config.report.peak_flops) {
         (Some(flops), Some(peak)) => Ok(Some(flops.with_peak(peak))),
         (None, Some(_)) => Err(Error::Usage(
