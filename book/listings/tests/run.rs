@@ -34,6 +34,28 @@ fn the_training_listing_learns_on_one_and_on_two_ranks() {
 }
 
 #[test]
+fn the_listing_beside_pytorchs_learns_and_leaves_a_file_for_it() {
+    let program = env!("CARGO_BIN_EXE_beside");
+    for ranks in ["1", "2"] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let output = Command::new(program)
+            .args(["--nproc", ranks, "--device", "cpu"])
+            .current_dir(folder.path())
+            .output()
+            .expect("the listing exists");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{errors}");
+        let loss = last_loss(&String::from_utf8_lossy(&output.stdout));
+        assert!(loss < 1e-3, "{ranks} ranks end with a loss of {loss}");
+        let file = fs::read(folder.path().join("line.safetensors")).expect("rank 0 has written");
+        let names = String::from_utf8_lossy(&file);
+        for name in ["\"layer.weight\"", "\"layer.bias\""] {
+            assert!(names.contains(name), "{name} is missing in {names}");
+        }
+    }
+}
+
+#[test]
 fn a_loop_over_burns_batches_learns_on_one_and_on_four_ranks() {
     for ranks in ["1", "4"] {
         let arguments = ["--nproc", ranks, "--device", "cpu"];

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod error;
+mod flops;
 mod page;
 mod quantity;
 mod report;
@@ -12,6 +13,7 @@ mod stored;
 mod time;
 
 pub use error::PageError;
+pub use flops::ModelFlops;
 pub use page::page;
 pub use report::{Curve, MemoryUse, Point, Report};
 pub use time::{SlowRank, TimeSplit};

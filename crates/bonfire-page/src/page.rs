@@ -248,7 +248,7 @@ fn escape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Curve, Point};
+    use crate::{Curve, ModelFlops, Point};
 
     /// Whether every element that is opened is closed again, in order.
     fn is_balanced(text: &str) -> bool {
@@ -291,6 +291,7 @@ mod tests {
             unit: "tokens".to_owned(),
             world_size: 2,
             samples_per_second: 3000.0,
+            flops: Some(ModelFlops::per_sample(1e9).with_peak(5e12)),
             total: Duration::from_secs(10),
             ranks: vec![TimeSplit {
                 optimizer: Duration::from_secs(5),
@@ -328,6 +329,8 @@ mod tests {
             "<figcaption>Throughput (tokens per second)<label>",
             "<figcaption>Exposed communication (ms per step)<label>",
             "<td>1500</td>",
+            "<tr><th>model FLOP/s per rank</th><td>1.5 TFLOP/s</td></tr>",
+            "<tr><th>model FLOPs utilisation</th><td>30.0 % of 5.0 TFLOP/s</td></tr>",
             "width:50.00%",
         ] {
             assert!(html.contains(heading), "{heading} is missing in {html}");

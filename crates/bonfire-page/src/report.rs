@@ -7,6 +7,7 @@ use std::time::Duration;
 use bonfire_plan::Bytes;
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::ModelFlops;
 use crate::quantity::{self, Quantity};
 use crate::time::{SlowRank, TimeSplit, seconds};
 
@@ -69,6 +70,8 @@ pub struct Report {
     /// Samples that all ranks trained on, per second of training: evaluation and checkpoints are not
     /// counted.
     pub samples_per_second: f64,
+    /// What the model computes, if the program has told.
+    pub flops: Option<ModelFlops>,
     /// From the journal's beginning to its end, in seconds.
     #[serde(with = "seconds", rename = "total_seconds")]
     pub total: Duration,
@@ -167,11 +170,12 @@ impl Report {
         }
         let rate = self.samples_per_second;
         rows.push((format!("{} per second", self.unit), format!("{rate:.0}")));
+        let of_one = rate / self.world_size.max(1) as f64;
         if self.world_size > 1 {
-            let of_one = rate / self.world_size as f64;
             let name = format!("{} per second and rank", self.unit);
             rows.push((name, format!("{of_one:.0}")));
         }
+        rows.extend(self.flops.iter().flat_map(|flops| flops.rows(of_one)));
         let total = format!("{:.1} s", self.total.as_secs_f64());
         rows.push(("time".to_owned(), total));
         let memory = self.memory.line();

@@ -128,7 +128,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::TimeSplit;
+    use crate::{ModelFlops, TimeSplit};
 
     fn losses(report: &Report) -> Vec<(u64, f64)> {
         let points = report.curve("loss").iter();
@@ -143,6 +143,7 @@ mod tests {
             title: "a <small> model".to_owned(),
             facts: vec![("text".to_owned(), "own".to_owned())],
             unit: "tokens".to_owned(),
+            flops: Some(ModelFlops::per_sample(6e6).with_peak(1e12)),
             total: Duration::from_millis(1500),
             ranks: vec![TimeSplit {
                 data: Duration::from_millis(250),

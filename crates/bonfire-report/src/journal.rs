@@ -101,6 +101,10 @@ pub struct Figures {
     pub samples_per_second: f64,
     /// What a sample is.
     pub unit: &'static str,
+    /// Ranks that have them.
+    pub ranks: usize,
+    /// What of the peak of its device a rank has used for the model, from 0 to 1, if [`JournalConfig::flops`] has a peak.
+    pub model_flops_utilisation: Option<f64>,
     /// Communication that backward did not hide, for one step: the mean over ranks.
     pub exposed_communication: Duration,
     /// If the caller knows it.
@@ -210,11 +214,18 @@ impl Journal {
             .iter()
             .map(|(split, _)| split.exposed_communication)
             .sum();
+        let samples_per_second = self.rate(steps, longest.unwrap_or_default());
+        let of_one = samples_per_second / all.len() as f64;
         let figures = Figures {
             step: self.steps,
             loss: sum / weight,
-            samples_per_second: self.rate(steps, longest.unwrap_or_default()),
+            samples_per_second,
             unit: self.config.unit,
+            ranks: all.len(),
+            model_flops_utilisation: self
+                .config
+                .flops
+                .and_then(|flops| flops.utilisation(of_one)),
             exposed_communication: exposed.div_f64(steps as f64 * all.len() as f64),
             learning_rate,
         };
@@ -267,6 +278,7 @@ impl Journal {
             samples_per_step: self.config.samples_per_step,
             unit: self.config.unit.to_owned(),
             samples_per_second,
+            flops: self.config.flops,
             total,
             memory: MemoryUse {
                 peaks: peaks.into_iter().filter(|peak| *peak > 0).collect(),
@@ -355,8 +367,14 @@ impl fmt::Display for Figures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let exposed_ms = self.exposed_communication.as_secs_f64() * 1e3;
         let (loss, rate, unit) = (self.loss, self.samples_per_second, self.unit);
-        write!(f, "loss {loss:.4}  {rate:.0} {unit}/s  ")?;
-        write!(f, "exposed communication {exposed_ms:.2} ms")
+        write!(f, "loss {loss:.4}  {rate:.0} {unit}/s")?;
+        if self.ranks > 1 {
+            write!(f, " ({:.0} per rank)", rate / self.ranks as f64)?;
+        }
+        if let Some(part) = self.model_flops_utilisation {
+            write!(f, "  MFU {:.1} %", 100.0 * part)?;
+        }
+        write!(f, "  exposed communication {exposed_ms:.2} ms")
     }
 }
 

@@ -11,7 +11,9 @@ mod metrics;
 mod tensorboard;
 mod utc;
 
-pub use bonfire_page::{Curve, MemoryUse, PageError, Point, Report, SlowRank, TimeSplit, page};
+pub use bonfire_page::{
+    Curve, MemoryUse, ModelFlops, PageError, Point, Report, SlowRank, TimeSplit, page,
+};
 pub use error::ReportError;
 pub use journal::{Activity, Figures, Journal, JournalConfig, JournalDisplay, RunFolder};
 pub use metrics::{WeightedMean, sum_over_ranks};

@@ -132,6 +132,32 @@ fn ranks_of_torchrun_form_a_group() {
     }
 }
 
+/// The script that the book has beside its own program is one that runs.
+#[test]
+fn the_books_script_of_pytorch_learns() {
+    let Some(program) = launcher("torchrun", "torch") else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(program);
+    command
+        .args(["--standalone", "--nproc-per-node", "2"])
+        .arg(repository().join("book/listings/src/beside.py"))
+        .current_dir(folder.path());
+    let end = Job::start(&mut command).end();
+    assert!(end.status.success(), "{}: {:?}", end.status, end.stderr);
+    let loss = end
+        .stdout
+        .last()
+        .and_then(|line| line.split(' ').next_back());
+    assert!(
+        loss.unwrap().parse::<f64>().unwrap() < 1e-3,
+        "{:?}",
+        end.stdout
+    );
+    assert!(folder.path().join("line.pt").is_file());
+}
+
 #[test]
 fn ranks_of_two_torchruns_form_a_group() {
     let Some(program) = launcher("torchrun", "torch") else {

@@ -149,6 +149,15 @@ impl Gpt {
         self
     }
 
+    /// Floating-point operations of a forward and a backward pass over one token, of the whole model: `6 N + 12 L H D T`,
+    /// as in appendix B of the paper on PaLM, <https://arxiv.org/abs/2204.02311>. Its `N` leaves the positions out, as
+    /// nanoGPT's does: they are added, and multiply nothing.
+    pub fn flops_per_token(&self) -> f64 {
+        let [t, c] = self.positions.val().dims();
+        let parameters = self.num_params() - t * c;
+        (6 * parameters + 12 * self.blocks.len() * c * t) as f64
+    }
+
     /// This rank's part of a model that is the same on all ranks of `tp`.
     ///
     /// # Errors
@@ -446,6 +455,24 @@ mod tests {
             CONFIG.init(0, &device()).num_params(),
             v * c + t * c + layers * block + c
         );
+    }
+
+    #[test]
+    fn a_token_costs_what_the_matrices_and_the_scores_of_attention_do() {
+        let GptConfig {
+            vocabulary: v,
+            context: t,
+            layers,
+            width: c,
+            ..
+        } = CONFIG;
+        // A matrix of n numbers is 2 n in the forward pass, and twice that in the backward pass; norms are counted like
+        // matrices. Each token has scores with t others, and a sum over t values: 2 c t each.
+        let matrices = v * c + layers * (12 * c * c + 2 * c) + c;
+        let attention = layers * 2 * (2 * c * t);
+        let expected = 3 * (2 * matrices + attention);
+        let flops = CONFIG.init(0, &device()).flops_per_token();
+        assert_eq!(flops, expected as f64);
     }
 
     #[test]

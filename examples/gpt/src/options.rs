@@ -14,7 +14,7 @@ use bonfire::diloco::{DilocoConfig, OuterGradients};
 use bonfire::optim::{Decay, Schedule};
 use bonfire::parallel::schedule::Kind;
 use bonfire::plan::Bytes;
-use bonfire::report::JournalConfig;
+use bonfire::report::{JournalConfig, ModelFlops};
 use bonfire::world::MeshShape;
 use clap::{Args, ValueEnum};
 
@@ -216,6 +216,10 @@ pub struct TrainArgs {
     #[arg(long, value_name = "T", value_parser = positive, help_heading = "Reporting")]
     pub temperature: Option<f64>,
 
+    /// FLOP/s that the device of each rank can do, such as 989e12: the report then has model FLOPs utilisation
+    #[arg(long, value_name = "FLOPS", value_parser = positive, help_heading = "Reporting")]
+    pub peak_flops: Option<f64>,
+
     /// Folder for report.txt, report.json, report.html with the curves, log.jsonl and TensorBoard's events; what an
     /// earlier run has left there is kept beside them [default: a new one, runs/TIME-gpt]
     #[arg(long, value_name = "FOLDER", help_heading = "Reporting")]
@@ -379,6 +383,8 @@ pub struct Reporting {
     pub sample: usize,
     /// Sampling temperature.
     pub temperature: f64,
+    /// See [`TrainArgs::peak_flops`].
+    pub peak_flops: Option<f64>,
     /// Folder of the run; a new one if `None`.
     pub report_dir: Option<PathBuf>,
 }
@@ -387,8 +393,13 @@ impl Reporting {
     /// Where new folders of runs are.
     pub const RUNS: &str = "runs";
 
-    /// A journal in the folder of the run.
-    pub fn journal(&self, config: JournalConfig) -> JournalConfig {
+    /// A journal in the folder of the run, of a model that computes so much for a token.
+    pub fn journal(&self, config: JournalConfig, flops_per_token: f64) -> JournalConfig {
+        let flops = ModelFlops::per_sample(flops_per_token);
+        let config = config.flops(match self.peak_flops {
+            Some(peak) => flops.with_peak(peak),
+            None => flops,
+        });
         match &self.report_dir {
             Some(folder) => config.folder(folder),
             None => config.new_folder(Self::RUNS, "gpt"),
@@ -525,6 +536,7 @@ impl TryFrom<TrainArgs> for Settings {
                 log_interval: args.log_interval.unwrap_or(20),
                 sample: args.sample.unwrap_or(400),
                 temperature: args.temperature.unwrap_or(0.8),
+                peak_flops: args.peak_flops,
                 report_dir: args.report_dir,
             },
         })

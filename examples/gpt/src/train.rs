@@ -49,7 +49,7 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
     let context = settings.model.context;
     let schedule = settings.schedule;
     let model = untrained(settings, corpus, &device);
-    let parameters = model.num_params();
+    let (parameters, flops) = (model.num_params(), model.flops_per_token());
     let mut saver = Saver::open(world, &mesh, Whole::of(&model), settings)?;
     let model = model
         .divided(tp)
@@ -94,7 +94,7 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
     let title = format!("A character transformer on {}", corpus.text.name());
     let config = JournalConfig::new(title, settings.steps)
         .samples_per_step(global_batch.samples() * context, "tokens");
-    let mut journal = Journal::new(world, settings.reporting.journal(config))?;
+    let mut journal = Journal::new(world, settings.reporting.journal(config, flops))?;
     journal.note(&headline(data, settings, corpus, parameters));
 
     let initial = Digest::of(&ddp.whole()?.whole()?)?;

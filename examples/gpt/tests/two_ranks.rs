@@ -198,7 +198,7 @@ fn muon_does_not_go_with_rows() {
 #[test]
 fn two_ranks_learn_a_repeating_text() {
     let folder = tempfile::tempdir().unwrap();
-    let reports = reports(2, &settings("--batch 4", folder.path()));
+    let reports = reports(2, &settings("--batch 4 --peak-flops 1e12", folder.path()));
     let [main, other] = &reports[..] else {
         panic!("two ranks report")
     };
@@ -217,6 +217,13 @@ fn two_ranks_learn_a_repeating_text() {
     let steps = |tag| -> Vec<u64> { main.curve(tag).iter().map(|point| point.step).collect() };
     assert_eq!(steps("loss"), [10, 20, 30, 40]);
     assert_eq!(steps("validation_loss"), [0, 20, 40]);
+    let text = main.to_string();
+    let of_peak = |line: &str| line.ends_with(" % of 1.0 TFLOP/s");
+    assert!(
+        text.lines()
+            .any(|line| line.starts_with("model FLOPs utilisation") && of_peak(line)),
+        "{text}"
+    );
     assert!(main.samples_per_second > 0.0 && main.ranks[1].training() < main.total);
     let log = std::fs::read_to_string(folder.path().join("log.jsonl")).unwrap();
     assert_eq!(log.lines().count(), 4 + 3);

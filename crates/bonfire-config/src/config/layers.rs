@@ -164,6 +164,7 @@ fn check(config: &Config) -> Result<(), ConfigErrors> {
             Some(config.precision.initial_scale),
         ),
         ("precision.min_scale", Some(config.precision.min_scale)),
+        ("report.peak_flops", config.report.peak_flops),
     ] {
         let number = number.unwrap_or(1.0);
         let is_right = number.is_finite() && number > 0.0;

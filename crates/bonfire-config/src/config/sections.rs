@@ -280,6 +280,8 @@ pub struct ReportSection {
     pub folder: Option<PathBuf>,
     /// Steps between two lines of figures.
     pub every: u64,
+    /// FLOP/s that the device of each rank can do, for model FLOPs utilisation.
+    pub peak_flops: Option<f64>,
 }
 
 impl Default for ReportSection {
@@ -288,6 +290,7 @@ impl Default for ReportSection {
             title: "training".to_owned(),
             folder: None,
             every: 10,
+            peak_flops: None,
         }
     }
 }

@@ -2,10 +2,12 @@
 
 use std::path::PathBuf;
 
+use bonfire_page::ModelFlops;
+
 use super::RunFolder;
 
 /// What a journal is about.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct JournalConfig {
     /// What is trained: the headline of the report.
@@ -16,6 +18,8 @@ pub struct JournalConfig {
     pub samples_per_step: usize,
     /// What a sample is, in the plural: `images`, `tokens`.
     pub unit: &'static str,
+    /// What the model computes for a sample, if it is known.
+    pub flops: Option<ModelFlops>,
     /// Steps that an earlier run has done; 0 for a run from its beginning.
     pub steps_done: u64,
     /// Whether rank 0 shows how far the training is.
@@ -35,6 +39,7 @@ impl Default for JournalConfig {
             steps: 0,
             samples_per_step: 1,
             unit: "samples",
+            flops: None,
             steps_done: 0,
             display: JournalDisplay::default(),
             folder: None,
@@ -56,6 +61,14 @@ impl JournalConfig {
     #[must_use]
     pub fn samples_per_step(mut self, samples: usize, unit: &'static str) -> Self {
         (self.samples_per_step, self.unit) = (samples, unit);
+        self
+    }
+
+    /// The model computes so much for a sample. The report then has FLOP/s per rank and, where the peak is known,
+    /// model FLOPs utilisation; the line of progress has the latter.
+    #[must_use]
+    pub fn flops(mut self, flops: ModelFlops) -> Self {
+        self.flops = Some(flops);
         self
     }
 

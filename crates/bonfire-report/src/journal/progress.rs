@@ -138,6 +138,8 @@ mod tests {
             loss: 1.0,
             samples_per_second: 2.0,
             unit: "tokens",
+            ranks: 1,
+            model_flops_utilisation: None,
             exposed_communication: Duration::ZERO,
             learning_rate: None,
         };

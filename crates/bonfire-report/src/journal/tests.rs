@@ -11,6 +11,7 @@ use bonfire_train::{Ddp, DeviceKind, LocalRank, Loss, TrainError};
 use burn::nn::{Linear, LinearConfig};
 
 use super::*;
+use crate::ModelFlops;
 use crate::tensorboard::tests::begins_at;
 
 const LATE: Duration = Duration::from_millis(60);
@@ -332,14 +333,37 @@ fn a_folder_that_cannot_be_made_ends_the_training_on_all_ranks() {
 
 #[test]
 fn figures_carry_their_units() {
-    let figures = Figures {
+    let mut figures = Figures {
         step: 20,
         loss: 2.51239,
         samples_per_second: 12_345.6,
         unit: "tokens",
+        ranks: 1,
+        model_flops_utilisation: None,
         exposed_communication: Duration::from_micros(1250),
         learning_rate: None,
     };
     let text = "loss 2.5124  12346 tokens/s  exposed communication 1.25 ms";
     assert_eq!(figures.to_string(), text);
+    (figures.ranks, figures.model_flops_utilisation) = (2, Some(0.412));
+    let text =
+        "loss 2.5124  12346 tokens/s (6173 per rank)  MFU 41.2 %  exposed communication 1.25 ms";
+    assert_eq!(figures.to_string(), text);
+}
+
+#[test]
+fn what_a_model_computes_is_told_of_each_rank() {
+    let told = ModelFlops::per_sample(2e6).with_peak(1e9);
+    for (figures, report) in two_ranks(&config(0, None).flops(told)) {
+        let of = |samples_per_second: f64| samples_per_second / 2.0 * 2e6 / 1e9;
+        let part = figures.model_flops_utilisation.expect("the peak is told");
+        let expected = of(figures.samples_per_second);
+        assert!((part - expected).abs() <= 4.0 * f64::EPSILON * expected);
+        let line = format!(
+            "model FLOPs utilisation    {:.1} % of 1.0 GFLOP/s",
+            100.0 * of(report.samples_per_second)
+        );
+        let text = report.to_string();
+        assert!(text.contains(&line), "{line} is missing in\n{text}");
+    }
 }

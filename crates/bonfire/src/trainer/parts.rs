@@ -23,6 +23,7 @@ pub struct Parts<M, B> {
     pub(super) rates: Option<Rates>,
     pub(super) stop: Option<StopRequest>,
     pub(super) activations: Option<Activations>,
+    pub(super) flops_per_sample: Option<f64>,
     pub(super) mesh: Option<(Mesh, Whole)>,
 }
 
@@ -36,6 +37,7 @@ impl<M, B> Parts<M, B> {
             rates: None,
             stop: None,
             activations: None,
+            flops_per_sample: None,
             mesh: None,
         }
     }
@@ -60,6 +62,15 @@ impl<M, B> Parts<M, B> {
     #[must_use]
     pub fn with_activations(mut self, activations: impl Into<Activations>) -> Self {
         self.activations = Some(activations.into());
+        self
+    }
+
+    /// With the floating-point operations of a forward and a backward pass over one sample: the report then has FLOP/s
+    /// per rank and, with `report.peak_flops` in the configuration, model FLOPs utilisation. See
+    /// [`ModelFlops`](crate::report::ModelFlops).
+    #[must_use]
+    pub fn with_flops_per_sample(mut self, flops: f64) -> Self {
+        self.flops_per_sample = Some(flops);
         self
     }
 

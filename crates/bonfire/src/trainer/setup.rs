@@ -10,7 +10,7 @@ use bonfire_data::{
 };
 use bonfire_launch::StopRequest;
 use bonfire_optim::{Decay, Offload, Schedule};
-use bonfire_report::{Journal, JournalConfig};
+use bonfire_report::{Journal, JournalConfig, ModelFlops};
 use bonfire_train::{
     Checkpoints, Clip, Ddp, DdpConfig, GradientCompression, Keep, LossScaler, Precision,
     ScalerConfig, World,
@@ -60,12 +60,14 @@ pub fn prepare<M: Module, B: Send + 'static>(
         rates,
         stop,
         activations,
+        flops_per_sample,
         mesh,
     } = parts.into();
     let (config, grid) = &all_or_none(world, placed(config, world.world_size()))?;
     let place = all_or_none(world, Place::new(world, *grid, mesh, &model))?;
     let ranks = place.data().world_size().get();
     let batches = all_or_none(world, config.batches(u64::from(ranks)))?;
+    let flops = all_or_none(world, model_flops(config, flops_per_sample))?;
     let micro = NonZeroUsize::new(usize::try_from(batches.micro).unwrap_or(usize::MAX));
     let micro = micro.unwrap_or(NonZeroUsize::MIN);
     let mut feed = all_or_none(world, feed(place.data(), config, data, micro))?;
@@ -118,6 +120,7 @@ pub fn prepare<M: Module, B: Send + 'static>(
     let mut journal = JournalConfig::new(config.report.title.clone(), steps)
         .samples_per_step(samples, "samples")
         .steps_done(progress.steps);
+    journal.flops = flops;
     if let Some(folder) = &config.report.folder {
         journal = journal.folder(folder);
     }
@@ -175,6 +178,19 @@ fn feed<B>(world: &World, config: &Config, data: Data<B>, micro: NonZeroUsize) -
         prefetch: Prefetch::default().workers(config.data.workers),
         epoch: None,
     })
+}
+
+/// What the program says of its model, beside what the configuration says of the device.
+fn model_flops(config: &Config, per_sample: Option<f64>) -> Result<Option<ModelFlops>> {
+    match (per_sample.map(ModelFlops::per_sample), config.report.peak_flops) {
+        (Some(flops), Some(peak)) => Ok(Some(flops.with_peak(peak))),
+        (None, Some(_)) => Err(Error::Usage(
+            "report.peak_flops is for a program that says what its model computes; leave it out, or call \
+             Parts::with_flops_per_sample"
+                .to_owned(),
+        )),
+        (flops, None) => Ok(flops),
+    }
 }
 
 /// Steps of the whole training.

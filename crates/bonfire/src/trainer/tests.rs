@@ -321,6 +321,30 @@ fn a_resumed_training_goes_on_in_its_folder_and_a_new_one_keeps_the_last() {
     assert_eq!(earlier.curve("loss").len(), 4);
 }
 
+/// The configuration knows the device, the program its model.
+#[test]
+fn a_report_has_the_utilisation_where_program_and_configuration_tell() {
+    let report = |words: &[&str], flops: Option<f64>| {
+        let reports = spawn(2, |world| {
+            let mut parts = Parts::new(model(&world.device()), data(&world, 43));
+            if let Some(flops) = flops {
+                parts = parts.with_flops_per_sample(flops);
+            }
+            prepare(&world, &config(words), parts)?.finish()
+        });
+        reports.map(|mut reports| reports.remove(0).to_string())
+    };
+    let peak = ["report.peak_flops=989e12"];
+    let whole = report(&peak, Some(12_600.0)).unwrap();
+    assert!(whole.contains(" % of 989.0 TFLOP/s\n"), "{whole}");
+    let achieved = report(&[], Some(12_600.0)).unwrap();
+    assert!(achieved.contains("model FLOP/s per rank"), "{achieved}");
+    assert!(!achieved.contains("utilisation"), "{achieved}");
+    assert!(!report(&[], None).unwrap().contains("FLOP"));
+    let error = report(&peak, None).unwrap_err().to_string();
+    assert!(error.contains("Parts::with_flops_per_sample"), "{error}");
+}
+
 /// What is planned is the parameters' doing alone where a pass takes nothing.
 #[test]
 fn a_report_has_what_was_planned_where_activations_are_known() {

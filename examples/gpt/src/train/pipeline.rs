@@ -41,6 +41,7 @@ pub(super) fn train(
     let (pp, data, tp) = (mesh.sub(Axis::Pp), mesh.data(), mesh.sub(Axis::Tp));
     let model = untrained(settings, corpus, &device);
     let (parameters, weights) = (model.num_params(), model.weights());
+    let flops = model.flops_per_token();
     let mut saver = Saver::open(world, mesh, Whole::of(&model), settings)?;
     let model = model.divided(tp).context("--mesh does not fit the model")?;
     let divided = divided_parameters(&model);
@@ -77,7 +78,7 @@ pub(super) fn train(
     let tokens = global_batch(data, settings).samples() * settings.model.context;
     let title = format!("A character transformer on {}", corpus.text.name());
     let journal = JournalConfig::new(title, settings.steps).samples_per_step(tokens, "tokens");
-    let mut journal = Journal::new(world, settings.reporting.journal(journal))?;
+    let mut journal = Journal::new(world, settings.reporting.journal(journal, flops))?;
     journal.note(&format!(
         "{parameters} parameters on {mesh}; {} stages by {}, {} micro-batches",
         pipeline.schedule().stages(),

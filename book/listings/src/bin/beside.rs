@@ -1,0 +1,68 @@
+//! The program of `beside.py`, part by part.
+
+// ANCHOR: all
+use std::num::NonZeroUsize;
+
+use bonfire::prelude::*;
+use bonfire::weights::{Export, save_weights};
+use burn::module::Module;
+use burn::nn::loss::{MseLoss, Reduction};
+use burn::nn::{Linear, LinearConfig};
+use burn::optim::{ModuleOptimizer, SgdConfig};
+use burn::tensor::{Device, Tensor};
+
+#[derive(Module, Debug)]
+struct Line {
+    layer: Linear,
+}
+
+impl Line {
+    fn new(device: &Device) -> Self {
+        let layer = LinearConfig::new(1, 1).init(device);
+        Self { layer }
+    }
+
+    fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+        self.layer.forward(x)
+    }
+}
+
+fn points(indices: &[usize], device: &Device) -> (Tensor<2>, Tensor<2>) {
+    let x: Vec<f32> = indices.iter().map(|&index| index as f32 / 64.0).collect();
+    let x = Tensor::<1>::from_floats(x.as_slice(), device).unsqueeze_dim(1);
+    (x.clone(), x * 3.0 + 1.0)
+}
+
+const BATCH: NonZeroUsize = NonZeroUsize::new(8).unwrap();
+
+fn train(world: World) -> bonfire::Result<()> {
+    let device = world.device().autodiff();
+    let mut ddp = Ddp::new(Line::new(&device), &world)?;
+    let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
+    let dataset = 64; // points, by their indices
+    let sampler = SamplerConfig::new(dataset, Order::Shuffled { seed: 7 });
+    let sampler = DistributedSampler::new(&world, sampler);
+    let mut loader = Loader::new(sampler, BATCH, LastBatch::Keep);
+    for epoch in 0..60 {
+        let mut mean = WeightedMean::new();
+        for indices in loader.next_epoch() {
+            let (x, y) = points(&indices, &device);
+            let mse_loss =
+                |model: &Line| MseLoss::new().forward(model.forward(x), y, Reduction::Mean);
+            let step = ddp.backward(mse_loss)?;
+            ddp.step(&mut optimizer, 0.3, step.gradients)?;
+            mean.add(step.loss.value()?, indices.len());
+        }
+        let loss = mean.over_ranks(&world)?.unwrap_or(f64::NAN);
+        if world.is_main() {
+            println!("epoch {epoch} loss {loss:.6}");
+        }
+    }
+    save_weights(&mut ddp, Export::new("line.safetensors").for_pytorch())?;
+    Ok(())
+}
+
+fn main() -> bonfire::Result<()> {
+    bonfire::launch(train)
+}
+// ANCHOR_END: all
