@@ -341,7 +341,7 @@ fn a_report_has_the_utilisation_where_program_and_configuration_tell() {
     assert!(achieved.contains("model FLOP/s per rank"), "{achieved}");
     assert!(!achieved.contains("utilisation"), "{achieved}");
     assert!(!report(&[], None).unwrap().contains("FLOP"));
-    let error = report(&peak, None).unwrap_err().to_string();
+    let error = format!("{:?}", report(&peak, None).unwrap_err());
     assert!(error.contains("Parts::with_flops_per_sample"), "{error}");
 }
 
