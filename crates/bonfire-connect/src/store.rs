@@ -3,16 +3,17 @@
 //! It never carries data of the step path. Values are bytes; keys are text; nothing received is
 //! interpreted here.
 
+mod long_wait;
 mod memory;
 mod protocol;
 mod tcp;
 
 use std::io;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::platform::clock;
 use crate::secure::handshake::TLS_CHOICE;
 
+pub use long_wait::LongWait;
 pub use memory::MemoryStore;
 pub use tcp::{TcpStore, TcpStoreServer};
 
@@ -32,33 +33,6 @@ pub trait Store: Send + Sync {
 
     /// Adds to the counter `key` (0 at first) and returns the sum. Counters and values are separate.
     fn add(&self, key: &str, amount: i64) -> Result<i64, StoreError>;
-}
-
-/// A wait for others of the job, which is told of once it is long.
-#[derive(Debug)]
-pub struct LongWait {
-    started: Instant,
-    tell_after: Duration,
-}
-
-impl LongWait {
-    /// It begins.
-    pub fn begin() -> Self {
-        Self {
-            started: clock::now(),
-            tell_after: Duration::from_secs(5),
-        }
-    }
-
-    /// Says what is waited for, if the wait is long or has doubled since that was said.
-    pub fn tell(&mut self, awaited: impl FnOnce() -> String) {
-        let waited = clock::since(self.started);
-        if waited >= self.tell_after {
-            self.tell_after = 2 * waited;
-            let (awaited, waited) = (awaited(), waited.as_secs());
-            tracing::warn!(target: "bonfire", "waiting for {awaited}, for {waited} s now");
-        }
-    }
 }
 
 /// A store call failed.

@@ -46,6 +46,7 @@
 //! it needs the one before, transfers and folds overlap and the time is shorter; where it takes one
 //! first, as this ring does, every chunk pays the latency.
 
+mod between_hosts;
 mod card;
 mod engine;
 mod error;

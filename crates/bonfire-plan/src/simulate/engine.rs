@@ -6,7 +6,7 @@
 //! uses, whose order is that rank's own. Whatever a rank or a frame does next lies at or after the
 //! event that is being handled, so nothing that was decided is ever overtaken.
 
-use super::card::{Card, Passed};
+use super::card::Card;
 use super::events::{Arrival, Events, Hop};
 use super::path::critical_path;
 use super::program::{Kind, LinkEnds, NONE, Op, Program};
@@ -23,7 +23,7 @@ pub(super) struct Engine<'a> {
     pub(super) costs: [Link; 2],
     elem_bytes: u64,
     pub(super) slots: u32,
-    detail: Detail,
+    pub(super) detail: Detail,
     events: Events,
     /// Ranks that can go on.
     pub(super) ready: Vec<u32>,
@@ -37,14 +37,14 @@ pub(super) struct Engine<'a> {
     /// Whether a rank's port out has more users than its own puts.
     has_direct: bool,
     /// Of each host.
-    cards_out: Vec<Card>,
-    cards_in: Vec<Card>,
-    nics: Vec<NicTotals>,
+    pub(super) cards_out: Vec<Card>,
+    pub(super) cards_in: Vec<Card>,
+    pub(super) nics: Vec<NicTotals>,
     pub(super) transits: Vec<Transit>,
     /// Of each rank, in order.
     pub(super) wakes: Vec<Vec<Wake>>,
     pub(super) slot_returns: Vec<SlotReturn>,
-    spans: Vec<Span>,
+    pub(super) spans: Vec<Span>,
 }
 
 /// A rank's place in its list, and what it waits for.
@@ -263,7 +263,7 @@ impl<'a> Engine<'a> {
         transit
     }
 
-    fn expect(&mut self, time_s: f64, turn: u32, transit: u32, hop: Hop) {
+    pub(super) fn expect(&mut self, time_s: f64, turn: u32, transit: u32, hop: Hop) {
         self.events.push(Arrival {
             time_s,
             turn,
@@ -276,29 +276,13 @@ impl<'a> Engine<'a> {
     fn leave(&mut self, transit: u32, reach_s: f64) {
         let (ends, bytes) = self.cargo(transit);
         self.ranks[ends.source as usize].totals.bytes_sent += bytes;
-        let s_per_byte = self.costs[ends.class as usize].s_per_byte;
-        let port = ends.port_out as usize;
-        let start_s = match ends.class {
-            Class::Intra => {
-                let free_s = &mut self.out_free_s[port];
-                let start_s = reach_s.max(*free_s);
-                *free_s = start_s + bytes as f64 * s_per_byte;
-                self.transits[transit as usize].queued_out_s = (start_s - reach_s) as f32;
-                start_s
-            }
-            Class::Inter => {
-                let nic = &mut self.nics[port];
-                nic.frames_sent += 1;
-                nic.bytes_sent += bytes;
-                let frame = (self.transits[transit as usize].link, transit);
-                let begins = self.cards_out[port].join(frame, bytes, reach_s, s_per_byte);
-                self.expect_left(&ends);
-                if !begins {
-                    return;
-                }
-                reach_s
-            }
-        };
+        if ends.class == Class::Inter {
+            return self.leave_host(transit, reach_s);
+        }
+        let free_s = &mut self.out_free_s[ends.port_out as usize];
+        let start_s = reach_s.max(*free_s);
+        *free_s = start_s + bytes as f64 * self.costs[Class::Intra as usize].s_per_byte;
+        self.transits[transit as usize].queued_out_s = (start_s - reach_s) as f32;
         let latency_s = self.transit_latency_s(transit);
         self.expect(start_s + latency_s, 0, transit, Hop::In);
     }
@@ -307,88 +291,20 @@ impl<'a> Engine<'a> {
     fn enter(&mut self, transit: u32, reach_s: f64) {
         let (ends, bytes) = self.cargo(transit);
         self.ranks[ends.target as usize].totals.bytes_received += bytes;
-        let s_per_byte = self.costs[ends.class as usize].s_per_byte;
-        let port = ends.port_in as usize;
         if ends.class == Class::Inter {
-            self.nics[port].bytes_received += bytes;
-            let frame = (self.transits[transit as usize].link, transit);
-            self.cards_in[port].join(frame, bytes, reach_s, s_per_byte);
-            self.expect_entered(&ends);
-            return;
+            return self.enter_host(transit, reach_s);
         }
-        let free_s = &mut self.in_free_s[port];
+        let free_s = &mut self.in_free_s[ends.port_in as usize];
         let start_s = reach_s.max(*free_s);
-        *free_s = start_s + bytes as f64 * s_per_byte;
+        *free_s = start_s + bytes as f64 * self.costs[Class::Intra as usize].s_per_byte;
         let arriving = &mut self.transits[transit as usize];
         arriving.queued_in_s = (start_s - reach_s) as f32;
         arriving.arrived_s = *free_s;
         self.deliver(transit, &ends);
     }
 
-    /// A transit has left its host, if nobody has joined it since this was foretold.
-    fn left(&mut self, transit: u32, now_s: f64) {
-        let (ends, bytes) = self.cargo(transit);
-        let port = ends.port_out as usize;
-        let Transit { link, issued_s, .. } = self.transits[transit as usize];
-        let Some(Passed { follower, since_s }) = self.cards_out[port].pass(link, transit, now_s)
-        else {
-            return;
-        };
-        self.note_transfer(Lane::NicOut(ends.port_out), &ends, (since_s, now_s));
-        self.expect_left(&ends);
-        if let Some(follower) = follower {
-            let latency_s = self.transit_latency_s(follower);
-            self.expect(now_s + latency_s, 0, follower, Hop::In);
-        }
-        let alone_s = bytes as f64 * self.costs[Class::Inter as usize].s_per_byte;
-        self.transits[transit as usize].queued_out_s = (now_s - issued_s - alone_s).max(0.0) as f32;
-        self.arrive(transit, &ends, now_s + self.transit_latency_s(transit));
-    }
-
-    /// A transit has entered its host, if nobody has joined it since this was foretold.
-    fn entered(&mut self, transit: u32, now_s: f64) {
-        let (ends, _) = self.cargo(transit);
-        let port = ends.port_in as usize;
-        let link = self.transits[transit as usize].link;
-        if let Some(Passed { since_s, .. }) = self.cards_in[port].pass(link, transit, now_s) {
-            self.note_transfer(Lane::NicIn(ends.port_in), &ends, (since_s, now_s));
-            self.expect_entered(&ends);
-            self.arrive(transit, &ends, now_s);
-        }
-    }
-
-    /// A transit between hosts has passed one of its two cards, so it is not there before `arrived_s`.
-    fn arrive(&mut self, transit: u32, ends: &LinkEnds, arrived_s: f64) {
-        let bytes = self.cargo(transit).1;
-        let alone_s = bytes as f64 * self.costs[Class::Inter as usize].s_per_byte;
-        let latency_s = self.transit_latency_s(transit);
-        let arriving = &mut self.transits[transit as usize];
-        arriving.arrived_s = arriving.arrived_s.max(arrived_s);
-        if !std::mem::replace(&mut arriving.is_halfway, true) {
-            return;
-        }
-        let undelayed_s =
-            arriving.issued_s + f64::from(arriving.queued_out_s) + latency_s + alone_s;
-        arriving.queued_in_s = (arriving.arrived_s - undelayed_s).max(0.0) as f32;
-        self.deliver(transit, ends);
-    }
-
-    fn expect_left(&mut self, ends: &LinkEnds) {
-        let s_per_byte = self.costs[Class::Inter as usize].s_per_byte;
-        if let Some((transit, time_s)) = self.cards_out[ends.port_out as usize].next(s_per_byte) {
-            self.expect(time_s, 0, transit, Hop::Left);
-        }
-    }
-
-    fn expect_entered(&mut self, ends: &LinkEnds) {
-        let s_per_byte = self.costs[Class::Inter as usize].s_per_byte;
-        if let Some((transit, time_s)) = self.cards_in[ends.port_in as usize].next(s_per_byte) {
-            self.expect(time_s, 0, transit, Hop::Entered);
-        }
-    }
-
     /// Lets the rank go on that waits for this transit.
-    fn deliver(&mut self, transit: u32, ends: &LinkEnds) {
+    pub(super) fn deliver(&mut self, transit: u32, ends: &LinkEnds) {
         let Transit { link, op, .. } = self.transits[transit as usize];
         if self.program.ops[op as usize].kind() == Kind::Put {
             self.links[link as usize].arrived += 1;
@@ -422,7 +338,7 @@ impl<'a> Engine<'a> {
     }
 
     /// The ends of a transit's link, and its bytes.
-    fn cargo(&self, transit: u32) -> (LinkEnds, u64) {
+    pub(super) fn cargo(&self, transit: u32) -> (LinkEnds, u64) {
         let Transit { link, op, .. } = self.transits[transit as usize];
         let bytes = self.bytes(self.program.ops[op as usize]);
         (self.program.links[link as usize], bytes)
@@ -531,22 +447,6 @@ impl<'a> Engine<'a> {
                 bytes: 0,
                 start_s,
                 end_s: until_s,
-            });
-        }
-    }
-
-    /// A network card was busy, until a frame between these ends had passed.
-    fn note_transfer(&mut self, lane: Lane, ends: &LinkEnds, span_s: (f64, f64)) {
-        let (start_s, end_s) = span_s;
-        if self.detail == Detail::Timeline && end_s > start_s {
-            let s_per_byte = self.costs[Class::Inter as usize].s_per_byte;
-            self.spans.push(Span {
-                lane,
-                activity: Activity::Transfer,
-                peer: Some(Rank::new(ends.target)),
-                bytes: ((end_s - start_s) / s_per_byte).round() as u64,
-                start_s,
-                end_s,
             });
         }
     }
