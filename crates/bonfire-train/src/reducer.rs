@@ -143,7 +143,15 @@ impl Reducer {
         // Memory of buckets that there are no more may be too small for the new ones, and would stay for nothing.
         self.spare = Spare::default();
         self.is_made = false;
-        self.make()
+        match &mut self.buckets {
+            // The gradients of this step lie in the memory of the old ones. The next pass gives the new ones theirs, so
+            // that both are not there at once.
+            Buckets::Host(buckets) => {
+                buckets.clear();
+                Ok(())
+            }
+            Buckets::Device(_) => self.make(),
+        }
     }
 
     /// Gives the buckets their memory, unless they have it. Every rank calls it alike.

@@ -214,6 +214,13 @@ fn small_buckets() -> DdpConfig {
     }
 }
 
+fn has_bucket_memory(ddp: &Ddp<Mlp>) -> bool {
+    match &ddp.synchroniser {
+        Synchroniser::Bucketed(reducer) => lock(reducer).is_made(),
+        Synchroniser::Naive(_) => panic!("the configuration asks for buckets"),
+    }
+}
+
 fn naive() -> DdpConfig {
     DdpConfig {
         sync: GradientSync::Naive,

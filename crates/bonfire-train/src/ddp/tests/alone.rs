@@ -20,13 +20,6 @@ fn lone<R: Send>(body: impl Fn(&mut Ddp<Mlp>, &Device) -> R + Sync) -> R {
     ended.into_iter().next().unwrap()
 }
 
-fn has_bucket_memory(ddp: &Ddp<Mlp>) -> bool {
-    match &ddp.synchroniser {
-        Synchroniser::Bucketed(reducer) => lock(reducer).is_made(),
-        Synchroniser::Naive(_) => panic!("the configuration asks for buckets"),
-    }
-}
-
 #[test]
 fn a_lone_rank_has_the_gradients_of_burn_and_fills_no_bucket() {
     lone(|ddp, device| {
