@@ -44,11 +44,11 @@ fn a_lone_rank_adds_up_micro_batches() {
         for _ in 0..2 {
             ddp.no_sync(|model: &Mlp| model.loss(&SAMPLES, device))
                 .unwrap();
+            assert!(has_bucket_memory(ddp));
             let gradients = ddp.backward(|model: &Mlp| model.loss(&SAMPLES, device));
             let mean = gradient_values(ddp.module(), &gradients.unwrap().gradients);
             // The mean of a gradient and itself.
             assert_eq!(mean, plain(ddp.module(), device));
-            assert!(has_bucket_memory(ddp));
             let sent = |event: &Event| matches!(event, Event::Sent { .. });
             assert!(ddp.trace().events().iter().any(sent));
             // The next step has one batch alone.
