@@ -63,6 +63,12 @@ fn cuda_what_a_freed_rank_tells_is_not_believed() {
         let body = |group: ProcessGroup| {
             let neighbours = Neighbours::of(&group);
             let group = CudaGroup::new(group, &context, &neighbours, options.clone()).unwrap();
+            if group.path() == CudaPath::Host {
+                println!(
+                    "{test} skipped: set CUDA_DEVICE_MAX_CONNECTIONS=32 for the queues of four ranks"
+                );
+                return;
+            }
             let elements = Elements::first(DType::F32, 1000);
             let buffer = group.allocate(4000).unwrap();
             let reduce = || {
