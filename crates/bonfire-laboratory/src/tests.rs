@@ -164,3 +164,18 @@ fn a_wait_that_nothing_ends_is_a_hang_and_a_panic_is_told() {
     assert!(hang.contains("waiter, waiter: Blocked"), "{hang}");
     assert_eq!(report.panics, ["clumsy: on purpose"]);
 }
+
+#[test]
+fn a_run_ends_when_the_last_process_is_stopped_for_ever() {
+    let mut simulation = Simulation::new(0, conditions(), HORIZON);
+    simulation.process("quick", 0, || ());
+    let sleeper = simulation.process("sleeper", 0, || thread::sleep(Duration::from_secs(60)));
+    simulation.servant("server", 0, || thread::sleep(Duration::from_secs(60)));
+    let stop = Fault::Stop {
+        process: sleeper,
+        span: None,
+    };
+    simulation.fault(Duration::from_secs(1), stop);
+    let report = simulation.run();
+    assert_eq!((report.hang, report.panics), (None, Vec::new()));
+}

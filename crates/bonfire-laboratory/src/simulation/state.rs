@@ -135,6 +135,11 @@ impl State {
             }
         }
         self.close_all_of(process);
+        self.end_if_over();
+    }
+
+    /// Ends what is left once no process that is awaited will run again.
+    fn end_if_over(&mut self) {
         let is_over = |process: &Process| !process.is_awaited || process.is_hopeless();
         if self.processes.iter().all(is_over) {
             for process in 0..self.processes.len() {
@@ -211,8 +216,9 @@ impl State {
             Fault::Stop { process, span } => {
                 let until = span.map(|span| self.now + span);
                 self.processes[process.0].stop(until);
-                if let Some(until) = until {
-                    self.plan(until, Event::Resume(process.0));
+                match until {
+                    Some(until) => self.plan(until, Event::Resume(process.0)),
+                    None => self.end_if_over(),
                 }
             }
             Fault::Cut { side, span } => self.cut(side, span),
