@@ -46,7 +46,8 @@ def planned(gpt, size, extra):
         words = line.split()
         if words and words[0] in PLACEMENTS:
             amounts = [float(n) * UNITS[u] for n, u in zip(words, words[1:]) if u in UNITS]
-            found[words[0]] = amounts[-1]
+            # Of the ranks of pp, that with the most.
+            found[words[0]] = max(amounts[-1], found.get(words[0], 0))
     return found
 
 

@@ -23,6 +23,7 @@ pub use error::{ParallelError, or_end_pass};
 pub use pipeline::error::PipelineError;
 pub use pipeline::output::{IntoOutput, Output};
 pub use pipeline::pass::Pass;
+pub use pipeline::seconds::layer_seconds;
 pub use pipeline::timing::PipelineTiming;
 pub use pipeline::weights::WeightGradients;
 pub use pipeline::{Axes, Pipeline, PipelineStep};

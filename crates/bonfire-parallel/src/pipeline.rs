@@ -24,6 +24,7 @@ pub(crate) mod output;
 pub(crate) mod pass;
 mod passes;
 mod run;
+pub(crate) mod seconds;
 mod tied;
 pub(crate) mod timing;
 pub(crate) mod weights;

@@ -7,6 +7,7 @@
 //! the group (a daemon).
 
 mod guard;
+mod heap;
 mod interrupt;
 mod request;
 
@@ -20,6 +21,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 
 pub use guard::Guard;
+pub use heap::release_freed_memory;
 pub use interrupt::{Interrupt, InterruptWatch};
 pub use request::RequestWatch;
 

@@ -5,6 +5,7 @@
 use std::path::Path;
 
 use bonfire_collective::{Algorithm, Checksums, GroupOptions, TransportKind};
+use bonfire_plan::{Collective, Order};
 use bonfire_testkit::conformance::{Bits, check_all};
 use bonfire_testkit::{connected, local, processes, some};
 
@@ -122,11 +123,10 @@ fn frames_with_checksums_carry_the_same_bits() {
 
 #[test]
 fn every_algorithm_conforms_when_forced() {
-    for algorithm in [Algorithm::Ring, Algorithm::OneShot, Algorithm::TwoShot] {
-        let bits = if algorithm == Algorithm::Ring {
-            Bits::AnyOrder
-        } else {
-            Bits::Canonical
+    for &algorithm in Algorithm::ALL {
+        let bits = match algorithm.order(Collective::AllReduce) {
+            Order::Canonical => Bits::Canonical,
+            Order::Rounded | Order::Fixed => Bits::AnyOrder,
         };
         for &world_size in some(&[3, 2, 5], 1) {
             let forced = options().with_algorithm(Some(algorithm));

@@ -138,24 +138,15 @@ fn check<T: Sample>(case: &Case, with: fn(&Case)) {
 }
 
 fn cases() -> impl Strategy<Value = Case> {
-    let algorithms = [
-        None,
-        Some(Algorithm::Ring),
-        Some(Algorithm::OneShot),
-        Some(Algorithm::TwoShot),
-        Some(Algorithm::HalvingDoubling),
-        Some(Algorithm::DoubleTree),
-        Some(Algorithm::Hierarchical),
-        Some(Algorithm::ZeroCopy),
-        Some(Algorithm::Chain),
-    ];
+    let forced = Algorithm::ALL.iter().copied().map(Some);
+    let algorithms: Vec<_> = std::iter::once(None).chain(forced).collect();
     let orders = [FoldOrder::Canonical, FoldOrder::Any];
     let lengths = prop_oneof![0..40_usize, 0..3000_usize, 20_000..30_000_usize];
     (
         1..=6_u32,
         lengths,
         proptest::sample::select(ReduceOp::ALL),
-        proptest::sample::select(algorithms.to_vec()),
+        proptest::sample::select(algorithms),
         proptest::sample::select(orders.to_vec()),
         64..70_000_usize,
         any::<u64>(),

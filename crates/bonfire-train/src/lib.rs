@@ -75,7 +75,7 @@ pub use parameters::is_autodiff;
 pub use recompute::{Draws, InputMemory, Recompute, SegmentInputs, recompute};
 pub use reducer::timing::StepTiming;
 pub use rehearsal::resident::Resident;
-pub use rehearsal::{outline, rehearse, rehearse_among};
+pub use rehearsal::{outline, rehearse, rehearse_among, rehearse_work};
 pub use world::device::require_devices;
 pub use world::exchange::group::NormGroup;
 pub use world::mesh::Mesh;

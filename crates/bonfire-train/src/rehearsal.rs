@@ -9,6 +9,7 @@ pub(crate) mod resident;
 use std::io;
 use std::sync::Arc;
 
+use bonfire_collective::release_freed_memory;
 use bonfire_plan::memory::{Activations, Parameter, Start};
 use bonfire_plan::{Bytes, DType};
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
@@ -54,11 +55,50 @@ pub fn rehearse_among<M: Module, L: IntoLoss>(
     forward: impl FnMut(&M) -> L,
 ) -> Result<Activations, TrainError> {
     let all = rehearsed(model, precision, forward, || Ok(world.group().barrier()?))?;
-    let share = |bytes: Bytes| Bytes::new(bytes.get() / u64::from(world.world_size().get()));
     Ok(Activations {
-        alone: share(all.alone),
-        with_gradients: share(all.with_gradients),
+        alone: share(all.alone, world),
+        with_gradients: share(all.with_gradients, world),
     })
+}
+
+/// What any work of all ranks of a world takes at its most, in equal shares, where [`rehearse_among`] knows too little of
+/// it: such as the passes of a pipeline's rank, whose stages are on no other one. Every rank calls it. The work is done
+/// twice, and the second time counts.
+///
+/// # Errors
+/// As [`rehearse_among`], and those of the work.
+#[track_caller]
+pub fn rehearse_work<E: From<TrainError>>(
+    world: &World,
+    mut work: impl FnMut() -> Result<(), E>,
+) -> Result<Bytes, E> {
+    let meet = || world.group().barrier().map_err(TrainError::from);
+    meet()?;
+    let before = before()?;
+    for _ in 0..2 {
+        meet()?;
+        work()?;
+    }
+    meet()?;
+    Ok(share(taken(before)?, world))
+}
+
+/// What the process has in memory and uses. From here on its peak is looked for.
+fn before() -> Result<Bytes, TrainError> {
+    release_freed_memory();
+    Resident::forget_peak().map_err(unmeasurable)?;
+    Ok(Resident::of_this_process().map_err(unmeasurable)?.now)
+}
+
+/// The most that the process has had in memory on top of that.
+fn taken(before: Bytes) -> Result<Bytes, TrainError> {
+    let peak = Resident::of_this_process().map_err(unmeasurable)?.peak;
+    Ok(Bytes::new(peak.get().saturating_sub(before.get())))
+}
+
+/// Of what the process takes, that of each rank.
+fn share(bytes: Bytes, world: &World) -> Bytes {
+    Bytes::new(bytes.get() / u64::from(world.world_size().get()))
 }
 
 /// Runs the passes. `meet` returns when all threads that run some are there.
@@ -72,8 +112,7 @@ fn rehearsed<M: Module, L: IntoLoss>(
     let table = Arc::new(ParameterTable::of(&model)?);
     let (mut anchors, depth) = (Anchors::default(), Depth::default());
     meet()?;
-    Resident::forget_peak().map_err(unmeasurable)?;
-    let before = Resident::of_this_process().map_err(unmeasurable)?;
+    let before = before()?;
     let mut pass = |listener: Listener| {
         let pass = Pass {
             listener: &listener,
@@ -90,9 +129,7 @@ fn rehearsed<M: Module, L: IntoLoss>(
             measured(loss, &depth)?.backward();
         }
         meet()?;
-        let after = Resident::of_this_process().map_err(unmeasurable)?;
-        let taken = after.peak.get().saturating_sub(before.now.get());
-        Ok::<_, TrainError>(Bytes::new(taken))
+        taken(before)
     };
     // The first one guesses in which order gradients come, and an allocator may keep some of it.
     pass(Listener::Dropping)?;

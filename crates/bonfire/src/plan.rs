@@ -14,7 +14,7 @@ use crate::trainer::{around, configured, ddp_config, placed};
 
 pub use bonfire_plan::memory::*;
 pub use bonfire_plan::{Bytes, DType, UnknownBytes, WorldSize};
-pub use bonfire_train::{Placement, Resident, outline, rehearse, rehearse_among};
+pub use bonfire_train::{Placement, Resident, outline, rehearse, rehearse_among, rehearse_work};
 
 /// A training of a model as a configuration has it, on so many ranks of one host. `forward` runs the model over one
 /// micro-batch and returns what that of [`Ddp::backward`](crate::Ddp::backward) may return: three passes are run on this

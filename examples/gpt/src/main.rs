@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use bonfire::ddp::Spread;
 use bonfire::plan::{Placement, WorldSize};
 use bonfire::{LaunchArgs, World};
 use clap::Parser;
@@ -58,15 +59,23 @@ fn run(launch: &LaunchArgs, args: TrainArgs) -> Result<()> {
     };
     if plans {
         let ranks = WorldSize::new(launch.flags.rank_count()?.resolve()?.get())?;
-        let training = plan(&settings, &corpus, ranks)?;
+        let trainings = plan(&settings, &corpus, ranks)?;
         let mut placements = Placement::presets().to_vec();
         if !placements.contains(&settings.placement) {
             placements.push(settings.placement);
         }
         let grid = settings.mesh.over(ranks)?;
+        let stages = trainings.len() > 1;
+        // Stages run outside of the passes that gather parameters.
+        placements.retain(|placement| !stages || placement.parameters != Spread::Sharded);
         let placements = placements.into_iter();
         let placements = placements.map(|placement| grid.placement(placement));
-        print!("{}", training.table(placements, memory));
+        for (rank, training) in trainings.iter().enumerate() {
+            if stages {
+                println!("rank {rank} of pp:");
+            }
+            print!("{}", training.table(placements.clone(), memory));
+        }
         return Ok(());
     }
     let told = settings.reporting.report_dir.as_deref();

@@ -23,7 +23,7 @@ use bonfire::parallel::{
     Attend, ColumnParallelLinear, ParallelError, RowParallelLinear, VocabParallelCrossEntropy,
     VocabParallelEmbedding, or_end_pass, ring_attention, zigzag_split,
 };
-use burn::module::{Module, Param};
+use burn::module::{Module, Param, ParamId};
 use burn::nn::{Embedding, LayerNorm, LayerNormConfig, Linear};
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData, activation};
 use chacha20::ChaCha8Rng;
@@ -33,6 +33,9 @@ pub use part::Part;
 
 /// The standard deviation of every initial matrix, as in GPT-2.
 const INITIAL_STD: f64 = 0.02;
+
+/// Words of the generator that a normal value takes: two numbers of 64 bits.
+const NORMAL_WORDS: u128 = 4;
 
 /// The sizes of a [`Gpt`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,7 +91,8 @@ struct Mlp {
 }
 
 impl GptConfig {
-    /// Builds the model; the same seed gives the same parameters on every device and every rank.
+    /// Builds the model; the same seed gives the same parameters on every device and every rank. Each matrix is made
+    /// when something uses it, so ranks that keep parts never have the whole model.
     ///
     /// Matrices are normal with deviation 0.02; those that write to the residual stream are scaled
     /// by `1 / sqrt(2 * layers)`, because that many of them add up.
@@ -100,16 +104,16 @@ impl GptConfig {
             self.heads,
             self.width
         );
-        let rng = &mut ChaCha8Rng::seed_from_u64(seed);
+        let mut normals = Normals { seed, drawn: 0 };
         let residual_std = INITIAL_STD / (2.0 * self.layers as f64).sqrt();
         let (c, v) = (self.width, self.vocabulary);
         let norm = || LayerNormConfig::new(c).with_bias(false).init(device);
         let tokens = Embedding {
-            weight: normal([v, c], INITIAL_STD, rng, device),
+            weight: normals.matrix([v, c], INITIAL_STD, device),
         };
-        let positions = normal([self.context, c], INITIAL_STD, rng, device);
+        let positions = normals.matrix([self.context, c], INITIAL_STD, device);
         let mut linear = |shape, std| Linear {
-            weight: normal(shape, std, rng, device),
+            weight: normals.matrix(shape, std, device),
             bias: None,
         };
         let blocks = (0..self.layers).map(|_| Block {
@@ -153,7 +157,7 @@ impl Gpt {
     /// as in appendix B of the paper on PaLM, <https://arxiv.org/abs/2204.02311>. Its `N` leaves the positions out, as
     /// nanoGPT's does: they are added, and multiply nothing.
     pub fn flops_per_token(&self) -> f64 {
-        let [t, c] = self.positions.val().dims();
+        let [t, c] = self.positions.lazy_shape().dims();
         let parameters = self.num_params() - t * c;
         (6 * parameters + 12 * self.blocks.len() * c * t) as f64
     }
@@ -351,10 +355,27 @@ impl Past {
     }
 }
 
-/// A trainable matrix of independent normal values.
-fn normal(shape: [usize; 2], std: f64, rng: &mut ChaCha8Rng, device: &Device) -> Param<Tensor<2>> {
-    let values = (0..shape[0] * shape[1]).map(|_| (std * standard_normal(rng)) as f32);
-    Param::from_data(TensorData::new(values.collect::<Vec<f32>>(), shape), device)
+/// Independent normal values, one matrix after the other.
+struct Normals {
+    seed: u64,
+    /// How many values the matrices so far have.
+    drawn: usize,
+}
+
+impl Normals {
+    /// A trainable matrix of the next values, which are drawn when something uses it.
+    fn matrix(&mut self, shape: [usize; 2], std: f64, device: &Device) -> Param<Tensor<2>> {
+        let (seed, first, elems) = (self.seed, self.drawn, shape[0] * shape[1]);
+        self.drawn += elems;
+        let init = move |device: &Device, is_trained| {
+            let mut rng = ChaCha8Rng::seed_from_u64(seed);
+            rng.set_word_pos(NORMAL_WORDS * first as u128);
+            let values = (0..elems).map(|_| (std * standard_normal(&mut rng)) as f32);
+            let values = TensorData::new(values.collect::<Vec<f32>>(), shape);
+            Tensor::from_data(values, device).set_require_grad(is_trained)
+        };
+        Param::uninitialized(ParamId::new(), init, device.clone(), true, shape.into())
+    }
 }
 
 /// One draw from the standard normal distribution (Box and Muller, 1958).

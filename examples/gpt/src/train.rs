@@ -1,6 +1,6 @@
 //! The training loop. Every rank runs it with the same settings and the same corpus.
 
-mod pipeline;
+pub(crate) mod pipeline;
 
 use std::num::NonZeroUsize;
 

@@ -14,19 +14,30 @@ const SIZES: &str =
 
 fn gpt(more: &[&str]) -> JobEnd {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gpt"));
-    Job::start(command.args(SIZES.split_whitespace()).args(more)).end()
+    let sizes: Vec<_> = SIZES.split_whitespace().collect();
+    let sizes = sizes.chunks(2).filter(|size| !more.contains(&size[0]));
+    Job::start(command.args(sizes.flatten()).args(more)).end()
 }
 
-/// The resident memory of a placement: the second amount from the right.
+/// The resident memory of a placement, the second amount from the right: of the rank of pp with the most.
 fn planned(table: &JobEnd, placement: &str) -> u64 {
-    let line = table.stdout.iter().find(|line| line.starts_with(placement));
-    let line = line.unwrap_or_else(|| panic!("{:?} {:?}", table.stdout, table.stderr));
-    let words: Vec<_> = line.split_whitespace().collect();
-    let mut amounts = words
-        .windows(2)
-        .filter_map(|pair| pair.join(" ").parse::<Bytes>().ok());
-    let last = amounts.rfind(|bytes| bytes.get() > 1 << 20);
-    last.unwrap().get()
+    let most = stages(table, placement).into_iter().max();
+    most.unwrap_or_else(|| panic!("{:?} {:?}", table.stdout, table.stderr))
+}
+
+/// That of each rank of pp.
+fn stages(table: &JobEnd, placement: &str) -> Vec<u64> {
+    let lines = table.stdout.iter();
+    let lines = lines.filter(|line| line.starts_with(placement));
+    let resident = lines.map(|line| {
+        let words: Vec<_> = line.split_whitespace().collect();
+        let mut amounts = words
+            .windows(2)
+            .filter_map(|pair| pair.join(" ").parse::<Bytes>().ok());
+        let last = amounts.rfind(|bytes| bytes.get() > 1 << 20);
+        last.unwrap().get()
+    });
+    resident.collect()
 }
 
 /// A generous bound: how memory is reused depends on the allocator. `benches/memory.py` compares more exactly.
@@ -37,12 +48,15 @@ fn two_ranks_take_about_what_was_planned() {
         ("dp=2", "zero2"),
         ("tp=2", "replicated"),
         ("cp=2", "replicated"),
+        ("pp=2", "replicated"),
     ] {
-        let table = gpt(&["--plan", "--mesh", mesh]);
+        let table = gpt(&["--plan", "--mesh", mesh, "--micro-batches", "2"]);
         assert!(table.status.success(), "{:?}", table.stderr);
         let folder = tempfile::tempdir().unwrap();
         let report = folder.path().to_str().unwrap();
         let short = [
+            "--micro-batches",
+            "2",
             "--steps",
             "3",
             "--eval-windows",
@@ -74,12 +88,36 @@ fn two_ranks_take_about_what_was_planned() {
 }
 
 #[test]
-fn a_rank_with_all_layers_is_planned_and_a_stage_is_not() {
+fn a_part_of_the_model_takes_less_and_the_first_stage_more_than_the_last() {
     let whole = planned(&gpt(&["--plan"]), "replicated");
     let part = planned(&gpt(&["--plan", "--mesh", "tp=2"]), "replicated");
     assert!(part < whole, "{part} with tp=2, {whole} with dp=2");
-    let end = gpt(&["--plan", "--mesh", "pp=2"]);
+    // With GPipe all micro-batches are alive on both, with 1F1B one on the last.
+    let plan = |schedule| {
+        let mesh = "--plan --mesh pp=2 --batch 64 --micro-batches 8 --schedule";
+        let mesh: Vec<_> = mesh.split_whitespace().chain([schedule]).collect();
+        let table = gpt(&mesh);
+        assert!(
+            !table.stdout.iter().any(|line| line.starts_with("zero3")),
+            "stages cannot have it: {:?}",
+            table.stdout
+        );
+        stages(&table, "replicated")
+    };
+    let (gpipe, one) = (plan("gpipe"), plan("1f1b"));
+    assert_eq!((gpipe.len(), one.len()), (2, 2));
+    assert!(one[1] < one[0], "{one:?}");
+    assert!(one[0] < gpipe[0] && one[1] < gpipe[1], "{one:?} {gpipe:?}");
+    let end = gpt(&[
+        "--plan",
+        "--mesh",
+        "pp=2",
+        "--micro-batches",
+        "2",
+        "--schedule",
+        "auto",
+    ]);
     assert!(!end.status.success(), "{:?}", end.stdout);
     let errors = end.stderr.join("\n");
-    assert!(errors.contains("plan without pp"), "{errors}");
+    assert!(errors.contains("name one for --plan"), "{errors}");
 }

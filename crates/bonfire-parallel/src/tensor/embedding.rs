@@ -33,7 +33,7 @@ pub struct VocabParallelEmbedding {
 
 impl From<Embedding> for VocabParallelEmbedding {
     fn from(Embedding { weight }: Embedding) -> Self {
-        let [vocabulary, _] = weight.shape().dims();
+        let [vocabulary, _] = weight.lazy_shape().dims();
         Self {
             weight,
             vocabulary,
@@ -49,7 +49,7 @@ impl VocabParallelEmbedding {
     /// # Errors
     /// [`ParallelError::SmallVocabulary`] if there are fewer rows than ranks.
     pub fn from_embedding(embedding: Embedding, tp: &World) -> Result<Self, ParallelError> {
-        let [vocabulary, _] = embedding.weight.shape().dims();
+        let [vocabulary, _] = embedding.weight.lazy_shape().dims();
         let ranks = tp.world_size();
         if vocabulary < ranks.len() {
             return Err(ParallelError::SmallVocabulary {

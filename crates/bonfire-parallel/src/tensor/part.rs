@@ -18,6 +18,9 @@ pub(crate) fn piece<const D: usize>(
     (cut, tp): (Cut, &World),
 ) -> Param<Tensor<D>> {
     tp.note_cut(param.id, cut);
+    if tp.world_size() == WorldSize::ONE {
+        return param;
+    }
     replaced(param, |whole| {
         let size = whole.dims()[cut.dim];
         let ranges = cut.ranges(size, tp.world_size(), tp.rank());
@@ -51,7 +54,7 @@ pub(crate) fn part<const D: usize>(
     (what, dim): (&'static str, usize),
     (sections, tp): (usize, &World),
 ) -> Result<Param<Tensor<D>>, ParallelError> {
-    let size = param.shape()[dim];
+    let size = param.lazy_shape()[dim];
     let ranks = tp.world_size();
     if !size.is_multiple_of(sections * ranks.len()) {
         return Err(ParallelError::Indivisible {

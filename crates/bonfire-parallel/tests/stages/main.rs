@@ -22,6 +22,7 @@ mod equality;
 mod evaluation;
 mod failure;
 mod overlap;
+mod seconds;
 mod shapes;
 mod tied;
 

@@ -99,6 +99,23 @@ impl Schedule {
         (0..self.stages()).filter(is_own).collect()
     }
 
+    /// The passes of one rank as a schedule of that rank alone, whose stages are all that there are: for a rehearsal of
+    /// what they take, without the others.
+    #[must_use]
+    pub fn alone(&self, rank: Rank) -> Self {
+        let stages = self.stages_on(rank);
+        let passes = self.actions(rank).iter().filter_map(|action| {
+            let Action::Compute(compute) = action else {
+                return None;
+            };
+            let stage = stages.iter().position(|stage| *stage == compute.stage)? as u32;
+            Some(Action::Compute(Compute { stage, ..*compute }))
+        });
+        let owners = vec![Rank::new(0); stages.len()];
+        Self::of_owners(owners, self.micro_batches, WorldSize::ONE)
+            .with_lists(vec![passes.collect()])
+    }
+
     /// What a rank does, in order.
     pub fn actions(&self, rank: Rank) -> &[Action] {
         &self.lists[rank.index()]

@@ -82,6 +82,10 @@ fn activations_and_makespan_are_those_of_the_closed_forms() {
             .map(|rank| shape.live_max(rank))
             .collect();
         assert_eq!(schedule.live_max(), live_max, "{shape:?}");
+        for (rank, live) in shape.ranks.ranks().zip(live_max) {
+            let alone = verify(&schedule.alone(rank)).unwrap();
+            assert_eq!(alone.live_max, [live], "{shape:?}, rank {rank} alone");
+        }
         for times in [EVEN, uneven(1.0, 1.5, 0.5), uneven(3.0, 1.0, 2.0)] {
             let costs = Costs::even(times, &schedule, 0.0).unwrap();
             let timing = simulate(&schedule, &costs).unwrap();

@@ -21,6 +21,9 @@ pub struct Part {
     norm: Option<LayerNorm>,
     recomputed: bool,
     vocabulary: usize,
+    /// The shape of this rank's part of the embedding.
+    #[module(skip)]
+    table: [usize; 2],
     /// Among whom its layers are divided.
     #[module(skip)]
     tp: World,
@@ -30,7 +33,7 @@ impl Gpt {
     /// How long each layer takes compared with a block: the embedding, which only looks up, the blocks, and the
     /// head, which is a matrix of `V` by `C` where those of a block are twelve of `C` by `C`.
     pub fn weights(&self) -> Vec<f64> {
-        let [characters, width] = self.tokens.weight.shape().dims();
+        let [characters, width] = self.tokens.weight.lazy_shape().dims();
         let mut weights = vec![1.0; self.blocks.len() + 2];
         weights[0] = 0.0;
         weights[self.blocks.len() + 1] = characters as f64 / (12 * width) as f64;
@@ -42,6 +45,7 @@ impl Gpt {
     pub fn cut(self, runs: &[Range<usize>], tp: &World) -> Vec<Part> {
         let last = self.blocks.len() + 1;
         let vocabulary = self.tokens.vocabulary();
+        let table = self.tokens.weight.lazy_shape().dims();
         let mut blocks = self.blocks.into_iter();
         let (mut embedding, mut norm) = (Some((self.tokens, self.positions)), Some(self.norm));
         let part = |run: &Range<usize>| Part {
@@ -54,6 +58,7 @@ impl Gpt {
                 .collect(),
             recomputed: self.recomputed,
             vocabulary,
+            table,
             tp: tp.clone(),
         };
         runs.iter().map(part).collect()
@@ -99,26 +104,57 @@ impl Part {
     /// # Errors
     /// [`PipelineError::OtherInput`] or [`PipelineError::NotTied`] in stages that are not so.
     pub fn forward(&self, pass: &mut Pass<'_, TextBatch>) -> Result<Output, PipelineError> {
-        let TextBatch { tokens, targets } = pass.micro_batch().clone();
-        let [b, t] = tokens.dims();
-        let past = Past::here(t, &tokens.device());
-        let stream = match &self.embedding {
-            Some((embedding, positions)) => {
-                let positions = positions.val().slice(0..t).unsqueeze(); // [1, T, C]
-                (embedding.forward(tokens) + positions).flatten(0, 1) // [B*T, C]
-            }
-            None => pass.input()?,
+        let batch = pass.micro_batch().clone();
+        let input = match self.embedding {
+            Some(_) => None,
+            None => Some(pass.input()?),
         };
-        let blocks = self.blocks.iter();
-        let stream = blocks.fold(stream, |stream, block| {
-            block.run(stream, b, &past, self.recomputed)
+        let stream = self.stream(&batch, input);
+        Ok(match &self.norm {
+            Some(norm) => self.loss(norm.forward(stream), pass.tied()?, batch).into(),
+            None => stream.into(),
+        })
+    }
+
+    /// A number that takes a forward and a backward pass as long and as much memory as this part does between its
+    /// neighbours, without them: what they would hand it is ones.
+    pub fn alone(&self, batch: &TextBatch) -> Tensor<1> {
+        let device = batch.tokens.device();
+        let [rows, width] = self.table;
+        let ones = |rows| Tensor::<2>::ones([rows, width], &device).require_grad();
+        let input = match self.embedding {
+            Some(_) => None,
+            None => Some(ones(batch.tokens.shape().num_elements())),
+        };
+        let stream = self.stream(batch, input);
+        match &self.norm {
+            Some(norm) => self.loss(norm.forward(stream), ones(rows), batch.clone()),
+            None => stream.sum(),
+        }
+    }
+
+    /// What comes out of the blocks, `[B*T, C]`: of the tokens, or of what the part in front has handed on.
+    fn stream(&self, batch: &TextBatch, input: Option<Tensor<2>>) -> Tensor<2> {
+        let [b, t] = batch.tokens.dims();
+        let past = Past::here(t, &batch.tokens.device());
+        let embedded = self.embedding.as_ref().map(|(embedding, positions)| {
+            let positions = positions.val().slice(0..t).unsqueeze(); // [1, T, C]
+            (embedding.forward(batch.tokens.clone()) + positions).flatten(0, 1) // [B*T, C]
         });
-        let Some(norm) = &self.norm else {
-            return Ok(stream.into());
-        };
-        let head = VocabParallelEmbedding::of_rows(pass.tied()?, self.vocabulary, &self.tp);
-        let scores = head.logits(norm.forward(stream)); // [B*T, V]
-        let loss = VocabParallelCrossEntropy::new().forward(&head, scores, targets.flatten(0, 1));
-        Ok(loss.into())
+        let stream = embedded
+            .or(input)
+            .expect("a part without embedding has an input");
+        let blocks = self.blocks.iter();
+        blocks.fold(stream, |stream, block| {
+            block.run(stream, b, &past, self.recomputed)
+        })
+    }
+
+    /// The mean cross entropy, of the normalised stream and the matrix of the embedding.
+    fn loss(&self, stream: Tensor<2>, head: Tensor<2>, batch: TextBatch) -> Tensor<1> {
+        let head = VocabParallelEmbedding::of_rows(head, self.vocabulary, &self.tp);
+        let scores = head.logits(stream); // [B*T, V]
+        let targets = batch.targets.flatten(0, 1);
+        VocabParallelCrossEntropy::new().forward(&head, scores, targets)
     }
 }

@@ -5,11 +5,11 @@ use std::num::NonZeroU32;
 
 use anyhow::{Context, Result, ensure};
 use bonfire::checkpoint::Whole;
-use bonfire::collective::Rank;
+use bonfire::collective::{Rank, WorldSize};
 use bonfire::ddp::Digest;
 use bonfire::optim::Clip;
 use bonfire::parallel::schedule::{Demand, Kind, PassTimes, Schedule, Shape, choose, partition};
-use bonfire::parallel::{Axes, Pipeline, divided_parameters};
+use bonfire::parallel::{Axes, Pipeline, divided_parameters, layer_seconds};
 use bonfire::plan::Bytes;
 use bonfire::report::{Activity, Journal, JournalConfig};
 use bonfire::world::{Axis, Mesh, StopRequest};
@@ -40,11 +40,9 @@ pub(super) fn train(
     check(mesh, settings)?;
     let (pp, data, tp) = (mesh.sub(Axis::Pp), mesh.data(), mesh.sub(Axis::Tp));
     let model = untrained(settings, corpus, &device);
-    let (parameters, weights) = (model.num_params(), model.weights());
+    let parameters = model.num_params();
     let flops = model.flops_per_token();
     let mut saver = Saver::open(world, mesh, Whole::of(&model), settings)?;
-    let model = model.divided(tp).context("--mesh does not fit the model")?;
-    let divided = divided_parameters(&model);
     let sampler = Sampler {
         seed: settings.seed,
         windows: corpus.training.len(),
@@ -57,22 +55,24 @@ pub(super) fn train(
             .map(|windows| corpus.training.batch(windows, &device))
             .collect()
     };
-    let shape = match settings.pipeline.order {
-        Order::Named(kind) => shape(pp, settings, kind)?,
+    let ranks = pp.world_size();
+    let (weights, shape) = match settings.pipeline.order {
+        Order::Named(kind) => (model.weights(), shape(ranks, settings, kind)?),
         Order::Fastest => {
+            let trial_batches = micro_batches(0);
+            let weights = seconds(world, model.clone(), tp, &trial_batches[0])?;
             // It leaves gradients of weights for later, if the model does, so all three times are seen.
-            let trial = shape(pp, settings, Kind::ZeroBubbleH1)?;
-            let (mut pipeline, _) = stages(mesh, settings, (&model, &weights), trial)?;
-            fastest(
-                world,
-                &mut pipeline,
-                trial,
-                &micro_batches(0),
-                weights.len(),
-            )?
+            let trial = shape(ranks, settings, Kind::ZeroBubbleH1)?;
+            let stages = stages(model.clone(), &weights, trial, tp)?;
+            let mut pipeline = pipeline(mesh, settings, stages, trial)?;
+            let layers = weights.len();
+            let shape = fastest(world, &mut pipeline, trial, &trial_batches, layers)?;
+            (weights, shape)
         }
     };
-    let (mut pipeline, all) = stages(mesh, settings, (&model, &weights), shape)?;
+    let own = stages(model, &weights, shape, tp)?;
+    let mut pipeline = pipeline(mesh, settings, own, shape)?;
+    let divided = divided_parameters(pipeline.ddp().module());
     let mut optimizer = optimizer::build(settings.optimizer, None);
     let first = saver.resume(|saved| Ok(pipeline.resume(saved, &mut optimizer)?))?;
     let tokens = global_batch(data, settings).samples() * settings.model.context;
@@ -86,8 +86,9 @@ pub(super) fn train(
         settings.pipeline.micro_batches,
     ));
     let whole = |pipeline: &Pipeline<Part>| -> Result<Gpt> {
-        let own =
-            Gpt::joined(pipeline.gather(all.clone())?).context("the stages are all layers")?;
+        // A rank does not keep those of others in memory meanwhile.
+        let all = stages(untrained(settings, corpus, &device), &weights, shape, tp)?;
+        let own = Gpt::joined(pipeline.gather(all)?).context("the stages are all layers")?;
         Ok(own.whole()?)
     };
     let initial = Digest::of(&whole(&pipeline)?)?;
@@ -138,6 +139,8 @@ pub(super) fn train(
         }
     }
     saver.save(steps, pipeline.ddp(), &optimizer)?;
+    // Its state is saved, and its memory is for the whole model.
+    drop(optimizer);
     let model = whole(&pipeline)?;
     let report = journal
         .close()?
@@ -150,31 +153,58 @@ pub(super) fn train(
     Ok(Trained { model, report })
 }
 
-/// The pipeline of a shape, and the stages of all ranks, of a model that is divided among the ranks of `tp`.
-fn stages(
+/// How long each layer of a model takes, in seconds.
+fn seconds(world: &World, model: Gpt, tp: &World, batch: &TextBatch) -> Result<Vec<f64>> {
+    let layers: Vec<_> = (0..model.weights().len())
+        .map(|layer| layer..layer + 1)
+        .collect();
+    let model = model.divided(tp).context("--mesh does not fit the model")?;
+    let layers = model.cut(&layers, tp);
+    let forward = |layer: usize| layers[layer].alone(batch);
+    Ok(layer_seconds(world, layers.len(), forward)?)
+}
+
+/// All stages of a model, dealt by the weights of its layers, which are divided among the ranks of `tp`.
+pub(crate) fn stages(model: Gpt, weights: &[f64], shape: Shape, tp: &World) -> Result<Vec<Part>> {
+    let runs = partition(weights, shape.stages() as usize)
+        .context("--layers, the embedding and the head are too few for pp in --mesh")?;
+    let model = model.divided(tp).context("--mesh does not fit the model")?;
+    Ok(model.cut(&runs, tp))
+}
+
+/// The pipeline of a shape, of which this rank has some of all stages.
+fn pipeline(
     mesh: &Mesh,
     settings: &Settings,
-    (model, weights): (&Gpt, &[f64]),
+    all: Vec<Part>,
     shape: Shape,
-) -> Result<(Pipeline<Part>, Vec<Part>)> {
-    let (pp, data, tp) = (mesh.sub(Axis::Pp), mesh.data(), mesh.sub(Axis::Tp));
-    let schedule = Schedule::new(shape);
-    let schedule = schedule.context("--schedule and --micro-batches do not go together")?;
-    let runs = partition(weights, schedule.stages() as usize)
-        .context("--layers, the embedding and the head are too few for pp in --mesh")?;
-    let all = model.clone().cut(&runs, tp);
-    let own = schedule.stages_on(pp.rank()).into_iter();
-    let own = own.map(|stage| all[stage as usize].clone()).collect();
+) -> Result<Pipeline<Part>> {
+    let (pp, data) = (mesh.sub(Axis::Pp), mesh.data());
+    let schedule = schedule(shape)?;
+    let own = owned(all, &schedule, pp.rank());
     let ddp = DdpConfig::default()
         .with_route(settings.gradient_route)
         .with_placement(mesh.placement(settings.placement));
     let axes = Axes { stages: pp, data };
     let pipeline = Pipeline::with_config(own, schedule, axes, ddp)?;
-    Ok((pipeline.with_tied(Part::head)?, all))
+    Ok(pipeline.with_tied(Part::head)?)
+}
+
+/// The schedule of a shape.
+pub(crate) fn schedule(shape: Shape) -> Result<Schedule> {
+    let schedule = Schedule::new(shape);
+    schedule.context("--schedule and --micro-batches do not go together")
+}
+
+/// Of all stages, those of a rank.
+pub(crate) fn owned(all: Vec<Part>, schedule: &Schedule, rank: Rank) -> Vec<Part> {
+    let all = (0..).zip(all);
+    let own = all.filter(|(stage, _)| schedule.owner(*stage) == rank);
+    own.map(|(_, part)| part).collect()
 }
 
 /// The shape that the settings ask for, of one kind.
-fn shape(pp: &World, settings: &Settings, kind: Kind) -> Result<Shape> {
+pub(crate) fn shape(ranks: WorldSize, settings: &Settings, kind: Kind) -> Result<Shape> {
     let micro_batches = settings.pipeline.micro_batches;
     ensure!(
         settings.batch.is_multiple_of(micro_batches.get() as usize),
@@ -187,7 +217,7 @@ fn shape(pp: &World, settings: &Settings, kind: Kind) -> Result<Shape> {
     };
     Ok(Shape {
         kind,
-        ranks: pp.world_size(),
+        ranks,
         chunks: NonZeroU32::new(chunks).context("a rank has a stage")?,
         micro_batches,
     })
