@@ -235,8 +235,8 @@ impl Count<'_> {
         bytes.max().unwrap_or(0)
     }
 
-    /// What a rank sees of the buckets of others on its host. It sums its block of everybody's; where updated rows are
-    /// gathered in the same memory, it reads the blocks of others there, too.
+    /// What a rank sees of the buckets of others on its host. It sums its block of everybody's. Where updated rows are
+    /// gathered in the same memory, it writes the same block of everybody's.
     fn seen(&self, rank: Rank) -> u64 {
         let training = self.training;
         let (all, sharing) = (training.ranks.get(), self.layout.world_size().get());
@@ -245,12 +245,11 @@ impl Count<'_> {
             false => 0,
         };
         let gathers = self.placement.parameters == Spread::Sharded;
-        let times = if gathers { 1 } else { 2 };
         let (mut always, mut shared) = (0, Vec::new());
         for bucket in &self.buckets {
             let seen = match bucket.division {
                 Division::Whole => bucket.bytes * among(all) / u64::from(all),
-                Division::Rows => times * bucket.block * among(sharing),
+                Division::Rows => bucket.block * among(sharing),
                 Division::Owned(owner) if owner == rank => bucket.bytes * among(sharing),
                 Division::Owned(_) => bucket.bytes * among(sharing).min(1),
             };

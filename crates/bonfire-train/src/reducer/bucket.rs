@@ -67,12 +67,13 @@ struct Piece {
 pub(crate) struct Spare(Arc<Mutex<Vec<Values>>>);
 
 impl Spare {
-    /// Room for some values, or for more.
+    /// Room for some values, or for more: the least that there is, for buckets that need more may come next.
     fn take(&self, group: &ProcessGroup, dtype: DType, elems: usize) -> Values {
         let mut spare = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let fits = |values: &Values| values.dtype() == dtype && values.len() >= elems;
-        match spare.iter().position(fits) {
-            Some(index) => spare.swap_remove(index),
+        let fitting = spare.iter().enumerate().filter(|(_, values)| fits(values));
+        match fitting.min_by_key(|(_, values)| values.len()) {
+            Some((index, _)) => spare.swap_remove(index),
             None => Values::shared(group, dtype, elems),
         }
     }
@@ -460,4 +461,30 @@ fn arranged(parameters: &[usize], shards: &Shards) -> (Vec<Slot>, usize) {
         }
     });
     (slots.collect(), blocks * block_elems)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Otherwise each of them grows to the largest bucket, step by step.
+    #[test]
+    fn a_small_bucket_leaves_the_large_memory_to_others() {
+        let lengths = bonfire_testkit::local(1, Default::default(), |group| {
+            let spare = Spare::default();
+            let buckets = [30, 10, 20];
+            let take = |elems: &usize| spare.take(&group, DType::F32, *elems);
+            for _ in 0..3 {
+                let taken: Vec<Values> = buckets.iter().map(take).collect();
+                let lengths: Vec<_> = taken.iter().map(Values::len).collect();
+                assert_eq!(lengths, buckets);
+                taken.into_iter().for_each(|values| spare.give(values));
+                let longer = spare.take(&group, DType::F32, 15);
+                assert_eq!(longer.len(), 20);
+                spare.give(longer);
+            }
+            spare.0.lock().unwrap().len()
+        });
+        assert_eq!(lengths, [3]);
+    }
 }
