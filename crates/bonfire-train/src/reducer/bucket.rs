@@ -7,7 +7,7 @@
 //! Where one rank has all of each parameter, the bucket travels to it, and comes from it.
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bonfire_collective::{CollectiveError, ProcessGroup, ReduceOp};
 use bonfire_plan::{DType, Division, Spread};
@@ -15,7 +15,7 @@ use burn::tensor::TensorData;
 
 use crate::parameters::shards::Shards;
 use bonfire_compression::{Carrier, Compressor, Presence, Sent};
-use bonfire_plan::buckets::Assignment;
+use bonfire_plan::buckets::{Assignment, LENT_MAX};
 use bonfire_values::{Entering, HostSlice, Travel, Values, ValuesWork};
 
 /// A bucket. Its memory is used again in every step, unless tensors still have it.
@@ -64,23 +64,67 @@ struct Piece {
 /// Memory that buckets whose gradients are sharded share: each needs it from its first gradient until the
 /// ranks have summed it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Spare(Arc<Mutex<Vec<Values>>>);
+pub(crate) struct Spare(Arc<Mutex<Pool>>);
+
+#[derive(Debug, Default)]
+struct Pool {
+    free: Vec<Values>,
+    /// Of each bucket.
+    bucket_bytes: Vec<usize>,
+    /// Of what is free and what buckets have.
+    bytes: usize,
+}
+
+impl Pool {
+    /// What the largest buckets take of which one fills while others are on their way.
+    fn bytes_max(&self) -> usize {
+        let mut sizes = self.bucket_bytes.clone();
+        sizes.sort_unstable_by(|a, b| b.cmp(a));
+        sizes.iter().take(LENT_MAX + 1).sum()
+    }
+}
 
 impl Spare {
-    /// Room for some values, or for more: the least that there is, for buckets that need more may come next.
+    /// There is a bucket of this size.
+    fn join(&self, dtype: DType, elems: usize) {
+        self.pool().bucket_bytes.push(elems * dtype.size_bytes());
+    }
+
+    /// Room for some values, or for more: the least that there is, for buckets that need more may come next. While the
+    /// buckets have less than they may need at one time, a bucket does not take more than it needs.
     fn take(&self, group: &ProcessGroup, dtype: DType, elems: usize) -> Values {
-        let mut spare = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pool = self.pool();
+        let bytes = elems * dtype.size_bytes();
         let fits = |values: &Values| values.dtype() == dtype && values.len() >= elems;
-        let fitting = spare.iter().enumerate().filter(|(_, values)| fits(values));
-        match fitting.min_by_key(|(_, values)| values.len()) {
-            Some((index, _)) => spare.swap_remove(index),
-            None => Values::shared(group, dtype, elems),
+        let fitting = pool
+            .free
+            .iter()
+            .enumerate()
+            .filter(|(_, values)| fits(values));
+        let least = fitting.min_by_key(|(_, values)| values.len());
+        let least = least.map(|(index, values)| (index, values.len()));
+        let is_full = pool.bytes + bytes > pool.bytes_max();
+        if let Some((index, len)) = least
+            && (is_full || len == elems)
+        {
+            return pool.free.swap_remove(index);
         }
+        // What is too small makes room.
+        while pool.bytes + bytes > pool.bytes_max()
+            && let Some(values) = pool.free.pop()
+        {
+            pool.bytes -= values.len() * values.dtype().size_bytes();
+        }
+        pool.bytes += bytes;
+        Values::shared(group, dtype, elems)
     }
 
     fn give(&self, values: Values) {
-        let mut spare = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        spare.push(values);
+        self.pool().free.push(values);
+    }
+
+    fn pool(&self) -> MutexGuard<'_, Pool> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -123,7 +167,10 @@ impl Bucket {
             false => flags,
         };
         let state = match &spare {
-            Some(_) => State::Empty,
+            Some(spare) => {
+                spare.join(assignment.dtype, elems);
+                State::Empty
+            }
             None => {
                 let values = Values::shared(&group, assignment.dtype, elems + flags);
                 State::Here(Arc::new(values))
@@ -465,26 +512,57 @@ fn arranged(parameters: &[usize], shards: &Shards) -> (Vec<Slot>, usize) {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
+
+    use bonfire_collective::GroupOptions;
+    use bonfire_testkit::local;
+
     use super::*;
 
-    /// Otherwise each of them grows to the largest bucket, step by step.
+    /// Otherwise a small bucket takes the memory of a large one, and the large one makes more.
     #[test]
-    fn a_small_bucket_leaves_the_large_memory_to_others() {
-        let lengths = bonfire_testkit::local(1, Default::default(), |group| {
+    fn a_small_bucket_leaves_the_memory_of_large_ones() {
+        local(1, GroupOptions::default(), |group| {
             let spare = Spare::default();
             let buckets = [30, 10, 20];
-            let take = |elems: &usize| spare.take(&group, DType::F32, *elems);
-            for _ in 0..3 {
-                let taken: Vec<Values> = buckets.iter().map(take).collect();
-                let lengths: Vec<_> = taken.iter().map(Values::len).collect();
-                assert_eq!(lengths, buckets);
-                taken.into_iter().for_each(|values| spare.give(values));
-                let longer = spare.take(&group, DType::F32, 15);
-                assert_eq!(longer.len(), 20);
-                spare.give(longer);
+            for elems in buckets {
+                spare.join(DType::F32, elems);
             }
-            spare.0.lock().unwrap().len()
+            let take = |elems| spare.take(&group, DType::F32, elems);
+            for large in [20, 30, 30] {
+                let first = take(large);
+                assert_eq!(first.len(), large);
+                spare.give(first);
+                let taken = buckets.map(take);
+                assert_eq!(taken.each_ref().map(Values::len), buckets);
+                taken.into_iter().for_each(|values| spare.give(values));
+                assert_eq!(spare.pool().bytes, 4 * 60);
+            }
         });
-        assert_eq!(lengths, [3]);
+    }
+
+    #[test]
+    fn four_buckets_of_which_three_have_memory_at_a_time_share_that_of_the_largest() {
+        local(1, GroupOptions::default(), |group| {
+            let spare = Spare::default();
+            let buckets = [10, 30, 25, 20];
+            for elems in buckets {
+                spare.join(DType::F32, elems);
+            }
+            let take = |elems| spare.take(&group, DType::F32, elems);
+            for _ in 0..4 {
+                let mut taken = VecDeque::new();
+                for elems in buckets {
+                    if taken.len() > LENT_MAX
+                        && let Some(values) = taken.pop_front()
+                    {
+                        spare.give(values);
+                    }
+                    taken.push_back(take(elems));
+                    assert!(spare.pool().bytes <= 4 * (30 + 25 + 20));
+                }
+                taken.into_iter().for_each(|values| spare.give(values));
+            }
+        });
     }
 }
