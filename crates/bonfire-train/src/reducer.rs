@@ -18,6 +18,7 @@ pub(crate) mod timing;
 pub(crate) mod trace;
 
 mod buckets;
+mod spare;
 mod step;
 mod verdict;
 
@@ -32,9 +33,10 @@ use crate::TrainError;
 use crate::loss::weights::{MicroBatches, Normalizer};
 use crate::parameters::ParameterTable;
 use crate::parameters::shards::Shards;
-use crate::reducer::bucket::{Bucket, Spare};
+use crate::reducer::bucket::Bucket;
 use crate::reducer::device_route::Chosen;
 use crate::reducer::harvest::{Gradient, Site};
+use crate::reducer::spare::Spare;
 use crate::reducer::timing::Stopwatch;
 use crate::world::patience::WarmUp;
 use bonfire_compression::{Compressor, Presence};

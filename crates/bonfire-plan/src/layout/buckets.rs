@@ -9,6 +9,14 @@ use crate::layout::Division;
 /// How many buckets whose gradients are sharded may be on their way at once, with memory that the next ones need.
 pub const LENT_MAX: usize = 2;
 
+/// Of buckets that share memory, the bytes of those that may have some at one time: one takes gradients while others are on
+/// their way.
+pub fn lent_bytes_max(bucket_bytes: &[u64]) -> u64 {
+    let mut sizes = bucket_bytes.to_vec();
+    sizes.sort_unstable_by(|a, b| b.cmp(a));
+    sizes.iter().take(LENT_MAX + 1).sum()
+}
+
 /// What assignment needs to know about a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {

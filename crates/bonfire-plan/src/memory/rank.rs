@@ -2,7 +2,7 @@
 
 use super::held::{Held, Phase, RankMemory};
 use super::{Evaluation, Parameter, Start, Training};
-use crate::buckets::{Extent, LENT_MAX, assign};
+use crate::buckets::{Extent, assign, lent_bytes_max};
 use crate::{Bytes, Division, Layout, Placement, Rank, Spread};
 
 /// What a process that is one of several ranks has besides: threads, connections, the code of both. Two ranks of the
@@ -219,7 +219,7 @@ impl Count<'_> {
             shared.push(bucket.bytes);
         }
         let lent: u64 = match self.training.micro_batches {
-            1 => most(shared),
+            1 => lent_bytes_max(&shared),
             _ => shared.iter().sum(),
         };
         (own, always + lent)
@@ -262,15 +262,8 @@ impl Count<'_> {
             true => self.gather_bytes() * among(sharing) / u64::from(sharing),
             false => 0,
         };
-        always + most(shared) + gathered
+        always + lent_bytes_max(&shared) + gathered
     }
-}
-
-/// Of the buckets that share memory, those that may have some at one time: one takes gradients while others are on
-/// their way.
-fn most(mut shared: Vec<u64>) -> u64 {
-    shared.sort_unstable_by(|a, b| b.cmp(a));
-    shared.iter().take(LENT_MAX + 1).sum()
 }
 
 fn size(parameter: &Parameter, elems: usize) -> u64 {
