@@ -3,7 +3,8 @@
 //! Burn's own compute a step as a chain of ten to fifteen operations, each of which goes through a whole
 //! tensor. On the CPU, in tensors of the Flex backend, these here do it in one pass, in place where nobody
 //! else sees a tensor's memory, with the widest vectors of the machine and on all threads of the rayon pool,
-//! which is the one that Flex computes on. On other devices they are the same chain of operations.
+//! which is the one that Flex computes on. On other devices they are the same chain of operations, which Burn's
+//! fusion makes one kernel of; or, with an [`Offload`], the pass on the CPU.
 //!
 //! The arithmetic is Burn's in Burn's order. So parameters of 32 and 64 bits have the bits of Burn's
 //! optimizers. Parameters of 16 bits do not: Burn rounds each of its operations to 16 bits, and here they
@@ -55,7 +56,8 @@ struct Weights<const D: usize> {
 /// A step of one parameter, from its state to the next.
 ///
 /// # Panics
-/// With something that belongs into files: where there is no room for it, and on other devices than the CPU.
+/// With something that belongs into files, where there is no room for it; with parameters in files on other devices
+/// than the CPU; with an offload in a build without the backend of the CPU.
 fn step<N, const D: usize, const M: usize>(
     rule: impl Rule<M>,
     parameter: Tensor<D>,
@@ -63,18 +65,19 @@ fn step<N, const D: usize, const M: usize>(
     state: Option<State<N, D>>,
     offload: Option<&Offload>,
 ) -> (Tensor<D>, Option<State<N, D>>) {
-    let device = gradient.device();
-    assert!(
-        offload.is_none() || is_flex(&device),
-        "state of optimizers and parameters are in files only on the CPU (Flex), not on {device:?}"
-    );
+    let home = gradient.device();
+    let device = match offload {
+        Some(offload) => host_for(&home, offload),
+        None => home.clone(),
+    };
+    let (parameter, gradient) = (on(parameter, &device), on(gradient, &device));
     let dtype = parameter.dtype();
     let wide = wide(dtype);
     let (time, moments, master, file) = match state {
         Some(state) => (state.time, state.moments, state.master, state.parameter),
         None => (0, Vec::new(), None, None),
     };
-    let place = |kept: Kept<D>| kept.cast(wide, &device).placed(offload);
+    let place = |kept: Kept<D>| kept.placed(wide, &device, offload);
     let moments: [Kept<D>; M] = match moments.try_into() {
         Ok(moments) => <[Kept<D>; M]>::map(moments, place),
         Err(_) => std::array::from_fn(|_| Kept::neutral(&parameter, wide, offload)),
@@ -85,11 +88,10 @@ fn step<N, const D: usize, const M: usize>(
         true => gradient,
         false => cast(gradient, wide),
     };
-    let parameter = match offload {
+    let files = offload.filter(|offload| offload.has_parameters());
+    let parameter = match files.and_then(|files| files.folder_of(&parameter.shape(), dtype)) {
         #[cfg(feature = "flex")]
-        Some(offload) if offload.has_parameters() && offload.takes(&parameter.shape(), dtype) => {
-            Kept::File(flex::in_file(parameter, file, offload))
-        }
+        Some(folder) => Kept::File(flex::in_file(parameter, file, folder)),
         _ => Kept::Memory(parameter),
     };
     let weights = Weights { parameter, master };
@@ -103,7 +105,36 @@ fn step<N, const D: usize, const M: usize>(
         Kept::Memory(_) => None,
     };
     let state = State::new(time + 1, moments.into(), weights.master).with_parameter(file);
-    (weights.parameter.into_tensor(&device), Some(state))
+    (weights.parameter.into_tensor(&home), Some(state))
+}
+
+/// The device of a step whose state is not on that of the parameter.
+///
+/// # Panics
+/// As [`step`].
+fn host_for(home: &Device, offload: &Offload) -> Device {
+    assert!(
+        is_flex(home) || !offload.has_parameters(),
+        "parameters are in files only on the CPU (Flex), not on {home:?}"
+    );
+    host()
+}
+
+#[cfg(feature = "flex")]
+fn host() -> Device {
+    Device::flex()
+}
+
+#[cfg(not(feature = "flex"))]
+fn host() -> Device {
+    panic!("an offload needs the feature `flex`: its steps are on the CPU")
+}
+
+fn on<const D: usize>(tensor: Tensor<D>, device: &Device) -> Tensor<D> {
+    match tensor.device() == *device {
+        true => tensor,
+        false => tensor.to_device(device),
+    }
 }
 
 /// The step as operations of the device.

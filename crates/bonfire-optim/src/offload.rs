@@ -1,5 +1,7 @@
-//! State of optimizers, and parameters, in files instead of memory, after ZeRO-Infinity (Rajbhandari et al. 2021,
-//! arXiv 2104.07857). On the CPU the step is the same pass, over memory whose pages the kernel writes out and takes.
+//! State of optimizers in host memory instead of a device's, with the step on the CPU, after ZeRO-Offload (Ren et al.
+//! 2021, arXiv 2101.06840); and that state, and parameters, in files instead of memory, after ZeRO-Infinity
+//! (Rajbhandari et al. 2021, arXiv 2104.07857). The step is the same pass, over memory whose pages the kernel writes out
+//! and takes.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,11 +13,14 @@ use bytemuck::Pod;
 /// What has fewer bytes stays in memory: a mapping of its own costs more than it saves.
 const FILE_BYTES_MIN: usize = 64 << 10;
 
-/// Where optimizers keep their state, and a training its parameters, instead of in memory, for models on the CPU
-/// (Flex).
+/// Where optimizers keep their state, and a training its parameters, instead of in the device's memory.
 ///
-/// The bits are those without it. Files have no names: nothing is left of them when a training ends, however it
-/// ends, and what is to outlive it is saved as ever. Each optimizer, on each rank, has files of its own.
+/// For a model on a GPU the step is computed on the CPU: gradient and parameter come to the host, and the parameter goes
+/// back. The device has no state then, and the bits are those of a step on the CPU. For a model on the CPU (Flex) host
+/// memory is where its state is anyway, and the bits are those without an offload.
+///
+/// Files have no names: nothing is left of them when a training ends, however it ends, and what is to outlive it is
+/// saved as ever. Each optimizer, on each rank, has files of its own.
 ///
 /// ```
 /// use bonfire_optim::{AdamWConfig, Offload};
@@ -28,28 +33,36 @@ const FILE_BYTES_MIN: usize = 64 << 10;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Offload {
-    folder: Arc<Path>,
+    /// Where files are made; without one, state is in host memory.
+    folder: Option<Arc<Path>>,
     has_parameters: bool,
 }
 
 impl Offload {
+    /// Host memory, for models on GPUs.
+    pub fn to_memory() -> Self {
+        Self {
+            folder: None,
+            has_parameters: false,
+        }
+    }
+
     /// Files on the disk of `folder`, which has to exist. A folder in memory (tmpfs) saves none.
     ///
     /// Files are made in the first step of a parameter. Burn's optimizers have no way to return an error: that
-    /// step panics with a [`FileMemoryError`]'s message where the disk is full, and on other devices than the
-    /// CPU.
+    /// step panics with a [`FileMemoryError`]'s message where the disk is full.
     pub fn to_files(folder: impl AsRef<Path>) -> Result<Self, FileMemoryError> {
         let folder = folder.as_ref();
         // The folder takes files.
         FileMemory::zeroed(folder, 1)?;
         Ok(Self {
-            folder: folder.into(),
+            folder: Some(folder.into()),
             has_parameters: false,
         })
     }
 
-    /// The same for parameters, too: an optimizer puts those that it steps into files, and steps them there from
-    /// then on. `bonfire_train::Ddp::with_offload` puts all there before the first step.
+    /// The same for parameters on the CPU, too: an optimizer puts those that it steps into files, and steps them there
+    /// from then on. `bonfire_train::Ddp::with_offload` puts all there before the first step.
     #[must_use]
     pub fn with_parameters(self) -> Self {
         Self {
@@ -60,7 +73,7 @@ impl Offload {
 
     /// Whether parameters are in files, too.
     pub fn has_parameters(&self) -> bool {
-        self.has_parameters
+        self.has_parameters && self.folder.is_some()
     }
 
     /// The values of a parameter in a file, if they belong there.
@@ -69,22 +82,18 @@ impl Offload {
     /// [`FileMemoryError`] if there is no room for them.
     pub fn stored(&self, values: &TensorData) -> Result<Option<TensorData>, FileMemoryError> {
         let (shape, dtype) = (values.shape(), values.dtype());
-        if !self.has_parameters || !self.takes(shape, dtype) {
+        let Some(folder) = self.folder_of(shape, dtype).filter(|_| self.has_parameters) else {
             return Ok(None);
-        }
-        let mut memory = FileMemory::zeroed(&self.folder, values.as_bytes().len())?;
+        };
+        let mut memory = FileMemory::zeroed(folder, values.as_bytes().len())?;
         memory.copy_from_slice(values.as_bytes());
         Ok(Some(in_file(Arc::new(memory), shape.clone(), dtype)))
     }
 
-    /// Whether state of this size belongs into a file.
-    pub(crate) fn takes(&self, shape: &Shape, dtype: DType) -> bool {
-        shape.num_elements() * dtype.size() >= FILE_BYTES_MIN
-    }
-
-    fn memory(&self, bytes: usize) -> FileMemory {
-        let memory = FileMemory::zeroed(&self.folder, bytes);
-        memory.unwrap_or_else(|error| panic!("the state of an optimizer: {error}"))
+    /// Where the file of a tensor of this size is made, if it belongs into one.
+    pub(crate) fn folder_of(&self, shape: &Shape, dtype: DType) -> Option<&Arc<Path>> {
+        let is_large = shape.num_elements() * dtype.size() >= FILE_BYTES_MIN;
+        self.folder.as_ref().filter(|_| is_large)
     }
 }
 
@@ -94,23 +103,23 @@ pub(crate) struct FileTensor {
     memory: Arc<FileMemory>,
     shape: Shape,
     dtype: DType,
-    offload: Offload,
+    folder: Arc<Path>,
 }
 
 impl FileTensor {
     /// Bits of zero.
-    pub(crate) fn zeroed(shape: Shape, dtype: DType, offload: &Offload) -> Self {
-        let memory = offload.memory(shape.num_elements() * dtype.size());
+    pub(crate) fn zeroed(shape: Shape, dtype: DType, folder: &Arc<Path>) -> Self {
+        let memory = memory(folder, shape.num_elements() * dtype.size());
         Self {
             memory: Arc::new(memory),
             shape,
             dtype,
-            offload: offload.clone(),
+            folder: folder.clone(),
         }
     }
 
-    pub(crate) fn copied(data: &TensorData, offload: &Offload) -> Self {
-        let mut tensor = Self::zeroed(data.shape().clone(), data.dtype(), offload);
+    pub(crate) fn copied(data: &TensorData, folder: &Arc<Path>) -> Self {
+        let mut tensor = Self::zeroed(data.shape().clone(), data.dtype(), folder);
         tensor.values_mut().copy_from_slice(data.as_bytes());
         tensor
     }
@@ -127,7 +136,7 @@ impl FileTensor {
     /// The values, which nobody else sees.
     pub(crate) fn values_mut<T: Pod>(&mut self) -> &mut [T] {
         if Arc::get_mut(&mut self.memory).is_none() {
-            let mut own = self.offload.memory(self.memory.len());
+            let mut own = memory(&self.folder, self.memory.len());
             own.copy_from_slice(&self.memory);
             self.memory = Arc::new(own);
         }
@@ -144,6 +153,11 @@ impl FileTensor {
     pub(crate) fn set_idle(&self) {
         self.memory.set_idle();
     }
+}
+
+fn memory(folder: &Path, bytes: usize) -> FileMemory {
+    let memory = FileMemory::zeroed(folder, bytes);
+    memory.unwrap_or_else(|error| panic!("the state of an optimizer: {error}"))
 }
 
 /// Values that stay in their file.

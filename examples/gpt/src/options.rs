@@ -3,7 +3,6 @@
 //! [`TrainArgs`] is what was typed; [`Settings`] is what it means: a preset's values wherever
 //! nothing was typed, sizes above zero, heads that divide the width. Only `Settings` goes further.
 
-use std::env;
 use std::fmt;
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
@@ -170,13 +169,14 @@ pub struct TrainArgs {
     )]
     pub fragments: Option<NonZeroUsize>,
 
-    /// What is in files instead of in memory, so that a larger model fits: none, the optimizer's state, or parameters,
-    /// too (on the CPU; Burn's own optimizers and Muon keep theirs in memory)
+    /// What is not in the device's memory, so that a larger model fits: none, the optimizer's state (from a GPU it goes
+    /// to host memory, or to --offload-folder, and is stepped on the CPU), or parameters, too (on the CPU). Burn's own
+    /// optimizers and Muon keep theirs
     #[arg(long, value_enum, default_value_t, help_heading = "Training")]
     pub offload: OffloadKind,
 
-    /// Folder whose disk takes the files; they have no names and are gone with the training [default: that of
-    /// temporary files]
+    /// Folder whose disk takes the files; they have no names and are gone with the training [default on the CPU: that
+    /// of temporary files]
     #[arg(long, value_name = "FOLDER", help_heading = "Training")]
     pub offload_folder: Option<PathBuf>,
 
@@ -253,7 +253,7 @@ pub enum OptimizerKind {
     Muon,
 }
 
-/// What can be in files.
+/// What can be elsewhere than in the device's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum OffloadKind {
     /// Nothing
@@ -280,9 +280,9 @@ pub struct Settings {
     pub steps: u64,
     /// The optimizer.
     pub optimizer: OptimizerSettings,
-    /// What is in files.
+    /// What is not in the device's memory.
     pub offload: OffloadKind,
-    /// Where they are, if there are any.
+    /// The folder of files, if one was given.
     pub offload_folder: Option<PathBuf>,
     /// See [`TrainArgs::checkpoint_blocks`].
     pub checkpoint_blocks: bool,
@@ -556,15 +556,14 @@ fn diloco(args: &TrainArgs) -> Option<DilocoConfig> {
     })
 }
 
-/// Where files go, if any.
+/// Where files go, if that was said.
 fn offload_folder(args: &TrainArgs) -> Result<Option<PathBuf>, OptionsError> {
     let burns = [OptimizerKind::BurnAdamw, OptimizerKind::Muon];
     match (args.offload, &args.offload_folder) {
         (OffloadKind::None, None) => Ok(None),
         (OffloadKind::None, Some(_)) => Err(OptionsError::FolderForNothing),
         _ if burns.contains(&args.optimizer) => Err(OptionsError::NoFiles),
-        (_, Some(folder)) => Ok(Some(folder.clone())),
-        (_, None) => Ok(Some(env::temp_dir())),
+        (_, folder) => Ok(folder.clone()),
     }
 }
 

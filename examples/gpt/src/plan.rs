@@ -15,7 +15,7 @@ use burn::tensor::Device;
 use crate::batch::Sampler;
 use crate::data::Corpus;
 use crate::model::Part;
-use crate::options::{OptimizerKind, Order, Settings};
+use crate::options::{OffloadKind, OptimizerKind, Order, Settings};
 use crate::text::TextBatch;
 use crate::train::pipeline::{owned, schedule, shape, stages};
 use crate::train::untrained;
@@ -120,7 +120,7 @@ impl Rehearsal<'_> {
 
     fn training<M: Module>(&self, own: &M) -> Training {
         let moments = match self.settings.optimizer.kind {
-            _ if self.settings.offload_folder.is_some() => 0,
+            _ if self.settings.offload != OffloadKind::None => 0,
             OptimizerKind::Adamw | OptimizerKind::BurnAdamw | OptimizerKind::Muon => 2,
             OptimizerKind::Sgd | OptimizerKind::Lion => 1,
         };

@@ -2,7 +2,9 @@
 
 pub(crate) mod pipeline;
 
+use std::env;
 use std::num::NonZeroUsize;
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use bonfire::checkpoint::Whole;
@@ -67,21 +69,7 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
         }
         None => (None, model, mesh.replicas()),
     };
-    let offload = match &settings.offload_folder {
-        Some(folder) => {
-            let device = world.device_name();
-            ensure!(
-                device == "cpu",
-                "--offload is for the CPU, not for {device}"
-            );
-            let files = Offload::to_files(folder).context("--offload-folder cannot be used")?;
-            Some(match settings.offload {
-                OffloadKind::Parameters => files.with_parameters(),
-                OffloadKind::None | OffloadKind::Optimizer => files,
-            })
-        }
-        None => None,
-    };
+    let offload = offload(world, settings)?;
     let mut ddp = Ddp::with_offload(model, near, config, offload.clone())?;
     let mut optimizer = optimizer::build(settings.optimizer, offload.as_ref());
     let first = saver.resume(|checkpoints| Ok(checkpoints.resume(&mut ddp, &mut optimizer)?))?;
@@ -207,6 +195,29 @@ fn check(mesh: &Mesh, settings: &Settings) -> Result<()> {
          --mesh; leave them out"
     );
     Ok(())
+}
+
+/// Where the optimizer's state is, and parameters, if not in the device's memory.
+fn offload(world: &World, settings: &Settings) -> Result<Option<Offload>> {
+    let device = world.device_name();
+    let folder = settings.offload_folder.clone();
+    let files = |folder: Option<PathBuf>| {
+        let folder = folder.unwrap_or_else(env::temp_dir);
+        Offload::to_files(folder).context("--offload-folder cannot be used")
+    };
+    Ok(match settings.offload {
+        OffloadKind::None => None,
+        OffloadKind::Optimizer if device != "cpu" && folder.is_none() => Some(Offload::to_memory()),
+        OffloadKind::Optimizer => Some(files(folder)?),
+        OffloadKind::Parameters => {
+            let fits = device == "cpu";
+            ensure!(
+                fits,
+                "--offload parameters is for the CPU, not for {device}"
+            );
+            Some(files(folder)?.with_parameters())
+        }
+    })
 }
 
 fn evaluate(

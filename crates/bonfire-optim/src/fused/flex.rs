@@ -1,5 +1,8 @@
 //! A step in the memory of tensors on Flex.
 
+use std::path::Path;
+use std::sync::Arc;
+
 use burn::backend::Flex;
 use burn::backend::flex::FlexTensor;
 use burn::tensor::{DType, Element, Tensor};
@@ -11,7 +14,7 @@ use super::kept::Kept;
 use super::number::Real;
 use super::slices::{self, Rule};
 use super::stored::Stored;
-use crate::offload::{FileTensor, Offload};
+use crate::offload::FileTensor;
 
 /// One step; nothing but the memory that somebody else sees, or that is not row-major, is copied.
 ///
@@ -49,13 +52,13 @@ pub(super) fn step<const D: usize, const M: usize>(
 pub(super) fn in_file<const D: usize>(
     parameter: Tensor<D>,
     file: Option<FileTensor>,
-    offload: &Offload,
+    folder: &Arc<Path>,
 ) -> FileTensor {
     let parameter = primitive(parameter).to_contiguous();
     let shape = parameter.layout().shape();
     match file.filter(|file| file.has(parameter.bytes(), shape)) {
         Some(file) => file,
-        None => FileTensor::copied(&parameter.into_data(), offload),
+        None => FileTensor::copied(&parameter.into_data(), folder),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
-use super::{cast, is_flex};
+use super::{cast, on};
 use crate::offload::{FileTensor, Offload};
 
 /// What is kept from step to step.
@@ -17,50 +17,35 @@ impl<const D: usize> Kept<D> {
     /// a moment is what was added, with its sign if it is zero.
     pub(super) fn neutral(parameter: &Tensor<D>, dtype: DType, offload: Option<&Offload>) -> Self {
         let shape = parameter.shape();
-        match offload {
-            Some(offload) if offload.takes(&shape, dtype) => {
-                let mut zeros = FileTensor::zeroed(shape, dtype, offload);
-                match dtype {
-                    DType::F64 => zeros.values_mut::<f64>().fill(-0.0),
-                    _ => zeros.values_mut::<f32>().fill(-0.0),
-                }
-                Self::File(zeros)
+        let Some(folder) = offload.and_then(|offload| offload.folder_of(&shape, dtype)) else {
+            return Self::Memory(Tensor::zeros(shape, (&parameter.device(), dtype)).neg());
+        };
+        let mut zeros = FileTensor::zeroed(shape.clone(), dtype, folder);
+        match dtype {
+            DType::F64 => zeros.values_mut::<f64>().fill(-0.0),
+            _ => zeros.values_mut::<f32>().fill(-0.0),
+        }
+        Self::File(zeros)
+    }
+
+    /// The same where it belongs, in a type and on the device of the step.
+    pub(super) fn placed(self, dtype: DType, device: &Device, offload: Option<&Offload>) -> Self {
+        let tensor = match self {
+            Self::File(file) if offload.is_some() && file.dtype() == dtype => {
+                return Self::File(file);
             }
-            _ => Self::Memory(Tensor::zeros(shape, (&parameter.device(), dtype)).neg()),
+            kept => cast(kept.into_tensor(device), dtype),
+        };
+        match offload.and_then(|offload| offload.folder_of(&tensor.shape(), dtype)) {
+            Some(folder) => Self::File(FileTensor::copied(&tensor.into_data(), folder)),
+            None => Self::Memory(tensor),
         }
     }
 
-    /// The same where it belongs.
-    pub(super) fn placed(self, offload: Option<&Offload>) -> Self {
-        match (self, offload) {
-            (Self::Memory(tensor), Some(offload))
-                if offload.takes(&tensor.shape(), tensor.dtype()) =>
-            {
-                Self::File(FileTensor::copied(&tensor.into_data(), offload))
-            }
-            (kept, _) => kept,
-        }
-    }
-
-    pub(super) fn cast(self, dtype: DType, device: &Device) -> Self {
-        match self {
-            Self::File(file) if file.dtype() == dtype => Self::File(file),
-            kept => Self::Memory(cast(kept.into_tensor(device), dtype)),
-        }
-    }
-
-    pub(super) fn moved_to(self, device: &Device) -> Self {
-        match self {
-            Self::Memory(tensor) => Self::Memory(tensor.to_device(device)),
-            file if is_flex(device) => file,
-            file => Self::Memory(file.into_tensor(device)),
-        }
-    }
-
-    /// In memory, of `device` if it was in a file.
+    /// In the memory of `device`.
     pub(super) fn into_tensor(self, device: &Device) -> Tensor<D> {
         match self {
-            Self::Memory(tensor) => tensor,
+            Self::Memory(tensor) => on(tensor, device),
             Self::File(file) => Tensor::from_data(file.data(), (device, file.dtype())),
         }
     }

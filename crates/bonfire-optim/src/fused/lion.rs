@@ -97,7 +97,7 @@ pub struct Lion {
 }
 
 impl Lion {
-    /// The same with its state in files, or in memory with `None`.
+    /// The same with its state elsewhere than in the memory of the parameters, or there with `None`.
     #[must_use]
     pub fn with_offload(self, offload: impl Into<Option<Offload>>) -> Self {
         let offload = offload.into();
@@ -124,8 +124,9 @@ impl Optimizer for Lion {
         super::step(rule, tensor, grad, state, self.offload.as_ref())
     }
 
-    fn to_device<const D: usize>(state: Self::State<D>, device: &Device) -> Self::State<D> {
-        state.moved_to(device)
+    /// The step moves it where it is needed.
+    fn to_device<const D: usize>(state: Self::State<D>, _: &Device) -> Self::State<D> {
+        state
     }
 }
 

@@ -100,7 +100,7 @@ pub struct Sgd {
 }
 
 impl Sgd {
-    /// The same with its state in files, or in memory with `None`.
+    /// The same with its state elsewhere than in the memory of the parameters, or there with `None`.
     #[must_use]
     pub fn with_offload(self, offload: impl Into<Option<Offload>>) -> Self {
         let offload = offload.into();
@@ -144,8 +144,9 @@ impl Optimizer for Sgd {
         super::step(momentum, tensor, grad, state, offload)
     }
 
-    fn to_device<const D: usize>(state: Self::State<D>, device: &Device) -> Self::State<D> {
-        state.moved_to(device)
+    /// The step moves it where it is needed.
+    fn to_device<const D: usize>(state: Self::State<D>, _: &Device) -> Self::State<D> {
+        state
     }
 }
 

@@ -45,12 +45,6 @@ impl<N, const D: usize> State<N, D> {
     pub(super) fn with_parameter(self, parameter: Option<FileTensor>) -> Self {
         Self { parameter, ..self }
     }
-
-    pub(super) fn moved_to(self, device: &Device) -> Self {
-        let moved = |kept: Kept<D>| kept.moved_to(device);
-        let moments = self.moments.into_iter().map(moved).collect();
-        Self::new(self.time, moments, self.master.map(moved))
-    }
 }
 
 impl<N, const D: usize> Clone for State<N, D> {

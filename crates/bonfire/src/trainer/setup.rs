@@ -237,12 +237,14 @@ fn offload(world: &World, config: &Config) -> Result<Option<Offload>> {
             Err(Error::Usage(cause.to_owned()))
         }
         (OffloadTo::Files(folder), _, "cpu") => Ok(Some(files(folder)?.with_parameters())),
-        (_, OffloadTo::Files(folder), "cpu") => Ok(Some(files(folder)?)),
-        (_, _, "cpu") | (OffloadTo::None, OffloadTo::None, _) => Ok(None),
-        (_, _, device) => Err(Error::Usage(format!(
-            "offload.optimizer and offload.parameters are for the CPU, not for {device}; shard them with \
-             placement=zero1 and placement=zero3"
-        ))),
+        (OffloadTo::Memory | OffloadTo::Files(_), _, device) if device != "cpu" => {
+            Err(Error::Usage(format!(
+                "offload.parameters is for the CPU, not for {device}; shard parameters with placement=zero3"
+            )))
+        }
+        (_, OffloadTo::Files(folder), _) => Ok(Some(files(folder)?)),
+        (_, OffloadTo::None, _) | (_, OffloadTo::Memory, "cpu") => Ok(None),
+        (_, OffloadTo::Memory, _) => Ok(Some(Offload::to_memory())),
     }
 }
 

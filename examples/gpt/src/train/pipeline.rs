@@ -16,13 +16,13 @@ use bonfire::world::{Axis, Mesh, StopRequest};
 use bonfire::{DdpConfig, World};
 use burn::module::Module;
 
-use super::{Trained, check, global_batch, untrained, validation_loss};
+use super::{Trained, check, global_batch, offload, untrained, validation_loss};
 use crate::batch::Sampler;
 use crate::checkpoint::Saver;
 use crate::data::Corpus;
 use crate::model::{Gpt, Part};
 use crate::optimizer;
-use crate::options::{Order, Settings};
+use crate::options::{OffloadKind, Order, Settings};
 use crate::text::TextBatch;
 
 /// Trains a model whose stages are on the ranks of `pp`.
@@ -33,9 +33,10 @@ pub(super) fn train(
     corpus: &Corpus,
 ) -> Result<Trained> {
     ensure!(
-        settings.offload_folder.is_none(),
-        "--offload does not go with pp in --mesh"
+        settings.offload != OffloadKind::Parameters,
+        "--offload parameters does not go with pp in --mesh; --offload optimizer does"
     );
+    let offload = offload(world, settings)?;
     let device = world.device().autodiff();
     check(mesh, settings)?;
     let (pp, data, tp) = (mesh.sub(Axis::Pp), mesh.data(), mesh.sub(Axis::Tp));
@@ -73,7 +74,7 @@ pub(super) fn train(
     let own = stages(model, &weights, shape, tp)?;
     let mut pipeline = pipeline(mesh, settings, own, shape)?;
     let divided = divided_parameters(pipeline.ddp().module());
-    let mut optimizer = optimizer::build(settings.optimizer, None);
+    let mut optimizer = optimizer::build(settings.optimizer, offload.as_ref());
     let first = saver.resume(|saved| Ok(pipeline.resume(saved, &mut optimizer)?))?;
     let tokens = global_batch(data, settings).samples() * settings.model.context;
     let title = format!("A character transformer on {}", corpus.text.name());

@@ -167,3 +167,45 @@ fn wgpu_passes_in_16_bits_learn_or_are_refused() {
         );
     }
 }
+
+/// State and arithmetic are on the host, so the bits are those of a model on the CPU, from a record, too.
+#[test]
+fn wgpu_steps_with_an_offload_have_the_bits_of_the_cpu() {
+    use bonfire_optim::{AdamWConfig, Offload};
+
+    let folder = tempfile::tempdir().unwrap();
+    let files = Offload::to_files(folder.path()).unwrap();
+    for offload in [Offload::to_memory(), files] {
+        let stepped = on_adapters(1, |world| {
+            let make = |device: &Device| seeded(LinearConfig::new(200, 100).init(device), 1);
+            let optimizer = |offload| {
+                let adamw = AdamWConfig::new().build().with_offload(offload);
+                ModuleOptimizer::from(adamw)
+            };
+            let (mut model, mut here) = (make(&world.device()), make(&Device::flex()));
+            let mut hosted = optimizer(Some(offload.clone()));
+            let mut own = optimizer(None);
+            let mut random = ChaCha8Rng::seed_from_u64(2);
+            for _ in 0..4 {
+                let values = random_data(&mut random, &[200, 100]);
+                let gradients = |model: &Linear, device: &Device| {
+                    let mut gradients = GradientsParams::new();
+                    let gradient = Tensor::<2>::from_data(values.clone(), device);
+                    gradients.register(model.weight.id, gradient);
+                    gradients
+                };
+                let gradient = gradients(&model, &world.device());
+                model = hosted.step(0.01, model, gradient);
+                let gradient = gradients(&here, &Device::flex());
+                here = own.step(0.01, here, gradient);
+                assert_eq!(bits(&model), bits(&here));
+                assert_eq!(model.weight.device(), world.device());
+                let record = hosted.into_bytes().unwrap();
+                hosted = optimizer(Some(offload.clone())).from_bytes(record).unwrap();
+            }
+        });
+        if stepped.is_none() {
+            return;
+        }
+    }
+}
