@@ -43,6 +43,9 @@ const NEVER: [&str; 7] = [
     "cuCtxSynchronize",
 ];
 
+/// What runs a kernel.
+const LAUNCH: &str = "cuLaunchKernel ";
+
 /// What copies gradients to a bucket and back.
 const COPY: &str = "cuLaunchKernel pack_";
 
@@ -98,6 +101,41 @@ impl Calls {
     }
 }
 
+fn write_mark(path: &Path, text: &str) {
+    let mut file = OpenOptions::new().append(true).open(path).unwrap();
+    // In one piece: the driver writes, too, whenever Burn frees memory.
+    file.write_all(format!("{text}\n").as_bytes()).unwrap();
+}
+
+/// Counts the kernels of an optimizer's steps; nothing without a driver that tells.
+fn check_optimizer(path: &Path) {
+    fs::write(path, "").unwrap();
+    let stepped = on_devices(1, |world| {
+        let device = world.device();
+        let mut layer = seeded(LinearConfig::new(64, 32).init(&device), 1);
+        let mut optimizer = bonfire_optim::AdamWConfig::new().init();
+        for step in 0..STEPS_BEFORE + STEPS_COUNTED {
+            let mut gradients = GradientsParams::new();
+            let gradient = Tensor::<2>::from_data(TensorData::ones::<f32, _>([64, 32]), &device);
+            gradients.register(layer.weight.id, gradient);
+            if step == STEPS_BEFORE {
+                write_mark(path, BEGIN);
+            }
+            layer = optimizer.step(0.01, layer, gradients);
+            // Burn launches what somebody waits for.
+            device.sync().unwrap();
+        }
+        write_mark(path, END);
+    });
+    let (before, counted) = Calls::read(path);
+    if stepped.is_none() || before.0.is_empty() {
+        return;
+    }
+    let launches = counted.of(LAUNCH);
+    println!("{launches} kernels in {STEPS_COUNTED} steps of an optimizer");
+    assert_eq!(launches, STEPS_COUNTED, "{:?}", counted.0);
+}
+
 /// Some steps, of which the last are between two marks in the file; how many buckets travel in each.
 fn train_marked(world: &World, config: DdpConfig, (path, meet): (&Path, &dyn Fn())) -> usize {
     let device = world.device();
@@ -107,9 +145,7 @@ fn train_marked(world: &World, config: DdpConfig, (path, meet): (&Path, &dyn Fn(
     let mark = |text: &str| {
         meet();
         if world.is_main() {
-            let mut file = OpenOptions::new().append(true).open(path).unwrap();
-            // In one piece: the driver writes, too, whenever Burn frees memory.
-            file.write_all(format!("{text}\n").as_bytes()).unwrap();
+            write_mark(path, text);
         }
         meet();
     };
@@ -236,6 +272,7 @@ fn cuda_a_step_launches_two_copies_for_each_bucket() {
             }
         }
         check_processes(&path);
+        check_optimizer(&path);
         return;
     }
     let folder = tempfile::tempdir().unwrap();
