@@ -108,17 +108,17 @@ impl CudaGroup {
         let choice_of_sync = peers.cards().sync(options.sync);
         let sync = choice_of_sync.sync;
         let choice = connection.choice(&options);
-        let (pages, staging, opened, path) = match connection {
+        let (pages, inboxes, opened, path) = match connection {
             Connection::Host => (Vec::new(), Default::default(), Vec::new(), Path::host()),
             Connection::Peers {
                 pages,
-                staging,
-                staging_bytes,
+                inboxes,
+                inboxes_bytes,
                 ..
             } => {
-                let halves = agree(&group, halves(&staging, staging_bytes))?;
+                let halves = agree(&group, halves(&inboxes, inboxes_bytes))?;
                 let flags = pages.spans().iter().cloned().map(FlagPage::new).collect();
-                (flags, halves, vec![pages, staging], Path::Peers)
+                (flags, halves, vec![pages, inboxes], Path::Peers)
             }
         };
         if me == Rank::new(0) && matches!(path, Path::Peers) {
@@ -130,7 +130,7 @@ impl CudaGroup {
             stream: Arc::new(local.stream),
             flags: Flags::new(me, world_size, pages, sync, waiting),
             kernels: local.kernels,
-            staging,
+            inboxes,
             path,
             programs: Programs::default(),
             ready: HashSet::new(),
@@ -275,11 +275,11 @@ fn log(peers: &Peers, SyncChoice { sync, limited }: SyncChoice, choice: &CudaCho
     tracing::info!("rank 0: {choice}");
 }
 
-/// The two staging buffers of each rank.
-fn halves(staging: &Shared, bytes: usize) -> Result<[Vec<Span>; 2], CudaError> {
+/// The two sets of inboxes of each rank.
+fn halves(inboxes: &Shared, bytes: usize) -> Result<[Vec<Span>; 2], CudaError> {
     let half = |number: usize| -> Result<Vec<Span>, CudaError> {
         let range = number * bytes..(number + 1) * bytes;
-        let spans = staging.spans().iter();
+        let spans = inboxes.spans().iter();
         spans.map(|span| span.part(range.clone())).collect()
     };
     Ok([half(0)?, half(1)?])

@@ -11,7 +11,7 @@
 //! - *ring*: the ring schedules in place, step by step, several beside each other: where only neighbours
 //!   reach each other. Its order is that of the ring on the CPU.
 //! - *chain*: up through the ranks and down again, for the same buffers as the ring, in canonical order.
-//! - *one-shot*, for small buffers: the one-shot schedule in one kernel, which also waits for its peers.
+//! - *one-shot*, for small buffers: the one-shot schedule in one kernel, in packets that carry their own flags.
 //! - *two-shot*, for those of middle size: the direct schedule in one kernel of few blocks.
 //!
 //! Which of them an all-reduce takes follows from its size and from how fast each rank reads every other's

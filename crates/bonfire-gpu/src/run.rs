@@ -34,7 +34,8 @@ pub(crate) struct State {
     pub(crate) stream: Arc<Stream>,
     pub(crate) flags: Flags,
     pub(crate) kernels: Kernels,
-    pub(crate) staging: [Vec<Span>; 2],
+    /// Two sets, each of all ranks.
+    pub(crate) inboxes: [Vec<Span>; 2],
     pub(crate) path: Path,
     pub(crate) programs: Programs,
     /// What all ranks have loaded kernels for.
@@ -48,7 +49,7 @@ pub(crate) struct State {
     /// Whether anything was queued that was not seen to be done.
     pub(crate) has_queued: bool,
     pub(crate) retired: Vec<Shared>,
-    /// What the parts of `staging` and the pages of `flags` are parts of.
+    /// What the parts of `inboxes` and the pages of `flags` are parts of.
     pub(crate) opened: Vec<Shared>,
 }
 
@@ -141,7 +142,7 @@ impl State {
     /// Gives up the memory of the other ranks; returns the own.
     pub(crate) fn close_peers(&mut self) -> Vec<Span> {
         self.flags.close();
-        self.staging = [Vec::new(), Vec::new()];
+        self.inboxes = [Vec::new(), Vec::new()];
         let retired = std::mem::take(&mut self.retired).into_iter();
         let opened = std::mem::take(&mut self.opened).into_iter();
         opened.chain(retired).filter_map(Shared::close).collect()

@@ -26,11 +26,11 @@ use reach::Refusal;
 
 /// What a group exchanges data through.
 pub(crate) enum Connection {
-    /// The memory of all ranks: flags, and two staging buffers of this size behind one another.
+    /// The memory of all ranks: flags, and two sets of inboxes, each of this size, behind one another.
     Peers {
         pages: Shared,
-        staging: Shared,
-        staging_bytes: usize,
+        inboxes: Shared,
+        inboxes_bytes: usize,
         /// How fast that is, where it was measured.
         bandwidths: Option<PairBandwidths>,
     },
@@ -80,9 +80,9 @@ pub(crate) fn connect(
         }
         return Ok(Connection::Host);
     }
-    let staging_bytes = (options.one_shot_bytes_max + OneShotKernel::STAGING_EXTRA_BYTES)
-        .next_multiple_of(OneShotKernel::STAGING_EXTRA_BYTES);
-    let probed = (2 * staging_bytes).max(PROBE_BYTES);
+    let ranks = group.world_size().len();
+    let inboxes_bytes = OneShotKernel::inboxes_bytes(ranks, options.one_shot_bytes_max);
+    let probed = (2 * inboxes_bytes).max(PROBE_BYTES);
     let shared_bytes = if is_measured(peers, options) {
         probed.max(PACE_BYTES)
     } else {
@@ -98,20 +98,20 @@ pub(crate) fn connect(
     }
     let path = reach::decide(options.path, refusals)?;
     match opened {
-        Ok((pages, staging)) => {
+        Ok((pages, inboxes)) => {
             let bandwidths = is_measured(peers, options).then(|| {
                 let pace = Pace {
                     group,
                     context,
                     stream: &local.stream,
-                    memory: &staging,
+                    memory: &inboxes,
                 };
                 pace.run()
             });
             Ok(Connection::Peers {
                 pages,
-                staging,
-                staging_bytes,
+                inboxes,
+                inboxes_bytes,
                 bandwidths: bandwidths.transpose()?,
             })
         }
@@ -135,7 +135,7 @@ fn is_measured(peers: &Peers, options: &CudaOptions) -> bool {
     options.algorithm.is_none() && peers.cards().are_on_several_devices()
 }
 
-/// The flags and the staging buffers of all ranks, probed; or who does not reach whom.
+/// The flags and the inboxes of all ranks, probed; or who does not reach whom.
 fn open(
     group: &ProcessGroup,
     context: &Context,
@@ -146,22 +146,22 @@ fn open(
         Ok(pages) => pages,
         Err(refusals) => return Ok(Err(refusals)),
     };
-    let staging = peers.try_share(&local.stream, shared_bytes)?;
-    let refusals = match staging {
-        Ok(staging) => {
+    let inboxes = peers.try_share(&local.stream, shared_bytes)?;
+    let refusals = match inboxes {
+        Ok(inboxes) => {
             let probe = Probe {
                 group,
                 context,
                 stream: &local.stream,
                 control: &local.control,
                 waiting,
-                memory: &staging,
+                memory: &inboxes,
             };
             let refusals = probe.run()?;
             if refusals.is_empty() {
-                return Ok(Ok((pages, staging)));
+                return Ok(Ok((pages, inboxes)));
             }
-            close(group, staging)?;
+            close(group, inboxes)?;
             refusals
         }
         Err(refusals) => refusals,

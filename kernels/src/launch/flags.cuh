@@ -20,6 +20,10 @@ static __device__ __forceinline__ u32 load_relaxed(const u32* word) {
   return value;
 }
 
+static __device__ __forceinline__ void store_relaxed(u32* word, u32 value) {
+  asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
+}
+
 static __device__ __forceinline__ void store_release(u32* word, u32 value) {
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
 }

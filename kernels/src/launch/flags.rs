@@ -41,7 +41,7 @@ pub struct Link {
 }
 
 impl FlagPage {
-    /// The blocks of a `one_shot` kernel that have words.
+    /// The blocks of a `two_shot` kernel that have words.
     pub const BLOCKS_MAX: u32 = 64;
 
     /// The channels that have words.
@@ -91,7 +91,7 @@ impl FlagPage {
         LINKS + link.channel as usize * RANKS_MAX + link.peer as usize
     }
 
-    /// The number of the word that `peer` writes in the first block of a `one_shot` kernel.
+    /// The number of the word that `peer` writes in the first block of a `one_shot` or `two_shot` kernel.
     pub const fn block_index(peer: u32) -> usize {
         BLOCKS + peer as usize
     }
@@ -110,7 +110,7 @@ impl FlagPage {
         self.word(Self::link_index(link))
     }
 
-    /// The words of the `one_shot` kernel: [`RANKS_MAX`] for each block.
+    /// The words of those kernels: [`RANKS_MAX`] for each block.
     pub(super) fn blocks(&self) -> Span {
         self.words(BLOCKS, Self::BLOCKS_MAX as usize * RANKS_MAX)
     }

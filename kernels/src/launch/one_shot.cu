@@ -1,16 +1,38 @@
-// All-reduce of a small buffer in one kernel per rank, in place.
+// All-reduce of a small buffer in one kernel per rank, in place: everybody pushes to everybody.
 //
-// Each block copies its part of the own data to the own staging buffer, tells the same block of every
-// peer, waits for all of theirs, and folds all staging buffers in rank order into the own data. Blocks
-// do not wait for other blocks of their own rank. Two staging buffers alternate: a rank that writes one
-// again has heard of every peer in the operation between, so they all finished reading it.
+// Data travel as packets, 4 bytes of data and the number of the operation in a word of 8. Each rank stores its packets
+// in an inbox that each rank has for it, waits until its own inboxes are full, and folds them in rank order into its
+// data. Who finds the number in a packet has the data that came with it, so there are no fences, no flags beside the
+// data, and no reads over a link; it takes twice the bytes. (After the protocol LL of NCCL and the packets of MSCCL++.)
+//
+// A packet is single. It is a scalar of 64 bits, stored and loaded with the relaxed strength at the scope of the system,
+// and such accesses of one place are not torn (PTX ISA, memory consistency model, single-copy atomicity). One access
+// moves a line of two packets: a vector is as many scalars, in any order (the same, vector data types).
+//
+// No packet is taken for a later one. Two sets of inboxes alternate. A rank that writes one again has had packets of
+// every peer in the operation between, whose kernel began when the peer had read all of the operation before. So what
+// lies in an inbox is of an earlier operation, and of another number: numbers grow, and before they come again, and
+// before the first, the engine clears the inboxes. No operation has the number 0.
 
-#define LANES (16 / (int)sizeof(STORE))
-
-union Pack {
-  uint4 raw;
-  STORE lane[LANES];
+// 8 bytes of data. What lies behind the last element is 0, and not looked at.
+union Line {
+  STORE lane[8 / sizeof(STORE)];
+  u32 word[2];
 };
+
+#ifdef __CUDACC__
+static __device__ __forceinline__ void load_packets(const u64* line, u64 (&packets)[2]) {
+  asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];"
+               : "=l"(packets[0]), "=l"(packets[1])
+               : "l"(line)
+               : "memory");
+}
+
+static __device__ __forceinline__ void store_packets(u64* line, u64 first, u64 second) {
+  asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(line), "l"(first), "l"(second)
+               : "memory");
+}
+#endif
 
 #if defined(KIND_F16)
 #ifdef __CUDACC__
@@ -90,80 +112,91 @@ static __device__ __forceinline__ STORE finish(PARTIAL x, u32 divisor) {
   return narrow(divisor == 0 ? x : (PARTIAL)(x / (PARTIAL)divisor));
 }
 
-static __device__ __forceinline__ uint4 fold_packs(const Pack (&from)[SOURCES], u32 divisor) {
-  Pack result;
+// Of a type that is some lanes: the fold of each.
+template <typename Lanes>
+static __device__ __forceinline__ Lanes fold_lanes(const Lanes (&from)[SOURCES], u32 divisor) {
+  Lanes result;
 #pragma unroll
-  for (int lane = 0; lane < LANES; ++lane) {
+  for (int lane = 0; lane < (int)(sizeof(Lanes) / sizeof(STORE)); ++lane) {
     PARTIAL partial = widen(from[0].lane[lane]);
 #pragma unroll
     for (int n = 1; n < SOURCES; ++n) partial = combine(partial, widen(from[n].lane[lane]));
     result.lane[lane] = finish(partial, divisor);
   }
-  return result.raw;
-}
-
-static __device__ __forceinline__ STORE fold_element(const u64* from, u64 index, u32 divisor) {
-  PARTIAL partial = widen(((const STORE*)from[0])[index]);
-#pragma unroll
-  for (int n = 1; n < SOURCES; ++n) {
-    partial = combine(partial, widen(((const STORE*)from[n])[index]));
-  }
-  return finish(partial, divisor);
-}
-
-// Element number i of those that are not in packs: `head` in front of them, the rest behind.
-static __device__ __forceinline__ u64 loose(u64 i, u64 head, u64 packs) {
-  return i < head ? i : i + packs * LANES;
+  return result;
 }
 
 struct OneShotArgs {
-  u64 staging[RANKS_MAX];  // of each rank, its first element congruent to `data` modulo 16
-  u64 pages[RANKS_MAX];    // of each rank: the words that its peers write, RANKS_MAX for each block
+  u64 inboxes[RANKS_MAX];  // of each rank: those that it has for all ranks, behind one another
+  u64 pages[RANKS_MAX];    // of each rank: the words that its peers write
   u64 data;
   u64 abort;
-  u64 head;
-  u64 packs;
-  u64 tail;
+  u64 elems;
+  u64 inbox_bytes;
   u32 me;
   u32 seq;
   u32 divisor;
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-    one_shot(const __grid_constant__ OneShotArgs a) {
-  const u64 first = a.packs * blockIdx.x / gridDim.x;
-  const u64 last = a.packs * (blockIdx.x + 1) / gridDim.x;
-  // The first block also does the elements that are not in packs.
-  const u64 loose_len = blockIdx.x == 0 ? a.head + a.tail : 0;
-  STORE* const data = (STORE*)a.data;
-  STORE* const own = (STORE*)a.staging[a.me];
+static __device__ __forceinline__ u64* line_at(const OneShotArgs& a, u32 to, u32 from, u64 line) {
+  return (u64*)(a.inboxes[to] + from * a.inbox_bytes) + 2 * line;
+}
 
-  for (u64 pack = first + threadIdx.x; pack < last; pack += THREADS) {
-    ((uint4*)(own + a.head))[pack] = ((const uint4*)(data + a.head))[pack];
-  }
-  for (u64 i = threadIdx.x; i < loose_len; i += THREADS) {
-    const u64 index = loose(i, a.head, a.packs);
-    own[index] = data[index];
-  }
-  __syncthreads();
-  int here = 1;
-  if (threadIdx.x < SOURCES && threadIdx.x != a.me) {
-    const u32 words = blockIdx.x * RANKS_MAX;
-    store_release((u32*)a.pages[threadIdx.x] + words + a.me, a.seq);
-    here = reached((const u32*)a.pages[a.me] + words + threadIdx.x, a.seq, (const u32*)a.abort);
-  }
-  if (__syncthreads_and(here) == 0) return;
-
-  for (u64 pack = first + threadIdx.x; pack < last; pack += THREADS) {
-    Pack from[SOURCES];
+// Waits for a line of every rank; gives up as `reached` does. All are loaded before any is looked at, so that the
+// loads are under way together.
+static __device__ __forceinline__ bool receive(const OneShotArgs& a, u64 line, Line (&from)[SOURCES]) {
+  for (u32 looks = 1;; ++looks) {
+    u64 packets[SOURCES][2];
+#pragma unroll
+    for (int n = 0; n < SOURCES; ++n) load_packets(line_at(a, a.me, n, line), packets[n]);
+    int here = 1;
 #pragma unroll
     for (int n = 0; n < SOURCES; ++n) {
-      from[n].raw = ((const uint4*)((const STORE*)a.staging[n] + a.head))[pack];
+#pragma unroll
+      for (int word = 0; word < 2; ++word) {
+        here &= (u32)(packets[n][word] >> 32) == a.seq;
+        from[n].word[word] = (u32)packets[n][word];
+      }
     }
-    ((uint4*)(data + a.head))[pack] = fold_packs(from, a.divisor);
+    if (here) return true;
+    if (looks % 256 == 0 && load_relaxed((const u32*)a.abort) != 0) return false;
   }
-  for (u64 i = threadIdx.x; i < loose_len; i += THREADS) {
-    const u64 index = loose(i, a.head, a.packs);
-    data[index] = fold_element(a.staging, index, a.divisor);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    one_shot(const __grid_constant__ OneShotArgs a) {
+  constexpr u64 lanes = sizeof(Line) / sizeof(STORE);
+  STORE* const data = (STORE*)a.data;
+  const u64 lines = (a.elems + lanes - 1) / lanes;
+  const u64 first = (u64)blockIdx.x * THREADS + threadIdx.x;
+  const u64 step = (u64)gridDim.x * THREADS;
+  const u64 number = (u64)a.seq << 32;
+
+  for (u64 line = first; line < lines; line += step) {
+    Line own;
+    own.word[0] = own.word[1] = 0;
+#pragma unroll
+    for (u64 lane = 0; lane < lanes; ++lane) {
+      if (line * lanes + lane < a.elems) own.lane[lane] = data[line * lanes + lane];
+    }
+    // To itself as well.
+#pragma unroll
+    for (int n = 0; n < SOURCES; ++n) {
+      store_packets(line_at(a, n, a.me, line), number | own.word[0], number | own.word[1]);
+    }
+  }
+  // No kernel waits for this word. The peer's host sees by it who has not come.
+  if (blockIdx.x == 0 && threadIdx.x < SOURCES) {
+    store_relaxed((u32*)a.pages[threadIdx.x] + a.me, a.seq);
+  }
+
+  for (u64 line = first; line < lines; line += step) {
+    Line from[SOURCES];
+    if (!receive(a, line, from)) return;
+    const Line result = fold_lanes(from, a.divisor);
+#pragma unroll
+    for (u64 lane = 0; lane < lanes; ++lane) {
+      if (line * lanes + lane < a.elems) data[line * lanes + lane] = result.lane[lane];
+    }
   }
 }

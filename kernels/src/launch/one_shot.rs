@@ -1,5 +1,5 @@
-//! The kernels that exchange and reduce small buffers by themselves: in one shot, by way of staging buffers, or in
-//! two, where the buffers are.
+//! The kernels that exchange and reduce small buffers by themselves: in one shot, by packets that everybody sends to
+//! everybody, or in two, where the buffers are.
 //!
 //! Both are compiled for one element type, one operation and one number of ranks. They are CUDA C++ and not
 //! CubeCL because they wait for their peers with loads and stores ordered at the scope of the system, for
@@ -17,6 +17,9 @@ const THREADS: u32 = 512;
 
 /// Bytes that a thread moves in one instruction.
 const PACK_BYTES: usize = 16;
+
+/// Bytes of data in as many bytes of packets.
+const LINE_BYTES: usize = PACK_BYTES / 2;
 
 /// What a kernel is compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,20 +45,20 @@ pub struct OneShotKernel {
 pub struct OneShotLaunch<'a> {
     /// This rank's elements, replaced by the result.
     pub data: &'a Span,
-    /// Each rank's staging buffer for this operation, longer than the data by
-    /// [`OneShotKernel::STAGING_EXTRA_BYTES`].
-    pub staging: &'a [Span],
+    /// Of each rank the inboxes for this operation, of [`OneShotKernel::inboxes_bytes`]. One-shots alternate between
+    /// two of them, and none that is there has had a packet of this number.
+    pub inboxes: &'a [Span],
     /// Each rank's flags.
     pub pages: &'a [FlagPage],
     /// This rank's, to stop waiting.
     pub abort: &'a AbortFlag,
     /// This rank.
     pub me: usize,
-    /// The number of this operation, from 1.
+    /// The number of this operation, which is not 0.
     pub seq: u32,
     /// What the result is divided by; 1 for nothing.
     pub divisor: u32,
-    /// Blocks to use, at most [`FlagPage::BLOCKS_MAX`].
+    /// Blocks to use, the same on every rank.
     pub blocks: u32,
 }
 
@@ -101,20 +104,19 @@ const _: () = assert!(size_of::<TwoShotArgs>() == 16 * RANKS_MAX + 48);
 #[repr(C)]
 #[derive(Default)]
 struct OneShotArgs {
-    staging: [u64; RANKS_MAX],
+    inboxes: [u64; RANKS_MAX],
     pages: [u64; RANKS_MAX],
     data: u64,
     abort: u64,
-    head: u64,
-    packs: u64,
-    tail: u64,
+    elems: u64,
+    inbox_bytes: u64,
     me: u32,
     seq: u32,
     divisor: u32,
     padding: u32,
 }
 
-const _: () = assert!(size_of::<OneShotArgs>() == 16 * RANKS_MAX + 56);
+const _: () = assert!(size_of::<OneShotArgs>() == 16 * RANKS_MAX + 48);
 
 impl OneShotKey {
     /// Compiles the kernels.
@@ -168,56 +170,56 @@ impl OneShotKernel {
     /// # Errors
     /// What the driver says.
     pub fn launch(&self, stream: &Stream, launch: &OneShotLaunch<'_>) -> Result<(), CudaError> {
-        let ranks = self.key.ranks;
-        assert_eq!(launch.staging.len(), ranks, "one staging buffer per rank");
+        let (ranks, bytes) = (self.key.ranks, launch.data.len());
+        assert_eq!(launch.inboxes.len(), ranks, "inboxes of each rank");
         assert_eq!(launch.pages.len(), ranks, "one page of flags per rank");
         assert!(launch.me < ranks, "rank {} of {ranks}", launch.me);
-        assert!(
-            (1..=FlagPage::BLOCKS_MAX).contains(&launch.blocks),
-            "1 to {} blocks have flags, got {}",
-            FlagPage::BLOCKS_MAX,
-            launch.blocks
-        );
-        let bytes = launch.data.len();
+        assert_ne!(launch.seq, 0, "inboxes that were cleared have this number");
         if bytes == 0 {
             return Ok(());
         }
-        let shift = launch.data.address() % PACK_BYTES as u64;
+        let size = self.key.element.bytes();
+        let address = launch.data.address();
+        assert!(
+            bytes.is_multiple_of(size) && address.is_multiple_of(size as u64),
+            "whole elements, aligned: got {bytes} bytes at {address:#x}"
+        );
+        let inboxes_bytes = launch.inboxes[0].len();
+        assert!(
+            inboxes_bytes.is_multiple_of(ranks * PACK_BYTES)
+                && inboxes_bytes >= Self::inboxes_bytes(ranks, bytes),
+            "packets of {bytes} bytes from {ranks} ranks do not fit {inboxes_bytes} bytes"
+        );
         let mut args = OneShotArgs {
-            data: launch.data.address(),
+            data: address,
             abort: launch.abort.address(stream.context()),
+            elems: (bytes / size) as u64,
+            inbox_bytes: (inboxes_bytes / ranks) as u64,
             me: launch.me as u32,
             seq: launch.seq,
             divisor: divisor(launch.divisor),
             ..OneShotArgs::default()
         };
         launch.data.used_by(stream.context());
-        for (rank, (staging, page)) in launch.staging.iter().zip(launch.pages).enumerate() {
+        for (rank, (inboxes, page)) in launch.inboxes.iter().zip(launch.pages).enumerate() {
+            assert_eq!(inboxes.len(), inboxes_bytes, "rank {rank} has as long ones");
             assert!(
-                staging.len() >= bytes + PACK_BYTES,
-                "{bytes} bytes do not fit a staging buffer of {}",
-                staging.len()
+                inboxes.address().is_multiple_of(PACK_BYTES as u64),
+                "packets are aligned"
             );
-            assert!(
-                staging.address().is_multiple_of(PACK_BYTES as u64),
-                "staging buffers are aligned"
-            );
-            staging.used_by(stream.context());
+            inboxes.used_by(stream.context());
             page.span().used_by(stream.context());
-            args.staging[rank] = staging.address() + shift;
+            args.inboxes[rank] = inboxes.address();
             args.pages[rank] = page.blocks().address();
         }
-        let split = Split::new(self.key.element, bytes, args.data);
-        (args.head, args.packs, args.tail) = (split.head, split.packs, split.tail);
         let grid = Grid {
             blocks: launch.blocks,
             threads: THREADS,
         };
-        // SAFETY: the kernel takes one OneShotArgs, whose layout one_shot.cu states. It touches `bytes` bytes
-        // from `data` and from each staging address, which their spans have (the shift is below
-        // PACK_BYTES), and RANKS_MAX words for each of `blocks` blocks of the pages, which have
-        // BLOCKS_MAX of them, device memory that is freed only after this context is idle, as is the
-        // abort flag, a word of page-locked memory.
+        // SAFETY: the kernel takes one OneShotArgs, whose layout one_shot.cu states. It touches `elems` elements from
+        // `data`, which it has, as many lines as they take of the `ranks` inboxes of each rank, which are that long and
+        // aligned, and RANKS_MAX words of each page, device memory that is freed only after this context is idle, as
+        // is the abort flag, a word of page-locked memory.
         unsafe { self.one_shot.launch(stream, grid, &args) }
     }
 
@@ -286,15 +288,17 @@ impl OneShotKernel {
         u32::try_from(blocks).map_or(MOST, |blocks| blocks.min(MOST))
     }
 
-    /// The blocks that make `one_shot` fastest for that many bytes: one pack per thread, up to the most.
+    /// The blocks of `one_shot` for that many bytes: one line per thread, up to the most.
     pub fn blocks(bytes: usize) -> u32 {
-        let packs = bytes.div_ceil(PACK_BYTES).max(1) as u64;
-        let blocks = packs.div_ceil(u64::from(THREADS));
+        let lines = bytes.div_ceil(LINE_BYTES).max(1);
+        let blocks = lines.div_ceil(THREADS as usize);
         u32::try_from(blocks).map_or(FlagPage::BLOCKS_MAX, |b| b.min(FlagPage::BLOCKS_MAX))
     }
 
-    /// What a staging buffer has in addition to the data.
-    pub const STAGING_EXTRA_BYTES: usize = PACK_BYTES;
+    /// The inboxes of a rank for the packets of so many ranks, each of up to `bytes` of data.
+    pub const fn inboxes_bytes(ranks: usize, bytes: usize) -> usize {
+        ranks * bytes.div_ceil(LINE_BYTES) * PACK_BYTES
+    }
 }
 
 /// The macros of an element in the kernel: the type in memory, the type of partial results, and the type to add
@@ -409,8 +413,8 @@ mod tests {
     #[test]
     fn small_messages_take_few_blocks() {
         assert_eq!(OneShotKernel::blocks(4), 1);
-        assert_eq!(OneShotKernel::blocks(8192), 1);
-        assert_eq!(OneShotKernel::blocks(8193), 2);
+        assert_eq!(OneShotKernel::blocks(4096), 1);
+        assert_eq!(OneShotKernel::blocks(4097), 2);
         assert_eq!(OneShotKernel::blocks(usize::MAX), FlagPage::BLOCKS_MAX);
         assert_eq!(OneShotKernel::two_shot_blocks(0), 1);
         assert_eq!(OneShotKernel::two_shot_blocks(16 << 10), 1);

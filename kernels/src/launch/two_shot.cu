@@ -6,6 +6,27 @@
 // of each peer only, and others compute meanwhile. When all blocks are done, this rank has heard that every part of
 // its buffer is written, and that nobody reads it any more.
 
+#define LANES (16 / (int)sizeof(STORE))
+
+union Pack {
+  uint4 raw;
+  STORE lane[LANES];
+};
+
+static __device__ __forceinline__ STORE fold_element(const u64* from, u64 index, u32 divisor) {
+  PARTIAL partial = widen(((const STORE*)from[0])[index]);
+#pragma unroll
+  for (int n = 1; n < SOURCES; ++n) {
+    partial = combine(partial, widen(((const STORE*)from[n])[index]));
+  }
+  return finish(partial, divisor);
+}
+
+// Element number i of those that are not in packs: `head` in front of them, the rest behind.
+static __device__ __forceinline__ u64 loose(u64 i, u64 head, u64 packs) {
+  return i < head ? i : i + packs * LANES;
+}
+
 struct TwoShotArgs {
   u64 shards[RANKS_MAX];  // this rank's shard in the buffer of each rank, congruent modulo 16
   u64 pages[RANKS_MAX];   // of each rank: the words that its peers write, RANKS_MAX for each block
@@ -41,7 +62,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     for (int n = 0; n < SOURCES; ++n) {
       from[n].raw = ((const uint4*)((const STORE*)a.shards[n] + a.head))[pack];
     }
-    const uint4 result = fold_packs(from, a.divisor);
+    const uint4 result = fold_lanes(from, a.divisor).raw;
 #pragma unroll
     for (int n = 0; n < SOURCES; ++n) ((uint4*)((STORE*)a.shards[n] + a.head))[pack] = result;
   }

@@ -94,10 +94,10 @@ pub(super) fn sweep(args: &SelftestArgs) -> anyhow::Result<()> {
 /// Every way to do it, to choose between them, and the sizes that show which is best.
 fn ways() -> Vec<(Way, Vec<usize>)> {
     let base = CudaOptions::default;
-    let small = [10, 14, 16, 18, 19, 20, 22].map(|shift| 1 << shift);
+    let small = [10, 12, 14, 16, 18, 19, 20].map(|shift| 1 << shift);
     let mixed = [10, 16, 18, 19, 20, 22, 24, 28].map(|shift| 1 << shift);
     let large = [64 << 20, BYTES_MAX];
-    let one_shot = base().with_one_shot_bytes_max(4 << 20);
+    let one_shot = base().with_one_shot_bytes_max(1 << 20);
     let in_streams = base().with_sync(Some(CudaSync::Stream));
     let direct = |how: &str, options| {
         let label = format!("direct, {how}");
@@ -106,7 +106,7 @@ fn ways() -> Vec<(Way, Vec<usize>)> {
     let one_shot = Way::new("one-shot", Some(CudaAlgorithm::OneShot), one_shot);
     let two_shot = base().with_two_shot_bytes_max(64 << 20);
     let two_shot = Way::new("two-shot", Some(CudaAlgorithm::TwoShot), two_shot);
-    let middle = [14, 16, 18, 19, 20, 22, 23, 24, 26].map(|shift| 1 << shift);
+    let middle = [10, 12, 14, 16, 18, 19, 20, 22, 23, 24, 26].map(|shift| 1 << shift);
     let mut ways = vec![
         (one_shot, small.to_vec()),
         (two_shot, middle.to_vec()),
@@ -227,7 +227,7 @@ mod tests {
     fn every_algorithm_is_swept_beside_what_its_traffic_allows() {
         for (algorithm, of_four, rows) in [
             (CudaAlgorithm::OneShot, 8.0, 7),
-            (CudaAlgorithm::TwoShot, 8.0, 9),
+            (CudaAlgorithm::TwoShot, 8.0, 11),
             (CudaAlgorithm::Direct, 8.0, 20),
             (CudaAlgorithm::Ring, 15.0, 8),
             (CudaAlgorithm::Chain, 15.0, 8),

@@ -40,9 +40,47 @@ pub(crate) struct Flags {
     heard: Vec<u32>,
     /// Messages that each rank tells all others together in what was queued so far, by channel and rank.
     due: Vec<u32>,
-    one_shots: u32,
+    pub(crate) numbers: Numbers,
     noted: Vec<Signal>,
     ops: StreamOps,
+}
+
+/// The numbers of one-shot and two-shot kernels: each is larger than the one before, round 32 bits.
+#[derive(Debug)]
+pub(crate) struct Numbers {
+    /// That of the kernel that was queued last.
+    pub(crate) last: u32,
+    /// The largest that a packet in the inboxes may have, which can be any before they are cleared.
+    packets: u32,
+}
+
+impl Numbers {
+    pub(crate) const fn new() -> Self {
+        Self {
+            last: 0,
+            packets: u32::MAX,
+        }
+    }
+
+    /// Whether the number of the next one-shot kernel may be that of a packet which is in the inboxes already.
+    pub(crate) fn come_again(&self) -> bool {
+        self.last.wrapping_add(1) <= self.packets
+    }
+
+    /// The number of the next one-shot kernel, whose packets find inboxes of smaller ones. As two-shots take two,
+    /// those of one-shots are odd and even in turns, until the inboxes are cleared.
+    pub(crate) fn one_shot(&mut self) -> u32 {
+        self.last = self.last.wrapping_add(1).max(1);
+        self.packets = self.last;
+        self.last
+    }
+
+    /// The first of the two numbers of the next two-shot kernel.
+    pub(crate) fn two_shot(&mut self) -> u32 {
+        let first = self.last.wrapping_add(1);
+        self.last = first.wrapping_add(1);
+        first
+    }
 }
 
 impl Flags {
@@ -63,7 +101,7 @@ impl Flags {
             told: counters.clone(),
             heard: counters.clone(),
             due: counters,
-            one_shots: 0,
+            numbers: Numbers::new(),
             noted: Vec::new(),
             ops: StreamOps::new(),
         }
@@ -87,19 +125,6 @@ impl Flags {
 
     pub(crate) fn sync(&self) -> CudaSync {
         self.sync
-    }
-
-    /// The number of the next one-shot kernel.
-    pub(crate) fn next_one_shot(&mut self) -> u32 {
-        self.one_shots = self.one_shots.wrapping_add(1);
-        self.one_shots
-    }
-
-    /// The first of the two numbers of the next two-shot kernel, which follow those of one-shots.
-    pub(crate) fn next_two_shot(&mut self) -> u32 {
-        let first = self.next_one_shot();
-        self.next_one_shot();
-        first
     }
 
     /// Notes how many messages each rank tells in the program that comes now.
@@ -211,7 +236,7 @@ impl Flags {
             world_size: self.world_size,
             due: &self.due,
             heard: &self.heard,
-            one_shots: self.one_shots,
+            shots: self.numbers.last,
         };
         progress.missing(pages)
     }
@@ -276,7 +301,7 @@ struct Progress<'a> {
     /// As those of [`Flags`].
     due: &'a [u32],
     heard: &'a [u32],
-    one_shots: u32,
+    shots: u32,
 }
 
 impl Progress<'_> {
@@ -302,14 +327,14 @@ impl Progress<'_> {
     /// How much a rank has not told yet.
     fn lag(&self, rank: Rank, pages: &[Vec<u32>]) -> i32 {
         let own = &pages[self.me.index()];
-        let one_shot = ahead(self.one_shots, own[FlagPage::block_index(rank.get())]);
+        let shots = ahead(self.shots, own[FlagPage::block_index(rank.get())]);
         let alone = ahead(self.heard_of(PAIRS, rank), told(own, PAIRS, rank)).max(0);
         let together = (0..PAIRS).map(|channel| {
             let seen = pages.iter().map(|page| told(page, channel, rank));
             let seen = seen.fold(0_u32, u32::wrapping_add);
             ahead(self.due_of(channel, rank), seen).max(0)
         });
-        together.sum::<i32>().max(one_shot).max(alone)
+        together.sum::<i32>().max(shots).max(alone)
     }
 
     /// Whether the page's rank was freed: it raised its first word, and then the words of its links further

@@ -55,6 +55,9 @@ impl CudaGroup {
         match algorithm {
             CudaAlgorithm::OneShot if state.is_one_shot(elements.bytes()) => {
                 self.load_shots(&mut state, job, reduce)?;
+                if state.flags.numbers.come_again() {
+                    self.clear_inboxes(&mut state)?;
+                }
                 self.inner.core.local(state.run_one_shot(job, reduce))
             }
             CudaAlgorithm::TwoShot if state.may_two_shot(elements.bytes()) => {
@@ -136,6 +139,10 @@ impl CudaGroup {
         if matches!(state.path, Path::Host(_)) {
             return self.inner.core.quiesce(&mut state);
         }
+        self.queue_barrier(&mut state)
+    }
+
+    fn queue_barrier(&self, state: &mut State) -> Result<(), CudaGroupError> {
         let key = Key {
             collective: Collective::Barrier,
             layout: Layout::Direct,
@@ -239,6 +246,14 @@ impl CudaGroup {
         }
         let kernels = [KernelKey::OneShot(state.one_shot_key(job, reduce))];
         self.inner.core.load(state, need, &kernels)
+    }
+
+    /// Queues that the inboxes of all ranks are empty: behind whatever any rank has sent before, and before it sends
+    /// more.
+    fn clear_inboxes(&self, state: &mut State) -> Result<(), CudaGroupError> {
+        self.queue_barrier(state)?;
+        self.inner.core.local(state.clear_inboxes())?;
+        self.queue_barrier(state)
     }
 
     /// How many lanes there are, made at the first call.

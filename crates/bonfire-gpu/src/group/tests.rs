@@ -237,6 +237,122 @@ fn cuda_a_two_shot_has_the_bits_of_the_direct_plan() {
     }
 }
 
+/// Runs this on as many ranks of one device that wait in kernels.
+fn on_ranks(ranks: u32, context: &Context, body: impl Fn(&CudaGroup) + Sync) {
+    let world_size = WorldSize::new(ranks).unwrap();
+    let groups = ProcessGroup::local(world_size, GroupOptions::default()).unwrap();
+    let as_rank = |group: ProcessGroup| {
+        let neighbours = Neighbours::of(&group);
+        let options = CudaOptions::default().with_timeout(Duration::from_secs(20));
+        let group = CudaGroup::new(group, context, &neighbours, options).unwrap();
+        if group.path() == CudaPath::Host {
+            println!("skipped: set CUDA_DEVICE_MAX_CONNECTIONS=32 for the queues of {ranks} ranks");
+            return;
+        }
+        body(&group);
+    };
+    let as_rank = &as_rank;
+    thread::scope(|scope| {
+        for group in groups {
+            scope.spawn(move || as_rank(group));
+        }
+    });
+}
+
+/// Elements of any bits, but that no float is infinite or none.
+fn any(dtype: DType, count: usize, seed: u32) -> Vec<u8> {
+    let mut state = seed;
+    let bytes = (0..count * dtype.size_bytes()).map(|index| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        let byte = (state >> 24) as u8;
+        let is_last = index % dtype.size_bytes() == dtype.size_bytes() - 1;
+        match dtype {
+            DType::Bool => byte & 1,
+            _ if is_last => byte & !0x40,
+            _ => byte,
+        }
+    });
+    bytes.collect()
+}
+
+/// Every type with every reduction that it has, on 2 to 8 ranks.
+#[test]
+fn cuda_a_one_shot_has_the_bits_of_a_two_shot() {
+    let Some(context) = context("cuda_a_one_shot_has_the_bits_of_a_two_shot") else {
+        return;
+    };
+    let pairs = DType::ALL.iter().flat_map(|dtype| {
+        let all = ReduceOp::ALL
+            .iter()
+            .filter(|reduce| reduce.supports(*dtype));
+        all.map(|reduce| (*dtype, *reduce))
+    });
+    let pairs: Vec<(DType, ReduceOp)> = pairs.collect();
+    for ranks in 2..=8 {
+        let pairs = pairs.iter().skip(ranks as usize - 2).step_by(7);
+        on_ranks(ranks, &context, |group| {
+            let buffers = [0; 2].map(|_| group.allocate(200 << 10).unwrap());
+            for (case, &(dtype, reduce)) in pairs.clone().enumerate() {
+                // Less than a line, aligned and not, and lines of several rounds; short ones behind long ones.
+                for range in [5..20_006, 0..1, 3..10, 1..1004] {
+                    let bytes = any(dtype, range.end, group.rank().get() + 8 * case as u32);
+                    let elements = Elements { dtype, range };
+                    let by = |buffer: &CudaBuffer, algorithm| {
+                        let (stream, mut bytes) = (group.stream(), bytes.clone());
+                        let span = buffer.span().part(0..bytes.len()).unwrap();
+                        stream.write(&span, &bytes).unwrap();
+                        let queued = group.all_reduce_with(algorithm, buffer, &elements, reduce);
+                        queued.unwrap();
+                        group.synchronize().unwrap();
+                        stream.read(&span, &mut bytes).unwrap();
+                        bytes
+                    };
+                    let one_shot = by(&buffers[0], CudaAlgorithm::OneShot);
+                    let two_shot = by(&buffers[1], CudaAlgorithm::TwoShot);
+                    assert!(
+                        one_shot == two_shot,
+                        "{ranks} ranks: {reduce} of {elements:?}"
+                    );
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn cuda_a_number_that_comes_again_finds_no_packets_of_before() {
+    let Some(context) = context("cuda_a_number_that_comes_again_finds_no_packets_of_before") else {
+        return;
+    };
+    on_ranks(2, &context, |group| {
+        let buffer = group.allocate(4000).unwrap();
+        let sum = |number: u32, count: usize| {
+            group.write(&buffer, 0, &[number; 1000]).unwrap();
+            let elements = Elements::first(DType::U32, count);
+            let one_shot = CudaAlgorithm::OneShot;
+            let queued = group.all_reduce_with(one_shot, &buffer, &elements, ReduceOp::Sum);
+            queued.unwrap();
+            group.synchronize().unwrap();
+            let mut sums = vec![0_u32; count];
+            group.read(&buffer, 0, &mut sums).unwrap();
+            assert!(
+                sums.iter().all(|sum| *sum == 2 * number),
+                "{number}: {sums:?}"
+            );
+        };
+        let last = || group.inner.state().flags.numbers.last;
+        sum(10, 1000);
+        assert_eq!(last(), 1);
+        group.inner.state().flags.numbers.last = u32::MAX - 1;
+        sum(11, 1);
+        assert_eq!(last(), u32::MAX);
+        // The packets of the first sum are there, of the same number, when the other rank comes late.
+        thread::sleep(Duration::from_millis(100 * u64::from(group.rank().get())));
+        sum(12, 1000);
+        assert_eq!(last(), 1);
+    });
+}
+
 #[test]
 fn cuda_sums_of_middle_size_take_a_two_shot_by_themselves() {
     let test = "cuda_sums_of_middle_size_take_a_two_shot_by_themselves";

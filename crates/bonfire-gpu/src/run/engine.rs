@@ -203,8 +203,8 @@ impl State {
 /// The one-shot kernel: the whole of a one-shot schedule in one launch.
 ///
 /// What the schedule does with frames, to put one's buffer to every peer, wait for every peer's and fold
-/// them in rank order, the kernel does with staging buffers and words, block by block and without going
-/// back to the stream in between: for small buffers that is most of the time.
+/// them in rank order, the kernel does with packets, thread by thread and without going back to the stream in between:
+/// for small buffers that is most of the time.
 impl State {
     /// The kernel that it takes.
     pub(crate) fn one_shot_key(&self, job: Job<'_>, reduce: ReduceOp) -> OneShotKey {
@@ -214,11 +214,11 @@ impl State {
     /// Queues the kernel.
     pub(crate) fn run_one_shot(&mut self, job: Job<'_>, reduce: ReduceOp) -> Result<(), CudaError> {
         let bytes = job.elements.bytes();
-        let seq = self.flags.next_one_shot();
+        let seq = self.flags.numbers.one_shot();
         let data = job.memory.own_part(job.elements);
         let launch = OneShotLaunch {
             data: &data,
-            staging: &self.staging[seq as usize % 2],
+            inboxes: &self.inboxes[seq as usize % 2],
             pages: self.flags.pages(),
             abort: self.flags.abort(),
             me: self.me.index(),
@@ -230,10 +230,16 @@ impl State {
         kernel.launch(&self.stream, &launch)
     }
 
+    /// Queues that this rank's inboxes are empty.
+    pub(crate) fn clear_inboxes(&self) -> Result<(), CudaError> {
+        let mut own = self.inboxes.iter().map(|ranks| &ranks[self.me.index()]);
+        own.try_for_each(|inboxes| self.stream.fill(inboxes, 0))
+    }
+
     /// Queues the two-shot kernel: the direct schedule with its barriers inside, block by block.
     pub(crate) fn run_two_shot(&mut self, job: Job<'_>, reduce: ReduceOp) -> Result<(), CudaError> {
         let (world_size, ranks) = (self.world_size, self.world_size.len());
-        let seq = self.flags.next_two_shot();
+        let seq = self.flags.numbers.two_shot();
         let shard = shard_range(job.elements.count(), world_size, self.me);
         let part = |rank: Rank| job.memory.part(rank, job.elements, shard);
         let shards: Spans = world_size.ranks().map(part).collect();

@@ -63,6 +63,19 @@ static inline unsigned load_acquire(const unsigned* word) {
 static inline unsigned load_relaxed(const unsigned* word) {
   return __atomic_load_n(word, __ATOMIC_RELAXED);
 }
+static inline void store_relaxed(unsigned* word, unsigned value) {
+  __atomic_store_n(word, value, __ATOMIC_RELAXED);
+}
+// Lines of packets.
+static inline void load_packets(const unsigned long long* line, unsigned long long (&packets)[2]) {
+  for (int n = 0; n < 2; ++n) packets[n] = __atomic_load_n(line + n, __ATOMIC_RELAXED);
+  stand_in::give_way();
+}
+static inline void store_packets(unsigned long long* line, unsigned long long first, unsigned long long second) {
+  stand_in::moved = true;
+  __atomic_store_n(line, first, __ATOMIC_RELAXED);
+  __atomic_store_n(line + 1, second, __ATOMIC_RELAXED);
+}
 static inline void store_release(unsigned* word, unsigned value) {
   stand_in::moved = true;
 #ifndef STAND_IN_LOSES_WORDS

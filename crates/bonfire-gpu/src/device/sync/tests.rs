@@ -41,7 +41,7 @@ fn missing_of(pages: &[Vec<u32>], alone: u32) -> Missing {
         world_size,
         due: &due,
         heard: &heard,
-        one_shots: 0,
+        shots: 0,
     };
     progress.missing(pages)
 }
@@ -77,6 +77,30 @@ fn pages_of_a_rank_that_gave_up_blame_nobody() {
 fn counters_may_go_round_their_bits() {
     assert_eq!(ahead(1, u32::MAX), 2);
     assert_eq!(ahead(u32::MAX, 1), -2);
+}
+
+#[test]
+fn no_packet_has_a_number_that_lies_in_an_inbox() {
+    let mut numbers = Numbers::new();
+    // Who knows what was there before the first.
+    assert!(numbers.come_again());
+    assert_eq!(numbers.one_shot(), 1);
+    assert!(!numbers.come_again());
+    assert_eq!([numbers.two_shot(), numbers.one_shot()], [2, 4]);
+    // Round the 32 bits, by a one-shot and by a two-shot: none has a 0, which cleared inboxes have.
+    for (last, next) in [(u32::MAX, 1), (0, 1), (1, 2)] {
+        let mut numbers = Numbers { last, packets: 7 };
+        assert!(numbers.come_again(), "{last}");
+        assert_eq!(numbers.one_shot(), next);
+        assert!(!numbers.come_again());
+    }
+    let mut numbers = Numbers {
+        last: u32::MAX - 1,
+        packets: u32::MAX - 1,
+    };
+    assert!(!numbers.come_again());
+    assert_eq!(numbers.one_shot(), u32::MAX);
+    assert!(numbers.come_again());
 }
 
 #[test]
