@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bonfire_collective::Rank;
-use burn::tensor::TensorData;
+use burn::tensor::{Tensor, TensorData};
 
 use crate::TrainError;
 use crate::loss::weights::{MicroBatches, Normalizer};
@@ -35,7 +35,8 @@ use crate::parameters::ParameterTable;
 use crate::parameters::shards::Shards;
 use crate::reducer::bucket::Bucket;
 use crate::reducer::device_route::Chosen;
-use crate::reducer::harvest::{Gradient, Site};
+use crate::reducer::harvest::{Gradient, Site, checked};
+use crate::reducer::readback::read_together;
 use crate::reducer::spare::Spare;
 use crate::reducer::timing::Stopwatch;
 use crate::world::patience::WarmUp;
@@ -65,6 +66,8 @@ pub(crate) struct Reducer {
     spare: Spare,
     homes: Vec<Home>,
     parameters: Vec<Progress>,
+    /// Gradients of parameters whose buckets wait for others. Only then is their device waited for.
+    unread: Vec<(usize, Tensor<1>)>,
     /// The bucket that travels next.
     next: usize,
     /// Counts the final gradients of this step.
@@ -116,6 +119,7 @@ impl Reducer {
             is_made: false,
             spare: Spare::default(),
             parameters,
+            unread: Vec::new(),
             next: 0,
             clock: 0,
             steps: 0,
@@ -227,6 +231,7 @@ impl Reducer {
         self.next = 0;
         self.clock = 0;
         self.parameters.fill(Progress::default());
+        self.unread.clear();
         self.trace.clear();
         self.buckets.reopen()
     }
@@ -256,11 +261,16 @@ impl Reducer {
             ..Step::new(entering, Normalizer::Known(1.0))
         };
         self.parameters.fill(Progress::default());
+        self.unread.clear();
         Ok(())
     }
 
     /// Ends a pass whose gradients are added to those of a later one.
     pub(crate) fn end_accumulating(&mut self) -> Result<(), TrainError> {
+        // Of buckets of which a parameter has no gradient.
+        for bucket in 0..self.assignments.len() {
+            self.read(bucket)?;
+        }
         self.buckets.keep(self.step.entering)
     }
 
@@ -273,14 +283,19 @@ impl Reducer {
         let progress = &mut self.parameters[parameter];
         assert!(!progress.taken, "a gradient is taken once");
         progress.taken = true;
-        let home = self.homes[parameter];
+        match gradient {
+            Some(Gradient::Unread(_, tensor)) => self.unread.push((parameter, *tensor)),
+            gradient => self.enter(parameter, gradient),
+        }
+        let bucket = self.homes[parameter].bucket;
+        // The last one first: mostly it is the last to come.
+        let mut of_bucket = self.assignments[bucket].parameters.iter().rev();
+        if of_bucket.all(|&parameter| self.parameters[parameter].taken) {
+            self.read(bucket)?;
+        }
         if self.step.is_accumulating {
-            if let Some(gradient) = gradient {
-                self.buckets.accumulate(home, gradient, self.step.entering);
-            }
             return Ok(());
         }
-        progress.present = self.buckets.put(home, gradient, self.step.entering);
         self.trace.taken(parameter);
         // A backward pass must not wait for ranks that may be waiting for it, in a layer that
         // exchanges something. What stays here leaves with the next gradient, or in the end.
@@ -288,6 +303,39 @@ impl Reducer {
             self.send_complete()?;
         }
         Ok(())
+    }
+
+    /// Reads the gradients of a bucket that are on a device, all in one go.
+    fn read(&mut self, bucket: usize) -> Result<(), TrainError> {
+        let is_its = |(parameter, _): &mut (usize, _)| self.homes[*parameter].bucket == bucket;
+        let (parameters, tensors): (Vec<_>, Vec<_>) = self.unread.extract_if(.., is_its).unzip();
+        if tensors.is_empty() {
+            return Ok(());
+        }
+        self.trace.read(bucket);
+        let data = read_together(tensors).map_err(|cause| TrainError::UnreadableTensor {
+            what: format!(
+                "a gradient of {}",
+                self.name_of(bucket, &self.assignments[bucket])
+            ),
+            cause,
+        })?;
+        let table = Arc::clone(&self.table);
+        for (parameter, data) in parameters.into_iter().zip(&data) {
+            let values = HostSlice::of(data).map(Gradient::Host);
+            self.enter(parameter, Some(checked(&table, parameter, values)?));
+        }
+        Ok(())
+    }
+
+    /// Has a bucket take a gradient, or do without.
+    fn enter(&mut self, parameter: usize, gradient: Option<Gradient<'_>>) {
+        let (home, entering) = (self.homes[parameter], self.step.entering);
+        if !self.step.is_accumulating {
+            self.parameters[parameter].present = self.buckets.put(home, gradient, entering);
+        } else if let Some(gradient) = gradient {
+            self.buckets.accumulate(home, gradient, entering);
+        }
     }
 
     /// Whether what is complete leaves at once.

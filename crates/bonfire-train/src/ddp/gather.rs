@@ -201,7 +201,7 @@ impl Gatherer {
     ) -> Result<B::FloatTensorPrimitive, TrainError> {
         let device = rows.device();
         let mut found = Err(self.unreadable(parameter, "nothing was read".to_owned()));
-        B::read(rows, |values| {
+        readback::read(B::flat(rows), |values| {
             found = values
                 .map_err(|cause| self.unreadable(parameter, cause))
                 .and_then(|values| self.collect(parameter, values));

@@ -315,3 +315,32 @@ fn train(world: &World, config: DdpConfig, steps: usize, batch: usize, lr: f64) 
     }
     ddp.into_module()
 }
+
+/// Trains with equal and unequal micro-batches, layers that not every batch uses, and one tensor that is the
+/// gradient of two parameters: what Burn gives for `a + b`.
+#[cfg(any(feature = "cuda", feature = "wgpu"))]
+fn train_unevenly(world: &World, config: DdpConfig) -> Ddp<Mlp> {
+    let device = world.device();
+    let mut ddp = Ddp::with_config(Mlp::new(1, &device), world, config).unwrap();
+    let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
+    let bias = |layer: &Linear| layer.bias.as_ref().expect("it has one").val();
+    for step in 0..4 {
+        let indices = share(world, step, 2 + world.rank().index());
+        let loss = |model: &Mlp| {
+            let used = match step % 2 {
+                0 => model.loss(&indices, &device),
+                _ => {
+                    let [one, other] = [&model.first, &model.second].map(bias);
+                    (one + other).powi_scalar(2).mean() * indices[0] as f32
+                }
+            };
+            Loss::mean_over(used, indices.len())
+        };
+        if step > 1 {
+            ddp.no_sync(loss).unwrap();
+        }
+        let gradients = ddp.backward(loss).unwrap().gradients;
+        ddp.step(&mut optimizer, 0.05, gradients).unwrap();
+    }
+    ddp
+}

@@ -18,6 +18,8 @@ use bonfire_values::HostSlice;
 #[derive(Debug)]
 pub(crate) enum Gradient<'a> {
     Host(HostSlice<'a>),
+    /// On a device, but wanted in host memory.
+    Unread(DType, Box<Tensor<1>>),
     Device(DeviceTensor),
 }
 
@@ -32,6 +34,7 @@ impl Gradient<'_> {
     fn len(&self) -> usize {
         match self {
             Self::Host(values) => values.len(),
+            Self::Unread(_, tensor) => tensor.dims()[0],
             Self::Device(tensor) => tensor.elems,
         }
     }
@@ -39,6 +42,7 @@ impl Gradient<'_> {
     fn dtype(&self) -> DType {
         match self {
             Self::Host(values) => values.dtype(),
+            Self::Unread(dtype, _) => *dtype,
             Self::Device(tensor) => tensor.dtype,
         }
     }

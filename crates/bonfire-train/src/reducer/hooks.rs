@@ -34,7 +34,7 @@ use crate::parameters::shards::Shards;
 use crate::reducer::Reducer;
 use crate::reducer::harvest::{Gradient, Site, checked, unreadable};
 use crate::reducer::operation::{Graph, behind, node, on_backend_of, primitive};
-use crate::reducer::readback::Readback;
+use crate::reducer::readback::{self, Readback};
 use crate::world::exchange::mapping::{Meaning, meant};
 use crate::{Precision, TrainError};
 
@@ -352,13 +352,8 @@ pub(crate) fn tell<B: Readback>(
         reducer.take_early(parameter, gradient);
     };
     match site {
-        Site::Host => B::read(gradient, |values| {
-            take(values.map(|values| values.map(Gradient::Host)));
-        }),
-        Site::Device => {
-            let tensor = B::on_device(gradient);
-            take(tensor.map(|tensor| Some(Gradient::Device(tensor))));
-        }
+        Site::Host => readback::gradient(B::flat(gradient), take),
+        Site::Device => take(B::on_device(gradient).map(|tensor| Some(Gradient::Device(tensor)))),
     }
 }
 

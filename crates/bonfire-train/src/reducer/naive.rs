@@ -116,7 +116,7 @@ impl GradientSink for Naive {
     fn take(&mut self, parameter: usize, gradient: Option<Gradient<'_>>) -> Result<(), TrainError> {
         let gradient = match gradient {
             Some(Gradient::Host(gradient)) => gradient,
-            Some(Gradient::Device(_)) => unreachable!("gradients are wanted in host memory"),
+            Some(other) => unreachable!("gradients are wanted in host memory: {other:?}"),
             None => return Ok(()),
         };
         let whole = 0..gradient.len();

@@ -2,10 +2,12 @@
 //! they are.
 
 use burn::backend::{Backend, DispatchDevice};
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{Device, Tensor, TensorData, Transaction};
 
+use crate::reducer::harvest::Gradient;
 use bonfire_values::DeviceTensor;
 use bonfire_values::HostSlice;
+use bonfire_values::reducible;
 
 #[cfg(feature = "cuda")]
 mod device_memory;
@@ -14,12 +16,8 @@ mod resident;
 
 /// A backend whose tensors can be read while a backward pass runs.
 pub(crate) trait Readback: Backend {
-    /// Gives `take` the values of a tensor in row-major order: none if gradients cannot have their
-    /// type, or the backend's words if they cannot be read.
-    fn read(
-        tensor: Self::FloatTensorPrimitive,
-        take: impl FnOnce(Result<Option<HostSlice<'_>>, String>),
-    );
+    /// The tensor in one dimension, in row-major order.
+    fn flat(tensor: Self::FloatTensorPrimitive) -> Tensor<1>;
 
     /// The values where the device has them, or why they cannot be reached there.
     fn on_device(tensor: Self::FloatTensorPrimitive) -> Result<DeviceTensor, String>;
@@ -44,7 +42,8 @@ pub(crate) struct Claim<const D: usize> {
     pub(crate) finish: Box<dyn FnOnce() -> Tensor<D>>,
 }
 
-/// Gives `take` the values of a tensor without autodiff, as [`Readback::read`] does.
+/// Gives `take` the values of a tensor without autodiff in row-major order: none if gradients cannot have their
+/// type, or the backend's words if they cannot be read.
 pub(crate) fn read<const D: usize>(
     tensor: Tensor<D>,
     take: impl FnOnce(Result<Option<HostSlice<'_>>, String>),
@@ -53,7 +52,7 @@ pub(crate) fn read<const D: usize>(
     if let DispatchDevice::Flex(_) = tensor.device().as_dispatch() {
         let primitive = tensor.try_into_primitive::<burn::backend::Flex>();
         return match primitive {
-            Ok(primitive) => <burn::backend::Flex as Readback>::read(primitive, take),
+            Ok(primitive) => flex::read(primitive, take),
             Err(_) => take(Err("it is on another backend than its device".to_owned())),
         };
     }
@@ -61,6 +60,31 @@ pub(crate) fn read<const D: usize>(
         tensor.try_into_data().map_err(|cause| format!("{cause:?}")),
         take,
     );
+}
+
+/// Gives `take` a gradient that is wanted in host memory: its values, as [`read`] does, or the tensor itself where
+/// a device has them, for [`read_together`].
+pub(crate) fn gradient(tensor: Tensor<1>, take: impl FnOnce(Result<Option<Gradient<'_>>, String>)) {
+    match tensor.device().as_dispatch() {
+        #[cfg(feature = "flex")]
+        DispatchDevice::Flex(_) => read(tensor, |values| {
+            take(values.map(|values| values.map(Gradient::Host)));
+        }),
+        #[allow(unreachable_patterns, reason = "a build may have no other")]
+        _ => {
+            let dtype = reducible(tensor.dtype());
+            take(Ok(
+                dtype.map(|dtype| Gradient::Unread(dtype, Box::new(tensor)))
+            ));
+        }
+    }
+}
+
+/// The values of tensors of one device, which is waited for once; the operations queued behind them go on.
+pub(crate) fn read_together(tensors: Vec<Tensor<1>>) -> Result<Vec<TensorData>, String> {
+    let tensors = tensors.into_iter();
+    let reads = tensors.fold(Transaction::default(), Transaction::register);
+    reads.try_execute().map_err(|cause| cause.to_string())
 }
 
 /// The values of a tensor where its device has them.
@@ -133,8 +157,8 @@ mod flex {
 
     use burn::Tensor;
     use burn::backend::flex::FlexTensor;
-    use burn::backend::{Element, Flex};
-    use burn::tensor::DType;
+    use burn::backend::{Element, Flex, TensorMetadata, ops::FloatTensorOps};
+    use burn::tensor::{DType, Shape};
     use bytemuck::Pod;
 
     use super::host_memory;
@@ -180,28 +204,34 @@ mod flex {
         Some(())
     }
 
+    /// Gives `take` the values.
+    pub(super) fn read(
+        tensor: FlexTensor,
+        take: impl FnOnce(Result<Option<HostSlice<'_>>, String>),
+    ) {
+        // In host memory already: without a copy where the layout is row-major.
+        let slice = match tensor.dtype() {
+            DType::F32 => tensor.as_slice().map(HostSlice::F32),
+            DType::F64 => tensor.as_slice().map(HostSlice::F64),
+            DType::F16 => tensor.as_slice().map(HostSlice::F16),
+            DType::BF16 => tensor.as_slice().map(HostSlice::BF16),
+            _ => None,
+        };
+        match slice {
+            Some(slice) => take(Ok(Some(slice))),
+            None => take_data(Ok(tensor.into_data()), take),
+        }
+    }
+
     impl Readback for Flex {
-        fn read(
-            tensor: Self::FloatTensorPrimitive,
-            take: impl FnOnce(Result<Option<HostSlice<'_>>, String>),
-        ) {
-            // In host memory already: without a copy where the layout is row-major.
-            let slice = match tensor.dtype() {
-                DType::F32 => tensor.as_slice().map(HostSlice::F32),
-                DType::F64 => tensor.as_slice().map(HostSlice::F64),
-                DType::F16 => tensor.as_slice().map(HostSlice::F16),
-                DType::BF16 => tensor.as_slice().map(HostSlice::BF16),
-                _ => None,
-            };
-            match slice {
-                Some(slice) => take(Ok(Some(slice))),
-                None => take_data(Ok(tensor.into_data()), take),
-            }
+        fn flat(tensor: Self::FloatTensorPrimitive) -> Tensor<1> {
+            let shape = Shape::new([tensor.shape().num_elements()]);
+            Tensor::from_primitive::<Self>(Self::float_reshape(tensor, shape))
         }
 
         fn on_device(tensor: Self::FloatTensorPrimitive) -> Result<DeviceTensor, String> {
             let mut found = Err("it cannot be read".to_owned());
-            Self::read(tensor, |values| {
+            read(tensor, |values| {
                 found = values.and_then(|values| {
                     let values = values.ok_or("its type is none that gradients have")?;
                     host_memory::tensor(values)
@@ -260,7 +290,7 @@ mod cube {
     use burn::backend::{Cube, TensorMetadata, ops::FloatTensorOps};
     use burn::tensor::{Shape, Tensor};
 
-    use super::{Claim, DeviceTensor, HostSlice, Readback, Shell, device_memory, take_data};
+    use super::{Claim, DeviceTensor, Readback, Shell, device_memory};
 
     /// Memory for a tensor.
     pub(super) fn claim<const D: usize>(
@@ -271,15 +301,9 @@ mod cube {
     }
 
     impl Readback for Cube {
-        fn read(
-            tensor: Self::FloatTensorPrimitive,
-            take: impl FnOnce(Result<Option<HostSlice<'_>>, String>),
-        ) {
-            // Waits until the device has computed it; the operations queued behind it go on.
-            let elems = tensor.shape().num_elements();
-            let flat = Cube::float_reshape(tensor, Shape::new([elems]));
-            let data = Tensor::<1>::from_primitive::<Cube>(flat).try_into_data();
-            take_data(data.map_err(|cause| cause.to_string()), take);
+        fn flat(tensor: Self::FloatTensorPrimitive) -> Tensor<1> {
+            let shape = Shape::new([tensor.shape().num_elements()]);
+            Tensor::from_primitive::<Self>(Self::float_reshape(tensor, shape))
         }
 
         fn on_device(tensor: Self::FloatTensorPrimitive) -> Result<DeviceTensor, String> {

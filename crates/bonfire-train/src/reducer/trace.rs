@@ -17,6 +17,7 @@ mod silent {
         }
         pub(crate) fn clear(&self) {}
         pub(crate) fn taken(&self, _parameter: usize) {}
+        pub(crate) fn read(&self, _bucket: usize) {}
         pub(crate) fn sent(&self, _bucket: usize) {}
     }
 }
@@ -30,6 +31,9 @@ mod recorded {
     pub(crate) enum Event {
         Taken {
             parameter: usize,
+        },
+        Read {
+            bucket: usize,
         },
         Sent {
             bucket: usize,
@@ -56,6 +60,9 @@ mod recorded {
         }
         pub(crate) fn taken(&self, parameter: usize) {
             self.push(Event::Taken { parameter });
+        }
+        pub(crate) fn read(&self, bucket: usize) {
+            self.push(Event::Read { bucket });
         }
         pub(crate) fn sent(&self, bucket: usize) {
             self.push(Event::Sent { bucket });

@@ -145,6 +145,7 @@ fn travel_in_order(
         let buckets = ddp.buckets();
         let named = watched.trace.events().into_iter().map(|event| match event {
             Event::Sent { bucket } => format!("sent {}", buckets[bucket].parameters[0]),
+            Event::Read { bucket } => format!("read {bucket}"),
             Event::Taken { parameter } => format!("taken {}", ddp.table.get(parameter).name),
             Event::Mark(mark) => mark.to_owned(),
         });

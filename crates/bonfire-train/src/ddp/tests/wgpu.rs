@@ -3,8 +3,9 @@
 //! Gradients go through host memory. Where there is no adapter, the tests say so and do nothing.
 
 use super::*;
-use crate::DeviceKind;
+use crate::reducer::trace::Event;
 use crate::world::tests::world_on;
+use crate::{DeviceKind, Placement};
 
 /// Runs `body` on `ranks` ranks that share the adapters of this machine; nothing without any.
 fn on_adapters<R: Send>(ranks: u32, body: impl Fn(World) -> R + Sync) -> Option<Vec<R>> {
@@ -48,6 +49,65 @@ fn wgpu_replicas_stay_bit_identical_and_move() {
         let Some(trained) = trained else { return };
         assert_same(&trained);
         assert_ne!(trained[0], start);
+    }
+}
+
+/// The device is waited for once for each bucket, and a bucket leaves before the pass ends.
+#[test]
+fn wgpu_gradients_of_a_bucket_are_read_in_one_go() {
+    on_adapters(2, |world| {
+        let device = world.device();
+        let mut ddp = Ddp::with_config(Mlp::new(1, &device), &world, small_buckets()).unwrap();
+        for step in 0..4 {
+            let buckets = ddp.buckets().len();
+            assert!((2..ddp.table.len()).contains(&buckets), "{buckets}");
+            let read = |events: &[Event]| {
+                let read = events.iter().filter_map(|event| match event {
+                    Event::Read { bucket } => Some(*bucket),
+                    _ => None,
+                });
+                read.collect::<Vec<usize>>()
+            };
+            let indices = share(&world, step, 2);
+            let trace = ddp.trace();
+            trace.clear();
+            ddp.no_sync(|model| model.loss(&indices, &device)).unwrap();
+            let mut accumulated = read(&trace.events());
+            accumulated.sort_unstable();
+            let each: Vec<usize> = (0..buckets).collect();
+            assert_eq!(accumulated, each);
+            ddp.backward(|model| model.loss(&indices, &device)).unwrap();
+            let events = trace.events();
+            let mut synchronised = read(&events);
+            synchronised.sort_unstable();
+            assert_eq!(synchronised, each);
+            let at = |is: &dyn Fn(&Event) -> bool| events.iter().position(is);
+            let last = each[buckets - 1];
+            let left = at(&|event| *event == Event::Sent { bucket: 0 });
+            assert!(step < 2 || left < at(&|event| *event == Event::Read { bucket: last }));
+        }
+    });
+}
+
+/// Whatever a bucket waits for, and whether it is cut.
+#[test]
+fn wgpu_buckets_give_the_bits_of_single_gradients() {
+    let with = |config| {
+        on_adapters(3, |world| {
+            bits(&train_unevenly(&world, config).whole().unwrap())
+        })
+    };
+    // What runs while Burn measures which kernels are the fastest may round otherwise than those.
+    let (Some(_), Some(expected)) = (with(naive()), with(naive())) else {
+        return;
+    };
+    for placement in [
+        Placement::replicated(),
+        Placement::zero2(),
+        Placement::zero3(),
+    ] {
+        let found = with(small_buckets().with_placement(placement));
+        assert!(found.as_ref() == Some(&expected), "{placement}");
     }
 }
 
