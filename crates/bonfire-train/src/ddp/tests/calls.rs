@@ -112,7 +112,10 @@ fn check_optimizer(path: &Path) {
     fs::write(path, "").unwrap();
     let stepped = on_devices(1, |world| {
         let device = world.device();
-        let mut layer = seeded(LinearConfig::new(64, 32).init(&device), 1);
+        let mut layer = seeded(
+            LinearConfig::new(64, 32).init(&device.clone().autodiff()),
+            1,
+        );
         let mut optimizer = bonfire_optim::AdamWConfig::new().init();
         for step in 0..STEPS_BEFORE + STEPS_COUNTED {
             let mut gradients = GradientsParams::new();

@@ -237,7 +237,12 @@ fn wgpu_steps_with_an_offload_have_the_bits_of_the_cpu() {
     let files = Offload::to_files(folder.path()).unwrap();
     for offload in [Offload::to_memory(), files] {
         let stepped = on_adapters(1, |world| {
-            let make = |device: &Device| seeded(LinearConfig::new(200, 100).init(device), 1);
+            let make = |device: &Device| {
+                seeded(
+                    LinearConfig::new(200, 100).init(&device.clone().autodiff()),
+                    1,
+                )
+            };
             let optimizer = |offload| {
                 let adamw = AdamWConfig::new().build().with_offload(offload);
                 ModuleOptimizer::from(adamw)
@@ -259,7 +264,7 @@ fn wgpu_steps_with_an_offload_have_the_bits_of_the_cpu() {
                 let gradient = gradients(&here, &Device::flex());
                 here = own.step(0.01, here, gradient);
                 assert_eq!(bits(&model), bits(&here));
-                assert_eq!(model.weight.device(), world.device());
+                assert_eq!(model.weight.val().inner().device(), world.device());
                 let record = hosted.into_bytes().unwrap();
                 hosted = optimizer(Some(offload.clone())).from_bytes(record).unwrap();
             }
