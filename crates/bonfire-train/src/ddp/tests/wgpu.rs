@@ -228,7 +228,7 @@ fn wgpu_passes_in_16_bits_learn_or_are_refused() {
     }
 }
 
-/// State and arithmetic are on the host, so the bits are those of a model on the CPU, from a record, too.
+/// State and arithmetic are on the host, so the bits are those of a model on the CPU.
 #[test]
 fn wgpu_steps_with_an_offload_have_the_bits_of_the_cpu() {
     use bonfire_optim::{AdamWConfig, Offload};
