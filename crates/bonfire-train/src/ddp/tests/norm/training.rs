@@ -282,14 +282,13 @@ fn ranks_at_different_layers_are_an_error_on_all() {
         let gradients = ddp.backward(|layers| layers[own].forward(x).mean());
         gradients.map(drop).unwrap_err()
     });
+    // A rank may hear of the other's end first, with its words.
+    let is_own = |error: &TrainError| matches!(error, TrainError::NormMismatch(_));
+    assert!(errors.iter().any(is_own), "{errors:?}");
     for error in &errors {
-        let TrainError::NormMismatch(mismatch) = error else {
-            panic!("{error}");
-        };
-        assert!(mismatch.to_string().starts_with(
-            "rank 0 is in the forward pass of a layer of 2 features, but rank 1 in the forward pass \
-             of a layer of 3 features"
-        ));
+        let said = "rank 0 is in the forward pass of a layer of 2 features, but rank 1 in the forward pass \
+                    of a layer of 3 features";
+        assert!(error.to_string().contains(said), "{error}");
     }
 }
 
