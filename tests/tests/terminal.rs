@@ -73,9 +73,12 @@ fn put_away_before(end: &ConsoleEnd, said: &str) {
 #[test]
 fn rank_0_draws_and_the_others_are_heard_afterwards() {
     let folder = tempfile::tempdir().unwrap();
-    let Some(console) = learn(folder.path(), "train") else {
+    let Some(mut console) = learn(folder.path(), "held") else {
         return;
     };
+    // All of the training would fit between two frames.
+    console.wait_for(DRAWN);
+    fs::write(folder.path().join("go"), "").unwrap();
     let end = console.end();
     assert!(end.status.success(), "{:?}", end.seen);
     // What rank 0 prints is as it is, once it has the terminal.

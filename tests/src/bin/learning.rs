@@ -1,15 +1,18 @@
 //! A training with Burn's learner on several processes, for the tests of how it ends.
 //!
 //! `learning FOLDER WHAT`: every rank prints its process id, how many samples it validated in each
-//! epoch, and the bits of the parameters as one number. WHAT is `train`; `compare`, which trains with
-//! a loop of its own, too; `endless`, which saves each epoch and is stopped from outside, after each rank
-//! has left its process id in FOLDER/RANK.pid; or what goes wrong on rank 1: `torn` data, a `panic`, or a
-//! `worse` metric from the third epoch on, which stops the training early.
+//! epoch, and the bits of the parameters as one number. WHAT is `train`; `held`, which begins when there is
+//! a file FOLDER/go; `compare`, which trains with a loop of its own, too; `endless`, which saves each epoch
+//! and is stopped from outside, after each rank has left its process id in FOLDER/RANK.pid; or what goes
+//! wrong on rank 1: `torn` data, a `panic`, or a `worse` metric from the third epoch on, which stops the
+//! training early.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use anyhow::Context;
 use bonfire::collective::Rank;
@@ -105,10 +108,15 @@ impl InferenceStep for Net {
 struct Numbers {
     len: usize,
     readable: usize,
+    /// There are none before this file.
+    after: Option<PathBuf>,
 }
 
 impl Dataset<usize> for Numbers {
     fn get(&self, index: usize) -> Result<usize, DatasetError> {
+        while self.after.as_ref().is_some_and(|file| !file.exists()) {
+            thread::sleep(Duration::from_millis(5));
+        }
         if index < self.readable {
             return Ok(index);
         }
@@ -176,11 +184,13 @@ fn train(world: World) -> anyhow::Result<()> {
     let numbers = Numbers {
         len: SAMPLES,
         readable: if torn { SAMPLES / 2 } else { SAMPLES },
+        after: (what == "held").then(|| folder.join("go")),
     };
     let train = loader(&world, numbers, trained, ORDER);
     let numbers = Numbers {
         len: VALID_SAMPLES,
         readable: VALID_SAMPLES,
+        after: None,
     };
     let valid = loader(&world, numbers, validated.clone(), Order::Sequential);
 

@@ -37,7 +37,7 @@ struct Streams {
     status: Vec<u8>,
     /// The prefix of whose status it is.
     status_prefix: String,
-    /// Whether a rank draws on the terminal at this moment.
+    /// Whether the terminal may show what a rank draws.
     is_drawn_on: Box<dyn Fn() -> bool + Send>,
     /// What came while one did.
     held: Held,
@@ -62,7 +62,7 @@ impl Screen {
             status_prefix: String::new(),
             is_drawn_on: Box::new(move || {
                 let terminal = terminal.as_ref();
-                terminal.is_some_and(|terminal| terminal.is_drawn_on())
+                terminal.is_some_and(|terminal| terminal.may_be_drawn_on())
             }),
             held: Held::default(),
         })

@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -75,6 +76,8 @@ pub(crate) struct Terminal {
     device: OwnedFd,
     /// How it was before any rank came.
     before: Termios,
+    /// Whether somebody drew at the last look.
+    was_drawn_on: AtomicBool,
 }
 
 impl Terminal {
@@ -93,6 +96,7 @@ impl Terminal {
             path: path.into_bytes(),
             device,
             before,
+            was_drawn_on: AtomicBool::new(false),
         };
         (!terminal.is_drawn_on()).then_some(terminal)
     }
@@ -106,6 +110,11 @@ impl Terminal {
     pub(crate) fn is_drawn_on(&self) -> bool {
         let now = tcgetattr(&self.device);
         now.is_ok_and(|now| !now.local_modes.contains(LocalModes::ICANON))
+    }
+
+    /// Whether the screen may be that of somebody who draws: raw mode ends before the old screen is back.
+    pub(crate) fn may_be_drawn_on(&self) -> bool {
+        self.was_drawn_on.load(Ordering::Relaxed) || self.is_drawn_on()
     }
 
     /// Makes Ctrl-C a signal again, for this process, while somebody draws: in raw mode it is a key,
@@ -157,17 +166,15 @@ impl TerminalWatch {
         let thread = thread::Builder::new()
             .name("bonfire-terminal".to_owned())
             .spawn(move || {
-                let mut was_drawn_on = false;
                 while closed.recv_timeout(LOOK_PAUSE) == Err(RecvTimeoutError::Timeout) {
                     let is_drawn_on = watched.is_drawn_on();
+                    let was_drawn_on = watched.was_drawn_on.swap(is_drawn_on, Ordering::Relaxed);
                     match (was_drawn_on, is_drawn_on) {
                         // A terminal that is gone needs nothing.
                         (false, true) => drop(watched.pass_interrupts()),
-                        // One look later, because raw mode ends before the screen is the old one.
                         (false, false) => screen.release(),
                         (true, _) => {}
                     }
-                    was_drawn_on = is_drawn_on;
                 }
             })?;
         Ok(Self {
@@ -186,5 +193,6 @@ impl Drop for TerminalWatch {
         }
         // There is nobody to tell, and the verdict matters more.
         let _ = self.terminal.restore();
+        self.terminal.was_drawn_on.store(false, Ordering::Relaxed);
     }
 }
