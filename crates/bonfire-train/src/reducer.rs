@@ -18,6 +18,7 @@ pub(crate) mod timing;
 pub(crate) mod trace;
 
 mod buckets;
+mod intake;
 mod spare;
 mod step;
 mod verdict;
@@ -35,14 +36,13 @@ use crate::parameters::ParameterTable;
 use crate::parameters::shards::Shards;
 use crate::reducer::bucket::Bucket;
 use crate::reducer::device_route::Chosen;
-use crate::reducer::harvest::{Gradient, Site, checked};
-use crate::reducer::readback::read_together;
+use crate::reducer::harvest::Site;
 use crate::reducer::spare::Spare;
 use crate::reducer::timing::Stopwatch;
 use crate::world::patience::WarmUp;
 use bonfire_compression::{Compressor, Presence};
 use bonfire_plan::Division;
-use bonfire_plan::buckets::{Assignment, Caps, LENT_MAX, assign};
+use bonfire_plan::buckets::{Assignment, Caps, assign};
 use bonfire_values::DeviceTensor;
 use bonfire_values::{Entering, HostSlice};
 
@@ -236,23 +236,6 @@ impl Reducer {
         self.buckets.reopen()
     }
 
-    /// Takes a final gradient while the backward pass runs.
-    pub(crate) fn take_early(
-        &mut self,
-        parameter: usize,
-        gradient: Result<Gradient<'_>, TrainError>,
-    ) {
-        if self.step.error.is_some() {
-            return;
-        }
-        self.clock += 1;
-        self.parameters[parameter].ready = self.clock;
-        let taken = gradient.and_then(|gradient| self.put(parameter, Some(gradient)));
-        if let Err(error) = taken {
-            self.step.error = Some(error);
-        }
-    }
-
     /// Begins a pass whose gradients are added to those of a later one.
     pub(crate) fn begin_accumulating(&mut self, entering: Entering) -> Result<(), TrainError> {
         self.make()?;
@@ -279,113 +262,10 @@ impl Reducer {
         self.step.error.take().map_or(Ok(()), Err)
     }
 
-    fn put(&mut self, parameter: usize, gradient: Option<Gradient<'_>>) -> Result<(), TrainError> {
-        let progress = &mut self.parameters[parameter];
-        assert!(!progress.taken, "a gradient is taken once");
-        progress.taken = true;
-        match gradient {
-            Some(Gradient::Unread(_, tensor)) => self.unread.push((parameter, *tensor)),
-            gradient => self.enter(parameter, gradient),
-        }
-        let bucket = self.homes[parameter].bucket;
-        // The last one first: mostly it is the last to come.
-        let mut of_bucket = self.assignments[bucket].parameters.iter().rev();
-        if of_bucket.all(|&parameter| self.parameters[parameter].taken) {
-            self.read(bucket)?;
-        }
-        if self.step.is_accumulating {
-            return Ok(());
-        }
-        self.trace.taken(parameter);
-        // A backward pass must not wait for ranks that may be waiting for it, in a layer that
-        // exchanges something. What stays here leaves with the next gradient, or in the end.
-        if !self.step.is_held && self.step.normalizer.is_ready() {
-            self.send_complete()?;
-        }
-        Ok(())
-    }
-
-    /// Reads the gradients of a bucket that are on a device, all in one go.
-    fn read(&mut self, bucket: usize) -> Result<(), TrainError> {
-        let is_its = |(parameter, _): &mut (usize, _)| self.homes[*parameter].bucket == bucket;
-        let (parameters, tensors): (Vec<_>, Vec<_>) = self.unread.extract_if(.., is_its).unzip();
-        if tensors.is_empty() {
-            return Ok(());
-        }
-        self.trace.read(bucket);
-        let data = read_together(tensors).map_err(|cause| TrainError::UnreadableTensor {
-            what: format!(
-                "a gradient of {}",
-                self.name_of(bucket, &self.assignments[bucket])
-            ),
-            cause,
-        })?;
-        let table = Arc::clone(&self.table);
-        for (parameter, data) in parameters.into_iter().zip(&data) {
-            let values = HostSlice::of(data).map(Gradient::Host);
-            self.enter(parameter, Some(checked(&table, parameter, values)?));
-        }
-        Ok(())
-    }
-
-    /// Has a bucket take a gradient, or do without.
-    fn enter(&mut self, parameter: usize, gradient: Option<Gradient<'_>>) {
-        let (home, entering) = (self.homes[parameter], self.step.entering);
-        if !self.step.is_accumulating {
-            self.parameters[parameter].present = self.buckets.put(home, gradient, entering);
-        } else if let Some(gradient) = gradient {
-            self.buckets.accumulate(home, gradient, entering);
-        }
-    }
-
     /// Whether what is complete leaves at once.
     #[cfg(test)]
     pub(crate) fn is_ready(&self) -> bool {
         self.step.normalizer.is_ready()
-    }
-
-    /// Hands over what is complete and next in order.
-    fn send_complete(&mut self) -> Result<(), TrainError> {
-        while self.buckets.is_complete(self.next) == Some(true) {
-            let Step {
-                normalizer,
-                waited,
-                entering,
-                ..
-            } = &mut self.step;
-            let factor = waited.time(|| normalizer.factor())?;
-            let sent = (*entering, factor);
-            // With the last bucket all others are complete: it is known which parameters have a gradient.
-            let flags = match self.next + 1 == self.assignments.len() {
-                true => self.verdict().flags(),
-                false => Vec::new(),
-            };
-            let with = (&flags[..], &mut self.compressor);
-            self.buckets.send(self.next, sent, with)?;
-            self.trace.sent(self.next);
-            self.next += 1;
-            self.fetch_lent()?;
-        }
-        Ok(())
-    }
-
-    /// Waits for the buckets that were sent first where more than [`LENT_MAX`] are on their way with memory
-    /// that the next ones need. Not where layers exchange something: a rank there may wait for this one.
-    fn fetch_lent(&mut self) -> Result<(), TrainError> {
-        if self.step.exchanges {
-            return Ok(());
-        }
-        let Step { waited, .. } = &mut self.step;
-        let host = self.buckets.on_host();
-        let sent = host.len().min(self.next);
-        let sent = &mut host[..sent];
-        let lent = sent.iter().filter(|bucket| bucket.is_lent()).count();
-        let first = sent.iter_mut().filter(|bucket| bucket.is_lent());
-        for bucket in first.take(lent.saturating_sub(LENT_MAX)) {
-            let nowhere = |_| Presence::Nowhere;
-            waited.time(|| bucket.receive(&mut self.compressor, nowhere))?;
-        }
-        Ok(())
     }
 
     /// How long the backward pass stood still for other ranks.

@@ -110,6 +110,21 @@ fn every_schedule_ends_with_the_same_parameters() {
     assert_eq!(recomputed, first);
 }
 
+/// The files are the optimizer's; every stage has its own.
+#[test]
+fn a_pipeline_with_state_in_files_ends_with_the_same_parameters() {
+    let folder = tempfile::tempdir().unwrap();
+    // Matrices of 64 KiB and more.
+    let settings = "--mesh pp=2 --width 192 --layers 2 --steps 3";
+    let files = format!(
+        "{settings} --offload optimizer --offload-folder {}",
+        folder.path().display()
+    );
+    assert_eq!(trained(2, &files), trained(2, settings));
+    let refused = trained(2, &format!("{settings} --offload parameters")).unwrap_err();
+    assert!(refused.contains("--offload optimizer does"), "{refused}");
+}
+
 #[test]
 fn a_mesh_learns_what_ranks_with_the_whole_model_do() {
     let (_, replicas) = trained(2, "").unwrap();

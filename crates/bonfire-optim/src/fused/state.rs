@@ -6,6 +6,7 @@ use std::marker::PhantomData;
 use burn::optim::{RecordState, StateSink, StateSource};
 use burn::tensor::{DType, Device, Tensor};
 
+use super::host;
 use super::kept::Kept;
 use crate::offload::FileTensor;
 
@@ -72,10 +73,11 @@ impl<N: Names, const D: usize> RecordState for State<N, D> {
             Some(name) => source.take_scalar(prefix, name)?.try_into().ok()?,
             None => 0,
         };
+        let device = resting_place(device);
         let mut take = |name: &&str| {
             let data = source.take_tensor(prefix, name)?;
             let dtype: DType = data.dtype();
-            Some(Kept::Memory(Tensor::from_data(data, (device, dtype))))
+            Some(Kept::Memory(Tensor::from_data(data, (&device, dtype))))
         };
         let moments: Vec<_> = N::MOMENTS.iter().map_while(&mut take).collect();
         if N::TIME.is_some() && moments.len() < N::MOMENTS.len() {
@@ -84,5 +86,14 @@ impl<N: Names, const D: usize> RecordState for State<N, D> {
         }
         let master = take(&MASTER);
         Some(Self::new(time, moments, master))
+    }
+}
+
+/// Where what a record has waits for the step that places it: on the host. Burn says its default device, which may be
+/// one that another rank has, or that is not there.
+fn resting_place(said: &Device) -> Device {
+    match cfg!(feature = "flex") {
+        true => host(),
+        false => said.clone(),
     }
 }

@@ -1,12 +1,12 @@
 use bonfire_data::{LastBatch, Loader};
-use bonfire_plan::Bytes;
-use bonfire_train::{DdpConfig, Placement};
+use bonfire_plan::{Bytes, WorldSize};
+use bonfire_train::{DdpConfig, DeviceKind, Placement};
 use burn::module::Param;
 use burn::nn::Linear;
 use burn::tensor::{DType, Device, Tensor};
 
 use super::*;
-use crate::{Error, spawn};
+use crate::{Error, SpawnOptions, spawn, spawn_with};
 
 mod meshes;
 
@@ -60,7 +60,12 @@ fn config(words: &[&str]) -> Config {
 
 /// Trains to the end, and says what came of it: the parameters, the steps of this run, and the last loss.
 fn trained(ranks: u32, words: &[&str]) -> Result<Vec<(String, u64, f64)>> {
-    spawn(ranks, |world| {
+    trained_on(DeviceKind::Auto, ranks, words)
+}
+
+fn trained_on(device: DeviceKind, ranks: u32, words: &[&str]) -> Result<Vec<(String, u64, f64)>> {
+    let options = SpawnOptions::new(WorldSize::new(ranks)?).with_device(device);
+    spawn_with(&options, |world| {
         let model = model(&world.device());
         let mut trainer = prepare(&world, &config(words), (model, data(&world, 43)))?;
         let (mut steps, mut last) = (0, f64::NAN);
@@ -261,6 +266,30 @@ fn parameters_are_in_files_where_a_configuration_says_so() {
         let error = format!("{:?}", with(&words).unwrap_err());
         assert!(error.contains(cause), "{error}");
     }
+}
+
+/// Memory and files are both on the host, whose arithmetic is not the adapter's.
+#[cfg(feature = "wgpu-unfused")]
+#[test]
+fn wgpu_state_is_in_the_hosts_memory_where_a_configuration_says_so() {
+    let options = SpawnOptions::new(WorldSize::new(1).unwrap()).with_device(DeviceKind::Wgpu);
+    match spawn_with(&options, |_| Ok::<_, Error>(())) {
+        Ok(_) => {}
+        Err(error) => return println!("skipped: {error}"),
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let with = |place: &str| {
+        let offload = format!("offload.optimizer={place}");
+        trained_on(
+            DeviceKind::Wgpu,
+            2,
+            &[&offload, "steps=4", "placement=zero1"],
+        )
+        .unwrap()
+    };
+    let memory = with("memory");
+    assert_eq!(memory, with(&folder.path().display().to_string()));
+    assert_ne!(memory[0].0, with("none")[0].0);
 }
 
 #[test]

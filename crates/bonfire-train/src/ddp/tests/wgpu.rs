@@ -228,7 +228,7 @@ fn wgpu_passes_in_16_bits_learn_or_are_refused() {
     }
 }
 
-/// State and arithmetic are on the host, so the bits are those of a model on the CPU.
+/// State and arithmetic are on the host, so the bits are those of a model on the CPU, from a record, too.
 #[test]
 fn wgpu_steps_with_an_offload_have_the_bits_of_the_cpu() {
     use bonfire_optim::{AdamWConfig, Offload};
@@ -265,6 +265,8 @@ fn wgpu_steps_with_an_offload_have_the_bits_of_the_cpu() {
                 here = own.step(0.01, here, gradient);
                 assert_eq!(bits(&model), bits(&here));
                 assert_eq!(model.weight.val().inner().device(), world.device());
+                let record = hosted.into_bytes().unwrap();
+                hosted = optimizer(Some(offload.clone())).from_bytes(record).unwrap();
             }
         });
         if stepped.is_none() {
