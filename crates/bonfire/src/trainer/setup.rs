@@ -225,7 +225,7 @@ fn configured_rates(config: &Config, steps: u64) -> Rates {
     Arc::new(move |step| schedule.rate(step))
 }
 
-fn offload(world: &World, config: &Config) -> Result<Option<Offload>> {
+pub(super) fn offload(world: &World, config: &Config) -> Result<Option<Offload>> {
     let OffloadSection {
         optimizer,
         parameters,

@@ -268,28 +268,26 @@ fn parameters_are_in_files_where_a_configuration_says_so() {
     }
 }
 
-/// Memory and files are both on the host, whose arithmetic is not the adapter's.
+/// Of an adapter; on the CPU all memory is the host's.
 #[cfg(feature = "wgpu-unfused")]
 #[test]
 fn wgpu_state_is_in_the_hosts_memory_where_a_configuration_says_so() {
-    let options = SpawnOptions::new(WorldSize::new(1).unwrap()).with_device(DeviceKind::Wgpu);
-    match spawn_with(&options, |_| Ok::<_, Error>(())) {
-        Ok(_) => {}
+    let words = ["offload.optimizer=memory", "steps=4", "placement=zero1"];
+    let is_offloaded = |device| {
+        let options = SpawnOptions::new(WorldSize::new(1).unwrap()).with_device(device);
+        let place = |world: World| setup::offload(&world, &config(&words));
+        Ok::<_, Error>(spawn_with(&options, place)?.remove(0).is_some())
+    };
+    assert!(!is_offloaded(DeviceKind::Cpu).unwrap());
+    match is_offloaded(DeviceKind::Wgpu) {
+        Ok(is_offloaded) => assert!(is_offloaded),
         Err(error) => return println!("skipped: {error}"),
     }
     let folder = tempfile::tempdir().unwrap();
-    let with = |place: &str| {
-        let offload = format!("offload.optimizer={place}");
-        trained_on(
-            DeviceKind::Wgpu,
-            2,
-            &[&offload, "steps=4", "placement=zero1"],
-        )
-        .unwrap()
-    };
-    let memory = with("memory");
-    assert_eq!(memory, with(&folder.path().display().to_string()));
-    assert_ne!(memory[0].0, with("none")[0].0);
+    let files = format!("offload.optimizer={}", folder.path().display());
+    let memory = trained_on(DeviceKind::Wgpu, 2, &words).unwrap();
+    let files = trained_on(DeviceKind::Wgpu, 2, &[&files, words[1], words[2]]).unwrap();
+    assert_eq!(memory, files);
 }
 
 #[test]
