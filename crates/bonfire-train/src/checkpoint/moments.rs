@@ -1,7 +1,8 @@
 //! Where an optimizer's moments are between reading them and its next step.
 //!
-//! `ModuleOptimizer::load_record` makes them on Burn's default device, and the next step moves them to that of
-//! their parameters. In a build with CUDA the default is the first GPU, for every rank of a host.
+//! `ModuleOptimizer::load_record` makes those of Burn's optimizers on Burn's default device, and the next step moves them
+//! to that of their parameters. In a build with CUDA the default is the first GPU, for every rank of a host. Those of
+//! Bonfire's are on the host until then; which one it is, a `ModuleOptimizer` does not tell.
 
 use burn::module::Module;
 use burn::tensor::Device;
@@ -13,8 +14,9 @@ pub(super) fn tell_detour<M: Module>(model: &M) {
     let default = Device::default();
     if device_of(model).is_some_and(|own| is_detour(&own, &default)) {
         tracing::warn!(
-            "the optimizer's moments are on {default:?} until the next step, like those of all other ranks of \
-             this host; BURN_DEVICE=flex, in the environment, has them read to host memory instead"
+            "the moments of an optimizer of Burn's are on {default:?} until the next step, like those of all other \
+             ranks of this host; those of Bonfire's are in host memory, and BURN_DEVICE=flex, in the environment, has \
+             Burn's read to it, too"
         );
     }
 }
