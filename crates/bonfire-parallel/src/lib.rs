@@ -17,7 +17,7 @@ pub mod ops;
 mod pipeline;
 mod tensor;
 
-pub use context::ring::{Attend, ring_attention};
+pub use context::ring::ring_attention;
 pub use context::zigzag::{context_loss, zigzag_ranges, zigzag_split};
 pub use error::{ParallelError, or_end_pass};
 pub use pipeline::error::PipelineError;

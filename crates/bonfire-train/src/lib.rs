@@ -36,13 +36,12 @@ mod custom_gradient;
 mod ddp;
 mod error;
 mod loss;
-mod norm;
+mod nn;
 mod optim;
 mod parameters;
 #[cfg(feature = "cuda")]
 #[allow(unsafe_code)]
 mod raw;
-mod recompute;
 mod reducer;
 mod rehearsal;
 mod world;
@@ -64,15 +63,15 @@ pub use error::difference::Difference;
 pub use error::norm::NormMismatch;
 pub use loss::weights::Last;
 pub use loss::{IntoLoss, Loss};
-pub use norm::{
-    BatchNorm, BatchNormConfig, RunningStatistic, convert_sync_batch_norm,
-    convert_sync_batch_norm_in,
+pub use nn::{
+    Attend, BatchNorm, BatchNormConfig, Draws, InputMemory, Recompute, RunningStatistic,
+    SegmentInputs, convert_sync_batch_norm, convert_sync_batch_norm_in, gelu, recompute,
+    self_attention,
 };
 pub use optim::gradients::{Clip, Gradients};
 pub use optim::scaler::{LossScaler, ScalerConfig};
 #[doc(hidden)]
 pub use parameters::is_autodiff;
-pub use recompute::{Draws, InputMemory, Recompute, SegmentInputs, recompute};
 pub use reducer::timing::StepTiming;
 pub use rehearsal::resident::Resident;
 pub use rehearsal::{outline, rehearse, rehearse_among, rehearse_work};

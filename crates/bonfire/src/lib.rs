@@ -142,9 +142,9 @@ pub mod learner {
 /// Layers that see the batches of all ranks, and parts of a model that are computed again in the backward pass.
 pub mod nn {
     pub use bonfire_train::{
-        BatchNorm, BatchNormConfig, Draws, InputMemory, NormGroup, NormMismatch, Recompute,
-        RunningStatistic, SegmentInputs, convert_sync_batch_norm, convert_sync_batch_norm_in,
-        recompute,
+        Attend, BatchNorm, BatchNormConfig, Draws, InputMemory, NormGroup, NormMismatch, Recompute,
+        RunningStatistic, SegmentInputs, convert_sync_batch_norm, convert_sync_batch_norm_in, gelu,
+        recompute, self_attention,
     };
 }
 

@@ -18,14 +18,14 @@ mod part;
 use std::f64::consts::TAU;
 
 use bonfire::World;
-use bonfire::nn::{Draws, Recompute};
+use bonfire::nn::{Attend, Draws, Recompute, gelu, self_attention};
 use bonfire::parallel::{
-    Attend, ColumnParallelLinear, ParallelError, RowParallelLinear, VocabParallelCrossEntropy,
+    ColumnParallelLinear, ParallelError, RowParallelLinear, VocabParallelCrossEntropy,
     VocabParallelEmbedding, or_end_pass, ring_attention, zigzag_split,
 };
 use burn::module::{Module, Param, ParamId};
 use burn::nn::{Embedding, LayerNorm, LayerNormConfig, Linear};
-use burn::tensor::{Bool, Device, Int, Tensor, TensorData, activation};
+use burn::tensor::{Device, Int, Tensor, TensorData};
 use chacha20::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
@@ -193,23 +193,17 @@ impl Gpt {
     /// this rank's characters where the model is divided. Among ranks of `cp` the tokens are this rank's.
     pub fn forward(&self, tokens: Tensor<2, Int>) -> Tensor<2> {
         let [b, t] = tokens.dims();
-        let (past, positions) = match &self.cp {
-            None => (
-                Past::here(t, &tokens.device()),
-                self.positions.val().slice(0..t),
-            ),
+        let positions = match &self.cp {
+            None => self.positions.val().slice(0..t),
             Some(cp) => {
                 let all = self.positions.val().slice(0..t * cp.world_size().len());
-                (
-                    Past::Ring(cp.clone()),
-                    or_end_pass(zigzag_split(all, 0, cp), cp),
-                )
+                or_end_pass(zigzag_split(all, 0, cp), cp)
             }
         };
         let embedded = self.tokens.forward(tokens) + positions.unsqueeze(); // [B, T, C]
         let mut stream = embedded.flatten(0, 1); // [B*T, C]
         for block in &self.blocks {
-            stream = block.run(stream, b, &past, self.recomputed); // [B*T, C]
+            stream = block.run(stream, b, self.cp.as_ref(), self.recomputed); // [B*T, C]
         }
         self.tokens.logits(self.norm.forward(stream)) // [B*T, V]
     }
@@ -279,22 +273,22 @@ impl Block {
         })
     }
 
-    /// The forward pass, after which only its input is kept if it is recomputed.
-    fn run(&self, stream: Tensor<2>, b: usize, past: &Past, recomputed: bool) -> Tensor<2> {
+    /// The forward pass of the tokens that ranks of `cp` have, after which only its input is kept if it is recomputed.
+    fn run(&self, stream: Tensor<2>, b: usize, cp: Option<&World>, recomputed: bool) -> Tensor<2> {
         if !recomputed {
-            return self.forward(stream, b, past);
+            return self.forward(stream, b, cp);
         }
-        let past = past.clone();
-        let forward = move |block: &Self, stream| block.forward(stream, b, &past);
+        let cp = cp.cloned();
+        let forward = move |block: &Self, stream| block.forward(stream, b, cp.as_ref());
         Recompute::default()
             .with_draws(Draws::None)
             .run(self, stream, forward)
     }
 
-    fn forward(&self, stream: Tensor<2>, b: usize, past: &Past) -> Tensor<2> {
+    fn forward(&self, stream: Tensor<2>, b: usize, cp: Option<&World>) -> Tensor<2> {
         let attended = self
             .attention
-            .forward(self.attention_norm.forward(stream.clone()), b, past);
+            .forward(self.attention_norm.forward(stream.clone()), b, cp);
         let stream = stream + attended; // [B*T, C]
         let thought = self.mlp.forward(self.mlp_norm.forward(stream.clone()));
         stream + thought // [B*T, C]
@@ -302,14 +296,22 @@ impl Block {
 }
 
 impl Attention {
-    fn forward(&self, x: Tensor<2>, b: usize, past: &Past) -> Tensor<2> {
+    fn forward(&self, x: Tensor<2>, b: usize, cp: Option<&World>) -> Tensor<2> {
         let parts = self.query_key_value.forward(x); // [B*T, 3*H*D]
         let [rows, width] = parts.dims();
         let (t, h, d) = (rows / b, self.heads, width / (3 * self.heads));
+        // ANCHOR: attention
         let parts = parts.reshape([b, t, 3, h, d]).permute([2, 0, 3, 1, 4]); // [3, B, H, T, D]
-        let part = |i: usize| parts.clone().slice(i..i + 1).reshape([b * h, t, d]);
-        let (query, key, value) = (part(0), part(1), part(2)); // [B*H, T, D] each
-        let seen = past.attend([query, key, value]); // [B*H, T, D]
+        let packed = parts.reshape([3 * b * h, t, d]);
+        let seen = match cp {
+            None => self_attention(packed, Attend::Past), // [B*H, T, D]
+            Some(cp) => {
+                let part = |i: usize| packed.clone().narrow(0, i * b * h, b * h);
+                let (query, key, value) = (part(0), part(1), part(2)); // [B*H, T, D] each
+                or_end_pass(ring_attention(query, key, value, Attend::Past, cp), cp)
+            }
+        };
+        // ANCHOR_END: attention
         let seen = seen.reshape([b, h, t, d]).swap_dims(1, 2); // [B, T, H, D]
         self.output.forward(seen.reshape([rows, h * d])) // [B*T, C]
     }
@@ -317,41 +319,8 @@ impl Attention {
 
 impl Mlp {
     fn forward(&self, x: Tensor<2>) -> Tensor<2> {
-        let inner = activation::gelu(self.input.forward(x)); // [B*T, 4*C]
+        let inner = gelu(self.input.forward(x)); // [B*T, 4*C]
         self.output.forward(inner) // [B*T, C]
-    }
-}
-
-/// The tokens that a token looks at: itself and those in front of it.
-#[derive(Clone, Debug)]
-enum Past {
-    /// All are here. Zero where a token may look, minus infinity in its future: `[1, T, T]`.
-    Here(Tensor<3>),
-    /// Ranks have some each.
-    Ring(World),
-}
-
-impl Past {
-    /// Of windows of `t` tokens.
-    fn here(t: usize, device: &Device) -> Self {
-        let future = Tensor::<2, Bool>::tril_mask([t, t], 0, device); // true above the diagonal
-        let mask = Tensor::zeros([t, t], device).mask_fill(future, f32::NEG_INFINITY);
-        Self::Here(mask.unsqueeze())
-    }
-
-    /// Attention of queries to keys, for their values: `[B*H, T, D]` each.
-    fn attend(&self, [query, key, value]: [Tensor<3>; 3]) -> Tensor<3> {
-        match self {
-            Self::Here(mask) => {
-                let [_, _, d] = query.dims();
-                // Scaling the queries touches T*D numbers where scaling the scores would touch T*T.
-                let query = query.div_scalar((d as f64).sqrt());
-                // Added rather than filled in, because an addition costs nothing in the backward pass.
-                let scores = query.matmul(key.transpose()) + mask.clone(); // [B*H, T, T]
-                activation::softmax(scores, 2).matmul(value)
-            }
-            Self::Ring(cp) => or_end_pass(ring_attention(query, key, value, Attend::Past, cp), cp),
-        }
     }
 }
 

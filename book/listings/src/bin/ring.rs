@@ -1,6 +1,7 @@
 //! Trains attention over a sequence of which each rank has some tokens: `ring --nproc 2`, or 4.
 
-use bonfire::parallel::{Attend, ParallelError, ring_attention, zigzag_split};
+use bonfire::nn::Attend;
+use bonfire::parallel::{ParallelError, ring_attention, zigzag_split};
 use bonfire::prelude::*;
 use bonfire::world::Axis;
 use burn::module::Module;

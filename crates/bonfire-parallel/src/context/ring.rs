@@ -1,37 +1,19 @@
 //! Attention to the tokens of all ranks.
 
-use std::fmt;
 use std::ops::Range;
 
 use bonfire_collective::Work;
 use bonfire_collective::{Rank, WorldSize};
-use bonfire_train::{World, custom_gradient};
+use bonfire_train::{Attend, World, custom_gradient};
 use burn::tensor::{Bytes, DType, Device, Tensor, TensorData};
 
 use super::block::{Found, Known, run, scores, with_run};
 use crate::ParallelError;
 use crate::error::unreadable;
 
-/// Which tokens a token looks at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Attend {
-    /// All of its sequence.
-    All,
-    /// Itself and those in front of it. Ranks have tokens as [`zigzag_split`](crate::zigzag_split) deals them.
-    Past,
-}
-
-impl fmt::Display for Attend {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::All => "all tokens",
-            Self::Past => "past tokens",
-        })
-    }
-}
-
 /// The attention of this rank's tokens to those of all ranks of `cp`: `softmax(query * key^T / sqrt(F)) * value`, of three
-/// tensors of one shape `[.., T, F]`, `T` tokens of this rank with `F` features each, and as many on every rank.
+/// tensors of one shape `[.., T, F]`, `T` tokens of this rank with `F` features each, and as many on every rank. With
+/// [`Attend::Past`] ranks have the tokens that [`zigzag_split`](crate::zigzag_split) deals them.
 ///
 /// Keys and values travel in the background while the rank computes with those that are with it. It holds two blocks of
 /// them, and scores of its own tokens with those of one other rank. It is computed in f32, or f64 for such tensors.
@@ -40,8 +22,8 @@ impl fmt::Display for Attend {
 /// order, and run the same backward pass. A failure there gives zeros and is kept: see [`World::fail`].
 ///
 /// ```
-/// use bonfire_parallel::{Attend, ParallelError, ring_attention, zigzag_split};
-/// use bonfire_train::World;
+/// use bonfire_parallel::{ParallelError, ring_attention, zigzag_split};
+/// use bonfire_train::{Attend, World};
 /// use burn::nn::Linear;
 /// use burn::tensor::Tensor;
 ///

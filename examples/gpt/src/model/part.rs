@@ -10,7 +10,7 @@ use burn::module::{Module, Param};
 use burn::nn::LayerNorm;
 use burn::tensor::Tensor;
 
-use super::{Block, Gpt, Past};
+use super::{Block, Gpt};
 use crate::text::TextBatch;
 
 /// Some layers, of which the embedding is the first and the head the last.
@@ -136,7 +136,6 @@ impl Part {
     /// What comes out of the blocks, `[B*T, C]`: of the tokens, or of what the part in front has handed on.
     fn stream(&self, batch: &TextBatch, input: Option<Tensor<2>>) -> Tensor<2> {
         let [b, t] = batch.tokens.dims();
-        let past = Past::here(t, &batch.tokens.device());
         let embedded = self.embedding.as_ref().map(|(embedding, positions)| {
             let positions = positions.val().slice(0..t).unsqueeze(); // [1, T, C]
             (embedding.forward(batch.tokens.clone()) + positions).flatten(0, 1) // [B*T, C]
@@ -146,7 +145,7 @@ impl Part {
             .expect("a part without embedding has an input");
         let blocks = self.blocks.iter();
         blocks.fold(stream, |stream, block| {
-            block.run(stream, b, &past, self.recomputed)
+            block.run(stream, b, None, self.recomputed)
         })
     }
 

@@ -9,7 +9,7 @@ use burn::module::{
 };
 use burn::tensor::{Device, Tensor};
 
-use crate::norm::normalize::GlobalMoments;
+use crate::nn::norm::normalize::GlobalMoments;
 use crate::world::exchange::group::NormGroup;
 use crate::world::exchange::mapping::{Meaning, meaning};
 

@@ -3,7 +3,7 @@
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::Tensor;
 
-use crate::norm::statistic::JOINING;
+use crate::nn::norm::statistic::JOINING;
 use crate::world::exchange::group::NormGroup;
 use crate::world::exchange::mapping::{Meaning, meant};
 use crate::{TrainError, World};

@@ -1,0 +1,16 @@
+//! Layers and operations of models that a user puts where Burn's are.
+//!
+//! Must never know of a [`Ddp`](crate::Ddp): they are in models.
+
+mod attention;
+mod gelu;
+mod norm;
+mod recompute;
+
+pub use attention::{Attend, self_attention};
+pub use gelu::gelu;
+pub use norm::{
+    BatchNorm, BatchNormConfig, RunningStatistic, convert_sync_batch_norm,
+    convert_sync_batch_norm_in,
+};
+pub use recompute::{Draws, InputMemory, Recompute, SegmentInputs, recompute};

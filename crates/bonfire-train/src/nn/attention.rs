@@ -1,0 +1,95 @@
+//! Attention within the sequences of a batch, as one operation of the graph.
+
+#[cfg(test)]
+#[cfg(feature = "flex")]
+mod tests;
+
+use std::fmt;
+
+use burn::tensor::{Bool, Tensor, activation};
+
+/// Which tokens a token looks at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attend {
+    /// All of its sequence.
+    All,
+    /// Itself and those in front of it.
+    Past,
+}
+
+impl fmt::Display for Attend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::All => "all tokens",
+            Self::Past => "past tokens",
+        })
+    }
+}
+
+/// The attention of tokens to those of their sequence: `softmax(query * key^T / sqrt(F)) * value`.
+///
+/// `packed` has the queries, the keys and the values one behind the other along its first dimension: `[3 N, .., T, F]`, N
+/// sequences or heads of `T` tokens with `F` features each. The output is `[N, .., T, F]`. Packed, they have one gradient, in
+/// which nothing is put together or added up; flash-attn's `qkvpacked` has the same reason.
+///
+/// For the backward pass it keeps the softmax, `N T²` values. Written with Burn's operations the same attention keeps
+/// several tensors of that size, and computes the exponentials twice.
+///
+/// Where ranks have different tokens of the same sequences, it is `ring_attention`.
+///
+/// ```
+/// # use burn::tensor::Tensor;
+/// use bonfire_train::{Attend, self_attention};
+///
+/// /// The queries, keys and values of `heads`, from one product, `[B, T, 3 C]`; the output is `[B, T, C]`.
+/// fn attend(projected: Tensor<3>, heads: usize) -> Tensor<3> {
+///     let [b, t, width] = projected.dims();
+///     let features = width / 3 / heads;
+///     let packed = projected.reshape([b, t, 3, heads, features]).permute([2, 0, 3, 1, 4]);
+///     let seen = self_attention(packed.reshape([3 * b * heads, t, features]), Attend::Past);
+///     seen.reshape([b, heads, t, features]).swap_dims(1, 2).reshape([b, t, width / 3])
+/// }
+/// ```
+///
+/// # Panics
+/// If the first dimension is no multiple of 3.
+#[must_use]
+pub fn self_attention<const D: usize>(packed: Tensor<D>, attend: Attend) -> Tensor<D> {
+    const { assert!(D >= 3, "queries, keys and values; tokens; features") };
+    let [first, features] = [packed.dims()[0], packed.dims()[D - 1]];
+    assert!(
+        first.is_multiple_of(3),
+        "{first} is not a number of queries, and as many keys and values"
+    );
+    let part = |i| {
+        let constant = packed.clone().without_autodiff();
+        constant.narrow(0, i * (first / 3), first / 3)
+    };
+    let scale = (features as f64).sqrt();
+    // Scaling the queries touches T F numbers where scaling the scores would touch T².
+    let query = part(0).div_scalar(scale);
+    let (key, value) = (part(1), part(2));
+    let scores = query.clone().matmul(key.clone().transpose());
+    let weights = activation::softmax(seen(scores, attend), D - 1);
+    let output = weights.clone().matmul(value.clone());
+    let kept = output.clone();
+    let backward = move |gradient: Tensor<D>| {
+        let inner = (gradient.clone() * kept).sum_dim(D - 1);
+        let of_values = weights.clone().transpose().matmul(gradient.clone());
+        let of_scores = (gradient.matmul(value.transpose()) - inner) * weights;
+        let of_queries = of_scores.clone().matmul(key).div_scalar(scale);
+        let of_keys = of_scores.transpose().matmul(query);
+        Tensor::cat(vec![of_queries, of_keys, of_values], 0)
+    };
+    crate::custom_gradient(packed, |_| output, backward)
+}
+
+/// The scores without those of tokens that are not looked at: `[.., T, T]`.
+fn seen<const D: usize>(scores: Tensor<D>, attend: Attend) -> Tensor<D> {
+    if attend == Attend::All {
+        return scores;
+    }
+    let (shape, device) = (scores.dims(), scores.device());
+    let later = Tensor::<2, Bool>::tril_mask([shape[D - 2], shape[D - 1]], 0, &device);
+    scores.mask_fill(later.unsqueeze::<D>().expand(shape), f32::NEG_INFINITY)
+}

@@ -1,0 +1,74 @@
+use burn::tensor::{Bool, DType, Device, Distribution, Tensor, activation};
+
+use super::{Attend, self_attention};
+
+/// Two sequences of three heads; queries, keys and values are made of it.
+const SHAPE: [usize; 4] = [2, 3, 7, 5];
+
+fn packed(dtype: DType, scale: f64) -> Tensor<4> {
+    let [n, heads, tokens, features] = SHAPE;
+    let device = Device::flex().autodiff();
+    device.seed(5);
+    let options = (&device, DType::F64);
+    let random: Tensor<4> = Tensor::random(
+        [3 * n, heads, tokens, features],
+        Distribution::Normal(0.0, scale),
+        options,
+    );
+    random.cast(dtype).detach().require_grad()
+}
+
+/// Written with Burn's operations.
+fn plain(packed: Tensor<4>, attend: Attend) -> Tensor<4> {
+    let [query, key, value] = [0, 1, 2].map(|i| packed.clone().narrow(0, i * SHAPE[0], SHAPE[0]));
+    let scores = query
+        .matmul(key.transpose())
+        .mul_scalar(1.0 / (SHAPE[3] as f64).sqrt());
+    let later = Tensor::<2, Bool>::tril_mask([SHAPE[2]; 2], 0, &scores.device());
+    let scores = match attend {
+        Attend::All => scores,
+        Attend::Past => {
+            let later = later.unsqueeze::<4>().expand(scores.dims());
+            scores.mask_fill(later, f32::NEG_INFINITY)
+        }
+    };
+    activation::softmax(scores, 3).matmul(value)
+}
+
+/// The output, and the gradient of a sum in which every element counts differently.
+fn found(packed: Tensor<4>, attention: impl FnOnce(Tensor<4>) -> Tensor<4>) -> [Vec<f64>; 2] {
+    let output = attention(packed.clone());
+    let weights = Tensor::<1, burn::tensor::Int>::arange(
+        0..SHAPE.iter().product::<usize>() as i64,
+        &output.device(),
+    );
+    let weights = weights.float().cast(output.dtype()).reshape(SHAPE).sin();
+    let gradients = (output.clone() * weights).sum().backward();
+    [output, packed.grad(&gradients).unwrap()].map(|x| x.into_data().iter::<f64>().collect())
+}
+
+#[test]
+fn outputs_and_gradients_are_those_of_burns_operations() {
+    for attend in [Attend::All, Attend::Past] {
+        // The second one makes exponentials of scores that overflow.
+        for scale in [1.0, 30.0] {
+            let exact = found(packed(DType::F64, scale), |x| plain(x, attend));
+            for (dtype, tolerance) in [(DType::F64, 1e-13), (DType::F32, 1e-5)] {
+                let close = found(packed(dtype, scale), |x| self_attention(x, attend));
+                for (close, exact) in close.iter().flatten().zip(exact.iter().flatten()) {
+                    let bound = tolerance * scale * scale * exact.abs().max(1.0);
+                    assert!(
+                        (close - exact).abs() < bound,
+                        "{attend}, {dtype:?}, {scale}: {close} for {exact}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "4 is not a number of queries, and as many keys and values")]
+fn what_is_not_packed_is_refused() {
+    let _ = self_attention(Tensor::<3>::zeros([4, 2, 2], &Device::flex()), Attend::All);
+}
