@@ -57,6 +57,8 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
         "bonfire-gpu",
         Imports::Only(&[
             "bonfire-plan",
+            "bonfire-sys",
+            "bonfire-connect",
             "bonfire-collective",
             "bonfire-cuda",
             "bonfire-kernels",

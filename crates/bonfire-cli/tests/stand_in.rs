@@ -258,12 +258,29 @@ fn words_that_do_not_arrive_between_devices_are_noticed() {
 #[test]
 fn memory_that_is_not_given_to_other_processes_is_not_needed() {
     let reason = "it is not given to other processes: cuIpcGetMemHandle";
-    falls_back(1, "no-ipc", ("processes", reason));
+    falls_back(1, "no-ipc,no-descriptors", ("processes", reason));
 }
 
 #[test]
 fn memory_of_other_processes_that_is_not_opened_is_not_needed() {
-    falls_back(1, "no-ipc-open", ("processes", "cuIpcOpenMemHandle"));
+    let fault = "no-ipc-open,no-descriptors";
+    falls_back(1, fault, ("processes", "cuIpcOpenMemHandle"));
+}
+
+/// As between containers.
+#[test]
+fn memory_without_handles_goes_to_other_processes_by_descriptors() {
+    for (devices, fault) in [(1, "no-ipc"), (2, "no-ipc"), (2, "no-ipc-open")] {
+        let Some((end, text)) = selftest(devices, fault, ("processes", "3")) else {
+            return;
+        };
+        assert!(end.status.success(), "{text}");
+        assert!(!text.contains("data go through host memory"), "{text}");
+        let says = "memory goes to other processes by descriptors, because rank";
+        assert!(text.contains(says), "{says:?} is missing:\n{text}");
+    }
+    let reason = "cuMemSetAccess: CUDA_ERROR_PEER_ACCESS_UNSUPPORTED";
+    falls_back(2, "no-ipc,no-peer", ("processes", reason));
 }
 
 #[test]

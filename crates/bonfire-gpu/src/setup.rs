@@ -1,6 +1,7 @@
 //! How the ranks of a group come to exchange data: set up once, decided by all alike.
 
 pub(crate) mod card;
+mod descriptors;
 mod pace;
 pub(crate) mod peers;
 mod probe;

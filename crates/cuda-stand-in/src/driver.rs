@@ -5,6 +5,7 @@ mod copy;
 pub(crate) mod device;
 pub(crate) mod event;
 mod ipc;
+pub(crate) mod mapping;
 pub(crate) mod memory;
 pub(crate) mod module;
 pub(crate) mod stream;

@@ -14,6 +14,8 @@ pub(crate) enum Fault {
     NoIpc,
     /// `no-ipc-open`: memory of other processes is not opened.
     NoIpcOpen,
+    /// `no-descriptors`: memory is given to other processes by handles of CUDA IPC only.
+    NoDescriptors,
     /// `corrupt-peer`: one bit of each copy between devices or processes arrives wrong.
     CorruptPeer,
     /// `far-peers-slow`: copies between devices whose numbers are not next to each other, counted round, take
@@ -39,10 +41,11 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    const NAMES: [(&str, Self); 13] = [
+    const NAMES: [(&str, Self); 14] = [
         ("no-peer", Self::NoPeer),
         ("no-ipc", Self::NoIpc),
         ("no-ipc-open", Self::NoIpcOpen),
+        ("no-descriptors", Self::NoDescriptors),
         ("corrupt-peer", Self::CorruptPeer),
         ("far-peers-slow", Self::FarPeersSlow),
         ("no-host-lock", Self::NoHostLock),

@@ -110,6 +110,17 @@ impl Context {
         Ok(MemoryInfo { free, total })
     }
 
+    /// That there are no such bytes, with what there is.
+    pub(crate) fn out_of_memory(&self, bytes: usize) -> Result<CudaError, CudaError> {
+        let memory = self.memory_info()?;
+        Ok(CudaError::OutOfMemory {
+            bytes,
+            ordinal: self.device().ordinal(),
+            free: memory.free,
+            total: memory.total,
+        })
+    }
+
     /// Whether [`record`](Self::record) and [`wait`](Self::wait) are there.
     pub fn has_context_events(&self) -> bool {
         self.inner.events.is_some()

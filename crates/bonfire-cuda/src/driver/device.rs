@@ -35,6 +35,7 @@ pub struct Device {
     capability: ComputeCapability,
     multiprocessors: u32,
     limits_kernel_time: bool,
+    gives_descriptors: bool,
     connections: u32,
 }
 
@@ -92,6 +93,7 @@ impl Device {
                 raw,
                 CUdevice_attribute::CU_DEVICE_ATTRIBUTE_KERNEL_EXEC_TIMEOUT,
             )? != 0,
+            gives_descriptors: gives_descriptors(raw)?,
             connections: connections(env::var(CONNECTIONS_VARIABLE).ok().as_deref()),
         })
     }
@@ -155,9 +157,22 @@ impl Device {
         self.connections
     }
 
+    /// Whether its memory can be given to other processes by a descriptor of an open file.
+    pub fn gives_descriptors(&self) -> bool {
+        self.gives_descriptors
+    }
+
     pub(crate) fn raw(&self) -> CUdevice {
         self.raw
     }
+}
+
+fn gives_descriptors(device: CUdevice) -> Result<bool, CudaError> {
+    use CUdevice_attribute::{
+        CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED as DESCRIPTORS,
+        CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED as MAPPINGS,
+    };
+    Ok(attribute(device, MAPPINGS)? != 0 && attribute(device, DESCRIPTORS)? != 0)
 }
 
 fn attribute(device: CUdevice, attribute: CUdevice_attribute) -> Result<u32, CudaError> {

@@ -1,5 +1,6 @@
 //! Device memory shared between processes of one machine.
 
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use cudarc::driver::sys::{self, CUdeviceptr, CUipcMem_flags_enum, CUipcMemHandle};
@@ -7,6 +8,7 @@ use cudarc::driver::sys::{self, CUdeviceptr, CUipcMem_flags_enum, CUipcMemHandle
 use crate::driver::context::Context;
 use crate::error::{CudaError, check};
 use crate::memory::DeviceRegion;
+use crate::memory::mapping::Mapping;
 use crate::memory::span::{Span, Users};
 
 /// What a process sends so that another can map its device memory.
@@ -53,10 +55,18 @@ impl IpcHandle {
 /// done. The process that owns it must not free it before that.
 #[derive(Debug)]
 pub struct ImportedRegion {
-    address: CUdeviceptr,
+    backing: Backing,
     len: usize,
     context: Context,
     users: Users,
+}
+
+/// What there is at its address.
+#[derive(Debug)]
+enum Backing {
+    /// Of cuIpcOpenMemHandle.
+    Opened(CUdeviceptr),
+    Mapped(Mapping),
 }
 
 impl ImportedRegion {
@@ -81,22 +91,38 @@ impl ImportedRegion {
                 CUipcMem_flags_enum::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as u32,
             )
         })?;
-        let region = Arc::new(Self {
-            address,
+        let region = Self::of(context, Backing::Opened(address), len);
+        let found = region.mapped_len()?;
+        if found < len {
+            return Err(too_short(len, found));
+        }
+        Ok(region)
+    }
+
+    /// Maps the region behind a [descriptor](DeviceRegion::descriptor), which has `len` bytes; `bytes` came with it.
+    ///
+    /// # Errors
+    /// What the driver says: the memory may be of a device that this one cannot reach, or have other bytes.
+    pub fn open_descriptor(
+        context: &Context,
+        (file, bytes): (BorrowedFd<'_>, usize),
+        len: usize,
+    ) -> Result<Arc<Self>, CudaError> {
+        assert!(len > 0, "a region needs at least one byte, got {len}");
+        if bytes < len {
+            return Err(too_short(len, bytes));
+        }
+        let mapping = Mapping::open(context, file, bytes)?;
+        Ok(Self::of(context, Backing::Mapped(mapping), len))
+    }
+
+    fn of(context: &Context, backing: Backing, len: usize) -> Arc<Self> {
+        Arc::new(Self {
+            backing,
             len,
             context: context.clone(),
             users: Users::default(),
-        });
-        let found = region.mapped_len()?;
-        if found < len {
-            return Err(CudaError::Range {
-                what: "memory imported from another process is shorter than agreed",
-                start: 0,
-                end: len,
-                len: found,
-            });
-        }
-        Ok(region)
+        })
     }
 
     /// All of it.
@@ -116,7 +142,10 @@ impl ImportedRegion {
     }
 
     pub(crate) fn address(&self) -> CUdeviceptr {
-        self.address
+        match &self.backing {
+            Backing::Opened(address) => *address,
+            Backing::Mapped(mapping) => mapping.address(),
+        }
     }
 
     pub(crate) fn users(&self) -> &Users {
@@ -128,17 +157,29 @@ impl ImportedRegion {
         let (mut base, mut len) = (0, 0);
         // SAFETY: both are live integers that the call writes; the address is mapped.
         check("cuMemGetAddressRange", unsafe {
-            sys::cuMemGetAddressRange_v2(&mut base, &mut len, self.address)
+            sys::cuMemGetAddressRange_v2(&mut base, &mut len, self.address())
         })?;
-        Ok(len.saturating_sub((self.address - base) as usize))
+        Ok(len.saturating_sub((self.address() - base) as usize))
     }
 }
 
 impl Drop for ImportedRegion {
     fn drop(&mut self) {
         self.users.synchronize_with(&self.context);
-        // SAFETY: the address came from cuIpcOpenMemHandle and is closed once; every context that
-        // queued work on it is idle, and no span is left, since each holds the Arc.
-        let _ = unsafe { sys::cuIpcCloseMemHandle(self.address) };
+        // A mapping is dropped behind this, when everything that used it is done as well.
+        if let Backing::Opened(address) = self.backing {
+            // SAFETY: the address came from cuIpcOpenMemHandle and is closed once; every context that
+            // queued work on it is idle, and no span is left, since each holds the Arc.
+            let _ = unsafe { sys::cuIpcCloseMemHandle(address) };
+        }
+    }
+}
+
+fn too_short(len: usize, found: usize) -> CudaError {
+    CudaError::Range {
+        what: "memory imported from another process is shorter than agreed",
+        start: 0,
+        end: len,
+        len: found,
     }
 }

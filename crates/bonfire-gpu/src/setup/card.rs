@@ -18,6 +18,8 @@ pub(crate) struct Card {
     multiprocessors: u32,
     /// The driver ends kernels of its device that take long.
     limits_kernels: bool,
+    /// Its memory can be given by a descriptor.
+    gives_descriptors: bool,
     /// The queues that the streams of its process have on the device.
     queues: u32,
     options: String,
@@ -80,6 +82,7 @@ impl Card {
             device_name: device.name().to_owned(),
             multiprocessors: device.multiprocessors(),
             limits_kernels: device.limits_kernel_time(),
+            gives_descriptors: device.gives_descriptors(),
             queues: device.connections(),
             options: options.agreed(),
         }
@@ -219,6 +222,17 @@ impl Cards {
         self.pairs().any(|(a, b)| a.neighbours != b.neighbours)
     }
 
+    /// Whether two ranks are in different processes.
+    pub(crate) fn are_apart(&self, a: u32, b: u32) -> bool {
+        let [a, b] = [a, b].map(|rank| self.cards.get(rank as usize));
+        a.map(|card| card.neighbours) != b.map(|card| card.neighbours)
+    }
+
+    /// Whether all devices give their memory by descriptors.
+    pub(crate) fn give_descriptors(&self) -> bool {
+        self.cards.iter().all(|card| card.gives_descriptors)
+    }
+
     /// Whether a rank is in the process of these neighbours.
     pub(crate) fn is_neighbour(&self, peer: Rank, neighbours: &Neighbours) -> bool {
         self.cards[peer.index()].neighbours == neighbours.id()
@@ -238,6 +252,7 @@ mod tests {
             device_name: "a GPU".to_owned(),
             multiprocessors: 12,
             limits_kernels: false,
+            gives_descriptors: true,
             queues: 8,
             options: String::new(),
         };

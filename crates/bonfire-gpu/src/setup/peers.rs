@@ -1,5 +1,6 @@
 //! Who the other ranks are and how memory is shared with them.
 
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use bonfire_collective::ProcessGroup;
@@ -11,6 +12,7 @@ use crate::error::CudaGroupError;
 use crate::life::agree;
 use crate::options::CudaOptions;
 use crate::setup::card::{Card, Cards};
+use crate::setup::descriptors::exchange;
 use crate::setup::reach::{Refusal, gather};
 use crate::setup::shared::Shared;
 
@@ -22,6 +24,22 @@ pub(crate) struct Peers {
     neighbours: Neighbours,
     cards: Cards,
     shared: u64,
+    way: Way,
+}
+
+/// How memory is given to other processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// Handles of CUDA IPC, which are bytes.
+    Handles,
+    /// Descriptors of open files, where handles are refused.
+    Descriptors,
+}
+
+/// What a rank of another process has given.
+enum Given {
+    Handle(Vec<u8>),
+    Descriptor(OwnedFd, usize),
 }
 
 /// Why memory is not shared.
@@ -63,6 +81,7 @@ impl Peers {
             neighbours: neighbours.clone(),
             cards: Cards::new(cards),
             shared: 0,
+            way: Way::Handles,
         };
         agree(group, peers.cards.check(group.rank()))?;
         Ok(peers)
@@ -95,15 +114,47 @@ impl Peers {
         stream: &Stream,
         len: usize,
     ) -> Result<Result<Shared, Vec<Refusal>>, CudaGroupError> {
+        let refusals = match self.try_share_by(self.way, stream, len)? {
+            Err(refusals) if self.way == Way::Handles && self.may_give_descriptors(&refusals) => {
+                refusals
+            }
+            done => return Ok(done),
+        };
+        match self.try_share_by(Way::Descriptors, stream, len)? {
+            Ok(shared) => {
+                self.way = Way::Descriptors;
+                if self.group.rank() == Rank::new(0) {
+                    tracing::info!(
+                        "rank 0: memory goes to other processes by descriptors, because {}",
+                        refusals[0]
+                    );
+                }
+                Ok(Ok(shared))
+            }
+            Err(more) => Ok(Err([refusals, more].concat())),
+        }
+    }
+
+    /// Whether descriptors may help where handles did not: between processes, on devices that have them.
+    fn may_give_descriptors(&self, refusals: &[Refusal]) -> bool {
+        let between_processes = |refusal: &Refusal| self.cards.are_apart(refusal.by, refusal.of);
+        self.cards.give_descriptors() && refusals.iter().any(between_processes)
+    }
+
+    fn try_share_by(
+        &mut self,
+        way: Way,
+        stream: &Stream,
+        len: usize,
+    ) -> Result<Result<Shared, Vec<Refusal>>, CudaGroupError> {
         let me = self.group.rank();
         let number = self.shared;
         self.shared += 1;
-        let own = agree(&self.group, self.make(stream, len))?;
+        let own = agree(&self.group, self.make(way, stream, len))?;
         let mut refusals = Vec::new();
-        let handle = self.export(&own, &mut refusals);
         self.neighbours.put(number, me, Arc::clone(&own));
-        let handles = self.group.all_gather_bytes(&handle)?;
-        let opened = self.open_all((number, len), &handles, &mut refusals);
+        let given = self.exchange(way, &own, &mut refusals)?;
+        let opened = self.open_all((number, len), given, &mut refusals);
         let opened = agree(&self.group, opened);
         self.neighbours.take_back(number, me);
         let mut spans = opened?;
@@ -120,38 +171,68 @@ impl Peers {
 
     /// Allocates `len` bytes on every rank, zero, for each rank alone.
     pub(crate) fn keep(&self, stream: &Stream, len: usize) -> Result<Shared, CudaGroupError> {
-        let own = agree(&self.group, self.make(stream, len))?;
+        let own = agree(&self.group, self.make(Way::Handles, stream, len))?;
         Ok(Shared::alone(own.span()))
     }
 
-    fn make(&self, stream: &Stream, len: usize) -> Result<Arc<DeviceRegion>, CudaError> {
-        let own = DeviceRegion::allocate(&self.context, len)?;
+    fn make(&self, way: Way, stream: &Stream, len: usize) -> Result<Arc<DeviceRegion>, CudaError> {
+        let own = match way {
+            Way::Handles => DeviceRegion::allocate(&self.context, len)?,
+            Way::Descriptors => DeviceRegion::allocate_for_descriptor(&self.context, len)?,
+        };
         stream.fill(&own.span(), 0)?;
         stream.synchronize()?;
         Ok(own)
     }
 
-    /// What other processes need to open the region; empty if there are none, or it is refused.
-    fn export(&self, own: &DeviceRegion, refusals: &mut Vec<Refusal>) -> Vec<u8> {
-        if !self.cards.has_other_processes() {
-            return Vec::new();
+    /// Gives the region to ranks of other processes; what each of those has given, in the order of the ranks. None of
+    /// ranks of this process, and of those that gave nothing, which is among the refusals.
+    fn exchange(
+        &self,
+        way: Way,
+        own: &DeviceRegion,
+        refusals: &mut Vec<Refusal>,
+    ) -> Result<Vec<Option<Given>>, CudaGroupError> {
+        let me = self.group.rank();
+        let ranks = self.group.world_size().ranks();
+        let others: Vec<Rank> = ranks.filter(|peer| !self.is_neighbour(*peer)).collect();
+        let mut given: Vec<Option<Given>> = Vec::new();
+        given.resize_with(self.group.world_size().len(), || None);
+        if way == Way::Descriptors {
+            let own = agree(&self.group, own.descriptor())?;
+            match exchange(&self.group, &others, (&own.0, own.1))? {
+                Ok(descriptors) => {
+                    for (peer, (file, bytes)) in others.iter().zip(descriptors) {
+                        given[peer.index()] = Some(Given::Descriptor(file, bytes));
+                    }
+                }
+                Err(error) => {
+                    let reason = format!("its descriptor did not come: {error}");
+                    let lost = others.iter().map(|peer| Refusal::new(me, *peer, &reason));
+                    refusals.extend(lost);
+                }
+            }
+            return Ok(given);
         }
-        match IpcHandle::export(own) {
-            Ok(handle) => handle.to_bytes().to_vec(),
-            Err(error) => {
-                let me = self.group.rank();
-                let others = self.group.world_size().ranks();
-                let others = others.filter(|peer| !self.is_neighbour(*peer));
-                refusals.extend(others.map(|peer| {
-                    Refusal::new(
-                        peer,
-                        me,
-                        format!("it is not given to other processes: {error}"),
-                    )
-                }));
-                Vec::new()
+        let mut handle = Vec::new();
+        if self.cards.has_other_processes() {
+            match IpcHandle::export(own) {
+                Ok(own) => handle.extend(own.to_bytes()),
+                Err(error) => {
+                    let reason = format!("it is not given to other processes: {error}");
+                    let without = others.iter().map(|peer| Refusal::new(*peer, me, &reason));
+                    refusals.extend(without);
+                }
             }
         }
+        let handles = self.group.all_gather_bytes(&handle)?;
+        for (given, (peer, handle)) in given.iter_mut().zip(handles.into_iter().enumerate()) {
+            // One that gave none has told why.
+            if !handle.is_empty() && others.contains(&Rank::new(peer as u32)) {
+                *given = Some(Given::Handle(handle));
+            }
+        }
+        Ok(given)
     }
 
     /// The memory of all ranks, as far as this one reaches it: if any is missing, the order is not that
@@ -159,16 +240,21 @@ impl Peers {
     fn open_all(
         &self,
         (number, len): (u64, usize),
-        handles: &[Vec<u8>],
+        given: Vec<Option<Given>>,
         refusals: &mut Vec<Refusal>,
     ) -> Result<Vec<Span>, ShareError> {
         let mut spans = Vec::new();
-        for peer in self.group.world_size().ranks() {
-            let handle = &handles[peer.index()];
-            if handle.is_empty() && !self.is_neighbour(peer) {
-                continue; // It has told why.
-            }
-            match self.open((number, len), peer, handle)? {
+        for (peer, given) in self.group.world_size().ranks().zip(given) {
+            let opened = if self.is_neighbour(peer) {
+                let region = self.neighbours.get(number, peer);
+                let region = region.ok_or(ShareError::Absent { peer })?;
+                region.open_to(&self.context).map(|()| region.span())
+            } else if let Some(given) = given {
+                self.open(peer, given, len)?
+            } else {
+                continue; // Somebody has told why.
+            };
+            match opened {
                 Ok(span) => spans.push(span),
                 Err(error) if error.is_sticky() => return Err(error.into()),
                 Err(error) => refusals.push(Refusal::new(self.group.rank(), peer, error)),
@@ -177,24 +263,24 @@ impl Peers {
         Ok(spans)
     }
 
-    /// The memory of a rank, or why this one does not reach it.
+    /// The memory of a rank of another process, or why this one does not reach it.
     fn open(
         &self,
-        (number, len): (u64, usize),
         peer: Rank,
-        handle: &[u8],
+        given: Given,
+        len: usize,
     ) -> Result<Result<Span, CudaError>, ShareError> {
-        if self.is_neighbour(peer) {
-            let region = self.neighbours.get(number, peer);
-            let region = region.ok_or(ShareError::Absent { peer })?;
-            let enabled = self.context.enable_peer(region.context());
-            return Ok(enabled.map(|()| region.span()));
-        }
-        let bytes = handle.try_into().map_err(|_| ShareError::Handle {
-            peer,
-            bytes: handle.len(),
-        })?;
-        let region = ImportedRegion::open(&self.context, IpcHandle::from_bytes(bytes), len);
+        let region = match given {
+            Given::Handle(handle) => {
+                let bytes = handle.len();
+                let handle = handle.try_into();
+                let handle = handle.map_err(|_| ShareError::Handle { peer, bytes })?;
+                ImportedRegion::open(&self.context, IpcHandle::from_bytes(handle), len)
+            }
+            Given::Descriptor(file, bytes) => {
+                ImportedRegion::open_descriptor(&self.context, (file.as_fd(), bytes), len)
+            }
+        };
         Ok(region.map(|region| region.span()))
     }
 }

@@ -2,6 +2,7 @@
 
 use std::ffi::c_char;
 
+use crate::driver::mapping::has_descriptors;
 use crate::settings::{Fault, Settings};
 use crate::status::{Status, done, give};
 
@@ -127,6 +128,7 @@ pub extern "C" fn cuDeviceGetAttribute(
         75 => major,
         76 => minor,
         81 | 97 => crate::driver::module::SHARED_BYTES_MAX as i32, // shared memory at most
+        102 | 103 => i32::from(has_descriptors()), // virtual memory management, with descriptors
         _ => 0,
     };
     done(known(device).and_then(|_| give(value, number)))

@@ -4,16 +4,17 @@
 //! can map it; it is gone when nobody has it mapped any more.
 
 use std::collections::BTreeMap;
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
-use std::sync::Mutex;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 
 use crate::calls::tell;
 use crate::driver::context::Context;
+use crate::driver::mapping::Allocation;
 use crate::driver::stream::stream_of;
 use crate::settings::{Fault, Settings};
 use crate::status::{Status, done, give};
@@ -40,6 +41,24 @@ pub(crate) struct Block {
     pub(crate) kind: Kind,
     /// The memory object, where there is one.
     file: Option<File>,
+    /// Of virtual memory management.
+    mapped: Option<Mapped>,
+}
+
+/// What is mapped, and for whom.
+pub(crate) struct Mapped {
+    allocation: Arc<Allocation>,
+    /// The devices whose work may touch it.
+    open_to: Vec<usize>,
+}
+
+impl Mapped {
+    pub(crate) fn of(allocation: Arc<Allocation>) -> Self {
+        Self {
+            allocation,
+            open_to: Vec::new(),
+        }
+    }
 }
 
 /// What is where.
@@ -53,9 +72,59 @@ pub(crate) fn find(address: u64, len: usize) -> Option<(u64, Kind)> {
     (end <= block.len).then_some((*base, block.kind))
 }
 
+/// Makes a range known that was mapped.
+pub(crate) fn place(base: u64, len: usize, (kind, mapped): (Kind, Mapped)) {
+    let block = Block {
+        len,
+        kind,
+        file: None,
+        mapped: Some(mapped),
+    };
+    lock(&BLOCKS).insert(base, block);
+}
+
+/// Forgets such a range.
+pub(crate) fn displace(base: u64, len: usize) -> Result<(), Status> {
+    let mut blocks = lock(&BLOCKS);
+    let found = blocks.get(&base);
+    let found = found.filter(|block| block.len == len && block.mapped.is_some());
+    found.ok_or(Status::InvalidValue)?;
+    blocks.remove(&base);
+    Ok(())
+}
+
+/// Lets a device touch such a range, if it reaches it.
+pub(crate) fn set_open(
+    base: u64,
+    len: usize,
+    device: usize,
+    reaches: impl Fn(&Allocation) -> bool,
+) -> Result<(), Status> {
+    let mut blocks = lock(&BLOCKS);
+    let block = blocks.get_mut(&base).filter(|block| block.len == len);
+    let mapped = block.and_then(|block| block.mapped.as_mut());
+    let mapped = mapped.ok_or(Status::InvalidValue)?;
+    if !reaches(&mapped.allocation) {
+        return Err(Status::PeerAccessUnsupported);
+    }
+    mapped.open_to.push(device);
+    Ok(())
+}
+
+/// Whether a device may touch the block at an address, where that goes by device.
+fn is_open_to(base: u64, device: usize) -> Option<bool> {
+    let blocks = lock(&BLOCKS);
+    let mapped = blocks.get(&base)?.mapped.as_ref()?;
+    Some(mapped.open_to.contains(&device))
+}
+
 /// That a stream of this context can wait for the word or write it.
 pub(crate) fn check_word(context: &Context, address: u64, bytes: usize) -> Result<(), Status> {
-    match find(address, bytes) {
+    let found = find(address, bytes);
+    if let Some(is_open) = found.and_then(|(base, _)| is_open_to(base, context.device)) {
+        return is_open.then_some(()).ok_or(Status::InvalidValue);
+    }
+    match found {
         Some((_, Kind::Device(device))) if context.may_touch(device) => Ok(()),
         Some((_, Kind::Imported(device))) if device == context.device => Ok(()),
         Some((_, Kind::Host | Kind::Registered)) => Ok(()),
@@ -97,6 +166,7 @@ pub(crate) fn map(file: File, len: usize, kind: Kind) -> Result<u64, Status> {
         len,
         kind,
         file: Some(file),
+        mapped: None,
     };
     lock(&BLOCKS).insert(address as u64, block);
     Ok(address as u64)
@@ -114,10 +184,10 @@ pub(crate) fn unmap(base: u64, expected: impl Fn(Kind) -> bool) -> Result<Block,
     Ok(block)
 }
 
-/// Memory without a name.
-fn object(len: usize) -> Result<File, Status> {
+/// Memory that no path leads to; the name is what the system shows of it.
+pub(crate) fn object(len: usize, name: &CStr) -> Result<File, Status> {
     // SAFETY: the name ends in NUL and lives through the call.
-    let raw = unsafe { libc::memfd_create(c"stand-in".as_ptr(), libc::MFD_CLOEXEC) };
+    let raw = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
     if raw < 0 {
         return Err(Status::OutOfMemory);
     }
@@ -134,7 +204,7 @@ fn allocate(context: &Context, len: usize, kind: Kind) -> Result<u64, Status> {
     let before = context.used_bytes.fetch_add(len, Ordering::Relaxed);
     let fits = before + len <= Settings::get().memory_bytes;
     let made = if fits {
-        object(len).and_then(|file| map(file, len, kind))
+        object(len, c"stand-in").and_then(|file| map(file, len, kind))
     } else {
         Err(Status::OutOfMemory)
     };
@@ -146,7 +216,7 @@ fn allocate(context: &Context, len: usize, kind: Kind) -> Result<u64, Status> {
 
 fn allocate_host(address: Option<&mut *mut c_void>, len: usize) -> Result<(), Status> {
     let len = len.max(1);
-    let made = object(len).and_then(|file| map(file, len, Kind::Host))?;
+    let made = object(len, c"stand-in").and_then(|file| map(file, len, Kind::Host))?;
     give(address, made as *mut c_void)
 }
 
@@ -260,6 +330,7 @@ pub extern "C" fn cuMemHostRegister_v2(address: u64, len: usize, _flags: u32) ->
         len,
         kind: Kind::Registered,
         file: None,
+        mapped: None,
     };
     blocks.insert(address, block);
     Status::Success

@@ -16,18 +16,14 @@
     reason = "memory of other processes, each site with its proof"
 )]
 
-use std::io::{self, IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use bonfire_plan::Rank;
 use bonfire_sys::ring::{Consumer, Producer, RingLayout};
+use bonfire_sys::socket::{receive_descriptor, send_descriptor};
 use bonfire_sys::window::Board;
 use bonfire_sys::{Arena, OpenError};
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
-};
 
 use crate::health::control::Early;
 use bonfire_connect::platform::net::descriptor;
@@ -86,40 +82,10 @@ pub(super) fn share<'a>(
 }
 
 fn send(stream: &Stream, mark: u8, file: BorrowedFd<'_>) -> io::Result<()> {
-    let descriptors = [file];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    let fits = control.push(SendAncillaryMessage::ScmRights(&descriptors));
-    assert!(fits, "the buffer has room for one descriptor");
-    sendmsg(
-        descriptor(stream)?,
-        &[IoSlice::new(&[mark])],
-        &mut control,
-        SendFlags::empty(),
-    )?;
-    Ok(())
+    send_descriptor(descriptor(stream)?, mark, file)
 }
 
 /// Waits for the descriptor as long as the stream's read timeout allows.
 fn receive(stream: &Stream, mark: u8) -> io::Result<OwnedFd> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let mut found = [0];
-    let received = recvmsg(
-        descriptor(stream)?,
-        &mut [IoSliceMut::new(&mut found)],
-        &mut control,
-        RecvFlags::CMSG_CLOEXEC,
-    )?;
-    let file = control.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
-        _ => None,
-    });
-    match file {
-        Some(file) if received.bytes == 1 && found[0] == mark => Ok(file),
-        _ => Err(io::Error::new(
-            io::ErrorKind::InvalidData,
-            "no descriptor of shared memory came",
-        )),
-    }
+    receive_descriptor(descriptor(stream)?, mark)
 }
