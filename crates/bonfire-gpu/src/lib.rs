@@ -1,7 +1,7 @@
 //! Collectives between GPUs: kernels that read and write the memory of all ranks, ordered by streams.
 //!
 //! A `CudaGroup` stands on a [`ProcessGroup`](bonfire_collective::ProcessGroup), over which its ranks set up: they
-//! share buffers (`CudaBuffer`; by address between threads of one process, through CUDA IPC between
+//! share buffers (`CudaBuffer`; by address between threads of one process, through CUDA IPC or by descriptors between
 //! processes), look whether they really reach each other's memory, and agree on the kernels. After that
 //! no host takes part in a collective but to queue it.
 //!

@@ -3,14 +3,15 @@
 use std::fmt;
 use std::num::NonZeroUsize;
 
-use super::algorithm::chunking::Chunking;
 use super::algorithm::hierarchical::Route;
-use super::algorithm::pairs::Meeting;
-use super::algorithm::tree::Place;
+use super::algorithm::shared::chunking::Chunking;
+use super::algorithm::shared::pairs;
+use super::algorithm::shared::pairs::Meeting;
+use super::algorithm::shared::tree::Place;
 use super::algorithm::zero_copy::Between;
 use super::algorithm::{
-    binomial, chain, direct, dissemination, double_tree, halving, hierarchical, pairs, pairwise,
-    ring, zero_copy,
+    binomial, chain, direct, dissemination, double_tree, halving, hierarchical, pairwise, ring,
+    zero_copy,
 };
 use super::extent::{Role, exchange_halves, extent};
 use crate::types::fnv_1a;

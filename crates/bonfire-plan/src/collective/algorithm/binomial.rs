@@ -6,8 +6,8 @@
 //! few frames cross between hosts. A broadcast passes on to the largest subtree first, a reduce
 //! takes the smallest first. Chunks follow one another along the tree.
 
-use super::chunking::Chunking;
-use super::tree::{Family, Place};
+use super::shared::chunking::Chunking;
+use super::shared::tree::{Family, Place};
 use crate::{Step, WorldSize};
 
 pub(crate) fn broadcast(chunking: &Chunking, place: Place, steps: &mut Vec<Step>) {

@@ -21,8 +21,8 @@
 //! each way every queue carries one frame at most. Within a link it is put and taken in one place;
 //! between two links it is taken one time later, before the next one is put there.
 
-use super::chunking::{Chunking, receive};
-use super::seats::Seats;
+use super::shared::chunking::{Chunking, receive};
+use super::shared::seats::Seats;
 use crate::{ElemRange, Hosts, Rank, Source, Stage, Step};
 
 /// Who gets the result.

@@ -7,8 +7,8 @@
 //! No deadlock, even with one slot: order all work by chunk index. A put waits only for a release
 //! of an earlier index, a wait only for a put of its own index.
 
-use super::chunking::{Chunking, receive};
-use super::tree::Place;
+use super::shared::chunking::{Chunking, receive};
+use super::shared::tree::Place;
 use crate::{ElemRange, Rank, Source, Stage, Step, WorldSize};
 
 /// One shot: everyone sends everything to everyone, and everyone folds everything.

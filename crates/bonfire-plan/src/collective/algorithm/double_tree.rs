@@ -19,8 +19,8 @@
 //! last to the first). A put waits for the release of the chunk before, at the same time but one hop
 //! further on; a wait for a put of an earlier time.
 
-use super::chunking::Chunking;
-use super::tree::{Family, Place};
+use super::shared::chunking::Chunking;
+use super::shared::tree::{Family, Place};
 use crate::{ElemRange, Step, WorldSize, shard_range};
 
 pub(crate) fn broadcast(chunking: &Chunking, place: Place, steps: &mut Vec<Step>) {

@@ -14,8 +14,8 @@
 //! No deadlock, even with one slot: order all work by (round, chunk). In a round a rank has one
 //! partner, to whom it puts each chunk before it waits for the one with the same index.
 
-use super::chunking::Chunking;
-use super::pairs::{self, Meeting};
+use super::shared::chunking::Chunking;
+use super::shared::pairs::{self, Meeting};
 use crate::{ElemRange, Rank, Source, Stage, Step, WorldSize, shard_range};
 
 /// Every element is folded at one corner; all corners get all of them.

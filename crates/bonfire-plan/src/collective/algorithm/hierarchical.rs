@@ -18,8 +18,8 @@
 //! these places a link carries one frame at most, and a frame that is put in one place is taken in the
 //! same or in a later one, before its link carries the next.
 
-use super::chunking::{Chunking, receive};
-use super::seats::Seats;
+use super::shared::chunking::{Chunking, receive};
+use super::shared::seats::Seats;
 use crate::{Hosts, Rank, Source, Stage, Step};
 
 /// What becomes of the blocks.

@@ -6,8 +6,8 @@
 //! No deadlock, even with one slot: order all work by (round, chunk); each link is used in one round
 //! only, and within it `pairs::exchange` has none.
 
-use super::chunking::Chunking;
-use super::pairs::{self, Meeting};
+use super::shared::chunking::Chunking;
+use super::shared::pairs::{self, Meeting};
 use crate::{Rank, Step};
 
 pub(crate) fn all_to_all(chunking: &Chunking, rank: Rank, steps: &mut Vec<Step>) {

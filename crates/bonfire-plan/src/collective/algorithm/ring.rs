@@ -8,7 +8,7 @@
 //! No deadlock, even with one slot: order all work by (round, chunk). A put waits only for the
 //! release of an earlier place of that order, a wait only for a put of its own place.
 
-use super::chunking::Chunking;
+use super::shared::chunking::Chunking;
 use crate::{ElemRange, Rank, Source, Stage, Step};
 
 /// The fold of shard j starts with rank j + 1 and ends with rank j, which then owns it.

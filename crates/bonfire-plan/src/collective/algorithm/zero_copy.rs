@@ -9,8 +9,8 @@
 //! No deadlock, even with one slot: the barriers use each link once each, in the same order on both
 //! of its ends, and everything of the first comes before everything of the second.
 
-use super::chunking::Chunking;
 use super::dissemination;
+use super::shared::chunking::Chunking;
 use crate::{Rank, Stage, Step};
 
 /// What happens to each shard.

@@ -3,19 +3,19 @@
 use crate::Rank;
 
 /// Who sits where. A party is the ranks of a host, or some of them.
-pub(super) struct Seats {
-    pub(super) rank: Rank,
+pub(crate) struct Seats {
+    pub(crate) rank: Rank,
     /// The party of this rank.
-    pub(super) party: usize,
+    pub(crate) party: usize,
     /// The ranks of each party, ascending.
-    pub(super) members: Vec<Vec<Rank>>,
+    pub(crate) members: Vec<Vec<Rank>>,
     /// The party of each rank, and its place there.
     places: Vec<(usize, usize)>,
 }
 
 impl Seats {
     /// `parties` has the number of every rank's party, in rank order; from 0.
-    pub(super) fn new(parties: impl Iterator<Item = u32>, rank: Rank) -> Self {
+    pub(crate) fn new(parties: impl Iterator<Item = u32>, rank: Rank) -> Self {
         let mut members: Vec<Vec<Rank>> = Vec::new();
         let mut places = Vec::new();
         for (number, party) in (0..).zip(parties) {
@@ -35,21 +35,21 @@ impl Seats {
 
     /// Who handles the block of `owner` in `party`: the owner itself in its own, elsewhere the rank in
     /// its place, modulo the number of ranks there.
-    pub(super) fn agent(&self, owner: Rank, party: usize) -> Rank {
+    pub(crate) fn agent(&self, owner: Rank, party: usize) -> Rank {
         let (_, place) = self.places[owner.index()];
         let members = &self.members[party];
         members[place % members.len()]
     }
 
     /// The other ranks of this party.
-    pub(super) fn neighbours(&self) -> impl Iterator<Item = Rank> + '_ {
+    pub(crate) fn neighbours(&self) -> impl Iterator<Item = Rank> + '_ {
         let members = &self.members[self.party];
         members.iter().copied().filter(|&peer| peer != self.rank)
     }
 
     /// The members of all parties, in batches of `len` at most of one party: no two ranks of a batch
     /// have the same agent in a party of as many ranks or more.
-    pub(super) fn batches(&self, len: usize) -> Vec<Vec<Rank>> {
+    pub(crate) fn batches(&self, len: usize) -> Vec<Vec<Rank>> {
         let parties = self.members.iter();
         let batches = parties.flat_map(|ranks| ranks.chunks(len));
         batches.map(<[Rank]>::to_vec).collect()
