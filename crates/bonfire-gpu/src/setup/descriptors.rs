@@ -109,11 +109,14 @@ impl Door {
     }
 
     fn is_known(&self, mut stream: &UnixStream) -> io::Result<bool> {
+        if !is_of_this_user(stream) {
+            return Ok(false);
+        }
         stream.set_nonblocking(false)?;
         stream.set_read_timeout(Some(ANSWER_MAX))?;
         let mut secret = Random::default();
         stream.read_exact(&mut secret)?;
-        Ok(is_of_this_user(stream) && secret == self.secret)
+        Ok(secret == self.secret)
     }
 }
 
