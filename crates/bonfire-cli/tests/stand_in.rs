@@ -276,8 +276,6 @@ fn memory_without_handles_goes_to_other_processes_by_descriptors() {
         };
         assert!(end.status.success(), "{text}");
         assert!(!text.contains("data go through host memory"), "{text}");
-        let says = "memory goes to other processes by descriptors, because rank";
-        assert!(text.contains(says), "{says:?} is missing:\n{text}");
     }
     let reason = "cuMemSetAccess: CUDA_ERROR_PEER_ACCESS_UNSUPPORTED";
     falls_back(2, "no-ipc,no-peer", ("processes", reason));
