@@ -8,6 +8,7 @@
 //! chunks per rank, of which rank r has the r-th from the front and the r-th from the end: a zig-zag. Each rank then has
 //! half of a block to compute for each block of another's that is with it.
 
+pub(crate) mod attention;
 mod block;
 pub(crate) mod ring;
 pub(crate) mod zigzag;

@@ -64,9 +64,8 @@ pub use error::norm::NormMismatch;
 pub use loss::weights::Last;
 pub use loss::{IntoLoss, Loss};
 pub use nn::{
-    Attend, BatchNorm, BatchNormConfig, Draws, InputMemory, Recompute, RunningStatistic,
-    SegmentInputs, convert_sync_batch_norm, convert_sync_batch_norm_in, gelu, recompute,
-    self_attention,
+    BatchNorm, BatchNormConfig, Draws, InputMemory, Recompute, RunningStatistic, SegmentInputs,
+    convert_sync_batch_norm, convert_sync_batch_norm_in, gelu, recompute,
 };
 pub use optim::gradients::{Clip, Gradients};
 pub use optim::scaler::{LossScaler, ScalerConfig};

@@ -2,12 +2,10 @@
 //!
 //! Must never know of a [`Ddp`](crate::Ddp): they are in models.
 
-mod attention;
 mod gelu;
 mod norm;
 mod recompute;
 
-pub use attention::{Attend, self_attention};
 pub use gelu::gelu;
 pub use norm::{
     BatchNorm, BatchNormConfig, RunningStatistic, convert_sync_batch_norm,

@@ -139,12 +139,14 @@ pub mod learner {
     pub use bonfire_learner::*;
 }
 
-/// Layers that see the batches of all ranks, and parts of a model that are computed again in the backward pass.
+/// Layers that see the batches of all ranks, parts of a model that are computed again in the backward pass, and operations
+/// of transformers.
 pub mod nn {
+    pub use bonfire_parallel::{Attend, self_attention};
     pub use bonfire_train::{
-        Attend, BatchNorm, BatchNormConfig, Draws, InputMemory, NormGroup, NormMismatch, Recompute,
+        BatchNorm, BatchNormConfig, Draws, InputMemory, NormGroup, NormMismatch, Recompute,
         RunningStatistic, SegmentInputs, convert_sync_batch_norm, convert_sync_batch_norm_in, gelu,
-        recompute, self_attention,
+        recompute,
     };
 }
 

@@ -4,9 +4,10 @@ use std::ops::Range;
 
 use bonfire_collective::Work;
 use bonfire_collective::{Rank, WorldSize};
-use bonfire_train::{Attend, World, custom_gradient};
+use bonfire_train::{World, custom_gradient};
 use burn::tensor::{Bytes, DType, Device, Tensor, TensorData};
 
+use super::attention::Attend;
 use super::block::{Found, Known, run, scores, with_run};
 use crate::ParallelError;
 use crate::error::unreadable;
@@ -22,8 +23,8 @@ use crate::error::unreadable;
 /// order, and run the same backward pass. A failure there gives zeros and is kept: see [`World::fail`].
 ///
 /// ```
-/// use bonfire_parallel::{ParallelError, ring_attention, zigzag_split};
-/// use bonfire_train::{Attend, World};
+/// use bonfire_parallel::{Attend, ParallelError, ring_attention, zigzag_split};
+/// use bonfire_train::World;
 /// use burn::nn::Linear;
 /// use burn::tensor::Tensor;
 ///

@@ -1,13 +1,15 @@
 //! Attention of ranks to each other's tokens beside that of one rank to all of them, and what happens if one fails.
 
 use bonfire_collective::Rank;
-use bonfire_train::{Attend, Axis, Ddp, Gradients, IntoLoss, TrainError, World};
+use bonfire_train::{Axis, Ddp, Gradients, IntoLoss, TrainError, World};
 use burn::module::Param;
 use burn::nn::Linear;
 use burn::tensor::{Bool, DType, Device, Int, Tensor, TensorData, activation};
 
 use crate::ops::tests::{autodiff, on_ranks, values};
-use crate::{ParallelError, context_loss, ops, ring_attention, zigzag_ranges, zigzag_split};
+use crate::{
+    Attend, ParallelError, context_loss, ops, ring_attention, zigzag_ranges, zigzag_split,
+};
 
 const BOTH: [Attend; 2] = [Attend::All, Attend::Past];
 

@@ -1,11 +1,11 @@
 //! Attention within the sequences of a batch, as one operation of the graph.
 
 #[cfg(test)]
-#[cfg(feature = "flex")]
 mod tests;
 
 use std::fmt;
 
+use bonfire_train::custom_gradient;
 use burn::tensor::{Bool, Tensor, activation};
 
 /// Which tokens a token looks at.
@@ -35,11 +35,11 @@ impl fmt::Display for Attend {
 /// For the backward pass it keeps the softmax, `N T²` values. Written with Burn's operations the same attention keeps
 /// several tensors of that size, and computes the exponentials twice.
 ///
-/// Where ranks have different tokens of the same sequences, it is `ring_attention`.
+/// Where ranks have different tokens of the same sequences, it is [`ring_attention`](crate::ring_attention).
 ///
 /// ```
 /// # use burn::tensor::Tensor;
-/// use bonfire_train::{Attend, self_attention};
+/// use bonfire_parallel::{Attend, self_attention};
 ///
 /// /// The queries, keys and values of `heads`, from one product, `[B, T, 3 C]`; the output is `[B, T, C]`.
 /// fn attend(projected: Tensor<3>, heads: usize) -> Tensor<3> {
@@ -81,7 +81,7 @@ pub fn self_attention<const D: usize>(packed: Tensor<D>, attend: Attend) -> Tens
         let of_keys = of_scores.transpose().matmul(query);
         Tensor::cat(vec![of_queries, of_keys, of_values], 0)
     };
-    crate::custom_gradient(packed, |_| output, backward)
+    custom_gradient(packed, |_| output, backward)
 }
 
 /// The scores without those of tokens that are not looked at: `[.., T, T]`.
