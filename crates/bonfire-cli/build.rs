@@ -1,5 +1,6 @@
 //! Tells the program which commit it is built from, where it is built in its repository.
 
+use std::env;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -17,7 +18,9 @@ fn main() {
 /// The commit that is checked out, if this package lies in its own repository, and not in that of somebody who has
 /// copied it. Asks Cargo to come again when another one is.
 fn commit() -> Option<String> {
-    let root = fs::canonicalize(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).ok()?;
+    // Asked for at run time: Cargo may run a script that it compiled in another copy of the repository.
+    let package = env::var_os("CARGO_MANIFEST_DIR")?;
+    let root = fs::canonicalize(Path::new(&package).join("../..")).ok()?;
     if Path::new(&git(&["rev-parse", "--show-toplevel"])?) != root {
         return None;
     }
