@@ -245,3 +245,34 @@ fn licences_of_everything_that_users_build_are_allowed() {
         "LOOKED_AT has one too many"
     );
 }
+
+#[test]
+fn programs_with_tests_are_tested() {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+    let script = std::fs::read_to_string(format!("{root}/.ci/run")).expect("the script is there");
+    let line = script.lines().find(|line| line.starts_with("programs=("));
+    let line = line.expect("the script names programs");
+    let tested: BTreeSet<&str> = line["programs=(".len()..]
+        .trim_end_matches(')')
+        .split(' ')
+        .collect();
+    let mut found = BTreeSet::new();
+    let metadata = MetadataCommand::new().no_deps().exec().expect("cargo runs");
+    for target in metadata
+        .packages
+        .iter()
+        .flat_map(|package| &package.targets)
+    {
+        let source = std::fs::read_to_string(&target.src_path).expect("a target has a file");
+        // Of a program in one file; the command's are in its modules.
+        let has_tests = source.contains("#[test]") || target.name == "bonfire";
+        if target.is_bin() && target.test && has_tests {
+            found.insert(target.name.clone());
+        }
+    }
+    let found: BTreeSet<&str> = found.iter().map(String::as_str).collect();
+    assert_eq!(
+        tested, found,
+        ".ci/run names the programs whose tests it runs"
+    );
+}

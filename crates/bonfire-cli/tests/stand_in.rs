@@ -104,8 +104,8 @@ fn burn_models_learn_on_several_ranks_what_they_learn_on_one() {
     };
     assert!(end.status.success(), "{text}");
     for line in [
-        "3 ranks as threads: 4448 parameters, the same bits on all of them and on both ways, ",
-        "3 ranks as processes: 4448 parameters, the same bits on all of them and on both ways, ",
+        "3 ranks as threads: 4448 parameters, the same bits on all of them, the same bits on both ways, ",
+        "3 ranks as processes: 4448 parameters, the same bits on all of them, the same bits on both ways, ",
         "training       passed",
     ] {
         assert!(text.contains(line), "{line:?} is missing:\n{text}");
@@ -142,11 +142,14 @@ fn steps_of_burn_models_are_timed() {
     assert!(end.status.success(), "{text}");
     for line in [
         "4448 parameters in 32 tensors, 6 samples per rank, each of 4 tokens",
-        "factor must be <= 1.01: ",
-        "factor must be <= 1.05: ",
         "steps          passed",
     ] {
         assert!(text.contains(line), "{line:?} is missing:\n{text}");
+    }
+    let begins = |line: &str| line.split_whitespace().next().map(str::to_owned);
+    let rows: Vec<String> = text.lines().filter_map(begins).collect();
+    for ranks in ["1", "2"] {
+        assert!(rows.iter().any(|row| row == ranks), "{ranks}:\n{text}");
     }
 }
 

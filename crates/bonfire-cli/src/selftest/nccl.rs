@@ -26,25 +26,37 @@ pub(super) use processes::{death_is_noticed, on_processes};
 /// The first version that takes several ranks on one device.
 const SHARING_VERSION_MIN: u32 = 23003;
 
+/// The ranks of the part in which one dies.
+pub(super) const FAULTS_RANKS: u32 = 3;
+
 /// From here on an all-reduce must be so much faster than NCCL's; below, not slower.
 const LARGE_BYTES: usize = 64 << 20;
 const LARGE_FACTOR: f64 = 2.2;
 
-pub(super) fn is_there() -> bool {
-    Nccl::load().is_ok()
+/// Why it runs with none of these numbers of ranks on this machine, if it does not.
+pub(super) fn obstacle(ranks: &[u32]) -> anyhow::Result<Option<String>> {
+    let Ok(nccl) = Nccl::load() else {
+        let remedy = "NCCL is not found; put its folder into LD_LIBRARY_PATH to use it";
+        return Ok(Some(remedy.to_owned()));
+    };
+    let version = nccl.version();
+    Ok(fitting(ranks, version)?.is_empty().then(|| {
+        format!("NCCL {version} takes one rank for each device; from 2.30.3 on it takes several")
+    }))
+}
+
+/// The numbers of ranks that this version takes on this machine.
+fn fitting(asked: &[u32], version: u32) -> anyhow::Result<Vec<u32>> {
+    let devices = require()?.len();
+    let fits = |ranks: &u32| *ranks as usize <= devices || version >= SHARING_VERSION_MIN;
+    Ok(asked.iter().copied().filter(fits).collect())
 }
 
 /// The numbers of ranks that it takes on this machine, of those that are asked for.
 fn ranks_of(asked: &[u32]) -> anyhow::Result<Vec<u32>> {
-    let (version, devices) = (Nccl::load()?.version(), require()?.len());
+    let version = Nccl::load()?.version();
     println!("NCCL {version}");
-    let (fit, rest): (Vec<u32>, Vec<u32>) = asked
-        .iter()
-        .partition(|ranks| **ranks as usize <= devices || version >= SHARING_VERSION_MIN);
-    if !rest.is_empty() {
-        println!("not with {rest:?} ranks: several on one device need 2.30.3 or later");
-    }
-    Ok(fit)
+    fitting(asked, version)
 }
 
 fn join(group: &CudaGroup) -> anyhow::Result<NcclGroup> {

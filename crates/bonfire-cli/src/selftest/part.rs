@@ -50,6 +50,8 @@ pub(super) enum Part {
 pub(super) enum Outcome {
     Passed(Duration),
     Failed(String),
+    /// For what is missing here.
+    NotRun(String),
 }
 
 impl fmt::Display for Outcome {
@@ -57,6 +59,7 @@ impl fmt::Display for Outcome {
         match self {
             Self::Passed(time) => write!(f, "passed in {:.1} s", time.as_secs_f64()),
             Self::Failed(reason) => write!(f, "FAILED: {reason}"),
+            Self::NotRun(reason) => write!(f, "not run: {reason}"),
         }
     }
 }
@@ -141,9 +144,14 @@ impl Part {
             other if other.needs_nccl() => &[Some(8)],
             _ => &[None],
         };
-        if self.needs_nccl() && !nccl::is_there() {
-            println!("NCCL is not found; put its folder into LD_LIBRARY_PATH to use it");
-            return Ok(Outcome::Passed(Duration::ZERO));
+        if self.needs_nccl() {
+            let ranks = match self {
+                Self::NcclFaults => &[nccl::FAULTS_RANKS],
+                _ => &args.ranks[..],
+            };
+            if let Some(obstacle) = nccl::obstacle(ranks)? {
+                return Ok(Outcome::NotRun(obstacle));
+            }
         }
         let mut time = Duration::ZERO;
         for &max_ctas in limits {

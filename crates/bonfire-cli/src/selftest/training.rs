@@ -47,7 +47,7 @@ const PLACE: Place = Place {
     timeout: TIMEOUT,
 };
 
-/// The ways of gradients that must give the same bits.
+/// The ways of gradients that are compared.
 const WAYS: [(&str, GradientRoute); 2] = [
     ("as chosen", GradientRoute::Auto),
     ("through the host", GradientRoute::Host),
@@ -86,8 +86,12 @@ fn alone() -> anyhow::Result<Learnt> {
 
 fn print(ranks: &str, ways: &[(&str, Vec<Learnt>)], alone: &Learnt) -> anyhow::Result<()> {
     let parity = compare(ways, alone)?;
+    let ways = match parity.apart {
+        0.0 => "the same bits on both ways".to_owned(),
+        apart => format!("{apart:.1e} between both ways"),
+    };
     println!(
-        "{ranks}: {} parameters, the same bits on all of them and on both ways, {:.1e} from one rank",
+        "{ranks}: {} parameters, the same bits on all of them, {ways}, {:.1e} from one rank",
         parity.parameters, parity.distance
     );
     Ok(())
@@ -174,20 +178,20 @@ fn steps_as_rank(env: &RankEnv, size: Size) -> anyhow::Result<()> {
             .map(|time| figure((time, 3)))
             .unwrap_or_default(),
         hidden.map(figure).unwrap_or_default(),
-        verdicts(world.world_size(), &pace)?.join(", "),
+        verdicts(&world, size, &pace)?.join(", "),
     );
     println!("{}", row.trim_end());
     Ok(())
 }
 
-/// Of the figures that something is asked of, where all ranks share one device.
-fn verdicts(ranks: WorldSize, pace: &Pace) -> anyhow::Result<Vec<String>> {
-    if !is_shared()? {
+/// Of the figures that something is asked of: those of the large network, where all ranks share one device.
+fn verdicts(world: &World, size: Size, pace: &Pace) -> anyhow::Result<Vec<String>> {
+    if size != Size::LARGE || !is_shared()? {
         return Ok(Vec::new());
     }
     let factor = |most| format!("factor {}", Bound::AtMost(most).of(pace.ratio));
     let hidden = |overlap| format!("hidden {}", Bound::AtLeast(OVERLAP_MIN).of(overlap));
-    Ok(match ranks.get() {
+    Ok(match world.world_size().get() {
         1 => vec![factor(ALONE_MAX)],
         2 => {
             let mut verdicts = vec![factor(TWO_RANKS_MAX)];

@@ -388,3 +388,24 @@ fn cuda_sums_of_middle_size_take_a_two_shot_by_themselves() {
         });
     }
 }
+
+/// The first work of a new stream may not begin while others wait, so groups use theirs before ranks do.
+#[test]
+fn cuda_the_first_operation_on_new_lanes_ends() {
+    const GROUPS: usize = 8;
+    let Some(context) = context("cuda_the_first_operation_on_new_lanes_ends") else {
+        return;
+    };
+    for algorithm in [CudaAlgorithm::Chain, CudaAlgorithm::Ring].repeat(GROUPS / 2) {
+        on_ranks(4, &context, |group| {
+            let buffer = group.allocate(64).unwrap();
+            group.write(&buffer, 0, &[1_i32; 5]).unwrap();
+            let elements = Elements::first(DType::I32, 5);
+            let queued = group.all_reduce_with(algorithm, &buffer, &elements, ReduceOp::Sum);
+            queued.unwrap();
+            let mut sums = [0_i32; 5];
+            group.read(&buffer, 0, &mut sums).unwrap();
+            assert_eq!(sums, [4; 5], "{algorithm:?}");
+        });
+    }
+}

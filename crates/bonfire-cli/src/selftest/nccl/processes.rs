@@ -13,7 +13,7 @@ use bonfire_launch::{AgentOptions, Graces, LaunchError, OutputLabels, detect_ran
 use super::super::SelftestArgs;
 use super::super::conformance::{connect, job, launch};
 use super::super::part::Part;
-use super::{conformance, ranks_of};
+use super::{FAULTS_RANKS, conformance, ranks_of};
 
 /// The folder in which each rank that was told of a death leaves a file.
 const TOLD: &str = "BONFIRE_SELFTEST_TOLD";
@@ -54,17 +54,13 @@ fn join(env: &RankEnv) -> anyhow::Result<NcclGroup> {
 /// One of three processes dies while the others wait for it on their devices. Each of those must learn which it
 /// was, and end: NCCL itself tells them nothing.
 pub(in super::super) fn death_is_noticed() -> anyhow::Result<()> {
-    const RANKS: u32 = 3;
     if let Some(env) = detect_rank()? {
         return with_dying_rank(&join(&env)?);
-    }
-    if ranks_of(&[RANKS])?.is_empty() {
-        return Ok(());
     }
     let folder = env::temp_dir().join(format!("bonfire-selftest-{}", process::id()));
     fs::create_dir(&folder).context("cannot make a folder for what the ranks are told")?;
     let started = Instant::now();
-    let end = job_with_dying_rank(RANKS, &folder).map(|job| job.run());
+    let end = job_with_dying_rank(FAULTS_RANKS, &folder).map(|job| job.run());
     let elapsed = started.elapsed().as_secs_f64();
     let told = fs::read_dir(&folder).map(Iterator::count);
     fs::remove_dir_all(&folder)?;
@@ -73,7 +69,7 @@ pub(in super::super) fn death_is_noticed() -> anyhow::Result<()> {
         other => bail!("the job ended with {other:?}"),
     }
     let told = told?;
-    ensure!(told == RANKS as usize - 1, "{told} ranks were told");
+    ensure!(told == FAULTS_RANKS as usize - 1, "{told} ranks were told");
     println!(
         "a process died, and the others knew which and ended after {elapsed:.1} s, start included"
     );

@@ -45,14 +45,18 @@ fn what_differs_is_named() {
         Err(what) => what.to_string(),
         Ok(parity) => panic!("{parity:?}"),
     };
-    let what = wrong(&[
-        ("here", vec![of(0.5), of(0.5)]),
-        ("there", vec![of(0.500_01)]),
-    ]);
+    let what = wrong(&[("here", vec![of(0.5), of(0.500_001)])]);
     assert!(
-        what.starts_with("rank 0 has other parameters with gradients there"),
+        what.starts_with("rank 1 has other parameters than rank 0 with gradients here"),
         "{what}"
     );
+    let what = wrong(&[("here", vec![of(0.5)]), ("there", vec![of(0.501)])]);
+    assert!(
+        what.starts_with("parameters with gradients on another way"),
+        "{what}"
+    );
+    let near = [("here", vec![of(0.5)]), ("there", vec![of(0.500_000_1)])];
+    assert!(compare(&near, &of(0.5)).unwrap().apart > 0.0);
     let far = 0.5 + 2.0 * TOLERANCE as f32;
     assert!(wrong(&[("here", vec![of(far)])]).contains("from one rank"));
     assert!(wrong(&[("here", vec![of(f32::NAN)])]).contains("from one rank"));
