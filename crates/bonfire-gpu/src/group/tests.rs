@@ -389,7 +389,7 @@ fn cuda_sums_of_middle_size_take_a_two_shot_by_themselves() {
     }
 }
 
-/// The first work of a new stream may not begin while others wait, so groups use theirs before ranks do.
+/// The first work of a new stream may not begin while others wait, so lanes have theirs before ranks do.
 #[test]
 fn cuda_the_first_operation_on_new_lanes_ends() {
     const GROUPS: usize = 8;

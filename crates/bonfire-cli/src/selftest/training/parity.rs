@@ -107,16 +107,16 @@ pub(super) fn compare(ways: &[(&str, Vec<Learnt>)], alone: &Learnt) -> anyhow::R
     let Parity {
         apart, distance, ..
     } = parity;
-    if apart > WAYS_TOLERANCE {
-        bail!(
-            "parameters with gradients on another way than {first_way} differ by up to {apart:.1e} of the largest, and \
-             at most {WAYS_TOLERANCE:.1e} is due to other kernels"
-        );
-    }
     if distance > TOLERANCE {
         bail!(
             "ranks are {distance:.1e} from one rank with all their samples, and at most {TOLERANCE:.1e} is due to \
              the order of additions"
+        );
+    }
+    if apart > WAYS_TOLERANCE {
+        bail!(
+            "parameters with gradients on another way than {first_way} differ by up to {apart:.1e} of the largest, and \
+             at most {WAYS_TOLERANCE:.1e} is due to other kernels"
         );
     }
     Ok(parity)
