@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use burn::module::{Param, ParamId};
 use burn::optim::GradientsParams;
+use burn::tensor::kind::Basic;
 use burn::tensor::{Bool, DType, Tensor, TensorData};
 
 use bonfire_collective::{ProcessGroup, Rank, ReduceOp, WorldSize};
@@ -178,7 +179,7 @@ impl Gradients {
         };
         if self.parts.is_none() && self.stages.is_none() {
             let any = !squares.is_empty();
-            return Ok(any.then(|| Tensor::cat(squares, 0).sum().sqrt()));
+            return Ok(any.then(|| Tensor::cat(together(squares), 0).sum().sqrt()));
         }
         let options = squares.first().map(|one| (one.device(), one.dtype()));
         // What all ranks have counts on the first of them.
@@ -199,7 +200,7 @@ impl Gradients {
         let sum = || {
             let mut sum = match own.is_empty() {
                 true => vec![0.0],
-                false => read_squares(Tensor::cat(own, 0).sum())?,
+                false => read_squares(Tensor::cat(together(own), 0).sum())?,
             };
             for group in self.parts.iter().chain(&self.stages) {
                 group.all_reduce(&mut sum, ReduceOp::Sum)?;
@@ -304,7 +305,7 @@ impl Gradients {
             return Ok(Vec::new());
         }
         let finite = self.entries.iter().map(|entry| entry.values.is_finite());
-        let finite = Tensor::cat(finite.collect(), 0).try_into_data();
+        let finite = Tensor::cat(together(finite.collect()), 0).try_into_data();
         let finite = finite.map_err(|cause| TrainError::UnreadableTensor {
             what: "which gradients are finite".to_owned(),
             cause: format!("{cause:?}"),
@@ -354,6 +355,15 @@ impl fmt::Debug for Gradients {
         let names = names.map(|entry| &self.table.get(entry.parameter).name);
         f.debug_set().entries(names).finish()
     }
+}
+
+/// The same on the device of the first: a model may have parameters that are offloaded and others.
+fn together<K: Basic>(tensors: Vec<Tensor<1, K>>) -> Vec<Tensor<1, K>> {
+    let Some(device) = tensors.first().map(Tensor::device) else {
+        return tensors;
+    };
+    let tensors = tensors.into_iter();
+    tensors.map(|tensor| tensor.to_device(&device)).collect()
 }
 
 fn read_squares(squares: Tensor<1>) -> Result<Vec<f64>, TrainError> {
@@ -421,7 +431,8 @@ impl<const D: usize> AnyRank for Tensor<D> {
         let gradient = cast(*self, wide(dtype));
         let changed = match change {
             Change::Scale(factor) => {
-                let factor = cast(Tensor::clone(factor), gradient.dtype());
+                let factor = Tensor::clone(factor).to_device(&gradient.device());
+                let factor = cast(factor, gradient.dtype());
                 gradient * factor.reshape([1; D])
             }
             Change::Multiply(factor) => gradient.mul_scalar(*factor),
