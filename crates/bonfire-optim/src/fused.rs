@@ -166,7 +166,7 @@ fn assert_betas<const N: usize>(betas: [f32; N]) {
     }
 }
 
-fn is_flex(device: &Device) -> bool {
+pub(crate) fn is_flex(device: &Device) -> bool {
     #[cfg(feature = "flex")]
     let is_flex = matches!(device.as_dispatch(), burn::backend::DispatchDevice::Flex(_));
     #[cfg(not(feature = "flex"))]

@@ -18,6 +18,7 @@ use burn::tensor::kind::Basic;
 use burn::tensor::{Bool, DType, Tensor, TensorData};
 
 use bonfire_collective::{ProcessGroup, Rank, ReduceOp, WorldSize};
+use bonfire_optim::{Offload, multiplied, row_squares};
 use bonfire_plan::DType as Elements;
 
 use crate::parameters::ParameterTable;
@@ -253,7 +254,15 @@ impl Gradients {
                 None => return Ok(self),
                 Some(norm) => {
                     let factor = norm.add_scalar(EPSILON).recip().mul_scalar(max);
-                    Change::Scale(Box::new(factor.clamp_max(1.0)))
+                    let factor = factor.clamp_max(1.0);
+                    match Offload::device() == Some(factor.device()) {
+                        false => Change::Scale(Box::new(factor)),
+                        // Nothing is waited for.
+                        true => match factor.into_scalar::<f64>() {
+                            1.0 => return Ok(self),
+                            factor => Change::Multiply(factor),
+                        },
+                    }
                 }
             },
         };
@@ -412,6 +421,9 @@ impl<const D: usize> AnyRank for Tensor<D> {
         if elems == 0 {
             return Tensor::zeros([1], (&gradient.device(), wide));
         }
+        if let Some(squares) = row_squares(&gradient, rows) {
+            return squares;
+        }
         let gradient = cast(gradient, wide).reshape([rows, elems / rows]);
         gradient.square().sum_dim(1).reshape([rows])
     }
@@ -435,7 +447,7 @@ impl<const D: usize> AnyRank for Tensor<D> {
                 let factor = cast(factor, gradient.dtype());
                 gradient * factor.reshape([1; D])
             }
-            Change::Multiply(factor) => gradient.mul_scalar(*factor),
+            Change::Multiply(factor) => multiplied(gradient, *factor),
             Change::Clamp(max) => gradient.clamp(-max, *max),
         };
         Box::new(cast(changed, dtype))
