@@ -1,8 +1,10 @@
 //! Starts from parameters in a file and trains the rest: the listing of the chapter on that.
 
+// ANCHOR: names
 use bonfire::ddp::freeze_all_but;
 use bonfire::prelude::*;
 use bonfire::weights::{WeightsFile, load_weights};
+// ANCHOR_END: names
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{ModuleOptimizer, SgdConfig};
