@@ -67,8 +67,7 @@ fn step<N, const D: usize, const M: usize>(
 ) -> (Tensor<D>, Option<State<N, D>>) {
     let home = gradient.device();
     let device = match offload {
-        Some(_) => Offload::device()
-            .expect("an offload needs the feature `flex`: its steps are on the CPU"),
+        Some(_) => host(),
         None => home.clone(),
     };
     let (parameter, gradient) = (on(parameter, &device), on(gradient, &device));
@@ -144,6 +143,12 @@ fn operations<const D: usize, const M: usize>(
         master: Some(Kept::Memory(master)),
     };
     (weights, moments.map(Kept::Memory))
+}
+
+/// # Panics
+/// In a build without the backend of the CPU.
+fn host() -> Device {
+    Offload::device().expect("an offload needs the feature `flex`: its steps are on the CPU")
 }
 
 /// A gradient with an L2 penalty on its parameter. Without one it keeps its bits.

@@ -11,18 +11,18 @@ use burn::tensor::Tensor;
 /// the number of threads, nor on which other rows there are.
 pub fn row_squares<const D: usize>(gradient: &Tensor<D>, rows: usize) -> Option<Tensor<1>> {
     #[cfg(feature = "flex")]
-    return flex::row_squares(gradient, rows);
-    #[cfg(not(feature = "flex"))]
-    return None;
+    if flex::has(gradient) {
+        return Some(flex::row_squares(gradient, rows));
+    }
+    None
 }
 
 /// The gradient, multiplied with a factor in its own type. f32 on the CPU (Flex) are in place where nobody else sees them.
 pub fn multiplied<const D: usize>(gradient: Tensor<D>, factor: f64) -> Tensor<D> {
     #[cfg(feature = "flex")]
-    let gradient = match flex::multiplied(gradient, factor as f32) {
-        Ok(multiplied) => return multiplied,
-        Err(gradient) => gradient,
-    };
+    if flex::has(&gradient) {
+        return flex::multiplied(gradient, factor as f32);
+    }
     gradient.mul_scalar(factor)
 }
 
@@ -42,20 +42,27 @@ mod flex {
     /// Partial sums of a row: as many as the widest vectors have elements.
     const LANES: usize = 16;
 
-    pub(super) fn row_squares<const D: usize>(
-        gradient: &Tensor<D>,
-        rows: usize,
-    ) -> Option<Tensor<1>> {
-        let gradient = primitive(gradient.clone()).ok()?.to_contiguous();
-        let values = gradient.as_slice::<f32>()?;
+    /// Whether a gradient is computed here: f32 on Flex.
+    pub(super) fn has<const D: usize>(gradient: &Tensor<D>) -> bool {
+        gradient.dtype() == DType::F32 && is_flex(&gradient.device())
+    }
+
+    pub(super) fn row_squares<const D: usize>(gradient: &Tensor<D>, rows: usize) -> Tensor<1> {
+        let gradient = primitive(gradient.clone()).to_contiguous();
+        let values = values(&gradient);
         let row_elems = values.len() / rows;
         let squares = values.par_chunks(row_elems);
         let squares = squares.with_min_len(PIECE_ELEMS.div_ceil(row_elems));
         let squares: Vec<f32> = squares
-            .map(|row| Arch::new().dispatch(|| sum(row)))
+            .map(|row| {
+                Arch::new().dispatch(
+                    #[inline(always)]
+                    || sum(row),
+                )
+            })
             .collect();
         let data = TensorData::new(squares, [rows]);
-        Some(Tensor::from_primitive::<Flex>(FlexTensor::from_data(data)))
+        Tensor::from_primitive::<Flex>(FlexTensor::from_data(data))
     }
 
     /// The sum of the squares.
@@ -81,51 +88,49 @@ mod flex {
         lanes[0]
     }
 
-    pub(super) fn multiplied<const D: usize>(
-        gradient: Tensor<D>,
-        factor: f32,
-    ) -> Result<Tensor<D>, Tensor<D>> {
-        let mut own = primitive(gradient)?.to_contiguous();
+    pub(super) fn multiplied<const D: usize>(gradient: Tensor<D>, factor: f32) -> Tensor<D> {
+        let mut own = primitive(gradient).to_contiguous();
         // Memory of another owner, such as a bucket, would be copied first.
         let is_own = matches!(own.data_arc().property(), AllocationProperty::Native);
         let product = match own.try_storage_mut::<f32>().filter(|_| is_own) {
             Some(values) => {
-                in_pieces(values, |piece| {
-                    piece.iter_mut().for_each(|value| *value *= factor);
+                let pieces = values.par_chunks_mut(PIECE_ELEMS);
+                pieces.for_each(|piece| {
+                    Arch::new().dispatch(
+                        #[inline(always)]
+                        || piece.iter_mut().for_each(|value| *value *= factor),
+                    );
                 });
                 own
             }
             None => {
-                let values = own.as_slice::<f32>().expect("row-major, of this type");
+                let values = values(&own);
                 let mut product = vec![0.0; values.len()];
                 let pieces = product.par_chunks_mut(PIECE_ELEMS);
                 let pieces = pieces.zip(values.par_chunks(PIECE_ELEMS));
                 pieces.for_each(|(product, values)| {
-                    Arch::new().dispatch(|| {
-                        for (product, value) in product.iter_mut().zip(values) {
-                            *product = value * factor;
-                        }
-                    });
+                    Arch::new().dispatch(
+                        #[inline(always)]
+                        || {
+                            for (product, value) in product.iter_mut().zip(values) {
+                                *product = value * factor;
+                            }
+                        },
+                    );
                 });
                 let shape = own.layout().shape().clone();
                 FlexTensor::from_data(TensorData::new(product, shape))
             }
         };
-        Ok(Tensor::from_primitive::<Flex>(product))
+        Tensor::from_primitive::<Flex>(product)
     }
 
-    fn in_pieces(values: &mut [f32], change: impl Fn(&mut [f32]) + Sync) {
-        let pieces = values.par_chunks_mut(PIECE_ELEMS);
-        pieces.for_each(|piece| Arch::new().dispatch(|| change(piece)));
+    fn primitive<const D: usize>(tensor: Tensor<D>) -> FlexTensor {
+        let primitive = tensor.try_into_primitive::<Flex>();
+        primitive.expect("its device is Flex")
     }
 
-    /// The tensor as Flex has it, if it has f32.
-    fn primitive<const D: usize>(tensor: Tensor<D>) -> Result<FlexTensor, Tensor<D>> {
-        match tensor.dtype() == DType::F32 && is_flex(&tensor.device()) {
-            true => Ok(tensor
-                .try_into_primitive::<Flex>()
-                .expect("its device is Flex")),
-            false => Err(tensor),
-        }
+    fn values(tensor: &FlexTensor) -> &[f32] {
+        tensor.as_slice().expect("row-major, of this type")
     }
 }
