@@ -14,8 +14,7 @@ use std::sync::Arc;
 
 use burn::module::{Param, ParamId};
 use burn::optim::GradientsParams;
-use burn::tensor::kind::Basic;
-use burn::tensor::{Bool, DType, Tensor, TensorData};
+use burn::tensor::{DType, Tensor, TensorData};
 
 use bonfire_collective::{ProcessGroup, Rank, ReduceOp, WorldSize};
 use bonfire_optim::{Offload, multiplied, row_squares};
@@ -320,8 +319,8 @@ impl Gradients {
             cause: format!("{cause:?}"),
         })?;
         let mut broken: Vec<u8> = finite
-            .iter::<bool>()
-            .map(|finite| u8::from(!finite))
+            .iter::<f32>()
+            .map(|finite| u8::from(finite == 0.0))
             .collect();
         let rest = self.rest.as_ref().map(|rest| &rest.group);
         for group in rest.into_iter().chain(&self.parts) {
@@ -367,7 +366,7 @@ impl fmt::Debug for Gradients {
 }
 
 /// The same on the device of the first: a model may have parameters that are offloaded and others.
-fn together<K: Basic>(tensors: Vec<Tensor<1, K>>) -> Vec<Tensor<1, K>> {
+fn together(tensors: Vec<Tensor<1>>) -> Vec<Tensor<1>> {
     let Some(device) = tensors.first().map(Tensor::device) else {
         return tensors;
     };
@@ -399,7 +398,8 @@ trait AnyRank: Send {
     /// The sum of the squares of each row, in 32 bits or more.
     fn row_squares(&self) -> Tensor<1>;
 
-    fn is_finite(&self) -> Tensor<1, Bool>;
+    /// One if all elements are finite, else zero: devices have truth in types of their own.
+    fn is_finite(&self) -> Tensor<1>;
 
     fn changed(self: Box<Self>, change: &Change) -> Box<dyn AnyRank>;
 
@@ -428,10 +428,10 @@ impl<const D: usize> AnyRank for Tensor<D> {
         gradient.square().sum_dim(1).reshape([rows])
     }
 
-    fn is_finite(&self) -> Tensor<1, Bool> {
+    fn is_finite(&self) -> Tensor<1> {
         match self.is_empty() {
             true => Tensor::ones([1], &self.device()),
-            false => self.clone().is_finite().all(),
+            false => self.clone().is_finite().all().float(),
         }
     }
 
