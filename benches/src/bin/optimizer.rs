@@ -1,5 +1,6 @@
 //! What a step of AdamW costs: Bonfire's in one pass over memory, Burn's own, and a plain loop over slices
-//! without tensors, in turn in one run.
+//! without tensors; and what clipping before it does, the squares of all rows and a factor: in two passes over memory, and
+//! by Burn's operations. In turn in one run.
 //!
 //! `cargo run --release -p bonfire-benches --bin optimizer`
 //!
@@ -8,16 +9,18 @@
 
 #![forbid(unsafe_code)]
 
+use std::any::Any;
 use std::thread;
 use std::time::Instant;
 
+use bonfire::optim::{multiplied, row_squares};
 use bonfire_benches::{Mlp, median};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::{GradientsParams, ModuleOptimizer};
 use burn::tensor::{Device, Distribution, Tensor};
 use clap::Parser;
 
-/// Time a step of AdamW, fused, as Burn has it, and as a plain loop.
+/// Time a step of AdamW, fused, as Burn has it, and as a plain loop; and clipping, in passes and as Burn has it.
 #[derive(Clone, Debug, Parser)]
 struct Args {
     /// Layers and width of each model
@@ -44,8 +47,17 @@ const WARM_UP_STEPS: usize = 2;
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
     println!(
-        "{:>12} {:>7} {:>10} {:>10} {:>10} {:>13} {:>14}",
-        "parameters", "threads", "fused ms", "Burn ms", "plain ms", "Burn / fused", "plain / fused"
+        "{:>12} {:>7} {:>10} {:>10} {:>10} {:>13} {:>14} {:>8} {:>12} {:>12}",
+        "parameters",
+        "threads",
+        "fused ms",
+        "Burn ms",
+        "plain ms",
+        "Burn / fused",
+        "plain / fused",
+        "clip ms",
+        "Burn clip ms",
+        "Burn / clip"
     );
     for (layers, width) in args.models {
         for &threads in &args.threads {
@@ -67,7 +79,7 @@ fn model(text: &str) -> Result<(usize, usize), String> {
 fn measure((layers, width): (usize, usize), threads: usize, steps: usize) -> String {
     let model = Mlp::new(layers, width, &Device::flex().autodiff());
     let parameters = model.num_params();
-    let mut gradients = Gradients(Vec::new());
+    let mut gradients = Gradients::default();
     model.visit(&mut gradients);
     let burns = burn::optim::AdamWConfig::new()
         .with_epsilon(EPSILON)
@@ -81,34 +93,82 @@ fn measure((layers, width): (usize, usize), threads: usize, steps: usize) -> Str
             fused.step(&gradients),
             burns.step(&gradients),
             plain.step(step as i32 + 1, threads),
+            gradients.clip(Clipping::Passes),
+            gradients.clip(Clipping::Operations),
         ];
         if step >= WARM_UP_STEPS {
             times.push(milliseconds);
         }
     }
-    let of = |time: &dyn Fn(&[f64; 3]) -> f64| median(times.iter().map(time).collect());
+    let of = |time: &dyn Fn(&[f64; 5]) -> f64| median(times.iter().map(time).collect());
     format!(
-        "{parameters:>12} {threads:>7} {:>10.2} {:>10.2} {:>10.2} {:>13.2} {:>14.2}",
+        "{parameters:>12} {threads:>7} {:>10.2} {:>10.2} {:>10.2} {:>13.2} {:>14.2} {:>8.2} {:>12.2} {:>12.2}",
         of(&|times| times[0]),
         of(&|times| times[1]),
         of(&|times| times[2]),
         of(&|times| times[1] / times[0]),
         of(&|times| times[2] / times[0]),
+        of(&|times| times[3]),
+        of(&|times| times[4]),
+        of(&|times| times[4] / times[3]),
     )
 }
 
 /// Adds the gradient of a parameter to those of a step.
 type Register = dyn Fn(&mut GradientsParams);
 
+/// The squares of a gradient's rows, and the gradient times a factor.
+type Clip = dyn Fn(Clipping) -> (Tensor<1>, Box<dyn Any>);
+
+/// How gradients are clipped.
+#[derive(Clone, Copy)]
+enum Clipping {
+    Passes,
+    Operations,
+}
+
 /// A gradient for every parameter.
-struct Gradients(Vec<Box<Register>>);
+#[derive(Default)]
+struct Gradients {
+    register: Vec<Box<Register>>,
+    clip: Vec<Box<Clip>>,
+}
+
+impl Gradients {
+    /// The milliseconds of what clipping does.
+    fn clip(&self, clipping: Clipping) -> f64 {
+        let started = Instant::now();
+        let clipped: Vec<_> = self.clip.iter().map(|clip| clip(clipping)).collect();
+        let milliseconds = started.elapsed().as_secs_f64() * 1e3;
+        drop(clipped);
+        milliseconds
+    }
+}
 
 impl ModuleVisitor for Gradients {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let (id, shape) = (param.id, param.shape());
         let gradient = Tensor::<D>::random(shape, Distribution::Default, &Device::flex());
+        let factor = Tensor::<1>::from_floats([0.5], &Device::flex());
+        let clipped = gradient.clone();
+        self.clip.push(Box::new(move |clipping| {
+            let gradient = clipped.clone();
+            let rows = gradient.dims()[0];
+            match clipping {
+                Clipping::Passes => {
+                    let squares = row_squares(&gradient, rows).expect("f32 on the CPU");
+                    (squares, Box::new(multiplied(gradient, 0.5)))
+                }
+                Clipping::Operations => {
+                    let elems = gradient.shape().num_elements();
+                    let matrix = gradient.clone().reshape([rows, elems / rows]);
+                    let squares = matrix.square().sum_dim(1).reshape([rows]);
+                    (squares, Box::new(gradient * factor.clone().reshape([1; D])))
+                }
+            }
+        }));
         let register = move |all: &mut GradientsParams| all.register(id, gradient.clone());
-        self.0.push(Box::new(register));
+        self.register.push(Box::new(register));
     }
 }
 
@@ -129,7 +189,10 @@ impl Training {
     /// The milliseconds of a step.
     fn step(&mut self, gradients: &Gradients) -> f64 {
         let mut all = GradientsParams::new();
-        gradients.0.iter().for_each(|register| register(&mut all));
+        gradients
+            .register
+            .iter()
+            .for_each(|register| register(&mut all));
         let started = Instant::now();
         let model = self.model.take().expect("it comes back");
         self.model = Some(self.optimizer.step(RATE, model, all));

@@ -125,7 +125,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "region|private", default_value_t = Home::Region)]
     buffers: Home,
 
-    /// Force an algorithm where the operation has it: ring, one_shot, two_shot
+    /// Force an algorithm where the operation has it, such as ring or two_shot; a wrong name prints all
     #[arg(long)]
     algorithm: Option<Algorithm>,
 

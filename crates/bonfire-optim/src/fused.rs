@@ -56,8 +56,8 @@ struct Weights<const D: usize> {
 /// A step of one parameter, from its state to the next.
 ///
 /// # Panics
-/// With something that belongs into files, where there is no room for it; with parameters in files on other devices
-/// than the CPU; with an offload in a build without the backend of the CPU.
+/// With something that belongs into files, where there is no room for it; with an offload in a build without the
+/// backend of the CPU.
 fn step<N, const D: usize, const M: usize>(
     rule: impl Rule<M>,
     parameter: Tensor<D>,
@@ -67,7 +67,7 @@ fn step<N, const D: usize, const M: usize>(
 ) -> (Tensor<D>, Option<State<N, D>>) {
     let home = gradient.device();
     let device = match offload {
-        Some(offload) => host_for(&home, offload),
+        Some(_) => host(),
         None => home.clone(),
     };
     let (parameter, gradient) = (on(parameter, &device), on(gradient, &device));
@@ -88,7 +88,7 @@ fn step<N, const D: usize, const M: usize>(
         true => gradient,
         false => cast(gradient, wide),
     };
-    let files = offload.filter(|offload| offload.has_parameters());
+    let files = offload.filter(|offload| offload.has_parameters() && is_flex(&home));
     let parameter = match files.and_then(|files| files.folder_of(&parameter.shape(), dtype)) {
         #[cfg(feature = "flex")]
         Some(folder) => Kept::File(flex::in_file(parameter, file, folder)),
@@ -106,28 +106,6 @@ fn step<N, const D: usize, const M: usize>(
     };
     let state = State::new(time + 1, moments.into(), weights.master).with_parameter(file);
     (weights.parameter.into_tensor(&home), Some(state))
-}
-
-/// The device of a step whose state is not on that of the parameter.
-///
-/// # Panics
-/// As [`step`].
-fn host_for(home: &Device, offload: &Offload) -> Device {
-    assert!(
-        is_flex(home) || !offload.has_parameters(),
-        "parameters are in files only on the CPU (Flex), not on {home:?}"
-    );
-    host()
-}
-
-#[cfg(feature = "flex")]
-fn host() -> Device {
-    Device::flex()
-}
-
-#[cfg(not(feature = "flex"))]
-fn host() -> Device {
-    panic!("an offload needs the feature `flex`: its steps are on the CPU")
 }
 
 fn on<const D: usize>(tensor: Tensor<D>, device: &Device) -> Tensor<D> {
@@ -167,6 +145,12 @@ fn operations<const D: usize, const M: usize>(
     (weights, moments.map(Kept::Memory))
 }
 
+/// # Panics
+/// In a build without the backend of the CPU.
+fn host() -> Device {
+    Offload::device().expect("an offload needs the feature `flex`: its steps are on the CPU")
+}
+
 /// A gradient with an L2 penalty on its parameter. Without one it keeps its bits.
 #[inline(always)]
 fn penalized<N: Number>(penalty: f64, parameter: &N, gradient: N) -> N {
@@ -187,7 +171,7 @@ fn assert_betas<const N: usize>(betas: [f32; N]) {
     }
 }
 
-fn is_flex(device: &Device) -> bool {
+pub(crate) fn is_flex(device: &Device) -> bool {
     #[cfg(feature = "flex")]
     let is_flex = matches!(device.as_dispatch(), burn::backend::DispatchDevice::Flex(_));
     #[cfg(not(feature = "flex"))]

@@ -15,6 +15,7 @@
 
 mod fused;
 mod global_batch;
+mod gradient;
 mod offload;
 mod schedule;
 
@@ -24,5 +25,7 @@ pub use fused::adamw::{AdamW, AdamWConfig};
 pub use fused::lion::{Lion, LionConfig};
 pub use fused::sgd::{Sgd, SgdConfig};
 pub use global_batch::{GlobalBatch, RateRule};
+#[doc(hidden)]
+pub use gradient::{multiplied, row_squares};
 pub use offload::Offload;
 pub use schedule::{Decay, Schedule, ScheduledRate};

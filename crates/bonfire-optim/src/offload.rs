@@ -1,5 +1,5 @@
-//! State of optimizers in host memory instead of a device's, with the step on the CPU, after ZeRO-Offload (Ren et al.
-//! 2021, arXiv 2101.06840); and that state, and parameters, in files instead of memory, after ZeRO-Infinity
+//! State of optimizers, and parameters, in host memory instead of a device's, with the step on the CPU, after
+//! ZeRO-Offload (Ren et al. 2021, arXiv 2101.06840); and both in files instead of memory, after ZeRO-Infinity
 //! (Rajbhandari et al. 2021, arXiv 2104.07857). The step is the same pass, over memory whose pages the kernel writes out
 //! and takes.
 
@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bonfire_sys::{FileMemory, FileMemoryError};
-use burn::tensor::{AllocationProperty, Bytes, DType, Shape, TensorData};
+use burn::tensor::{AllocationProperty, Bytes, DType, Device, Shape, TensorData};
 use bytemuck::Pod;
 
 /// What has fewer bytes stays in memory: a mapping of its own costs more than it saves.
@@ -61,8 +61,9 @@ impl Offload {
         })
     }
 
-    /// The same for parameters on the CPU, too: an optimizer puts those that it steps into files, and steps them there
-    /// from then on. `bonfire_train::Ddp::with_offload` puts all there before the first step.
+    /// The same for parameters, too. `bonfire_train::Ddp::with_offload` puts them there before the first step: those
+    /// of a model on a GPU into host memory or files, those of a model on the CPU into files. An optimizer by itself
+    /// puts those on the CPU that it steps into files, and steps them there from then on.
     #[must_use]
     pub fn with_parameters(self) -> Self {
         Self {
@@ -71,9 +72,22 @@ impl Offload {
         }
     }
 
-    /// Whether parameters are in files, too.
+    /// Whether it is for parameters, too.
     pub fn has_parameters(&self) -> bool {
-        self.has_parameters && self.folder.is_some()
+        self.has_parameters
+    }
+
+    /// Whether what is large is in files, rather than in memory.
+    pub fn has_files(&self) -> bool {
+        self.folder.is_some()
+    }
+
+    /// The device of what is offloaded, which is the CPU (Flex); none in a build without it.
+    pub fn device() -> Option<Device> {
+        #[cfg(feature = "flex")]
+        return Some(Device::flex());
+        #[cfg(not(feature = "flex"))]
+        return None;
     }
 
     /// The values of a parameter in a file, if they belong there.

@@ -54,7 +54,7 @@ fn no_rank_ever_has_all_scores() {
             };
             pass(&World::new(group, local, DeviceKind::Cpu).unwrap());
         });
-        println!("\npeak {}", Resident::of_this_process().unwrap().peak.get());
+        println!("\npeak {}", Resident::of_this_process().unwrap().peak_bytes);
         return;
     }
     let output = Command::new(std::env::current_exe().unwrap())

@@ -26,7 +26,8 @@ pub const SHARDED_ELEMS_MIN: usize = 1024;
 ///
 /// Dimension 0 of a parameter is cut into as many runs of rows as there are ranks, one after the other in
 /// rank order. They differ by at most one row, so where there are fewer rows than ranks, the last ranks have
-/// none. Parameters of less than [`SHARDED_ELEMS_MIN`] elements are not cut, nor is any in a world of one.
+/// none. Parameters of less than [`SHARDED_ELEMS_MIN`] elements are not cut, nor is any in a world of one, unless it is
+/// [offloaded](Self::offloaded).
 ///
 /// With [`Share::Parameters`] one rank has all rows, and the others none. The largest parameter is dealt first,
 /// each to the rank that has the fewest elements so far: the fullest rank has at most 4/3 of what it has in the
@@ -89,10 +90,26 @@ impl Layout {
         placement: Placement,
         world_size: WorldSize,
     ) -> Self {
+        let is_cut = placement.is_sharded() && world_size.get() > 1;
+        Self::of(shapes, (placement, world_size), is_cut)
+    }
+
+    /// The same, where rows are elsewhere than where ranks compute: one that is alone has rows, too, all of them.
+    pub fn offloaded<'a>(
+        shapes: impl IntoIterator<Item = &'a [usize]>,
+        placement: Placement,
+        world_size: WorldSize,
+    ) -> Self {
+        Self::of(shapes, (placement, world_size), placement.is_sharded())
+    }
+
+    fn of<'a>(
+        shapes: impl IntoIterator<Item = &'a [usize]>,
+        (placement, world_size): (Placement, WorldSize),
+        are_cut: bool,
+    ) -> Self {
         let parameters: Vec<Extent> = shapes.into_iter().map(Extent::of).collect();
-        let is_cut = |extent: &Extent| {
-            placement.is_sharded() && world_size.get() > 1 && extent.elems() >= SHARDED_ELEMS_MIN
-        };
+        let is_cut = |extent: &Extent| are_cut && extent.elems() >= SHARDED_ELEMS_MIN;
         let division = |extent: &Extent| match is_cut(extent) {
             true => Division::Rows,
             false => Division::Whole,
@@ -245,6 +262,11 @@ mod tests {
             assert!((0..4).all(|parameter| !whole.is_cut(parameter)));
             assert_eq!(whole.elems(2, Rank::new(0)), 0..3000);
         }
+        let shapes = shapes.iter().map(Vec::as_slice);
+        let offloaded = Layout::offloaded(shapes, Placement::zero3(), WorldSize::ONE);
+        assert_eq!(offloaded.division(2), Division::Rows);
+        assert_eq!(offloaded.rows(2, Rank::new(0)), 0..3);
+        assert!(!offloaded.is_cut(0));
     }
 
     #[test]

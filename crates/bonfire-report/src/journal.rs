@@ -261,7 +261,7 @@ impl Journal {
         let total = self.book_other();
         let all = self.all_ranks(self.times, [0.0, 0.0])?;
         // Nothing where the system does not say it.
-        let peak = Resident::of_this_process().map_or(0, |resident| resident.peak.get());
+        let peak = Resident::of_this_process().map_or(0, |resident| resident.peak_bytes);
         let peaks = self.world.group().all_gather(&[peak])?;
         let ranks: Vec<TimeSplit> = all.into_iter().map(|(split, _)| split).collect();
         let longest = ranks.iter().map(TimeSplit::training).max();

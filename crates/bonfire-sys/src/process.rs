@@ -10,6 +10,7 @@ mod guard;
 mod heap;
 mod interrupt;
 mod request;
+mod resident;
 
 use std::io;
 use std::marker::PhantomData;
@@ -24,6 +25,7 @@ pub use guard::Guard;
 pub use heap::release_freed_memory;
 pub use interrupt::{Interrupt, InterruptWatch};
 pub use request::RequestWatch;
+pub use resident::Resident;
 
 /// How long a dropped child may take to vanish after its SIGKILL before it is left to the kernel.
 const DROP_WAIT: Duration = Duration::from_secs(1);

@@ -14,7 +14,7 @@ use crate::loss::weights::MicroBatches;
 use crate::optim::gradients::Gradients;
 use crate::parameters::buffers::Buffers;
 use crate::parameters::fingerprint::{self, Entry, Fingerprint};
-use crate::parameters::replicate::{outline, replicate, replicate_rows};
+use crate::parameters::replicate::{Where, outline, replicate, replicate_rows};
 use crate::parameters::shard_groups::ShardGroups;
 use crate::parameters::shards::Shards;
 use crate::parameters::{ParameterTable, trainable};
@@ -81,7 +81,7 @@ pub struct Ddp<M> {
     gatherer: Option<Arc<Gatherer>>,
     /// Whether the optimizer goes with this placement, and has state for this rank's part alone.
     is_optimizer_ready: bool,
-    /// Where parameters are in files.
+    /// Where parameters are elsewhere than in the memory of the device.
     offload: Option<Offload>,
 }
 
@@ -102,17 +102,16 @@ impl<M: Module> Setup<M> {
         module: M,
         group: &WarmUp,
         config: &DdpConfig,
-        offload: Option<&Offload>,
+        place: Where<'_>,
     ) -> Result<Self, TrainError> {
         let abort = |error: &TrainError| group.abort(&error.to_string());
         let is_cut = config.placement.parameters == Spread::Sharded;
         let placement = config.placement;
         let groups = ShardGroups::new(placement, group).inspect_err(abort)?;
-        let (module, table) = if is_cut || offload.is_some() {
+        let (module, table) = if is_cut || place.offload.is_some() {
             verify(outline(&module), config, group)?;
-            let (rows, table) =
-                replicate_rows(module, (placement, groups.shards()), offload, group)
-                    .inspect_err(abort)?;
+            let (rows, table) = replicate_rows(module, (placement, groups.shards()), place, group)
+                .inspect_err(abort)?;
             verify(table.entries().to_vec(), config, group)?;
             (rows, table)
         } else {
@@ -122,7 +121,8 @@ impl<M: Module> Setup<M> {
         };
         let buffers = Buffers::of(&module);
         let table = Arc::new(table);
-        let shards = Arc::new(Shards::new(&table, placement, groups));
+        let computing = place.computing.cloned();
+        let shards = Arc::new(Shards::new(&table, placement, groups, computing));
         let parameters = (&table, &shards);
         let synchroniser =
             Synchroniser::new(&module, group, parameters, config).inspect_err(|error| {
@@ -178,12 +178,18 @@ impl<M: Module> Ddp<M> {
         Self::with_offload(model, world, config, None)
     }
 
-    /// The same with parameters in files, frozen ones too, where an offload
-    /// [has them](bonfire_optim::Offload::with_parameters): what the kernel has no memory for it writes out. Those
-    /// of fewer than 64 KiB stay in memory, and so does what a step computes, gradients included. The bits are those
-    /// without it. Parameters that Burn has not initialised yet are initialised one after the other.
+    /// The same with parameters elsewhere, where an offload [has them](bonfire_optim::Offload::with_parameters).
+    /// Parameters that Burn has not initialised yet are initialised one after the other. The optimizer has to have the
+    /// same offload.
     ///
-    /// The optimizer has to have the same offload; one without leaves the parameters that it steps in memory.
+    /// On the CPU they are in files, frozen ones too: what the kernel has no memory for it writes out. Those of fewer
+    /// than 64 KiB stay in memory, and so does what a step computes, gradients included. The bits are those without
+    /// it. An optimizer without the offload leaves the parameters that it steps in memory.
+    ///
+    /// A GPU keeps, with [`Placement::zero3`](crate::Placement::zero3), what is not cut: parameters of less than 1024
+    /// elements, and frozen ones. This rank's rows of the others are in host memory or files, where they are stepped,
+    /// and the GPU is sent a whole parameter whenever the model uses it, forwards and backwards. So it goes on one GPU,
+    /// too. `Module::devices` of such a model names the CPU, too: batches belong on [`World::device`].
     ///
     /// ```no_run
     /// # use bonfire_optim::{AdamWConfig, Offload};
@@ -199,8 +205,8 @@ impl<M: Module> Ddp<M> {
     ///
     /// # Errors
     /// See [`with_config`](Self::with_config); [`TrainError::Offload`] where a file cannot be made; and
-    /// [`TrainError::UnsupportedPlacement`] on other devices than the CPU, and where placements shard the
-    /// optimizer's state and not the parameters.
+    /// [`TrainError::UnsupportedPlacement`] on GPUs for other placements than `zero3`, and on the CPU for those that
+    /// shard the optimizer's state and not the parameters.
     #[track_caller]
     pub fn with_offload(
         model: M,
@@ -209,14 +215,23 @@ impl<M: Module> Ddp<M> {
         offload: impl Into<Option<Offload>>,
     ) -> Result<Self, TrainError> {
         let group = world.warm_up();
+        let is_cpu = world.device_name() == "cpu";
+        // In memory is where parameters on the CPU are anyway.
+        let is_elsewhere = |offload: &Offload| offload.has_files() || !is_cpu;
         let offload = offload.into().filter(Offload::has_parameters);
+        let offload = offload.filter(is_elsewhere);
         let model = checked(model, &config)
             .and_then(|model| match &offload {
-                Some(_) => check_files(config.placement, world.device_name()).map(|()| model),
+                Some(_) => check_offload(config.placement, world.device_name()).map(|()| model),
                 None => Ok(model),
             })
             .inspect_err(|error| group.abort(&error.to_string()))?;
-        let setup = Setup::new(model, &group, &config, offload.as_ref())?;
+        let computing = offload.is_some().then(|| world.device());
+        let place = Where {
+            offload: offload.as_ref(),
+            computing: computing.as_ref().filter(|_| !is_cpu),
+        };
+        let setup = Setup::new(model, &group, &config, place)?;
         Ok(Self {
             module: Some(setup.module),
             group,
@@ -431,14 +446,20 @@ fn checked<M: Module>(model: M, config: &DdpConfig) -> Result<M, TrainError> {
     Ok(trainable(model))
 }
 
-/// That parameters can be in files.
-fn check_files(placement: Placement, device: &str) -> Result<(), TrainError> {
+/// That parameters can be elsewhere than in the memory of a device.
+fn check_offload(placement: Placement, device: &str) -> Result<(), TrainError> {
+    let are_cut = placement.parameters == Spread::Sharded;
     let reason = match device {
-        "cpu" if placement.is_sharded() && placement.parameters == Spread::Replicated => {
+        "cpu" if placement.is_sharded() && !are_cut => {
             "parameters in files are for replicated and zero3".to_owned()
         }
-        "cpu" => return Ok(()),
-        device => format!("parameters in files are for the CPU, not for {device}"),
+        device if device != "cpu" && !are_cut => {
+            format!("parameters are offloaded from {device} with zero3")
+        }
+        device if Offload::device().is_none() => {
+            format!("what is offloaded from {device} is on the CPU: build with the feature `flex`")
+        }
+        _ => return Ok(()),
     };
     Err(TrainError::UnsupportedPlacement { placement, reason })
 }

@@ -72,7 +72,6 @@ pub use optim::scaler::{LossScaler, ScalerConfig};
 #[doc(hidden)]
 pub use parameters::is_autodiff;
 pub use reducer::timing::StepTiming;
-pub use rehearsal::resident::Resident;
 pub use rehearsal::{outline, rehearse, rehearse_among, rehearse_work};
 pub use world::device::require_devices;
 pub use world::exchange::group::NormGroup;
@@ -83,6 +82,7 @@ pub use world::{LocalRank, World};
 
 pub use bonfire_checkpoint::record::Whole;
 pub use bonfire_checkpoint::{Best, CheckpointError, Keep, Milestone};
+pub use bonfire_collective::Resident;
 pub use bonfire_plan::{
     Among, Axis, Coordinates, Cut, Division, Grid, Layout, MeshError, MeshShape, Placement, Share,
     Spread, UnknownPlacement,

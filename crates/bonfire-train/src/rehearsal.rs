@@ -4,12 +4,10 @@
 //! passes are run and the operating system asked, which counts the pages of the process. In some of them gradients are
 //! dropped as soon as they are there: what is left are the activations, and what operations need for themselves.
 
-pub(crate) mod resident;
-
 use std::io;
 use std::sync::Arc;
 
-use bonfire_collective::release_freed_memory;
+use bonfire_collective::{Resident, release_freed_memory};
 use bonfire_plan::memory::{Activations, Parameter, Start};
 use bonfire_plan::{Bytes, DType};
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
@@ -19,8 +17,6 @@ use crate::loss::IntoLoss;
 use crate::parameters::{ParameterTable, trainable};
 use crate::reducer::hooks::{Anchors, Depth, Listener, Pass, measured};
 use crate::{Precision, TrainError, World};
-
-use resident::Resident;
 
 /// Runs three forward and backward passes of a model on this rank alone, and says what they take besides parameters.
 /// `forward` makes a batch as large as those of the training will be, and returns what that of
@@ -87,13 +83,16 @@ pub fn rehearse_work<E: From<TrainError>>(
 fn before() -> Result<Bytes, TrainError> {
     release_freed_memory();
     Resident::forget_peak().map_err(unmeasurable)?;
-    Ok(Resident::of_this_process().map_err(unmeasurable)?.now)
+    let now = Resident::of_this_process().map_err(unmeasurable)?.now_bytes;
+    Ok(Bytes::new(now))
 }
 
 /// The most that the process has had in memory on top of that.
 fn taken(before: Bytes) -> Result<Bytes, TrainError> {
-    let peak = Resident::of_this_process().map_err(unmeasurable)?.peak;
-    Ok(Bytes::new(peak.get().saturating_sub(before.get())))
+    let peak = Resident::of_this_process()
+        .map_err(unmeasurable)?
+        .peak_bytes;
+    Ok(Bytes::new(peak.saturating_sub(before.get())))
 }
 
 /// Of what the process takes, that of each rank.

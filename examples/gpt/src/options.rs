@@ -170,8 +170,8 @@ pub struct TrainArgs {
     pub fragments: Option<NonZeroUsize>,
 
     /// What is not in the device's memory, so that a larger model fits: none, the optimizer's state (from a GPU it goes
-    /// to host memory, or to --offload-folder, and is stepped on the CPU), or parameters, too (on the CPU). Burn's own
-    /// optimizers and Muon keep theirs
+    /// to host memory, or to --offload-folder, and is stepped on the CPU), or parameters, too (from a GPU with
+    /// --placement zero3). Burn's own optimizers and Muon keep theirs
     #[arg(long, value_enum, default_value_t, help_heading = "Training")]
     pub offload: OffloadKind,
 

@@ -5,7 +5,7 @@ use bonfire::collective::Rank;
 use bonfire::ddp::Precision;
 use bonfire::parallel::{Axes, Pass, Pipeline};
 use bonfire::plan::{
-    Evaluation, Resident, Training, WorldSize, outline, rehearse_among, rehearse_work,
+    Bytes, Evaluation, Resident, Training, WorldSize, outline, rehearse_among, rehearse_work,
 };
 use bonfire::world::{Axis, DeviceKind, Mesh};
 use bonfire::{DdpConfig, SpawnOptions, World, spawn_with};
@@ -24,7 +24,7 @@ use crate::train::untrained;
 /// The ranks of `cp` and `tp` run them together, as threads of this process.
 pub fn plan(settings: &Settings, corpus: &Corpus, ranks: WorldSize) -> Result<Vec<Training>> {
     let grid = settings.mesh.over(ranks)?;
-    let program = Resident::of_this_process()?.now;
+    let program = Bytes::new(Resident::of_this_process()?.now_bytes);
     let [dp_replicate, dp_shard, cp, tp] =
         [Axis::DpReplicate, Axis::DpShard, Axis::Cp, Axis::Tp].map(|axis| grid.size(axis));
     let together = SpawnOptions::new(WorldSize::new(cp * tp)?).with_device(DeviceKind::Cpu);

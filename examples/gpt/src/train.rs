@@ -205,18 +205,15 @@ fn offload(world: &World, settings: &Settings) -> Result<Option<Offload>> {
         let folder = folder.unwrap_or_else(env::temp_dir);
         Offload::to_files(folder).context("--offload-folder cannot be used")
     };
+    let place = || match device {
+        "cpu" => files(folder),
+        _ if folder.is_some() => files(folder),
+        _ => Ok(Offload::to_memory()),
+    };
     Ok(match settings.offload {
         OffloadKind::None => None,
-        OffloadKind::Optimizer if device != "cpu" && folder.is_none() => Some(Offload::to_memory()),
-        OffloadKind::Optimizer => Some(files(folder)?),
-        OffloadKind::Parameters => {
-            let fits = device == "cpu";
-            ensure!(
-                fits,
-                "--offload parameters is for the CPU, not for {device}"
-            );
-            Some(files(folder)?.with_parameters())
-        }
+        OffloadKind::Optimizer => Some(place()?),
+        OffloadKind::Parameters => Some(place()?.with_parameters()),
     })
 }
 

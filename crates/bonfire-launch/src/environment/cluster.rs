@@ -254,13 +254,12 @@ impl Cluster {
         source: &Source<F>,
         port: Option<u32>,
     ) -> Result<(String, u16), EnvError> {
-        let Launcher::Slurm { job, step } = &self.launcher else {
-            let launcher = match self.launcher {
-                Launcher::OpenMpi { .. } => "Open MPI",
-                Launcher::Mpich => "MPICH",
-                Launcher::Slurm { .. } | Launcher::Kubernetes => "Kubernetes",
-            };
-            return Err(EnvError::NoMeetingPlace { launcher });
+        let nowhere = |launcher| Err(EnvError::NoMeetingPlace { launcher });
+        let (job, step) = match &self.launcher {
+            Launcher::Slurm { job, step } => (job, step),
+            Launcher::OpenMpi { .. } => return nowhere("Open MPI"),
+            Launcher::Mpich => return nowhere("MPICH"),
+            Launcher::Kubernetes => return nowhere("Kubernetes"),
         };
         let nodes = source.required(SLURM_STEP_NODELIST)?;
         let Some(first) = first_host(&nodes) else {

@@ -11,10 +11,11 @@ use crate::reducer::harvest::own;
 use crate::{Gradients, TrainError};
 
 impl<M: Module> Ddp<M> {
-    /// Whether the gradients of the next batch are the averages: there is no other rank, and no earlier
-    /// micro-batch to add to them.
+    /// Whether the gradients of the next batch are the averages: there is no other rank, no earlier
+    /// micro-batch to add to them, and no parameter elsewhere than its gradient.
     pub(super) fn is_alone(&self) -> bool {
-        self.group.world_size().get() == 1 && self.micro_batches.is_empty()
+        let is_one = self.group.world_size().get() == 1;
+        is_one && self.micro_batches.is_empty() && !self.shards.are_offloaded()
     }
 
     /// Gradients that stay where they are: nothing is copied, and the device is not waited for.

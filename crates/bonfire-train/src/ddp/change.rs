@@ -8,6 +8,7 @@ use super::{Ddp, MODULE_PRESENT, Setup};
 use crate::TrainError;
 use crate::parameters::ParameterTable;
 use crate::parameters::buffers::Buffers;
+use crate::parameters::replicate::Where;
 use crate::reducer::hooks::Anchors;
 use crate::world::exchange::mapping::{Meaning, meant};
 
@@ -71,7 +72,12 @@ impl<M: Module> Ddp<M> {
         if !self.micro_batches.is_empty() {
             return Err(TrainError::UnfinishedStep);
         }
-        let setup = Setup::new(module, &self.group, &self.config, self.offload.as_ref())?;
+        // A model that is offloaded from a GPU is sharded.
+        let place = Where {
+            offload: self.offload.as_ref(),
+            computing: None,
+        };
+        let setup = Setup::new(module, &self.group, &self.config, place)?;
         self.module = Some(setup.module);
         self.table = setup.table;
         self.shards = setup.shards;

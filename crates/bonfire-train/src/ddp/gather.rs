@@ -19,16 +19,15 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bonfire_collective::ProcessGroup;
-use burn::backend::TensorMetadata;
 use burn::module::{Module, ParamId};
-use burn::tensor::Tensor;
+use burn::tensor::{DispatchTensor, Tensor};
 
 use crate::loss::precision::Enclosing;
 use crate::parameters::ParameterTable;
 use crate::parameters::shards::Shards;
 use crate::reducer::hooks::note;
 use crate::reducer::operation::on_backend_of;
-use crate::reducer::readback::{self, Readback};
+use crate::reducer::readback::Readback;
 use crate::{Precision, TrainError};
 
 mod attacher;
@@ -119,24 +118,27 @@ impl Gatherer {
                         true => Precision::F32,
                         false => pass.precision,
                     };
-                    Some((precision, pass.anchors[parameter].clone()))
+                    let leaf = pass.leaf.clone().expect("there is a parameter");
+                    Some((precision, leaf, pass.anchors[parameter].clone()))
                 }
                 _ => None,
             }
         };
         let whole = match &training {
-            Some((_, anchor)) => {
+            Some((_, leaf, anchor)) => {
+                let rows = rows.without_autodiff().into_dispatch();
+                let places = (leaf.clone(), anchor.clone());
                 let gather = Gather {
                     parameter,
                     gatherer: Arc::clone(self),
                 };
                 let what = format!("parameter {}", self.table.get(parameter).name);
-                on_backend_of!(rows, what, gathered(rows, anchor.clone(), gather))
+                on_backend_of!(anchor, what, gathered(rows, places, gather))
             }
             None => self.untracked(parameter, rows),
         };
         match (whole, training) {
-            (Ok(whole), Some((precision, _))) => {
+            (Ok(whole), Some((precision, ..))) => {
                 precision.cast_parameter(whole, &Enclosing::default())
             }
             (Ok(whole), None) => whole,
@@ -168,14 +170,8 @@ impl Gatherer {
         let (is_autodiff, dtype) = (rows.is_autodiff(), rows.dtype());
         let checkpointing = rows.gradient_checkpointing_strategy();
         let rows = rows.without_autodiff();
-        let device = rows.device();
-        let mut own = Err(String::new());
-        let mut data = Ok(None);
-        readback::read(rows, |values| {
-            own = values.map(|values| data = self.collect(parameter, values).map(Some));
-        });
-        own.map_err(|cause| self.unreadable(parameter, cause))?;
-        let data = data?.expect("it was read");
+        let device = self.shards.computing(rows.device());
+        let data = self.collect(parameter, rows.into_dispatch())?;
         let whole = Tensor::from_data(data, (&device, dtype));
         Ok(match (is_autodiff, checkpointing) {
             (false, _) => whole,
@@ -197,16 +193,11 @@ impl Gatherer {
     fn whole<B: Readback>(
         &self,
         parameter: usize,
-        rows: B::FloatTensorPrimitive,
+        rows: DispatchTensor,
+        device: &B::Device,
     ) -> Result<B::FloatTensorPrimitive, TrainError> {
-        let device = rows.device();
-        let mut found = Err(self.unreadable(parameter, "nothing was read".to_owned()));
-        readback::read(B::flat(rows), |values| {
-            found = values
-                .map_err(|cause| self.unreadable(parameter, cause))
-                .and_then(|values| self.collect(parameter, values));
-        });
-        Ok(B::float_from_data(found?, &device))
+        let values = self.collect(parameter, rows)?;
+        Ok(B::float_from_data(values, device))
     }
 
     /// Which parameter is gathered before it is used.

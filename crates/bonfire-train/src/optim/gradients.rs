@@ -14,9 +14,10 @@ use std::sync::Arc;
 
 use burn::module::{Param, ParamId};
 use burn::optim::GradientsParams;
-use burn::tensor::{Bool, DType, Tensor, TensorData};
+use burn::tensor::{DType, Tensor, TensorData};
 
 use bonfire_collective::{ProcessGroup, Rank, ReduceOp, WorldSize};
+use bonfire_optim::{Offload, multiplied, row_squares};
 use bonfire_plan::DType as Elements;
 
 use crate::parameters::ParameterTable;
@@ -178,7 +179,7 @@ impl Gradients {
         };
         if self.parts.is_none() && self.stages.is_none() {
             let any = !squares.is_empty();
-            return Ok(any.then(|| Tensor::cat(squares, 0).sum().sqrt()));
+            return Ok(any.then(|| Tensor::cat(together(squares), 0).sum().sqrt()));
         }
         let options = squares.first().map(|one| (one.device(), one.dtype()));
         // What all ranks have counts on the first of them.
@@ -199,7 +200,7 @@ impl Gradients {
         let sum = || {
             let mut sum = match own.is_empty() {
                 true => vec![0.0],
-                false => read_squares(Tensor::cat(own, 0).sum())?,
+                false => read_squares(Tensor::cat(together(own), 0).sum())?,
             };
             for group in self.parts.iter().chain(&self.stages) {
                 group.all_reduce(&mut sum, ReduceOp::Sum)?;
@@ -252,7 +253,15 @@ impl Gradients {
                 None => return Ok(self),
                 Some(norm) => {
                     let factor = norm.add_scalar(EPSILON).recip().mul_scalar(max);
-                    Change::Scale(Box::new(factor.clamp_max(1.0)))
+                    let factor = factor.clamp_max(1.0);
+                    match Offload::device() == Some(factor.device()) {
+                        false => Change::Scale(Box::new(factor)),
+                        // Nothing is waited for.
+                        true => match factor.into_scalar::<f64>() {
+                            1.0 => return Ok(self),
+                            factor => Change::Multiply(factor),
+                        },
+                    }
                 }
             },
         };
@@ -304,14 +313,14 @@ impl Gradients {
             return Ok(Vec::new());
         }
         let finite = self.entries.iter().map(|entry| entry.values.is_finite());
-        let finite = Tensor::cat(finite.collect(), 0).try_into_data();
+        let finite = Tensor::cat(together(finite.collect()), 0).try_into_data();
         let finite = finite.map_err(|cause| TrainError::UnreadableTensor {
             what: "which gradients are finite".to_owned(),
             cause: format!("{cause:?}"),
         })?;
         let mut broken: Vec<u8> = finite
-            .iter::<bool>()
-            .map(|finite| u8::from(!finite))
+            .iter::<f32>()
+            .map(|finite| u8::from(finite == 0.0))
             .collect();
         let rest = self.rest.as_ref().map(|rest| &rest.group);
         for group in rest.into_iter().chain(&self.parts) {
@@ -356,6 +365,15 @@ impl fmt::Debug for Gradients {
     }
 }
 
+/// The same on the device of the first: a model may have parameters that are offloaded and others.
+fn together(tensors: Vec<Tensor<1>>) -> Vec<Tensor<1>> {
+    let Some(device) = tensors.first().map(Tensor::device) else {
+        return tensors;
+    };
+    let tensors = tensors.into_iter();
+    tensors.map(|tensor| tensor.to_device(&device)).collect()
+}
+
 fn read_squares(squares: Tensor<1>) -> Result<Vec<f64>, TrainError> {
     let data = squares.try_into_data();
     let data = data.map_err(|cause| TrainError::UnreadableTensor {
@@ -380,7 +398,8 @@ trait AnyRank: Send {
     /// The sum of the squares of each row, in 32 bits or more.
     fn row_squares(&self) -> Tensor<1>;
 
-    fn is_finite(&self) -> Tensor<1, Bool>;
+    /// One if all elements are finite, else zero: devices have truth in types of their own.
+    fn is_finite(&self) -> Tensor<1>;
 
     fn changed(self: Box<Self>, change: &Change) -> Box<dyn AnyRank>;
 
@@ -402,14 +421,17 @@ impl<const D: usize> AnyRank for Tensor<D> {
         if elems == 0 {
             return Tensor::zeros([1], (&gradient.device(), wide));
         }
+        if let Some(squares) = row_squares(&gradient, rows) {
+            return squares;
+        }
         let gradient = cast(gradient, wide).reshape([rows, elems / rows]);
         gradient.square().sum_dim(1).reshape([rows])
     }
 
-    fn is_finite(&self) -> Tensor<1, Bool> {
+    fn is_finite(&self) -> Tensor<1> {
         match self.is_empty() {
             true => Tensor::ones([1], &self.device()),
-            false => self.clone().is_finite().all(),
+            false => self.clone().is_finite().all().float(),
         }
     }
 
@@ -421,10 +443,11 @@ impl<const D: usize> AnyRank for Tensor<D> {
         let gradient = cast(*self, wide(dtype));
         let changed = match change {
             Change::Scale(factor) => {
-                let factor = cast(Tensor::clone(factor), gradient.dtype());
+                let factor = Tensor::clone(factor).to_device(&gradient.device());
+                let factor = cast(factor, gradient.dtype());
                 gradient * factor.reshape([1; D])
             }
-            Change::Multiply(factor) => gradient.mul_scalar(*factor),
+            Change::Multiply(factor) => multiplied(gradient, *factor),
             Change::Clamp(max) => gradient.clamp(-max, *max),
         };
         Box::new(cast(changed, dtype))

@@ -4,13 +4,13 @@ use std::ops::Range;
 
 use bonfire_collective::{ProcessGroup, Rank};
 use bonfire_optim::Offload;
-use bonfire_plan::{Layout, Placement};
+use bonfire_plan::Placement;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
-use burn::tensor::{Bool, DType, Int, Tensor, TensorData};
+use burn::tensor::{Bool, DType, Device, Int, Tensor, TensorData};
 
 use crate::TrainError;
 use crate::parameters::fingerprint::Entry;
-use crate::parameters::shards::{filed, rows_of, trained};
+use crate::parameters::shards::{filed, layout, rows_of, trained};
 use crate::parameters::{Lister, ParameterTable};
 
 /// The rank whose model everybody gets.
@@ -18,18 +18,18 @@ const SOURCE: Rank = Rank::new(0);
 
 /// Broadcasts the model of rank 0. All ranks have the same shapes: their fingerprints agree.
 pub(crate) fn replicate<M: Module>(model: M, group: &ProcessGroup) -> Result<M, TrainError> {
-    replicated(model, group, (None, None)).map(|(model, _)| model)
+    replicated(model, group, (None, Where::default())).map(|(model, _)| model)
 }
 
 /// The same, and leaves this rank with its rows of the trainable parameters that are cut, or in the placement alone
-/// with whole ones, in files where they belong there. They are in memory as a whole one at a time: one that is
+/// with whole ones, each where it belongs. They are in memory as a whole one at a time: one that is
 /// initialised on first use is initialised, sent and put where it belongs before the next.
 ///
 /// All ranks have the same names and shapes: their [outlines](outline) agree.
 pub(crate) fn replicate_rows<M: Module>(
     model: M,
     (placement, shards): (Placement, &ProcessGroup),
-    offload: Option<&Offload>,
+    place: Where<'_>,
     group: &ProcessGroup,
 ) -> Result<(M, ParameterTable), TrainError> {
     let cutting = Cutting {
@@ -37,7 +37,7 @@ pub(crate) fn replicate_rows<M: Module>(
         shards: shards.clone(),
         lister: Lister::default(),
     };
-    let (model, cutting) = replicated(model, group, (Some(cutting), offload))?;
+    let (model, cutting) = replicated(model, group, (Some(cutting), place))?;
     let cutting = cutting.expect("it was given");
     Ok((model, cutting.lister.table()?))
 }
@@ -45,13 +45,13 @@ pub(crate) fn replicate_rows<M: Module>(
 fn replicated<M: Module>(
     model: M,
     group: &ProcessGroup,
-    (cutting, offload): (Option<Cutting>, Option<&Offload>),
+    (cutting, place): (Option<Cutting>, Where<'_>),
 ) -> Result<(M, Option<Cutting>), TrainError> {
     let mut replicator = Replicator {
         group,
         path: Vec::new(),
         cutting,
-        offload,
+        place,
         result: Ok(()),
     };
     let model = model.map(&mut replicator);
@@ -85,11 +85,20 @@ pub(crate) fn outline<M: Module>(model: &M) -> Vec<Entry> {
     outline.1
 }
 
+/// Where parameters are.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Where<'a> {
+    /// If not in the memory of the device that they are on.
+    pub(crate) offload: Option<&'a Offload>,
+    /// The device that computes, where it is not the CPU: then only rows are offloaded from it.
+    pub(crate) computing: Option<&'a Device>,
+}
+
 struct Replicator<'a> {
     group: &'a ProcessGroup,
     path: Vec<String>,
     cutting: Option<Cutting>,
-    offload: Option<&'a Offload>,
+    place: Where<'a>,
     result: Result<(), TrainError>,
 }
 
@@ -103,10 +112,15 @@ struct Cutting {
 
 impl Cutting {
     /// Lists a tensor; gives this rank's rows, if it is to be cut.
-    fn rows<const D: usize>(&mut self, id: ParamId, tensor: &Tensor<D>) -> Option<Range<usize>> {
+    fn rows<const D: usize>(
+        &mut self,
+        id: ParamId,
+        tensor: &Tensor<D>,
+        computing: Option<&Device>,
+    ) -> Option<Range<usize>> {
         self.lister.float(id, tensor);
         let ranks = self.shards.world_size();
-        let layout = Layout::new([&tensor.dims()[..]], self.placement, ranks);
+        let layout = layout([&tensor.dims()[..]], (self.placement, ranks), computing);
         let is_cut = tensor.is_require_grad() && layout.is_cut(0);
         is_cut.then(|| layout.rows(0, self.shards.rank()))
     }
@@ -160,7 +174,8 @@ impl ModuleMapper for Replicator<'_> {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let (id, tensor, mapper) = param.consume();
         let cutting = self.cutting.as_mut();
-        let rows = cutting.and_then(|cutting| cutting.rows(id, &tensor));
+        let Where { offload, computing } = self.place;
+        let rows = cutting.and_then(|cutting| cutting.rows(id, &tensor, computing));
         let (device, dtype) = (tensor.device(), tensor.dtype());
         let trainable = tensor.is_require_grad();
         let replica = match self.received(tensor.clone().without_autodiff().try_into_data()) {
@@ -168,14 +183,18 @@ impl ModuleMapper for Replicator<'_> {
             Some(data) if matches!(dtype, DType::QFloat(_)) => Tensor::from_data(data, &device),
             Some(data) => Tensor::from_data(data, (&device, dtype)).set_require_grad(trainable),
         };
+        let is_kept = rows.is_none() && computing.is_some();
         let replica = match rows {
             None => replica,
             Some(rows) => {
                 let checkpointing = replica.gradient_checkpointing_strategy();
-                trained(rows_of(replica.inner(), rows), checkpointing)
+                let here = device.without_autodiff();
+                let device = computing.and(Offload::device()).unwrap_or(here);
+                trained(rows_of(replica.inner(), rows, &device), checkpointing)
             }
         };
-        let replica = filed(replica, self.offload, &mut self.result);
+        let offload = offload.filter(|_| !is_kept);
+        let replica = filed(replica, offload, &mut self.result);
         Param::from_mapped_value(id, replica, mapper)
     }
 

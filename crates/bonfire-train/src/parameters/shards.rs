@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use bonfire_optim::Offload;
-use bonfire_plan::{Division, Layout, Placement, Rank, Share};
-use burn::tensor::{GradientCheckpointingStrategy, Tensor, TensorData};
+use bonfire_plan::{Division, Layout, Placement, Rank, Share, WorldSize};
+use burn::tensor::{Device, GradientCheckpointingStrategy, Tensor, TensorData};
 
 use crate::TrainError;
 use crate::parameters::ParameterTable;
@@ -16,16 +16,43 @@ pub(crate) struct Shards {
     layout: Layout,
     rank: Rank,
     groups: ShardGroups,
+    computing: Option<Device>,
 }
 
 impl Shards {
-    /// Those of a rank.
-    pub(crate) fn new(table: &ParameterTable, placement: Placement, groups: ShardGroups) -> Self {
+    /// Those of a rank; with the device that computes, where its rows are elsewhere.
+    pub(crate) fn new(
+        table: &ParameterTable,
+        placement: Placement,
+        groups: ShardGroups,
+        computing: Option<Device>,
+    ) -> Self {
         let shapes = (0..table.len()).map(|parameter| &table.get(parameter).shape[..]);
+        let ranks = groups.shards().world_size();
         Self {
-            layout: Layout::new(shapes, placement, groups.shards().world_size()),
+            layout: layout(shapes, (placement, ranks), computing.as_ref()),
             rank: groups.shards().rank(),
             groups,
+            computing,
+        }
+    }
+
+    /// Whether rows are elsewhere than where this rank computes.
+    pub(crate) fn are_offloaded(&self) -> bool {
+        self.computing.is_some()
+    }
+
+    /// The device that computes with rows which are on this one, with autodiff as it has it.
+    pub(crate) fn computing(&self, rows: Device) -> Device {
+        let Some(computing) = self.computing.clone() else {
+            return rows;
+        };
+        match rows.gradient_checkpointing_strategy() {
+            None => computing,
+            Some(GradientCheckpointingStrategy::Disabled) => computing.autodiff(),
+            Some(GradientCheckpointingStrategy::Balanced) => {
+                computing.autodiff().gradient_checkpointing()
+            }
         }
     }
 
@@ -98,16 +125,32 @@ impl Shards {
     }
 }
 
-/// A copy of some rows of a tensor, perhaps of none: a slice would keep the memory of all.
-pub(crate) fn rows_of<const D: usize>(whole: Tensor<D>, rows: Range<usize>) -> Tensor<D> {
-    let options = (whole.device(), whole.dtype());
+/// Who has which rows of parameters; of those that are offloaded from the device that computes, if there is one.
+pub(crate) fn layout<'a>(
+    shapes: impl IntoIterator<Item = &'a [usize]>,
+    (placement, ranks): (Placement, WorldSize),
+    computing: Option<&Device>,
+) -> Layout {
+    match computing {
+        Some(_) => Layout::offloaded(shapes, placement, ranks),
+        None => Layout::new(shapes, placement, ranks),
+    }
+}
+
+/// A copy of some rows of a tensor on a device, perhaps of none: a slice would keep the memory of all.
+pub(crate) fn rows_of<const D: usize>(
+    whole: Tensor<D>,
+    rows: Range<usize>,
+    device: &Device,
+) -> Tensor<D> {
+    let dtype = whole.dtype();
     let mut shape = whole.dims();
     shape[0] = rows.len();
     let data = match rows.is_empty() {
         true => TensorData::new(Vec::<f32>::new(), shape),
         false => whole.slice_dim(0, rows).into_data(),
     };
-    Tensor::from_data(data, (&options.0, options.1))
+    Tensor::from_data(data, (device, dtype))
 }
 
 /// A trainable parameter with these values, which have no autodiff, on a device with a strategy.
@@ -123,7 +166,7 @@ pub(crate) fn trained<const D: usize>(
     parameter.require_grad()
 }
 
-/// The same parameter, whose values are in a file if they belong there.
+/// The same parameter of the CPU, whose values are in a file if they belong there.
 pub(crate) fn filed<const D: usize>(
     parameter: Tensor<D>,
     offload: Option<&Offload>,

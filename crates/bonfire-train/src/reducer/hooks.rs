@@ -267,12 +267,9 @@ impl ModuleMapper for Attacher<'_> {
             return param;
         };
         let (id, tensor, mapper) = param.consume();
-        if self
-            .pass
-            .gathered
-            .is_some_and(|shards| shards.is_cut(index))
-        {
-            self.result = self.spread(&tensor.device());
+        let gathered = self.pass.gathered.filter(|shards| shards.is_cut(index));
+        if let Some(shards) = gathered {
+            self.result = self.spread(&shards.computing(tensor.device()));
             return Param::from_mapped_value(id, tensor, mapper);
         }
         let tensor = self.attach(index, tensor.clone()).unwrap_or_else(|error| {

@@ -114,9 +114,9 @@ pub(crate) fn claim<const D: usize>(
 ) -> Result<Claim<D>, String> {
     match shell.device.as_dispatch() {
         #[cfg(feature = "flex")]
-        DispatchDevice::Flex(_) => flex::claim(shell),
+        DispatchDevice::Flex(_) => host_memory::claim(shell),
         #[cfg(feature = "cube")]
-        DispatchDevice::Cube(_) => cube::claim(own, shell),
+        DispatchDevice::Cube(_) => device_memory::claim(own, shell),
         #[allow(unreachable_patterns, reason = "other packages may add backends")]
         other => {
             drop(own);
@@ -162,12 +162,7 @@ mod flex {
     use bytemuck::Pod;
 
     use super::host_memory;
-    use super::{Claim, DeviceTensor, HostSlice, Readback, Run, Shell, take_data};
-
-    /// Memory for a tensor, of the tests' device.
-    pub(super) fn claim<const D: usize>(shell: &Shell) -> Result<Claim<D>, String> {
-        host_memory::claim(shell)
-    }
+    use super::{DeviceTensor, HostSlice, Readback, Run, take_data};
 
     /// The tensor with other values of the same number and type, in its own memory; nothing if
     /// somebody else sees that memory or it is not in host memory and row-major.
@@ -290,15 +285,7 @@ mod cube {
     use burn::backend::{Cube, TensorMetadata, ops::FloatTensorOps};
     use burn::tensor::{Shape, Tensor};
 
-    use super::{Claim, DeviceTensor, Readback, Shell, device_memory};
-
-    /// Memory for a tensor.
-    pub(super) fn claim<const D: usize>(
-        own: Option<Tensor<D>>,
-        shell: &Shell,
-    ) -> Result<Claim<D>, String> {
-        device_memory::claim(own, shell)
-    }
+    use super::{DeviceTensor, Readback, device_memory};
 
     impl Readback for Cube {
         fn flat(tensor: Self::FloatTensorPrimitive) -> Tensor<1> {

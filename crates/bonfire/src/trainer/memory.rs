@@ -55,7 +55,7 @@ pub(crate) fn configured<M: Module>(
 
 /// What this process has in memory besides a model that it has made.
 pub(crate) fn around(training: &Training) -> Result<Bytes> {
-    let now = Resident::of_this_process()?.now.get();
+    let now = Resident::of_this_process()?.now_bytes;
     let made = match training.start {
         Start::Whole => training.parameter_bytes(),
         Start::OneByOne => Bytes::default(),

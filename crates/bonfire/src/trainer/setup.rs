@@ -73,11 +73,11 @@ pub fn prepare<M: Module, B: Send + 'static>(
     let mut feed = all_or_none(world, feed(place.data(), config, data, micro))?;
     let steps = total_steps(config, &feed, batches.accumulation);
     let rates = rates.unwrap_or_else(|| configured_rates(config, steps));
-    let offload = all_or_none(world, offload(world, config))?;
+    let offload = all_or_none(world, Offloads::new(world, config))?;
     let mut optimizer = match optimizer {
         Some(optimizer) => optimizer,
         None => {
-            let offload = offload.clone();
+            let offload = offload.optimizer;
             all_or_none(world, place.check_optimizer(config.optimizer.kind))?;
             all_or_none(world, optimizer::build(&config.optimizer, &model, offload))?
         }
@@ -86,7 +86,8 @@ pub fn prepare<M: Module, B: Send + 'static>(
     let planned = activations
         .map(|activations| memory::planned(place.replicas(), config, passes, activations));
     let planned = all_or_none(world, planned.transpose())?;
-    let mut ddp = Ddp::with_offload(model, place.replicas(), ddp_config(config), offload)?;
+    let (replicas, ddp_config) = (place.replicas(), ddp_config(config));
+    let mut ddp = Ddp::with_offload(model, replicas, ddp_config, offload.parameters)?;
     let checkpoints = match &config.checkpoints.folder {
         Some(folder) => {
             let keep = Keep::last(config.checkpoints.keep);
@@ -225,26 +226,49 @@ fn configured_rates(config: &Config, steps: u64) -> Rates {
     Arc::new(move |step| schedule.rate(step))
 }
 
-pub(super) fn offload(world: &World, config: &Config) -> Result<Option<Offload>> {
-    let OffloadSection {
-        optimizer,
-        parameters,
-        ..
-    } = &config.offload;
-    match (parameters, optimizer, world.device_name()) {
-        (OffloadTo::Files(folder), OffloadTo::Files(other), _) if folder != other => {
-            let cause = "offload.optimizer and offload.parameters are two folders; choose one";
-            Err(Error::Usage(cause.to_owned()))
+/// What is elsewhere than in the memory of the device.
+#[derive(Default)]
+pub(super) struct Offloads {
+    pub(super) parameters: Option<Offload>,
+    pub(super) optimizer: Option<Offload>,
+}
+
+impl Offloads {
+    pub(super) fn new(world: &World, config: &Config) -> Result<Self> {
+        let OffloadSection {
+            optimizer,
+            parameters,
+            ..
+        } = &config.offload;
+        // In memory is where everything on the CPU is anyway.
+        let in_memory = || (world.device_name() != "cpu").then(Offload::to_memory);
+        let of_optimizer = match optimizer {
+            OffloadTo::Files(folder) => Some(files(folder)?),
+            OffloadTo::Memory => in_memory(),
+            OffloadTo::None => None,
+        };
+        match parameters {
+            OffloadTo::Files(folder) => {
+                if matches!(optimizer, OffloadTo::Files(other) if folder != other) {
+                    let cause =
+                        "offload.optimizer and offload.parameters are two folders; choose one";
+                    return Err(Error::Usage(cause.to_owned()));
+                }
+                let both = Some(files(folder)?.with_parameters());
+                Ok(Self {
+                    parameters: both.clone(),
+                    optimizer: both,
+                })
+            }
+            OffloadTo::Memory => Ok(Self {
+                parameters: in_memory().map(Offload::with_parameters),
+                optimizer: of_optimizer.or_else(in_memory),
+            }),
+            OffloadTo::None => Ok(Self {
+                parameters: None,
+                optimizer: of_optimizer,
+            }),
         }
-        (OffloadTo::Files(folder), _, "cpu") => Ok(Some(files(folder)?.with_parameters())),
-        (OffloadTo::Memory | OffloadTo::Files(_), _, device) if device != "cpu" => {
-            Err(Error::Usage(format!(
-                "offload.parameters is for the CPU, not for {device}; shard parameters with placement=zero3"
-            )))
-        }
-        (_, OffloadTo::Files(folder), _) => Ok(Some(files(folder)?)),
-        (_, OffloadTo::None, _) | (_, OffloadTo::Memory, "cpu") => Ok(None),
-        (_, OffloadTo::Memory, _) => Ok(Some(Offload::to_memory())),
     }
 }
 

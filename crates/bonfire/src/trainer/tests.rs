@@ -275,8 +275,8 @@ fn wgpu_state_is_in_the_hosts_memory_where_a_configuration_says_so() {
     let words = ["offload.optimizer=memory", "steps=4", "placement=zero1"];
     let is_offloaded = |device| {
         let options = SpawnOptions::new(WorldSize::new(1).unwrap()).with_device(device);
-        let place = |world: World| setup::offload(&world, &config(&words));
-        Ok::<_, Error>(spawn_with(&options, place)?.remove(0).is_some())
+        let place = |world: World| setup::Offloads::new(&world, &config(&words));
+        Ok::<_, Error>(spawn_with(&options, place)?.remove(0).optimizer.is_some())
     };
     assert!(!is_offloaded(DeviceKind::Cpu).unwrap());
     match is_offloaded(DeviceKind::Wgpu) {
@@ -288,6 +288,35 @@ fn wgpu_state_is_in_the_hosts_memory_where_a_configuration_says_so() {
     let memory = trained_on(DeviceKind::Wgpu, 2, &words).unwrap();
     let files = trained_on(DeviceKind::Wgpu, 2, &[&files, words[1], words[2]]).unwrap();
     assert_eq!(memory, files);
+}
+
+/// On one rank, too; what is computed is the same as without.
+#[cfg(feature = "wgpu-unfused")]
+#[test]
+fn wgpu_parameters_are_on_the_host_where_a_configuration_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let files = format!("offload.parameters={}", folder.path().display());
+    let with = |ranks, words: &[&str]| {
+        let words = [&["steps=4", "clip.norm=0.1"], words].concat();
+        trained_on(DeviceKind::Wgpu, ranks, &words)
+    };
+    if let Err(error) = with(1, &[]) {
+        return println!("skipped: {error}");
+    }
+    for ranks in [1, 2] {
+        let here = ["placement=zero3", "offload.optimizer=memory"];
+        let here = with(ranks, &here).unwrap();
+        for there in ["offload.parameters=memory", &files] {
+            let there = with(ranks, &["placement=zero3", there]).unwrap();
+            for ((_, steps, loss), (_, same_steps, same_loss)) in here.iter().zip(&there) {
+                assert_eq!(steps, same_steps);
+                assert!((loss - same_loss).abs() < 1e-5, "{loss} {same_loss}");
+            }
+        }
+    }
+    let error = with(2, &["offload.parameters=memory"]).unwrap_err();
+    let error = format!("{error:?}");
+    assert!(error.contains("are offloaded from"), "{error}");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::ops::Range;
 use bonfire_collective::CollectiveError;
 use bonfire_plan::DType;
 use bonfire_values::{Entering, HostSlice, Travel, Values, ValuesWork};
-use burn::tensor::{Tensor, TensorData};
+use burn::tensor::{DispatchTensor, Tensor, TensorData};
 
 use super::{Gatherer, State};
 use crate::TrainError;
@@ -48,7 +48,7 @@ impl Gatherer {
     pub(super) fn collect(
         &self,
         parameter: usize,
-        rows: Option<HostSlice<'_>>,
+        rows: DispatchTensor,
     ) -> Result<TensorData, TrainError> {
         let entry = self.table.get(parameter);
         let (dtype, places) = (entry.extent.dtype, self.places(parameter));
@@ -82,15 +82,8 @@ impl Gatherer {
 
     fn gather_ahead(&self, state: &mut State, parameter: usize) -> Result<(), TrainError> {
         let pass = state.pass.as_ref().expect("a pass is under way");
-        // Its rank is not looked at.
-        let rows = Tensor::<1>::from_dispatch(pass.rows[&parameter].clone());
-        let mut filled = Ok(());
-        readback::read(rows, |values| {
-            filled = values
-                .map_err(|cause| self.unreadable(parameter, cause))
-                .and_then(|values| self.fill(state, parameter, values));
-        });
-        filled?;
+        let rows = pass.rows[&parameter].clone();
+        self.fill(state, parameter, rows)?;
         let dtype = self.table.get(parameter).extent.dtype;
         let values = state.memory.buffers.remove(&dtype).expect(FILLED);
         let (group, elems) = (&self.groups[parameter], self.places(parameter).elems);
@@ -101,6 +94,22 @@ impl Gatherer {
 
     /// Puts this rank's rows where they are gathered.
     fn fill(
+        &self,
+        state: &mut State,
+        parameter: usize,
+        rows: DispatchTensor,
+    ) -> Result<(), TrainError> {
+        let mut filled = Ok(());
+        // Its rank is not looked at.
+        readback::read(Tensor::<1>::from_dispatch(rows), |values| {
+            filled = values
+                .map_err(|cause| self.unreadable(parameter, cause))
+                .and_then(|values| self.put(state, parameter, values));
+        });
+        filled
+    }
+
+    fn put(
         &self,
         state: &mut State,
         parameter: usize,

@@ -26,32 +26,35 @@ pub(super) struct Gather {
     pub(super) gatherer: Arc<Gatherer>,
 }
 
-/// The whole parameter, for this rank's rows of it.
+/// The whole parameter, for this rank's rows of it, which may be on another backend. The leaf stands for them in the
+/// graph of the device that computes; it gets no gradient.
 pub(super) fn gathered<B: Readback, C: CheckpointStrategy, const D: usize>(
-    rows: Tensor<D>,
-    anchor: Tensor<1>,
+    rows: DispatchTensor,
+    (leaf, anchor): (Tensor<1>, Tensor<1>),
     gather: Gather,
 ) -> Result<Tensor<D>, TrainError>
 where
     DispatchTensor: Graph<B, C>,
 {
-    let rows = primitive::<B, C, D>(rows)?;
+    let leaf = primitive::<B, C, 1>(leaf)?;
     let anchor = node::<B, C, 1>(anchor)?;
+    let device = leaf.primitive().device();
     let whole = gather
         .gatherer
-        .whole::<B>(gather.parameter, rows.primitive().clone())?;
+        .whole::<B>(gather.parameter, rows.clone(), &device)?;
     let again = GatherAgain::<B> {
-        rows: rows.id(),
+        rows,
+        leaf: leaf.id(),
         parameter: gather.parameter,
         gatherer: Arc::clone(&gather.gatherer),
         backend: PhantomData,
     };
     // Whatever the strategy of the device: this is the operation that is recomputed.
     let prepared = gather
-        .prepare::<BalancedCheckpointing>([rows.node(), anchor])
+        .prepare::<BalancedCheckpointing>([leaf.node(), anchor])
         .memory_bound()
         .retro_forward(again)
-        .parents([&rows]);
+        .parents([&leaf]);
     Ok(Tensor::from_primitive::<Autodiff<B, C>>(
         prepared.stateless(whole),
     ))
@@ -80,7 +83,8 @@ impl<B: Readback> Backward<B, 2> for Gather {
 /// Gathers a parameter again, for a backward step that needs it.
 #[derive(Debug)]
 struct GatherAgain<B> {
-    rows: NodeId,
+    rows: DispatchTensor,
+    leaf: NodeId,
     parameter: usize,
     gatherer: Arc<Gatherer>,
     backend: PhantomData<B>,
@@ -88,9 +92,10 @@ struct GatherAgain<B> {
 
 impl<B: Readback> RetroForward for GatherAgain<B> {
     fn forward(&self, states: &mut BackwardStates, out_node: NodeId) {
-        let rows = states.get_state::<B::FloatTensorPrimitive>(&self.rows);
-        let device = rows.device();
-        let whole = self.gatherer.whole::<B>(self.parameter, rows);
+        let leaf = states.get_state::<B::FloatTensorPrimitive>(&self.leaf);
+        let device = leaf.device();
+        let rows = self.rows.clone();
+        let whole = self.gatherer.whole::<B>(self.parameter, rows, &device);
         let whole = whole.unwrap_or_else(|error| {
             self.gatherer.fail(error);
             // Nobody sees what is computed with it: the step ends with the failure.

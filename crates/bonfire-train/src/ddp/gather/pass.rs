@@ -18,6 +18,8 @@ pub(super) struct Pass {
     pub(super) precision: Precision,
     /// Where in the graph each parameter's gradient is to be had.
     pub(super) anchors: Vec<Tensor<1>>,
+    /// What stands for parameters in the graph; none if there are none.
+    pub(super) leaf: Option<Tensor<1>>,
     /// Which parameters were used first, for the anchors of later passes.
     pub(super) used: Uses,
     pub(super) listener: Listener,
@@ -78,8 +80,11 @@ impl Gatherer {
             found: HashMap::new(),
         };
         model.visit(&mut rows);
+        let device = anchors.first().map(Tensor::device);
+        let leaf = device.map(|device| Tensor::zeros([1], &device).require_grad());
         self.lock().pass = Some(Pass {
             rows: rows.found,
+            leaf,
             precision,
             anchors,
             used,

@@ -280,7 +280,10 @@ fn with_floats<const D: usize>(
     let checkpointing = old.gradient_checkpointing_strategy();
     let (id, whole, mapper) = param.transform_for_load(values, id).consume();
     let own = match rows.rows(id) {
-        Some(rows) => trained(rows_of(whole.inner(), rows), checkpointing),
+        Some(rows) => {
+            let device = device.without_autodiff();
+            trained(rows_of(whole.inner(), rows, &device), checkpointing)
+        }
         None => whole,
     };
     Param::from_mapped_value(id, filed(own, rows.offload, result), mapper)

@@ -235,7 +235,9 @@ fn wgpu_steps_with_an_offload_have_the_bits_of_the_cpu() {
 
     let folder = tempfile::tempdir().unwrap();
     let files = Offload::to_files(folder.path()).unwrap();
-    for offload in [Offload::to_memory(), files] {
+    let all = files.clone().with_parameters();
+    // An optimizer leaves parameters where they are.
+    for offload in [Offload::to_memory(), files, all] {
         let stepped = on_adapters(1, |world| {
             let make = |device: &Device| {
                 seeded(
@@ -271,6 +273,166 @@ fn wgpu_steps_with_an_offload_have_the_bits_of_the_cpu() {
         });
         if stepped.is_none() {
             return;
+        }
+    }
+}
+
+/// Two layers whose weights are cut, and one that is frozen.
+#[derive(Module, Debug)]
+struct Layers {
+    first: Linear,
+    second: Linear,
+    frozen: Linear,
+}
+
+const WIDTH: usize = 160;
+
+impl Layers {
+    fn new(device: &Device) -> Self {
+        let layer = || LinearConfig::new(WIDTH, WIDTH).init(device);
+        let model = Self {
+            first: layer(),
+            second: layer(),
+            frozen: layer(),
+        };
+        let mut model = seeded(model, 1);
+        model.frozen = model.frozen.no_grad();
+        model
+    }
+
+    /// The second weight is used twice.
+    fn loss(&self, step: u64, device: &Device) -> Tensor<1> {
+        let x = Tensor::<2>::ones([2, WIDTH], device).mul_scalar(0.1 * (step + 1) as f32);
+        let x = activation::tanh(self.first.forward(x));
+        let x = activation::tanh(self.second.forward(x));
+        let x = self.frozen.forward(self.second.forward(x));
+        x.powi_scalar(2).mean()
+    }
+}
+
+/// Some steps from a checkpoint, if there is one, to the next; of two micro-batches each. With the norms of the
+/// gradients.
+fn offloaded_steps(
+    world: &World,
+    (parameters, state): (Option<&bonfire_optim::Offload>, &bonfire_optim::Offload),
+    saved: &std::path::Path,
+) -> (Bits, Vec<f32>) {
+    use crate::{Checkpoints, Clip, Keep, Milestone};
+
+    let device = world.device();
+    let model = Layers::new(&device.clone().autodiff());
+    let config = small_buckets().with_placement(Placement::zero3());
+    let mut ddp = Ddp::with_offload(model, world, config, parameters.cloned()).unwrap();
+    let place = |param: &Param<Tensor<2>>| param.base().device().without_autodiff();
+    let is_away = |ddp: &Ddp<Layers>| {
+        let Layers { first, frozen, .. } = ddp.module();
+        assert_eq!(place(&frozen.weight), device);
+        assert_eq!(first.weight.val().device().without_autodiff(), device);
+        place(&first.weight) != device
+    };
+    assert_eq!(is_away(&ddp), parameters.is_some());
+    let adamw = bonfire_optim::AdamWConfig::new().build();
+    let mut optimizer = ModuleOptimizer::from(adamw.with_offload(state.clone()));
+    let checkpoints = Checkpoints::open(world, saved, Keep::last(1)).unwrap();
+    let resumed = checkpoints.resume::<_, ()>(&mut ddp, &mut optimizer);
+    let first = resumed.unwrap().map_or(0, |resumed| resumed.milestone.step);
+    assert_eq!(is_away(&ddp), parameters.is_some());
+    let norms = (first..first + 3).map(|step| {
+        ddp.no_sync(|model| model.loss(step + 7, &device)).unwrap();
+        let done = ddp.backward(|model| model.loss(step, &device)).unwrap();
+        let gradients = done.gradients.clip(Clip::Value(0.01)).unwrap();
+        gradients.check_finite().unwrap();
+        let norm = gradients.norm().unwrap().unwrap().into_scalar::<f32>();
+        // Far above it, so that the factor is one and the bits stay.
+        let gradients = gradients.clip(Clip::Norm(1e6)).unwrap();
+        ddp.step(&mut optimizer, 0.01, gradients).unwrap();
+        norm
+    });
+    let norms = norms.collect();
+    assert_eq!(is_away(&ddp), parameters.is_some());
+    let milestone = Milestone {
+        step: first + 3,
+        metric: None,
+    };
+    checkpoints
+        .save(milestone, &mut ddp, &optimizer, &())
+        .unwrap();
+    ddp.digest().unwrap();
+    (bits(&ddp.whole().unwrap()), norms)
+}
+
+/// Between the values of two models.
+fn largest_difference(one: &Bits, other: &Bits) -> f64 {
+    let values = |bits: &Bits| -> Vec<f64> {
+        let values = bits.iter().flat_map(|(_, values)| values);
+        values.map(|bits| f64::from_bits(*bits)).collect()
+    };
+    let (one, other) = (values(one), values(other));
+    assert_eq!(one.len(), other.len());
+    let apart = one
+        .iter()
+        .zip(other)
+        .map(|(one, other)| (one - other).abs());
+    apart.fold(0.0, f64::max)
+}
+
+/// The adapter computes the same gradients, and the steps are on the host either way: the same bits, before and after
+/// a checkpoint.
+#[test]
+fn wgpu_parameters_on_the_host_train_to_the_bits_of_those_on_the_adapter() {
+    use bonfire_optim::Offload;
+
+    let folder = tempfile::tempdir().unwrap();
+    let files = Offload::to_files(folder.path()).unwrap().with_parameters();
+    let memory = Offload::to_memory().with_parameters();
+    for ranks in [1, 2, 3] {
+        let with = |parameters: Option<&Offload>| {
+            let saved = tempfile::tempdir().unwrap();
+            let state = parameters.cloned().unwrap_or_else(Offload::to_memory);
+            let run = || {
+                let models = on_adapters(ranks, |world| {
+                    offloaded_steps(&world, (parameters, &state), saved.path())
+                })?;
+                assert_same(&models);
+                models.into_iter().next()
+            };
+            Some([run()?, run()?])
+        };
+        // The first one measures kernels.
+        let (Some(_), Some(here)) = (with(None), with(None)) else {
+            return;
+        };
+        for offload in [&memory, &files] {
+            let there = with(Some(offload)).unwrap();
+            for ((bits, norms), (same_bits, same_norms)) in here.iter().zip(&there) {
+                let apart = largest_difference(bits, same_bits);
+                println!("{ranks} ranks, {offload:?}: {apart:e} apart");
+                // One rank gathers only what is offloaded, and kernels are fused otherwise.
+                let allowed = if ranks == 1 { 1e-5 } else { 0.0 };
+                assert!(apart <= allowed, "{ranks} ranks, {offload:?}: {apart:e}");
+                for (norm, same) in norms.iter().zip(same_norms) {
+                    assert!((norm - same).abs() <= 1e-5 * norm, "{norm} {same}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn wgpu_parameters_that_are_not_cut_are_not_offloaded() {
+    use bonfire_optim::Offload;
+
+    for placement in [Placement::replicated(), Placement::zero2()] {
+        let errors = on_adapters(2, |world| {
+            let config = small_buckets().with_placement(placement);
+            let model = Mlp::new(1, &world.device());
+            let offload = Offload::to_memory().with_parameters();
+            let ddp = Ddp::with_offload(model, &world, config, offload);
+            ddp.unwrap_err().to_string()
+        });
+        for error in errors.into_iter().flatten() {
+            let expected = format!("{placement} cannot be used: parameters are offloaded from");
+            assert!(error.contains(&expected), "{error}");
         }
     }
 }

@@ -3,15 +3,13 @@
 use std::fs;
 use std::io;
 
-use bonfire_plan::Bytes;
-
 /// The pages that this process has in memory, those included that it shares with others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resident {
     /// Now.
-    pub now: Bytes,
+    pub now_bytes: u64,
     /// At the most, since the process began or [`forget_peak`](Self::forget_peak) was called.
-    pub peak: Bytes,
+    pub peak_bytes: u64,
 }
 
 impl Resident {
@@ -30,11 +28,11 @@ impl Resident {
             let value = status.lines().find_map(|line| line.strip_prefix(name));
             let kib = value.and_then(|value| value.trim().strip_suffix(" kB")?.parse::<u64>().ok());
             let kib = kib.ok_or_else(|| unsupported("the system does not say it"));
-            kib.map(|kib| Bytes::new(1024 * kib))
+            kib.map(|kib| 1024 * kib)
         };
         Ok(Self {
-            now: found("VmRSS:")?,
-            peak: found("VmHWM:")?,
+            now_bytes: found("VmRSS:")?,
+            peak_bytes: found("VmHWM:")?,
         })
     }
 
