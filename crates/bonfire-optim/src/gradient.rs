@@ -92,7 +92,8 @@ mod flex {
         let mut own = primitive(gradient).to_contiguous();
         // Memory of another owner, such as a bucket, would be copied first.
         let is_own = matches!(own.data_arc().property(), AllocationProperty::Native);
-        let product = match own.try_storage_mut::<f32>().filter(|_| is_own) {
+        let in_place = is_own.then(|| own.try_storage_mut::<f32>()).flatten();
+        let product = match in_place {
             Some(values) => {
                 let pieces = values.par_chunks_mut(PIECE_ELEMS);
                 pieces.for_each(|piece| {
