@@ -2,7 +2,8 @@
 //! without tensors; and what clipping before it does, the squares of all rows and a factor: in two passes over memory, and
 //! by Burn's operations. In turn in one run.
 //!
-//! `cargo run --release -p bonfire-benches --bin optimizer`
+//! `cargo build --release -p bonfire-cli -p bonfire-benches`, and then `bonfire run --nproc 1 -- optimizer`, both of
+//! `target/release`: so it has the threads and the memory of a rank. `RAYON_NUM_THREADS=1` before it sets the threads.
 //!
 //! The plain loop has all parameters in one piece of memory and one thread for each part of it. 28 bytes per
 //! parameter cross the memory bus: parameter and both moments are read and written, the gradient is read.
@@ -27,10 +28,6 @@ struct Args {
     #[arg(long, value_parser = model, default_values = ["25x768", "24x2048"])]
     models: Vec<(usize, usize)>,
 
-    /// Threads of each measurement
-    #[arg(long, default_values_t = [1, 2])]
-    threads: Vec<usize>,
-
     /// Timed steps of each kind
     #[arg(long, default_value_t = 9)]
     steps: usize,
@@ -44,29 +41,18 @@ const DECAY: f32 = 1e-2;
 /// Steps before the first that is timed: moments are made in the first.
 const WARM_UP_STEPS: usize = 2;
 
-fn main() -> anyhow::Result<()> {
+/// Names of a line's columns.
+const HEAD: &str = concat!(
+    "  parameters threads   fused ms    Burn ms   plain ms  Burn / fused  plain / fused",
+    "  clip ms Burn clip ms  Burn / clip"
+);
+
+fn main() {
     let args = Args::parse();
-    println!(
-        "{:>12} {:>7} {:>10} {:>10} {:>10} {:>13} {:>14} {:>8} {:>12} {:>12}",
-        "parameters",
-        "threads",
-        "fused ms",
-        "Burn ms",
-        "plain ms",
-        "Burn / fused",
-        "plain / fused",
-        "clip ms",
-        "Burn clip ms",
-        "Burn / clip"
-    );
-    for (layers, width) in args.models {
-        for &threads in &args.threads {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
-            let run = || measure((layers, width), threads, args.steps);
-            println!("{}", pool.build()?.install(run));
-        }
+    println!("{HEAD}");
+    for model in args.models {
+        println!("{}", measure(model, args.steps));
     }
-    Ok(())
 }
 
 fn model(text: &str) -> Result<(usize, usize), String> {
@@ -76,7 +62,8 @@ fn model(text: &str) -> Result<(usize, usize), String> {
 }
 
 /// A line of the table.
-fn measure((layers, width): (usize, usize), threads: usize, steps: usize) -> String {
+fn measure((layers, width): (usize, usize), steps: usize) -> String {
+    let threads = rayon::current_num_threads();
     let model = Mlp::new(layers, width, &Device::flex().autodiff());
     let parameters = model.num_params();
     let mut gradients = Gradients::default();

@@ -2,8 +2,8 @@
 //!
 //! Burn's own compute a step as a chain of ten to fifteen operations, each of which goes through a whole
 //! tensor. On the CPU, in tensors of the Flex backend, these here do it in one pass, in place where nobody
-//! else sees a tensor's memory, with the widest vectors of the machine and on all threads of the rayon pool,
-//! which is the one that Flex computes on. On other devices they are the same chain of operations, which Burn's
+//! else sees a tensor's memory, with the widest vectors of the machine and, where it is large, on all threads of the
+//! rayon pool, which is the one that Flex computes on. On other devices they are the same chain of operations, which Burn's
 //! fusion makes one kernel of; or, with an [`Offload`], the pass on the CPU.
 //!
 //! The arithmetic is Burn's in Burn's order. So parameters of 32 and 64 bits have the bits of Burn's
@@ -16,6 +16,8 @@ use burn::tensor::{DType, Device, Tensor};
 use kept::Kept;
 use number::Number;
 use slices::Rule;
+#[cfg(feature = "flex")]
+pub(crate) use slices::is_alone;
 use state::State;
 
 use crate::offload::Offload;

@@ -28,16 +28,21 @@ pub fn multiplied<const D: usize>(gradient: Tensor<D>, factor: f64) -> Tensor<D>
 
 #[cfg(feature = "flex")]
 mod flex {
+    use std::array::from_fn;
+
     use burn::backend::Flex;
     use burn::backend::flex::FlexTensor;
     use burn::tensor::{AllocationProperty, DType, Tensor, TensorData};
     use pulp::Arch;
     use rayon::prelude::*;
 
-    use crate::fused::is_flex;
+    use crate::fused::{is_alone, is_flex};
 
     /// Elements that a thread takes at once.
     const PIECE_ELEMS: usize = 64 << 10;
+
+    /// As many last a few tenths of a millisecond, so that to hand over more than these takes less than it saves.
+    const ALONE_ELEMS: usize = 1 << 20;
 
     /// Partial sums of a row: as many as the widest vectors have elements.
     const LANES: usize = 16;
@@ -51,16 +56,20 @@ mod flex {
         let gradient = primitive(gradient.clone()).to_contiguous();
         let values = values(&gradient);
         let row_elems = values.len() / rows;
-        let squares = values.par_chunks(row_elems);
-        let squares = squares.with_min_len(PIECE_ELEMS.div_ceil(row_elems));
-        let squares: Vec<f32> = squares
-            .map(|row| {
-                Arch::new().dispatch(
-                    #[inline(always)]
-                    || sum(row),
-                )
-            })
-            .collect();
+        let sum = |row: &[f32]| {
+            Arch::new().dispatch(
+                #[inline(always)]
+                || sum(row),
+            )
+        };
+        let squares: Vec<f32> = match is_alone(values.len(), ALONE_ELEMS) {
+            true => values.chunks(row_elems).map(sum).collect(),
+            false => {
+                let squares = values.par_chunks(row_elems);
+                let squares = squares.with_min_len(PIECE_ELEMS.div_ceil(row_elems));
+                squares.map(sum).collect()
+            }
+        };
         let data = TensorData::new(squares, [rows]);
         Tensor::from_primitive::<Flex>(FlexTensor::from_data(data))
     }
@@ -68,14 +77,12 @@ mod flex {
     /// The sum of the squares.
     #[inline(always)]
     fn sum(row: &[f32]) -> f32 {
-        let mut lanes = [0.0; LANES];
-        let mut blocks = row.chunks_exact(LANES);
-        for block in &mut blocks {
-            for (lane, value) in lanes.iter_mut().zip(block) {
-                *lane += value * value;
-            }
-        }
-        for (lane, value) in lanes.iter_mut().zip(blocks.remainder()) {
+        let (blocks, rest) = row.as_chunks::<LANES>();
+        // Arrays made anew stay in registers, where sums added to in place went through memory.
+        let mut lanes = blocks.iter().fold([0.0; LANES], |lanes, block| {
+            from_fn(|lane| lanes[lane] + block[lane] * block[lane])
+        });
+        for (lane, value) in lanes.iter_mut().zip(rest) {
             *lane += value * value;
         }
         let mut half = LANES / 2;
@@ -95,30 +102,27 @@ mod flex {
         let in_place = is_own.then(|| own.try_storage_mut::<f32>()).flatten();
         let product = match in_place {
             Some(values) => {
-                let pieces = values.par_chunks_mut(PIECE_ELEMS);
-                pieces.for_each(|piece| {
+                let multiply = |values: &mut [f32]| {
                     Arch::new().dispatch(
                         #[inline(always)]
-                        || piece.iter_mut().for_each(|value| *value *= factor),
+                        || values.iter_mut().for_each(|value| *value *= factor),
                     );
-                });
+                };
+                match is_alone(values.len(), ALONE_ELEMS) {
+                    true => multiply(values),
+                    false => values.par_chunks_mut(PIECE_ELEMS).for_each(multiply),
+                }
                 own
             }
             None => {
                 let values = values(&own);
-                let mut product = vec![0.0; values.len()];
-                let pieces = product.par_chunks_mut(PIECE_ELEMS);
-                let pieces = pieces.zip(values.par_chunks(PIECE_ELEMS));
-                pieces.for_each(|(product, values)| {
-                    Arch::new().dispatch(
-                        #[inline(always)]
-                        || {
-                            for (product, value) in product.iter_mut().zip(values) {
-                                *product = value * factor;
-                            }
-                        },
-                    );
-                });
+                let product: Vec<f32> = match is_alone(values.len(), ALONE_ELEMS) {
+                    true => values.iter().map(|value| value * factor).collect(),
+                    false => {
+                        let product = values.par_iter().with_min_len(PIECE_ELEMS);
+                        product.map(|value| value * factor).collect()
+                    }
+                };
                 let shape = own.layout().shape().clone();
                 FlexTensor::from_data(TensorData::new(product, shape))
             }

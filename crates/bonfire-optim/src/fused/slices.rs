@@ -35,15 +35,15 @@ pub(crate) fn step<T: Real, const M: usize>(
     moments: [&mut [T]; M],
 ) {
     assert_lengths(parameters.len(), gradients, &moments);
+    if is_alone(parameters.len(), PIECE_ELEMS) {
+        return step_piece(rule, parameters, gradients, moments);
+    }
     let parameters = parameters.par_chunks_mut(PIECE_ELEMS);
     let pieces = parameters.zip(gradients.par_chunks(PIECE_ELEMS));
     pieces
         .zip(cut(moments, gradients.len()))
         .for_each(|((parameters, gradients), moments)| {
-            Arch::new().dispatch(
-                #[inline(always)]
-                || update(rule, parameters, gradients, moments),
-            );
+            step_piece(rule, parameters, gradients, moments);
         });
 }
 
@@ -61,17 +61,23 @@ pub(crate) fn step_half<H: Stored, G: Stored, const M: usize>(
 ) {
     assert_lengths(parameters.len(), gradients, &moments);
     assert_eq!(parameters.len(), masters.len(), "parameters and masters");
+    if is_alone(parameters.len(), PIECE_ELEMS) {
+        return step_piece_half(rule, (parameters, masters), gradients, moments);
+    }
     let masters = masters.par_chunks_mut(PIECE_ELEMS);
     let parameters = parameters.par_chunks_mut(PIECE_ELEMS).zip(masters);
     let pieces = parameters.zip(gradients.par_chunks(PIECE_ELEMS));
     pieces
         .zip(cut(moments, gradients.len()))
         .for_each(|((parameters, gradients), moments)| {
-            Arch::new().dispatch(
-                #[inline(always)]
-                || update_half(rule, parameters, gradients, moments),
-            );
+            step_piece_half(rule, parameters, gradients, moments);
         });
+}
+
+/// Whether the thread that asks does so many elements itself. A rank's thread is none of the pool's, so to hand them
+/// over wakes two threads, which takes up to 0.1 ms on a virtual machine.
+pub(crate) fn is_alone(elems: usize, alone_elems: usize) -> bool {
+    elems <= alone_elems || rayon::current_num_threads() == 1
 }
 
 fn assert_lengths<T, U, const M: usize>(elems: usize, gradients: &[T], moments: &[&mut [U]; M]) {
@@ -90,6 +96,32 @@ fn cut<T, const M: usize>(moments: [&mut [T]; M], elems: usize) -> Vec<[&mut [T]
             .map(|pieces| pieces.next().expect("as long as the parameters"))
     };
     (0..elems.div_ceil(PIECE_ELEMS)).map(next).collect()
+}
+
+/// [`update`] with the widest vectors of the machine.
+fn step_piece<T: Real, const M: usize>(
+    rule: impl Rule<M>,
+    parameters: &mut [T],
+    gradients: &[T],
+    moments: [&mut [T]; M],
+) {
+    Arch::new().dispatch(
+        #[inline(always)]
+        || update(rule, parameters, gradients, moments),
+    );
+}
+
+/// [`update_half`] with the widest vectors of the machine.
+fn step_piece_half<H: Stored, G: Stored, const M: usize>(
+    rule: impl Rule<M>,
+    parameters: (&mut [H], &mut [f32]),
+    gradients: &[G],
+    moments: [&mut [f32]; M],
+) {
+    Arch::new().dispatch(
+        #[inline(always)]
+        || update_half(rule, parameters, gradients, moments),
+    );
 }
 
 #[inline(always)]
