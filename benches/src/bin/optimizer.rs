@@ -2,8 +2,8 @@
 //! without tensors; and what clipping before it does, the squares of all rows and a factor: in two passes over memory, and
 //! by Burn's operations. In turn in one run.
 //!
-//! `cargo build --release -p bonfire-cli -p bonfire-benches`, and then `bonfire run --nproc 1 -- optimizer`, both of
-//! `target/release`: so it has the threads and the memory of a rank. `RAYON_NUM_THREADS=1` before it sets the threads.
+//! `RAYON_NUM_THREADS=1 cargo run --release -p bonfire-benches --bin optimizer`, with `GLIBC_TUNABLES` as the launcher sets
+//! it for ranks: see the page on measuring.
 //!
 //! The plain loop has all parameters in one piece of memory and one thread for each part of it. 28 bytes per
 //! parameter cross the memory bus: parameter and both moments are read and written, the gradient is read.

@@ -229,8 +229,10 @@ fn a_rank_that_dies_before_the_backward_pass_is_named() {
         let [query, key, value, _] = inputs(DType::F32, 1.0);
         let query = query.require_grad();
         let output = ring_attention(query.clone(), key, value, Attend::Past, &cp).unwrap();
-        cp.group().barrier().unwrap();
+        // Others may still be in it when rank 1 has left it and fails.
+        let met = cp.group().barrier();
         if cp.rank() == Rank::new(1) {
+            met.unwrap();
             cp.group().abort("its power supply");
             return None;
         }
