@@ -345,8 +345,10 @@ fn who_still_measures_the_links_for_an_operation_has_entered_it() {
 #[test]
 fn a_very_long_cause_arrives_cut() {
     for (transport, errors) in on_all_transports(2, options(), |group| {
-        group.barrier().unwrap();
+        // Rank 0 may still be in it when rank 1 has left it and fails.
+        let met = group.barrier();
         if group.rank().get() == 1 {
+            met.unwrap();
             group.abort(&"é".repeat(100_000));
         }
         group.barrier().unwrap_err()
