@@ -41,7 +41,7 @@ mod flex {
     /// Elements that a thread takes at once.
     const PIECE_ELEMS: usize = 64 << 10;
 
-    /// As many last a few tenths of a millisecond, so that to hand over more than these takes less than it saves.
+    /// Up to so many, one thread is as fast: to hand them over takes as long as the work.
     const ALONE_ELEMS: usize = 1 << 20;
 
     /// Partial sums of a row: as many as the widest vectors have elements.
@@ -78,7 +78,7 @@ mod flex {
     #[inline(always)]
     fn sum(row: &[f32]) -> f32 {
         let (blocks, rest) = row.as_chunks::<LANES>();
-        // Arrays made anew stay in registers, where sums added to in place went through memory.
+        // A new array for each block stays in registers. Sums that are changed in place go through memory.
         let mut lanes = blocks.iter().fold([0.0; LANES], |lanes, block| {
             from_fn(|lane| lanes[lane] + block[lane] * block[lane])
         });

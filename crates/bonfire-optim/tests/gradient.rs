@@ -21,6 +21,19 @@ fn floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
     tensor.into_data().iter::<f32>().collect()
 }
 
+/// Elements of so many rows of 301, which several threads share.
+const SHARED_ROWS: usize = 4000;
+
+/// What several threads compute, which one alone does, too.
+fn on_threads<T: PartialEq + Send>(compute: impl Fn() -> T + Sync) -> T {
+    let [one, three] = [1, 3].map(|threads| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+        pool.unwrap().install(&compute)
+    });
+    assert!(one == three);
+    three
+}
+
 #[test]
 fn sums_of_squares_are_those_of_64_bits() {
     for (rows, row_elems) in [
@@ -46,15 +59,10 @@ fn sums_of_squares_are_those_of_64_bits() {
 
 #[test]
 fn the_bits_of_a_row_are_its_own() {
-    let (rows, row_elems) = (700, 301);
+    let (rows, row_elems) = (SHARED_ROWS, 301);
     let values = numbers(2, rows * row_elems);
-    let with = |threads| {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
-        let run = || floats(row_squares(&tensor(&values, [rows, row_elems]), rows).unwrap());
-        pool.unwrap().install(run)
-    };
-    let all = with(1);
-    assert_eq!(all, with(3));
+    let all =
+        on_threads(|| floats(row_squares(&tensor(&values, [rows, row_elems]), rows).unwrap()));
     for (row, found) in values.chunks(row_elems).zip(&all) {
         let alone = row_squares(&tensor(row, [1, row_elems]), 1).unwrap();
         assert_eq!(floats(alone), [*found]);
@@ -75,23 +83,22 @@ fn a_transposed_matrix_has_the_squares_of_its_own_rows() {
 
 #[test]
 fn products_leave_what_others_see() {
-    let values = numbers(4, 200 * 1000);
+    let shape = [SHARED_ROWS, 301];
+    let values = numbers(4, SHARED_ROWS * 301);
     let expected: Vec<f32> = values.iter().map(|value| value * 0.3).collect();
-    let own = || tensor(&values, [200, 1000]);
-    assert_eq!(floats(multiplied(own(), f64::from(0.3f32))), expected);
+    let own = || tensor(&values, shape);
+    let multiplied = |gradient| floats(multiplied(gradient, f64::from(0.3f32)));
+    assert!(on_threads(|| multiplied(own())) == expected);
     let kept = own();
-    assert_eq!(
-        floats(multiplied(kept.clone(), f64::from(0.3f32))),
-        expected
-    );
-    assert_eq!(floats(kept), values);
+    assert!(on_threads(|| multiplied(kept.clone())) == expected);
+    assert!(floats(kept) == values);
     // Memory of another owner.
     let bytes: Vec<u8> = bytemuck::cast_slice(&values).to_vec();
     let bucket = bytes::Bytes::from(bytes);
     let view = Bytes::from_shared(bucket.clone(), AllocationProperty::Other);
-    let view = TensorData::from_bytes(view, [200, 1000], DType::F32);
+    let view = TensorData::from_bytes(view, shape, DType::F32);
     let view = Tensor::<2>::from_data(view, &Device::flex());
-    assert_eq!(floats(multiplied(view, f64::from(0.3f32))), expected);
+    assert!(multiplied(view) == expected);
     assert_eq!(bytemuck::cast_slice::<u8, f32>(&bucket), values);
 }
 

@@ -74,8 +74,8 @@ pub(crate) fn step_half<H: Stored, G: Stored, const M: usize>(
         });
 }
 
-/// Whether the thread that asks does so many elements itself. A rank's thread is none of the pool's, so to hand them
-/// over wakes two threads, which takes up to 0.1 ms on a virtual machine.
+/// Whether the calling thread does so many elements itself. A rank's thread is not one of the pool's: to hand elements
+/// over, it wakes a thread of the pool and waits to be woken, about 0.1 ms on a virtual machine.
 pub(crate) fn is_alone(elems: usize, alone_elems: usize) -> bool {
     elems <= alone_elems || rayon::current_num_threads() == 1
 }

@@ -210,10 +210,10 @@ fn a_step_of_rows_is_the_rows_of_the_step() {
 
 #[test]
 fn bits_do_not_depend_on_the_number_of_threads() {
-    let train = |threads| {
+    let train = |threads, dtype| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
         let step = || {
-            let [parameter, gradient] = [1, 2].map(|seed| numbers(seed, [1000, 333], DType::F32));
+            let [parameter, gradient] = [1, 2].map(|seed| numbers(seed, [1000, 333], dtype));
             let (parameter, _) = LionConfig::new()
                 .build()
                 .step(0.01, parameter, gradient, None);
@@ -221,8 +221,14 @@ fn bits_do_not_depend_on_the_number_of_threads() {
         };
         pool.build().unwrap().install(step)
     };
-    let one = train(1);
-    assert!([2, 3, 8].into_iter().all(|threads| train(threads) == one));
+    for dtype in [DType::F32, DType::BF16] {
+        let one = train(1, dtype);
+        assert!(
+            [2, 3, 8]
+                .into_iter()
+                .all(|threads| train(threads, dtype) == one)
+        );
+    }
 }
 
 #[test]
