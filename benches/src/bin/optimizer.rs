@@ -1,6 +1,6 @@
 //! What a step of AdamW costs: Bonfire's in one pass over memory, Burn's own, and a plain loop over slices
 //! without tensors; and what clipping before it does, the squares of all rows and a factor: in two passes over memory, and
-//! by Burn's operations. In turn in one run.
+//! by Burn's operations; and the squares and a step that takes the factor itself. In turn in one run.
 //!
 //! `RAYON_NUM_THREADS=1 cargo run --release -p bonfire-benches --bin optimizer`, with `GLIBC_TUNABLES` as the launcher sets
 //! it for ranks: see the page on measuring.
@@ -14,7 +14,7 @@ use std::any::Any;
 use std::thread;
 use std::time::Instant;
 
-use bonfire::optim::{multiplied, row_squares};
+use bonfire::optim::{AdamWConfig, Factors, GradientFactor};
 use bonfire_benches::{Mlp, median};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::{GradientsParams, ModuleOptimizer};
@@ -44,7 +44,7 @@ const WARM_UP_STEPS: usize = 2;
 /// Names of a line's columns.
 const HEAD: &str = concat!(
     "  parameters threads   fused ms    Burn ms   plain ms  Burn / fused  plain / fused",
-    "  clip ms Burn clip ms  Burn / clip"
+    "  clip ms Burn clip ms  Burn / clip  folded ms  apart / folded"
 );
 
 fn main() {
@@ -71,7 +71,11 @@ fn measure((layers, width): (usize, usize), steps: usize) -> String {
     let burns = burn::optim::AdamWConfig::new()
         .with_epsilon(EPSILON)
         .with_weight_decay(DECAY);
-    let mut fused = Training::new(model.clone(), bonfire::optim::AdamWConfig::new().init());
+    let factor = GradientFactor::default();
+    let folding = AdamWConfig::new().build();
+    let folding = folding.with_gradient_factor(factor.clone());
+    let mut fused = Training::new(model.clone(), AdamWConfig::new().init());
+    let mut folding = Training::new(model.clone(), folding.into());
     let mut burns = Training::new(model, burns.init());
     let mut plain = Plain::new(parameters);
     let mut times = Vec::new();
@@ -82,14 +86,18 @@ fn measure((layers, width): (usize, usize), steps: usize) -> String {
             plain.step(step as i32 + 1, threads),
             gradients.clip(Clipping::Passes),
             gradients.clip(Clipping::Operations),
+            gradients.clip(Clipping::Squares)
+                + factor
+                    .during(Factors::from(0.5), || folding.step(&gradients))
+                    .0,
         ];
         if step >= WARM_UP_STEPS {
             times.push(milliseconds);
         }
     }
-    let of = |time: &dyn Fn(&[f64; 5]) -> f64| median(times.iter().map(time).collect());
+    let of = |time: &dyn Fn(&[f64; 6]) -> f64| median(times.iter().map(time).collect());
     format!(
-        "{parameters:>12} {threads:>7} {:>10.2} {:>10.2} {:>10.2} {:>13.2} {:>14.2} {:>8.2} {:>12.2} {:>12.2}",
+        "{parameters:>12} {threads:>7} {:>10.2} {:>10.2} {:>10.2} {:>13.2} {:>14.2} {:>8.2} {:>12.2} {:>12.2} {:>10.2} {:>15.2}",
         of(&|times| times[0]),
         of(&|times| times[1]),
         of(&|times| times[2]),
@@ -98,6 +106,8 @@ fn measure((layers, width): (usize, usize), steps: usize) -> String {
         of(&|times| times[3]),
         of(&|times| times[4]),
         of(&|times| times[4] / times[3]),
+        of(&|times| times[5]),
+        of(&|times| (times[3] + times[0]) / times[5]),
     )
 }
 
@@ -110,6 +120,8 @@ type Clip = dyn Fn(Clipping) -> (Tensor<1>, Box<dyn Any>);
 /// How gradients are clipped.
 #[derive(Clone, Copy)]
 enum Clipping {
+    /// The squares, for a step that multiplies.
+    Squares,
     Passes,
     Operations,
 }
@@ -142,9 +154,10 @@ impl ModuleVisitor for Gradients {
             let gradient = clipped.clone();
             let rows = gradient.dims()[0];
             match clipping {
+                Clipping::Squares => (squares(&gradient, rows), Box::new(())),
                 Clipping::Passes => {
-                    let squares = row_squares(&gradient, rows).expect("f32 on the CPU");
-                    (squares, Box::new(multiplied(gradient, 0.5)))
+                    let squares = squares(&gradient, rows);
+                    (squares, Box::new(Factors::from(0.5).multiply(gradient)))
                 }
                 Clipping::Operations => {
                     let elems = gradient.shape().num_elements();
@@ -157,6 +170,11 @@ impl ModuleVisitor for Gradients {
         let register = move |all: &mut GradientsParams| all.register(id, gradient.clone());
         self.register.push(Box::new(register));
     }
+}
+
+fn squares<const D: usize>(gradient: &Tensor<D>, rows: usize) -> Tensor<1> {
+    let squares = Factors::default().row_squares(gradient, rows);
+    squares.expect("f32 on the CPU")
 }
 
 /// A model that an optimizer steps.

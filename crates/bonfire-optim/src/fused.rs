@@ -11,15 +11,16 @@
 //! have master weights and moments in 32 bits, as training in mixed precision has it (Micikevicius et al.
 //! 2018): the bits of a parameter of 32 bits that is rounded once per step.
 
-use burn::tensor::{DType, Device, Tensor};
+use burn::tensor::{Device, Tensor};
 
 use kept::Kept;
 use number::Number;
 use slices::Rule;
-#[cfg(feature = "flex")]
-pub(crate) use slices::is_alone;
 use state::State;
 
+use crate::compute::{cast, is_flex, on, wide};
+use crate::factor::GradientFactor;
+use crate::gradient::Factors;
 use crate::offload::Offload;
 
 pub(crate) mod adam;
@@ -34,18 +35,21 @@ mod slices;
 mod state;
 mod stored;
 
-/// The type to compute in.
-fn wide(dtype: DType) -> DType {
-    match dtype {
-        DType::F16 | DType::BF16 => DType::F32,
-        wide => wide,
-    }
+/// What an optimizer is told besides its numbers.
+#[derive(Clone, Debug, Default)]
+struct Around {
+    /// Where the state is, if not in the memory of the parameters.
+    offload: Option<Offload>,
+    factor: Option<GradientFactor>,
 }
 
-fn cast<const D: usize>(tensor: Tensor<D>, dtype: DType) -> Tensor<D> {
-    match tensor.dtype() == dtype {
-        true => tensor,
-        false => tensor.cast(dtype),
+impl Around {
+    fn with_offload(self, offload: Option<Offload>) -> Self {
+        Self { offload, ..self }
+    }
+
+    fn with_factor(self, factor: Option<GradientFactor>) -> Self {
+        Self { factor, ..self }
     }
 }
 
@@ -65,8 +69,11 @@ fn step<N, const D: usize, const M: usize>(
     parameter: Tensor<D>,
     gradient: Tensor<D>,
     state: Option<State<N, D>>,
-    offload: Option<&Offload>,
+    around: &Around,
 ) -> (Tensor<D>, Option<State<N, D>>) {
+    let offload = around.offload.as_ref();
+    let factors = around.factor.as_ref();
+    let factors = factors.map_or_else(Factors::default, GradientFactor::take);
     let home = gradient.device();
     let device = match offload {
         Some(_) => host(),
@@ -99,8 +106,8 @@ fn step<N, const D: usize, const M: usize>(
     let weights = Weights { parameter, master };
     let (weights, moments) = match is_flex(&device) {
         #[cfg(feature = "flex")]
-        true => flex::step(rule, weights, gradient, moments),
-        _ => operations(rule, weights, gradient, moments),
+        true => flex::step(rule, weights, (gradient, factors.numbers()), moments),
+        _ => operations(rule, weights, (gradient, &factors), moments),
     };
     let file = match &weights.parameter {
         Kept::File(file) => Some(file.clone()),
@@ -110,24 +117,18 @@ fn step<N, const D: usize, const M: usize>(
     (weights.parameter.into_tensor(&home), Some(state))
 }
 
-fn on<const D: usize>(tensor: Tensor<D>, device: &Device) -> Tensor<D> {
-    match tensor.device() == *device {
-        true => tensor,
-        false => tensor.to_device(device),
-    }
-}
-
 /// The step as operations of the device.
 fn operations<const D: usize, const M: usize>(
     rule: impl Rule<M>,
     weights: Weights<D>,
-    gradient: Tensor<D>,
+    (gradient, factors): (Tensor<D>, &Factors),
     moments: [Kept<D>; M],
 ) -> (Weights<D>, [Kept<D>; M]) {
     let device = gradient.device();
     let parameter = weights.parameter.into_tensor(&device);
     let moments = moments.map(|moment| moment.into_tensor(&device));
     let Some(master) = weights.master else {
+        let gradient = factors.multiply_wide(gradient);
         let (parameter, moments) = rule.update(parameter, gradient, moments);
         let weights = Weights {
             parameter: Kept::Memory(parameter),
@@ -139,7 +140,8 @@ fn operations<const D: usize, const M: usize>(
     let (dtype, wide) = (parameter.dtype(), master.dtype());
     let changed = master.clone().cast(dtype).not_equal(parameter.clone());
     let master = master.mask_where(changed, parameter.cast(wide));
-    let (master, moments) = rule.update(master, cast(gradient, wide), moments);
+    let gradient = factors.multiply_wide(cast(gradient, wide));
+    let (master, moments) = rule.update(master, gradient, moments);
     let weights = Weights {
         parameter: Kept::Memory(master.clone().cast(dtype)),
         master: Some(Kept::Memory(master)),
@@ -171,14 +173,6 @@ fn assert_betas<const N: usize>(betas: [f32; N]) {
             "{beta} is not from 0 to less than 1"
         );
     }
-}
-
-pub(crate) fn is_flex(device: &Device) -> bool {
-    #[cfg(feature = "flex")]
-    let is_flex = matches!(device.as_dispatch(), burn::backend::DispatchDevice::Flex(_));
-    #[cfg(not(feature = "flex"))]
-    let is_flex = false;
-    is_flex
 }
 
 #[cfg(test)]

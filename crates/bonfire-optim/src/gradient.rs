@@ -5,25 +5,119 @@
 
 use burn::tensor::Tensor;
 
-/// The sum of the squares of each row of a matrix, which has so many, if they are f32 on the CPU (Flex).
-///
-/// Sixteen partial sums of every sixteenth element are added up in pairs. So the bits depend neither on the processor nor on
-/// the number of threads, nor on which other rows there are.
-pub fn row_squares<const D: usize>(gradient: &Tensor<D>, rows: usize) -> Option<Tensor<1>> {
-    #[cfg(feature = "flex")]
-    if flex::has(gradient) {
-        return Some(flex::row_squares(gradient, rows));
-    }
-    None
+use crate::compute::{cast, on, wide};
+
+/// What gradients are multiplied with.
+#[derive(Clone, Debug)]
+pub enum Factor {
+    /// On the host.
+    Number(f64),
+    /// One element, still on a device: nobody waits for it.
+    Tensor(Box<Tensor<1>>),
 }
 
-/// The gradient, multiplied with a factor in its own type. f32 on the CPU (Flex) are in place where nobody else sees them.
-pub fn multiplied<const D: usize>(gradient: Tensor<D>, factor: f64) -> Tensor<D> {
-    #[cfg(feature = "flex")]
-    if flex::has(&gradient) {
-        return flex::multiplied(gradient, factor as f32);
+impl From<f64> for Factor {
+    fn from(factor: f64) -> Self {
+        Self::Number(factor)
     }
-    gradient.mul_scalar(factor)
+}
+
+impl From<Tensor<1>> for Factor {
+    fn from(factor: Tensor<1>) -> Self {
+        Self::Tensor(Box::new(factor))
+    }
+}
+
+/// Factors, one after the other: each product is rounded. `Factors::from(0.5)` is one of them.
+#[derive(Clone, Debug, Default)]
+pub struct Factors(Vec<Factor>);
+
+impl<F: Into<Factor>> From<F> for Factors {
+    fn from(factor: F) -> Self {
+        Self(vec![factor.into()])
+    }
+}
+
+impl Factors {
+    /// The most there can be: the scale of a loss, and that of clipping.
+    pub const MAX: usize = 2;
+
+    /// Adds one, after the others.
+    ///
+    /// # Panics
+    /// If [`is_full`](Self::is_full).
+    pub fn push(&mut self, factor: impl Into<Factor>) {
+        assert!(!self.is_full(), "multiply first");
+        self.0.push(factor.into());
+    }
+
+    /// Whether there are as many as there can be.
+    pub fn is_full(&self) -> bool {
+        self.0.len() == Self::MAX
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The gradient, multiplied in its own type, but in 32 bits if it has 16.
+    pub fn multiply<const D: usize>(&self, gradient: Tensor<D>) -> Tensor<D> {
+        let dtype = gradient.dtype();
+        match self.is_empty() {
+            true => gradient,
+            false => cast(self.multiply_wide(cast(gradient, wide(dtype))), dtype),
+        }
+    }
+
+    /// The gradient, multiplied in its own type. f32 on the CPU (Flex) are in place where nobody else sees them.
+    pub(crate) fn multiply_wide<const D: usize>(&self, gradient: Tensor<D>) -> Tensor<D> {
+        if self.is_empty() {
+            return gradient;
+        }
+        #[cfg(feature = "flex")]
+        if flex::has(&gradient) {
+            return flex::multiplied(gradient, self.numbers());
+        }
+        let multiply = |gradient: Tensor<D>, factor: &Factor| match factor {
+            Factor::Number(factor) => gradient.mul_scalar(*factor),
+            Factor::Tensor(factor) => {
+                let factor = on(Tensor::clone(factor), &gradient.device());
+                let factor = cast(factor, gradient.dtype());
+                gradient * factor.reshape([1; D])
+            }
+        };
+        self.0.iter().fold(gradient, multiply)
+    }
+
+    /// The sum of the squares of each row of a matrix of so many rows, multiplied before, if they are f32 on the CPU
+    /// (Flex).
+    ///
+    /// Sixteen partial sums of every sixteenth element are added up in pairs. So the bits depend neither on the processor
+    /// nor on the number of threads, nor on which other rows there are.
+    pub fn row_squares<const D: usize>(
+        &self,
+        gradient: &Tensor<D>,
+        rows: usize,
+    ) -> Option<Tensor<1>> {
+        #[cfg(feature = "flex")]
+        if flex::has(gradient) {
+            return Some(flex::row_squares(gradient, rows, self.numbers()));
+        }
+        None
+    }
+
+    /// As many numbers as there can be. It waits for those that are on a device.
+    pub(crate) fn numbers(&self) -> [f64; Self::MAX] {
+        let mut numbers = [1.0; Self::MAX];
+        for (number, factor) in numbers.iter_mut().zip(&self.0) {
+            *number = match factor {
+                Factor::Number(factor) => *factor,
+                Factor::Tensor(factor) => Tensor::clone(factor).into_scalar(),
+            };
+        }
+        numbers
+    }
 }
 
 #[cfg(feature = "flex")]
@@ -36,7 +130,8 @@ mod flex {
     use pulp::Arch;
     use rayon::prelude::*;
 
-    use crate::fused::{is_alone, is_flex};
+    use super::Factors;
+    use crate::compute::{is_alone, is_flex};
 
     /// Elements that a thread takes at once.
     const PIECE_ELEMS: usize = 64 << 10;
@@ -52,14 +147,19 @@ mod flex {
         gradient.dtype() == DType::F32 && is_flex(&gradient.device())
     }
 
-    pub(super) fn row_squares<const D: usize>(gradient: &Tensor<D>, rows: usize) -> Tensor<1> {
+    pub(super) fn row_squares<const D: usize>(
+        gradient: &Tensor<D>,
+        rows: usize,
+        factors: [f64; Factors::MAX],
+    ) -> Tensor<1> {
+        let factors = factors.map(|factor| factor as f32);
         let gradient = primitive(gradient.clone()).to_contiguous();
         let values = values(&gradient);
         let row_elems = values.len() / rows;
         let sum = |row: &[f32]| {
             Arch::new().dispatch(
                 #[inline(always)]
-                || sum(row),
+                || sum(row, factors),
             )
         };
         let squares: Vec<f32> = match is_alone(values.len(), ALONE_ELEMS) {
@@ -74,16 +174,25 @@ mod flex {
         Tensor::from_primitive::<Flex>(FlexTensor::from_data(data))
     }
 
-    /// The sum of the squares.
     #[inline(always)]
-    fn sum(row: &[f32]) -> f32 {
+    fn product(value: f32, [first, second]: [f32; Factors::MAX]) -> f32 {
+        value * first * second
+    }
+
+    /// The sum of the squares of the products.
+    #[inline(always)]
+    fn sum(row: &[f32], factors: [f32; Factors::MAX]) -> f32 {
+        let square = |value: f32| {
+            let value = product(value, factors);
+            value * value
+        };
         let (blocks, rest) = row.as_chunks::<LANES>();
         // A new array for each block stays in registers. Sums that are changed in place go through memory.
         let mut lanes = blocks.iter().fold([0.0; LANES], |lanes, block| {
-            from_fn(|lane| lanes[lane] + block[lane] * block[lane])
+            from_fn(|lane| lanes[lane] + square(block[lane]))
         });
         for (lane, value) in lanes.iter_mut().zip(rest) {
-            *lane += value * value;
+            *lane += square(*value);
         }
         let mut half = LANES / 2;
         while half > 0 {
@@ -95,17 +204,22 @@ mod flex {
         lanes[0]
     }
 
-    pub(super) fn multiplied<const D: usize>(gradient: Tensor<D>, factor: f32) -> Tensor<D> {
+    pub(super) fn multiplied<const D: usize>(
+        gradient: Tensor<D>,
+        factors: [f64; Factors::MAX],
+    ) -> Tensor<D> {
+        let factors = factors.map(|factor| factor as f32);
+        let product = |value: &f32| product(*value, factors);
         let mut own = primitive(gradient).to_contiguous();
         // Memory of another owner, such as a bucket, would be copied first.
         let is_own = matches!(own.data_arc().property(), AllocationProperty::Native);
         let in_place = is_own.then(|| own.try_storage_mut::<f32>()).flatten();
-        let product = match in_place {
+        let multiplied = match in_place {
             Some(values) => {
                 let multiply = |values: &mut [f32]| {
                     Arch::new().dispatch(
                         #[inline(always)]
-                        || values.iter_mut().for_each(|value| *value *= factor),
+                        || values.iter_mut().for_each(|value| *value = product(value)),
                     );
                 };
                 match is_alone(values.len(), ALONE_ELEMS) {
@@ -116,18 +230,18 @@ mod flex {
             }
             None => {
                 let values = values(&own);
-                let product: Vec<f32> = match is_alone(values.len(), ALONE_ELEMS) {
-                    true => values.iter().map(|value| value * factor).collect(),
+                let products: Vec<f32> = match is_alone(values.len(), ALONE_ELEMS) {
+                    true => values.iter().map(product).collect(),
                     false => {
-                        let product = values.par_iter().with_min_len(PIECE_ELEMS);
-                        product.map(|value| value * factor).collect()
+                        let values = values.par_iter().with_min_len(PIECE_ELEMS);
+                        values.map(product).collect()
                     }
                 };
                 let shape = own.layout().shape().clone();
-                FlexTensor::from_data(TensorData::new(product, shape))
+                FlexTensor::from_data(TensorData::new(products, shape))
             }
         };
-        Tensor::from_primitive::<Flex>(product)
+        Tensor::from_primitive::<Flex>(multiplied)
     }
 
     fn primitive<const D: usize>(tensor: Tensor<D>) -> FlexTensor {

@@ -13,6 +13,8 @@
     )
 )]
 
+mod compute;
+mod factor;
 mod fused;
 mod global_batch;
 mod gradient;
@@ -20,12 +22,13 @@ mod offload;
 mod schedule;
 
 pub use bonfire_sys::FileMemoryError;
+pub use factor::GradientFactor;
 pub use fused::adam::{Adam, AdamConfig};
 pub use fused::adamw::{AdamW, AdamWConfig};
 pub use fused::lion::{Lion, LionConfig};
 pub use fused::sgd::{Sgd, SgdConfig};
 pub use global_batch::{GlobalBatch, RateRule};
 #[doc(hidden)]
-pub use gradient::{multiplied, row_squares};
+pub use gradient::{Factor, Factors};
 pub use offload::Offload;
 pub use schedule::{Decay, Schedule, ScheduledRate};

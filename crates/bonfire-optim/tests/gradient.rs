@@ -3,7 +3,7 @@
 #![cfg(feature = "flex")]
 #![allow(clippy::unwrap_used)] // helpers of tests
 
-use bonfire_optim::{multiplied, row_squares};
+use bonfire_optim::Factors;
 use burn::tensor::{AllocationProperty, Bytes, DType, Device, Tensor, TensorData};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -19,6 +19,10 @@ fn tensor(values: &[f32], shape: [usize; 2]) -> Tensor<2> {
 
 fn floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
     tensor.into_data().iter::<f32>().collect()
+}
+
+fn row_squares(gradient: &Tensor<2>, rows: usize) -> Option<Tensor<1>> {
+    Factors::default().row_squares(gradient, rows)
 }
 
 /// Elements of so many rows of 301, which several threads share.
@@ -78,7 +82,30 @@ fn a_transposed_matrix_has_the_squares_of_its_own_rows() {
         floats(row_squares(&turned, 6).unwrap()),
         floats(row_squares(&copied, 6).unwrap())
     );
-    assert_eq!(floats(multiplied(turned, 0.5)), floats(copied * 0.5));
+    assert_eq!(
+        floats(Factors::from(0.5).multiply(turned)),
+        floats(copied * 0.5)
+    );
+}
+
+#[test]
+fn squares_are_of_what_is_multiplied_one_factor_after_the_other() {
+    let values = numbers(5, 7 * 301);
+    let gradient = tensor(&values, [7, 301]);
+    let mut factors = Factors::from(0.3);
+    factors.push(Tensor::<1>::from_floats([0.7], &Device::flex()));
+    let product: Vec<f32> = values.iter().map(|value| value * 0.3 * 0.7).collect();
+    assert!(
+        product
+            != values
+                .iter()
+                .map(|value| value * (0.3 * 0.7))
+                .collect::<Vec<_>>()
+    );
+    let squares = factors.row_squares(&gradient, 7).unwrap();
+    let expected = row_squares(&tensor(&product, [7, 301]), 7).unwrap();
+    assert_eq!(floats(squares), floats(expected));
+    assert!(floats(factors.multiply(gradient)) == product);
 }
 
 #[test]
@@ -87,7 +114,7 @@ fn products_leave_what_others_see() {
     let values = numbers(4, SHARED_ROWS * 301);
     let expected: Vec<f32> = values.iter().map(|value| value * 0.3).collect();
     let own = || tensor(&values, shape);
-    let multiplied = |gradient| floats(multiplied(gradient, f64::from(0.3f32)));
+    let multiplied = |gradient| floats(Factors::from(0.3).multiply(gradient));
     assert!(on_threads(|| multiplied(own())) == expected);
     let kept = own();
     assert!(on_threads(|| multiplied(kept.clone())) == expected);
@@ -106,6 +133,7 @@ fn products_leave_what_others_see() {
 fn other_types_are_left_to_burn() {
     let wide = tensor(&[3.0, 4.0], [1, 2]).cast(DType::F64);
     assert!(row_squares(&wide, 1).is_none());
-    let found: Vec<f64> = multiplied(wide, 0.1).into_data().iter::<f64>().collect();
+    let found = Factors::from(0.1).multiply(wide);
+    let found: Vec<f64> = found.into_data().iter::<f64>().collect();
     assert_eq!(found, [3.0 * 0.1, 4.0 * 0.1]);
 }

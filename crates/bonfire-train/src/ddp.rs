@@ -369,7 +369,8 @@ impl<M: Module> Ddp<M> {
     /// and RMSProp do; with [`Placement::of_whole_parameters`](crate::Placement::of_whole_parameters) it may be any.
     ///
     /// # Errors
-    /// Only where the optimizer's state is sharded: [`TrainError::RowsDiffer`] for an optimizer, or a clipping of
+    /// [`TrainError::FactorNotTaken`] where gradients are [folded](Gradients::folded) and an optimizer is without the
+    /// handle. Where the optimizer's state is sharded: [`TrainError::RowsDiffer`] for an optimizer, or a clipping of
     /// its own, that needs whole parameters and gets rows; [`TrainError::Collective`];
     /// [`TrainError::UnreadableTensor`].
     #[track_caller]
@@ -382,10 +383,13 @@ impl<M: Module> Ddp<M> {
         if self.config.placement.is_sharded() {
             return self.guarded(|ddp| ddp.step_rows(optimizer, lr.into(), gradients));
         }
-        // Handed over rather than cloned, so that the optimizer may update in place.
-        let module = self.module.take().expect(MODULE_PRESENT);
-        self.module = Some(optimizer.step(lr, module, gradients.into()));
-        Ok(())
+        self.guarded(|ddp| {
+            // Handed over rather than cloned, so that the optimizer may update in place.
+            let module = ddp.module.take().expect(MODULE_PRESENT);
+            let (module, result) = gradients.step(optimizer, lr.into(), module);
+            ddp.module = Some(module);
+            result
+        })
     }
 
     /// Gradients of this model, with none in them yet.

@@ -175,6 +175,17 @@ pub enum TrainError {
         /// What to do.
         advice: &'static str,
     },
+    /// The optimizers of a module do not all multiply gradients that were [folded](crate::Gradients::folded).
+    #[error(
+        "gradients were folded, but the optimizers multiplied only {taken} of {gradients}, or clip by themselves; \
+         give each of them with_gradient_factor(), and none a clipping of its own, or leave out Gradients::folded"
+    )]
+    FactorNotTaken {
+        /// Gradients that were multiplied.
+        taken: usize,
+        /// Gradients of the step.
+        gradients: usize,
+    },
     /// Replicas have come to differ. All ranks return this error.
     #[error(
         "rank {rank} has other parameters than rank 0; change them only by Ddp::step(), or in the same \

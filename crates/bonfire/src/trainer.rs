@@ -13,6 +13,7 @@ use bonfire_collective::ReduceOp;
 use bonfire_config::Config;
 use bonfire_data::{DistributedSampler, Order, Remainder, SamplerConfig, SamplerState};
 use bonfire_launch::StopRequest;
+use bonfire_optim::GradientFactor;
 use bonfire_plan::memory::{Evaluation, Training};
 use bonfire_report::{Activity, Journal, Report};
 use bonfire_train::{Checkpoints, Clip, Ddp, IntoLoss, Loss, LossScaler, Milestone, World};
@@ -74,6 +75,8 @@ pub struct Trainer<M, B> {
     optimizer: ModuleOptimizer,
     rates: parts::Rates,
     clip: Option<Clip>,
+    /// Factors of gradients go to the optimizer this way, if it takes them.
+    factor: Option<GradientFactor>,
     feed: Feed<B>,
     /// Samples of a forward pass, and forward passes of a step, on this rank.
     micro: usize,
@@ -222,7 +225,7 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
         self.journal.step(&done);
         let rate = (self.rates)(self.progress.steps);
         let (ddp, optimizer, clip) = (&mut self.ddp, &mut self.optimizer, self.clip);
-        let scaler = self.progress.scaler.as_mut();
+        let (scaler, factor) = (self.progress.scaler.as_mut(), self.factor.as_ref());
         let gradients = self.place.counted_once(done.gradients);
         let stepped = self.journal.time(Activity::Optimizer, || {
             let gradients = match scaler {
@@ -236,6 +239,7 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
                 Some(clip) => gradients.clip(clip)?,
                 None => gradients,
             };
+            let gradients = gradients.folded(factor);
             ddp.step(optimizer, rate, gradients).map(|()| true)
         })?;
         self.progress.passes += self.passes;

@@ -1,6 +1,6 @@
 //! The optimizer, with nanoGPT's two groups: matrices decay, the gains of layer norms do not.
 
-use bonfire::optim::{AdamWConfig, LionConfig, Offload, SgdConfig};
+use bonfire::optim::{AdamWConfig, GradientFactor, LionConfig, Offload, SgdConfig};
 use burn::module::ParamGroup;
 use burn::optim::decay::WeightDecayConfig;
 use burn::optim::{self as burn_optim, AdjustLrFn, ModuleOptimizer, MuonConfig, Optimizer};
@@ -10,8 +10,12 @@ use crate::options::{OptimizerKind, OptimizerSettings};
 /// AdamW's, as in nanoGPT.
 const EPSILON: f32 = 1e-8;
 
-/// The optimizer of a [`crate::model::Gpt`], with its state in files if it has a place for them.
-pub fn build(settings: OptimizerSettings, offload: Option<&Offload>) -> ModuleOptimizer {
+/// The optimizer of a [`crate::model::Gpt`], with its state in files if it has a place for them; and what it learns the factor of
+/// clipping by, if all of it does.
+pub fn build(
+    settings: OptimizerSettings,
+    offload: Option<&Offload>,
+) -> (ModuleOptimizer, Option<GradientFactor>) {
     let OptimizerSettings {
         kind,
         beta1,
@@ -24,11 +28,15 @@ pub fn build(settings: OptimizerSettings, offload: Option<&Offload>) -> ModuleOp
         .with_beta_2(beta2)
         .with_epsilon(EPSILON);
     let offload = || offload.cloned();
+    let is_folding = !matches!(kind, OptimizerKind::BurnAdamw | OptimizerKind::Muon);
+    let factor = is_folding.then(GradientFactor::default);
+    let folding = || factor.clone();
     let adamw = |decay| {
         let adamw = adamw.with_weight_decay(decay);
-        adamw.build().with_offload(offload())
+        let adamw = adamw.build().with_offload(offload());
+        adamw.with_gradient_factor(folding())
     };
-    match kind {
+    let optimizer = match kind {
         OptimizerKind::Adamw => grouped(weight_decay, adamw),
         OptimizerKind::BurnAdamw => {
             let burns = burn_optim::AdamWConfig::new()
@@ -42,15 +50,15 @@ pub fn build(settings: OptimizerSettings, offload: Option<&Offload>) -> ModuleOp
         OptimizerKind::Sgd => {
             let sgd = SgdConfig::new().with_momentum(f64::from(beta1));
             grouped(weight_decay, |decay| {
-                sgd.with_weight_decay(decay).build().with_offload(offload())
+                let sgd = sgd.with_weight_decay(decay).build();
+                sgd.with_offload(offload()).with_gradient_factor(folding())
             })
         }
         OptimizerKind::Lion => {
             let lion = LionConfig::new().with_beta_1(beta1).with_beta_2(beta2);
             grouped(weight_decay, |decay| {
-                lion.with_weight_decay(decay)
-                    .build()
-                    .with_offload(offload())
+                let lion = lion.with_weight_decay(decay).build();
+                lion.with_offload(offload()).with_gradient_factor(folding())
             })
         }
         OptimizerKind::Muon => {
@@ -61,7 +69,8 @@ pub fn build(settings: OptimizerSettings, offload: Option<&Offload>) -> ModuleOp
             let matrices = ParamGroup::from_predicate("blocks").exclude(gains());
             grouped(weight_decay, adamw).with_group(matrices, muon.build(), None)
         }
-    }
+    };
+    (optimizer, factor)
 }
 
 /// Decay for all but the gains.
@@ -129,7 +138,7 @@ mod tests {
                 weight_decay: 0.5,
                 clip: None,
             };
-            let after = largest(&build(settings, None).step(1.0, model, gradients.0));
+            let after = largest(&build(settings, None).0.step(1.0, model, gradients.0));
             assert!(before.iter().any(|&(dimensions, _)| dimensions == 1));
             for ((dimensions, before), (_, after)) in before.into_iter().zip(after) {
                 let expected = match dimensions {

@@ -71,7 +71,7 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
     };
     let offload = offload(world, settings)?;
     let mut ddp = Ddp::with_offload(model, near, config, offload.clone())?;
-    let mut optimizer = optimizer::build(settings.optimizer, offload.as_ref());
+    let (mut optimizer, factor) = optimizer::build(settings.optimizer, offload.as_ref());
     let first = saver.resume(|checkpoints| Ok(checkpoints.resume(&mut ddp, &mut optimizer)?))?;
     let sampler = Sampler {
         seed: settings.seed,
@@ -119,7 +119,11 @@ pub fn train(world: &World, settings: &Settings, corpus: &Corpus) -> Result<Trai
                 Some(norm_max) => gradients.clip(Clip::Norm(norm_max))?,
                 None => gradients,
             };
-            ddp.step(&mut optimizer, schedule.rate(step), gradients)
+            ddp.step(
+                &mut optimizer,
+                schedule.rate(step),
+                gradients.folded(factor.as_ref()),
+            )
         })?;
 
         let done = step + 1;

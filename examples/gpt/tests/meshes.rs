@@ -244,7 +244,7 @@ fn a_training_goes_on_from_any_mesh_on_any_other() {
         let settings = settings("", folder.path());
         let sizes = settings.model.config(corpus.text.vocabulary().len());
         let mut ddp = Ddp::new(sizes.init(9, &world.device().autodiff()), &world)?;
-        let mut optimizer = build(settings.optimizer, None);
+        let (mut optimizer, _) = build(settings.optimizer, None);
         let saved = Checkpoints::open(&world, folder.path().join("chain"), Keep::default())?;
         let resumed = saved.resume::<_, ()>(&mut ddp, &mut optimizer)?;
         assert_eq!(resumed.unwrap().milestone.step, 3);

@@ -1,7 +1,7 @@
 //! Trains a model of which each rank holds a part, then goes on in another placement. Its first argument is a folder
 //! for checkpoints.
 
-use bonfire::optim::AdamWConfig;
+use bonfire::optim::{AdamWConfig, GradientFactor};
 use bonfire::prelude::*;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::ModuleOptimizer;
@@ -25,7 +25,11 @@ fn train(world: &World, placement: Placement, steps: std::ops::Range<u64>) -> bo
     let device = world.device().autodiff();
     let folder = std::env::args().nth(1).unwrap_or_default();
     let model: Linear = LinearConfig::new(512, 4).init(&device);
-    let mut optimizer: ModuleOptimizer = AdamWConfig::new().init();
+    // ANCHOR: factor
+    let factor = GradientFactor::default();
+    let adamw = AdamWConfig::new().build();
+    let mut optimizer = ModuleOptimizer::from(adamw.with_gradient_factor(factor.clone()));
+    // ANCHOR_END: factor
     // ANCHOR: placement
     let config = DdpConfig::default().with_placement(placement);
     let mut ddp = Ddp::with_config(model, world, config)?;
@@ -36,8 +40,10 @@ fn train(world: &World, placement: Placement, steps: std::ops::Range<u64>) -> bo
     for _ in steps.clone() {
         let x = Tensor::<2>::random([16, 512], Distribution::Default, &device);
         let step = ddp.backward(|model| (model.forward(x) - 2.0).powi_scalar(2).mean())?;
+        // ANCHOR: folded
         let gradients = step.gradients.clip(Clip::Norm(1.0))?;
-        ddp.step(&mut optimizer, 0.003, gradients)?;
+        ddp.step(&mut optimizer, 0.003, gradients.folded(&factor))?;
+        // ANCHOR_END: folded
         loss = step.loss.over_ranks(world)?;
     }
     // ANCHOR: save

@@ -4,9 +4,11 @@ use burn::optim::{LearningRate, ModuleOptimizer, Optimizer};
 use burn::tensor::{Device, Tensor};
 use serde::{Deserialize, Serialize};
 
+use super::Around;
 use super::number::Number;
 use super::slices::Rule;
 use super::state::{Names, State};
+use crate::factor::GradientFactor;
 use crate::offload::Offload;
 
 /// Configuration of [`Adam`]. The defaults are PyTorch's; Burn's own Adam has an epsilon of 1e-5.
@@ -77,7 +79,7 @@ impl AdamConfig {
         super::assert_betas([self.beta_1, self.beta_2]);
         Adam {
             config: *self,
-            offload: None,
+            around: Around::default(),
         }
     }
 
@@ -103,15 +105,22 @@ impl AdamConfig {
 #[derive(Clone, Debug)]
 pub struct Adam {
     config: AdamConfig,
-    offload: Option<Offload>,
+    around: Around,
 }
 
 impl Adam {
     /// The same with its state elsewhere than in the memory of the parameters, or there with `None`.
     #[must_use]
     pub fn with_offload(self, offload: impl Into<Option<Offload>>) -> Self {
-        let offload = offload.into();
-        Self { offload, ..self }
+        let around = self.around.with_offload(offload.into());
+        Self { around, ..self }
+    }
+
+    /// The same with a handle on the factors of its gradients, or with `None` without.
+    #[must_use]
+    pub fn with_gradient_factor(self, factor: impl Into<Option<GradientFactor>>) -> Self {
+        let around = self.around.with_factor(factor.into());
+        Self { around, ..self }
     }
 }
 
@@ -131,9 +140,8 @@ impl Optimizer for Adam {
         state: Option<Self::State<D>>,
     ) -> (Tensor<D>, Option<Self::State<D>>) {
         let time = state.as_ref().map_or(0, |state| state.time) + 1;
-        let offload = self.offload.as_ref();
         let rule = AdamRule::new(self.config, lr, time);
-        super::step(rule, tensor, grad, state, offload)
+        super::step(rule, tensor, grad, state, &self.around)
     }
 
     /// The step moves it where it is needed.

@@ -12,8 +12,9 @@ use half::{bf16, f16};
 use super::Weights;
 use super::kept::Kept;
 use super::number::Real;
-use super::slices::{self, Rule};
+use super::slices::{self, Multiplied, Rule};
 use super::stored::Stored;
+use crate::gradient::Factors;
 use crate::offload::FileTensor;
 
 /// One step; nothing but the memory that somebody else sees, or that is not row-major, is copied.
@@ -23,10 +24,13 @@ use crate::offload::FileTensor;
 pub(super) fn step<const D: usize, const M: usize>(
     rule: impl Rule<M>,
     weights: Weights<D>,
-    gradient: Tensor<D>,
+    (gradient, factors): (Tensor<D>, [f64; Factors::MAX]),
     moments: [Kept<D>; M],
 ) -> (Weights<D>, [Kept<D>; M]) {
-    let gradient = primitive(gradient).to_contiguous();
+    let gradient = Gradient {
+        tensor: primitive(gradient).to_contiguous(),
+        factors,
+    };
     let mut moments = moments.map(Own::from);
     let mut parameter = Own::from(weights.parameter);
     let mut master = weights.master.map(Own::from);
@@ -59,6 +63,21 @@ pub(super) fn in_file<const D: usize>(
     match file.filter(|file| file.has(parameter.bytes(), shape)) {
         Some(file) => file,
         None => FileTensor::copied(&parameter.into_data(), folder),
+    }
+}
+
+/// A gradient in row-major memory, and what it is multiplied with.
+struct Gradient {
+    tensor: FlexTensor,
+    factors: [f64; Factors::MAX],
+}
+
+impl Gradient {
+    fn values<T: Element + Pod>(&self) -> Multiplied<'_, T> {
+        Multiplied {
+            values: self.tensor.as_slice().expect("row-major, of this type"),
+            factors: self.factors,
+        }
     }
 }
 
@@ -111,13 +130,13 @@ impl<const D: usize> From<Kept<D>> for Own {
 fn whole<T: Real + Element + Pod, const M: usize>(
     rule: impl Rule<M>,
     parameter: &mut Own,
-    gradient: &FlexTensor,
+    gradient: &Gradient,
     moments: &mut [Own; M],
 ) {
     slices::step(
         rule,
         parameter.values_mut::<T>(),
-        values::<T>(gradient),
+        gradient.values::<T>(),
         moments.each_mut().map(Own::values_mut::<T>),
     );
 }
@@ -125,14 +144,14 @@ fn whole<T: Real + Element + Pod, const M: usize>(
 fn halves<H: Stored + Element, const M: usize>(
     rule: impl Rule<M>,
     (parameter, master): (&mut Own, &mut Own),
-    gradient: &FlexTensor,
+    gradient: &Gradient,
     moments: &mut [Own; M],
 ) {
     let weights = (parameter.values_mut::<H>(), master.values_mut::<f32>());
     let moments = moments.each_mut().map(Own::values_mut::<f32>);
-    match gradient.dtype() {
-        DType::F32 => slices::step_half(rule, weights, values::<f32>(gradient), moments),
-        _ => slices::step_half(rule, weights, values::<H>(gradient), moments),
+    match gradient.tensor.dtype() {
+        DType::F32 => slices::step_half(rule, weights, gradient.values::<f32>(), moments),
+        _ => slices::step_half(rule, weights, gradient.values::<H>(), moments),
     }
 }
 
@@ -144,10 +163,6 @@ fn primitive<const D: usize>(tensor: Tensor<D>) -> FlexTensor {
 /// The tensor in row-major memory that nobody else sees: its own where that is such.
 fn own<const D: usize>(tensor: Tensor<D>) -> FlexTensor {
     FlexTensor::from_data(primitive(tensor).into_data())
-}
-
-fn values<T: Element + Pod>(tensor: &FlexTensor) -> &[T] {
-    tensor.as_slice().expect("row-major, of this type")
 }
 
 fn values_mut<T: Element + Pod>(tensor: &mut FlexTensor) -> &mut [T] {

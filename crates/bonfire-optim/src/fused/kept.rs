@@ -2,7 +2,7 @@
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
-use super::{cast, on};
+use crate::compute::{cast, on};
 use crate::offload::{FileTensor, Offload};
 
 /// What is kept from step to step.

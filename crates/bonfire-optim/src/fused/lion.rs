@@ -4,9 +4,11 @@ use burn::optim::{LearningRate, ModuleOptimizer, Optimizer};
 use burn::tensor::{Device, Tensor};
 use serde::{Deserialize, Serialize};
 
+use super::Around;
 use super::number::Number;
 use super::slices::Rule;
 use super::state::{Names, State};
+use crate::factor::GradientFactor;
 use crate::offload::Offload;
 
 /// Configuration of [`Lion`]. The defaults are the paper's and Burn's.
@@ -68,7 +70,7 @@ impl LionConfig {
         super::assert_betas([self.beta_1, self.beta_2]);
         Lion {
             config: *self,
-            offload: None,
+            around: Around::default(),
         }
     }
 
@@ -93,15 +95,22 @@ impl LionConfig {
 #[derive(Clone, Debug)]
 pub struct Lion {
     config: LionConfig,
-    offload: Option<Offload>,
+    around: Around,
 }
 
 impl Lion {
     /// The same with its state elsewhere than in the memory of the parameters, or there with `None`.
     #[must_use]
     pub fn with_offload(self, offload: impl Into<Option<Offload>>) -> Self {
-        let offload = offload.into();
-        Self { offload, ..self }
+        let around = self.around.with_offload(offload.into());
+        Self { around, ..self }
+    }
+
+    /// The same with a handle on the factors of its gradients, or with `None` without.
+    #[must_use]
+    pub fn with_gradient_factor(self, factor: impl Into<Option<GradientFactor>>) -> Self {
+        let around = self.around.with_factor(factor.into());
+        Self { around, ..self }
     }
 }
 
@@ -121,7 +130,7 @@ impl Optimizer for Lion {
         state: Option<Self::State<D>>,
     ) -> (Tensor<D>, Option<Self::State<D>>) {
         let rule = LionRule::new(self.config, lr);
-        super::step(rule, tensor, grad, state, self.offload.as_ref())
+        super::step(rule, tensor, grad, state, &self.around)
     }
 
     /// The step moves it where it is needed.

@@ -4,9 +4,11 @@ use burn::optim::{LearningRate, ModuleOptimizer, Optimizer};
 use burn::tensor::{Device, Tensor};
 use serde::{Deserialize, Serialize};
 
+use super::Around;
 use super::number::Number;
 use super::slices::Rule;
 use super::state::{Names, State};
+use crate::factor::GradientFactor;
 use crate::offload::Offload;
 
 /// Configuration of [`Sgd`]. The defaults are PyTorch's: neither momentum nor weight decay. Burn's momentum,
@@ -71,7 +73,7 @@ impl SgdConfig {
         );
         Sgd {
             config: *self,
-            offload: None,
+            around: Around::default(),
         }
     }
 
@@ -96,15 +98,22 @@ impl SgdConfig {
 #[derive(Clone, Debug)]
 pub struct Sgd {
     config: SgdConfig,
-    offload: Option<Offload>,
+    around: Around,
 }
 
 impl Sgd {
     /// The same with its state elsewhere than in the memory of the parameters, or there with `None`.
     #[must_use]
     pub fn with_offload(self, offload: impl Into<Option<Offload>>) -> Self {
-        let offload = offload.into();
-        Self { offload, ..self }
+        let around = self.around.with_offload(offload.into());
+        Self { around, ..self }
+    }
+
+    /// The same with a handle on the factors of its gradients, or with `None` without.
+    #[must_use]
+    pub fn with_gradient_factor(self, factor: impl Into<Option<GradientFactor>>) -> Self {
+        let around = self.around.with_factor(factor.into());
+        Self { around, ..self }
     }
 }
 
@@ -123,13 +132,12 @@ impl Optimizer for Sgd {
         grad: Tensor<D>,
         state: Option<Self::State<D>>,
     ) -> (Tensor<D>, Option<Self::State<D>>) {
-        let offload = self.offload.as_ref();
         let descent = Descent {
             penalty: f64::from(self.config.weight_decay),
             rate: lr,
         };
         if self.config.momentum == 0.0 {
-            return super::step(descent, tensor, grad, state, offload);
+            return super::step(descent, tensor, grad, state, &self.around);
         }
         let is_first = state.as_ref().is_none_or(|state| state.moments.is_empty());
         let momentum = Momentum {
@@ -141,7 +149,7 @@ impl Optimizer for Sgd {
             },
             nesterov: self.config.nesterov,
         };
-        super::step(momentum, tensor, grad, state, offload)
+        super::step(momentum, tensor, grad, state, &self.around)
     }
 
     /// The step moves it where it is needed.

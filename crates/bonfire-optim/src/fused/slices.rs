@@ -9,12 +9,28 @@ use rayon::prelude::*;
 
 use super::number::{Number, Real};
 use super::stored::Stored;
+use crate::compute::is_alone;
+use crate::gradient::Factors;
 
 /// A step of an optimizer for elements that do not know of each other, with M moments. Moments begin as
 /// [negative zeros](super::NEUTRAL).
 pub(crate) trait Rule<const M: usize>: Copy + Send + Sync {
     /// The parameter and the moments after a step. To be inlined.
     fn update<N: Number>(self, parameter: N, gradient: N, moments: [N; M]) -> (N, [N; M]);
+}
+
+/// Gradients, and what they are multiplied with as they are read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Multiplied<'a, G> {
+    pub(crate) values: &'a [G],
+    pub(crate) factors: [f64; Factors::MAX],
+}
+
+impl<'a, G> Multiplied<'a, G> {
+    /// A part of them.
+    fn part(self, values: &'a [G]) -> Self {
+        Self { values, ..self }
+    }
 }
 
 /// Elements that a thread takes at once: with two moments 1 MiB of f32, which fits into a second-level
@@ -31,18 +47,19 @@ const BLOCK_ELEMS: usize = 1024;
 pub(crate) fn step<T: Real, const M: usize>(
     rule: impl Rule<M>,
     parameters: &mut [T],
-    gradients: &[T],
+    gradients: Multiplied<'_, T>,
     moments: [&mut [T]; M],
 ) {
-    assert_lengths(parameters.len(), gradients, &moments);
+    assert_lengths(parameters.len(), gradients.values, &moments);
     if is_alone(parameters.len(), PIECE_ELEMS) {
         return step_piece(rule, parameters, gradients, moments);
     }
     let parameters = parameters.par_chunks_mut(PIECE_ELEMS);
-    let pieces = parameters.zip(gradients.par_chunks(PIECE_ELEMS));
+    let pieces = parameters.zip(gradients.values.par_chunks(PIECE_ELEMS));
     pieces
-        .zip(cut(moments, gradients.len()))
-        .for_each(|((parameters, gradients), moments)| {
+        .zip(cut(moments, gradients.values.len()))
+        .for_each(|((parameters, values), moments)| {
+            let gradients = gradients.part(values);
             step_piece(rule, parameters, gradients, moments);
         });
 }
@@ -56,28 +73,23 @@ pub(crate) fn step<T: Real, const M: usize>(
 pub(crate) fn step_half<H: Stored, G: Stored, const M: usize>(
     rule: impl Rule<M>,
     (parameters, masters): (&mut [H], &mut [f32]),
-    gradients: &[G],
+    gradients: Multiplied<'_, G>,
     moments: [&mut [f32]; M],
 ) {
-    assert_lengths(parameters.len(), gradients, &moments);
+    assert_lengths(parameters.len(), gradients.values, &moments);
     assert_eq!(parameters.len(), masters.len(), "parameters and masters");
     if is_alone(parameters.len(), PIECE_ELEMS) {
         return step_piece_half(rule, (parameters, masters), gradients, moments);
     }
     let masters = masters.par_chunks_mut(PIECE_ELEMS);
     let parameters = parameters.par_chunks_mut(PIECE_ELEMS).zip(masters);
-    let pieces = parameters.zip(gradients.par_chunks(PIECE_ELEMS));
+    let pieces = parameters.zip(gradients.values.par_chunks(PIECE_ELEMS));
     pieces
-        .zip(cut(moments, gradients.len()))
-        .for_each(|((parameters, gradients), moments)| {
+        .zip(cut(moments, gradients.values.len()))
+        .for_each(|((parameters, values), moments)| {
+            let gradients = gradients.part(values);
             step_piece_half(rule, parameters, gradients, moments);
         });
-}
-
-/// Whether the calling thread does so many elements itself. A rank's thread is not one of the pool's: to hand elements
-/// over, it wakes a thread of the pool and waits to be woken, about 0.1 ms on a virtual machine.
-pub(crate) fn is_alone(elems: usize, alone_elems: usize) -> bool {
-    elems <= alone_elems || rayon::current_num_threads() == 1
 }
 
 fn assert_lengths<T, U, const M: usize>(elems: usize, gradients: &[T], moments: &[&mut [U]; M]) {
@@ -102,7 +114,7 @@ fn cut<T, const M: usize>(moments: [&mut [T]; M], elems: usize) -> Vec<[&mut [T]
 fn step_piece<T: Real, const M: usize>(
     rule: impl Rule<M>,
     parameters: &mut [T],
-    gradients: &[T],
+    gradients: Multiplied<'_, T>,
     moments: [&mut [T]; M],
 ) {
     Arch::new().dispatch(
@@ -115,7 +127,7 @@ fn step_piece<T: Real, const M: usize>(
 fn step_piece_half<H: Stored, G: Stored, const M: usize>(
     rule: impl Rule<M>,
     parameters: (&mut [H], &mut [f32]),
-    gradients: &[G],
+    gradients: Multiplied<'_, G>,
     moments: [&mut [f32]; M],
 ) {
     Arch::new().dispatch(
@@ -128,16 +140,18 @@ fn step_piece_half<H: Stored, G: Stored, const M: usize>(
 fn update<T: Real, const M: usize>(
     rule: impl Rule<M>,
     parameters: &mut [T],
-    gradients: &[T],
+    gradients: Multiplied<'_, T>,
     mut moments: [&mut [T]; M],
 ) {
     let elems = parameters.len();
     // Of one length, as the compiler can see.
-    let gradients = &gradients[..elems];
+    let values = &gradients.values[..elems];
+    let [first, second] = gradients.factors;
     let mut moments = moments.each_mut().map(|moment| &mut moment[..elems]);
     for index in 0..elems {
+        let gradient = values[index].times(first).times(second);
         let before = moments.each_ref().map(|moment| moment[index]);
-        let (parameter, after) = rule.update(parameters[index], gradients[index], before);
+        let (parameter, after) = rule.update(parameters[index], gradient, before);
         parameters[index] = parameter;
         for (moment, after) in moments.iter_mut().zip(after) {
             moment[index] = after;
@@ -149,7 +163,7 @@ fn update<T: Real, const M: usize>(
 fn update_half<H: Stored, G: Stored, const M: usize>(
     rule: impl Rule<M>,
     (parameters, masters): (&mut [H], &mut [f32]),
-    gradients: &[G],
+    gradients: Multiplied<'_, G>,
     mut moments: [&mut [f32]; M],
 ) {
     let mut wide = [0.0; BLOCK_ELEMS];
@@ -162,7 +176,11 @@ fn update_half<H: Stored, G: Stored, const M: usize>(
         if bytemuck::cast_slice::<_, u8>(narrow) != bytemuck::cast_slice::<_, u8>(parameters) {
             follow(masters, parameters, narrow);
         }
-        G::widen(&gradients[block.clone()], wide);
+        G::widen(&gradients.values[block.clone()], wide);
+        let wide = Multiplied {
+            values: &*wide,
+            factors: gradients.factors,
+        };
         let moments = moments.each_mut().map(|moment| &mut moment[block.clone()]);
         update(rule, masters, wide, moments);
         H::narrow(masters, parameters);

@@ -2,7 +2,7 @@ use burn::module::{Module, Param, ParamGroup};
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::momentum::MomentumConfig;
 use burn::optim::{self as burn_optim, GradientsParams, ModuleOptimizer, Optimizer};
-use burn::tensor::{Device, TensorData};
+use burn::tensor::{DType, Device, TensorData};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
@@ -167,10 +167,20 @@ fn operations_of_tensors_have_the_bits_of_slices() {
         let (mut one, mut other) = (weights(), weights());
         let begin = || std::array::from_fn(|_| Kept::neutral(&parameter, wide, None));
         let (mut moments, mut other_moments): ([_; 2], [_; 2]) = (begin(), begin());
-        for time in 1..4 {
+        for time in 1..5 {
             let gradient = numbers(1 + time as u64, [33, 7], dtype);
-            (one, moments) = flex::step(rule(time), one, gradient.clone(), moments);
-            (other, other_moments) = operations(rule(time), other, gradient, other_moments);
+            let mut factors = Factors::default();
+            if time > 2 {
+                let factor = Tensor::<1>::from_floats([0.3], &Device::flex());
+                factors.push(factor);
+            }
+            if time > 3 {
+                factors.push(0.7);
+            }
+            let multiplied = (gradient.clone(), factors.numbers());
+            (one, moments) = flex::step(rule(time), one, multiplied, moments);
+            let multiplied = (gradient, &factors);
+            (other, other_moments) = operations(rule(time), other, multiplied, other_moments);
             let ones = moments.iter().chain(&one.master).chain([&one.parameter]);
             let others = other_moments.iter().chain(&other.master);
             for (one, other) in ones.zip(others.chain([&other.parameter])) {
@@ -418,4 +428,85 @@ fn parameters_without_elements_stay_without() {
     let empty = || Tensor::<2>::zeros([0, 3], &Device::flex());
     let (parameter, _) = AdamConfig::new().build().step(0.1, empty(), empty(), None);
     assert_eq!(parameter.dims(), [0, 3]);
+}
+
+/// A step with a handle on factors, and one whose gradient is multiplied before.
+#[track_caller]
+fn check_factors<O: Optimizer>(plain: &O, folding: &O, handle: &GradientFactor, dtype: DType) {
+    for shape in SHAPES {
+        let start = numbers(1, shape, dtype);
+        let (mut one, mut other) = (start.clone(), start);
+        let (mut state, mut other_state) = (None, None);
+        for step in 0..STEPS {
+            let gradient = numbers((100 + step) as u64, shape, dtype);
+            let mut factors = Factors::default();
+            if step % 3 > 0 {
+                factors.push(1.0 / 3.0);
+            }
+            if step % 3 > 1 {
+                let factor = Tensor::<1>::from_floats([0.7], &Device::flex());
+                factors.push(factor);
+            }
+            let multiplied = factors.multiply(gradient.clone());
+            (other, other_state) = plain.step(rate(step), other, multiplied, other_state);
+            let stepped = || folding.step(rate(step), one, gradient, state);
+            let taken;
+            ((one, state), taken) = handle.during(factors, stepped);
+            assert_eq!(taken, 1);
+            assert!(bits(&one) == bits(&other), "{shape:?}, step {step}");
+        }
+    }
+}
+
+#[test]
+fn factors_that_an_optimizer_takes_have_the_bits_of_gradients_multiplied_before() {
+    let handle = GradientFactor::default();
+    for dtype in [DType::F32, DType::F64] {
+        let adamw = AdamWConfig::new().build();
+        let folding = adamw.clone().with_gradient_factor(handle.clone());
+        check_factors(&adamw, &folding, &handle, dtype);
+        let adam = AdamConfig::new().with_weight_decay(0.1).build();
+        let folding = adam.clone().with_gradient_factor(handle.clone());
+        check_factors(&adam, &folding, &handle, dtype);
+        let lion = LionConfig::new().build();
+        let folding = lion.clone().with_gradient_factor(handle.clone());
+        check_factors(&lion, &folding, &handle, dtype);
+        for momentum in [0.0, 0.9] {
+            let sgd = SgdConfig::new().with_momentum(momentum).build();
+            let folding = sgd.clone().with_gradient_factor(handle.clone());
+            check_factors(&sgd, &folding, &handle, dtype);
+        }
+    }
+}
+
+/// A gradient of 16 bits is multiplied in 32, and not rounded to 16 before the step.
+#[test]
+fn factors_of_sixteen_bits_are_those_of_thirty_two() {
+    let handle = GradientFactor::default();
+    let adamw = AdamWConfig::new().build();
+    let folding = adamw.clone().with_gradient_factor(handle.clone());
+    for dtype in [DType::F16, DType::BF16] {
+        let (start, gradient) = (numbers(1, [37, 89], dtype), numbers(2, [37, 89], dtype));
+        let factors = Factors::from(0.3);
+        let multiplied = factors.multiply(gradient.clone().cast(DType::F32));
+        let (expected, _) = adamw.step::<2>(0.01, start.clone(), multiplied, None);
+        let stepped = || folding.step::<2>(0.01, start, gradient, None);
+        let ((one, _), _) = handle.during(factors, stepped);
+        assert!(bits(&one) == bits(&expected), "{dtype:?}");
+    }
+}
+
+#[test]
+fn a_step_without_factors_is_as_ever_and_two_at_once_are_refused() {
+    let handle = GradientFactor::default();
+    let adamw = AdamWConfig::new().build();
+    let folding = adamw.clone().with_gradient_factor(handle.clone());
+    check(&folding, &adamw, DType::F32);
+    let nested = || handle.during(Factors::default(), || ());
+    let message = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        handle.during(Factors::default(), nested);
+    }));
+    let message = message.unwrap_err();
+    let message = message.downcast_ref::<&str>().unwrap();
+    assert!(message.contains("each rank makes its own"), "{message}");
 }

@@ -39,8 +39,9 @@ impl<M: Module> Ddp<M> {
         if self.gatherer.is_some() {
             // The model has rows already.
             let rows = self.module.take().expect(MODULE_PRESENT);
-            self.module = Some(optimizer.step(lr, rows, gradients.into()));
-            return Ok(());
+            let (module, result) = gradients.step(optimizer, lr, rows);
+            self.module = Some(module);
+            return result;
         }
         let Synchroniser::Bucketed(reducer) = &self.synchroniser else {
             unreachable!("rows are cut only where gradients travel in buckets");
@@ -51,14 +52,14 @@ impl<M: Module> Ddp<M> {
             wholes: (0..self.table.len()).map(|_| None).collect(),
         };
         let rows = self.module.take().expect(MODULE_PRESENT).map(&mut splitter);
-        let rows = optimizer.step(lr, rows, gradients.into());
+        let (rows, stepped) = gradients.step(optimizer, lr, rows);
         let mut reducer = lock(reducer);
         reducer.begin_gathering()?;
         let mut sender = Sender {
             table: &self.table,
             shards: &self.shards,
             reducer: &mut reducer,
-            result: Ok(()),
+            result: stepped,
         };
         rows.visit(&mut sender);
         let result = sender.result;

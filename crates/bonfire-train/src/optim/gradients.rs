@@ -12,12 +12,14 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
+use burn::module::Module;
 use burn::module::{Param, ParamId};
-use burn::optim::GradientsParams;
+use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
+use burn::optim::{GradientsParams, ModuleOptimizer};
 use burn::tensor::{DType, Tensor, TensorData};
 
 use bonfire_collective::{ProcessGroup, Rank, ReduceOp, WorldSize};
-use bonfire_optim::{Offload, multiplied, row_squares};
+use bonfire_optim::{Factor, Factors, GradientFactor, Offload};
 use bonfire_plan::DType as Elements;
 
 use crate::parameters::ParameterTable;
@@ -59,6 +61,10 @@ pub struct Gradients {
     stages: Option<ProcessGroup>,
     /// In the order of the model's definition. Where this rank has no row of a parameter, it has none.
     entries: Vec<Entry>,
+    /// What their values are still to be multiplied with.
+    factors: Factors,
+    /// Who does it, if not these gradients.
+    folding: Option<GradientFactor>,
 }
 
 /// The rows of other ranks.
@@ -88,6 +94,8 @@ impl Gradients {
             parts: None,
             stages: None,
             entries: Vec::new(),
+            factors: Factors::default(),
+            folding: None,
         }
     }
 
@@ -157,7 +165,8 @@ impl Gradients {
     pub fn get<const D: usize>(&self, parameter: &Param<Tensor<D>>) -> Option<Tensor<D>> {
         let mut entries = self.entries.iter();
         let entry = entries.find(|entry| entry.id == parameter.id)?;
-        entry.values.as_any().downcast_ref().cloned()
+        let gradient = entry.values.as_any().downcast_ref::<Tensor<D>>()?;
+        Some(self.factors.multiply(gradient.clone()))
     }
 
     /// The norm of all gradients together (2-norm), still on the device; nothing on a rank without gradients.
@@ -172,7 +181,7 @@ impl Gradients {
             false => DType::F32,
         };
         let squares = self.entries.iter();
-        let squares = squares.map(|entry| cast(entry.values.row_squares(), widest));
+        let squares = squares.map(|entry| cast(entry.values.row_squares(&self.factors), widest));
         let squares = match &self.rest {
             None => squares.collect(),
             Some(rest) => self.all_rows(squares.collect(), rest)?,
@@ -247,25 +256,67 @@ impl Gradients {
     /// # Errors
     /// As [`norm`](Self::norm).
     pub fn clip(self, clip: Clip) -> Result<Self, TrainError> {
-        let change = match clip {
-            Clip::Value(max) => Change::Clamp(max),
-            Clip::Norm(max) => match self.norm()? {
-                None => return Ok(self),
-                Some(norm) => {
-                    let factor = norm.add_scalar(EPSILON).recip().mul_scalar(max);
-                    let factor = factor.clamp_max(1.0);
-                    match Offload::device() == Some(factor.device()) {
-                        false => Change::Scale(Box::new(factor)),
-                        // Nothing is waited for.
-                        true => match factor.into_scalar::<f64>() {
-                            1.0 => return Ok(self),
-                            factor => Change::Multiply(factor),
-                        },
-                    }
-                }
-            },
+        let max = match clip {
+            Clip::Value(max) => {
+                let multiplied = self.multiplied();
+                return Ok(multiplied.changed(|values| values.clamped(max)));
+            }
+            Clip::Norm(max) => max,
         };
-        Ok(self.changed(&change))
+        let Some(norm) = self.norm()? else {
+            return Ok(self);
+        };
+        let factor = norm.add_scalar(EPSILON).recip().mul_scalar(max);
+        let factor = factor.clamp_max(1.0);
+        Ok(match Offload::device() == Some(factor.device()) {
+            false => self.scaled(factor),
+            // Nothing is waited for.
+            true => match factor.into_scalar::<f64>() {
+                1.0 => self,
+                factor => self.scaled(factor),
+            },
+        })
+    }
+
+    /// The same gradients, whose factors, of clipping and of the scale of a loss, are left to the optimizers that have
+    /// the handle, if one is given: [`Ddp::step`](crate::Ddp::step) saves a pass over the memory of all gradients then. Parameters of
+    /// 32 and 64 bits have the same bits. For those of 16 bits a gradient is no longer rounded to 16 bits before the step.
+    #[must_use]
+    pub fn folded<'a>(mut self, factor: impl Into<Option<&'a GradientFactor>>) -> Self {
+        self.folding = factor.into().cloned();
+        self
+    }
+
+    /// A module after a step with them.
+    ///
+    /// # Errors
+    /// [`TrainError::FactorNotTaken`]
+    pub(crate) fn step<M: Module>(
+        mut self,
+        optimizer: &mut ModuleOptimizer,
+        lr: ModuleLearningRate,
+        module: M,
+    ) -> (M, Result<(), TrainError>) {
+        let Some(folding) = self.folding.take() else {
+            return (optimizer.step(lr, module, self.into()), Ok(()));
+        };
+        let factors = std::mem::take(&mut self.factors);
+        let gradients = GradientsParams::from(self);
+        let expected = gradients.len();
+        let check = |taken| match taken == expected {
+            true => Ok(()),
+            false => Err(TrainError::FactorNotTaken {
+                taken,
+                gradients: expected,
+            }),
+        };
+        if optimizer.has_gradient_clipping() {
+            // It would clip what is not multiplied yet.
+            return (module, check(0));
+        }
+        let step = || optimizer.step(lr, module, gradients);
+        let (module, taken) = folding.during(factors, step);
+        (module, check(taken))
     }
 
     /// That all gradients are finite. All ranks find the same, because all have the same gradients:
@@ -285,9 +336,23 @@ impl Gradients {
         }
     }
 
-    /// All gradients, multiplied with a factor.
-    pub(crate) fn scaled(self, factor: f64) -> Self {
-        self.changed(&Change::Multiply(factor))
+    /// All gradients, to be multiplied with a factor, too.
+    pub(crate) fn scaled(self, factor: impl Into<Factor>) -> Self {
+        let mut scaled = match self.factors.is_full() {
+            true => self.multiplied(),
+            false => self,
+        };
+        scaled.factors.push(factor);
+        scaled
+    }
+
+    /// The same with nothing left to be multiplied with.
+    fn multiplied(mut self) -> Self {
+        let factors = std::mem::take(&mut self.factors);
+        match factors.is_empty() {
+            true => self,
+            false => self.changed(|values| values.multiplied(&factors)),
+        }
     }
 
     /// The places, in the order of the model's definition, of the parameters whose gradient has a
@@ -333,10 +398,10 @@ impl Gradients {
             .collect())
     }
 
-    fn changed(mut self, change: &Change) -> Self {
+    fn changed(mut self, change: impl Fn(Box<dyn AnyRank>) -> Box<dyn AnyRank>) -> Self {
         let entries = std::mem::take(&mut self.entries).into_iter();
         let changed = entries.map(|entry| Entry {
-            values: entry.values.changed(change),
+            values: change(entry.values),
             ..entry
         });
         self.entries = changed.collect();
@@ -347,7 +412,7 @@ impl Gradients {
 impl From<Gradients> for GradientsParams {
     fn from(gradients: Gradients) -> Self {
         let mut all = Self::new();
-        for entry in gradients.entries {
+        for entry in gradients.multiplied().entries {
             // A parameter of which this rank has no row has no gradient here.
             if !entry.values.is_empty() {
                 entry.values.register(entry.id, &mut all);
@@ -383,25 +448,21 @@ fn read_squares(squares: Tensor<1>) -> Result<Vec<f64>, TrainError> {
     Ok(data.iter::<f64>().collect())
 }
 
-/// What is done to every gradient.
-enum Change {
-    Scale(Box<Tensor<1>>),
-    Multiply(f64),
-    Clamp(f32),
-}
-
 /// A tensor of any number of dimensions.
 trait AnyRank: Send {
     /// Whether it has no elements.
     fn is_empty(&self) -> bool;
 
-    /// The sum of the squares of each row, in 32 bits or more.
-    fn row_squares(&self) -> Tensor<1>;
+    /// The sum of the squares of each row times some factors, in 32 bits or more.
+    fn row_squares(&self, factors: &Factors) -> Tensor<1>;
 
     /// One if all elements are finite, else zero: devices have truth in types of their own.
     fn is_finite(&self) -> Tensor<1>;
 
-    fn changed(self: Box<Self>, change: &Change) -> Box<dyn AnyRank>;
+    fn multiplied(self: Box<Self>, factors: &Factors) -> Box<dyn AnyRank>;
+
+    /// In the range from minus this to this.
+    fn clamped(self: Box<Self>, max: f32) -> Box<dyn AnyRank>;
 
     fn register(self: Box<Self>, id: ParamId, all: &mut GradientsParams);
 
@@ -413,18 +474,18 @@ impl<const D: usize> AnyRank for Tensor<D> {
         self.shape().num_elements() == 0
     }
 
-    fn row_squares(&self) -> Tensor<1> {
-        let gradient = self.clone();
-        let wide = wide(gradient.dtype());
-        let elems = gradient.shape().num_elements();
+    fn row_squares(&self, factors: &Factors) -> Tensor<1> {
+        let wide = wide(self.dtype());
+        let elems = self.shape().num_elements();
         let rows = self.dims().first().copied().unwrap_or(1);
         if elems == 0 {
-            return Tensor::zeros([1], (&gradient.device(), wide));
+            return Tensor::zeros([1], (&self.device(), wide));
         }
-        if let Some(squares) = row_squares(&gradient, rows) {
+        if let Some(squares) = factors.row_squares(self, rows) {
             return squares;
         }
-        let gradient = cast(gradient, wide).reshape([rows, elems / rows]);
+        let gradient = factors.multiply(cast(self.clone(), wide));
+        let gradient = gradient.reshape([rows, elems / rows]);
         gradient.square().sum_dim(1).reshape([rows])
     }
 
@@ -435,22 +496,18 @@ impl<const D: usize> AnyRank for Tensor<D> {
         }
     }
 
-    fn changed(self: Box<Self>, change: &Change) -> Box<dyn AnyRank> {
-        if self.is_empty() {
-            return self;
+    fn multiplied(self: Box<Self>, factors: &Factors) -> Box<dyn AnyRank> {
+        match self.is_empty() {
+            true => self,
+            false => Box::new(factors.multiply(*self)),
         }
-        let dtype = self.dtype();
-        let gradient = cast(*self, wide(dtype));
-        let changed = match change {
-            Change::Scale(factor) => {
-                let factor = Tensor::clone(factor).to_device(&gradient.device());
-                let factor = cast(factor, gradient.dtype());
-                gradient * factor.reshape([1; D])
-            }
-            Change::Multiply(factor) => multiplied(gradient, *factor),
-            Change::Clamp(max) => gradient.clamp(-max, *max),
-        };
-        Box::new(cast(changed, dtype))
+    }
+
+    fn clamped(self: Box<Self>, max: f32) -> Box<dyn AnyRank> {
+        match self.is_empty() {
+            true => self,
+            false => Box::new((*self).clamp(-max, max)),
+        }
     }
 
     fn register(self: Box<Self>, id: ParamId, all: &mut GradientsParams) {

@@ -1,7 +1,7 @@
 //! The optimizer of a configuration.
 
 use bonfire_config::{OptimizerKind, OptimizerSection};
-use bonfire_optim::{AdamConfig, AdamWConfig, LionConfig, Offload, SgdConfig};
+use bonfire_optim::{AdamConfig, AdamWConfig, GradientFactor, LionConfig, Offload, SgdConfig};
 use burn::module::{Module, ModuleVisitor, Param, ParamGroup, ParamId};
 use burn::optim::decay::WeightDecayConfig;
 use burn::optim::momentum::MomentumConfig;
@@ -10,12 +10,15 @@ use burn::tensor::Tensor;
 
 use crate::error::{Error, Result};
 
-/// The optimizer, with its state in files if there is a place for them.
+/// The optimizer, with its state in files if there is a place for them; and what it learns factors of gradients by, if all of
+/// it does.
 pub(super) fn build<M: Module>(
     section: &OptimizerSection,
     model: &M,
     offload: Option<Offload>,
-) -> Result<ModuleOptimizer> {
+) -> Result<(ModuleOptimizer, Option<GradientFactor>)> {
+    let is_folding = !matches!(section.kind, OptimizerKind::Lamb | OptimizerKind::Muon);
+    let factor = is_folding.then(GradientFactor::default);
     let betas = |own: (f64, f64)| {
         let (one, other) = section.betas.unwrap_or(own);
         (one as f32, other as f32)
@@ -35,8 +38,9 @@ pub(super) fn build<M: Module>(
             .with_weight_decay(decay)
             .build()
             .with_offload(offload.clone())
+            .with_gradient_factor(factor.clone())
     };
-    Ok(match section.kind {
+    let optimizer = match section.kind {
         OptimizerKind::AdamW => adamw().into(),
         OptimizerKind::Adam => AdamConfig::new()
             .with_beta_1(adams.0)
@@ -45,6 +49,7 @@ pub(super) fn build<M: Module>(
             .with_weight_decay(decay)
             .build()
             .with_offload(offload)
+            .with_gradient_factor(factor.clone())
             .into(),
         OptimizerKind::Sgd => SgdConfig::new()
             .with_momentum(section.momentum.unwrap_or(0.0))
@@ -53,6 +58,7 @@ pub(super) fn build<M: Module>(
             .with_weight_decay(decay)
             .build()
             .with_offload(offload)
+            .with_gradient_factor(factor.clone())
             .into(),
         OptimizerKind::Lion => {
             let betas = betas((0.9, 0.99));
@@ -62,6 +68,7 @@ pub(super) fn build<M: Module>(
                 .with_weight_decay(decay)
                 .build()
                 .with_offload(offload)
+                .with_gradient_factor(factor.clone())
                 .into()
         }
         OptimizerKind::Lamb => LambConfig::new()
@@ -83,7 +90,8 @@ pub(super) fn build<M: Module>(
             let matrices = ParamGroup::from_ids(matrices(model));
             ModuleOptimizer::from(adamw()).with_group(matrices, muon.build(), None)
         }
-    })
+    };
+    Ok((optimizer, factor))
 }
 
 /// The matrices of a model that are no tables of embeddings.

@@ -74,8 +74,8 @@ pub fn prepare<M: Module, B: Send + 'static>(
     let steps = total_steps(config, &feed, batches.accumulation);
     let rates = rates.unwrap_or_else(|| configured_rates(config, steps));
     let offload = all_or_none(world, Offloads::new(world, config))?;
-    let mut optimizer = match optimizer {
-        Some(optimizer) => optimizer,
+    let (mut optimizer, factor) = match optimizer {
+        Some(optimizer) => (optimizer, None),
         None => {
             let offload = offload.optimizer;
             all_or_none(world, place.check_optimizer(config.optimizer.kind))?;
@@ -128,6 +128,7 @@ pub fn prepare<M: Module, B: Send + 'static>(
     Ok(Trainer {
         journal: Journal::new(world, journal)?,
         clip: clip(config),
+        factor,
         micro: micro.get(),
         accumulation: batches.accumulation,
         stop: stop.unwrap_or_else(StopRequest::watch),

@@ -74,7 +74,7 @@ pub(super) fn train(
     let own = stages(model, &weights, shape, tp)?;
     let mut pipeline = pipeline(mesh, settings, own, shape)?;
     let divided = divided_parameters(pipeline.ddp().module());
-    let mut optimizer = optimizer::build(settings.optimizer, offload.as_ref());
+    let (mut optimizer, factor) = optimizer::build(settings.optimizer, offload.as_ref());
     let first = saver.resume(|saved| Ok(pipeline.resume(saved, &mut optimizer)?))?;
     let tokens = global_batch(data, settings).samples() * settings.model.context;
     let title = format!("A character transformer on {}", corpus.text.name());
@@ -123,7 +123,7 @@ pub(super) fn train(
                 None => gradients,
             };
             let rate = settings.schedule.rate(step);
-            Ok(pipeline.step(&mut optimizer, rate, gradients)?)
+            Ok(pipeline.step(&mut optimizer, rate, gradients.folded(factor.as_ref()))?)
         })?;
         let done = step + 1;
         steps = done;

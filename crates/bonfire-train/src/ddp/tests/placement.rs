@@ -12,6 +12,7 @@ use burn::optim::{AdafactorConfig, LambConfig, MuonConfig};
 use super::*;
 use crate::{GradientCompression, Placement};
 
+mod folded;
 mod resumed;
 mod views;
 

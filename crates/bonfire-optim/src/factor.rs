@@ -1,0 +1,60 @@
+//! Factors of gradients: an optimizer that has a handle on them multiplies as it reads.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::gradient::Factors;
+
+/// A handle by which optimizers learn what gradients are still to be multiplied with: the factor of clipping, and one over
+/// the scale of the loss. They multiply as they read, which saves a pass over the memory of all gradients. Every optimizer of
+/// a module has to have it. Each rank makes its own.
+///
+/// ```
+/// use bonfire_optim::{AdamWConfig, GradientFactor};
+/// use burn::optim::ModuleOptimizer;
+///
+/// let factor = GradientFactor::default();
+/// let adamw = AdamWConfig::new().build().with_gradient_factor(factor.clone());
+/// let optimizer = ModuleOptimizer::from(adamw);
+/// // In each step: ddp.step(&mut optimizer, rate, gradients.clip(Clip::Norm(1.0))?.folded(&factor))
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct GradientFactor(Arc<Mutex<Option<Step>>>);
+
+/// A step that optimizers take.
+#[derive(Debug)]
+struct Step {
+    factors: Factors,
+    /// Gradients so far.
+    taken: usize,
+}
+
+impl GradientFactor {
+    /// Runs a step in which optimizers that have this handle multiply. Returns how many gradients they did it to.
+    ///
+    /// # Panics
+    /// Where another step with this handle has not ended.
+    #[doc(hidden)]
+    pub fn during<R>(&self, factors: Factors, step: impl FnOnce() -> R) -> (R, usize) {
+        let before = self.replace(Some(Step { factors, taken: 0 }));
+        assert!(
+            before.is_none(),
+            "a GradientFactor is for one rank: each rank makes its own"
+        );
+        let result = step();
+        (result, self.replace(None).map_or(0, |step| step.taken))
+    }
+
+    /// For one gradient.
+    pub(crate) fn take(&self) -> Factors {
+        let mut step = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        step.as_mut().map_or_else(Factors::default, |step| {
+            step.taken += 1;
+            step.factors.clone()
+        })
+    }
+
+    fn replace(&self, step: Option<Step>) -> Option<Step> {
+        let mut own = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut own, step)
+    }
+}

@@ -1,0 +1,92 @@
+//! Factors that optimizers take give the bits of gradients that are multiplied before.
+
+use bonfire_optim::{GradientFactor, LionConfig};
+
+use super::*;
+use crate::{LossScaler, ScalerConfig};
+
+/// Two groups with one handle, if there is one.
+fn folding_optimizer(factor: Option<&GradientFactor>) -> ModuleOptimizer {
+    let first = ParamGroup::from_predicate("first");
+    let lion = LionConfig::new().build();
+    let adamw = bonfire_optim::AdamWConfig::new().build();
+    ModuleOptimizer::from(adamw.with_gradient_factor(factor.cloned())).with_group(
+        first,
+        lion.with_gradient_factor(factor.cloned()),
+        None,
+    )
+}
+
+/// Some clipped steps with a scaled loss, and the gradient of a parameter in the last.
+fn folded(world: &World, config: DdpConfig, is_folded: bool) -> (Bits, Vec<f32>) {
+    let device = world.device();
+    let factor = is_folded.then(GradientFactor::default);
+    let mut optimizer = folding_optimizer(factor.as_ref());
+    let mut ddp = Ddp::with_config(Uneven::new(&device), world, config).unwrap();
+    // No power of two: products are rounded.
+    let mut scaler = LossScaler::new(ScalerConfig::default().with_initial(1000.0));
+    let mut gradient = Vec::new();
+    for step in 0..5 {
+        let indices = share(world, 100 * step, 2);
+        let done = ddp.backward(|model| scaler.scale(model.loss(&indices, &device)));
+        let gradients = scaler.unscale(done.unwrap().gradients).unwrap().unwrap();
+        // Some steps are not clipped.
+        let norm_max = [0.1, f32::MAX][step % 2];
+        let gradients = gradients.clip(Clip::Norm(norm_max)).unwrap();
+        let gradients = gradients.folded(factor.as_ref());
+        let bias = &ddp.module().second.bias;
+        gradient = gradients
+            .get(bias.as_ref().unwrap())
+            .unwrap()
+            .to_data()
+            .try_to_vec()
+            .unwrap();
+        ddp.step(&mut optimizer, 0.01, gradients).unwrap();
+    }
+    (bits(&ddp.whole().unwrap()), gradient)
+}
+
+#[test]
+fn folded_factors_train_to_the_bits_of_multiplied_gradients() {
+    for ranks in [1, 3] {
+        for placement in [Placement::replicated()].into_iter().chain(SHARDED) {
+            let with =
+                |is_folded| on_ranks(ranks, |world| folded(&world, placed(placement), is_folded));
+            assert!(with(true) == with(false), "{placement} on {ranks} ranks");
+        }
+    }
+}
+
+#[test]
+fn an_optimizer_without_the_handle_is_refused_and_so_is_clipping_of_its_own() {
+    let clipping = || GradientClippingConfig::Norm(1.0).init();
+    let first = || ParamGroup::from_predicate("first");
+    type Make<'a> = &'a (dyn Fn(ModuleOptimizer) -> ModuleOptimizer + Sync);
+    let makes: [(Make, &str); 2] = [
+        (
+            &|optimizer| optimizer.with_group(first(), SgdConfig::new().build(), None),
+            "only 6 of 8",
+        ),
+        (
+            &|optimizer| optimizer.with_grad_clipping(clipping()),
+            "only 0 of 8",
+        ),
+    ];
+    for (make, expected) in makes {
+        let errors = on_ranks(2, |world| {
+            let device = world.device();
+            let factor = GradientFactor::default();
+            let mut optimizer = make(folding_optimizer(Some(&factor)));
+            let config = placed(Placement::replicated());
+            let mut ddp = Ddp::with_config(Uneven::new(&device), &world, config).unwrap();
+            let indices = share(&world, 0, 2);
+            let done = ddp.backward(|model| model.loss(&indices, &device));
+            let gradients = done.unwrap().gradients.folded(&factor);
+            let error = ddp.step(&mut optimizer, 0.01, gradients).unwrap_err();
+            error.to_string()
+        });
+        for error in errors {
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}
