@@ -55,6 +55,7 @@ pub use options::call_sites::{CallSites, UnknownCallSites};
 pub use options::overrides::{AlgorithmOverrides, OverrideError};
 pub use options::place::{HostId, RankEnv, StoreHost};
 pub use options::settings::{EnvSettings, SettingError};
+pub use options::stream_threads::{StreamThreads, UnknownStreamThreads};
 pub use options::transport_kind::{TransportKind, UnknownTransport};
 pub use options::{FLIGHT_DIR_VARIABLE, FoldOrder, GroupOptions, OptionError, RecordOnSignal};
 

@@ -5,6 +5,7 @@ pub(crate) mod call_sites;
 pub(crate) mod overrides;
 pub(crate) mod place;
 pub(crate) mod settings;
+pub(crate) mod stream_threads;
 pub(crate) mod transport_kind;
 
 use std::path::PathBuf;
@@ -16,6 +17,7 @@ use crate::options::builds::Builds;
 use crate::options::call_sites::CallSites;
 use crate::options::overrides::AlgorithmOverrides;
 use crate::options::settings::EnvSettings;
+use crate::options::stream_threads::StreamThreads;
 use crate::options::transport_kind::TransportKind;
 use bonfire_connect::connections::{Checksums, Tls};
 
@@ -89,6 +91,9 @@ pub struct GroupOptions {
     /// limits each connection below what the interface can do, as clouds do and networks with several
     /// equal paths; the book has figures.
     pub streams_per_link: u32,
+    /// Which threads call the kernel for those connections. What `BONFIRE_STREAM_THREADS` says, `auto`, `on` or `off`, goes
+    /// before it. Default [`StreamThreads::Auto`]. It may differ between ranks.
+    pub stream_threads: StreamThreads,
     /// Which connections are encrypted. What `BONFIRE_TLS` says, as `--tls` does for the launcher, goes
     /// before it. Default [`Tls::Off`].
     pub tls: Tls,
@@ -168,6 +173,13 @@ impl GroupOptions {
     #[must_use]
     pub fn with_streams_per_link(mut self, streams_per_link: u32) -> Self {
         self.streams_per_link = streams_per_link;
+        self
+    }
+
+    /// The same with another [`stream_threads`](Self::stream_threads).
+    #[must_use]
+    pub fn with_stream_threads(mut self, stream_threads: StreamThreads) -> Self {
+        self.stream_threads = stream_threads;
         self
     }
 
@@ -256,6 +268,7 @@ impl Default for GroupOptions {
             transport: None,
             chunk_bytes: 256 << 10,
             streams_per_link: 1,
+            stream_threads: StreamThreads::default(),
             tls: Tls::Off,
             checksums: Checksums::Hosts,
             call_sites: CallSites::default(),
@@ -276,6 +289,7 @@ impl GroupOptions {
                 false => settings.overrides.clone(),
             },
             streams_per_link: settings.streams_per_link.unwrap_or(self.streams_per_link),
+            stream_threads: settings.stream_threads.unwrap_or(self.stream_threads),
             tls: settings.tls.unwrap_or(self.tls),
             checksums: settings.checksums.unwrap_or(self.checksums),
             call_sites: settings.call_sites.unwrap_or(self.call_sites),

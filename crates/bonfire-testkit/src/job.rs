@@ -239,6 +239,7 @@ pub(crate) fn forget_ranks(command: &mut Command) {
         "BONFIRE_HOST_ID",
         "BONFIRE_ALGORITHM",
         "BONFIRE_STREAMS",
+        "BONFIRE_STREAM_THREADS",
         "BONFIRE_TLS",
         "BONFIRE_BUILDS",
         "BONFIRE_CHECKSUMS",

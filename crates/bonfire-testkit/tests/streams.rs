@@ -30,11 +30,11 @@ fn check_world(world_size: u32) {
     let expected = one_digest(local(world_size, GroupOptions::default(), |group| {
         check_large(&group)
     }));
-    for way in ["tcp:1", "tcp:2", "tcp:4", "tcp:16"] {
+    for way in ["tcp:1", "tcp:2", "tcp:4", "tcp:16", "tcp:4t", "tcp:2t+all"] {
         let digests = connected(world_size, over(way).unwrap(), |group| check_large(&group));
         assert_eq!(one_digest(digests), expected, "threads over {way}");
     }
-    for way in ["tcp:2", "tcp:4"] {
+    for way in ["tcp:2", "tcp:4", "tcp:4t"] {
         let chunk_bytes = GroupOptions::default().chunk_bytes.to_string();
         let digests = processes(program, &[way, &chunk_bytes, "large"], world_size)
             .into_iter()
@@ -63,7 +63,7 @@ fn every_operation_conforms_over_streams() {
     let expected = one_digest(local(2, GroupOptions::default(), |group| {
         check_all(&group, Bits::Canonical)
     }));
-    for way in ["tcp:2", "tcp:4"] {
+    for way in ["tcp:2", "tcp:4", "tcp:4t", "tcp:4t+all"] {
         let digests = connected(2, over(way).unwrap(), |group| {
             check_all(&group, Bits::Canonical)
         });
@@ -80,20 +80,25 @@ fn every_algorithm_conforms_over_streams() {
         Algorithm::Hierarchical,
         Algorithm::Chain,
     ] {
-        // Chunks of two pieces, so that many frames are under way.
-        let forced = over("auto:3")
-            .unwrap()
-            .with_algorithm(Some(algorithm))
-            .with_chunk_bytes(32 << 10);
-        let sums = on_hosts(&["a", "b", "a", "b"], forced, |group| {
-            let mut data: Vec<i32> = (0..200_003)
-                .map(|index| index + group.rank().get() as i32)
-                .collect();
-            group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
-            data
-        });
-        let expected: Vec<i32> = (0..200_003).map(|index| 4 * index + 6).collect();
-        assert!(sums.iter().all(|sum| *sum == expected), "{algorithm}");
+        for way in ["auto:3", "auto:3t"] {
+            // Chunks of two pieces, so that many frames are under way.
+            let forced = over(way)
+                .unwrap()
+                .with_algorithm(Some(algorithm))
+                .with_chunk_bytes(32 << 10);
+            let sums = on_hosts(&["a", "b", "a", "b"], forced, |group| {
+                let mut data: Vec<i32> = (0..200_003)
+                    .map(|index| index + group.rank().get() as i32)
+                    .collect();
+                group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
+                data
+            });
+            let expected: Vec<i32> = (0..200_003).map(|index| 4 * index + 6).collect();
+            assert!(
+                sums.iter().all(|sum| *sum == expected),
+                "{algorithm}, {way}"
+            );
+        }
     }
 }
 
@@ -170,8 +175,14 @@ fn an_impossible_number_is_refused() {
 
 #[test]
 fn the_end_of_one_stream_is_the_end_of_its_link_and_names_its_ranks() {
+    for way in ["tcp:4", "tcp:4t"] {
+        check_cut(way);
+    }
+}
+
+fn check_cut(way: &str) {
     let program = Path::new(env!("CARGO_BIN_EXE_fault-rank"));
-    let ranks = processes(program, &["tcp:4", "cut"], 3);
+    let ranks = processes(program, &[way, "cut"], 3);
     let said: Vec<_> = ranks
         .iter()
         .map(|output| String::from_utf8_lossy(&output.stdout))

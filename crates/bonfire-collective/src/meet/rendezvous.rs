@@ -37,7 +37,7 @@ use crate::health::inspection::Inspection;
 use crate::options::GroupOptions;
 use crate::options::place::{HostId, RankEnv, StoreHost};
 use crate::transport::topology::Topology;
-use bonfire_connect::platform::{clock, thread};
+use bonfire_connect::platform::{clock, host, thread};
 use bonfire_connect::secure::token::JobToken;
 use bonfire_connect::store::{LongWait, Store, StoreError, TcpStore, TcpStoreServer};
 
@@ -97,9 +97,17 @@ pub(crate) struct Home {
     interface: IpAddr,
     /// Answers who asks what its ranks do, if the system allows it.
     pub(crate) inspection: Option<Arc<Inspection>>,
+    /// Of the job, on this host.
+    ranks: usize,
 }
 
 impl Home {
+    /// Whether streams of links have threads here.
+    pub(crate) fn has_stream_threads(&self, options: &GroupOptions, streams: u8) -> bool {
+        let cores = host::cores();
+        options.stream_threads.are_on(streams, cores, self.ranks)
+    }
+
     /// Starts to listen; where.
     pub(crate) fn listen(&self) -> Result<(Listeners, Address), ConnectError> {
         let (listeners, tcp) = Listeners::open(self.interface)?;
@@ -128,11 +136,12 @@ pub(crate) fn meet(env: &RankEnv, options: &GroupOptions) -> Result<Met, Connect
     let deadline = Deadline::after(options.startup_timeout);
     let entrance = enter(env, options.tls, deadline)?;
     let (store, token) = (&entrance.store, &entrance.token);
-    let home = Home {
+    let mut home = Home {
         token: token.clone(),
         host: HostId::of_this_process(env.host_id.as_deref()),
         interface: store.local_addr().ip(),
         inspection: inspection(env, options),
+        ranks: 1,
     };
     let (listeners, address) = home.listen()?;
     let mine = Card {
@@ -150,6 +159,8 @@ pub(crate) fn meet(env: &RankEnv, options: &GroupOptions) -> Result<Met, Connect
             return Err(error);
         }
     };
+    let neighbours = addresses.iter().filter(|other| other.host == home.host);
+    home.ranks = neighbours.count();
     let watch = Watch::new(store, env);
     let formation = Formation {
         me: env.rank,
@@ -159,6 +170,7 @@ pub(crate) fn meet(env: &RankEnv, options: &GroupOptions) -> Result<Met, Connect
         options,
         chunk_bytes,
         streams,
+        has_stream_threads: home.has_stream_threads(options, streams),
         deadline,
         guard: &|missing| watch.look(missing),
     };

@@ -11,12 +11,15 @@ use crate::options::STREAMS_MAX;
 use crate::options::builds::Builds;
 use crate::options::call_sites::CallSites;
 use crate::options::overrides::AlgorithmOverrides;
+use crate::options::stream_threads::StreamThreads;
 use bonfire_connect::connections::Connections;
 
 /// Algorithms for collectives; see [`AlgorithmOverrides`].
 const ALGORITHM: &str = "BONFIRE_ALGORITHM";
 /// The number of streams of each link over TCP.
 const STREAMS: &str = "BONFIRE_STREAMS";
+/// Which threads move the bytes of those streams: `auto`, `on` or `off`.
+const STREAM_THREADS: &str = "BONFIRE_STREAM_THREADS";
 /// Which connections are encrypted: `off`, `hosts` or `all`.
 const TLS: &str = "BONFIRE_TLS";
 /// Which links have checksums: `off`, `hosts` or `all`.
@@ -26,15 +29,17 @@ const CALL_SITES: &str = "BONFIRE_CALL_SITES";
 /// Whether ranks must run the same build of their program: `same` or `any`.
 const BUILDS: &str = "BONFIRE_BUILDS";
 
-/// What `BONFIRE_ALGORITHM`, `BONFIRE_STREAMS`, `BONFIRE_TLS`, `BONFIRE_CHECKSUMS`, `BONFIRE_CALL_SITES` and
+/// What `BONFIRE_ALGORITHM`, `BONFIRE_STREAMS`, `BONFIRE_STREAM_THREADS`, `BONFIRE_TLS`, `BONFIRE_CHECKSUMS`, `BONFIRE_CALL_SITES` and
 /// `BONFIRE_BUILDS` say, which goes before a program's own [`GroupOptions`](crate::GroupOptions). What is not
-/// set, or empty, leaves the option as it is. All ranks need the same.
+/// set, or empty, leaves the option as it is. All ranks need the same, but for threads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EnvSettings {
     /// Algorithms in place of those that Bonfire or the program chooses.
     pub overrides: AlgorithmOverrides,
     /// The number of streams of each link over TCP, 1 to 16.
     pub streams_per_link: Option<u32>,
+    /// Which threads move the bytes of those streams.
+    pub stream_threads: Option<StreamThreads>,
     /// Which connections are encrypted. The launchers of a job need the same, too.
     pub tls: Option<Connections>,
     /// Which links have checksums.
@@ -90,6 +95,7 @@ impl EnvSettings {
         Ok(Self {
             overrides: choice(ALGORITHM, text(ALGORITHM))?.unwrap_or_default(),
             streams_per_link: text(STREAMS).map(streams).transpose()?,
+            stream_threads: choice(STREAM_THREADS, text(STREAM_THREADS))?,
             tls: choice(TLS, text(TLS))?,
             checksums: choice(CHECKSUMS, text(CHECKSUMS))?,
             call_sites: choice(CALL_SITES, text(CALL_SITES))?,
@@ -105,6 +111,10 @@ impl EnvSettings {
             (
                 STREAMS,
                 self.streams_per_link.map(|streams| streams.to_string()),
+            ),
+            (
+                STREAM_THREADS,
+                self.stream_threads.map(|threads| threads.to_string()),
             ),
             (TLS, self.tls.map(|tls| tls.to_string())),
             (
@@ -148,6 +158,7 @@ mod tests {
         let said = EnvSettings {
             overrides: "ring".parse().unwrap(),
             streams_per_link: Some(4),
+            stream_threads: Some(StreamThreads::On),
             tls: Some(Connections::Hosts),
             checksums: Some(Connections::All),
             call_sites: Some(CallSites::Compared),

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use bonfire_plan::Rank;
 
+use bonfire_connect::carrier::Carrier;
 use bonfire_connect::platform::net;
-use bonfire_connect::secure::stream::Stream;
 
 /// The sockets of one rank.
 #[derive(Debug)]
@@ -45,7 +45,7 @@ impl Readiness {
     }
 
     /// From now on, what comes over `stream`, which is that of `origin`, is news.
-    pub(super) fn add(&self, origin: Origin, stream: &Stream) -> io::Result<()> {
+    pub(super) fn add(&self, origin: Origin, stream: &Carrier) -> io::Result<()> {
         self.edges.add(origin.number(), stream)
     }
 
@@ -57,7 +57,7 @@ impl Readiness {
     /// Sleeps until there is news, one of `writers` takes more bytes, or `nap` is over.
     pub(super) fn sleep_for_room<'a>(
         &'a self,
-        writers: impl Iterator<Item = &'a Stream>,
+        writers: impl Iterator<Item = &'a Carrier>,
         nap: Duration,
     ) -> News {
         News(self.edges.sleep_for_room(writers, nap))

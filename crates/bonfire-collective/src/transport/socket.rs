@@ -1,5 +1,5 @@
-//! Frames through a byte stream, without a thread of their own: whoever waits for a link moves the
-//! bytes of all of them, so two ranks that send to each other at once cannot block each other.
+//! Frames through a byte stream: whoever waits for a link moves the bytes of all of them, so two ranks that send to
+//! each other at once cannot block each other. Streams but the first may have a thread each that calls the kernel.
 
 use std::io::{self, IoSlice, Write};
 
@@ -10,6 +10,7 @@ use super::inbox::{FrameError, Inbox, InboxError};
 use super::stripes::Stripes;
 use super::{Frame, LinkError, SLOTS};
 use crate::options::STREAMS_MAX;
+use bonfire_connect::carrier::Carrier;
 use bonfire_connect::secure::stream::Stream;
 
 /// Both directions between this rank and one peer, over one stream or several.
@@ -56,7 +57,7 @@ pub(crate) struct Due<'a> {
 /// One of the streams of a link.
 #[derive(Debug)]
 struct Flow {
-    stream: Stream,
+    carrier: Carrier,
     /// Whether the last read left something behind, or news has come since. Without this flag the
     /// kernel's events, which tell of changes only, would have to be asked again for what they said.
     readable: bool,
@@ -86,22 +87,29 @@ pub(super) enum Receipt {
 
 impl SocketLink {
     /// A link over `streams`, in an order that both ends know, whose frames carry up to `chunk_bytes`
-    /// of payload.
+    /// of payload. `has_threads` gives each stream but the first a thread; the first carries what is short.
     ///
     /// # Panics
     /// If there is no stream, or more than [`STREAMS_MAX`].
-    pub(crate) fn new(streams: Vec<Stream>, chunk_bytes: usize) -> io::Result<Self> {
+    pub(crate) fn new(
+        streams: Vec<Stream>,
+        chunk_bytes: usize,
+        has_threads: bool,
+    ) -> io::Result<Self> {
         assert!(
             (1..=STREAMS_MAX).contains(&streams.len()),
             "1 to {STREAMS_MAX} streams, got {}",
             streams.len()
         );
         let mut flows = Vec::with_capacity(streams.len());
-        for stream in streams {
+        for (index, stream) in streams.into_iter().enumerate() {
             stream.tune_for_frames()?;
-            stream.set_nonblocking()?;
+            let carrier = match has_threads && index > 0 {
+                true => Carrier::relayed(stream)?,
+                false => Carrier::own(stream)?,
+            };
             flows.push(Flow {
-                stream,
+                carrier,
                 readable: true,
                 sent: 0,
                 blocked: false,
@@ -129,14 +137,15 @@ impl SocketLink {
     }
 
     /// The streams, in their order.
-    pub(super) fn streams(&self) -> impl Iterator<Item = &Stream> {
-        self.flows.iter().map(|flow| &flow.stream)
+    pub(super) fn streams(&self) -> impl Iterator<Item = &Carrier> {
+        self.flows.iter().map(|flow| &flow.carrier)
     }
 
-    /// The streams that had no room when they were last written to.
-    pub(super) fn blocked_streams(&self) -> impl Iterator<Item = &Stream> {
+    /// The streams that had no room when they were last written to, and do not tell when they have.
+    pub(super) fn blocked_streams(&self) -> impl Iterator<Item = &Carrier> {
         let blocked = self.flows.iter().filter(|flow| flow.blocked);
-        blocked.map(|flow| &flow.stream)
+        let silent = blocked.filter(|flow| !flow.carrier.tells_of_room());
+        silent.map(|flow| &flow.carrier)
     }
 
     /// The oldest complete frame.
@@ -197,7 +206,7 @@ impl SocketLink {
         let mut came = 0;
         for index in 0..self.flows.len() {
             if self.is_sound() && self.inbox.wants(index) {
-                let read = self.inbox.fill(index, &mut self.flows[index].stream);
+                let read = self.inbox.fill(index, &mut self.flows[index].carrier);
                 came += self.note(index, read);
             }
         }
@@ -217,8 +226,8 @@ impl SocketLink {
         let mut came = 0;
         for index in 0..self.flows.len() {
             if self.is_sound() && self.inbox.wants(index) {
-                let stream = &mut self.flows[index].stream;
-                let read = self.inbox.fill_diverted(index, stream, target);
+                let carrier = &mut self.flows[index].carrier;
+                let read = self.inbox.fill_diverted(index, carrier, target);
                 came += self.note(index, read);
                 if !self.inbox.is_diverting() && self.fault.is_none() {
                     return Receipt::Payload;
@@ -318,18 +327,18 @@ impl Flow {
         let mut went = 0;
         let mut written = if sent < head.len() {
             let parts = [IoSlice::new(&head[sent..]), IoSlice::new(piece)];
-            self.stream.write_vectored(&parts)
+            self.carrier.write_vectored(&parts)
         } else if sent < total {
-            self.stream.write(&piece[sent - head.len()..])
+            self.carrier.write(&piece[sent - head.len()..])
         } else {
             Ok(0)
         };
         if let Ok(len) = written {
             went = len;
             self.sent += len;
-            // An encrypted stream may hold the end of it back.
+            // An encrypted stream may hold the end of it back, and so may a thread.
             if self.sent == total {
-                written = self.stream.flush().map(|()| len);
+                written = self.carrier.flush().map(|()| len);
             }
         }
         match written {

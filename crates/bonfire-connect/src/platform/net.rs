@@ -9,7 +9,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::SocketAddr as UnixAddr;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::sockopt;
 use rustix::net::{
     AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, bind, shutdown, socket_with,
@@ -82,6 +82,56 @@ pub fn await_news(handles: &[&Handle], timeout: Duration) -> Vec<usize> {
     let ready =
         |(index, interest): (usize, &PollFd<'_>)| (!interest.revents().is_empty()).then_some(index);
     interests.iter().enumerate().filter_map(ready).collect()
+}
+
+/// What one thread tells another through, where that one waits for connections: news without bytes.
+#[derive(Debug)]
+pub(crate) struct Bell(OwnedFd);
+
+impl Bell {
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self(eventfd(
+            0,
+            EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK,
+        )?))
+    }
+
+    /// News, also for whoever begins to wait later.
+    pub(crate) fn ring(&self) {
+        // Its count has room for longer than a machine runs.
+        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
+    }
+
+    /// No news before the next ring.
+    fn hush(&self) {
+        let _ = rustix::io::read(&self.0, &mut [0; size_of::<u64>()]);
+    }
+}
+
+impl Socket for Bell {
+    fn socket(&self) -> SocketRef<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Sleeps until `socket` has something to read or room to write, whichever is asked for, or `bell` rings, for `timeout` at
+/// most.
+pub(crate) fn await_turn(
+    socket: &impl Socket,
+    (reads, writes): (bool, bool),
+    bell: &Bell,
+    timeout: Duration,
+) {
+    let mut flags = PollFlags::empty();
+    flags.set(PollFlags::IN, reads);
+    flags.set(PollFlags::OUT, writes);
+    let bell_news = PollFd::new(&bell.0, PollFlags::IN);
+    let turn = PollFd::from_borrowed_fd(socket.socket(), flags);
+    // The end of a connection is always news, and would end every sleep.
+    let mut interests = [bell_news, turn];
+    let count = if flags.is_empty() { 1 } else { 2 };
+    let _ = poll(&mut interests[..count], Some(&timespec(timeout)));
+    bell.hush();
 }
 
 /// A listener that may take over a port whose last owner has just ended.

@@ -259,6 +259,7 @@ impl Attempt<'_> {
             options: &self.wish.options,
             chunk_bytes: party.chunk_bytes,
             streams: party.streams,
+            has_stream_threads: home.has_stream_threads(&self.wish.options, party.streams),
             deadline: Deadline::after(self.patience()),
             guard: &|_| match self.core.poison.failure() {
                 Some(failure) => Err(ConnectError::ParentFailed {

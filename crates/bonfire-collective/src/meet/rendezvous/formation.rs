@@ -34,6 +34,8 @@ pub(crate) struct Formation<'a> {
     pub(crate) chunk_bytes: usize,
     /// Of each link over TCP.
     pub(crate) streams: u8,
+    /// Whether streams but the first have threads.
+    pub(crate) has_stream_threads: bool,
     pub(crate) deadline: Deadline,
     /// Whether the attempt goes on.
     pub(crate) guard: Guard<'a>,
@@ -131,7 +133,8 @@ impl Formation<'_> {
         let mut links = Links::new(self.me, world_size);
         for (peer, streams) in connections.data {
             let streams = streams.into_iter().map(|(_, stream)| stream).collect();
-            let mut link = SocketLink::new(streams, self.chunk_bytes).map_err(system)?;
+            let mut link = SocketLink::new(streams, self.chunk_bytes, self.has_stream_threads)
+                .map_err(system)?;
             if kinds[peer.index()].is_some_and(|kind| self.is_summed(peer, kind)) {
                 link = link.sealed();
             }

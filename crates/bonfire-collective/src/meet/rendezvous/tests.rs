@@ -107,6 +107,7 @@ fn told_of(other: Settings, options: &GroupOptions) -> String {
         host: HostId::of_this_process(None),
         interface: server.local_addr().ip(),
         inspection: None,
+        ranks: 1,
     };
     let (_listeners, address) = home.listen().unwrap();
     let other = Card {

@@ -20,7 +20,7 @@ impl Way {
     fn new() -> Self {
         let (near, from) = UnixStream::pair().unwrap();
         let (to, far) = UnixStream::pair().unwrap();
-        let link = |end| SocketLink::new(vec![Stream::Unix(end)], PAYLOAD_BYTES).unwrap();
+        let link = |end| SocketLink::new(vec![Stream::Unix(end)], PAYLOAD_BYTES, false).unwrap();
         Self {
             source: link(near).sealed(),
             target: link(far).sealed(),
@@ -77,7 +77,7 @@ fn a_link_names_the_rank_and_the_operation_of_a_frame_that_was_changed() {
 #[test]
 fn a_link_without_checksums_believes_what_comes() {
     let mut way = Way::new();
-    let link = |end| SocketLink::new(vec![Stream::Unix(end)], PAYLOAD_BYTES).unwrap();
+    let link = |end| SocketLink::new(vec![Stream::Unix(end)], PAYLOAD_BYTES, false).unwrap();
     let (near, from) = UnixStream::pair().unwrap();
     let (to, far) = UnixStream::pair().unwrap();
     (way.source, way.from) = (link(near), from);

@@ -1,0 +1,87 @@
+//! Whether the streams of a link have threads.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Which threads call the kernel for the streams of a [link](crate::GroupOptions::streams_per_link).
+///
+/// A core sends or receives some gigabytes in a second. A rank that has several streams, and cores that nobody uses, gets
+/// more through them with threads; where ranks fill the cores, threads are in their way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum StreamThreads {
+    /// Threads where the host has a core for each stream of each of its ranks.
+    #[default]
+    Auto,
+    /// A thread for each stream but the first.
+    On,
+    /// The rank's own thread.
+    Off,
+}
+
+impl StreamThreads {
+    const ALL: [Self; 3] = [Self::Auto, Self::On, Self::Off];
+
+    /// The name in `BONFIRE_STREAM_THREADS`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::On => "on",
+            Self::Off => "off",
+        }
+    }
+
+    /// Whether links have them, on a host of so many cores and ranks.
+    pub(crate) fn are_on(self, streams: u8, cores: usize, ranks: usize) -> bool {
+        match self {
+            Self::Auto => streams > 1 && cores >= ranks * usize::from(streams),
+            Self::On => true,
+            Self::Off => false,
+        }
+    }
+}
+
+impl fmt::Display for StreamThreads {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The text does not say which streams have threads.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown choice of threads {0:?}: choose auto, on or off")]
+pub struct UnknownStreamThreads(String);
+
+impl FromStr for StreamThreads {
+    type Err = UnknownStreamThreads;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::ALL
+            .into_iter()
+            .find(|choice| choice.name() == text)
+            .ok_or_else(|| UnknownStreamThreads(text.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_go_there_and_back_and_others_are_refused() {
+        for choice in StreamThreads::ALL {
+            assert_eq!(choice.to_string().parse(), Ok(choice));
+        }
+        let error = "many".parse::<StreamThreads>().unwrap_err().to_string();
+        assert!(error.contains("auto, on or off"), "{error}");
+    }
+
+    #[test]
+    fn threads_need_cores_that_ranks_leave() {
+        let auto = StreamThreads::Auto;
+        assert!(auto.are_on(4, 16, 4));
+        assert!(!auto.are_on(4, 16, 5));
+        assert!(!auto.are_on(1, 64, 1), "nothing to share");
+        assert!(StreamThreads::On.are_on(4, 1, 2));
+        assert!(!StreamThreads::Off.are_on(4, 64, 1));
+    }
+}

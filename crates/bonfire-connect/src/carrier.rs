@@ -1,0 +1,94 @@
+//! What carries the bytes of a link's stream: the thread that uses the link, or one of the stream's own.
+
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+
+use crate::platform::net::{Socket, SocketRef};
+#[cfg(not(laboratory))]
+use crate::relay::Relay;
+use crate::secure::stream::Stream;
+
+/// A stream that never blocks.
+#[derive(Debug)]
+pub enum Carrier {
+    /// Who reads and writes calls the kernel.
+    Own(Stream),
+    /// A thread does. The simulation has none: what it orders are events, not how long they take.
+    #[cfg(not(laboratory))]
+    Relayed(Relay),
+}
+
+impl Carrier {
+    /// Without a thread.
+    pub fn own(stream: Stream) -> io::Result<Self> {
+        stream.set_nonblocking()?;
+        Ok(Self::Own(stream))
+    }
+
+    /// With one.
+    pub fn relayed(stream: Stream) -> io::Result<Self> {
+        #[cfg(not(laboratory))]
+        return Relay::start(stream).map(Self::Relayed);
+        #[cfg(laboratory)]
+        return Self::own(stream);
+    }
+
+    /// Whether room for more bytes is news, as that they came is. Otherwise the kernel is asked for it.
+    pub fn tells_of_room(&self) -> bool {
+        !matches!(self, Self::Own(_))
+    }
+}
+
+impl Socket for Carrier {
+    fn socket(&self) -> SocketRef<'_> {
+        match self {
+            Self::Own(stream) => stream.socket(),
+            #[cfg(not(laboratory))]
+            Self::Relayed(relay) => relay.socket(),
+        }
+    }
+}
+
+impl Read for Carrier {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Own(stream) => stream.read(bytes),
+            #[cfg(not(laboratory))]
+            Self::Relayed(relay) => relay.read(bytes),
+        }
+    }
+
+    fn read_vectored(&mut self, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        match self {
+            Self::Own(stream) => stream.read_vectored(parts),
+            #[cfg(not(laboratory))]
+            Self::Relayed(relay) => relay.read_vectored(parts),
+        }
+    }
+}
+
+impl Write for Carrier {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Own(stream) => stream.write(bytes),
+            #[cfg(not(laboratory))]
+            Self::Relayed(relay) => relay.write(bytes),
+        }
+    }
+
+    fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        match self {
+            Self::Own(stream) => stream.write_vectored(parts),
+            #[cfg(not(laboratory))]
+            Self::Relayed(relay) => relay.write_vectored(parts),
+        }
+    }
+
+    /// Has the kernel take what was written.
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Own(stream) => stream.flush(),
+            #[cfg(not(laboratory))]
+            Self::Relayed(relay) => relay.flush(),
+        }
+    }
+}
