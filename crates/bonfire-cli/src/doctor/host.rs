@@ -100,7 +100,7 @@ pub(super) struct Ptrace {
 }
 
 /// The variables that are shown; secrets are not among them.
-const VARIABLES: [&str; 13] = [
+const VARIABLES: [&str; 14] = [
     "BONFIRE_ALGORITHM",
     "BONFIRE_HOST_ID",
     "BONFIRE_STREAMS",

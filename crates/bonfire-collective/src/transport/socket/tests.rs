@@ -86,3 +86,15 @@ fn a_link_without_checksums_believes_what_comes() {
     // In the call-site, of which nobody depends.
     way.carry(&[7; PAYLOAD_BYTES], Some(8 * 100)).unwrap();
 }
+
+/// What is short never waits for another thread.
+#[test]
+fn streams_but_the_first_have_threads_where_that_is_asked_for() {
+    for has_threads in [false, true] {
+        let ends = (0..3).map(|_| UnixStream::pair().unwrap().0);
+        let streams = ends.map(Stream::Unix).collect();
+        let link = SocketLink::new(streams, PAYLOAD_BYTES, has_threads).unwrap();
+        let found: Vec<bool> = link.streams().map(Carrier::tells_of_room).collect();
+        assert_eq!(found, [false, has_threads, has_threads]);
+    }
+}
