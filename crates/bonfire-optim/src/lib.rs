@@ -19,6 +19,7 @@ mod fused;
 mod global_batch;
 mod gradient;
 mod offload;
+mod scaler;
 mod schedule;
 
 pub use bonfire_sys::FileMemoryError;
@@ -31,4 +32,5 @@ pub use global_batch::{GlobalBatch, RateRule};
 #[doc(hidden)]
 pub use gradient::{Factor, Factors};
 pub use offload::Offload;
+pub use scaler::ScalerConfig;
 pub use schedule::{Decay, Schedule, ScheduledRate};

@@ -68,7 +68,7 @@ pub use nn::{
     convert_sync_batch_norm, convert_sync_batch_norm_in, gelu, recompute,
 };
 pub use optim::gradients::{Clip, Gradients};
-pub use optim::scaler::{LossScaler, ScalerConfig};
+pub use optim::scaler::LossScaler;
 #[doc(hidden)]
 pub use parameters::is_autodiff;
 pub use reducer::timing::StepTiming;

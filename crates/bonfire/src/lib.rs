@@ -154,7 +154,7 @@ pub mod nn {
 /// memory, whose names are those of Burn's.
 pub mod optim {
     pub use bonfire_optim::*;
-    pub use bonfire_train::{Clip, Gradients, LossScaler, ScalerConfig};
+    pub use bonfire_train::{Clip, Gradients, LossScaler};
 }
 
 /// Parts of a model on different ranks of a [mesh](crate::world::Mesh): layers that are divided along its axis `tp`, and

@@ -6,6 +6,7 @@ use std::num::NonZeroUsize;
 use bonfire_checkpoint::Best;
 use bonfire_collective::GroupOptions;
 use bonfire_data::{DistributedSampler, LastBatch, Loader, Order, SamplerConfig, SamplerState};
+use bonfire_optim::ScalerConfig;
 use bonfire_testkit::{SmallDisk, local};
 use burn::module::Param;
 use burn::nn::{Linear, LinearConfig};
@@ -15,7 +16,7 @@ use serde::Deserialize;
 
 use super::*;
 use crate::world::tests::world;
-use crate::{Ddp, Loss, LossScaler, ScalerConfig};
+use crate::{Ddp, Loss, LossScaler};
 
 mod background;
 
@@ -62,10 +63,7 @@ struct State {
 
 impl State {
     fn new() -> Self {
-        let config = ScalerConfig {
-            window: 3,
-            ..ScalerConfig::default()
-        };
+        let config = ScalerConfig::default().with_window(3);
         Self {
             sampler: None,
             scaler: LossScaler::new(config),

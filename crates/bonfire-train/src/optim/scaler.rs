@@ -7,42 +7,11 @@
 //! at an overflow use up patience, then halve, at every further one, until a window without any gives the
 //! patience back.
 
+use bonfire_optim::ScalerConfig;
 use serde::{Deserialize, Serialize};
 
 use crate::optim::gradients::Gradients;
 use crate::{Loss, TrainError};
-
-/// How a [`LossScaler`] starts and adapts.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-#[non_exhaustive]
-pub struct ScalerConfig {
-    /// The first scale.
-    pub initial: f64,
-    /// After so many steps without an overflow the scale doubles.
-    pub window: u32,
-    /// At which overflow the scale halves, from 1. Every further one halves it, too. The count starts
-    /// anew with each window without an overflow.
-    pub hysteresis: u32,
-    /// Whether the count starts anew with each step without an overflow, so that only overflows in a row
-    /// halve the scale. A checkpoint without it means no.
-    pub consecutive_hysteresis: bool,
-    /// It never falls below this. An overflow that would make it is an error: no scale helps.
-    pub min: f64,
-}
-
-impl Default for ScalerConfig {
-    /// DeepSpeed's: 2^16, 1000, 2, not consecutive, 1.
-    fn default() -> Self {
-        Self {
-            initial: 65536.0,
-            window: 1000,
-            hysteresis: 2,
-            consecutive_hysteresis: false,
-            min: 1.0,
-        }
-    }
-}
 
 /// Scales losses and gradients. It is the same on every rank, and part of a checkpoint.
 ///
@@ -75,7 +44,7 @@ impl LossScaler {
         Self {
             scale: config.initial,
             steady: 0,
-            patience: config.patience(),
+            patience: patience(&config),
             skipped: 0,
             config,
         }
@@ -141,7 +110,7 @@ impl LossScaler {
         self.steady += 1;
         let is_window = self.steady >= self.config.window;
         if is_window || self.config.consecutive_hysteresis {
-            self.patience = self.config.patience();
+            self.patience = patience(&self.config);
         }
         if is_window {
             self.scale *= 2.0;
@@ -150,43 +119,9 @@ impl LossScaler {
     }
 }
 
-impl ScalerConfig {
-    /// The same with another [`initial`](Self::initial).
-    #[must_use]
-    pub fn with_initial(self, initial: f64) -> Self {
-        Self { initial, ..self }
-    }
-
-    /// The same with another [`window`](Self::window).
-    #[must_use]
-    pub fn with_window(self, window: u32) -> Self {
-        Self { window, ..self }
-    }
-
-    /// The same with another [`hysteresis`](Self::hysteresis).
-    #[must_use]
-    pub fn with_hysteresis(self, hysteresis: u32) -> Self {
-        Self { hysteresis, ..self }
-    }
-
-    /// The same with another [`consecutive_hysteresis`](Self::consecutive_hysteresis).
-    #[must_use]
-    pub fn with_consecutive_hysteresis(self, consecutive_hysteresis: bool) -> Self {
-        Self {
-            consecutive_hysteresis,
-            ..self
-        }
-    }
-
-    /// The same with another [`min`](Self::min).
-    #[must_use]
-    pub fn with_min(self, min: f64) -> Self {
-        Self { min, ..self }
-    }
-
-    fn patience(&self) -> u32 {
-        self.hysteresis.max(1)
-    }
+/// At which overflow from here the scale halves.
+fn patience(config: &ScalerConfig) -> u32 {
+    config.hysteresis.max(1)
 }
 
 impl Default for LossScaler {
@@ -200,11 +135,8 @@ mod tests {
     use super::*;
 
     fn scaler(window: u32, hysteresis: u32) -> LossScaler {
-        LossScaler::new(ScalerConfig {
-            window,
-            hysteresis,
-            ..ScalerConfig::default()
-        })
+        let config = ScalerConfig::default().with_window(window);
+        LossScaler::new(config.with_hysteresis(hysteresis))
     }
 
     /// A step that overflows, and the scale after it.
@@ -247,10 +179,8 @@ mod tests {
 
     #[test]
     fn consecutive_hysteresis_counts_overflows_in_a_row() {
-        let mut scaler = LossScaler::new(ScalerConfig {
-            consecutive_hysteresis: true,
-            ..ScalerConfig::default()
-        });
+        let config = ScalerConfig::default().with_consecutive_hysteresis(true);
+        let mut scaler = LossScaler::new(config);
         for _ in 0..5 {
             assert_eq!(overflow(&mut scaler), 65536.0);
             scaler.succeeded();

@@ -9,11 +9,10 @@ use bonfire_data::{
     DistributedSampler, LastBatch, Loader, Order, Prefetch, Remainder, SamplerConfig,
 };
 use bonfire_launch::StopRequest;
-use bonfire_optim::{Decay, Offload, Schedule};
+use bonfire_optim::{Decay, Offload, ScalerConfig, Schedule};
 use bonfire_report::{Journal, JournalConfig, ModelFlops};
 use bonfire_train::{
-    Checkpoints, Clip, Ddp, DdpConfig, GradientCompression, Keep, LossScaler, Precision,
-    ScalerConfig, World,
+    Checkpoints, Clip, Ddp, DdpConfig, GradientCompression, Keep, LossScaler, Precision, World,
 };
 use burn::module::Module;
 

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::{LossScaler, ScalerConfig};
+use crate::LossScaler;
 
 /// The gradients of one step over 12 samples on one rank.
 fn whole_batch() -> Vec<Option<Vec<f32>>> {
@@ -47,10 +47,7 @@ fn finished<P: AsRef<[usize]> + Sync>(
         let device = world.device();
         let mut ddp = Ddp::with_config(Mlp::new(1, &device), &world, config).unwrap();
         let mut scaler = scale.map(|initial| {
-            LossScaler::new(ScalerConfig {
-                initial,
-                ..ScalerConfig::default()
-            })
+            LossScaler::new(bonfire_optim::ScalerConfig::default().with_initial(initial))
         });
         // Twice, because buckets travel early from the second step on.
         let mut last = Vec::new();

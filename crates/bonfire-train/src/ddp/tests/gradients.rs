@@ -1,7 +1,9 @@
 //! What happens between the averages and the optimizer: clipping, scaling, numbers that are none.
 
 use super::*;
-use crate::{LossScaler, ScalerConfig};
+use bonfire_optim::ScalerConfig;
+
+use crate::LossScaler;
 
 /// The joint norm of a step's gradients over 12 samples before and after clipping, and the gradients.
 fn clipped_step(world: &World, clip: Clip) -> (f32, f32, Vec<(String, Vec<f64>)>) {
@@ -179,10 +181,7 @@ fn a_scaled_loss_gives_the_same_parameters_bit_for_bit() {
 
 #[test]
 fn an_overflow_on_one_rank_skips_the_step_on_all() {
-    let config = ScalerConfig {
-        hysteresis: 1,
-        ..ScalerConfig::default()
-    };
+    let config = ScalerConfig::default().with_hysteresis(1);
     let results = on_ranks(3, |world| {
         let mut scaler = LossScaler::new(config);
         let parameters = train_scaled(&world, &mut scaler, |rank, step| (rank, step) == (2, 3));

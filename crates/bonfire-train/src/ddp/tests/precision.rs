@@ -4,7 +4,8 @@ use burn::nn::{Dropout, DropoutConfig, Embedding, EmbeddingConfig, LayerNorm, La
 use burn::tensor::{DType as TensorDType, FloatDType, Int};
 
 use super::*;
-use crate::{LossScaler, Precision, ScalerConfig};
+use crate::{LossScaler, Precision};
+use bonfire_optim::ScalerConfig;
 
 fn mixed(precision: Precision) -> DdpConfig {
     DdpConfig {
@@ -164,10 +165,7 @@ fn gradients_travel_early_and_have_the_bits_of_the_naive_way() {
 /// In f16, and only there, gradients of one rank's sample leave the range of the type.
 #[test]
 fn an_overflow_of_one_rank_in_16_bits_skips_the_step_on_all() {
-    let config = ScalerConfig {
-        hysteresis: 1,
-        ..ScalerConfig::default()
-    };
+    let config = ScalerConfig::default().with_hysteresis(1);
     let results = on_ranks(3, |world| {
         let device = world.device();
         let precision = Precision::F16;

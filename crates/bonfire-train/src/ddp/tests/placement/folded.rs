@@ -1,9 +1,9 @@
 //! Factors that optimizers take give the bits of gradients that are multiplied before.
 
-use bonfire_optim::{GradientFactor, LionConfig};
+use bonfire_optim::{GradientFactor, LionConfig, ScalerConfig};
 
 use super::*;
-use crate::{LossScaler, ScalerConfig};
+use crate::LossScaler;
 
 /// Two groups with one handle, if there is one.
 fn folding_optimizer(factor: Option<&GradientFactor>) -> ModuleOptimizer {
