@@ -2,15 +2,16 @@
 
 use burn::tensor::{DType, Device, Tensor};
 
-/// The type to compute in.
-pub(crate) fn wide(dtype: DType) -> DType {
+/// The type to compute in: 16 bits overflow at a norm of 256.
+pub fn wide(dtype: DType) -> DType {
     match dtype {
         DType::F16 | DType::BF16 => DType::F32,
         wide => wide,
     }
 }
 
-pub(crate) fn cast<const D: usize>(tensor: Tensor<D>, dtype: DType) -> Tensor<D> {
+/// The same in a type.
+pub fn cast<const D: usize>(tensor: Tensor<D>, dtype: DType) -> Tensor<D> {
     match tensor.dtype() == dtype {
         true => tensor,
         false => tensor.cast(dtype),

@@ -23,6 +23,8 @@ mod scaler;
 mod schedule;
 
 pub use bonfire_sys::FileMemoryError;
+#[doc(hidden)]
+pub use compute::{cast, wide};
 pub use factor::GradientFactor;
 pub use fused::adam::{Adam, AdamConfig};
 pub use fused::adamw::{AdamW, AdamWConfig};

@@ -63,7 +63,7 @@ fn every_algorithm_conforms_between_hosts() {
     let newest_first: Vec<Algorithm> = Algorithm::ALL.iter().rev().copied().collect();
     for &algorithm in some(&newest_first, 1) {
         let forced = options(FoldOrder::Canonical).with_algorithm(Some(algorithm));
-        let digests = on_hosts(&["a", "b", "b", "a"], forced, |group| {
+        let digests = on_hosts(&["a", "b", "a"], forced, |group| {
             check_all(&group, Bits::AnyOrder)
         });
         one_digest(&digests);

@@ -19,7 +19,7 @@ use burn::optim::{GradientsParams, ModuleOptimizer};
 use burn::tensor::{DType, Tensor, TensorData};
 
 use bonfire_collective::{ProcessGroup, Rank, ReduceOp, WorldSize};
-use bonfire_optim::{Factor, Factors, GradientFactor, Offload};
+use bonfire_optim::{Factor, Factors, GradientFactor, Offload, cast, wide};
 use bonfire_plan::DType as Elements;
 
 use crate::parameters::ParameterTable;
@@ -401,7 +401,10 @@ impl Gradients {
     fn changed(mut self, change: impl Fn(Box<dyn AnyRank>) -> Box<dyn AnyRank>) -> Self {
         let entries = std::mem::take(&mut self.entries).into_iter();
         let changed = entries.map(|entry| Entry {
-            values: change(entry.values),
+            values: match entry.values.is_empty() {
+                true => entry.values,
+                false => change(entry.values),
+            },
             ..entry
         });
         self.entries = changed.collect();
@@ -497,17 +500,11 @@ impl<const D: usize> AnyRank for Tensor<D> {
     }
 
     fn multiplied(self: Box<Self>, factors: &Factors) -> Box<dyn AnyRank> {
-        match self.is_empty() {
-            true => self,
-            false => Box::new(factors.multiply(*self)),
-        }
+        Box::new(factors.multiply(*self))
     }
 
     fn clamped(self: Box<Self>, max: f32) -> Box<dyn AnyRank> {
-        match self.is_empty() {
-            true => self,
-            false => Box::new((*self).clamp(-max, max)),
-        }
+        Box::new((*self).clamp(-max, max))
     }
 
     fn register(self: Box<Self>, id: ParamId, all: &mut GradientsParams) {
@@ -516,21 +513,6 @@ impl<const D: usize> AnyRank for Tensor<D> {
 
     fn as_any(&self) -> &dyn Any {
         self
-    }
-}
-
-/// The type to compute in: 16 bits overflow at a norm of 256.
-fn wide(dtype: DType) -> DType {
-    match dtype {
-        DType::F16 | DType::BF16 => DType::F32,
-        wide => wide,
-    }
-}
-
-fn cast<const D: usize>(tensor: Tensor<D>, dtype: DType) -> Tensor<D> {
-    match tensor.dtype() == dtype {
-        true => tensor,
-        false => tensor.cast(dtype),
     }
 }
 
