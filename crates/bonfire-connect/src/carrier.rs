@@ -32,7 +32,7 @@ impl Carrier {
         return Self::own(stream);
     }
 
-    /// Whether room for more bytes is news, as that they came is. Otherwise the kernel is asked for it.
+    /// Whether the socket also tells of room for more bytes. Otherwise ask the kernel.
     pub fn tells_of_room(&self) -> bool {
         !matches!(self, Self::Own(_))
     }

@@ -7,7 +7,7 @@
 //! [`Socket`] is what tells of news. A write is done when [`flush`](Write::flush) says that the kernel has all of it.
 
 use std::io::{self, Read, Write};
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::sync::{Arc, OnceLock};
@@ -18,7 +18,7 @@ use crate::platform::net::{self, Bell, Socket, SocketRef};
 use crate::platform::thread::{self, JoinHandle};
 use crate::secure::stream::Stream;
 
-/// Of a piece of a chunk, when four streams share it.
+/// As long as a piece of a chunk of the default size on four streams.
 const BLOCK_BYTES: usize = 64 << 10;
 
 /// Blocks of each direction: one that the thread moves, and some that wait.
@@ -27,7 +27,7 @@ const BLOCKS: usize = 4;
 /// How long a thread looks for work before it sleeps: to wake it costs as much.
 const SPIN: Duration = Duration::from_micros(50);
 
-/// A sleep ends by itself after so long.
+/// Every wait has a deadline; bells end sleeps.
 const NAP_MAX: Duration = Duration::from_secs(1);
 
 /// Bytes on their way.
@@ -73,6 +73,12 @@ impl Shared {
         if self.is_asleep.load(Ordering::Relaxed) {
             self.work.ring();
         }
+    }
+
+    /// Why the thread takes nothing any more.
+    fn ended(&self) -> io::Error {
+        let end = io::Error::from(io::ErrorKind::BrokenPipe);
+        self.check().err().unwrap_or(end)
     }
 
     fn check(&self) -> io::Result<()> {
@@ -123,13 +129,13 @@ impl Relay {
         }
         let mover = Mover {
             stream,
-            shared: Arc::clone(&shared),
             filled: Some(fill),
             emptied,
             free: None,
             outgoing: to_send,
             sent: done,
             leaving: None,
+            shared: LastNews(Arc::clone(&shared)),
         };
         Ok(Self {
             shared,
@@ -185,32 +191,33 @@ impl Write for Relay {
         self.shared.check()?;
         let mut went = 0;
         while went < bytes.len() {
-            let Ok(mut block) = self.sent.try_recv() else {
-                break;
+            let mut block = match self.sent.try_recv() {
+                Ok(block) => block,
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => return Err(self.shared.ended()),
             };
             let count = BLOCK_BYTES.min(bytes.len() - went);
             block.bytes[..count].copy_from_slice(&bytes[went..went + count]);
             block.rest = 0..count;
             self.shared.unsent.fetch_add(1, Ordering::Relaxed);
             if self.outgoing.try_send(block).is_err() {
-                self.shared.check()?;
-                return Err(io::ErrorKind::BrokenPipe.into());
+                return Err(self.shared.ended());
             }
             went += count;
         }
-        self.shared.wake();
-        match went {
-            0 if !bytes.is_empty() => Err(io::ErrorKind::WouldBlock.into()),
-            went => Ok(went),
+        if went == 0 && !bytes.is_empty() {
+            return Err(io::ErrorKind::WouldBlock.into());
         }
+        self.shared.wake();
+        Ok(went)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.shared.check()?;
-        match self.shared.unsent.load(Ordering::Acquire) {
-            0 => Ok(()),
-            _ => Err(io::ErrorKind::WouldBlock.into()),
+        if self.shared.unsent.load(Ordering::Acquire) == 0 {
+            return Ok(());
         }
+        self.shared.check()?;
+        Err(io::ErrorKind::WouldBlock.into())
     }
 }
 
@@ -228,7 +235,6 @@ impl Drop for Relay {
 /// The thread's side.
 struct Mover {
     stream: Stream,
-    shared: Arc<Shared>,
     /// Nothing after the end of the stream.
     filled: Option<SyncSender<Block>>,
     emptied: Receiver<Block>,
@@ -238,6 +244,25 @@ struct Mover {
     sent: SyncSender<Block>,
     /// What goes now.
     leaving: Option<Block>,
+    /// Dropped last, however the thread ends: whoever hears the news finds that nothing more comes.
+    shared: LastNews,
+}
+
+/// What both sides see, and news when the thread has ended.
+struct LastNews(Arc<Shared>);
+
+impl Deref for LastNews {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.0
+    }
+}
+
+impl Drop for LastNews {
+    fn drop(&mut self) {
+        self.0.news.ring();
+    }
 }
 
 impl Mover {
@@ -260,21 +285,30 @@ impl Mover {
                 }
             }
         }
-        let shared = Arc::clone(&self.shared);
-        // Whoever hears the news sees that nothing more comes.
-        drop(self);
-        shared.news.ring();
     }
 
     /// Moves what can be moved without waiting; whether that was anything.
     fn turn(&mut self) -> io::Result<bool> {
+        self.take();
         Ok(self.send()? | self.receive()?)
     }
 
-    fn send(&mut self) -> io::Result<bool> {
-        if self.leaving.is_none() {
-            self.leaving = self.outgoing.try_recv().ok();
+    /// Takes blocks that were handed over; whether there were any.
+    fn take(&mut self) -> bool {
+        let mut took = false;
+        for (place, blocks) in [
+            (&mut self.leaving, &self.outgoing),
+            (&mut self.free, &self.emptied),
+        ] {
+            if place.is_none() {
+                *place = blocks.try_recv().ok();
+                took |= place.is_some();
+            }
         }
+        took
+    }
+
+    fn send(&mut self) -> io::Result<bool> {
         let Some(block) = &mut self.leaving else {
             return Ok(false);
         };
@@ -302,9 +336,6 @@ impl Mover {
         let Some(filled) = &self.filled else {
             return Ok(false);
         };
-        if self.free.is_none() {
-            self.free = self.emptied.try_recv().ok();
-        }
         let Some(block) = &mut self.free else {
             return Ok(false);
         };
@@ -326,16 +357,12 @@ impl Mover {
     fn sleep(&mut self) {
         self.shared.is_asleep.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        // What was handed over since the last look.
-        if self.leaving.is_none() {
-            self.leaving = self.outgoing.try_recv().ok();
+        // What was handed over since the last look is looked at first: an encrypted stream may have read more than it gave.
+        if !self.take() {
+            let reads = self.filled.is_some() && self.free.is_some();
+            let writes = self.leaving.is_some();
+            net::await_turn(&self.stream, (reads, writes), &self.shared.work, NAP_MAX);
         }
-        if self.free.is_none() {
-            self.free = self.emptied.try_recv().ok();
-        }
-        let reads = self.filled.is_some() && self.free.is_some();
-        let writes = self.leaving.is_some();
-        net::await_turn(&self.stream, (reads, writes), &self.shared.work, NAP_MAX);
         self.shared.is_asleep.store(false, Ordering::Relaxed);
     }
 }
@@ -355,7 +382,7 @@ fn ready<T>(result: io::Result<T>) -> io::Result<Option<T>> {
 mod tests {
     use std::time::Instant;
 
-    use crate::platform::net::UnixStream;
+    use crate::platform::net::{Edges, UnixStream};
 
     use super::*;
 
@@ -367,11 +394,14 @@ mod tests {
         (one, other)
     }
 
-    /// Moves bytes until all are there, sleeping in between on both ends' news.
+    /// Moves bytes until all are there, sleeping until either end has news where nothing moves.
     fn exchange(one: &mut Relay, other: &mut Relay, bytes: &[u8], part: usize) -> Vec<u8> {
         let started = Instant::now();
         let (mut went, mut came) = (0, Vec::new());
         let mut buffer = vec![0; 100_000];
+        let edges = Edges::new().unwrap();
+        edges.add(0, one).unwrap();
+        edges.add(1, other).unwrap();
         while came.len() < bytes.len() {
             assert!(
                 started.elapsed() < LIMIT,
@@ -383,7 +413,10 @@ mod tests {
             match ready(other.read(&mut buffer)).unwrap() {
                 Some(0) => panic!("the end after {}", came.len()),
                 Some(count) => came.extend_from_slice(&buffer[..count]),
-                None => thread::yield_now(),
+                None => {
+                    // Longer than a test may take, were there no news.
+                    edges.sleep(2 * LIMIT);
+                }
             }
         }
         while ready(one.flush()).unwrap().is_none() {
@@ -445,8 +478,10 @@ mod tests {
         let (one, other) = UnixStream::pair().unwrap();
         let mut one = Relay::start(Stream::Unix(one)).unwrap();
         let started = Instant::now();
-        while started.elapsed() < SPIN * 100 {
-            let _ = one.write(&[1; BLOCK_BYTES]);
+        // Until the kernel has no room, and the thread waits for it.
+        while one.write(&[1; BLOCK_BYTES]).is_ok() || !one.shared.is_asleep.load(Ordering::Relaxed)
+        {
+            assert!(started.elapsed() < LIMIT, "there is always room");
         }
         assert!(ready(one.flush()).unwrap().is_none());
         drop(one);

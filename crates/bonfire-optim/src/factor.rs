@@ -1,6 +1,6 @@
 //! Factors of gradients: an optimizer that has a handle on them multiplies as it reads.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::gradient::Factors;
 
@@ -35,26 +35,47 @@ impl GradientFactor {
     /// Where another step with this handle has not ended.
     #[doc(hidden)]
     pub fn during<R>(&self, factors: Factors, step: impl FnOnce() -> R) -> (R, usize) {
-        let before = self.replace(Some(Step { factors, taken: 0 }));
+        self.begin(factors);
+        let under_way = UnderWay(self);
+        let result = step();
+        let taken = self.lock().as_ref().map_or(0, |step| step.taken);
+        drop(under_way);
+        (result, taken)
+    }
+
+    #[track_caller]
+    fn begin(&self, factors: Factors) {
+        let mut step = self.lock();
+        let is_free = step.is_none();
+        if is_free {
+            *step = Some(Step { factors, taken: 0 });
+        }
+        drop(step);
         assert!(
-            before.is_none(),
+            is_free,
             "a GradientFactor is for one rank: each rank makes its own"
         );
-        let result = step();
-        (result, self.replace(None).map_or(0, |step| step.taken))
     }
 
     /// For one gradient.
     pub(crate) fn take(&self) -> Factors {
-        let mut step = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut step = self.lock();
         step.as_mut().map_or_else(Factors::default, |step| {
             step.taken += 1;
             step.factors.clone()
         })
     }
 
-    fn replace(&self, step: Option<Step>) -> Option<Step> {
-        let mut own = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        std::mem::replace(&mut own, step)
+    fn lock(&self) -> MutexGuard<'_, Option<Step>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Nothing is left of a step, however it ends.
+struct UnderWay<'a>(&'a GradientFactor);
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        *self.0.lock() = None;
     }
 }

@@ -72,7 +72,7 @@ impl Factors {
 
     /// The gradient, multiplied in its own type. f32 on the CPU (Flex) are in place where nobody else sees them.
     pub(crate) fn multiply_wide<const D: usize>(&self, gradient: Tensor<D>) -> Tensor<D> {
-        if self.is_empty() {
+        if self.is_empty() || gradient.shape().num_elements() == 0 {
             return gradient;
         }
         #[cfg(feature = "flex")]

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// How the scale of a loss starts and adapts: `bonfire_train::LossScaler` has it.
+/// The configuration of a `LossScaler`: how the scale of a loss starts and adapts.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]

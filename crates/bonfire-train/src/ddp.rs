@@ -369,8 +369,10 @@ impl<M: Module> Ddp<M> {
     /// and RMSProp do; with [`Placement::of_whole_parameters`](crate::Placement::of_whole_parameters) it may be any.
     ///
     /// # Errors
-    /// [`TrainError::FactorNotTaken`] where gradients are [folded](Gradients::folded) and an optimizer is without the
-    /// handle. Where the optimizer's state is sharded: [`TrainError::RowsDiffer`] for an optimizer, or a clipping of
+    /// [`TrainError::Collective`] if another rank has failed. [`TrainError::FactorNotTaken`] where gradients are
+    /// [folded](Gradients::folded) and an optimizer is without the handle, which has stepped its parameters then, or
+    /// clips, which is found before. The group has ended after either. Where the optimizer's state is sharded:
+    /// [`TrainError::RowsDiffer`] for an optimizer, or a clipping of
     /// its own, that needs whole parameters and gets rows; [`TrainError::Collective`];
     /// [`TrainError::UnreadableTensor`].
     #[track_caller]

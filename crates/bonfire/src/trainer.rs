@@ -75,7 +75,7 @@ pub struct Trainer<M, B> {
     optimizer: ModuleOptimizer,
     rates: parts::Rates,
     clip: Option<Clip>,
-    /// Factors of gradients go to the optimizer this way, if it takes them.
+    /// The optimizer's handle on factors of gradients, if it has one.
     factor: Option<GradientFactor>,
     feed: Feed<B>,
     /// Samples of a forward pass, and forward passes of a step, on this rank.

@@ -10,8 +10,8 @@ use crate::options::{OptimizerKind, OptimizerSettings};
 /// AdamW's, as in nanoGPT.
 const EPSILON: f32 = 1e-8;
 
-/// The optimizer of a [`crate::model::Gpt`], with its state in files if it has a place for them; and what it learns the factor of
-/// clipping by, if all of it does.
+/// The optimizer of a [`crate::model::Gpt`], with its state in files if it has a place for them; and the handle by which it
+/// gets factors of gradients, if all its groups have it.
 pub fn build(
     settings: OptimizerSettings,
     offload: Option<&Offload>,

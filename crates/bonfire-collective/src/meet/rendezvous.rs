@@ -97,7 +97,7 @@ pub(crate) struct Home {
     interface: IpAddr,
     /// Answers who asks what its ranks do, if the system allows it.
     pub(crate) inspection: Option<Arc<Inspection>>,
-    /// Of the job, on this host.
+    /// Ranks of the job on this host; 1 until all have met.
     ranks: usize,
 }
 

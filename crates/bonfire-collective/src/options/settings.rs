@@ -31,7 +31,7 @@ const BUILDS: &str = "BONFIRE_BUILDS";
 
 /// What `BONFIRE_ALGORITHM`, `BONFIRE_STREAMS`, `BONFIRE_STREAM_THREADS`, `BONFIRE_TLS`, `BONFIRE_CHECKSUMS`, `BONFIRE_CALL_SITES` and
 /// `BONFIRE_BUILDS` say, which goes before a program's own [`GroupOptions`](crate::GroupOptions). What is not
-/// set, or empty, leaves the option as it is. All ranks need the same, but for threads.
+/// set, or empty, leaves the option as it is. All ranks need the same; `stream_threads` may differ.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EnvSettings {
     /// Algorithms in place of those that Bonfire or the program chooses.

@@ -9,7 +9,7 @@ use std::str::FromStr;
 /// more through them with threads; where ranks fill the cores, threads are in their way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum StreamThreads {
-    /// Threads where the host has a core for each stream of each of its ranks.
+    /// [`On`](Self::On) where ranks of the host times streams of a link are at most the cores that this rank may use.
     #[default]
     Auto,
     /// A thread for each stream but the first.

@@ -10,7 +10,7 @@
 //! to end, the rest is read to there, and the frame never takes a slot.
 //!
 //! Where the link has several streams, the first carries the headers, and the others their pieces of
-//! large payloads ([`Stripes`]). What belongs to the next frame stays in the kernel until all pieces of
+//! large payloads ([`Stripes`]). What belongs to the next frame stays where it is until all pieces of
 //! the frame that is arriving are there, so there is only ever one such frame.
 //!
 //! Nothing here trusts the bytes: a frame's length is checked against its slot before it is used. Where

@@ -174,7 +174,7 @@ impl SocketLink {
         flows.any(|(index, flow)| flow.readable && self.inbox.wants(index))
     }
 
-    /// The kernel says that bytes, or the end, have come over a stream.
+    /// The kernel, or its thread, says that bytes or the end have come over a stream, or that there is room.
     pub(super) fn hear_of_news(&mut self, stream: usize) {
         self.flows[stream].readable = true;
     }

@@ -67,7 +67,7 @@ fn what_the_launcher_writes_is_what_the_worker_reads() {
         settings: EnvSettings {
             overrides: "all_reduce=ring".parse().unwrap(),
             streams_per_link: Some(4),
-            stream_threads: None,
+            stream_threads: Some(bonfire_collective::StreamThreads::On),
             ..EnvSettings::default()
         },
     };

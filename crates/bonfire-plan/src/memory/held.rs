@@ -20,7 +20,7 @@ pub struct Held {
     /// What else there is of the memory in which gradients travel and micro-batches are added up.
     pub buckets: Bytes,
     /// Parameters that are gathered for their use, and the memory in which they are; a copy of the largest gradient
-    /// while it is clipped.
+    /// where it is clipped before the step.
     pub unit: Bytes,
     /// Other ranks' buckets, as far as this rank reads them where they are. It is memory of those ranks, and not in
     /// the [total](Self::total), but the operating system counts it for each process that has seen it.

@@ -54,15 +54,21 @@ impl<M: Module> Ddp<M> {
         let rows = self.module.take().expect(MODULE_PRESENT).map(&mut splitter);
         let (rows, stepped) = gradients.step(optimizer, lr, rows);
         let mut reducer = lock(reducer);
-        reducer.begin_gathering()?;
-        let mut sender = Sender {
-            table: &self.table,
-            shards: &self.shards,
-            reducer: &mut reducer,
-            result: stepped,
+        let result = match stepped {
+            // Nobody gets rows of a step that went wrong.
+            Err(error) => Err(error),
+            Ok(()) => {
+                reducer.begin_gathering()?;
+                let mut sender = Sender {
+                    table: &self.table,
+                    shards: &self.shards,
+                    reducer: &mut reducer,
+                    result: Ok(()),
+                };
+                rows.visit(&mut sender);
+                sender.result
+            }
         };
-        rows.visit(&mut sender);
-        let result = sender.result;
         let mut joiner = Joiner {
             table: &self.table,
             wholes: splitter.wholes,

@@ -44,7 +44,7 @@ pub enum Clip {
 /// [`Ddp::step`](crate::Ddp::step).
 ///
 /// Whatever the type of a gradient, norms and factors are computed in 32 bits or more. Everything but
-/// [`check_finite`](Self::check_finite) stays on the device: nothing waits for a value.
+/// [`check_finite`](Self::check_finite) stays on the device: nothing waits for a value, but for steps on the host.
 ///
 /// Where [`DdpConfig::placement`](crate::DdpConfig) cuts parameters into rows, a rank has the gradients of
 /// its own rows. [`norm`](Self::norm), [`clip`](Self::clip) and [`check_finite`](Self::check_finite) are about
@@ -319,7 +319,7 @@ impl Gradients {
         (module, check(taken))
     }
 
-    /// That all gradients are finite. All ranks find the same, because all have the same gradients:
+    /// That all gradients are finite, before a factor of clipping or of a loss scale. All ranks find the same, because all have the same gradients:
     /// they may stop, or skip the step, without asking each other. It waits for the device.
     ///
     /// # Errors

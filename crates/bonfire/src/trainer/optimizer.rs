@@ -10,8 +10,8 @@ use burn::tensor::Tensor;
 
 use crate::error::{Error, Result};
 
-/// The optimizer, with its state in files if there is a place for them; and what it learns factors of gradients by, if all of
-/// it does.
+/// The optimizer, with its state in files if there is a place for them; and the handle by which it gets factors of
+/// gradients, if all its groups have it.
 pub(super) fn build<M: Module>(
     section: &OptimizerSection,
     model: &M,

@@ -57,36 +57,46 @@ fn folded_factors_train_to_the_bits_of_multiplied_gradients() {
     }
 }
 
+/// What the ranks say of a folded step.
+fn refused(
+    placement: Placement,
+    make: impl Fn(ModuleOptimizer) -> ModuleOptimizer + Sync,
+) -> Vec<String> {
+    on_ranks(2, |world| {
+        let device = world.device();
+        let factor = GradientFactor::default();
+        let mut optimizer = make(folding_optimizer(Some(&factor)));
+        let mut ddp = Ddp::with_config(Uneven::new(&device), &world, placed(placement)).unwrap();
+        let indices = share(&world, 0, 2);
+        let done = ddp.backward(|model| model.loss(&indices, &device));
+        // The other rank may have heard already.
+        let stepped = done.and_then(|done| {
+            let gradients = done.gradients.folded(&factor);
+            ddp.step(&mut optimizer, 0.01, gradients)
+        });
+        stepped.unwrap_err().to_string()
+    })
+}
+
 #[test]
 fn an_optimizer_without_the_handle_is_refused_and_so_is_clipping_of_its_own() {
-    let clipping = || GradientClippingConfig::Norm(1.0).init();
     let first = || ParamGroup::from_predicate("first");
-    type Make<'a> = &'a (dyn Fn(ModuleOptimizer) -> ModuleOptimizer + Sync);
-    let makes: [(Make, &str); 2] = [
-        (
-            &|optimizer| optimizer.with_group(first(), SgdConfig::new().build(), None),
-            "only 6 of 8",
-        ),
-        (
-            &|optimizer| optimizer.with_grad_clipping(clipping()),
-            "only 0 of 8",
-        ),
-    ];
-    for (make, expected) in makes {
-        let errors = on_ranks(2, |world| {
-            let device = world.device();
-            let factor = GradientFactor::default();
-            let mut optimizer = make(folding_optimizer(Some(&factor)));
-            let config = placed(Placement::replicated());
-            let mut ddp = Ddp::with_config(Uneven::new(&device), &world, config).unwrap();
-            let indices = share(&world, 0, 2);
-            let done = ddp.backward(|model| model.loss(&indices, &device));
-            let gradients = done.unwrap().gradients.folded(&factor);
-            let error = ddp.step(&mut optimizer, 0.01, gradients).unwrap_err();
-            error.to_string()
+    for placement in [Placement::replicated()].into_iter().chain(SHARDED) {
+        let errors = refused(placement, |optimizer| {
+            optimizer.with_group(first(), SgdConfig::new().build(), None)
         });
         for error in errors {
-            assert!(error.contains(expected), "{error}");
+            assert!(
+                error.contains("the optimizers multiplied only"),
+                "{placement}: {error}"
+            );
         }
+    }
+    let clipping = || GradientClippingConfig::Norm(1.0).init();
+    let errors = refused(Placement::replicated(), |optimizer| {
+        optimizer.with_grad_clipping(clipping())
+    });
+    for error in errors {
+        assert!(error.contains("only 0 of 8"), "{error}");
     }
 }
