@@ -279,8 +279,8 @@ impl Gradients {
     }
 
     /// The same gradients, whose factors, of clipping and of the scale of a loss, are left to the optimizers that have
-    /// the handle, if one is given: [`Ddp::step`](crate::Ddp::step) saves a pass over the memory of all gradients then. Parameters of
-    /// 32 and 64 bits have the same bits. For those of 16 bits a gradient is no longer rounded to 16 bits before the step.
+    /// the handle, if one is given: [`Ddp::step`](crate::Ddp::step) saves a pass over all gradients. Parameters of 32 and
+    /// 64 bits have the same bits. For those of 16 bits a gradient is not rounded to 16 bits before the step.
     #[must_use]
     pub fn folded<'a>(mut self, factor: impl Into<Option<&'a GradientFactor>>) -> Self {
         self.folding = factor.into().cloned();
@@ -319,8 +319,8 @@ impl Gradients {
         (module, check(taken))
     }
 
-    /// That all gradients are finite, before a factor of clipping or of a loss scale. All ranks find the same, because all have the same gradients:
-    /// they may stop, or skip the step, without asking each other. It waits for the device.
+    /// That all gradients are finite, before factors. All ranks find the same, because all have the same gradients: they
+    /// may stop, or skip the step, without asking each other. It waits for the device.
     ///
     /// # Errors
     /// [`TrainError::NonFiniteGradient`], or [`TrainError::UnreadableTensor`]; where parameters are cut into
