@@ -1,6 +1,6 @@
 //! How a rank is freed, on a device. Where there is none, the tests say so.
 
-use std::thread;
+use std::{iter, thread};
 
 use bonfire_collective::{CollectiveError, GroupOptions};
 use bonfire_cuda::{DeviceRegion, Driver, EventState, Nvrtc, Priority, Span, StreamOps};
@@ -56,9 +56,8 @@ fn cuda_what_a_freed_rank_tells_is_not_believed() {
         let four = WorldSize::new(4).unwrap();
         let groups = ProcessGroup::local(four, GroupOptions::default()).unwrap();
         let three = WorldSize::new(3).unwrap();
-        let mut freed = ProcessGroup::local(three, GroupOptions::default())
-            .unwrap()
-            .into_iter();
+        let freed = ProcessGroup::local(three, GroupOptions::default()).unwrap();
+        let freed = iter::once(None).chain(freed.into_iter().map(Some));
         let options = CudaOptions {
             sync: Some(sync),
             algorithm: Some(CudaAlgorithm::Direct),
@@ -98,7 +97,7 @@ fn cuda_what_a_freed_rank_tells_is_not_believed() {
             let Inner { core, .. } = &*group.inner;
             let released = group.inner.state().flags.release(&core.control);
             released.unwrap();
-            // A reduction before that is one of ranks that are not freed, and true.
+            // Until then no rank is freed, and what they reduce is true.
             core.control.synchronize().unwrap();
             freed.barrier().unwrap();
             if rank == 1 {
@@ -112,12 +111,7 @@ fn cuda_what_a_freed_rank_tells_is_not_believed() {
         };
         let body = &body;
         thread::scope(|scope| {
-            for group in groups {
-                let freed = if group.rank().get() == 0 {
-                    None
-                } else {
-                    freed.next()
-                };
+            for (group, freed) in groups.into_iter().zip(freed) {
                 scope.spawn(move || body(group, freed));
             }
         });
@@ -355,7 +349,7 @@ fn cuda_a_number_that_comes_again_finds_no_packets_of_before() {
         let last = || group.inner.state().flags.numbers.last;
         sum(10, 1000);
         assert_eq!(last(), 1);
-        // An even number, as the next one would be: the other rank may still read the inboxes of odd ones.
+        // The next number is even, as it would be: the other rank may still read the inboxes of odd ones.
         group.inner.state().flags.numbers.last = u32::MAX - 2;
         sum(11, 1);
         sum(12, 1);
