@@ -88,9 +88,8 @@ fn cuda_processes_end_with_the_same_parameters_over_nccl() {
 #[cfg(feature = "cuda")]
 fn trained_on_two_hosts(may_nccl_share: bool) -> Option<Vec<JobEnd>> {
     let folder = tempfile::tempdir().unwrap();
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port().to_string();
-    drop(listener);
+    let own_port = bonfire_testkit::OwnPort::new();
+    let port = own_port.to_string();
     let start = |rank: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_resuming"));
         command

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use bonfire_testkit::{Job, JobEnd, Signal, assert_gone, signal_process};
 
-const STEPS: &str = "120";
+const STEPS: &str = "200";
 
 fn start(folder: &Path, more: &[&str]) -> Job {
     let mut command = Command::new(env!("CARGO_BIN_EXE_resuming"));
@@ -69,7 +69,7 @@ struct Kill {
     rank: usize,
 }
 
-/// Three kills, one in each third of the training but its end, at random.
+/// Three kills, each in a third of the first half of the training, at random.
 fn kills() -> [Kill; 3] {
     let random = || RandomState::new().hash_one(0);
     let kills = [0, 35, 70].map(|first| Kill {

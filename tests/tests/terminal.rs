@@ -111,10 +111,12 @@ fn ctrl_c_stops_all_ranks_together_while_one_draws() {
     };
     console.wait_for(DRAWN);
     let ids = ids(folder.path());
-    // The launcher makes the key a signal when it sees that somebody draws; before that it is lost.
+    // The launcher makes the key a signal when it sees that somebody draws, for which it looks often; before that the
+    // key is lost. A second signal would end the ranks at once.
+    std::thread::sleep(Duration::from_secs(1));
     loop {
         console.press(CTRL_C);
-        if console.comes(LEAVE, Duration::from_secs(3)) {
+        if console.comes(LEAVE, Duration::from_secs(30)) {
             break;
         }
     }

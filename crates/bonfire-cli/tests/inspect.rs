@@ -24,9 +24,7 @@ fn inspect(folder: &Path, arguments: &[&str]) -> JobEnd {
 
 /// Two of three ranks wait for the third, which has other things to do.
 fn fail(folder: &Path) {
-    let options = GroupOptions::default()
-        .with_timeout(Duration::from_millis(200))
-        .with_flight_dir(Some(folder.to_owned()));
+    let options = GroupOptions::default().with_flight_dir(Some(folder.to_owned()));
     let failed = Barrier::new(3);
     let errors = local(3, options, |group| {
         let weight = group.named("layers.7.weight");
@@ -35,7 +33,7 @@ fn fail(folder: &Path) {
             .unwrap();
         let result = match group.rank().get() {
             2 => Ok(()),
-            _ => group.barrier(),
+            _ => group.with_timeout(Duration::from_secs(2)).barrier(),
         };
         failed.wait();
         result
@@ -87,12 +85,11 @@ fn the_ranks_last_operations_are_shown_with_the_verdict() {
     };
     assert_eq!(of_rank(0), ["all_reduce layers.7.weight", "barrier"]);
     assert_eq!(of_rank(2), ["all_reduce layers.7.weight"]);
-    let waiting = events
-        .iter()
-        .find(|event| event["cat"] == "pending")
-        .unwrap();
+    let pending = events.iter().filter(|event| event["cat"] == "pending");
+    let longest = pending.map(|event| event["dur"].as_f64().unwrap());
+    let longest = longest.fold(0.0, f64::max);
     // The beginning of a small operation is exact to a tick of the kernel, 10 ms at most.
-    assert!(waiting["dur"].as_f64().unwrap() >= 185e3, "{waiting}");
+    assert!(longest >= 1985e3, "{longest} us");
 }
 
 #[test]
@@ -100,9 +97,11 @@ fn time_in_the_queue_is_told_apart_from_time_in_the_operation() {
     const LATE: Duration = Duration::from_millis(100);
     let folder = tempfile::tempdir().unwrap();
     let options = GroupOptions::default().with_flight_dir(Some(folder.path().to_owned()));
-    let done = Barrier::new(2);
+    let [called, done] = [(); 2].map(|()| Barrier::new(2));
     local(2, options, |group| {
-        if group.rank().get() == 1 {
+        let is_late = group.rank().get() == 1;
+        if is_late {
+            called.wait();
             std::thread::sleep(LATE);
         }
         let works = [(); 2].map(|()| {
@@ -110,6 +109,9 @@ fn time_in_the_queue_is_told_apart_from_time_in_the_operation() {
                 group.all_reduce(data, ReduceOp::Sum)
             })
         });
+        if !is_late {
+            called.wait();
+        }
         for work in works {
             work.wait().unwrap();
         }

@@ -381,7 +381,10 @@ fn another_user_is_told_nothing() {
     // Where another user can reach it.
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("asks");
-    fs::copy(env::current_exe().unwrap(), &program).unwrap();
+    // If this process wrote it, a child of another test could keep it open for writing: ETXTBSY.
+    let mut copy = Command::new("cp");
+    copy.arg(env::current_exe().unwrap()).arg(&program);
+    assert!(copy.status().unwrap().success());
     for path in [folder.path(), &program] {
         fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
     }

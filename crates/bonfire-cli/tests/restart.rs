@@ -4,11 +4,10 @@
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
 use std::fs;
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::Command;
 
-use bonfire_testkit::{Job, JobEnd, Signal, assert_gone, wait_until_gone};
+use bonfire_testkit::{Job, JobEnd, OwnPort, Signal, assert_gone, wait_until_gone};
 
 fn bonfire(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_bonfire"));
@@ -29,14 +28,9 @@ fn folder(name: &str) -> PathBuf {
     folder
 }
 
-fn free_port() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port().to_string()
-}
-
 /// The agent of one of `nnodes` hosts that meet at a port, one rank each unless `flags` say otherwise.
-fn agent((node, nnodes): (usize, usize), port: &str, flags: &[&str], script: &str) -> Command {
-    let (node, count) = (node.to_string(), nnodes.to_string());
+fn agent((node, nnodes): (usize, usize), port: &OwnPort, flags: &[&str], script: &str) -> Command {
+    let (node, count, port) = (node.to_string(), nnodes.to_string(), port.to_string());
     let place = [
         "--nnodes",
         &count,
@@ -45,7 +39,7 @@ fn agent((node, nnodes): (usize, usize), port: &str, flags: &[&str], script: &st
         "--master_addr",
         "127.0.0.1",
         "--master_port",
-        port,
+        &port,
     ];
     let script = ["--", "/bin/sh", "-c", script];
     let mut command = bonfire(&[&place[..], flags, &script[..]].concat());
@@ -53,11 +47,12 @@ fn agent((node, nnodes): (usize, usize), port: &str, flags: &[&str], script: &st
     command
 }
 
-/// The agents of a job on several hosts.
-fn agents(nnodes: usize, flags: &[&str], script: &str) -> Vec<Job> {
-    let port = free_port();
+/// The agents of a job on several hosts, and the port that is theirs.
+fn agents(nnodes: usize, flags: &[&str], script: &str) -> (OwnPort, Vec<Job>) {
+    let port = OwnPort::new();
     let start = |node| Job::start(&mut agent((node, nnodes), &port, flags, script));
-    (0..nnodes).map(start).collect()
+    let jobs = (0..nnodes).map(start).collect();
+    (port, jobs)
 }
 
 fn ends(jobs: Vec<Job>) -> Vec<JobEnd> {
@@ -72,7 +67,7 @@ fn says(end: &JobEnd, expected: &str) {
 
 #[test]
 fn agents_that_wait_long_say_for_whom() {
-    let port = free_port();
+    let port = OwnPort::new();
     let start = |node| Job::start(&mut agent((node, 3), &port, &[], "true"));
     let second = start(1);
     second.until_told(&format!(
@@ -241,10 +236,8 @@ fn a_grace_of_its_own_ends_ranks_that_ignore_sigterm() {
 fn node_ranks_count_on() {
     let script =
         "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $NODE_RANK $GROUP_WORLD_SIZE";
-    for (node, mut end) in ends(agents(3, &["--nproc_per_node=2"], script))
-        .into_iter()
-        .enumerate()
-    {
+    let (_port, jobs) = agents(3, &["--nproc_per_node=2"], script);
+    for (node, mut end) in ends(jobs).into_iter().enumerate() {
         assert!(end.status.success(), "{:?}", end.stderr);
         assert!(end.stderr.is_empty(), "{:?}", end.stderr);
         end.stdout.sort();
@@ -259,7 +252,7 @@ fn node_ranks_count_on() {
 #[test]
 fn a_failure_on_one_host_ends_all_and_is_named_by_all() {
     let script = "echo id $$; if [ $RANK = 1 ]; then echo no data >&2; exit 5; fi; exec sleep 1000";
-    let jobs = agents(2, &[], script);
+    let (_port, jobs) = agents(2, &[], script);
     let ids = jobs[0].next_numbers(1);
     for (node, end) in ends(jobs).into_iter().enumerate() {
         assert_eq!(end.status.code(), Some(5), "node {node}: {:?}", end.stderr);
@@ -274,7 +267,8 @@ fn all_hosts_start_anew_together() {
     let script = "echo attempt $TORCHELASTIC_RESTART_COUNT; \
                   if [ $TORCHELASTIC_RESTART_COUNT = 1 ]; then exit 0; fi; \
                   if [ $RANK = 2 ]; then exit 3; fi; exec sleep 1000";
-    for end in ends(agents(3, &["--max-restarts=1"], script)) {
+    let (_port, jobs) = agents(3, &["--max-restarts=1"], script);
+    for end in ends(jobs) {
         assert!(end.status.success(), "{:?}", end.stderr);
         assert_eq!(end.stdout, ["attempt 0", "attempt 1"]);
     }
@@ -282,7 +276,7 @@ fn all_hosts_start_anew_together() {
 
 #[test]
 fn a_killed_launcher_on_one_host_ends_the_others() {
-    let jobs = agents(2, &[], "echo id $$; exec sleep 1000");
+    let (_port, jobs) = agents(2, &[], "echo id $$; exec sleep 1000");
     let ids: Vec<u32> = jobs.iter().flat_map(|job| job.next_numbers(1)).collect();
     // Host 0 serves the store; without it the other host cannot know what became of the job.
     jobs[0].signal(Signal::KILL);
@@ -293,13 +287,13 @@ fn a_killed_launcher_on_one_host_ends_the_others() {
 
 #[test]
 fn hosts_that_were_started_differently_say_so() {
-    let (port, token) = (free_port(), "ab".repeat(32));
+    let (port, token) = (OwnPort::new(), "ab".repeat(32));
     let start = |node: &str, nproc: &str| {
         let flags = [
             "--nnodes=2",
             "--master-addr=127.0.0.1",
             "--master-port",
-            &port,
+            &port.to_string(),
         ];
         let flags = [&flags[..], &["--node-rank", node, "--nproc", nproc, "true"]].concat();
         Job::start(bonfire(&flags).env("BONFIRE_JOB_TOKEN", &token))
@@ -320,15 +314,14 @@ fn hosts_that_were_started_differently_say_so() {
 
 #[test]
 fn one_node_rank_twice_is_one_clear_line() {
-    let jobs = agents(2, &[], "true");
-    drop(jobs);
-    let (port, token) = (free_port(), "ab".repeat(32));
+    drop(agents(2, &[], "true"));
+    let (port, token) = (OwnPort::new(), "ab".repeat(32));
     let start = |node: &str| {
         let flags = [
             "--nnodes=3",
             "--master-addr=127.0.0.1",
             "--master-port",
-            &port,
+            &port.to_string(),
         ];
         let flags = [&flags[..], &["--node-rank", node, "true"]].concat();
         Job::start(bonfire(&flags).env("BONFIRE_JOB_TOKEN", &token))

@@ -4,7 +4,6 @@
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
 use std::fs;
-use std::io::Write;
 use std::net::TcpListener;
 use std::process::Command;
 use std::thread;
@@ -244,25 +243,21 @@ fn a_guard_that_is_killed_is_replaced_and_said() {
     let job = ranks("2", "sleep 1000 & echo id $!; echo id $$; exec sleep 1000");
     let ids = job.next_numbers(4);
     let _watchdog = Watchdog::start("a guard that is killed", Duration::from_secs(60));
-    let first = guard_of(job.id()).expect("a launcher has a guard");
-    signal_process(first, Signal::KILL);
-    let second = loop {
+    // It has its name a moment after its start.
+    let guard = || loop {
         match guard_of(job.id()) {
-            Some(other) if other != first => break other,
-            _ => thread::sleep(Duration::from_millis(5)),
+            Some(id) => break id,
+            None => thread::sleep(Duration::from_millis(5)),
         }
     };
-    // By then it has been told of the ranks: the launcher does nothing else.
-    thread::sleep(Duration::from_millis(200));
+    signal_process(guard(), Signal::KILL);
+    // By then the next one has been told of the ranks.
+    job.until_told("guard process was killed; another takes its place");
+    let second = guard();
     job.signal(Signal::KILL);
     wait_until_gone(&ids);
     wait_until_gone(&[second]);
-    let said = job.end().stderr;
-    assert!(
-        said.iter()
-            .any(|line| line.contains("guard process was killed")),
-        "{said:?}"
-    );
+    assert!(!job.end().status.success());
 }
 
 #[test]
@@ -433,13 +428,14 @@ fn a_taken_port_is_one_clear_line() {
 }
 
 /// Rank 1 runs a copy of the program with `end` after its last byte.
-fn with_a_copy(end: &[u8], builds: &str) -> JobEnd {
+fn with_a_copy(end: &str, builds: &str) -> JobEnd {
     let folder = tempfile::tempdir().unwrap();
     let copy = folder.path().join("copy");
-    fs::copy(BONFIRE, &copy).unwrap();
-    let mut file = fs::OpenOptions::new().append(true).open(&copy).unwrap();
-    file.write_all(end).unwrap();
-    drop(file);
+    // If this process wrote it, a child of another test could keep it open for writing: ETXTBSY.
+    let script = "cp \"$0\" \"$1\" && printf %s \"$2\" >> \"$1\"";
+    let mut command = Command::new("sh");
+    command.args(["-c", script, BONFIRE]).arg(&copy).arg(end);
+    assert!(command.status().unwrap().success());
     let script = "if [ $RANK = 1 ]; then exec \"$COPY\" \"$@\"; fi; exec \"$0\" \"$@\"";
     let mut command = Command::new(BONFIRE);
     command
@@ -453,9 +449,9 @@ fn with_a_copy(end: &[u8], builds: &str) -> JobEnd {
 
 #[test]
 fn ranks_of_different_builds_do_not_meet_unless_that_is_meant() {
-    let end = with_a_copy(b"", "");
+    let end = with_a_copy("", "");
     assert!(end.status.success(), "a true copy: {:?}", end.stderr);
-    let end = with_a_copy(b"changed", "");
+    let end = with_a_copy("changed", "");
     assert!(!end.status.success());
     let said = end.stderr.join("\n");
     for part in [
@@ -465,9 +461,9 @@ fn ranks_of_different_builds_do_not_meet_unless_that_is_meant() {
     ] {
         assert!(said.contains(part), "no {part:?} in {said}");
     }
-    let end = with_a_copy(b"changed", "any");
+    let end = with_a_copy("changed", "any");
     assert!(end.status.success(), "on purpose: {:?}", end.stderr);
-    let end = with_a_copy(b"", "all");
+    let end = with_a_copy("", "all");
     let said = end.stderr.join("\n");
     assert!(said.contains("choose same or any"), "{said}");
 }

@@ -14,7 +14,7 @@ pub const PEER_FAILED_EXIT_CODE: u8 = 75;
 
 /// How much later an end may be noticed than one that it caused: peers are told by the kernel while the
 /// process still ends, and each end is noticed by a thread of its own, which needs a core.
-const NOTICE_MAX: Duration = Duration::from_millis(500);
+const NOTICE_MAX: Duration = Duration::from_millis(1500);
 
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::net::TcpListener;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
@@ -10,6 +9,8 @@ use std::time::{Duration, Instant};
 
 pub use rustix::process::Signal;
 use rustix::process::{Pid, kill_process};
+
+use crate::port::OwnPort;
 
 /// Far more than any job of a test takes, so that a hang is a failed test and not an endless one.
 pub(crate) const JOB_WATCHDOG: Duration = Duration::from_secs(120);
@@ -167,9 +168,7 @@ pub fn of_another_launcher(
     limit: Duration,
     program: impl Fn() -> Command,
 ) -> Vec<JobEnd> {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
-    let port = listener.local_addr().expect("it is bound").port();
-    drop(listener);
+    let port = OwnPort::new();
     let start = |rank: u32| {
         let mut command = program();
         command.env("RANK", rank.to_string());

@@ -13,6 +13,7 @@ mod host;
 mod job;
 pub mod limits;
 pub mod oracle;
+mod port;
 mod ranks;
 mod readers;
 mod scope;
@@ -26,6 +27,7 @@ pub use job::{
     Job, JobEnd, Signal, assert_gone, is_running, of_another_launcher, signal_process,
     wait_until_gone,
 };
+pub use port::OwnPort;
 pub use ranks::{connected, env_of, local, meeting, on_hosts, processes, try_connected};
 pub use readers::{
     CommandLine, Scalar, assert_understood, command_lines, read_by_safetensors, read_by_tensorboard,

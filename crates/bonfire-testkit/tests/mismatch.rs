@@ -115,6 +115,7 @@ fn hear(
     group: &ProcessGroup,
     call: impl Fn(&ProcessGroup) -> Done,
     last: &Mutex<Option<Instant>>,
+    patience: Duration,
 ) -> Heard {
     {
         let mut last = last.lock().unwrap();
@@ -123,7 +124,7 @@ fn hear(
     let called = call(group);
     let listening = Instant::now();
     let mut error = called.err();
-    while error.is_none() && listening.elapsed() < LISTENING {
+    while error.is_none() && listening.elapsed() < patience {
         thread::sleep(Duration::from_millis(1));
         error = group.failure();
     }
@@ -159,6 +160,7 @@ fn check(kind: &Kind, transport: Option<TransportKind>, odd: u32) -> (Duration, 
             &group,
             if me == odd { kind.odd } else { kind.others },
             &last,
+            LISTENING,
         )
     };
     let heard = on_ranks(3, options, body);
@@ -297,7 +299,8 @@ fn roots_of_which_each_only_sends_are_found_without_a_further_operation() {
                     if group.rank() == Rank::new(1) {
                         thread::sleep(LATE);
                     }
-                    hear(&group, |group| call(group, count), &last)
+                    let patience = Duration::from_secs(60);
+                    hear(&group, |group| call(group, count), &last, patience)
                 };
                 let heard = on_ranks(2, options, body);
                 for Heard {

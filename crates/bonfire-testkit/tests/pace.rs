@@ -39,11 +39,12 @@ fn watch(transport: TransportKind, late: Option<u32>) -> Vec<StragglerReport> {
 fn a_slow_rank_is_named_on_all_ranks_with_what_it_costs() {
     let watched = |transport: TransportKind| {
         for report in watch(transport, Some(1)) {
-            let [straggler] = report.stragglers[..] else {
+            // A busy machine may slow another rank, too, but less.
+            let Some(straggler) = report.stragglers.first() else {
                 panic!("{transport}: {report:?}");
             };
             assert_eq!(straggler.rank.get(), 1, "{transport}: {report:?}");
-            let lost = report.lost_per_step(&straggler).unwrap();
+            let lost = report.lost_per_step(straggler).unwrap();
             assert!(lost >= LATE / 2, "{transport}: {report:?}");
             assert!(
                 report.to_string().starts_with("rank 1 is slow: "),

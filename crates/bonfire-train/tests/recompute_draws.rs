@@ -1,5 +1,5 @@
-//! Random numbers in segments. In a program of its own, one test at a time: the CPU has one generator per
-//! process, and what another test drew would be missing here.
+//! Random numbers in segments and in a mesh. In a program of its own, one test at a time: the CPU has one
+//! generator per process, and what another test drew would be missing here.
 
 #![cfg(feature = "flex")]
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bonfire_collective::GroupOptions;
+use bonfire_collective::{GroupOptions, ProcessGroup, Rank};
 use bonfire_testkit::local;
 use bonfire_train::{Ddp, DeviceKind, Draws, LocalRank, Recompute, World, recompute};
 use burn::module::{Module, ModuleVisitor, Param};
@@ -56,6 +56,14 @@ impl Block {
 
 fn device() -> Device {
     Device::flex().autodiff()
+}
+
+fn world(group: ProcessGroup) -> World {
+    let place = LocalRank {
+        local_rank: group.rank().get(),
+        local_world_size: group.world_size().get(),
+    };
+    World::new(group, place, DeviceKind::Cpu).unwrap()
 }
 
 fn ones(device: &Device) -> Tensor<2> {
@@ -195,11 +203,7 @@ fn a_training_depends_on_its_seed_and_steps_only() {
     // Trains for two steps at a time; in between, draws that have nothing to do with it.
     let trained = |seed: u64, others: usize| {
         let bits = local(1, GroupOptions::default(), |group| {
-            let place = LocalRank {
-                local_rank: 0,
-                local_world_size: 1,
-            };
-            let world = World::new(group, place, DeviceKind::Cpu).unwrap();
+            let world = world(group);
             let device = world.device().autodiff();
             world.seed_step(0, 0);
             let mut ddp = Ddp::new(vec![Block::new(&device), Block::new(&device)], &world).unwrap();
@@ -230,4 +234,38 @@ fn a_training_depends_on_its_seed_and_steps_only() {
     let first = trained(7, 1);
     assert_eq!(trained(7, 9), first);
     assert_ne!(trained(8, 1), first);
+}
+
+/// Ranks of `tp` have the same activations, and drop the same of them.
+#[test]
+fn ranks_of_tp_draw_the_same_numbers_and_others_do_not() {
+    let _turn = generator(7);
+    let drawn = local(8, GroupOptions::default(), |group| {
+        let world = world(group);
+        let mesh = world.mesh("pp=2,dp=2,tp=2".parse().unwrap()).unwrap();
+        // Ranks that are threads share a generator: one after the other.
+        let in_turn = |step| {
+            let mut own = Vec::new();
+            for turn in 0..8 {
+                if world.rank() == Rank::new(turn) {
+                    mesh.seed_step(7, step);
+                    let range = Distribution::Default;
+                    let numbers = Tensor::<1>::random([4], range, &world.device());
+                    own = numbers.into_data().try_to_vec::<f32>().unwrap();
+                }
+                world.group().barrier().unwrap();
+            }
+            own
+        };
+        [in_turn(3), in_turn(4), in_turn(3)]
+    });
+    for [first, other_step, again] in &drawn {
+        assert!(first == again && first != other_step);
+    }
+    for pair in drawn.chunks(2) {
+        assert_eq!(pair[0], pair[1]);
+    }
+    for (left, right) in [(0, 2), (0, 4), (2, 4), (4, 6)] {
+        assert_ne!(drawn[left][0], drawn[right][0], "{left} and {right}");
+    }
 }

@@ -42,6 +42,10 @@ pub fn all_or_none<T, E: Into<BoxError>>(world: &World, result: Result<T, E>) ->
             Err(_) => Some(group.rank()),
         },
     };
+    if teller.is_some() {
+        // The teller ends the group, so it waits until all others have agreed.
+        let _ = group.barrier();
+    }
     match (result, teller) {
         (Ok(value), None) => Ok(value),
         (Err(error), Some(rank)) if rank == group.rank() => Err(Error::from_program(error.into())),

@@ -340,7 +340,7 @@ fn ctrl_c_keeps_where_it_was_and_the_same_command_goes_on() {
     let folder = tempfile::tempdir().unwrap();
     let data = flowers(folder.path());
     let [whole, stopped] = ["whole", "stopped"].map(|name| folder.path().join(name));
-    let more = "--nproc 2 --num-classes 3 --epochs 8";
+    let more = "--nproc 2 --num-classes 3 --epochs 20";
     let whole = run(&data, &whole, more);
     epochs(&whole);
 

@@ -3,9 +3,10 @@
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
 use std::fs;
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
+
+use bonfire_testkit::OwnPort;
 
 fn run(command: &mut Command) -> String {
     let output = command.output().unwrap();
@@ -67,11 +68,8 @@ fn a_program_is_its_own_launcher() {
 
 #[test]
 fn variables_of_another_launcher_make_it_a_rank() {
-    // Free again, once it is known.
-    let port = {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        listener.local_addr().unwrap().port().to_string()
-    };
+    let own_port = OwnPort::new();
+    let port = own_port.to_string();
     let rank = |variables: &[(&str, &str)]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_launch"));
         command

@@ -137,7 +137,7 @@ fn two_ranks_learn_and_the_best_is_tested_again() {
 #[test]
 fn a_killed_training_ends_with_the_same_bits() {
     let pictures = Pictures::new(64);
-    let more = "OPTIM.MAX_EPOCH 5 OPTIM.WARMUP_EPOCHS 1";
+    let more = "OPTIM.MAX_EPOCH 12 OPTIM.WARMUP_EPOCHS 1";
     let [whole, killed] = ["whole", "killed"].map(|name| pictures.out_dir(name));
     succeeds("train", 2, &pictures.pairs(&whole, more));
 
@@ -155,15 +155,16 @@ fn a_killed_training_ends_with_the_same_bits() {
     // And once more, when nothing is left to do.
     let again = succeeds("train", 2, &pairs).join("\n");
     assert!(
-        again.contains("all 5 epochs are trained already"),
+        again.contains("all 12 epochs are trained already"),
         "{again}"
     );
 }
 
 /// Ctrl-C once a line with `moment` is there: the ranks stop together, in order, and go on bit for bit.
 #[track_caller]
-fn check_stop(moment: &str, is_epoch_end: bool) {
-    let pictures = Pictures::new(320);
+fn check_stop(moment: &str, (training, tests): (usize, usize), is_epoch_end: bool) {
+    let pictures = Pictures::of(training, tests);
+    let epoch = training / (2 * 8);
     let more = "OPTIM.MAX_EPOCH 3 TEST.BATCH_SIZE 1 TEST.PRINT_FREQ 1";
     let [whole, stopped] = ["whole", "stopped"].map(|name| pictures.out_dir(name));
     succeeds("train", 2, &pictures.pairs(&whole, more));
@@ -188,7 +189,7 @@ fn check_stop(moment: &str, is_epoch_end: bool) {
         "{line}"
     );
     let steps = figure(line, "stopped after step") as usize;
-    assert_eq!(steps.is_multiple_of(20), is_epoch_end, "{line}");
+    assert_eq!(steps.is_multiple_of(epoch), is_epoch_end, "{line}");
     let checkpoint = format!("checkpoints/step-{steps:09}/manifest.json");
     assert!(
         stopped.join(checkpoint).exists(),
@@ -218,18 +219,18 @@ fn check_stop(moment: &str, is_epoch_end: bool) {
     };
     let (whole, stopped) = (points(&whole), points(&stopped));
     let evaluations = stopped.iter().filter(|(_, is_test)| *is_test);
-    assert_eq!((stopped.len(), evaluations.count()), (60 + 3 * 3, 3));
+    assert_eq!((stopped.len(), evaluations.count()), (3 * epoch + 3 * 3, 3));
     assert_eq!(stopped, whole);
 }
 
 #[test]
 fn ctrl_c_in_an_epoch_keeps_where_it_was() {
-    check_stop("TRAIN [2][ 2/20]", false);
+    check_stop("TRAIN [2][ 2/40]", (640, 160), false);
 }
 
 #[test]
 fn ctrl_c_in_an_evaluation_keeps_the_epoch_before_it() {
-    check_stop("TEST [ 2/80]", true);
+    check_stop("TEST [  2/320]", (320, 640), true);
 }
 
 #[test]

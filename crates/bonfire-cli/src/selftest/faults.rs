@@ -14,6 +14,9 @@ use super::ranks::on_threads;
 
 const COUNT: usize = 1 << 20;
 
+/// How long ranks wait for one that does not come. Those that come may differ by less.
+const SHORT: Duration = Duration::from_secs(2);
+
 pub(super) fn all() -> anyhow::Result<()> {
     if let Some(env) = detect_rank()? {
         return dying_rank(&env);
@@ -62,12 +65,14 @@ fn abort_frees_who_waits(sync: CudaSync, algorithm: CudaAlgorithm) -> anyhow::Re
         let buffer = group.allocate(COUNT * 4)?;
         warm_up(&group, &buffer, algorithm)?;
         if group.rank() == culprit {
+            meet(&group);
             thread::sleep(Duration::from_millis(200));
             group.abort("asked to");
             return Ok(None);
         }
-        let started = Instant::now();
         group.all_reduce_with(algorithm, &buffer, &elements(algorithm), ReduceOp::Sum)?;
+        meet(&group);
+        let started = Instant::now();
         match group.synchronize() {
             Err(CudaGroupError::Collective(CollectiveError::PeerFailed { rank, .. }))
                 if rank == culprit =>
@@ -89,19 +94,16 @@ fn abort_frees_who_waits(sync: CudaSync, algorithm: CudaAlgorithm) -> anyhow::Re
 /// All ranks but one queue an operation; that one comes too late.
 fn absence_is_a_timeout(sync: CudaSync, algorithm: CudaAlgorithm) -> anyhow::Result<()> {
     let absent = Rank::new(1);
-    let timeout = Duration::from_millis(500);
     let body = |group: CudaGroup| -> anyhow::Result<String> {
         let buffer = group.allocate(COUNT * 4)?;
         warm_up(&group, &buffer, algorithm)?;
         if group.rank() == absent {
-            thread::sleep(Duration::from_millis(1500));
-            ensure!(
-                group.process_group().failure().is_some(),
-                "the rank that did not come knows of no failure"
-            );
+            meet(&group);
+            until_failed(&group)?;
             return Ok(String::new());
         }
         group.all_reduce_with(algorithm, &buffer, &elements(algorithm), ReduceOp::Sum)?;
+        meet(&group);
         match group.synchronize() {
             Err(error @ CudaGroupError::Timeout { .. }) => {
                 let CudaGroupError::Timeout { waited_for, .. } = &error else {
@@ -117,7 +119,7 @@ fn absence_is_a_timeout(sync: CudaSync, algorithm: CudaAlgorithm) -> anyhow::Res
             other => bail!("instead of a time-out: {other:?}"),
         }
     };
-    let errors = on_threads(4, &options(sync, timeout), body)?;
+    let errors = on_threads(4, &options(sync, SHORT), body)?;
     println!(
         "{algorithm:?}, {sync:?}: a rank that does not come: {}",
         errors[0]
@@ -136,23 +138,25 @@ enum Fault {
 /// kernel that is loaded may: it has no deadline and knows of no failure.
 fn who_is_elsewhere_is_freed(sync: CudaSync, fault: Fault) -> anyhow::Result<()> {
     let culprit = Rank::new(1);
-    let timeout = Duration::from_millis(match fault {
-        Fault::Abort => 20_000,
-        Fault::Absence => 500,
-    });
+    let timeout = match fault {
+        Fault::Abort => Duration::from_secs(20),
+        Fault::Absence => SHORT,
+    };
     let body = |group: CudaGroup| -> anyhow::Result<String> {
         let buffer = group.allocate(COUNT * 4)?;
         warm_up(&group, &buffer, CudaAlgorithm::Direct)?;
         if group.rank() == culprit {
+            meet(&group);
             thread::sleep(Duration::from_millis(200));
             match fault {
                 Fault::Abort => group.abort("asked to"),
-                Fault::Absence => thread::sleep(Duration::from_millis(1500)),
+                Fault::Absence => until_failed(&group)?,
             }
             return Ok(String::new());
         }
         let elements = elements(CudaAlgorithm::Direct);
         group.all_reduce_with(CudaAlgorithm::Direct, &buffer, &elements, ReduceOp::Sum)?;
+        meet(&group);
         group.context().synchronize()?;
         let Err(error) = group.synchronize() else {
             bail!("rank {culprit} failed and the group goes on");
@@ -174,6 +178,25 @@ fn warm_up(
 ) -> anyhow::Result<()> {
     group.all_reduce_with(algorithm, buffer, &elements(algorithm), ReduceOp::Sum)?;
     Ok(group.synchronize()?)
+}
+
+/// Waits, on the host, until all ranks have queued what they do. Where the group has failed already, what comes next
+/// says why.
+fn meet(group: &CudaGroup) {
+    let _ = group.process_group().barrier();
+}
+
+/// Waits until this rank knows of a failure.
+fn until_failed(group: &CudaGroup) -> anyhow::Result<()> {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while group.process_group().failure().is_none() {
+        ensure!(
+            Instant::now() < deadline,
+            "the rank that did not come knows of no failure"
+        );
+        thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
 }
 
 /// A process dies while the others wait for it on the device.

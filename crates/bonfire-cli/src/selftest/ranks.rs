@@ -26,8 +26,7 @@ pub(super) fn on_threads_adding<R: Send>(
     // On the CPU in the canonical order, which the direct engine must reproduce.
     let group_options = GroupOptions::default()
         .with_algorithm(Some(Algorithm::OneShot))
-        .with_order(order)
-        .with_timeout(options.timeout);
+        .with_order(order);
     let groups = ProcessGroup::local(WorldSize::new(ranks)?, group_options)?;
     let neighbours = Neighbours::new();
     let neighbours = &neighbours;

@@ -134,7 +134,7 @@ fn workers_stop_when_the_rest_is_dropped() {
         .next_epoch()
         .prefetch(config(2, 1000), move |_| {
             count.fetch_add(1, Ordering::SeqCst);
-            thread::sleep(Duration::from_millis(1));
+            thread::sleep(Duration::from_millis(20));
             Ok::<_, BoxError>(())
         })
         .unwrap();

@@ -28,8 +28,9 @@ pub(super) const TARGET: Rank = Rank::new(1);
 /// How often a rank that waits for a message looks whether another one has failed.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// How long the news of a failure may take from the rank that failed, where a neighbour's end is known before.
-const NEWS_PATIENCE: Duration = Duration::from_millis(500);
+/// How long the news of a failure may take from the rank that failed, where a neighbour's end is known before:
+/// a packet that is lost twice takes a second and a half.
+const NEWS_PATIENCE: Duration = Duration::from_secs(5);
 
 /// This rank's ends of the ways to others.
 #[derive(Debug)]

@@ -14,7 +14,7 @@ use super::*;
 use crate::ModelFlops;
 use crate::tensorboard::tests::begins_at;
 
-const LATE: Duration = Duration::from_millis(60);
+const LATE: Duration = Duration::from_millis(500);
 
 fn config(steps_done: u64, folder: Option<&Path>) -> JournalConfig {
     let config = JournalConfig::new("a <small> model", steps_done + 4)

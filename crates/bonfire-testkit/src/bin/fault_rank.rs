@@ -21,8 +21,8 @@ const TIMEOUT: Duration = Duration::from_secs(150);
 
 /// Of the fault that is to run into it, and how long that keeps the last rank busy: so long that the
 /// others give up, and that a rank counts as hanging.
-const SHORT_TIMEOUT: Duration = Duration::from_millis(500);
-const BUSY: Duration = Duration::from_secs(4);
+const SHORT_TIMEOUT: Duration = Duration::from_secs(2);
+const BUSY: Duration = Duration::from_secs(6);
 
 /// Short, for a fault that only heartbeats find, and for how long that lasts: longer.
 const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(4);
@@ -45,11 +45,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
         return Err("usage: fault-rank WAY FAULT [FOLDER]".into());
     };
     let options = over(&way)?
-        .with_timeout(if fault == "busy" {
-            SHORT_TIMEOUT
-        } else {
-            TIMEOUT
-        })
+        .with_timeout(TIMEOUT)
         .with_flight_dir(args.next().map(PathBuf::from))
         .with_heartbeat_timeout(Some(HEARTBEAT_TIMEOUT));
     let group = ProcessGroup::connect(&rank_from_env()?, options)?;
@@ -57,6 +53,10 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     for _ in 0..10 {
         group.all_reduce(&mut data, ReduceOp::Mean)?;
     }
+    let group = match fault.as_str() {
+        "busy" => group.with_timeout(SHORT_TIMEOUT),
+        _ => group,
+    };
     if fault == "cut" {
         for connection in tcp_connections()? {
             println!("has {} {}", connection.own_port, connection.peer_port);

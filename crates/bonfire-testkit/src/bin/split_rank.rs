@@ -62,7 +62,10 @@ fn death(world: &ProcessGroup) -> Outcome {
     let pair = pair.ok_or("every rank has a color")?;
     let others = world.subgroup(&[0, 1, 2].map(Rank::new))?;
     sum(&pair)?;
+    // The others may still be in it when rank 3, which is through, dies.
+    let met = world.barrier();
     if me == 3 {
+        met?;
         // As by SIGKILL: no destructor runs.
         std::process::abort();
     }

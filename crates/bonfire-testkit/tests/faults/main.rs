@@ -16,6 +16,9 @@ fn options() -> GroupOptions {
     GroupOptions::default().with_timeout(Duration::from_secs(100))
 }
 
+/// Of the calls that are to expire.
+const EXPIRES: Duration = Duration::from_secs(2);
+
 /// The same body on threads over local memory and over every transport between processes.
 fn on_all_transports<R: Send>(
     world_size: u32,
@@ -256,11 +259,11 @@ fn a_rank_that_leaves_after_its_last_operation_disturbs_nobody() {
 
 #[test]
 fn a_wait_ends_at_its_deadline_and_names_who_is_late() {
-    let options = GroupOptions::default().with_timeout(Duration::from_millis(300));
     let rendezvous = std::sync::Barrier::new(2);
-    for (transport, errors) in on_all_transports(2, options, |group| {
+    for (transport, errors) in on_all_transports(2, options(), |group| {
         let late = group.rank().get() == 1;
-        let result = if late { Ok(()) } else { group.barrier() };
+        let hasty = group.with_timeout(EXPIRES);
+        let result = if late { Ok(()) } else { hasty.barrier() };
         rendezvous.wait();
         if late {
             // Rank 0 had said that it is there, so the first one may succeed before the news comes.
@@ -278,20 +281,21 @@ fn a_wait_ends_at_its_deadline_and_names_who_is_late() {
                 (0, 1),
                 "{transport}"
             );
-            assert!(timeout.elapsed_ms >= 300);
+            assert!(Duration::from_millis(timeout.elapsed_ms) >= EXPIRES);
         }
     }
 }
 
 #[test]
 fn a_timeout_says_what_the_missing_rank_did_instead() {
-    let options = GroupOptions::default().with_timeout(Duration::from_millis(300));
     let rendezvous = std::sync::Barrier::new(3);
-    for (transport, errors) in on_all_transports(3, options, |group| {
+    for (transport, errors) in on_all_transports(3, options(), |group| {
         let late = group.rank().get() == 2;
+        let hasty = group.with_timeout(EXPIRES);
         let weight = group.named("layers.7.weight");
         weight.all_reduce(&mut [1_u8; 3], ReduceOp::Sum).unwrap();
-        let result = if late { Ok(()) } else { group.barrier() };
+        rendezvous.wait();
+        let result = if late { Ok(()) } else { hasty.barrier() };
         rendezvous.wait();
         if late {
             group.barrier().and_then(|()| group.barrier()).unwrap_err()
@@ -321,11 +325,12 @@ fn a_timeout_says_what_the_missing_rank_did_instead() {
 /// Ranks measure what the links cost in the first operation whose algorithm depends on it.
 #[test]
 fn who_still_measures_the_links_for_an_operation_has_entered_it() {
-    let options = GroupOptions::default().with_timeout(Duration::from_millis(300));
     let rendezvous = std::sync::Barrier::new(3);
-    for (transport, errors) in on_all_transports(3, options, |group| {
+    for (transport, errors) in on_all_transports(3, options(), |group| {
         let late = group.rank().get() == 2;
-        let call = || group.all_reduce(&mut [1_u8; 3], ReduceOp::Sum);
+        let hasty = group.with_timeout(EXPIRES);
+        let call = || hasty.all_reduce(&mut [1_u8; 3], ReduceOp::Sum);
+        rendezvous.wait();
         let result = if late { Ok(()) } else { call() };
         rendezvous.wait();
         let error = if late { call().err() } else { result.err() };

@@ -32,8 +32,9 @@ fn hurried() -> GroupOptions {
 #[test]
 fn ranks_with_different_settings_are_told_what_differs() {
     let token = JobToken::random().unwrap();
-    let other = hurried().with_chunk_bytes(128);
-    for result in meet([(0, hurried()), (1, other)], [token.clone(), token]) {
+    let options = GroupOptions::default();
+    let other = options.clone().with_chunk_bytes(128);
+    for result in meet([(0, options), (1, other)], [token.clone(), token]) {
         let error = connect_error(&result);
         assert!(
             matches!(

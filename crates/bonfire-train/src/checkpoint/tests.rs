@@ -390,7 +390,7 @@ struct Slow;
 
 impl Serialize for Slow {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        std::thread::sleep(std::time::Duration::from_millis(900));
+        std::thread::sleep(std::time::Duration::from_secs(3));
         serializer.serialize_unit()
     }
 }
@@ -398,7 +398,7 @@ impl Serialize for Slow {
 #[test]
 fn ranks_wait_for_a_slow_disk_longer_than_for_each_other() {
     let folder = tempfile::tempdir().unwrap();
-    let options = GroupOptions::default().with_timeout(std::time::Duration::from_millis(300));
+    let options = GroupOptions::default().with_timeout(std::time::Duration::from_secs(2));
     let saved = local(2, options, |group| {
         let world = world(group);
         let device = world.device().autodiff();

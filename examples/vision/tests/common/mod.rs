@@ -70,13 +70,14 @@ pub(crate) struct Pictures {
 impl Pictures {
     /// So many pictures to learn from, and half as many to be judged by.
     pub(crate) fn new(training: usize) -> Self {
+        Self::of(training, training / 2)
+    }
+
+    /// So many pictures to learn from, and to be judged by.
+    pub(crate) fn of(training: usize, tests: usize) -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("data_batch_1.bin"), records(training, 1)).unwrap();
-        fs::write(
-            folder.path().join("test_batch.bin"),
-            records(training / 2, 2),
-        )
-        .unwrap();
+        fs::write(folder.path().join("test_batch.bin"), records(tests, 2)).unwrap();
         Self { folder }
     }
 

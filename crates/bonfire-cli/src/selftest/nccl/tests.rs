@@ -1,5 +1,6 @@
 //! Groups over NCCL that go wrong. They run where a driver and NCCL are, or stand-ins for both.
 
+use std::sync::Barrier;
 use std::time::Duration;
 
 use bonfire_collective::{CollectiveError, Rank};
@@ -46,7 +47,8 @@ fn sum(group: &NcclGroup, buffer: &NcclBuffer) -> Result<(), CudaGroupError> {
 
 #[test]
 fn a_rank_that_does_not_come_is_a_timeout_on_all() {
-    on_two(Duration::from_millis(500), |group, buffer| {
+    // This bounds the set-up as well.
+    on_two(Duration::from_secs(5), |group, buffer| {
         if group.rank() == Rank::new(0) {
             let error = sum(group, buffer).unwrap_err();
             assert!(
@@ -92,13 +94,16 @@ fn an_abort_frees_who_waits_on_the_device() {
 /// The rank itself comes to no wait that knows of failures: its guard frees it.
 #[test]
 fn an_abort_frees_who_is_in_a_call_of_the_driver() {
+    let queued = Barrier::new(2);
     on_two(LIMIT, |group, buffer| {
         if group.rank() == Rank::new(1) {
+            queued.wait();
             std::thread::sleep(Duration::from_millis(100));
             return group.abort("the test says so");
         }
         let elements = Elements::first(DType::F32, COUNT);
         group.all_reduce(buffer, &elements, ReduceOp::Sum).unwrap();
+        queued.wait();
         group.context().synchronize().unwrap();
         assert_told_of_abort(&group.synchronize());
     });

@@ -96,11 +96,15 @@ impl<'a> Watch<'a> {
 /// Leaves word why this rank gives up, for those to which it is not connected. The first word counts.
 /// The store has little time for it, and for all that it is asked later.
 pub(super) fn tell(store: &TcpStore, env: &RankEnv, error: &ConnectError) {
+    tell_within(PARTING_PATIENCE, store, env, error);
+}
+
+fn tell_within(patience: Duration, store: &TcpStore, env: &RankEnv, error: &ConnectError) {
     let Some(failure) = mesh::parting_words(env.rank, mesh::JOB, error) else {
         return;
     };
     // Who cannot be told is no worse off than without it.
-    let _ = store.set_patience(PARTING_PATIENCE);
+    let _ = store.set_patience(patience);
     if let Ok(1) = store.add(&key(env, TELLERS_KEY), 1) {
         let text = serde_json::to_vec(&failure).expect("failures are plain data");
         let _ = store.set(&key(env, FAILURE_KEY), &text);
@@ -170,8 +174,9 @@ mod tests {
             ConnectError::GroupFailed(Box::new(CollectiveError::PeerFailed { rank, cause }))
         };
         watch.look_for_word().unwrap();
-        tell(&store, &env, &failed(7));
-        tell(&store, &env, &failed(8));
+        let patience = Duration::from_secs(60);
+        tell_within(patience, &store, &env, &failed(7));
+        tell_within(patience, &store, &env, &failed(8));
         let began = clock::now();
         let error = loop {
             if let Err(error) = watch.look(&[Rank::new(3)]) {

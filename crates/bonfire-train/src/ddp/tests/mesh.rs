@@ -2,7 +2,6 @@
 
 use bonfire_collective::{Rank, ReduceOp};
 use bonfire_plan::{Axis, MeshShape};
-use burn::tensor::Distribution;
 
 use super::*;
 use crate::{Checkpoints, Keep, Mesh, Milestone, Placement};
@@ -127,38 +126,6 @@ fn shards_are_dealt_on_one_data_axis_and_copied_on_the_other() {
         train(mesh.data(), mesh.placement(Placement::zero3()))
     });
     assert!(whole == hybrid);
-}
-
-/// Ranks of `tp` have the same activations, and drop the same of them.
-#[test]
-fn ranks_of_tp_draw_the_same_numbers_and_others_do_not() {
-    let drawn = on_ranks(8, |world| {
-        let mesh = mesh(&world, "pp=2,dp=2,tp=2");
-        // Ranks that are threads share a generator: one after the other.
-        let in_turn = |step| {
-            let mut own = Vec::new();
-            for turn in 0..8 {
-                if world.rank() == Rank::new(turn) {
-                    mesh.seed_step(7, step);
-                    let range = Distribution::Default;
-                    let numbers = Tensor::<1>::random([4], range, &world.device());
-                    own = numbers.into_data().try_to_vec::<f32>().unwrap();
-                }
-                world.group().barrier().unwrap();
-            }
-            own
-        };
-        [in_turn(3), in_turn(4), in_turn(3)]
-    });
-    for [first, other_step, again] in &drawn {
-        assert!(first == again && first != other_step);
-    }
-    for pair in drawn.chunks(2) {
-        assert_eq!(pair[0], pair[1]);
-    }
-    for (left, right) in [(0, 2), (0, 4), (2, 4), (4, 6)] {
-        assert_ne!(drawn[left][0], drawn[right][0], "{left} and {right}");
-    }
 }
 
 #[test]
