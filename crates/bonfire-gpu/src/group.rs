@@ -156,7 +156,7 @@ impl CudaGroup {
             marks: local.marks,
             timeout: state.options.timeout,
         });
-        let abort = state.flags.abort().clone();
+        let abort = state.flags.waiter().abort.clone();
         let state = Arc::new(Mutex::new(state));
         let mut watch = Watch::new(&core, &state, (abort, mark));
         let guard = waits_on_device.then(|| Guard::start(move || watch.look()));

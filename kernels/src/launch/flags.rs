@@ -8,7 +8,7 @@ use bonfire_cuda::{
     Span, Stream,
 };
 
-/// In front of every kernel that uses flags.
+/// In front of every kernel that uses flags; it needs RANKS_MAX.
 pub(super) const FLAGS_SOURCE: &str = include_str!("flags.cuh");
 
 /// Ranks that a page has words for, and that one kernel takes.
@@ -151,8 +151,48 @@ impl AbortFlag {
         self.region.words()[0].store(1, Ordering::Release);
     }
 
-    pub(super) fn address(&self, user: &Context) -> u64 {
+    fn address(&self, user: &Context) -> u64 {
         self.region.address(user)
+    }
+}
+
+/// A rank whose kernels wait for others.
+#[derive(Clone, Copy, Debug)]
+pub struct Waiter<'a> {
+    /// What frees them. The one that then gives up leaves this rank's [`mark`](FlagPage::mark) in the pages of its
+    /// peers, before anything behind it in its stream can tell them what was not done.
+    pub abort: &'a AbortFlag,
+    /// Each rank's flags. None for a kernel that waits for nothing.
+    pub pages: &'a [FlagPage],
+    /// This rank.
+    pub me: usize,
+}
+
+/// As in flags.cuh.
+#[repr(C)]
+#[derive(Default)]
+pub(super) struct AbortArgs {
+    raised: u64,
+    marks: [u64; RANKS_MAX],
+    peers: u32,
+    padding: u32,
+}
+
+const _: () = assert!(size_of::<AbortArgs>() == 8 * RANKS_MAX + 16);
+
+impl Waiter<'_> {
+    pub(super) fn args(&self, user: &Context) -> AbortArgs {
+        let mut args = AbortArgs {
+            raised: self.abort.address(user),
+            ..AbortArgs::default()
+        };
+        let peers = self.pages.iter().enumerate();
+        for (_, page) in peers.filter(|(rank, _)| *rank != self.me) {
+            page.span().used_by(user);
+            args.marks[args.peers as usize] = page.mark(self.me as u32).word_address();
+            args.peers += 1;
+        }
+        args
     }
 }
 
@@ -180,12 +220,12 @@ const SIGNALS_MAX: usize = 32;
 struct SignalsArgs {
     words: [u64; SIGNALS_MAX],
     values: [u32; SIGNALS_MAX],
-    abort: u64,
+    abort: AbortArgs,
     awaited: u32,
     len: u32,
 }
 
-const _: () = assert!(size_of::<SignalsArgs>() == 12 * SIGNALS_MAX + 16);
+const _: () = assert!(size_of::<SignalsArgs>() == 12 * SIGNALS_MAX + size_of::<AbortArgs>() + 8);
 const _: () = assert!(SIGNALS_MAX <= u32::BITS as usize);
 const _: () = assert!(MARKS + RANKS_MAX <= LINKS);
 const _: () = assert!(LINKS + FlagPage::CHANNELS_MAX as usize * RANKS_MAX <= BLOCKS);
@@ -197,7 +237,10 @@ impl SignalKernel {
     /// [`CudaError::Compile`].
     pub fn compile(nvrtc: Nvrtc, capability: ComputeCapability) -> Result<Cubin, CudaError> {
         let source = [FLAGS_SOURCE, include_str!("signals.cu")].concat();
-        let defines = [format!("SIGNALS_MAX={SIGNALS_MAX}")];
+        let defines = [
+            format!("RANKS_MAX={RANKS_MAX}"),
+            format!("SIGNALS_MAX={SIGNALS_MAX}"),
+        ];
         nvrtc.compile(capability, "signals", &source, &defines)
     }
 
@@ -212,7 +255,7 @@ impl SignalKernel {
 
     /// Queues messages. Those that tell, or that hear, without one of the other kind between them are done at once,
     /// so no two of them may be about one word; else they are done in this order. The kernel waits on the device,
-    /// with one warp, until its words have been written or the host raises `abort`; from then on it tells nothing.
+    /// with one warp, until its words have been written or it gives up; from then on it tells nothing.
     ///
     /// # Errors
     /// What the driver says.
@@ -220,11 +263,11 @@ impl SignalKernel {
         &self,
         stream: &Stream,
         signals: &[Signal],
-        abort: &AbortFlag,
+        waiter: Waiter<'_>,
     ) -> Result<(), CudaError> {
         for batch in signals.chunks(SIGNALS_MAX) {
             let mut args = SignalsArgs {
-                abort: abort.address(stream.context()),
+                abort: waiter.args(stream.context()),
                 len: batch.len() as u32,
                 ..SignalsArgs::default()
             };
@@ -240,8 +283,8 @@ impl SignalKernel {
                 threads: SIGNALS_MAX as u32,
             };
             // SAFETY: the kernel takes one SignalsArgs, whose layout signals.cu states. It touches the
-            // first `len` words, each 4 aligned bytes (`Span::word_address`) of device memory, and the abort flag,
-            // a word of page-locked memory, both freed only after this context is idle (`used_by`).
+            // first `len` words and the marks, each 4 aligned bytes (`Span::word_address`) of device memory, and the
+            // abort flag, a word of page-locked memory, all freed only after this context is idle (`used_by`).
             unsafe { self.function.launch(stream, grid, &args) }?;
         }
         Ok(())

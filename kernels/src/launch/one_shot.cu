@@ -129,8 +129,8 @@ static __device__ __forceinline__ Lanes fold_lanes(const Lanes (&from)[SOURCES],
 struct OneShotArgs {
   u64 inboxes[RANKS_MAX];  // of each rank: those that it has for all ranks, behind one another
   u64 pages[RANKS_MAX];    // of each rank: the words that its peers write
+  Abort abort;
   u64 data;
-  u64 abort;
   u64 elems;
   u64 inbox_bytes;
   u32 me;
@@ -159,7 +159,7 @@ static __device__ __forceinline__ bool receive(const OneShotArgs& a, u64 line, L
       }
     }
     if (here) return true;
-    if (looks % 256 == 0 && load_relaxed((const u32*)a.abort) != 0) return false;
+    if (looks % 256 == 0 && gives_up(a.abort)) return false;
   }
 }
 

@@ -9,7 +9,7 @@ use bonfire_cuda::{
     ComputeCapability, Context, Cubin, CudaError, Function, Grid, Module, Nvrtc, Span, Stream,
 };
 
-use super::flags::{AbortFlag, FLAGS_SOURCE, FlagPage, RANKS_MAX};
+use super::flags::{AbortArgs, FLAGS_SOURCE, FlagPage, RANKS_MAX, Waiter};
 use crate::element::{Element, Fold};
 
 /// Threads of a block.
@@ -48,12 +48,8 @@ pub struct OneShotLaunch<'a> {
     /// Of each rank the inboxes for this operation, of [`OneShotKernel::inboxes_bytes`]. One-shots alternate between
     /// two of them, and none that is there has had a packet of this number.
     pub inboxes: &'a [Span],
-    /// Each rank's flags.
-    pub pages: &'a [FlagPage],
-    /// This rank's, to stop waiting.
-    pub abort: &'a AbortFlag,
-    /// This rank.
-    pub me: usize,
+    /// This rank, and what frees it.
+    pub waiter: Waiter<'a>,
     /// The number of this operation, which is not 0.
     pub seq: u32,
     /// What the result is divided by; 1 for nothing.
@@ -68,12 +64,8 @@ pub struct TwoShotLaunch<'a> {
     /// This rank's shard in the buffer of each rank, replaced by the result; all at the same distance behind a
     /// multiple of 16 bytes. It may be empty.
     pub shards: &'a [Span],
-    /// Each rank's flags.
-    pub pages: &'a [FlagPage],
-    /// This rank's, to stop waiting.
-    pub abort: &'a AbortFlag,
-    /// This rank.
-    pub me: usize,
+    /// This rank, and what frees it.
+    pub waiter: Waiter<'a>,
     /// The first of the two numbers of this operation, which follow those of the ones before.
     pub seq: u32,
     /// What the result is divided by; 1 for nothing.
@@ -88,7 +80,7 @@ pub struct TwoShotLaunch<'a> {
 struct TwoShotArgs {
     shards: [u64; RANKS_MAX],
     pages: [u64; RANKS_MAX],
-    abort: u64,
+    abort: AbortArgs,
     head: u64,
     packs: u64,
     tail: u64,
@@ -98,7 +90,7 @@ struct TwoShotArgs {
     padding: u32,
 }
 
-const _: () = assert!(size_of::<TwoShotArgs>() == 16 * RANKS_MAX + 48);
+const _: () = assert!(size_of::<TwoShotArgs>() == 16 * RANKS_MAX + size_of::<AbortArgs>() + 40);
 
 /// As in one_shot.cu.
 #[repr(C)]
@@ -106,8 +98,8 @@ const _: () = assert!(size_of::<TwoShotArgs>() == 16 * RANKS_MAX + 48);
 struct OneShotArgs {
     inboxes: [u64; RANKS_MAX],
     pages: [u64; RANKS_MAX],
+    abort: AbortArgs,
     data: u64,
-    abort: u64,
     elems: u64,
     inbox_bytes: u64,
     me: u32,
@@ -116,7 +108,7 @@ struct OneShotArgs {
     padding: u32,
 }
 
-const _: () = assert!(size_of::<OneShotArgs>() == 16 * RANKS_MAX + 48);
+const _: () = assert!(size_of::<OneShotArgs>() == 16 * RANKS_MAX + size_of::<AbortArgs>() + 40);
 
 impl OneShotKey {
     /// Compiles the kernels.
@@ -172,8 +164,16 @@ impl OneShotKernel {
     pub fn launch(&self, stream: &Stream, launch: &OneShotLaunch<'_>) -> Result<(), CudaError> {
         let (ranks, bytes) = (self.key.ranks, launch.data.len());
         assert_eq!(launch.inboxes.len(), ranks, "inboxes of each rank");
-        assert_eq!(launch.pages.len(), ranks, "one page of flags per rank");
-        assert!(launch.me < ranks, "rank {} of {ranks}", launch.me);
+        assert_eq!(
+            launch.waiter.pages.len(),
+            ranks,
+            "one page of flags per rank"
+        );
+        assert!(
+            launch.waiter.me < ranks,
+            "rank {} of {ranks}",
+            launch.waiter.me
+        );
         assert_ne!(launch.seq, 0, "inboxes that were cleared have this number");
         if bytes == 0 {
             return Ok(());
@@ -192,16 +192,16 @@ impl OneShotKernel {
         );
         let mut args = OneShotArgs {
             data: address,
-            abort: launch.abort.address(stream.context()),
+            abort: launch.waiter.args(stream.context()),
             elems: (bytes / size) as u64,
             inbox_bytes: (inboxes_bytes / ranks) as u64,
-            me: launch.me as u32,
+            me: launch.waiter.me as u32,
             seq: launch.seq,
             divisor: divisor(launch.divisor),
             ..OneShotArgs::default()
         };
         launch.data.used_by(stream.context());
-        for (rank, (inboxes, page)) in launch.inboxes.iter().zip(launch.pages).enumerate() {
+        for (rank, (inboxes, page)) in launch.inboxes.iter().zip(launch.waiter.pages).enumerate() {
             assert_eq!(inboxes.len(), inboxes_bytes, "rank {rank} has as long ones");
             assert!(
                 inboxes.address().is_multiple_of(PACK_BYTES as u64),
@@ -218,8 +218,8 @@ impl OneShotKernel {
         };
         // SAFETY: the kernel takes one OneShotArgs, whose layout one_shot.cu states. It touches `elems` elements from
         // `data`, which it has, as many lines as they take of the `ranks` inboxes of each rank, which are that long and
-        // aligned, and RANKS_MAX words of each page, device memory that is freed only after this context is idle, as
-        // is the abort flag, a word of page-locked memory.
+        // aligned, and RANKS_MAX words and a mark of each page, device memory that is freed only after this context is
+        // idle, as is the abort flag, a word of page-locked memory.
         unsafe { self.one_shot.launch(stream, grid, &args) }
     }
 
@@ -235,27 +235,35 @@ impl OneShotKernel {
     ) -> Result<(), CudaError> {
         let ranks = self.key.ranks;
         assert_eq!(launch.shards.len(), ranks, "one buffer per rank");
-        assert_eq!(launch.pages.len(), ranks, "one page of flags per rank");
-        assert!(launch.me < ranks, "rank {} of {ranks}", launch.me);
+        assert_eq!(
+            launch.waiter.pages.len(),
+            ranks,
+            "one page of flags per rank"
+        );
+        assert!(
+            launch.waiter.me < ranks,
+            "rank {} of {ranks}",
+            launch.waiter.me
+        );
         assert!(
             (1..=FlagPage::BLOCKS_MAX).contains(&launch.blocks),
             "1 to {} blocks have flags, got {}",
             FlagPage::BLOCKS_MAX,
             launch.blocks
         );
-        let own = &launch.shards[launch.me];
+        let own = &launch.shards[launch.waiter.me];
         let split = Split::new(self.key.element, own.len(), own.address());
         let mut args = TwoShotArgs {
-            abort: launch.abort.address(stream.context()),
+            abort: launch.waiter.args(stream.context()),
             head: split.head,
             packs: split.packs,
             tail: split.tail,
-            me: launch.me as u32,
+            me: launch.waiter.me as u32,
             seq: launch.seq,
             divisor: divisor(launch.divisor),
             ..TwoShotArgs::default()
         };
-        for (rank, (shard, page)) in launch.shards.iter().zip(launch.pages).enumerate() {
+        for (rank, (shard, page)) in launch.shards.iter().zip(launch.waiter.pages).enumerate() {
             assert_eq!(shard.len(), own.len(), "rank {rank} has as long a shard");
             assert_eq!(
                 shard.address() % PACK_BYTES as u64,
@@ -273,8 +281,8 @@ impl OneShotKernel {
         };
         // SAFETY: the kernel takes one TwoShotArgs, whose layout two_shot.cu states. It touches the elements of each
         // shard, whose number `split` has of spans of this length, at addresses that are aligned alike, and
-        // RANKS_MAX words for each of `blocks` blocks of the pages, which have BLOCKS_MAX of them, device memory
-        // that is freed only after this context is idle, as is the abort flag, a word of page-locked memory.
+        // RANKS_MAX words for each of `blocks` blocks of the pages, which have BLOCKS_MAX of them, and the marks, device
+        // memory that is freed only after this context is idle, as is the abort flag, a word of page-locked memory.
         unsafe { self.two_shot.launch(stream, grid, &args) }
     }
 

@@ -9,7 +9,7 @@
 struct SignalsArgs {
   u64 words[SIGNALS_MAX];
   u32 values[SIGNALS_MAX];
-  u64 abort;  // word of the host, which raises it
+  Abort abort;
   u32 awaited;  // bit i: word i is awaited, else it is raised
   u32 len;
 };
@@ -18,9 +18,7 @@ static __device__ __forceinline__ u32 kind(const SignalsArgs& a, u32 i) { return
 
 extern "C" __global__ void __launch_bounds__(SIGNALS_MAX)
     signals(const __grid_constant__ SignalsArgs a) {
-  const u32* const abort = (const u32*)a.abort;
-  // What is in front of it may have been freed: nobody must hear that it was done.
-  int here = load_relaxed(abort) == 0;
+  int here = 1;
   for (u32 first = 0, last; first < a.len; first = last) {
     if (__syncthreads_and(here) == 0) return;
     last = first + 1;
@@ -30,7 +28,7 @@ extern "C" __global__ void __launch_bounds__(SIGNALS_MAX)
     if (kind(a, first) == 0) {
       store_release((u32*)a.words[i], a.values[i]);
     } else {
-      here = reached((const u32*)a.words[i], a.values[i], abort);
+      here = reached((const u32*)a.words[i], a.values[i], a.abort);
     }
   }
 }

@@ -30,7 +30,7 @@ static __device__ __forceinline__ u64 loose(u64 i, u64 head, u64 packs) {
 struct TwoShotArgs {
   u64 shards[RANKS_MAX];  // this rank's shard in the buffer of each rank, congruent modulo 16
   u64 pages[RANKS_MAX];   // of each rank: the words that its peers write, RANKS_MAX for each block
-  u64 abort;
+  Abort abort;
   u64 head;
   u64 packs;
   u64 tail;
@@ -46,7 +46,7 @@ static __device__ __forceinline__ bool meet(const TwoShotArgs& a, u32 seq) {
   if (threadIdx.x < SOURCES && threadIdx.x != a.me) {
     const u32 words = blockIdx.x * RANKS_MAX;
     store_release((u32*)a.pages[threadIdx.x] + words + a.me, seq);
-    here = reached((const u32*)a.pages[a.me] + words + threadIdx.x, seq, (const u32*)a.abort);
+    here = reached((const u32*)a.pages[a.me] + words + threadIdx.x, seq, a.abort);
   }
   return __syncthreads_and(here) != 0;
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bonfire_cuda::{CudaError, PinnedRegion, Stream, StreamOps};
-use bonfire_kernels::launch::flags::{AbortFlag, FlagPage, Link, Signal, SignalKernel};
+use bonfire_kernels::launch::flags::{AbortFlag, FlagPage, Link, Signal, SignalKernel, Waiter};
 use bonfire_plan::{Rank, WorldSize};
 
 use crate::options::CudaSync;
@@ -107,13 +107,13 @@ impl Flags {
         }
     }
 
-    pub(crate) fn pages(&self) -> &[FlagPage] {
-        &self.pages
-    }
-
-    /// What frees this rank's kernels.
-    pub(crate) fn abort(&self) -> &AbortFlag {
-        &self.waiting.abort
+    /// This rank, as its kernels know it.
+    pub(crate) fn waiter(&self) -> Waiter<'_> {
+        Waiter {
+            abort: &self.waiting.abort,
+            pages: &self.pages,
+            me: self.me.index(),
+        }
     }
 
     /// Gives up all pages; nothing can be queued any more.
@@ -168,8 +168,8 @@ impl Flags {
             return Ok(());
         }
         let result = if channel == MAIN && self.sync == CudaSync::Kernel {
-            let Waiting { kernel, abort } = &self.waiting;
-            kernel.launch(stream, &self.noted, abort)
+            let kernel = &self.waiting.kernel;
+            kernel.launch(stream, &self.noted, self.waiter())
         } else {
             self.ops.clear();
             for signal in &self.noted {

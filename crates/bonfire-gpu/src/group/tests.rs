@@ -83,6 +83,8 @@ fn cuda_what_a_freed_rank_tells_is_not_believed() {
             if rank != 1 {
                 reduce();
             }
+            // All but rank 1 wait for it on the device now.
+            group.process_group().barrier().unwrap();
             let Some(freed) = freed else {
                 let failed = group.synchronize();
                 let is_told = matches!(
@@ -93,7 +95,6 @@ fn cuda_what_a_freed_rank_tells_is_not_believed() {
                 assert!(is_told, "{sync:?}: {failed:?}");
                 return;
             };
-            thread::sleep(Duration::from_millis(100));
             let Inner { core, .. } = &*group.inner;
             let released = group.inner.state().flags.release(&core.control);
             released.unwrap();
@@ -113,6 +114,64 @@ fn cuda_what_a_freed_rank_tells_is_not_believed() {
         thread::scope(|scope| {
             for (group, freed) in groups.into_iter().zip(freed) {
                 scope.spawn(move || body(group, freed));
+            }
+        });
+    }
+}
+
+/// Rank 1 is freed from waiting for rank 2 and goes on, before its host can say anything to the others.
+#[test]
+fn cuda_who_gives_up_says_so_before_it_goes_on() {
+    let Some(context) = context("cuda_who_gives_up_says_so_before_it_goes_on") else {
+        return;
+    };
+    for algorithm in [
+        CudaAlgorithm::Direct,
+        CudaAlgorithm::OneShot,
+        CudaAlgorithm::TwoShot,
+    ] {
+        let freed = ProcessGroup::local(WorldSize::new(2).unwrap(), GroupOptions::default());
+        let freed = Mutex::new(freed.unwrap());
+        on_ranks(3, &context, |group| {
+            let elements = Elements::first(DType::F32, 1000);
+            let buffer = group.allocate(4000).unwrap();
+            let reduce = || {
+                let queued = group.all_reduce_with(algorithm, &buffer, &elements, ReduceOp::Sum);
+                queued.unwrap();
+            };
+            reduce();
+            group.synchronize().unwrap();
+            let rank = group.rank().get();
+            if rank == 0 {
+                reduce();
+                reduce();
+                let failed = group.synchronize();
+                let is_told = matches!(
+                    &failed,
+                    Err(CudaGroupError::Collective(CollectiveError::PeerFailed { rank, .. }))
+                        if rank.get() == 1
+                );
+                assert!(is_told, "{algorithm:?}: {failed:?}");
+                return;
+            }
+            let beside = freed.lock().unwrap().pop().unwrap();
+            if rank == 1 {
+                reduce();
+                group.inner.state().flags.waiter().abort.raise();
+                group.stream().synchronize().unwrap();
+                reduce();
+                beside.barrier().unwrap();
+            } else {
+                beside.barrier().unwrap();
+                reduce();
+                reduce();
+                group.stream().synchronize().unwrap();
+            }
+            beside.barrier().unwrap();
+            if rank == 1 {
+                // By now rank 0 has a result, or waits for this.
+                thread::sleep(Duration::from_millis(300));
+                group.abort("it gave up long before");
             }
         });
     }
@@ -157,6 +216,7 @@ fn cuda_what_is_told_late_holds_nobody_who_was_freed() {
         work.begin(&stream);
         reduce();
         stream.record(&done).unwrap();
+        group.process_group().barrier().unwrap();
         thread::scope(|scope| {
             scope.spawn(|| {
                 thread::sleep(pause);

@@ -158,7 +158,8 @@ impl Core {
     fn missing(&self, state: &State) -> Result<Missing, CudaError> {
         let pages: Result<Vec<Vec<u32>>, CudaError> = state
             .flags
-            .pages()
+            .waiter()
+            .pages
             .iter()
             .map(|page| self.words(page))
             .collect();

@@ -219,9 +219,7 @@ impl State {
         let launch = OneShotLaunch {
             data: &data,
             inboxes: &self.inboxes[seq as usize % 2],
-            pages: self.flags.pages(),
-            abort: self.flags.abort(),
-            me: self.me.index(),
+            waiter: self.flags.waiter(),
             seq,
             divisor: divisor(reduce, self.world_size.len()),
             blocks: OneShotKernel::blocks(bytes).min(self.waiting_blocks_max),
@@ -247,9 +245,7 @@ impl State {
         let shard_bytes = job.elements.bytes().div_ceil(ranks);
         let launch = TwoShotLaunch {
             shards: &shards,
-            pages: self.flags.pages(),
-            abort: self.flags.abort(),
-            me: self.me.index(),
+            waiter: self.flags.waiter(),
             seq,
             divisor: divisor(reduce, ranks),
             blocks: OneShotKernel::two_shot_blocks(shard_bytes).min(self.waiting_blocks_max),

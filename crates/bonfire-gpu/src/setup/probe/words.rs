@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bonfire_cuda::{CudaError, Event, EventState, PinnedRegion, StreamOps};
-use bonfire_kernels::launch::flags::{RANKS_MAX, Signal};
+use bonfire_kernels::launch::flags::{RANKS_MAX, Signal, Waiter};
 use bonfire_plan::Rank;
 
 use super::{FIX, INBOXES_END, Probe, ProbeError};
@@ -67,7 +67,12 @@ impl Probe<'_> {
             tells.push(Signal::Tell(part(Writer::Kernel)?, WRITTEN));
         }
         let Waiting { kernel, abort } = self.waiting;
-        kernel.launch(self.stream, &tells, abort)?;
+        let waiter = Waiter {
+            abort,
+            pages: &[],
+            me: me.index(),
+        };
+        kernel.launch(self.stream, &tells, waiter)?;
         self.finish("writing words to the other ranks")
     }
 
