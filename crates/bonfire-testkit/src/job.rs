@@ -1,5 +1,7 @@
 //! A command with processes of its own: what it says, how it ends, and what it leaves behind.
 
+mod port;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -7,10 +9,9 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+pub use port::OwnPort;
 pub use rustix::process::Signal;
 use rustix::process::{Pid, kill_process};
-
-use crate::port::OwnPort;
 
 /// Far more than any job of a test takes, so that a hang is a failed test and not an endless one.
 pub(crate) const JOB_WATCHDOG: Duration = Duration::from_secs(120);

@@ -13,7 +13,6 @@ mod host;
 mod job;
 pub mod limits;
 pub mod oracle;
-mod port;
 mod ranks;
 mod readers;
 mod scope;
@@ -24,10 +23,9 @@ pub use console::{Console, ConsoleEnd, script_is_missing};
 pub use estimate::Estimate;
 pub use host::{Network, Shape, SmallDisk, Unavailable};
 pub use job::{
-    Job, JobEnd, Signal, assert_gone, is_running, of_another_launcher, signal_process,
+    Job, JobEnd, OwnPort, Signal, assert_gone, is_running, of_another_launcher, signal_process,
     wait_until_gone,
 };
-pub use port::OwnPort;
 pub use ranks::{connected, env_of, local, meeting, on_hosts, processes, try_connected};
 pub use readers::{
     CommandLine, Scalar, assert_understood, command_lines, read_by_safetensors, read_by_tensorboard,
