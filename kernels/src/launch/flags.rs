@@ -181,6 +181,11 @@ pub(super) struct AbortArgs {
 const _: () = assert!(size_of::<AbortArgs>() == 8 * RANKS_MAX + 16);
 
 impl Waiter<'_> {
+    pub(super) fn assert_one_of(&self, ranks: usize) {
+        assert_eq!(self.pages.len(), ranks, "one page of flags per rank");
+        assert!(self.me < ranks, "rank {} of {ranks}", self.me);
+    }
+
     pub(super) fn args(&self, user: &Context) -> AbortArgs {
         let mut args = AbortArgs {
             raised: self.abort.address(user),

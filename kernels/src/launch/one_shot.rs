@@ -164,16 +164,7 @@ impl OneShotKernel {
     pub fn launch(&self, stream: &Stream, launch: &OneShotLaunch<'_>) -> Result<(), CudaError> {
         let (ranks, bytes) = (self.key.ranks, launch.data.len());
         assert_eq!(launch.inboxes.len(), ranks, "inboxes of each rank");
-        assert_eq!(
-            launch.waiter.pages.len(),
-            ranks,
-            "one page of flags per rank"
-        );
-        assert!(
-            launch.waiter.me < ranks,
-            "rank {} of {ranks}",
-            launch.waiter.me
-        );
+        launch.waiter.assert_one_of(ranks);
         assert_ne!(launch.seq, 0, "inboxes that were cleared have this number");
         if bytes == 0 {
             return Ok(());
@@ -235,16 +226,7 @@ impl OneShotKernel {
     ) -> Result<(), CudaError> {
         let ranks = self.key.ranks;
         assert_eq!(launch.shards.len(), ranks, "one buffer per rank");
-        assert_eq!(
-            launch.waiter.pages.len(),
-            ranks,
-            "one page of flags per rank"
-        );
-        assert!(
-            launch.waiter.me < ranks,
-            "rank {} of {ranks}",
-            launch.waiter.me
-        );
+        launch.waiter.assert_one_of(ranks);
         assert!(
             (1..=FlagPage::BLOCKS_MAX).contains(&launch.blocks),
             "1 to {} blocks have flags, got {}",

@@ -28,7 +28,6 @@ use crate::options::GroupOptions;
 use bonfire_connect::platform::clock;
 use bonfire_connect::platform::net::{Handle, await_news};
 use bonfire_connect::platform::thread::{self, JoinHandle};
-use bonfire_connect::secure::stream::Stream;
 
 pub(crate) use early::{Early, Hearing};
 pub(crate) use line::Peer;
@@ -219,15 +218,6 @@ fn send_all(peers: &[Peer], kind: Kind, message: &impl Serialize) {
     let text = encode(message);
     for peer in peers {
         peer.send(kind, &text);
-    }
-}
-
-/// Reads what has come. Within a host, a process that ends with messages unread resets the connection.
-fn read(peer: &Peer, buffer: &mut [u8]) -> io::Result<usize> {
-    let is_local = || peer.with_stream(|stream| matches!(stream, Stream::Unix(_)));
-    match peer.read(buffer) {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionReset && is_local() => Ok(0),
-        read => read,
     }
 }
 
@@ -424,7 +414,7 @@ impl Watcher {
         let mut buffer = [0; 4096];
         while self.inboxes[index].is_open {
             let peer = &self.peers[index];
-            let end = match read(peer, &mut buffer) {
+            let end = match peer.read(&mut buffer) {
                 Ok(0) => "its process ended without leaving the group".to_owned(),
                 Ok(count) => {
                     self.inboxes[index].feed(&buffer[..count]);
@@ -494,6 +484,7 @@ mod tests {
     use crate::health::flight::Desk;
     use crate::health::recorder::Recorder;
     use bonfire_connect::platform::net::UnixStream;
+    use bonfire_connect::secure::stream::Stream;
 
     /// A connection of rank 0 to a peer, and the other end of it.
     fn connection(peer: u32) -> (Early, Peer) {

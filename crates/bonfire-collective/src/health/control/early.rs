@@ -12,7 +12,7 @@ use std::io;
 use bonfire_plan::Rank;
 
 use super::line::{Inbox, Kind, Nonsense, Peer};
-use super::{NONSENSE, decode, encode, read};
+use super::{NONSENSE, decode, encode};
 use crate::health::accounts::Account;
 use crate::health::failure::Failure;
 use bonfire_connect::platform::net::Handle;
@@ -67,7 +67,7 @@ impl Early {
     pub(crate) fn hear(&mut self) -> Option<Failure> {
         let mut buffer = [0; 4096];
         while self.handle().is_some() {
-            let end = match read(&self.peer, &mut buffer) {
+            let end = match self.peer.read(&mut buffer) {
                 Ok(0) => "its process ended while the ranks were connecting".to_owned(),
                 Ok(count) => {
                     self.inbox.feed(&buffer[..count]);

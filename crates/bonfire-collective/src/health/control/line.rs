@@ -112,8 +112,18 @@ impl Peer {
         line.is_held || !line.backlog.is_empty()
     }
 
+    /// Reads what has come. Within a host, a process that ends with messages unread resets the connection.
     pub(super) fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.line().stream.read(buffer)
+        let stream = &mut self.line().stream;
+        match stream.read(buffer) {
+            Err(error)
+                if error.kind() == io::ErrorKind::ConnectionReset
+                    && matches!(stream, Stream::Unix(_)) =>
+            {
+                Ok(0)
+            }
+            read => read,
+        }
     }
 
     /// What the system knows of its process.
