@@ -4,7 +4,10 @@
 //! asks for the [`state`](NcclRank::state) until that is done, or gives up and drops the communicator. After
 //! the reference of NCCL 2.14 and later.
 
+use std::ffi::OsString;
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::{env, fs};
 
 use libloading::Library;
 
@@ -18,8 +21,26 @@ mod rank;
 pub use kind::{NcclOp, NcclType};
 pub use rank::{Message, NcclPlace, NcclRank};
 
-/// The names it goes by.
+/// The names of the library.
 const NAMES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
+
+/// Returns what to try to load, in this order: a folder that the user names, the path of the loader, and where pip and
+/// conda put the library in the environment that is active.
+fn candidates(variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
+    let folder = |name| variable(name).map(PathBuf::from);
+    let named = folder("NCCL_HOME").map(|home| home.join("lib"));
+    let conda = folder("CONDA_PREFIX").map(|prefix| prefix.join("lib"));
+    let versions = folder("VIRTUAL_ENV").and_then(|venv| fs::read_dir(venv.join("lib")).ok());
+    let versions = versions.into_iter().flatten().flatten();
+    let pip = versions.map(|python| python.path().join("site-packages/nvidia/nccl/lib"));
+    let folders = named
+        .into_iter()
+        .chain([PathBuf::new()])
+        .chain(pip)
+        .chain(conda);
+    let names = |folder: PathBuf| NAMES.map(|name| folder.join(name));
+    folders.flat_map(names).collect()
+}
 
 /// The oldest version that makes communicators without blocking and takes its configuration.
 const VERSION_MIN: u32 = 21700;
@@ -66,11 +87,15 @@ impl Nccl {
     /// # Errors
     /// [`CudaError::NoNccl`] where there is none, or one that is too old.
     pub fn load() -> Result<Arc<Self>, CudaError> {
-        let library = NAMES.iter().find_map(|name| {
-            // SAFETY: loading a library runs its initialisers; NCCL's are those that every user runs.
-            unsafe { Library::new(*name) }.ok()
-        });
-        let library = library.ok_or_else(|| missing("libnccl.so.2 is not in the library path"))?;
+        let library = candidates(|name| env::var_os(name))
+            .iter()
+            .find_map(|path| {
+                // SAFETY: loading a library runs its initialisers; NCCL's are those that every user runs.
+                unsafe { Library::new(path) }.ok()
+            });
+        let library = library.ok_or_else(|| {
+            missing("libnccl.so.2 is neither in the library path nor in NCCL_HOME/lib")
+        })?;
         let functions = Functions::of(&library)?;
         let mut version = 0;
         // SAFETY: `version` is a live integer that the call writes (nccl.h).
@@ -135,5 +160,29 @@ mod tests {
         let mut bytes = [0; UniqueId::BYTES];
         bytes[127] = 9;
         assert_eq!(UniqueId::from_bytes(bytes).to_bytes(), bytes);
+    }
+
+    #[test]
+    fn the_library_that_pip_or_conda_installed_is_found() {
+        let venv = env::temp_dir().join(format!("bonfire-nccl-{}", std::process::id()));
+        let pip = venv.join("lib/python3.12/site-packages/nvidia/nccl/lib");
+        fs::create_dir_all(&pip).unwrap();
+        let found = candidates(|name| match name {
+            "NCCL_HOME" => Some("/opt/nccl".into()),
+            "CONDA_PREFIX" => Some("/opt/conda".into()),
+            "VIRTUAL_ENV" => Some(venv.clone().into()),
+            _ => None,
+        });
+        fs::remove_dir_all(&venv).unwrap();
+        let expected = [
+            "/opt/nccl/lib".into(),
+            PathBuf::new(),
+            pip,
+            "/opt/conda/lib".into(),
+        ];
+        let expected = expected
+            .iter()
+            .flat_map(|folder: &PathBuf| NAMES.map(|name| folder.join(name)));
+        assert_eq!(found, expected.collect::<Vec<_>>());
     }
 }

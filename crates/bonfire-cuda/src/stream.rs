@@ -106,6 +106,8 @@ impl Stream {
     /// # Errors
     /// What the driver says.
     pub fn record(&self, event: &Event) -> Result<(), CudaError> {
+        // Threads that only watch have no context yet.
+        self.context.bind()?;
         // SAFETY: both handles are valid.
         check("cuEventRecord", unsafe {
             sys::cuEventRecord(event.raw(), self.raw)

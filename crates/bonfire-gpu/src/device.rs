@@ -37,7 +37,7 @@ impl Lanes {
             })
         };
         let lanes: Vec<Lane> = (0..count).map(lane).collect::<Result<_, CudaError>>()?;
-        use_once(context, &lanes)?;
+        use_once(context, lanes.iter().map(|lane| &lane.stream))?;
         Ok(Self {
             lanes,
             begun: Event::new(context)?,
@@ -45,14 +45,17 @@ impl Lanes {
     }
 }
 
-/// Gives new lanes their first work, and waits for it. While other streams of the context wait, the first work of a
+/// Gives new streams their first work, and waits for it. While other streams of the context wait, the first work of a
 /// stream may not begin: on an H100 (driver 580.159.04) half of the groups of four threads hung in the first operation
 /// on new lanes, and none whose lanes had been used before.
-fn use_once(context: &Context, lanes: &[Lane]) -> Result<(), CudaError> {
+fn use_once<'a>(
+    context: &Context,
+    streams: impl IntoIterator<Item = &'a Stream>,
+) -> Result<(), CudaError> {
     let word = DeviceRegion::allocate(context, size_of::<u32>())?.span();
-    for lane in lanes {
-        StreamOps::new().write(&word, 1).queue(&lane.stream)?;
-        lane.stream.synchronize()?;
+    for stream in streams {
+        StreamOps::new().write(&word, 1).queue(stream)?;
+        stream.synchronize()?;
     }
     Ok(())
 }
@@ -70,9 +73,13 @@ pub(crate) struct Local {
 
 impl Local {
     pub(crate) fn new(context: &Context, neighbours: &Neighbours) -> Result<Self, CudaError> {
+        let stream = Stream::new(context, Priority::High)?;
+        // It has work in a failure only, when all other streams may wait.
+        let control = Stream::new(context, Priority::High)?;
+        use_once(context, [&stream, &control])?;
         Ok(Self {
-            stream: Stream::new(context, Priority::High)?,
-            control: Stream::new(context, Priority::High)?,
+            stream,
+            control,
             done: Event::new(context)?,
             page_copy: PinnedRegion::allocate(context, FlagPage::BYTES)?,
             copied: Event::new(context)?,

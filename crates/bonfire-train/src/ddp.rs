@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bonfire_collective::ProcessGroup;
+use bonfire_collective::{ProcessGroup, WorldSize};
 use bonfire_optim::Offload;
 use burn::module::Module;
 use burn::optim::ModuleOptimizer;
@@ -83,6 +83,8 @@ pub struct Ddp<M> {
     is_optimizer_ready: bool,
     /// Where parameters are elsewhere than in the memory of the device.
     offload: Option<Offload>,
+    /// Whether ranks compute on the CPU, which adds in one order.
+    is_cpu: bool,
 }
 
 /// What a [`Ddp`] makes of a model and keeps until the model has other parameters.
@@ -250,6 +252,7 @@ impl<M: Module> Ddp<M> {
             gatherer: setup.gatherer,
             is_optimizer_ready: false,
             offload,
+            is_cpu,
         })
     }
 
@@ -396,7 +399,9 @@ impl<M: Module> Ddp<M> {
 
     /// Gradients of this model, with none in them yet.
     fn no_gradients(&self) -> Gradients {
-        let none = Gradients::new(Arc::clone(&self.table));
+        let rounds_alike = self.is_cpu || self.group.world_size() == WorldSize::ONE;
+        let replicas = (!rounds_alike).then(|| ProcessGroup::clone(&self.group));
+        let none = Gradients::new(Arc::clone(&self.table)).agreeing(replicas);
         match self.config.placement.is_sharded() {
             true => {
                 let group = self.shards.groups().among(&self.group).clone();

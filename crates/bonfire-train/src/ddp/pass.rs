@@ -193,6 +193,7 @@ impl<M: Module> Ddp<M> {
         start: Start,
         (begin, watch): (Instant, &mut Stopwatch),
     ) -> Result<Gradients, TrainError> {
+        let none = self.no_gradients();
         let Synchroniser::Naive(naive) = &mut self.synchroniser else {
             unreachable!("the synchroniser never changes");
         };
@@ -205,7 +206,6 @@ impl<M: Module> Ddp<M> {
         self.forward_backward += begin.elapsed();
         naive.average_all(normalizer, self.micro_batches, watch)?;
         let average = |parameter, shape: &[usize]| naive.average(parameter, shape);
-        let none = Gradients::new(Arc::clone(&self.table));
         let averages = averaged(module, none, average);
         naive.end();
         Ok(averages)

@@ -1,11 +1,12 @@
 //! The gradients of a step, and what is done to them before the optimizer takes them.
 //!
-//! Every rank has the same gradients bit for bit, so all ranks clip alike and find the same numbers
-//! not finite, without another word between them. Where parameters are cut into rows, each rank has the
-//! gradients of its own; then the ranks tell each other a number per row.
+//! Every rank has the same gradients bit for bit, so all ranks find the same numbers not finite without
+//! communication. Where parameters are cut into rows, each rank has the gradients of its own, and the ranks
+//! exchange a number per row.
 //!
 //! The joint norm is the root of a sum over rows, in the order of the parameters, of each row's sum of
-//! squares. So it has the same bits whoever has which rows.
+//! squares. On the CPU it has the same bits on every rank. A GPU may add in another order in each launch, and each
+//! rank tunes its own kernels. There the norm of the first rank counts on all of them, so that all clip alike.
 
 use std::any::Any;
 use std::fmt;
@@ -59,6 +60,8 @@ pub struct Gradients {
     parts: Option<ProcessGroup>,
     /// The ranks that have other parameters of the same model.
     stages: Option<ProcessGroup>,
+    /// The replicas, where each would round sums in its own way.
+    replicas: Option<ProcessGroup>,
     /// In the order of the model's definition. Where this rank has no row of a parameter, it has none.
     entries: Vec<Entry>,
     /// What their values are still to be multiplied with.
@@ -93,6 +96,7 @@ impl Gradients {
             rest: None,
             parts: None,
             stages: None,
+            replicas: None,
             entries: Vec::new(),
             factors: Factors::default(),
             folding: None,
@@ -105,6 +109,11 @@ impl Gradients {
             rest: Some(Rest { shards, group }),
             ..self
         }
+    }
+
+    /// The same for replicas whose devices do not add in one order.
+    pub(crate) fn agreeing(self, replicas: Option<ProcessGroup>) -> Self {
+        Self { replicas, ..self }
     }
 
     /// The parameters.
@@ -169,12 +178,38 @@ impl Gradients {
         Some(self.factors.multiply(gradient.clone()))
     }
 
-    /// The norm of all gradients together (2-norm), still on the device; nothing on a rank without gradients.
+    /// Returns the norm of all gradients together (2-norm), a tensor of one element on their device; nothing on a
+    /// rank without gradients. Every rank calls it. It has the same bits on all replicas; on GPUs the
+    /// replicas exchange it, which waits for the backward pass.
     ///
     /// # Errors
-    /// Only where other ranks have rows, parts or parameters of the model: [`TrainError::Collective`], or
-    /// [`TrainError::UnreadableTensor`].
+    /// Only on GPUs, and where other ranks have rows, parts or parameters of the model:
+    /// [`TrainError::Collective`], or [`TrainError::UnreadableTensor`].
     pub fn norm(&self) -> Result<Option<Tensor<1>>, TrainError> {
+        let own = self.own_norm()?;
+        let Some(replicas) = &self.replicas else {
+            return Ok(own);
+        };
+        let first = || {
+            let number = match &own {
+                Some(norm) => vec![read_squares(norm.clone())?[0]],
+                None => Vec::new(),
+            };
+            let numbers = replicas.all_gather_v(&number)?;
+            Ok(numbers.iter().flatten().next().copied())
+        };
+        let first = first().inspect_err(|error: &TrainError| replicas.abort(&error.to_string()))?;
+        let same = |(norm, first): (Tensor<1>, f64)| {
+            Tensor::from_data(
+                TensorData::new(vec![first], [1]),
+                (&norm.device(), norm.dtype()),
+            )
+        };
+        Ok(own.zip(first).map(same))
+    }
+
+    /// The norm as this rank computes it.
+    fn own_norm(&self) -> Result<Option<Tensor<1>>, TrainError> {
         let wide = |entry: &Entry| self.table.get(entry.parameter).extent.dtype == Elements::F64;
         let widest = match self.entries.iter().any(wide) {
             true => DType::F64,

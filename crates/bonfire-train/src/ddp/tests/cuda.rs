@@ -187,3 +187,10 @@ fn cuda_ranks_see_the_failure_of_another() {
         assert_names_the_first(&error);
     }
 }
+
+#[test]
+fn cuda_replicas_whose_norms_differ_clip_alike() {
+    if let Some(norms) = on_devices(2, |world| norm_of_a_device_of_its_own(&world)) {
+        assert_eq!(norms[0], norms[1]);
+    }
+}

@@ -436,3 +436,10 @@ fn wgpu_parameters_that_are_not_cut_are_not_offloaded() {
         }
     }
 }
+
+#[test]
+fn wgpu_replicas_whose_norms_differ_clip_alike() {
+    if let Some(norms) = on_adapters(2, |world| norm_of_a_device_of_its_own(&world)) {
+        assert_eq!(norms[0], norms[1]);
+    }
+}
