@@ -214,13 +214,13 @@ def programs(peers, release):
         ("FI_PROVIDER", "tcp"),
     )
     return [
-        Limit("zero-copy roofline", limits, "in-place-sum", 1 << 20),
+        Limit("zero-copy loop", limits, "in-place-sum", 1 << 20),
         Bonfire("bonfire threads", bonfire, "local", "region"),
         Bonfire("bonfire shm, region", bonfire, "shm", "region"),
         Bonfire("bonfire shm, private", bonfire, "shm", "private"),
         Mpi("Open MPI shm", openmpi, open_mpi("sm"), ()),
         Mpi("MPICH shm", mpich, (), ()),
-        Limit("loopback limit", limits, "loopback-duplex", 64 << 10),
+        Limit("plain loopback", limits, "loopback-duplex", 64 << 10),
         Bonfire("bonfire tcp", bonfire, "tcp", "private"),
         Mpi("Open MPI tcp", openmpi, open_mpi("tcp"), ()),
         Mpi("MPICH tcp", mpich, (), over_tcp),

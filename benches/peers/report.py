@@ -39,16 +39,16 @@ class Must:
 MPI_SHM = ("Open MPI shm", "MPICH shm")
 OVERSUBSCRIBED = ("bonfire threads", "bonfire shm, region", "bonfire shm, private", "bonfire tcp")
 MUST_HOLD = [
-    Must("threads / zero-copy roofline", "bonfire threads", ("zero-copy roofline",),
+    Must("threads / zero-copy loop", "bonfire threads", ("zero-copy loop",),
          MIB, 256 * MIB, 0.80),
-    Must("processes, buffers in the region / the same roofline", "bonfire shm, region",
-         ("zero-copy roofline",), 16 * MIB, 256 * MIB, 0.50),
+    Must("processes, buffers in the region / the same loop", "bonfire shm, region",
+         ("zero-copy loop",), 16 * MIB, 256 * MIB, 0.50),
     Must("processes, buffers in the region / the better MPI over shm", "bonfire shm, region",
          MPI_SHM, 16 * MIB, 256 * MIB, 3.0),
     Must("processes, small / Open MPI shm", "bonfire shm, region", ("Open MPI shm",),
          4, 4096, 1.0),
     Must("processes, small / gloo", "bonfire shm, region", ("gloo",), 4, 4096, 50.0),
-    Must("TCP, large / loopback limit", "bonfire tcp", ("loopback limit",),
+    Must("TCP, large / plain loopback", "bonfire tcp", ("plain loopback",),
          16 * MIB, 256 * MIB, 0.80),
     Must("TCP, large / gloo", "bonfire tcp", ("gloo",), 16 * MIB, 256 * MIB, 1.5),
     Must("TCP, small / gloo", "bonfire tcp", ("gloo",), 4, 64 << 10, 10.0),
