@@ -4,27 +4,32 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::io;
 
+use bonfire_checkpoint::CheckpointError;
 use bonfire_collective as collective;
 use bonfire_collective::{CollectiveError, Rank};
 use bonfire_config::ConfigErrors;
 use bonfire_data::{DataError, UnusableWeights};
 #[cfg(feature = "images")]
 use bonfire_data::{PictureError, TransformError};
+use bonfire_diloco::{DilocoError, UnknownOuterGradients};
 use bonfire_launch as launch;
 use bonfire_launch::{EnvError, FlagError, LaunchError, RankCountError};
 #[cfg(feature = "learner")]
 use bonfire_learner::LearnerError;
 use bonfire_optim::FileMemoryError;
 use bonfire_parallel::{ParallelError, PipelineError};
-use bonfire_plan::PlanError;
-use bonfire_plan::pipeline::{Broken, CsvError, PartitionError, ShapeError};
+use bonfire_plan::device_map::MapError;
+use bonfire_plan::pipeline::{
+    Broken, CostsError, CsvError, PartitionError, ShapeError, UnknownAction,
+};
+use bonfire_plan::{PlanError, UnknownBytes, UnknownPlacement};
 use bonfire_report::{PageError, ReportError};
 use bonfire_train as train;
 use bonfire_train::TrainError;
 #[cfg(feature = "weights")]
 use bonfire_train::WeightsError;
 #[cfg(feature = "weights")]
-use bonfire_weights::FileError;
+use bonfire_weights::{FileError, PlaceError};
 use thiserror::Error as ThisError;
 
 use crate::freeze::UnknownParameter;
@@ -95,6 +100,12 @@ pub enum Error {
     /// Training over a pipeline failed.
     #[error(transparent)]
     Pipeline(#[from] PipelineError),
+    /// Training over slow links failed.
+    #[error(transparent)]
+    Diloco(#[from] DilocoError),
+    /// A checkpoint cannot be written or read.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
     /// A pattern of [`freeze`](crate::ddp::freeze) names no parameter.
     #[error(transparent)]
     UnknownParameter(#[from] UnknownParameter),
@@ -127,6 +138,10 @@ pub enum Error {
     #[cfg(feature = "weights")]
     #[error(transparent)]
     File(#[from] FileError),
+    /// A model cannot be placed on devices.
+    #[cfg(feature = "weights")]
+    #[error(transparent)]
+    Place(#[from] PlaceError),
     /// A text names something that there is not, or a value that cannot be.
     #[error(transparent)]
     Value(BoxError),
@@ -196,8 +211,9 @@ macro_rules! wrapped {
 wrapped! {
     Value: train::UnknownDeviceKind, train::UnknownGradientRoute, train::MeshError, collective::UnknownTransport,
         collective::UnknownCallSites, collective::UnknownBuilds, collective::UnknownConnections,
-        collective::OverrideError, launch::StreamChoiceError, Broken, CsvError, PartitionError,
-        ShapeError;
+        collective::OverrideError, collective::OptionError, collective::SettingError,
+        collective::UnknownStreamThreads, launch::StreamChoiceError, Broken, CsvError, PartitionError, ShapeError,
+        MapError, CostsError, UnknownAction, UnknownBytes, UnknownOuterGradients, UnknownPlacement;
     Communication: collective::ConnectError, collective::StoreError, collective::TokenError,
         collective::InspectError;
 }
@@ -254,6 +270,17 @@ mod tests {
         ours::<ParallelError>();
         ours::<train::MeshError>();
         ours::<PipelineError>();
+        ours::<DilocoError>();
+        ours::<CheckpointError>();
+        ours::<UnknownOuterGradients>();
+        ours::<UnknownPlacement>();
+        ours::<UnknownBytes>();
+        ours::<MapError>();
+        ours::<CostsError>();
+        ours::<UnknownAction>();
+        ours::<collective::OptionError>();
+        ours::<collective::SettingError>();
+        ours::<collective::UnknownStreamThreads>();
         ours::<ShapeError>();
         ours::<PartitionError>();
         ours::<CsvError>();
@@ -272,6 +299,7 @@ mod tests {
         {
             ours::<WeightsError>();
             ours::<FileError>();
+            ours::<PlaceError>();
         }
         ours::<CollectiveError>();
         ours::<PlanError>();

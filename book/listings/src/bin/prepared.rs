@@ -1,6 +1,6 @@
 //! A training that a configuration describes: the listing on `prepare`.
 
-use bonfire::config::ConfigArgs;
+use bonfire::config::{Config, ConfigArgs};
 use bonfire::prelude::*;
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};

@@ -1,6 +1,6 @@
 //! accelerate's form: one call to prepare, and a loop that says nothing of ranks.
 
-use bonfire::config::ConfigArgs;
+use bonfire::config::{Config, ConfigArgs};
 use bonfire::prelude::*;
 use clap::Parser;
 use tutorials::{ToyModel, batch};

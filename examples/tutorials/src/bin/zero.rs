@@ -1,5 +1,6 @@
 //! ZeRO's stages: what is cut over the ranks differs, the parameters that come out do not.
 
+use bonfire::config::Config;
 use bonfire::prelude::*;
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::Device;
