@@ -8,6 +8,9 @@
 //!
 //! A part is what lies between `ANCHOR: NAME` and `ANCHOR_END: NAME`; without one the block is the whole file.
 //! `BONFIRE_WRITE=1 cargo test -p bonfire-tests --test listings` writes the blocks anew.
+//!
+//! A call in a table is looked for in the sources of programs, which are compiled; `fragments.rs` of the listings has those
+//! that no other program has. What stands in examples of the documentation is imported from `bonfire`, as a user has it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -106,4 +109,181 @@ fn pages_have_the_code_of_their_listings() {
         );
     }
     assert!(count > 40, "{count} listings");
+}
+
+/// Without white space, which lines of a program have elsewhere than a cell of a table.
+fn flat(text: &str) -> String {
+    text.split_whitespace().collect()
+}
+
+/// All Rust files below a folder of the repository.
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).expect("a folder can be read") {
+            let path = entry.expect("a folder can be read").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|end| end == "rs") {
+                files.push(path);
+            }
+        }
+    }
+    files
+}
+
+/// The calls in the tables of a page, but for columns of other libraries.
+fn calls_in_tables(page: &str) -> Vec<String> {
+    const FOREIGN: [&str; 4] = ["PyTorch", "accelerate", "DeepSpeed", "torchrun"];
+    let mut calls = Vec::new();
+    let mut ours: Vec<bool> = Vec::new();
+    for line in page.lines() {
+        if !line.starts_with('|') {
+            ours.clear();
+            continue;
+        }
+        // A bar in a cell is written with a backslash.
+        let line = line.replace("\\|", "\u{1}");
+        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+        if ours.is_empty() {
+            let is_ours = |cell: &&str| !FOREIGN.iter().any(|other| cell.starts_with(other));
+            ours = cells.iter().map(is_ours).collect();
+        }
+        let cells = cells.iter().zip(&ours).filter(|(_, is_ours)| **is_ours);
+        for (cell, _) in cells {
+            let code = cell.split('`').skip(1).step_by(2);
+            calls.extend(
+                code.filter(|code| is_call(code))
+                    .map(|code| code.replace('\u{1}', "|")),
+            );
+        }
+    }
+    calls
+}
+
+/// Whether it is a call as a program has it: not one with dots in place of arguments, not the message of an error, and
+/// not a signature such as `value(tag, value)` or `Ddp::whole()`.
+fn is_call(code: &str) -> bool {
+    let Some((name, arguments)) = code.split_once('(') else {
+        return false;
+    };
+    let plain = |text: &str, more: &str| {
+        text.chars()
+            .all(|letter| letter.is_alphanumeric() || more.contains(letter))
+    };
+    let signature = plain(name, "_") && plain(arguments, "_ ,)");
+    let method = plain(name, "_:") && arguments == ")";
+    plain(name, "_.:<>!&= ")
+        && !name.contains(": ")
+        && !code.contains("..")
+        && !signature
+        && !method
+}
+
+#[test]
+fn calls_in_the_tables_of_pages_are_those_of_programs() {
+    let root = Path::new(BOOK).join("../..");
+    let folders = ["book/listings", "examples", "tests"].map(|folder| root.join(folder));
+    let files = folders.iter().flat_map(|folder| sources(folder));
+    let text = |path: &PathBuf| fs::read_to_string(path).expect("a source is text");
+    let compiled: String = files.map(|path| flat(&text(&path))).collect();
+    let mut count = 0;
+    for path in pages() {
+        for call in calls_in_tables(&text(&path)) {
+            count += 1;
+            assert!(
+                compiled.contains(&flat(&call)),
+                "{}: no program has `{call}`: write it into book/listings/src/bin/fragments.rs",
+                path.display()
+            );
+        }
+    }
+    assert!(count > 70, "{count} calls in tables");
+}
+
+#[test]
+fn blocks_of_rust_are_listings() {
+    for path in pages() {
+        let page = fs::read_to_string(&path).expect("a page is text");
+        // .ci/own-crate builds and runs that page.
+        if path.ends_with("own-crate.md") {
+            continue;
+        }
+        let mut before = "";
+        for line in page.lines() {
+            let is_listing = before.trim_start().starts_with("<!-- listing ");
+            assert!(
+                is_listing || !line.trim_start().starts_with("```rust"),
+                "{}: the block after {before:?} is of no program that is compiled",
+                path.display()
+            );
+            before = line;
+        }
+    }
+}
+
+#[test]
+fn examples_import_what_users_have() {
+    let root = Path::new(BOOK).join("../..");
+    // No user sees their documentation.
+    let inner = [
+        "bonfire-sys",
+        "bonfire-cuda",
+        "bonfire-connect",
+        "bonfire-testkit",
+    ];
+    let is_inner = |path: &Path| {
+        inner
+            .iter()
+            .any(|name| path.to_string_lossy().contains(name))
+    };
+    let files = sources(&root.join("crates")).into_iter();
+    // The engine of GPUs is shown without Burn, as its page says.
+    let pages = pages().into_iter();
+    let pages = pages.filter(|path| !path.ends_with("gpu-collectives.md"));
+    let mut count = 0;
+    for path in files.filter(|path| !is_inner(path)).chain(pages) {
+        let text = fs::read_to_string(&path).expect("a file is text");
+        let is_page = path.extension().is_some_and(|end| end == "md");
+        for (number, line) in text.lines().enumerate() {
+            let line = line.trim_start();
+            let doc = line.strip_prefix("///").or(line.strip_prefix("//!"));
+            let Some(shown) = doc.or(is_page.then_some(line)) else {
+                continue;
+            };
+            let shown = shown.trim_start();
+            assert!(
+                !shown.starts_with("use bonfire_"),
+                "{}:{}: users import it from `bonfire`: {shown}",
+                path.display(),
+                number + 1
+            );
+            count += usize::from(shown.starts_with("use bonfire::"));
+        }
+    }
+    assert!(count > 60, "{count} imports");
+}
+
+/// It is compiled where the crate's documentation shows it.
+#[test]
+fn the_program_in_readme_is_that_of_the_documentation() {
+    let root = Path::new(BOOK).join("../..");
+    let text = |path: &str| fs::read_to_string(root.join(path)).expect("a text");
+    let block = |text: &str, fence: &str| {
+        let lines = text.lines().skip_while(|line| *line != fence).skip(1);
+        let lines: Vec<String> = lines
+            .take_while(|line| *line != "```")
+            .map(str::to_owned)
+            .collect();
+        lines
+    };
+    let library = text("crates/bonfire/src/lib.rs");
+    let lines = library.lines().map_while(|line| line.strip_prefix("//!"));
+    let documentation: Vec<&str> = lines
+        .map(|line| line.strip_prefix(' ').unwrap_or(line))
+        .collect();
+    let shown = block(&text("README.md"), "```rust");
+    assert_eq!(shown, block(&documentation.join("\n"), "```no_run"));
+    assert!(shown.len() > 15, "{shown:?}");
 }

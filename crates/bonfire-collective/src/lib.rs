@@ -5,7 +5,8 @@
 //! of every rank and names the culprit. This crate knows nothing of tensors.
 //!
 //! ```
-//! use bonfire_collective::{GroupOptions, ProcessGroup, ReduceOp, WorldSize};
+//! # mod bonfire { pub mod collective { pub use bonfire_collective::*; } }
+//! use bonfire::collective::{GroupOptions, ProcessGroup, ReduceOp, WorldSize};
 //!
 //! let groups = ProcessGroup::local(WorldSize::new(2)?, GroupOptions::default())?;
 //! std::thread::scope(|scope| {

@@ -5,7 +5,8 @@
 //! exist is an error with the nearest one that does, and every value knows where it is from.
 //!
 //! ```
-//! use bonfire_config::{Config, Format, Source};
+//! # mod bonfire { pub mod config { pub use bonfire_config::*; } }
+//! use bonfire::config::{Config, Format, Source};
 //!
 //! let file = r#"
 //!     epochs = 3

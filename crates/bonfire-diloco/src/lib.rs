@@ -9,8 +9,10 @@
 //! or several along `dp_shard` that are near each other and train with a [`Ddp`](bonfire_train::Ddp) of their own.
 //!
 //! ```no_run
-//! use bonfire_diloco::{Diloco, DilocoConfig, DilocoError};
-//! use bonfire_train::{Axis, Ddp, World};
+//! # mod bonfire { pub use bonfire_train::{Ddp, World}; pub mod diloco { pub use bonfire_diloco::*; } pub mod world { pub use bonfire_train::*; } }
+//! use bonfire::{Ddp, World};
+//! use bonfire::diloco::{Diloco, DilocoConfig, DilocoError};
+//! use bonfire::world::Axis;
 //! use burn::module::Module;
 //! use burn::optim::ModuleOptimizer;
 //! use burn::tensor::Tensor;

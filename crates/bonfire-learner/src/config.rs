@@ -8,8 +8,9 @@ use bonfire_train::DdpConfig;
 /// How a training with Burn's learner goes, the same on every rank. A [`DdpConfig`] alone will do.
 ///
 /// ```
-/// use bonfire_learner::{LearnerConfig, StepTimings};
-/// use bonfire_train::DdpConfig;
+/// # mod bonfire { pub use bonfire_train::DdpConfig; pub mod learner { pub use bonfire_learner::*; } }
+/// use bonfire::DdpConfig;
+/// use bonfire::learner::{LearnerConfig, StepTimings};
 ///
 /// let timings = StepTimings::new();
 /// let config = LearnerConfig::from(DdpConfig::default()).timed(&timings);

@@ -34,9 +34,10 @@ const MAIN: Rank = Rank::new(0);
 /// [`Ddp::restore_compression`](bonfire_train::Ddp::restore_compression) does: with as many ranks bit for bit.
 ///
 /// ```no_run
+/// # mod bonfire { pub mod learner { pub use bonfire_learner::*; } }
 /// # use bonfire_learner::DistributedModel;
 /// # use bonfire_train::{DdpConfig, World};
-/// use bonfire_learner::{CompressionCheckpoints, DistributedTraining, LearnerConfig};
+/// use bonfire::learner::{CompressionCheckpoints, DistributedTraining, LearnerConfig};
 /// use burn_train::SupervisedTraining;
 /// use burn_train::checkpoint::KeepLastNCheckpoints;
 ///

@@ -18,9 +18,10 @@ use bonfire_train::{StepTiming, World};
 /// [`LearnerConfig::timed`](crate::LearnerConfig::timed), and its metrics to the learner:
 ///
 /// ```no_run
+/// # mod bonfire { pub mod learner { pub use bonfire_learner::*; } }
 /// # use bonfire_learner::DistributedModel;
 /// # use bonfire_train::World;
-/// use bonfire_learner::{DistributedTraining, LearnerConfig, StepTimings};
+/// use bonfire::learner::{DistributedTraining, LearnerConfig, StepTimings};
 /// use burn_train::SupervisedTraining;
 ///
 /// # fn timed<M: DistributedModel>(training: SupervisedTraining<M>, world: &World) -> SupervisedTraining<M> {

@@ -9,7 +9,8 @@ use crate::gradient::Factors;
 /// a module has to have it. Each rank makes its own.
 ///
 /// ```
-/// use bonfire_optim::{AdamWConfig, GradientFactor};
+/// # mod bonfire { pub mod optim { pub use bonfire_optim::*; } }
+/// use bonfire::optim::{AdamWConfig, GradientFactor};
 /// use burn::optim::ModuleOptimizer;
 ///
 /// let factor = GradientFactor::default();

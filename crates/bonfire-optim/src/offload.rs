@@ -23,7 +23,8 @@ const FILE_BYTES_MIN: usize = 64 << 10;
 /// saved as ever. Each optimizer, on each rank, has files of its own.
 ///
 /// ```
-/// use bonfire_optim::{AdamWConfig, Offload};
+/// # mod bonfire { pub mod optim { pub use bonfire_optim::*; } }
+/// use bonfire::optim::{AdamWConfig, Offload};
 /// use burn::optim::ModuleOptimizer;
 ///
 /// let offload = Offload::to_files(std::env::temp_dir())?;

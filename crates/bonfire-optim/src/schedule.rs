@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 /// needs no more than the step; what a step is, a batch or an epoch, is the program's choice.
 ///
 /// ```
-/// use bonfire_optim::{Decay, Schedule};
+/// # mod bonfire { pub mod optim { pub use bonfire_optim::*; } }
+/// use bonfire::optim::{Decay, Schedule};
 ///
 /// let schedule = Schedule::constant(0.1)
 ///     .with_warmup(10)

@@ -24,8 +24,9 @@
 //! [`World::fail`]. It ends the groups of the mesh, so all ranks hear of it.
 //!
 //! ```
-//! use bonfire_parallel::{ParallelError, ops};
-//! use bonfire_train::World;
+//! # mod bonfire { pub use bonfire_train::World; pub mod parallel { pub use bonfire_parallel::*; } }
+//! use bonfire::World;
+//! use bonfire::parallel::{ParallelError, ops};
 //! use burn::nn::Linear;
 //! use burn::tensor::{Tensor, activation};
 //!

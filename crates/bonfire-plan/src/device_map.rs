@@ -131,7 +131,8 @@ impl DeviceMap {
     /// One that says this, as `device_map={"first": 0, "rest": "cpu"}` does.
     ///
     /// ```
-    /// use bonfire_plan::device_map::{DeviceMap, Place};
+    /// # mod bonfire { pub mod weights { pub mod device_map { pub use bonfire_plan::device_map::*; } } }
+    /// use bonfire::weights::device_map::{DeviceMap, Place};
     ///
     /// let map = DeviceMap::new([("first", "0"), ("rest", "cpu")])?;
     /// assert_eq!(map.place("rest.3.weight"), Some(Place::Cpu));

@@ -34,7 +34,9 @@ pub const SHARDED_ELEMS_MIN: usize = 1024;
 /// best dealing (Graham 1969).
 ///
 /// ```
-/// use bonfire_plan::{Layout, Placement, Rank, WorldSize};
+/// # mod bonfire { pub mod collective { pub use bonfire_plan::*; } pub mod ddp { pub use bonfire_plan::*; } }
+/// use bonfire::collective::{Rank, WorldSize};
+/// use bonfire::ddp::{Layout, Placement};
 ///
 /// let shapes: [&[usize]; 2] = [&[1025, 4], &[4]];
 /// let layout = Layout::new(shapes, Placement::zero1(), WorldSize::new(2)?);

@@ -91,8 +91,8 @@ pub enum Evaluation {
 /// [`new`](Self::new).
 ///
 /// ```
-/// use bonfire_plan::memory::{Parameter, Training};
-/// use bonfire_plan::{Bytes, DType, Placement, WorldSize};
+/// # mod bonfire { pub mod plan { pub use bonfire_plan::*; pub use bonfire_plan::memory::*; } }
+/// use bonfire::plan::{Bytes, DType, Parameter, Placement, Training, WorldSize};
 ///
 /// // 64 million parameters with AdamW on 8 ranks.
 /// let matrix = |layer| Parameter {

@@ -54,7 +54,9 @@ pub type Coordinates = [u32; Axis::COUNT];
 /// A world of ranks laid out over the axes.
 ///
 /// ```
-/// use bonfire_plan::{Axis, Grid, MeshShape, Rank, WorldSize};
+/// # mod bonfire { pub mod collective { pub use bonfire_plan::*; } pub mod world { pub use bonfire_plan::*; } }
+/// use bonfire::collective::{Rank, WorldSize};
+/// use bonfire::world::{Axis, Grid, MeshShape};
 ///
 /// let shape: MeshShape = "pp=2,dp=2,tp=2".parse()?;
 /// let grid = shape.over(WorldSize::new(8)?)?;

@@ -6,10 +6,11 @@
 //! runs, wherever it is from; the simulator says how long it takes.
 //!
 //! ```
+//! # mod bonfire { pub mod collective { pub use bonfire_plan::*; } pub mod parallel { pub mod schedule { pub use bonfire_plan::pipeline::*; } } }
 //! use std::num::NonZeroU32;
 //!
-//! use bonfire_plan::WorldSize;
-//! use bonfire_plan::pipeline::{Costs, Kind, PassTimes, Schedule, Shape, simulate, verify};
+//! use bonfire::collective::WorldSize;
+//! use bonfire::parallel::schedule::{Costs, Kind, PassTimes, Schedule, Shape, simulate, verify};
 //!
 //! let shape = Shape {
 //!     kind: Kind::OneForwardOneBackward,

@@ -30,6 +30,6 @@ pub use ranks::{connected, env_of, local, meeting, on_hosts, processes, try_conn
 pub use readers::{
     CommandLine, Scalar, assert_understood, command_lines, read_by_safetensors, read_by_tensorboard,
 };
-pub use scope::some;
+pub use scope::{is_full, some};
 pub use watchdog::Watchdog;
 pub use way::{UnknownWay, over};

@@ -3,6 +3,10 @@
 /// All of the cases where tests run in full, as `.ci/run` has them with `BONFIRE_TESTS=full`; otherwise the
 /// first `few`, so that a run between two edits takes minutes.
 pub fn some<T>(cases: &[T], few: usize) -> &[T] {
-    let in_full = std::env::var_os("BONFIRE_TESTS").is_some_and(|scope| scope == "full");
-    if in_full { cases } else { &cases[..few] }
+    if is_full() { cases } else { &cases[..few] }
+}
+
+/// Whether tests run in full.
+pub fn is_full() -> bool {
+    std::env::var_os("BONFIRE_TESTS").is_some_and(|scope| scope == "full")
 }

@@ -50,7 +50,10 @@ pub struct Resumed<S> {
 /// All ranks call the same methods in the same order.
 ///
 /// ```no_run
-/// use bonfire_train::{Checkpoints, Ddp, Keep, Milestone, TrainError, World};
+/// # mod bonfire { pub use bonfire_train::{Ddp, World}; pub mod checkpoint { pub use bonfire_train::*; } pub mod ddp { pub use bonfire_train::*; } }
+/// use bonfire::{Ddp, World};
+/// use bonfire::checkpoint::{Checkpoints, Keep, Milestone};
+/// use bonfire::ddp::TrainError;
 /// use burn::module::Module;
 /// use burn::optim::ModuleOptimizer;
 ///

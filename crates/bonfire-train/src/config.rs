@@ -50,7 +50,8 @@ pub enum BufferSync {
 /// A way has a name, so that a command line can tell a program which to take.
 ///
 /// ```
-/// use bonfire_train::GradientRoute;
+/// # mod bonfire { pub mod ddp { pub use bonfire_train::*; } }
+/// use bonfire::ddp::GradientRoute;
 ///
 /// assert_eq!("nccl".parse(), Ok(GradientRoute::Nccl));
 /// assert_eq!(GradientRoute::Auto.to_string(), "auto");
@@ -110,7 +111,9 @@ impl FromStr for GradientRoute {
 /// checks that they do. Start from the default and change what is to be otherwise:
 ///
 /// ```
-/// use bonfire_train::{DdpConfig, Precision};
+/// # mod bonfire { pub use bonfire_train::DdpConfig; pub mod ddp { pub use bonfire_train::*; } }
+/// use bonfire::DdpConfig;
+/// use bonfire::ddp::Precision;
 ///
 /// let config = DdpConfig::default().with_precision(Precision::Bf16);
 /// // A text with some of the options has the defaults of the others.

@@ -5,7 +5,9 @@
 //! and its device.
 //!
 //! ```no_run
-//! use bonfire_train::{Ddp, TrainError, World};
+//! # mod bonfire { pub use bonfire_train::{Ddp, World}; pub mod ddp { pub use bonfire_train::*; } }
+//! use bonfire::{Ddp, World};
+//! use bonfire::ddp::TrainError;
 //! use burn::nn::{Linear, LinearConfig};
 //! use burn::optim::{AdamWConfig, ModuleOptimizer};
 //! use burn::tensor::{Distribution, Tensor};

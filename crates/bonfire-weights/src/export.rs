@@ -16,7 +16,8 @@ use crate::adapter::{Layout, PRODUCER};
 /// Where parameters are written, as safetensors, and how.
 ///
 /// ```
-/// use bonfire_weights::Export;
+/// # mod bonfire { pub mod weights { pub use bonfire_weights::*; } }
+/// use bonfire::weights::Export;
 ///
 /// // In files of at most 5 GB, with an index, as `transformers` writes and reads them.
 /// let export = Export::new("model.safetensors").for_pytorch().with_file_bytes_max(5_000_000_000);

@@ -27,8 +27,9 @@ use survey::Survey;
 /// device's floats.
 ///
 /// ```
-/// use bonfire_weights::device_map::{Budgets, Inference};
-/// use bonfire_weights::infer;
+/// # mod bonfire { pub mod weights { pub use bonfire_weights::*; } }
+/// use bonfire::weights::infer;
+/// use bonfire::weights::device_map::{Budgets, Inference};
 /// use burn::nn::LinearConfig;
 /// use burn::tensor::Device;
 ///

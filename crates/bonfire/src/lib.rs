@@ -90,6 +90,8 @@ pub mod checkpoint {
 /// The communication below: groups of ranks, which know nothing of tensors.
 pub mod collective {
     pub use bonfire_collective::*;
+    /// What each rank does in a collective, as data: schedules, their verifier, estimates and the simulator.
+    pub use bonfire_plan as plan;
 }
 
 /// Gradients in fewer bytes.

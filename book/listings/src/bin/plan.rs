@@ -3,7 +3,7 @@
 // ANCHOR: all
 use std::num::NonZeroUsize;
 
-use bonfire_plan::{
+use bonfire::collective::plan::{
     Algorithm, Collective, Hosts, Partition, Rank, Schedule, ScheduleShape, WorldSize, check,
 };
 

@@ -45,7 +45,8 @@ impl ProcessGroup {
     /// time of a small all-reduce, a few microseconds on one host.
     ///
     /// ```
-    /// use bonfire_collective::{GroupOptions, ProcessGroup, Proposal, Rank, WorldSize};
+    /// # mod bonfire { pub mod collective { pub use bonfire_collective::*; } }
+    /// use bonfire::collective::{GroupOptions, ProcessGroup, Proposal, Rank, WorldSize};
     ///
     /// let groups = ProcessGroup::local(WorldSize::new(2)?, GroupOptions::default())?;
     /// std::thread::scope(|scope| {

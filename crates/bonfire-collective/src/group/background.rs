@@ -18,7 +18,8 @@ impl ProcessGroup {
     /// If it panics, that is a failure of this rank on all others.
     ///
     /// ```
-    /// use bonfire_collective::{GroupOptions, ProcessGroup, ReduceOp, WorldSize};
+    /// # mod bonfire { pub mod collective { pub use bonfire_collective::*; } }
+    /// use bonfire::collective::{GroupOptions, ProcessGroup, ReduceOp, WorldSize};
     ///
     /// # let one = WorldSize::new(1)?;
     /// # let group = ProcessGroup::local(one, GroupOptions::default())?.remove(0);

@@ -37,7 +37,8 @@ impl ProcessGroup {
     /// one of them does not end the other; the death of a process ends all groups that it is in.
     ///
     /// ```
-    /// use bonfire_collective::{GroupOptions, ProcessGroup, ReduceOp, WorldSize};
+    /// # mod bonfire { pub mod collective { pub use bonfire_collective::*; } }
+    /// use bonfire::collective::{GroupOptions, ProcessGroup, ReduceOp, WorldSize};
     ///
     /// let groups = ProcessGroup::local(WorldSize::new(4)?, GroupOptions::default())?;
     /// std::thread::scope(|scope| {

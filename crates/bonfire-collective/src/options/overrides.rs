@@ -32,7 +32,8 @@ const KINDS: [Collective; 11] = [
 /// such an algorithm, or `all_reduce=ring,all_gather=one_shot`, or both, where the second wins.
 ///
 /// ```
-/// use bonfire_collective::AlgorithmOverrides;
+/// # mod bonfire { pub mod collective { pub use bonfire_collective::*; } }
+/// use bonfire::collective::AlgorithmOverrides;
 ///
 /// let overrides: AlgorithmOverrides = "ring, all-gather=one_shot".parse()?;
 /// assert_eq!(overrides.to_string(), "ring,all_gather=one_shot");

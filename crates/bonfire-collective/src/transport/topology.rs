@@ -13,7 +13,8 @@ use bonfire_plan::Rank;
 /// The hosts of a group and the ranks on them.
 ///
 /// ```
-/// use bonfire_collective::{GroupOptions, ProcessGroup, Rank, WorldSize};
+/// # mod bonfire { pub mod collective { pub use bonfire_collective::*; } }
+/// use bonfire::collective::{GroupOptions, ProcessGroup, Rank, WorldSize};
 ///
 /// let groups = ProcessGroup::local(WorldSize::new(3)?, GroupOptions::default())?;
 /// let topology = groups[0].topology();

@@ -22,9 +22,10 @@ pub struct PictureBatch {
 /// decoded and transformed; clones share the source.
 ///
 /// ```no_run
+/// # mod bonfire { pub mod data { pub use bonfire_data::*; } }
 /// use std::sync::Arc;
 ///
-/// use bonfire_data::{
+/// use bonfire::data::{
 ///     Cifar10, CifarPart, Loader, Normalize, PictureBatches, Prefetch, Transform, Transforms,
 /// };
 /// use burn::tensor::Device;

@@ -15,7 +15,8 @@ use crate::offload::Offload;
 /// weight decay of 1e-4.
 ///
 /// ```
-/// use bonfire_optim::AdamWConfig;
+/// # mod bonfire { pub mod optim { pub use bonfire_optim::*; } }
+/// use bonfire::optim::AdamWConfig;
 /// use burn::module::ParamGroup;
 ///
 /// let config = AdamWConfig::new().with_weight_decay(0.1);

@@ -38,8 +38,9 @@ impl fmt::Display for Attend {
 /// Where ranks have different tokens of the same sequences, it is [`ring_attention`](crate::ring_attention).
 ///
 /// ```
+/// # mod bonfire { pub mod nn { pub use bonfire_parallel::*; } }
 /// # use burn::tensor::Tensor;
-/// use bonfire_parallel::{Attend, self_attention};
+/// use bonfire::nn::{Attend, self_attention};
 ///
 /// /// The queries, keys and values of `heads`, from one product, `[B, T, 3 C]`; the output is `[B, T, C]`.
 /// fn attend(projected: Tensor<3>, heads: usize) -> Tensor<3> {

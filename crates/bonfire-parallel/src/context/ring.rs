@@ -23,8 +23,9 @@ use crate::error::unreadable;
 /// order, and run the same backward pass. A failure there gives zeros and is kept: see [`World::fail`].
 ///
 /// ```
-/// use bonfire_parallel::{Attend, ParallelError, ring_attention, zigzag_split};
-/// use bonfire_train::World;
+/// # mod bonfire { pub use bonfire_train::World; pub mod parallel { pub use bonfire_parallel::*; } }
+/// use bonfire::World;
+/// use bonfire::parallel::{Attend, ParallelError, ring_attention, zigzag_split};
 /// use burn::nn::Linear;
 /// use burn::tensor::Tensor;
 ///

@@ -10,7 +10,8 @@ use crate::{Rank, WorldSize};
 /// are equal whatever numbers they were made from.
 ///
 /// ```
-/// use bonfire_plan::{Hosts, WorldSize};
+/// # mod bonfire { pub mod collective { pub mod plan { pub use bonfire_plan::*; } } }
+/// use bonfire::collective::plan::{Hosts, WorldSize};
 ///
 /// let hosts = Hosts::new(vec![7, 7, 3, 3]);
 /// assert_eq!(hosts, Hosts::new(vec![0, 0, 1, 1]));

@@ -34,10 +34,12 @@ impl Schedule {
     /// [`check_plan`](crate::check_plan) about others.
     ///
     /// ```
+    /// # mod bonfire { pub mod collective { pub mod plan { pub use bonfire_plan::*; } } }
     /// use std::num::NonZeroUsize;
     ///
-    /// use bonfire_plan::{
-    ///     Algorithm, Collective, Hosts, Partition, Plan, Schedule, ScheduleShape, WorldSize, check_plan,
+    /// use bonfire::collective::plan::{
+    ///     Algorithm, Collective, Hosts, Partition, Plan, Schedule, ScheduleShape, WorldSize,
+    ///     check_plan,
     /// };
     ///
     /// let world_size = WorldSize::new(4)?;

@@ -7,9 +7,10 @@ use crate::{Rank, Schedule, Step};
 /// The step lists of every rank, as data.
 ///
 /// ```
+/// # mod bonfire { pub mod collective { pub mod plan { pub use bonfire_plan::*; } } }
 /// use std::num::NonZeroUsize;
 ///
-/// use bonfire_plan::{
+/// use bonfire::collective::plan::{
 ///     Algorithm, Collective, Hosts, Partition, Plan, Schedule, ScheduleShape, WorldSize,
 /// };
 ///

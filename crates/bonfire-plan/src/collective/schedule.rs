@@ -105,11 +105,12 @@ impl Schedule {
     /// the two, in reduce-scatter and reduce, they work in the input.
     ///
     /// ```
+    /// # mod bonfire { pub mod collective { pub mod plan { pub use bonfire_plan::*; } } }
     /// use std::num::NonZeroUsize;
     ///
-    /// use bonfire_plan::{
-    ///     Algorithm, Collective, ElemRange, Hosts, Partition, Rank, Role, Schedule,
-    ///     ScheduleShape, WorldSize,
+    /// use bonfire::collective::plan::{
+    ///     Algorithm, Collective, ElemRange, Hosts, Partition, Rank, Role, Schedule, ScheduleShape,
+    ///     WorldSize,
     /// };
     ///
     /// let world_size = WorldSize::new(2)?;

@@ -10,8 +10,9 @@ use crate::Bytes;
 /// How a device map is found.
 ///
 /// ```
-/// use bonfire_plan::Bytes;
-/// use bonfire_plan::device_map::{Budgets, Inference, ModuleTree, Part, PartKind, Place};
+/// # mod bonfire { pub mod plan { pub use bonfire_plan::*; } pub mod weights { pub mod device_map { pub use bonfire_plan::device_map::*; } } }
+/// use bonfire::plan::Bytes;
+/// use bonfire::weights::device_map::{Budgets, Inference, ModuleTree, Part, PartKind, Place};
 ///
 /// let weight = |layer: u64| Part {
 ///     path: format!("layers.{layer}.weight"),

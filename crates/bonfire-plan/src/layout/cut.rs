@@ -9,7 +9,9 @@ use crate::{Rank, WorldSize, shard_range};
 /// How a tensor is divided among ranks along a dimension.
 ///
 /// ```
-/// use bonfire_plan::{Cut, Rank, WorldSize};
+/// # mod bonfire { pub mod collective { pub use bonfire_plan::*; } pub mod world { pub use bonfire_plan::*; } }
+/// use bonfire::collective::{Rank, WorldSize};
+/// use bonfire::world::Cut;
 ///
 /// // A layer with the columns of two layers side by side, each of which two ranks share.
 /// let cut = Cut { dim: 1, sections: 2 };

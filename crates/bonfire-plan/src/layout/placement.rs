@@ -44,7 +44,8 @@ pub enum Among {
 /// How parameters, gradients and the optimizer's state lie over the ranks.
 ///
 /// ```
-/// use bonfire_plan::{Among, Placement, Spread};
+/// # mod bonfire { pub mod ddp { pub use bonfire_plan::*; } }
+/// use bonfire::ddp::{Among, Placement, Spread};
 ///
 /// assert_eq!("zero1".parse(), Ok(Placement::zero1()));
 /// assert_eq!(Placement::zero3().parameters, Spread::Sharded);

@@ -32,7 +32,8 @@ pub enum PartitionError {
 /// stages x layers x layers.
 ///
 /// ```
-/// use bonfire_plan::pipeline::partition;
+/// # mod bonfire { pub mod parallel { pub mod schedule { pub use bonfire_plan::pipeline::*; } } }
+/// use bonfire::parallel::schedule::partition;
 ///
 /// assert_eq!(partition(&[1.0; 10], 4)?, [0..3, 3..6, 6..8, 8..10]);
 /// // A heavy head leaves fewer layers for the last stage.

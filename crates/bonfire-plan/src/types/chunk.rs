@@ -146,7 +146,8 @@ impl FromStr for Bytes {
     /// as in `Gb`, means bits. A fraction of a byte is cut off; a fraction of bytes is an error.
     ///
     /// ```
-    /// use bonfire_plan::Bytes;
+    /// # mod bonfire { pub mod plan { pub use bonfire_plan::*; } }
+    /// use bonfire::plan::Bytes;
     ///
     /// assert_eq!("64M".parse(), Ok(Bytes::new(64 << 20)));
     /// assert_eq!("1.5 GiB".parse(), Ok(Bytes::new(3 << 29)));
@@ -203,7 +204,8 @@ impl FromStr for Bytes {
 /// `count % world_size` are the longer ones.
 ///
 /// ```
-/// use bonfire_plan::{ElemRange, Rank, WorldSize, shard_range};
+/// # mod bonfire { pub mod collective { pub mod plan { pub use bonfire_plan::*; } } }
+/// use bonfire::collective::plan::{ElemRange, Rank, WorldSize, shard_range};
 ///
 /// let world = WorldSize::new(3)?;
 /// let shards: Vec<_> = world.ranks().map(|rank| shard_range(10, world, rank)).collect();
@@ -231,7 +233,8 @@ pub fn shard_range(count: usize, world_size: WorldSize, rank: Rank) -> ElemRange
 /// header travels even when there is no data.
 ///
 /// ```
-/// use bonfire_plan::{ElemRange, chunks};
+/// # mod bonfire { pub mod collective { pub mod plan { pub use bonfire_plan::*; } } }
+/// use bonfire::collective::plan::{ElemRange, chunks};
 /// use std::num::NonZeroUsize;
 ///
 /// let chunk_elems_max = NonZeroUsize::new(4).unwrap();

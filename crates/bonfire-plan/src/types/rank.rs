@@ -40,7 +40,8 @@ impl fmt::Display for Rank {
 /// How many ranks there are: at least one.
 ///
 /// ```
-/// use bonfire_plan::{Rank, WorldSize};
+/// # mod bonfire { pub mod collective { pub use bonfire_plan::*; } }
+/// use bonfire::collective::{Rank, WorldSize};
 ///
 /// let world = WorldSize::new(3)?;
 /// assert_eq!(world.next(Rank::new(2)), Rank::new(0));

@@ -33,7 +33,9 @@ const READER: Rank = Rank::new(0);
 /// transposed, and normalization layers' `weight` and `bias` become `gamma` and `beta`.
 ///
 /// ```no_run
-/// use bonfire_train::{WeightsError, World, load_weights};
+/// # mod bonfire { pub use bonfire_train::World; pub mod weights { pub use bonfire_train::*; } }
+/// use bonfire::World;
+/// use bonfire::weights::{WeightsError, load_weights};
 /// use burn::nn::{Linear, LinearConfig};
 ///
 /// fn start(world: &World) -> Result<Linear, WeightsError> {
@@ -118,8 +120,9 @@ pub fn load_weights_into<M: Module>(
 /// Every rank must call this.
 ///
 /// ```no_run
-/// use bonfire_train::{Ddp, WeightsError, save_weights};
-/// use bonfire_weights::Export;
+/// # mod bonfire { pub use bonfire_train::Ddp; pub mod weights { pub use bonfire_train::*; pub use bonfire_weights::*; } }
+/// use bonfire::Ddp;
+/// use bonfire::weights::{Export, WeightsError, save_weights};
 /// use burn::nn::Linear;
 ///
 /// fn publish(ddp: &mut Ddp<Linear>) -> Result<(), WeightsError> {

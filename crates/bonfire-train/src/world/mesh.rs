@@ -12,7 +12,10 @@ use crate::TrainError;
 /// A rank's place in a mesh, and the worlds in which it meets the others: one along each axis.
 ///
 /// ```no_run
-/// use bonfire_train::{Axis, Ddp, TrainError, World};
+/// # mod bonfire { pub use bonfire_train::{Ddp, World}; pub mod ddp { pub use bonfire_train::*; } pub mod world { pub use bonfire_train::*; } }
+/// use bonfire::{Ddp, World};
+/// use bonfire::ddp::TrainError;
+/// use bonfire::world::Axis;
 /// # use burn::nn::{Linear, LinearConfig};
 /// # fn train(world: &World) -> Result<(), TrainError> {
 /// let mesh = world.mesh("dp=-1,tp=2".parse()?)?;

@@ -31,7 +31,8 @@ use super::anchors::Anchors;
 /// there, in one line:
 ///
 /// ```
-/// use bonfire_weights::device_of;
+/// # mod bonfire { pub mod weights { pub use bonfire_weights::*; } }
+/// use bonfire::weights::device_of;
 /// use burn::nn::Linear;
 /// use burn::tensor::Tensor;
 ///
