@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use bytemuck::Pod;
 use rustix::io::Errno;
 
-use crate::region::{HUGE_PAGE_BYTES, PAGE_BYTES, Region, RegionError};
+use crate::region::{HUGE_PAGE_BYTES, Region, RegionError, page_bytes};
 
 /// A block cannot be allocated.
 #[derive(Debug, thiserror::Error)]
@@ -58,6 +58,8 @@ struct Inner {
 struct Gaps {
     /// The address of the region.
     base: usize,
+    /// Bytes of a page; all gaps begin and end on one.
+    page: usize,
     gaps: BTreeMap<usize, usize>,
 }
 
@@ -79,32 +81,35 @@ impl Arena {
     /// Address space for `capacity` bytes of blocks behind the first `reserved` bytes, which are
     /// backed by memory now and belong to the caller.
     pub fn new(reserved: usize, capacity: usize) -> Result<Self, RegionError> {
-        let start = reserved.next_multiple_of(PAGE_BYTES);
-        let end = start + capacity.next_multiple_of(PAGE_BYTES);
-        let region = Region::reserved(end)?;
-        if start > 0 {
-            region.commit(0..start)?;
-        }
-        Ok(Self::over(region, start..end))
+        let [start, len] = [reserved, capacity].map(|bytes| bytes.next_multiple_of(page_bytes()));
+        Self::over(Region::reserved(start + len)?, reserved)
     }
 
     /// Address space for the blocks of a thread whose peers are threads of the same process.
     pub fn for_threads(capacity: usize) -> Result<Self, RegionError> {
-        let end = capacity.next_multiple_of(PAGE_BYTES);
-        Ok(Self::over(Region::reserved_for_threads(end)?, 0..end))
+        let len = capacity.next_multiple_of(page_bytes());
+        Self::over(Region::reserved_for_threads(len)?, 0)
     }
 
-    fn over(region: Region, free: Range<usize>) -> Self {
-        let base = region.base().addr().get();
-        let gaps = BTreeMap::from([(free.start, free.len())]);
+    fn over(region: Region, reserved: usize) -> Result<Self, RegionError> {
+        let page = region.page();
+        let start = reserved.next_multiple_of(page);
+        if start > 0 {
+            region.commit(0..start)?;
+        }
+        let gaps = Gaps {
+            base: region.base().addr().get(),
+            page,
+            gaps: BTreeMap::from([(start, region.len() - start)]),
+        };
         let inner = Inner {
             region: Arc::new(region),
-            free: Mutex::new(Gaps { base, gaps }),
+            free: Mutex::new(gaps),
             lost: OnceLock::new(),
         };
-        Self {
+        Ok(Self {
             inner: Arc::new(inner),
-        }
+        })
     }
 
     /// What other processes need to reach the blocks, through
@@ -134,9 +139,10 @@ impl Arena {
 
     /// A block of `len` zero elements.
     pub fn allocate<T: Pod>(&self, len: usize) -> Result<Block<T>, ArenaError> {
+        let page = self.inner.region.page();
         assert!(
-            PAGE_BYTES.is_multiple_of(align_of::<T>()),
-            "elements are aligned to {}, pages to {PAGE_BYTES}",
+            page.is_multiple_of(align_of::<T>()),
+            "elements are aligned to {}, pages to {page}",
             align_of::<T>()
         );
         let full = |bytes| ArenaError::Full {
@@ -145,7 +151,11 @@ impl Arena {
         };
         let bytes = len
             .checked_mul(size_of::<T>())
-            .and_then(|bytes| bytes.max(1).checked_next_multiple_of(granule_of(bytes)))
+            .and_then(|bytes| {
+                bytes
+                    .max(1)
+                    .checked_next_multiple_of(granule_of(bytes, page))
+            })
             .ok_or(full(usize::MAX))?;
         let start = self
             .inner
@@ -201,8 +211,11 @@ impl Inner {
 impl Gaps {
     /// From the first gap that is large enough.
     fn take(&mut self, bytes: usize) -> Option<usize> {
-        let granule = granule_of(bytes);
-        let place = |start: usize| (self.base + start).next_multiple_of(granule) - self.base;
+        let granule = granule_of(bytes, self.page);
+        let place = |start: usize| match granule == self.page {
+            true => start,
+            false => (self.base + start).next_multiple_of(granule) - self.base,
+        };
         let (start, end) = self.gaps.iter().find_map(|(&start, &len)| {
             let end = start + len;
             (place(start).checked_add(bytes)? <= end).then_some((start, end))
@@ -234,12 +247,12 @@ impl Gaps {
     }
 }
 
-/// The pages of a block with so many bytes.
-fn granule_of(bytes: usize) -> usize {
+/// The pages of a block with so many bytes, where small ones have `page`.
+fn granule_of(bytes: usize, page: usize) -> usize {
     if bytes >= HUGE_PAGE_BYTES {
-        HUGE_PAGE_BYTES
+        HUGE_PAGE_BYTES.max(page)
     } else {
-        PAGE_BYTES
+        page
     }
 }
 
@@ -291,19 +304,50 @@ impl<T: Pod + fmt::Debug> fmt::Debug for Block<T> {
 mod tests {
     use super::*;
 
+    /// Those of Linux on AArch64 servers.
+    const LARGE_PAGE: usize = 64 << 10;
+
+    /// Where the kernel has large pages, a piece of one cannot be cleared or given away by itself.
+    #[test]
+    fn a_block_that_is_dropped_leaves_its_neighbours_where_pages_are_large() {
+        for region in [
+            Region::reserved(16 * LARGE_PAGE).unwrap(),
+            Region::reserved_for_threads(16 * LARGE_PAGE).unwrap(),
+        ] {
+            let arena = Arena::over(region.in_pages(LARGE_PAGE), 64).unwrap();
+            let before = arena.allocate::<u8>(1).unwrap();
+            let mut dropped = arena.allocate::<u8>(5000).unwrap();
+            let mut behind = arena.allocate::<u8>(LARGE_PAGE + 1).unwrap();
+            let places = [&before, &dropped, &behind].map(|block| arena.offset_of(block));
+            assert_eq!(places, [1, 2, 3].map(|page| Some(page * LARGE_PAGE)));
+            dropped.fill(7);
+            behind.fill(7);
+            drop(dropped);
+            assert!(behind.iter().all(|byte| *byte == 7));
+            let again = arena.allocate::<u8>(5000).unwrap();
+            assert_eq!(arena.offset_of(&again), Some(2 * LARGE_PAGE));
+            assert!(again.iter().all(|byte| *byte == 0), "old content is gone");
+            // As of a peer that never leaves a window: whole pages of this block, and no others.
+            let own = 3 * LARGE_PAGE..4 * LARGE_PAGE;
+            arena.abandon(own.clone(), own).unwrap();
+            assert_eq!(behind[LARGE_PAGE], 7, "the next page keeps its content");
+            behind.fill(8);
+        }
+    }
+
     #[test]
     fn blocks_do_not_overlap_and_are_zero_again_when_reused() {
-        let arena = Arena::new(64, 16 * PAGE_BYTES).unwrap();
+        let arena = Arena::new(64, 16 * page_bytes()).unwrap();
         let mut first = arena.allocate::<f32>(1000).unwrap();
-        let mut second = arena.allocate::<u8>(3 * PAGE_BYTES).unwrap();
+        let mut second = arena.allocate::<u8>(3 * page_bytes()).unwrap();
         first.fill(1.0);
         second.fill(2);
         assert!(first.iter().all(|value| *value == 1.0));
         let at = arena.offset_of(&first[10..]).unwrap();
-        assert_eq!(at, PAGE_BYTES + 40);
+        assert_eq!(at, page_bytes() + 40);
         drop(first);
         let again = arena.allocate::<f32>(1000).unwrap();
-        assert_eq!(arena.offset_of(&again), Some(PAGE_BYTES));
+        assert_eq!(arena.offset_of(&again), Some(page_bytes()));
         assert!(
             again.iter().all(|value| *value == 0.0),
             "old content is gone"
@@ -313,9 +357,9 @@ mod tests {
 
     #[test]
     fn gaps_join_so_that_all_of_the_arena_can_be_had_again() {
-        let arena = Arena::new(0, 8 * PAGE_BYTES).unwrap();
+        let arena = Arena::new(0, 8 * page_bytes()).unwrap();
         let blocks: Vec<_> = (0..8)
-            .map(|_| arena.allocate::<u8>(PAGE_BYTES).unwrap())
+            .map(|_| arena.allocate::<u8>(page_bytes()).unwrap())
             .collect();
         let error = arena.allocate::<u8>(1).unwrap_err();
         assert!(matches!(error, ArenaError::Full { .. }), "{error}");
@@ -324,9 +368,9 @@ mod tests {
             .enumerate()
             .partition(|(index, _)| index % 2 == 0);
         drop(even);
-        assert!(arena.allocate::<u8>(2 * PAGE_BYTES).is_err());
+        assert!(arena.allocate::<u8>(2 * page_bytes()).is_err());
         drop(odd);
-        assert!(arena.allocate::<u8>(8 * PAGE_BYTES).is_ok());
+        assert!(arena.allocate::<u8>(8 * page_bytes()).is_ok());
     }
 
     #[test]
@@ -338,9 +382,9 @@ mod tests {
             let small = arena.allocate::<u8>(1).unwrap();
             let mut large = arena.allocate::<u64>(HUGE_PAGE_BYTES / 8 + 1).unwrap();
             assert!(large.as_ptr().addr().is_multiple_of(HUGE_PAGE_BYTES));
-            let beside = arena.allocate::<u8>(PAGE_BYTES).unwrap();
+            let beside = arena.allocate::<u8>(page_bytes()).unwrap();
             let (beside, small) = (arena.offset_of(&beside), arena.offset_of(&small));
-            assert_eq!(beside, small.map(|at| at + PAGE_BYTES));
+            assert_eq!(beside, small.map(|at| at + page_bytes()));
             large.fill(7);
             drop(large);
             let again = arena.allocate::<u64>(HUGE_PAGE_BYTES / 8 + 1).unwrap();
@@ -350,7 +394,7 @@ mod tests {
 
     #[test]
     fn other_memory_is_not_in_the_arena() {
-        let arena = Arena::new(0, PAGE_BYTES).unwrap();
+        let arena = Arena::new(0, page_bytes()).unwrap();
         assert_eq!(arena.offset_of(&[1_u8, 2]), None);
         let empty = arena.allocate::<u64>(0).unwrap();
         assert!(empty.is_empty());

@@ -2,7 +2,8 @@
 //! else.
 //!
 //! The file has no name and is gone with the memory. Its blocks are taken when it is made: a full disk is an
-//! error then, and not a signal at a write.
+//! error then, and not a signal at a write. File systems that copy on write (btrfs, ZFS, bcachefs) take new
+//! blocks for each page that they write out again, so there a disk that fills up later is a SIGBUS.
 
 use std::fs::File;
 use std::io::{self, Write};

@@ -44,5 +44,5 @@ pub mod window;
 pub use arena::{Arena, ArenaError, Block};
 #[cfg(not(loom))]
 pub use file_memory::{FileMemory, FileMemoryError};
-pub use region::{OpenError, RegionError, memory_bytes};
+pub use region::{OpenError, RegionError, can_share_memory, memory_bytes};
 pub use turnstile::{Ticket, Turn, Turnstile};

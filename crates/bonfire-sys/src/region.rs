@@ -11,14 +11,13 @@
 
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::ptr::{self, NonNull};
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
-
-/// The granularity of mappings.
-pub(crate) const PAGE_BYTES: usize = 4096;
+use rustix::process::{Resource, getrlimit};
 
 /// A huge page of x86-64, and of AArch64 with pages of 4 KiB: whole ones take one entry of the tables
 /// that the processor looks addresses up in, where small pages take 512.
@@ -91,6 +90,8 @@ pub enum OpenError {
 pub(crate) struct Region {
     base: NonNull<u8>,
     len: usize,
+    /// The granularity of mappings: 4 KiB on x86-64, up to 64 KiB elsewhere.
+    page: usize,
     /// Of memory that other processes may map; only the process that made it keeps it.
     file: Option<OwnedFd>,
 }
@@ -128,6 +129,7 @@ impl Region {
         Ok(Self {
             base: non_null(base.cast()),
             len,
+            page: page_bytes(),
             file: None,
         })
     }
@@ -154,8 +156,13 @@ impl Region {
             call: "memfd_create",
             source,
         })?;
-        rustix::fs::ftruncate(&file, len as u64)
-            .map_err(|source| RegionError::NoMemory { bytes: len, source })?;
+        // The limit on the size of files counts here as well, and going beyond it is a signal.
+        let limit = getrlimit(Resource::Fsize).current;
+        let sized = match limit.is_some_and(|limit| len as u64 > limit) {
+            true => Err(Errno::FBIG),
+            false => rustix::fs::ftruncate(&file, len as u64),
+        };
+        sized.map_err(|source| RegionError::NoMemory { bytes: len, source })?;
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
             .map_err(|source| RegionError::System {
             call: "fcntl(F_ADD_SEALS)",
@@ -193,9 +200,22 @@ impl Region {
         })
     }
 
+    /// The same region on a machine with larger pages.
+    #[cfg(test)]
+    pub(crate) fn in_pages(mut self, page: usize) -> Self {
+        self.page = page;
+        self
+    }
+
+    /// Bytes of a page.
+    pub(crate) fn page(&self) -> usize {
+        self.page
+    }
+
     /// Gives the memory of these whole pages back; they read as zero until committed again, in every
     /// process that maps the region.
     pub(crate) fn discard(&self, range: Range<usize>) {
+        self.assert_whole_pages(&range);
         // Failing costs memory and nothing else: whoever commits the range again clears it.
         let _ = match &self.file {
             Some(file) => {
@@ -208,11 +228,7 @@ impl Region {
 
     /// Tells the kernel what is to become of these whole pages, which nobody uses.
     fn advise(&self, range: Range<usize>, advice: Advice) -> Result<(), Errno> {
-        assert!(
-            range.start <= range.end && range.end <= self.len,
-            "{range:?} of a region of {}",
-            self.len
-        );
+        self.assert_whole_pages(&range);
         // SAFETY: range.start is inside the mapping, or its end.
         let start = unsafe { self.base.add(range.start) };
         // SAFETY: whole pages of this mapping, which stays where it is. The advice takes memory or
@@ -239,15 +255,15 @@ impl Region {
         if range.is_empty() {
             return Ok(());
         }
-        let inner = range.start.next_multiple_of(PAGE_BYTES)..page_of(range.end);
+        let inner = range.start.next_multiple_of(self.page)..self.page_of(range.end);
         if !inner.is_empty() {
             self.replace_by_zeros(inner)?;
         }
-        let first = page_of(range.start);
+        let first = self.page_of(range.start);
         if first != range.start {
             self.copy_page_on_write(file, range.start)?;
         }
-        let last = page_of(range.end);
+        let last = self.page_of(range.end);
         if last != range.end && (last != first || first == range.start) {
             self.copy_page_on_write(file, range.end - 1)?;
         }
@@ -280,7 +296,7 @@ impl Region {
                 "{range:?} of a region of {}",
                 self.len
             );
-            page_of(range.start)..range.end.next_multiple_of(PAGE_BYTES)
+            self.page_of(range.start)..range.end.next_multiple_of(self.page)
         };
         let (pages, private) = (pages_of(&range), pages_of(&detached));
         let pages = if range.start < detached.start {
@@ -298,8 +314,8 @@ impl Region {
     /// zero. The kernel makes the copy at the first write after the old page is gone from this
     /// process, so no write of another thread beside the byte is lost.
     fn copy_page_on_write(&self, file: &OwnedFd, byte: usize) -> Result<(), Errno> {
-        let page = page_of(byte);
-        self.copy_on_write(file, page..page + PAGE_BYTES)?;
+        let page = self.page_of(byte);
+        self.copy_on_write(file, page..page + self.page)?;
         // SAFETY: inside the mapping.
         let own = unsafe { self.base.add(byte) };
         // SAFETY: valid and writable; no other thread of this process uses the byte, which is the
@@ -375,6 +391,7 @@ impl Region {
         Ok(Self {
             base: non_null(base.cast()),
             len,
+            page: page_bytes(),
             file: None,
         })
     }
@@ -392,6 +409,25 @@ impl Region {
     /// Bytes in this region; never none.
     pub(crate) fn len(&self) -> usize {
         self.len
+    }
+
+    /// The kernel rounds lengths up to pages, and would do the same to what lies behind.
+    fn assert_whole_pages(&self, range: &Range<usize>) {
+        let is_edge = |byte: usize| self.page_of(byte) == byte || byte == self.len;
+        assert!(
+            range.start <= range.end
+                && range.end <= self.len
+                && is_edge(range.start)
+                && is_edge(range.end),
+            "{range:?} of a region of {} in pages of {}",
+            self.len,
+            self.page
+        );
+    }
+
+    /// Where the page of this byte begins.
+    fn page_of(&self, byte: usize) -> usize {
+        byte / self.page * self.page
     }
 
     /// First byte; page-aligned, valid for `len` bytes while this Region lives.
@@ -412,9 +448,9 @@ impl Drop for Region {
     }
 }
 
-/// Where the page of this byte begins.
-fn page_of(byte: usize) -> usize {
-    byte / PAGE_BYTES * PAGE_BYTES
+/// Bytes of a page of this machine.
+pub(crate) fn page_bytes() -> usize {
+    rustix::param::page_size()
 }
 
 fn size_of_file(file: &OwnedFd) -> Result<u64, RegionError> {
@@ -435,21 +471,48 @@ fn require_available(bytes: usize) -> Result<(), RegionError> {
     }
 }
 
+/// Whether this process can make memory that others map: a filter of system calls may refuse it.
+pub fn can_share_memory() -> bool {
+    rustix::fs::memfd_create("bonfire-probe", MemfdFlags::CLOEXEC).is_ok()
+}
+
 /// Bytes of memory that the machine has.
 pub fn memory_bytes() -> usize {
     let info = rustix::system::sysinfo();
     info.totalram as usize * info.mem_unit as usize
 }
 
-/// Memory that can still be taken without swapping, as Linux estimates it; `None` where the file
-/// that says so is missing.
+/// Memory that can still be taken without swapping, as Linux estimates it, and without more than the
+/// control groups of this process may have; `None` where the files that say so are missing.
 fn available_bytes() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    kib.checked_mul(1024)
+    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let own = groups.lines().find_map(|line| line.strip_prefix("0::/"));
+    // A container may show its own group as the root, whatever its path is outside.
+    let root = Path::new("/sys/fs/cgroup");
+    let own = root.join(own.unwrap_or_default());
+    let groups = own.ancestors().take_while(|group| group.starts_with(root));
+    let left = groups.filter_map(left_in_group).min();
+    let of_host = std::fs::read_to_string("/proc/meminfo").ok();
+    let of_host = of_host.and_then(|text| {
+        let mut lines = text.lines();
+        let line = lines.find_map(|line| line.strip_prefix("MemAvailable:"))?;
+        let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+        kib.checked_mul(1024)
+    });
+    of_host.into_iter().chain(left).min()
+}
+
+/// What a control group (version 2) may still take. The kernel gives files' pages up before it kills.
+fn left_in_group(group: &Path) -> Option<u64> {
+    let text = |name: &str| std::fs::read_to_string(group.join(name)).ok();
+    let limit: u64 = text("memory.max")?.trim().parse().ok()?;
+    let taken: u64 = text("memory.current")?.trim().parse().ok()?;
+    let files = text("memory.stat").and_then(|stat| {
+        let mut lines = stat.lines();
+        let line = lines.find_map(|line| line.strip_prefix("inactive_file "))?;
+        line.trim().parse::<u64>().ok()
+    });
+    Some(limit.saturating_sub(taken.saturating_sub(files.unwrap_or(0))))
 }
 
 fn non_null(base: *mut u8) -> NonNull<u8> {
@@ -507,5 +570,25 @@ mod tests {
             Region::shared(1 << 50),
             Err(RegionError::TooLarge { .. })
         ));
+    }
+
+    /// As in a container, where the memory of the host is not what there is.
+    #[test]
+    fn a_control_group_with_less_memory_than_the_host_counts() {
+        let group = tempfile::tempdir().unwrap();
+        let say = |name: &str, text: &str| std::fs::write(group.path().join(name), text).unwrap();
+        assert_eq!(left_in_group(group.path()), None);
+        say("memory.max", "max\n");
+        say("memory.current", "700\n");
+        assert_eq!(left_in_group(group.path()), None);
+        say("memory.max", "1000\n");
+        assert_eq!(left_in_group(group.path()), Some(300));
+        say(
+            "memory.stat",
+            "anon 500\ninactive_file 150\nactive_file 50\n",
+        );
+        assert_eq!(left_in_group(group.path()), Some(450));
+        say("memory.current", "2000\n");
+        assert_eq!(left_in_group(group.path()), Some(0));
     }
 }
