@@ -14,7 +14,7 @@ mod scratch;
 mod split;
 pub(crate) mod work;
 
-use std::panic::Location;
+use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 use std::sync::{Arc, OnceLock, PoisonError};
 use std::thread::ThreadId;
 use std::time::Duration;
@@ -288,7 +288,13 @@ impl ProcessGroup {
             for job in received {
                 let _turn = core_there.turnstile.enter(job.ticket);
                 core_there.recorder.dequeue(job.enqueued);
-                (job.run)();
+                // Without this thread, the tickets of the jobs behind this one are never used, and
+                // everybody waits for their turns.
+                if catch_unwind(AssertUnwindSafe(job.run)).is_err() {
+                    let cause =
+                        "a buffer panicked in the background when it was dropped".to_owned();
+                    let _ = core_there.end(Failure::Peer { rank: me, cause });
+                }
             }
         })
         .map_err(ConnectError::Thread)?;
