@@ -17,6 +17,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use bonfire_collective::Tls;
+use bonfire_sys::process::raise_open_files;
 use tracing::{info, warn};
 
 use self::meeting::Meeting;
@@ -80,6 +81,8 @@ impl AgentOptions {
     /// While it runs, SIGINT and SIGTERM are the agent's. When it returns, whatever it returns, no
     /// process that it started is left.
     pub fn run(&self) -> Result<(), LaunchError> {
+        // The store has connections of all ranks, and the ranks inherit the limit.
+        raise_open_files();
         let mut meeting = Meeting::open(self)?;
         let logs = self.open_logs(&meeting)?;
         loop {

@@ -9,6 +9,7 @@
 mod guard;
 mod heap;
 mod interrupt;
+mod open_files;
 mod request;
 mod resident;
 
@@ -24,6 +25,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 pub use guard::Guard;
 pub use heap::release_freed_memory;
 pub use interrupt::{Interrupt, InterruptWatch};
+pub use open_files::{open_files_left, raise_open_files};
 pub use request::RequestWatch;
 pub use resident::Resident;
 

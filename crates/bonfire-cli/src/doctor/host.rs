@@ -21,6 +21,9 @@ pub(super) struct Host {
     pub(super) shm: Option<Shm>,
     /// Memory that a process may lock: for RDMA and some drivers. `None` is no limit.
     pub(super) memlock_bytes: Option<u64>,
+    /// Files that a process may open: each rank takes three for every other one of its group. `None` is no
+    /// limit.
+    pub(super) open_files: Option<u64>,
     pub(super) container: Vec<String>,
     pub(super) ptrace: Ptrace,
     pub(super) interfaces: Vec<Interface>,
@@ -130,7 +133,8 @@ impl Host {
             memory: MemoryLimits::read(&files),
             huge_pages: HugePages::read(&files),
             shm: Shm::read(&files),
-            memlock_bytes: memlock(&files),
+            memlock_bytes: limit(&files, "Max locked memory", Limit::Now),
+            open_files: limit(&files, "Max open files", Limit::AtMost),
             container: container(&files),
             ptrace: Ptrace {
                 refused: try_pidfd().err().map(|error| error.to_string()),
@@ -232,10 +236,19 @@ impl Shm {
     }
 }
 
-fn memlock(files: &Files) -> Option<u64> {
+/// Which of the two values of a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Limit {
+    /// The one that holds.
+    Now,
+    /// The one up to which a process may raise it.
+    AtMost,
+}
+
+fn limit(files: &Files, name: &str, which: Limit) -> Option<u64> {
     let text = files.text("proc/self/limits")?;
-    let soft = field(&text, "Max locked memory")?;
-    soft.split_whitespace().next()?.parse().ok()
+    let mut values = field(&text, name)?.split_whitespace();
+    values.nth(which as usize)?.parse().ok()
 }
 
 /// What says that this is a container.

@@ -148,6 +148,14 @@ impl fmt::Display for Host {
             Some(bytes) => writeln!(f, "locked memory: at most {} per process", Size(bytes))?,
             None => writeln!(f, "locked memory: no limit")?,
         }
+        match self.open_files {
+            Some(files) => writeln!(
+                f,
+                "open files: at most {files} per process, enough for groups of {} ranks",
+                files / 3
+            )?,
+            None => writeln!(f, "open files: no limit")?,
+        }
         let looking = ptrace(&self.ptrace);
         writeln!(
             f,

@@ -7,6 +7,11 @@ pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, NonZero::get)
 }
 
+/// How many connections and files this process can still open, with its limit raised as far as allowed.
+pub fn open_files_left() -> u64 {
+    bonfire_sys::process::open_files_left()
+}
+
 /// The letter that Linux has for the state of a process of this host: `T` for a stopped one, `t` for one
 /// that a debugger holds.
 pub fn process_state(id: u32) -> Option<char> {

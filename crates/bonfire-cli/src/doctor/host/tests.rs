@@ -80,13 +80,15 @@ fn no_limit_is_no_number() {
             ("proc/meminfo", "MemTotal: 8 kB\nMemAvailable: 4 kB\n"),
             (
                 "proc/self/limits",
-                "Limit Soft Hard Units\nMax locked memory unlimited unlimited bytes\n",
+                "Limit Soft Hard Units\nMax locked memory unlimited unlimited bytes\n\
+                 Max open files 1024 4096 files\n",
             ),
         ],
     );
     let files = machine.files();
     assert_eq!(quota(&files), None);
-    assert_eq!(memlock(&files), None);
+    assert_eq!(limit(&files, "Max locked memory", Limit::Now), None);
+    assert_eq!(limit(&files, "Max open files", Limit::AtMost), Some(4096));
     let memory = MemoryLimits::read(&files);
     assert_eq!(memory.limit_bytes, None);
     assert_eq!((memory.total_bytes, memory.available_bytes), (8192, 4096));
@@ -110,7 +112,7 @@ fn limits_of_both_versions_of_control_groups_are_read() {
     let files = first.files();
     assert_eq!(quota(&files), Some(0.5));
     assert_eq!(MemoryLimits::read(&files).limit_bytes, Some(4096));
-    assert_eq!(memlock(&files), Some(65_536));
+    assert_eq!(limit(&files, "Max locked memory", Limit::Now), Some(65_536));
 }
 
 #[test]

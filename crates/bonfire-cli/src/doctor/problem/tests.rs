@@ -26,6 +26,7 @@ fn host() -> Host {
             free_bytes: 1 << 33,
         }),
         memlock_bytes: None,
+        open_files: None,
         container: Vec::new(),
         ptrace: Ptrace {
             scope: None,
