@@ -345,7 +345,21 @@ fn one_node_rank_twice_is_one_clear_line() {
 }
 
 #[test]
-fn a_master_that_nobody_knows_is_one_clear_line() {
+fn a_master_that_is_no_name_is_one_clear_line() {
+    for node in ["0", "1"] {
+        let flags = ["--nnodes=2", "--master-addr=gpu[01-03]", "--master-port=9"];
+        let flags = [&flags[..], &["--node-rank", node, "true"]].concat();
+        let token = "ab".repeat(32);
+        let end = Job::start(bonfire(&flags).env("BONFIRE_JOB_TOKEN", token)).end();
+        assert_eq!(end.status.code(), Some(1));
+        assert_eq!(end.stderr.len(), 1, "{:?}", end.stderr);
+        says(&end, "\"gpu[01-03]\" is no name and no address of a host");
+    }
+}
+
+/// As on Kubernetes, where the name of a pod is known some seconds after its ranks have started.
+#[test]
+fn a_name_that_does_not_resolve_yet_is_waited_for_and_the_reason_told() {
     for node in ["0", "1"] {
         let flags = [
             "--nnodes=2",
@@ -354,12 +368,7 @@ fn a_master_that_nobody_knows_is_one_clear_line() {
         ];
         let flags = [&flags[..], &["--node-rank", node, "true"]].concat();
         let token = "ab".repeat(32);
-        let end = Job::start(bonfire(&flags).env("BONFIRE_JOB_TOKEN", token)).end();
-        assert_eq!(end.status.code(), Some(1));
-        assert_eq!(end.stderr.len(), 1, "{:?}", end.stderr);
-        says(
-            &end,
-            "cannot resolve the master address no.such.host.invalid",
-        );
+        let job = Job::start(bonfire(&flags).env("BONFIRE_JOB_TOKEN", token));
+        job.until_told("the name does not resolve");
     }
 }

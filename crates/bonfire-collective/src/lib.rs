@@ -33,7 +33,7 @@ mod transport;
 pub use bonfire_connect::connections::{Checksums, Connections, Tls, UnknownConnections};
 pub use bonfire_connect::secure::token::{JobToken, TokenError};
 pub use bonfire_connect::store::{
-    KEY_BYTES_MAX, LongWait, MemoryStore, Store, StoreError, TcpStore, TcpStoreServer,
+    Clients, KEY_BYTES_MAX, LongWait, MemoryStore, Store, StoreError, TcpStore, TcpStoreServer,
     VALUE_BYTES_MAX,
 };
 pub use bonfire_plan::{Algorithm, DType, PlanError, Rank, ReduceOp, WorldSize, shard_range};

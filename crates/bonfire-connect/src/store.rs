@@ -5,16 +5,19 @@
 
 mod long_wait;
 mod memory;
+mod place;
 mod protocol;
 mod tcp;
 
 use std::io;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::secure::handshake::TLS_CHOICE;
 
 pub use long_wait::LongWait;
 pub use memory::MemoryStore;
+pub use place::Clients;
 pub use tcp::{TcpStore, TcpStoreServer};
 
 /// Longest key, in bytes.
@@ -73,6 +76,49 @@ pub enum StoreError {
         address: String,
         /// What the operating system said.
         source: io::Error,
+    },
+    /// The text is neither a name nor an address of a host.
+    #[error(
+        "{host:?} is no name and no address of a host: give --master-addr (MASTER_ADDR) the one of \
+         node 0"
+    )]
+    NotAName {
+        /// The text.
+        host: String,
+    },
+    /// The name of the host of rank 0 has no address here.
+    #[error(
+        "cannot resolve the master address {host} within {} s: check the spelling of --master-addr \
+         (MASTER_ADDR), or give a numeric address",
+        .waited.as_secs_f32()
+    )]
+    Unresolved {
+        /// The name.
+        host: String,
+        /// How long it was looked up.
+        waited: Duration,
+        /// What the resolver said last.
+        source: io::Error,
+    },
+    /// The host that is to serve does not have the address.
+    #[error(
+        "this is node 0, but {address} is no address of this host: give --master-addr (MASTER_ADDR) \
+         an address of node 0 that the other nodes can reach"
+    )]
+    NotMyAddress {
+        /// The address.
+        address: String,
+    },
+    /// The host that is to serve takes its own name for a loopback address.
+    #[error(
+        "this is node 0, and takes {host} for its loopback address {ip} (see /etc/hosts), where no \
+         other node can reach it: give --master-addr (MASTER_ADDR) an address of node 0"
+    )]
+    LoopbackMaster {
+        /// The name.
+        host: String,
+        /// What it resolves to.
+        ip: IpAddr,
     },
     /// The store cannot be reached.
     #[error(

@@ -1,7 +1,6 @@
 //! Why a job did not run to a good end.
 
 use std::io;
-use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -67,37 +66,6 @@ pub enum LaunchError {
     /// The ranks of several hosts must agree on a port beforehand.
     #[error("a job on several nodes needs a port: give the same --master-port on every node")]
     NoPort,
-    /// The name of host 0 means nothing to this host.
-    #[error(
-        "cannot resolve the master address {address}: check the spelling of --master-addr, or give \
-         a numeric address"
-    )]
-    Resolve {
-        /// The name.
-        address: String,
-        /// What the resolver said.
-        source: io::Error,
-    },
-    /// Host 0 does not have the address that it is to serve.
-    #[error(
-        "this is node 0, but {address} is no address of this host: give --master-addr an address \
-         of node 0 that the other nodes can reach"
-    )]
-    NotMyAddress {
-        /// The address.
-        address: String,
-    },
-    /// Host 0 takes its own name for a loopback address.
-    #[error(
-        "this is node 0, and takes {address} for its loopback address {ip} (see /etc/hosts), where \
-         no other node can reach it: give --master-addr an address of node 0"
-    )]
-    LoopbackMaster {
-        /// The name.
-        address: String,
-        /// What it resolves to.
-        ip: IpAddr,
-    },
     /// The store cannot be served.
     #[error(transparent)]
     Store(#[from] StoreError),

@@ -2,16 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{IpAddr, Shutdown, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Shutdown, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use super::place::{Clients, LOOKUP_PAUSE, await_addresses, check_name, is_address, look_up};
 use super::protocol::{Reply, Request};
 use super::{LongWait, MemoryStore, Store, StoreError, check_lengths};
 use crate::connections::Tls;
 use crate::platform::clock;
-use crate::platform::net::{Handle, TcpListener, TcpStream, await_news, connect, listen};
+use crate::platform::net::{
+    Handle, TcpListener, TcpStream, await_news, connect, is_exhaustion, listen,
+};
 use crate::platform::sync::{Mutex, MutexGuard};
 use crate::platform::thread::{self, JoinHandle};
 use crate::secure::greeting::{Secrecy, greet};
@@ -30,6 +33,9 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause after a connection that could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
+/// Pause between two lines about too few descriptors.
+const SHORTAGE_PAUSE: Duration = Duration::from_secs(10);
+
 /// Longest time the server holds one `get`; clients ask again until their own timeout.
 const GET_SLICE: Duration = Duration::from_secs(2);
 
@@ -45,6 +51,8 @@ pub struct TcpStoreServer {
     address: SocketAddr,
     tables: Arc<MemoryStore>,
     stop: Arc<AtomicBool>,
+    /// Of what the thread listens on.
+    handle: Handle,
     acceptor: Option<JoinHandle<()>>,
 }
 
@@ -52,6 +60,37 @@ impl TcpStoreServer {
     /// Serves at `address` (port 0: any free one) for whoever proves the token, without TLS.
     pub fn bind(address: SocketAddr, token: &JobToken) -> Result<Self, StoreError> {
         Self::bind_with(address, token, Tls::Off)
+    }
+
+    /// Serves on the first of the addresses of `host` that is this host's. The name is looked up until
+    /// `timeout`. A host's name may mean its own loopback address on that host; clients on other hosts
+    /// would wait for it in vain.
+    pub fn bind_host(
+        (host, port): (&str, u16),
+        token: &JobToken,
+        tls: Tls,
+        clients: Clients,
+        timeout: Duration,
+    ) -> Result<Self, StoreError> {
+        let may_be_loopback =
+            clients == Clients::OneHost || host == "localhost" || is_address(host);
+        let mut refusal = None;
+        for candidate in await_addresses(host, port, timeout)? {
+            if candidate.ip().is_loopback() && !may_be_loopback {
+                let (host, ip) = (host.to_owned(), candidate.ip());
+                refusal.get_or_insert(StoreError::LoopbackMaster { host, ip });
+                continue;
+            }
+            match Self::bind_with(candidate, token, tls) {
+                Err(StoreError::Bind { address, source })
+                    if source.kind() == io::ErrorKind::AddrNotAvailable =>
+                {
+                    refusal = Some(StoreError::NotMyAddress { address });
+                }
+                bound => return bound,
+            }
+        }
+        Err(refusal.expect("a name with addresses was served or refused"))
     }
 
     /// As [`bind`](Self::bind), with TLS if that is to cover a store at this address.
@@ -66,6 +105,7 @@ impl TcpStoreServer {
             },
         })?;
         let address = listener.local_addr()?;
+        let handle = Handle::of(&listener)?;
         let identity = identity(tls, address.ip())?;
         let stop = Arc::new(AtomicBool::new(false));
         let tables = Arc::new(MemoryStore::new());
@@ -79,6 +119,7 @@ impl TcpStoreServer {
             address,
             tables,
             stop,
+            handle,
             acceptor: Some(acceptor),
         })
     }
@@ -97,23 +138,12 @@ impl TcpStoreServer {
 impl Drop for TcpStoreServer {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
-        // A connection of our own ends the blocking accept; the thread sees `stop` and returns.
-        let _ = connect(&reachable(self.address), Duration::from_secs(1));
+        // Ends the blocking accept; the thread sees `stop` and returns.
+        self.handle.hang_up();
         if let Some(acceptor) = self.acceptor.take() {
             let _ = acceptor.join();
         }
     }
-}
-
-/// The wildcard address is for listening; connect to the loopback one instead.
-fn reachable(mut address: SocketAddr) -> SocketAddr {
-    if address.ip().is_unspecified() {
-        address.set_ip(match address {
-            SocketAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
-            SocketAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
-        });
-    }
-    address
 }
 
 /// The key for connections with a store at this address, if they are encrypted.
@@ -133,19 +163,26 @@ fn accept(
     let open = &open;
     let lobby = &Lobby::new();
     let mut connections = 0_u64;
+    let mut shortage = Shortage::default();
     thread::scope(|scope| {
         loop {
-            let accepted = listener.accept();
+            let accepted = listener.accept().and_then(|(stream, _)| {
+                let (handle, place) = (stream.try_clone()?, lobby.enter(&stream)?);
+                Ok((stream, handle, place))
+            });
             if stop.load(Ordering::Acquire) {
                 break;
             }
-            let Ok((stream, _)) = accepted else {
+            let (stream, handle, place) = match accepted {
+                Ok(accepted) => accepted,
                 // A connection that broke before it was taken, or no descriptor left for one.
-                thread::sleep(ACCEPT_PAUSE);
-                continue;
-            };
-            let (Ok(handle), Ok(place)) = (stream.try_clone(), lobby.enter(&stream)) else {
-                continue;
+                Err(error) => {
+                    if is_exhaustion(&error) {
+                        shortage.warn(&error, connections);
+                    }
+                    thread::sleep(ACCEPT_PAUSE);
+                    continue;
+                }
             };
             let id = connections;
             connections += 1;
@@ -157,7 +194,7 @@ fn accept(
                 }
                 open.insert(id, handle);
             }
-            scope.spawn(move || {
+            let started = scope.spawn(move || {
                 let proven = prove(stream, token, secrecy);
                 lobby.leave(place);
                 // A broken connection concerns its client only, who sees it too.
@@ -166,6 +203,12 @@ fn accept(
                     .unwrap_or_else(PoisonError::into_inner)
                     .remove(&id);
             });
+            if started.is_err() {
+                // No thread is left for it. A client of the job tries again.
+                lobby.leave(place);
+                let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);
+                open.remove(&id);
+            }
         }
         lobby.clear();
         // No more requests: this ends the threads that wait for one. The answer to the last request
@@ -174,6 +217,28 @@ fn accept(
             let _ = stream.shutdown(Shutdown::Read);
         }
     });
+}
+
+/// Says from time to time that ranks cannot be served: all that they would see is silence.
+#[derive(Debug, Default)]
+struct Shortage {
+    told: Option<Instant>,
+}
+
+impl Shortage {
+    fn warn(&mut self, error: &io::Error, connections: u64) {
+        if self
+            .told
+            .is_none_or(|told| clock::since(told) >= SHORTAGE_PAUSE)
+        {
+            self.told = Some(clock::now());
+            tracing::warn!(
+                target: "bonfire",
+                "the store takes no more connections after {connections} ({error}): ranks wait; raise \
+                 `ulimit -n` where it is served"
+            );
+        }
+    }
 }
 
 /// Returns the connection once its other end has proved the token, all within a set time.
@@ -262,11 +327,17 @@ impl TcpStore {
         tls: Tls,
         timeout: Duration,
     ) -> Result<Self, StoreError> {
+        check_name(host)?;
         let started = clock::now();
         let address = format!("{host}:{port}");
         let mut wait = LongWait::begin();
         loop {
-            let source = match try_connect(host, port, timeout) {
+            let looked_up = look_up(host, port);
+            let pause = match looked_up {
+                Ok(_) => RETRY_PAUSE,
+                Err(_) => LOOKUP_PAUSE,
+            };
+            let source = match looked_up.and_then(|found| try_connect(&found, timeout)) {
                 Ok(stream) => match say_hello(stream, token, tls)? {
                     Ok((stream, local)) => {
                         stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
@@ -305,8 +376,8 @@ impl TcpStore {
                     source,
                 });
             }
-            wait.tell(|| format!("the store at {address}, on the host of rank 0"));
-            thread::sleep(RETRY_PAUSE);
+            wait.tell(|| format!("the store at {address}, on the host of rank 0 ({source})"));
+            thread::sleep(pause);
         }
     }
 
@@ -377,10 +448,11 @@ fn differs(address: String, [here, there]: [&'static str; 2]) -> StoreError {
     }
 }
 
-fn try_connect(host: &str, port: u16, timeout: Duration) -> io::Result<TcpStream> {
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    for address in (host, port).to_socket_addrs()? {
-        match connect(&address, timeout.min(HANDSHAKE_TIMEOUT)) {
+/// The first of a host's addresses that answers.
+fn try_connect(addresses: &[SocketAddr], timeout: Duration) -> io::Result<TcpStream> {
+    let mut last = io::Error::from(io::ErrorKind::NotFound);
+    for address in addresses {
+        match connect(address, timeout.min(HANDSHAKE_TIMEOUT)) {
             Ok(stream) => {
                 stream.set_nodelay(true)?;
                 return Ok(stream);

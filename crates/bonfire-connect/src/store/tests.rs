@@ -4,6 +4,8 @@ use crate::secure::greeting::{Secrecy, greet};
 use crate::secure::handshake::Role;
 use crate::secure::stream::Stream;
 use crate::secure::token::JobToken;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::io::Read;
 use std::net::TcpStream;
 
 fn check(store: &(impl Store + 'static), other: &(impl Store + 'static)) {
@@ -239,4 +241,64 @@ fn frames_that_make_no_sense_end_their_connection_only() {
     }
     bystander.set("k", b"v").unwrap();
     assert_eq!(bystander.get("k", Duration::ZERO).unwrap(), b"v");
+}
+
+/// Says to a copy of this program which test it is to run in its own process.
+const OWN_PROCESS: &str = "BONFIRE_TEST_OWN_PROCESS";
+
+/// A container may limit threads, and each connection takes one, a stranger's too.
+#[test]
+fn a_thread_that_cannot_be_started_does_not_end_the_store() {
+    if std::env::var_os(OWN_PROCESS).is_none() {
+        let mut this = std::process::Command::new(std::env::current_exe().unwrap());
+        let name = "store::tests::a_thread_that_cannot_be_started_does_not_end_the_store";
+        this.args(["--exact", name, "--nocapture"]);
+        let output = this.env(OWN_PROCESS, "1").output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{text}");
+        return;
+    }
+    let token = JobToken::random().unwrap();
+    let server = serve(&token);
+    let address_space = || {
+        let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+        let pages: u64 = pages.split(' ').next().unwrap().parse().unwrap();
+        pages * rustix::param::page_size() as u64
+    };
+    // The stack of one more thread does not fit.
+    let before = getrlimit(Resource::As);
+    let tight = Rlimit {
+        current: Some(address_space() + (1 << 20)),
+        ..before
+    };
+    setrlimit(Resource::As, tight).unwrap();
+    let mut stranger = TcpStream::connect(server.local_addr()).unwrap();
+    stranger
+        .set_read_timeout(Some(Duration::from_secs(60)))
+        .unwrap();
+    // The store does not speak first, so all that can come is the end.
+    let came = stranger.read(&mut [0]);
+    setrlimit(Resource::As, before).unwrap();
+    assert_eq!(came.unwrap(), 0, "a thread was started all the same");
+    connect(&server, &token).unwrap().set("a", b"1").unwrap();
+}
+
+/// Debian's /etc/hosts has 127.0.1.1 for the own name. 127.1 is such a name to the resolver.
+#[test]
+fn a_store_for_other_hosts_is_not_served_on_the_loopback_address_of_a_name() {
+    let token = JobToken::random().unwrap();
+    let serve = |host, clients| {
+        let patience = Duration::from_secs(60);
+        TcpStoreServer::bind_host((host, 0), &token, Tls::Off, clients, patience)
+    };
+    let error = serve("127.1", Clients::Hosts).unwrap_err();
+    assert!(
+        matches!(error, StoreError::LoopbackMaster { .. }),
+        "{error}"
+    );
+    // On one host it is as good as any other, and so is one that somebody chose.
+    serve("127.1", Clients::OneHost).unwrap();
+    serve("127.0.0.1", Clients::Hosts).unwrap();
+    let error = serve("192.0.2.1", Clients::Hosts).unwrap_err();
+    assert!(matches!(error, StoreError::NotMyAddress { .. }), "{error}");
 }

@@ -22,7 +22,7 @@ use crate::error::LaunchError;
 use crate::failure::{Exit, JobFailure, suspicion};
 
 /// How long the agents of all hosts have to come.
-const JOIN_WAIT: Duration = Duration::from_secs(600);
+pub(super) const JOIN_WAIT: Duration = Duration::from_secs(600);
 
 /// How long the agents of other hosts may take to report, beyond what ending ranks takes.
 const REPORT_WAIT: Duration = Duration::from_secs(15);

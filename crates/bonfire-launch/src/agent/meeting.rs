@@ -1,16 +1,15 @@
 //! Where the ranks of the job meet, and which ranks are this host's.
 
-use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroU32;
 
 use bonfire_collective::{
-    EnvSettings, JobToken, RESTARTS_KEY, RankEnv, Store, StoreError, StoreHost, TcpStoreServer, Tls,
+    Clients, EnvSettings, JobToken, RESTARTS_KEY, RankEnv, Store, StoreHost, TcpStoreServer, Tls,
 };
 use bonfire_plan::{Rank, WorldSize};
 use tracing::warn;
 
-use super::agents::{Agents, Seat, Watch};
+use super::agents::{Agents, JOIN_WAIT, Seat, Watch};
 use super::supervisor::End;
 use super::{AgentOptions, Graces, Nodes};
 use crate::environment::{JOB_TOKEN, job_token_from_env};
@@ -121,16 +120,12 @@ impl Meeting {
         };
         let job_id = options.job_id.clone().unwrap_or_default();
         let connection_token = token.for_job(&job_id);
-        let server = match node_rank {
-            0 => {
-                let cover = tls.unwrap_or(Tls::Off);
-                Some(serve((address, port), &connection_token, cover)?)
-            }
-            _ => {
-                check_name(address, port)?;
-                None
-            }
+        let cover = tls.unwrap_or(Tls::Off);
+        let serve = || {
+            let (place, clients) = ((address, port), Clients::Hosts);
+            TcpStoreServer::bind_host(place, &connection_token, cover, clients, JOIN_WAIT)
         };
+        let server = (node_rank == 0).then(serve).transpose()?;
         let agents = Agents::join(Seat {
             node_rank,
             nnodes: nnodes.get(),
@@ -138,7 +133,7 @@ impl Meeting {
             address: address.to_owned(),
             port,
             token: connection_token,
-            tls: tls.unwrap_or(Tls::Off),
+            tls: cover,
         })?;
         Ok(Self {
             agents: Some(agents),
@@ -260,53 +255,4 @@ fn world_size(nnodes: NonZeroU32, nproc_per_node: NonZeroU32) -> Result<WorldSiz
             nnodes,
             nproc_per_node,
         })
-}
-
-/// An error if the name of host 0 means nothing here, at once instead of after minutes of trying.
-fn check_name(address: &str, port: u16) -> Result<(), LaunchError> {
-    resolve(address, port).map(drop)
-}
-
-fn resolve(address: &str, port: u16) -> Result<Vec<SocketAddr>, LaunchError> {
-    let unresolved = |source| LaunchError::Resolve {
-        address: address.to_owned(),
-        source,
-    };
-    let candidates = (address, port).to_socket_addrs().map_err(unresolved)?;
-    let candidates: Vec<SocketAddr> = candidates.collect();
-    if candidates.is_empty() {
-        let nothing = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-        return Err(unresolved(nothing));
-    }
-    Ok(candidates)
-}
-
-/// Serves the store on the first of host 0's addresses that is this host's. A host's name may mean
-/// its own loopback address on that host; the other hosts would wait for it in vain.
-fn serve(
-    (address, port): (&str, u16),
-    token: &JobToken,
-    tls: Tls,
-) -> Result<TcpStoreServer, LaunchError> {
-    let is_name = address.parse::<IpAddr>().is_err() && address != "localhost";
-    let mut refusal = None;
-    for candidate in resolve(address, port)? {
-        if is_name && candidate.ip().is_loopback() {
-            refusal.get_or_insert(LaunchError::LoopbackMaster {
-                address: address.to_owned(),
-                ip: candidate.ip(),
-            });
-            continue;
-        }
-        match TcpStoreServer::bind_with(candidate, token, tls) {
-            Ok(server) => return Ok(server),
-            Err(StoreError::Bind { address, source })
-                if source.kind() == io::ErrorKind::AddrNotAvailable =>
-            {
-                refusal = Some(LaunchError::NotMyAddress { address });
-            }
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Err(refusal.expect("a name with addresses was served or refused"))
 }

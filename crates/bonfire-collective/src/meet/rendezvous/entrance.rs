@@ -1,7 +1,7 @@
 //! The way to the store: served here if this is rank 0's task, and found wherever it is.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use bonfire_plan::Rank;
@@ -15,10 +15,13 @@ use crate::options::place::{RankEnv, StoreHost};
 use bonfire_connect::connections::Tls;
 use bonfire_connect::platform::thread;
 use bonfire_connect::secure::token::JobToken;
-use bonfire_connect::store::{LongWait, StoreError, TcpStore, TcpStoreServer};
+use bonfire_connect::store::{Clients, LongWait, StoreError, TcpStore, TcpStoreServer};
 
 /// Pause before rank 0's store is looked for again.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
+
+/// Pause before torchrun's store is tried again, whose host may not have a name yet.
+const TORCHRUN_PAUSE: Duration = Duration::from_millis(100);
 
 /// How long a store is tried before its whereabouts are asked anew: they can be those of an earlier
 /// attempt.
@@ -56,12 +59,12 @@ pub(super) fn enter(env: &RankEnv, tls: Tls, deadline: Deadline) -> Result<Entra
     match env.agent_store {
         StoreHost::Agent => connect(env, tls, None, deadline),
         StoreHost::RankZero if is_first => {
-            let server = serve(env, tls)?;
+            let server = serve(env, tls, deadline)?;
             connect(env, tls, Some(server), deadline)
         }
         StoreHost::RankZero => connect(env, tls, None, deadline),
         StoreHost::Nearby if is_first => {
-            let (server, note) = serve_anywhere(env, Ipv4Addr::LOCALHOST.into(), tls)?;
+            let (server, note) = serve_anywhere(env, (Ipv4Addr::LOCALHOST, 0).into(), tls)?;
             let beacon = Beacon::light(env, &note)?;
             let store = reach(&note, tls, deadline.left())?;
             Ok(Entrance {
@@ -102,7 +105,7 @@ fn connect(
 }
 
 /// Serves the store in rank 0, at MASTER_PORT of whatever MASTER_ADDR resolves to here.
-fn serve(env: &RankEnv, tls: Tls) -> Result<TcpStoreServer, ConnectError> {
+fn serve(env: &RankEnv, tls: Tls, deadline: Deadline) -> Result<TcpStoreServer, ConnectError> {
     if env.job_token.is_empty() && env.local_world_size < env.world_size.get() {
         warn!(
             "BONFIRE_JOB_TOKEN is not set, so whoever reaches {}:{} can join this job; export one \
@@ -110,24 +113,21 @@ fn serve(env: &RankEnv, tls: Tls) -> Result<TcpStoreServer, ConnectError> {
             env.master_addr, env.master_port
         );
     }
-    let unresolved = |reason: String| ConnectError::Resolve {
-        host: env.master_addr.clone(),
-        reason,
+    let clients = match env.local_world_size < env.world_size.get() {
+        true => Clients::Hosts,
+        false => Clients::OneHost,
     };
-    let address = (env.master_addr.as_str(), env.master_port)
-        .to_socket_addrs()
-        .map_err(|error| unresolved(error.to_string()))?
-        .next()
-        .ok_or_else(|| unresolved("the name has no address".to_owned()))?;
+    let place = (env.master_addr.as_str(), env.master_port);
     let token = env.connection_token();
-    Ok(TcpStoreServer::bind_with(address, &token, tls)?)
+    let server = TcpStoreServer::bind_host(place, &token, tls, clients, deadline.left())?;
+    Ok(server)
 }
 
 /// Serves the store in rank 0 at a free port. The token of a job that has none is drawn here, and
 /// told with the port.
 fn serve_anywhere(
     env: &RankEnv,
-    interface: IpAddr,
+    mut interface: SocketAddr,
     tls: Tls,
 ) -> Result<(TcpStoreServer, Whereabouts), ConnectError> {
     let secret = match env.job_token.is_empty() {
@@ -135,7 +135,8 @@ fn serve_anywhere(
         false => env.job_token.clone(),
     };
     let token = secret.for_job(&env.job_id);
-    let server = TcpStoreServer::bind_with(SocketAddr::new(interface, 0), &token, tls)?;
+    interface.set_port(0);
+    let server = TcpStoreServer::bind_with(interface, &token, tls)?;
     let address = server.local_addr();
     Ok((server, Whereabouts { address, token }))
 }
@@ -171,23 +172,30 @@ fn find(
 
 fn reach(note: &Whereabouts, tls: Tls, timeout: Duration) -> Result<TcpStore, StoreError> {
     let address = note.address;
-    TcpStore::connect_with(
-        &address.ip().to_string(),
-        address.port(),
-        &note.token,
-        tls,
-        timeout,
-    )
+    let host = match address {
+        // A link-local address is one of an interface.
+        SocketAddr::V6(address) if address.scope_id() != 0 => {
+            format!("{}%{}", address.ip(), address.scope_id())
+        }
+        _ => address.ip().to_string(),
+    };
+    TcpStore::connect_with(&host, address.port(), &note.token, tls, timeout)
 }
 
 /// Torchrun's agents may still be meeting each other.
 fn torchrun_store(env: &RankEnv, deadline: Deadline) -> Result<TorchStore, ConnectError> {
+    let mut wait = LongWait::begin();
     loop {
-        match TorchStore::connect(env) {
+        let source = match TorchStore::connect(env) {
             Ok(store) => return Ok(store),
-            Err(source) if deadline.left().is_zero() => return Err(torch_error(env, source)),
-            Err(_) => thread::sleep(LOOK_PAUSE),
+            Err(source) => source,
+        };
+        if deadline.left().is_zero() {
+            return Err(torch_error(env, source));
         }
+        let (host, port) = (&env.master_addr, env.master_port);
+        wait.tell(|| format!("torchrun's store at {host}:{port} ({source})"));
+        thread::sleep(TORCHRUN_PAUSE);
     }
 }
 

@@ -34,14 +34,6 @@ pub enum ConnectError {
          `openssl rand -hex 32`, to all ranks"
     )]
     NoToken,
-    /// MASTER_ADDR has no address to serve at.
-    #[error("MASTER_ADDR {host:?} cannot be resolved: {reason}")]
-    Resolve {
-        /// The name.
-        host: String,
-        /// Why.
-        reason: String,
-    },
     /// torchrun's store, through which the ranks find each other, does not answer as it should.
     #[error("torchrun's store at {address} is of no use; is torchrun still there?")]
     Torchrun {
@@ -183,6 +175,19 @@ pub enum ConnectError {
     NamedTwice {
         /// The rank.
         rank: Rank,
+    },
+    /// This process may open too few files.
+    #[error(
+        "a group of {world_size} ranks takes {needed} open files and more in each process, and this one \
+         can open {left}: raise `ulimit -n`, or the limit of the container"
+    )]
+    OpenFiles {
+        /// How many ranks there are.
+        world_size: WorldSize,
+        /// What the connections to them take.
+        needed: u64,
+        /// What the limit of this process leaves.
+        left: u64,
     },
     /// No shared memory.
     #[error(transparent)]

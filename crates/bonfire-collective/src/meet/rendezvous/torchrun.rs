@@ -5,7 +5,7 @@
 //! needs: numbers in the machine's order, texts behind their length in 64 bits, keys behind a slash.
 
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
 use super::whereabouts::{TEXT_BYTES_MAX, Whereabouts};
@@ -60,8 +60,8 @@ impl TorchStore {
     }
 
     /// This host's address on the way to torchrun's store.
-    pub(super) fn interface(&self) -> io::Result<IpAddr> {
-        Ok(self.stream.local_addr()?.ip())
+    pub(super) fn interface(&self) -> io::Result<SocketAddr> {
+        self.stream.local_addr()
     }
 
     /// Leaves the note, as rank 0. Returns when it is there.
