@@ -2,10 +2,12 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
+use std::num::NonZeroU32;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
+use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
@@ -25,6 +27,48 @@ pub fn unacknowledged_bytes(socket: impl AsFd) -> io::Result<usize> {
     Ok(usize::try_from(bytes).unwrap_or(0))
 }
 
+/// Who is at the other end of a Unix-domain connection, on the kernel's word (`SO_PEERCRED`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerCredentials {
+    /// The process; `None` if this process cannot see it, because it is in another PID namespace.
+    pub process: Option<NonZeroU32>,
+    /// Its user.
+    pub user: u32,
+}
+
+/// Asks the kernel who made the other end of a connection.
+///
+/// # Errors
+/// If it is no Unix-domain connection.
+pub fn peer_credentials(socket: impl AsFd) -> io::Result<PeerCredentials> {
+    let mut found = libc::ucred {
+        pid: 0,
+        uid: 0,
+        gid: 0,
+    };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    let descriptor = socket.as_fd().as_raw_fd();
+    // SAFETY: SO_PEERCRED (unix(7)) writes at most `len` bytes of a ucred to `found` and their number to
+    // `len`; both are valid for that and owned by this function. Any bytes are a ucred: a process that
+    // this one cannot see has the number 0. The descriptor is open, because it is borrowed.
+    let result = unsafe {
+        libc::getsockopt(
+            descriptor,
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut found).cast(),
+            &raw mut len,
+        )
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(PeerCredentials {
+        process: u32::try_from(found.pid).ok().and_then(NonZeroU32::new),
+        user: found.uid,
+    })
+}
+
 /// Gives the process at the other end of a Unix-domain connection a descriptor of an open file (`SCM_RIGHTS`), beside one
 /// byte that says what it is. The peer has then all power over the file that this process has.
 ///
@@ -36,36 +80,37 @@ pub fn send_descriptor(socket: impl AsFd, mark: u8, file: BorrowedFd<'_>) -> io:
     let mut control = SendAncillaryBuffer::new(&mut space);
     let fits = control.push(SendAncillaryMessage::ScmRights(&descriptors));
     assert!(fits, "the buffer has room for one descriptor");
-    sendmsg(
-        socket,
-        &[IoSlice::new(&[mark])],
-        &mut control,
-        SendFlags::empty(),
-    )?;
+    let socket = socket.as_fd();
+    let data = [IoSlice::new(std::slice::from_ref(&mark))];
+    retry_on_intr(|| sendmsg(socket, &data, &mut control, SendFlags::empty()))?;
     Ok(())
 }
 
-/// Waits for a descriptor with this mark, as long as the read timeout of the connection allows. No program that this one
-/// starts inherits it.
+/// Takes a descriptor with this mark. Where it is not there yet, waits as long as the read timeout of the
+/// connection allows, which begins anew after a signal. No program that this one starts inherits it.
 ///
 /// # Errors
-/// What the kernel says; `InvalidData` if something else came.
+/// What the kernel says: `EMFILE` if this process may open no more files. `UnexpectedEof` if the
+/// connection has ended, `InvalidData` if something else came.
 pub fn receive_descriptor(socket: impl AsFd, mark: u8) -> io::Result<OwnedFd> {
+    let socket = socket.as_fd();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut found = [0];
-    let received = recvmsg(
-        socket,
-        &mut [IoSliceMut::new(&mut found)],
-        &mut control,
-        RecvFlags::CMSG_CLOEXEC,
-    )?;
+    // A signal, and SIGSTOP with SIGCONT, end a wait with a time limit (signal(7)).
+    let received = retry_on_intr(|| {
+        let mut data = [IoSliceMut::new(&mut found)];
+        recvmsg(socket, &mut data, &mut control, RecvFlags::CMSG_CLOEXEC)
+    })?;
     let file = control.drain().find_map(|message| match message {
         RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
         _ => None,
     });
     match file {
         Some(file) if received.bytes == 1 && found[0] == mark => Ok(file),
+        // The kernel drops a descriptor for which there is no room.
+        None if received.flags.contains(ReturnFlags::CTRUNC) => Err(Errno::MFILE.into()),
+        None if received.bytes == 0 => Err(io::ErrorKind::UnexpectedEof.into()),
         _ => Err(io::Error::new(
             io::ErrorKind::InvalidData,
             "no descriptor of shared memory came",
@@ -97,6 +142,16 @@ mod tests {
         receiver.read_exact(&mut [0; 100]).unwrap();
         assert!(unacknowledged_bytes(std::fs::File::open("/dev/null").unwrap()).is_err());
     }
+
+    #[test]
+    fn the_kernel_says_who_is_at_the_other_end() {
+        let (near, _far) = UnixStream::pair().unwrap();
+        let peer = peer_credentials(&near).unwrap();
+        assert_eq!(peer.process, NonZeroU32::new(std::process::id()));
+        assert_eq!(peer.user, rustix::process::geteuid().as_raw());
+        assert!(peer_credentials(std::fs::File::open("/dev/null").unwrap()).is_err());
+    }
+
     #[test]
     fn a_descriptor_arrives_with_its_mark_and_nothing_else_passes_for_one() {
         let (mut near, far) = UnixStream::pair().unwrap();
@@ -113,5 +168,13 @@ mod tests {
         near.write_all(b"A").unwrap();
         let error = receive_descriptor(&far, b'A').unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+    }
+
+    #[test]
+    fn a_connection_that_ended_is_told_from_one_that_sent_something_else() {
+        let (near, far) = UnixStream::pair().unwrap();
+        drop(near);
+        let error = receive_descriptor(&far, b'A').unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
     }
 }

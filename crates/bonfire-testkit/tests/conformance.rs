@@ -34,9 +34,17 @@ fn threads(transport: TransportKind, world_size: u32) -> u64 {
 }
 
 fn in_processes(transport: TransportKind, world_size: u32) -> u64 {
-    let program = Path::new(env!("CARGO_BIN_EXE_conformance-rank"));
-    let args = [transport.name(), &CHUNK_BYTES.to_string()];
-    let digests = processes(program, &args, world_size)
+    in_limited_processes("true", transport, world_size)
+}
+
+/// As [`in_processes`], with words of the shell before the program.
+fn in_limited_processes(limits: &str, transport: TransportKind, world_size: u32) -> u64 {
+    let program = env!("CARGO_BIN_EXE_conformance-rank");
+    let script = format!(
+        "{limits}; exec {program} {} {CHUNK_BYTES}",
+        transport.name()
+    );
+    let digests = processes(Path::new("/bin/sh"), &["-c", &script], world_size)
         .into_iter()
         .map(|output| {
             let errors = String::from_utf8_lossy(&output.stderr);
@@ -82,6 +90,21 @@ fn three_ranks_conform_and_agree_bit_for_bit_on_every_transport() {
 #[test]
 fn four_ranks_conform_and_agree_bit_for_bit_on_every_transport() {
     all_transports_agree(4);
+}
+
+/// Each rank maps the memory of all. One that has no addresses for that copies, and so do the others.
+#[test]
+fn ranks_whose_addresses_or_files_are_limited_copy_instead_of_sharing() {
+    let expected = threads(TransportKind::Local, 4);
+    let addresses_kib = bonfire_sys::memory_bytes() / 1024 * 5 / 2;
+    for limits in [
+        &format!("if [ $RANK = 2 ]; then ulimit -v {addresses_kib}; fi"),
+        // Going beyond it is a signal.
+        "ulimit -f 2048",
+    ] {
+        let found = in_limited_processes(limits, TransportKind::Shm, 4);
+        assert_eq!(found, expected, "{limits}");
+    }
 }
 
 #[test]

@@ -59,8 +59,8 @@ pub(crate) struct Control {
     peers: Arc<Vec<Peer>>,
     poison: Arc<Poison>,
     stop: Arc<AtomicBool>,
-    /// Of the connections.
-    handles: Vec<Handle>,
+    /// Of the connections, shared with the thread that watches: a descriptor for each peer counts.
+    handles: Vec<Arc<Handle>>,
     watcher: Option<JoinHandle<()>>,
 }
 
@@ -107,8 +107,8 @@ impl Control {
                 stream.notice_silence()
             })?;
         }
-        let handle = |early: &Early| early.with_stream(Handle::of);
-        let handles = peers.iter().map(handle).collect::<io::Result<_>>()?;
+        let handle = |early: &Early| Arc::clone(&early.inbox.handle);
+        let handles = peers.iter().map(handle).collect();
         let split = |early: Early| (early.peer, early.inbox);
         let (peers, inboxes): (Vec<Peer>, Vec<Inbox>) = peers.into_iter().map(split).unzip();
         let peers = Arc::new(peers);

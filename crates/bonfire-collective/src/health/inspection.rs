@@ -46,6 +46,9 @@ const PEER_PATIENCE: Duration = Duration::from_secs(2);
 /// Longest sleep of the thread that answers, which is woken when it is to end.
 const SLICE: Duration = Duration::from_secs(1);
 
+/// Pause after a connection that could not be accepted.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
+
 /// The longest question.
 const QUESTION_BYTES_MAX: u64 = 256;
 
@@ -131,10 +134,14 @@ impl Drop for Inspection {
 impl FrontDesk {
     /// Answers one question, if one comes.
     fn serve(&self, listener: &UnixListener, handle: &Handle) {
-        let _ = await_news(&[handle], SLICE);
-        if let Ok((stream, _)) = listener.accept() {
+        if await_news(&[handle], SLICE).is_empty() {
+            return;
+        }
+        match listener.accept() {
             // Whoever does not listen to the answer does not need it.
-            let _ = self.answer(stream);
+            Ok((stream, _)) => drop(self.answer(stream)),
+            // Without a descriptor for it, the connection stays news.
+            Err(_) => thread::sleep(ACCEPT_PAUSE),
         }
     }
 

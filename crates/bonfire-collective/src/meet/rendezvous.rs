@@ -26,11 +26,11 @@ mod watch;
 mod whereabouts;
 
 use std::io;
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bonfire_plan::Rank;
+use bonfire_plan::{Rank, WorldSize};
 
 use crate::health::accounts::list;
 use crate::health::inspection::Inspection;
@@ -63,6 +63,9 @@ const LINGER: Duration = Duration::from_secs(3);
 /// How often it looks whether the others have left.
 const LEAVE_LOOK: Duration = Duration::from_millis(10);
 
+/// For those who wait without end; a clock has no room for more than some centuries.
+const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
 /// What set-up must finish by.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline {
@@ -73,8 +76,9 @@ pub(crate) struct Deadline {
 impl Deadline {
     pub(crate) fn after(timeout: Duration) -> Self {
         let started = clock::now();
+        let end = started.checked_add(timeout);
         Self {
-            end: started + timeout,
+            end: end.unwrap_or(started + FOR_EVER),
             started,
         }
     }
@@ -94,7 +98,7 @@ pub(crate) struct Home {
     pub(crate) token: JobToken,
     pub(crate) host: HostId,
     /// The interface through which the others reach it.
-    interface: IpAddr,
+    interface: SocketAddr,
     /// Answers who asks what its ranks do, if the system allows it.
     pub(crate) inspection: Option<Arc<Inspection>>,
     /// Ranks of the job on this host; 1 until all have met.
@@ -115,6 +119,7 @@ impl Home {
             host: self.host.clone(),
             unix: listeners.unix_name().to_owned(),
             tcp,
+            shares: bonfire_sys::can_share_memory(),
         };
         Ok((listeners, address))
     }
@@ -134,12 +139,13 @@ pub(crate) fn meet(env: &RankEnv, options: &GroupOptions) -> Result<Met, Connect
     let chunk_bytes = options.chunk_bytes_checked()?;
     let streams = options.streams_checked()?;
     let deadline = Deadline::after(options.startup_timeout);
+    check_open_files(env.world_size)?;
     let entrance = enter(env, options.tls, deadline)?;
     let (store, token) = (&entrance.store, &entrance.token);
     let mut home = Home {
         token: token.clone(),
         host: HostId::of_this_process(env.host_id.as_deref()),
-        interface: store.local_addr().ip(),
+        interface: store.local_addr(),
         inspection: inspection(env, options),
         ranks: 1,
     };
@@ -185,6 +191,26 @@ pub(crate) fn meet(env: &RankEnv, options: &GroupOptions) -> Result<Met, Connect
         formed,
         chunk_bytes,
     })
+}
+
+/// What the connections to the other ranks take: two descriptors of each control connection, and one of
+/// the data connection or the ring.
+fn files_of_peers(world_size: WorldSize) -> u64 {
+    3 * (u64::from(world_size.get()) - 1)
+}
+
+/// An error if this process cannot open so many files.
+fn check_open_files(world_size: WorldSize) -> Result<(), ConnectError> {
+    let needed = files_of_peers(world_size);
+    let left = host::open_files_left();
+    match needed > left {
+        true => Err(ConnectError::OpenFiles {
+            world_size,
+            needed,
+            left,
+        }),
+        false => Ok(()),
+    }
 }
 
 /// A job that cannot be inspected is worth more than none.

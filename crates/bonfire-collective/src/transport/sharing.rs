@@ -25,8 +25,14 @@ impl Sharing {
     }
 }
 
-/// Address space for the buffers of one rank: as much as the machine has memory, which is taken only
-/// when a buffer is made. Where even addresses are limited, next to none: operations then copy.
-pub(crate) fn new_arena() -> Result<Arena, RegionError> {
-    Arena::new(PANE_BYTES, memory_bytes()).or_else(|_| Arena::new(PANE_BYTES, PANE_BYTES))
+/// Addresses that the arenas of one group may take in each process, which maps all of them. A process
+/// has 128 TiB, and may be in several groups.
+const ADDRESS_BYTES: usize = 16 << 40;
+
+/// Address space for the buffers of one of so many ranks: as much as the machine has memory, which is
+/// taken only when a buffer is made, or its share of the addresses. Where even addresses are limited,
+/// next to none: operations then copy.
+pub(crate) fn new_arena(ranks: WorldSize) -> Result<Arena, RegionError> {
+    let capacity = memory_bytes().min(ADDRESS_BYTES / ranks.len());
+    Arena::new(PANE_BYTES, capacity).or_else(|_| Arena::new(PANE_BYTES, PANE_BYTES))
 }

@@ -4,12 +4,15 @@ mod edges;
 
 use std::io;
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::SocketAddr as UnixAddr;
 use std::time::Duration;
 
+use bonfire_sys::socket::peer_credentials;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
 use rustix::net::sockopt;
 use rustix::net::{
     AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, bind, shutdown, socket_with,
@@ -174,13 +177,25 @@ pub fn connect_abstract(name: &str) -> io::Result<UnixStream> {
 
 /// Whether the other end is a process of the user of this one.
 pub fn is_of_this_user(stream: &UnixStream) -> bool {
-    sockopt::socket_peercred(stream).is_ok_and(|peer| peer.uid == rustix::process::geteuid())
+    let user = rustix::process::geteuid().as_raw();
+    peer_credentials(stream).is_ok_and(|peer| peer.user == user)
 }
 
 /// The process at the other end, where both are on one machine and see each other's.
 pub(crate) fn process_of(stream: &UnixStream) -> Option<u32> {
-    let peer = sockopt::socket_peercred(stream).ok()?;
-    u32::try_from(peer.pid.as_raw_nonzero().get()).ok()
+    let peer = peer_credentials(stream).ok()?;
+    peer.process.map(NonZeroU32::get)
+}
+
+/// Has the kernel ask the other side from time to time whether it is there, so that whatever is on the
+/// way does not forget an idle connection. Bytes that are not taken end nothing.
+pub(crate) fn keep_alive(stream: &TcpStream, limits: SilenceLimits) -> io::Result<()> {
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, limits.idle)?;
+    sockopt::set_tcp_keepintvl(stream, limits.interval)?;
+    let questions = limits.silence_max.as_secs() / limits.interval.as_secs().max(1);
+    sockopt::set_tcp_keepcnt(stream, u32::try_from(questions).unwrap_or(u32::MAX))?;
+    Ok(())
 }
 
 /// Bytes that were sent and that the other host has not acknowledged, which it does also for a process
@@ -206,6 +221,12 @@ pub(crate) fn notice_silence(stream: &TcpStream, limits: SilenceLimits) -> io::R
     // This also bounds the questions: the kernel counts time, not answers, where it is set.
     sockopt::set_tcp_user_timeout(stream, limits.silence_max.as_millis() as u32)?;
     Ok(())
+}
+
+/// Whether the system has no descriptor or memory left for a connection at the moment.
+pub fn is_exhaustion(error: &io::Error) -> bool {
+    let errno = Errno::from_io_error(error);
+    matches!(errno, Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS))
 }
 
 /// The descriptor, for what only the kernel can do: sending other descriptors.

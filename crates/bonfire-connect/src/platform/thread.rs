@@ -25,10 +25,13 @@ pub fn scope<'env, T>(body: impl for<'scope> FnOnce(&Scope<'scope, 'env>) -> T) 
 
 impl<'scope> Scope<'scope, '_> {
     /// Starts a thread of the scope.
+    ///
+    /// # Errors
+    /// If the system has none left, as where a container limits their number.
     pub fn spawn<T: Send + 'scope>(
         &self,
         body: impl FnOnce() -> T + Send + 'scope,
-    ) -> ScopedJoinHandle<'scope, T> {
-        self.0.spawn(body)
+    ) -> io::Result<ScopedJoinHandle<'scope, T>> {
+        std::thread::Builder::new().spawn_scoped(self.0, body)
     }
 }

@@ -22,6 +22,14 @@ const SILENCE_LIMITS: SilenceLimits = SilenceLimits {
     silence_max: Duration::from_secs(15),
 };
 
+/// Of connections with frames, which may be idle for the hours between two checkpoints. Firewalls and
+/// gateways forget what is silent for some minutes (350 s is the least that is common).
+const IDLE_LIMITS: SilenceLimits = SilenceLimits {
+    idle: Duration::from_secs(60),
+    interval: Duration::from_secs(10),
+    silence_max: Duration::from_secs(60),
+};
+
 /// A connection, however it goes.
 #[derive(Debug)]
 pub enum Stream {
@@ -121,13 +129,14 @@ impl Stream {
         }
     }
 
-    /// Sets what a stream of frames needs: each goes out at once, without waiting for company, and
-    /// on one host the buffers have a size that keeps what is under way in a cache.
+    /// Sets what a stream of frames needs: each goes out at once, without waiting for company; no
+    /// firewall forgets the connection while it is idle; and on one host the buffers have a size that keeps what is under way in a cache.
     pub fn tune_for_frames(&self) -> io::Result<()> {
         let Some(stream) = self.tcp() else {
             return Ok(());
         };
         stream.set_nodelay(true)?;
+        net::keep_alive(stream, IDLE_LIMITS)?;
         let one_host = stream.local_addr()?.ip() == stream.peer_addr()?.ip();
         if one_host {
             net::set_buffers(stream, SAME_HOST_BUFFER_BYTES)?;

@@ -18,8 +18,8 @@ pub use socket::{
     listen, listen_abstract,
 };
 pub use stream::{
-    TcpStream, UnixStream, is_of_this_user, notice_silence, process_of, set_buffers,
-    unacknowledged_bytes,
+    TcpStream, UnixStream, is_exhaustion, is_of_this_user, keep_alive, notice_silence, process_of,
+    set_buffers, unacknowledged_bytes,
 };
 pub(crate) use wires::Wires;
 

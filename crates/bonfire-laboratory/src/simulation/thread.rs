@@ -95,16 +95,19 @@ pub fn scope<'env, T>(body: impl for<'scope> FnOnce(&Scope<'scope, 'env>) -> T) 
 
 impl<'scope> Scope<'scope, '_> {
     /// Starts a thread of the scope.
+    ///
+    /// # Errors
+    /// None here: the simulation has as many as are asked for.
     pub fn spawn<T: Send + 'scope>(
         &self,
         body: impl FnOnce() -> T + Send + 'scope,
-    ) -> ScopedJoinHandle<'scope, T> {
+    ) -> io::Result<ScopedJoinHandle<'scope, T>> {
         let place = new_place("scoped");
         let task = place.task;
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         tasks.push(task);
         let thread = self.threads.spawn(move || start(place, body));
-        ScopedJoinHandle { thread, task }
+        Ok(ScopedJoinHandle { thread, task })
     }
 }
 

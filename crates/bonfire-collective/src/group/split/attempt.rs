@@ -275,7 +275,7 @@ impl Attempt<'_> {
     /// must say so while the others still wait to hear it.
     fn patience(&self) -> Duration {
         let options = &self.core.roster.options;
-        options.startup_timeout.min(options.timeout * 3 / 4)
+        options.startup_timeout.min(options.timeout / 4 * 3)
     }
 
     /// All ranks have said how it went.

@@ -8,11 +8,12 @@
 //! on this connection and would be lost.
 
 use std::io;
+use std::time::Duration;
 
 use bonfire_plan::Rank;
 
 use super::line::{Inbox, Kind, Nonsense, Peer};
-use super::{NONSENSE, decode, encode};
+use super::{NONSENSE, decode, encode, suspect};
 use crate::health::accounts::Account;
 use crate::health::failure::Failure;
 use bonfire_connect::platform::net::Handle;
@@ -56,6 +57,32 @@ impl Early {
     pub(crate) fn handle(&self) -> Option<&Handle> {
         let is_heard = self.hearing == Hearing::Heard && self.inbox.is_open;
         is_heard.then_some(&self.inbox.handle)
+    }
+
+    /// Why this rank need not be waited for, if the system says that its process is stopped.
+    pub(crate) fn stopped(&self, silence: Duration) -> Option<Failure> {
+        let cause = suspect::cause_from_the_start(self.peer.far_end(), silence)?;
+        let rank = self.peer.rank;
+        Some(Failure::Peer { rank, cause })
+    }
+
+    /// Says one byte where descriptors are exchanged.
+    pub(crate) fn say(&self, word: u8) -> io::Result<()> {
+        self.peer.write_byte(word)
+    }
+
+    /// Takes a byte that has been seen to be there.
+    pub(crate) fn hear_word(&self) -> io::Result<u8> {
+        let mut word = [0];
+        match self.peer.read(&mut word)? {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            _ => Ok(word[0]),
+        }
+    }
+
+    /// To wait for descriptors, which come before anything is heard.
+    pub(crate) fn raw_handle(&self) -> &Handle {
+        &self.inbox.handle
     }
 
     /// Uses the connection for something else than messages.
@@ -120,8 +147,6 @@ impl Early {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::super::ANSWER_LOOK;
     use super::*;
     use bonfire_connect::platform::net::UnixStream;

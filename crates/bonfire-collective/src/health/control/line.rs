@@ -6,7 +6,7 @@
 //! stays here and goes out when it takes more.
 
 use std::io::{self, Read, Write};
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 
 use bonfire_plan::Rank;
 
@@ -126,6 +126,11 @@ impl Peer {
         }
     }
 
+    /// Writes a byte that is no message.
+    pub(super) fn write_byte(&self, byte: u8) -> io::Result<()> {
+        self.line().stream.write_all(&[byte])
+    }
+
     /// What the system knows of its process.
     pub(super) fn far_end(&self) -> FarEnd {
         self.line().stream.far_end()
@@ -180,7 +185,7 @@ fn header(kind: Kind, text: &[u8]) -> [u8; HEADER_BYTES] {
 pub(super) struct Inbox {
     bytes: Vec<u8>,
     /// To wait for news without the lock of the sending half.
-    pub(super) handle: Handle,
+    pub(super) handle: Arc<Handle>,
     /// Whether more may come.
     pub(super) is_open: bool,
 }
@@ -194,7 +199,7 @@ impl Inbox {
         Ok(Self {
             bytes: Vec::new(),
             is_open: true,
-            handle: Handle::of(stream)?,
+            handle: Arc::new(Handle::of(stream)?),
         })
     }
 

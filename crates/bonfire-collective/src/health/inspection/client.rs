@@ -146,7 +146,12 @@ fn ask_all(names: &[SocketName]) -> Vec<(SocketName, Answer)> {
         thread::scope(|scope| {
             let asked: Vec<_> = names.iter().map(|name| scope.spawn(|| who(name))).collect();
             for (name, asked) in names.iter().zip(asked) {
-                answers.push((name.clone(), asked.join().unwrap_or(Answer::Gone)));
+                let answer = match asked {
+                    Ok(thread) => thread.join().unwrap_or(Answer::Gone),
+                    // No thread is left: as if it were silent.
+                    Err(_) => Answer::Silence,
+                };
+                answers.push((name.clone(), answer));
             }
         });
     }

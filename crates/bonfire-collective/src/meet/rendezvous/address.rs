@@ -17,6 +17,24 @@ pub(crate) struct Address {
     /// Name of the abstract Unix-domain socket.
     pub(crate) unix: String,
     pub(crate) tcp: SocketAddr,
+    /// Whether it can make memory that processes share, which filters of system calls may refuse.
+    pub(crate) shares: bool,
+}
+
+impl Address {
+    /// Where `self` is to be connected to from a rank that listens at `mine`. A link-local address holds on
+    /// one link, for which each host has a number of its own.
+    pub(super) fn seen_from(&self, mine: &Self) -> SocketAddr {
+        match (self.tcp, mine.tcp) {
+            (SocketAddr::V6(mut theirs), SocketAddr::V6(mine))
+                if theirs.ip().is_unicast_link_local() =>
+            {
+                theirs.set_scope_id(mine.scope_id());
+                theirs.into()
+            }
+            (theirs, _) => theirs,
+        }
+    }
 }
 
 /// The settings that all ranks of a group must share, as text: they are compared and printed.
@@ -141,5 +159,25 @@ impl Card {
             rank,
             reason: error.to_string(),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_local_address_is_reached_through_the_own_interface() {
+        let at = |tcp: &str| Address {
+            host: HostId::of_this_process(None),
+            unix: String::new(),
+            tcp: tcp.parse().unwrap(),
+            shares: true,
+        };
+        let mine = at("[fe80::1%2]:1");
+        let seen = |theirs: &str| at(theirs).seen_from(&mine).to_string();
+        assert_eq!(seen("[fe80::2%7]:9"), "[fe80::2%2]:9");
+        assert_eq!(seen("[fd00::2]:9"), "[fd00::2]:9");
+        assert_eq!(seen("10.0.0.2:9"), "10.0.0.2:9");
     }
 }

@@ -23,6 +23,9 @@ use bonfire_connect::secure::token::JobToken;
 /// Longest sleep of the thread that answers.
 const ANSWER_SLICE: Duration = Duration::from_millis(100);
 
+/// Pause after a connection that could not be accepted.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
+
 /// How long either end may take over a line of text.
 const TALK_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -70,8 +73,12 @@ impl Drop for Beacon {
 
 fn answer(listener: &UnixListener, handle: &Handle, text: &str, stop: &AtomicBool) {
     while !stop.load(Ordering::Acquire) {
-        let _ = await_news(&[handle], ANSWER_SLICE);
+        if await_news(&[handle], ANSWER_SLICE).is_empty() {
+            continue;
+        }
         let Ok((mut stream, _)) = listener.accept() else {
+            // Without a descriptor for it, the connection stays news.
+            thread::sleep(ACCEPT_PAUSE);
             continue;
         };
         // Whoever is not told, or does not listen, is no rank of this job.

@@ -16,6 +16,7 @@
     reason = "memory of other processes, each site with its proof"
 )]
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -44,7 +45,7 @@ pub(super) fn send_ring(peer: &Early, ring: &Consumer) -> io::Result<()> {
     peer.with_stream(|stream| send(stream, RING, file))
 }
 
-/// The ring that the peer reads and this rank fills.
+/// The ring that the peer reads and this rank fills. Its descriptor has been seen to be there.
 pub(super) fn receive_ring(
     peer: &Early,
     layout: RingLayout,
@@ -62,30 +63,32 @@ pub(super) fn send_arena(peer: &Early, arena: &Arena) -> io::Result<()> {
     peer.with_stream(|stream| send(stream, ARENA, file))
 }
 
-/// Takes the arenas of all peers and opens windows between them and that of rank `me`.
-pub(super) fn share<'a>(
+/// The arena of a peer, from [`receive_arena`] alone.
+#[derive(Debug)]
+pub(super) struct PeerArena(OwnedFd);
+
+/// Takes the arena of a peer, whose descriptor has been seen to be there.
+pub(super) fn receive_arena(peer: &Early) -> io::Result<PeerArena> {
+    peer.with_stream(|stream| receive(stream, ARENA))
+        .map(PeerArena)
+}
+
+/// Opens windows between the arenas of all peers, by their ranks, and that of rank `me`.
+pub(super) fn share(
     me: Rank,
     arena: &Arena,
-    peers: impl IntoIterator<Item = &'a Early>,
-) -> Result<Result<Board, OpenError>, (Rank, io::Error)> {
-    let mut files = Vec::new();
-    for peer in peers {
-        let file = peer.with_stream(|stream| receive(stream, ARENA));
-        let file = file.map_err(|error| (peer.rank(), error))?;
-        files.push((peer.rank(), file));
-    }
-    files.sort_unstable_by_key(|(rank, _)| *rank);
-    let files = files.into_iter().map(|(_, file)| file).collect();
+    peers: BTreeMap<Rank, PeerArena>,
+) -> Result<Board, OpenError> {
+    let files = peers.into_values().map(|PeerArena(file)| file).collect();
     // SAFETY: the peers know the job's token and run this code: what they mark so are the descriptors
     // of their arenas from `send_arena`, one for each rank. Every rank makes one board of its arena.
-    Ok(unsafe { Board::for_processes(arena.clone(), me.index(), files) })
+    unsafe { Board::for_processes(arena.clone(), me.index(), files) }
 }
 
 fn send(stream: &Stream, mark: u8, file: BorrowedFd<'_>) -> io::Result<()> {
     send_descriptor(descriptor(stream)?, mark, file)
 }
 
-/// Waits for the descriptor as long as the stream's read timeout allows.
 fn receive(stream: &Stream, mark: u8) -> io::Result<OwnedFd> {
     receive_descriptor(descriptor(stream)?, mark)
 }

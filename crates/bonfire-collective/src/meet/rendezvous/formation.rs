@@ -1,5 +1,6 @@
 //! Connecting ranks that know each other's addresses.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,17 +11,35 @@ use bonfire_sys::ring::Consumer;
 
 use super::address::Address;
 use super::mesh::{Connections, Guard, Listeners, Mesh};
-use super::{ConnectError, Deadline, descriptors};
+use super::{ConnectError, Deadline, check_open_files, descriptors, files_of_peers};
 use crate::health::accounts::list;
 use crate::health::control::{Control, Early};
+use crate::health::failure::Failure;
 use crate::health::poison::Poison;
 use crate::options::GroupOptions;
 use crate::options::transport_kind::TransportKind;
 use crate::transport::{Links, MemoryLink, Sharing, SocketLink, new_arena, ring_layout};
 use bonfire_connect::connections::Checksums;
 use bonfire_connect::connections::Tls;
+use bonfire_connect::platform::net::{Handle, await_news, is_exhaustion};
+use bonfire_connect::platform::{clock, thread};
 use bonfire_connect::secure::tls::Identity;
 use bonfire_connect::secure::token::JobToken;
+
+/// What a rank says that has mapped the buffers of all others.
+const SHARES: u8 = b'S';
+
+/// What it says if it could not.
+const COPIES: u8 = b'C';
+
+/// Longest sleep while another rank's descriptor is awaited.
+const RECEIVE_SLICE: Duration = Duration::from_millis(200);
+
+/// How long a rank whose peer ends its connection looks for the reason.
+const REASON_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Pause between two looks for it.
+const REASON_LOOK: Duration = Duration::from_millis(50);
 
 /// A group about to form, seen from one of its ranks.
 pub(crate) struct Formation<'a> {
@@ -53,6 +72,7 @@ pub(crate) struct Formed {
 impl Formation<'_> {
     pub(crate) fn form(&self, listeners: Listeners) -> Result<Formed, ConnectError> {
         let kinds = self.choose_transports()?;
+        check_open_files(self.world_size())?;
         let identity = match self.options.tls {
             Tls::Off => None,
             Tls::Hosts | Tls::All => Some(Identity::new().map_err(ConnectError::Identity)?),
@@ -107,6 +127,7 @@ impl Formation<'_> {
             }
             let best = TransportKind::BETWEEN_PROCESSES
                 .into_iter()
+                .filter(|kind| *kind != TransportKind::Shm || (mine.shares && theirs.shares))
                 .find(|kind| kind.can_connect(&mine.host, &theirs.host).is_ok());
             Ok(Some(best.expect(
                 "TCP is the last of the table and connects any two hosts",
@@ -141,12 +162,6 @@ impl Formation<'_> {
             links.add_socket(peer, link).map_err(system)?;
         }
         let control = connections.control;
-        for early in &control {
-            let patience = self.deadline.left().max(Duration::from_millis(1));
-            early
-                .with_stream(|stream| stream.set_read_timeout(Some(patience)))
-                .map_err(system)?;
-        }
         let shares = |early: &&Early| kinds[early.rank().index()] == Some(TransportKind::Shm);
         let shared: Vec<&Early> = control.iter().filter(shares).collect();
         if shared.is_empty() {
@@ -154,18 +169,18 @@ impl Formation<'_> {
         }
         // A ring from every rank that shares memory, and from no other: all of it is committed.
         let layout = ring_layout(self.chunk_bytes);
-        let mut inboxes = Vec::with_capacity(shared.len());
+        let mut inboxes = BTreeMap::new();
         for early in &shared {
             let inbox = Consumer::shared(layout)?;
             descriptors::send_ring(early, &inbox)
                 .map_err(|source| self.unreachable(early.rank(), &source))?;
-            inboxes.push(inbox);
+            inboxes.insert(early.rank(), inbox);
         }
-        for (early, inbox) in shared.iter().zip(inboxes) {
-            let outbox = descriptors::receive_ring(early, layout)
-                .map_err(|source| self.unreachable(early.rank(), &source))?
-                .map_err(|error| self.not_shared(error))?;
-            links.add_memory(early.rank(), MemoryLink { outbox, inbox });
+        let outboxes =
+            self.receive_from(shared, |early| descriptors::receive_ring(early, layout))?;
+        for ((rank, inbox), outbox) in inboxes.into_iter().zip(outboxes.into_values()) {
+            let outbox = outbox.map_err(|error| self.not_shared(error))?;
+            links.add_memory(rank, MemoryLink { outbox, inbox });
         }
         Ok((links, control))
     }
@@ -180,18 +195,96 @@ impl Formation<'_> {
         if control.is_empty() || !kinds.iter().flatten().all(shares) {
             return Ok(None);
         }
-        let arena = new_arena()?;
+        let arena = new_arena(self.world_size())?;
         for early in control {
             descriptors::send_arena(early, &arena)
                 .map_err(|source| self.unreachable(early.rank(), &source))?;
         }
-        let board = descriptors::share(self.me, &arena, control)
-            .map_err(|(rank, source)| self.unreachable(rank, &source))?
-            .map_err(|error| self.not_shared(error))?;
-        Ok(Some(Sharing {
+        let arenas = self.receive_from(control.iter().collect(), descriptors::receive_arena)?;
+        let board = match descriptors::share(self.me, &arena, arenas) {
+            Ok(board) => Some(board),
+            // This process may have too few addresses (`ulimit -v`), and all ranks share or none.
+            Err(OpenError::Region(error)) => {
+                let me = self.me;
+                tracing::warn!(target: "bonfire", "rank {me}: {error}; operations copy instead");
+                None
+            }
+            Err(error) => return Err(self.not_shared(error)),
+        };
+        let word = match board {
+            Some(_) => SHARES,
+            None => COPIES,
+        };
+        for early in control {
+            early
+                .say(word)
+                .map_err(|source| self.unreachable(early.rank(), &source))?;
+        }
+        let words = self.receive_from(control.iter().collect(), Early::hear_word)?;
+        let all_share = words.into_values().all(|word| word == SHARES);
+        Ok(board.filter(|_| all_share).map(|board| Sharing {
             board,
             arena: Some(arena),
         }))
+    }
+
+    /// What each of these ranks sends, in whatever order it comes.
+    fn receive_from<T>(
+        &self,
+        mut waiting: Vec<&Early>,
+        mut receive: impl FnMut(&Early) -> io::Result<T>,
+    ) -> Result<BTreeMap<Rank, T>, ConnectError> {
+        let started = clock::now();
+        let mut received = BTreeMap::new();
+        while !waiting.is_empty() {
+            let handles: Vec<&Handle> = waiting.iter().map(|early| early.raw_handle()).collect();
+            for place in await_news(&handles, RECEIVE_SLICE).into_iter().rev() {
+                let early = waiting.remove(place);
+                match receive(early) {
+                    Ok(value) => drop(received.insert(early.rank(), value)),
+                    Err(source) => return Err(self.reason_of_end(early.rank(), &source)),
+                }
+            }
+            self.look_at(&waiting, clock::since(started))?;
+        }
+        Ok(received)
+    }
+
+    /// An error if these ranks need not be waited for any more.
+    fn look_at(&self, waiting: &[&Early], waited: Duration) -> Result<(), ConnectError> {
+        if waiting.is_empty() {
+            return Ok(());
+        }
+        let missing: Vec<Rank> = waiting.iter().map(|early| early.rank()).collect();
+        (self.guard)(&missing)?;
+        // Heartbeats begin when all of this is done. A stopped process is named as soon as they would.
+        let silence_max = self.options.heartbeat_timeout;
+        if silence_max.is_some_and(|silence_max| waited >= silence_max)
+            && let Some(failure) = waiting.iter().find_map(|early| early.stopped(waited))
+        {
+            return Err(ConnectError::GroupFailed(Box::new(failure.into())));
+        }
+        match self.deadline.left().is_zero() {
+            true => Err(ConnectError::Missing {
+                missing,
+                world_size: self.world_size(),
+                waited: self.deadline.waited(),
+            }),
+            false => Ok(()),
+        }
+    }
+
+    /// Why a rank did not send what it should. It may have given up because of another, and leave word
+    /// of that a moment after its connections have ended.
+    fn reason_of_end(&self, peer: Rank, source: &io::Error) -> ConnectError {
+        let patience = Deadline::after(REASON_PATIENCE);
+        while !patience.left().is_zero() {
+            if let Err(error) = (self.guard)(&[peer]) {
+                return error;
+            }
+            thread::sleep(REASON_LOOK);
+        }
+        self.unreachable(peer, source)
     }
 
     fn not_shared(&self, error: OpenError) -> ConnectError {
@@ -203,6 +296,20 @@ impl Formation<'_> {
     }
 
     fn unreachable(&self, peer: Rank, source: &io::Error) -> ConnectError {
+        if is_exhaustion(source) {
+            return ConnectError::OpenFiles {
+                world_size: self.world_size(),
+                needed: files_of_peers(self.world_size()),
+                left: 0,
+            };
+        }
+        if source.kind() == io::ErrorKind::UnexpectedEof {
+            let failure = Failure::Peer {
+                rank: peer,
+                cause: "its process ended while the ranks were connecting".to_owned(),
+            };
+            return ConnectError::GroupFailed(Box::new(failure.into()));
+        }
         ConnectError::Unreachable {
             mine: self.me,
             theirs: peer,
@@ -263,3 +370,6 @@ impl Formation<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -81,16 +81,20 @@ impl Mesh<'_> {
         let reception = Reception::new(self);
         let (calls, reception) = (&calls, &reception);
         thread::scope(|scope| {
-            let callers = lower.len().min(CALLERS_MAX);
-            let callers = (0..callers).map(|_| scope.spawn(move || calls.work()));
-            let mut gathering = Gathering::new(self, (calls, reception), callers.collect());
+            let _ending = Ending { calls, reception };
+            let mut callers = Vec::new();
+            for _ in 0..lower.len().min(CALLERS_MAX) {
+                match scope.spawn(move || calls.work()) {
+                    Ok(thread) => callers.push(thread),
+                    Err(source) if callers.is_empty() => return Err(ConnectError::Thread(source)),
+                    // Fewer take longer.
+                    Err(_) => break,
+                }
+            }
+            let mut gathering = Gathering::new(self, (calls, reception), callers);
             let gathered = gathering.gather(scope, &listeners, deadline, guard);
             gathering.say_how_it_went(&gathered);
-            let gathered = gathered.map(|()| gathering.into_connections());
-            // Those who have proved nothing keep nobody waiting.
-            reception.lobby.clear();
-            calls.stop();
-            gathered
+            gathered.map(|()| gathering.into_connections())
         })
     }
 
@@ -154,6 +158,27 @@ impl Mesh<'_> {
             Tls::Hosts => !self.is_same_host(peer),
             Tls::All => true,
         }
+    }
+}
+
+/// Why a connection within a host is dropped that comes from another user. A token would keep that one
+/// out as well, but a job may have none, and memory is handed over on these connections.
+fn foreign() -> io::Error {
+    let text = "another user's process is at the other end";
+    io::Error::new(io::ErrorKind::PermissionDenied, text)
+}
+
+/// Ends the threads of a scope, also after an error or a panic: the scope waits for them.
+struct Ending<'scope, 'a> {
+    calls: &'scope Calls<'a>,
+    reception: &'scope Reception<'a>,
+}
+
+impl Drop for Ending<'_, '_> {
+    fn drop(&mut self) {
+        // Those who have proved nothing keep nobody waiting.
+        self.reception.lobby.clear();
+        self.calls.stop();
     }
 }
 

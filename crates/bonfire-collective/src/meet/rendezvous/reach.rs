@@ -166,12 +166,16 @@ pub(super) fn check(
     }
     let is_known = AtomicBool::new(false);
     thread::scope(|scope| {
-        scope.spawn(|| {
+        let porter = scope.spawn(|| {
             // Relaxed: nothing is read because of it but the flag itself.
             while !is_known.load(Ordering::Relaxed) {
-                let _ = listeners.accept(PORTER_SLICE);
+                if listeners.accept(PORTER_SLICE).is_err() {
+                    // Without a descriptor for it, the connection stays news.
+                    thread::sleep(PORTER_SLICE);
+                }
             }
         });
+        porter.map_err(ConnectError::Thread)?;
         let found = compare(env, store, addresses, &leaders, deadline);
         is_known.store(true, Ordering::Relaxed);
         found
@@ -193,7 +197,9 @@ fn compare(
     }
     let matrix_key = key(env, "reach");
     if env.rank == Rank::new(0) {
-        let wait = Deadline::after(TRY_TIMEOUT + ROW_WAIT);
+        let rounds = leaders.len().div_ceil(TRIES_MAX);
+        let tries = TRY_TIMEOUT * u32::try_from(rounds).unwrap_or(u32::MAX);
+        let wait = Deadline::after(tries + ROW_WAIT);
         let mut rows = Vec::with_capacity(leaders.len());
         for host in 0..leaders.len() {
             rows.push(match store.get(&row_key(host), wait.left()) {
@@ -248,13 +254,17 @@ fn try_all(own: usize, leaders: &[Rank], addresses: &[Address]) -> Row {
             let tries: Vec<_> = some
                 .iter()
                 .map(|&host| {
-                    let address = addresses[leaders[host].index()].tcp;
+                    let mine = &addresses[leaders[own].index()];
+                    let address = addresses[leaders[host].index()].seen_from(mine);
                     (host != own).then(|| scope.spawn(move || try_one(address)))
                 })
                 .collect();
             row.extend(tries.into_iter().map(|tried| {
-                let failure = tried?.join();
-                failure.unwrap_or_else(|_| Some("not tried".to_owned()))
+                let untried = || Some("not tried".to_owned());
+                match tried? {
+                    Ok(thread) => thread.join().unwrap_or_else(|_| untried()),
+                    Err(_) => untried(),
+                }
             }));
         });
     }
@@ -335,12 +345,13 @@ mod tests {
         let server = TcpStoreServer::bind("127.0.0.1:0".parse().unwrap(), &token).unwrap();
         let store = TcpStore::connect("127.0.0.1", server.local_addr().port(), &token, PATIENCE);
         let store = store.unwrap();
-        let opened = || Listeners::open("127.0.0.1".parse().unwrap()).unwrap();
+        let opened = || Listeners::open("127.0.0.1:0".parse().unwrap()).unwrap();
         let [(other, theirs), (listeners, mine)] = [opened(), opened()];
         let address = |rank: u32, tcp| Address {
             host: HostId::of_this_process(Some(&format!("host {rank}"))),
             unix: String::new(),
             tcp,
+            shares: true,
         };
         let addresses = [address(0, theirs), address(1, mine)];
         let env = RankEnv {

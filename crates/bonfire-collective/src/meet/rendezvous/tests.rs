@@ -105,7 +105,7 @@ fn told_of(other: Settings, options: &GroupOptions) -> String {
     let home = Home {
         token: token.clone(),
         host: HostId::of_this_process(None),
-        interface: server.local_addr().ip(),
+        interface: server.local_addr(),
         inspection: None,
         ranks: 1,
     };
@@ -207,4 +207,21 @@ fn strangers_at_a_rank_s_door_keep_no_rank_out() {
             assert_eq!(rank.join().unwrap().topology.hosts().len(), 2);
         }
     });
+}
+
+#[test]
+fn too_few_open_files_are_named_before_anybody_connects() {
+    check_open_files(WorldSize::new(2).unwrap()).unwrap();
+    let error = check_open_files(WorldSize::new(u32::MAX).unwrap()).unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.contains("takes 12884901882 open files") && text.contains("`ulimit -n`"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_deadline_without_end_is_no_panic() {
+    let deadline = Deadline::after(Duration::MAX);
+    assert!(deadline.left() > Duration::from_secs(1 << 30));
 }

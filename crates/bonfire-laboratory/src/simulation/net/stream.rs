@@ -270,6 +270,19 @@ pub fn set_buffers(_stream: &TcpStream, _bytes: usize) -> io::Result<()> {
     Ok(())
 }
 
+/// No idle connection is forgotten here.
+///
+/// # Errors
+/// Never.
+pub fn keep_alive(_stream: &TcpStream, _limits: SilenceLimits) -> io::Result<()> {
+    Ok(())
+}
+
+/// No machine of the simulation lacks descriptors.
+pub fn is_exhaustion(_error: &io::Error) -> bool {
+    false
+}
+
 /// Ends the connection with an error when the other host falls silent.
 ///
 /// # Errors

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::hello::Hello;
-use super::{HANDSHAKE_TIMEOUT, Mesh, RETRY_PAUSE};
+use super::{HANDSHAKE_TIMEOUT, Mesh, RETRY_PAUSE, foreign};
 use crate::meet::rendezvous::Deadline;
-use bonfire_connect::platform::net::{connect, connect_abstract};
+use bonfire_connect::platform::net::{connect, connect_abstract, is_of_this_user};
 use bonfire_connect::platform::sync::{Mutex, MutexGuard};
 use bonfire_connect::platform::thread;
 use bonfire_connect::secure::greeting::{Secrecy, greet};
@@ -23,8 +23,8 @@ pub(super) const CALLERS_MAX: usize = 16;
 /// The pause after a failure doubles this often, to half a second or so.
 const DOUBLINGS_MAX: u32 = 5;
 
-/// Longer than an acceptor hears a connection, so that it is the one that gives up.
-const PATIENCE: Duration = HANDSHAKE_TIMEOUT.saturating_mul(2);
+/// Longer than an acceptor hears a connection, twice, so that it is the one that gives up.
+const PATIENCE: Duration = HANDSHAKE_TIMEOUT.saturating_mul(3);
 
 /// See the module.
 pub(super) struct Calls<'a> {
@@ -109,10 +109,15 @@ impl<'a> Calls<'a> {
         let theirs = &mesh.addresses[hello.rank.index()];
         let over_unix = mesh.is_over_unix(hello);
         let stream = if over_unix {
-            connect_abstract(&theirs.unix).map(Stream::Unix)?
+            let stream = connect_abstract(&theirs.unix)?;
+            if !is_of_this_user(&stream) {
+                return Err(foreign().into());
+            }
+            Stream::Unix(stream)
         } else {
             let patience = self.deadline.left().clamp(RETRY_PAUSE, HANDSHAKE_TIMEOUT);
-            connect(&theirs.tcp, patience).map(Stream::Tcp)?
+            let address = theirs.seen_from(&mesh.addresses[mesh.me.index()]);
+            connect(&address, patience).map(Stream::Tcp)?
         };
         let place = self.lobby.enter(&stream)?;
         let said = match self.has_stopped() {

@@ -6,15 +6,16 @@ use bonfire_plan::{Rank, WorldSize};
 
 use super::calls::Calls;
 use super::hello::Hello;
-use super::listeners::{Listeners, is_exhaustion};
+use super::listeners::Listeners;
 use super::reception::Reception;
 use super::{Connections, Guard, Mesh};
 use crate::health::accounts::Account;
 use crate::health::control::Early;
 use crate::health::failure::Failure;
 use crate::meet::rendezvous::{ConnectError, Deadline};
-use bonfire_connect::platform::net::await_news;
+use bonfire_connect::platform::net::{await_news, is_exhaustion};
 use bonfire_connect::platform::thread;
+use bonfire_connect::store::LongWait;
 
 /// Longest sleep while waiting for a connection.
 const ACCEPT_SLICE: Duration = Duration::from_millis(200);
@@ -81,6 +82,7 @@ impl<'scope, 'a> Gathering<'scope, 'a> {
     ) -> Result<(), ConnectError> {
         let mut tell = Deadline::after(TELL_AFTER);
         let mut look = Deadline::after(Duration::ZERO);
+        let mut shortage = LongWait::begin();
         while !self.expected.is_empty() {
             if look.left().is_zero() {
                 self.hear(deadline)?;
@@ -105,12 +107,18 @@ impl<'scope, 'a> Gathering<'scope, 'a> {
                 Ok(Some(stream)) => {
                     let reception = self.reception;
                     if let Ok(place) = reception.lobby.enter(&stream) {
-                        let thread = scope.spawn(move || reception.receive(stream, place));
-                        self.heard.push(thread);
+                        match scope.spawn(move || reception.receive(stream, place)) {
+                            Ok(thread) => self.heard.push(thread),
+                            // No thread is left for it: it ends, and a rank tries again.
+                            Err(_) => reception.lobby.leave(place),
+                        }
                     }
                 }
-                // Strangers have taken all descriptors; the lobby gives some back.
-                Err(source) if is_exhaustion(&source) => thread::sleep(TALK_SLICE),
+                // Strangers have taken all descriptors, and the lobby gives some back; or the limit is low.
+                Err(source) if is_exhaustion(&source) => {
+                    shortage.tell(|| format!("a free descriptor ({source}; raise `ulimit -n`)"));
+                    thread::sleep(TALK_SLICE);
+                }
                 Err(source) => {
                     let call = "accept";
                     return Err(ConnectError::System { call, source });

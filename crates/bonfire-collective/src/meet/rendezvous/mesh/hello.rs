@@ -1,9 +1,10 @@
 //! The first thing said on a proven connection: whose it is, and what for.
 //!
-//! The connector says it, the acceptor welcomes it, and the connector confirms that it was welcomed.
-//! Without the welcome a connection that was accepted and then lost would leave the connector in the
-//! belief that it is connected, and without the confirmation the acceptor, where the welcome was lost.
-//! Whoever is left without an answer ends the connection, and the connector begins anew.
+//! The connector says it, the acceptor welcomes it, the connector confirms that it was welcomed, and the
+//! acceptor says that it is ready. The connector believes in the connection when it has read the last
+//! word, the acceptor when it has sent it to a connector that was still there. An end without an answer
+//! ends the connection, and the connector begins anew: also where one of the two stood still for longer
+//! than the other waited.
 
 use std::io::{self, Read, Write};
 
@@ -32,6 +33,7 @@ const HELLO_BYTES: usize = TEXT_BYTES + size_of::<u32>();
 
 const WELCOME: u8 = b'w';
 const CONFIRMED: u8 = b'c';
+const READY: u8 = b'r';
 
 impl Hello {
     fn encode(self, group: u32) -> [u8; HELLO_BYTES] {
@@ -69,10 +71,11 @@ impl Hello {
     pub(super) fn say(self, stream: &mut (impl Read + Write), group: u32) -> io::Result<()> {
         stream.write_all(&self.encode(group))?;
         expect(stream, WELCOME)?;
-        stream.write_all(&[CONFIRMED])
+        stream.write_all(&[CONFIRMED])?;
+        expect(stream, READY)
     }
 
-    /// The acceptor's part. Whoever is not `wanted` is not welcomed.
+    /// The acceptor's part, before [`settle`]. Who is not `wanted` is not welcomed.
     pub(super) fn hear(
         stream: &mut (impl Read + Write),
         group: u32,
@@ -83,8 +86,20 @@ impl Hello {
         let hello = Self::decode(&bytes, group).filter(|hello| wanted(*hello));
         let hello = hello.ok_or(io::ErrorKind::InvalidData)?;
         stream.write_all(&[WELCOME])?;
-        expect(stream, CONFIRMED)?;
         Ok(hello)
+    }
+}
+
+/// The acceptor's last part. `has_news` says whether something has come meanwhile: a connector that
+/// waits for the last word says nothing, so it has given up.
+pub(super) fn settle<S: Read + Write>(
+    stream: &mut S,
+    has_news: impl FnOnce() -> bool,
+) -> io::Result<()> {
+    expect(stream, CONFIRMED)?;
+    match has_news() {
+        true => Err(io::ErrorKind::ConnectionAborted.into()),
+        false => stream.write_all(&[READY]),
     }
 }
 
@@ -100,6 +115,40 @@ fn expect(stream: &mut impl Read, word: u8) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Both directions of a connection whose other end has said all that it will say.
+    struct Script(std::io::Cursor<Vec<u8>>, Vec<u8>);
+
+    impl Read for Script {
+        fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+            self.0.read(bytes)
+        }
+    }
+
+    impl Write for Script {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.1.write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn neither_end_believes_in_a_connection_that_the_other_has_given_up() {
+        let script = |said: &[u8]| Script(std::io::Cursor::new(said.to_vec()), Vec::new());
+        let hello = Hello {
+            rank: Rank::new(2),
+            purpose: Purpose::Control,
+        };
+        hello.say(&mut script(b"w"), 7).unwrap_err();
+        hello.say(&mut script(b"wr"), 7).unwrap();
+        let mut stream = script(b"c");
+        settle(&mut stream, || true).unwrap_err();
+        assert!(stream.1.is_empty(), "it says that it is ready");
+        settle(&mut script(b"c"), || false).unwrap();
+    }
 
     #[test]
     fn a_hello_comes_back_and_one_that_was_changed_does_not() {

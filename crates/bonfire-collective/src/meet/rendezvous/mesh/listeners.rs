@@ -1,7 +1,7 @@
 //! Where a rank accepts its peers.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::meet::rendezvous::ConnectError;
@@ -22,9 +22,9 @@ pub(crate) struct Listeners {
 }
 
 impl Listeners {
-    /// Listens on the interface with address `interface`, on any port, and on an abstract socket.
+    /// Listens on the interface of this address, on any port, and on an abstract socket.
     pub(in crate::meet::rendezvous) fn open(
-        interface: IpAddr,
+        mut interface: SocketAddr,
     ) -> Result<(Self, SocketAddr), ConnectError> {
         let system = |call| move |source| ConnectError::System { call, source };
         let mut name = [0; 16];
@@ -34,7 +34,8 @@ impl Listeners {
             name.map(|byte| format!("{byte:02x}")).concat()
         );
         let unix = listen_abstract(&unix_name).map_err(system("bind"))?;
-        let tcp = listen(SocketAddr::new(interface, 0)).map_err(system("bind"))?;
+        interface.set_port(0);
+        let tcp = listen(interface).map_err(system("bind"))?;
         unix.set_nonblocking(true).map_err(system("fcntl"))?;
         tcp.set_nonblocking(true).map_err(system("fcntl"))?;
         let handles = [
@@ -81,14 +82,5 @@ fn is_transient(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted
-    )
-}
-
-/// Whether the system has no descriptor or memory left for a connection at the moment.
-pub(super) fn is_exhaustion(error: &io::Error) -> bool {
-    let errno = rustix::io::Errno::from_io_error(error);
-    matches!(
-        errno,
-        Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE | rustix::io::Errno::NOBUFS)
     )
 }

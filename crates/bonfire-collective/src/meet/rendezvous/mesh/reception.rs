@@ -1,10 +1,12 @@
 //! Where connections from higher ranks prove themselves.
 
 use std::sync::PoisonError;
+use std::time::Duration;
 
-use super::hello::Hello;
-use super::{HANDSHAKE_TIMEOUT, Mesh};
+use super::hello::{Hello, settle};
+use super::{HANDSHAKE_TIMEOUT, Mesh, foreign};
 use bonfire_connect::connections::Tls;
+use bonfire_connect::platform::net::{Handle, await_news, is_of_this_user};
 use bonfire_connect::platform::sync::Mutex;
 use bonfire_connect::secure::greeting::{Secrecy, greet};
 use bonfire_connect::secure::handshake::{HandshakeError, Role};
@@ -51,7 +53,8 @@ impl<'a> Reception<'a> {
     fn hear(&self, stream: Stream) -> Result<(Hello, Stream), HandshakeError> {
         let (mesh, role) = (self.mesh, Role::Acceptor);
         stream.set_blocking()?;
-        let secrecy = match stream {
+        let secrecy = match &stream {
+            Stream::Unix(unix) if !is_of_this_user(unix) => return Err(foreign().into()),
             Stream::Unix(_) => Secrecy::Plain,
             Stream::Tcp(_) | Stream::Tls(_) => self.secrecy,
         };
@@ -66,6 +69,9 @@ impl<'a> Reception<'a> {
         };
         let mut hurried = Hurried::new(&mut stream, HANDSHAKE_TIMEOUT);
         let hello = Hello::hear(&mut hurried, mesh.group, is_proper)?;
+        let handle = Handle::of(&stream)?;
+        let has_news = || !await_news(&[&handle], Duration::ZERO).is_empty();
+        settle(&mut Hurried::new(&mut stream, HANDSHAKE_TIMEOUT), has_news)?;
         stream.set_read_timeout(None)?;
         stream.set_write_timeout(None)?;
         Ok((hello, stream))
