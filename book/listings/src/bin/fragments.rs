@@ -4,6 +4,7 @@
 #![allow(
     dead_code,
     unused_variables,
+    unused_must_use,
     reason = "the calls are compiled to see that they exist"
 )]
 
