@@ -1,12 +1,15 @@
 //! Files that keep what ranks print: which streams of which ranks, and where.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use bonfire_plan::Rank;
+use rustix::fs::OFlags;
+use rustix::process::getuid;
 use thiserror::Error;
 
 use super::screen::Channel;
@@ -16,8 +19,8 @@ use crate::flights::leftovers;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogOptions {
     /// The folder below which every job gets a folder of its own. Without it, and if a stream goes
-    /// to a file, it is `bonfire-logs` in the system's folder for temporary files. With it and
-    /// nothing else, both streams of every rank go to files as well as to the screen.
+    /// to a file, it is `bonfire-logs-UID` in the system's folder for temporary files, which only this
+    /// user can read. With it and nothing else, both streams of every rank go to files as well as to the screen.
     pub dir: Option<PathBuf>,
     /// The streams that go to files instead of the screen.
     pub redirects: StreamChoice,
@@ -146,9 +149,9 @@ impl Logs {
             _ => options.tee.clone(),
         };
         let folder = match &options.dir {
-            Some(dir) => Some(dir.join(job)),
+            Some(dir) => Some(dir.join(folder_name(job))),
             None if nothing_named => None,
-            None => Some(std::env::temp_dir().join("bonfire-logs").join(job)),
+            None => Some(private_folder(&std::env::temp_dir())?.join(folder_name(job))),
         };
         if let Some(folder) = &folder {
             fs::create_dir_all(folder)?;
@@ -188,7 +191,7 @@ impl Logs {
                     Channel::Output => "stdout.log",
                     Channel::Error => "stderr.log",
                 };
-                Some(File::create(folder.join(name))?)
+                Some(open(&folder.join(name))?)
             }
             _ => None,
         };
@@ -219,6 +222,51 @@ pub(crate) struct LogPlace {
     pub(crate) restart_count: u32,
 }
 
+/// Opens a log for what comes now. What a job of this name wrote before, as one that a cluster starts again, says
+/// why it ended, so it stays. A link that somebody put there is not followed.
+fn open(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    let flags = i32::try_from(OFlags::NOFOLLOW.bits()).expect("the flags of open are an int");
+    options
+        .append(true)
+        .create(true)
+        .custom_flags(flags)
+        .open(path)
+}
+
+/// This user's folder for logs among the temporary files, where others write, too, and can guess its name.
+fn private_folder(temporary: &Path) -> io::Result<PathBuf> {
+    let own = getuid().as_raw();
+    let folder = temporary.join(format!("bonfire-logs-{own}"));
+    match DirBuilder::new().mode(0o700).create(&folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    // Of the folder itself: a link is none.
+    let found = fs::symlink_metadata(&folder)?;
+    let is_private = found.is_dir() && found.uid() == own && found.mode() & 0o077 == 0;
+    is_private.then(|| folder.clone()).ok_or_else(|| {
+        let text = format!(
+            "{} must be a folder of this user that nobody else may enter (mode 700)",
+            folder.display()
+        );
+        io::Error::new(io::ErrorKind::PermissionDenied, text)
+    })
+}
+
+/// The longest name of a folder that all file systems take.
+const FOLDER_NAME_BYTES_MAX: usize = 200;
+
+/// The name of a job as that of one folder, whatever users call their jobs.
+fn folder_name(job: &str) -> String {
+    let name = job.replace('/', "_");
+    let name = &name[..name.floor_char_boundary(FOLDER_NAME_BYTES_MAX)];
+    match name.bytes().all(|byte| byte == b'.') {
+        true => format!("_{name}"),
+        false => name.to_owned(),
+    }
+}
+
 /// The folder of one attempt of a job.
 fn attempt(job: &Path, restart_count: u32) -> PathBuf {
     job.join(format!("attempt_{restart_count}"))
@@ -227,6 +275,52 @@ fn attempt(job: &Path, restart_count: u32) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_name_of_a_job_leaves_the_folder_of_logs() {
+        let cases = [
+            ("train", "train"),
+            ("../../x y", ".._.._x y"),
+            ("/etc", "_etc"),
+            ("..", "_.."),
+            (".", "_."),
+            ("", "_"),
+        ];
+        for (job, folder) in cases {
+            assert_eq!(folder_name(job), folder);
+        }
+        let long = folder_name(&"ä".repeat(150));
+        assert!(long.len() <= FOLDER_NAME_BYTES_MAX, "{long}");
+    }
+
+    #[test]
+    fn a_folder_that_another_could_have_made_is_refused() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+        let temporary = tempfile::tempdir().unwrap();
+        let folder = private_folder(temporary.path()).unwrap();
+        assert_eq!(fs::metadata(&folder).unwrap().mode() & 0o777, 0o700);
+        assert_eq!(private_folder(temporary.path()).unwrap(), folder);
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
+        let error = private_folder(temporary.path()).unwrap_err().to_string();
+        assert!(error.contains("mode 700"), "{error}");
+        fs::remove_dir(&folder).unwrap();
+        let elsewhere = tempfile::tempdir().unwrap();
+        symlink(elsewhere.path(), &folder).unwrap();
+        private_folder(temporary.path()).unwrap_err();
+    }
+
+    #[test]
+    fn a_log_follows_no_link_and_keeps_what_is_there() {
+        use std::io::Write;
+        let folder = tempfile::tempdir().unwrap();
+        let [log, link] = ["log", "link"].map(|name| folder.path().join(name));
+        for text in ["why it ended\n", "again\n"] {
+            open(&log).unwrap().write_all(text.as_bytes()).unwrap();
+        }
+        assert_eq!(fs::read_to_string(&log).unwrap(), "why it ended\nagain\n");
+        std::os::unix::fs::symlink(&log, &link).unwrap();
+        open(&link).unwrap_err();
+    }
 
     #[test]
     fn choices_are_read_in_torchruns_numbers() {
