@@ -268,6 +268,10 @@ impl Cluster {
                 value: nodes,
             });
         };
+        let node = source.number(SLURM_NODEID, (0, u32::MAX))?.unwrap_or(0);
+        if self.place.rank == 0 && node > 0 {
+            return Err(EnvError::NotOnFirstHost { first });
+        }
         let step: u32 = step.bytes().map(u32::from).sum();
         let ports = SLURM_PORTS.end - SLURM_PORTS.start;
         let chosen = SLURM_PORTS.start + job.wrapping_mul(31).wrapping_add(step) % ports;

@@ -80,6 +80,15 @@ pub enum EnvError {
         /// What started the ranks.
         launcher: &'static str,
     },
+    /// Slurm has put rank 0 on another host than the one that the ranks take to be its host.
+    #[error(
+        "rank 0 is not on {first}, the first host of SLURM_STEP_NODELIST, as with --distribution=arbitrary: \
+         export {MASTER_ADDR}, the host of rank 0, and {MASTER_PORT}, a free port there"
+    )]
+    NotOnFirstHost {
+        /// The first host.
+        first: String,
+    },
     /// A list of hosts or of tasks makes no sense.
     #[error("{variable} makes no sense: \"{value}\"")]
     Unintelligible {

@@ -251,6 +251,15 @@ fn a_step_of_slurm_is_understood() {
 }
 
 #[test]
+fn a_rank_0_that_slurm_put_elsewhere_says_what_to_export() {
+    let arbitrary = SLURM.replace("PROCID=5", "PROCID=0");
+    refused(&arbitrary, "rank 0 is not on gpu07");
+    refused(&arbitrary, "export MASTER_ADDR, the host of rank 0");
+    let told = accepted(&format!("{arbitrary} {MEETING}"));
+    assert_eq!(told.master_addr, "127.0.0.1");
+}
+
+#[test]
 fn the_script_of_a_batch_job_is_no_rank() {
     let script = SLURM
         .replace("SLURM_STEP_ID=0", "")
