@@ -266,6 +266,36 @@ fn the_pods_of_the_indexed_job_are_ranks() {
 }
 
 #[test]
+fn the_pods_of_a_job_set_are_ranks() {
+    let mut variables = variables_of("jobset.yaml");
+    variables.insert("KUBERNETES_SERVICE_HOST".to_owned(), "10.0.0.1".to_owned());
+    variables.insert("JOB_COMPLETION_INDEX".to_owned(), "1".to_owned());
+    let worker = worker_of(&variables);
+    assert_eq!((worker.rank.get(), worker.world_size.get()), (1, 2));
+    // SET-JOB-NUMBER-INDEX.SUBDOMAIN, where the subdomain is called as the set.
+    assert_eq!(worker.master_addr, "train-ranks-0-0.train");
+}
+
+/// The fields that JobSet v1alpha2, TrainJob v1alpha1 and what is in them have, as far as the templates use them.
+const KUBERNETES_FIELDS: &str = "apiVersion kind metadata name spec network enableDNSHostnames \
+    publishNotReadyAddresses failurePolicy maxRestarts replicatedJobs replicas template completionMode completions \
+    parallelism backoffLimit restartPolicy containers image command env value valueFrom secretKeyRef key runtimeRef \
+    trainer numNodes resourcesPerNode limits nvidia.com/gpu";
+
+#[test]
+fn fields_of_kubernetes_templates_are_spelled_as_their_schemas_have_them() {
+    for name in ["jobset.yaml", "trainjob.yaml"] {
+        let text = std::fs::read_to_string(template(name)).unwrap();
+        let lines = text.lines().map(|line| line.trim_start_matches([' ', '-']));
+        for line in lines.filter(|line| !line.starts_with('#') && !line.is_empty()) {
+            let (field, _) = line.split_once(':').unwrap();
+            let mut known = KUBERNETES_FIELDS.split_whitespace();
+            assert!(known.any(|known| known == field), "{name}: {line}");
+        }
+    }
+}
+
+#[test]
 fn the_pods_of_a_pytorch_job_are_ranks() {
     let mut variables = variables_of("pytorchjob.yaml");
     // What the training operator adds.
