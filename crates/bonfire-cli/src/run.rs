@@ -1,13 +1,15 @@
 //! `bonfire run`: starts the ranks of a job on this host.
 
-use bonfire_launch::{AgentOptions, LaunchError, LaunchFlags};
+use bonfire_launch::{LaunchError, LaunchFlags};
+use std::env;
 use std::ffi::OsString;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::{Arg, Args};
 
 /// Flags of torchrun that are not there, with their older spelling, and what to do instead.
-const OF_TORCHRUN: [(&str, &str, &str); 10] = [
+const OF_TORCHRUN: [(&str, &str, &str); 9] = [
     ("module", "", AS_IT_IS),
     ("no-python", "no_python", AS_IT_IS),
     ("run-path", "run_path", AS_IT_IS),
@@ -17,7 +19,6 @@ const OF_TORCHRUN: [(&str, &str, &str); 10] = [
     ("role", "", NOTHING),
     ("local-addr", "local_addr", NOTHING),
     ("local-ranks-filter", "local_ranks_filter", NOTHING),
-    ("numa-binding", "numa_binding", NOTHING),
 ];
 
 const AS_IT_IS: &str =
@@ -66,18 +67,23 @@ fn of_torchrun() -> impl Iterator<Item = Arg> {
 
 /// Runs the job and reports how it ended.
 pub(crate) fn run(args: RunArgs) -> ExitCode {
-    let error = match options(args) {
-        Ok(options) => match options.run() {
-            Ok(()) => return ExitCode::SUCCESS,
-            Err(error) => error.into(),
-        },
-        Err(error) => error,
+    let Err(error) = start(args) else {
+        return ExitCode::SUCCESS;
     };
-    eprintln!("error: {error:#}");
+    // The terminal may be closed, which is no reason to panic.
+    let _ = writeln!(io::stderr(), "error: {error:#}");
     ExitCode::from(error.downcast_ref().map_or(1, LaunchError::exit_code))
 }
 
-fn options(args: RunArgs) -> anyhow::Result<AgentOptions> {
+fn start(args: RunArgs) -> anyhow::Result<()> {
+    if let Some(hosts) = args.launch.other_hosts()? {
+        let (program, arguments) = (
+            env::current_exe()?,
+            env::args_os().skip(1).collect::<Vec<_>>(),
+        );
+        return Ok(hosts.run(program.as_os_str(), &arguments)?);
+    }
     let count = args.launch.rank_count()?.resolve()?;
-    Ok(args.launch.options(args.program, args.args, count)?)
+    let options = args.launch.options(args.program, args.args, count)?;
+    Ok(options.run()?)
 }

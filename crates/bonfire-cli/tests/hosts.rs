@@ -124,6 +124,33 @@ fn a_host_that_is_lost_ends_the_job_on_the_others() {
 }
 
 #[test]
+fn the_last_line_after_a_cut_cable_names_the_host_that_is_lost() {
+    let Some(network) = network("a cut cable", 2) else {
+        return;
+    };
+    let program = [
+        &["/bin/sh", "-c", "echo id $$; exec \"$0\" \"$@\"", BONFIRE][..],
+        &SMALL,
+    ]
+    .concat();
+    let program = [&program[..], &["--iters=100000000"]].concat();
+    let jobs = launchers(&network, 2, &[], &program);
+    let ids: Vec<u32> = jobs.iter().flat_map(|job| job.next_numbers(1)).collect();
+    // Both have begun: rank 0 prints the head of its table when they have met.
+    jobs[0].next_line();
+    network.cut(1);
+    for (host, end) in jobs.into_iter().map(Job::end).enumerate() {
+        let last = end.stderr.last().unwrap();
+        let expected = format!(
+            "error: node {} is lost: its launcher no longer answers",
+            1 - host
+        );
+        assert_eq!(*last, expected, "host {host}: {:?}", end.stderr);
+    }
+    wait_until_gone(&ids);
+}
+
+#[test]
 fn a_killed_job_leaves_no_shared_memory_and_no_socket() {
     let Some(network) = network("a killed job", 1) else {
         return;
@@ -206,4 +233,138 @@ fn the_token_is_on_no_command_line_and_can_come_from_a_file() {
     assert_eq!(end.status.code(), Some(1));
     assert_eq!(end.stderr.len(), 1, "{:?}", end.stderr);
     assert!(end.stderr[0].contains("chmod 600"), "{:?}", end.stderr);
+}
+
+/// Servers of ssh, one on each host, which let the key in of whoever runs this test; nothing, and the reason, where
+/// there can be none.
+fn ssh_servers(network: &Network, folder: &Path) -> Option<Vec<Job>> {
+    let run = |program: &str, arguments: &[&str]| {
+        let output = Command::new(program).args(arguments).output();
+        output.is_ok_and(|output| output.status.success())
+    };
+    let file = |name: &str| folder.join(name).display().to_string();
+    let server = Path::new("/usr/sbin/sshd");
+    let keys = ["key", "host"].map(|name| {
+        run(
+            "ssh-keygen",
+            &["-q", "-t", "ed25519", "-N", "", "-f", &file(name)],
+        )
+    });
+    if keys != [true; 2] || !server.exists() {
+        eprintln!("skipped: hosts over ssh need openssh-server and openssh-client");
+        return None;
+    }
+    // Where the server looks for a folder without asking.
+    std::fs::create_dir_all("/run/sshd").unwrap();
+    let start = |host: usize| {
+        let mut command = network.command(host, server);
+        command.args([
+            "-D",
+            "-e",
+            "-f",
+            "/dev/null",
+            "-p",
+            "2222",
+            "-h",
+            &file("host"),
+        ]);
+        for option in [
+            &format!("AuthorizedKeysFile={}", file("key.pub")),
+            "StrictModes=no",
+            "PidFile=none",
+        ] {
+            command.args(["-o", option]);
+        }
+        let job = Job::start(&mut command);
+        job.until_told("Server listening");
+        job
+    };
+    Some((0..2).map(start).collect())
+}
+
+#[test]
+fn a_hostfile_starts_its_hosts_over_ssh_and_ends_them() {
+    let Some(network) = network("hosts over ssh", 2) else {
+        return;
+    };
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("ssh");
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).unwrap();
+    let Some(_servers) = ssh_servers(&network, &folder) else {
+        return;
+    };
+    let hosts = folder.join("hosts");
+    let addresses = [network.address(0), network.address(1)];
+    let lines = addresses
+        .each_ref()
+        .map(|address| format!("{address} slots=2\n"));
+    std::fs::write(&hosts, lines.concat()).unwrap();
+    let arguments = format!(
+        "-p 2222 -i {} -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR",
+        folder.join("key").display()
+    );
+    let start = |program: &[&str]| {
+        let mut command = network.command(0, Path::new(BONFIRE));
+        command.args(["run", "--hostfile"]).arg(&hosts);
+        command
+            .args(["--launcher_args", &arguments, "--"])
+            .args(program);
+        Job::start(&mut command)
+    };
+    let end = start(&[&[BONFIRE][..], &SMALL, &["--iters=3"]].concat()).end();
+    assert!(end.status.success(), "{:?}", end.stderr);
+    let mixed = end
+        .stdout
+        .iter()
+        .any(|line| line.contains("over shm and tcp"));
+    assert!(mixed, "{:?}", end.stdout);
+    // Interrupted, the ranks of both hosts save.
+    let script = "trap 'echo saved; exit 0' TERM; echo id $$; while true; do sleep 0.05; done";
+    let job = start(&["/bin/sh", "-c", script]);
+    let ids = job.next_numbers(4);
+    job.signal(Signal::TERM);
+    let end = job.end();
+    assert_eq!(end.status.code(), Some(143), "{:?}", end.stderr);
+    let saved = end
+        .stdout
+        .iter()
+        .filter(|line| line.ends_with("saved"))
+        .count();
+    assert_eq!(saved, 4, "{:?}", end.stdout);
+    wait_until_gone(&ids);
+    // Its command killed, nothing is left on either host.
+    let job = start(&["/bin/sh", "-c", script]);
+    let ids = job.next_numbers(4);
+    job.signal(Signal::KILL);
+    wait_until_gone(&ids);
+}
+
+#[test]
+fn the_first_process_of_a_container_ends_when_it_is_asked_to_while_hosts_meet() {
+    let mut command = Command::new("unshare");
+    command.args([
+        "--pid",
+        "--fork",
+        BONFIRE,
+        "run",
+        "--nnodes=2",
+        "--node-rank=1",
+    ]);
+    // Nobody is there.
+    command.args(["--master-addr=127.0.0.1", "--master-port=1", "--", "true"]);
+    command.env("BONFIRE_JOB_TOKEN", "ab".repeat(32));
+    let probe = Command::new("unshare")
+        .args(["--pid", "--fork", "true"])
+        .output();
+    if !probe.is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: a process namespace needs root and unshare");
+        return;
+    }
+    let job = Job::start(&mut command);
+    job.until_told("waiting for the store");
+    let children = format!("/proc/{id}/task/{id}/children", id = job.id());
+    let first = std::fs::read_to_string(children).unwrap();
+    bonfire_testkit::signal_process(first.trim().parse().unwrap(), Signal::TERM);
+    let end = job.end();
+    assert_eq!(end.status.code(), Some(143), "{:?}", end.stderr);
 }

@@ -7,7 +7,10 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use bonfire_testkit::{Job, JobEnd, OwnPort, Signal, assert_gone, wait_until_gone};
+use bonfire_testkit::{
+    Console, Job, JobEnd, OwnPort, Signal, assert_gone, script_is_missing, wait_until_gone,
+    wait_until_stopped,
+};
 
 fn bonfire(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_bonfire"));
@@ -136,6 +139,118 @@ fn an_interrupted_job_is_not_started_anew() {
     assert_eq!(end.status.code(), Some(143), "{:?}", end.stderr);
     assert_gone(&ids);
     assert!(end.stdout.is_empty(), "{:?}", end.stdout);
+}
+
+/// Ranks that need half a second to save when they are asked to end.
+const SAVES: &str =
+    "trap 'sleep 0.5; echo saved; exit 0' TERM; echo id $$; while true; do sleep 0.05; done";
+
+#[test]
+fn ranks_save_though_one_signal_arrives_twice() {
+    for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130)] {
+        let job = shell(&["--nproc-per-node=2"], SAVES);
+        let ids = job.next_numbers(2);
+        job.signal(signal);
+        job.signal(signal);
+        let end = job.end();
+        assert_eq!(end.status.code(), Some(code), "{:?}", end.stderr);
+        let mut saved = end.stdout;
+        saved.sort();
+        assert_eq!(saved, ["[rank 0] saved", "[rank 1] saved"]);
+        assert_gone(&ids);
+    }
+}
+
+#[test]
+fn ranks_save_when_the_terminal_is_closed() {
+    let job = shell(&["--nproc-per-node=2"], SAVES);
+    let ids = job.next_numbers(2);
+    job.signal(Signal::HUP);
+    let end = job.end();
+    assert_eq!(end.status.code(), Some(129), "{:?}", end.stderr);
+    assert_eq!(end.stdout.len(), 2, "{:?}", end.stdout);
+    says(&end, "interrupted by SIGHUP");
+    assert_gone(&ids);
+}
+
+#[test]
+fn nohup_keeps_a_job_running_when_the_terminal_is_closed() {
+    let mut command = Command::new("nohup");
+    command.args([env!("CARGO_BIN_EXE_bonfire"), "run", "--nproc=2", "--"]);
+    command.args(["/bin/sh", "-c", SAVES]);
+    let job = Job::start(&mut command);
+    let ids = job.next_numbers(2);
+    job.signal(Signal::HUP);
+    job.signal(Signal::TERM);
+    let end = job.end();
+    assert_eq!(end.status.code(), Some(143), "{:?}", end.stderr);
+    assert_gone(&ids);
+}
+
+#[test]
+fn ranks_stop_and_go_on_with_their_launcher() {
+    let script = "trap 'exit 0' USR1; echo id $$; while true; do sleep 0.05; done";
+    let job = shell(&["--nproc-per-node=2"], script);
+    let ranks = job.next_numbers(2);
+    let all = [&ranks[..], &[job.id()]].concat();
+    for _ in 0..3 {
+        job.signal(Signal::TSTP);
+        wait_until_stopped(&all, true);
+        job.signal(Signal::CONT);
+        wait_until_stopped(&all, false);
+    }
+    for rank in ranks {
+        bonfire_testkit::signal_process(rank, Signal::USR1);
+    }
+    let end = job.end();
+    assert!(end.status.success(), "{:?}", end.stderr);
+}
+
+#[test]
+fn ctrl_z_in_a_terminal_stops_the_ranks_too() {
+    if let Some(why) = script_is_missing() {
+        eprintln!("skipped: {why}");
+        return;
+    }
+    let folder = folder("ctrl-z");
+    let script = format!(
+        "cd {}; echo $PPID > $RANK.new; echo $$ >> $RANK.new; mv $RANK.new $RANK.ids; \
+         while [ ! -e end ]; do sleep 0.05; done",
+        folder.display()
+    );
+    let mut console = Console::start(&bonfire(&["--nproc=2", "--", "/bin/sh", "-c", &script]));
+    let ids = [0, 1].map(|rank| {
+        let file = folder.join(format!("{rank}.ids"));
+        while !file.exists() {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        let text = fs::read_to_string(file).unwrap();
+        text.lines()
+            .map(|id| id.parse().unwrap())
+            .collect::<Vec<u32>>()
+    });
+    for _ in 0..3 {
+        console.press(b"\x1a");
+        wait_until_stopped(&ids.concat(), true);
+        bonfire_testkit::signal_process(ids[0][0], Signal::CONT);
+        wait_until_stopped(&ids.concat(), false);
+    }
+    fs::write(folder.join("end"), "").unwrap();
+    let end = console.end();
+    assert!(end.status.success() && end.is_as_before, "{:?}", end.seen);
+}
+
+#[test]
+fn a_job_that_is_interrupted_while_it_is_stopped_saves_when_it_goes_on() {
+    let job = shell(&["--nproc-per-node=2"], SAVES);
+    let ranks = job.next_numbers(2);
+    job.signal(Signal::TSTP);
+    wait_until_stopped(&[&ranks[..], &[job.id()]].concat(), true);
+    job.signal(Signal::TERM);
+    job.signal(Signal::CONT);
+    let end = job.end();
+    assert_eq!(end.status.code(), Some(143), "{:?}", end.stderr);
+    assert_eq!(end.stdout.len(), 2, "{:?}", end.stdout);
 }
 
 #[test]
@@ -286,6 +401,133 @@ fn a_killed_launcher_on_one_host_ends_the_others() {
 }
 
 #[test]
+fn a_lost_host_0_ends_the_others_though_restarts_are_left() {
+    let folder = folder("lost-host-0");
+    let first = folder.join("first");
+    // The ranks of the other hosts blame rank 0 when it is gone.
+    let script = format!(
+        "if [ $RANK = 0 ]; then echo $$ > {file}.new; mv {file}.new {file}; exec sleep 1000; fi; \
+         while [ ! -e {file} ]; do sleep 0.05; done; echo id $$; \
+         while kill -0 $(cat {file}) 2>/dev/null; do sleep 0.05; done; exit 75",
+        file = first.display()
+    );
+    let (_port, mut jobs) = agents(3, &["--max-restarts=2"], &script);
+    for job in &jobs[1..] {
+        job.next_numbers(1);
+    }
+    let lost = jobs.remove(0);
+    lost.signal(Signal::KILL);
+    for end in ends(jobs) {
+        assert_eq!(end.status.code(), Some(1), "{:?}", end.stderr);
+        says(&end, "node 0 is lost");
+        assert!(!end.stderr.join("\n").contains("starting all ranks anew"));
+    }
+}
+
+#[test]
+fn a_killed_launcher_on_another_host_ends_host_0() {
+    let (_port, mut jobs) = agents(2, &["--max-restarts=2"], "echo id $$; exec sleep 1000");
+    let ids: Vec<u32> = jobs.iter().flat_map(|job| job.next_numbers(1)).collect();
+    jobs.remove(1).signal(Signal::KILL);
+    let end = jobs.remove(0).end();
+    assert_eq!(end.status.code(), Some(1), "{:?}", end.stderr);
+    says(&end, "node 1 is lost");
+    wait_until_gone(&ids);
+}
+
+#[test]
+fn an_interrupt_after_a_failure_on_one_host_ends_the_job_on_all() {
+    let folder = folder("interrupted-after-a-failure");
+    let folder = folder.display();
+    // Rank 3 fails when it may, and rank 2, on the same host, ends when it may.
+    let script = format!(
+        "trap 'while [ ! -e {folder}/end ]; do sleep 0.05; done; exit 0' TERM; echo id $$; \
+         while true; do sleep 0.05; if [ $RANK = 3 ] && [ -e {folder}/fail ]; then exit 3; fi; done"
+    );
+    let flags = ["--nproc=2", "--max-restarts=3", "--shutdown-timeout=100"];
+    let (_port, jobs) = agents(2, &flags, &script);
+    let ids: Vec<u32> = jobs.iter().flat_map(|job| job.next_numbers(2)).collect();
+    fs::write(format!("{folder}/fail"), "").unwrap();
+    while ids.iter().all(|&id| bonfire_testkit::is_running(id)) {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    jobs[1].signal(Signal::INT);
+    fs::write(format!("{folder}/end"), "").unwrap();
+    for end in ends(jobs) {
+        assert_eq!(end.status.code(), Some(3), "{:?}", end.stderr);
+        assert!(!end.stderr.join("\n").contains("starting all ranks anew"));
+    }
+}
+
+#[test]
+fn agents_that_still_meet_end_at_once_when_they_are_asked_to() {
+    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
+        let port = OwnPort::new();
+        let job = Job::start(&mut agent((1, 2), &port, &[], "true"));
+        job.until_told("waiting for the store");
+        job.signal(signal);
+        let end = job.end();
+        assert_eq!(end.status.code(), Some(code), "{:?}", end.stderr);
+        says(&end, "interrupted by SIG");
+    }
+}
+
+/// Starts a job of two hosts from a hostfile, both of which are this one, and so need no ssh.
+fn of_hostfile(name: &str, flags: &[&str], script: &str) -> (OwnPort, Job) {
+    let (port, file) = (OwnPort::new(), folder(name).join("hosts"));
+    fs::write(&file, "localhost slots=2 # the first\n127.0.0.1 slots=2\n").unwrap();
+    let (file, port_text) = (file.display().to_string(), port.to_string());
+    let place = ["--hostfile", &file, "--master_port", &port_text];
+    let script = ["--", "/bin/sh", "-c", script];
+    let mut command = bonfire(&[&place[..], flags, &script[..]].concat());
+    let job = Job::start(command.env("BONFIRE_TEST_OF_THIS_JOB", "it's here"));
+    (port, job)
+}
+
+#[test]
+fn a_hostfile_starts_a_launcher_for_each_host() {
+    let script = "echo $RANK $WORLD_SIZE $NODE_RANK $BONFIRE_TEST_OF_THIS_JOB; \
+                  awk 'index($0, ENVIRON[\"BONFIRE_JOB_TOKEN\"]) { print FILENAME }' \
+                  /proc/[0-9]*/cmdline 2>/dev/null; true";
+    let (_port, job) = of_hostfile("hostfile", &["--num_gpus=1"], script);
+    let mut end = job.end();
+    assert!(end.status.success(), "{:?}", end.stderr);
+    end.stdout.sort();
+    let lines = ["[127.0.0.1] 1 2 1 it's here", "[localhost] 0 2 0 it's here"];
+    assert_eq!(end.stdout, lines);
+}
+
+#[test]
+fn ranks_of_a_hostfile_save_when_the_job_is_interrupted_and_when_its_command_is_killed() {
+    for signal in [Signal::INT, Signal::KILL] {
+        let folder = folder("saved");
+        let script = format!(
+            "trap 'echo > {}/$RANK; exit 0' TERM; echo id $$; while true; do sleep 0.05; done",
+            folder.display()
+        );
+        let (_port, job) = of_hostfile("hostfile-interrupted", &[], &script);
+        let ids = job.next_numbers(4);
+        job.signal(signal);
+        let end = job.end();
+        assert!(!end.status.success(), "{:?}", end.stderr);
+        wait_until_gone(&ids);
+        let saved = fs::read_dir(&folder).unwrap().count();
+        assert!(signal == Signal::KILL || saved == 4, "{saved} ranks saved");
+    }
+}
+
+#[test]
+fn a_failure_on_a_host_of_a_hostfile_ends_the_others() {
+    let script = "echo id $$; if [ $RANK = 2 ]; then exit 5; fi; exec sleep 1000";
+    let (_port, job) = of_hostfile("hostfile-failure", &[], script);
+    let ids = job.next_numbers(4);
+    let end = job.end();
+    assert_eq!(end.status.code(), Some(5), "{:?}", end.stderr);
+    says(&end, "root cause: rank 2");
+    assert_gone(&ids);
+}
+
+#[test]
 fn hosts_that_were_started_differently_say_so() {
     let (port, token) = (OwnPort::new(), "ab".repeat(32));
     let start = |node: &str, nproc: &str| {
@@ -342,6 +584,43 @@ fn one_node_rank_twice_is_one_clear_line() {
     assert_eq!(end.status.code(), Some(1));
     assert_eq!(end.stderr.len(), 1, "{:?}", end.stderr);
     says(&end, "there is another node 1 in this job");
+}
+
+#[test]
+fn the_port_of_one_host_may_be_left_to_the_system_in_torchruns_words() {
+    for flags in [
+        &[
+            "--rdzv-backend=c10d",
+            "--rdzv-endpoint=localhost:0",
+            "--nnodes=1",
+        ][..],
+        &["--master-port=0"],
+    ] {
+        let end = shell(flags, "[ $MASTER_PORT -gt 0 ]").end();
+        assert!(end.status.success(), "{:?}", end.stderr);
+    }
+}
+
+#[test]
+fn a_number_of_ranks_that_is_none_names_its_variable() {
+    let mut command = bonfire(&["--", "true"]);
+    let end = Job::start(command.env("PET_NPROC_PER_NODE", "4(x2)")).end();
+    let line =
+        "error: PET_NPROC_PER_NODE is \"4(x2)\": expected a number of ranks, auto, gpu or cpu";
+    assert_eq!(end.stderr, [line]);
+}
+
+#[test]
+fn gpus_of_this_host_are_chosen_by_their_numbers() {
+    let end = shell(&["--gpus=2,3"], "echo $LOCAL_RANK $CUDA_VISIBLE_DEVICES").end();
+    let mut seen = end.stdout;
+    seen.sort();
+    assert_eq!(
+        seen,
+        ["[rank 0] 0 2,3", "[rank 1] 1 2,3"],
+        "{:?}",
+        end.stderr
+    );
 }
 
 #[test]

@@ -9,6 +9,9 @@ mod agents;
 mod command;
 mod ending;
 mod meeting;
+mod numa;
+mod pulse;
+mod signals;
 mod supervisor;
 
 use std::ffi::OsString;
@@ -21,7 +24,10 @@ use bonfire_sys::process::raise_open_files;
 use tracing::{info, warn};
 
 use self::meeting::Meeting;
+pub use self::numa::NumaBinding;
+pub(crate) use self::signals::{Signals, Wish};
 use self::supervisor::{End, Setup, Supervisor};
+
 use crate::error::LaunchError;
 use crate::flights::Flights;
 use crate::output::{LogOptions, Logs};
@@ -55,6 +61,8 @@ pub struct AgentOptions {
     /// `BONFIRE_TLS`, and without that to the program, whose ranks then refuse a store that this agent
     /// serves to other hosts without TLS.
     pub tls: Option<Tls>,
+    /// On which cores ranks run; nothing leaves it to the system.
+    pub numa_binding: Option<NumaBinding>,
 }
 
 impl AgentOptions {
@@ -72,17 +80,20 @@ impl AgentOptions {
             logs: LogOptions::default(),
             job_id: None,
             tls: None,
+            numa_binding: None,
         }
     }
 
     /// Runs the ranks of this host to the end of the job, on the calling thread, and starts all of
     /// them anew after a failure as often as `max_restarts` allows.
     ///
-    /// While it runs, SIGINT and SIGTERM are the agent's. When it returns, whatever it returns, no
-    /// process that it started is left.
+    /// While it runs, SIGINT, SIGTERM, SIGHUP and SIGTSTP are the agent's: it ends and stops the ranks with
+    /// itself. One that arrives before there are ranks, or after, ends this process. When it returns,
+    /// whatever it returns, no process that it started is left.
     pub fn run(&self) -> Result<(), LaunchError> {
         // The store has connections of all ranks, and the ranks inherit the limit.
         raise_open_files();
+        let signals = Signals::watch()?;
         let mut meeting = Meeting::open(self)?;
         let logs = self.open_logs(&meeting)?;
         loop {
@@ -92,16 +103,24 @@ impl AgentOptions {
                 options: self,
                 logs: &logs,
                 flights: &flights,
+                signals: &signals,
             };
             let end = match Supervisor::start(setup, &meeting) {
                 Ok(supervisor) => supervisor.run(&flights),
                 Err(error) => End::last(error),
             };
-            let end = meeting.agree(end, self.graces);
-            if let Err(LaunchError::Rank(failure)) = &end.result {
-                let verdict = flights.verdict(end.flights, &failure.last_lines);
+            let mut end = meeting.agree(end, self.graces, &signals);
+            let said = match &end.result {
+                Err(LaunchError::Rank(failure)) => Some(&failure.last_lines[..]),
+                Err(LaunchError::NodeLost { .. }) => Some(&[][..]),
+                _ => None,
+            };
+            if let Some(verdict) = said.map(|said| flights.verdict(&end.flights, said)) {
                 // A closed stream has nobody to tell.
                 let _ = io::stderr().write_all(verdict.as_bytes());
+            }
+            if let Err(LaunchError::Rank(failure)) = &mut end.result {
+                Flights::correct(failure, &end.flights);
             }
             let restart_count = meeting.restart_count() + 1;
             match end.result {
@@ -171,7 +190,7 @@ pub struct Graces {
     pub after_failure: Duration,
     /// From that SIGTERM to SIGKILL.
     pub after_terminate: Duration,
-    /// From a Ctrl-C or SIGTERM to the agent, which it passes on as SIGTERM, to SIGKILL. A second
+    /// From a Ctrl-C, SIGTERM or SIGHUP to the agent, which it passes on as SIGTERM, to SIGKILL. A second
     /// Ctrl-C cuts it short.
     pub after_interrupt: Duration,
 }

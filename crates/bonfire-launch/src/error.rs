@@ -10,7 +10,7 @@ use bonfire_sys::process::Interrupt;
 use thiserror::Error;
 
 use crate::environment::EnvError;
-use crate::failure::{JobFailure, signal_name};
+use crate::failure::{Exit, JobFailure};
 
 /// The job did not run to a good end.
 #[derive(Debug, Error)]
@@ -20,7 +20,7 @@ pub enum LaunchError {
     #[error(transparent)]
     Rank(Box<JobFailure>),
     /// The user or the system asked the agent to end; all ranks were ended.
-    #[error("interrupted by {}; all ranks have ended", signal_name(.by.number().into()))]
+    #[error("interrupted by {by}; all ranks have ended")]
     Interrupted {
         /// The signal.
         by: Interrupt,
@@ -30,6 +30,17 @@ pub enum LaunchError {
     NoProgram {
         /// The program asked for.
         program: PathBuf,
+    },
+    /// The program exists, and what is to run it does not.
+    #[error(
+        "{} is there, but its interpreter {interpreter} is not: install it, or correct the first line of the \
+         script (\\r there is a line end of Windows)", .program.display()
+    )]
+    NoInterpreter {
+        /// The file of the program.
+        program: PathBuf,
+        /// What it names.
+        interpreter: String,
     },
     /// The program exists but cannot be started.
     #[error("cannot start {} as rank {rank}", .program.display())]
@@ -78,7 +89,7 @@ pub enum LaunchError {
     /// Another agent says that it is this host of the job.
     #[error(
         "there is another node {node_rank} in this job: give every host its own --node-rank, and \
-         every job its own --master-port"
+         every job its own --master-port; after the end of a launcher start all hosts again"
     )]
     NodeTaken {
         /// This host's number.
@@ -124,6 +135,14 @@ pub enum LaunchError {
         /// The file of the other's launcher, and which build that is.
         theirs: String,
     },
+    /// The launcher of a host, or ssh on the way to it, ended badly; it has said why.
+    #[error("host {host}: ssh, or the launcher there, {exit}")]
+    Host {
+        /// The host.
+        host: String,
+        /// How it ended.
+        exit: Exit,
+    },
     /// The agent of another host stopped answering.
     #[error("node {node} is lost: its launcher no longer answers")]
     NodeLost {
@@ -161,6 +180,7 @@ impl LaunchError {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Rank(failure) => failure.exit.code(),
+            Self::Host { exit, .. } => exit.code(),
             Self::Interrupted { by } => 128 + by.number(),
             _ => 1,
         }

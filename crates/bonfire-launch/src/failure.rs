@@ -12,6 +12,9 @@ use serde::{Deserialize, Serialize};
 /// take it for the culprit. It is `EX_TEMPFAIL` of `sysexits.h`.
 pub const PEER_FAILED_EXIT_CODE: u8 = 75;
 
+/// The end of such a worker.
+pub(crate) const PEER_FAILED: Exit = Exit::Code(PEER_FAILED_EXIT_CODE as i32);
+
 /// How much later an end may be noticed than one that it caused: peers are told by the kernel while the
 /// process still ends, and each end is noticed by a thread of its own, which needs a core.
 const NOTICE_MAX: Duration = Duration::from_millis(1500);
@@ -25,6 +28,13 @@ pub enum Exit {
     Signal(i32),
     /// Not by itself: it was stopped, as by SIGSTOP, and had to be ended.
     Stopped,
+    /// Not by itself: the others waited for it in vain.
+    Late,
+    /// It called another operation than the others.
+    Disagreed {
+        /// The other rank, where one stands against one.
+        with: Option<Rank>,
+    },
 }
 
 /// The rank that brought the job down.
@@ -32,8 +42,8 @@ pub enum Exit {
 pub struct JobFailure {
     /// The rank.
     pub rank: Rank,
-    /// Its process id, which is no process any more.
-    pub process_id: u32,
+    /// Its process id, if it is known. It is no process any more.
+    pub process_id: Option<u32>,
     /// The host, when the job has several.
     pub host: Option<String>,
     /// How it ended.
@@ -71,6 +81,7 @@ impl Exit {
             Self::Code(code) => code & 0xff,
             Self::Signal(signal) => 128 + signal,
             Self::Stopped => 128 + SIGSTOP,
+            Self::Late | Self::Disagreed { .. } => 1,
         };
         u8::try_from(code)
             .ok()
@@ -82,17 +93,26 @@ impl Exit {
 impl fmt::Display for Exit {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::Code(code) if code == i32::from(PEER_FAILED_EXIT_CODE) => {
-                write!(
-                    formatter,
-                    "exited with code {code}, because another rank failed or left the job"
-                )
-            }
+            PEER_FAILED => write!(
+                formatter,
+                "exited with code {PEER_FAILED_EXIT_CODE}, because another rank failed or left the job"
+            ),
             Self::Code(0) => formatter.write_str("ended while the other ranks still needed it"),
             Self::Code(code) => write!(formatter, "exited with code {code}"),
             Self::Stopped => formatter.write_str(
                 "was stopped, so the others waited in vain (by SIGSTOP, a debugger, or a read from \
                  the terminal?)",
+            ),
+            Self::Late => formatter.write_str(
+                "did not come where the others waited for it, and was ended; see above what it did instead",
+            ),
+            Self::Disagreed { with: None } => {
+                formatter.write_str("called another operation than the others; see above which")
+            }
+            Self::Disagreed { with: Some(other) } => write!(
+                formatter,
+                "and rank {other} called different operations, and nobody can tell which of them is right; see \
+                 above which"
             ),
             Self::Signal(signal) => {
                 write!(
@@ -110,18 +130,24 @@ impl fmt::Display for Exit {
     }
 }
 
+impl JobFailure {
+    /// Which process it was, and how it ended, in one line.
+    pub fn summary(&self) -> String {
+        let process = self.process_id.map(|id| format!("process {id}"));
+        let host = self.host.as_ref().map(|host| format!("on {host}"));
+        let place: Vec<String> = process.into_iter().chain(host).collect();
+        let place = match place.is_empty() {
+            true => String::new(),
+            false => format!(" ({})", place.join(" ")),
+        };
+        format!("rank {}{place} {}", self.rank, self.exit)
+    }
+}
+
 impl fmt::Display for JobFailure {
     /// The verdict, and below it the rank's last lines, so that its error is the last thing said.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            formatter,
-            "root cause: rank {} (process {}",
-            self.rank, self.process_id
-        )?;
-        if let Some(host) = &self.host {
-            write!(formatter, " on {host}")?;
-        }
-        write!(formatter, ") {}", self.exit)?;
+        write!(formatter, "root cause: {}", self.summary())?;
         if !self.last_lines.is_empty() {
             write!(formatter, "; its last lines:")?;
         }
@@ -154,10 +180,10 @@ pub(crate) fn root_cause(ends: &[BadEnd], early: Option<BadEnd>) -> Option<BadEn
 pub(crate) fn suspicion(exit: Exit) -> u8 {
     match exit {
         Exit::Signal(SIGKILL | SIGTERM | SIGINT | SIGHUP | SIGQUIT | SIGXCPU) => 0,
-        Exit::Code(code) if code == i32::from(PEER_FAILED_EXIT_CODE) => 4,
+        PEER_FAILED => 4,
         Exit::Code(0) => 3,
-        Exit::Stopped => 2,
-        Exit::Signal(_) | Exit::Code(_) => 1,
+        Exit::Stopped | Exit::Late => 2,
+        Exit::Signal(_) | Exit::Code(_) | Exit::Disagreed { .. } => 1,
     }
 }
 
@@ -223,8 +249,6 @@ mod tests {
         root_cause(&ends, None).unwrap().local_rank
     }
 
-    const PEER_FAILED: Exit = Exit::Code(PEER_FAILED_EXIT_CODE as i32);
-
     #[test]
     fn the_first_failure_is_the_cause() {
         assert_eq!(guilty(&[Exit::Code(3), Exit::Code(1), Exit::Signal(6)]), 0);
@@ -285,7 +309,7 @@ mod tests {
     fn the_report_ends_with_the_rank_s_own_words() {
         let failure = JobFailure {
             rank: Rank::new(2),
-            process_id: 77,
+            process_id: Some(77),
             host: None,
             exit: Exit::Signal(SIGKILL),
             last_lines: vec!["loading".to_owned(), "error: no data".to_owned()],

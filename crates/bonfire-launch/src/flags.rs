@@ -11,9 +11,10 @@ use bonfire_collective::Tls;
 use clap::{ArgAction, Args};
 use thiserror::Error;
 
-use crate::agent::{AgentOptions, Graces, Nodes};
+use crate::agent::{AgentOptions, Graces, Nodes, NumaBinding};
+use crate::hosts::{HostFlags, HostsError, HostsOfFile};
 use crate::output::{LogOptions, StreamChoice};
-use crate::ranks::{RankCount, RankCountError};
+use crate::ranks::{RankCount, RankCountError, VISIBLE_DEVICES};
 
 /// The variable with which PyTorchJob, as torchrun, gives the number of ranks.
 const PET_NPROC_PER_NODE: &str = "PET_NPROC_PER_NODE";
@@ -64,14 +65,13 @@ pub struct LaunchFlags {
     )]
     pub master_addr: Option<String>,
 
-    /// TCP port on host 0 where the ranks meet; needed with several hosts, and chosen by the system
-    /// on one
+    /// TCP port on host 0 where the ranks meet; needed with several hosts. On one the system chooses it,
+    /// also if it is 0
     #[arg(
         long,
         alias = "master_port",
         value_name = "PORT",
-        env = "PET_MASTER_PORT",
-        value_parser = clap::value_parser!(u16).range(1..)
+        env = "PET_MASTER_PORT"
     )]
     pub master_port: Option<u16>,
 
@@ -141,6 +141,15 @@ pub struct LaunchFlags {
     /// after a failure
     #[arg(long, alias = "shutdown_timeout", value_name = "SECONDS")]
     pub shutdown_timeout: Option<u32>,
+
+    /// Bind each rank to the cores, and with that to the memory, of the NUMA node of its GPU; without one the ranks
+    /// are spread over the nodes. Nothing is bound on a host with one node
+    #[arg(long, alias = "numa_binding", value_name = "node")]
+    pub numa_binding: Option<NumaBinding>,
+
+    /// Hosts that this command starts itself, over ssh.
+    #[command(flatten)]
+    pub hosts: HostFlags,
 }
 
 /// Where host 0 is: `HOST:PORT`.
@@ -148,7 +157,7 @@ pub struct LaunchFlags {
 pub struct Endpoint {
     /// Its name or address; an IPv6 address stands in brackets.
     pub host: String,
-    /// The port where the ranks meet.
+    /// The port where the ranks meet; on one host the system chooses it if it is 0.
     pub port: u16,
 }
 
@@ -176,28 +185,64 @@ pub enum FlagError {
         /// What it holds.
         value: String,
     },
-    /// A variable is no number of ranks, or this host does not have so many.
-    #[error("the number of ranks cannot be had: {0}")]
-    RankCount(#[from] RankCountError),
+    /// The hosts of a hostfile, or the GPUs of this one, cannot be had.
+    #[error(transparent)]
+    Hosts(#[from] HostsError),
+    /// A variable is no number of ranks.
+    #[error("{variable} is \"{value}\"")]
+    RankCount {
+        /// The variable.
+        variable: &'static str,
+        /// What it holds.
+        value: String,
+        /// What is wrong with it.
+        source: RankCountError,
+    },
 }
 
 impl LaunchFlags {
-    /// The number of ranks that was asked for: by the flag, by `BONFIRE_NPROC`, by
+    /// The number of ranks that was asked for: by the flag, by `BONFIRE_NPROC`, by the GPUs that are chosen, by
     /// `PET_NPROC_PER_NODE`, or 1.
     pub fn rank_count(&self) -> Result<RankCount, FlagError> {
         if let Some(count) = self.nproc_per_node {
             return Ok(count);
         }
+        if let Some(host) = self.hosts.this_host()?
+            && let Ok(slots) = u32::try_from(host.slots.len())
+            && let Some(slots) = NonZeroU32::new(slots)
+        {
+            return Ok(RankCount::Exactly(slots));
+        }
         match env::var(PET_NPROC_PER_NODE) {
-            Ok(text) => Ok(text.parse()?),
+            Ok(value) => value.parse().map_err(|source| FlagError::RankCount {
+                variable: PET_NPROC_PER_NODE,
+                value,
+                source,
+            }),
             Err(_) => Ok(RankCount::Exactly(NonZeroU32::MIN)),
         }
     }
 
-    /// Whether something is asked for that even a single rank needs an agent for: other hosts, restarts
-    /// or files for the output.
+    /// The hosts on which this command is to be started, if it is not to start ranks itself.
+    pub fn other_hosts(&self) -> Result<Option<HostsOfFile>, FlagError> {
+        if self.hosts.this_host()?.is_some() {
+            return Ok(None);
+        }
+        let arguments = self.hosts.launcher_args.as_deref().unwrap_or_default();
+        let of_file = |hosts| HostsOfFile {
+            hosts,
+            ssh_arguments: arguments.split_whitespace().map(str::to_owned).collect(),
+        };
+        Ok(self.hosts.hosts()?.map(of_file))
+    }
+
+    /// Whether something is asked for that even a single rank needs an agent for: other hosts, restarts,
+    /// files for the output, or a place on this host.
     pub fn need_agent(&self) -> bool {
-        self.nnodes.is_some_and(|nnodes| nnodes > NonZeroU32::MIN)
+        let is_placed = self.hosts.gpus.is_some() || self.hosts.include.is_some();
+        is_placed
+            || self.numa_binding.is_some()
+            || self.nnodes.is_some_and(|nnodes| nnodes > NonZeroU32::MIN)
             || self.max_restarts > 0
             || self.log_options() != LogOptions::default()
     }
@@ -215,8 +260,15 @@ impl LaunchFlags {
             graces.after_interrupt = Duration::from_secs(seconds.into());
             graces.after_terminate = graces.after_interrupt;
         }
+        let mut variables = Vec::new();
+        let host = self.hosts.this_host()?;
+        if let Some(devices) = host.and_then(|host| host.visible_devices()) {
+            variables.push((VISIBLE_DEVICES.into(), devices.into()));
+        }
         Ok(AgentOptions {
             args,
+            variables,
+            numa_binding: self.numa_binding,
             nproc_per_node: count,
             nodes: self.nodes()?,
             graces,
@@ -254,7 +306,10 @@ impl LaunchFlags {
                 .master_addr()
                 .ok_or(FlagError::NoMasterAddr)?
                 .to_owned(),
-            master_port: self.master_port().ok_or(FlagError::NoMasterPort)?,
+            master_port: self
+                .master_port()
+                .filter(|&port| port > 0)
+                .ok_or(FlagError::NoMasterPort)?,
         })
     }
 
@@ -332,8 +387,7 @@ fn endpoint(text: &str) -> Result<Endpoint, &'static str> {
         .and_then(|host| host.strip_suffix(']'));
     let host = bracketed.unwrap_or(host);
     let is_plain = !host.is_empty() && (bracketed.is_some() || !host.contains(':'));
-    let port = port.parse().ok().filter(|&port: &u16| port > 0);
-    match port.filter(|_| is_plain) {
+    match port.parse().ok().filter(|_| is_plain) {
         Some(port) => Ok(Endpoint {
             host: host.to_owned(),
             port,
@@ -409,6 +463,10 @@ mod tests {
             ("--nnodes 2 --standalone", "--standalone is for one host"),
             ("--nnodes 2 --master-port 9", "need --master-addr"),
             ("--nnodes 2 --master-addr a", "need --master-port"),
+            (
+                "--nnodes 2 --rdzv-endpoint=a:0",
+                "several nodes need --master-port: a free port on node 0",
+            ),
         ];
         for (line, expected) in cases {
             let message = options(line).unwrap_err().to_string();

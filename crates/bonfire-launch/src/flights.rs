@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bonfire_collective::{FLIGHT_DIR_VARIABLE, FlightRecord, GroupReport, read_flight_records};
+use bonfire_plan::Rank;
+
+use crate::failure::{Exit, JobFailure, PEER_FAILED};
 
 /// Groups that are told of.
 const GROUPS_MAX: usize = 4;
@@ -63,13 +66,42 @@ impl Flights {
         records
     }
 
+    /// Corrects who is to blame by the records of all hosts: a rank that ended because of another, or because it and
+    /// another disagreed, has seen the cause without being it.
+    pub(crate) fn correct(failure: &mut JobFailure, records: &[FlightRecord]) {
+        for report in reports(records) {
+            let disagreeing = report.disagreeing();
+            let (culprit, exit) = match (&disagreeing[..], report.late().first()) {
+                (&[one], _) => (one, Exit::Disagreed { with: None }),
+                (&[one, other, ..], _) => (
+                    one,
+                    Exit::Disagreed {
+                        with: report.job_rank(other),
+                    },
+                ),
+                ([], Some(&late)) if failure.exit == PEER_FAILED => (late, Exit::Late),
+                ([], _) => continue,
+            };
+            let Some(rank) = report.job_rank(culprit) else {
+                continue;
+            };
+            failure.exit = exit;
+            if failure.rank != rank {
+                let mut of_culprit = records.iter().filter(|record| record.job_rank == rank);
+                failure.process_id = of_culprit.next().map(|record| record.process_id);
+                failure.rank = rank;
+                failure.host = None;
+                failure.last_lines.clear();
+            }
+            return;
+        }
+    }
+
     /// What the records of all hosts say together, several lines, for a user who is about to be told
     /// `said`; nothing if there are none.
-    pub(crate) fn verdict(&self, mut records: Vec<FlightRecord>, said: &[String]) -> String {
-        records.sort_by_key(|record| (record.group, record.rank));
+    pub(crate) fn verdict(&self, records: &[FlightRecord], said: &[String]) -> String {
         let mut text = String::new();
-        let groups = records.chunk_by(|one, other| one.group == other.group);
-        let reports: Vec<GroupReport> = groups.filter_map(GroupReport::of).collect();
+        let reports = reports(records);
         if reports.is_empty() {
             return text;
         }
@@ -100,6 +132,23 @@ impl Flights {
     }
 }
 
+/// The ranks of the job that others waited for in vain.
+pub(crate) fn late(records: &[FlightRecord]) -> Vec<Rank> {
+    let of_group = |report: &GroupReport| -> Vec<Rank> {
+        let late = report.late().into_iter();
+        late.filter_map(|rank| report.job_rank(rank)).collect()
+    };
+    reports(records).iter().flat_map(of_group).collect()
+}
+
+/// What the ranks of each group say together.
+fn reports(records: &[FlightRecord]) -> Vec<GroupReport> {
+    let mut records = records.to_vec();
+    records.sort_by_key(|record| (record.group, record.rank));
+    let groups = records.chunk_by(|one, other| one.group == other.group);
+    groups.filter_map(GroupReport::of).collect()
+}
+
 /// Enough of a failure to know it again in a line of which the end was not kept.
 fn beginning(failure: &str) -> &str {
     let line = failure.lines().next().unwrap_or_default();
@@ -114,8 +163,7 @@ fn now() -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bonfire_collective::Progress;
-    use bonfire_plan::Rank;
+    use bonfire_collective::{FlightOperation, Progress};
 
     fn record(rank: u32, failure: Option<&str>) -> FlightRecord {
         FlightRecord {
@@ -154,12 +202,91 @@ mod tests {
         assert_eq!(flights.read().len(), 1);
     }
 
+    /// That the rank was in its operation of this number, or had left it.
+    fn in_operation(rank: u32, seq: u64, ended_ago: Option<Duration>) -> FlightRecord {
+        let text = format!(
+            r#"{{"operation":{{"group":0,"seq":{seq},"collective":"barrier","algorithm":"one_shot","dtype":"u8",
+            "reduce":null,"count":0,"layout":0,"call_site":""}},"name":null,
+            "started_ago":{{"secs":60,"nanos":0}},"ended_ago":null}}"#
+        );
+        let mut operation: FlightOperation = serde_json::from_str(&text).unwrap();
+        operation.ended_ago = ended_ago;
+        FlightRecord {
+            operations: vec![operation],
+            job_rank: Rank::new(rank + 10),
+            group: 1,
+            ..record(rank, Some("of the group"))
+        }
+    }
+
+    fn failure(exit: Exit) -> JobFailure {
+        JobFailure {
+            rank: Rank::new(10),
+            process_id: Some(7),
+            host: None,
+            exit,
+            last_lines: vec!["error: something".to_owned()],
+        }
+    }
+
+    #[test]
+    fn the_last_line_names_who_was_waited_for_and_not_who_waited() {
+        let mut failure = failure(PEER_FAILED);
+        let left = Some(Duration::from_secs(61));
+        Flights::correct(
+            &mut failure,
+            &[in_operation(0, 5, None), in_operation(1, 4, left)],
+        );
+        assert_eq!(
+            failure.to_string(),
+            "root cause: rank 11 (process 1) did not come where the others waited for it, and was ended; see \
+             above what it did instead"
+        );
+    }
+
+    #[test]
+    fn a_rank_that_failed_by_itself_stays_the_culprit() {
+        let mut failure = failure(Exit::Code(3));
+        let before = failure.clone();
+        Flights::correct(
+            &mut failure,
+            &[in_operation(0, 5, None), in_operation(1, 4, None)],
+        );
+        assert_eq!(failure, before);
+    }
+
+    #[test]
+    fn the_last_line_names_both_of_two_ranks_that_disagree_and_the_odd_one_of_three() {
+        let disagree = |seqs: &[u64]| -> String {
+            let of = |(rank, &seq): (usize, &u64)| FlightRecord {
+                failure: Some(
+                    "ranks disagree: rank 0 is in one, but rank 1 is in another".to_owned(),
+                ),
+                ..in_operation(rank as u32, seq, None)
+            };
+            let mut failure = failure(Exit::Code(1));
+            let records: Vec<FlightRecord> = seqs.iter().enumerate().map(of).collect();
+            Flights::correct(&mut failure, &records);
+            failure.summary()
+        };
+        let text = disagree(&[5, 6]);
+        assert!(
+            text.starts_with("rank 10 (process 7) and rank 11 called different"),
+            "{text}"
+        );
+        let text = disagree(&[5, 5, 6]);
+        assert!(
+            text.starts_with("rank 12 (process 1) called another operation than"),
+            "{text}"
+        );
+    }
+
     #[test]
     fn what_a_rank_has_said_is_not_said_again() {
         let flights = Flights::begin(PathBuf::from("/some/folder"), &[]);
-        assert_eq!(flights.verdict(Vec::new(), &[]), "");
+        assert_eq!(flights.verdict(&[], &[]), "");
         let records = || vec![record(1, Some("rank 0 failed: no data"))];
-        let text = flights.verdict(records(), &["error: something else".to_owned()]);
+        let text = flights.verdict(&records(), &["error: something else".to_owned()]);
         assert_eq!(
             text,
             "what the ranks did when the job failed:\n  rank 0 failed: no data\n  \
@@ -167,7 +294,7 @@ mod tests {
              rank 0 left no record: ended, stopped or out of reach\n  \
              their last operations: bonfire inspect /some/folder\n"
         );
-        let text = flights.verdict(records(), &["error: rank 0 failed: no data".to_owned()]);
+        let text = flights.verdict(&records(), &["error: rank 0 failed: no data".to_owned()]);
         assert_eq!(
             text,
             "what the ranks did when the job failed:\n  \

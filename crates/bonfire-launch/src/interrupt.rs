@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM as a wish to stop, on which all ranks agree.
+//! Ctrl-C, SIGTERM and SIGHUP as a wish to stop, on which all ranks agree.
 
 use std::io;
 use std::sync::Arc;
@@ -9,11 +9,30 @@ use bonfire_collective::{
     CollectiveError, Interrupt, InterruptWatch, ProcessGroup, Proposal, Rank,
 };
 
-/// One Ctrl-C can reach a process twice, through the terminal and through a launcher. What comes later
-/// than this is another.
+/// One Ctrl-C can reach a process twice, through the terminal and through a launcher, and `timeout` sends its
+/// SIGTERM to its child and to the child's group. What comes later than this is another.
 const ECHO_MAX: Duration = Duration::from_secs(1);
 
-/// While it lives, a first SIGINT or SIGTERM is a wish to stop between two steps, and a second one ends
+/// Tells a signal that arrived twice from another one.
+#[derive(Debug, Default)]
+pub(crate) struct Echoes {
+    last: Option<Instant>,
+}
+
+impl Echoes {
+    /// Whether the signal of this moment is an echo of the last one that was none.
+    pub(crate) fn contain(&mut self, now: Instant) -> bool {
+        let is_echo = self
+            .last
+            .is_some_and(|last| now.saturating_duration_since(last) <= ECHO_MAX);
+        if !is_echo {
+            self.last = Some(now);
+        }
+        is_echo
+    }
+}
+
+/// While it lives, a first SIGINT, SIGTERM or SIGHUP is a wish to stop between two steps, and a second one ends
 /// the process at once.
 ///
 /// ```no_run
@@ -105,14 +124,15 @@ impl StopRequest {
 /// Hands the first signal to a function, and ends the process at the second. Nothing if somebody else
 /// watches.
 fn watch_with(mut on_first: impl FnMut(Interrupt) + Send + 'static) -> Option<InterruptWatch> {
-    let mut first: Option<Instant> = None;
-    let watch = InterruptWatch::start(move |by| match first {
-        None => {
-            first = Some(Instant::now());
-            on_first(by);
+    let (mut echoes, mut is_first) = (Echoes::default(), true);
+    let watch = InterruptWatch::start(move |by| {
+        if echoes.contain(Instant::now()) {
+            return;
         }
-        Some(first) if first.elapsed() <= ECHO_MAX => {}
-        Some(_) => std::process::exit(code(by.number()).into()),
+        if !std::mem::take(&mut is_first) {
+            std::process::exit(code(by.number()).into());
+        }
+        on_first(by);
     });
     watch
         .inspect_err(|error| {
@@ -126,4 +146,18 @@ fn watch_with(mut on_first: impl FnMut(Interrupt) + Send + 'static) -> Option<In
 /// The exit code of a process that a signal has ended.
 fn code(signal: u8) -> u8 {
     128 + signal
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_that_arrives_twice_is_one_signal() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let mut echoes = Echoes::default();
+        let heard = [0, 5, 1000, 1001, 1500, 2002].map(|ms| echoes.contain(at(ms)));
+        assert_eq!(heard, [false, true, true, false, true, false]);
+    }
 }

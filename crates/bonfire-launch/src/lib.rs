@@ -13,6 +13,8 @@ mod failure;
 #[cfg(feature = "clap")]
 mod flags;
 mod flights;
+#[cfg(feature = "clap")]
+mod hosts;
 mod interrupt;
 mod log;
 mod output;
@@ -21,7 +23,7 @@ mod terminal;
 #[cfg(feature = "clap")]
 mod usage;
 
-pub use agent::{AgentOptions, Graces, Nodes, OutputLabels};
+pub use agent::{AgentOptions, Graces, Nodes, NumaBinding, OutputLabels};
 pub use environment::{
     EnvError, LauncherOutput, detect_rank, detect_rank_in, rank_from_env, rank_variables,
     sees_own_devices,
@@ -30,6 +32,8 @@ pub use error::LaunchError;
 pub use failure::{Exit, JobFailure, PEER_FAILED_EXIT_CODE};
 #[cfg(feature = "clap")]
 pub use flags::{Endpoint, FlagError, LaunchFlags};
+#[cfg(feature = "clap")]
+pub use hosts::{HostFlags, HostsError, HostsOfFile};
 pub use interrupt::StopRequest;
 pub use log::log_to_stderr;
 pub use output::{LogOptions, StreamChoice, StreamChoiceError, Streams};

@@ -7,6 +7,9 @@ use std::thread;
 
 use thiserror::Error;
 
+/// The variable that shows GPUs to a program.
+pub(crate) const VISIBLE_DEVICES: &str = "CUDA_VISIBLE_DEVICES";
+
 /// The number of ranks on a host as a user asks for it, in torchrun's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RankCount {
@@ -89,7 +92,7 @@ pub(crate) fn cores() -> NonZeroU32 {
 
 /// The NVIDIA GPUs that a process started here will see, without loading a driver to ask it.
 fn gpus() -> Option<NonZeroU32> {
-    let count = match std::env::var("CUDA_VISIBLE_DEVICES") {
+    let count = match std::env::var(VISIBLE_DEVICES) {
         Ok(list) => listed_devices(&list),
         Err(_) => device_files(),
     };

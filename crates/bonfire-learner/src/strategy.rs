@@ -148,16 +148,12 @@ impl<M: DistributedModel> SupervisedLearningStrategy<M> for Distributed {
     }
 }
 
-/// Ctrl-C and SIGTERM stop the learner, as if its program had. A program that watches the signals itself
+/// Ctrl-C, SIGTERM and SIGHUP stop the learner, as if its program had. A program that watches the signals itself
 /// keeps them, and has `SupervisedTraining::interrupter` to tell.
 fn stop_on_interrupt(interrupter: &Interrupter) -> StopRequest {
     let interrupter = interrupter.clone();
     StopRequest::watch_with(move |by| {
-        let name = match by {
-            Interrupt::Interrupt => "SIGINT",
-            Interrupt::Terminate => "SIGTERM",
-        };
-        interrupter.stop(Some(&format!("asked to stop by {name}")));
+        interrupter.stop(Some(&format!("asked to stop by {by}")));
     })
 }
 

@@ -16,7 +16,7 @@ mod resident;
 use std::io;
 use std::marker::PhantomData;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus};
+use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 
 pub use guard::Guard;
 pub use heap::release_freed_memory;
-pub use interrupt::{Interrupt, InterruptWatch};
+pub use interrupt::{Interrupt, InterruptWatch, StopWatch, stop_this_process};
 pub use open_files::{open_files_left, raise_open_files};
 pub use request::RequestWatch;
 pub use resident::Resident;
@@ -32,13 +32,17 @@ pub use resident::Resident;
 /// How long a dropped child may take to vanish after its SIGKILL before it is left to the kernel.
 const DROP_WAIT: Duration = Duration::from_secs(1);
 
-/// How to ask a child to end.
+/// What to ask of a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EndSignal {
+pub enum ChildSignal {
     /// SIGTERM: the child may clean up, or ignore it.
     Terminate,
     /// SIGKILL: the kernel ends the child.
     Kill,
+    /// SIGSTOP: the kernel lets the child do nothing. The kernel keeps SIGTSTP from a session without a terminal.
+    Stop,
+    /// SIGCONT: the child goes on if it is stopped.
+    Continue,
 }
 
 /// A running child process, the leader of its own process group.
@@ -99,6 +103,11 @@ impl ChildProcess {
         self.child.id()
     }
 
+    /// The writing end of the child's standard input, once, when the command pipes it.
+    pub fn take_stdin(&mut self) -> Option<ChildStdin> {
+        self.child.stdin.take()
+    }
+
     /// The reading end of the child's standard output, once, when the command pipes it.
     pub fn take_stdout(&mut self) -> Option<ChildStdout> {
         self.child.stdout.take()
@@ -124,15 +133,17 @@ impl ChildProcess {
 
     /// Sends a signal to the child and to all of its group. Nothing happens after [`reap`](Self::reap).
     /// One that is to clean up is woken for it if it is stopped.
-    pub fn signal_group(&self, signal: EndSignal) -> io::Result<()> {
+    pub fn signal_group(&self, signal: ChildSignal) -> io::Result<()> {
         // A process id may be used again only after its process was reaped, so until then this
         // cannot reach a stranger.
         if self.reaped {
             return Ok(());
         }
         let signal = match signal {
-            EndSignal::Terminate => Signal::TERM,
-            EndSignal::Kill => Signal::KILL,
+            ChildSignal::Terminate => Signal::TERM,
+            ChildSignal::Kill => Signal::KILL,
+            ChildSignal::Stop => Signal::STOP,
+            ChildSignal::Continue => Signal::CONT,
         };
         let send = |signal| match rustix::process::kill_process_group(self.pid, signal) {
             // All of the group may have ended already.
@@ -152,7 +163,7 @@ impl ChildProcess {
         if !self.reaped {
             ExitWatch { pid: self.pid }.wait()?;
             // The leader is a zombie now, which keeps its id, so the group is still its own.
-            self.signal_group(EndSignal::Kill)?;
+            self.signal_group(ChildSignal::Kill)?;
             self.guard.release(self.pid);
         }
         let status = self.child.wait()?;
@@ -163,7 +174,7 @@ impl ChildProcess {
 
 impl Drop for ChildProcess {
     fn drop(&mut self) {
-        if self.reaped || self.signal_group(EndSignal::Kill).is_err() {
+        if self.reaped || self.signal_group(ChildSignal::Kill).is_err() {
             return;
         }
         let deadline = Instant::now() + DROP_WAIT;

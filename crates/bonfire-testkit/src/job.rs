@@ -190,12 +190,29 @@ pub fn signal_process(pid: u32, signal: Signal) {
 
 /// Whether a process exists and is not a zombie.
 pub fn is_running(pid: u32) -> bool {
-    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else {
-        return false;
-    };
+    state(pid).is_some_and(|state| !['Z', 'X'].contains(&state))
+}
+
+/// Waits until all of the processes are stopped, or none is.
+#[track_caller]
+pub fn wait_until_stopped(pids: &[u32], stopped: bool) {
+    let deadline = Instant::now() + JOB_WATCHDOG;
+    let differs = |&&pid: &&u32| (state(pid) == Some('T')) != stopped;
+    while let Some(pid) = pids.iter().find(differs) {
+        assert!(
+            Instant::now() < deadline,
+            "process {pid}: {:?}",
+            state(*pid)
+        );
+        thread::sleep(LOOK_PAUSE);
+    }
+}
+
+/// The letter that the kernel has for what a process does.
+fn state(pid: u32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The state follows the name, which is in parentheses and may contain anything.
-    let state = stat.rsplit(')').next().unwrap_or_default().trim_start();
-    !state.starts_with(['Z', 'X'])
+    stat.rsplit(')').next()?.trim_start().chars().next()
 }
 
 /// Waits until none of the processes runs.

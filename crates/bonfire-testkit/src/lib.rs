@@ -24,7 +24,7 @@ pub use estimate::Estimate;
 pub use host::{Network, Shape, SmallDisk, Unavailable};
 pub use job::{
     Job, JobEnd, OwnPort, Signal, assert_gone, is_running, of_another_launcher, signal_process,
-    wait_until_gone,
+    wait_until_gone, wait_until_stopped,
 };
 pub use ranks::{connected, env_of, local, meeting, on_hosts, processes, try_connected};
 pub use readers::{

@@ -3,11 +3,12 @@
 use std::error::Error as StdError;
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use bonfire_collective::GroupOptions;
 use bonfire_config::Config;
 use bonfire_launch::{Exit, LaunchError, LaunchFlags, RankCount, StreamChoice, parse_args_from};
-use bonfire_train::{DeviceKind, Occupancy};
+use bonfire_train::{DeviceKind, Occupancy, UnknownDeviceKind};
 use clap::{Args, Parser};
 
 use crate::error::{Error, Result, with_causes};
@@ -35,23 +36,65 @@ pub struct LaunchArgs {
     #[command(flatten)]
     pub flags: LaunchFlags,
 
-    /// Where each rank computes: cpu, cuda, wgpu, or auto (the best that this build and host have)
+    /// Where each rank computes: cpu, cuda, wgpu, or auto (the best that this build and host have); cuda:1 is one
+    /// rank on that GPU
     #[arg(
         long,
-        value_name = "auto|cpu|cuda|wgpu",
+        value_name = "auto|cpu|cuda|cuda:N|wgpu",
         env = "BONFIRE_DEVICE",
         default_value = "auto",
         help_heading = "Launching"
     )]
-    pub device: DeviceKind,
+    pub device: DeviceChoice,
 
     /// Let several ranks share a CUDA device where there are fewer devices than ranks
     #[arg(long, help_heading = "Launching")]
     pub oversubscribe: bool,
 
+    /// Taken for command lines of older launchers, among them DeepSpeed's; LOCAL_RANK says the same
+    #[arg(
+        long = "local_rank",
+        alias = "local-rank",
+        value_name = "N",
+        hide = true
+    )]
+    pub local_rank: Option<u32>,
+
     /// Timeouts and transports, for the program to set.
     #[arg(skip)]
     pub group: GroupOptions,
+}
+
+/// Where ranks compute: a kind of device and, of several GPUs, which.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceChoice {
+    /// The kind.
+    pub kind: DeviceKind,
+    /// The number of the GPU, as the driver counts; without one each rank has its own.
+    pub index: Option<u32>,
+}
+
+impl FromStr for DeviceChoice {
+    type Err = UnknownDeviceKind;
+
+    fn from_str(text: &str) -> Result<Self, UnknownDeviceKind> {
+        let numbered = text
+            .strip_prefix("cuda:")
+            .and_then(|number| number.parse().ok());
+        Ok(match numbered {
+            Some(index) => Self {
+                kind: DeviceKind::Cuda,
+                index: Some(index),
+            },
+            None => text.parse::<DeviceKind>()?.into(),
+        })
+    }
+}
+
+impl From<DeviceKind> for DeviceChoice {
+    fn from(kind: DeviceKind) -> Self {
+        Self { kind, index: None }
+    }
 }
 
 impl LaunchArgs {
@@ -88,10 +131,10 @@ impl LaunchArgs {
         if redirects == StreamChoice::default()
             && let Some(Error::Launch(LaunchError::Rank(failure))) = error.downcast_ref()
         {
-            let (rank, process, exit) = (failure.rank, failure.process_id, failure.exit);
             let last = failure.last_lines.last();
-            if exit == Exit::Code(1) && last.is_some_and(|line| line.starts_with("error: ")) {
-                return format!("rank {rank} (process {process}) {exit}");
+            let has_said = last.is_some_and(|line| line.starts_with("error: "));
+            if has_said && matches!(failure.exit, Exit::Code(1) | Exit::Disagreed { .. }) {
+                return failure.summary();
             }
         }
         with_causes(error)
@@ -104,17 +147,26 @@ impl LaunchArgs {
         } else {
             Occupancy::Exclusive
         };
-        (self.device, occupancy)
+        (self.device.kind, occupancy)
+    }
+
+    /// The launcher's flags, with the GPU of `--device`.
+    pub(crate) fn launch_flags(&self) -> LaunchFlags {
+        let mut flags = self.flags.clone();
+        if let Some(index) = self.device.index {
+            flags.hosts.gpus.get_or_insert_with(|| index.to_string());
+        }
+        flags
     }
 
     /// The ranks to start: `auto` counts GPUs only if they will be used.
     pub(crate) fn rank_count(&self) -> Result<RankCount> {
-        let uses_gpus = match self.device {
+        let uses_gpus = match self.device.kind {
             DeviceKind::Cpu => false,
             DeviceKind::Cuda | DeviceKind::Wgpu => true,
             DeviceKind::Auto => cfg!(any(feature = "cuda-unfused", feature = "wgpu-unfused")),
         };
-        Ok(match self.flags.rank_count()? {
+        Ok(match self.launch_flags().rank_count()? {
             RankCount::Auto if !uses_gpus => RankCount::Cpu,
             count => count,
         })
@@ -179,7 +231,7 @@ mod tests {
             let args = parse(line).unwrap();
             assert_eq!(
                 (args.flags.rank_count().unwrap().to_string(), args.device),
-                ("3".to_owned(), DeviceKind::Cpu)
+                ("3".to_owned(), DeviceKind::Cpu.into())
             );
         }
     }
@@ -195,6 +247,26 @@ mod tests {
             devices("--nproc 2 --oversubscribe --device cuda"),
             (DeviceKind::Cuda, Occupancy::Oversubscribed)
         );
+    }
+
+    #[test]
+    fn one_gpu_of_several_is_chosen_by_its_number() {
+        let args = parse("--device cuda:1").unwrap();
+        assert_eq!(args.devices().0, DeviceKind::Cuda);
+        let flags = args.launch_flags();
+        assert_eq!(flags.hosts.gpus.as_deref(), Some("1"));
+        assert!(
+            flags.need_agent(),
+            "what GPUs a process sees is settled before it starts"
+        );
+        parse("--device cpu:1").unwrap_err();
+    }
+
+    #[test]
+    fn older_launchers_give_the_local_rank_as_a_flag() {
+        for line in ["--local_rank=1", "--local-rank 1 --device cpu"] {
+            assert_eq!(parse(line).unwrap().local_rank, Some(1));
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! A program that is its own launcher.
 
 use std::env;
+use std::ffi::OsString;
 use std::io::Write;
 use std::num::NonZeroU32;
 
@@ -18,6 +19,9 @@ use crate::rank::{self, Fault};
 const FAILED_EXIT_CODE: i32 = 1;
 
 /// Trains on as many ranks as the command line's `--nproc` says, each a process of this program.
+///
+/// What stands before this call in `main` runs in every process: once in the one that starts the ranks, and once
+/// in each rank. Put what is to be done once into `train`.
 ///
 /// Before `--` the command line has the launcher's flags and words of the program's; another flag is an
 /// error that names the nearest one, and `--help` prints them. A program with flags of its own takes them
@@ -52,7 +56,10 @@ pub fn launch<E: Into<BoxError>>(train: impl FnOnce(World) -> Result<(), E>) -> 
 /// - Otherwise it starts the ranks with its own arguments, prints their output, and returns when all
 ///   have ended; a failure of one ends all, and is the error returned.
 ///
-/// Whatever the program does after this function, every one of these processes does.
+/// Whatever the program does before this function and after it, every one of these processes does. With four
+/// ranks, what stands before it in `main` runs five times: in the process that starts the ranks, and in each of
+/// them. What is to be done once, as a download, belongs into `train`, where [`World::is_main`] asks for rank 0
+/// and a barrier lets the others wait for it.
 ///
 /// # Errors
 /// The failure of `train`, or of the first rank that failed, or what kept the ranks from starting.
@@ -67,16 +74,20 @@ pub fn launch_with<E: Into<BoxError>>(
         work(&env, args, &prefix, train);
         return Ok(());
     }
+    let program = || env::current_exe().map_err(Error::OwnPath);
+    let arguments: Vec<OsString> = env::args_os().skip(1).collect();
+    let flags = args.launch_flags();
+    if let Some(hosts) = flags.other_hosts()? {
+        return Ok(hosts.run(program()?.as_os_str(), &arguments)?);
+    }
     let count = args.rank_count()?.resolve()?;
     let (kind, occupancy) = args.devices();
     // Said once, here, and not by every rank.
     require_devices(kind, count.get(), occupancy)?;
-    if count == NonZeroU32::MIN && !args.flags.need_agent() {
+    if count == NonZeroU32::MIN && !flags.need_agent() {
         return run_alone(args, train);
     }
-    let program = env::current_exe().map_err(Error::OwnPath)?;
-    let arguments = env::args_os().skip(1).collect();
-    let options = args.flags.options(program, arguments, count)?;
+    let options = flags.options(program()?, arguments, count)?;
     Ok(options.run()?)
 }
 

@@ -72,7 +72,7 @@ pub use bonfire_gpu as cuda;
 pub use bonfire_train::{Ddp, DdpConfig, Step, World};
 
 pub use all_or_none::all_or_none;
-pub use args::LaunchArgs;
+pub use args::{DeviceChoice, LaunchArgs};
 pub use error::{Error, Result};
 pub use launch::{launch, launch_with};
 pub use threads::{SpawnOptions, spawn, spawn_with};

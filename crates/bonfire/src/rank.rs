@@ -1,9 +1,10 @@
 //! Runs a program's function as one rank, so that its failure, of whatever kind, reaches the others.
 
+use std::error::Error as StdError;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use bonfire_collective::{ProcessGroup, panic_message};
-use bonfire_train::{DeviceKind, LocalRank, Occupancy, World};
+use bonfire_collective::{CollectiveError, ProcessGroup, panic_message};
+use bonfire_train::{DeviceKind, LocalRank, Occupancy, TrainError, World};
 
 use crate::error::{BoxError, Error, with_causes};
 
@@ -47,14 +48,63 @@ pub(crate) fn run<T, E: Into<BoxError>>(
         other => with_causes(other),
     };
     group.abort(&cause);
-    let fault = fault(&group);
+    let fault = fault(&group, &error);
     Err(RankFailure { error, fault })
 }
 
-/// Whose failure ended an aborted group: the first one, which every operation now returns.
-fn fault(group: &ProcessGroup) -> Fault {
+/// Whose failure ended an aborted group: the first one, which every operation now returns. It is this rank's own words
+/// where a group of some ranks failed before that of all; then those words blame another.
+fn fault(group: &ProcessGroup, error: &Error) -> Fault {
+    let me = group.rank();
     match group.barrier() {
-        Err(error) if error.blames_another(group.rank()) => Fault::Peer,
+        Err(failure) if failure.blames_another(me) => Fault::Peer,
+        _ if failure_of_group(error).is_some_and(|failure| failure.blames_another(me)) => {
+            Fault::Peer
+        }
         _ => Fault::Own,
+    }
+}
+
+/// The failure of a group that an error tells of.
+fn failure_of_group(error: &Error) -> Option<&CollectiveError> {
+    let mut cause: Option<&(dyn StdError + 'static)> = Some(error);
+    while let Some(error) = cause {
+        // What is transparent has the causes of what it holds, and is no cause of it.
+        let held = match (error.downcast_ref(), error.downcast_ref()) {
+            (Some(Error::Collective(held) | Error::Train(TrainError::Collective(held))), _)
+            | (_, Some(TrainError::Collective(held))) => Some(held),
+            _ => error.downcast_ref(),
+        };
+        if held.is_some() {
+            return held;
+        }
+        cause = error.source();
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use bonfire_collective::Rank;
+
+    use super::*;
+
+    #[test]
+    fn a_rank_that_heard_of_a_failure_in_a_group_of_some_ranks_is_not_the_culprit() {
+        let failure = || CollectiveError::PeerFailed {
+            rank: Rank::new(1),
+            cause: "its host cannot be reached".to_owned(),
+        };
+        let errors = [
+            Error::from(failure()),
+            Error::from(TrainError::Collective(failure())),
+            Error::from_program(Box::new(failure())),
+            Error::from_program(Box::new(TrainError::Collective(failure()))),
+        ];
+        for error in errors {
+            let found = failure_of_group(&error).expect("it tells of a group");
+            assert!(found.blames_another(Rank::new(0)), "{error}");
+        }
+        assert!(failure_of_group(&Error::Usage("no data".to_owned())).is_none());
     }
 }

@@ -341,7 +341,7 @@ impl Watcher {
         let report = self.stragglers.as_mut().and_then(|known| known.report(now));
         if let (Some(report), Some(known)) = (report, &mut self.stragglers) {
             if known.is_worth_a_line(&report, now) {
-                tracing::warn!(target: "bonfire", "rank 0: {report}");
+                tracing::warn!(target: "bonfire", "{report}");
             }
             send_all(&self.peers, Kind::Stragglers, &report);
             self.poison.accounts().keep_stragglers(report);

@@ -25,10 +25,13 @@ pub(crate) enum Failure {
     Corrupted(Box<Corruption>),
 }
 
+/// How the text of a [`Mismatch`] begins, by which a report knows it again.
+pub(crate) const DISAGREE: &str = "ranks disagree: ";
+
 /// Two ranks met in different operations.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error(
-    "ranks disagree: rank {rank} is in {operation}, but rank {other_rank} is in {other_operation}; every \
+    "{DISAGREE}rank {rank} is in {operation}, but rank {other_rank} is in {other_operation}; every \
      rank must call the same operations in the same order"
 )]
 pub struct Mismatch {

@@ -4,22 +4,24 @@
 //! All agents come to the same verdict, because all judge the same reports. Nothing here touches a
 //! process.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
+use std::sync::mpsc::sync_channel;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use bonfire_collective::{
     Build, EnvSettings, FlightRecord, JobToken, LongWait, Store, StoreError, TcpStore, Tls,
 };
 use bonfire_plan::Rank;
-use bonfire_sys::process::InterruptWatch;
+use bonfire_sys::process::stop_this_process;
 use serde::{Deserialize, Serialize};
 
 use super::Graces;
+use super::pulse::{self, Pulse, Watch};
+use super::signals::{Signals, Wish};
 use super::supervisor::End;
 use crate::error::LaunchError;
-use crate::failure::{Exit, JobFailure, suspicion};
+use crate::failure::{Exit, JobFailure, PEER_FAILED, suspicion};
+use crate::flights::late;
 
 /// How long the agents of all hosts have to come.
 pub(super) const JOIN_WAIT: Duration = Duration::from_secs(600);
@@ -31,7 +33,7 @@ const REPORT_WAIT: Duration = Duration::from_secs(15);
 const PART_WAIT: Duration = Duration::from_secs(5);
 
 /// Longest wait in one call, after which an interrupt or the end of the ranks is noticed.
-const SLICE: Duration = Duration::from_millis(200);
+pub(super) const SLICE: Duration = Duration::from_millis(200);
 
 /// This host among the hosts of the job.
 #[derive(Clone, Debug)]
@@ -57,6 +59,7 @@ impl Seat {
 pub(super) struct Agents {
     seat: Seat,
     store: TcpStore,
+    pulse: Pulse,
 }
 
 /// What must be the same on all hosts.
@@ -79,11 +82,19 @@ enum NodeEnd {
     Unable(String),
 }
 
+/// What the agent of a host has reported.
+#[derive(Debug)]
+struct Told {
+    node: u32,
+    is_last: bool,
+    end: NodeEnd,
+}
+
 /// A [`JobFailure`] on its way to another host.
 #[derive(Debug, Serialize, Deserialize)]
 struct Report {
     rank: u32,
-    process_id: u32,
+    process_id: Option<u32>,
     host: Option<String>,
     exit: Exit,
     last_lines: Vec<String>,
@@ -105,6 +116,7 @@ impl Agents {
             nproc_per_node: seat.nproc_per_node,
         };
         store.set(&format!("node/{node_rank}"), &encode(&card))?;
+        pulse::show(&store, node_rank)?;
         let mut wait = LongWait::begin();
         for node in 0..seat.nnodes {
             let theirs = loop {
@@ -124,47 +136,25 @@ impl Agents {
             };
             card.agree(node_rank, node, &theirs)?;
         }
-        Ok(Self { seat, store })
+        // A connection of its own, made now: later host 0 may be gone, and a new one be waited for.
+        let pulse = Pulse::start(seat.connect()?, node_rank, seat.nnodes)?;
+        Ok(Self { seat, store, pulse })
     }
 
-    /// Calls `on_failure` once another host has reported a failure, or host 0 is lost.
-    pub(super) fn watch(
-        &self,
-        attempt: u32,
-        on_failure: impl FnOnce() + Send + 'static,
-    ) -> Result<Watch, LaunchError> {
-        let seat = &self.seat;
-        let store = seat.connect()?;
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        let thread = thread::Builder::new()
-            .name("bonfire-agents".to_owned())
-            .spawn(move || {
-                while !stopped.load(Ordering::Acquire) {
-                    match store.get(&failed_key(attempt), SLICE) {
-                        Err(StoreError::Timeout { .. }) => {}
-                        Ok(_) | Err(_) => return on_failure(),
-                    }
-                }
-            })?;
-        Ok(Watch {
-            stop,
-            thread: Some(thread),
-        })
+    /// Calls `on_failure` once another host has reported a failure, or one is lost.
+    pub(super) fn watch(&self, attempt: u32, on_failure: impl FnOnce() + Send + 'static) -> Watch {
+        self.pulse.watch(attempt, on_failure)
     }
 
     /// Tells the others how this host's ranks ended, waits for their ends, and judges all of them.
-    pub(super) fn agree(&self, attempt: u32, end: End, graces: Graces) -> End {
+    pub(super) fn agree(&self, attempt: u32, end: End, graces: Graces, signals: &Signals) -> End {
         let bad = end.result.is_err();
         self.leave_flights(attempt, &end.flights);
-        if let Err(error) = self.report(attempt, &NodeEnd::of(&end)) {
-            // Host 0 is gone, so nothing more can be learned; what happened here is worth more.
-            return match end.result {
-                Ok(()) => End::last(self.lost(0, &error)),
-                Err(_) => end,
-            };
+        if let Err(error) = self.report(attempt, &end) {
+            // Host 0 is gone, so nothing more can be learned, and nothing be started anew.
+            return self.without(end, self.lost(0, &error));
         }
-        match self.gather(attempt, bad, graces) {
+        match self.gather(attempt, bad, graces, signals) {
             Ok(ends) => {
                 let flights = self.gather_flights(attempt);
                 End {
@@ -172,11 +162,7 @@ impl Agents {
                     ..self.judge(end, ends)
                 }
             }
-            Err(_) if bad => End {
-                is_last: true,
-                ..end
-            },
-            Err(error) => End::last(error),
+            Err(error) => self.without(end, error),
         }
     }
 
@@ -209,7 +195,8 @@ impl Agents {
     pub(super) fn part(&self) {
         let _ = self.store.add("parted", 1);
         let deadline = Instant::now() + PART_WAIT;
-        let all = i64::from(self.seat.nnodes);
+        let silent = (1..self.seat.nnodes).filter(|&node| pulse::is_silent(&self.store, node));
+        let all = i64::from(self.seat.nnodes) - silent.count() as i64;
         while self.seat.node_rank == 0
             && Instant::now() < deadline
             && self.store.add("parted", 0).is_ok_and(|count| count < all)
@@ -218,11 +205,12 @@ impl Agents {
         }
     }
 
-    fn report(&self, attempt: u32, end: &NodeEnd) -> Result<(), StoreError> {
+    fn report(&self, attempt: u32, end: &End) -> Result<(), StoreError> {
         let order = self.store.add(&format!("node-ends/{attempt}"), 1)?;
         let key = end_key(attempt, self.seat.node_rank);
-        self.store.set(&key, &encode(&(order, end)))?;
-        if !matches!(end, NodeEnd::Done) {
+        let report = (order, end.is_last, NodeEnd::of(end));
+        self.store.set(&key, &encode(&report))?;
+        if end.result.is_err() {
             self.store.set(&failed_key(attempt), b"")?;
         }
         Ok(())
@@ -235,19 +223,28 @@ impl Agents {
         attempt: u32,
         mut failed: bool,
         graces: Graces,
-    ) -> Result<Vec<(u32, NodeEnd)>, LaunchError> {
-        let interrupted = Arc::new(AtomicBool::new(false));
-        let noticed = Arc::clone(&interrupted);
-        let _watch = InterruptWatch::start(move |_| noticed.store(true, Ordering::Release))?;
+        signals: &Signals,
+    ) -> Result<Vec<Told>, LaunchError> {
+        let (sender, wishes) = sync_channel(1);
+        let _listening = signals.listen(move |wish| {
+            // One that is not read yet is reason enough.
+            let _ = sender.try_send(wish);
+        });
         let patience = graces.after_failure + graces.after_terminate + REPORT_WAIT;
         let mut deadline = failed.then(|| Instant::now() + patience);
-        let mut ends: Vec<(i64, u32, NodeEnd)> = Vec::new();
+        let mut ends = Vec::new();
         let mut node = 0;
         while node < self.seat.nnodes {
+            match wishes.try_recv() {
+                Ok(Wish::End(by)) => return Err(LaunchError::Interrupted { by }),
+                Ok(Wish::Stop) => stop_this_process()?,
+                Err(_) => {}
+            }
             match self.store.get(&end_key(attempt, node), SLICE) {
                 Ok(bytes) => {
-                    let (order, end) = decode(&bytes).map_err(|error| self.lost(node, &error))?;
-                    ends.push((order, node, end));
+                    let (order, is_last, end): (i64, bool, NodeEnd) =
+                        decode(&bytes).map_err(|error| self.lost(node, &error))?;
+                    ends.push((order, Told { node, is_last, end }));
                     node += 1;
                 }
                 Err(StoreError::Timeout { .. }) => {
@@ -255,8 +252,8 @@ impl Agents {
                     if failed {
                         deadline.get_or_insert(Instant::now() + patience);
                     }
-                    if interrupted.load(Ordering::Acquire)
-                        || deadline.is_some_and(|deadline| Instant::now() > deadline)
+                    if deadline.is_some_and(|deadline| Instant::now() > deadline)
+                        || pulse::is_silent(&self.store, node)
                     {
                         return Err(LaunchError::NodeLost { node });
                     }
@@ -265,19 +262,16 @@ impl Agents {
             }
         }
         ends.sort_by_key(|(order, ..)| *order);
-        Ok(ends.into_iter().map(|(_, node, end)| (node, end)).collect())
+        Ok(ends.into_iter().map(|(_, told)| told).collect())
     }
 
     /// The verdict of all hosts: the most suspect failure anywhere, by the order of the reports where
     /// two are equally suspect.
-    fn judge(&self, own: End, ends: Vec<(u32, NodeEnd)>) -> End {
-        let is_last = own.is_last
-            || ends
-                .iter()
-                .any(|(_, end)| matches!(end, NodeEnd::Interrupted | NodeEnd::Unable(_)));
+    fn judge(&self, own: End, ends: Vec<Told>) -> End {
+        let is_last = own.is_last || ends.iter().any(|told| told.is_last);
         let mut worst: Option<Report> = None;
         let mut other = None;
-        for (node, end) in ends {
+        for Told { node, end, .. } in ends {
             match end {
                 NodeEnd::Done => {}
                 NodeEnd::Failed(report) => {
@@ -311,26 +305,33 @@ impl Agents {
         }
     }
 
+    /// The last end of this host's ranks, where those of others will not be known for a reason. A rank that failed by
+    /// itself says more than the reason; one that blames another, or waited for the lost host, says less.
+    fn without(&self, own: End, reason: LaunchError) -> End {
+        let is_of_lost = |rank: Rank| match reason {
+            LaunchError::NodeLost { node } => rank.get() / self.seat.nproc_per_node == node,
+            _ => false,
+        };
+        let result = match own.result {
+            Ok(()) => Err(reason),
+            Err(LaunchError::Rank(failure))
+                if failure.exit == PEER_FAILED
+                    || late(&own.flights).into_iter().any(is_of_lost) =>
+            {
+                Err(reason)
+            }
+            other => other,
+        };
+        End {
+            result,
+            is_last: true,
+            flights: own.flights,
+        }
+    }
+
     fn lost(&self, node: u32, error: &dyn std::error::Error) -> LaunchError {
         tracing::debug!("node {}: {error}", self.seat.node_rank);
         LaunchError::NodeLost { node }
-    }
-}
-
-/// A thread that waits for bad news from other hosts. Dropped, it ends.
-#[derive(Debug)]
-pub(super) struct Watch {
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Release);
-        if let Some(thread) = self.thread.take() {
-            // Its waits are short, and a store that is gone ends them at once.
-            let _ = thread.join();
-        }
     }
 }
 
@@ -409,7 +410,7 @@ impl From<Report> for JobFailure {
     }
 }
 
-fn end_key(attempt: u32, node: u32) -> String {
+pub(super) fn end_key(attempt: u32, node: u32) -> String {
     format!("node-end/{attempt}/{node}")
 }
 
@@ -417,14 +418,14 @@ fn flights_key(attempt: u32, node: u32) -> String {
     format!("node-flights/{attempt}/{node}")
 }
 
-fn failed_key(attempt: u32) -> String {
+pub(super) fn failed_key(attempt: u32) -> String {
     format!("node-failed/{attempt}")
 }
 
-fn encode(value: &impl Serialize) -> Vec<u8> {
+pub(super) fn encode(value: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(value).expect("what agents say is plain data")
 }
 
-fn decode<T: for<'de> Deserialize<'de>>(bytes: &[u8]) -> Result<T, serde_json::Error> {
+pub(super) fn decode<T: for<'de> Deserialize<'de>>(bytes: &[u8]) -> Result<T, serde_json::Error> {
     serde_json::from_slice(bytes)
 }

@@ -79,6 +79,16 @@ impl Ending {
         }
     }
 
+    /// Nobody ran for so long, this process included: that counts for no grace.
+    pub(super) fn stood_still(&mut self, pause: Duration) {
+        match &mut self.phase {
+            Phase::Running | Phase::Abandoned => {}
+            Phase::Failing { until } | Phase::Terminating { until } | Phase::Killing { until } => {
+                *until += pause;
+            }
+        }
+    }
+
     /// None of the ranks that still run can end by itself, whatever time it has.
     pub(super) fn cut_short(&mut self, now: Instant) -> Order {
         match self.phase {
@@ -182,6 +192,18 @@ mod tests {
         assert_eq!(ending.deadline(), Some(now + GRACES.after_interrupt));
         assert_eq!(ending.interrupted(now), Order::Kill);
         assert_eq!(ending.interrupted(now), Order::Wait);
+    }
+
+    #[test]
+    fn a_grace_stands_still_with_the_job() {
+        let now = Instant::now();
+        let mut ending = Ending::new(GRACES);
+        ending.stood_still(Duration::from_secs(60));
+        ending.interrupted(now);
+        ending.stood_still(Duration::from_secs(60));
+        let later = now + Duration::from_secs(60);
+        assert_eq!(ending.time_passed(later), Order::Wait);
+        assert_eq!(ending.deadline(), Some(later + GRACES.after_interrupt));
     }
 
     #[test]

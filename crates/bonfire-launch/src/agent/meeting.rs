@@ -9,7 +9,9 @@ use bonfire_collective::{
 use bonfire_plan::{Rank, WorldSize};
 use tracing::warn;
 
-use super::agents::{Agents, JOIN_WAIT, Seat, Watch};
+use super::agents::{Agents, JOIN_WAIT, Seat};
+use super::pulse::Watch;
+use super::signals::Signals;
 use super::supervisor::End;
 use super::{AgentOptions, Graces, Nodes};
 use crate::environment::{JOB_TOKEN, job_token_from_env};
@@ -174,18 +176,15 @@ impl Meeting {
     }
 
     /// Has `on_failure` called when a rank of another host fails.
-    pub(super) fn watch(
-        &self,
-        on_failure: impl FnOnce() + Send + 'static,
-    ) -> Result<Option<Watch>, LaunchError> {
-        let watch = |agents: &Agents| agents.watch(self.restart_count, on_failure);
-        self.agents.as_ref().map(watch).transpose()
+    pub(super) fn watch(&self, on_failure: impl FnOnce() + Send + 'static) -> Option<Watch> {
+        let agents = self.agents.as_ref()?;
+        Some(agents.watch(self.restart_count, on_failure))
     }
 
     /// The end of the attempt on all hosts, given that on this one.
-    pub(super) fn agree(&self, end: End, graces: Graces) -> End {
+    pub(super) fn agree(&self, end: End, graces: Graces, signals: &Signals) -> End {
         match &self.agents {
-            Some(agents) => agents.agree(self.restart_count, end, graces),
+            Some(agents) => agents.agree(self.restart_count, end, graces, signals),
             None => end,
         }
     }

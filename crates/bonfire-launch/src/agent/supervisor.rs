@@ -10,13 +10,17 @@ use std::time::{Duration, Instant};
 
 use bonfire_collective::{FLIGHT_DIR_VARIABLE, FlightRecord, RankEnv};
 use bonfire_plan::Rank;
-use bonfire_sys::process::{ChildProcess, EndSignal, ExitWatch, Guard, Interrupt, InterruptWatch};
+use bonfire_sys::process::{
+    ChildProcess, ChildSignal, ExitWatch, Guard, Interrupt, stop_this_process,
+};
 use tracing::{info, warn};
 
-use super::agents::Watch;
 use super::command::{command, spawn_error};
 use super::ending::{Ending, Order};
 use super::meeting::Meeting;
+use super::numa::on_cores;
+use super::pulse::Watch;
+use super::signals::{Listening, Signals, Wish};
 use super::{AgentOptions, OutputLabels};
 use crate::environment::{LauncherOutput, OUTPUT};
 use crate::error::LaunchError;
@@ -37,7 +41,7 @@ enum Event {
         local_rank: usize,
         at: Instant,
     },
-    Interrupted(Interrupt),
+    Wished(Wish),
     /// A rank of another host has failed.
     FailedElsewhere,
     /// The process that ends the ranks if this one cannot was itself ended.
@@ -71,6 +75,7 @@ pub(super) struct Setup<'a> {
     pub(super) options: &'a AgentOptions,
     pub(super) logs: &'a Logs,
     pub(super) flights: &'a Flights,
+    pub(super) signals: &'a Signals,
 }
 
 /// One rank's process and the threads that serve it.
@@ -101,7 +106,7 @@ pub(super) struct Supervisor {
     /// Ends the ranks, and what they started, if this process cannot any more.
     guard: Arc<Guard>,
     unguarded: SyncSender<Event>,
-    _interrupts: InterruptWatch,
+    _listening: Listening,
     _others: Option<Watch>,
 }
 
@@ -116,7 +121,7 @@ impl Supervisor {
             options.program.display()
         );
         let (sender, events) = sync_channel(options.nproc_per_node.get() as usize + INTERRUPTS_MAX);
-        let (interrupts, others) = (sender.clone(), sender.clone());
+        let (wishes, others) = (sender.clone(), sender.clone());
         let is_shown = |place: RankEnv| setup.logs.show(Channel::Output, place.local_rank);
         let mut places = meeting.places();
         let artist = places.find(|place| place.rank == output::ARTIST);
@@ -136,12 +141,12 @@ impl Supervisor {
             guard: Arc::new(Guard::start()?),
             unguarded: sender.clone(),
             // A full queue means that the user has asked more than often enough.
-            _interrupts: InterruptWatch::start(move |by| {
-                let _ = interrupts.try_send(Event::Interrupted(by));
-            })?,
+            _listening: setup.signals.listen(move |wish| {
+                let _ = wishes.try_send(Event::Wished(wish));
+            }),
             _others: meeting.watch(move || {
                 let _ = others.try_send(Event::FailedElsewhere);
-            })?,
+            }),
         };
         watch_guard(&supervisor.guard, sender.clone())?;
         for place in meeting.places() {
@@ -185,9 +190,13 @@ impl Supervisor {
                         Order::Wait
                     }
                 }
-                Some(Event::Interrupted(by)) => {
+                Some(Event::Wished(Wish::End(by))) => {
                     self.interrupted.get_or_insert(by);
                     self.ending.interrupted(Instant::now())
+                }
+                Some(Event::Wished(Wish::Stop)) => {
+                    self.stop_together()?;
+                    Order::Wait
                 }
                 Some(Event::FailedElsewhere) => {
                     self.ending.rank_failed(Instant::now());
@@ -202,6 +211,16 @@ impl Supervisor {
             self.carry_out(order)?;
         }
         Ok(())
+    }
+
+    /// Stops the ranks and this process, and has the ranks go on when this process does.
+    fn stop_together(&mut self) -> Result<(), LaunchError> {
+        let since = Instant::now();
+        self.signal_all(ChildSignal::Stop)?;
+        let stopped = stop_this_process();
+        self.signal_all(ChildSignal::Continue)?;
+        self.ending.stood_still(since.elapsed());
+        Ok(stopped?)
     }
 
     /// Somebody has killed the guard, and would leave what the ranks started running after a kill of
@@ -220,6 +239,7 @@ impl Supervisor {
             options,
             logs,
             flights,
+            ..
         }: Setup<'_>,
         place: &RankEnv,
         mut command: Command,
@@ -237,7 +257,12 @@ impl Supervisor {
         }
         command.envs(options.variables.iter().map(|(name, value)| (name, value)));
 
-        let mut child = output::spawn(command, place.rank, self.terminal.as_ref(), &self.guard)
+        let cores = options
+            .numa_binding
+            .and_then(|binding| binding.cores(&command, place));
+        let terminal = self.terminal.as_ref();
+        let spawn = || output::spawn(command, place.rank, terminal, &self.guard);
+        let mut child = on_cores(cores.as_deref(), spawn)?
             .map_err(|source| spawn_error(&options.program, place.rank, source))?;
         let local_rank = place.local_rank as usize;
         let name = format!("bonfire-wait-{local_rank}");
@@ -355,9 +380,9 @@ impl Supervisor {
                 if self.interrupted.is_none() {
                     self.note_the_stopped();
                 }
-                EndSignal::Terminate
+                ChildSignal::Terminate
             }
-            Order::Kill => EndSignal::Kill,
+            Order::Kill => ChildSignal::Kill,
             Order::Abandon => {
                 for local_rank in std::mem::take(&mut self.running) {
                     let stuck = &self.ranks[local_rank];
@@ -371,6 +396,10 @@ impl Supervisor {
                 return Ok(());
             }
         };
+        self.signal_all(signal)
+    }
+
+    fn signal_all(&self, signal: ChildSignal) -> Result<(), LaunchError> {
         for &local_rank in &self.running {
             self.ranks[local_rank].child.signal_group(signal)?;
         }
@@ -420,7 +449,7 @@ impl Supervisor {
         };
         JobFailure {
             rank: rank.rank,
-            process_id: rank.child.id(),
+            process_id: Some(rank.child.id()),
             host: (!self.is_one_host).then(host),
             exit: end.exit,
             last_lines: rank.tail.lines(),

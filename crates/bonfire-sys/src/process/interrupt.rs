@@ -1,16 +1,30 @@
-//! SIGINT and SIGTERM as values on a thread, instead of handlers that can do almost nothing.
+//! SIGINT, SIGTERM, SIGHUP and SIGTSTP as values on a thread, instead of handlers that can do almost nothing.
+//!
+//! A signal that whoever started this process has it ignore stays ignored where that is a wish: SIGHUP, as
+//! `nohup` has it, and SIGTSTP, as shells without job control have it.
 
+use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGSTOP, SIGTERM, SIGTSTP};
 use signal_hook::iterator::{Handle, Signals};
 
-/// Whether no watch exists, so that the signals do what they do by default. Signal handlers belong
-/// to the process, so this does too.
-static UNWATCHED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+use super::request::action;
+
+/// Signal handlers belong to the process, so what is known of them does too.
+static ENDS: OnceLock<Usual> = OnceLock::new();
+static STOPS: OnceLock<Usual> = OnceLock::new();
+
+/// What signals of one kind do while nobody watches.
+struct Usual {
+    /// Those that can be watched.
+    signals: Vec<i32>,
+    /// Whether no watch exists, so that the signals do what they do by default.
+    is_unwatched: Arc<AtomicBool>,
+}
 
 /// The user or the system asks this process to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +33,19 @@ pub enum Interrupt {
     Interrupt,
     /// SIGTERM, as from `kill` or a cluster's scheduler.
     Terminate,
+    /// SIGHUP, as from a terminal that is closed or a connection that is lost.
+    Hangup,
+}
+
+impl fmt::Display for Interrupt {
+    /// The name of the signal.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Interrupt => "SIGINT",
+            Self::Terminate => "SIGTERM",
+            Self::Hangup => "SIGHUP",
+        })
+    }
 }
 
 impl Interrupt {
@@ -27,47 +54,96 @@ impl Interrupt {
         let number = match self {
             Self::Interrupt => SIGINT,
             Self::Terminate => SIGTERM,
+            Self::Hangup => SIGHUP,
         };
-        u8::try_from(number).expect("these two signals are small numbers on every system")
+        u8::try_from(number).expect("these signals are small numbers on every system")
     }
 }
 
-/// While it lives, SIGINT and SIGTERM do not end the process but are handed to a function, which
+/// While it lives, SIGINT, SIGTERM and SIGHUP do not end the process but are handed to a function, which
 /// runs on a thread of its own. Dropped, the signals end the process again.
 #[derive(Debug)]
 #[must_use = "the signals are watched only while this lives"]
 pub struct InterruptWatch {
-    unwatched: Arc<AtomicBool>,
-    handle: Handle,
-    thread: Option<JoinHandle<()>>,
+    _watch: Watch,
 }
 
 impl InterruptWatch {
     /// Starts to watch. At most one watch may exist at a time.
-    pub fn start(on_interrupt: impl FnMut(Interrupt) + Send + 'static) -> io::Result<Self> {
-        let unwatched = default_action()?;
-        if !unwatched.swap(false, Ordering::SeqCst) {
+    pub fn start(mut on_interrupt: impl FnMut(Interrupt) + Send + 'static) -> io::Result<Self> {
+        let usual = usual_action(&ENDS, &[SIGINT, SIGTERM, SIGHUP], &[SIGHUP])?;
+        let on_signal = move |signal| {
+            on_interrupt(match signal {
+                SIGINT => Interrupt::Interrupt,
+                SIGHUP => Interrupt::Hangup,
+                _ => Interrupt::Terminate,
+            });
+        };
+        let _watch = Watch::start("bonfire-signals", usual, on_signal)?;
+        Ok(Self { _watch })
+    }
+}
+
+/// While it lives, SIGTSTP, which is Ctrl-Z in a terminal, does not stop the process but is handed to a
+/// function, which runs on a thread of its own. Dropped, the signal stops the process again.
+#[derive(Debug)]
+#[must_use = "the signal is watched only while this lives"]
+pub struct StopWatch {
+    _watch: Watch,
+}
+
+impl StopWatch {
+    /// Starts to watch. At most one watch may exist at a time.
+    pub fn start(mut on_stop: impl FnMut() + Send + 'static) -> io::Result<Self> {
+        let usual = usual_action(&STOPS, &[SIGTSTP], &[SIGTSTP])?;
+        let _watch = Watch::start("bonfire-stops", usual, move |_| on_stop())?;
+        Ok(Self { _watch })
+    }
+}
+
+/// Stops this process, and returns when it goes on.
+pub fn stop_this_process() -> io::Result<()> {
+    signal_hook::low_level::raise(SIGSTOP)
+}
+
+#[derive(Debug)]
+struct Watch {
+    is_unwatched: Arc<AtomicBool>,
+    handle: Handle,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watch {
+    fn start(
+        name: &str,
+        usual: &Usual,
+        mut on_signal: impl FnMut(i32) + Send + 'static,
+    ) -> io::Result<Self> {
+        let is_unwatched = Arc::clone(&usual.is_unwatched);
+        if !is_unwatched.swap(false, Ordering::SeqCst) {
             return Err(io::Error::new(
                 io::ErrorKind::ResourceBusy,
                 "the signals of this process are already watched",
             ));
         }
         // From here on dropping the watch, complete or not, gives the signals back.
-        let signals = Signals::new([SIGINT, SIGTERM]);
-        let signals = signals.inspect_err(|_| unwatched.store(true, Ordering::SeqCst))?;
+        let signals = Signals::new(&usual.signals);
+        let mut signals = signals.inspect_err(|_| is_unwatched.store(true, Ordering::SeqCst))?;
         let mut watch = Self {
-            unwatched,
+            is_unwatched,
             handle: signals.handle(),
             thread: None,
         };
-        watch.thread = Some(forward(signals, on_interrupt)?);
+        let forward = move || signals.forever().for_each(&mut on_signal);
+        let thread = std::thread::Builder::new().name(name.to_owned());
+        watch.thread = Some(thread.spawn(forward)?);
         Ok(watch)
     }
 }
 
-impl Drop for InterruptWatch {
+impl Drop for Watch {
     fn drop(&mut self) {
-        self.unwatched.store(true, Ordering::SeqCst);
+        self.is_unwatched.store(true, Ordering::SeqCst);
         self.handle.close();
         if let Some(thread) = self.thread.take() {
             // A panic in the function was reported by its thread.
@@ -76,31 +152,30 @@ impl Drop for InterruptWatch {
     }
 }
 
-/// Hands every signal to the function until the watch closes.
-fn forward(
-    mut signals: Signals,
-    mut on_interrupt: impl FnMut(Interrupt) + Send + 'static,
-) -> io::Result<JoinHandle<()>> {
-    std::thread::Builder::new()
-        .name("bonfire-signals".to_owned())
-        .spawn(move || {
-            for signal in signals.forever() {
-                on_interrupt(match signal {
-                    SIGINT => Interrupt::Interrupt,
-                    _ => Interrupt::Terminate,
-                });
-            }
-        })
-}
-
-/// Registers, once per process, the default action of both signals for the time without a watch.
-fn default_action() -> io::Result<Arc<AtomicBool>> {
-    if let Some(unwatched) = UNWATCHED.get() {
-        return Ok(Arc::clone(unwatched));
+/// Registers, once per process, the default action of signals for the time without a watch. Of `optional`
+/// ones not, if they are ignored.
+fn usual_action(
+    place: &'static OnceLock<Usual>,
+    signals: &[i32],
+    optional: &[i32],
+) -> io::Result<&'static Usual> {
+    if let Some(usual) = place.get() {
+        return Ok(usual);
     }
-    let unwatched = Arc::clone(UNWATCHED.get_or_init(|| Arc::new(AtomicBool::new(true))));
-    for signal in [SIGINT, SIGTERM] {
-        signal_hook::flag::register_conditional_default(signal, Arc::clone(&unwatched))?;
+    let mut watched = Vec::with_capacity(signals.len());
+    for &signal in signals {
+        if !optional.contains(&signal) || action(signal)? != libc::SIG_IGN {
+            watched.push(signal);
+        }
     }
-    Ok(unwatched)
+    let new = || Usual {
+        signals: watched,
+        is_unwatched: Arc::new(AtomicBool::new(true)),
+    };
+    let usual = place.get_or_init(new);
+    for &signal in &usual.signals {
+        let is_unwatched = Arc::clone(&usual.is_unwatched);
+        signal_hook::flag::register_conditional_default(signal, is_unwatched)?;
+    }
+    Ok(usual)
 }

@@ -42,7 +42,8 @@ impl RequestWatch {
         let mut watchers = watchers();
         let unwatched = match &watchers.unwatched {
             Some(unwatched) => Arc::clone(unwatched),
-            None if has_default_action()? => {
+            // The program has left the signal alone so far.
+            None if action(SIGUSR1)? == libc::SIG_DFL => {
                 let unwatched = Arc::new(AtomicBool::new(true));
                 let flag = Arc::clone(&unwatched);
                 signal_hook::flag::register_conditional_default(SIGUSR1, flag)?;
@@ -92,16 +93,16 @@ fn watchers() -> MutexGuard<'static, Watchers> {
     WATCHERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether the program has left the signal alone so far.
-fn has_default_action() -> io::Result<bool> {
+/// What a signal does at present: a function of the program's, or one of the system's marks.
+pub(super) fn action(signal: i32) -> io::Result<libc::sighandler_t> {
     let mut action = std::mem::MaybeUninit::<libc::sigaction>::uninit();
     // SAFETY: sigaction(2) with a null new action changes nothing and writes the present action to the
     // third argument, which is valid for writes of one `sigaction` and owned by this function.
-    let result = unsafe { libc::sigaction(SIGUSR1, std::ptr::null(), action.as_mut_ptr()) };
+    let result = unsafe { libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) };
     if result != 0 {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: the call returned success, so it has written the whole structure.
     let action = unsafe { action.assume_init() };
-    Ok(action.sa_sigaction == libc::SIG_DFL)
+    Ok(action.sa_sigaction)
 }

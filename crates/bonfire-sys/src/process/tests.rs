@@ -61,12 +61,12 @@ fn the_exit_status_is_reported() {
         Some(7),
         "a second reap repeats it"
     );
-    child.signal_group(EndSignal::Kill).unwrap();
+    child.signal_group(ChildSignal::Kill).unwrap();
 }
 
 #[test]
 fn both_signals_end_a_child() {
-    for (signal, number) in [(EndSignal::Terminate, 15), (EndSignal::Kill, 9)] {
+    for (signal, number) in [(ChildSignal::Terminate, 15), (ChildSignal::Kill, 9)] {
         let mut child = shell("exec sleep 1000");
         child.signal_group(signal).unwrap();
         assert_eq!(child.reap().unwrap().signal(), Some(number));
@@ -81,7 +81,7 @@ fn a_stopped_child_is_seen_and_still_ends_when_asked() {
         assert!(Instant::now() < deadline, "the child does not stop");
         std::thread::sleep(Duration::from_millis(1));
     }
-    child.signal_group(EndSignal::Terminate).unwrap();
+    child.signal_group(ChildSignal::Terminate).unwrap();
     assert_eq!(child.reap().unwrap().code(), Some(3));
     assert!(!child.is_stopped());
 }
@@ -95,7 +95,7 @@ fn a_child_that_goes_on_is_not_stopped() {
     rustix::process::kill_process(child.pid, Signal::CONT).unwrap();
     assert_eq!(printed_id(&mut child), 1);
     assert!(!child.is_stopped());
-    child.signal_group(EndSignal::Kill).unwrap();
+    child.signal_group(ChildSignal::Kill).unwrap();
     child.reap().unwrap();
 }
 
@@ -191,6 +191,7 @@ fn a_watch_turns_signals_into_values_one_watch_after_the_other() {
         for (signal, interrupt) in [
             (Signal::INT, Interrupt::Interrupt),
             (Signal::TERM, Interrupt::Terminate),
+            (Signal::HUP, Interrupt::Hangup),
         ] {
             rustix::process::kill_process(rustix::process::getpid(), signal).unwrap();
             assert_eq!(receiver.recv_timeout(WATCHDOG).unwrap(), interrupt);

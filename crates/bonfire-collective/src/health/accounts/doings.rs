@@ -7,6 +7,7 @@ use bonfire_plan::Rank;
 
 use super::running::listed;
 use super::{Aside, GroupReport, Seconds};
+use crate::health::failure::DISAGREE;
 use crate::health::flight::FlightRecord;
 
 /// Lines; more kinds of ranks are counted.
@@ -58,6 +59,30 @@ impl GroupReport {
         let told = kinds[more..].iter().map(|(doing, kind)| kind.told(doing));
         let more = (more > 0).then(|| format!("others were in {more} more places"));
         more.into_iter().chain(told).collect()
+    }
+}
+
+impl GroupReport {
+    /// If the group failed because ranks were in different operations: the one that was in another than all
+    /// others, or one of each side. Else nobody.
+    pub fn disagreeing(&self) -> Vec<Rank> {
+        let disagree = |failure: &str| failure.starts_with(DISAGREE);
+        if !self.failure().is_some_and(disagree) {
+            return Vec::new();
+        }
+        let mut kinds: BTreeMap<Doing, Vec<Rank>> = BTreeMap::new();
+        for record in &self.records {
+            kinds.entry(doing(record).0).or_default().push(record.rank);
+        }
+        let mut kinds: Vec<Vec<Rank>> = kinds.into_values().collect();
+        kinds.sort_by_key(Vec::len);
+        match &kinds[..] {
+            [one, many, ..] if one.len() == 1 && many.len() > 1 => one.clone(),
+            _ => kinds
+                .iter()
+                .filter_map(|kind| kind.first().copied())
+                .collect(),
+        }
     }
 }
 

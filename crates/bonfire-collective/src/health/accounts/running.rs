@@ -6,7 +6,7 @@ use std::time::Duration;
 use bonfire_plan::{Collective, Rank, WorldSize};
 use serde::{Deserialize, Serialize};
 
-use super::{Account, Standing, Tense, sentences};
+use super::{Account, Standing, Tense, leave_out_who_waits, sentences};
 use crate::health::flight::FlightRecord;
 use crate::health::recorder::{Call, Record};
 use crate::health::stragglers::StragglerReport;
@@ -54,6 +54,17 @@ impl GroupReport {
             .collect()
     }
 
+    /// The number in the whole job of a rank of this group, if it is known here.
+    pub fn job_rank(&self, rank: Rank) -> Option<Rank> {
+        let mut records = self.records.iter();
+        match self.group {
+            0 => Some(rank),
+            _ => records
+                .find(|record| record.rank == rank)
+                .map(|record| record.job_rank),
+        }
+    }
+
     /// Why the group failed, as the rank knew that noticed first; nothing while it runs.
     pub fn failure(&self) -> Option<&str> {
         let failed = self.records.iter().filter(|one| one.failure.is_some());
@@ -71,29 +82,35 @@ impl GroupReport {
         }
     }
 
+    /// Of a failed group the ranks that the others waited for in vain, of which those that waited themselves are
+    /// none; nobody if nobody waited.
+    pub fn late(&self) -> Vec<Rank> {
+        let accounts: BTreeMap<Rank, Account> = self.records.iter().map(account).collect();
+        let Some((rank, last)) = furthest_wait(&waits(&accounts)) else {
+            return Vec::new();
+        };
+        let Ok(world_size) = WorldSize::new(self.world_size) else {
+            return Vec::new();
+        };
+        let operation = &last.call.operation;
+        let mut missing: Vec<(Rank, Standing<'_>)> = self
+            .others(world_size, rank, operation.collective)
+            .into_iter()
+            .map(|rank| (rank, Standing::of(accounts.get(&rank), operation)))
+            .filter(|(_, standing)| standing.is_missing())
+            .collect();
+        leave_out_who_waits(&mut missing);
+        missing.into_iter().map(|(rank, _)| rank).collect()
+    }
+
     fn running_verdict(&self, world_size: WorldSize) -> String {
         let accounts: BTreeMap<Rank, Account> = self.records.iter().map(account).collect();
-        let waits: Vec<(Rank, &Record)> = accounts
-            .values()
-            .filter_map(|account| Some((account.rank, account.last.as_ref()?)))
-            .filter(|(_, last)| last.ended_ago.is_none())
-            .collect();
+        let waits = waits(&accounts);
         let silent = self.silent();
-        // The furthest operation of all ranks is the one that the last comer is missed in.
-        let furthest = |(_, last): &&(Rank, &Record)| {
-            let operation = &last.call.operation;
-            let is_of_all = !operation.collective.is_point_to_point();
-            (
-                is_of_all,
-                operation.seq * u64::from(is_of_all),
-                last.started_ago,
-            )
-        };
-        let reference = waits.iter().max_by_key(furthest);
         let longest = waits.iter().map(|(_, last)| last.started_ago).max();
-        match reference {
+        match furthest_wait(&waits) {
             Some((rank, last)) if !silent.is_empty() || longest >= Some(WAIT_MIN) => {
-                let others = self.others(world_size, *rank, last.call.operation.collective);
+                let others = self.others(world_size, rank, last.call.operation.collective);
                 self.who_is_missed(&others, last, &waits, &accounts)
             }
             _ if silent.is_empty() => format!(
@@ -166,6 +183,29 @@ impl GroupReport {
             sentences(standings, Tense::Running)
         )
     }
+}
+
+/// Who is in an operation.
+fn waits(accounts: &BTreeMap<Rank, Account>) -> Vec<(Rank, &Record)> {
+    accounts
+        .values()
+        .filter_map(|account| Some((account.rank, account.last.as_ref()?)))
+        .filter(|(_, last)| last.ended_ago.is_none())
+        .collect()
+}
+
+/// The furthest operation of all ranks: the one that the last comer is missed in.
+fn furthest_wait<'a>(waits: &[(Rank, &'a Record)]) -> Option<(Rank, &'a Record)> {
+    let furthest = |(_, last): &(Rank, &Record)| {
+        let operation = &last.call.operation;
+        let is_of_all = !operation.collective.is_point_to_point();
+        (
+            is_of_all,
+            operation.seq * u64::from(is_of_all),
+            last.started_ago,
+        )
+    };
+    waits.iter().copied().max_by_key(furthest)
 }
 
 fn account(record: &FlightRecord) -> (Rank, Account) {

@@ -1,0 +1,102 @@
+//! What the user and the system wish of this process, from the first moment of the agent to its last.
+//!
+//! While ranks run, the supervisor heeds it. When nothing is there to end, it ends this process at once: also
+//! as the first process of a container, which the kernel ends for no signal without a handler.
+
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use bonfire_sys::process::{Interrupt, InterruptWatch, StopWatch, stop_this_process};
+
+use crate::error::LaunchError;
+use crate::interrupt::Echoes;
+
+/// What a signal asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wish {
+    /// The job is to end.
+    End(Interrupt),
+    /// All of the job is to stop until it is continued, as by Ctrl-Z and `fg`.
+    Stop,
+}
+
+/// The signals of this process, which are the agent's while it lives.
+#[derive(Debug)]
+pub(crate) struct Signals {
+    desk: Arc<Mutex<Desk>>,
+    _ends: InterruptWatch,
+    _stops: StopWatch,
+}
+
+struct Desk {
+    listener: Option<Box<dyn FnMut(Wish) + Send>>,
+    echoes: Echoes,
+}
+
+/// Somebody listens while this lives.
+#[derive(Debug)]
+pub(crate) struct Listening {
+    desk: Arc<Mutex<Desk>>,
+}
+
+impl Signals {
+    pub(crate) fn watch() -> io::Result<Self> {
+        let desk = Arc::new(Mutex::new(Desk {
+            listener: None,
+            echoes: Echoes::default(),
+        }));
+        let (ends, stops) = (Arc::clone(&desk), Arc::clone(&desk));
+        Ok(Self {
+            desk,
+            _ends: InterruptWatch::start(move |by| end(&mut lock(&ends), by))?,
+            _stops: StopWatch::start(move || stop(&mut lock(&stops)))?,
+        })
+    }
+
+    /// Hands wishes to a function until what this returns is dropped.
+    pub(crate) fn listen(&self, listener: impl FnMut(Wish) + Send + 'static) -> Listening {
+        lock(&self.desk).listener = Some(Box::new(listener));
+        Listening {
+            desk: Arc::clone(&self.desk),
+        }
+    }
+}
+
+impl std::fmt::Debug for Desk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let is_heard = self.listener.is_some();
+        f.debug_struct("Desk").field("is_heard", &is_heard).finish()
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        lock(&self.desk).listener = None;
+    }
+}
+
+fn end(desk: &mut Desk, by: Interrupt) {
+    if desk.echoes.contain(Instant::now()) {
+        return;
+    }
+    if let Some(listener) = &mut desk.listener {
+        return listener(Wish::End(by));
+    }
+    let interrupted = LaunchError::Interrupted { by };
+    // A closed stream has nobody to tell.
+    let _ = writeln!(io::stderr(), "error: {interrupted}");
+    std::process::exit(interrupted.exit_code().into());
+}
+
+fn stop(desk: &mut Desk) {
+    match &mut desk.listener {
+        Some(listener) => listener(Wish::Stop),
+        // Raising a signal in this thread cannot fail.
+        None => drop(stop_this_process()),
+    }
+}
+
+fn lock(desk: &Mutex<Desk>) -> MutexGuard<'_, Desk> {
+    desk.lock().unwrap_or_else(PoisonError::into_inner)
+}
