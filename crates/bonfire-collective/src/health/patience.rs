@@ -1,6 +1,6 @@
 //! How long a wait goes on, and how it passes the time.
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::time::{Duration, Instant};
 
 use bonfire_plan::Rank;
@@ -26,6 +26,10 @@ const EAGER_TIME: Duration = Duration::from_micros(100);
 /// Looks between two readings of the clock. A reading costs as much as a look at memory, and a tenth
 /// of a look at a socket.
 const LOOKS_PER_READING: u32 = 16;
+
+/// If a wait did not look for so long, this process stood still, as after Ctrl-Z, and with it most likely the rank that
+/// is waited for. That counts for no deadline.
+const OWN_GAP: Duration = Duration::from_secs(2);
 
 /// How a wait begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +72,10 @@ pub(crate) struct Patience<'a> {
     /// When the first wait had looked in vain for a while, and the clock was read for the first time.
     /// A small operation is over before: reading the clock would be a tenth of it.
     started: OnceCell<Instant>,
+    /// When the clock was read last.
+    looked: Cell<Option<Instant>>,
+    /// For how long this process stood still since it was read first.
+    stood_still: Cell<Duration>,
     timeout: Duration,
     eagerness: Eagerness,
     poison: &'a Poison,
@@ -95,6 +103,8 @@ impl<'a> Patience<'a> {
     pub(crate) fn new(timeout: Duration, eagerness: Eagerness, poison: &'a Poison) -> Self {
         Self {
             started: OnceCell::new(),
+            looked: Cell::new(None),
+            stood_still: Cell::new(Duration::ZERO),
             timeout,
             eagerness,
             poison,
@@ -149,7 +159,7 @@ impl<'a> Patience<'a> {
         }
         let now = clock::now();
         let started = *self.started.get_or_init(|| now);
-        if now.duration_since(started) >= self.timeout {
+        if now.duration_since(started) >= self.timeout.saturating_add(self.standstill(now)) {
             return Err(Interrupt::Expired);
         }
         match vigil.stage {
@@ -165,6 +175,16 @@ impl<'a> Patience<'a> {
             Eagerness::Yield => Pause::Yield,
             Eagerness::Sleep => unreachable!("such a wait naps from the start"),
         })
+    }
+
+    /// For how long this process stood still, the time before this moment included.
+    fn standstill(&self, now: Instant) -> Duration {
+        let looked = self.looked.replace(Some(now)).unwrap_or(now);
+        let gap = now.saturating_duration_since(looked);
+        if gap >= OWN_GAP {
+            self.stood_still.set(self.stood_still.get() + gap);
+        }
+        self.stood_still.get()
     }
 
     pub(crate) fn has_departed(&self, peer: Rank) -> bool {
@@ -217,6 +237,17 @@ mod tests {
             let lasted = began.elapsed();
             assert!(lasted >= EAGER_TIME, "{eagerness:?} lasted {lasted:?}");
         }
+    }
+
+    #[test]
+    fn a_wait_that_was_stopped_has_its_time_when_it_goes_on() {
+        let poison = poison();
+        let patience = patience(Eagerness::Sleep, Duration::from_secs(60), &poison);
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let stood_still =
+            [0, 1, 2, 100, 101, 103].map(|seconds| patience.standstill(at(seconds)).as_secs());
+        assert_eq!(stood_still, [0, 0, 0, 98, 98, 100]);
     }
 
     #[test]
