@@ -36,6 +36,14 @@ pub enum DilocoError {
         /// Where it was.
         step: u64,
     },
+    /// The ranks of one worker were given different states. All ranks return this error.
+    #[error(
+        "the ranks of worker {rank} do not go on from the same step; give all of them the same state, or none of them one"
+    )]
+    StateMismatch {
+        /// The worker.
+        rank: Rank,
+    },
     /// There is nothing to train.
     #[error(
         "the model has no trainable parameters; put it on a device with autodiff, as in `device.autodiff()`"

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bonfire_collective::{ProcessGroup, Rank, Work};
-use bonfire_train::{Axis, Ddp, Mesh, TrainError, World};
+use bonfire_train::{Axis, Ddp, Mesh, TrainError};
 use burn::module::Module;
 use serde::{Deserialize, Serialize};
 
@@ -50,7 +50,7 @@ struct Outer {
 #[derive(Debug, Default)]
 struct Fragment {
     parameters: Vec<usize>,
-    /// How many steps workers have taken since its last exchange began.
+    /// How many steps have changed this worker's parameters since it sent them, or took the common ones.
     steps: u64,
     exchange: Option<Exchange>,
 }
@@ -60,6 +60,16 @@ struct Exchange {
     /// The step after which its result is taken.
     ends: u64,
     work: Work<Message>,
+}
+
+/// What is made of the differences between workers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    /// A step of the outer optimizer.
+    Round,
+    /// The mean of the workers' parameters. In the middle of a round the momentum would go on without the local steps that
+    /// correct it.
+    Finish,
 }
 
 /// Where a training with DiLoCo is, beside the parameters: for a checkpoint.
@@ -91,7 +101,8 @@ impl Diloco {
     /// that has them.
     ///
     /// # Errors
-    /// As [`new`](Self::new); [`DilocoError::NewcomerFirst`], [`DilocoError::OtherModel`].
+    /// As [`new`](Self::new); [`DilocoError::NewcomerFirst`], [`DilocoError::StateMismatch`],
+    /// [`DilocoError::OtherModel`].
     #[track_caller]
     pub fn resume<M: Module>(
         model: M,
@@ -101,7 +112,7 @@ impl Diloco {
     ) -> Result<(Self, M), DilocoError> {
         config.check()?;
         let (workers, inner) = (mesh.sub(Axis::DpReplicate), mesh.sub(Axis::DpShard));
-        let step = agree(workers, &config, state.as_ref())?;
+        let step = agree(mesh, &config, state.as_ref())?;
         // It compares the models and gives all ranks that of rank 0.
         let model = Ddp::new(model, inner)?.into_module();
         let model = Ddp::new(model, workers)?.into_module();
@@ -176,27 +187,28 @@ impl Diloco {
         }
     }
 
-    /// Ends the exchanges that are under way and exchanges all parameters that workers have changed since, so that all
-    /// have the same: at the end of a training, before a [`state`](Self::state) is saved, and before workers join or
-    /// leave.
+    /// Ends the exchanges that are under way, and gives all workers the mean of the parameters that they have changed
+    /// since: at the end of a training or before it stops, before a [`state`](Self::state) is saved, and before workers
+    /// join or leave. It is no step of the outer optimizer, whose momentum stays as it was.
     ///
     /// # Errors
     /// As [`step`](Self::step).
     #[track_caller]
     pub fn finish<M: Module>(&mut self, mut model: M) -> Result<M, DilocoError> {
         for fragment in 0..self.fragments.len() {
-            model = self.end(fragment, model)?;
+            // Without one, `end` would put the common parameters over those that this worker has learnt.
+            if self.fragments[fragment].exchange.is_some() {
+                model = self.end(fragment, model, Ending::Round)?;
+            }
         }
         for fragment in 0..self.fragments.len() {
             if self.fragments[fragment].steps > 0 {
                 self.begin(fragment, &model)?;
             }
         }
-        let mixing = std::mem::replace(&mut self.config.mixing, 0.0);
         for fragment in 0..self.fragments.len() {
-            model = self.end(fragment, model)?;
+            model = self.end(fragment, model, Ending::Finish)?;
         }
-        self.config.mixing = mixing;
         Ok(model)
     }
 
@@ -249,12 +261,12 @@ impl Diloco {
     fn exchange<M: Module>(&mut self, mut model: M) -> Result<M, DilocoError> {
         for fragment in 0..self.fragments.len() {
             if self.fragments[fragment].ends() == Some(self.step) {
-                model = self.end(fragment, model)?;
+                model = self.end(fragment, model, Ending::Round)?;
             }
             if self.config.begins(fragment, self.step) {
                 self.begin(fragment, &model)?;
                 if self.config.delay == 0 {
-                    model = self.end(fragment, model)?;
+                    model = self.end(fragment, model, Ending::Round)?;
                 }
             }
         }
@@ -293,9 +305,15 @@ impl Diloco {
         Ok(())
     }
 
-    /// Waits for an exchange, if there is one, takes the outer step, and puts the common parameters into the model.
+    /// Waits for an exchange, if there is one, makes of it what is asked for, and puts the common parameters into the
+    /// model.
     #[track_caller]
-    fn end<M: Module>(&mut self, fragment: usize, model: M) -> Result<M, DilocoError> {
+    fn end<M: Module>(
+        &mut self,
+        fragment: usize,
+        model: M,
+        ending: Ending,
+    ) -> Result<M, DilocoError> {
         if let Some(exchange) = self.fragments[fragment].exchange.take() {
             let mean = exchange.work.wait()?.into_values();
             if mean.iter().any(|value| !value.is_finite()) {
@@ -303,18 +321,26 @@ impl Diloco {
                 self.inner.abort(&error.to_string());
                 return Err(error);
             }
-            self.step_outer(fragment, &mean);
+            self.update(fragment, &mean, ending);
         }
         let mut common = BTreeMap::new();
         for index in self.fragments[fragment].parameters.iter().copied() {
             let values = self.shared(&self.parameters[index], |outer| &outer.common)?;
             common.insert(index, values);
         }
-        Ok(floats::write(model, common, self.config.mixing))
+        let mixing = match ending {
+            Ending::Round => self.config.mixing,
+            Ending::Finish => 0.0,
+        };
+        if mixing == 0.0 {
+            self.fragments[fragment].steps = 0;
+        }
+        Ok(floats::write(model, common, mixing))
     }
 
-    /// SGD with Nesterov momentum, as PyTorch's `SGD(nesterov=True)`, on the parameters that this rank keeps.
-    fn step_outer(&mut self, fragment: usize, mut mean: &[f32]) {
+    /// Changes the parameters that this rank keeps: in a round by SGD with Nesterov momentum, as PyTorch's
+    /// `SGD(nesterov=True)`.
+    fn update(&mut self, fragment: usize, mut mean: &[f32], ending: Ending) {
         let (rate, decay) = (
             self.config.outer_rate as f32,
             self.config.outer_momentum as f32,
@@ -330,8 +356,13 @@ impl Diloco {
             let (gradients, rest) = mean.split_at(parameter.len);
             let pairs = outer.common.iter_mut().zip(&mut outer.momentum);
             for ((common, momentum), gradient) in pairs.zip(gradients) {
-                *momentum = decay * *momentum + gradient;
-                *common -= rate * (gradient + decay * *momentum);
+                match ending {
+                    Ending::Round => {
+                        *momentum = decay * *momentum + gradient;
+                        *common -= rate * (gradient + decay * *momentum);
+                    }
+                    Ending::Finish => *common -= gradient,
+                }
             }
             mean = rest;
         }
@@ -374,34 +405,40 @@ fn inside<M: Module>(
     result
 }
 
-/// The step from which all workers go on, if they have the same options.
+/// The step from which all workers go on, if they have the same options, and the ranks of each worker the same state.
 #[track_caller]
 fn agree(
-    workers: &World,
+    mesh: &Mesh,
     config: &DilocoConfig,
     state: Option<&DilocoState>,
 ) -> Result<u64, DilocoError> {
-    let own = (config, state.map(|state| state.step));
+    let worker = mesh.sub(Axis::DpReplicate).rank().get();
+    let own = (config, worker, state.map(|state| state.step));
     let own = serde_json::to_vec(&own).expect("numbers and names can be written");
-    let all = workers.group().all_gather_bytes(&own)?;
+    let all = mesh.data().group().all_gather_bytes(&own)?;
     let mut said = Vec::with_capacity(all.len());
     for (rank, bytes) in all.iter().enumerate() {
-        let read: Result<(DilocoConfig, Option<u64>), _> = serde_json::from_slice(bytes);
+        let read: Result<(DilocoConfig, u32, Option<u64>), _> = serde_json::from_slice(bytes);
         let rank = Rank::new(rank as u32);
         let cause = |error: serde_json::Error| TrainError::OtherProgram {
             rank,
             cause: error.to_string(),
         };
-        said.push((rank, read.map_err(cause)?));
+        said.push(read.map_err(cause)?);
     }
-    let (_, (first, step)) = said[0];
-    for (rank, (theirs, other)) in said {
+    let (first, _, step) = said[0];
+    let mut steps = BTreeMap::new();
+    for (theirs, worker, other) in said {
+        let rank = Rank::new(worker);
         if theirs != first {
             return Err(DilocoError::ConfigMismatch {
                 rank,
                 theirs: format!("{theirs:?}"),
                 ours: format!("{first:?}"),
             });
+        }
+        if *steps.entry(worker).or_insert(other) != other {
+            return Err(DilocoError::StateMismatch { rank });
         }
         if let (None, Some(step)) = (step, other) {
             return Err(DilocoError::NewcomerFirst { rank, step });

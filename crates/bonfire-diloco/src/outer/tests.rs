@@ -106,34 +106,124 @@ fn trained(workers: u32, inner: u32, config: DilocoConfig, steps: u64) -> Vec<f3
     all.into_iter().next().unwrap()
 }
 
-/// What the paper says, in f64 but for the inner steps.
-fn oracle(workers: u32, config: DilocoConfig, steps: u64) -> Vec<f32> {
-    let start = Net::new(0);
-    let mut common: Vec<f64> = start.all().into_iter().map(f64::from).collect();
-    let mut momentum = vec![0.0; common.len()];
-    let mut nets = vec![start; workers as usize];
-    for step in 0..steps {
-        nets = (0..)
-            .zip(nets)
-            .map(|(worker, net)| stepped(net, (worker, step)))
-            .collect();
-        if (step + 1) % config.local_steps.get() != 0 {
-            continue;
+/// What the papers say, in f64 but for the inner steps.
+struct Oracle {
+    config: DilocoConfig,
+    common: Vec<f64>,
+    momentum: Vec<f64>,
+    nets: Vec<Net>,
+    fragments: Vec<OracleFragment>,
+}
+
+#[derive(Default)]
+struct OracleFragment {
+    elements: Vec<usize>,
+    /// When the exchange under way ends, and the mean of the differences.
+    exchange: Option<(u64, Vec<f64>)>,
+    /// Whether workers have gone their own ways since.
+    differs: bool,
+}
+
+impl Oracle {
+    fn trained(workers: u32, config: DilocoConfig, steps: u64) -> Vec<f32> {
+        let net = Net::new(0);
+        let lengths = floats::lengths(&net);
+        let first = |index: usize| lengths[..index].iter().sum::<usize>();
+        let elements = |index: usize| first(index)..first(index) + lengths[index];
+        let fragments = deal(&lengths, config.fragments.get()).into_iter();
+        let fragments = fragments.map(|parameters| OracleFragment {
+            elements: parameters.into_iter().flat_map(elements).collect(),
+            ..OracleFragment::default()
+        });
+        let common: Vec<f64> = net.all().into_iter().map(f64::from).collect();
+        let mut oracle = Self {
+            config,
+            momentum: vec![0.0; common.len()],
+            common,
+            nets: vec![net; workers as usize],
+            fragments: fragments.collect(),
+        };
+        for step in 1..=steps {
+            oracle.step(step);
         }
-        let all: Vec<Vec<f32>> = nets.iter().map(Net::all).collect();
-        for index in 0..common.len() {
-            let sum: f64 = all
-                .iter()
-                .map(|own| common[index] - f64::from(own[index]))
-                .sum();
-            let gradient = sum / f64::from(workers);
-            momentum[index] = config.outer_momentum * momentum[index] + gradient;
-            let change = gradient + config.outer_momentum * momentum[index];
-            common[index] -= config.outer_rate * change;
-        }
-        nets = nets.into_iter().map(|net| with(net, &common)).collect();
+        oracle.finish(steps);
+        oracle
+            .common
+            .into_iter()
+            .map(|value| value as f32)
+            .collect()
     }
-    common.into_iter().map(|value| value as f32).collect()
+
+    fn step(&mut self, step: u64) {
+        let nets = (0..).zip(std::mem::take(&mut self.nets));
+        let nets = nets.map(|(worker, net)| stepped(net, (worker, step - 1)));
+        self.nets = nets.collect();
+        for index in 0..self.fragments.len() {
+            let fragment = &mut self.fragments[index];
+            fragment.differs = true;
+            if matches!(fragment.exchange, Some((ends, _)) if ends == step) {
+                self.end(index, self.config.mixing);
+            }
+            if self.config.begins(index, step) {
+                self.begin(index, step);
+                if self.config.delay == 0 {
+                    self.end(index, self.config.mixing);
+                }
+            }
+        }
+    }
+
+    fn begin(&mut self, index: usize, step: u64) {
+        let all: Vec<Vec<f32>> = self.nets.iter().map(Net::all).collect();
+        let fragment = &mut self.fragments[index];
+        let difference = |element: &usize| {
+            let common = self.common[*element];
+            let each = all.iter().map(|own| common - f64::from(own[*element]));
+            each.sum::<f64>() / all.len() as f64
+        };
+        let mean = fragment.elements.iter().map(difference).collect();
+        fragment.exchange = Some((step + self.config.delay, mean));
+        fragment.differs = false;
+    }
+
+    fn end(&mut self, index: usize, mixing: f64) {
+        let Self {
+            config,
+            common,
+            momentum,
+            ..
+        } = self;
+        let fragment = &mut self.fragments[index];
+        let (_, mean) = fragment.exchange.take().unwrap();
+        for (element, gradient) in fragment.elements.iter().copied().zip(mean) {
+            let momentum = &mut momentum[element];
+            *momentum = config.outer_momentum * *momentum + gradient;
+            common[element] -= config.outer_rate * (gradient + config.outer_momentum * *momentum);
+        }
+        fragment.differs &= mixing > 0.0;
+        for net in &mut self.nets {
+            let mut all: Vec<f64> = net.all().into_iter().map(f64::from).collect();
+            for element in fragment.elements.iter().copied() {
+                all[element] = mixing * all[element] + (1.0 - mixing) * common[element];
+            }
+            *net = with(net.clone(), &all);
+        }
+    }
+
+    fn finish(&mut self, step: u64) {
+        for index in 0..self.fragments.len() {
+            if self.fragments[index].exchange.is_some() {
+                self.end(index, self.config.mixing);
+            }
+            if self.fragments[index].differs {
+                // The mean of the parameters, without the outer optimizer.
+                self.begin(index, step);
+                let (_, mean) = self.fragments[index].exchange.take().unwrap();
+                let elements = self.fragments[index].elements.iter().zip(mean);
+                elements.for_each(|(element, gradient)| self.common[*element] -= gradient);
+            }
+        }
+    }
 }
 
 /// A model with these parameters.
@@ -160,7 +250,7 @@ fn distance(left: &[f32], right: &[f32]) -> f32 {
 #[test]
 fn workers_go_the_way_of_the_paper() {
     for workers in 1..=3 {
-        let expected = oracle(workers, config(4), 12);
+        let expected = Oracle::trained(workers, config(4), 12);
         let found = trained(workers, 1, config(4), 12);
         let off = distance(&found, &expected);
         assert!(off < 2e-6, "{workers} workers: {off}");
@@ -169,6 +259,52 @@ fn workers_go_the_way_of_the_paper() {
             untrained > 1e-2,
             "the workers have learnt something: {untrained}"
         );
+    }
+}
+
+/// Before the first exchange, between two, and with one under way.
+#[test]
+fn what_was_learnt_since_the_last_exchange_is_not_lost() {
+    let start = Net::new(0).all();
+    for fragments in [1, 3] {
+        for (delay, mixing) in [(0, 0.0), (0, 0.5), (2, 0.0), (2, 0.5)] {
+            let config = config(5).with_delay(delay, mixing);
+            let config = config.with_fragments(NonZeroUsize::new(fragments).unwrap());
+            for steps in [1, 3, 6, 7, 9, 11] {
+                let expected = Oracle::trained(2, config, steps);
+                let found = trained(2, 2, config, steps);
+                let off = distance(&found, &expected);
+                let case = format!("{fragments} fragments, delay {delay}, {mixing}, {steps} steps");
+                assert!(off < 1e-5, "{case}: {off}");
+                let moved = distance(&found, &start);
+                assert!(moved > 1e-3, "{case}: nothing is learnt, {moved}");
+            }
+        }
+    }
+}
+
+/// A stop between two exchanges: finished, saved and resumed, it has what was learnt.
+#[test]
+fn a_state_after_finish_goes_with_what_was_learnt() {
+    let all = local(2, GroupOptions::default(), |group| {
+        let world = world(group);
+        let mesh = mesh(&world, 2);
+        let worker = world.rank().get();
+        let (mut diloco, mut net) = Diloco::new(Net::new(0), &mesh, config(50)).unwrap();
+        for step in 0..10 {
+            net = diloco.step(stepped(net, (worker, step))).unwrap();
+        }
+        let finished = diloco.finish(net).unwrap();
+        let state = diloco.state().unwrap();
+        let (mut diloco, net) =
+            Diloco::resume(finished.clone(), &mesh, config(50), Some(state)).unwrap();
+        assert_eq!(diloco.steps(), 10);
+        let again = diloco.finish(net).unwrap();
+        (finished.all(), again.all())
+    });
+    for (finished, again) in &all {
+        assert_eq!((finished, again), (&all[0].0, &all[0].0));
+        assert!(distance(finished, &Net::new(0).all()) > 1e-2);
     }
 }
 
@@ -396,6 +532,22 @@ fn what_cannot_be_is_said_on_all_workers() {
             non_finite.contains("not finite after 4 steps"),
             "{non_finite}"
         );
+    }
+}
+
+#[test]
+fn a_state_on_some_ranks_of_a_worker_is_refused_on_all() {
+    let errors = local(4, GroupOptions::default(), |group| {
+        let world = world(group);
+        let mesh = mesh(&world, 2);
+        let (diloco, net) = Diloco::new(Net::new(0), &mesh, config(2)).unwrap();
+        let state = diloco.state().unwrap();
+        let state = (world.rank().get() != 3).then_some(state);
+        let refused = Diloco::resume(net, &mesh, config(2), state).unwrap_err();
+        refused.to_string()
+    });
+    for error in errors {
+        assert!(error.contains("the ranks of worker 1 do not"), "{error}");
     }
 }
 
