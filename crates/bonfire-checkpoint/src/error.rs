@@ -8,7 +8,10 @@ use std::path::PathBuf;
 #[non_exhaustive]
 pub enum CheckpointError {
     /// A file or folder on rank 0.
-    #[error("cannot {action} {path}: {source}; checkpoints need a folder that rank 0 can write to")]
+    #[error(
+        "cannot {action} {path}: {source}; checkpoints need a folder that rank 0 can write to, with room for one more \
+         than are kept"
+    )]
     Io {
         /// What was tried.
         action: &'static str,
@@ -16,6 +19,29 @@ pub enum CheckpointError {
         path: PathBuf,
         /// What the operating system said.
         source: io::Error,
+    },
+    /// A file of a checkpoint.
+    #[error(
+        "cannot write {what} to {path}: {cause}; checkpoints need a folder that rank 0 can write to, with room for one \
+         more than are kept"
+    )]
+    Unwritten {
+        /// Which part of the training.
+        what: String,
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        cause: String,
+    },
+    /// Two trainings cannot save in one folder.
+    #[error(
+        "another training saves in {folder}: {by}; give each training a folder of its own, or end the other one first"
+    )]
+    InUse {
+        /// Where.
+        folder: PathBuf,
+        /// Which process that is.
+        by: String,
     },
     /// Rank 0 failed; this is what the other ranks get.
     #[error("rank 0 could not use the checkpoints: {cause}")]

@@ -1,11 +1,22 @@
 //! Checkpoints on a disk: each a folder of its own, which is there as a whole or not at all.
 
+mod draft;
+mod files;
+mod lock;
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::manifest::{Entry, Manifest};
 use crate::{Best, CheckpointError, Keep, Milestone, is_writable};
+use files::{clear, entries, io, make, name_of, sync, write_synced};
+use lock::Lock;
+
+pub use draft::Draft;
 
 const MANIFEST: &str = "manifest.json";
 
@@ -25,61 +36,101 @@ pub struct Found {
     pub files: Vec<String>,
 }
 
-/// The folder that holds checkpoints.
+/// The folder that holds checkpoints. Clones are the same.
+///
+/// Checkpoints are of one history, in the order in which they were saved: their steps never go down. One that is saved at
+/// a step below those of others begins a new history, and the others are set aside.
 #[derive(Clone, Debug)]
-pub struct Folder(PathBuf);
+pub struct Folder {
+    path: PathBuf,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Once something was saved here.
+    lock: Option<Lock>,
+    /// Checkpoints whose files were found to be others than those that were written.
+    damaged: BTreeSet<PathBuf>,
+}
+
+/// A checkpoint whose manifest can be read.
+#[derive(Debug)]
+struct Saved {
+    path: PathBuf,
+    manifest: Manifest,
+}
+
+/// Why a checkpoint cannot be taken.
+#[derive(Debug)]
+enum Fault {
+    /// Its files are not those that were written.
+    Damage(String),
+    /// Nobody knows, because they cannot be read at present.
+    Unreadable(String),
+}
 
 impl Folder {
     /// At a path. Nothing is done there yet.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self(path.into())
+        Self {
+            path: path.into(),
+            state: Arc::default(),
+        }
     }
 
     /// Where it is.
     pub fn path(&self) -> &Path {
-        &self.0
+        &self.path
     }
 
-    fn path_of(&self, manifest: &Manifest) -> PathBuf {
-        let Manifest { step, revision, .. } = manifest;
-        self.0.join(match revision {
-            0 => format!("step-{step:09}"),
-            revision => format!("step-{step:09}.{revision}"),
-        })
-    }
-
-    /// Removes what was left half-done in the folder, or sees that it can be made: it is, with the first
-    /// checkpoint.
+    /// Sees that the folder can be made and written to: it is made with the first checkpoint. Warns if another training
+    /// saves there.
     ///
     /// # Errors
     /// [`CheckpointError::Io`].
     pub fn prepare(&self) -> Result<(), CheckpointError> {
-        is_writable(&self.0).map_err(io("write to", &self.0))?;
-        for path in self.entries()? {
-            if name_of(&path).starts_with(UNFINISHED) {
-                fs::remove_dir_all(&path).map_err(io("remove", &path))?;
-            }
+        is_writable(&self.path).map_err(io("write to", &self.path))?;
+        if self.state().lock.is_none()
+            && let Some(by) = Lock::holder(&self.path)
+        {
+            tracing::warn!(
+                folder = %self.path.display(),
+                by,
+                "another training saves in this folder: as long as it does, no other one can"
+            );
         }
         Ok(())
     }
 
-    /// Begins a checkpoint of so many ranks. Until [`finish`](Draft::finish) nothing can be seen of it.
+    /// Begins a checkpoint of so many ranks. Until [`finish`](Draft::finish) nothing can be seen of it. The first one
+    /// clears away what an interrupted training has left half-done.
     ///
     /// # Errors
-    /// [`CheckpointError::Io`].
+    /// [`CheckpointError::InUse`], [`CheckpointError::Io`].
     pub fn begin(
         &self,
         milestone: Milestone,
         world_size: u32,
     ) -> Result<Draft<'_>, CheckpointError> {
+        self.claim()?;
         let mut manifest = Manifest::new(milestone, world_size);
+        let all = self.newest_first()?;
+        manifest.saved = all.first().map_or(0, |newest| newest.manifest.saved) + 1;
+        let path_of = |Manifest { step, revision, .. }: &Manifest| {
+            self.path.join(match revision {
+                0 => format!("step-{step:09}"),
+                revision => format!("step-{step:09}.{revision}"),
+            })
+        };
         // Saved again after a resume: the older one stays until this one is whole.
-        while self.path_of(&manifest).exists() {
+        while path_of(&manifest).exists() {
             manifest.revision += 1;
         }
-        let target = self.path_of(&manifest);
+        let target = path_of(&manifest);
         let unfinished = self.unfinished(&target);
-        fs::create_dir_all(&unfinished).map_err(io("make", &unfinished))?;
+        clear(&unfinished)?;
+        fs::create_dir(&unfinished).map_err(io("make", &unfinished))?;
         Ok(Draft {
             folder: self,
             manifest,
@@ -88,26 +139,75 @@ impl Folder {
         })
     }
 
-    /// Removes what is not to be kept.
+    /// Removes what is not to be kept. What was saved last is always kept, and damaged checkpoints never are: they take
+    /// no place. Checkpoints of another history are set aside.
     ///
     /// # Errors
-    /// [`CheckpointError::Io`].
+    /// [`CheckpointError::InUse`], [`CheckpointError::Io`].
     pub fn retain(&self, keep: Keep) -> Result<(), CheckpointError> {
-        let all = self.newest_first()?;
-        let best = keep.best.and_then(|best| best_of(&all, best));
+        if self.all()?.is_empty() {
+            return Ok(());
+        }
+        self.claim()?;
+        let (damaged, whole): (Vec<Saved>, Vec<Saved>) = self
+            .newest_first()?
+            .into_iter()
+            .partition(|saved| self.is_damaged(saved));
+        let newest = whole.first().map_or(0, |newest| newest.manifest.saved);
+        // Steps go down from the newest checkpoint to those before it.
+        let mut step = u64::MAX;
+        let (present, other): (Vec<Saved>, Vec<Saved>) = whole.into_iter().partition(|saved| {
+            let is_before = saved.manifest.step <= step;
+            step = step.min(saved.manifest.step);
+            is_before
+        });
+        self.set_aside(other.iter().map(|saved| saved.path.as_path()))?;
+        let best = keep.best.and_then(|best| best_of(&present, best));
         let mut kept = 0;
         let mut last_step = None;
-        for manifest in &all {
+        for Saved { path, manifest } in &present {
             // Of a step that was saved twice, the later one counts.
             let superseded = last_step == Some(manifest.step);
             last_step = Some(manifest.step);
             if !superseded && kept < keep.last.max(1) {
                 kept += 1;
             } else if superseded || best != Some(manifest.step) {
-                self.remove(&self.path_of(manifest))?;
+                self.remove(path)?;
             }
         }
-        Ok(())
+        // The training has come further than these.
+        let mut obsolete = damaged.iter().filter(|saved| saved.manifest.saved < newest);
+        obsolete.try_for_each(|saved| self.remove(&saved.path))
+    }
+
+    /// Sets all checkpoints aside, for a training that begins anew in this folder.
+    ///
+    /// # Errors
+    /// [`CheckpointError::InUse`], [`CheckpointError::Io`].
+    pub fn set_all_aside(&self) -> Result<(), CheckpointError> {
+        let all = self.all()?;
+        if all.is_empty() {
+            return Ok(());
+        }
+        self.claim()?;
+        self.set_aside(all.iter().map(PathBuf::as_path))
+    }
+
+    /// Gives the checkpoint of a step that was saved last another metric; nothing is done if there is none.
+    ///
+    /// # Errors
+    /// [`CheckpointError::InUse`], [`CheckpointError::Io`].
+    pub fn rate(&self, milestone: Milestone) -> Result<(), CheckpointError> {
+        let mut all = self.newest_first()?.into_iter();
+        let Some(mut saved) = all.find(|saved| saved.manifest.step == milestone.step) else {
+            return Ok(());
+        };
+        self.claim()?;
+        saved.manifest.set_metric(milestone.metric);
+        let written = saved.path.join("manifest.new");
+        write_synced(&written, &saved.manifest.text())?;
+        fs::rename(&written, saved.path.join(MANIFEST)).map_err(io("rename", &written))?;
+        sync(&saved.path)
     }
 
     /// The last checkpoint that is whole; nothing if there is none at all. Every file of it is read once, a piece at
@@ -116,26 +216,36 @@ impl Folder {
     /// # Errors
     /// [`CheckpointError::AllDamaged`], [`CheckpointError::Io`].
     pub fn newest(&self) -> Result<Option<Found>, CheckpointError> {
-        let mut damaged = Vec::new();
-        for path in self.all()?.into_iter().rev() {
-            match check(&path) {
+        let mut paths: Vec<PathBuf> = self
+            .newest_first()?
+            .into_iter()
+            .map(|saved| saved.path)
+            .collect();
+        let mut others = self.all()?;
+        others.retain(|path| !paths.contains(path));
+        paths.splice(0..0, others.into_iter().rev());
+        let mut first = None;
+        for path in &paths {
+            let cause = match check(path) {
                 Ok(found) => return Ok(Some(found)),
-                Err(cause) => {
-                    tracing::warn!(
-                        checkpoint = %path.display(),
-                        cause,
-                        "this checkpoint is damaged; taking the one before"
-                    );
-                    damaged.push(cause);
+                Err(Fault::Unreadable(cause)) => cause,
+                Err(Fault::Damage(cause)) => {
+                    self.state().damaged.insert(path.clone());
+                    cause
                 }
-            }
+            };
+            tracing::warn!(
+                checkpoint = %path.display(),
+                cause,
+                "this checkpoint is damaged; taking the one before"
+            );
+            first.get_or_insert(cause);
         }
-        let count = damaged.len();
-        match damaged.into_iter().next() {
+        match first {
             None => Ok(None),
             Some(cause) => Err(CheckpointError::AllDamaged {
-                folder: self.0.clone(),
-                count,
+                folder: self.path.clone(),
+                count: paths.len(),
                 cause,
             }),
         }
@@ -151,110 +261,108 @@ impl Folder {
         Ok(found)
     }
 
-    /// All checkpoints, damaged ones too, in the order in which they were saved.
-    fn all(&self) -> Result<Vec<PathBuf>, CheckpointError> {
-        let mut found = self.entries()?;
-        found.retain(|path| step_of(path).is_some());
-        found.sort_by_key(|path| step_of(path));
-        Ok(found)
-    }
-
-    /// The manifests that can be read.
-    fn newest_first(&self) -> Result<Vec<Manifest>, CheckpointError> {
-        let manifests = self.all()?.into_iter().filter_map(|path| {
-            let text = fs::read(path.join(MANIFEST)).ok()?;
-            Manifest::parse(&text).ok()
-        });
-        let mut manifests: Vec<Manifest> = manifests.collect();
-        manifests.sort_by_key(|manifest| std::cmp::Reverse((manifest.step, manifest.revision)));
-        Ok(manifests)
-    }
-
     /// Removes a checkpoint: renamed first, so that no half-removed one is ever seen.
     ///
     /// # Errors
     /// [`CheckpointError::Io`].
     pub fn remove(&self, path: &Path) -> Result<(), CheckpointError> {
         let unfinished = self.unfinished(path);
+        clear(&unfinished)?;
         fs::rename(path, &unfinished).map_err(io("rename", path))?;
-        fs::remove_dir_all(&unfinished).map_err(io("remove", &unfinished))
+        clear(&unfinished)
+    }
+
+    /// Makes the folder, if it is not there, and sees that no other training saves in it, now and later.
+    fn claim(&self) -> Result<(), CheckpointError> {
+        let mut state = self.state();
+        if state.lock.is_some() {
+            return Ok(());
+        }
+        make(&self.path)?;
+        let lock = Lock::take(&self.path)?;
+        for path in entries(&self.path)? {
+            if name_of(&path).starts_with(UNFINISHED) {
+                clear(&path)?;
+            }
+        }
+        state.lock = Some(lock);
+        Ok(())
+    }
+
+    /// Moves checkpoints to a folder within this one, where nobody looks for them unless asked to.
+    fn set_aside<'a>(&self, paths: impl Iterator<Item = &'a Path>) -> Result<(), CheckpointError> {
+        let mut paths = paths.peekable();
+        if paths.peek().is_none() {
+            return Ok(());
+        }
+        let mut free = (1_u64..).map(|number| self.path.join(format!("earlier-{number}")));
+        let target = free.find(|target| !target.exists());
+        let target = target.expect("some number is free");
+        fs::create_dir(&target).map_err(io("make", &target))?;
+        let mut names = Vec::new();
+        for path in paths {
+            let name = name_of(path);
+            fs::rename(path, target.join(&name)).map_err(io("rename", path))?;
+            names.push(name);
+        }
+        tracing::warn!(
+            checkpoints = names.join(", "),
+            "these checkpoints are not of this training, which has begun at an earlier step: they are now in {}",
+            target.display()
+        );
+        sync(&target)?;
+        sync(&self.path)
+    }
+
+    /// All checkpoints, damaged ones too, in the order of their names.
+    fn all(&self) -> Result<Vec<PathBuf>, CheckpointError> {
+        let mut found = entries(&self.path)?;
+        found.retain(|path| step_of(path).is_some());
+        found.sort_by_key(|path| step_of(path));
+        Ok(found)
+    }
+
+    /// Those whose manifests can be read, the one saved last at the front.
+    fn newest_first(&self) -> Result<Vec<Saved>, CheckpointError> {
+        let saved = self.all()?.into_iter().filter_map(|path| {
+            let text = fs::read(path.join(MANIFEST)).ok()?;
+            let manifest = Manifest::parse(&text).ok()?;
+            Some(Saved { path, manifest })
+        });
+        let mut saved: Vec<Saved> = saved.collect();
+        saved.sort_by_key(|Saved { path, manifest }| {
+            Reverse((manifest.saved, manifest.step, step_of(path)))
+        });
+        Ok(saved)
+    }
+
+    /// Whether it is known, without reading all of it, that its files are not those that were written.
+    fn is_damaged(&self, saved: &Saved) -> bool {
+        let differs = |entry: &Entry| match fs::metadata(saved.path.join(&entry.name)) {
+            Ok(found) => found.len() != entry.bytes as u64,
+            Err(error) => error.kind() == ErrorKind::NotFound,
+        };
+        self.state().damaged.contains(&saved.path) || saved.manifest.files.iter().any(differs)
     }
 
     fn unfinished(&self, path: &Path) -> PathBuf {
-        self.0.join(format!("{UNFINISHED}{}", name_of(path)))
+        self.path.join(format!("{UNFINISHED}{}", name_of(path)))
     }
 
-    fn entries(&self) -> Result<Vec<PathBuf>, CheckpointError> {
-        let entries = match fs::read_dir(&self.0) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-            entries => entries.map_err(io("list", &self.0))?,
-        };
-        let paths = entries.map(|entry| entry.map(|entry| entry.path()));
-        paths.collect::<Result<_, _>>().map_err(io("list", &self.0))
-    }
-}
-
-/// A checkpoint that is being written.
-#[derive(Debug)]
-pub struct Draft<'a> {
-    folder: &'a Folder,
-    manifest: Manifest,
-    target: PathBuf,
-    unfinished: PathBuf,
-}
-
-impl Draft<'_> {
-    /// Where a file is to be written, for [`adopt`](Self::adopt).
-    pub fn path_of(&self, name: &str) -> PathBuf {
-        self.unfinished.join(name)
-    }
-
-    /// Takes in a file that has been written there.
-    ///
-    /// # Errors
-    /// [`CheckpointError::Io`].
-    pub fn adopt(&mut self, name: &str) -> Result<(), CheckpointError> {
-        let path = self.path_of(name);
-        let mut file = File::open(&path).map_err(io("open", &path))?;
-        let entry = Entry::read(name, &mut file).map_err(io("read", &path))?;
-        self.manifest.files.push(entry);
-        file.sync_all().map_err(io("sync", &path))
-    }
-
-    /// Writes a file.
-    ///
-    /// # Errors
-    /// [`CheckpointError::Io`].
-    pub fn add(&mut self, name: &str, bytes: &[u8]) -> Result<(), CheckpointError> {
-        self.manifest.files.push(Entry::of(name, bytes));
-        write_synced(&self.unfinished.join(name), bytes)
-    }
-
-    /// Gives the checkpoint its name.
-    ///
-    /// # Errors
-    /// [`CheckpointError::Io`].
-    pub fn finish(self) -> Result<(), CheckpointError> {
-        let text = serde_json::to_vec_pretty(&self.manifest).expect("a manifest is plain data");
-        write_synced(&self.unfinished.join(MANIFEST), &text)?;
-        sync(&self.unfinished)?;
-        fs::rename(&self.unfinished, &self.target).map_err(io("rename", &self.unfinished))?;
-        sync(self.folder.path())
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The step whose metric is best; the earliest of equals.
-fn best_of(newest_first: &[Manifest], best: Best) -> Option<u64> {
-    let with_metric = newest_first.iter().rev().filter_map(|manifest| {
-        let metric = manifest.metric?;
-        Some((
-            manifest.step,
-            if best == Best::Highest {
-                -metric
-            } else {
-                metric
-            },
-        ))
+fn best_of(newest_first: &[Saved], best: Best) -> Option<u64> {
+    let with_metric = newest_first.iter().rev().filter_map(|saved| {
+        let metric = saved.manifest.metric?;
+        let smaller_is_better = match best {
+            Best::Highest => -metric,
+            Best::Lowest => metric,
+        };
+        Some((saved.manifest.step, smaller_is_better))
     });
     let (step, _) = with_metric.min_by(|(_, left), (_, right)| left.total_cmp(right))?;
     Some(step)
@@ -270,28 +378,26 @@ fn step_of(path: &Path) -> Option<(u64, u32)> {
     }
 }
 
-fn name_of(path: &Path) -> String {
-    let name = path.file_name().unwrap_or_default();
-    name.to_string_lossy().into_owned()
-}
-
 /// A checkpoint whose files are those of its manifest, or what is wrong with it.
-///
-/// # Errors
-/// What is wrong, in words.
-fn check(path: &Path) -> Result<Found, String> {
-    let said = |name: &str, error: std::io::Error| format!("{name}: {error}");
+fn check(path: &Path) -> Result<Found, Fault> {
+    let said = |name: &str, error: std::io::Error| {
+        let cause = format!("{name}: {error}");
+        match error.kind() {
+            ErrorKind::NotFound => Fault::Damage(cause),
+            _ => Fault::Unreadable(cause),
+        }
+    };
     let manifest = fs::read(path.join(MANIFEST)).map_err(|error| said(MANIFEST, error))?;
-    let manifest = Manifest::parse(&manifest)?;
+    let manifest = Manifest::parse(&manifest).map_err(Fault::Damage)?;
     for entry in &manifest.files {
         let name = &entry.name;
         // A name is a name, not a way out of the folder.
         if name.contains('/') {
-            return Err(format!("its manifest names {name:?}"));
+            return Err(Fault::Damage(format!("its manifest names {name:?}")));
         }
         let file = File::open(path.join(name)).map_err(|error| said(name, error))?;
         let found = Entry::read(name, &mut &file).map_err(|error| said(name, error))?;
-        entry.check(&found)?;
+        entry.check(&found).map_err(Fault::Damage)?;
     }
     Ok(Found {
         path: path.to_owned(),
@@ -307,7 +413,11 @@ impl Found {
     /// # Errors
     /// [`CheckpointError::Damaged`].
     pub fn at(path: PathBuf) -> Result<Self, CheckpointError> {
-        check(&path).map_err(|cause| CheckpointError::Damaged { path, cause })
+        check(&path).map_err(|fault| match fault {
+            Fault::Damage(cause) | Fault::Unreadable(cause) => {
+                CheckpointError::Damaged { path, cause }
+            }
+        })
     }
 
     /// The content of a file.
@@ -320,23 +430,5 @@ impl Found {
     }
 }
 
-fn write_synced(path: &Path, bytes: &[u8]) -> Result<(), CheckpointError> {
-    let mut file = File::create(path).map_err(io("make", path))?;
-    file.write_all(bytes).map_err(io("write", path))?;
-    file.sync_all().map_err(io("sync", path))
-}
-
-/// Brings the entries of a folder to the disk.
-fn sync(folder: &Path) -> Result<(), CheckpointError> {
-    let file = File::open(folder).map_err(io("open", folder))?;
-    file.sync_all().map_err(io("sync", folder))
-}
-
-fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> CheckpointError {
-    let path = path.to_owned();
-    move |source| CheckpointError::Io {
-        action,
-        path,
-        source,
-    }
-}
+#[cfg(test)]
+mod tests;

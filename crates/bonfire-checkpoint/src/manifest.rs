@@ -17,6 +17,9 @@ pub(crate) struct Manifest {
     pub(crate) step: u64,
     /// How often this step has been saved before.
     pub(crate) revision: u32,
+    /// Its number among those that were saved in the folder; older programs wrote none.
+    #[serde(default)]
+    pub(crate) saved: u64,
     pub(crate) metric: Option<f64>,
     /// How many ranks trained it; any number may go on.
     pub(crate) world_size: u32,
@@ -34,15 +37,26 @@ pub(crate) struct Entry {
 impl Manifest {
     /// Of a checkpoint without files.
     pub(crate) fn new(milestone: Milestone, world_size: u32) -> Self {
-        Self {
+        let mut manifest = Self {
             format: FORMAT,
             step: milestone.step,
             revision: 0,
-            // JSON has no NaN and no infinity; neither is ever the best.
-            metric: milestone.metric.filter(|metric| metric.is_finite()),
+            saved: 0,
+            metric: None,
             world_size,
             files: Vec::new(),
-        }
+        };
+        manifest.set_metric(milestone.metric);
+        manifest
+    }
+
+    pub(crate) fn set_metric(&mut self, metric: Option<f64>) {
+        // JSON has no NaN and no infinity; neither is ever the best.
+        self.metric = metric.filter(|metric| metric.is_finite());
+    }
+
+    pub(crate) fn text(&self) -> Vec<u8> {
+        serde_json::to_vec_pretty(self).expect("a manifest is plain data")
     }
 
     pub(crate) fn parse(text: &[u8]) -> Result<Self, String> {

@@ -65,10 +65,14 @@ impl Record {
     /// Writes a file; `what` is what an error calls it.
     ///
     /// # Errors
-    /// [`CheckpointError::Unwritable`].
+    /// [`CheckpointError::Unwritten`].
     pub fn write(self, file: &Path, what: &str) -> Result<(), CheckpointError> {
         let written = self.writer().write_to_file_in_place(file);
-        written.map_err(|cause| unwritable(what, cause))
+        written.map_err(|cause| CheckpointError::Unwritten {
+            what: what.to_owned(),
+            path: file.to_owned(),
+            cause: cause.to_string(),
+        })
     }
 
     fn writer(self) -> Writer {

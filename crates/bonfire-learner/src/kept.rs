@@ -86,7 +86,7 @@ impl CompressionCheckpoints {
         }
     }
 
-    /// Clears away what an interrupted run has left half-done, before an error would cost an epoch.
+    /// Sees that there can be files, before an error would cost an epoch.
     pub(crate) fn prepare(&self) -> Result<(), LearnerError> {
         Ok(self.folder.prepare()?)
     }

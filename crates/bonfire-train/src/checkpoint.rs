@@ -3,6 +3,7 @@
 //! Rank 0 writes and reads; the other ranks give it their rows and get theirs from it, one tensor after the other.
 //! So a folder that only rank 0 sees will do, and no rank ever has all of the training in memory.
 
+mod finite;
 #[cfg(feature = "cuda")]
 mod moments;
 #[cfg(feature = "weights")]
@@ -108,8 +109,8 @@ struct Image {
 }
 
 impl Checkpoints {
-    /// Opens a folder for checkpoints; if there is none, the first one makes it. What an interrupted run
-    /// left half-done there is removed.
+    /// Opens a folder for checkpoints; if there is none, the first one makes it, and clears away what an interrupted run
+    /// left half-done there. One training can save in a folder at a time; others can resume from it meanwhile.
     ///
     /// # Errors
     /// [`TrainError::Checkpoint`] on all ranks if rank 0 cannot write there;
@@ -163,15 +164,17 @@ impl Checkpoints {
     }
 
     /// Saves a training. When it returns, the checkpoint is on the disk of rank 0, and older ones that
-    /// are not kept are gone.
+    /// are not kept are gone, as are damaged ones. Checkpoints of a later step are of a training that has not led here:
+    /// they are set aside, in `earlier-1` of the folder or the next free number.
     ///
     /// It is the same whatever the [`Placement`](crate::Placement), and any other on any number of ranks goes on
     /// from it. Each rank takes the memory of one parameter for it, and that of a copy of its part of the optimizer's
     /// state.
     ///
     /// # Errors
-    /// [`TrainError::Checkpoint`] on all ranks if rank 0 cannot write it; the checkpoints before are
-    /// as they were. [`TrainError::Collective`]. Those of [`wait`](Self::wait): nothing is saved then.
+    /// [`TrainError::NonFiniteParameter`] on all ranks if the training has diverged, and [`TrainError::Checkpoint`] if rank
+    /// 0 cannot write it: the checkpoints before are as they were, and no room is taken. It needs room for one more than
+    /// are kept. [`TrainError::Collective`]. Those of [`wait`](Self::wait): nothing is saved then.
     #[track_caller]
     pub fn save<M: Module, S: Serialize>(
         &self,
@@ -182,6 +185,7 @@ impl Checkpoints {
     ) -> Result<(), TrainError> {
         self.wait()?;
         let files = self.files.patient_with(&self.files.group, ddp.module());
+        finite::check(ddp.module(), &files.group)?;
         let saved = ddp.guarded(|ddp| {
             let route = ddp.route(files.own());
             let image = files.image(&route, milestone, (ddp, optimizer), state)?;
@@ -212,6 +216,7 @@ impl Checkpoints {
         state: &S,
     ) -> Result<(), TrainError> {
         self.wait()?;
+        finite::check(ddp.module(), &self.files.group)?;
         let mut background = lock(&self.background);
         let (group, parts) = match &background.groups {
             Some(groups) => groups.clone(),
@@ -248,6 +253,32 @@ impl Checkpoints {
             }
         })?);
         Ok(())
+    }
+
+    /// Gives the checkpoint of a step that was saved last another metric, for those that are saved before they are
+    /// evaluated. Nothing is done if that step was not saved. Every rank must call it.
+    ///
+    /// # Errors
+    /// [`TrainError::Checkpoint`] on all ranks if rank 0 cannot write it; those of [`wait`](Self::wait).
+    #[track_caller]
+    pub fn rate(&self, milestone: Milestone) -> Result<(), TrainError> {
+        self.wait()?;
+        let keep = self.files.keep;
+        self.files.on_writer(|folder| {
+            folder.rate(milestone)?;
+            folder.retain(keep)
+        })
+    }
+
+    /// Sets all checkpoints aside, for a training that begins anew in their folder: they are in `earlier-1` of it then, or
+    /// the next free number. Every rank must call it.
+    ///
+    /// # Errors
+    /// As [`rate`](Self::rate).
+    #[track_caller]
+    pub fn set_aside(&self) -> Result<(), TrainError> {
+        self.wait()?;
+        self.files.on_writer(Folder::set_all_aside)
     }
 
     /// Waits until what is saved in the background is on the disk. Dropping the checkpoints waits, too, but
@@ -377,7 +408,9 @@ impl Files {
     #[track_caller]
     fn write(&self, image: Image) -> Result<(), TrainError> {
         let mut draft = None;
-        self.on_writer(|_| {
+        self.on_writer(|folder| {
+            // One that was killed between a save and this has left more than are kept.
+            folder.retain(self.keep)?;
             let world_size = self.group.world_size().get();
             draft = Some(self.folder.begin(image.milestone, world_size)?);
             Ok(())

@@ -218,6 +218,17 @@ pub enum TrainError {
         /// The ranks, and what they computed.
         losses: Vec<(Rank, f64)>,
     },
+    /// A parameter is infinite or no number where the training is to be saved. All ranks return this error.
+    #[error(
+        "parameter {parameter} is not finite on rank {rank}: nothing is saved, and the checkpoints before stay; go on from \
+         them with a lower learning rate, or clip the gradients"
+    )]
+    NonFiniteParameter {
+        /// The first rank that has it.
+        rank: Rank,
+        /// The first one there, in the order of the model's definition.
+        parameter: String,
+    },
     /// Gradients are infinite or no numbers. All ranks return this error.
     #[error(
         "the gradient of {parameter} and of {others} other parameters is not finite; lower the \

@@ -27,7 +27,7 @@ impl CompressionFolder {
         self.0.path()
     }
 
-    /// Removes what an interrupted run has left half-done, or sees that the folder can be made.
+    /// Sees that the folder can be made and written to.
     ///
     /// # Errors
     /// [`CheckpointError::Io`].

@@ -57,7 +57,7 @@ fn epochs_kept(folder: &Path, rank: u32) -> Vec<String> {
     };
     let name = |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().file_name();
     let names = entries.map(|entry| name(entry).into_string().unwrap());
-    names.collect()
+    names.filter(|name| name.starts_with("step-")).collect()
 }
 
 /// Two epochs on `first` ranks and two more on `then`: the bits of each of these, which must be the same.

@@ -157,6 +157,7 @@ fn names(folder: &tempfile::TempDir) -> Vec<String> {
     let entries = fs::read_dir(folder.path().join("runs/a")).unwrap();
     let mut names: Vec<String> = entries
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name != ".lock")
         .collect();
     names.sort();
     names
@@ -468,6 +469,9 @@ fn a_full_disk_is_an_error_on_all_ranks_and_the_last_checkpoint_stays() {
     });
     for ((step, error), resumed) in results {
         assert!(error.contains("No space left"), "{error}");
+        assert!(error.contains("room for one more than are kept"), "{error}");
         assert_eq!(resumed, step - 1);
+        let whole: Vec<String> = (1..step).map(|step| format!("step-{step:09}")).collect();
+        assert_eq!(names(&folder), whole, "what failed takes no room");
     }
 }

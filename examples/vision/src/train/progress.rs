@@ -1,6 +1,5 @@
 //! How far a run has come: what its checkpoints keep, and where it goes on from.
 
-use std::ffi::OsStr;
 use std::fs;
 use std::hash::{BuildHasher, RandomState};
 
@@ -65,9 +64,11 @@ fn holds_checkpoints(world: &World, checkpoints: &Checkpoints) -> Result<bool> {
     if world.is_main() {
         // The folder is made with the first of them.
         let entries = fs::read_dir(checkpoints.folder()).into_iter().flatten();
-        let hidden = |name: &OsStr| name.as_encoded_bytes().starts_with(b".");
         let mut names = entries.flatten().map(|entry| entry.file_name());
-        any = [u8::from(names.any(|name| !hidden(&name)))];
+        any =
+            [u8::from(names.any(|name| {
+                name.as_encoded_bytes().starts_with(b"step-")
+            }))];
     }
     world.group().broadcast(&mut any, Rank::new(0))?;
     Ok(any == [1])

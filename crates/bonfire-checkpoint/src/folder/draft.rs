@@ -1,0 +1,66 @@
+//! A checkpoint that is being written.
+
+use std::fs::{self, File};
+use std::path::PathBuf;
+
+use super::files::{clear, io, sync, write_synced};
+use super::{Folder, MANIFEST};
+use crate::CheckpointError;
+use crate::manifest::{Entry, Manifest};
+
+/// A checkpoint that is being written. One that is dropped unfinished leaves nothing.
+#[derive(Debug)]
+pub struct Draft<'a> {
+    pub(super) folder: &'a Folder,
+    pub(super) manifest: Manifest,
+    pub(super) target: PathBuf,
+    pub(super) unfinished: PathBuf,
+}
+
+impl Draft<'_> {
+    /// Where a file is to be written, for [`adopt`](Self::adopt).
+    pub fn path_of(&self, name: &str) -> PathBuf {
+        self.unfinished.join(name)
+    }
+
+    /// Takes in a file that has been written there.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Io`].
+    pub fn adopt(&mut self, name: &str) -> Result<(), CheckpointError> {
+        let path = self.path_of(name);
+        let mut file = File::open(&path).map_err(io("open", &path))?;
+        let entry = Entry::read(name, &mut file).map_err(io("read", &path))?;
+        self.manifest.files.push(entry);
+        file.sync_all().map_err(io("sync", &path))
+    }
+
+    /// Writes a file.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Io`].
+    pub fn add(&mut self, name: &str, bytes: &[u8]) -> Result<(), CheckpointError> {
+        self.manifest.files.push(Entry::of(name, bytes));
+        write_synced(&self.unfinished.join(name), bytes)
+    }
+
+    /// Gives the checkpoint its name.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Io`].
+    pub fn finish(self) -> Result<(), CheckpointError> {
+        write_synced(&self.unfinished.join(MANIFEST), &self.manifest.text())?;
+        sync(&self.unfinished)?;
+        fs::rename(&self.unfinished, &self.target).map_err(io("rename", &self.unfinished))?;
+        sync(self.folder.path())
+    }
+}
+
+impl Drop for Draft<'_> {
+    /// What was renamed is no longer there. A full disk would stay full of what was not finished.
+    fn drop(&mut self) {
+        if let Err(error) = clear(&self.unfinished) {
+            tracing::warn!(%error, "a checkpoint that was not finished is still there");
+        }
+    }
+}

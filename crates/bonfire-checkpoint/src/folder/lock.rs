@@ -1,0 +1,78 @@
+//! Who saves in a folder: one training at a time.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{Read, Write};
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use super::files::io;
+use crate::CheckpointError;
+
+const NAME: &str = ".lock";
+
+/// One that only looks who holds the lock has it for a moment.
+const ATTEMPTS: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Held while it lives. The system takes it back from a process that was killed.
+#[derive(Debug)]
+pub(super) struct Lock {
+    _file: File,
+}
+
+impl Lock {
+    /// Takes it, and leaves a word of who did.
+    ///
+    /// # Errors
+    /// [`CheckpointError::InUse`], [`CheckpointError::Io`].
+    pub(super) fn take(folder: &Path) -> Result<Self, CheckpointError> {
+        let path = folder.join(NAME);
+        let mut options = OpenOptions::new();
+        let options = options.read(true).write(true).create(true).truncate(false);
+        let mut file = options.open(&path).map_err(io("make", &path))?;
+        let mut attempts = 0..ATTEMPTS;
+        loop {
+            match file.try_lock() {
+                Ok(()) => break,
+                Err(TryLockError::WouldBlock) => match attempts.next() {
+                    Some(_) => thread::sleep(PAUSE),
+                    None => {
+                        return Err(CheckpointError::InUse {
+                            folder: folder.to_owned(),
+                            by: said(&mut file),
+                        });
+                    }
+                },
+                Err(TryLockError::Error(error)) => {
+                    tracing::debug!(%error, "this file system has no locks");
+                    break;
+                }
+            }
+        }
+        let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let word = format!("process {} on {}\n", std::process::id(), host.trim());
+        // It only helps those who find the lock taken: a full disk is told by what is saved.
+        let _ = file
+            .set_len(0)
+            .and_then(|()| file.write_all(word.as_bytes()));
+        Ok(Self { _file: file })
+    }
+
+    /// Who holds it, if somebody does.
+    pub(super) fn holder(folder: &Path) -> Option<String> {
+        let mut file = File::open(folder.join(NAME)).ok()?;
+        match file.try_lock_shared() {
+            Err(TryLockError::WouldBlock) => Some(said(&mut file)),
+            Ok(()) | Err(TryLockError::Error(_)) => None,
+        }
+    }
+}
+
+fn said(file: &mut File) -> String {
+    let mut word = String::new();
+    match file.read_to_string(&mut word) {
+        Ok(length) if length > 0 => word.trim().to_owned(),
+        _ => "another process".to_owned(),
+    }
+}

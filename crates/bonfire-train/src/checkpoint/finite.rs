@@ -1,0 +1,60 @@
+//! That a training which has diverged is not saved: a resumed one could not go on, and older checkpoints would give way
+//! to it.
+
+use bonfire_checkpoint::record::told_by_all;
+use bonfire_collective::{ProcessGroup, Rank};
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::Tensor;
+
+use crate::TrainError;
+
+/// That all trained parameters are finite, as far as each rank has them. Every rank must call it. It waits for the
+/// device.
+///
+/// # Errors
+/// [`TrainError::NonFiniteParameter`] on all ranks; [`TrainError::Collective`].
+#[track_caller]
+pub(super) fn check<M: Module>(model: &M, group: &ProcessGroup) -> Result<(), TrainError> {
+    let mut finder = Finder::default();
+    model.visit(&mut finder);
+    let all: Vec<Option<String>> = told_by_all(group, &finder.found)?;
+    match (0..)
+        .zip(all)
+        .find_map(|(rank, found)| Some((rank, found?)))
+    {
+        None => Ok(()),
+        Some((rank, parameter)) => Err(TrainError::NonFiniteParameter {
+            rank: Rank::new(rank),
+            parameter,
+        }),
+    }
+}
+
+/// Finds the first parameter that is not finite. Of one that is sharded, it looks at the rows of this rank.
+#[derive(Default)]
+struct Finder {
+    path: Vec<String>,
+    found: Option<String>,
+}
+
+impl ModuleVisitor for Finder {
+    fn enter_module(&mut self, name: &str, _container: &str) {
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.path.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let values = param.base();
+        let is_looked_at = values.is_require_grad() && values.shape().num_elements() > 0;
+        if self.found.is_some() || !is_looked_at {
+            return;
+        }
+        let finite = values.without_autodiff().is_finite().all();
+        if !finite.into_scalar::<bool>() {
+            self.found = Some(self.path.join("."));
+        }
+    }
+}
