@@ -17,9 +17,9 @@ use crate::json::Json;
 use crate::source::Source;
 
 pub use sections::{
-    BatchSection, CheckpointSection, ClipSection, Compute, DataSection, Decay, GradientSection,
-    OffloadSection, OffloadTo, OptimizerKind, OptimizerSection, PrecisionSection, ReportSection,
-    ScheduleSection, Wire,
+    BatchSection, Best, CheckpointSection, ClipSection, Compute, DataSection, Decay,
+    GradientSection, OffloadSection, OffloadTo, OptimizerKind, OptimizerSection, PrecisionSection,
+    ReportSection, ScheduleSection, Wire,
 };
 
 /// The form of a file.

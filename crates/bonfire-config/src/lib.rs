@@ -42,9 +42,9 @@ mod source;
 
 pub use batch::{BatchSizes, Batches};
 pub use config::{
-    BatchSection, CheckpointSection, ClipSection, Compute, Config, DataSection, Decay, Format,
-    GradientSection, OffloadSection, OffloadTo, OptimizerKind, OptimizerSection, PrecisionSection,
-    ReportSection, ScheduleSection, Wire, is_deepspeeds,
+    BatchSection, Best, CheckpointSection, ClipSection, Compute, Config, DataSection, Decay,
+    Format, GradientSection, OffloadSection, OffloadTo, OptimizerKind, OptimizerSection,
+    PrecisionSection, ReportSection, ScheduleSection, Wire, is_deepspeeds,
 };
 pub use error::{ConfigError, ConfigErrors};
 pub use source::Source;

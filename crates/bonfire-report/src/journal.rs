@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use bonfire_page::{Curve, MemoryUse, Point, Report, SlowRank, TimeSplit};
 use bonfire_train::{Loss, MicroStep, Resident, Step, World};
-use burn::tensor::Tensor;
+use burn::tensor::{DType, Tensor};
 
 use crate::ReportError;
 use files::Files;
@@ -46,7 +46,7 @@ pub enum Activity {
 /// # use bonfire_train::{Ddp, World};
 /// # use burn::nn::Linear;
 /// # use burn::optim::ModuleOptimizer;
-/// # use burn::tensor::Tensor;
+/// # use burn::tensor::{DType, Tensor};
 /// # fn train(world: &World, mut ddp: Ddp<Linear>, mut optimizer: ModuleOptimizer,
 /// #     next_batch: impl Fn() -> Tensor<2>) -> Result<(), Box<dyn std::error::Error>> {
 /// let config = JournalConfig::new("a linear model", 1000)
@@ -87,6 +87,10 @@ pub struct Journal {
     times_shown: TimeSplit,
     steps_shown: u64,
     losses: LossSum,
+    /// Those of the newest step, and of micro-batches since: some steps are skipped.
+    newest: LossSum,
+    /// Whether `newest` is of a step that has been booked.
+    is_step: bool,
     curves: Vec<Curve>,
 }
 
@@ -150,6 +154,8 @@ impl Journal {
             steps_shown: config.steps_done,
             config,
             losses: LossSum::default(),
+            newest: LossSum::default(),
+            is_step: false,
             curves: Vec::new(),
         })
     }
@@ -178,14 +184,33 @@ impl Journal {
     pub fn step<T>(&mut self, step: &Step<T>) {
         self.times.forward_backward += step.timing.forward_backward;
         self.times.exposed_communication += step.timing.exposed_communication;
+        self.settle();
         self.steps += 1;
-        self.losses.add(&step.loss);
+        self.newest.add(&step.loss);
+        self.is_step = true;
+    }
+
+    /// Takes back the step that was booked last, which the optimizer has not taken because gradients overflowed: see
+    /// [`LossScaler`](bonfire_train::LossScaler). Its time remains.
+    pub fn skipped(&mut self) {
+        if std::mem::take(&mut self.is_step) {
+            self.steps -= 1;
+            self.newest = LossSum::default();
+        }
+    }
+
+    /// The step that was booked last is not taken back.
+    fn settle(&mut self) {
+        if std::mem::take(&mut self.is_step) {
+            self.losses.append(std::mem::take(&mut self.newest));
+        }
     }
 
     /// Books the loss of a micro-batch that [`Ddp::no_sync`](bonfire_train::Ddp::no_sync) has returned. Its time is
     /// part of the next step's.
     pub fn micro_step<T>(&mut self, done: &MicroStep<T>) {
-        self.losses.add(&done.loss);
+        self.settle();
+        self.newest.add(&done.loss);
     }
 
     /// Shows and writes the figures since the last time, and returns them; nothing if there was no
@@ -200,6 +225,7 @@ impl Journal {
         if steps == 0 {
             return Ok(None);
         }
+        self.settle();
         self.book_other();
         let interval = self.times.since(&self.times_shown);
         (self.times_shown, self.steps_shown) = (self.times, self.steps);
@@ -385,12 +411,24 @@ impl LossSum {
         if weight == 0 {
             return;
         }
-        let loss = loss.tensor().mul_scalar(weight as f64);
-        self.weight += weight;
-        self.sum = Some(match self.sum.take() {
-            Some(sum) => sum + loss,
-            None => loss,
+        let loss = loss.tensor();
+        // In f16 the sum of a few thousand samples is infinite.
+        let loss = match loss.dtype() {
+            DType::F16 | DType::BF16 => loss.cast(DType::F32),
+            _ => loss,
+        };
+        self.append(Self {
+            sum: Some(loss.mul_scalar(weight as f64)),
+            weight,
         });
+    }
+
+    fn append(&mut self, other: Self) {
+        self.weight += other.weight;
+        self.sum = match (self.sum.take(), other.sum) {
+            (Some(sum), Some(other)) => Some(sum + other),
+            (sum, other) => sum.or(other),
+        };
     }
 
     /// The sum and its weight; the next begins.

@@ -192,8 +192,8 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
     ///
     /// # Errors
     /// As [`Ddp::backward`](crate::Ddp::backward) and [`Ddp::step`](crate::Ddp::step);
-    /// [`TrainError::NonFiniteLoss`](crate::ddp::TrainError::NonFiniteLoss) in those steps whose figures are told; and
-    /// what checkpoints and the journal have, in the steps in which they are written.
+    /// [`TrainError::NonFiniteLoss`](crate::ddp::TrainError::NonFiniteLoss) in those steps alone whose figures are shown,
+    /// every `report.every`: reading a loss waits for the device. In the steps that are saved, as [`save`](Self::save).
     #[track_caller]
     pub fn step<L: IntoLoss>(
         &mut self,
@@ -242,6 +242,9 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
             let gradients = gradients.folded(factor);
             ddp.step(optimizer, rate, gradients).map(|()| true)
         })?;
+        if !stepped {
+            self.journal.skipped();
+        }
         self.progress.passes += self.passes;
         self.passes = 0;
         self.progress.data.clone_from(&self.reached.state);
@@ -327,24 +330,28 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
         self.journal.note(line);
     }
 
-    /// Saves the training as it was after its last step, with a figure by which the best checkpoint is found, if
-    /// there is one. Without `checkpoints.folder` it does nothing, and where there is a checkpoint of this step already,
-    /// too.
+    /// Saves the training as it was after its last step, with a figure by which `checkpoints.best` finds the best
+    /// checkpoint, if there is one. Where there is a checkpoint of this step already, it gets the figure. Without
+    /// `checkpoints.folder` nothing is done.
     ///
     /// # Errors
-    /// As [`Checkpoints::save`](crate::checkpoint::Checkpoints::save).
+    /// As [`Checkpoints::save`](crate::checkpoint::Checkpoints::save), which refuses a training that has diverged.
     #[track_caller]
     pub fn save(&mut self, metric: Option<f64>) -> Result<()> {
         let Some(checkpoints) = &self.checkpoints else {
             return Ok(());
         };
-        if self.saved == self.progress.steps {
-            return Ok(());
-        }
         let milestone = Milestone {
             step: self.progress.steps,
             metric,
         };
+        if self.saved == self.progress.steps {
+            let rated = metric.map(|_| {
+                let journal = &mut self.journal;
+                journal.time(Activity::Checkpoint, || checkpoints.rate(milestone))
+            });
+            return Ok(rated.transpose().map(drop)?);
+        }
         let (ddp, optimizer, progress) = (&mut self.ddp, &self.optimizer, &self.progress);
         let background = self.config.checkpoints.background;
         self.journal
@@ -367,10 +374,11 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
     }
 
     /// Ends the training: a last checkpoint, if there is a folder for them, and the account, which rank 0 also writes
-    /// into `report.folder`. Every rank calls it, also after a stop.
+    /// into `report.folder`. Every rank calls it, also after a stop, or after a program left its loop. Where parameters are
+    /// sharded, each rank has the memory of one whole parameter for the digest in the report.
     ///
     /// # Errors
-    /// If a checkpoint or the account cannot be written, or if a rank has failed.
+    /// If a checkpoint or the account cannot be written, if the training has diverged, or if a rank has failed.
     #[track_caller]
     pub fn finish(mut self) -> Result<Report> {
         self.save(None)?;

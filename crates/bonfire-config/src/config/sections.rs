@@ -242,6 +242,16 @@ pub struct OffloadSection {
     pub parameters: OffloadTo,
 }
 
+/// Which metric is the best.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Best {
+    /// Such as a loss.
+    Lowest,
+    /// Such as an accuracy.
+    Highest,
+}
+
 /// Checkpoints.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -252,9 +262,11 @@ pub struct CheckpointSection {
     pub every: Option<u64>,
     /// How many of the newest are kept.
     pub keep: usize,
+    /// What makes the best, which is kept besides: of the metrics that the program saves with.
+    pub best: Option<Best>,
     /// Whether the training goes on while they are written.
     pub background: bool,
-    /// Whether a training goes on from the newest that is there.
+    /// Whether a training goes on from the newest that is there. If not, those that are there are set aside.
     pub resume: bool,
 }
 
@@ -264,6 +276,7 @@ impl Default for CheckpointSection {
             folder: None,
             every: None,
             keep: 2,
+            best: None,
             background: false,
             resume: true,
         }

@@ -367,3 +367,56 @@ fn what_a_model_computes_is_told_of_each_rank() {
         assert!(text.contains(&line), "{line} is missing in\n{text}");
     }
 }
+
+/// A scaler finds after the pass that nothing is to be taken.
+#[test]
+fn a_step_that_is_skipped_is_no_step() {
+    let all = local(2, GroupOptions::default(), |group| {
+        let world = world(group);
+        let device = world.device().autodiff();
+        let model: Linear = LinearConfig::new(1, 1).with_bias(false).init(&device);
+        let mut ddp = Ddp::new(model, &world).unwrap();
+        let mut journal = Journal::new(&world, config(0, None)).unwrap();
+        let loss = |model: &Linear, loss: f32| {
+            let x = Tensor::<2>::ones([1, 1], &device);
+            model.forward(x).mean().mul_scalar(0.0) + loss
+        };
+        let mut step = |journal: &mut Journal, value| {
+            journal.micro_step(&ddp.no_sync(|model| loss(model, value)).unwrap());
+            journal.step(&ddp.backward(|model| loss(model, value)).unwrap());
+        };
+        step(&mut journal, 1.0);
+        step(&mut journal, f32::INFINITY);
+        journal.skipped();
+        journal.skipped();
+        step(&mut journal, 3.0);
+        let figures = journal.figures(None).unwrap().unwrap();
+        step(&mut journal, 7.0);
+        journal.skipped();
+        assert_eq!(journal.figures(None).unwrap(), None);
+        let report = journal.close().unwrap();
+        (figures.step, figures.loss, report.steps)
+    });
+    assert_eq!(all, [(2, 2.0, 2); 2]);
+}
+
+#[test]
+fn losses_in_16_bits_are_summed_in_more() {
+    let all = local(1, GroupOptions::default(), |group| {
+        let world = world(group);
+        let device = world.device().autodiff();
+        let model: Linear = LinearConfig::new(1, 1).with_bias(false).init(&device);
+        let mut ddp = Ddp::new(model, &world).unwrap();
+        let mut journal = Journal::new(&world, config(0, None)).unwrap();
+        for _ in 0..4 {
+            let step = ddp.backward(|model| {
+                let x = Tensor::<2>::ones([1, 1], &device);
+                let loss = model.forward(x).mean().mul_scalar(0.0) + 2.5;
+                Loss::mean_over(loss.cast(DType::F16), 8192)
+            });
+            journal.step(&step.unwrap());
+        }
+        journal.figures(None).unwrap().unwrap().loss
+    });
+    assert_eq!(all, [2.5]);
+}

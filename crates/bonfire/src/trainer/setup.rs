@@ -4,7 +4,9 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
 
-use bonfire_config::{Compute, Config, Decay as DecayKind, OffloadSection, OffloadTo, Wire};
+use bonfire_config::{
+    Best as BestMetric, Compute, Config, Decay as DecayKind, OffloadSection, OffloadTo, Wire,
+};
 use bonfire_data::{
     DistributedSampler, LastBatch, Loader, Order, Prefetch, Remainder, SamplerConfig,
 };
@@ -12,7 +14,8 @@ use bonfire_launch::StopRequest;
 use bonfire_optim::{Decay, Offload, ScalerConfig, Schedule};
 use bonfire_report::{Journal, JournalConfig, ModelFlops};
 use bonfire_train::{
-    Checkpoints, Clip, Ddp, DdpConfig, GradientCompression, Keep, LossScaler, Precision, World,
+    Best, Checkpoints, Clip, Ddp, DdpConfig, GradientCompression, Keep, LossScaler, Precision,
+    World,
 };
 use burn::module::Module;
 
@@ -89,7 +92,7 @@ pub fn prepare<M: Module, B: Send + 'static>(
     let mut ddp = Ddp::with_offload(model, replicas, ddp_config, offload.parameters)?;
     let checkpoints = match &config.checkpoints.folder {
         Some(folder) => {
-            let keep = Keep::last(config.checkpoints.keep);
+            let keep = keep(config);
             Some(place.whole(Checkpoints::open(world, folder, keep)?)?)
         }
         None => None,
@@ -98,7 +101,11 @@ pub fn prepare<M: Module, B: Send + 'static>(
         Some(checkpoints) if config.checkpoints.resume => {
             checkpoints.resume::<_, Progress>(&mut ddp, &mut optimizer)?
         }
-        _ => None,
+        Some(checkpoints) => {
+            checkpoints.set_aside()?;
+            None
+        }
+        None => None,
     };
     let mut progress = Progress {
         scaler: scaler(config),
@@ -295,6 +302,15 @@ pub(crate) fn ddp_config(config: &Config) -> DdpConfig {
             Wire::Bf16 => GradientCompression::Bf16,
             Wire::F16 => GradientCompression::Fp16,
         })
+}
+
+fn keep(config: &Config) -> Keep {
+    let keep = Keep::last(config.checkpoints.keep);
+    match config.checkpoints.best {
+        Some(BestMetric::Lowest) => keep.and_best(Best::Lowest),
+        Some(BestMetric::Highest) => keep.and_best(Best::Highest),
+        None => keep,
+    }
 }
 
 fn clip(config: &Config) -> Option<Clip> {

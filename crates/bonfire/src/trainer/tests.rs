@@ -8,6 +8,7 @@ use burn::tensor::{DType, Device, Tensor};
 use super::*;
 use crate::{Error, SpawnOptions, spawn, spawn_with};
 
+mod endings;
 mod meshes;
 
 type Batch = (Tensor<2>, Tensor<2>);
