@@ -12,7 +12,7 @@ use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use crate::loss::IntoLoss;
 use crate::loss::weights::MicroBatches;
 use crate::optim::gradients::Gradients;
-use crate::parameters::buffers::Buffers;
+use crate::parameters::buffers::{Attendance, Buffers};
 use crate::parameters::fingerprint::{self, Entry, Fingerprint};
 use crate::parameters::replicate::{Where, outline, replicate, replicate_rows};
 use crate::parameters::shard_groups::ShardGroups;
@@ -422,14 +422,10 @@ impl<M: Module> Ddp<M> {
 
     /// Leaves every rank with the buffers that the ranks agree on.
     #[track_caller]
-    fn agree_on_buffers(&mut self) -> Result<(), TrainError> {
-        let module = self.module();
-        let agreed = self.buffers.agree(
-            module,
-            &self.group,
-            self.config.buffers,
-            self.micro_batches.presence(),
-        )?;
+    fn agree_on_buffers(&mut self, presence: Attendance) -> Result<(), TrainError> {
+        let agreed =
+            self.buffers
+                .agree(self.module(), &self.group, self.config.buffers, presence)?;
         let module = self.module.take().expect(MODULE_PRESENT);
         self.module = Some(Buffers::put(module, agreed));
         Ok(())

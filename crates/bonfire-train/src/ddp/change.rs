@@ -1,6 +1,7 @@
 //! Changes of the model that are no steps of an optimizer.
 
 use bonfire_collective::ReduceOp;
+use bonfire_plan::Share;
 use burn::Tensor;
 use burn::module::{Module, ModuleMapper, Param};
 
@@ -40,8 +41,9 @@ impl<M: Module> Ddp<M> {
     ///
     /// # Errors
     /// As [`with_config`](Self::with_config); [`TrainError::UnfinishedStep`] if other parameters are to be
-    /// trained between [`no_sync`](Self::no_sync) and [`backward`](Self::backward). The group has ended
-    /// then.
+    /// trained between [`no_sync`](Self::no_sync) and [`backward`](Self::backward);
+    /// [`TrainError::UnsupportedPlacement`] if they are to be trained after a step where ranks have
+    /// [whole parameters](crate::Placement::of_whole_parameters). The group has ended then.
     ///
     /// # Panics
     /// If `change` panics, after telling the other ranks.
@@ -71,6 +73,15 @@ impl<M: Module> Ddp<M> {
         }
         if !self.micro_batches.is_empty() {
             return Err(TrainError::UnfinishedStep);
+        }
+        let placement = self.config.placement;
+        if placement.is_sharded() && placement.share == Share::Parameters && self.steps > 0 {
+            return Err(TrainError::UnsupportedPlacement {
+                placement,
+                reason: "with other trainable parameters, each would be another rank's, and its optimizer's state stay \
+                         behind; change them before the first step, or shard by rows"
+                    .to_owned(),
+            });
         }
         // A model that is offloaded from a GPU is sharded.
         let place = Where {

@@ -1,13 +1,15 @@
 //! A hash of all that a model holds, to tell replicas and trainings from each other.
 
+use std::collections::HashSet;
 use std::fmt;
 
-use burn::module::{Module, ModuleVisitor, Param};
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Bool, Int, Tensor, TensorData};
 use ring::digest::{self, Context, SHA256};
 
 use super::Ddp;
-use crate::TrainError;
+use crate::parameters::buffers::Attendance;
+use crate::{BufferSync, TrainError};
 
 /// The SHA-256 of a model's tensors: parameters, frozen ones and running state. Written as 64
 /// hexadecimal digits.
@@ -23,7 +25,15 @@ impl Digest {
     /// # Errors
     /// [`TrainError::UnreadableTensor`].
     pub fn of<M: Module>(model: &M) -> Result<Self, TrainError> {
-        let mut lister = Lister::default();
+        Self::without(HashSet::new(), model)
+    }
+
+    /// That of a model, some tensors left out. One tensor is in host memory at a time.
+    fn without<M: Module>(skipped: HashSet<ParamId>, model: &M) -> Result<Self, TrainError> {
+        let mut lister = Lister {
+            skipped,
+            ..Lister::default()
+        };
         // Burn's running state holds the last update back until a mode changes.
         model.valid().visit(&mut lister);
         if let Some(error) = lister.error {
@@ -55,19 +65,27 @@ impl fmt::Debug for Digest {
 }
 
 impl<M: Module> Ddp<M> {
-    /// The digest of the model, which is the same on every rank. Every rank must call it. It waits for
-    /// the device.
+    /// The digest of the model, which is the same on every rank and in every placement. Every rank must call it. It waits
+    /// for the device. Where parameters are sharded, each rank has the memory of one whole parameter for it.
+    ///
+    /// In the middle of a step of several batches, the ranks agree on buffers first. Under [`BufferSync::Local`] buffers
+    /// are left out: they are each rank's own.
     ///
     /// # Errors
     /// [`TrainError::ReplicasDiffer`] on all ranks if it is not the same;
     /// [`TrainError::UnreadableTensor`]; [`TrainError::Collective`].
     #[track_caller]
     pub fn digest(&mut self) -> Result<Digest, TrainError> {
-        let own = match self.gatherer {
-            Some(_) => Digest::of(&self.whole()?),
-            None => Digest::of(self.module()),
-        };
-        let own = own.inspect_err(|error| self.group.abort(&error.to_string()))?;
+        let own = self.guarded(|ddp| {
+            let local = match ddp.config.buffers {
+                BufferSync::Local => ddp.buffers.ids().clone(),
+                BufferSync::Broadcast | BufferSync::Mean => HashSet::new(),
+            };
+            if !ddp.micro_batches.is_empty() {
+                ddp.agree_on_buffers(Attendance::All)?;
+            }
+            Digest::without(local, ddp.module())
+        })?;
         let all: Vec<u8> = self.group.all_gather(&own.0)?;
         let mut digests = all.chunks_exact(own.0.len());
         let first = digests.next().expect("this rank is among them");
@@ -82,6 +100,7 @@ impl<M: Module> Ddp<M> {
 
 #[derive(Default)]
 struct Lister {
+    skipped: HashSet<ParamId>,
     path: Vec<String>,
     records: Vec<(String, digest::Digest)>,
     error: Option<TrainError>,
@@ -117,6 +136,9 @@ impl ModuleVisitor for Lister {
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if self.skipped.contains(&param.id) {
+            return;
+        }
         let tensor = param.val();
         self.list(&tensor.dims(), tensor.try_into_data());
     }

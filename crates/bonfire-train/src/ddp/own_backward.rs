@@ -203,7 +203,8 @@ impl<M: Module> Ddp<M> {
         )?;
         self.forward_backward += reducer.computed();
         reducer.end()?;
-        watch.time(|| self.agree_on_buffers())?;
+        let presence = self.micro_batches.presence();
+        watch.time(|| self.agree_on_buffers(presence))?;
         self.micro_batches = MicroBatches::default();
         let timing = StepTiming {
             forward_backward: std::mem::take(&mut self.forward_backward),

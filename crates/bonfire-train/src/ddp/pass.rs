@@ -128,7 +128,8 @@ impl<M: Module> Ddp<M> {
                 (self.synchronise_naively(start, (begin, &mut watch))?, step)
             }
         };
-        watch.time(|| self.agree_on_buffers())?;
+        let presence = self.micro_batches.presence();
+        watch.time(|| self.agree_on_buffers(presence))?;
         self.micro_batches = MicroBatches::default();
         Ok(Step {
             gradients,

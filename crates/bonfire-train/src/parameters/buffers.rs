@@ -44,6 +44,10 @@ impl Buffers {
         Self { ids: lister.ids }
     }
 
+    pub(crate) fn ids(&self) -> &HashSet<ParamId> {
+        &self.ids
+    }
+
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.ids.len()

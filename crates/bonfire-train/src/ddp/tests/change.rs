@@ -1,6 +1,7 @@
 //! Models that change between steps.
 
 use super::*;
+use crate::Placement;
 
 fn sgd() -> ModuleOptimizer {
     SgdConfig::new().init()
@@ -147,4 +148,24 @@ fn micro_batches_of_other_parameters_are_not_lost() {
             "{frozen:?}"
         );
     });
+}
+
+#[test]
+fn an_optimizer_of_whole_parameters_keeps_its_state_or_the_change_is_refused() {
+    let config = DdpConfig {
+        placement: Placement::zero1().of_whole_parameters(),
+        ..small_buckets()
+    };
+    let errors = on_ranks(2, |world| {
+        let model = Mlp::new(1, &world.device());
+        let mut ddp = Ddp::with_config(model, &world, config).unwrap();
+        ddp.map_module(first_frozen).unwrap();
+        two_steps(&mut ddp, &world, 0);
+        ddp.map_module(halved).unwrap();
+        let unfrozen = ddp.map_module(unfrozen).unwrap_err();
+        unfrozen.to_string()
+    });
+    for error in errors {
+        assert!(error.contains("shard by rows"), "{error}");
+    }
 }
