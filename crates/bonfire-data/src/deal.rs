@@ -1,23 +1,24 @@
-//! A data loader whose slices are the shares that a [`DistributedSampler`] deals.
+//! A data loader that deals a data set to the ranks as a [`DistributedSampler`] does.
 //!
-//! Burn's learner knows loaders, and divides them by slicing. This loader lists its items rank after
-//! rank: first all that rank 0 gets in this epoch, then those of rank 1, and so on. Its r-th slice is
-//! then exactly the share of rank r, of an order that is new in every epoch and the same on all ranks.
+//! Its iterator gives the share of this rank. Burn's learner divides loaders by slicing them, so its slices
+//! count the items of all ranks, listed rank after rank. The r-th slice is then exactly the share of rank r.
 
 use std::io;
 use std::num::NonZeroUsize;
 use std::ops::Range;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bonfire_collective::{ProcessGroup, Rank, WorldSize};
+use bonfire_collective::{ProcessGroup, WorldSize};
 use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataloader::{DataLoader, DataLoaderIterator, Progress};
 use burn::data::dataset::{Dataset, DatasetError};
 use burn::tensor::Device;
 
 use crate::prefetch::Ahead;
-use crate::{DistributedSampler, Order, Prefetch, Remainder, SamplerConfig};
+use crate::{
+    DataError, DistributedSampler, EpochBatches, LastBatch, Loader, Order, Prefetch, Remainder,
+    SamplerConfig, SamplerState,
+};
 
 /// How a [`DealtLoader`] deals.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,9 +33,9 @@ pub struct Deal {
 }
 
 impl Deal {
-    /// Deals batches of `batch_size` in `order`, each sample exactly once.
+    /// Deals batches of `batch_size` in `order`, padded so that all ranks have equally many.
     pub fn new(batch_size: NonZeroUsize, order: Order) -> Self {
-        let remainder = Remainder::Exact;
+        let remainder = Remainder::Pad;
         Self {
             batch_size,
             order,
@@ -51,56 +52,62 @@ impl Deal {
 }
 
 /// Burn's `DataLoader` for a data set that is dealt to the ranks anew in every epoch, as
-/// [`Loader`](crate::Loader) deals it: rank r sees the elements r, r + n, r + 2n and so on of the
-/// epoch's order.
+/// [`Loader`] deals it: rank r sees the elements r, r + n, r + 2n and so on of the epoch's order.
 ///
-/// Each call of `iter` is the next epoch. A last batch that is not full is kept. As it is, it has the items
-/// of all ranks: Burn's learner divides it, a loop of its own takes [`share`](Self::share).
+/// Each call of [`iter`](Self::iter) is the next epoch of this rank's share, so make the loader before the
+/// loop over epochs. A last batch that is not full is kept.
+///
+/// `num_items` and `slice` count the items of all ranks, one rank's after the other's. Burn's learner can so
+/// divide the loader, and gives each rank its share.
 pub struct DealtLoader<I, O> {
-    dataset: Arc<dyn Dataset<I>>,
-    batcher: Arc<dyn Batcher<I, O>>,
-    deal: Deal,
+    source: Arc<Source<I, O>>,
     /// Nothing to make each batch when it is asked for.
     prefetch: Option<Prefetch>,
-    rank: Rank,
-    world_size: WorldSize,
     device: Device,
-    /// Which of the items of an epoch, listed rank after rank.
-    items: Range<usize>,
-    /// The epoch that the next iterator deals.
-    epoch: AtomicU64,
+    /// This rank's share, and where in it the next iterator begins.
+    loader: Mutex<Loader>,
+    /// Which of the items of all ranks, for a loader that was sliced.
+    slice: Option<Range<usize>>,
+}
+
+/// Where batches come from.
+struct Source<I, O> {
+    dataset: Box<dyn Dataset<I>>,
+    batcher: Box<dyn Batcher<I, O>>,
+    sampler: SamplerConfig,
+    world_size: WorldSize,
 }
 
 impl<I, O> DealtLoader<I, O> {
     /// Deals `dataset` to the ranks of `world`, which is a `World` or a [`ProcessGroup`], starting with
-    /// epoch 0. Batches are made on the default device until the learner says which is its own.
+    /// epoch 0. Batches are made on the default device; [`on`](Self::on) says another.
     pub fn new(
         world: &impl AsRef<ProcessGroup>,
         dataset: impl Dataset<I> + 'static,
         batcher: impl Batcher<I, O> + 'static,
         deal: Deal,
     ) -> Self {
-        let group = world.as_ref();
-        let mut loader = Self {
-            dataset: Arc::new(dataset),
-            batcher: Arc::new(batcher),
-            deal,
+        let config = SamplerConfig::new(dataset.len(), deal.order).remainder(deal.remainder);
+        let sampler = DistributedSampler::new(world, config.clone());
+        Self {
+            source: Arc::new(Source {
+                dataset: Box::new(dataset),
+                batcher: Box::new(batcher),
+                sampler: config,
+                world_size: world.as_ref().world_size(),
+            }),
             prefetch: None,
-            rank: group.rank(),
-            world_size: group.world_size(),
             device: Device::default(),
-            items: 0..0,
-            epoch: AtomicU64::new(0),
-        };
-        loader.items = 0..loader.first_of(loader.world_size.len());
-        loader
+            loader: Mutex::new(Loader::new(sampler, deal.batch_size, LastBatch::Keep)),
+            slice: None,
+        }
     }
 
-    /// What this rank gets, on its device.
+    /// Makes batches on `device`. Burn's learner says that by itself.
     #[must_use]
-    pub fn share(&self, device: &Device) -> Self {
-        let rank = self.rank.index();
-        self.like(device.clone(), self.first_of(rank)..self.first_of(rank + 1))
+    pub fn on(mut self, device: &Device) -> Self {
+        self.device = device.clone();
+        self
     }
 
     /// Prepares batches on threads, ahead of the training that uses them: `prefetch` says on how many, how far
@@ -111,28 +118,67 @@ impl<I, O> DealtLoader<I, O> {
         self
     }
 
-    /// How many items the ranks below one have together.
-    fn first_of(&self, rank: usize) -> usize {
-        let below = self.world_size.ranks().take(rank);
-        below.map(|rank| self.sampler(rank).len()).sum()
+    /// Continues where a run was, as [`Loader::resuming`] does: also in the middle of an epoch, and with
+    /// another number of ranks.
+    ///
+    /// # Errors
+    /// [`DataError::OtherData`] if the state is of another data set or another order.
+    pub fn resuming(self, state: &SamplerState) -> Result<Self, DataError> {
+        let loader = self.lock().clone().resuming(state)?;
+        let loader = Mutex::new(loader);
+        Ok(Self { loader, ..self })
     }
 
-    fn sampler(&self, rank: Rank) -> DistributedSampler {
-        let config = SamplerConfig::new(self.dataset.len(), self.deal.order.clone());
-        let config = config.remainder(self.deal.remainder);
-        DistributedSampler::of(rank, self.world_size, config)
+    /// The batches of the next epoch. After [`resuming`](Self::resuming), those that are left of it.
+    pub fn iter(&self) -> DealtBatches<'_, I, O> {
+        let loader = {
+            let mut next = self.lock();
+            let loader = next.clone();
+            next.advance();
+            loader
+        };
+        let items = match &self.slice {
+            Some(items) => items.len(),
+            None => loader.remaining_samples(),
+        };
+        DealtBatches {
+            of: self,
+            state: loader.state(),
+            loader,
+            batches: None,
+            items,
+            dealt: 0,
+            ahead: None,
+        }
     }
 
+    /// The place of the next epoch, which no panic leaves half changed.
+    fn lock(&self) -> MutexGuard<'_, Loader> {
+        self.loader.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn like(&self, device: Device, slice: Option<Range<usize>>) -> Self {
+        Self {
+            source: Arc::clone(&self.source),
+            prefetch: self.prefetch,
+            device,
+            loader: Mutex::new(self.lock().clone()),
+            slice,
+        }
+    }
+}
+
+impl<I, O> Source<I, O> {
     /// The samples of `items` in an epoch. Only the ranks whose share is asked for are dealt to.
-    fn indices(&self, epoch: u64) -> Vec<usize> {
-        let mut indices = Vec::with_capacity(self.items.len());
+    fn indices(&self, items: &Range<usize>, epoch: u64) -> Vec<usize> {
+        let mut indices = Vec::with_capacity(items.len());
         let mut first = 0;
         for rank in self.world_size.ranks() {
-            let sampler = self.sampler(rank);
+            let sampler = DistributedSampler::of(rank, self.world_size, self.sampler.clone());
             let share = first..first + sampler.len();
             first = share.end;
-            let start = self.items.start.max(share.start);
-            let end = self.items.end.min(share.end);
+            let start = items.start.max(share.start);
+            let end = items.end.min(share.end);
             if start < end {
                 let dealt = sampler.indices(epoch);
                 indices.extend_from_slice(&dealt[start - share.start..end - share.start]);
@@ -140,80 +186,71 @@ impl<I, O> DealtLoader<I, O> {
         }
         indices
     }
-
-    fn like(&self, device: Device, items: Range<usize>) -> Self {
-        Self {
-            dataset: Arc::clone(&self.dataset),
-            batcher: Arc::clone(&self.batcher),
-            deal: self.deal.clone(),
-            prefetch: self.prefetch,
-            rank: self.rank,
-            world_size: self.world_size,
-            device,
-            items,
-            epoch: AtomicU64::new(self.epoch.load(Ordering::Relaxed)),
-        }
-    }
 }
 
 impl<I: Send + Sync + 'static, O: Send + 'static> DataLoader<O> for DealtLoader<I, O> {
     fn iter<'a>(&'a self) -> Box<dyn DataLoaderIterator<O> + 'a> {
-        // Only a counter: what it counts is not shared with other memory.
-        let epoch = self.epoch.fetch_add(1, Ordering::Relaxed);
-        Box::new(DealtBatches {
-            loader: self,
-            epoch,
-            indices: None,
-            ordered: 0,
-            dealt: 0,
-            ahead: None,
-        })
+        Box::new(Self::iter(self))
     }
 
     fn num_items(&self) -> usize {
-        self.items.len()
+        match &self.slice {
+            Some(items) => items.len(),
+            None => self.lock().sampler().total_len(),
+        }
     }
 
     fn to_device(&self, device: &Device) -> Arc<dyn DataLoader<O>> {
-        Arc::new(self.like(device.clone(), self.items.clone()))
+        Arc::new(self.like(device.clone(), self.slice.clone()))
     }
 
     fn slice(&self, start: usize, end: usize) -> Arc<dyn DataLoader<O>> {
-        let items = self.items.start + start..self.items.start + end;
+        let count = self.num_items();
         assert!(
-            start <= end && items.end <= self.items.end,
-            "{start}..{end} is no part of {} items",
-            self.items.len()
+            start <= end && end <= count,
+            "{start}..{end} is no part of {count} items"
         );
-        Arc::new(self.like(self.device.clone(), items))
+        let first = self.slice.as_ref().map_or(0, |items| items.start);
+        let items = first + start..first + end;
+        Arc::new(self.like(self.device.clone(), Some(items)))
     }
 }
 
-/// The batches of one epoch.
-struct DealtBatches<'a, I, O> {
-    loader: &'a DealtLoader<I, O>,
-    epoch: u64,
-    /// Found out with the first batch: an epoch that is skipped costs nothing.
-    indices: Option<Vec<usize>>,
-    /// Samples of batches that are made, or asked for.
-    ordered: usize,
+/// The batches of one epoch of a [`DealtLoader`].
+pub struct DealtBatches<'a, I, O> {
+    of: &'a DealtLoader<I, O>,
+    /// Where this epoch begins.
+    loader: Loader,
+    /// Dealt with the first batch: an epoch that is skipped costs nothing.
+    batches: Option<EpochBatches>,
+    /// Samples of all batches.
+    items: usize,
     /// Samples of batches that were given.
     dealt: usize,
-    /// The batches on their way, with their numbers of samples; from the first on, if at all.
-    ahead: Option<Ahead<usize, O>>,
+    /// How far all ranks are after the batches that were given.
+    state: SamplerState,
+    /// The batches on their way; from the first on, if at all.
+    ahead: Option<Ahead<(usize, SamplerState), O>>,
 }
 
 impl<I, O> DealtBatches<'_, I, O> {
-    /// The samples of the next batch; none at the end.
-    fn order(&mut self) -> Vec<usize> {
-        let loader = self.loader;
-        let indices = self
-            .indices
-            .get_or_insert_with(|| loader.indices(self.epoch));
-        let start = self.ordered;
-        let end = indices.len().min(start + loader.deal.batch_size.get());
-        self.ordered = end;
-        indices[start..end].to_vec()
+    /// How far all ranks are once each has used the batches given so far, for a checkpoint. Where ranks
+    /// have different numbers of batches ([`Remainder::Exact`]), rank 0 has the most: ask that one.
+    pub fn state(&self) -> SamplerState {
+        self.state.clone()
+    }
+
+    /// The samples of the next batch, and how far all ranks are after it.
+    fn order(&mut self) -> Option<(Vec<usize>, SamplerState)> {
+        let (of, loader) = (self.of, &mut self.loader);
+        let batches = self.batches.get_or_insert_with(|| match &of.slice {
+            None => loader.next_epoch(),
+            Some(items) => {
+                let indices = of.source.indices(items, loader.epoch());
+                loader.batches_of(indices)
+            }
+        });
+        Some((batches.next()?, batches.state()))
     }
 }
 
@@ -223,30 +260,29 @@ impl<I: 'static, O: Send + 'static> DealtBatches<'_, I, O> {
         let mut ahead = match self.ahead.take() {
             Some(ahead) => ahead,
             None => {
-                let dataset = Arc::clone(&self.loader.dataset);
-                let batcher = Arc::clone(&self.loader.batcher);
-                let device = self.loader.device.clone();
+                let source = Arc::clone(&self.of.source);
+                let device = self.of.device.clone();
                 Ahead::start(prefetch, move |indices: &[usize]| {
-                    let items = dataset.get_many(indices.to_vec())?;
-                    Ok(batcher.batch(items, &device))
+                    let items = source.dataset.get_many(indices.to_vec())?;
+                    Ok(source.batcher.batch(items, &device))
                 })?
             }
         };
         while ahead.len() < prefetch.in_flight() {
-            let batch = self.order();
-            if batch.is_empty() {
+            let Some((batch, state)) = self.order() else {
                 ahead.close();
                 break;
-            }
+            };
             let samples = batch.len();
-            ahead.order(batch, samples);
+            ahead.order(batch, (samples, state));
         }
         let next = ahead.pop().map(|ordered| ahead.wait(ordered));
         self.ahead = Some(ahead);
-        let Some((samples, batch)) = next else {
+        let Some(((samples, state), batch)) = next else {
             return Ok(None);
         };
         self.dealt += samples;
+        self.state = state;
         batch.map(Some).map_err(io::Error::other)
     }
 }
@@ -255,27 +291,25 @@ impl<I: 'static, O: Send + 'static> Iterator for DealtBatches<'_, I, O> {
     type Item = Result<O, DatasetError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let loader = self.loader;
-        if let Some(prefetch) = loader.prefetch {
+        if let Some(prefetch) = self.of.prefetch {
             return self
                 .prepared(prefetch)
                 .map_err(DatasetError::new)
                 .transpose();
         }
-        let batch = self.order();
-        if batch.is_empty() {
-            return None;
-        }
-        self.dealt = self.ordered;
-        let items = loader.dataset.get_many(batch);
-        Some(items.map(|items| loader.batcher.batch(items, &loader.device)))
+        let (batch, state) = self.order()?;
+        self.dealt += batch.len();
+        self.state = state;
+        let source = &self.of.source;
+        let items = source.dataset.get_many(batch);
+        Some(items.map(|items| source.batcher.batch(items, &self.of.device)))
     }
 }
 
 impl<I: 'static, O: Send + 'static> DataLoaderIterator<O> for DealtBatches<'_, I, O> {
     fn progress(&self) -> Progress {
         let unit = Some("items".to_owned());
-        Progress::new(self.dealt, self.loader.items.len(), unit)
+        Progress::new(self.dealt, self.items, unit)
     }
 }
 

@@ -17,7 +17,7 @@ mod prefetch;
 mod random;
 mod sampler;
 
-pub use deal::{Deal, DealtLoader};
+pub use deal::{Deal, DealtBatches, DealtLoader};
 pub use error::DataError;
 #[cfg(feature = "images")]
 pub use images::{

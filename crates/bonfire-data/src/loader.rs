@@ -90,23 +90,42 @@ impl Loader {
     /// The batches of the next epoch: the indices of their samples. After
     /// [`resuming`](Self::resuming), those that are left of it.
     pub fn next_epoch(&mut self) -> EpochBatches {
-        let (epoch, offset) = (self.epoch, self.offset);
-        let batches = EpochBatches {
-            indices: self.sampler.indices_after(epoch, offset),
-            remaining: self.remaining(),
-            sampler: self.sampler.clone(),
-            batch_size: self.batch_size.get(),
-            epoch,
-            offset,
-            dealt: 0,
-        };
-        (self.epoch, self.offset) = (epoch + 1, 0);
+        let indices = self.sampler.indices_after(self.epoch, self.offset);
+        let batches = self.batches_of(indices);
+        self.advance();
         batches
     }
 
-    /// The batches that are left of the next epoch.
-    fn remaining(&self) -> usize {
-        self.batches(self.sampler.len_after(self.offset))
+    /// The next epoch as batches of the samples that are given.
+    pub(crate) fn batches_of(&self, indices: Vec<usize>) -> EpochBatches {
+        EpochBatches {
+            remaining: self.batches(indices.len()),
+            indices,
+            sampler: self.sampler.clone(),
+            batch_size: self.batch_size.get(),
+            epoch: self.epoch,
+            offset: self.offset,
+            dealt: 0,
+        }
+    }
+
+    /// Goes past the next epoch.
+    pub(crate) fn advance(&mut self) {
+        (self.epoch, self.offset) = (self.epoch + 1, 0);
+    }
+
+    /// Where the next epoch begins.
+    pub(crate) fn state(&self) -> SamplerState {
+        self.sampler.state(self.epoch, self.offset)
+    }
+
+    /// The samples that are left of the next epoch for this rank.
+    pub(crate) fn remaining_samples(&self) -> usize {
+        self.sampler.len_after(self.offset)
+    }
+
+    pub(crate) fn sampler(&self) -> &DistributedSampler {
+        &self.sampler
     }
 
     fn batches(&self, samples: usize) -> usize {

@@ -258,7 +258,7 @@ fn loader(
         world,
         numbers,
         batcher,
-        Deal::new(BATCH, order),
+        Deal::new(BATCH, order).remainder(Remainder::Exact),
     ))
 }
 

@@ -2,7 +2,6 @@
 
 use bonfire::data::{Deal, DealtLoader, Prefetch};
 use bonfire::prelude::*;
-use burn::data::dataloader::DataLoader;
 use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataset::{Dataset, DatasetError};
 use burn::module::Module;
@@ -58,10 +57,10 @@ fn train(world: World) -> Result<(), Error> {
     };
     let mut ddp = Ddp::new(model, &world)?;
     let mut optimizer: ModuleOptimizer = AdamWConfig::new().init();
-    let deal = Deal::new(8.try_into()?, Order::Shuffled { seed: 1 }).remainder(Remainder::Pad);
+    let deal = Deal::new(8.try_into()?, Order::Shuffled { seed: 1 });
     let loader = DealtLoader::new(&world, Points, OnTheLine, deal)
         .prefetch(Prefetch::default())
-        .share(&device);
+        .on(&device);
     for epoch in 1..=40 {
         let mut losses = WeightedMean::new();
         for batch in loader.iter() {
@@ -87,7 +86,7 @@ fn train(world: World) -> Result<(), Error> {
 fn validate(ddp: &Ddp<Line>, world: &World) -> Result<f64, Error> {
     let model = ddp.module().valid();
     let deal = Deal::new(8.try_into()?, Order::Sequential).remainder(Remainder::Exact);
-    let loader = DealtLoader::new(world, Points, OnTheLine, deal).share(&world.device());
+    let loader = DealtLoader::new(world, Points, OnTheLine, deal).on(&world.device());
     let mut losses = WeightedMean::new();
     for batch in loader.iter() {
         let (x, y) = batch?;

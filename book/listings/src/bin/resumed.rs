@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use bonfire::checkpoint::Best;
-use bonfire::data::SamplerState;
+use bonfire::data::{Prefetch, Prefetched, SamplerState};
 use bonfire::ddp::DataParallel;
 use bonfire::prelude::*;
 use burn::module::Module;
@@ -69,9 +69,10 @@ fn counted(world: &World) -> bonfire::Result<usize> {
 }
 
 fn train(world: &World) -> bonfire::Result<()> {
-    let mut words = std::env::args().skip(1);
-    let folder = words.next().unwrap_or_else(|| "runs/first".to_owned());
-    let steps: u64 = words.next().map_or(40, |text| text.parse().unwrap_or(40));
+    let mut words = std::env::args_os().skip(1);
+    let folder = words.next().unwrap_or_else(|| "runs/first".into());
+    let steps = words.next().and_then(|text| text.to_str()?.parse().ok());
+    let steps: u64 = steps.unwrap_or(40);
     let device = world.device().autodiff();
     device.seed(SEED); // of the first parameters
     let model = Line::new(&device);
@@ -93,9 +94,12 @@ fn train(world: &World) -> bonfire::Result<()> {
     // ANCHOR_END: resume
     let last = step + steps;
     let loss = 'training: loop {
-        let mut epoch = loader.next_epoch();
-        // Two micro-batches per step.
-        while let Some([first, second]) = pair(&mut epoch, &device) {
+        // ANCHOR: prefetch
+        let to = device.clone();
+        let prepare = move |indices: &[usize]| Ok::<_, bonfire::Error>(points(indices, &to));
+        let mut epoch = loader.next_epoch().prefetch(Prefetch::default(), prepare)?;
+        // ANCHOR_END: prefetch
+        while let Some(([first, second], data)) = pair(&mut epoch)? {
             world.seed_step(SEED, step);
             // ANCHOR: accumulate
             ddp.no_sync(|model| model.loss(first))?; // stays on this rank
@@ -109,9 +113,7 @@ fn train(world: &World) -> bonfire::Result<()> {
                     step,
                     metric: Some(loss),
                 };
-                let state = State {
-                    data: epoch.state(),
-                };
+                let state = State { data };
                 if step < last {
                     // ANCHOR: background
                     checkpoints.save_in_background(milestone, &mut ddp, &optimizer, &state)?;
@@ -135,10 +137,18 @@ fn train(world: &World) -> bonfire::Result<()> {
     Ok(())
 }
 
-fn pair(epoch: &mut impl Iterator<Item = Vec<usize>>, device: &Device) -> Option<[Tensor<2>; 2]> {
-    let first = points(&epoch.next()?, device);
-    Some([first, points(&epoch.next()?, device)])
+type Pair = ([Tensor<2>; 2], SamplerState);
+
+// ANCHOR: pair
+/// The two micro-batches of a step, and how far all ranks are after it.
+fn pair(epoch: &mut Prefetched<Tensor<2>>) -> bonfire::Result<Option<Pair>> {
+    let (Some(first), Some(second)) = (epoch.next(), epoch.next()) else {
+        return Ok(None);
+    };
+    let (first, second) = (first?, second?);
+    Ok(Some(([first.batch, second.batch], second.state)))
 }
+// ANCHOR_END: pair
 
 /// One more step, without ranks.
 fn in_one_process(model: Line, devices: Vec<Device>) -> bonfire::Result<()> {

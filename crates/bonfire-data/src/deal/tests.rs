@@ -63,14 +63,63 @@ fn loader(group: &ProcessGroup, numbers: Numbers, order: Order) -> DealtLoader<u
     DealtLoader::new(group, numbers, Same, Deal::new(batch_size(), order))
 }
 
+/// What the sampler deals to a rank.
+fn dealt(group: &ProcessGroup, remainder: Remainder, epoch: u64) -> Vec<usize> {
+    let config = SamplerConfig::new(SAMPLES, ORDER).remainder(remainder);
+    DistributedSampler::new(group, config).indices(epoch)
+}
+
+#[test]
+fn ranks_do_not_train_on_the_same_samples_nor_on_one_epoch_for_ever() {
+    on_two_ranks(|group| {
+        // As PyTorch's `DistributedSampler`: its share, padded, in another order each epoch.
+        let loader = loader(group, whole(SAMPLES), ORDER);
+        for epoch in 0..3 {
+            let seen: Vec<Vec<usize>> = loader.iter().map(Result::unwrap).collect();
+            assert_eq!(seen.concat(), dealt(group, Remainder::Pad, epoch));
+            assert_eq!(seen.concat().len(), SAMPLES.div_ceil(2), "equally many");
+        }
+        assert_ne!(
+            dealt(group, Remainder::Pad, 0),
+            dealt(group, Remainder::Pad, 1)
+        );
+    });
+}
+
+#[test]
+fn a_loader_resumes_in_the_middle_of_an_epoch() {
+    on_two_ranks(|group| {
+        for ahead in [None, Some(prefetch())] {
+            let loader = || {
+                let mut loader = loader(group, whole(SAMPLES), ORDER);
+                loader.prefetch = ahead;
+                loader
+            };
+            let first = loader();
+            first.iter();
+            let mut batches = first.iter();
+            batches.next().unwrap().unwrap();
+            // What is on its way is not yet used.
+            let state = batches.state();
+            let left: Vec<Vec<usize>> = batches.map(Result::unwrap).collect();
+            let resumed = loader().resuming(&state).unwrap();
+            let mut batches = resumed.iter();
+            assert_eq!(batches.progress().items_total, left.concat().len());
+            let seen: Vec<Vec<usize>> = batches.by_ref().map(Result::unwrap).collect();
+            assert_eq!(seen, left);
+            let next: Vec<Vec<usize>> = resumed.iter().map(Result::unwrap).collect();
+            assert_eq!(next.concat(), dealt(group, Remainder::Pad, 2));
+        }
+    });
+}
+
 #[test]
 fn a_part_of_a_slice_goes_on_with_the_epoch() {
     on_two_ranks(|group| {
-        let loader = loader(group, whole(SAMPLES), ORDER);
-        let loader: Arc<dyn DataLoader<Vec<usize>>> = Arc::new(loader);
-        let first = epoch(&loader).concat();
+        let deal = Deal::new(batch_size(), ORDER).remainder(Remainder::Exact);
+        let loader = DealtLoader::new(group, whole(SAMPLES), Same, deal);
+        loader.iter();
         let second = epoch(&loader.slice(0, SAMPLES)).concat();
-        assert_ne!(first, second, "a new order in every epoch");
         assert_eq!(
             epoch(&loader.slice(3, 20).slice(1, 9)).concat(),
             second[4..12]
@@ -83,10 +132,9 @@ fn a_share_is_what_the_sampler_deals_to_the_rank() {
     on_two_ranks(|group| {
         for remainder in [Remainder::Exact, Remainder::Pad, Remainder::Drop] {
             let deal = Deal::new(batch_size(), ORDER).remainder(remainder);
-            let share = DealtLoader::new(group, whole(SAMPLES), Same, deal).share(&Device::flex());
-            let config = SamplerConfig::new(SAMPLES, ORDER).remainder(remainder);
-            let indices = DistributedSampler::new(group, config).indices(0);
-            assert_eq!(epoch(&(Arc::new(share) as _)).concat(), indices);
+            let loader = DealtLoader::new(group, whole(SAMPLES), Same, deal);
+            let moved = loader.to_device(&Device::flex());
+            assert_eq!(epoch(&moved).concat(), dealt(group, remainder, 0));
         }
     });
 }

@@ -28,6 +28,7 @@ fn losses(ranks: u32, batch: usize) -> Vec<f64> {
         let values = Arc::clone(&reading.0);
         let loader = |len, order| {
             let deal = Deal::new(NonZeroUsize::new(batch).unwrap(), order);
+            let deal = deal.remainder(Remainder::Exact);
             let batcher = ToPoints::default();
             Arc::new(DealtLoader::new(&world, whole(len), batcher, deal))
         };
