@@ -42,10 +42,10 @@ pub enum LearnerError {
          count every item, or the mean over the ranks would be wrong"
     )]
     Uncounted,
-    /// The model was made without autodiff, so nothing would train.
+    /// The model, or a part of it, was made without autodiff and would not train.
     #[error(
-        "the model has no gradients; make it on a device with autodiff, or put it in training mode \
-         with Module::train"
+        "the model, or a part of it, has no gradients; make all of it on a device with autodiff, or \
+         all of it without and put it in training mode with Module::train"
     )]
     NotTraining,
     /// The configuration asks for gradients that travel one by one, after the backward pass.

@@ -72,7 +72,7 @@ pub use nn::{
 pub use optim::gradients::{Clip, Gradients};
 pub use optim::scaler::LossScaler;
 #[doc(hidden)]
-pub use parameters::is_autodiff;
+pub use parameters::{is_autodiff, trainable};
 pub use reducer::timing::StepTiming;
 pub use rehearsal::{outline, rehearse, rehearse_among, rehearse_work};
 pub use world::device::require_devices;

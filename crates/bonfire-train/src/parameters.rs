@@ -127,7 +127,7 @@ pub(crate) fn autodiff_of<M: Module>(model: &M) -> Autodiff {
 
 /// The model, in training mode: all of it, also where a part was made on a device without autodiff, such as
 /// a backbone that was loaded. Frozen parameters stay frozen.
-pub(crate) fn trainable<M: Module>(model: M) -> M {
+pub fn trainable<M: Module>(model: M) -> M {
     match autodiff_of(&model) {
         Autodiff::All => model,
         Autodiff::None => model.train(),
@@ -135,9 +135,9 @@ pub(crate) fn trainable<M: Module>(model: M) -> M {
     }
 }
 
-/// Whether a model has been put in training mode, or made for it.
+/// Whether all of a model has been put in training mode, or made for it.
 pub fn is_autodiff<M: Module>(model: &M) -> bool {
-    autodiff_of(model) != Autodiff::None
+    autodiff_of(model) == Autodiff::All
 }
 
 /// The device of all trainable parameters, without autodiff; none if there are none, or several devices.

@@ -3,7 +3,7 @@
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::Tensor;
 
-use bonfire_train::is_autodiff;
+use bonfire_train::trainable;
 
 /// A pattern that names no trainable parameter.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -24,7 +24,8 @@ pub struct UnknownParameter {
 ///
 /// In a pattern `*` stands for any part of a path, dots included, and `?` for one character:
 /// `layer1.*`, `*.bias`. The running statistics of normalization layers are not parameters; in
-/// training mode they go on. A model made on a device without autodiff is put in training mode.
+/// training mode they go on. A model, or a part of one, made on a device without autodiff is put in training
+/// mode.
 ///
 /// # Errors
 /// [`UnknownParameter`] for a pattern that matches nothing.
@@ -60,11 +61,8 @@ fn choose<M: Module>(
     side: Side,
 ) -> Result<(M, Vec<String>), UnknownParameter> {
     let patterns: Vec<&str> = patterns.iter().map(AsRef::as_ref).collect();
-    let model = if is_autodiff(&model) {
-        model
-    } else {
-        model.train()
-    };
+    // Before names are compared: what is not in training mode yet has no gradients to turn off.
+    let model = trainable(model);
     let mut lister = Lister::default();
     model.visit(&mut lister);
     for pattern in &patterns {

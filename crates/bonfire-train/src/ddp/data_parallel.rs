@@ -16,7 +16,7 @@ use burn::tensor::{Bool, Device, Int, Tensor};
 
 use crate::TrainError;
 use crate::loss::{IntoLoss, Weight};
-use crate::parameters::is_autodiff;
+use crate::parameters::trainable;
 
 /// A model on the first of several devices of one process, replicated for every batch.
 ///
@@ -81,21 +81,16 @@ impl<A: Scatter, B: Scatter> Scatter for (A, B) {
 }
 
 impl<M: Module> DataParallel<M> {
-    /// A model for these devices, on the first of them. A model made without autodiff is put in
-    /// training mode.
+    /// A model for these devices, on the first of them. A model, or a part of one, made without
+    /// autodiff is put in training mode.
     ///
     /// # Panics
     /// If there is no device.
     pub fn new(model: M, devices: Vec<Device>) -> Self {
         let devices: Vec<Device> = devices.into_iter().map(Device::without_autodiff).collect();
         let first = devices.first().expect("at least one device");
-        let model = if is_autodiff(&model) {
-            model
-        } else {
-            model.train()
-        };
         Self {
-            module: Some(model.fork(&first.clone().autodiff())),
+            module: Some(trainable(model).fork(&first.clone().autodiff())),
             devices,
             last_loss: None,
         }

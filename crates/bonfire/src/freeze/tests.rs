@@ -87,6 +87,26 @@ fn what_is_named_is_frozen_and_listed() {
 }
 
 #[test]
+fn a_body_that_was_loaded_without_autodiff_stands_still() {
+    let net = |head: &Device| Net {
+        head: LinearConfig::new(3, 2).init(head),
+        ..Net::new(&Device::flex())
+    };
+    let (frozen_net, frozen) = freeze_all_but(net(&autodiff()), &["head.*"]).unwrap();
+    assert_eq!(frozen, [&BODY[..], &["norm.gamma", "norm.beta"]].concat());
+    let buckets = spawn(1, |world| -> crate::Result<_> {
+        let ddp = Ddp::new(frozen_net.clone(), &world)?;
+        let buckets = ddp.buckets().into_iter();
+        Ok(buckets.flat_map(|bucket| bucket.parameters).collect())
+    });
+    let mut trained: Vec<String> = buckets.unwrap().remove(0);
+    trained.sort();
+    assert_eq!(trained, ["head.bias", "head.weight"]);
+    let (_, frozen) = freeze(net(&autodiff()), &["body.*"]).unwrap();
+    assert_eq!(frozen, BODY);
+}
+
+#[test]
 fn a_pattern_that_names_nothing_suggests_what_might_be_meant() {
     let error = |pattern: &str| {
         let error = freeze(Net::new(&autodiff()), &["head.*", pattern]).unwrap_err();

@@ -61,6 +61,18 @@ const STEPS: usize = 5;
 const RATE: f64 = 0.1;
 
 #[test]
+fn a_body_made_without_autodiff_trains_with_its_head() {
+    let model = Mlp {
+        second: LinearConfig::new(WIDTH, 1).init(&Device::flex().autodiff()),
+        ..Mlp::new()
+    };
+    let before = model.values();
+    let after = trained(&model, &batch(11), 2);
+    let still = before.iter().zip(&after).filter(|(a, b)| a == b).count();
+    assert_eq!(still, 0, "of {} numbers", before.len());
+}
+
+#[test]
 fn any_number_of_replicas_trains_like_one_device() {
     let (model, batch) = (Mlp::new(), batch(11));
     let mut alone = model.clone().train();
