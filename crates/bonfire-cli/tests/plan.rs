@@ -90,7 +90,7 @@ fn what_is_no_model_is_told_in_one_line() {
         r#"{"a":{"dtype":"C64","shape":[2]}}"#,
     );
     for (path, expected) in [
-        (file.as_path(), "no safetensors file"),
+        (file.as_path(), "begins with \"not a description of"),
         (&folder.path().join("none"), "No such file"),
         (folder.path(), "model.safetensors"),
         (&folder.path().join("odd"), "C64"),

@@ -1,10 +1,12 @@
 //! Brings a file's tensors to a model's layout and types.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use burn::module::{Module, ModuleVisitor, Param};
-use burn::tensor::{DType, Tensor};
+use burn::tensor::{DType, Element, Tensor, TensorData, bf16, f16};
 use burn_store::burn_pack::Tensor as StoredTensor;
 use burn_store::{ModuleAdapter, ModuleContext, PyTorchToBurnAdapter, bridge};
 
@@ -38,22 +40,31 @@ impl Layout {
     }
 }
 
-/// Converts the layout, then the type of each float tensor to that of its parameter.
+/// Converts the layout, then the type of each float tensor to that of its parameter. Says which have values that are
+/// not finite: a model that begins with them computes nothing else.
 #[derive(Clone)]
 pub(crate) struct ToModel {
     layout: Layout,
+    /// The file, for people.
+    path: Arc<str>,
     /// By path.
     types: Arc<HashMap<String, DType>>,
 }
 
 impl ToModel {
-    pub(crate) fn of<M: Module>(model: &M, layout: Layout) -> Self {
+    pub(crate) fn of<M: Module>(model: &M, layout: Layout, path: &Path) -> Self {
         let mut lister = TypeLister::default();
         model.visit(&mut lister);
         Self {
             layout,
+            path: path.display().to_string().into(),
             types: Arc::new(lister.types),
         }
+    }
+
+    /// The paths of the model's float parameters.
+    pub(crate) fn names(&self) -> Vec<&str> {
+        self.types.keys().map(String::as_str).collect()
     }
 }
 
@@ -63,15 +74,25 @@ impl ModuleAdapter for ToModel {
             Layout::Burn => tensor,
             Layout::PyTorch => PyTorchToBurnAdapter.adapt(tensor, context),
         };
-        match self.types.get(&tensor.name) {
-            Some(&wanted) if tensor.dtype.is_float() && tensor.dtype != wanted => {
-                let (name, shape) = (tensor.name.clone(), tensor.shape.clone());
-                bridge::map_data(tensor, name, wanted, shape, move |data| {
-                    data.convert_dtype(wanted)
-                })
-            }
-            _ => tensor,
+        if !tensor.dtype.is_float() {
+            return tensor;
         }
+        let (name, shape, dtype) = (tensor.name.clone(), tensor.shape.clone(), tensor.dtype);
+        let wanted = self.types.get(&name).copied().unwrap_or(dtype);
+        // A tensor that stays in its file is read in every pass.
+        let (is_checked, path, named) =
+            (AtomicBool::new(false), Arc::clone(&self.path), name.clone());
+        bridge::map_data(tensor, name, wanted, shape, move |data| {
+            let data = data.convert_dtype(wanted);
+            if !is_checked.swap(true, Ordering::Relaxed)
+                && let count @ 1.. = non_finite(&data)
+            {
+                tracing::warn!(
+                    "{named} in {path} has {count} values that are infinite or no numbers"
+                );
+            }
+            data
+        })
     }
 
     fn get_alternative_param_name(&self, parameter: &str, module: &str) -> Option<String> {
@@ -83,6 +104,21 @@ impl ModuleAdapter for ToModel {
 
     fn clone_box(&self) -> Box<dyn ModuleAdapter> {
         Box::new(self.clone())
+    }
+}
+
+/// How many values are infinite, or no numbers.
+fn non_finite(data: &TensorData) -> usize {
+    fn count<E: Element>(data: &TensorData, is_finite: impl Fn(&E) -> bool) -> usize {
+        let values = data.as_slice::<E>().unwrap_or_default();
+        values.iter().filter(|value| !is_finite(value)).count()
+    }
+    match data.dtype() {
+        DType::F64 => count(data, |value: &f64| value.is_finite()),
+        DType::F32 => count(data, |value: &f32| value.is_finite()),
+        DType::F16 => count(data, |value: &f16| value.is_finite()),
+        DType::BF16 => count(data, |value: &bf16| value.is_finite()),
+        _ => 0,
     }
 }
 

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 pub enum FileError {
     /// It cannot be read as what its name says it is.
     #[error(
-        "cannot read weights from {path} ({cause}); give a safetensors file (.safetensors) or one \
-         that torch.save has written (.pt, .pth)"
+        "cannot read weights from {path} ({cause}); give a safetensors file or one that torch.save \
+         has written"
     )]
     Unreadable {
         /// The file.
@@ -28,8 +28,8 @@ pub enum FileError {
     /// It has no tensor with the name and the shape of a parameter.
     #[error(
         "none of the {count} tensors in {path} has the name and shape of a parameter: the file has \
-         {in_file}, the model has {in_model}; rename with `WeightsFile::without_prefix` or \
-         `WeightsFile::renaming`, or choose another file"
+         {in_file}, the model has {in_model}; choose the file of this model, or rename in the program \
+         with `WeightsFile::under_key` or `WeightsFile::renaming`"
     )]
     NothingFits {
         /// The file.
@@ -40,6 +40,17 @@ pub enum FileError {
         in_file: String,
         /// The first of the model, for people.
         in_model: String,
+    },
+    /// Two tensors have one name.
+    #[error(
+        "two tensors in {path} are called {name} once their names are changed; choose renamings that \
+         keep them apart"
+    )]
+    SameName {
+        /// The file.
+        path: String,
+        /// The name.
+        name: String,
     },
     /// A parameter was found, but its values cannot be read.
     #[error("the values of {parameter} in {path} cannot be used ({cause}); get the file again")]

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use burn::tensor::{BoolStore, DType};
@@ -182,9 +183,16 @@ fn replaced(
     write: impl FnOnce(&Path) -> Result<(), FileError>,
 ) -> Result<(), FileError> {
     let unfinished = path.with_added_extension("unfinished");
-    let renamed = write(&unfinished).and_then(|()| {
-        std::fs::rename(&unfinished, path).map_err(|cause| unwritable(path, &cause))
-    });
+    // What writes safetensors makes a file for its owner alone; this one has the mode that the umask says.
+    let made = File::create(&unfinished).and_then(|file| file.metadata());
+    let renamed = made
+        .map_err(|cause| unwritable(path, &cause))
+        .and_then(|made| {
+            write(&unfinished)?;
+            std::fs::set_permissions(&unfinished, made.permissions())
+                .and_then(|()| std::fs::rename(&unfinished, path))
+                .map_err(|cause| unwritable(path, &cause))
+        });
     if renamed.is_err() {
         // What is left of it is of no use, and the error matters more.
         let _ = std::fs::remove_file(&unfinished);

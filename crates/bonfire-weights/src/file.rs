@@ -1,26 +1,26 @@
 //! A file with parameters, and how its names become those of a model.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
-use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Bool, Int, Tensor};
 use burn_store::burn_pack::Tensor as StoredTensor;
 use burn_store::{
-    Applier, ApplyError, ApplyResult, KeyRemapper, ModuleStore, PytorchStore, SafetensorsStore,
+    Applier, ApplyError, ApplyResult, KeyRemapper, ModuleStore, PytorchStore,
+    map_indices_contiguous,
 };
 
-use crate::adapter::{Layout, PRODUCER, ToModel};
-use crate::{FileError, LoadReport, ShapeDifference};
-
-/// How many bytes the description of a safetensors file may have, as in its reference reader.
-const DESCRIPTION_BYTES_MAX: u64 = 100_000_000;
+use crate::adapter::{Layout, ToModel};
+use crate::kind::{self, Kind};
+use crate::safetensors_file::{self, Contents};
+use crate::{FileError, LoadReport, ShapeDifference, names, report};
 
 /// A safetensors file, or one that `torch.save` has written.
 ///
-/// Names are changed in the order of the calls, then compared with the model's.
+/// Names are changed in the order of the calls, then compared with the model's. A prefix that all of them have before
+/// the model's names, such as the `module.` of a model that was saved inside of PyTorch's `DistributedDataParallel`, is
+/// taken off, and a line of the log says so.
 #[derive(Clone, Debug)]
 pub struct WeightsFile {
     path: PathBuf,
@@ -28,6 +28,37 @@ pub struct WeightsFile {
     renamings: Vec<(String, String)>,
     key: Option<String>,
     indices: Indices,
+}
+
+/// The tensors of a file.
+pub(crate) struct Tensors {
+    /// By their changed names.
+    pub(crate) by_name: BTreeMap<String, StoredTensor>,
+    pub(crate) layout: Layout,
+    /// Those whose types Burn lacks, each with its type.
+    pub(crate) unreadable: Vec<(String, String)>,
+}
+
+impl Tensors {
+    /// What brings them to a model, once they have its names.
+    pub(crate) fn fitted<M: Module>(&mut self, model: &M, path: &Path) -> ToModel {
+        let adapter = ToModel::of(model, self.layout, path);
+        let in_file: Vec<&str> = self.by_name.keys().map(String::as_str).collect();
+        let Some(prefix) = names::prefix(&in_file, &adapter.names()) else {
+            return adapter;
+        };
+        tracing::info!("names in {} are taken without {prefix}", path.display());
+        let named = std::mem::take(&mut self.by_name).into_iter();
+        self.by_name = named
+            .map(|(name, mut tensor)| {
+                if let Some(rest) = name.strip_prefix(&prefix) {
+                    tensor.name = rest.to_owned();
+                }
+                (tensor.name.clone(), tensor)
+            })
+            .collect();
+        adapter
+    }
 }
 
 /// What numbers in names mean.
@@ -38,8 +69,9 @@ enum Indices {
 }
 
 impl WeightsFile {
-    /// The file at a path. `.pt` and `.pth` are PyTorch's, `.json` is the index of several safetensors files beside it,
-    /// everything else is safetensors. A safetensors file has Burn's layout if it says that Burn has saved it, otherwise PyTorch's.
+    /// The file at a path: safetensors, what `torch.save` has written, or the index of several safetensors files
+    /// beside it. Its content says which, whatever its ending. A safetensors file has Burn's layout if it says that
+    /// Burn has saved it, otherwise PyTorch's.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),
@@ -49,8 +81,7 @@ impl WeightsFile {
         }
     }
 
-    /// Takes a prefix off names that have it, such as the `module.` of a model that was saved inside
-    /// of PyTorch's `DistributedDataParallel`.
+    /// Takes a prefix off names that have it.
     #[must_use]
     pub fn without_prefix(self, prefix: &str) -> Self {
         let mut pattern = "^".to_owned();
@@ -96,8 +127,7 @@ impl WeightsFile {
     /// # Errors
     /// [`FileError::Unreadable`] or [`FileError::BadPattern`].
     pub fn names(&self) -> Result<Vec<String>, FileError> {
-        let (tensors, _) = self.tensors()?;
-        Ok(tensors.into_keys().collect())
+        Ok(self.tensors()?.by_name.into_keys().collect())
     }
 
     /// Loads what fits into a model, which comes back in any case.
@@ -116,23 +146,20 @@ impl WeightsFile {
     /// # Errors
     /// [`FileError::Unreadable`] or [`FileError::BadPattern`].
     pub fn loader<M: Module>(&self, model: &M) -> Result<WeightsLoader, FileError> {
-        let (tensors, layout) = self.tensors()?;
-        let names = tensors.keys().cloned().collect();
-        let adapter = Box::new(ToModel::of(model, layout));
-        let tensors = tensors.into_values().collect();
+        let mut tensors = self.tensors()?;
+        let adapter = Box::new(tensors.fitted(model, &self.path));
+        let names = tensors.by_name.keys().cloned().collect();
+        let stored = tensors.by_name.into_values().collect();
         Ok(WeightsLoader {
             file: self.clone(),
             names,
-            applier: Applier::new(tensors, None, Some(adapter), true),
+            unreadable: tensors.unreadable,
+            applier: Applier::new(stored, None, Some(adapter), true),
         })
     }
 
     /// All tensors by their changed names.
-    pub(crate) fn tensors(&self) -> Result<(BTreeMap<String, StoredTensor>, Layout), FileError> {
-        let unreadable = |cause: String| FileError::Unreadable {
-            path: self.path.display().to_string(),
-            cause: cause.split_whitespace().collect::<Vec<_>>().join(" "),
-        };
+    pub(crate) fn tensors(&self) -> Result<Tensors, FileError> {
         let mut renamer = KeyRemapper::new();
         for (pattern, replacement) in &self.renamings {
             renamer = renamer.add_pattern(pattern, replacement).map_err(|error| {
@@ -142,36 +169,93 @@ impl WeightsFile {
                 }
             })?;
         }
-        // For the words of the operating system; the readers have their own for a missing file.
-        File::open(&self.path).map_err(|error| unreadable(error.to_string()))?;
-        let contiguous = self.indices == Indices::Contiguous;
-        if is_pytorch(&self.path) {
-            let mut store = PytorchStore::from_file(&self.path)
-                .map_indices_contiguous(contiguous)
-                .remap(renamer);
-            if let Some(key) = &self.key {
-                store = store.with_top_level_key(key);
-            }
-            let tensors = store.get_all_tensors();
-            let tensors = tensors.map_err(|error| unreadable(error.to_string()))?;
-            return Ok((tensors.clone(), Layout::PyTorch));
+        let contents = match kind::of(&self.path).map_err(|error| unreadable(&self.path, &error))? {
+            Kind::PyTorch => self.of_torch()?,
+            Kind::Safetensors => described(&self.path)?,
+            Kind::Index => self.indexed()?,
+        };
+        // All files together: what an index says of layers counts over all of them.
+        let (mut tensors, _) = renamer.remap(contents.tensors);
+        if self.indices == Indices::Contiguous {
+            (tensors, _) = map_indices_contiguous(tensors);
         }
-        let no_safetensors = |error| unreadable(format!("no safetensors file: {error}"));
-        let mut all = BTreeMap::new();
-        let mut layout = Layout::Burn;
-        for file in files_of(&self.path).map_err(no_safetensors)? {
-            layout = layout_of_safetensors(&file).map_err(no_safetensors)?;
-            let mut store = SafetensorsStore::from_file(&file)
-                .map_indices_contiguous(contiguous)
-                .remap(renamer.clone());
-            let tensors = store.get_all_tensors();
-            let tensors = tensors.map_err(|error| unreadable(error.to_string()))?;
-            all.extend(tensors.clone());
+        let by_name = names::by_name(tensors).map_err(|name| FileError::SameName {
+            path: self.path.display().to_string(),
+            name,
+        })?;
+        for (name, dtype) in &contents.unreadable {
+            let path = self.path.display();
+            tracing::warn!(
+                "{name} in {path} is of type {dtype}, which Burn lacks: it is not loaded"
+            );
         }
-        Ok((all, layout))
+        Ok(Tensors {
+            by_name,
+            layout: contents.layout,
+            unreadable: contents.unreadable,
+        })
     }
 
-    fn report(&self, result: ApplyResult, names: &[String]) -> Result<LoadReport, FileError> {
+    fn of_torch(&self) -> Result<Contents, FileError> {
+        let mut store = PytorchStore::from_file(&self.path).map_indices_contiguous(false);
+        if let Some(key) = &self.key {
+            store = store.with_top_level_key(key);
+        }
+        let tensors = store.get_all_tensors();
+        let tensors = tensors.map_err(|error| unreadable(&self.path, &error))?;
+        Ok(Contents {
+            tensors: tensors.values().cloned().collect(),
+            layout: Layout::PyTorch,
+            unreadable: Vec::new(),
+        })
+    }
+
+    /// The files that an index names, which lie beside it. A tensor counts in the file that the index says.
+    fn indexed(&self) -> Result<Contents, FileError> {
+        #[derive(serde::Deserialize)]
+        struct Index {
+            weight_map: BTreeMap<String, String>,
+        }
+        let text = std::fs::read(&self.path).map_err(|error| unreadable(&self.path, &error))?;
+        let text = text.strip_prefix("\u{feff}".as_bytes()).unwrap_or(&text);
+        let Index { weight_map } = serde_json::from_slice(text)
+            .map_err(|error| unreadable(&self.path, &format!("no index of weights: {error}")))?;
+        let files: BTreeSet<&String> = weight_map.values().collect();
+        let mut all: Option<Contents> = None;
+        let mut found = BTreeSet::new();
+        for file in files {
+            let path = self.path.with_file_name(file);
+            let mut contents = described(&path)?;
+            let is_here = |name: &String| weight_map.get(name).is_none_or(|other| other == file);
+            contents.tensors.retain(|tensor| is_here(&tensor.name));
+            contents.unreadable.retain(|(name, _)| is_here(name));
+            found.extend(contents.tensors.iter().map(|tensor| tensor.name.clone()));
+            found.extend(contents.unreadable.iter().map(|(name, _)| name.clone()));
+            match &mut all {
+                None => all = Some(contents),
+                Some(all) if all.layout != contents.layout => {
+                    let cause = "it has another layout than the files before it in its index";
+                    return Err(unreadable(&path, &cause));
+                }
+                Some(all) => {
+                    all.tensors.append(&mut contents.tensors);
+                    all.unreadable.append(&mut contents.unreadable);
+                }
+            }
+        }
+        for (name, file) in weight_map.iter().filter(|(name, _)| !found.contains(*name)) {
+            let path = self.path.display();
+            tracing::warn!("{path} says that {name} is in {file}, which does not have it");
+        }
+        all.ok_or_else(|| unreadable(&self.path, &"it names no files"))
+    }
+
+    fn report(
+        &self,
+        result: ApplyResult,
+        names: &[String],
+        unreadable: Vec<(String, String)>,
+    ) -> Result<LoadReport, FileError> {
         let path = self.path.display().to_string();
         let mut report = LoadReport {
             path: path.clone(),
@@ -179,6 +263,7 @@ impl WeightsFile {
             skipped: Vec::new(),
             missing: result.missing.into_iter().map(|(name, _)| name).collect(),
             unexpected: result.unused,
+            unreadable: report::with_types(unreadable),
         };
         for error in result.errors {
             match error {
@@ -230,6 +315,8 @@ impl WeightsFile {
 pub struct WeightsLoader {
     file: WeightsFile,
     names: Vec<String>,
+    /// Tensors whose types Burn lacks, each with its type.
+    unreadable: Vec<(String, String)>,
     applier: Applier,
 }
 
@@ -246,7 +333,8 @@ impl WeightsLoader {
     /// # Errors
     /// [`FileError::NothingFits`] or [`FileError::BrokenTensor`].
     pub fn finish(self) -> Result<LoadReport, FileError> {
-        self.file.report(self.applier.into_result(), &self.names)
+        let result = self.applier.into_result();
+        self.file.report(result, &self.names, self.unreadable)
     }
 }
 
@@ -299,45 +387,20 @@ impl From<&WeightsFile> for WeightsFile {
     }
 }
 
-fn is_pytorch(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| {
-        extension.eq_ignore_ascii_case("pt") || extension.eq_ignore_ascii_case("pth")
-    })
+/// What a safetensors file has.
+fn described(path: &Path) -> Result<Contents, FileError> {
+    match kind::of(path).map_err(|error| unreadable(path, &error))? {
+        Kind::Safetensors => safetensors_file::read(path).map_err(|error| unreadable(path, &error)),
+        Kind::PyTorch | Kind::Index => Err(unreadable(path, &"it is no safetensors file")),
+    }
 }
 
-/// The file itself, or those that an index names.
-fn files_of(path: &Path) -> io::Result<Vec<PathBuf>> {
-    if path.extension().is_none_or(|extension| extension != "json") {
-        return Ok(vec![path.to_owned()]);
+fn unreadable(path: &Path, cause: &dyn std::fmt::Display) -> FileError {
+    let cause = cause.to_string();
+    FileError::Unreadable {
+        path: path.display().to_string(),
+        cause: cause.split_whitespace().collect::<Vec<_>>().join(" "),
     }
-    #[derive(serde::Deserialize)]
-    struct Index {
-        weight_map: BTreeMap<String, String>,
-    }
-    let Index { weight_map } = serde_json::from_slice(&std::fs::read(path)?)?;
-    let names: BTreeSet<String> = weight_map.into_values().collect();
-    Ok(names
-        .into_iter()
-        .map(|name| path.with_file_name(name))
-        .collect())
-}
-
-/// What a safetensors file says about its producer. It begins with the length of its description,
-/// which is JSON.
-fn layout_of_safetensors(path: &Path) -> io::Result<Layout> {
-    let mut file = File::open(path)?;
-    let mut length = [0; 8];
-    file.read_exact(&mut length)?;
-    let length = u64::from_le_bytes(length);
-    if length > DESCRIPTION_BYTES_MAX {
-        let cause = format!("a description of {length} bytes is too long");
-        return Err(io::Error::new(io::ErrorKind::InvalidData, cause));
-    }
-    let mut description = Vec::new();
-    file.take(length).read_to_end(&mut description)?;
-    let description: serde_json::Value = serde_json::from_slice(&description)?;
-    let producer = &description["__metadata__"][PRODUCER];
-    Ok(Layout::said(producer.as_str()))
 }
 
 /// The first few names.

@@ -10,9 +10,12 @@ mod adapter;
 mod error;
 mod export;
 mod file;
+mod kind;
+mod names;
 #[cfg(feature = "flex")]
 mod place;
 mod report;
+mod safetensors_file;
 
 pub use bonfire_plan::device_map;
 pub use error::FileError;

@@ -18,6 +18,17 @@ pub struct LoadReport {
     /// Tensors that the model does not have, PyTorch's counters of batches
     /// (`num_batches_tracked`) aside.
     pub unexpected: Vec<String>,
+    /// Tensors of the file whose types Burn lacks, each with its type.
+    #[serde(default)]
+    pub unreadable: Vec<String>,
+}
+
+/// The names and types of tensors that Burn cannot hold, for the report.
+pub(crate) fn with_types(tensors: Vec<(String, String)>) -> Vec<String> {
+    let named = tensors.into_iter();
+    named
+        .map(|(name, dtype)| format!("{name} ({dtype})"))
+        .collect()
 }
 
 /// A parameter that differs in shape.
@@ -74,6 +85,7 @@ impl fmt::Display for LoadReport {
             ("skipped by shape", &skipped),
             ("missing", &self.missing),
             ("unexpected", &self.unexpected),
+            ("of a type that Burn lacks", &self.unreadable),
         ] {
             if !names.is_empty() {
                 write!(f, "\n  {what}: {}", names.join(", "))?;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use bonfire::World;
-use bonfire::weights::{WeightsFile, load_weights};
+use bonfire::weights::load_weights;
 use burn::module::Module;
 use burn::store::ModuleRecord;
 use burn::tensor::Bytes;
@@ -26,8 +26,7 @@ pub fn load(model: Model, path: &Path, world: &World) -> Result<Model> {
     if path.extension().is_some_and(|extension| extension == OWN) {
         return load_own(model, path);
     }
-    let file = WeightsFile::new(path).without_prefix("module.");
-    let (model, report) = load_weights(model, file, world)?;
+    let (model, report) = load_weights(model, path, world)?;
     let skipped = report.skipped.iter().map(|skipped| &skipped.parameter);
     let absent = report.missing.iter().chain(skipped);
     let mut absent = absent.filter(|parameter| !is_last_layer(parameter));
@@ -69,7 +68,10 @@ pub fn save(model: &Model, path: &Path) -> Result<()> {
 }
 
 fn is_last_layer(parameter: &str) -> bool {
-    parameter.split('.').any(|part| part == "fc")
+    // Of residual networks, and of densely connected ones.
+    parameter
+        .split('.')
+        .any(|part| part == "fc" || part == "classifier")
 }
 
 fn first_line(text: &str) -> String {

@@ -145,7 +145,7 @@ fn floats(path: &Path) -> Vec<f32> {
 fn scores_with(path: &Path, pictures: &[f32]) -> Vec<Vec<f32>> {
     let load = |world: World| {
         let model = network(Depth::ResNet34, 10).init(1, &world.device());
-        let file = WeightsFile::new(path).without_prefix("module.");
+        let file = WeightsFile::new(path);
         let (_, report) = bonfire::weights::load_weights(model.clone(), file, &world)?;
         // 36 convolutions, as many normalisations of four tensors each, and a layer of two.
         assert_eq!(report.loaded.len(), 36 + 4 * 36 + 2, "{report}");

@@ -37,10 +37,8 @@ fn main() -> bonfire::Result<()> {
 // ANCHOR: train
 fn train(world: World) -> anyhow::Result<()> {
     let device = world.device().autodiff();
-    let path = std::env::args().nth(1).unwrap_or_default();
-    // Saved inside of PyTorch's DistributedDataParallel.
-    let file = WeightsFile::new(path).without_prefix("module.");
-    let (model, report) = load_weights(Net::new(&device), file, &world)?;
+    let path = std::env::args_os().nth(1).unwrap_or_default();
+    let (model, report) = load_weights(Net::new(&device), WeightsFile::new(path), &world)?;
     let (model, frozen) = freeze_all_but(model, &["head.*"])?;
     if world.is_main() {
         println!("{report}\nfrozen: {}", frozen.join(", "));

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use bonfire_plan::DType;
 use serde::Deserialize;
 
@@ -75,14 +75,18 @@ fn indexed(index: &Path) -> Result<BTreeSet<PathBuf>> {
 
 fn described(path: &Path) -> Result<Vec<Shape>> {
     let mut file = File::open(path)?;
-    let mut len = [0; 8];
-    file.read_exact(&mut len)
+    let mut begin = [0; 8];
+    file.read_exact(&mut begin)
         .context("it is no safetensors file")?;
-    let len = u64::from_le_bytes(len);
-    ensure!(
-        len <= DESCRIPTION_BYTES_MAX,
-        "it is no safetensors file: its description has {len} bytes"
-    );
+    let len = u64::from_le_bytes(begin);
+    if len > DESCRIPTION_BYTES_MAX {
+        let mut more = Vec::new();
+        file.take(24).read_to_end(&mut more)?;
+        let begin = [&begin[..], &more].concat();
+        let begin = String::from_utf8_lossy(&begin);
+        // Most often a pointer of Git LFS, or a web page.
+        bail!("it is no safetensors file: it begins with {begin:?}");
+    }
     let mut description = Vec::new();
     file.take(len).read_to_end(&mut description)?;
     let tensors: BTreeMap<String, serde_json::Value> =

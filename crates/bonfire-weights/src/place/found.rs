@@ -8,7 +8,7 @@ use burn_store::{ModuleAdapter, ModuleContext};
 
 use super::PlaceError;
 use super::survey::{Entry, Survey};
-use crate::adapter::ToModel;
+use crate::report::with_types;
 use crate::{LoadReport, ShapeDifference, WeightsFile};
 
 /// The tensors of a file as the model has them, by path.
@@ -17,8 +17,9 @@ pub(super) fn found<M: Module>(
     survey: &Survey,
     file: &WeightsFile,
 ) -> Result<(HashMap<String, StoredTensor>, LoadReport), PlaceError> {
-    let (tensors, layout) = file.tensors()?;
-    let adapter = ToModel::of(model, layout);
+    let mut read = file.tensors()?;
+    let adapter = read.fitted(model, file.path());
+    let tensors = read.by_name;
     let mut unexpected: HashSet<&String> = tensors.keys().collect();
     let (mut found, mut missing, mut different) = (HashMap::new(), Vec::new(), Vec::new());
     let named = |entry: &Entry| {
@@ -67,6 +68,7 @@ pub(super) fn found<M: Module>(
         path,
         loaded: found.keys().cloned().collect(),
         unexpected: unexpected.into_iter().cloned().collect(),
+        unreadable: with_types(read.unreadable),
         ..LoadReport::default()
     };
     Ok((found, report.sorted()))

@@ -92,6 +92,9 @@ fn what_fits_is_loaded_and_the_rest_is_listed() {
         write(folder.path(), "net.safetensors", &safetensors(&stored())),
         write(folder.path(), "net.pth", &pytorch(&stored())),
         write(folder.path(), "net.PT", &pytorch(&stored())),
+        write(folder.path(), "net.pth.tar", &pytorch(&stored())),
+        write(folder.path(), "pytorch_model.bin", &pytorch(&stored())),
+        write(folder.path(), "net.ckpt", &pytorch(&stored())),
     ];
     for path in paths {
         let before = five_classes();
@@ -138,7 +141,7 @@ fn names_are_changed_before_they_are_compared() {
     let folder = tempfile::tempdir().unwrap();
     let wrapped: Vec<Stored> = stored()
         .into_iter()
-        .map(|tensor| tensor.renamed(|name| format!("module.{}", name.replace("bn.", "norm1."))))
+        .map(|tensor| tensor.renamed(|name| format!("of_{}", name.replace("bn.", "norm1."))))
         .filter(|tensor| !tensor.name.contains("running_mean"))
         .collect();
     let path = write(folder.path(), "net.pth", &pytorch(&wrapped));
@@ -148,13 +151,13 @@ fn names_are_changed_before_they_are_compared() {
         .to_string();
     assert!(
         error.starts_with("none of the 9 tensors in ")
-            && error.contains("module.aux.weight, module.fc.bias, module.fc.weight and others")
+            && error.contains("of_aux.weight, of_fc.bias, of_fc.weight and others")
             && error.contains("the model has bn.beta, bn.gamma, bn.running_mean and others"),
         "{error}"
     );
 
     let file = WeightsFile::new(&path)
-        .without_prefix("module.")
+        .without_prefix("of_")
         .renaming(r"^norm(\d)\.", "bn.");
     let (net, report) = load(five_classes(), &file).unwrap();
     assert_eq!(floats(net.bn.gamma.val()), [20., 21., 22.]);
@@ -162,7 +165,7 @@ fn names_are_changed_before_they_are_compared() {
     assert_eq!(report.loaded.len(), 5);
 
     // A prefix is taken as it is written.
-    let file = WeightsFile::new(&path).without_prefix("modul..");
+    let file = WeightsFile::new(&path).without_prefix("of.");
     assert!(load(five_classes(), &file).is_err());
 
     let error = load(five_classes(), WeightsFile::new(&path).renaming("(", "")).unwrap_err();
