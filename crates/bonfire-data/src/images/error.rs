@@ -23,6 +23,22 @@ pub enum PictureError {
         /// The archive.
         path: PathBuf,
     },
+    /// A picture in an archive that is a link to something else than a file in it, or a file with gaps.
+    #[error(
+        "{} in {archive} is no whole file{}; make the archive anew with `tar --dereference`", .path.display(),
+        match .target.as_os_str().is_empty() {
+            true => String::new(),
+            false => format!(", but a link to {}, which is no file in it", .target.display()),
+        }
+    )]
+    Unlinked {
+        /// The archive.
+        archive: String,
+        /// The picture, or the class, in it.
+        path: PathBuf,
+        /// What it is a link to, if it is one.
+        target: PathBuf,
+    },
     /// There is no folder of a class.
     #[error(
         "{name} has no class folders; put the pictures of each class into a folder of its own there"

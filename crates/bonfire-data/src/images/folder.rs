@@ -1,10 +1,12 @@
 //! Pictures in folders, one folder per class, on disk or in a tar archive.
 
 use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-use super::archive::{Archive, Entry, Place};
+use super::archive::{Archive, Entry, Other, Place};
 use super::{Picture, PictureError, Pictures};
 
 /// The endings of pictures, in small letters.
@@ -33,8 +35,8 @@ enum Files {
     },
 }
 
-/// The pictures of each class.
-type ByClass<F> = BTreeMap<String, Vec<F>>;
+/// The pictures of each class. Names of folders need not be text, and two may look alike as text.
+type ByClass<F> = BTreeMap<OsString, Vec<F>>;
 
 impl ImageFolder {
     /// Lists the pictures below a folder. None is read yet.
@@ -45,10 +47,9 @@ impl ImageFolder {
         let root = root.as_ref();
         let mut by_class = ByClass::new();
         for path in visible(root)? {
-            let class = file_name(&path);
             // Also through a link, as subsets of large data sets are made of them.
             if path.is_dir() {
-                by_class.insert(class, pictures_below(&path)?);
+                by_class.insert(file_name(&path).to_owned(), pictures_below(&path)?);
             }
         }
         let name = root.display().to_string();
@@ -62,11 +63,11 @@ impl ImageFolder {
     }
 
     /// Lists the pictures below `folder`, a path in a tar archive (not a compressed one), which is
-    /// read in place. An empty path is the archive's root.
+    /// read in place. An empty path is the archive's root. A link is the file that it names.
     ///
     /// # Errors
-    /// [`PictureError::Unreadable`], [`PictureError::Compressed`], [`PictureError::NoClasses`] or
-    /// [`PictureError::EmptyClass`].
+    /// [`PictureError::Unreadable`], [`PictureError::Compressed`], [`PictureError::Unlinked`],
+    /// [`PictureError::NoClasses`] or [`PictureError::EmptyClass`].
     pub fn in_tar(
         archive: impl AsRef<Path>,
         folder: impl AsRef<Path>,
@@ -75,21 +76,22 @@ impl ImageFolder {
         let name = archive.as_ref().join(folder).display().to_string();
         let (archive, entries) = Archive::open(archive.as_ref())?;
         let mut by_class = ByClass::new();
+        for Other { path, target } in archive.others() {
+            let names = names_below(path, folder);
+            // A class, or a picture; a link to a folder below a class is left aside, as on disk.
+            if names.len() == 1 || (!names.is_empty() && is_picture(path)) {
+                return Err(PictureError::Unlinked {
+                    archive: name,
+                    path: path.clone(),
+                    target: target.clone().unwrap_or_default(),
+                });
+            }
+        }
         for Entry { path, place } in entries {
-            let below = plain(&path);
-            let Ok(below) = below.strip_prefix(plain(folder)) else {
-                continue;
-            };
-            let names: Vec<String> = below
-                .iter()
-                .map(|name| name.to_string_lossy().into())
-                .collect();
+            let names = names_below(&path, folder);
             let [class, .., _file] = &names[..] else {
                 continue;
             };
-            if names.iter().any(|name| name.starts_with('.')) {
-                continue;
-            }
             let files = by_class.entry(class.clone()).or_default();
             if is_picture(&path) {
                 files.push((path, place));
@@ -162,12 +164,12 @@ fn flattened<F: Ord>(name: &str, by_class: ByClass<F>) -> Result<Flattened<F>, P
     for (label, (class, mut files)) in by_class.into_iter().enumerate() {
         if files.is_empty() {
             return Err(PictureError::EmptyClass {
-                name: format!("{name}/{class}"),
+                name: format!("{name}/{}", class.display()),
             });
         }
         files.sort();
         all.labels.extend(std::iter::repeat_n(label, files.len()));
-        all.classes.push(class);
+        all.classes.push(class.to_string_lossy().into_owned());
         all.files.append(&mut files);
     }
     Ok(all)
@@ -196,11 +198,27 @@ fn visible(folder: &Path) -> Result<Vec<PathBuf>, PictureError> {
     let mut paths = Vec::new();
     for entry in entries {
         let path = entry.map_err(|source| unreadable(folder, source))?.path();
-        if !file_name(&path).starts_with('.') {
+        if !is_hidden(file_name(&path)) {
             paths.push(path);
         }
     }
     Ok(paths)
+}
+
+/// The names from `folder` to a file of an archive; none if it lies elsewhere, or one is hidden.
+fn names_below(path: &Path, folder: &Path) -> Vec<OsString> {
+    let path = plain(path);
+    let Ok(below) = path.strip_prefix(plain(folder)) else {
+        return Vec::new();
+    };
+    match below.iter().any(is_hidden) {
+        true => Vec::new(),
+        false => below.iter().map(OsStr::to_owned).collect(),
+    }
+}
+
+fn is_hidden(name: &OsStr) -> bool {
+    name.as_bytes().starts_with(b".")
 }
 
 /// Without `.` and the like, in which archives differ.
@@ -216,9 +234,8 @@ fn is_picture(path: &Path) -> bool {
     })
 }
 
-fn file_name(path: &Path) -> String {
-    path.file_name()
-        .map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+fn file_name(path: &Path) -> &OsStr {
+    path.file_name().unwrap_or_default()
 }
 
 fn unreadable(path: &Path, source: std::io::Error) -> PictureError {

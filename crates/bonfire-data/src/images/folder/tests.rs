@@ -34,7 +34,8 @@ fn files() -> Vec<(&'static str, Vec<u8>)> {
 fn assert_has_the_pictures(folder: &ImageFolder) {
     assert_eq!(folder.classes(), ["daisies", "roses"]);
     assert_eq!(folder.labels(), [0, 1, 1, 1]);
-    let names: Vec<String> = (0..4).map(|index| file_name(folder.path(index))).collect();
+    let name = |index| file_name(folder.path(index)).to_str().unwrap();
+    let names: Vec<&str> = (0..4).map(name).collect();
     assert_eq!(names, ["z.jpg", "a.jpeg", "b.JPG", "c.Png"]);
     for index in 0..4 {
         let [red, _, blue] = folder.picture(index).unwrap().pixel(4, 4);
@@ -113,6 +114,99 @@ fn roots_that_cannot_be_used_are_named() {
     let empty = open(root.path());
     assert!(matches!(empty, PictureError::EmptyClass { .. }), "{empty}");
     assert!(empty.to_string().contains("/tulips has no"), "{empty}");
+}
+
+/// An archive of a picture and of links: how they are kept, where they are, what they name.
+fn with_links(links: &[(tar::EntryType, &str, &str)]) -> Vec<u8> {
+    let mut builder = tar::Builder::new(Vec::new());
+    let mut header = tar::Header::new_gnu();
+    let picture = jpeg(RED);
+    header.set_size(picture.len() as u64);
+    builder
+        .append_data(&mut header, "t/roses/0.jpg", picture.as_slice())
+        .unwrap();
+    for &(kind, path, target) in links {
+        let mut header = tar::Header::new_gnu();
+        header.set_entry_type(kind);
+        header.set_size(0);
+        builder.append_link(&mut header, path, target).unwrap();
+    }
+    builder.into_inner().unwrap()
+}
+
+#[test]
+fn pictures_that_are_links_in_an_archive_are_not_left_out() {
+    use tar::EntryType::{Link, Symlink};
+    let root = tempfile::tempdir().unwrap();
+    let archive = root.path().join("links.tar");
+    let links = [
+        (Link, "t/roses/1.jpg", "t/roses/0.jpg"),
+        (Symlink, "t/roses/2.jpg", "0.jpg"),
+        (Symlink, "t/tulips/3.jpg", "../roses/2.jpg"),
+        // As on disk, left aside.
+        (Symlink, "t/tulips/more", "../roses"),
+    ];
+    write(&archive, &with_links(&links));
+    let folder = ImageFolder::in_tar(&archive, "t").unwrap();
+    assert_eq!(folder.labels(), [0, 0, 0, 1]);
+    for index in 0..folder.count() {
+        assert!(folder.picture(index).unwrap().pixel(4, 4)[0] > 200);
+    }
+    for link in [
+        (Symlink, "t/roses/1.jpg", "../../elsewhere.jpg"),
+        (Link, "t/roses/1.jpg", "t/roses/9.jpg"),
+        (Symlink, "t/roses/1.jpg", "1.jpg"),
+        (Symlink, "t/tulips", "roses"),
+    ] {
+        write(&archive, &with_links(&[link]));
+        let error = ImageFolder::in_tar(&archive, "t").unwrap_err().to_string();
+        assert!(
+            error.contains(link.1) && error.contains("--dereference"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn an_archive_that_was_cut_between_two_files_is_an_error() {
+    let root = tempfile::tempdir().unwrap();
+    let archive = root.path().join("cut.tar");
+    let whole = with_links(&[]);
+    // Without the blocks of zeros at its end.
+    write(&archive, &whole[..whole.len() - 1024]);
+    let error = ImageFolder::in_tar(&archive, "t").unwrap_err();
+    let PictureError::Unreadable { source, .. } = &error else {
+        panic!("{error}")
+    };
+    assert!(source.to_string().contains("it was cut"), "{source}");
+}
+
+#[test]
+fn classes_whose_names_look_alike_as_text_are_two() {
+    let root = tempfile::tempdir().unwrap();
+    let mut builder = tar::Builder::new(Vec::new());
+    for class in [&b"caf\xe8"[..], b"caf\xe9", b"dog"] {
+        let name = Path::new(OsStr::from_bytes(class)).join("1.jpg");
+        write(root.path().join("t").join(&name), &jpeg(RED));
+        builder
+            .append_path_with_name(root.path().join("t").join(&name), &name)
+            .unwrap();
+    }
+    let archive = root.path().join("t.tar");
+    write(&archive, &builder.into_inner().unwrap());
+    for folder in [
+        ImageFolder::open(root.path().join("t")).unwrap(),
+        ImageFolder::in_tar(&archive, "").unwrap(),
+    ] {
+        assert_eq!(folder.labels(), [0, 1, 2]);
+        assert_eq!(folder.classes(), ["caf\u{fffd}", "caf\u{fffd}", "dog"]);
+    }
+}
+
+#[test]
+fn a_pipe_is_an_error_and_not_a_wait() {
+    let error = ImageFolder::in_tar("/dev/null", "t").unwrap_err();
+    assert!(matches!(error, PictureError::Unreadable { .. }), "{error}");
 }
 
 #[test]
