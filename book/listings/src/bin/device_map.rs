@@ -40,7 +40,7 @@ impl Model {
 // ANCHOR_END: model
 
 fn main() -> anyhow::Result<()> {
-    let path = std::env::args().nth(1).unwrap_or_default();
+    let path = std::env::args_os().nth(1).unwrap_or_default();
     run(WeightsFile::new(path))
 }
 

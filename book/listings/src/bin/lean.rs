@@ -66,9 +66,9 @@ fn train(world: World) -> bonfire::Result<()> {
     let config = DdpConfig::default()
         .with_compression(compression)
         .with_precision(Precision::F16);
-    let folder = std::env::args()
+    let folder = std::env::args_os()
         .nth(1)
-        .unwrap_or_else(|| "runs/lean".to_owned());
+        .unwrap_or_else(|| "runs/lean".into());
     let checkpoints = Checkpoints::open(&world, folder, Keep::default())?;
     let mut ddp = Ddp::with_config(Net::new(&device), &world, config)?;
     let mut optimizer = AdamWConfig::new().init();

@@ -23,7 +23,7 @@ fn both(world: World) -> bonfire::Result<()> {
 
 fn train(world: &World, placement: Placement, steps: std::ops::Range<u64>) -> bonfire::Result<f64> {
     let device = world.device().autodiff();
-    let folder = std::env::args().nth(1).unwrap_or_default();
+    let folder = std::env::args_os().nth(1).unwrap_or_default();
     let model: Linear = LinearConfig::new(512, 4).init(&device);
     // ANCHOR: factor
     let factor = GradientFactor::default();

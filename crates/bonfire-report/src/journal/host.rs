@@ -1,5 +1,7 @@
 //! Where a training runs, and by which command: what one wants to know of a run a month later.
 
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 use std::{env, fs, thread};
@@ -22,7 +24,8 @@ pub(super) fn of_rank_0(
     world: &World,
     folder: Option<PathBuf>,
 ) -> Result<(Option<PathBuf>, Facts), CollectiveError> {
-    let folder = folder.map(|folder| folder.display().to_string());
+    // As bytes: a path need not be text.
+    let folder = folder.map(|folder| folder.into_os_string().into_vec());
     let mut text = serde_json::to_vec(&(folder, facts(world))).expect("text can always be written");
     let mut length = [text.len() as u64];
     let group = world.group();
@@ -30,7 +33,9 @@ pub(super) fn of_rank_0(
     let length = length[0].min(TOLD_BYTES_MAX);
     text.resize(usize::try_from(length).unwrap_or(usize::MAX), 0);
     group.broadcast(&mut text, Rank::new(0))?;
-    Ok(serde_json::from_slice(&text).unwrap_or_default())
+    let (folder, facts): (Option<Vec<u8>>, Facts) =
+        serde_json::from_slice(&text).unwrap_or_default();
+    Ok((folder.map(OsString::from_vec).map(PathBuf::from), facts))
 }
 
 /// Names and values; what a system does not say is left out.
@@ -44,7 +49,7 @@ fn facts(world: &World) -> Facts {
     let hosts = world.world_size().get().div_ceil(world.local_world_size());
     let facts = [
         ("started", Some(Utc::from(SystemTime::now()).to_string())),
-        ("command", Some(command(env::args()))),
+        ("command", Some(command(env::args_os()))),
         ("host", line("/proc/sys/kernel/hostname")),
         ("hosts", (hosts > 1).then(|| hosts.to_string())),
         (
@@ -72,12 +77,11 @@ fn facts(world: &World) -> Facts {
 }
 
 /// The command line, with the name of the program alone.
-fn command(mut words: impl Iterator<Item = String>) -> String {
+fn command(mut words: impl Iterator<Item = OsString>) -> String {
     let program = words.next().unwrap_or_default();
-    let program = Path::new(&program).file_name();
-    let program = program.unwrap_or_default().to_string_lossy().into_owned();
-    let words: Vec<String> = [program].into_iter().chain(words).collect();
-    words.join(" ")
+    let program = Path::new(&program).file_name().unwrap_or_default();
+    let words: Vec<OsString> = [program.to_owned()].into_iter().chain(words).collect();
+    words.join(OsStr::new(" ")).to_string_lossy().into_owned()
 }
 
 /// The value of the first line `name : value`.
@@ -108,7 +112,16 @@ mod tests {
 
     #[test]
     fn the_command_does_not_say_where_the_program_is() {
-        let words = ["/a/b/gpt", "--nproc", "2"].map(str::to_owned);
+        let words = ["/a/b/gpt", "--nproc", "2"].map(OsString::from);
         assert_eq!(command(words.into_iter()), "gpt --nproc 2");
+    }
+
+    #[test]
+    fn words_that_are_no_text_do_not_end_a_training() {
+        let word = OsString::from_vec(b"caf\xe9".to_vec());
+        assert_eq!(
+            command([word.clone(), word].into_iter()),
+            "caf\u{fffd} caf\u{fffd}"
+        );
     }
 }

@@ -90,14 +90,22 @@ impl Text {
 }
 
 fn contents(path: &Path) -> Result<(String, String), TextError> {
-    let bytes = fs::read(path).map_err(|source| TextError::Unreadable {
+    let unreadable = |source| TextError::Unreadable {
         path: path.to_path_buf(),
         source,
-    })?;
+    };
+    // The first process to read a pipe empties it, and the others wait.
+    if !fs::metadata(path).map_err(unreadable)?.is_file() {
+        let path = path.to_path_buf();
+        return Err(TextError::NotAFile { path });
+    }
+    let bytes = fs::read(path).map_err(unreadable)?;
     let text = String::from_utf8(bytes).map_err(|error| TextError::NotText {
         path: path.to_path_buf(),
         offset: error.utf8_error().valid_up_to(),
     })?;
+    // The mark that some editors put first is no character of the text.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(&text).to_owned();
     Ok((path.display().to_string(), text))
 }
 
@@ -121,6 +129,18 @@ mod tests {
         let both = [training.tokens(), validation.tokens()].concat();
         assert_eq!(text.vocabulary().decode(&both), letters);
         assert!(text.split(2000).0.is_empty());
+    }
+
+    #[test]
+    fn the_mark_that_an_editor_puts_first_is_no_character() {
+        let text = read("\u{feff}abc".as_bytes()).unwrap();
+        assert_eq!((text.len(), text.vocabulary().len()), (3, 3));
+    }
+
+    #[test]
+    fn a_pipe_is_an_error_and_not_a_wait() {
+        let error = Text::read("/dev/null").unwrap_err().to_string();
+        assert!(error.contains("no regular file"), "{error}");
     }
 
     #[test]

@@ -15,6 +15,14 @@ pub enum TextError {
         /// What the operating system said.
         source: io::Error,
     },
+    /// A pipe, a folder or a device.
+    #[error(
+        "{} is no regular file, and every rank reads it for itself; give a file on disk", .path.display()
+    )]
+    NotAFile {
+        /// What was given.
+        path: PathBuf,
+    },
     /// The file holds something else than text.
     #[error(
         "{} is not UTF-8 text (byte {offset}); convert it, for example with iconv", .path.display()
