@@ -103,7 +103,8 @@ impl BatchNorm {
     /// rank's batch may have any size there, also none.
     ///
     /// # Panics
-    /// If the input has fewer than two dimensions or another number of features; if another rank
+    /// If the input has fewer than two dimensions or another number of features; in training, if it has one value
+    /// for each feature and no other rank has more, as PyTorch refuses it; if another rank
     /// failed or is at another layer. [`Ddp`](crate::Ddp) returns the latter as an error.
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         let [features] = self.gamma.dims();
@@ -119,6 +120,12 @@ impl BatchNorm {
         if !(input.device().is_autodiff() && self.training.is_enabled()) {
             return self.forward_evaluation(input);
         }
+        let values: usize = input.dims().iter().product::<usize>() / features;
+        assert!(
+            values != 1 || self.synchronized_ranks() > Some(1),
+            "a batch norm in training got one value for each of its {features} features, which are constants once \
+             they are normalised; give it more samples, leave out a last batch of one sample, or freeze it"
+        );
         match self.running_mean.exchange() {
             None => self.forward_alone(input),
             Some(exchange) => self.forward_together(input, exchange),

@@ -104,6 +104,20 @@ fn clones_share_statistics_and_what_is_made_of_a_layer_does_not() {
 }
 
 #[test]
+#[should_panic(expected = "one value for each of its 3 features")]
+fn a_batch_of_one_value_for_each_feature_is_refused_as_pytorch_refuses_it() {
+    let device = Device::flex().autodiff();
+    let layer = BatchNormConfig::new(3).init(&device);
+    // Without autodiff the running statistics are used.
+    layer
+        .clone()
+        .valid()
+        .forward(Tensor::<2>::ones([1, 3], &Device::flex()));
+    layer.forward(Tensor::<4>::ones([1, 3, 1, 2], &device));
+    layer.forward(Tensor::<2>::ones([1, 3], &device));
+}
+
+#[test]
 #[should_panic(expected = "features of the input and of the layer")]
 fn another_number_of_features_is_a_mistake() {
     let device = Device::flex();
