@@ -141,3 +141,24 @@ fn a_program_that_does_not_draw_keeps_its_labelled_lines() {
     }
     assert!(!end.seen.contains(ENTER), "{:?}", end.seen);
 }
+
+#[test]
+fn a_dumb_terminal_gets_no_escape_sequences() {
+    if let Some(why) = script_is_missing() {
+        eprintln!("skipped: {why}");
+        return;
+    }
+    let seen = |term: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_self_launching"));
+        command.args(["finish", "--device", "cpu"]);
+        command.env("BONFIRE_LOG", "debug").env("TERM", term);
+        Console::start(&command).end().seen
+    };
+    let coloured = seen("xterm");
+    assert!(coloured.contains("\x1b["), "{coloured:?}");
+    let plain = seen("dumb");
+    assert!(
+        plain.contains("DEBUG") && !plain.contains('\x1b'),
+        "{plain:?}"
+    );
+}

@@ -10,6 +10,7 @@ mod error;
 mod source;
 
 use std::ffi::OsString;
+use std::io::IsTerminal;
 
 use bonfire_collective::{EnvSettings, JobToken, RankEnv, StoreHost};
 use bonfire_plan::{Rank, WorldSize};
@@ -120,6 +121,12 @@ impl LauncherOutput {
             Self::StatusLine => "status",
         }
     }
+}
+
+/// Whether a stream is a terminal on which text can be drawn and coloured. One that calls itself dumb (`TERM=dumb`, as of
+/// editors and build servers) shows the sequences for it as they are.
+pub fn draws_on(stream: &impl IsTerminal) -> bool {
+    stream.is_terminal() && process_variable("TERM").is_none_or(|term| term != "dumb")
 }
 
 /// Reads the environment of this process, which a launcher must have started.

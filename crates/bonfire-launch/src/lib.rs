@@ -25,7 +25,7 @@ mod usage;
 
 pub use agent::{AgentOptions, Graces, Nodes, NumaBinding, OutputLabels};
 pub use environment::{
-    EnvError, LauncherOutput, detect_rank, detect_rank_in, rank_from_env, rank_variables,
+    EnvError, LauncherOutput, detect_rank, detect_rank_in, draws_on, rank_from_env, rank_variables,
     sees_own_devices,
 };
 pub use error::LaunchError;

@@ -3,12 +3,14 @@
 //! Spans are left out; nobody in this project opens any.
 
 use std::fmt::{self, Write as _};
-use std::io::{self, IsTerminal, Write as _};
+use std::io::{self, Write as _};
 
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::filter::Targets;
+
+use crate::environment::draws_on;
 
 /// The variable that chooses what is logged: a level, or levels of targets, as in `warn,bonfire=debug`.
 const FILTER_VARIABLE: &str = "BONFIRE_LOG";
@@ -27,7 +29,7 @@ pub fn log_to_stderr(prefix: &str, default: &str) {
     let lines = Lines {
         targets: targets.unwrap_or_else(|| default.parse().expect("the default is well-formed")),
         prefix: prefix.to_owned(),
-        is_colored: io::stderr().is_terminal(),
+        is_colored: draws_on(&io::stderr()),
     };
     // An error means that the program logs in its own way, which is its right.
     let _ = tracing::subscriber::set_global_default(lines);

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::held::Held;
 use super::terminal::Terminal;
-use crate::environment::LauncherOutput;
+use crate::environment::{LauncherOutput, draws_on};
 
 /// The width of a terminal that does not tell.
 const COLUMNS_DEFAULT: usize = 80;
@@ -46,7 +46,7 @@ struct Streams {
 impl Screen {
     /// The standard streams of this process. A rank may draw on `terminal`.
     pub(crate) fn standard(terminal: Option<Arc<Terminal>>) -> Self {
-        let columns = io::stderr().is_terminal().then(|| {
+        let columns = draws_on(&io::stderr()).then(|| {
             rustix::termios::tcgetwinsize(io::stderr())
                 .map(|size| usize::from(size.ws_col))
                 .ok()
