@@ -35,8 +35,12 @@ pub(crate) enum Shortcut {
 pub(crate) struct Place {
     /// Channels of its input.
     pub(crate) source: usize,
-    /// Channels inside.
+    /// Channels of its output, but for the expansion of a bottleneck.
     pub(crate) width: usize,
+    /// Channels inside.
+    pub(crate) inside: usize,
+    /// Groups of channels in the middle of a bottleneck that do not see each other.
+    pub(crate) groups: usize,
     /// How much smaller it makes a picture.
     pub(crate) stride: usize,
     pub(crate) shortcut: Shortcut,
@@ -59,7 +63,7 @@ pub struct Block {
 }
 
 impl Kind {
-    /// Channels of a block's output, by those inside.
+    /// Channels of a block's output, by its width.
     pub(crate) fn target(self, width: usize) -> usize {
         match self {
             Self::Basic => width,
@@ -73,6 +77,7 @@ impl Block {
         let Place {
             source,
             width,
+            inside,
             stride,
             ..
         } = place;
@@ -86,21 +91,21 @@ impl Block {
         let (conv1, conv2, conv3, bn2, bn3);
         match kind {
             Kind::Basic => {
-                conv1 = draw.convolution(channels(source, width), window(3, stride));
-                conv2 = draw.convolution(channels(width, width), window(3, 1));
+                conv1 = draw.convolution(channels(source, inside), window(3, stride));
+                conv2 = draw.convolution(channels(inside, target), window(3, 1));
                 (conv3, bn2, bn3) = (None, last(draw), None);
             }
             Kind::Bottleneck => {
-                conv1 = draw.convolution(channels(source, width), window(1, 1));
-                conv2 = draw.convolution(channels(width, width), window(3, stride));
-                conv3 = Some(draw.convolution(channels(width, target), window(1, 1)));
-                (bn2, bn3) = (draw.norm(width), Some(last(draw)));
+                conv1 = draw.convolution(channels(source, inside), window(1, 1));
+                conv2 = draw.grouped(channels(inside, inside), window(3, stride), place.groups);
+                conv3 = Some(draw.convolution(channels(inside, target), window(1, 1)));
+                (bn2, bn3) = (draw.norm(inside), Some(last(draw)));
             }
         }
         let differs = source != target || stride != 1;
         Self {
             conv1,
-            bn1: draw.norm(width),
+            bn1: draw.norm(inside),
             conv2,
             bn2,
             conv3,

@@ -47,8 +47,25 @@ impl<'a> Draw<'a> {
 
     /// A convolution without bias, normal with deviation `sqrt(2 / fan out)`.
     pub(crate) fn convolution(&mut self, channels: Channels, window: Window) -> Conv2d {
+        self.grouped(channels, window, 1)
+    }
+
+    /// A convolution without bias whose channels are in groups that do not see each other, normal with deviation
+    /// `sqrt(2 / fan out)`.
+    pub(crate) fn grouped(&mut self, channels: Channels, window: Window, groups: usize) -> Conv2d {
         let Window { side, .. } = window;
         let std = (2.0 / (channels.target * side * side) as f64).sqrt();
+        let shape = [channels.target, channels.source / groups, side, side];
+        Conv2d {
+            groups,
+            ..convolution(self.normal(shape, std), window)
+        }
+    }
+
+    /// A convolution without bias, normal with deviation `sqrt(2 / fan in)`.
+    pub(crate) fn convolution_by_source(&mut self, channels: Channels, window: Window) -> Conv2d {
+        let Window { side, .. } = window;
+        let std = (2.0 / (channels.source * side * side) as f64).sqrt();
         let shape = [channels.target, channels.source, side, side];
         convolution(self.normal(shape, std), window)
     }
@@ -68,6 +85,17 @@ impl<'a> Draw<'a> {
         Linear {
             weight: self.uniform([source, target], bound),
             bias: Some(self.uniform([target], bound)),
+        }
+    }
+
+    /// A linear layer whose bias is zero, weight uniform within `1 / sqrt(fan in)`.
+    pub(crate) fn linear_without_shift(&mut self, channels: Channels) -> Linear {
+        let Channels { source, target } = channels;
+        let bound = 1.0 / (source as f64).sqrt();
+        let zeros = TensorData::zeros::<f32, _>([target]);
+        Linear {
+            weight: self.uniform([source, target], bound),
+            bias: Some(Param::from_data(zeros, self.device)),
         }
     }
 

@@ -1,6 +1,6 @@
 //! The networks of the examples that see pictures.
 //!
-//! `trunk.rs`, `resnet.rs` and `botnet.rs` are the networks; nothing here knows of ranks.
+//! `trunk.rs`, `resnet.rs`, `botnet.rs` and `densenet.rs` are the networks; nothing here knows of ranks.
 
 #![forbid(unsafe_code)]
 
@@ -10,6 +10,7 @@ use burn::tensor::Tensor;
 pub mod attention;
 pub mod block;
 pub mod botnet;
+pub mod densenet;
 mod draw;
 pub mod norm;
 pub mod resnet;

@@ -19,6 +19,14 @@ pub enum Depth {
     ResNet34,
     /// 50 layers of bottlenecks, for ImageNet.
     ResNet50,
+    /// 101 layers of bottlenecks, for ImageNet.
+    ResNet101,
+    /// 152 layers of bottlenecks, for ImageNet.
+    ResNet152,
+    /// ResNet-50 with 32 groups of 4 channels in its first bottlenecks (Xie et al. 2016, arXiv 1611.05431).
+    ResNext50,
+    /// ResNet-50 with twice the channels inside (Zagoruyko and Komodakis 2016, arXiv 1605.07146).
+    WideResNet50,
     /// 8 layers, for CIFAR: section 4.2 of the paper with n = 1.
     ResNet8,
     /// 20 layers, for CIFAR: section 4.2 of the paper with n = 3.
@@ -48,18 +56,31 @@ impl Depth {
             kind,
             blocks,
             width: 64,
+            inside: 64,
+            groups: 1,
             shortcut: Shortcut::Projection,
+        };
+        let wide = |groups| Sizes {
+            inside: 128,
+            groups,
+            ..large(Kind::Bottleneck, [3, 4, 6, 3])
         };
         let small = |n| Sizes {
             kind: Kind::Basic,
             blocks: [n, n, n, 0],
             width: 16,
+            inside: 16,
+            groups: 1,
             shortcut: Shortcut::Padding,
         };
         match self {
             Self::ResNet18 => large(Kind::Basic, [2, 2, 2, 2]),
             Self::ResNet34 => large(Kind::Basic, [3, 4, 6, 3]),
             Self::ResNet50 => large(Kind::Bottleneck, [3, 4, 6, 3]),
+            Self::ResNet101 => large(Kind::Bottleneck, [3, 4, 23, 3]),
+            Self::ResNet152 => large(Kind::Bottleneck, [3, 8, 36, 3]),
+            Self::ResNext50 => wide(32),
+            Self::WideResNet50 => wide(1),
             Self::ResNet8 => small(1),
             Self::ResNet20 => small(3),
         }
@@ -68,8 +89,8 @@ impl Depth {
     /// The beginning that the network was made with.
     pub fn stem(self) -> Stem {
         match self {
-            Self::ResNet18 | Self::ResNet34 | Self::ResNet50 => Stem::Large,
             Self::ResNet8 | Self::ResNet20 => Stem::Small,
+            _ => Stem::Large,
         }
     }
 }

@@ -47,8 +47,12 @@ pub(crate) struct Sizes {
     pub(crate) kind: Kind,
     /// Blocks in each stage.
     pub(crate) blocks: [usize; 4],
-    /// Channels of the stem, and inside the blocks of the first stage; doubled in each stage after it.
+    /// Channels of the stem, and the width of the blocks of the first stage; doubled in each stage after it.
     pub(crate) width: usize,
+    /// Channels inside the blocks of the first stage; doubled in each stage after it.
+    pub(crate) inside: usize,
+    /// Groups of channels in the middle of a bottleneck.
+    pub(crate) groups: usize,
     pub(crate) shortcut: Shortcut,
 }
 
@@ -84,6 +88,8 @@ impl<B: LastBlock> Trunk<B> {
             kind,
             blocks,
             width,
+            inside,
+            groups,
             shortcut,
         } = config.sizes;
         let strides = [1, 2, 2, config.last_stride];
@@ -91,15 +97,17 @@ impl<B: LastBlock> Trunk<B> {
         let (conv1, bn1) = stem(config.stem, width, draw);
         let mut source = width;
         let mut place = |stage: usize, index: usize| {
-            let inside = width << stage;
+            let width = width << stage;
             let place = Place {
                 source,
-                width: inside,
+                width,
+                inside: inside << stage,
+                groups,
                 stride: if index == 0 { strides[stage] } else { 1 },
                 shortcut,
                 zero_init: config.zero_init,
             };
-            source = kind.target(inside);
+            source = kind.target(width);
             place
         };
         let [layer1, layer2, layer3] = [0, 1, 2].map(|stage| {
@@ -149,19 +157,24 @@ impl<B: LastBlock> Trunk<B> {
 
 /// The first convolution and its normalisation.
 fn stem(stem: Stem, width: usize, draw: &mut Draw) -> (Conv2d, BatchNorm) {
-    let (side, stride) = match stem {
-        Stem::Large => (7, 2),
-        Stem::Small => (3, 1),
-    };
     let channels = Channels {
         source: 3,
         target: width,
     };
-    let convolution = draw.convolution(channels, Window { side, stride });
+    let convolution = draw.convolution(channels, window_of(stem));
     (convolution, draw.norm(width))
 }
 
-fn max_pool(stem: Stem) -> Option<MaxPool2d> {
+/// The window of the first convolution.
+pub(crate) fn window_of(stem: Stem) -> Window {
+    let (side, stride) = match stem {
+        Stem::Large => (7, 2),
+        Stem::Small => (3, 1),
+    };
+    Window { side, stride }
+}
+
+pub(crate) fn max_pool(stem: Stem) -> Option<MaxPool2d> {
     (stem == Stem::Large).then(|| {
         MaxPool2dConfig::new([3, 3])
             .with_strides([2, 2])
@@ -171,7 +184,7 @@ fn max_pool(stem: Stem) -> Option<MaxPool2d> {
 }
 
 /// The mean over all pixels: `[batch, channels, height, width]` to `[batch, channels]`.
-fn pooled(x: Tensor<4>) -> Tensor<2> {
+pub(crate) fn pooled(x: Tensor<4>) -> Tensor<2> {
     let [batch, channels, height, width] = x.dims();
     x.reshape([batch, channels, height * width])
         .mean_dim(2)

@@ -23,6 +23,10 @@ fn parameter_counts_are_torchvisions() {
     assert_eq!(count(Depth::ResNet18, 1000), 11_689_512);
     assert_eq!(count(Depth::ResNet34, 1000), 21_797_672);
     assert_eq!(count(Depth::ResNet50, 1000), 25_557_032);
+    assert_eq!(count(Depth::ResNet101, 1000), 44_549_160);
+    assert_eq!(count(Depth::ResNet152, 1000), 60_192_808);
+    assert_eq!(count(Depth::ResNext50, 1000), 25_028_904);
+    assert_eq!(count(Depth::WideResNet50, 1000), 68_883_240);
 }
 
 /// Table 6 of the paper has 0.27 M for n = 3. Counted by hand for n = 1: 3 x 3 convolutions
@@ -112,6 +116,24 @@ fn paths_and_shapes_are_torchvisions() {
     assert_eq!(own, expected.into_iter().collect::<Vec<_>>());
 }
 
+/// As torchvision's `resnext50_32x4d` and `wide_resnet50_2` have them.
+#[test]
+fn wide_bottlenecks_have_torchvisions_shapes() {
+    let device = Device::flex();
+    for (depth, source) in [(Depth::ResNext50, 4), (Depth::WideResNet50, 128)] {
+        let mut paths = Paths::default();
+        config(depth, 10).init(1, &device).visit(&mut paths);
+        for (name, shape) in [
+            ("layer1.0.conv1.weight", [128, 64, 1, 1]),
+            ("layer1.0.conv2.weight", [128, source, 3, 3]),
+            ("layer1.0.conv3.weight", [256, 128, 1, 1]),
+            ("layer4.2.conv2.weight", [1024, 8 * source, 3, 3]),
+        ] {
+            assert_eq!(paths.shapes[name], shape, "{depth:?} {name}");
+        }
+    }
+}
+
 fn pictures(batch: usize, side: usize, device: &Device) -> Tensor<4> {
     Draw::new(7, device)
         .normal([batch, 3, side, side], 1.0)
@@ -158,6 +180,7 @@ fn every_network_scores_every_picture() {
         Depth::ResNet18,
         Depth::ResNet34,
         Depth::ResNet50,
+        Depth::ResNext50,
         Depth::ResNet8,
     ] {
         let network = config(depth, 7).init(1, &device);

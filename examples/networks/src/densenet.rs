@@ -1,0 +1,301 @@
+//! DenseNet-121 (Huang et al. 2016, arXiv 1608.06993) as torchvision builds it: the same layers, the same names, the
+//! same initial distributions.
+//!
+//! Nothing in this file knows that there is more than one rank.
+
+use burn::module::Module;
+use burn::nn::Linear;
+use burn::nn::conv::Conv2d;
+use burn::nn::pool::{AvgPool2d, AvgPool2dConfig, MaxPool2d};
+use burn::tensor::{Device, Tensor, activation};
+
+use crate::draw::{Channels, Draw, Window};
+use crate::norm::BatchNorm;
+use crate::trunk::{Stem, max_pool, pooled, window_of};
+
+/// Channels that each layer adds.
+const GROWTH: usize = 32;
+
+/// Channels inside a layer, in multiples of those that it adds.
+const INSIDE: usize = 4;
+
+/// Channels of the stem.
+const STEM: usize = 64;
+
+/// Layers in each block.
+const LAYERS: [usize; 4] = [6, 12, 24, 16];
+
+/// What a [`DenseNet`] is built from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DenseNetConfig {
+    /// Classes to tell apart.
+    pub classes: usize,
+    /// How it begins.
+    pub stem: Stem,
+}
+
+/// A densely connected network for pictures `[batch, 3, height, width]`. The fields have torchvision's names, so that
+/// its parameters are found under the same paths.
+#[derive(Module, Debug)]
+pub struct DenseNet {
+    features: Features,
+    classifier: Linear,
+}
+
+#[derive(Module, Debug)]
+struct Features {
+    conv0: Conv2d,
+    norm0: BatchNorm,
+    pool0: Option<MaxPool2d>,
+    denseblock1: DenseBlock,
+    transition1: Transition,
+    denseblock2: DenseBlock,
+    transition2: Transition,
+    denseblock3: DenseBlock,
+    transition3: Transition,
+    denseblock4: DenseBlock,
+    norm5: BatchNorm,
+}
+
+/// Sees all that the layers before it have made, and adds to it.
+#[derive(Module, Debug)]
+struct DenseLayer {
+    norm1: BatchNorm,
+    conv1: Conv2d,
+    norm2: BatchNorm,
+    conv2: Conv2d,
+}
+
+/// Half the channels, and half the pixels on a side.
+#[derive(Module, Debug)]
+struct Transition {
+    norm: BatchNorm,
+    conv: Conv2d,
+    pool: AvgPool2d,
+}
+
+/// A block with a field for each layer that it may have: torchvision counts from 1, and the paths say so.
+macro_rules! dense_block {
+    ($($layer:ident)+) => {
+        /// Layers that all see each other.
+        #[derive(Module, Debug)]
+        struct DenseBlock {
+            $($layer: Option<DenseLayer>,)+
+        }
+
+        impl DenseBlock {
+            /// Of so many layers, with the channels of its input and, afterwards, of its output.
+            fn new(layers: usize, channels: &mut usize, draw: &mut Draw) -> Self {
+                let mut left = 0..layers;
+                let mut layer = || {
+                    left.next()?;
+                    let layer = DenseLayer::new(*channels, draw);
+                    *channels += GROWTH;
+                    Some(layer)
+                };
+                Self { $($layer: layer(),)+ }
+            }
+
+            fn forward(&self, input: Tensor<4>) -> Tensor<4> {
+                let layers = [$(&self.$layer,)+];
+                layers.into_iter().flatten().fold(input, |x, layer| layer.forward(x))
+            }
+        }
+    };
+}
+
+dense_block! {
+    denselayer1 denselayer2 denselayer3 denselayer4 denselayer5 denselayer6 denselayer7 denselayer8
+    denselayer9 denselayer10 denselayer11 denselayer12 denselayer13 denselayer14 denselayer15 denselayer16
+    denselayer17 denselayer18 denselayer19 denselayer20 denselayer21 denselayer22 denselayer23 denselayer24
+}
+
+impl DenseNetConfig {
+    /// Builds the network; the same seed gives the same parameters on every device and every rank.
+    pub fn init(&self, seed: u64, device: &Device) -> DenseNet {
+        let draw = &mut Draw::new(seed, device);
+        let first = Channels {
+            source: 3,
+            target: STEM,
+        };
+        let mut channels = STEM;
+        let features = Features {
+            conv0: draw.convolution_by_source(first, window_of(self.stem)),
+            norm0: draw.norm(STEM),
+            pool0: max_pool(self.stem),
+            denseblock1: DenseBlock::new(LAYERS[0], &mut channels, draw),
+            transition1: Transition::new(&mut channels, draw),
+            denseblock2: DenseBlock::new(LAYERS[1], &mut channels, draw),
+            transition2: Transition::new(&mut channels, draw),
+            denseblock3: DenseBlock::new(LAYERS[2], &mut channels, draw),
+            transition3: Transition::new(&mut channels, draw),
+            denseblock4: DenseBlock::new(LAYERS[3], &mut channels, draw),
+            norm5: draw.norm(channels),
+        };
+        let last = Channels {
+            source: channels,
+            target: self.classes,
+        };
+        DenseNet {
+            features,
+            classifier: draw.linear_without_shift(last),
+        }
+    }
+}
+
+impl DenseNet {
+    /// The scores of all classes: `[batch, 3, height, width]` to `[batch, classes]`.
+    pub fn forward(&self, pictures: Tensor<4>) -> Tensor<2> {
+        let x = self.features.forward(pictures);
+        self.classifier.forward(pooled(activation::relu(x)))
+    }
+}
+
+impl Features {
+    fn forward(&self, pictures: Tensor<4>) -> Tensor<4> {
+        let x = activation::relu(self.norm0.forward(self.conv0.forward(pictures)));
+        let x = match &self.pool0 {
+            Some(pool) => pool.forward(x),
+            None => x,
+        };
+        let x = self.transition1.forward(self.denseblock1.forward(x));
+        let x = self.transition2.forward(self.denseblock2.forward(x));
+        let x = self.transition3.forward(self.denseblock3.forward(x));
+        self.norm5.forward(self.denseblock4.forward(x))
+    }
+}
+
+impl DenseLayer {
+    fn new(source: usize, draw: &mut Draw) -> Self {
+        let inside = INSIDE * GROWTH;
+        let channels = |source, target| Channels { source, target };
+        let window = |side| Window { side, stride: 1 };
+        Self {
+            norm1: draw.norm(source),
+            conv1: draw.convolution_by_source(channels(source, inside), window(1)),
+            norm2: draw.norm(inside),
+            conv2: draw.convolution_by_source(channels(inside, GROWTH), window(3)),
+        }
+    }
+
+    /// The input with its own channels behind it.
+    fn forward(&self, input: Tensor<4>) -> Tensor<4> {
+        let x = activation::relu(self.norm1.forward(input.clone()));
+        let x = activation::relu(self.norm2.forward(self.conv1.forward(x)));
+        Tensor::cat(vec![input, self.conv2.forward(x)], 1)
+    }
+}
+
+impl Transition {
+    fn new(channels: &mut usize, draw: &mut Draw) -> Self {
+        let halved = Channels {
+            source: *channels,
+            target: *channels / 2,
+        };
+        *channels = halved.target;
+        let window = Window { side: 1, stride: 1 };
+        Self {
+            norm: draw.norm(halved.source),
+            conv: draw.convolution_by_source(halved, window),
+            pool: AvgPool2dConfig::new([2, 2]).with_strides([2, 2]).init(),
+        }
+    }
+
+    fn forward(&self, input: Tensor<4>) -> Tensor<4> {
+        let x = activation::relu(self.norm.forward(input));
+        self.pool.forward(self.conv.forward(x))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use burn::module::{ModuleVisitor, Param};
+
+    use super::*;
+    use crate::trained_numbers;
+
+    const CONFIG: DenseNetConfig = DenseNetConfig {
+        classes: 1000,
+        stem: Stem::Large,
+    };
+
+    /// The shapes of all tensors by path.
+    #[derive(Default)]
+    struct Paths {
+        path: Vec<String>,
+        shapes: BTreeMap<String, Vec<usize>>,
+    }
+
+    impl ModuleVisitor for Paths {
+        fn enter_module(&mut self, name: &str, _container: &str) {
+            self.path.push(name.to_owned());
+        }
+
+        fn exit_module(&mut self, _name: &str, _container: &str) {
+            self.path.pop();
+        }
+
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let shape = param.val().dims().to_vec();
+            self.shapes.insert(self.path.join("."), shape);
+        }
+    }
+
+    /// What torchvision documents for `densenet121`.
+    #[test]
+    fn the_parameter_count_is_torchvisions() {
+        let device = Device::flex().autodiff();
+        assert_eq!(trained_numbers(&CONFIG.init(1, &device)), 7_978_856);
+    }
+
+    /// As torchvision's `state_dict` has them, but for `weight` and `bias` of normalisations and for the transposed
+    /// matrix of the classifier: 121 layers, of which 120 are convolutions, and 121 normalisations.
+    #[test]
+    fn paths_and_shapes_are_torchvisions() {
+        let mut paths = Paths::default();
+        CONFIG.init(1, &Device::flex()).visit(&mut paths);
+        for (name, shape) in [
+            ("features.conv0.weight", &[64, 3, 7, 7][..]),
+            ("features.norm0.gamma", &[64]),
+            ("features.denseblock1.denselayer1.norm1.running_var", &[64]),
+            (
+                "features.denseblock1.denselayer1.conv1.weight",
+                &[128, 64, 1, 1],
+            ),
+            (
+                "features.denseblock1.denselayer6.conv2.weight",
+                &[32, 128, 3, 3],
+            ),
+            ("features.transition1.norm.beta", &[256]),
+            ("features.transition1.conv.weight", &[128, 256, 1, 1]),
+            (
+                "features.denseblock3.denselayer24.conv1.weight",
+                &[128, 992, 1, 1],
+            ),
+            ("features.denseblock4.denselayer16.norm1.gamma", &[992]),
+            ("features.norm5.gamma", &[1024]),
+            ("classifier.weight", &[1024, 1000]),
+            ("classifier.bias", &[1000]),
+        ] {
+            assert_eq!(
+                paths.shapes.get(name).map(Vec::as_slice),
+                Some(shape),
+                "{name}"
+            );
+        }
+        assert_eq!(paths.shapes.len(), 120 + 4 * 121 + 2);
+    }
+
+    #[test]
+    fn it_scores_every_picture() {
+        let device = Device::flex();
+        let config = DenseNetConfig {
+            classes: 7,
+            stem: Stem::Small,
+        };
+        let pictures = Draw::new(7, &device).normal([2, 3, 32, 32], 1.0).val();
+        assert_eq!(config.init(1, &device).forward(pictures).dims(), [2, 7]);
+    }
+}
