@@ -22,6 +22,7 @@ use files::Files;
 use progress::Progress;
 
 pub use config::{JournalConfig, JournalDisplay};
+pub use progress::BatchProgress;
 pub use run_folder::RunFolder;
 
 /// An activity that the loop times itself; [`Ddp`](bonfire_train::Ddp) times forward and backward.
@@ -270,6 +271,11 @@ impl Journal {
         let line = format!("step {:>5}: {name} {value:.4}", self.steps);
         self.progress.value(&line);
         self.write(&[(tag, value)])
+    }
+
+    /// Shows how far a pass over batches is, such as an evaluation, where the journal shows progress.
+    pub fn batches(&self, name: &'static str, batches: usize) -> BatchProgress {
+        BatchProgress::beside(&self.progress, &self.world, name, batches)
     }
 
     /// A line on rank 0, above the progress.

@@ -15,6 +15,8 @@ pub use bonfire_page::{
     Curve, MemoryUse, ModelFlops, PageError, Point, Report, SlowRank, TimeSplit, page,
 };
 pub use error::ReportError;
-pub use journal::{Activity, Figures, Journal, JournalConfig, JournalDisplay, RunFolder};
+pub use journal::{
+    Activity, BatchProgress, Figures, Journal, JournalConfig, JournalDisplay, RunFolder,
+};
 pub use metrics::{WeightedMean, sum_over_ranks};
 pub use tensorboard::EventWriter;

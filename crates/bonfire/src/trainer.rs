@@ -298,15 +298,19 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
             SamplerConfig::new(data.len(), Order::Sequential).remainder(Remainder::Exact),
         );
         let (world, replicas, micro) = (&self.world, self.place.replicas(), self.micro);
+        let indices = sampler.indices(0);
+        let batches = indices.len().div_ceil(micro);
+        let mut shown = self.journal.batches("evaluation", batches);
         self.journal.time(Activity::Evaluation, || {
             let mut sums = [0.0; N];
             let mut samples = 0;
             let mut score_all = || {
-                for indices in sampler.indices(0).chunks(micro) {
+                for indices in indices.chunks(micro) {
                     let means = score(&model, data.batch(indices)?);
                     let add = sums.iter_mut().zip(means);
                     add.for_each(|(sum, mean)| *sum += mean * indices.len() as f64);
                     samples += indices.len();
+                    shown.batch(indices.len());
                 }
                 Ok::<_, BoxError>(())
             };

@@ -3,11 +3,14 @@
 //! Nothing is written before the first epoch is done, or the training is stopped. What is wrong on one
 //! rank, or on all, one rank tells: see `bonfire::all_or_none`.
 
+use std::fs;
+
 use anyhow::{Context, Result, ensure};
 use bonfire::checkpoint::{Best, Checkpoints, Keep, Milestone};
 use bonfire::data::{PictureBatch, Prefetch, Prefetched, SamplerState};
 use bonfire::ddp::Loss;
-use bonfire::report::{EventWriter, WeightedMean};
+use bonfire::report::{BatchProgress, EventWriter, WeightedMean};
+use bonfire::weights::{Export, save_weights};
 use bonfire::world::StopRequest;
 use bonfire::{Ddp, Turn, World, all_or_none, next_turn};
 use burn::module::Module;
@@ -95,6 +98,7 @@ pub fn train(world: &World, options: &Options, data: &Data, stop: &StopRequest) 
             false => Ok(()),
         };
         all_or_none(world, reported)?;
+        trainer.write_weights(epoch)?;
         trainer.progress.next_epoch(epoch + 1);
         trainer.save(Some(outcome.accuracy))?;
     }
@@ -178,6 +182,7 @@ impl<'a> Trainer<'a> {
     /// finite.
     fn learn(&mut self, learning_rate: f64) -> Result<bool> {
         let mut prepared = prepared(&mut self.training, self.options)?;
+        let mut shown = BatchProgress::new(self.world, "training", prepared.len());
         loop {
             let batch = match next_turn(self.world, self.stop, prepared.next())? {
                 Turn::Step(batch) => batch.context("all ranks have equally many batches")?,
@@ -197,6 +202,7 @@ impl<'a> Trainer<'a> {
             self.progress.loss.add(loss, samples);
             self.progress.data = batch.state;
             self.steps += 1;
+            shown.batch(samples);
         }
     }
 
@@ -206,6 +212,7 @@ impl<'a> Trainer<'a> {
         let model = self.ddp.module().valid();
         let mut mean = WeightedMean::new();
         let mut prepared = prepared(&mut self.validation, self.options)?;
+        let mut shown = BatchProgress::new(self.world, "evaluation", prepared.len());
         loop {
             let batch = match next_turn(self.world, self.stop, prepared.next())? {
                 Turn::Step(Some(batch)) => batch.batch,
@@ -219,9 +226,26 @@ impl<'a> Trainer<'a> {
             let best: Tensor<1, Int> = model.forward(pictures).argmax(1).squeeze_dim(1);
             let right = best.equal(labels).int().sum().into_scalar::<i64>();
             mean.add(right as f64 / samples as f64, samples);
+            shown.batch(samples);
         }
         let accuracy = mean.over_ranks(self.world)?;
         Ok(Some(accuracy.unwrap_or(f64::NAN)))
+    }
+
+    /// The parameters after an epoch, as PyTorch has them.
+    fn write_weights(&mut self, epoch: u64) -> Result<()> {
+        let folder = self.options.out.join("weights");
+        let made = match self.world.is_main() {
+            true => fs::create_dir_all(&folder),
+            false => Ok(()),
+        };
+        let made = made.with_context(|| format!("cannot make the folder {}", folder.display()));
+        all_or_none(self.world, made)?;
+        let file = folder.join(format!("model-{epoch}.safetensors"));
+        Ok(save_weights(
+            &mut self.ddp,
+            Export::new(file).for_pytorch(),
+        )?)
     }
 
     fn save(&mut self, metric: Option<f64>) -> Result<()> {

@@ -94,6 +94,17 @@ fn two_ranks_learn_the_flowers_and_a_second_start_goes_on() {
         .collect();
     assert_eq!(lines.len(), 2, "{:?}", second.stdout);
     assert!(lines[0].contains("[epoch 6]"), "{}", lines[0]);
+    for epoch in 0..8 {
+        let file = out.join(format!("weights/model-{epoch}.safetensors"));
+        let bytes = fs::read(&file).unwrap();
+        let text = String::from_utf8_lossy(&bytes);
+        // The names of PyTorch.
+        assert!(
+            text.contains("\"layer1.0.bn1.weight\""),
+            "{}",
+            file.display()
+        );
+    }
     check_curves(&out, &[epochs(&first), epochs(&second)].concat());
 }
 

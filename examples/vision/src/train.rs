@@ -3,11 +3,14 @@
 mod progress;
 mod setup;
 
+use std::fs;
+
 use anyhow::{Context, Result};
 use bonfire::checkpoint::{Best, Checkpoints, Keep, Milestone};
 use bonfire::data::{Loader, PictureBatch};
 use bonfire::ddp::Loss;
 use bonfire::report::{Activity, Journal, Report};
+use bonfire::weights::{Export, save_weights};
 use bonfire::world::StopRequest;
 use bonfire::{Ddp, Turn, World, all_or_none, next_turn};
 use burn::module::Module;
@@ -30,6 +33,9 @@ const KEPT: Keep = Keep::last(2).and_best(Best::Highest);
 
 /// The best network's parameters, in [`Config::out_dir`].
 pub const BEST_FILE: &str = "best.bpk";
+
+/// The parameters after each epoch, in [`Config::out_dir`].
+const WEIGHTS_FOLDER: &str = "weights";
 
 /// How a training ended.
 #[derive(Debug)]
@@ -239,6 +245,7 @@ impl Trainer<'_> {
             false => Ok(()),
         };
         all_or_none(self.world, written)?;
+        self.write_weights(epoch + 1)?;
         self.journal.note(&format!(
             "epoch {} | loss {:.4} | Acc@1 {:.3} | Acc@{} {:.3} | best Acc@1 {:.3}",
             epoch + 1,
@@ -256,6 +263,22 @@ impl Trainer<'_> {
         self.journal.time(Activity::Evaluation, || {
             evaluate(self.world, &model, self.data, self.config, self.stop)
         })
+    }
+
+    /// The parameters after an epoch, counted from 1, as PyTorch has them.
+    fn write_weights(&mut self, epoch: usize) -> Result<()> {
+        let folder = self.config.out_dir.join(WEIGHTS_FOLDER);
+        let made = match self.world.is_main() {
+            true => fs::create_dir_all(&folder),
+            false => Ok(()),
+        };
+        let made = made.with_context(|| format!("cannot make the folder {}", folder.display()));
+        all_or_none(self.world, made)?;
+        let file = folder.join(format!("model-{epoch}.safetensors"));
+        Ok(save_weights(
+            &mut self.ddp,
+            Export::new(file).for_pytorch(),
+        )?)
     }
 
     fn save(&mut self, metric: Option<f64>) -> Result<()> {

@@ -132,6 +132,26 @@ fn two_ranks_learn_and_the_best_is_tested_again() {
         (figure(last, "Acc@1") - best).abs() < 2e-3,
         "{line}\n{last}\n{done}"
     );
+
+    // The file of an epoch, which PyTorch reads, is that network.
+    for epoch in 1..=4 {
+        let name = format!("weights/model-{epoch}.safetensors");
+        let bytes = fs::read(out_dir.join(&name)).unwrap();
+        let text = String::from_utf8_lossy(&bytes);
+        assert!(text.contains("\"layer1.0.bn1.weight\""), "{name}");
+    }
+    let file = out_dir.join("weights/model-4.safetensors");
+    let pairs = format!("--cfg {} MODEL.WEIGHTS {}", saved.display(), file.display());
+    let pairs: Vec<String> = pairs.split(' ').map(str::to_owned).collect();
+    let tested = succeeds("test", 1, &pairs).join("\n");
+    let of_epoch = lines
+        .iter()
+        .find(|line| line.contains("epoch 4 | "))
+        .unwrap();
+    let expected = figure(of_epoch, "Acc@1");
+    let tested = tested.lines().rfind(|line| line.contains("80 pictures"));
+    let found = figure(tested.unwrap(), "Acc@1");
+    assert!((found - expected).abs() < 2e-3, "{found} {of_epoch}");
 }
 
 #[test]

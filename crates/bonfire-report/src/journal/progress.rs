@@ -1,9 +1,10 @@
 //! What rank 0 shows while training: a line in its place on a terminal, a line every so often elsewhere.
 
-use std::io::{IsTerminal, stderr};
+use std::io::stderr;
 use std::time::{Duration, Instant};
 
-use bonfire_launch::LauncherOutput;
+use bonfire_launch::{LauncherOutput, draws_on};
+use bonfire_train::World;
 
 use super::Figures;
 
@@ -45,21 +46,110 @@ const CLEAR: &str = "\x1b[K";
 /// What is too long for the terminal is cut off, and goes on after the line.
 const CUT: [&str; 2] = ["\x1b[?7l", "\x1b[?7h"];
 
+/// The shortest time between two lines of a [`BatchProgress`] in a log, in which every one stays.
+const LOG_PAUSE: Duration = Duration::from_secs(10);
+/// And where the next takes the place of the one before.
+const DRAWN_PAUSE: Duration = Duration::from_millis(200);
+
+impl Place {
+    fn detect() -> Self {
+        match LauncherOutput::detect() {
+            LauncherOutput::StatusLine => Self::Launcher,
+            LauncherOutput::Direct if draws_on(&stderr()) => Self::Terminal,
+            LauncherOutput::Direct | LauncherOutput::Lines => Self::Log,
+        }
+    }
+
+    /// Shows a line; the last stays. Each in one piece, or the launcher would show the pieces.
+    fn show(self, drawn: &str, line: &str, is_last: bool) {
+        let ([cut, uncut], end) = (CUT, if is_last { '\n' } else { '\r' });
+        match self {
+            Self::Terminal => eprint!("{cut}{drawn} {line}{CLEAR}{uncut}{end}"),
+            Self::Launcher => eprint!("{drawn} {line}{end}"),
+            Self::Log => println!("{line}"),
+        }
+    }
+}
+
+/// Shows how far a pass over batches is, such as an evaluation: the batches of rank 0, the time that is left, and the
+/// samples of all ranks in a second. On a terminal it is a line that stays in its place; elsewhere a line comes every ten
+/// seconds.
+#[derive(Debug)]
+pub struct BatchProgress {
+    /// Nothing on the ranks that do not draw.
+    shown: Option<(Place, Bar)>,
+    name: &'static str,
+    ranks: usize,
+    batches: u64,
+    samples: u64,
+    /// When there was a line, or it began.
+    last: Instant,
+    is_drawn: bool,
+}
+
+impl BatchProgress {
+    /// For `batches` batches of rank 0, by a name for people.
+    pub fn new(world: &World, name: &'static str, batches: usize) -> Self {
+        let bar = Bar::new(0, batches as u64);
+        let shown = world.is_main().then(|| (Place::detect(), bar));
+        Self {
+            shown,
+            name,
+            ranks: world.world_size().len(),
+            batches: 0,
+            samples: 0,
+            last: Instant::now(),
+            is_drawn: false,
+        }
+    }
+
+    /// As the rank's other lines are shown, if at all.
+    pub(super) fn beside(
+        progress: &Progress,
+        world: &World,
+        name: &'static str,
+        batches: usize,
+    ) -> Self {
+        let mut own = Self::new(world, name, batches);
+        own.shown = own
+            .shown
+            .filter(|_| matches!(progress, Progress::Shown(..)));
+        own
+    }
+
+    /// One more batch is done.
+    pub fn batch(&mut self, samples: usize) {
+        self.batches += 1;
+        self.samples += samples as u64;
+        let Some((place, bar)) = &self.shown else {
+            return;
+        };
+        let pause = match place {
+            Place::Log => LOG_PAUSE,
+            Place::Terminal | Place::Launcher => DRAWN_PAUSE,
+        };
+        let is_last = self.batches >= bar.steps;
+        // The end is a line where there was one before.
+        if self.last.elapsed() < pause && !(is_last && self.is_drawn) {
+            return;
+        }
+        let line = self.line(bar, bar.started.elapsed());
+        place.show(&bar.drawn(self.batches), &line, is_last);
+        (self.last, self.is_drawn) = (Instant::now(), true);
+    }
+
+    fn line(&self, bar: &Bar, elapsed: Duration) -> String {
+        let Self { name, batches, .. } = self;
+        let (batch, left) = (bar.steps, bar.left(self.batches, elapsed));
+        let rate = self.samples as f64 * self.ranks as f64 / elapsed.as_secs_f64();
+        format!("{name} {batches:>5}/{batch}{left}  {rate:.0} samples/s")
+    }
+}
+
 impl Progress {
     /// For the rank that draws: whatever its output can show.
     pub(super) fn new(steps_done: u64, steps: u64) -> Self {
-        let started = Instant::now();
-        let bar = Bar {
-            started,
-            steps_done,
-            steps,
-        };
-        let place = match LauncherOutput::detect() {
-            LauncherOutput::StatusLine => Place::Launcher,
-            LauncherOutput::Direct if stderr().is_terminal() => Place::Terminal,
-            LauncherOutput::Direct | LauncherOutput::Lines => Place::Log,
-        };
-        Self::Shown(place, bar)
+        Self::Shown(Place::detect(), Bar::new(steps_done, steps))
     }
 
     /// New figures.
@@ -67,16 +157,11 @@ impl Progress {
         let Self::Shown(place, bar) = self else {
             return;
         };
-        let line = bar.line(figures, bar.started.elapsed());
-        // The last line stays. Each in one piece, or the launcher would show the pieces.
-        let end = if figures.step < bar.steps { '\r' } else { '\n' };
-        let ([cut, uncut], drawn) = (CUT, bar.drawn(figures.step));
-        let text = match place {
-            Place::Terminal => format!("{cut}{drawn} {line}{CLEAR}{uncut}{end}"),
-            Place::Launcher => format!("{drawn} {line}{end}"),
-            Place::Log => return println!("step {line}"),
-        };
-        eprint!("{text}");
+        let mut line = bar.line(figures, bar.started.elapsed());
+        if *place == Place::Log {
+            line.insert_str(0, "step ");
+        }
+        place.show(&bar.drawn(figures.step), &line, figures.step >= bar.steps);
     }
 
     /// A value that was measured: a line that stays.
@@ -107,6 +192,14 @@ impl Progress {
 }
 
 impl Bar {
+    fn new(steps_done: u64, steps: u64) -> Self {
+        Self {
+            started: Instant::now(),
+            steps_done,
+            steps,
+        }
+    }
+
     /// As much of the bar as is done.
     fn drawn(&self, step: u64) -> String {
         let done = (BAR_CELLS as u64 * step.min(self.steps) / self.steps.max(1)) as usize;
@@ -116,15 +209,23 @@ impl Bar {
     /// The figures and, before the last step, the time that is left at the pace so far.
     fn line(&self, figures: &Figures, elapsed: Duration) -> String {
         let (step, steps) = (figures.step, self.steps);
-        let left = match (step.checked_sub(self.steps_done), steps.checked_sub(step)) {
+        let left = self.left(step, elapsed);
+        format!("{step:>5}/{steps}{left}  {figures}")
+    }
+
+    /// The time that is left after so many steps; nothing before the first and after the last.
+    fn left(&self, step: u64, elapsed: Duration) -> String {
+        match (
+            step.checked_sub(self.steps_done),
+            self.steps.checked_sub(step),
+        ) {
             (Some(here @ 1..), Some(left @ 1..)) => {
                 let seconds = elapsed.mul_f64(left as f64 / here as f64).as_secs();
                 let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
                 format!("  {hours}:{minutes:02}:{:02} left", seconds % 60)
             }
             _ => String::new(),
-        };
-        format!("{step:>5}/{steps}{left}  {figures}")
+        }
     }
 }
 
@@ -150,6 +251,22 @@ mod tests {
         };
         let line = bar.line(&figures, Duration::from_secs(60));
         format!("{} {line}", bar.drawn(step))
+    }
+
+    #[test]
+    fn an_evaluation_says_what_is_left_and_how_fast_it_is() {
+        let bar = Bar::new(0, 10);
+        let progress = BatchProgress {
+            shown: None,
+            name: "evaluation",
+            ranks: 2,
+            batches: 4,
+            samples: 32,
+            last: Instant::now(),
+            is_drawn: false,
+        };
+        let line = progress.line(&bar, Duration::from_secs(8));
+        assert_eq!(line, "evaluation     4/10  0:00:12 left  8 samples/s");
     }
 
     #[test]
