@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
-use serde_saphyr::Spanned;
+use serde_saphyr::{NonFiniteFloatPolicy, Spanned, UserMessageFormatter};
 
 use super::{ConfigError, Origin};
 
@@ -35,8 +35,12 @@ pub(super) fn of_file(path: &Path) -> Result<Vec<Assignment>, ConfigError> {
         path: path.to_owned(),
         cause: one_line(&error),
     };
+    // No key takes an infinite number: as a text it is an error with the name of the key.
+    let options =
+        serde_saphyr::options! { non_finite_float_policy: NonFiniteFloatPolicy::AsString };
     // A file of comments is one that changes nothing.
-    let top: Option<Spanned<Entry>> = serde_saphyr::from_str(&text).map_err(syntax)?;
+    let top: Option<Spanned<Entry>> =
+        serde_saphyr::from_str_with_options(&text, options).map_err(syntax)?;
     let Some(top) = top else {
         return Ok(Vec::new());
     };
@@ -52,6 +56,12 @@ pub(super) fn of_file(path: &Path) -> Result<Vec<Assignment>, ConfigError> {
                 open.extend(entries.rev());
             }
             Entry::Value(Value::Null) if key.is_empty() => {}
+            Entry::Value(value) if key.is_empty() => {
+                return Err(ConfigError::Syntax {
+                    path: path.to_owned(),
+                    cause: format!("a file has sections with keys, and this one is {value}"),
+                });
+            }
             Entry::Value(value) => {
                 let origin = Origin::File {
                     path: path.to_owned(),
@@ -87,9 +97,10 @@ fn value(text: &str) -> Value {
     }
 }
 
-/// What is wrong and in which line, without the picture of the place.
+/// What is wrong and in which line, without the picture of the place and advice for programmers.
 fn one_line(error: &serde_saphyr::Error) -> String {
-    let text = error.without_snippet().to_string();
+    let error = error.without_snippet();
+    let text = error.render_with_formatter(&UserMessageFormatter);
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 

@@ -204,7 +204,31 @@ fn what_does_not_go_together_is_refused() {
 #[test]
 fn what_is_no_yaml_names_its_line() {
     fails("MODEL:\n  ARCH: [resnet18\n", "", &["some.yaml", "line"]);
-    fails("A: 1\nA: 2\n", "", &["some.yaml"]);
+    fails("A: 1\nA: 2\n", "", &["some.yaml", "line 2", "duplicate"]);
+    fails(
+        "OUT_DIR: a\n---\nOUT_DIR: b\n",
+        "",
+        &["some.yaml", "multiple"],
+    );
+    fails(
+        "OPTIM:\n  BASE_LR: .inf\n",
+        "",
+        &["line 2", "OPTIM.BASE_LR", ".inf"],
+    );
+    fails("- a\n- b\n", "", &["some.yaml", "sections with keys"]);
+    for text in [
+        "A: 1\nA: 2\n",
+        "A: 1\n---\nA: 2\n",
+        "OPTIM:\n  BASE_LR: .inf\n",
+    ] {
+        let told = load(text, "").unwrap_err();
+        assert!(
+            ["Options", "_options", "Policy", "policy"]
+                .iter()
+                .all(|word| !told.contains(word)),
+            "words for programmers: {told}"
+        );
+    }
     let missing = Config::load(Some(Path::new("no/such.yaml")), &[]);
     assert!(missing.unwrap_err().to_string().contains("no/such.yaml"));
 }
