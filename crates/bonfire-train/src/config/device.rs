@@ -23,7 +23,8 @@ impl DeviceKind {
     pub(crate) fn feature(self) -> &'static str {
         match self {
             Self::Auto | Self::Cpu => "flex",
-            Self::Cuda => "cuda",
+            // With `cuda` alone kernels are compiled by LLVM, which nobody has tried.
+            Self::Cuda => "cuda-cpp",
             Self::Wgpu => "wgpu",
         }
     }
