@@ -4,7 +4,7 @@ use std::num::{NonZeroU64, NonZeroUsize};
 
 use bonfire_collective::{CollectiveError, GroupOptions, ProcessGroup, ReduceOp};
 use bonfire_testkit::{connected, local, over};
-use bonfire_train::{DeviceKind, LocalRank};
+use bonfire_train::{DeviceKind, LocalRank, World};
 use burn::module::{Module, Param};
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{GradientsParams, ModuleOptimizer, SgdConfig};
