@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, OnceLock};
 
-use bonfire_collective::{Interrupt, panic_message};
+use bonfire_collective::panic_message;
 use bonfire_launch::StopRequest;
 use bonfire_train::World;
 use burn_train::{
