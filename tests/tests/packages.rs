@@ -2,6 +2,7 @@
 //! which licences, and what can be published.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::process::{Command, Output};
 
 use bonfire_testkit::is_full;
@@ -264,23 +265,44 @@ fn licences_of_everything_that_users_build_are_allowed() {
     );
 }
 
-/// A program without tests would have an empty harness, linked with all of Burn.
+/// A program without tests would have an empty harness, linked with all of Burn; and Cargo looks for examples in a whole
+/// library that has none.
 #[test]
-fn programs_have_a_harness_if_they_have_tests() {
+fn targets_have_a_harness_if_they_have_tests() {
     let metadata = MetadataCommand::new().no_deps().exec().expect("cargo runs");
-    for target in metadata
-        .packages
-        .iter()
-        .flat_map(|package| &package.targets)
-        .filter(|target| target.is_bin())
-    {
+    let packages = metadata.packages.iter();
+    for target in packages.flat_map(|package| &package.targets) {
         let source = std::fs::read_to_string(&target.src_path).expect("a target has a file");
-        // Of a program in one file; the command's are in its modules.
-        let has_tests = source.contains("#[test]") || target.name == "bonfire";
         let name = &target.name;
-        assert_eq!(
-            target.test, has_tests,
-            "`test` in the manifest of the program {name}"
-        );
+        if target.is_bin() {
+            // Of a program in one file; the command's are in its modules.
+            let has_tests = source.contains("#[test]") || name == "bonfire";
+            assert_eq!(target.test, has_tests, "`test` of the program {name}");
+        } else if target.is_lib() {
+            let folder = target.src_path.parent().expect("a file is in a folder");
+            let has_examples = has_examples(folder.as_std_path());
+            assert_eq!(
+                target.doctest, has_examples,
+                "`doctest` of the library {name}"
+            );
+        }
     }
+}
+
+/// Whether a comment of the documentation below a folder has a block of code.
+fn has_examples(folder: &Path) -> bool {
+    let entries = std::fs::read_dir(folder).expect("a folder of sources can be read");
+    entries.into_iter().any(|entry| {
+        let path = entry.expect("a folder of sources can be read").path();
+        if path.is_dir() {
+            return has_examples(&path);
+        }
+        let is_block = |line: &str| {
+            let line = line.trim_start();
+            let line = line.strip_prefix("///").or(line.strip_prefix("//!"));
+            line.is_some_and(|line| line.trim_start().starts_with("```"))
+        };
+        let text = std::fs::read_to_string(&path).unwrap_or_default();
+        path.extension().is_some_and(|end| end == "rs") && text.lines().any(is_block)
+    })
 }
