@@ -67,3 +67,11 @@ fn ranks_that_train_alone_learn_as_much() {
         );
     }
 }
+
+#[test]
+fn what_is_learnt_in_less_than_a_round_is_kept() {
+    for more in ["--local-steps 100", "--local-steps 100 --fragments 3"] {
+        let alone = losses(2, more);
+        assert!(alone[0] - alone[1] > 0.3, "{more}: {alone:?}");
+    }
+}
