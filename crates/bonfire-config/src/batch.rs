@@ -29,30 +29,39 @@ impl BatchSizes {
     ///
     /// # Errors
     /// [`ConfigError::Missing`] if neither the total nor the micro-batch is there; [`ConfigError::Batch`] if they do not
-    /// multiply, or do not divide without a remainder, which DeepSpeed tells as three unequal numbers.
+    /// multiply, or do not divide without a remainder, which DeepSpeed tells as three unequal numbers, or are too many to
+    /// count.
     pub fn resolve(self, ranks: u64) -> Result<Batches, ConfigError> {
-        let divided = |total: u64, by: u64, what: &str| match total.is_multiple_of(by) {
-            true => Ok(total / by),
-            false => Err(ConfigError::Batch {
-                path: "train_batch_size".to_owned(),
-                cause: format!("{total} samples do not divide by {by}, which is {what}"),
-            }),
+        let wrong = |cause: String| ConfigError::Batch {
+            path: "train_batch_size".to_owned(),
+            cause,
+        };
+        let times = |one: u64, other: u64| {
+            let product = one.checked_mul(other);
+            product.ok_or_else(|| wrong(format!("{one} x {other} samples are too many to count")))
+        };
+        let divided = |total: u64, by: u64, what: &str| {
+            let quotient = total.checked_div(by).filter(|part| part * by == total);
+            let cause = || format!("{total} samples do not divide by {by}, which is {what}");
+            quotient.ok_or_else(|| wrong(cause()))
         };
         let (train, micro, accumulation) = match (self.train, self.micro, self.accumulation) {
             (Some(train), Some(micro), Some(accumulation)) => (train, micro, accumulation),
             (Some(train), Some(micro), None) => {
                 let what = format!("{micro} on each of {ranks} ranks");
-                (train, micro, divided(train, micro * ranks, &what)?)
+                let by = times(micro, ranks)?;
+                (train, micro, divided(train, by, &what)?)
             }
             (Some(train), None, accumulation) => {
                 let accumulation = accumulation.unwrap_or(1);
                 let what = format!("{accumulation} forward passes on each of {ranks} ranks");
-                let micro = divided(train, accumulation * ranks, &what)?;
+                let micro = divided(train, times(accumulation, ranks)?, &what)?;
                 (train, micro, accumulation)
             }
             (None, Some(micro), accumulation) => {
                 let accumulation = accumulation.unwrap_or(1);
-                (micro * accumulation * ranks, micro, accumulation)
+                let train = times(times(micro, accumulation)?, ranks)?;
+                (train, micro, accumulation)
             }
             (None, None, _) => {
                 return Err(ConfigError::Missing {
@@ -61,14 +70,11 @@ impl BatchSizes {
                 });
             }
         };
-        let product = u128::from(micro) * u128::from(accumulation) * u128::from(ranks);
-        if u128::from(train) != product || micro == 0 {
-            return Err(ConfigError::Batch {
-                path: "train_batch_size".to_owned(),
-                cause: format!(
-                    "{train} is not {micro} samples x {accumulation} forward passes x {ranks} ranks = {product}"
-                ),
-            });
+        let product = times(times(micro, accumulation)?, ranks)?;
+        if train != product || micro == 0 {
+            return Err(wrong(format!(
+                "{train} is not {micro} samples x {accumulation} forward passes x {ranks} ranks = {product}"
+            )));
         }
         Ok(Batches {
             train,
@@ -117,5 +123,9 @@ mod tests {
         told(sizes(30, 8, 0), "30 samples do not divide by 32");
         told(sizes(66, 0, 0), "66 samples do not divide by 4");
         told(sizes(2, 0, 1), "2 samples do not divide by 4");
+        for (train, micro, accumulation) in [(0, u64::MAX, 2), (8, u64::MAX, 0), (8, 0, u64::MAX)] {
+            told(sizes(train, micro, accumulation), "too many to count");
+        }
+        told(sizes(8, u64::MAX / 2, u64::MAX / 2), "too many to count");
     }
 }

@@ -18,8 +18,8 @@ use crate::source::Source;
 
 pub use sections::{
     BatchSection, Best, CheckpointSection, ClipSection, Compute, DataSection, Decay,
-    GradientSection, OffloadSection, OffloadTo, OptimizerKind, OptimizerSection, PrecisionSection,
-    ReportSection, ScheduleSection, Wire,
+    GradientSection, KeptIn, MuonScale, OffloadSection, OffloadTo, OptimizerKind, OptimizerSection,
+    PrecisionSection, ReportSection, ScheduleSection, Wire,
 };
 
 /// The form of a file.
@@ -66,7 +66,8 @@ pub struct Config {
     pub checkpoints: CheckpointSection,
     /// What is told.
     pub report: ReportSection,
-    /// The learning rates of a DeepSpeed file, in the place of [`schedule`](Self::schedule).
+    /// The learning rates of a DeepSpeed file, in the place of [`schedule`](Self::schedule), until a key of that is said
+    /// after the file. `optimizer.lr` is the highest of them, and another one multiplies them all.
     #[serde(skip)]
     pub deepspeed_schedule: Option<deepspeed::Schedule>,
     /// What a DeepSpeed file asks for in vain.
@@ -146,11 +147,13 @@ impl Config {
     /// Everything that is wrong with it.
     pub fn with_file(self, text: &str, format: Format) -> Result<Self, ConfigErrors> {
         let json = match format {
-            Format::Toml => toml::from_str::<Json>(text).map_err(|error| error.to_string()),
-            Format::Json => serde_json::from_str::<Json>(text).map_err(|error| error.to_string()),
+            Format::Json => Json::parse(text),
+            Format::Toml => toml::from_str::<Json>(text).map_err(|error| {
+                let cause = error.to_string();
+                ConfigErrors(vec![ConfigError::Syntax { cause }])
+            }),
         };
-        let json = json.map_err(|cause| ConfigErrors(vec![ConfigError::Syntax { cause }]))?;
-        layers::with_file(self, json)
+        layers::with_file(self, json?)
     }
 
     /// Changed by those variables of the environment that begin with `BONFIRE__`: `BONFIRE__OPTIMIZER__LR=1e-3`.
@@ -163,12 +166,9 @@ impl Config {
     ) -> Result<Self, ConfigErrors> {
         let values = variables.into_iter().filter_map(|(name, value)| {
             let name = name.strip_prefix("BONFIRE__")?;
-            Some((
-                name.to_lowercase().replace("__", "."),
-                layers::scalar(&value),
-            ))
+            Some((name.to_lowercase().replace("__", "."), value))
         });
-        layers::with_values(self, values.collect(), Source::Environment)
+        layers::with_texts(self, values.collect(), Source::Environment)
     }
 
     /// Changed by words of the command line: `optimizer.lr=1e-3`, `placement=zero2`, `checkpoints.folder=runs/a`.
@@ -183,7 +183,7 @@ impl Config {
         let mut errors = Vec::new();
         for word in words {
             match word.as_ref().split_once('=') {
-                Some((key, value)) => values.push((key.to_owned(), layers::scalar(value))),
+                Some((key, value)) => values.push((key.to_owned(), value.to_owned())),
                 None => errors.push(ConfigError::Missing {
                     path: word.as_ref().to_owned(),
                     advice: "write KEY=VALUE, such as optimizer.lr=1e-3".to_owned(),
@@ -191,7 +191,7 @@ impl Config {
             }
         }
         match errors.is_empty() {
-            true => layers::with_values(self, values, Source::CommandLine),
+            true => layers::with_texts(self, values, Source::CommandLine),
             false => Err(ConfigErrors(errors)),
         }
     }
@@ -245,7 +245,7 @@ impl Config {
 
 /// Whether the text of a JSON file is DeepSpeed's rather than Bonfire's own: it has a key that only DeepSpeed has.
 pub fn is_deepspeeds(text: &str) -> bool {
-    let Ok(Json::Object(entries)) = serde_json::from_str(text) else {
+    let Ok(Json::Object(entries)) = Json::parse(text) else {
         return false;
     };
     let own = layers::tree(&Config::default());

@@ -43,11 +43,11 @@ mod program;
 mod read;
 mod schedule;
 
-use crate::error::{ConfigError, ConfigErrors};
+use crate::error::ConfigErrors;
+use crate::json::Json;
 
 pub use config::{
-    ActivationCheckpointing, DType, DeepSpeedConfig, LossScale, Offload, Optimizer, Precision,
-    Resolved, Rule, Zero,
+    DType, DeepSpeedConfig, LossScale, Offload, Optimizer, Precision, Resolved, Rule, Zero,
 };
 pub use keys::{KEYS, Key, Kind, Treatment};
 pub use program::Program;
@@ -64,12 +64,12 @@ impl DeepSpeedFile {
     /// # Errors
     /// Everything that is wrong with it.
     pub fn parse(text: &str) -> Result<Self, ConfigErrors> {
-        let json = serde_json::from_str(text).map_err(|error| {
-            ConfigErrors(vec![ConfigError::Syntax {
-                cause: error.to_string(),
-            }])
-        })?;
-        read::read(json).map(Self).map_err(ConfigErrors)
+        let (values, mut errors) = read::read(Json::parse(text)?);
+        if errors.is_empty() {
+            return Ok(Self(values));
+        }
+        errors.extend(program::contradictions(&values, &errors));
+        Err(ConfigErrors(errors))
     }
 
     /// What it asks for, with what the program says for each `"auto"`.

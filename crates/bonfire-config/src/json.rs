@@ -1,9 +1,15 @@
 //! JSON as it is in the file: keys in their order, and twice where they come twice.
+//!
+//! DeepSpeed reads its files with hjson. Of that, what people write in JSON is read here too: comments (`//`, `#`,
+//! `/* */`), a comma before a closing bracket, and a byte order mark. Names and texts need their quotation marks, because
+//! without them a forgotten comma would become part of a text.
 
 use std::fmt;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
+
+use crate::error::{ConfigError, ConfigErrors};
 
 /// A value of a file.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,6 +36,75 @@ impl fmt::Display for Json {
             Self::Object(_) => f.write_str("an object"),
         }
     }
+}
+
+impl Json {
+    /// Reads a text.
+    ///
+    /// # Errors
+    /// [`ConfigError::Syntax`] with the line and the column of the text.
+    pub(crate) fn parse(text: &str) -> Result<Self, ConfigErrors> {
+        serde_json::from_str(&strict(text)).map_err(|error| {
+            ConfigErrors(vec![ConfigError::Syntax {
+                cause: error.to_string(),
+            }])
+        })
+    }
+}
+
+/// The same in strict JSON. What JSON does not have becomes spaces, so that all else stays in its line and column.
+fn strict(text: &str) -> String {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let mut bytes = text.as_bytes().to_vec();
+    // The byte before, without spaces and comments; and where it is a comma, its place.
+    let (mut before, mut comma) = (0, None);
+    let mut at = 0;
+    while at < bytes.len() {
+        let rest = &text.as_bytes()[at..];
+        let to = |end: &str| text[at..].find(end);
+        let comment = match rest {
+            [b'#', ..] | [b'/', b'/', ..] => Some(to("\n").unwrap_or(rest.len())),
+            [b'/', b'*', ..] => Some(to("*/").map_or(rest.len(), |end| end + 2)),
+            _ => None,
+        };
+        if let Some(len) = comment {
+            let blank = |byte: &mut u8| *byte = if *byte == b'\n' { b'\n' } else { b' ' };
+            bytes[at..at + len].iter_mut().for_each(blank);
+            at += len;
+            continue;
+        }
+        match rest[0] {
+            byte if byte.is_ascii_whitespace() => {}
+            b',' => comma = (!b",[{".contains(&before) && before != 0).then_some(at),
+            byte => {
+                if let (b'}' | b']', Some(comma)) = (byte, comma) {
+                    bytes[comma] = b' ';
+                }
+                comma = None;
+            }
+        }
+        if !rest[0].is_ascii_whitespace() {
+            before = rest[0];
+        }
+        at += match rest[0] {
+            b'"' => text_len(rest),
+            _ => 1,
+        };
+    }
+    String::from_utf8(bytes).expect("only whole letters were replaced")
+}
+
+/// The length of a text with its quotation marks, from the first on.
+fn text_len(bytes: &[u8]) -> usize {
+    let mut at = 1;
+    while let Some(byte) = bytes.get(at) {
+        match byte {
+            b'"' => return at + 1,
+            b'\\' => at += 2,
+            _ => at += 1,
+        }
+    }
+    bytes.len()
 }
 
 impl<'de> Deserialize<'de> for Json {
@@ -85,5 +160,46 @@ impl<'de> Visitor<'de> for Reader {
             entries.push(entry);
         }
         Ok(Json::Object(entries))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn comments_last_commas_and_a_byte_order_mark_are_passed_over() {
+        let file = "\u{feff}{ // one\n \"a\": [1, 2,], # two, \"b\": 3\n /* three\n é */ \"c#//,]\": \"\\\\\", }\n# end";
+        assert_eq!(
+            Json::parse(file).unwrap(),
+            Json::Object(vec![
+                (
+                    "a".to_owned(),
+                    Json::List(vec![Json::Number(1.0), Json::Number(2.0)])
+                ),
+                ("c#//,]".to_owned(), Json::Text("\\".to_owned())),
+            ])
+        );
+    }
+
+    #[test]
+    fn strict_json_stays_as_it_is() {
+        for text in ["{}", "[1, 2]", "\"a//b#c/*d*/\"", "{\"a\": \"\\\",}\"}"] {
+            assert_eq!(strict(text), text);
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_keeps_its_line_and_column() {
+        for (file, place) in [
+            ("{ # one\n  /* é */ \"a\" 1 }", "line 2 column 16"),
+            ("[,]", "line 1 column 2"),
+            ("{ \"a\": 1,, }", "line 1 column 10"),
+            ("{ stage: 1 }", "line 1 column 3"),
+            ("{ /* open", "line 1"),
+        ] {
+            let error = Json::parse(file).unwrap_err().to_string();
+            assert!(error.contains(place), "{file}: {error}");
+        }
     }
 }

@@ -43,8 +43,8 @@ mod source;
 pub use batch::{BatchSizes, Batches};
 pub use config::{
     BatchSection, Best, CheckpointSection, ClipSection, Compute, Config, DataSection, Decay,
-    Format, GradientSection, OffloadSection, OffloadTo, OptimizerKind, OptimizerSection,
-    PrecisionSection, ReportSection, ScheduleSection, Wire, is_deepspeeds,
+    Format, GradientSection, KeptIn, MuonScale, OffloadSection, OffloadTo, OptimizerKind,
+    OptimizerSection, PrecisionSection, ReportSection, ScheduleSection, Wire, is_deepspeeds,
 };
 pub use error::{ConfigError, ConfigErrors};
 pub use source::Source;

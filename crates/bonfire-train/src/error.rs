@@ -240,6 +240,19 @@ pub enum TrainError {
         /// How many more there are.
         others: usize,
     },
+    /// Gradients overflow step after step, so that none is taken.
+    #[error(
+        "the gradient of {parameter} was infinite or no number in {steps} steps in a row, in the last at the loss scale \
+         {scale}: lower the scale or the learning rate, and compute the loss in 32 bits"
+    )]
+    AlwaysOverflows {
+        /// The first parameter of which it was, in the last step.
+        parameter: String,
+        /// How many steps.
+        steps: u32,
+        /// The scale of the last of them.
+        scale: f64,
+    },
     /// Gradients overflow although the loss is hardly scaled: not for its scale, but for the training.
     #[error(
         "the gradient of {parameter} overflows at the smallest loss scale, {scale}: the loss itself is \

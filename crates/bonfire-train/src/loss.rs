@@ -4,6 +4,7 @@ pub(crate) mod precision;
 pub(crate) mod weights;
 
 use bonfire_collective::{ProcessGroup, Rank};
+use bonfire_optim::{cast, wide};
 use burn::Tensor;
 
 use crate::TrainError;
@@ -47,6 +48,19 @@ impl Loss {
             tensor,
             weight: Weight::Samples(samples),
             factor: 1.0,
+        }
+    }
+
+    /// The same, over `samples` samples if nobody said over how many: for trainers, which know how many a batch has.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn or_mean_over(self, samples: usize) -> Self {
+        match self.weight {
+            Weight::Equal => Self {
+                weight: Weight::Samples(samples),
+                ..self
+            },
+            Weight::Samples(_) => self,
         }
     }
 
@@ -143,7 +157,11 @@ impl Loss {
         };
         let start = match self.factor {
             1.0 => self.tensor,
-            factor => self.tensor.mul_scalar(factor),
+            // A loss of 16 bits times a scale would be infinite.
+            factor => {
+                let dtype = wide(self.tensor.dtype());
+                cast(self.tensor, dtype).mul_scalar(factor)
+            }
         };
         Ok((start, told))
     }

@@ -27,7 +27,7 @@ use data::{Fed, Feed};
 
 pub use data::Data;
 pub use parts::Parts;
-pub use setup::prepare;
+pub use setup::{prepare, recompute};
 
 pub(crate) use memory::{around, configured};
 pub(crate) use mesh::placed;
@@ -124,7 +124,7 @@ pub struct Done<T = ()> {
     /// What the forward pass returned besides it.
     pub output: T,
     /// Steps of the optimizer so far, if this batch was the last of one. Nothing between two, and nothing where
-    /// gradients overflowed under f16 and the step was skipped.
+    /// gradients overflowed and the step was skipped: under f16, and with `precision.skip_overflow`.
     pub step: Option<u64>,
 }
 
@@ -186,7 +186,8 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
     }
 
     /// Learns from a batch. Forward and backward run for every batch; the gradients are averaged over the ranks, and
-    /// the optimizer steps, once for every `batch.accumulation` batches, and at the end of an epoch.
+    /// the optimizer steps, once for every `batch.accumulation` batches, and at the end of an epoch. Of the batches of a step
+    /// each counts by its samples, where the loss does not say otherwise.
     ///
     /// `forward` returns what that of [`Ddp::backward`](crate::Ddp::backward) may return.
     ///
@@ -203,8 +204,14 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
         self.place
             .seed_step(self.config.seed, self.progress.passes + self.passes);
         let scaler = self.progress.scaler.as_ref();
+        // Where a step is one batch of each rank, all have equally many.
+        let samples = self.reached.samples.filter(|_| self.accumulation > 1);
         let forward = |model: &M| {
             let (loss, output) = forward(model, batch).into_loss()?;
+            let loss = match samples {
+                Some(samples) => loss.or_mean_over(samples),
+                None => loss,
+            };
             let loss = match scaler {
                 Some(scaler) => scaler.scale(loss),
                 None => loss,
@@ -370,6 +377,11 @@ impl<M: Module, B: Send + 'static> Trainer<M, B> {
     /// Steps of the optimizer so far, those of earlier runs included.
     pub fn steps(&self) -> u64 {
         self.progress.steps
+    }
+
+    /// The scale of the loss, and how many steps it had skipped: under f16, and with `precision.skip_overflow`.
+    pub fn scaler(&self) -> Option<&LossScaler> {
+        self.progress.scaler.as_ref()
     }
 
     /// The model in its group, for what a trainer does not do. See [`Ddp`].

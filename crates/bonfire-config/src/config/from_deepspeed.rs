@@ -1,28 +1,30 @@
 //! What a DeepSpeed file asks for, in Bonfire's own words.
 
-use super::{Compute, Config, OffloadTo, OptimizerKind, Wire};
+use super::{Compute, Config, KeptIn, MuonScale, OffloadTo, OptimizerKind, Wire};
 use crate::deepspeed::{
     DType, DeepSpeedConfig, LossScale, Note, Offload, Optimizer, Precision, Rule,
 };
-use crate::error::{ConfigError, ConfigErrors};
+use crate::error::ConfigErrors;
 use crate::source::Source;
 
 impl Config {
     /// Changed by a DeepSpeed file.
     ///
     /// # Errors
-    /// What Bonfire's training does not do.
+    /// Numbers that no training can have.
     pub fn with_deepspeed(mut self, file: &DeepSpeedConfig) -> Result<Self, ConfigErrors> {
-        let mut errors = Vec::new();
         self.notes.clone_from(&file.notes);
         self.batch.total = file.batch.train;
         self.batch.micro = file.batch.micro;
         self.batch.accumulation = file.batch.accumulation;
         self.data.drop_last = file.drop_last;
         if let Some(optimizer) = &file.optimizer {
-            self.optimizer_of(optimizer, &mut errors);
+            self.optimizer_of(optimizer);
         }
         self.deepspeed_schedule.clone_from(&file.schedule);
+        if let Some(schedule) = &file.schedule {
+            self.optimizer.lr = schedule.highest();
+        }
         self.clip.norm = (file.gradient_clipping > 0.0).then_some(file.gradient_clipping);
         if self.clip.norm.is_some() && !is_said(file, "gradient_clipping") {
             self.note(
@@ -31,6 +33,7 @@ impl Config {
             );
         }
         self.precision_of(file.precision);
+        self.precision.skip_overflow = file.skip_overflow;
         self.gradients.wire = match file.communication {
             None | Some(DType::F32) => Wire::Own,
             Some(DType::Bf16) => Wire::Bf16,
@@ -47,7 +50,7 @@ impl Config {
             _ => "zero3",
         };
         let whole = match (&self.optimizer.kind, file.zero.stage) {
-            (OptimizerKind::Muon | OptimizerKind::Lamb, 1 | 2) => "-whole",
+            (OptimizerKind::Muon, 1 | 2) => "-whole",
             _ => "",
         };
         let among = match file.zero.shard_among {
@@ -63,32 +66,22 @@ impl Config {
         };
         self.offload.optimizer = to(&file.zero.offload_optimizer);
         self.offload.parameters = to(&file.zero.offload_param);
-        if matches!(file.accumulation, Some(DType::F16 | DType::Bf16)) {
-            errors.push(refused(
-                "data_types.grad_accum_dtype",
-                "gradients are added in the type of their parameters",
-            ));
-        }
         if let Some(steps) = file.steps_per_print {
             self.report.every = steps.max(1);
         }
         self.report.folder.clone_from(&file.tensorboard);
-        for path in ["number_checkpoints", "cpu_checkpointing"] {
-            let path = format!("activation_checkpointing.{path}");
-            if is_said(file, &path) {
-                self.note(
-                    &path,
-                    "the model says which blocks recompute, with bonfire::nn::recompute",
-                );
-            }
+        if file.cpu_checkpointing {
+            self.offload.activations = KeptIn::Memory;
+            self.note(
+                "activation_checkpointing.cpu_checkpointing",
+                "it is for the blocks that the model runs by bonfire::trainer::recompute",
+            );
         }
-        match errors.is_empty() {
-            true => Ok(self.sourced()),
-            false => Err(ConfigErrors(errors)),
-        }
+        super::layers::check(&self)?;
+        Ok(self.sourced())
     }
 
-    fn note(&mut self, path: &str, text: &str) {
+    pub(super) fn note(&mut self, path: &str, text: &str) {
         self.notes.push(Note {
             path: path.to_owned(),
             text: text.to_owned(),
@@ -107,7 +100,7 @@ impl Config {
         self
     }
 
-    fn optimizer_of(&mut self, from: &Optimizer, errors: &mut Vec<ConfigError>) {
+    fn optimizer_of(&mut self, from: &Optimizer) {
         let to = &mut self.optimizer;
         (to.lr, to.weight_decay) = (from.lr, from.weight_decay);
         match from.rule {
@@ -130,32 +123,17 @@ impl Config {
                 to.kind = OptimizerKind::Sgd;
                 (to.momentum, to.dampening, to.nesterov) = (Some(momentum), dampening, nesterov);
             }
-            Rule::Lamb { betas, eps, .. } => {
-                to.kind = OptimizerKind::Lamb;
-                (to.betas, to.eps) = (Some(betas), eps);
-            }
             Rule::Lion { betas } => {
                 to.kind = OptimizerKind::Lion;
                 to.betas = Some(betas);
             }
             Rule::Muon {
                 momentum,
-                muon_lr,
-                adam_lr,
                 betas,
                 eps,
             } => {
-                to.kind = OptimizerKind::Muon;
-                to.momentum = Some(momentum);
-                let rates = [muon_lr, adam_lr].map(|rate| rate.unwrap_or(from.lr));
-                if rates[0] != rates[1] {
-                    errors.push(refused(
-                        "optimizer.params.muon_lr",
-                        "all parameters have one rate; bring an optimizer of your own",
-                    ));
-                }
-                to.lr = rates[0];
-                (to.betas, to.eps) = (Some(betas), eps);
+                (to.kind, to.muon_scale) = (OptimizerKind::Muon, MuonScale::Original);
+                (to.momentum, to.betas, to.eps) = (Some(momentum), Some(betas), eps);
             }
         }
     }
@@ -190,12 +168,4 @@ impl Config {
 fn is_said(file: &DeepSpeedConfig, path: &str) -> bool {
     let mut values = file.resolved.iter();
     values.any(|value| value.path == path && value.source != Source::Default)
-}
-
-fn refused(path: &str, reason: &str) -> ConfigError {
-    ConfigError::Refused {
-        path: path.to_owned(),
-        found: "it".to_owned(),
-        reason: reason.to_owned(),
-    }
 }

@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::Config;
+use crate::deepspeed::Schedule;
 use crate::error::{ConfigError, ConfigErrors};
 use crate::json::Json;
 use crate::nearest::nearest;
@@ -39,12 +40,16 @@ pub(super) fn with_file(config: Config, file: Json) -> Result<Config, ConfigErro
     with_values(config, values, Source::File)
 }
 
-fn flatten(prefix: &str, entries: Vec<(String, Json)>, values: &mut Vec<(String, Value)>) {
+fn flatten(prefix: &str, entries: Vec<(String, Json)>, values: &mut Vec<Given>) {
     for (name, value) in entries {
         let path = format!("{prefix}{name}");
         match value {
             Json::Object(inner) => flatten(&format!("{path}."), inner, values),
-            value => values.push((path, plain(value))),
+            value => values.push(Given {
+                path,
+                value: plain(value),
+                text: None,
+            }),
         }
     }
 }
@@ -55,6 +60,8 @@ fn plain(value: Json) -> Value {
         Json::Number(number) if number.fract() == 0.0 && number.abs() < 9e15 => {
             Value::from(number as i64)
         }
+        // JSON has no such number: as nothing it would be what the key has by default.
+        Json::Number(number) if !number.is_finite() => Value::from(number.to_string()),
         Json::Number(number) => Value::from(number),
         Json::Bool(value) => Value::from(value),
         Json::Text(text) => Value::from(text),
@@ -63,8 +70,22 @@ fn plain(value: Json) -> Value {
     }
 }
 
-/// A value of the environment or the command line: as in TOML, where quotation marks may be left out.
-pub(super) fn scalar(text: &str) -> Value {
+/// A configuration, changed by texts with the paths of their keys: values as in TOML, whose quotation marks may be left
+/// out.
+pub(super) fn with_texts(
+    config: Config,
+    texts: Vec<(String, String)>,
+    source: Source,
+) -> Result<Config, ConfigErrors> {
+    let values = texts.into_iter().map(|(path, text)| Given {
+        value: scalar(&text),
+        text: Some(text),
+        path,
+    });
+    with_values(config, values.collect(), source)
+}
+
+fn scalar(text: &str) -> Value {
     let parsed: Result<Json, _> = toml::from_str(&format!("value = {text}"));
     match parsed {
         Ok(Json::Object(mut entries)) if entries.len() == 1 => match entries.remove(0).1 {
@@ -75,17 +96,24 @@ pub(super) fn scalar(text: &str) -> Value {
     }
 }
 
-/// A configuration, changed by values with the paths of their keys.
-pub(super) fn with_values(
+/// A value with the path of its key.
+struct Given {
+    path: String,
+    value: Value,
+    /// As it was written, where quotation marks may be left out: `2024` may be a folder.
+    text: Option<String>,
+}
+
+fn with_values(
     mut config: Config,
-    values: Vec<(String, Value)>,
+    values: Vec<Given>,
     source: Source,
 ) -> Result<Config, ConfigErrors> {
     let mut tree = tree(&config);
     let keys: Vec<String> = leaves(&tree).into_iter().map(|(path, _)| path).collect();
     let mut seen: Vec<String> = Vec::new();
     let mut errors = Vec::new();
-    for (path, value) in values {
+    for Given { path, value, text } in values {
         // On a command line the last one counts.
         if source == Source::File && seen.contains(&path) {
             errors.push(ConfigError::Duplicate { path });
@@ -103,7 +131,15 @@ pub(super) fn with_values(
             continue;
         };
         let before = std::mem::replace(place, value.clone());
-        if let Err(cause) = serde_json::from_value::<Config>(tree.clone()) {
+        let mut put = |value: Value| {
+            *leaf(&mut tree, &path).expect("it was there") = value;
+            serde_json::from_value::<Config>(tree.clone())
+        };
+        let cause = put(value.clone()).err().filter(|_| {
+            let text = text.map(|text| put(Value::from(text)));
+            text.is_none_or(|read| read.is_err())
+        });
+        if let Some(cause) = cause {
             *leaf(&mut tree, &path).expect("it was there") = before;
             errors.push(ConfigError::Value {
                 nearest: match &value {
@@ -123,16 +159,43 @@ pub(super) fn with_values(
     }
     let plain: Config = serde_json::from_value(tree).expect("every value has been tried");
     check(&plain)?;
-    Ok(Config {
-        deepspeed_schedule: config.deepspeed_schedule,
+    let mut changed = Config {
         notes: config.notes,
         sources: config.sources,
         ..plain
-    })
+    };
+    let is_own = seen.iter().any(|path| path.starts_with("schedule."));
+    changed.deepspeed_schedule = match config.deepspeed_schedule {
+        Some(_) if is_own => {
+            changed.note(
+                "scheduler",
+                "keys of schedule came after the file, and take its place",
+            );
+            None
+        }
+        Some(schedule) => Some(with_rate(schedule, config.optimizer.lr, &changed)?),
+        None => None,
+    };
+    Ok(changed)
+}
+
+/// The rates of a DeepSpeed file, where `optimizer.lr`, their highest, was another before.
+fn with_rate(schedule: Schedule, before: f64, config: &Config) -> Result<Schedule, ConfigErrors> {
+    let rate = config.optimizer.lr;
+    match (rate == before, before == 0.0) {
+        (true, _) => Ok(schedule),
+        (false, false) => Ok(schedule.scaled(rate / before)),
+        (false, true) => Err(ConfigErrors(vec![ConfigError::Refused {
+            path: "optimizer.lr".to_owned(),
+            found: rate.to_string(),
+            reason: "the rates of the file's scheduler are 0, and no factor makes others of them"
+                .to_owned(),
+        }])),
+    }
 }
 
 /// What each number may be.
-fn check(config: &Config) -> Result<(), ConfigErrors> {
+pub(super) fn check(config: &Config) -> Result<(), ConfigErrors> {
     let mut errors = Vec::new();
     let mut must = |is_right: bool, path: &str, found: String, allowed: &str| {
         if !is_right {

@@ -57,6 +57,17 @@ pub enum OptimizerKind {
     Muon,
 }
 
+/// How long the steps of Muon are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MuonScale {
+    /// As those of AdamW, so that one rate serves all parameters.
+    #[default]
+    AdamW,
+    /// As Muon's authors and DeepSpeed have it: longer only where a layer has more outputs than inputs.
+    Original,
+}
+
 /// An optimizer. A value that its rule does not have is left alone.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -65,7 +76,8 @@ pub struct OptimizerSection {
     pub kind: OptimizerKind,
     /// The learning rate; the highest, where a schedule changes it.
     pub lr: f64,
-    /// How much of a parameter is taken away in a step, in the way of the rule.
+    /// How much of a parameter is taken away in a step, in the way of the rule. With nothing said it is 0, and not the 0.01
+    /// of `bonfire::optim::AdamWConfig`, which is PyTorch's, nor the 1e-4 of Burn's AdamW.
     pub weight_decay: f64,
     /// Of the moments: 0.9 and 0.999, Lion's 0.9 and 0.99, if nothing is said.
     pub betas: Option<(f64, f64)>,
@@ -77,6 +89,8 @@ pub struct OptimizerSection {
     pub dampening: f64,
     /// Whether SGD looks ahead.
     pub nesterov: bool,
+    /// How long the steps of Muon are.
+    pub muon_scale: MuonScale,
 }
 
 impl Default for OptimizerSection {
@@ -90,6 +104,7 @@ impl Default for OptimizerSection {
             momentum: None,
             dampening: 0.0,
             nesterov: false,
+            muon_scale: MuonScale::default(),
         }
     }
 }
@@ -150,6 +165,8 @@ pub struct PrecisionSection {
     pub consecutive_hysteresis: bool,
     /// It never falls below this.
     pub min_scale: f64,
+    /// Whether all ranks skip a step whose gradients are infinite or no numbers. Under f16 they always do.
+    pub skip_overflow: bool,
 }
 
 impl Default for PrecisionSection {
@@ -162,6 +179,7 @@ impl Default for PrecisionSection {
             hysteresis: 2,
             consecutive_hysteresis: false,
             min_scale: 1.0,
+            skip_overflow: false,
         }
     }
 }
@@ -232,6 +250,17 @@ impl From<OffloadTo> for String {
     }
 }
 
+/// Where something waits that may be in the memory of the host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum KeptIn {
+    /// On the device.
+    #[default]
+    None,
+    /// In the memory of the host.
+    Memory,
+}
+
 /// What lies elsewhere than on the device: `none`, `memory`, or a folder for files.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -240,6 +269,9 @@ pub struct OffloadSection {
     pub optimizer: OffloadTo,
     /// Parameters; in files the optimizer's state with them.
     pub parameters: OffloadTo,
+    /// What blocks begin with that are computed again in the backward pass: `none` or `memory`. For the blocks that the
+    /// model runs by `bonfire::trainer::recompute`.
+    pub activations: KeptIn,
 }
 
 /// Which metric is the best.

@@ -73,12 +73,119 @@ fn numbers_out_of_range_are_refused() {
         ("placement=zero4", "there is no placement"),
         ("lr=1", "optimizer.lr is the nearest"),
         ("steps", "KEY=VALUE"),
+        ("clip.norm=nan", "is not a number"),
+        ("clip.norm=inf", "is not a number"),
     ] {
         let error = told(Config::default().with_words([word]));
         assert!(error.contains(part), "{word}: {error}");
     }
     let both = told(Config::default().with_words(["clip.norm=1", "clip.value=1"]));
     assert!(both.contains("keep one"), "{both}");
+}
+
+#[test]
+fn a_text_that_looks_like_another_value_is_a_text() {
+    let words = [
+        "checkpoints.folder=2024",
+        "report.title=1.50",
+        "report.folder=true",
+        "offload.optimizer=1e5",
+        "clip.norm=1e5",
+    ];
+    let config = Config::default().with_words(words).unwrap();
+    assert_eq!(config.checkpoints.folder, Some("2024".into()));
+    assert_eq!(config.report.title, "1.50");
+    assert_eq!(config.report.folder, Some("true".into()));
+    assert_eq!(config.offload.optimizer, OffloadTo::Files("1e5".into()));
+    assert_eq!(config.clip.norm, Some(1e5));
+    let error = told(Config::default().with_words(["seed=1.5"]));
+    assert_eq!(error, "seed: 1.5 is not a whole number from 0");
+    let error = told(Config::default().with_file("clip.norm = nan", Format::Toml));
+    assert!(error.contains("clip.norm"), "{error}");
+}
+
+fn of_deepspeed(text: &str) -> Config {
+    let file = DeepSpeedFile::parse(text).unwrap();
+    let file = file.resolve(&Program::default()).unwrap();
+    Config::default().with_deepspeed(&file).unwrap()
+}
+
+#[test]
+fn a_word_for_the_rate_changes_the_rates_of_a_deepspeed_scheduler() {
+    for (scheduler, highest) in [
+        (
+            r#""WarmupLR", "params": { "warmup_min_lr": 1e-4, "warmup_num_steps": 5 }"#,
+            1e-3,
+        ),
+        (
+            r#""WarmupDecayLR", "params": { "total_num_steps": 20, "warmup_max_lr": 0.01 }"#,
+            0.01,
+        ),
+        (
+            r#""WarmupCosineLR", "params": { "total_num_steps": 20, "warmup_num_steps": 5 }"#,
+            1e-3,
+        ),
+        (
+            r#""OneCycle", "params": { "cycle_min_lr": 0.1, "cycle_max_lr": 0.2 }"#,
+            0.2,
+        ),
+        (
+            r#""LRRangeTest", "params": { "lr_range_test_min_lr": 0.01 }"#,
+            0.01,
+        ),
+    ] {
+        let file = of_deepspeed(&format!(
+            r#"{{ "optimizer": {{ "type": "SGD", "params": {{ "lr": 0.001 }} }}, "scheduler": {{ "type": {scheduler} }} }}"#
+        ));
+        assert_eq!(file.optimizer.lr, highest, "{scheduler}");
+        let rate = |config: &Config, step| config.deepspeed_schedule.unwrap().rate(step);
+        let word = format!("optimizer.lr={}", 4.0 * highest);
+        let changed = file.clone().with_words([&word[..]]).unwrap();
+        for step in 0..40 {
+            let (before, after) = (rate(&file, step), rate(&changed, step));
+            assert!(
+                (after - 4.0 * before).abs() <= 1e-12,
+                "{scheduler}: {before} {after}"
+            );
+        }
+        let environment = [("BONFIRE__SCHEDULE__DECAY".to_owned(), "cosine".to_owned())];
+        let own = file.with_environment(environment).unwrap();
+        assert_eq!(own.deepspeed_schedule, None, "{scheduler}");
+        assert!(own.notes.iter().any(|note| note.path == "scheduler"));
+    }
+    let zero = r#"{ "scheduler": { "type": "WarmupLR", "params": { "warmup_max_lr": 0 } } }"#;
+    let error = told(of_deepspeed(zero).with_words(["optimizer.lr=1"]));
+    assert!(
+        error.contains("rates of the file's scheduler are 0"),
+        "{error}"
+    );
+}
+
+#[test]
+fn numbers_out_of_range_of_a_deepspeed_file_are_refused() {
+    let file = r#"{ "fp16": { "enabled": true, "initial_scale_power": 5000 } }"#;
+    let file = DeepSpeedFile::parse(file)
+        .unwrap()
+        .resolve(&Program::default());
+    let error = told(Config::default().with_deepspeed(&file.unwrap()));
+    assert!(error.contains("precision.initial_scale: inf"), "{error}");
+}
+
+#[test]
+fn muons_of_a_deepspeed_file_are_as_long_as_deepspeeds() {
+    let config = of_deepspeed(r#"{ "optimizer": { "type": "Muon", "params": { "lr": 0.1 } } }"#);
+    assert_eq!(config.optimizer.muon_scale, MuonScale::Original);
+    assert_eq!(Config::default().optimizer.muon_scale, MuonScale::AdamW);
+}
+
+#[test]
+fn bf16_of_a_deepspeed_file_skips_overflows_unless_it_says_otherwise() {
+    let skips = |text: &str| of_deepspeed(text).precision.skip_overflow;
+    assert!(skips(r#"{ "bf16": { "enabled": true } }"#));
+    assert!(!skips(
+        r#"{ "bf16": { "enabled": true, "check_grad_overflow": false } }"#
+    ));
+    assert!(!skips("{}"));
 }
 
 #[test]
@@ -110,11 +217,11 @@ fn a_deepspeed_file_is_found_out_and_changed_by_words() {
     assert_eq!(config.optimizer.kind, OptimizerKind::AdamW);
     assert_eq!(config.optimizer.betas, Some((0.8, 0.999)));
     assert_eq!(config.optimizer.lr, 0.5);
+    assert_eq!(config.deepspeed_schedule.unwrap().rate(1000), 0.5);
     assert_eq!(config.precision.compute, Compute::F16);
     assert_eq!(config.precision.initial_scale, 256.0);
     assert_eq!(config.offload.optimizer, OffloadTo::Memory);
     assert_eq!(config.offload.parameters, OffloadTo::Files("/disk".into()));
-    assert!(config.deepspeed_schedule.is_some());
     assert_eq!(config.clip.norm, Some(1.0));
     assert!(
         config

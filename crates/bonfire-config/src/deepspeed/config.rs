@@ -21,18 +21,16 @@ pub struct DeepSpeedConfig {
     pub gradient_clipping: f64,
     /// What passes compute in.
     pub precision: Precision,
+    /// Whether all ranks skip a step whose gradients are infinite or no numbers. Under fp16 they always do.
+    pub skip_overflow: bool,
     /// What gradients travel in, if not in their own type.
     pub communication: Option<DType>,
-    /// What gradients of several forward passes are added in, if not in their own type.
-    pub accumulation: Option<DType>,
     /// What is sharded.
     pub zero: Zero,
-    /// Activations that are computed again instead of kept.
-    pub checkpointing: ActivationCheckpointing,
+    /// Whether what blocks begin with that are computed again is kept in the memory of the host.
+    pub cpu_checkpointing: bool,
     /// Steps between two lines of progress.
     pub steps_per_print: Option<u64>,
-    /// Whether the time of each part of a step is told.
-    pub wall_clock_breakdown: bool,
     /// The folder of TensorBoard's files, if it is on.
     pub tensorboard: Option<PathBuf>,
     /// Whether the last, smaller batch of an epoch is left out.
@@ -131,15 +129,6 @@ pub enum Rule {
         /// Whether it looks ahead.
         nesterov: bool,
     },
-    /// LAMB.
-    Lamb {
-        /// Of the moments.
-        betas: (f64, f64),
-        /// Added to the root of the second moment.
-        eps: f64,
-        /// The limits of the ratio of norms.
-        coefficients: (f64, f64),
-    },
     /// Lion.
     Lion {
         /// Of the moment: for the step, and for itself.
@@ -149,10 +138,6 @@ pub enum Rule {
     Muon {
         /// Of the moment.
         momentum: f64,
-        /// The rate of matrices, if not the common one.
-        muon_lr: Option<f64>,
-        /// The rate of all else, if not the common one.
-        adam_lr: Option<f64>,
         /// Of Adam's moments.
         betas: (f64, f64),
         /// Of Adam.
@@ -168,10 +153,6 @@ pub struct Zero {
     pub stage: u8,
     /// Elements of a bucket of gradients.
     pub reduce_bucket_size: u64,
-    /// Elements that are gathered ahead.
-    pub prefetch_bucket_size: u64,
-    /// Parameters with fewer elements stay whole.
-    pub param_persistence_threshold: u64,
     /// Ranks among which parameters are gathered (`zero_hpz_partition_size`, `mics_shard_size`), if not all.
     pub shard_among: Option<u64>,
     /// Where the optimizer's state is.
@@ -189,14 +170,4 @@ pub enum Offload {
     Cpu,
     /// In files of this folder.
     Files(PathBuf),
-}
-
-/// Activations that are computed again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ActivationCheckpointing {
-    /// Whether what blocks begin with is kept in the memory of the host.
-    pub cpu_checkpointing: bool,
-    /// How many blocks, if the file says it.
-    pub number_checkpoints: Option<u64>,
 }

@@ -4,7 +4,7 @@
 //! `runtime/zero/offload_config.py`, and the page "DeepSpeed Configuration JSON" of its documentation.
 //! Those of `mics_*` are of earlier versions.
 
-use Kind::{Bool, Count, Number, Open, Pair, Path, Positive, Text};
+use Kind::{Betas, Bool, Count, FromZero, Number, Open, Path, Positive, Stage, Text};
 use Treatment::{NoEffect, Refused, Used};
 
 /// A key, with dots between the objects that it is in.
@@ -35,8 +35,12 @@ pub enum Kind {
     Positive,
     /// A number.
     Number,
-    /// Two numbers.
-    Pair,
+    /// A number from 0.
+    FromZero,
+    /// Two numbers from 0 and below 1.
+    Betas,
+    /// A stage of ZeRO.
+    Stage,
     /// One of these texts, in whatever case.
     Text(&'static [&'static str]),
     /// Any text.
@@ -49,11 +53,11 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Treatment {
-    /// What DeepSpeed does.
+    /// What DeepSpeed does. The value reaches the training: a test trains with another value for each such key.
     Used,
-    /// Nothing, because it changes nothing here.
+    /// Nothing, because it changes nothing here. An `"auto"` of such a key needs no answer.
     NoEffect(&'static str),
-    /// An error, unless the value is the default or switches the thing off.
+    /// An error, unless the value is the default, or an object that switches the thing off.
     Refused(&'static str),
 }
 
@@ -68,15 +72,19 @@ const fn key(path: &'static str, kind: Kind, default: &'static str, treatment: T
 }
 
 const fn auto(path: &'static str, kind: Kind, default: &'static str) -> Key {
-    Key {
-        auto: true,
-        ..key(path, kind, default, Used)
+    key(path, kind, default, Used).or_auto()
+}
+
+impl Key {
+    const fn or_auto(self) -> Self {
+        Self { auto: true, ..self }
     }
 }
 
 const PLAN: &str = "Bonfire plans its own memory and messages";
 const MONITOR: &str = "Bonfire's journal writes curves; see Logging and reports in the book";
 const QUANTISED: &str = "Bonfire sends values whole, or compresses gradients (16 bits, PowerSGD)";
+const BETA: &str = "betas stay as they are, and only the rate goes up and down";
 const ABSENT: &str = "Bonfire has nothing like it; take the block out, or set enabled to false";
 const COPYING: &str =
     "host memory is where the CPU computes; copies to GPUs are Bonfire's to arrange";
@@ -95,43 +103,43 @@ pub const KEYS: &[Key] = &[
     key("optimizer.legacy_fusion", Bool, "false", NoEffect("every optimizer is fused")),
     key("scheduler.type", Text(&SCHEDULERS), "null", Used),
     key("scheduler.params", Open, "{}", Used),
-    auto("gradient_clipping", Number, "1"),
+    auto("gradient_clipping", FromZero, "1"),
     key("prescale_gradients", Bool, "false", NoEffect("the mean is taken so that nothing overflows")),
     key("gradient_predivide_factor", Number, "1", NoEffect("the mean is taken so that nothing overflows")),
     key("gradient_allreduce_op", Text(&["mean", "sum"]), "\"mean\"", Refused("gradients are averaged; multiply the loss by the number of ranks for their sum")),
     key("communication_data_type", Text(DTYPES), "null", Used),
-    key("seq_parallel_communication_data_type", Text(DTYPES), "\"fp32\"", NoEffect("there is no sequence parallelism yet")),
+    key("seq_parallel_communication_data_type", Text(DTYPES), "\"fp32\"", NoEffect("context parallelism sends tensors in their own type")),
     key("sparse_gradients", Bool, "false", Refused("gradients are dense in Burn")),
     key("disable_allgather", Bool, "false", NoEffect(PLAN)),
-    key("data_types.grad_accum_dtype", Text(DTYPES), "null", Used),
+    key("data_types.grad_accum_dtype", Text(DTYPES), "\"fp32\"", Refused("gradients are added in the type of their parameters, which is fp32")),
     key("data_types.param_dtype", Text(DTYPES), "null", Refused("parameters have the type that the model gives them")),
     key("data_types.buffer_dtype", Text(DTYPES), "null", Refused("buffers have the type that the model gives them")),
     key("torch_autocast", Open, "null", Refused("use fp16 or bf16")),
     key("managed_gradient_accumulation", Bool, "true", Refused("steps are counted by the trainer")),
     key("vocabulary_size", Positive, "null", NoEffect("the model says it")),
     key("disable_python_gc", Bool, "false", NoEffect("there is no Python")),
-    key("log_level", Path, "null", NoEffect("RUST_LOG says it")),
+    key("log_level", Path, "null", NoEffect("BONFIRE_LOG says it")),
     key("expert_parallel", Open, "null", Refused(ABSENT)),
     key("use_data_before_expert_parallelism", Bool, "false", NoEffect("there are no experts")),
     auto("fp16.enabled", Bool, "false"),
-    key("fp16.auto_cast", Bool, "false", Used),
-    key("fp16.loss_scale", Number, "0", Used),
+    key("fp16.auto_cast", Bool, "false", NoEffect("the model casts its inputs; see Mixed precision in the book")),
+    key("fp16.loss_scale", FromZero, "0", Used),
     key("fp16.initial_scale_power", Count, "16", Used),
     key("fp16.loss_scale_window", Positive, "1000", Used),
     key("fp16.hysteresis", Positive, "2", Used),
     key("fp16.consecutive_hysteresis", Bool, "false", Used),
-    key("fp16.min_loss_scale", Number, "1", Used),
+    key("fp16.min_loss_scale", Positive, "1", Used),
     key("fp16.fp16_master_weights_and_grads", Bool, "false", Refused("parameters stay in 32 bits")),
     auto("bf16.enabled", Bool, "false"),
     key("bf16.immediate_grad_update", Bool, "false", NoEffect("gradients are added as they come")),
-    key("bf16.check_grad_overflow", Bool, "true", NoEffect("Gradients::check_finite says it")),
+    key("bf16.check_grad_overflow", Bool, "true", Used),
     key("bf16.bf16_master_weights_and_grads", Bool, "false", Refused("parameters stay in 32 bits")),
     key("bf16.bf16_optimizer_states", Bool, "false", Refused("moments stay in 32 bits")),
     key("amp.enabled", Bool, "false", Refused("it is NVIDIA's apex; use fp16 or bf16")),
     key("amp.opt_level", Path, "\"O1\"", NoEffect("amp is off")),
-    key("zero_optimization.stage", Count, "0", Used),
+    auto("zero_optimization.stage", Stage, "0"),
     key("zero_optimization.contiguous_gradients", Bool, "true", NoEffect("buckets are contiguous")),
-    key("zero_optimization.reduce_scatter", Bool, "true", Used),
+    key("zero_optimization.reduce_scatter", Bool, "true", NoEffect(PLAN)),
     auto("zero_optimization.reduce_bucket_size", Count, "5e8"),
     key("zero_optimization.use_multi_rank_bucket_allreduce", Bool, "true", NoEffect(PLAN)),
     key("zero_optimization.allgather_partitions", Bool, "true", NoEffect(PLAN)),
@@ -139,16 +147,16 @@ pub const KEYS: &[Key] = &[
     key("zero_optimization.overlap_comm", Bool, "null", NoEffect("gradients always travel while backward runs")),
     key("zero_optimization.load_from_fp32_weights", Bool, "true", NoEffect("parameters are saved in 32 bits")),
     key("zero_optimization.elastic_checkpoint", Bool, "false", NoEffect("every checkpoint goes on on any number of ranks")),
-    key("zero_optimization.offload_optimizer.device", Text(&OFFLOADS), "\"none\"", Used),
-    key("zero_optimization.offload_optimizer.nvme_path", Path, "null", Used),
+    auto("zero_optimization.offload_optimizer.device", Text(&OFFLOADS), "\"none\""),
+    auto("zero_optimization.offload_optimizer.nvme_path", Path, "null"),
     key("zero_optimization.offload_optimizer.pin_memory", Bool, "true", NoEffect(COPYING)),
     key("zero_optimization.offload_optimizer.buffer_count", Positive, "4", NoEffect(COPYING)),
     key("zero_optimization.offload_optimizer.pipeline_read", Bool, "false", NoEffect(COPYING)),
     key("zero_optimization.offload_optimizer.pipeline_write", Bool, "false", NoEffect(COPYING)),
     key("zero_optimization.offload_optimizer.fast_init", Bool, "false", NoEffect(COPYING)),
     key("zero_optimization.offload_optimizer.ratio", Number, "1", Refused("all of the state is offloaded, or none")),
-    key("zero_optimization.offload_param.device", Text(&OFFLOADS), "\"none\"", Used),
-    key("zero_optimization.offload_param.nvme_path", Path, "null", Used),
+    auto("zero_optimization.offload_param.device", Text(&OFFLOADS), "\"none\""),
+    auto("zero_optimization.offload_param.nvme_path", Path, "null"),
     key("zero_optimization.offload_param.pin_memory", Bool, "true", NoEffect(COPYING)),
     key("zero_optimization.offload_param.buffer_count", Positive, "5", NoEffect(COPYING)),
     key("zero_optimization.offload_param.buffer_size", Count, "1e8", NoEffect(COPYING)),
@@ -164,10 +172,10 @@ pub const KEYS: &[Key] = &[
     key("zero_optimization.sub_group_size", Count, "1e9", NoEffect("the optimizer goes by parameter")),
     key("zero_optimization.stage3_max_live_parameters", Count, "1e9", NoEffect("a parameter is there while it is used")),
     key("zero_optimization.stage3_max_reuse_distance", Count, "1e9", NoEffect("a parameter is there while it is used")),
-    auto("zero_optimization.stage3_prefetch_bucket_size", Count, "5e7"),
-    auto("zero_optimization.stage3_param_persistence_threshold", Count, "1e5"),
+    key("zero_optimization.stage3_prefetch_bucket_size", Count, "5e7", NoEffect(PLAN)).or_auto(),
+    key("zero_optimization.stage3_param_persistence_threshold", Count, "1e5", NoEffect("parameters with fewer than 1024 elements stay whole")).or_auto(),
     key("zero_optimization.stage3_model_persistence_threshold", Count, "9007199254740991", NoEffect("only rows that can be cut are")),
-    key("zero_optimization.stage3_gather_16bit_weights_on_model_save", Bool, "false", NoEffect("save_weights gathers whatever the placement")),
+    key("zero_optimization.stage3_gather_16bit_weights_on_model_save", Bool, "false", NoEffect("save_weights gathers whatever the placement")).or_auto(),
     key("zero_optimization.stage3_module_granularity_threshold", Count, "0", NoEffect("gathers go by parameter")),
     key("zero_optimization.stage3_use_all_reduce_for_fetch_params", Bool, "false", NoEffect(PLAN)),
     key("zero_optimization.ignore_unused_parameters", Bool, "true", NoEffect("unused parameters are seen, and named")),
@@ -185,14 +193,14 @@ pub const KEYS: &[Key] = &[
     key("zero_optimization.override_module_apply", Bool, "true", NoEffect("models are built by Burn")),
     key("zero_optimization.log_trace_cache_warnings", Bool, "false", NoEffect("there is no such cache")),
     key("zero_optimization.enable_sanity_checks", Bool, "false", NoEffect("they are always on")),
-    key("activation_checkpointing.partition_activations", Bool, "false", NoEffect("it is among ranks of tensor parallelism, which has to be set up in the program")),
+    key("activation_checkpointing.partition_activations", Bool, "false", NoEffect("each rank of tensor parallelism keeps whole inputs of blocks")),
     key("activation_checkpointing.cpu_checkpointing", Bool, "false", Used),
     key("activation_checkpointing.contiguous_memory_optimization", Bool, "false", NoEffect("Burn pools its memory")),
-    key("activation_checkpointing.number_checkpoints", Positive, "null", Used),
+    key("activation_checkpointing.number_checkpoints", Positive, "null", NoEffect("it sizes the buffer of contiguous_memory_optimization, and Burn pools its memory")),
     key("activation_checkpointing.synchronize_checkpoint_boundary", Bool, "false", NoEffect("nothing needs to wait there")),
     key("activation_checkpointing.profile", Bool, "false", NoEffect(MONITOR)),
     key("steps_per_print", Positive, "null", Used),
-    key("wall_clock_breakdown", Bool, "false", Used),
+    key("wall_clock_breakdown", Bool, "false", NoEffect("every report has the time of each part of a step")),
     key("memory_breakdown", Bool, "false", NoEffect(MONITOR)),
     key("dump_state", Bool, "false", NoEffect("the resolved configuration can be printed")),
     key("checkpoint.tag_validation", Text(&["warn", "ignore", "fail"]), "\"warn\"", NoEffect("ranks cannot save different steps")),
@@ -218,7 +226,7 @@ pub const KEYS: &[Key] = &[
     key("comms_logger", Open, "null", Refused(MONITOR)),
     key("flops_profiler", Open, "null", Refused(MONITOR)),
     key("autotuning", Open, "null", Refused(ABSENT)),
-    key("elasticity", Open, "null", Refused("ranks may come and go with bonfire run --nnodes MIN:MAX")),
+    key("elasticity", Open, "null", Refused("a job keeps its number of ranks; start it again with another number, and it goes on from its checkpoint")),
     key("weight_quantization", Open, "null", Refused(ABSENT)),
     key("compression_training", Open, "null", Refused(ABSENT)),
     key("data_efficiency", Open, "null", Refused(ABSENT)),
@@ -229,8 +237,8 @@ pub const KEYS: &[Key] = &[
     key("hybrid_engine", Open, "null", Refused(ABSENT)),
     key("nebula", Open, "null", Refused(ABSENT)),
     key("compile", Open, "null", Refused(ABSENT)),
-    key("pipeline", Open, "null", Refused("there are no pipelines yet")),
-    key("tensor_parallel", Open, "null", Refused("there is no tensor parallelism yet")),
+    key("pipeline", Open, "null", Refused("the program cuts the model into stages; see Pipelines in the book")),
+    key("tensor_parallel", Open, "null", Refused("the program divides the layers; see Layers over several ranks in the book")),
 ];
 
 /// Old names: what became of them.
@@ -264,6 +272,7 @@ pub(crate) const SWITCHES: &[(&str, &str)] = &[
 
 const OFFLOADS: [&str; 3] = ["none", "cpu", "nvme"];
 
+/// Those of DeepSpeed; [`of_optimizer`] knows which of them Bonfire has.
 const OPTIMIZERS: [&str; 11] = [
     "Adam",
     "AdamW",
@@ -286,90 +295,56 @@ const SCHEDULERS: [&str; 5] = [
     "LRRangeTest",
 ];
 
-const LR: Key = auto("lr", Number, "1e-3");
-const BETAS: Key = auto("betas", Pair, "[0.9, 0.999]");
-const EPS: Key = auto("eps", Number, "1e-8");
-const DECAY: Key = auto("weight_decay", Number, "0");
-const FUSED: Key = key(
-    "torch_adam",
-    Bool,
-    "false",
-    NoEffect("every optimizer is fused"),
-);
+const LR: Key = auto("lr", FromZero, "1e-3");
+const BETAS: Key = auto("betas", Betas, "[0.9, 0.999]");
+const EPS: Key = auto("eps", FromZero, "1e-8");
+const DECAY: Key = auto("weight_decay", FromZero, "0");
 
-/// The keys of `optimizer.params` of a type that Bonfire has.
-pub(crate) fn of_optimizer(name: &str) -> Option<&'static [Key]> {
-    Some(match name {
-        "Adam" => {
+/// The keys of `Adam` and `AdamW`.
+const fn adam(decay: &'static str, mode: Treatment) -> [Key; 8] {
+    [
+        LR,
+        BETAS,
+        EPS,
+        Key {
+            default: decay,
+            ..DECAY
+        },
+        key(
+            "bias_correction",
+            Bool,
+            "true",
+            Refused("Adam corrects its bias"),
+        ),
+        key("amsgrad", Bool, "false", Refused("Bonfire's Adam has none")),
+        key("adam_w_mode", Bool, "true", mode),
+        key("torch_adam", Bool, "false", NoEffect(TORCH)),
+    ]
+}
+
+const TORCH: &str = "every optimizer is fused; but weight_decay is 0.01 if the file does not say it, as it is torch's";
+
+/// The keys of `optimizer.params` of a type that Bonfire has. `is_torchs` is whether DeepSpeed would take torch's AdamW,
+/// whose weight decay is another.
+pub(crate) fn of_optimizer(name: &str, is_torchs: bool) -> Option<&'static [Key]> {
+    const ALWAYS: Treatment = NoEffect("AdamW always decays so");
+    Some(match (name, is_torchs) {
+        ("Adam", false) => const { &adam("0", Used) },
+        ("Adam", true) => const { &adam("1e-2", Used) },
+        ("AdamW", false) => const { &adam("0", ALWAYS) },
+        ("AdamW", true) => const { &adam("1e-2", ALWAYS) },
+        ("SGD", _) => {
             const {
                 &[
                     LR,
-                    BETAS,
-                    EPS,
-                    DECAY,
-                    key(
-                        "bias_correction",
-                        Bool,
-                        "true",
-                        Refused("Adam corrects its bias"),
-                    ),
-                    key("amsgrad", Bool, "false", Refused("Burn's Adam has none")),
-                    key("adam_w_mode", Bool, "true", Used),
-                    FUSED,
-                ]
-            }
-        }
-        "AdamW" => {
-            const {
-                &[
-                    LR,
-                    BETAS,
-                    EPS,
-                    Key {
-                        default: "1e-2",
-                        ..DECAY
-                    },
-                    key(
-                        "bias_correction",
-                        Bool,
-                        "true",
-                        Refused("Adam corrects its bias"),
-                    ),
-                    key("amsgrad", Bool, "false", Refused("Burn's AdamW has none")),
-                    FUSED,
-                ]
-            }
-        }
-        "SGD" => {
-            const {
-                &[
-                    LR,
-                    key("momentum", Number, "0", Used),
+                    key("momentum", FromZero, "0", Used),
                     key("dampening", Number, "0", Used),
                     DECAY,
                     key("nesterov", Bool, "false", Used),
                 ]
             }
         }
-        "Lamb" => {
-            const {
-                &[
-                    LR,
-                    BETAS,
-                    EPS,
-                    DECAY,
-                    key(
-                        "bias_correction",
-                        Bool,
-                        "true",
-                        Refused("LAMB corrects its bias"),
-                    ),
-                    key("max_coeff", Number, "10", Used),
-                    key("min_coeff", Number, "0.01", Used),
-                ]
-            }
-        }
-        "Lion" => {
+        ("Lion", _) => {
             const {
                 &[
                     LR,
@@ -381,16 +356,28 @@ pub(crate) fn of_optimizer(name: &str) -> Option<&'static [Key]> {
                 ]
             }
         }
-        "Muon" => {
+        ("Muon", _) => {
             const {
                 &[
-                    LR,
-                    key("momentum", Number, "0.95", Used),
+                    auto("lr", FromZero, "null"),
+                    key("momentum", FromZero, "0.95", Used),
                     DECAY,
-                    BETAS,
-                    EPS,
-                    key("muon_lr", Number, "null", Used),
-                    key("adam_lr", Number, "null", Used),
+                    Key {
+                        default: "[0.9, 0.95]",
+                        ..BETAS
+                    },
+                    Key {
+                        default: "1e-10",
+                        ..EPS
+                    },
+                    key("muon_lr", FromZero, "null", Used),
+                    key("adam_lr", FromZero, "null", Used),
+                    key(
+                        "ns_method",
+                        Text(&["gram", "standard"]),
+                        "\"gram\"",
+                        NoEffect(METHOD),
+                    ),
                 ]
             }
         }
@@ -398,9 +385,11 @@ pub(crate) fn of_optimizer(name: &str) -> Option<&'static [Key]> {
     })
 }
 
-const WARMUP_MIN: Key = auto("warmup_min_lr", Number, "0");
+const METHOD: &str = "both ways compute the same";
+
+const WARMUP_MIN: Key = auto("warmup_min_lr", FromZero, "0");
 /// Without it the rate of the optimizer.
-const WARMUP_MAX: Key = auto("warmup_max_lr", Number, "null");
+const WARMUP_MAX: Key = auto("warmup_max_lr", FromZero, "null");
 const WARMUP_STEPS: Key = auto("warmup_num_steps", Count, "1000");
 const WARMUP_TYPE: Key = key("warmup_type", Text(&["log", "linear"]), "\"log\"", Used);
 const TOTAL: Key = auto("total_num_steps", Positive, "null");
@@ -434,9 +423,9 @@ pub(crate) fn of_scheduler(name: &str) -> &'static [Key] {
             const {
                 &[
                     TOTAL,
-                    key("warmup_min_ratio", Number, "0", Used),
+                    key("warmup_min_ratio", FromZero, "0", Used),
                     WARMUP_STEPS,
-                    key("cos_min_ratio", Number, "1e-4", Used),
+                    key("cos_min_ratio", FromZero, "1e-4", Used),
                     WARMUP_TYPE,
                     LAST,
                 ]
@@ -445,18 +434,18 @@ pub(crate) fn of_scheduler(name: &str) -> &'static [Key] {
         "OneCycle" => {
             const {
                 &[
-                    key("cycle_min_lr", Number, "null", Used),
-                    key("cycle_max_lr", Number, "null", Used),
-                    key("decay_lr_rate", Number, "0", Used),
+                    key("cycle_min_lr", FromZero, "null", Used),
+                    key("cycle_max_lr", FromZero, "null", Used),
+                    key("decay_lr_rate", FromZero, "0", Used),
                     key("cycle_first_step_size", Positive, "2000", Used),
                     key("cycle_second_step_size", Positive, "null", Used),
                     key("cycle_first_stair_count", Count, "0", Used),
                     key("cycle_second_stair_count", Count, "null", Used),
                     key("decay_step_size", Count, "0", Used),
-                    key("cycle_momentum", Bool, "true", Used),
-                    key("cycle_min_mom", Number, "0.8", Used),
-                    key("cycle_max_mom", Number, "0.9", Used),
-                    key("decay_mom_rate", Number, "0", Used),
+                    key("cycle_momentum", Bool, "true", NoEffect(BETA)),
+                    key("cycle_min_mom", FromZero, "0.8", NoEffect(BETA)),
+                    key("cycle_max_mom", FromZero, "0.9", NoEffect(BETA)),
+                    key("decay_mom_rate", FromZero, "0", NoEffect(BETA)),
                     LAST,
                 ]
             }
@@ -464,9 +453,9 @@ pub(crate) fn of_scheduler(name: &str) -> &'static [Key] {
         _ => {
             const {
                 &[
-                    key("lr_range_test_min_lr", Number, "1e-3", Used),
+                    key("lr_range_test_min_lr", FromZero, "1e-3", Used),
                     key("lr_range_test_step_size", Positive, "2000", Used),
-                    key("lr_range_test_step_rate", Number, "1", Used),
+                    key("lr_range_test_step_rate", FromZero, "1", Used),
                     key("lr_range_test_staircase", Bool, "false", Used),
                     LAST,
                 ]

@@ -3,8 +3,7 @@
 use std::path::PathBuf;
 
 use super::config::{
-    ActivationCheckpointing, DType, DeepSpeedConfig, LossScale, Offload, Optimizer, Precision,
-    Resolved, Rule, Zero,
+    DType, DeepSpeedConfig, LossScale, Offload, Optimizer, Precision, Resolved, Rule, Zero,
 };
 use super::keys::{KEYS, Key, Kind, of_optimizer, of_scheduler};
 use super::read::{Values, parsed};
@@ -47,10 +46,20 @@ impl<'a> Lookup<'a> {
         };
         let plain = KEYS.iter().map(|key| (key.path.to_owned(), *key));
         plain
-            .chain(of("optimizer", self.optimizer.and_then(of_optimizer)))
+            .chain(of("optimizer", self.of_optimizer()))
             .chain(of("scheduler", self.scheduler.map(of_scheduler)))
             .filter(|(_, key)| key.kind != Kind::Open)
             .collect()
+    }
+
+    fn of_optimizer(&self) -> Option<&'static [Key]> {
+        let name = self.optimizer?;
+        let is = |key: &str, value: bool| {
+            let found = self.values.found.get(&format!("optimizer.params.{key}"));
+            found == Some(&Json::Bool(value))
+        };
+        let is_adamw = name == "AdamW" || !is("adam_w_mode", false);
+        of_optimizer(name, is("torch_adam", true) && is_adamw)
     }
 
     fn json(&self, path: &str) -> Json {
@@ -116,7 +125,7 @@ impl<'a> Lookup<'a> {
         resolved: Vec<Resolved>,
     ) -> Result<DeepSpeedConfig, Vec<ConfigError>> {
         let mut errors = Vec::new();
-        let optimizer = self.optimizer.map(|name| self.optimizer(name));
+        let optimizer = self.optimizer.map(|name| self.optimizer(name, &mut errors));
         let schedule = self
             .scheduler
             .and_then(|name| self.schedule(name, optimizer, &mut errors));
@@ -135,15 +144,12 @@ impl<'a> Lookup<'a> {
             schedule,
             gradient_clipping: self.float("gradient_clipping"),
             precision,
+            skip_overflow: self.is("fp16.enabled")
+                || self.is("bf16.enabled") && self.is("bf16.check_grad_overflow"),
             communication: self.dtype("communication_data_type"),
-            accumulation: self.dtype("data_types.grad_accum_dtype"),
             zero,
-            checkpointing: ActivationCheckpointing {
-                cpu_checkpointing: self.is("activation_checkpointing.cpu_checkpointing"),
-                number_checkpoints: self.some("activation_checkpointing.number_checkpoints"),
-            },
+            cpu_checkpointing: self.is("activation_checkpointing.cpu_checkpointing"),
             steps_per_print: self.some("steps_per_print"),
-            wall_clock_breakdown: self.is("wall_clock_breakdown"),
             tensorboard: self.is("tensorboard.enabled").then(|| {
                 let text = |path| self.text(path).unwrap_or_default();
                 PathBuf::from(text("tensorboard.output_path")).join(text("tensorboard.job_name"))
@@ -154,8 +160,9 @@ impl<'a> Lookup<'a> {
         })
     }
 
-    fn optimizer(&self, name: &str) -> Optimizer {
+    fn optimizer(&self, name: &str, errors: &mut Vec<ConfigError>) -> Optimizer {
         let at = |name: &str| format!("optimizer.params.{name}");
+        let mut lr = self.float(&at("lr"));
         let (betas, eps) = (self.pair(&at("betas")), self.float(&at("eps")));
         let rule = match name {
             "SGD" => Rule::Sgd {
@@ -163,19 +170,28 @@ impl<'a> Lookup<'a> {
                 dampening: self.float(&at("dampening")),
                 nesterov: self.is(&at("nesterov")),
             },
-            "Lamb" => Rule::Lamb {
-                betas,
-                eps,
-                coefficients: (self.float(&at("min_coeff")), self.float(&at("max_coeff"))),
-            },
             "Lion" => Rule::Lion { betas },
-            "Muon" => Rule::Muon {
-                momentum: self.float(&at("momentum")),
-                muon_lr: self.number(&at("muon_lr")),
-                adam_lr: self.number(&at("adam_lr")),
-                betas,
-                eps,
-            },
+            "Muon" => {
+                let rate = |own: &str, default: f64| {
+                    let rates = [own, "lr"].map(|name| self.number(&at(name)));
+                    rates.into_iter().flatten().next().unwrap_or(default)
+                };
+                let (matrices, others) = (rate("muon_lr", 0.02), rate("adam_lr", 3e-4));
+                if matrices != others {
+                    errors.push(ConfigError::Refused {
+                        path: at("muon_lr"),
+                        found: format!("{matrices} beside {others} of adam_lr"),
+                        reason: "all parameters have one rate here; write one lr, without the two"
+                            .to_owned(),
+                    });
+                }
+                lr = matrices;
+                Rule::Muon {
+                    momentum: self.float(&at("momentum")),
+                    betas,
+                    eps,
+                }
+            }
             _ => Rule::Adam {
                 betas,
                 eps,
@@ -184,7 +200,7 @@ impl<'a> Lookup<'a> {
         };
         Optimizer {
             rule,
-            lr: self.float(&at("lr")),
+            lr,
             weight_decay: self.float(&at("weight_decay")),
         }
     }
@@ -249,27 +265,7 @@ impl<'a> Lookup<'a> {
             }
             "OneCycle" => {
                 let (low, high) = (needed("cycle_min_lr"), needed("cycle_max_lr"));
-                let up = self.whole(&at("cycle_first_step_size"));
-                let stairs_up = self.whole(&at("cycle_first_stair_count"));
-                let momenta = || {
-                    (
-                        self.float(&at("cycle_min_mom")),
-                        self.float(&at("cycle_max_mom")),
-                    )
-                };
-                Schedule::OneCycle(OneCycle {
-                    rates: (low?, high?),
-                    decay_rate: self.float(&at("decay_lr_rate")),
-                    steps: (up, self.some(&at("cycle_second_step_size")).unwrap_or(up)),
-                    stairs: (
-                        stairs_up,
-                        self.some(&at("cycle_second_stair_count"))
-                            .unwrap_or(stairs_up),
-                    ),
-                    decay_steps: self.whole(&at("decay_step_size")),
-                    momenta: self.is(&at("cycle_momentum")).then(momenta),
-                    decay_momentum: self.float(&at("decay_mom_rate")),
-                })
+                self.one_cycle((low?, high?), errors)
             }
             _ => Schedule::RangeTest {
                 min: self.float(&at("lr_range_test_min_lr")),
@@ -277,6 +273,32 @@ impl<'a> Lookup<'a> {
                 step_rate: self.float(&at("lr_range_test_step_rate")),
                 staircase: self.is(&at("lr_range_test_staircase")),
             },
+        })
+    }
+
+    fn one_cycle(&self, rates: (f64, f64), errors: &mut Vec<ConfigError>) -> Schedule {
+        let at = |name: &str| format!("scheduler.params.{name}");
+        let up = self.whole(&at("cycle_first_step_size"));
+        let stairs_up = self.whole(&at("cycle_first_stair_count"));
+        let down = self.some(&at("cycle_second_step_size"));
+        let stairs_down = self.some(&at("cycle_second_stair_count"));
+        // DeepSpeed itself changes nothing where the optimizer has no betas.
+        let has_betas = matches!(self.optimizer, Some("Adam" | "AdamW" | "Lion"));
+        if has_betas && self.is(&at("cycle_momentum")) {
+            errors.push(ConfigError::Refused {
+                path: at("cycle_momentum"),
+                found: "true".to_owned(),
+                reason:
+                    "betas stay as they are here; write false, and only the rate goes up and down"
+                        .to_owned(),
+            });
+        }
+        Schedule::OneCycle(OneCycle {
+            rates,
+            decay_rate: self.float(&at("decay_lr_rate")),
+            steps: (up, down.unwrap_or(up)),
+            stairs: (stairs_up, stairs_down.unwrap_or(stairs_up)),
+            decay_steps: self.whole(&at("decay_step_size")),
         })
     }
 
@@ -307,14 +329,6 @@ impl<'a> Lookup<'a> {
     fn zero(&self, errors: &mut Vec<ConfigError>) -> Zero {
         let at = |name: &str| format!("zero_optimization.{name}");
         let stage = self.whole(&at("stage"));
-        if stage > 3 {
-            errors.push(ConfigError::Value {
-                path: at("stage"),
-                found: stage.to_string(),
-                allowed: "0, 1, 2 or 3".to_owned(),
-                nearest: None,
-            });
-        }
         let offload = |name: &str, errors: &mut Vec<ConfigError>| {
             let device = self
                 .text(&at(&format!("{name}.device")))
@@ -353,10 +367,8 @@ impl<'a> Lookup<'a> {
         let hpz = self.whole(&at("zero_hpz_partition_size"));
         let mics = self.float(&at("mics_shard_size"));
         Zero {
-            stage: stage.min(3) as u8,
+            stage: stage as u8,
             reduce_bucket_size: self.whole(&at("reduce_bucket_size")),
-            prefetch_bucket_size: self.whole(&at("stage3_prefetch_bucket_size")),
-            param_persistence_threshold: self.whole(&at("stage3_param_persistence_threshold")),
             shard_among: match (hpz, mics) {
                 (_, mics) if mics > 0.0 => Some(mics as u64),
                 (hpz, _) if hpz > 1 => Some(hpz),

@@ -1,6 +1,7 @@
 //! What the program says, for the `"auto"` of a file.
 
-use super::config::{DType, DeepSpeedConfig, Resolved};
+use super::config::{DType, DeepSpeedConfig, Offload, Resolved};
+use super::keys::Treatment;
 use super::lookup::Lookup;
 use super::read::{Values, parsed};
 use crate::Source;
@@ -33,18 +34,38 @@ pub struct Program {
     pub hidden_size: Option<u64>,
     /// What passes compute in.
     pub precision: Option<DType>,
+    /// The stage of ZeRO, from 0 to 3.
+    pub zero_stage: Option<u8>,
+    /// Where the optimizer's state is.
+    pub offload_optimizer: Option<Offload>,
+    /// Where parameters are.
+    pub offload_param: Option<Offload>,
 }
 
 impl Program {
     /// What it says for a key, and what it would have to say.
+    ///
+    /// # Panics
+    /// If the stage is above 3.
     fn says(&self, path: &str) -> (Option<Json>, &'static str) {
         let whole = |number: Option<u64>| number.map(|number| Json::Number(number as f64));
         let number = |number: Option<f64>| number.map(Json::Number);
-        let hidden = |times: f64, power: i32| {
-            let size = self.hidden_size.map(|size| (size as f64).powi(power));
-            size.map(|size| Json::Number((times * size).floor()))
-        };
         let is = |dtype| self.precision.map(|own| Json::Bool(own == dtype));
+        let text = |text: &str| Json::Text(text.to_owned());
+        let device = |to: &Offload| match to {
+            Offload::None => text("none"),
+            Offload::Cpu => text("cpu"),
+            Offload::Files(_) => text("nvme"),
+        };
+        let folder = |to: &Option<Offload>| match to {
+            Some(Offload::Files(folder)) => Some(text(&folder.to_string_lossy())),
+            _ => None,
+        };
+        assert!(
+            self.zero_stage <= Some(3),
+            "there is no such stage: {:?}",
+            self.zero_stage
+        );
         match path {
             "train_micro_batch_size_per_gpu" => (whole(self.micro_batch), "the micro-batch"),
             "gradient_accumulation_steps" => {
@@ -71,10 +92,24 @@ impl Program {
             "scheduler.params.total_num_steps" => (whole(self.total_steps), "the number of steps"),
             "fp16.enabled" => (is(DType::F16), "the precision"),
             "bf16.enabled" => (is(DType::Bf16), "the precision"),
-            "zero_optimization.reduce_bucket_size" => (hidden(1.0, 2), "the hidden size"),
-            "zero_optimization.stage3_prefetch_bucket_size" => (hidden(0.9, 2), "the hidden size"),
-            "zero_optimization.stage3_param_persistence_threshold" => {
-                (hidden(10.0, 1), "the hidden size")
+            "zero_optimization.reduce_bucket_size" => (
+                number(self.hidden_size.map(|size| (size as f64).powi(2))),
+                "the hidden size",
+            ),
+            "zero_optimization.stage" => (whole(self.zero_stage.map(u64::from)), "the stage"),
+            "zero_optimization.offload_optimizer.device" => (
+                self.offload_optimizer.as_ref().map(device),
+                "where the optimizer's state is",
+            ),
+            "zero_optimization.offload_param.device" => (
+                self.offload_param.as_ref().map(device),
+                "where parameters are",
+            ),
+            "zero_optimization.offload_optimizer.nvme_path" => {
+                (folder(&self.offload_optimizer), "a folder")
+            }
+            "zero_optimization.offload_param.nvme_path" => {
+                (folder(&self.offload_param), "a folder")
             }
             _ => (None, "a value"),
         }
@@ -103,8 +138,13 @@ pub(crate) fn resolve(values: &Values, program: &Program) -> Result<DeepSpeedCon
         }
         let (said, needs) = program.says(&path);
         match values.found.get(&path) {
-            // It follows from the other two.
-            Some(found) if *found == auto && path == "train_batch_size" => {
+            // It follows from the other two, or nobody needs it.
+            Some(found)
+                if *found == auto
+                    && (path == "train_batch_size"
+                        || path.ends_with(".nvme_path") && said.is_none()
+                        || matches!(key.treatment, Treatment::NoEffect(_))) =>
+            {
                 full.found.remove(&path);
             }
             Some(found) if *found == auto => match said {
@@ -163,4 +203,27 @@ pub(crate) fn resolve(values: &Values, program: &Program) -> Result<DeepSpeedCon
             Err(ConfigErrors(errors))
         }
     }
+}
+
+/// What does not go together in a file that has errors already, in those of its groups that have none.
+pub(crate) fn contradictions(values: &Values, errors: &[ConfigError]) -> Vec<ConfigError> {
+    let group = |error: &ConfigError| {
+        let path = error.path()?;
+        path.split('.').next().map(str::to_owned)
+    };
+    let auto = Json::Text("auto".to_owned());
+    let mut known = values.clone();
+    known.found.retain(|_, value| *value != auto);
+    let is_open = |error: &ConfigError| {
+        let path = error.path().unwrap_or_default();
+        values.found.get(path) == Some(&auto)
+    };
+    let is_new = |error: &ConfigError| {
+        !is_open(error) && errors.iter().all(|other| group(other) != group(error))
+    };
+    let more = Lookup::new(&known)
+        .config(Vec::new())
+        .err()
+        .unwrap_or_default();
+    more.into_iter().filter(is_new).collect()
 }

@@ -24,8 +24,8 @@ pub(crate) struct Values {
     pub(crate) notes: Vec<Note>,
 }
 
-/// Reads a file, and says everything that is wrong with it.
-pub(crate) fn read(file: Json) -> Result<Values, Vec<ConfigError>> {
+/// Reads a file: what is right in it, and each key that is wrong by itself.
+pub(crate) fn read(file: Json) -> (Values, Vec<ConfigError>) {
     let mut reader = Reader::default();
     match file {
         Json::Object(entries) => reader.group("", entries),
@@ -33,10 +33,7 @@ pub(crate) fn read(file: Json) -> Result<Values, Vec<ConfigError>> {
             cause: format!("it is {other} rather than an object"),
         }),
     }
-    match reader.errors.is_empty() {
-        true => Ok(reader.values),
-        false => Err(reader.errors),
-    }
+    (reader.values, reader.errors)
 }
 
 #[derive(Default)]
@@ -88,9 +85,14 @@ impl Reader {
             Json::Object(entries) if is_group => self.group(&format!("{path}."), entries),
             Json::Null if is_group => {}
             other if is_group => self.errors.push(ConfigError::Value {
+                allowed: match (&path[..], &other) {
+                    ("zero_optimization", Json::Bool(_)) => {
+                        "an object; write { \"stage\": 1 }, or 0 for false".to_owned()
+                    }
+                    _ => "an object".to_owned(),
+                },
                 path,
                 found: other.to_string(),
-                allowed: "an object".to_owned(),
                 nearest: None,
             }),
             _ => {
@@ -148,7 +150,7 @@ impl Reader {
             return;
         };
         let keys = match is_optimizer {
-            true => of_optimizer(kind),
+            true => of_optimizer(kind, false),
             false => Some(of_scheduler(kind)),
         };
         let mut seen = BTreeSet::new();
@@ -190,7 +192,9 @@ impl Reader {
                 });
             }
             let reason = match key.treatment {
-                Treatment::Refused(reason) if !is_off(&value) && value != default => Some(reason),
+                Treatment::Refused(reason) if !is_off(key.kind, &value) && value != default => {
+                    Some(reason)
+                }
                 _ if key.path == "optimizer.type" => refused_optimizer(&value),
                 _ => None,
             };
@@ -212,13 +216,21 @@ impl Reader {
 /// Why an optimizer of DeepSpeed is none of Bonfire's.
 fn refused_optimizer(value: &Json) -> Option<&'static str> {
     let Json::Text(name) = value else { return None };
-    let known = ["Adam", "AdamW", "SGD", "Lamb", "Lion", "Muon"];
+    let known = ["Adam", "AdamW", "SGD", "Lion", "Muon"];
     let is_known = known.iter().any(|known| known.eq_ignore_ascii_case(name));
-    (!is_known).then_some("Bonfire has Adam, AdamW, SGD, Lamb, Lion and Muon")
+    let is_lamb = name.eq_ignore_ascii_case("Lamb");
+    (!is_known).then_some(match is_lamb {
+        true => {
+            "DeepSpeed's bounds its ratio of norms and corrects its bias outside of it, and Burn's does neither; for \
+             Burn's set optimizer.kind to lamb in a file of Bonfire's own"
+        }
+        false => "Bonfire has Adam, AdamW, SGD, Lion and Muon",
+    })
 }
 
-/// Whether a value switches off whatever it belongs to.
-fn is_off(value: &Json) -> bool {
+/// Whether a value switches off whatever it belongs to: an object does, while a single `false` may be the very thing that
+/// Bonfire does not do.
+fn is_off(kind: Kind, value: &Json) -> bool {
     fn switches(value: &Json, found: &mut Vec<bool>) {
         if let Json::Object(entries) = value {
             for (name, value) in entries {
@@ -229,9 +241,8 @@ fn is_off(value: &Json) -> bool {
             }
         }
     }
-    match value {
-        Json::Null | Json::Bool(false) => true,
-        Json::Object(entries) => {
+    match (kind, value) {
+        (Kind::Open, Json::Object(entries)) => {
             let mut found = Vec::new();
             switches(value, &mut found);
             entries.is_empty() || (!found.is_empty() && !found.contains(&true))
@@ -273,11 +284,20 @@ fn fits(kind: Kind, value: &Json) -> Result<(), (String, Option<String>)> {
         }
         (Kind::Positive, _) => (false, "a whole number from 1"),
         (Kind::Number, value) => (matches!(value, Json::Number(_)), "a number"),
-        (Kind::Pair, Json::List(values)) => {
-            let numbers = values.iter().all(|value| matches!(value, Json::Number(_)));
-            (numbers && values.len() == 2, "two numbers")
+        (Kind::FromZero, value) => {
+            let fits = matches!(value, Json::Number(number) if *number >= 0.0);
+            (fits, "a number from 0")
         }
-        (Kind::Pair, _) => (false, "two numbers"),
+        (Kind::Stage, value) => {
+            let stages = [0.0, 1.0, 2.0, 3.0].map(Json::Number);
+            (stages.contains(value), "0, 1, 2 or 3")
+        }
+        (Kind::Betas, value) => {
+            let is_beta =
+                |value: &Json| matches!(value, Json::Number(beta) if (0.0..1.0).contains(beta));
+            let fits = matches!(value, Json::List(values) if values.len() == 2 && values.iter().all(is_beta));
+            (fits, "two numbers from 0 and below 1")
+        }
         (Kind::Text(texts), Json::Text(text)) => {
             if texts.iter().any(|known| known.eq_ignore_ascii_case(text)) {
                 return Ok(());

@@ -1,7 +1,7 @@
 //! DeepSpeed's learning rates, as functions of the step.
 //!
-//! The formulas are those of `runtime/lr_schedules.py`. A step is counted as there, after the scheduler's own
-//! first step: step 0 is that of `last_batch_iteration = 0`.
+//! The formulas are those of `runtime/lr_schedules.py`. DeepSpeed's engine calls the scheduler after the optimizer: the
+//! first step has the rate that the scheduler begins with, and the one after it that of `last_batch_iteration = 0`.
 
 use std::f64::consts::PI;
 
@@ -88,10 +88,6 @@ pub struct OneCycle {
     pub stairs: (u64, u64),
     /// Steps of an interval afterwards; 0 keeps the rate.
     pub decay_steps: u64,
-    /// The first beta, which goes down and up; none if it stays.
-    pub momenta: Option<(f64, f64)>,
-    /// How it rises afterwards; 0 does not.
-    pub decay_momentum: f64,
 }
 
 impl Warmup {
@@ -106,8 +102,41 @@ impl Warmup {
 }
 
 impl Schedule {
-    /// The learning rate of a step.
+    /// The learning rate of a step of the optimizer, counted from 0.
     pub fn rate(&self, step: u64) -> f64 {
+        match (step.checked_sub(1), *self) {
+            (Some(iteration), _) => self.rate_of(iteration),
+            (None, Self::Warmup { min, .. } | Self::WarmupDecay { min, .. }) => min,
+            (None, Self::RangeTest { min, .. }) => min,
+            (None, Self::WarmupCosine { .. }) => 0.0,
+            (None, Self::OneCycle(cycle)) => cycle.rates.0,
+        }
+    }
+
+    /// The highest rate; of `LRRangeTest`, which has none, the first.
+    pub fn highest(&self) -> f64 {
+        match self {
+            Self::Warmup { max, .. } | Self::WarmupDecay { max, .. } => *max,
+            Self::WarmupCosine { rate, .. } => *rate,
+            Self::OneCycle(cycle) => cycle.rates.1,
+            Self::RangeTest { min, .. } => *min,
+        }
+    }
+
+    /// The same with all rates multiplied.
+    pub(crate) fn scaled(mut self, factor: f64) -> Self {
+        let rates: &mut [&mut f64] = match &mut self {
+            Self::Warmup { min, max, .. } | Self::WarmupDecay { min, max, .. } => &mut [min, max],
+            Self::WarmupCosine { rate, .. } => &mut [rate],
+            Self::OneCycle(cycle) => &mut [&mut cycle.rates.0, &mut cycle.rates.1],
+            Self::RangeTest { min, .. } => &mut [min],
+        };
+        rates.iter_mut().for_each(|rate| **rate *= factor);
+        self
+    }
+
+    /// That of DeepSpeed's `last_batch_iteration`.
+    fn rate_of(&self, step: u64) -> f64 {
         match *self {
             Self::Warmup { min, max, warmup } => {
                 min + (max - min) * warmup.progress(step).unwrap_or(1.0)
@@ -158,14 +187,6 @@ impl Schedule {
             }
         }
     }
-
-    /// The first beta of the optimizer in a step, where the schedule has one.
-    pub fn momentum(&self, step: u64) -> Option<f64> {
-        match self {
-            Self::OneCycle(cycle) => cycle.momentum(step),
-            _ => None,
-        }
-    }
 }
 
 impl OneCycle {
@@ -207,14 +228,5 @@ impl OneCycle {
             Some(_) if self.decay_steps == 0 || self.decay_rate == 0.0 => low,
             Some(intervals) => low / (1.0 + self.decay_rate * intervals),
         }
-    }
-
-    fn momentum(&self, step: u64) -> Option<f64> {
-        let (low, high) = self.momenta?;
-        Some(match self.decayed(step) {
-            None => high - (high - low) * self.scale(step),
-            Some(_) if self.decay_steps == 0 || self.decay_momentum == 0.0 => high,
-            Some(intervals) => high * (1.0 + self.decay_momentum * intervals),
-        })
     }
 }

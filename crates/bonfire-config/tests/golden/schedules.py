@@ -1,9 +1,10 @@
-"""Rates of DeepSpeed's own schedulers, for tests/schedules.rs.
+"""Rates of DeepSpeed's own schedulers, for tests/schedules.rs, step by step as its engine has them: the scheduler is
+made, and called after each step of the optimizer.
 
-Made with deepspeed 0.19.8: the file deepspeed/runtime/lr_schedules.py of its source archive, alone, with stand-ins
-for what it imports.
+Made with the file deepspeed/runtime/lr_schedules.py of DeepSpeed edaa7221, alone, with stand-ins for what it imports; that
+of the source archive of 0.19.8 has the same rates.
 
-    python3 schedules.py deepspeed-0.19.8/deepspeed/runtime/lr_schedules.py > schedules.json
+    python3 schedules.py DeepSpeed/deepspeed/runtime/lr_schedules.py > schedules.json
 """
 
 import importlib.util
@@ -61,11 +62,10 @@ for name, params in CASES:
     optimizer = Optimizer(2e-3)
     scheduler = getattr(schedules, name)(optimizer, **params)
     steps = [0, 1, 2, 3, 5, 8, 9, 10, 11, 19, 20, 21, 29, 30, 39, 40, 41, 45, 59, 60, 99, 100, 150, 999, 1000, 5000]
-    rates, momenta = [], []
-    for step in steps:
-        scheduler.last_batch_iteration = step
-        rates.append(scheduler.get_lr()[0])
-        mom = scheduler.get_mom() if hasattr(scheduler, "get_mom") else None
-        momenta.append(mom[0][0] if mom else None)
-    found.append({"type": name, "params": params, "steps": steps, "rates": rates, "momenta": momenta})
+    trained = []
+    for _ in range(steps[-1] + 1):
+        trained.append(optimizer.param_groups[0]["lr"])
+        scheduler.step()
+    rates = [trained[step] for step in steps]
+    found.append({"type": name, "params": params, "steps": steps, "rates": rates})
 print(json.dumps({"optimizer_rate": 2e-3, "cases": found}))

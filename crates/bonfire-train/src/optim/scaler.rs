@@ -36,7 +36,13 @@ pub struct LossScaler {
     /// At which overflow from here the scale halves.
     patience: u32,
     skipped: u64,
+    /// Overflows since the last step without one. A checkpoint without it means none.
+    #[serde(default)]
+    in_a_row: u32,
 }
+
+/// Overflows in a row at which a training ends. A scale that adapts itself falls from 2^100 to 1 in so many.
+const OVERFLOWS_MAX: u32 = 100;
 
 impl LossScaler {
     /// A scaler at its initial scale.
@@ -46,7 +52,17 @@ impl LossScaler {
             steady: 0,
             patience: patience(&config),
             skipped: 0,
+            in_a_row: 0,
             config,
+        }
+    }
+
+    /// The scaler of a checkpoint, if it has the same configuration; else this one.
+    #[must_use]
+    pub fn or_resumed(self, saved: Self) -> Self {
+        match saved.config == self.config {
+            true => saved,
+            false => self,
         }
     }
 
@@ -69,8 +85,8 @@ impl LossScaler {
     /// the step is to be skipped, and the scale falls if that happened before.
     ///
     /// # Errors
-    /// [`TrainError::UnreadableTensor`] if the device does not say, and [`TrainError::LossScaleTooSmall`],
-    /// on all ranks, if gradients overflow at the smallest scale.
+    /// [`TrainError::UnreadableTensor`] if the device does not say; on all ranks [`TrainError::LossScaleTooSmall`], if
+    /// gradients overflow at the smallest scale, and [`TrainError::AlwaysOverflows`], if they do in 100 steps in a row.
     pub fn unscale(&mut self, gradients: Gradients) -> Result<Option<Gradients>, TrainError> {
         let broken = gradients.non_finite()?;
         let scale = self.scale;
@@ -92,6 +108,14 @@ impl LossScaler {
     fn overflowed(&mut self, parameter: &str) -> Result<(), TrainError> {
         self.steady = 0;
         self.skipped += 1;
+        self.in_a_row += 1;
+        if self.in_a_row >= OVERFLOWS_MAX {
+            return Err(TrainError::AlwaysOverflows {
+                parameter: parameter.to_owned(),
+                steps: self.in_a_row,
+                scale: self.scale,
+            });
+        }
         if self.patience > 1 {
             self.patience -= 1;
             return Ok(());
@@ -107,7 +131,8 @@ impl LossScaler {
     }
 
     fn succeeded(&mut self) {
-        self.steady += 1;
+        self.in_a_row = 0;
+        self.steady = self.steady.saturating_add(1);
         let is_window = self.steady >= self.config.window;
         if is_window || self.config.consecutive_hysteresis {
             self.patience = patience(&self.config);
@@ -200,6 +225,46 @@ mod tests {
         let error = scaler.overflowed("layer.bias").unwrap_err().to_string();
         assert!(error.contains("layer.bias"), "{error}");
         assert_eq!(scaler.skipped(), 18);
+    }
+
+    #[test]
+    fn a_scale_that_stays_and_always_overflows_is_an_error() {
+        let config = ScalerConfig::default()
+            .with_initial(1024.0)
+            .with_min(1024.0);
+        let mut scaler = LossScaler::new(config.with_hysteresis(u32::MAX));
+        for _ in 0..2 {
+            for _ in 1..OVERFLOWS_MAX {
+                assert_eq!(overflow(&mut scaler), 1024.0);
+            }
+            scaler.succeeded();
+        }
+        for _ in 1..OVERFLOWS_MAX {
+            overflow(&mut scaler);
+        }
+        let error = scaler.overflowed("layer.bias").unwrap_err().to_string();
+        assert!(
+            error.contains("layer.bias was infinite or no number in 100 steps"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_scaler_of_another_configuration_begins_anew() {
+        let mut saved = LossScaler::default();
+        assert_eq!(overflow(&mut saved), 65536.0);
+        assert_eq!(LossScaler::default().or_resumed(saved.clone()), saved);
+        let other = scaler(7, 2);
+        assert_eq!(other.clone().or_resumed(saved), other);
+    }
+
+    #[cfg(feature = "flex")]
+    #[test]
+    fn a_loss_of_16_bits_is_scaled_in_32() {
+        use burn::tensor::{DType, Device, Tensor};
+        let loss = Tensor::<1>::from_floats([2.5], &Device::flex()).cast(DType::F16);
+        let (start, _) = LossScaler::default().scale(loss).split().unwrap();
+        assert_eq!(start.into_scalar::<f32>(), 2.5 * 65536.0);
     }
 
     #[test]

@@ -90,6 +90,8 @@ impl<B> fmt::Debug for Data<B> {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Fed {
     pub(super) state: Option<SamplerState>,
+    /// The samples of the batch, if they are counted.
+    pub(super) samples: Option<usize>,
     /// Whether it is the last of its epoch.
     pub(super) is_last: bool,
 }
@@ -120,8 +122,12 @@ impl<B: Send + 'static> Feed<B> {
                 let prepared = epoch.next()?.map_err(Error::from);
                 let is_last = epoch.len() == 0;
                 Some(prepared.map(|prepared| {
-                    let state = Some(prepared.state);
-                    (prepared.batch, Fed { state, is_last })
+                    let fed = Fed {
+                        state: Some(prepared.state),
+                        samples: Some(prepared.indices.len()),
+                        is_last,
+                    };
+                    (prepared.batch, fed)
                 }))
             }
         }

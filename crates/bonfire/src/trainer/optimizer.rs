@@ -1,12 +1,14 @@
 //! The optimizer of a configuration.
 
-use bonfire_config::{OptimizerKind, OptimizerSection};
+use bonfire_config::{MuonScale, OptimizerKind, OptimizerSection};
 use bonfire_optim::{AdamConfig, AdamWConfig, GradientFactor, LionConfig, Offload, SgdConfig};
 use burn::module::{Module, ModuleVisitor, Param, ParamGroup, ParamId};
 use burn::optim::decay::WeightDecayConfig;
 use burn::optim::momentum::MomentumConfig;
-use burn::optim::{AdjustLrFn, LambConfig, ModuleOptimizer, MuonConfig};
-use burn::tensor::Tensor;
+use burn::optim::{
+    AdjustLrFn, LambConfig, LearningRate, ModuleOptimizer, Muon, MuonConfig, Optimizer,
+};
+use burn::tensor::{Device, Tensor};
 
 use crate::error::{Error, Result};
 
@@ -78,20 +80,71 @@ pub(super) fn build<M: Module>(
             .with_weight_decay(decay)
             .init(),
         OptimizerKind::Muon => {
-            let momentum = MomentumConfig::new()
-                .with_momentum(section.momentum.unwrap_or(0.95))
-                .with_dampening(0.0)
-                .with_nesterov(true);
-            // Its steps are as long as AdamW's, so that one rate serves both.
-            let muon = MuonConfig::new()
-                .with_momentum(momentum)
-                .with_adjust_lr_fn(AdjustLrFn::MatchRmsAdamW)
-                .with_weight_decay(Some(WeightDecayConfig::new(decay)));
             let matrices = ParamGroup::from_ids(matrices(model));
-            ModuleOptimizer::from(adamw()).with_group(matrices, muon.build(), None)
+            let optimizer = ModuleOptimizer::from(adamw());
+            match section.muon_scale {
+                MuonScale::AdamW => optimizer.with_group(matrices, muon(section).build(), None),
+                MuonScale::Original => {
+                    optimizer.with_group(matrices, OriginalMuon::new(section), None)
+                }
+            }
         }
     };
     Ok((optimizer, factor))
+}
+
+/// Burn's Muon, whose steps are as long as AdamW's, so that one rate serves both.
+fn muon(section: &OptimizerSection) -> MuonConfig {
+    let momentum = MomentumConfig::new()
+        .with_momentum(section.momentum.unwrap_or(0.95))
+        .with_dampening(0.0)
+        .with_nesterov(true);
+    let decay = WeightDecayConfig::new(section.weight_decay as f32);
+    MuonConfig::new()
+        .with_momentum(momentum)
+        .with_adjust_lr_fn(AdjustLrFn::MatchRmsAdamW)
+        .with_weight_decay(Some(decay))
+}
+
+/// Muon whose steps are as long as its authors and DeepSpeed have them: sqrt(max(1, outputs / inputs)). Burn's takes the
+/// rows of a matrix for its outputs, as in PyTorch, but the rows of Burn's own layers are inputs.
+#[derive(Clone)]
+pub(super) struct OriginalMuon {
+    /// Without weight decay, which the rate of a step is for as it is.
+    muon: Muon,
+    weight_decay: f64,
+}
+
+impl OriginalMuon {
+    pub(super) fn new(section: &OptimizerSection) -> Self {
+        let muon = muon(section).with_adjust_lr_fn(AdjustLrFn::Original);
+        Self {
+            muon: muon.with_weight_decay(None).build(),
+            weight_decay: section.weight_decay,
+        }
+    }
+}
+
+impl Optimizer for OriginalMuon {
+    type State<const D: usize> = <Muon as Optimizer>::State<D>;
+
+    fn step<const D: usize>(
+        &self,
+        lr: LearningRate,
+        tensor: Tensor<D>,
+        grad: Tensor<D>,
+        state: Option<Self::State<D>>,
+    ) -> (Tensor<D>, Option<Self::State<D>>) {
+        let [inputs, outputs] = [0, 1].map(|dim| tensor.dims()[dim] as f64);
+        let length = |ratio: f64| ratio.max(1.0).sqrt();
+        let rate = lr * length(outputs / inputs) / length(inputs / outputs);
+        let kept = tensor.mul_scalar(1.0 - lr * self.weight_decay);
+        self.muon.step(rate, kept, grad, state)
+    }
+
+    fn to_device<const D: usize>(state: Self::State<D>, device: &Device) -> Self::State<D> {
+        Muon::to_device(state, device)
+    }
 }
 
 /// The matrices of a model that are no tables of embeddings.

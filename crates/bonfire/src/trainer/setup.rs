@@ -5,7 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bonfire_config::{
-    Best as BestMetric, Compute, Config, Decay as DecayKind, OffloadSection, OffloadTo, Wire,
+    Best as BestMetric, Compute, Config, Decay as DecayKind, KeptIn, OffloadSection, OffloadTo,
+    Wire,
 };
 use bonfire_data::{
     DistributedSampler, LastBatch, Loader, Order, Prefetch, Remainder, SamplerConfig,
@@ -14,8 +15,8 @@ use bonfire_launch::StopRequest;
 use bonfire_optim::{Decay, Offload, ScalerConfig, Schedule};
 use bonfire_report::{Journal, JournalConfig, ModelFlops};
 use bonfire_train::{
-    Best, Checkpoints, Clip, Ddp, DdpConfig, GradientCompression, Keep, LossScaler, Precision,
-    World,
+    Best, Checkpoints, Clip, Ddp, DdpConfig, GradientCompression, InputMemory, Keep, LossScaler,
+    Precision, Recompute, World,
 };
 use burn::module::Module;
 
@@ -114,15 +115,17 @@ pub fn prepare<M: Module, B: Send + 'static>(
     if let Some(resumed) = resumed {
         progress = Progress {
             // A training may go on with another precision.
-            scaler: progress
-                .scaler
-                .map(|new| resumed.state.scaler.unwrap_or(new)),
+            scaler: match (progress.scaler, resumed.state.scaler) {
+                (Some(new), Some(saved)) => Some(new.or_resumed(saved)),
+                (new, _) => new,
+            },
             ..resumed.state
         };
     }
     if let (Feed::Dealt { loader, .. }, Some(state)) = (&mut feed, &progress.data) {
         *loader = all_or_none(world, loader.clone().resuming(state))?;
     }
+    log_notes(world, config);
     let samples = usize::try_from(batches.train).unwrap_or(usize::MAX);
     let mut journal = JournalConfig::new(config.report.title.clone(), steps)
         .samples_per_step(samples, "samples")
@@ -151,6 +154,34 @@ pub fn prepare<M: Module, B: Send + 'static>(
         checkpoints,
         progress,
         planned,
+    })
+}
+
+/// That a DeepSpeed file has keys which change nothing, or something else than it says.
+fn log_notes(world: &World, config: &Config) {
+    let keys: Vec<&str> = config.notes.iter().map(|note| &note.path[..]).collect();
+    if world.is_main() && !keys.is_empty() {
+        tracing::info!(
+            "`bonfire config check` has notes on these keys of the DeepSpeed file: {}",
+            keys.join(", ")
+        );
+    }
+}
+
+/// How blocks that are computed again in the backward pass keep what they begin with: as `offload.activations` says it.
+/// A model runs its blocks by what is returned, in the place of [`recompute`](crate::nn::recompute()).
+///
+/// ```
+/// # use bonfire::{config::Config, trainer};
+/// # use burn::{nn::Linear, tensor::{Tensor, activation::gelu}};
+/// # fn forward(config: &Config, block: &Linear, x: Tensor<2>) -> Tensor<2> {
+/// trainer::recompute(config).run(block, x, |block, x| gelu(block.forward(x)))
+/// # }
+/// ```
+pub fn recompute(config: &Config) -> Recompute {
+    Recompute::default().with_inputs_in(match config.offload.activations {
+        KeptIn::None => InputMemory::Device,
+        KeptIn::Memory => InputMemory::Host,
     })
 }
 
@@ -324,14 +355,15 @@ fn clip(config: &Config) -> Option<Clip> {
 fn scaler(config: &Config) -> Option<LossScaler> {
     let precision = &config.precision;
     let own = ScalerConfig::default();
+    // It has too much patience ever to change.
+    let fixed = |scale| {
+        let fixed = own.with_initial(scale).with_min(scale);
+        fixed.with_window(u32::MAX).with_hysteresis(u32::MAX)
+    };
     let scaler = match (precision.compute, precision.loss_scale) {
-        (Compute::F32 | Compute::Bf16, _) => return None,
-        // It has too much patience ever to change.
-        (Compute::F16, Some(scale)) => own
-            .with_initial(scale)
-            .with_min(scale)
-            .with_window(u32::MAX)
-            .with_hysteresis(u32::MAX),
+        (Compute::F32 | Compute::Bf16, _) if !precision.skip_overflow => return None,
+        (Compute::F32 | Compute::Bf16, _) => fixed(1.0),
+        (Compute::F16, Some(scale)) => fixed(scale),
         (Compute::F16, None) => own
             .with_initial(precision.initial_scale)
             .with_min(precision.min_scale)

@@ -8,6 +8,7 @@ use burn::tensor::{DType, Device, Tensor};
 use super::*;
 use crate::{Error, SpawnOptions, spawn, spawn_with};
 
+mod deepspeed;
 mod endings;
 mod meshes;
 
@@ -239,6 +240,89 @@ fn a_step_whose_gradients_overflow_is_skipped() {
     let done = trained(2, &[&words[..], &["steps=3", "report.every=1"]].concat()).unwrap();
     assert_eq!(done[0].1, 3);
     assert!(done[0].2.is_finite());
+}
+
+/// Trains with samples whose loss has no finite gradient in one batch; says how many steps were skipped, and whether the
+/// parameters are numbers.
+fn with_one_bad_batch(words: &[&str]) -> (usize, bool) {
+    let all = spawn(2, |world| {
+        let device = world.device().autodiff();
+        let data = Data::of_passes(move |pass| {
+            let (x, y) = batch(&[1, 2], &device);
+            (x.mul_scalar(if pass == 2 { f32::INFINITY } else { 1.0 }), y)
+        });
+        let base = ["steps=5", "batch.accumulation=1", "report.every=100"];
+        let words = [&base[..], words].concat();
+        let mut trainer = prepare(&world, &config(&words), (model(&world.device()), data))?;
+        let mut skipped = 0;
+        while let Some(batch) = trainer.next_batch()? {
+            skipped += usize::from(trainer.step(batch, loss)?.step.is_none());
+        }
+        let sum: f32 = trainer.ddp().whole()?.weight.val().sum().into_scalar();
+        Ok::<_, Error>((skipped, sum.is_finite()))
+    });
+    all.unwrap().remove(0)
+}
+
+#[test]
+fn a_step_in_bf16_whose_gradients_are_no_numbers_is_skipped_where_it_is_asked_for() {
+    for precision in ["precision.compute=bf16", "precision.compute=f32"] {
+        let words = [precision, "precision.skip_overflow=true"];
+        assert_eq!(with_one_bad_batch(&words), (1, true), "{precision}");
+    }
+}
+
+#[test]
+fn a_training_whose_gradients_always_overflow_ends() {
+    let words = [
+        "precision.compute=f16",
+        "precision.loss_scale=1e30",
+        "epochs=1000",
+    ];
+    let error = format!("{:?}", trained(2, &words).unwrap_err());
+    assert!(error.contains("100 steps in a row"), "{error}");
+}
+
+#[test]
+fn a_small_last_batch_of_a_step_counts_by_its_samples() {
+    let digest = |forward: fn(&Linear, Batch) -> Loss| {
+        let digests = spawn(1, |world| {
+            let config = config(&["epochs=2"]);
+            // Batches of 4 and of 1.
+            let parts = (model(&world.device()), data(&world, 5));
+            let mut trainer = prepare(&world, &config, parts)?;
+            while let Some(batch) = trainer.next_batch()? {
+                trainer.step(batch, forward)?;
+            }
+            Ok::<_, Error>(trainer.ddp().digest()?.to_string())
+        });
+        digests.unwrap().remove(0)
+    };
+    let plain = |model: &Linear, batch| Loss::from(loss(model, batch).tensor());
+    assert_eq!(digest(plain), digest(loss));
+}
+
+/// The rows of Burn's matrices are inputs, and Burn's own Muon takes them for outputs.
+#[test]
+fn muons_original_steps_are_longer_where_there_are_more_outputs() {
+    use burn::optim::{AdjustLrFn, MuonConfig, Optimizer};
+    let device = Device::default();
+    let values: Vec<f32> = (0..64).map(|place| (place as f32 * 0.7).sin()).collect();
+    let gradient = Tensor::<1>::from_floats(values.as_slice(), &device).reshape([4, 16]);
+    let weight = Tensor::<2>::ones([4, 16], &device);
+    let mut section = Config::default().optimizer;
+    section.weight_decay = 0.5;
+    let ours = optimizer::OriginalMuon::new(&section);
+    let (stepped, _) = ours.step(0.1, weight.clone(), gradient.clone(), None);
+    // As PyTorch has the matrix: Burn's own rule is right there.
+    let theirs = MuonConfig::new()
+        .with_adjust_lr_fn(AdjustLrFn::Original)
+        .with_weight_decay(Some(burn::optim::decay::WeightDecayConfig::new(0.5)))
+        .build();
+    let (expected, _) = theirs.step(0.1, weight.transpose(), gradient.transpose(), None);
+    let difference = (stepped - expected.transpose()).abs().max();
+    let difference: f32 = difference.into_scalar();
+    assert!(difference < 1e-5, "{difference}");
 }
 
 #[test]
