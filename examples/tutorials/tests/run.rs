@@ -169,14 +169,35 @@ fn the_json_of_the_deepspeed_tutorial_runs_unchanged() {
         &["epochs=30"],
     ]
     .concat();
-    let losses = after(
-        &tutorial(env!("CARGO_BIN_EXE_deepspeed"), &arguments),
-        ": loss",
-    );
+    let printed = tutorial(env!("CARGO_BIN_EXE_deepspeed"), &arguments);
+    let losses = after(&printed, ": loss");
     // A loss is of two samples: only many of them tell.
     let mean = |losses: &[f64]| losses.iter().sum::<f64>() / losses.len() as f64;
     assert!(losses.len() >= 25, "{losses:?}");
     assert!(mean(&losses[20..]) < 0.7 * mean(&losses[..5]), "{losses:?}");
+    // fp16: the scale began at 2^16, and no step at a scale of 1 is f16's.
+    let scale = after(&printed, "loss scale")[0];
+    assert!(scale > 1.0 && scale.log2().fract() == 0.0, "{printed}");
+    // Stage 3: each rank has half of the two large matrices, and all of what is small.
+    let held = after(&printed, "rank 0 holds")[0];
+    let (large, small) = (10 * 128 + 128 * 128, 2 * 128 + 128 * 5 + 5);
+    assert_eq!(held, f64::from(large / 2 + small), "{printed}");
+    // Both offloads, and activations that wait on the host: on the CPU, host memory is where all that is anyway. With files
+    // in its place the same parameters come out.
+    let file = fs::read_to_string("ds_config.json").unwrap();
+    for key in ["offload_param", "offload_optimizer", "cpu_checkpointing"] {
+        assert!(file.contains(key), "{key}");
+    }
+    let folder = std::env::temp_dir().join(format!("tutorials-{}", std::process::id()));
+    let files = ["offload.optimizer", "offload.parameters"];
+    let files = files.map(|key| format!("{key}={}", folder.display()));
+    let words: Vec<&str> = files.iter().map(String::as_str).collect();
+    let in_files = tutorial(
+        env!("CARGO_BIN_EXE_deepspeed"),
+        &[&arguments[..], &words].concat(),
+    );
+    fs::remove_dir_all(&folder).unwrap();
+    assert_eq!(losses, after(&in_files, ": loss"));
 }
 
 #[test]

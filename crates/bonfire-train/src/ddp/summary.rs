@@ -17,6 +17,19 @@ pub struct BucketSummary {
 }
 
 impl<M: Module> Ddp<M> {
+    /// Elements of trainable parameters that this rank keeps between passes: its rows where
+    /// [`DdpConfig::placement`](crate::DdpConfig::placement) shards parameters, else all.
+    pub fn parameters_held(&self) -> usize {
+        let held = |parameter: usize| match self.gatherer {
+            Some(_) => {
+                let own = self.shards.own_piece(parameter);
+                own.map_or(0, |piece| self.shards.pieces(parameter)[piece].len())
+            }
+            None => self.table.get(parameter).shape.iter().product(),
+        };
+        (0..self.table.len()).map(held).sum()
+    }
+
     /// The units in which gradients travel; with
     /// [`GradientSync::Naive`](crate::GradientSync::Naive) one per parameter.
     pub fn buckets(&self) -> Vec<BucketSummary> {
