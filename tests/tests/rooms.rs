@@ -1,20 +1,16 @@
-//! The rooms of each crate, read from its sources: the modules at its root import one way, no folder has more
-//! entries than a stranger takes in at a glance, and no crate is longer than one can read.
+//! The rooms of each crate, read from its sources: the modules at its root import one way, and no folder has more
+//! entries than a stranger takes in at a glance.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use cargo_metadata::MetadataCommand;
 use proc_macro2::{TokenStream, TokenTree};
-use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{Attribute, File, Item, ItemMod, UseTree};
 
 /// Modules of one folder.
 const ENTRIES_MAX: usize = 14;
-
-/// Lines of one crate, without its tests.
-const LINES_MAX: usize = 15_000;
 
 /// A crate as its sources show it.
 #[derive(Default)]
@@ -25,8 +21,6 @@ struct Crate {
     face: BTreeMap<String, String>,
     /// Who imports whom, with a file and the name that shows it.
     imports: BTreeMap<(String, String), String>,
-    /// Lines of the modules that are not tests.
-    lines: usize,
 }
 
 impl Crate {
@@ -53,7 +47,6 @@ impl Crate {
         // A name at the root that is no room's: of another crate, or defined there.
         let rooms = found.rooms.clone();
         found.face.retain(|_, room| rooms.contains(room));
-        found.lines = lines(root, &file.items);
         let folder = root.parent().expect("a file is in a folder");
         found.walk(&file.items, folder, folder, &[]);
         found
@@ -73,7 +66,6 @@ impl Crate {
                 continue;
             };
             let parsed = parse(&file);
-            self.lines += lines(&file, &parsed.items);
             let shown = file
                 .strip_prefix(src)
                 .unwrap_or(&file)
@@ -287,13 +279,6 @@ fn kept(items: &[Item]) -> impl Iterator<Item = &Item> {
     items.iter().filter(|item| !is_test(attributes(item)))
 }
 
-/// The lines of a file without those of its tests.
-fn lines(file: &Path, items: &[Item]) -> usize {
-    let tests = items.iter().filter(|item| is_test(attributes(item)));
-    let lines_of = |item: &Item| item.span().end().line + 1 - item.span().start().line;
-    read(file).lines().count() - tests.map(lines_of).sum::<usize>()
-}
-
 /// Where the code of a module is; `None` where a build does not have it.
 fn file_of(module: &ItemMod, folder: &Path) -> Option<PathBuf> {
     let told = module.attrs.iter().find_map(|attribute| {
@@ -355,18 +340,6 @@ fn rooms_import_one_way() {
         "these imports close circles:\n{}",
         faults.join("\n")
     );
-}
-
-#[test]
-fn crates_are_short() {
-    for (name, root) in roots() {
-        let lines = Crate::read(&root).lines;
-        assert!(lines > 0, "{name} has no lines");
-        assert!(
-            lines <= LINES_MAX,
-            "{name} has {lines} lines without tests, {LINES_MAX} at most: a room of it may be a crate"
-        );
-    }
 }
 
 #[test]
@@ -449,17 +422,4 @@ fn one_way_is_no_circle_and_tests_may_look_everywhere() {
         ]);
         assert_eq!(made.circles(), [""; 0], "{harmless}");
     }
-}
-
-#[test]
-fn lines_of_tests_do_not_count() {
-    let made = crate_of(&[
-        (
-            "lib.rs",
-            "mod a;\n\n#[cfg(test)]\nmod tests {\n    fn f() {}\n}\n",
-        ),
-        ("a.rs", "#[cfg(test)]\nmod tests;\nfn f() {}\n"),
-        ("a/tests.rs", "fn f() {}\n"),
-    ]);
-    assert_eq!(made.lines, 3);
 }
