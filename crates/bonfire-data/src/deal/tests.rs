@@ -166,7 +166,8 @@ fn a_sample_that_cannot_be_read_ahead_is_an_error_in_its_place() {
     on_two_ranks(|group| {
         let numbers = Numbers {
             len: SAMPLES,
-            broken: Some(2 * BATCH),
+            // The first of each rank's second batch.
+            broken: Some(2 * BATCH + group.rank().index()),
         };
         let loader = loader(group, numbers, Order::Sequential).prefetch(prefetch());
         let mut batches = loader.iter();
