@@ -75,6 +75,7 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
         Imports::Only(&["bonfire-plan", "bonfire-sys"]),
         Burn::Named,
     ),
+    ("bonfire-layers", Imports::Only(&[]), Burn::Unknown),
     (
         "bonfire-weights",
         Imports::Only(&["bonfire-plan"]),
