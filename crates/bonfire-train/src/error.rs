@@ -242,7 +242,7 @@ pub enum TrainError {
     },
     /// Gradients overflow step after step, so that none is taken.
     #[error(
-        "the gradient of {parameter} was infinite or no number in {steps} steps in a row, in the last at the loss scale \
+        "the gradient of {parameter} was infinite or NaN in {steps} steps in a row, in the last at the loss scale \
          {scale}: lower the scale or the learning rate, and compute the loss in 32 bits"
     )]
     AlwaysOverflows {

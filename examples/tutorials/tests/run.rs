@@ -175,15 +175,15 @@ fn the_json_of_the_deepspeed_tutorial_runs_unchanged() {
     let mean = |losses: &[f64]| losses.iter().sum::<f64>() / losses.len() as f64;
     assert!(losses.len() >= 25, "{losses:?}");
     assert!(mean(&losses[20..]) < 0.7 * mean(&losses[..5]), "{losses:?}");
-    // fp16: the scale began at 2^16, and no step at a scale of 1 is f16's.
+    // fp16: the loss is scaled by a power of 2.
     let scale = after(&printed, "loss scale")[0];
     assert!(scale > 1.0 && scale.log2().fract() == 0.0, "{printed}");
     // Stage 3: each rank has half of the two large matrices, and all of what is small.
     let held = after(&printed, "rank 0 holds")[0];
-    let (large, small) = (10 * 128 + 128 * 128, 2 * 128 + 128 * 5 + 5);
+    let (large, small) = (10 * 200 + 200 * 200, 2 * 200 + 200 * 5 + 5);
     assert_eq!(held, f64::from(large / 2 + small), "{printed}");
-    // Both offloads, and activations that wait on the host: on the CPU, host memory is where all that is anyway. With files
-    // in its place the same parameters come out.
+    // Both offloads, and activations that wait on the host: on the CPU, host memory is where all that is anyway. Offloaded
+    // into files, as 64 KiB and more of a rank's rows are, the training is the same.
     let file = fs::read_to_string("ds_config.json").unwrap();
     for key in ["offload_param", "offload_optimizer", "cpu_checkpointing"] {
         assert!(file.contains(key), "{key}");

@@ -22,7 +22,7 @@ use bonfire::nn::{Attend, convert_sync_batch_norm};
 use bonfire::parallel::ColumnParallelLinear;
 use bonfire::prelude::*;
 use bonfire::report::{JournalConfig, ModelFlops};
-use bonfire::trainer::Trainer;
+use bonfire::trainer::{self, Trainer};
 use bonfire::weights::device_map::{Budgets, DeviceMap, Inference, Strategy};
 use bonfire::weights::{Dispatch, Export, WeightsFile, infer, load_weights, save_weights};
 use bonfire::world::{Axis, Mesh};
@@ -186,5 +186,10 @@ fn loop_of(mut trainer: Trainer<Net, Tensor<2>>, batch: Tensor<2>, data: Data<Te
     trainer.save(None)?;
     let loss = batch.clone().mean();
     trainer.step(batch, |model, batch| loss)?;
+    trainer.scaler();
     Ok(())
+}
+
+fn block_of(config: Config, block: &Linear, x: Tensor<2>) {
+    trainer::recompute(&config).run(block, x, |block, x| block.forward(x));
 }

@@ -165,7 +165,7 @@ pub struct PrecisionSection {
     pub consecutive_hysteresis: bool,
     /// It never falls below this.
     pub min_scale: f64,
-    /// Whether all ranks skip a step whose gradients are infinite or no numbers. Under f16 they always do.
+    /// Whether all ranks skip a step whose gradients are infinite or NaN. Under f16 they always do.
     pub skip_overflow: bool,
 }
 

@@ -21,7 +21,7 @@ pub struct DeepSpeedConfig {
     pub gradient_clipping: f64,
     /// What passes compute in.
     pub precision: Precision,
-    /// Whether all ranks skip a step whose gradients are infinite or no numbers. Under fp16 they always do.
+    /// Whether all ranks skip a step whose gradients are infinite or NaN. Under fp16 they always do.
     pub skip_overflow: bool,
     /// What gradients travel in, if not in their own type.
     pub communication: Option<DType>,

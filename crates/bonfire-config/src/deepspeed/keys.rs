@@ -226,7 +226,7 @@ pub const KEYS: &[Key] = &[
     key("comms_logger", Open, "null", Refused(MONITOR)),
     key("flops_profiler", Open, "null", Refused(MONITOR)),
     key("autotuning", Open, "null", Refused(ABSENT)),
-    key("elasticity", Open, "null", Refused("a job keeps its number of ranks; start it again with another number, and it goes on from its checkpoint")),
+    key("elasticity", Open, "null", Refused("a job keeps its number of ranks; start it again with another number, and it resumes from its checkpoint")),
     key("weight_quantization", Open, "null", Refused(ABSENT)),
     key("compression_training", Open, "null", Refused(ABSENT)),
     key("data_efficiency", Open, "null", Refused(ABSENT)),

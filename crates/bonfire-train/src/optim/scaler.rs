@@ -244,7 +244,7 @@ mod tests {
         }
         let error = scaler.overflowed("layer.bias").unwrap_err().to_string();
         assert!(
-            error.contains("layer.bias was infinite or no number in 100 steps"),
+            error.contains("layer.bias was infinite or NaN in 100 steps"),
             "{error}"
         );
     }

@@ -265,7 +265,7 @@ fn with_one_bad_batch(words: &[&str]) -> (usize, bool) {
 }
 
 #[test]
-fn a_step_in_bf16_whose_gradients_are_no_numbers_is_skipped_where_it_is_asked_for() {
+fn a_step_in_bf16_with_nan_gradients_is_skipped_where_it_is_asked_for() {
     for precision in ["precision.compute=bf16", "precision.compute=f32"] {
         let words = [precision, "precision.skip_overflow=true"];
         assert_eq!(with_one_bad_batch(&words), (1, true), "{precision}");

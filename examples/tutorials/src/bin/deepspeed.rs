@@ -31,8 +31,8 @@ impl Net {
     fn new(device: &Device) -> Self {
         let linear = |inputs, outputs| LinearConfig::new(inputs, outputs).init(device);
         Self {
-            blocks: vec![linear(10, 128), linear(128, 128)],
-            last: linear(128, 5),
+            blocks: vec![linear(10, 200), linear(200, 200)],
+            last: linear(200, 5),
         }
     }
 
