@@ -128,6 +128,8 @@ impl Folder {
             manifest.revision += 1;
         }
         let target = path_of(&manifest);
+        // A damaged one that is gone may have had this name.
+        self.state().damaged.remove(&target);
         let unfinished = self.unfinished(&target);
         clear(&unfinished)?;
         fs::create_dir(&unfinished).map_err(io("make", &unfinished))?;
