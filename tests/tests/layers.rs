@@ -110,6 +110,7 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
             "bonfire-launch",
             "bonfire-kernels",
             "bonfire-optim",
+            "bonfire-layers",
             "bonfire-weights",
             "bonfire-checkpoint",
             "bonfire-values",

@@ -10,8 +10,8 @@ use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, NodeGuard, Ops};
-use burn::backend::{Backend, BackendTypes, DispatchKindConversion};
-use burn::tensor::{DispatchTensor, Tensor};
+use burn::backend::{Backend, BackendTypes, DispatchKindConversion, TensorMetadata};
+use burn::tensor::{DispatchTensor, GradientCheckpointingStrategy, Shape, Tensor};
 
 use crate::TrainError;
 use crate::reducer::operation::{Graph, node, on_backend_of, primitive, unsupported};
@@ -53,31 +53,18 @@ pub fn custom_gradient<const D: usize, const E: usize>(
     forward: impl FnOnce(Tensor<D>) -> Tensor<E>,
     backward: impl FnOnce(Tensor<E>) -> Tensor<D> + Send + 'static,
 ) -> Tensor<E> {
-    let node = input.is_tracked().then(|| node_of(input.clone()));
-    let strategy = input.gradient_checkpointing_strategy();
+    let mut inputs = Inputs::default();
+    inputs.add(&input);
     let input = input.without_autodiff();
     let (device, kind) = (input.device(), (input.shape(), input.dtype()));
     let output = forward(input).without_autodiff();
     assert_eq!(output.device(), device, "device of output and of input");
-    let Some(strategy) = strategy else {
-        return output;
-    };
-    let output = output
-        .autodiff()
-        .with_gradient_checkpointing_strategy(strategy);
-    let Some(node) = node else {
-        return output;
-    };
-    let again = Box::new(move |gradient| {
+    inputs.lead_to(output, move |gradient| {
         let gradient = backward(gradient).without_autodiff();
         let found = (gradient.shape(), gradient.dtype());
         assert_eq!(found, kind, "shape and type of a gradient and of its input");
-        vec![Gradient {
-            values: gradient.into_dispatch(),
-            depends: true,
-        }]
-    });
-    followed(output, vec![node], again)
+        vec![gradient.into_dispatch()]
+    })
 }
 
 /// Runs a backward pass that begins with `gradient` as that of `output`: `(output * gradient).sum().backward()`
@@ -111,6 +98,49 @@ pub(crate) fn node_of<const D: usize>(tensor: Tensor<D>) -> NodeGuard {
 /// What is there on all backends that this crate knows.
 fn known<T>(found: Result<T, TrainError>) -> T {
     found.unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// The inputs of an operation that has a gradient of its own.
+#[derive(Default)]
+pub(crate) struct Inputs {
+    /// Of the first that has autodiff.
+    strategy: Option<GradientCheckpointingStrategy>,
+    /// Of those that are tracked.
+    nodes: Vec<NodeGuard>,
+}
+
+impl Inputs {
+    /// Adds one.
+    pub(crate) fn add<const D: usize>(&mut self, input: &Tensor<D>) {
+        self.strategy = self.strategy.or(input.gradient_checkpointing_strategy());
+        if input.is_tracked() {
+            self.nodes.push(node_of(input.clone()));
+        }
+    }
+
+    /// The output of the operation, without autodiff, as one whose backward pass takes the gradients of inputs that are
+    /// tracked from `backward`, in the order of the inputs.
+    pub(crate) fn lead_to<const D: usize>(
+        self,
+        output: Tensor<D>,
+        backward: impl FnOnce(Tensor<D>) -> Vec<DispatchTensor> + Send + 'static,
+    ) -> Tensor<D> {
+        let Some(strategy) = self.strategy else {
+            return output;
+        };
+        let output = output
+            .autodiff()
+            .with_gradient_checkpointing_strategy(strategy);
+        if self.nodes.is_empty() {
+            return output;
+        }
+        let depends = |values| Gradient {
+            values,
+            depends: true,
+        };
+        let again = move |gradient| backward(gradient).into_iter().map(depends).collect();
+        followed(output, self.nodes, Box::new(again))
+    }
 }
 
 /// The gradient of an input.
@@ -167,7 +197,8 @@ where
 /// Gradients on their way from an operation to its inputs.
 type Shared = Arc<Mutex<Vec<Option<Gradient>>>>;
 
-/// The operation. The gradient of its output goes along the chain, so that there is one.
+/// The operation. A number goes along the chain, so that there is a gradient; that of the output is the operation's
+/// own, which may compute in its memory.
 struct Operation<const D: usize> {
     again: Again<D>,
     found: Shared,
@@ -192,11 +223,12 @@ where
         _checkpointer: &mut Checkpointer,
     ) {
         let gradient = gradients.consume::<B>(&ops.node);
-        let found = (self.again)(Tensor::from_primitive::<B>(gradient.clone()));
+        let passing = B::float_zeros(Shape::new([1]), &gradient.device(), gradient.dtype().into());
+        let found = (self.again)(Tensor::from_primitive::<B>(gradient));
         let mut shared = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         *shared = found.into_iter().map(Some).collect();
         if let [Some(chain)] = ops.parents {
-            gradients.register::<B>(chain.id, gradient);
+            gradients.register::<B>(chain.id, passing);
         }
     }
 }

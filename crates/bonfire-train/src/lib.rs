@@ -67,7 +67,7 @@ pub use loss::weights::Last;
 pub use loss::{IntoLoss, Loss};
 pub use nn::{
     BatchNorm, BatchNormConfig, Draws, InputMemory, Recompute, RunningStatistic, SegmentInputs,
-    convert_sync_batch_norm, convert_sync_batch_norm_in, gelu, recompute,
+    conv2d, convert_sync_batch_norm, convert_sync_batch_norm_in, gelu, recompute, relu,
 };
 pub use optim::gradients::{Clip, Gradients};
 pub use optim::scaler::LossScaler;

@@ -2,13 +2,19 @@
 //!
 //! Must never know of a [`Ddp`](crate::Ddp): they are in models.
 
+mod convolution;
 mod gelu;
+#[cfg(feature = "flex")]
+mod memory;
 mod norm;
 mod recompute;
+mod relu;
 
+pub use convolution::conv2d;
 pub use gelu::gelu;
 pub use norm::{
     BatchNorm, BatchNormConfig, RunningStatistic, convert_sync_batch_norm,
     convert_sync_batch_norm_in,
 };
 pub use recompute::{Draws, InputMemory, Recompute, SegmentInputs, recompute};
+pub use relu::relu;

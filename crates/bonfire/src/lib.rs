@@ -142,13 +142,13 @@ pub mod learner {
 }
 
 /// Layers that see the batches of all ranks, parts of a model that are computed again in the backward pass, and operations
-/// of transformers.
+/// of transformers and convolutional networks.
 pub mod nn {
     pub use bonfire_parallel::{Attend, self_attention};
     pub use bonfire_train::{
         BatchNorm, BatchNormConfig, Draws, InputMemory, NormGroup, NormMismatch, Recompute,
-        RunningStatistic, SegmentInputs, convert_sync_batch_norm, convert_sync_batch_norm_in, gelu,
-        recompute,
+        RunningStatistic, SegmentInputs, conv2d, convert_sync_batch_norm,
+        convert_sync_batch_norm_in, gelu, recompute, relu,
     };
 }
 

@@ -9,6 +9,8 @@
 
 mod batch_norm;
 mod convert;
+#[cfg(feature = "flex")]
+mod flex;
 mod normalize;
 mod statistic;
 

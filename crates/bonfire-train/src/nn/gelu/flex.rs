@@ -10,14 +10,9 @@
 
 use std::f32::consts::LOG2_E;
 
-use burn::backend::flex::FlexTensor;
-use burn::backend::{DispatchDevice, Flex};
-use burn::tensor::{DType, Tensor};
-use pulp::Arch;
-use rayon::prelude::*;
+use burn::tensor::Tensor;
 
-/// Values that a thread takes at once: 64 KiB of inputs, which last longer than it takes to hand them over.
-const PIECE_ELEMS: usize = 16 << 10;
+use crate::nn::memory::{mapped, mapped_gradient};
 
 /// How fast t falls.
 const FALL: f32 = 0.26;
@@ -58,39 +53,25 @@ const LN_2: [f32; 2] = [0.693_359_4, -2.121_944_4e-4];
 /// 1 / sqrt(2π)
 const DENSITY_AT_0: f32 = 0.398_942_3;
 
-/// Whether a tensor is computed here: 32-bit values on Flex.
-pub(super) fn has<const D: usize>(x: &Tensor<D>) -> bool {
-    let device = x.device().without_autodiff();
-    x.dtype() == DType::F32 && matches!(device.as_dispatch(), DispatchDevice::Flex(_))
-}
-
 pub(super) fn forward<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    let x = primitive(x).to_contiguous();
-    let mut output = FlexTensor::empty(x.layout().shape().clone(), DType::F32);
-    in_pieces(
-        &mut output,
-        &x,
+    mapped(
+        x,
         #[inline(always)]
-        |_, x| x * probability(x).0,
-    );
-    Tensor::from_primitive::<Flex>(output)
+        |x| x * probability(x).0,
+    )
 }
 
 /// The gradient of the input `x`, of that of the output.
 pub(super) fn backward<const D: usize>(x: Tensor<D>, gradient: Tensor<D>) -> Tensor<D> {
-    let x = primitive(x).to_contiguous();
-    // In its own memory where nobody else sees that.
-    let mut gradient = FlexTensor::from_data(primitive(gradient).into_data());
-    in_pieces(
-        &mut gradient,
-        &x,
+    mapped_gradient(
+        x,
+        gradient,
         #[inline(always)]
         |gradient, x| {
             let (below, density) = probability(x);
             gradient * (below + x * density)
         },
-    );
-    Tensor::from_primitive::<Flex>(gradient)
+    )
 }
 
 /// The probability of a standard normal value below `x`, and the density there.
@@ -124,32 +105,4 @@ fn polynomial<const N: usize>(coefficients: [f32; N], x: f32) -> f32 {
         sum = sum * x + coefficients[index];
     }
     sum
-}
-
-/// Gives each value of `target` that of `map` of itself and of its input, on all threads of the rayon pool that this is
-/// called in.
-fn in_pieces(target: &mut FlexTensor, x: &FlexTensor, map: impl Fn(f32, f32) -> f32 + Copy + Sync) {
-    let x = x.as_slice::<f32>().expect("row-major, of this type");
-    let target = target.try_storage_mut().expect("nobody else sees it");
-    let piece = |(target, x): (&mut [f32], &[f32])| {
-        Arch::new().dispatch(
-            #[inline(always)]
-            || {
-                for (target, x) in target.iter_mut().zip(x) {
-                    *target = map(*target, *x);
-                }
-            },
-        );
-    };
-    if rayon::current_num_threads() == 1 {
-        // Without waiting for another thread.
-        return piece((target, x));
-    }
-    let pieces = target.par_chunks_mut(PIECE_ELEMS);
-    pieces.zip(x.par_chunks(PIECE_ELEMS)).for_each(piece);
-}
-
-fn primitive<const D: usize>(tensor: Tensor<D>) -> FlexTensor {
-    let primitive = tensor.try_into_primitive::<Flex>();
-    primitive.expect("its device is Flex")
 }

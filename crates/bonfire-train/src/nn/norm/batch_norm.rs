@@ -7,6 +7,8 @@ use burn::tensor::{Device, Tensor};
 
 use super::RunningStatistic;
 use super::convert::convert_sync_batch_norm_in;
+#[cfg(feature = "flex")]
+use super::flex;
 use super::normalize::{GlobalMoments, normalized};
 use crate::world::exchange::group::NormGroup;
 
@@ -151,12 +153,23 @@ impl BatchNorm {
 
     fn forward_alone<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         let (gamma, beta) = (self.gamma.val(), self.beta.val());
+        #[cfg(feature = "flex")]
+        if flex::has(&input, &gamma, &beta) {
+            let batch = flex::batch_norm(input, gamma, beta, self.epsilon);
+            self.learn(batch.mean, batch.variance);
+            return batch.output;
+        }
         let batch = burn::tensor::module::batch_norm_train(input, gamma, beta, self.epsilon);
-        self.running_mean
-            .update(self.moved(&self.running_mean, batch.mean));
-        self.running_var
-            .update(self.moved(&self.running_var, batch.variance));
+        self.learn(batch.mean, batch.variance);
         batch.output
+    }
+
+    /// Moves the running statistics towards those of a batch.
+    fn learn(&self, mean: Tensor<1>, variance: Tensor<1>) {
+        self.running_mean
+            .update(self.moved(&self.running_mean, mean));
+        self.running_var
+            .update(self.moved(&self.running_var, variance));
     }
 
     fn forward_together<const D: usize>(
