@@ -3,6 +3,7 @@
 //!
 //! Shapes in comments: `B` pictures, `N` heads of `D` channels, height `H`, width `W`.
 
+use bonfire::nn::conv2d;
 use burn::module::{Module, Param};
 use burn::nn::conv::Conv2d;
 use burn::tensor::{Device, Int, Tensor, TensorData, activation};
@@ -65,7 +66,7 @@ impl Attention {
             "the positions are those of another feature map than {height} x {width}"
         );
         let (heads, depth, pixels) = (self.heads, channels / self.heads, height * width);
-        let parts = self.query_key_value.forward(input); // [B, 3 * N * D, H, W]
+        let parts = conv2d(&self.query_key_value, input); // [B, 3 * N * D, H, W]
         let parts = parts.reshape([batch, 3, heads, depth, pixels]);
         let parts = parts.permute([1, 0, 2, 4, 3]); // [3, B, N, H * W, D]
         let part = |i: usize| {

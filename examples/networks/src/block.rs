@@ -1,9 +1,10 @@
 //! The two residual blocks of He et al. 2015 (arXiv 1512.03385), as torchvision builds them.
 
+use bonfire::nn::{conv2d, relu};
 use burn::module::Module;
 use burn::nn::conv::Conv2d;
 use burn::nn::pool::AvgPool2dConfig;
-use burn::tensor::{Tensor, activation};
+use burn::tensor::Tensor;
 
 use crate::draw::{Channels, Draw, Window};
 use crate::norm::BatchNorm;
@@ -118,18 +119,20 @@ impl Block {
 
     /// `[batch, source, height, width]` to `[batch, target, height / stride, width / stride]`.
     pub fn forward(&self, input: Tensor<4>) -> Tensor<4> {
-        let x = self.conv1.forward(input.clone());
-        let x = activation::relu(self.bn1.forward(x));
-        let mut x = self.bn2.forward(self.conv2.forward(x));
+        // ANCHOR: basic
+        let x = conv2d(&self.conv1, input.clone());
+        let x = relu(self.bn1.forward(x));
+        let mut x = self.bn2.forward(conv2d(&self.conv2, x));
+        // ANCHOR_END: basic
         if let (Some(conv3), Some(bn3)) = (&self.conv3, &self.bn3) {
-            x = bn3.forward(conv3.forward(activation::relu(x)));
+            x = bn3.forward(conv2d(conv3, relu(x)));
         }
         let [_, target, _, _] = x.dims();
         let around = match &self.downsample {
-            Some((convolution, norm)) => norm.forward(convolution.forward(input)),
+            Some((convolution, norm)) => norm.forward(conv2d(convolution, input)),
             None => padded(input, target, self.stride),
         };
-        activation::relu(x + around)
+        relu(x + around)
     }
 }
 

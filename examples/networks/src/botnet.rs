@@ -4,9 +4,10 @@
 //! The last stage keeps the size of the feature map, as the paper's BoTNet-S1 and Distribuuuu's
 //! `botnet50` do, and like the latter's shortcut the projection ends with a rectifier.
 
+use bonfire::nn::{conv2d, relu};
 use burn::module::Module;
 use burn::nn::conv::Conv2d;
-use burn::tensor::{Device, Tensor, activation};
+use burn::tensor::{Device, Tensor};
 
 use crate::attention::{Attention, AttentionSizes};
 use crate::block::{EXPANSION, Place, projection};
@@ -101,13 +102,13 @@ impl BotBlock {
 
 impl LastBlock for BotBlock {
     fn forward(&self, input: Tensor<4>) -> Tensor<4> {
-        let x = activation::relu(self.bn1.forward(self.conv1.forward(input.clone())));
-        let x = activation::relu(self.bn2.forward(self.attention.forward(x)));
-        let x = self.bn3.forward(self.conv3.forward(x));
+        let x = relu(self.bn1.forward(conv2d(&self.conv1, input.clone())));
+        let x = relu(self.bn2.forward(self.attention.forward(x)));
+        let x = self.bn3.forward(conv2d(&self.conv3, x));
         let around = match &self.downsample {
-            Some((convolution, norm)) => activation::relu(norm.forward(convolution.forward(input))),
+            Some((convolution, norm)) => relu(norm.forward(conv2d(convolution, input))),
             None => input,
         };
-        activation::relu(x + around)
+        relu(x + around)
     }
 }

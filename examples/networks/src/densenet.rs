@@ -3,11 +3,12 @@
 //!
 //! Nothing in this file knows that there is more than one rank.
 
+use bonfire::nn::{conv2d, relu};
 use burn::module::Module;
 use burn::nn::Linear;
 use burn::nn::conv::Conv2d;
 use burn::nn::pool::{AvgPool2d, AvgPool2dConfig, MaxPool2d};
-use burn::tensor::{Device, Tensor, activation};
+use burn::tensor::{Device, Tensor};
 
 use crate::draw::{Channels, Draw, Window};
 use crate::norm::BatchNorm;
@@ -147,13 +148,13 @@ impl DenseNet {
     /// The scores of all classes: `[batch, 3, height, width]` to `[batch, classes]`.
     pub fn forward(&self, pictures: Tensor<4>) -> Tensor<2> {
         let x = self.features.forward(pictures);
-        self.classifier.forward(pooled(activation::relu(x)))
+        self.classifier.forward(pooled(relu(x)))
     }
 }
 
 impl Features {
     fn forward(&self, pictures: Tensor<4>) -> Tensor<4> {
-        let x = activation::relu(self.norm0.forward(self.conv0.forward(pictures)));
+        let x = relu(self.norm0.forward(conv2d(&self.conv0, pictures)));
         let x = match &self.pool0 {
             Some(pool) => pool.forward(x),
             None => x,
@@ -180,9 +181,9 @@ impl DenseLayer {
 
     /// The input with its own channels behind it.
     fn forward(&self, input: Tensor<4>) -> Tensor<4> {
-        let x = activation::relu(self.norm1.forward(input.clone()));
-        let x = activation::relu(self.norm2.forward(self.conv1.forward(x)));
-        Tensor::cat(vec![input, self.conv2.forward(x)], 1)
+        let x = relu(self.norm1.forward(input.clone()));
+        let x = relu(self.norm2.forward(conv2d(&self.conv1, x)));
+        Tensor::cat(vec![input, conv2d(&self.conv2, x)], 1)
     }
 }
 
@@ -202,8 +203,8 @@ impl Transition {
     }
 
     fn forward(&self, input: Tensor<4>) -> Tensor<4> {
-        let x = activation::relu(self.norm.forward(input));
-        self.pool.forward(self.conv.forward(x))
+        let x = relu(self.norm.forward(input));
+        self.pool.forward(conv2d(&self.conv, x))
     }
 }
 

@@ -3,11 +3,12 @@
 //!
 //! The fields have torchvision's names, so that its parameters are found under the same paths.
 
+use bonfire::nn::{conv2d, relu};
 use burn::module::Module;
 use burn::nn::conv::Conv2d;
 use burn::nn::pool::{MaxPool2d, MaxPool2dConfig};
 use burn::nn::{Linear, PaddingConfig2d};
-use burn::tensor::{Device, Tensor, activation};
+use burn::tensor::{Device, Tensor};
 
 use crate::block::{Block, Kind, Place, Shortcut};
 use crate::draw::{Channels, Draw, Window};
@@ -147,7 +148,7 @@ impl<B: LastBlock> Trunk<B> {
 
     /// From pictures to what the first stage reads.
     pub(crate) fn begin(&self, pictures: Tensor<4>) -> Tensor<4> {
-        let x = activation::relu(self.bn1.forward(self.conv1.forward(pictures)));
+        let x = relu(self.bn1.forward(conv2d(&self.conv1, pictures)));
         match &self.maxpool {
             Some(pool) => pool.forward(x),
             None => x,

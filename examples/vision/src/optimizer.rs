@@ -1,25 +1,18 @@
 //! Stochastic gradient descent as PyTorch has it.
 
-use burn::optim::decay::WeightDecayConfig;
-use burn::optim::momentum::MomentumConfig;
-use burn::optim::{ModuleOptimizer, SgdConfig};
+use bonfire::optim::SgdConfig;
+use burn::optim::ModuleOptimizer;
 
 use crate::config::OptimSection;
 
 /// The optimizer of a configuration.
 pub fn sgd(optim: &OptimSection) -> ModuleOptimizer {
-    // Burn's own default dampens; PyTorch's and Distribuuuu's do not.
-    let momentum = (optim.momentum > 0.0).then(|| {
-        MomentumConfig::new()
-            .with_momentum(optim.momentum)
-            .with_dampening(optim.dampening)
-            .with_nesterov(optim.nesterov)
-    });
-    let decay =
-        (optim.weight_decay > 0.0).then(|| WeightDecayConfig::new(optim.weight_decay as f32));
     SgdConfig::new()
-        .with_momentum(momentum)
-        .with_weight_decay(decay)
+        .with_momentum(optim.momentum)
+        .with_dampening(optim.dampening)
+        // Without momentum it means nothing.
+        .with_nesterov(optim.nesterov && optim.momentum > 0.0)
+        .with_weight_decay(optim.weight_decay as f32)
         .init()
 }
 
