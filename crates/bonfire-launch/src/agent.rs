@@ -25,7 +25,9 @@ use tracing::{info, warn};
 
 use self::meeting::Meeting;
 pub use self::numa::NumaBinding;
-pub(crate) use self::signals::{Signals, Wish};
+pub(crate) use self::signals::Signals;
+#[cfg(feature = "clap")]
+pub(crate) use self::signals::Wish;
 use self::supervisor::{End, Setup, Supervisor};
 
 use crate::error::LaunchError;

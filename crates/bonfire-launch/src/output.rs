@@ -10,7 +10,9 @@ mod told;
 
 pub use self::logs::{LogOptions, StreamChoice, StreamChoiceError, Streams};
 
-pub(crate) use self::logs::{LogPlace, Logs, Sink};
+#[cfg(feature = "clap")]
+pub(crate) use self::logs::Sink;
+pub(crate) use self::logs::{LogPlace, Logs};
 pub(crate) use self::relay::{Relay, Tail};
 pub(crate) use self::screen::{Channel, Screen};
 pub(crate) use self::terminal::{ARTIST, TerminalWatch, open, spawn};
