@@ -504,7 +504,7 @@ mod tests {
             ("--nnodes 0", "at least 1 host"),
             ("--nnodes many", "whole number of hosts"),
             ("--rdzv-endpoint node0", "expected HOST:PORT"),
-            ("--rdzv-endpoint node0:0", "expected HOST:PORT"),
+            ("--rdzv-endpoint node0:65536", "expected HOST:PORT"),
             ("--rdzv-endpoint fe80::1:9", "expected HOST:PORT"),
             ("--rdzv-endpoint a:9 --master-addr b", "cannot be used with"),
             ("--rdzv-backend etcd", "possible values: c10d, static"),
