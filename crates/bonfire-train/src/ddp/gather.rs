@@ -2,10 +2,15 @@
 //!
 //! Where a placement shards parameters, a model holds this rank's rows of those that are cut. A
 //! reparameterization gathers the whole parameter whenever the model asks for its value, so models need no
-//! change. In a training pass that is an operation of autodiff: forwards it gathers, backwards it hands the
-//! gradient to the reducer, which sums it over the ranks and keeps this rank's rows. It is prepared as one that
-//! is recomputed, so what uses the parameter keeps no copy of it for the backward pass: it is gathered again
-//! there, and gone when its user's backward step has run.
+//! change. In a training pass that is an operation of autodiff: forwards it gathers, backwards it gives the
+//! gradient to what stands for the parameter in the graph. That has the hook of any other parameter, which hands the
+//! sum over all uses to the reducer. The operation is prepared as one that is recomputed, so what uses the parameter
+//! keeps no copy of it for the backward pass: it is gathered again there, and gone when its user's backward step has
+//! run.
+//!
+//! A [segment](crate::recompute) that runs again has a graph of its own, with a leaf of its own that stands for the
+//! parameter. Autodiff holds the lock of a graph while it runs a backward pass, so nothing may be added to the graph
+//! of the pass meanwhile.
 //!
 //! After SimpleFSDP (Zhang et al. 2024, arXiv 2411.00284), which has it as a property of a parameter, and
 //! ZeRO stage 3.
@@ -15,7 +20,7 @@
 //! All ranks must use their parameters in the same order, in training and in validation: gathers of two
 //! parameters are different operations, however alike they are.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bonfire_collective::ProcessGroup;
@@ -24,8 +29,7 @@ use burn::tensor::{DispatchTensor, Tensor};
 
 use crate::loss::precision::Enclosing;
 use crate::parameters::ParameterTable;
-use crate::parameters::shards::Shards;
-use crate::reducer::hooks::note;
+use crate::parameters::shards::{Shards, trained};
 use crate::reducer::operation::on_backend_of;
 use crate::reducer::readback::Readback;
 use crate::{Precision, TrainError};
@@ -36,9 +40,9 @@ mod operation;
 mod order;
 mod pass;
 
-use attacher::{Attacher, Staying};
+use attacher::{Attacher, Finder};
 use memory::Memory;
-use operation::{Gather, gathered};
+use operation::{Source, gathered};
 use order::Order;
 use pass::Pass;
 
@@ -62,6 +66,8 @@ struct State {
     order: Order,
     /// Parameters whose values stay as they are in mixed precision.
     stay: HashSet<usize>,
+    /// Of which the stand-ins of parameters are made.
+    zeros: HashMap<usize, Tensor<1>>,
     /// The first one: a backward pass has nobody to return it to.
     failure: Option<TrainError>,
 }
@@ -70,8 +76,8 @@ impl Gatherer {
     /// For the parameters of a model that all ranks of a group have.
     pub(crate) fn new(table: Arc<ParameterTable>, shards: Arc<Shards>) -> Arc<Self> {
         let group = shards.groups().shards().clone();
-        let groups = table.entries().iter();
-        let groups = groups.map(|entry| group.compared_by(&format!("parameter {}", entry.name)));
+        let names = (0..table.len()).map(|parameter| &table.get(parameter).name);
+        let groups = names.map(|name| group.compared_by(&format!("parameter {name}")));
         Arc::new(Self {
             groups: groups.collect(),
             table,
@@ -94,9 +100,11 @@ impl Gatherer {
     /// The same model, which has this rank's rows of the parameters that are cut and gathers the rest when it is
     /// used.
     pub(crate) fn gathering<M: Module>(self: &Arc<Self>, rows: M) -> M {
-        let mut staying = Staying::new(self);
-        rows.visit(&mut staying);
-        self.lock().stay = staying.found;
+        let mut finder = Finder::new(self);
+        rows.visit(&mut finder);
+        let mut state = self.lock();
+        (state.stay, state.zeros) = (finder.staying, finder.zeros);
+        drop(state);
         rows.apply_reparameterization(Attacher(self))
     }
 
@@ -105,42 +113,44 @@ impl Gatherer {
         self.lock().failure.take()
     }
 
-    /// The whole parameter, for a tensor with this rank's rows of it.
-    fn value<const D: usize>(self: &Arc<Self>, parameter: usize, rows: Tensor<D>) -> Tensor<D> {
-        let training = {
-            let mut state = self.lock();
-            let stays = state.stay.contains(&parameter);
-            match &mut state.pass {
-                Some(pass) if rows.is_require_grad() => {
-                    note(&pass.used, parameter);
-                    *pass.expected.entry(parameter).or_default() += 1;
-                    let precision = match stays {
-                        true => Precision::F32,
-                        false => pass.precision,
-                    };
-                    let leaf = pass.leaf.clone().expect("there is a parameter");
-                    Some((precision, leaf, pass.anchors[parameter].clone()))
-                }
-                _ => None,
-            }
+    /// A leaf that stands for a parameter in the graph of a pass.
+    fn stand_in(&self, parameter: usize) -> Tensor<1> {
+        let zero = self.lock().zeros[&parameter].clone();
+        let checkpointing = zero.gradient_checkpointing_strategy();
+        trained(zero.without_autodiff(), checkpointing)
+    }
+
+    /// The whole parameter, for a tensor with this rank's rows of it, and what stands for it in a training pass.
+    fn value<const D: usize>(
+        self: &Arc<Self>,
+        parameter: usize,
+        rows: Tensor<D>,
+        stand_in: Option<Tensor<1>>,
+    ) -> Tensor<D> {
+        let precision = {
+            let state = self.lock();
+            let pass = state.pass.as_ref().filter(|_| stand_in.is_some());
+            pass.map(|pass| match state.stay.contains(&parameter) {
+                true => Precision::F32,
+                false => pass.precision,
+            })
         };
-        let whole = match &training {
-            Some((_, leaf, anchor)) => {
-                let rows = rows.without_autodiff().into_dispatch();
-                let places = (leaf.clone(), anchor.clone());
-                let gather = Gather {
+        // The first run of a segment has no graph.
+        let tracked = stand_in.filter(|stand_in| precision.is_some() && stand_in.is_tracked());
+        let whole = match tracked {
+            Some(stand_in) => {
+                let source = Source {
+                    rows: rows.without_autodiff().into_dispatch(),
                     parameter,
                     gatherer: Arc::clone(self),
                 };
                 let what = format!("parameter {}", self.table.get(parameter).name);
-                on_backend_of!(anchor, what, gathered(rows, places, gather))
+                on_backend_of!(stand_in, what, gathered(stand_in, source))
             }
             None => self.untracked(parameter, rows),
         };
-        match (whole, training) {
-            (Ok(whole), Some((precision, ..))) => {
-                precision.cast_parameter(whole, &Enclosing::default())
-            }
+        match (whole, precision) {
+            (Ok(whole), Some(precision)) => precision.cast_parameter(whole, &Enclosing::default()),
             (Ok(whole), None) => whole,
             (Err(error), _) => {
                 let text = error.to_string();
@@ -204,6 +214,12 @@ impl Gatherer {
     #[cfg(test)]
     pub(super) fn ahead(&self) -> Option<usize> {
         self.lock().memory.ahead()
+    }
+
+    /// What the last pass gathered, in its order.
+    #[cfg(test)]
+    pub(super) fn last_gathers(&self) -> Vec<usize> {
+        self.lock().order.last().to_vec()
     }
 
     /// Keeps a failure, unless there is one, and tells the other ranks.

@@ -44,13 +44,20 @@ impl<M: Module> Ddp<M> {
             .anchors
             .attach(module, &self.table, &self.depth, pass)?;
         if let Some(gatherer) = &self.gatherer {
-            let anchors = self.anchors.all().to_vec();
-            let used = Arc::clone(self.anchors.used());
-            gatherer.begin(module, self.config.precision, (anchors, used));
+            gatherer.begin(module, self.config.precision);
         }
         let (loss, output) = forward(&hooked).into_loss().map_err(TrainError::Forward)?;
         let (tensor, loss) = loss.split()?;
         let weight = loss.weight();
+        let has_cut = (0..self.table.len()).any(|parameter| self.shards.is_cut(parameter));
+        if weight == Weight::Samples(0) && self.gatherer.is_some() && has_cut {
+            return Err(TrainError::UnsupportedPlacement {
+                placement: self.config.placement,
+                reason: "this rank's loss counts no samples, so it runs no backward pass, in which the others gather \
+                         parameters: give each rank samples in every step"
+                    .to_owned(),
+            });
+        }
         self.micro_batches.add(weight)?;
         self.norm_groups.weigh(weight.count() as f64);
         // Without samples, or without a parameter in it, a loss has no gradients that count.
@@ -79,9 +86,6 @@ impl<M: Module> Ddp<M> {
         let entering = self.micro_batches.entering(start.weight);
         if let Synchroniser::Bucketed(reducer) = &self.synchroniser {
             lock(reducer).begin_accumulating(entering)?;
-        }
-        if let Some(gatherer) = &self.gatherer {
-            gatherer.listen(listener);
         }
         let gradients = self.backward_pass(start)?;
         if let Some(failure) = self.norm_groups.failure() {
@@ -152,11 +156,10 @@ impl<M: Module> Ddp<M> {
         let none = self.no_gradients();
         let entering = micro_batches.entering(start.weight);
         let mut normalizer = micro_batches.normalizer(&self.group);
-        if let Some(gatherer) = &self.gatherer {
+        if self.gatherer.is_some() {
             // Buckets leave between gathers, in the same order on all ranks: nothing may depend on when
             // other ranks answer.
             watch.time(|| normalizer.factor())?;
-            gatherer.listen(Listener::Reducer(Arc::clone(shared)));
         }
         let exchanges = self.norm_groups.are_used();
         lock(shared).begin(micro_batches, (entering, normalizer), exchanges)?;

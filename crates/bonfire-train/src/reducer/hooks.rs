@@ -15,11 +15,15 @@
 //! In mixed precision the parameter is cast behind the operation, so the gradient it sees is that of
 //! the parameter itself.
 //!
+//! A parameter that is gathered when it is used has something that stands for it in the graph, and gets its gradient.
+//! That has the hook.
+//!
 //! Must never change a value: the gradients are those that the pass computes without it.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use burn::backend::TensorMetadata;
 use burn::backend::autodiff::Autodiff;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
@@ -56,7 +60,7 @@ pub(crate) struct Pass<'a> {
     pub(crate) precision: Precision,
     /// Whether gradients stay with their parameters when the reducer has them.
     pub(crate) keeps_gradients: bool,
-    /// The parameters that are gathered when they are used: their operations are made then.
+    /// The parameters that are gathered when they are used.
     pub(crate) gathered: Option<&'a Shards>,
 }
 
@@ -84,15 +88,10 @@ pub(crate) struct Anchors {
 }
 
 /// Parameters in the order of their first use.
-pub(crate) type Uses = Arc<Mutex<Vec<usize>>>;
+type Uses = Arc<Mutex<Vec<usize>>>;
 
-/// Notes that a parameter is used.
-pub(crate) fn note(used: &Uses, parameter: usize) {
-    let mut used = used.lock().unwrap_or_else(PoisonError::into_inner);
-    if !used.contains(&parameter) {
-        used.push(parameter);
-    }
-}
+/// Where a mapper is that has come from this rank's rows of a parameter to what stands for all of it.
+pub(crate) const GATHERED: &str = "gathered";
 
 /// Notes when a parameter is used, and changes nothing.
 #[derive(Module, Debug)]
@@ -107,7 +106,10 @@ impl Reparameterization for Noted {
     const NAME: &'static str = "noted";
 
     fn apply<const D: usize>(&self, base: Tensor<D>) -> Tensor<D> {
-        note(&self.used, self.parameter);
+        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        if !used.contains(&self.parameter) {
+            used.push(self.parameter);
+        }
         base
     }
 }
@@ -135,16 +137,6 @@ impl Reparameterizer for Noting<'_> {
 }
 
 impl Anchors {
-    /// One per parameter.
-    pub(crate) fn all(&self) -> &[Tensor<1>] {
-        &self.anchors
-    }
-
-    /// What the first forward pass uses.
-    pub(crate) fn used(&self) -> &Uses {
-        &self.used
-    }
-
     /// Anchors for the parameters of a model, spread evenly over a distance from the leaves, in the order in which
     /// they are used. What has not been used yet is placed as the model defines it, behind the parameter before it.
     fn spread(
@@ -193,10 +185,11 @@ impl Anchors {
             table,
             pass,
             place: Enclosing::default(),
+            stands_in: false,
             result: Ok(()),
         };
         // What the forward pass learns about its batches stays with the original.
-        let attached = meant(Meaning::Share, || model.clone().map(&mut attacher));
+        let attached = meant(Meaning::Train, || model.clone().map(&mut attacher));
         attacher.result?;
         if depth > 0 {
             return Ok(attached);
@@ -213,6 +206,8 @@ struct Attacher<'a> {
     table: &'a Arc<ParameterTable>,
     pass: Pass<'a>,
     place: Enclosing,
+    /// Whether what comes next stands for a parameter.
+    stands_in: bool,
     result: Result<(), TrainError>,
 }
 
@@ -248,17 +243,22 @@ impl Attacher<'_> {
         };
         let what = format!("parameter {}", self.table.get(parameter).name);
         let hooked = on_backend_of!(tensor, what, hooked(tensor, anchor, hook))?;
-        Ok(self.pass.precision.cast_parameter(hooked, &self.place))
+        Ok(match self.stands_in {
+            true => hooked,
+            false => self.pass.precision.cast_parameter(hooked, &self.place),
+        })
     }
 }
 
 impl ModuleMapper for Attacher<'_> {
-    fn enter_module(&mut self, _name: &str, container: &str) {
+    fn enter_module(&mut self, name: &str, container: &str) {
         self.place.enter(container);
+        self.stands_in = name == GATHERED && container == "Reparameterization";
     }
 
     fn exit_module(&mut self, _name: &str, _container: &str) {
         self.place.exit();
+        self.stands_in = false;
     }
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
@@ -267,10 +267,12 @@ impl ModuleMapper for Attacher<'_> {
             return param;
         };
         let (id, tensor, mapper) = param.consume();
-        let gathered = self.pass.gathered.filter(|shards| shards.is_cut(index));
-        if let Some(shards) = gathered {
-            self.result = self.spread(&shards.computing(tensor.device()));
-            return Param::from_mapped_value(id, tensor, mapper);
+        let is_cut = self
+            .pass
+            .gathered
+            .is_some_and(|shards| shards.is_cut(index));
+        if is_cut && !self.stands_in {
+            return Param::from_mapped_value(id, tensor.set_require_grad(false), mapper);
         }
         let tensor = self.attach(index, tensor.clone()).unwrap_or_else(|error| {
             self.result = Err(error);
@@ -316,7 +318,14 @@ impl<B: Readback> Backward<B, 2> for Hook {
         gradients: &mut Gradients,
         _checkpointer: &mut Checkpointer,
     ) {
-        let gradient = gradients.consume::<B>(&ops.node);
+        let mut gradient = gradients.consume::<B>(&ops.node);
+        let entry = self.table.get(self.parameter);
+        if gradient.shape().num_elements() == 1 && entry.extent.elems > 1 {
+            // A segment has looked at a gathered parameter, and its output does not depend on it.
+            let shape = entry.shape.clone().into();
+            let dtype = gradient.dtype().into();
+            gradient = B::float_zeros(shape, &gradient.device(), dtype);
+        }
         tell::<B>(
             &self.listener,
             &self.table,
@@ -331,7 +340,7 @@ impl<B: Readback> Backward<B, 2> for Hook {
 }
 
 /// Tells a listener that the gradient of a parameter is final.
-pub(crate) fn tell<B: Readback>(
+fn tell<B: Readback>(
     listener: &Listener,
     table: &ParameterTable,
     parameter: usize,

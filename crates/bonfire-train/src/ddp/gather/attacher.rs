@@ -1,33 +1,42 @@
 //! Has the parameters of a model gathered.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use burn::module::{Module, ModuleVisitor, Param, Reparameterization, Reparameterizer};
-use burn::tensor::Tensor;
+use burn::module::{
+    Content, Devices, Module, ModuleDisplay, ModuleDisplayDefault, ModuleMapper, ModuleVisitor,
+    Param, ParamId, Reparameterization, Reparameterizer,
+};
+use burn::tensor::{Device, Tensor};
 
 use super::Gatherer;
 use crate::loss::precision::Enclosing;
+use crate::reducer::hooks::GATHERED;
+use crate::world::exchange::mapping::{Meaning, meaning};
 
-/// Finds parameters whose values stay as they are in mixed precision.
-pub(super) struct Staying<'a> {
+/// Finds the parameters that are cut.
+pub(super) struct Finder<'a> {
     gatherer: &'a Gatherer,
     place: Enclosing,
-    pub(super) found: HashSet<usize>,
+    /// Those whose values stay as they are in mixed precision.
+    pub(super) staying: HashSet<usize>,
+    /// A zero for each, on the device that computes.
+    pub(super) zeros: HashMap<usize, Tensor<1>>,
 }
 
-impl<'a> Staying<'a> {
+impl<'a> Finder<'a> {
     /// None found yet.
     pub(super) fn new(gatherer: &'a Gatherer) -> Self {
         Self {
             gatherer,
             place: Enclosing::default(),
-            found: HashSet::new(),
+            staying: HashSet::new(),
+            zeros: HashMap::new(),
         }
     }
 }
 
-impl ModuleVisitor for Staying<'_> {
+impl ModuleVisitor for Finder<'_> {
     fn enter_module(&mut self, _name: &str, container: &str) {
         self.place.enter(container);
     }
@@ -37,31 +46,104 @@ impl ModuleVisitor for Staying<'_> {
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let Some(parameter) = self.gatherer.index_of(param.id) else {
+            return;
+        };
+        let rows = param.base();
+        let device = self.gatherer.shards.computing(rows.device());
+        let zero = Tensor::zeros([1], (&device, rows.dtype()));
+        self.zeros.insert(parameter, zero);
         if self.place.stays() {
-            self.found.extend(self.gatherer.index_of(param.id));
+            self.staying.insert(parameter);
         }
     }
 }
 
-/// Has the rest of parameters gathered.
-pub(super) struct Attacher<'a>(pub(super) &'a Arc<Gatherer>);
-
 /// The value of a parameter of which the tensor beneath has this rank's rows.
-#[derive(Module, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Gathered {
-    #[module(skip)]
+    id: ParamId,
     parameter: usize,
-    #[module(skip)]
     gatherer: Arc<Gatherer>,
+    /// In a training pass, where the gradient of the whole parameter goes. The rows may be on another backend, and
+    /// have another shape.
+    stand_in: Option<Param<Tensor<1>>>,
 }
 
 impl Reparameterization for Gathered {
-    const NAME: &'static str = "gathered";
+    const NAME: &'static str = GATHERED;
 
     fn apply<const D: usize>(&self, base: Tensor<D>) -> Tensor<D> {
-        self.gatherer.value(self.parameter, base)
+        let stand_in = self.stand_in.as_ref().map(Param::val);
+        self.gatherer.value(self.parameter, base, stand_in)
     }
 }
+
+impl Module for Gathered {
+    fn visit<V: ModuleVisitor>(&self, visitor: &mut V) {
+        if let Some(stand_in) = &self.stand_in {
+            Module::visit(stand_in, visitor);
+        }
+    }
+
+    fn map<M: ModuleMapper>(self, mapper: &mut M) -> Self {
+        let stand_in = match (self.stand_in, meaning()) {
+            (None, Meaning::Train) => {
+                let leaf = self.gatherer.stand_in(self.parameter);
+                Some(Param::initialized(self.id, leaf))
+            }
+            (stand_in, _) => stand_in,
+        };
+        Self {
+            stand_in: stand_in.map(|stand_in| Module::map(stand_in, mapper)),
+            ..self
+        }
+    }
+
+    fn to_device(self, _device: &Device) -> Self {
+        self
+    }
+
+    fn fork(self, _device: &Device) -> Self {
+        self
+    }
+
+    fn collect_devices(&self, devices: Devices) -> Devices {
+        devices
+    }
+
+    fn materialize(self) -> Self {
+        self
+    }
+
+    fn valid(&self) -> Self {
+        Self {
+            stand_in: None,
+            ..self.clone()
+        }
+    }
+
+    fn train(self) -> Self {
+        self
+    }
+}
+
+impl std::fmt::Display for Gathered {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Gathered")
+    }
+}
+
+impl ModuleDisplayDefault for Gathered {
+    fn content(&self, content: Content) -> Option<Content> {
+        content.add_formatted(&self.to_string()).optional()
+    }
+}
+
+impl ModuleDisplay for Gathered {}
+
+/// Has the rest of parameters gathered.
+pub(super) struct Attacher<'a>(pub(super) &'a Arc<Gatherer>);
 
 impl Reparameterizer for Attacher<'_> {
     type Reparam = Gathered;
@@ -72,8 +154,10 @@ impl Reparameterizer for Attacher<'_> {
         param: Param<Tensor<D>>,
     ) -> (Param<Tensor<D>>, Option<Gathered>) {
         let gathered = self.0.index_of(param.id).map(|parameter| Gathered {
+            id: param.id,
             parameter,
             gatherer: Arc::clone(self.0),
+            stand_in: None,
         });
         (param, gathered)
     }

@@ -15,67 +15,62 @@ use burn::tensor::{DispatchTensor, Tensor};
 
 use super::Gatherer;
 use crate::TrainError;
-use crate::reducer::hooks::tell;
-use crate::reducer::operation::{Graph, node, primitive};
+use crate::reducer::operation::{Graph, primitive};
 use crate::reducer::readback::Readback;
 
-/// Gathers a parameter forwards, and gives its gradient away backwards.
-#[derive(Debug)]
-pub(super) struct Gather {
+/// What a parameter is gathered of.
+#[derive(Clone, Debug)]
+pub(super) struct Source {
+    /// This rank's, which may be on another backend.
+    pub(super) rows: DispatchTensor,
     pub(super) parameter: usize,
     pub(super) gatherer: Arc<Gatherer>,
 }
 
-/// The whole parameter, for this rank's rows of it, which may be on another backend. The leaf stands for them in the
-/// graph of the device that computes; it gets no gradient.
+/// The whole parameter, on the device of what stands for it in the graph, which gets the gradient.
 pub(super) fn gathered<B: Readback, C: CheckpointStrategy, const D: usize>(
-    rows: DispatchTensor,
-    (leaf, anchor): (Tensor<1>, Tensor<1>),
-    gather: Gather,
+    stand_in: Tensor<1>,
+    source: Source,
 ) -> Result<Tensor<D>, TrainError>
 where
     DispatchTensor: Graph<B, C>,
 {
-    let leaf = primitive::<B, C, 1>(leaf)?;
-    let anchor = node::<B, C, 1>(anchor)?;
-    let device = leaf.primitive().device();
-    let whole = gather
-        .gatherer
-        .whole::<B>(gather.parameter, rows.clone(), &device)?;
+    let stand_in = primitive::<B, C, 1>(stand_in)?;
+    let device = stand_in.primitive().device();
+    let (gatherer, rows) = (&source.gatherer, source.rows.clone());
+    let whole = gatherer.whole::<B>(source.parameter, rows, &device)?;
     let again = GatherAgain::<B> {
-        rows,
-        leaf: leaf.id(),
-        parameter: gather.parameter,
-        gatherer: Arc::clone(&gather.gatherer),
+        source,
+        stand_in: stand_in.id(),
         backend: PhantomData,
     };
     // Whatever the strategy of the device: this is the operation that is recomputed.
-    let prepared = gather
-        .prepare::<BalancedCheckpointing>([leaf.node(), anchor])
+    let prepared = Gather
+        .prepare::<BalancedCheckpointing>([stand_in.node()])
         .memory_bound()
         .retro_forward(again)
-        .parents([&leaf]);
+        .parents([&stand_in]);
     Ok(Tensor::from_primitive::<Autodiff<B, C>>(
         prepared.stateless(whole),
     ))
 }
 
-impl<B: Readback> Backward<B, 2> for Gather {
+/// The step backwards.
+#[derive(Debug)]
+struct Gather;
+
+impl<B: Readback> Backward<B, 1> for Gather {
     type State = ();
 
     fn backward(
         self,
-        ops: Ops<Self::State, 2>,
+        ops: Ops<Self::State, 1>,
         gradients: &mut Gradients,
         _checkpointer: &mut Checkpointer,
     ) {
         let gradient = gradients.consume::<B>(&ops.node);
-        let Self {
-            parameter,
-            gatherer,
-        } = self;
-        if let Some((listener, gradient)) = gatherer.add::<B>(parameter, gradient) {
-            tell::<B>(&listener, &gatherer.table, parameter, gradient);
+        if let [Some(stand_in)] = ops.parents {
+            gradients.register::<B>(stand_in.id, gradient);
         }
     }
 }
@@ -83,25 +78,30 @@ impl<B: Readback> Backward<B, 2> for Gather {
 /// Gathers a parameter again, for a backward step that needs it.
 #[derive(Debug)]
 struct GatherAgain<B> {
-    rows: DispatchTensor,
-    leaf: NodeId,
-    parameter: usize,
-    gatherer: Arc<Gatherer>,
+    source: Source,
+    stand_in: NodeId,
     backend: PhantomData<B>,
 }
 
 impl<B: Readback> RetroForward for GatherAgain<B> {
     fn forward(&self, states: &mut BackwardStates, out_node: NodeId) {
-        let leaf = states.get_state::<B::FloatTensorPrimitive>(&self.leaf);
-        let device = leaf.device();
-        let rows = self.rows.clone();
-        let whole = self.gatherer.whole::<B>(self.parameter, rows, &device);
+        let stand_in = states.get_state::<B::FloatTensorPrimitive>(&self.stand_in);
+        let device = stand_in.device();
+        let Source {
+            rows,
+            parameter,
+            gatherer,
+        } = &self.source;
+        let whole = gatherer.whole::<B>(*parameter, rows.clone(), &device);
         let whole = whole.unwrap_or_else(|error| {
-            self.gatherer.fail(error);
+            gatherer.fail(error);
             // Nobody sees what is computed with it: the step ends with the failure.
-            let shape = self.gatherer.table.get(self.parameter).shape.clone();
-            let dtype = self.gatherer.table.get(self.parameter).tensor_dtype;
-            B::float_zeros(shape.into(), &device, dtype.into())
+            let entry = gatherer.table.get(*parameter);
+            B::float_zeros(
+                entry.shape.clone().into(),
+                &device,
+                entry.tensor_dtype.into(),
+            )
         });
         states.save(out_node, whole);
     }

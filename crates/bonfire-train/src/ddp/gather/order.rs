@@ -24,6 +24,12 @@ impl Order {
         self.expected.get(self.found.len()).copied()
     }
 
+    /// Of the last pass.
+    #[cfg(test)]
+    pub(super) fn last(&self) -> &[usize] {
+        &self.expected
+    }
+
     /// Ends the pass.
     pub(super) fn end(&mut self) {
         self.expected = mem::take(&mut self.found);

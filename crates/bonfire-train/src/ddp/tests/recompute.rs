@@ -8,6 +8,8 @@ use super::*;
 use crate::reducer::trace::Event;
 use crate::{BatchNorm, BatchNormConfig, Precision, convert_sync_batch_norm, recompute};
 
+mod sharded;
+
 /// Whether blocks are segments.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Blocks {

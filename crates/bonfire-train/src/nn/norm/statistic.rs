@@ -115,7 +115,7 @@ impl Module for RunningStatistic {
         }
         match meaning {
             Meaning::Copy => self.with_value(value),
-            Meaning::Share => {
+            Meaning::Share | Meaning::Train => {
                 self.update(value.set_require_grad(false).without_autodiff());
                 self
             }
