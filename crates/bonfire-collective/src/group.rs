@@ -14,7 +14,7 @@ mod scratch;
 mod split;
 pub(crate) mod work;
 
-use std::panic::{AssertUnwindSafe, Location, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock, PoisonError};
 use std::thread::ThreadId;
 use std::time::Duration;
@@ -32,7 +32,7 @@ use crate::health::flight::Desk;
 use crate::health::inspection::GroupWatch;
 use crate::health::patience::Eagerness;
 use crate::health::poison::Poison;
-use crate::health::recorder::{Enqueued, Name, Recorder};
+use crate::health::recorder::{Enqueued, Entered, Name, Recorder};
 use crate::meet::rendezvous::{ConnectError, Met, meet};
 use crate::options::GroupOptions;
 use crate::transport::topology::Topology;
@@ -45,6 +45,7 @@ use bonfire_connect::platform::thread::{self, JoinHandle};
 use bonfire_connect::platform::{clock, host};
 
 pub use agreement::{Agreement, Proposal};
+pub use observing::Inside;
 use roster::{Origin, Roster};
 use scratch::Scratch;
 
@@ -63,8 +64,8 @@ pub struct ProcessGroup {
     core: Arc<Core>,
     /// None in the hands of work in the background, which does not keep the rank in the group.
     member: Option<Arc<Member>>,
-    /// Where that work was begun.
-    begun: Option<&'static Location<'static>>,
+    /// Where that work was begun, if it is some.
+    begun: Option<Entered>,
     /// What the flight recorder calls the operations of this handle.
     name: Name,
     /// What the ranks compare of that name; nothing if 0.
@@ -429,6 +430,10 @@ impl Core {
         if let Failure::Timeout(timeout) = &mut failure {
             let accounts = self.poison.accounts();
             timeout.verdict = accounts.verdict(timeout, self.world_size, || self.await_accounts());
+        }
+        if let Failure::Mismatch(mismatch) = &mut failure {
+            let accounts = self.poison.accounts();
+            accounts.tell_calls(mismatch, || self.await_accounts());
         }
         let error = self.roster.explain(failure);
         self.poison

@@ -42,6 +42,7 @@ mod rows;
 mod step;
 mod summary;
 mod synchroniser;
+mod watchdog;
 
 pub use digest::Digest;
 use gather::Gatherer;
@@ -49,6 +50,7 @@ pub use own_backward::OwnStep;
 pub use step::{MicroStep, Step};
 pub use summary::BucketSummary;
 use synchroniser::Synchroniser;
+use watchdog::Watchdog;
 
 /// A model replicated on all ranks of a group.
 ///
@@ -75,6 +77,11 @@ pub struct Ddp<M> {
     micro_batches: MicroBatches,
     /// Calls of `backward` so far.
     steps: u64,
+    /// Those since the model last changed.
+    passes: u64,
+    /// Calls of `step` so far.
+    updates: u64,
+    watchdog: Watchdog,
     /// Of the micro-batches since the last synchronised step.
     forward_backward: Duration,
     /// Where parameters are sharded.
@@ -234,6 +241,7 @@ impl<M: Module> Ddp<M> {
             computing: computing.as_ref().filter(|_| !is_cpu),
         };
         let setup = Setup::new(model, &group, &config, place)?;
+        let watchdog = Watchdog::new(&group);
         Ok(Self {
             module: Some(setup.module),
             group,
@@ -248,6 +256,9 @@ impl<M: Module> Ddp<M> {
             depth: Depth::default(),
             micro_batches: MicroBatches::default(),
             steps: 0,
+            passes: 0,
+            updates: 0,
+            watchdog,
             forward_backward: Duration::ZERO,
             gatherer: setup.gatherer,
             is_optimizer_ready: false,
@@ -288,7 +299,7 @@ impl<M: Module> Ddp<M> {
     /// group has ended then.
     #[track_caller]
     pub fn whole(&mut self) -> Result<M, TrainError> {
-        self.guarded(|ddp| Ok(ddp.module().valid().materialize()))
+        self.guarded("Ddp::whole", |ddp| Ok(ddp.module().valid().materialize()))
     }
 
     /// The type that forward and backward passes compute in.
@@ -337,13 +348,10 @@ impl<M: Module> Ddp<M> {
         &mut self,
         forward: impl FnOnce(&M) -> L,
     ) -> Result<Step<L::Output>, TrainError> {
-        // Who asks a rank what it does learns whether it computes or is busy with something else.
-        self.group.progress(self.steps);
-        self.steps += 1;
-        self.group.phase("Ddp::backward");
-        let step = self.guarded(|ddp| ddp.synchronise(forward));
+        const NAME: &str = "Ddp::backward";
+        let _watched = self.begin_step(NAME);
+        let step = self.guarded(NAME, |ddp| ddp.synchronise(forward));
         self.group.end_step();
-        self.group.phase("after Ddp::backward");
         step
     }
 
@@ -361,7 +369,9 @@ impl<M: Module> Ddp<M> {
         &mut self,
         forward: impl FnOnce(&M) -> L,
     ) -> Result<MicroStep<L::Output>, TrainError> {
-        self.guarded(|ddp| ddp.accumulate(forward))
+        const NAME: &str = "Ddp::no_sync";
+        let _watched = self.watchdog.watch(NAME, self.step_number(), &self.group);
+        self.guarded(NAME, |ddp| ddp.accumulate(forward))
     }
 
     /// Updates the parameters. Equal gradients and equal optimizers keep the replicas equal.
@@ -385,16 +395,18 @@ impl<M: Module> Ddp<M> {
         lr: impl Into<ModuleLearningRate>,
         gradients: Gradients,
     ) -> Result<(), TrainError> {
-        if self.config.placement.is_sharded() {
-            return self.guarded(|ddp| ddp.step_rows(optimizer, lr.into(), gradients));
-        }
-        self.guarded(|ddp| {
+        let done = self.guarded("Ddp::step", |ddp| {
+            if ddp.config.placement.is_sharded() {
+                return ddp.step_rows(optimizer, lr.into(), gradients);
+            }
             // Handed over rather than cloned, so that the optimizer may update in place.
             let module = ddp.module.take().expect(MODULE_PRESENT);
             let (module, result) = gradients.step(optimizer, lr.into(), module);
             ddp.module = Some(module);
             result
-        })
+        });
+        (self.passes, self.updates) = (0, self.updates + 1);
+        done
     }
 
     /// Gradients of this model, with none in them yet.

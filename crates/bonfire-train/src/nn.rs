@@ -7,7 +7,7 @@ mod gelu;
 #[cfg(feature = "flex")]
 mod memory;
 mod norm;
-mod recompute;
+pub(crate) mod recompute;
 mod relu;
 
 pub use convolution::conv2d;

@@ -10,10 +10,11 @@ use std::sync::Arc;
 use bonfire_collective::{Resident, release_freed_memory};
 use bonfire_plan::memory::{Activations, Parameter, Start};
 use bonfire_plan::{Bytes, DType};
-use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Bool, DType as TensorDType, Int, Tensor};
 
 use crate::loss::IntoLoss;
+use crate::nn::recompute::running::Running;
 use crate::parameters::{ParameterTable, trainable};
 use crate::reducer::hooks::{Anchors, Depth, Listener, Pass, measured};
 use crate::{Precision, TrainError, World};
@@ -104,11 +105,25 @@ fn share(bytes: Bytes, world: &World) -> Bytes {
 fn rehearsed<M: Module, L: IntoLoss>(
     model: &M,
     precision: Precision,
+    forward: impl FnMut(&M) -> L,
+    meet: impl Fn() -> Result<(), TrainError>,
+) -> Result<Activations, TrainError> {
+    // Mapped, running statistics of this crate have values of their own. Those of Burn are shared by all clones, and
+    // get back what they had.
+    let model = trainable(model.clone()).map(&mut Same);
+    let running = Running::of(&model);
+    let found = passes(&model, precision, forward, meet);
+    running.put_back(model);
+    found
+}
+
+fn passes<M: Module, L: IntoLoss>(
+    model: &M,
+    precision: Precision,
     mut forward: impl FnMut(&M) -> L,
     meet: impl Fn() -> Result<(), TrainError>,
 ) -> Result<Activations, TrainError> {
-    let model = trainable(model.clone());
-    let table = Arc::new(ParameterTable::of(&model)?);
+    let table = Arc::new(ParameterTable::of(model)?);
     let (mut anchors, depth) = (Anchors::default(), Depth::default());
     meet()?;
     let before = before()?;
@@ -119,7 +134,7 @@ fn rehearsed<M: Module, L: IntoLoss>(
             keeps_gradients: false,
             gathered: None,
         };
-        let hooked = anchors.attach(&model, &table, &depth, pass)?;
+        let hooked = anchors.attach(model, &table, &depth, pass)?;
         // Nobody computes while another one looks.
         meet()?;
         let (loss, _output) = forward(&hooked).into_loss().map_err(TrainError::Forward)?;
@@ -137,6 +152,11 @@ fn rehearsed<M: Module, L: IntoLoss>(
         with_gradients: pass(Listener::Nobody)?,
     })
 }
+
+/// Leaves all parameters as they are.
+struct Same;
+
+impl ModuleMapper for Same {}
 
 fn unmeasurable(source: io::Error) -> TrainError {
     TrainError::Unmeasurable { source }

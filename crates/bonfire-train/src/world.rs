@@ -194,9 +194,16 @@ impl World {
     }
 
     /// Says that each rank of this world has a part of a parameter. The divided layers of `bonfire-parallel` do; a layer of
-    /// a program's own does where [`Checkpoints`](crate::Checkpoints) are to put its parameters together.
+    /// a program's own does, so that [`Checkpoints`](crate::Checkpoints) put its parameters together and the
+    /// [norm](crate::Gradients::norm) of gradients counts each part.
     pub fn note_cut(&self, parameter: ParamId, cut: Cut) {
         self.cuts.note(parameter, cut);
+    }
+
+    /// Whether each rank of this world has a part of a parameter, as far as that has been
+    /// [noted](Self::note_cut).
+    pub fn is_cut(&self, parameter: ParamId) -> bool {
+        self.cuts.get(parameter).is_some()
     }
 
     /// How the ranks of this world divide parameters.

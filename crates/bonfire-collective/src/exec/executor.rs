@@ -50,6 +50,8 @@ pub(crate) struct Request {
     pub(crate) name: Name,
     /// Part of what the ranks compare.
     pub(crate) agreed: u32,
+    /// So is this.
+    pub(crate) step: Option<u32>,
     pub(crate) eagerness: Eagerness,
     pub(crate) timeout: Duration,
 }
@@ -212,7 +214,7 @@ impl Executor {
         let bytes = request.count * size_of::<T>();
         self.recorder.begin(prepared.call, seq, bytes);
         let mut space = Space::new(memory, &prepared.extents);
-        let mut run = Run::new(self, &prepared, seq, &patience);
+        let mut run = Run::new(self, &prepared, (seq, request.step), &patience);
         let mut steps = &prepared.steps[..];
         while let Some(step) = steps.first() {
             let mut done = run.use_frame(steps, request.reduce, &mut space)?;
@@ -287,7 +289,8 @@ impl Executor {
             let call = self.recorder.learn(operation.clone(), request.name);
             let bytes = request.count * size_of::<T>();
             self.recorder.begin(call, seq, bytes);
-            let figures = Run::of(self, &operation, header, seq, &patience).measure()?;
+            let place = (seq, request.step);
+            let figures = Run::of(self, &operation, header, place, &patience).measure()?;
             self.recorder.withdraw();
             self.selector.learn(figures);
         }
@@ -327,6 +330,7 @@ impl Executor {
         Operation {
             group: self.group,
             seq: 0,
+            step: None,
             collective: request.collective,
             algorithm,
             dtype: T::DTYPE,

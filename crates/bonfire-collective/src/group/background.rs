@@ -2,7 +2,7 @@
 //!
 //! It is done one after the other in the order of the calls, on one thread of the group.
 
-use std::panic::{AssertUnwindSafe, Location, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use super::{Job, ProcessGroup};
@@ -41,7 +41,7 @@ impl ProcessGroup {
         let group = Self {
             core: Arc::clone(&self.core),
             member: None,
-            begun: Some(Location::caller()),
+            begun: Some(self.entered()),
             ..*self
         };
         let run = move || {

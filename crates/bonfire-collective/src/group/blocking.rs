@@ -1,6 +1,5 @@
 //! The operations that return when they are done.
 
-use std::panic::Location;
 use std::time::Duration;
 
 use bonfire_plan::{Partition, Rank, ReduceOp, shard_range};
@@ -414,13 +413,14 @@ impl ProcessGroup {
 
     #[track_caller]
     pub(super) fn caller(&self) -> Caller {
-        let (call_site, eagerness) = match self.begun {
+        let (entered, eagerness) = match self.begun {
             // Its program computes meanwhile, and a spinning thread would take a core from it.
             Some(begun) => (begun, Eagerness::Sleep),
-            None => (Location::caller(), self.core.eagerness),
+            None => (self.entered(), self.core.eagerness),
         };
         Caller {
-            call_site,
+            call_site: entered.call_site,
+            step: entered.step,
             name: self.name,
             agreed: self.agreed,
             eagerness,

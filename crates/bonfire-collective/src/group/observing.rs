@@ -1,7 +1,27 @@
 //! What a program says of itself to whoever watches the job, and what it hears of the others.
 
+use std::panic::Location;
+use std::sync::Arc;
+
 use super::ProcessGroup;
+use crate::health::recorder::{Entered, Recorder};
 use crate::health::stragglers::StragglerReport;
+
+/// Until it is dropped, the operations of a group are those of one call of the program.
+#[derive(Debug)]
+#[must_use = "the call ends when this is dropped"]
+pub struct Inside {
+    /// None within another call, which lasts longer.
+    recorder: Option<Arc<Recorder>>,
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        if let Some(recorder) = &self.recorder {
+            recorder.enter(None);
+        }
+    }
+}
 
 impl ProcessGroup {
     /// The same membership, whose operations go by this name in what the flight recorder tells after a
@@ -36,6 +56,31 @@ impl ProcessGroup {
     pub fn phase(&self, name: &str) {
         let recorder = &self.core.recorder;
         recorder.say_phase(recorder.name(name));
+    }
+
+    /// Until what it returns is dropped, this rank's operations are those of this line of the program, in errors and
+    /// in records, and of step `step`: two ranks that are in operations of different steps get
+    /// [`CollectiveError::Mismatch`](crate::CollectiveError::Mismatch). Within another such call it changes nothing.
+    pub fn enter(&self, call_site: &'static Location<'static>, step: u64) -> Inside {
+        let recorder = &self.core.recorder;
+        let is_first = recorder.entered().is_none();
+        if is_first {
+            let step = Some(step as u32);
+            recorder.enter(Some(Entered { call_site, step }));
+        }
+        Inside {
+            recorder: is_first.then(|| Arc::clone(recorder)),
+        }
+    }
+
+    /// Where the program is, as operations that it calls are known.
+    #[track_caller]
+    pub(super) fn entered(&self) -> Entered {
+        let here = Entered {
+            call_site: Location::caller(),
+            step: None,
+        };
+        self.core.recorder.entered().unwrap_or(here)
     }
 
     /// Which ranks keep the others waiting, and what that costs, as rank 0 found out in the last ten

@@ -23,6 +23,7 @@ pub(super) struct Caller {
     pub(super) call_site: &'static Location<'static>,
     pub(super) name: Name,
     pub(super) agreed: u32,
+    pub(super) step: Option<u32>,
     pub(super) eagerness: Eagerness,
     pub(super) timeout: Duration,
 }
@@ -37,6 +38,7 @@ impl Caller {
             call_site: self.call_site,
             name: self.name,
             agreed: self.agreed,
+            step: self.step,
             eagerness: self.eagerness,
             timeout: self.timeout,
         }

@@ -19,7 +19,7 @@ use std::time::Duration;
 use bonfire_plan::{Operation, Rank, WorldSize};
 use serde::{Deserialize, Serialize};
 
-use crate::health::failure::Timeout;
+use crate::health::failure::{Mismatch, Timeout};
 use crate::health::flight::{Desk, FlightRecord, write_flight_record};
 use crate::health::recorder::{Progress, Record, Recorder};
 use crate::health::stragglers::StragglerReport;
@@ -82,6 +82,8 @@ pub(crate) struct Accounts {
     stragglers: Mutex<Option<StragglerReport>>,
     /// The same for every caller, and put together once.
     verdict: OnceLock<String>,
+    /// So is what the programs of two ranks say that disagree.
+    calls: OnceLock<[String; 2]>,
     /// Whether the flight records of this process are written.
     written: OnceLock<()>,
 }
@@ -218,6 +220,21 @@ impl Accounts {
         all
     }
 
+    /// Adds what the programs of two ranks say that disagree. `wait` gives the accounts of other processes time to
+    /// come.
+    pub(crate) fn tell_calls(&self, mismatch: &mut Mismatch, wait: impl FnOnce()) {
+        let calls = self.calls.get_or_init(|| {
+            wait();
+            let accounts = self.all();
+            let call = |rank, operation| call(accounts.get(rank), operation);
+            [
+                call(&mismatch.rank, &mismatch.operation),
+                call(&mismatch.other_rank, &mismatch.other_operation),
+            ]
+        });
+        mismatch.calls = Some(calls.clone());
+    }
+
     /// Why a rank waited in vain, in words. `wait` gives the accounts of other processes time to come.
     pub(crate) fn verdict(
         &self,
@@ -235,6 +252,21 @@ impl Accounts {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a rank's program says of an operation within a call of it, as far as is known: what calls it, and of what.
+fn call(account: Option<&Account>, operation: &Operation) -> String {
+    let Some(account) = account.filter(|_| operation.step.is_some()) else {
+        return String::new();
+    };
+    let phase = account.progress.phase.as_ref();
+    let phase = phase.map_or("a step", |phase| &phase.name);
+    let is_it = |last: &&Record| last.call.operation.seq == operation.seq;
+    let last = account.last.as_ref().filter(is_it);
+    match last.and_then(|last| last.call.name.as_deref()) {
+        Some(name) => format!("{phase} ({name}), which is "),
+        None => format!("{phase}, which is "),
+    }
 }
 
 /// How far a rank is, compared with an operation.

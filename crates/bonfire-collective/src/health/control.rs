@@ -223,7 +223,7 @@ fn send_all(peers: &[Peer], kind: Kind, message: &impl Serialize) {
 
 /// Tells every peer what this process was doing, where that can say who is to blame.
 fn testify(peers: &[Peer], failure: &Failure, accounts: &Accounts) {
-    if !matches!(failure, Failure::Timeout(_)) {
+    if !matches!(failure, Failure::Timeout(_) | Failure::Mismatch(_)) {
         return;
     }
     for account in accounts.own() {

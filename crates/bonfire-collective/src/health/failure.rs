@@ -30,10 +30,6 @@ pub(crate) const DISAGREE: &str = "ranks disagree: ";
 
 /// Two ranks met in different operations.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-#[error(
-    "{DISAGREE}rank {rank} is in {operation}, but rank {other_rank} is in {other_operation}; every \
-     rank must call the same operations in the same order"
-)]
 pub struct Mismatch {
     /// The rank that noticed.
     pub rank: Rank,
@@ -43,6 +39,31 @@ pub struct Mismatch {
     pub other_rank: Rank,
     /// What the other rank is doing.
     pub other_operation: Operation,
+    /// What the programs of the two say of it, in words.
+    #[serde(default)]
+    pub calls: Option<[String; 2]>,
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            rank,
+            operation,
+            other_rank,
+            other_operation,
+            calls,
+        } = self;
+        let [call, other_call] = calls.clone().unwrap_or_default();
+        write!(
+            f,
+            "{DISAGREE}rank {rank} is in {call}{operation}, but rank {other_rank} is in \
+             {other_call}{other_operation}; every rank must call the same operations in the same order"
+        )?;
+        match operation.step.or(other_operation.step) {
+            Some(_) => f.write_str(". Do all ranks have equally many batches?"),
+            None => Ok(()),
+        }
+    }
 }
 
 /// What one rank sent to another was changed on the way.

@@ -24,6 +24,7 @@ use bonfire_connect::platform::sync::{Mutex, MutexGuard};
 
 pub use progress::{PhaseProgress, Progress, StepProgress};
 
+pub(crate) use progress::Entered;
 use progress::Said;
 
 /// Operations that are kept.

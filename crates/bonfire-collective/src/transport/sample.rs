@@ -40,6 +40,7 @@ pub(crate) fn header(payload_bytes: u32) -> [u8; HEADER_BYTES] {
     let operation = Operation {
         group: 1,
         seq: 2,
+        step: None,
         collective: Collective::AllReduce,
         algorithm: Algorithm::Ring,
         dtype: DType::F32,

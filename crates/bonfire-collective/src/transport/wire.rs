@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! offset  0 magic u32 | 4 collective u8 | 5 algorithm u8 | 6 dtype u8 | 7 reduce op u8
-//!         8 group u32 | 12 first rank u32 | 16 seq u64 | 24 count u64
+//!         8 group u32 | 12 first rank u32 | 16 seq u40 | 21 step u24 | 24 count u64
 //!        32 second rank u32 | 36 layout u32 | 40 payload_bytes u32
 //!        44 call-site length u8 | 45 call-site, UTF-8, up to 75 bytes
 //!       120 CRC-32C of the payload u32 | 124 CRC-32C of the bytes before u32 | 128 end
@@ -25,6 +25,10 @@ pub(crate) const AGREED_BYTES: usize = Operation::AGREED_BYTES;
 
 const MAGIC: u32 = 0x4246_0003;
 const SEQ_AT: usize = 16;
+/// Bits of the number of an operation; above them is that of the step and 1, 0 for none.
+const SEQ_BITS: u32 = 40;
+const STEP_AT: usize = SEQ_AT + SEQ_BITS as usize / 8;
+const STEPS: u64 = 1 << (u64::BITS - SEQ_BITS);
 const PAYLOAD_BYTES_AT: usize = AGREED_BYTES;
 const CALL_SITE_LEN_AT: usize = 44;
 const CALL_SITE_AT: usize = 45;
@@ -69,7 +73,7 @@ pub(crate) fn encode_header(operation: &Operation, payload_bytes: u32) -> [u8; H
     bytes[7] = operation.reduce.map_or(NO_REDUCE, ReduceOp::code);
     bytes[8..12].copy_from_slice(&operation.group.to_le_bytes());
     bytes[12..16].copy_from_slice(&rank(first));
-    set_seq(&mut bytes, operation.seq);
+    set_place(&mut bytes, operation.seq, operation.step);
     bytes[24..32].copy_from_slice(&operation.count.to_le_bytes());
     bytes[32..36].copy_from_slice(&rank(second));
     bytes[36..40].copy_from_slice(&operation.layout.to_le_bytes());
@@ -85,9 +89,17 @@ pub(crate) fn encode_header(operation: &Operation, payload_bytes: u32) -> [u8; H
     bytes
 }
 
-/// Says in an encoded header that its operation is number `seq` of the group.
-pub(crate) fn set_seq(header: &mut [u8; HEADER_BYTES], seq: u64) {
-    header[SEQ_AT..SEQ_AT + 8].copy_from_slice(&seq.to_le_bytes());
+/// Says in an encoded header that its operation is number `seq` of the group, and of which step.
+pub(crate) fn set_place(header: &mut [u8; HEADER_BYTES], seq: u64, step: Option<u32>) {
+    let step = step.map_or(0, |step| u64::from(step) % (STEPS - 1) + 1);
+    let place = step << SEQ_BITS | seq % (1 << SEQ_BITS);
+    header[SEQ_AT..SEQ_AT + 8].copy_from_slice(&place.to_le_bytes());
+}
+
+fn place(header: &[u8]) -> (u64, Option<u32>) {
+    let place = u64_at(header, SEQ_AT);
+    let step = (place >> SEQ_BITS).checked_sub(1);
+    (place % (1 << SEQ_BITS), step.map(|step| step as u32))
 }
 
 /// Says in an encoded header that `payload_bytes` bytes follow it.
@@ -116,9 +128,9 @@ pub(crate) fn payload_bytes(header: &[u8]) -> Result<u32, WireError> {
 pub(crate) fn contradict(one: &[u8], other: &[u8]) -> bool {
     let same = |range: Range<usize>| one[range.clone()] == other[range];
     // The magic, the group and the number.
-    let same_place = same(0..4) && same(8..12) && same(SEQ_AT..SEQ_AT + 8);
+    let same_place = same(0..4) && same(8..12) && same(SEQ_AT..STEP_AT);
     // All that is agreed on but the algorithm and the layout.
-    let same_operation = same(4..5) && same(6..8) && same(12..16) && same(24..36);
+    let same_operation = same(4..5) && same(6..8) && same(12..16) && same(STEP_AT..36);
     let is_of_all = |header| collective(header).is_some_and(|found| !found.is_point_to_point());
     same_place && !same_operation && is_of_all(one) && is_of_all(other)
 }
@@ -143,9 +155,11 @@ pub(crate) fn decode_header(header: &[u8]) -> Result<(Operation, u32), WireError
     };
     let site_end = (CALL_SITE_AT + header[CALL_SITE_LEN_AT] as usize).min(PAYLOAD_SUM_AT);
     let site = String::from_utf8_lossy(&header[CALL_SITE_AT..site_end]);
+    let (seq, step) = place(header);
     let operation = Operation {
         group: u32_at(header, 8),
-        seq: u64_at(header, SEQ_AT),
+        seq,
+        step,
         collective: collective(header).ok_or(code("collective", header[4]))?,
         algorithm: Algorithm::from_code(header[5]).ok_or(code("algorithm", header[5]))?,
         dtype: DType::from_code(header[6]).ok_or(code("dtype", header[6]))?,
@@ -196,7 +210,7 @@ impl Seal {
             return Err(WireError::Changed);
         }
         Ok(Self {
-            seq: u64_at(header, SEQ_AT),
+            seq: place(header).0,
             sum: u32_at(header, PAYLOAD_SUM_AT),
         })
     }
@@ -238,7 +252,8 @@ mod tests {
     fn operation(collective: Collective, algorithm: Algorithm) -> Operation {
         Operation {
             group: 7,
-            seq: u64::MAX - 1,
+            seq: (1 << SEQ_BITS) - 2,
+            step: Some(12),
             collective,
             algorithm,
             dtype: DType::BF16,
@@ -362,6 +377,10 @@ mod tests {
             reduce: None,
             ..mine.clone()
         });
+        others.extend([None, Some(0), Some(13)].map(|step| Operation {
+            step,
+            ..mine.clone()
+        }));
         for (index, left) in others.iter().enumerate() {
             for (other_index, right) in others.iter().enumerate() {
                 assert_eq!(left.matches(right), index == other_index);
@@ -375,6 +394,7 @@ mod tests {
         let operation = Operation {
             group: 1,
             seq: 77,
+            step: None,
             collective: Collective::AllReduce,
             algorithm: Algorithm::Ring,
             dtype: DType::F32,

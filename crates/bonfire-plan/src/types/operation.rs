@@ -16,6 +16,9 @@ pub struct Operation {
     pub group: u32,
     /// Number of the operation in its group, from 0.
     pub seq: u64,
+    /// The step of the program that it is part of, where ranks compare that.
+    #[serde(default)]
+    pub step: Option<u32>,
     /// What is done.
     pub collective: Collective,
     /// How it is done.
@@ -43,6 +46,7 @@ impl Operation {
     pub fn matches(&self, other: &Self) -> bool {
         self.group == other.group
             && self.seq == other.seq
+            && self.step == other.step
             && self.collective == other.collective
             && self.algorithm == other.algorithm
             && self.dtype == other.dtype
@@ -54,7 +58,11 @@ impl Operation {
 
 impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} #{} (", self.collective.name(), self.seq)?;
+        write!(f, "{} #{}", self.collective.name(), self.seq)?;
+        if let Some(step) = self.step {
+            write!(f, " of step {step}")?;
+        }
+        write!(f, " (")?;
         if let Some(reduce) = self.reduce {
             write!(f, "{reduce}, ")?;
         }

@@ -49,7 +49,8 @@ impl<M: Module> Ddp<M> {
     /// If `change` panics, after telling the other ranks.
     #[track_caller]
     pub fn map_module(&mut self, change: impl FnOnce(M) -> M) -> Result<(), TrainError> {
-        self.guarded(|ddp| ddp.change(change))
+        self.passes = 0;
+        self.guarded("Ddp::map_module", |ddp| ddp.change(change))
     }
 
     #[track_caller]

@@ -76,7 +76,7 @@ impl<M: Module> Ddp<M> {
     /// [`TrainError::UnreadableTensor`]; [`TrainError::Collective`].
     #[track_caller]
     pub fn digest(&mut self) -> Result<Digest, TrainError> {
-        let own = self.guarded(|ddp| {
+        let own = self.guarded("Ddp::digest", |ddp| {
             let local = match ddp.config.buffers {
                 BufferSync::Local => ddp.buffers.ids().clone(),
                 BufferSync::Broadcast | BufferSync::Mean => HashSet::new(),

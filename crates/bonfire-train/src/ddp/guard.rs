@@ -1,25 +1,39 @@
 //! What the other ranks hear when a step fails on this one.
 
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
 
-use bonfire_collective::panic_message;
+use bonfire_collective::{ProcessGroup, panic_message};
 use burn::module::Module;
 
+use super::watchdog::Watched;
 use super::{Ddp, Synchroniser, lock};
 use crate::TrainError;
 
+/// Backward passes after which a model that still is the same is worth a warning.
+const STANDSTILL_PASSES: u64 = 20;
+
 impl<M: Module> Ddp<M> {
-    /// Runs `work`; if it fails or panics, the other ranks are told.
+    /// Runs `work`, which is a call that users know by this name; if it fails or panics, the other ranks are told.
+    #[track_caller]
     pub(crate) fn guarded<R>(
         &mut self,
+        name: &'static str,
         work: impl FnOnce(&mut Self) -> Result<R, TrainError>,
     ) -> Result<R, TrainError> {
         if let Some(failure) = self.group.failure() {
             // Others may wait for this one in smaller groups.
             return Err(self.given_up(failure.into()));
         }
+        // Operations are those of this call, and of this step, which ranks compare.
+        let (step, call_site) = (self.step_number(), Location::caller());
+        let inside = self
+            .groups()
+            .map(|group| group.map(|group| group.enter(call_site, step)));
+        self.say(name);
         // After a panic nothing of `self` is used but the group, which has ended.
         let outcome = catch_unwind(AssertUnwindSafe(|| work(self)));
+        drop(inside);
+        self.say(&format!("after {name}"));
         if let Some(failure) = self.failures.take() {
             // What else went wrong follows from it.
             return Err(self.given_up(failure));
@@ -36,6 +50,44 @@ impl<M: Module> Ddp<M> {
                 }
             },
         }
+    }
+
+    /// Those in which gradients and parameters travel.
+    fn groups(&self) -> [Option<&ProcessGroup>; 3] {
+        let shards = self.shards.groups();
+        [Some(&self.group), Some(shards.shards()), shards.copies()]
+    }
+
+    /// Who asks a rank what it does learns whether it computes or is busy with something else.
+    fn say(&self, phase: &str) {
+        let groups = self.groups().into_iter().flatten();
+        groups.for_each(|group| group.phase(phase));
+    }
+
+    /// Which step the program is in: how often it has stepped, or how often it has run a backward pass if it steps
+    /// otherwise. One that runs a pass too many is in another step than the other ranks.
+    pub(super) fn step_number(&self) -> u64 {
+        match self.updates {
+            0 => self.steps,
+            updates => updates,
+        }
+    }
+
+    /// A step begins that ends with averages, in a call of this name.
+    #[track_caller]
+    pub(super) fn begin_step(&mut self, name: &'static str) -> Watched {
+        let step = self.step_number();
+        self.group.progress(step);
+        self.steps += 1;
+        self.passes += 1;
+        if self.passes == STANDSTILL_PASSES && self.group.rank().get() == 0 {
+            tracing::warn!(
+                target: "bonfire",
+                "{STANDSTILL_PASSES} backward passes without Ddp::step: the model that gradients are computed of does \
+                 not change; give the gradients to ddp.step(&mut optimizer, learning_rate, gradients)"
+            );
+        }
+        self.watchdog.watch(name, step, &self.group)
     }
 
     /// What went wrong where a model exchanged something with other ranks.

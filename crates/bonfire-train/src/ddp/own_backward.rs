@@ -39,6 +39,7 @@ impl<M: Module> Ddp<M> {
     /// Takes the model as an optimizer elsewhere has made it: the same parameters with other values.
     pub fn set_module(&mut self, module: M) {
         self.module = Some(module);
+        self.passes = 0;
     }
 
     /// Runs a `step` with a forward and a backward pass of its own, such as a `TrainStep` of Burn's
@@ -71,12 +72,14 @@ impl<M: Module> Ddp<M> {
                     .to_owned(),
             });
         }
-        self.group.progress(self.steps);
+        const NAME: &str = "a step of the learner";
+        let number = self.step_number();
+        self.group.progress(number);
         self.steps += u64::from(last == Last::Yes);
-        self.group.phase("a step of the learner");
+        let _watched = self.watchdog.watch(NAME, number, &self.group);
         let weight = Weight::Samples(samples);
         let step = step.map(|step| |_: &M, hooked: &M| Ok(step(hooked)));
-        let own = self.guarded(|ddp| ddp.own(weight, step, last));
+        let own = self.guarded(NAME, |ddp| ddp.own(weight, step, last));
         if last == Last::Yes {
             self.group.end_step();
         }
@@ -100,14 +103,13 @@ impl<M: Module> Ddp<M> {
     ) -> Result<Step<L::Output>, TrainError> {
         let parameters = self.config.placement.parameters;
         assert_eq!(parameters, Spread::Replicated, "who has the parameters");
-        self.group.progress(self.steps);
-        self.steps += 1;
-        self.group.phase("Ddp::backward_in_parts");
+        const NAME: &str = "Ddp::backward_in_parts";
+        let _watched = self.begin_step(NAME);
         let passes = |model: &M, hooked: &M| {
             let loss = passes(model, hooked).into_loss();
             loss.map_err(TrainError::Forward)
         };
-        let own = self.guarded(|ddp| ddp.own(Weight::Equal, Some(passes), Last::Yes));
+        let own = self.guarded(NAME, |ddp| ddp.own(Weight::Equal, Some(passes), Last::Yes));
         self.group.end_step();
         let OwnStep {
             output,

@@ -214,6 +214,19 @@ fn small_buckets() -> DdpConfig {
     }
 }
 
+/// That the ranks have different parts of some parameter, if the placement shards anything among several.
+fn assert_cut<M: Module>(ddp: &Ddp<M>) {
+    let is_cut = (0..ddp.table.len()).any(|parameter| ddp.shards.is_cut(parameter));
+    let is_sharded = ddp.config.placement.is_sharded();
+    let among_several = ddp.shards.groups().shards().world_size().get() > 1;
+    assert_eq!(
+        is_cut,
+        is_sharded && among_several,
+        "{}",
+        ddp.config.placement
+    );
+}
+
 fn has_bucket_memory(ddp: &Ddp<Mlp>) -> bool {
     match &ddp.synchroniser {
         Synchroniser::Bucketed(reducer) => lock(reducer).is_made(),

@@ -19,7 +19,7 @@ use crate::world::exchange::mapping::{Meaning, meant};
 mod draws;
 mod inputs;
 mod leaves;
-mod running;
+pub(crate) mod running;
 mod segment;
 #[cfg(test)]
 #[cfg(feature = "flex")]

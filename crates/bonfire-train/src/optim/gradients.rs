@@ -144,7 +144,7 @@ impl Gradients {
     }
 
     /// The same gradients, where the ranks of `world`, which is along another axis of a mesh, have other parts of the
-    /// parameters of which `is_part` holds, and the same of all others. [`norm`](Self::norm), [`clip`](Self::clip) and
+    /// parameters of which `is_part` holds or a [cut](World::note_cut) is noted, and the same of all others. [`norm`](Self::norm), [`clip`](Self::clip) and
     /// [`check_finite`](Self::check_finite) are about the whole model then, of which each element counts once; all
     /// ranks of `world` must call them, in the same order.
     #[must_use]
@@ -152,7 +152,7 @@ impl Gradients {
         if world.world_size() > WorldSize::ONE {
             self.parts = Some(world.group().clone());
             for entry in &mut self.entries {
-                entry.is_part = is_part(entry.id);
+                entry.is_part = is_part(entry.id) || world.is_cut(entry.id);
             }
         }
         self
@@ -409,28 +409,26 @@ impl Gradients {
 
     /// Those of the parameters that this rank has.
     fn own_non_finite(&self) -> Result<Vec<String>, TrainError> {
-        if self.entries.is_empty() {
-            return Ok(Vec::new());
+        // Of all parameters: another rank may have gradients where this one has none.
+        let mut broken = vec![0_u8; self.table.len()];
+        if !self.entries.is_empty() {
+            let finite = self.entries.iter().map(|entry| entry.values.is_finite());
+            let finite = Tensor::cat(together(finite.collect()), 0).try_into_data();
+            let finite = finite.map_err(|cause| TrainError::UnreadableTensor {
+                what: "which gradients are finite".to_owned(),
+                cause: format!("{cause:?}"),
+            })?;
+            for (entry, finite) in self.entries.iter().zip(finite.iter::<f32>()) {
+                broken[entry.parameter] = u8::from(finite == 0.0);
+            }
         }
-        let finite = self.entries.iter().map(|entry| entry.values.is_finite());
-        let finite = Tensor::cat(together(finite.collect()), 0).try_into_data();
-        let finite = finite.map_err(|cause| TrainError::UnreadableTensor {
-            what: "which gradients are finite".to_owned(),
-            cause: format!("{cause:?}"),
-        })?;
-        let mut broken: Vec<u8> = finite
-            .iter::<f32>()
-            .map(|finite| u8::from(finite == 0.0))
-            .collect();
         let rest = self.rest.as_ref().map(|rest| &rest.group);
         for group in rest.into_iter().chain(&self.parts) {
             group.all_reduce(&mut broken, ReduceOp::Max)?;
         }
-        let broken = self.entries.iter().zip(broken);
-        Ok(broken
-            .filter(|(_, broken)| *broken > 0)
-            .map(|(entry, _)| self.table.get(entry.parameter).name.clone())
-            .collect())
+        let broken = (0..).zip(broken).filter(|(_, broken)| *broken > 0);
+        let names = broken.map(|(parameter, _)| self.table.get(parameter).name.clone());
+        Ok(names.collect())
     }
 
     fn changed(mut self, change: impl Fn(Box<dyn AnyRank>) -> Box<dyn AnyRank>) -> Self {

@@ -7,7 +7,7 @@ use bonfire_config::{Config, OptimizerKind};
 use bonfire_parallel::divided_parameters;
 use bonfire_plan::{Axis, Grid, WorldSize};
 use bonfire_train::{Checkpoints, Gradients, Mesh, World};
-use burn::module::{Module, ParamId};
+use burn::module::{Module, ParamId, list_param_ids};
 
 use crate::error::{Error, Result};
 
@@ -69,12 +69,21 @@ impl Place {
         }
         let divided = match grid.size(Axis::Tp) {
             1 => HashSet::new(),
-            _ => divided_parameters(model),
+            _ => {
+                let mut divided = divided_parameters(model);
+                // Layers of the program's own say so.
+                let tp = mesh.iter().map(|(mesh, _)| mesh.sub(Axis::Tp));
+                for tp in tp {
+                    let noted = list_param_ids(model).into_iter();
+                    divided.extend(noted.filter(|id| tp.is_cut(*id)));
+                }
+                divided
+            }
         };
         if grid.size(Axis::Tp) > 1 && divided.is_empty() {
             return wrong(format!(
                 "mesh={grid}: no layer of the model is divided; make it of ColumnParallelLinear, RowParallelLinear and \
-                 VocabParallelEmbedding"
+                 VocabParallelEmbedding, or have layers of its own note their cuts"
             ));
         }
         Ok(Self {

@@ -18,9 +18,10 @@ use crate::transport::{Frame, LinkError};
 /// One operation under way.
 pub(super) struct Run<'a> {
     pub(super) executor: &'a mut Executor,
-    /// But for its number.
+    /// But for its number and its step.
     like: &'a Operation,
     pub(super) seq: u64,
+    step: Option<u32>,
     /// Of the next frame; all of the operation's are alike but for the length.
     pub(super) header: [u8; HEADER_BYTES],
     pub(super) patience: &'a Patience<'a>,
@@ -30,31 +31,32 @@ impl<'a> Run<'a> {
     pub(super) fn new(
         executor: &'a mut Executor,
         prepared: &'a Prepared,
-        seq: u64,
+        place: (u64, Option<u32>),
         patience: &'a Patience<'a>,
     ) -> Self {
         Self::of(
             executor,
             &prepared.operation,
             prepared.header,
-            seq,
+            place,
             patience,
         )
     }
 
-    /// Operation number `seq`, which is else like `like`, as encoded in `header`.
+    /// Operation number `seq` in a step, which is else like `like`, as encoded in `header`.
     pub(super) fn of(
         executor: &'a mut Executor,
         like: &'a Operation,
         mut header: [u8; HEADER_BYTES],
-        seq: u64,
+        (seq, step): (u64, Option<u32>),
         patience: &'a Patience<'a>,
     ) -> Self {
-        wire::set_seq(&mut header, seq);
+        wire::set_place(&mut header, seq, step);
         Self {
             executor,
             like,
             seq,
+            step,
             header,
             patience,
         }
@@ -64,6 +66,7 @@ impl<'a> Run<'a> {
     pub(super) fn operation(&self) -> Operation {
         Operation {
             seq: self.seq,
+            step: self.step,
             ..self.like.clone()
         }
     }
@@ -141,6 +144,7 @@ impl<'a> Run<'a> {
                 operation: self.operation(),
                 other_rank: peer,
                 other_operation,
+                calls: None,
             })),
             Err(error) => Failure::Peer {
                 rank: peer,

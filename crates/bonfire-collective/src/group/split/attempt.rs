@@ -144,6 +144,7 @@ impl Attempt<'_> {
             call_site: self.wish.call_site,
             name: Name::default(),
             agreed: 0,
+            step: None,
             eagerness: core.eagerness,
             timeout: core.roster.options.timeout,
         };

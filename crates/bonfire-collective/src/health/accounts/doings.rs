@@ -133,6 +133,7 @@ mod tests {
             operation: Operation {
                 group: 0,
                 seq,
+                step: None,
                 collective: Collective::Barrier,
                 algorithm: Algorithm::OneShot,
                 dtype: DType::U8,

@@ -14,6 +14,9 @@ use crate::health::stragglers::StragglerReport;
 /// Nobody calls a shorter wait one.
 const WAIT_MIN: Duration = Duration::from_secs(1);
 
+/// All ranks may be in one call, and in no operation, for as long: they compute.
+const STANDSTILL_MIN: Duration = Duration::from_secs(20);
+
 /// Ranks that are listed one by one.
 const LISTED_MAX: usize = 4;
 
@@ -113,10 +116,12 @@ impl GroupReport {
                 let others = self.others(world_size, rank, last.call.operation.collective);
                 self.who_is_missed(&others, last, &waits, &accounts)
             }
-            _ if silent.is_empty() => format!(
-                "it goes on: no rank has waited for longer than {} s",
-                WAIT_MIN.as_secs()
-            ),
+            _ if silent.is_empty() => self.standstill().unwrap_or_else(|| {
+                format!(
+                    "it goes on: no rank has waited for longer than {} s",
+                    WAIT_MIN.as_secs()
+                )
+            }),
             _ => {
                 let standings = silent
                     .iter()
@@ -125,6 +130,29 @@ impl GroupReport {
                 sentences(standings, Tense::Running)
             }
         }
+    }
+
+    /// That all ranks have been in one call of the program for long, and in no operation.
+    fn standstill(&self) -> Option<String> {
+        let first = self.records.first()?.progress.phase.as_ref()?;
+        let mut shortest = Duration::MAX;
+        for record in &self.records {
+            let phase = record.progress.phase.as_ref()?;
+            let ended = record.operations.first()?.ended_ago?;
+            if phase.name != first.name {
+                return None;
+            }
+            shortest = shortest.min(ended).min(phase.began_ago);
+        }
+        // What comes after a call is the program's own, which may take any time.
+        let is_call = !first.name.starts_with("after ");
+        (is_call && shortest >= STANDSTILL_MIN).then(|| {
+            let (name, seconds) = (&first.name, shortest.as_secs_f64());
+            format!(
+                "suspicious: all ranks have been in {name} for {seconds:.1} s and have exchanged nothing since; if no \
+                 step computes for so long, they wait for something that is no rank"
+            )
+        })
     }
 
     /// Who is to be in an operation with `rank`.

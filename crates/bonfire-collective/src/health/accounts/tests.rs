@@ -9,6 +9,7 @@ fn operation(collective: Collective, seq: u64) -> Operation {
     Operation {
         group: 0,
         seq,
+        step: None,
         collective,
         algorithm: Algorithm::OneShot,
         dtype: DType::F32,

@@ -1,12 +1,15 @@
 //! What a program says of its own progress: which step it is in, and what it does there.
 
 use std::fmt;
+use std::panic::Location;
+use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::{Name, Recorder};
+use bonfire_connect::platform::sync::Mutex;
 
 /// How far a rank's program is, as far as it says so with
 /// [`ProcessGroup::progress`](crate::ProcessGroup::progress) and
@@ -62,6 +65,13 @@ impl fmt::Display for Progress {
     }
 }
 
+/// The call of the program that its operations belong to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entered {
+    pub(crate) call_site: &'static Location<'static>,
+    pub(crate) step: Option<u32>,
+}
+
 /// What was said last. Each pair of words may be read in the middle of a change: then the time is that
 /// of the one before or after, which is no worse than to have looked a moment earlier or later.
 #[derive(Debug, Default)]
@@ -73,6 +83,7 @@ pub(super) struct Said {
     /// The name's number; 0 for none.
     phase: AtomicU64,
     phase_began: AtomicU64,
+    entered: Mutex<Option<Entered>>,
 }
 
 impl Recorder {
@@ -89,6 +100,18 @@ impl Recorder {
         said.phase_began
             .store(self.coarse_time(), Ordering::Relaxed);
         said.phase.store(name.into(), Ordering::Relaxed);
+    }
+
+    /// The program has entered a call, or left it.
+    pub(crate) fn enter(&self, call: Option<Entered>) {
+        let entered = &self.said.entered;
+        *entered.lock().unwrap_or_else(PoisonError::into_inner) = call;
+    }
+
+    /// The call that the program is in.
+    pub(crate) fn entered(&self) -> Option<Entered> {
+        let entered = &self.said.entered;
+        *entered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The step that the program has begun.

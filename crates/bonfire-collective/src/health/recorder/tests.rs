@@ -10,6 +10,7 @@ fn operation(count: u64) -> Operation {
     Operation {
         group: 0,
         seq: 0,
+        step: None,
         collective: Collective::AllReduce,
         algorithm: Algorithm::OneShot,
         dtype: DType::F32,

@@ -43,7 +43,8 @@ impl<M: Module> Ddp<M> {
         (group, parts): (&ProcessGroup, Option<&Parts>),
         [model, state]: [Option<PathBuf>; 2],
     ) -> Result<Result<usize, Misfit>, TrainError> {
-        self.guarded(|ddp| {
+        self.passes = 0;
+        self.guarded("Checkpoints::resume", |ddp| {
             let model = Source::open(group, model)?;
             let misfit = match parts {
                 None => {

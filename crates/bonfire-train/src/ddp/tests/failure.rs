@@ -3,6 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::*;
+use crate::Placement;
 
 fn peer_failed(error: &TrainError) -> Option<(u32, &str)> {
     match error {
@@ -111,4 +112,59 @@ fn weighting_some_losses_of_a_step_only_is_an_error() {
             .unwrap_err();
         assert!(matches!(error, TrainError::MixedWeights), "{error}");
     });
+}
+
+#[test]
+fn a_backward_pass_too_many_is_found_at_once_and_named_with_its_line_and_bucket() {
+    for placement in [Placement::replicated(), Placement::zero1()] {
+        let errors = on_ranks(2, |world| {
+            let device = world.device();
+            let config = small_buckets().with_placement(placement);
+            let mut ddp = Ddp::with_config(Mlp::new(1, &device), &world, config).unwrap();
+            let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
+            for step in 0..5 {
+                let loss = |model: &Mlp| model.loss(&[1, 2], &device);
+                let done = ddp.backward(loss)?;
+                if step == 2 && world.is_main() {
+                    ddp.backward(loss)?;
+                }
+                ddp.step(&mut optimizer, 0.1, done.gradients)?;
+            }
+            world.group().barrier()?;
+            Ok::<_, TrainError>(())
+        });
+        for error in errors {
+            let error = error.unwrap_err().to_string();
+            for part in [
+                "rank 0 is in Ddp::backward (bucket 0: ",
+                "of step 2 (",
+                "rank 1 is in ",
+                concat!(" at ", file!()),
+                "Do all ranks have equally many batches?",
+            ] {
+                assert!(error.contains(part), "{placement}: {part} in {error}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_rank_with_more_batches_hears_which_call_it_is_alone_in() {
+    let errors = on_ranks(2, |world| {
+        let device = world.device();
+        let mut ddp = Ddp::new(Mlp::new(1, &device), &world).unwrap();
+        for _ in 0..2 + world.rank().get() {
+            ddp.backward(|model| model.loss(&[1, 2], &device))?;
+        }
+        world.group().barrier()?;
+        Ok::<_, TrainError>(())
+    });
+    for error in errors {
+        let error = error.unwrap_err().to_string();
+        let alone = "rank 1 is in Ddp::backward (bucket 0: ";
+        assert!(
+            error.contains(alone) && error.contains("barrier #"),
+            "{error}"
+        );
+    }
 }

@@ -1,8 +1,11 @@
 //! Trainings over the data axes of a mesh, whose other axes have other parts of a model.
 
-use bonfire_collective::{Rank, ReduceOp};
-use bonfire_plan::{Axis, MeshShape};
+use std::num::NonZeroU32;
 
+use bonfire_collective::{Rank, ReduceOp};
+use bonfire_plan::{Among, Axis, MeshShape};
+
+use super::placement::Uneven;
 use super::*;
 use crate::{Checkpoints, Keep, Mesh, Milestone, Placement};
 
@@ -77,7 +80,9 @@ fn a_mesh_that_does_not_fit_is_an_error_on_all_ranks_and_ends_nothing() {
 fn trained_part(world: &World, part: u64, placement: Placement) -> [Bits; 2] {
     let device = world.device();
     let config = small_buckets().with_placement(placement);
-    let mut ddp = Ddp::with_config(Mlp::new(part, &device), world, config).unwrap();
+    let model = seeded(Uneven::new(&device), part);
+    let mut ddp = Ddp::with_config(model, world, config).unwrap();
+    assert_cut(&ddp);
     let start = bits(&ddp.whole().unwrap());
     let mut optimizer: ModuleOptimizer = AdamWConfig::new().init();
     for step in 0..3 {
@@ -120,12 +125,13 @@ fn every_placement_works_over_the_data_axes_and_leaves_the_others_alone() {
 #[test]
 fn shards_are_dealt_on_one_data_axis_and_copied_on_the_other() {
     let train = |world: &World, placement| trained_part(world, 1, placement);
-    let whole = on_ranks(4, |world| train(&world, Placement::replicated()));
+    let two = Among::Ranks(NonZeroU32::new(2).unwrap());
+    let copied = on_ranks(4, |world| train(&world, Placement::zero3().among(two)));
     let hybrid = on_ranks(4, |world| {
         let mesh = mesh(&world, "dp_replicate=2,dp_shard=2");
         train(mesh.data(), mesh.placement(Placement::zero3()))
     });
-    assert!(whole == hybrid);
+    assert!(copied == hybrid);
 }
 
 #[test]

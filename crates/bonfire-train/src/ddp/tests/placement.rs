@@ -10,7 +10,7 @@ use burn::optim::momentum::MomentumConfig;
 use burn::optim::{AdafactorConfig, LambConfig, MuonConfig};
 
 use super::*;
-use crate::{GradientCompression, Placement};
+use crate::{BatchNorm, BatchNormConfig, GradientCompression, Placement};
 
 mod folded;
 mod resumed;
@@ -18,7 +18,7 @@ mod views;
 
 /// Parameters whose rows do not divide, of which there are fewer than ranks, and that are small.
 #[derive(Module, Debug)]
-struct Uneven {
+pub(super) struct Uneven {
     /// 8 rows of 131.
     first: Linear,
     /// Small.
@@ -30,7 +30,7 @@ struct Uneven {
 }
 
 impl Uneven {
-    fn new(device: &Device) -> Self {
+    pub(super) fn new(device: &Device) -> Self {
         let model = Self {
             first: LinearConfig::new(INPUTS, 131).init(device),
             second: LinearConfig::new(131, 2).init(device),
@@ -40,7 +40,7 @@ impl Uneven {
         seeded(model, 1)
     }
 
-    fn loss(&self, indices: &[usize], device: &Device) -> Tensor<1> {
+    pub(super) fn loss(&self, indices: &[usize], device: &Device) -> Tensor<1> {
         let (x, y) = samples(indices, device);
         let x = activation::tanh(self.first.forward(x));
         let x = activation::tanh(self.second.forward(x));
@@ -94,6 +94,7 @@ fn trained(
 ) -> Bits {
     let device = world.device();
     let mut ddp = Ddp::with_config(Uneven::new(&device), world, config).unwrap();
+    assert_cut(&ddp);
     for step in 0..5 {
         for micro_batch in 1..micro_batches {
             let indices = share(world, 100 * step + micro_batch, 2);
@@ -424,11 +425,27 @@ fn what_goes_with_no_shards_is_refused_by_name() {
     }
 }
 
-/// Two layers alike.
+/// Two layers alike, behind running statistics that are no parameters.
 #[derive(Module, Debug)]
 struct Twins {
+    norm: BatchNorm,
     left: Linear,
     right: Linear,
+}
+
+#[test]
+fn a_rank_without_samples_is_told_that_the_others_gather_parameters() {
+    let errors = on_ranks(2, |world| {
+        let device = world.device();
+        let config = placed(Placement::zero3());
+        let mut ddp = Ddp::with_config(Uneven::new(&device), &world, config).unwrap();
+        let samples = if world.is_main() { 2 } else { 0 };
+        let loss = |model: &Uneven| Loss::mean_over(model.loss(&[1, 2], &device), samples);
+        ddp.backward(loss).unwrap_err().to_string()
+    });
+    for error in errors {
+        assert!(error.contains("loss counts no samples"), "{error}");
+    }
 }
 
 #[test]
@@ -449,6 +466,7 @@ fn ranks_that_use_parameters_in_another_order_hear_which() {
             let device = world.device();
             let layer = || LinearConfig::new(64, 64).with_bias(false).init(&device);
             let model = Twins {
+                norm: BatchNormConfig::new(64).init(&device),
                 left: layer(),
                 right: layer(),
             };
@@ -466,6 +484,12 @@ fn ranks_that_use_parameters_in_another_order_hear_which() {
         let named = |name| errors.iter().any(|error| error.contains(name));
         assert!(
             named("parameter left.weight") || named("parameter right.weight"),
+            "{errors:?}"
+        );
+        // In what is recorded, too.
+        assert!(
+            named("Ddp::backward (parameter left.weight)")
+                || named("Ddp::backward (parameter right.weight)"),
             "{errors:?}"
         );
         for error in &errors {

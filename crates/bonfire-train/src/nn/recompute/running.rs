@@ -10,10 +10,10 @@ use burn::tensor::{DispatchTensor, Tensor};
 
 /// All float tensors of a module as they are, in its order.
 #[derive(Default)]
-pub(super) struct Running(VecDeque<DispatchTensor>);
+pub(crate) struct Running(VecDeque<DispatchTensor>);
 
 impl Running {
-    pub(super) fn of<M: Module>(module: &M) -> Self {
+    pub(crate) fn of<M: Module>(module: &M) -> Self {
         let mut running = Self::default();
         settle(module);
         module.visit(&mut running);
@@ -22,7 +22,7 @@ impl Running {
 
     /// Gives running state the value that it had. Parameters of the module do not change: the mapped
     /// ones are dropped.
-    pub(super) fn put_back<M: Module>(mut self, module: M) {
+    pub(crate) fn put_back<M: Module>(mut self, module: M) {
         settle(&module);
         module.map(&mut self);
     }

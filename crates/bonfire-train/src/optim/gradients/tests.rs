@@ -1,6 +1,7 @@
 //! Gradients of known size, clipped and inspected.
 
 use bonfire_collective::GroupOptions;
+use bonfire_plan::Cut;
 use bonfire_testkit::local;
 use burn::module::Module;
 use burn::tensor::Device;
@@ -181,5 +182,43 @@ fn parts_on_other_ranks_count_and_what_is_the_same_counts_once() {
         // What is wrong on one of them is known to both.
         let broken = if is_first { part } else { [0.0, f64::NAN] };
         assert_eq!(divided(broken).non_finite().unwrap(), ["matrix"]);
+    });
+}
+
+/// Where a program's own layer says so, and nobody else.
+#[test]
+fn a_part_whose_cut_is_noted_counts_on_all_ranks() {
+    local(2, GroupOptions::default(), |group| {
+        let world = world(group);
+        let module = Three::new();
+        world.note_cut(
+            module.matrix.id,
+            Cut {
+                dim: 1,
+                sections: 1,
+            },
+        );
+        let part = if world.is_main() {
+            [3.0, 0.0]
+        } else {
+            [0.0, 4.0]
+        };
+        let gradients = module.gradients((part, DType::F32), (12.0, DType::F32));
+        let norm = gradients.divided_over(&world, |_| false).norm().unwrap();
+        assert_eq!(norm.unwrap().into_scalar::<f32>(), 13.0);
+    });
+}
+
+#[test]
+fn a_rank_without_gradients_looks_for_infinite_ones_with_the_others() {
+    local(2, GroupOptions::default(), |group| {
+        let world = world(group);
+        let module = Three::new();
+        let gradients = match world.is_main() {
+            true => Gradients::new(Arc::new(ParameterTable::of(&module).unwrap())),
+            false => module.gradients(([f64::NAN, 0.0], DType::F32), (12.0, DType::F32)),
+        };
+        let gradients = gradients.divided_over(&world, |id| id == module.matrix.id);
+        assert_eq!(gradients.non_finite().unwrap(), ["matrix"]);
     });
 }

@@ -15,6 +15,7 @@ fn operation(collective: Collective, seq: u64, ended_ago_s: Option<u64>) -> Flig
         operation: Operation {
             group: 0,
             seq,
+            step: None,
             collective,
             algorithm: Algorithm::OneShot,
             dtype: DType::F32,
@@ -83,6 +84,25 @@ fn a_job_that_moves_is_said_to() {
         .collect();
     let verdict = report(&records).verdict();
     assert!(verdict.starts_with("it goes on"), "{verdict}");
+}
+
+#[test]
+fn ranks_that_stand_still_in_a_call_are_suspicious() {
+    let verdict = |phase: &str| {
+        let still = |rank| {
+            let mut still = record(rank, barrier(6, Some(25)));
+            still.progress.phase = Some(PhaseProgress {
+                name: phase.to_owned(),
+                began_ago: seconds(26),
+            });
+            still
+        };
+        report(&[0, 1, 2, 3].map(still)).verdict()
+    };
+    let found = verdict("Ddp::backward");
+    let expected = "suspicious: all ranks have been in Ddp::backward for 25.0 s and have exchanged nothing since";
+    assert!(found.starts_with(expected), "{found}");
+    assert!(verdict("after Ddp::backward").starts_with("it goes on"));
 }
 
 #[test]

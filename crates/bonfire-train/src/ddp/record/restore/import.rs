@@ -18,7 +18,7 @@ impl<M: Module> Ddp<M> {
         group: &ProcessGroup,
         source: Option<&mut S>,
     ) -> Result<(), TrainError> {
-        self.guarded(|ddp| {
+        self.guarded("load_weights", |ddp| {
             let mut importer = Importer {
                 source,
                 group,

@@ -12,6 +12,7 @@ fn resumed(world: &World, placement: Placement, folder: &Path, fresh: &Fresh, st
     let checkpoints = Checkpoints::open(world, folder, Keep::last(1)).unwrap();
     let (model, mut optimizer) = fresh.clone();
     let mut ddp = Ddp::with_config(model, world, placed(placement)).unwrap();
+    assert_cut(&ddp);
     let resumed = checkpoints.resume::<_, ()>(&mut ddp, &mut optimizer);
     assert_eq!(resumed.unwrap().is_some(), steps.start > 0);
     let milestone = Milestone {
