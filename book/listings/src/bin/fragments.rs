@@ -28,6 +28,7 @@ use bonfire::weights::{Dispatch, Export, WeightsFile, infer, load_weights, save_
 use bonfire::world::{Axis, Mesh};
 use burn::module::Module;
 use burn::nn::Linear;
+use burn::nn::conv::Conv2d;
 use burn::optim::ModuleOptimizer;
 use burn::tensor::{Device, Tensor};
 
@@ -92,6 +93,10 @@ fn models(model: Net, world: World, packed: Tensor<3>, x: Tensor<2>) -> Any {
     bonfire::nn::gelu(x);
     convert_sync_batch_norm(model, &world)?;
     Ok(())
+}
+
+fn convolution(layer: Conv2d, x: Tensor<4>) {
+    bonfire::nn::conv2d(&layer, x);
 }
 
 fn data(world: World, len: usize, seed: u64, mut mean: WeightedMean, value: f64, samples: usize) {
