@@ -8,6 +8,7 @@ use burn::tensor::{Bool, Int, Tensor, TensorData};
 use ring::digest::{self, Context, SHA256};
 
 use super::Ddp;
+use super::gather::Gatherer;
 use crate::parameters::buffers::Attendance;
 use crate::{BufferSync, TrainError};
 
@@ -25,15 +26,11 @@ impl Digest {
     /// # Errors
     /// [`TrainError::UnreadableTensor`].
     pub fn of<M: Module>(model: &M) -> Result<Self, TrainError> {
-        Self::without(HashSet::new(), model)
+        Self::listed(Lister::default(), model)
     }
 
-    /// That of a model, some tensors left out. One tensor is in host memory at a time.
-    fn without<M: Module>(skipped: HashSet<ParamId>, model: &M) -> Result<Self, TrainError> {
-        let mut lister = Lister {
-            skipped,
-            ..Lister::default()
-        };
+    /// That of a model. One tensor is in host memory at a time.
+    fn listed<M: Module>(mut lister: Lister<'_>, model: &M) -> Result<Self, TrainError> {
         // Burn's running state holds the last update back until a mode changes.
         model.valid().visit(&mut lister);
         if let Some(error) = lister.error {
@@ -77,14 +74,16 @@ impl<M: Module> Ddp<M> {
     #[track_caller]
     pub fn digest(&mut self) -> Result<Digest, TrainError> {
         let own = self.guarded("Ddp::digest", |ddp| {
-            let local = match ddp.config.buffers {
-                BufferSync::Local => ddp.buffers.ids().clone(),
-                BufferSync::Broadcast | BufferSync::Mean => HashSet::new(),
-            };
             if !ddp.micro_batches.is_empty() {
                 ddp.agree_on_buffers(Attendance::All)?;
             }
-            Digest::without(local, ddp.module())
+            let is_local = ddp.config.buffers == BufferSync::Local;
+            let lister = Lister {
+                gatherer: ddp.gatherer.as_deref(),
+                skipped: is_local.then(|| ddp.buffers.ids()),
+                ..Lister::default()
+            };
+            Digest::listed(lister, ddp.module())
         })?;
         let all: Vec<u8> = self.group.all_gather(&own.0)?;
         let mut digests = all.chunks_exact(own.0.len());
@@ -99,14 +98,16 @@ impl<M: Module> Ddp<M> {
 }
 
 #[derive(Default)]
-struct Lister {
-    skipped: HashSet<ParamId>,
+struct Lister<'a> {
+    /// What has the rest of parameters of which this rank has rows.
+    gatherer: Option<&'a Gatherer>,
+    skipped: Option<&'a HashSet<ParamId>>,
     path: Vec<String>,
     records: Vec<(String, digest::Digest)>,
     error: Option<TrainError>,
 }
 
-impl Lister {
+impl Lister<'_> {
     fn list(&mut self, shape: &[usize], data: Result<TensorData, impl fmt::Debug>) {
         let path = self.path.join(".");
         match data {
@@ -126,7 +127,7 @@ impl Lister {
     }
 }
 
-impl ModuleVisitor for Lister {
+impl ModuleVisitor for Lister<'_> {
     fn enter_module(&mut self, name: &str, _container: &str) {
         self.path.push(name.to_owned());
     }
@@ -136,10 +137,23 @@ impl ModuleVisitor for Lister {
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if self.skipped.contains(&param.id) {
+        let is_skipped = self.skipped.is_some_and(|ids| ids.contains(&param.id));
+        if is_skipped || self.error.is_some() {
             return;
         }
-        let tensor = param.val();
+        // A visitor is given this rank's rows.
+        let rows = param.val();
+        let cut = self
+            .gatherer
+            .and_then(|gatherer| Some((gatherer, gatherer.index_of(param.id)?)));
+        let whole = match cut {
+            Some((gatherer, index)) => gatherer.untracked(index, rows),
+            None => Ok(rows),
+        };
+        let tensor = match whole {
+            Ok(tensor) => tensor,
+            Err(error) => return self.error = Some(error),
+        };
         self.list(&tensor.dims(), tensor.try_into_data());
     }
 
