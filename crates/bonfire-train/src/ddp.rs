@@ -23,6 +23,7 @@ use crate::reducer::hooks::{Anchors, Depth};
 use crate::world::exchange::group::NormGroups;
 use crate::world::failures::PassFailures;
 use crate::world::patience::WarmUp;
+use crate::world::watchdog::Watchdog;
 use crate::{
     CompressionError, DdpConfig, GradientCompression, GradientSync, Placement, Precision, Spread,
     TrainError, World,
@@ -42,7 +43,6 @@ mod rows;
 mod step;
 mod summary;
 mod synchroniser;
-mod watchdog;
 
 pub use digest::Digest;
 use gather::Gatherer;
@@ -50,7 +50,6 @@ pub use own_backward::OwnStep;
 pub use step::{MicroStep, Step};
 pub use summary::BucketSummary;
 use synchroniser::Synchroniser;
-use watchdog::Watchdog;
 
 /// A model replicated on all ranks of a group.
 ///

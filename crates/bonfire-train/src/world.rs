@@ -5,6 +5,7 @@ pub(crate) mod exchange;
 pub(crate) mod failures;
 pub(crate) mod mesh;
 pub(crate) mod patience;
+pub(crate) mod watchdog;
 
 use bonfire_checkpoint::record::Cuts;
 use bonfire_collective::{ProcessGroup, Rank, WorldSize};

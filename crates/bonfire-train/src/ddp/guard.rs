@@ -5,9 +5,9 @@ use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
 use bonfire_collective::{ProcessGroup, panic_message};
 use burn::module::Module;
 
-use super::watchdog::Watched;
 use super::{Ddp, Synchroniser, lock};
 use crate::TrainError;
+use crate::world::watchdog::Watched;
 
 /// Backward passes after which a model that still is the same is worth a warning.
 const STANDSTILL_PASSES: u64 = 20;

@@ -1,4 +1,4 @@
-//! Ends a process whose thread waits for itself within a call of [`Ddp`](super::Ddp): a lock that it has, or a
+//! Ends a process whose thread waits for itself within a call of [`Ddp`](crate::Ddp): a lock that it has, or a
 //! channel that nobody sends to.
 //!
 //! Operations have deadlines, but only while a rank is in one. A thread of its own therefore looks, once a second,
@@ -50,14 +50,14 @@ struct Shared {
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Watchdog {
+pub(crate) struct Watchdog {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// Until it is dropped, a call is watched.
 #[derive(Debug)]
-pub(super) struct Watched {
+pub(crate) struct Watched {
     shared: Arc<Shared>,
     before: Option<Call>,
 }
@@ -71,7 +71,7 @@ impl Drop for Watched {
 impl Watchdog {
     /// Where ranks may wait for each other; without a thread the system has no more of them, which is no reason not to
     /// train.
-    pub(super) fn new(group: &ProcessGroup) -> Self {
+    pub(crate) fn new(group: &ProcessGroup) -> Self {
         let shared = Arc::new(Shared::default());
         let thread = (group.world_size().get() > 1).then(|| {
             let shared = Arc::clone(&shared);
@@ -87,7 +87,7 @@ impl Watchdog {
 
     /// A call of a group begins.
     #[track_caller]
-    pub(super) fn watch(&self, name: &'static str, step: u64, group: &ProcessGroup) -> Watched {
+    pub(crate) fn watch(&self, name: &'static str, step: u64, group: &ProcessGroup) -> Watched {
         let mut state = self.shared.lock();
         state.calls += 1;
         let call = Call {
