@@ -2,8 +2,8 @@
 //! channel that nobody sends to.
 //!
 //! Operations have deadlines, but only while a rank is in one. A thread of its own therefore looks, once a second,
-//! whether the process computes at all while such a call runs. After the group's timeout without any it tells the
-//! other ranks, leaves flight records, and ends the process: the thread that stands still cannot be ended alone.
+//! whether the process computes at all while such a call runs. After ten of the group's timeouts without any it tells
+//! the other ranks, leaves flight records, and ends the process: the thread that stands still cannot be ended alone.
 //!
 //! Must never end a rank that computes, however slowly, that reads a disk, or that somebody has stopped.
 
@@ -21,8 +21,9 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Ticks of 10 ms per look that are no computation: heartbeats take some.
 const IDLE_TICKS_MAX: u64 = 1;
 
-/// Operations end by their own deadline, with an error that says more.
-const MARGIN: Duration = Duration::from_secs(5);
+/// Timeouts of the group until the process is ended. A rank may wait for a slow one in several operations of a call,
+/// each of which ends by its own deadline and says more.
+const TIMEOUTS: u32 = 10;
 
 /// A call under way.
 #[derive(Clone, Debug)]
@@ -142,7 +143,7 @@ impl Shared {
                 continue;
             }
             idle += LOOK;
-            if idle >= call.group.timeout() + MARGIN {
+            if idle >= call.group.timeout() * TIMEOUTS {
                 end(&call, idle);
             }
         }
