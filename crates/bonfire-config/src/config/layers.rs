@@ -255,6 +255,13 @@ pub(super) fn check(config: &Config) -> Result<(), ConfigErrors> {
         format!("[{}, {}]", betas.0, betas.1),
         "two numbers from 0 and below 1",
     );
+    let momentum = optimizer.momentum.unwrap_or_default();
+    must(
+        is_beta(momentum),
+        "optimizer.momentum",
+        momentum.to_string(),
+        "a number from 0 and below 1",
+    );
     must(
         config.clip.norm.is_none() || config.clip.value.is_none(),
         "clip.value",

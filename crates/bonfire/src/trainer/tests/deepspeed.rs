@@ -53,7 +53,7 @@ fn linear(device: &Device) -> Linear {
 /// Values that a key may have beside the one that it has.
 fn others(value: &Value) -> Vec<Value> {
     let numbers = |number: f64| {
-        let all = [2.0 * number, number + 1.0, 0.5 * number, 2.0, 1e6];
+        let all = [2.0 * number, number + 1.0, 0.5 * number, 2.0, 1e9];
         let whole = |number: f64| match number.fract() == 0.0 {
             true => json!(number as i64),
             false => json!(number),
@@ -160,7 +160,7 @@ fn files() -> Vec<Value> {
             json!({ "type": "Adam", "params": { "lr": 0.01 } }),
             Value::Null,
             json!({ "gradient_accumulation_steps": 1, "fp16": {
-                "enabled": true, "initial_scale_power": 20, "loss_scale_window": 2, "hysteresis": 2,
+                "enabled": true, "initial_scale_power": 30, "loss_scale_window": 2, "hysteresis": 2,
             } }),
         ),
     ]
