@@ -324,5 +324,5 @@ fn the_shipped_files_are_configurations() {
     }
     out_dirs.sort();
     out_dirs.dedup();
-    assert_eq!(out_dirs.len(), 5, "each trains in a folder of its own");
+    assert_eq!(out_dirs.len(), 6, "each trains in a folder of its own");
 }
