@@ -191,13 +191,13 @@ fn the_json_of_the_deepspeed_tutorial_runs_unchanged() {
     let folder = std::env::temp_dir().join(format!("tutorials-{}", std::process::id()));
     let files = ["offload.optimizer", "offload.parameters"];
     let files = files.map(|key| format!("{key}={}", folder.display()));
-    let words: Vec<&str> = files.iter().map(String::as_str).collect();
+    let words = [&files[0][..], &files[1], "epochs=2"];
     let in_files = tutorial(
         env!("CARGO_BIN_EXE_deepspeed"),
         &[&arguments[..], &words].concat(),
     );
     fs::remove_dir_all(&folder).unwrap();
-    assert_eq!(losses, after(&in_files, ": loss"));
+    assert_eq!(losses[..2], after(&in_files, ": loss"));
 }
 
 #[test]

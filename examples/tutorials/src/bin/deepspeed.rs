@@ -51,6 +51,7 @@ fn main() -> bonfire::Result<()> {
     let args = Args::parse();
     let config = args.config.load()?;
     bonfire::launch_with(&args.launch, |world| {
+        world.device().seed(1);
         let device = world.device().autodiff();
         let data = Data::new(64, move |indices| batch(indices, &device));
         let mut engine = prepare(&world, &config, (Net::new(&world.device()), data))?;
