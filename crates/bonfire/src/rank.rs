@@ -67,7 +67,10 @@ fn fault(group: &ProcessGroup, error: &Error) -> Fault {
 
 /// The failure of a group that an error tells of.
 fn failure_of_group(error: &Error) -> Option<&CollectiveError> {
-    let mut cause: Option<&(dyn StdError + 'static)> = Some(error);
+    let mut cause: Option<&(dyn StdError + 'static)> = match error {
+        Error::Program(held) => Some(held.as_ref()),
+        error => Some(error),
+    };
     while let Some(error) = cause {
         // What is transparent has the causes of what it holds, and is no cause of it.
         let held = match (error.downcast_ref(), error.downcast_ref()) {

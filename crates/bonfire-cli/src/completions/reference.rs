@@ -157,7 +157,9 @@ fn commands_on_the_pages_are_understood() {
     for line in bonfire_testkit::command_lines() {
         // Under another launcher, too: `srun bonfire run ...`.
         let found = line.words.iter().position(|word| word == "bonfire");
-        let Some(place) = found.filter(|_| line.words[0] != "cargo") else {
+        // Others take it for the name of a folder or of a package.
+        let is_ours = !["cargo", "cd", "git"].contains(&line.words[0].as_str());
+        let Some(place) = found.filter(|_| is_ours) else {
             continue;
         };
         let words = &line.words[place..];
