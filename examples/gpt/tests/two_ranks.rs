@@ -20,8 +20,10 @@ use gpt::train::train;
 /// Far beyond what the smallest training takes on a busy machine.
 const WATCHDOG: Duration = Duration::from_secs(300);
 
-/// The width of a model whose matrices are cut into rows.
-const CUT_WIDTH: usize = 32;
+/// The width of a model whose matrices are cut into rows: from 1024 elements on, and there are 9 letters outside of the
+/// blocks.
+const CUT_WIDTH: usize = 128;
+const _: () = assert!(9 * CUT_WIDTH >= 1024);
 
 #[derive(Debug, Parser)]
 struct Line {

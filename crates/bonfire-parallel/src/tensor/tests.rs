@@ -18,8 +18,10 @@ use crate::{
 
 /// Divided by 1 to 4 ranks.
 const TOKENS: usize = 12;
-const WIDTH: usize = 24;
-const HIDDEN: usize = 36;
+const WIDTH: usize = 48;
+const HIDDEN: usize = 72;
+/// Half of a matrix is large enough to be cut into rows.
+const _: () = assert!(WIDTH * HIDDEN / 2 >= 1024);
 
 /// The longest chain of additions, forwards and backwards.
 const TERMS: usize = 2 * (TOKENS + WIDTH + HIDDEN);

@@ -27,7 +27,9 @@ mod shapes;
 mod tied;
 
 const TOKENS: usize = 7;
-const WIDTH: usize = 12;
+/// The matrices of a layer are large enough to be cut into rows.
+const WIDTH: usize = 24;
+const _: () = assert!(2 * WIDTH * WIDTH >= 1024);
 const LAYERS: usize = 8;
 const MICRO_BATCHES: u32 = 8;
 
