@@ -7,18 +7,30 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// A training by a file, with all that tells one from another: what is passed on as it is, and batch by batch what came of
-/// it. Nothing if the file is refused.
-fn trained_by(file: &Value, folder: &str) -> Option<(String, Vec<String>)> {
+/// What a file asks for; nothing if it is refused.
+fn config_of(file: &Value, folder: &str) -> Option<Config> {
     let text = file.to_string().replace("FOLDER", folder);
     let read = DeepSpeedFile::parse(&text).and_then(|file| file.resolve(&Program::default()));
-    let read = read.ok()?;
-    let config = Config::default().with_deepspeed(&read).ok()?;
-    let config = config.with_words(["epochs=4", "seed=3"]).unwrap();
-    let told = |error: Error| format!("{error:?}");
+    let config = Config::default().with_deepspeed(&read.ok()?).ok()?;
+    Some(config.with_words(["epochs=4", "seed=3"]).unwrap())
+}
+
+/// What the training passes on as it is.
+fn passed_on(config: &Config) -> String {
+    format!(
+        "{:?} {:?} {:?} {:?}",
+        ddp_config(config),
+        config.offload,
+        config.report,
+        recompute(config),
+    )
+}
+
+/// A training, batch by batch.
+fn trained_by(config: &Config) -> String {
     let batches = spawn(2, |world| {
         let parts = (linear(&world.device()), data(&world, 43));
-        let mut trainer = prepare(&world, &config, parts)?;
+        let mut trainer = prepare(&world, config, parts)?;
         let mut batches = Vec::new();
         while let Some(batch) = trainer.next_batch()? {
             let done = trainer.step(batch, loss)?;
@@ -30,16 +42,7 @@ fn trained_by(file: &Value, folder: &str) -> Option<(String, Vec<String>)> {
         trainer.finish()?;
         Ok::<_, Error>(format!("{batches:?} {digest}"))
     });
-    let training = format!(
-        "{:?} {:?} {:?} {:?} {:?}",
-        ddp_config(&config),
-        config.offload,
-        config.report,
-        recompute(&config),
-        batches.map_or_else(told, |batches| batches.concat()),
-    );
-    let notes = config.notes.into_iter().map(|note| note.path);
-    Some((training, notes.collect()))
+    batches.map_or_else(|error| format!("{error:?}"), |batches| batches.concat())
 }
 
 /// Large enough to be cut, with a bias, which Muon leaves to Adam.
@@ -175,7 +178,8 @@ fn every_key_that_is_taken_changes_the_training_or_has_a_note() {
         let text = file.to_string().replace("FOLDER", &folder);
         let read = DeepSpeedFile::parse(&text).unwrap();
         let resolved = read.resolve(&Program::default()).unwrap().resolved;
-        let (training, _) = trained_by(&file, &folder).unwrap();
+        let config = config_of(&file, &folder).unwrap();
+        let training = trained_by(&config);
         assert!(
             training.contains("Some(9)"),
             "it does not train: {training}"
@@ -187,17 +191,19 @@ fn every_key_that_is_taken_changes_the_training_or_has_a_note() {
             }
             let own = serde_json::from_str(&value.value).unwrap();
             for other in others(&own).into_iter().filter(|other| *other != own) {
-                match trained_by(&with(&file, &path, other), &folder) {
-                    Some((_, notes)) if is_without_effect(&path, &notes) => break,
-                    Some((other, _)) if other != training => {
-                        proven.insert(path.clone());
-                        break;
-                    }
-                    Some(_) => {
-                        idle.insert(path.clone());
-                    }
-                    None => {}
+                let Some(changed) = config_of(&with(&file, &path, other), &folder) else {
+                    continue;
+                };
+                if is_without_effect(&path, &changed) {
+                    break;
                 }
+                let reaches =
+                    passed_on(&changed) != passed_on(&config) || trained_by(&changed) != training;
+                if reaches {
+                    proven.insert(path);
+                    break;
+                }
+                idle.insert(path.clone());
             }
         }
     }
@@ -212,8 +218,8 @@ fn every_key_that_is_taken_changes_the_training_or_has_a_note() {
 }
 
 /// Whether a note says so, as of a key that is not [`Treatment::Used`].
-fn is_without_effect(path: &str, notes: &[String]) -> bool {
+fn is_without_effect(path: &str, config: &Config) -> bool {
     let key = KEYS.iter().find(|key| key.path == path);
     let is_used = key.is_some_and(|key| key.treatment == Treatment::Used);
-    !is_used && notes.iter().any(|note| note == path)
+    !is_used && config.notes.iter().any(|note| note.path == path)
 }
