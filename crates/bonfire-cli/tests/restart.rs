@@ -13,8 +13,10 @@ use bonfire_testkit::{
 };
 
 fn bonfire(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_bonfire"));
-    command.arg("run").args(arguments);
+    // Also where the tests were started so that they outlive their terminal.
+    let mut command = Command::new("env");
+    command.args(["--default-signal=HUP", env!("CARGO_BIN_EXE_bonfire"), "run"]);
+    command.args(arguments);
     command
 }
 

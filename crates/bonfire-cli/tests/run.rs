@@ -372,7 +372,11 @@ fn bad_flags_are_one_clear_line() {
         2,
         "[possible values: c10d, static]",
     );
-    refused(&["--master-port", "0", "true"], 2, "0 is not in 1..=65535");
+    refused(
+        &["--master-port", "65536", "true"],
+        2,
+        "65536 is not in 0..=65535",
+    );
     refused(&["--nproc-per-node", "2"], 2, "<PROGRAM>");
     refused(
         &["--node-rank", "1", "true"],
