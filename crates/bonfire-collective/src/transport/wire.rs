@@ -92,7 +92,7 @@ pub(crate) fn encode_header(operation: &Operation, payload_bytes: u32) -> [u8; H
 /// Says in an encoded header that its operation is number `seq` of the group, and of which step.
 pub(crate) fn set_place(header: &mut [u8; HEADER_BYTES], seq: u64, step: Option<u32>) {
     let step = step.map_or(0, |step| u64::from(step) % (STEPS - 1) + 1);
-    let place = step << SEQ_BITS | seq % (1 << SEQ_BITS);
+    let place = (step << SEQ_BITS) | (seq % (1 << SEQ_BITS));
     header[SEQ_AT..SEQ_AT + 8].copy_from_slice(&place.to_le_bytes());
 }
 

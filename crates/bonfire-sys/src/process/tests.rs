@@ -180,6 +180,12 @@ fn a_missing_program_is_an_error_of_spawn() {
 
 #[test]
 fn a_watch_turns_signals_into_values_one_watch_after_the_other() {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let ignored = status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigIgn:\t"));
+    let ignored = u64::from_str_radix(ignored.unwrap(), 16).unwrap();
+    let hangups_were_ignored = (ignored >> (Signal::HUP.as_raw() - 1)) & 1 == 1;
     for _ in 0..2 {
         let (sender, receiver) = mpsc::channel();
         let watch = InterruptWatch::start(move |interrupt| {
@@ -193,6 +199,9 @@ fn a_watch_turns_signals_into_values_one_watch_after_the_other() {
             (Signal::TERM, Interrupt::Terminate),
             (Signal::HUP, Interrupt::Hangup),
         ] {
+            if signal == Signal::HUP && hangups_were_ignored {
+                continue; // The tests are to outlive their terminal, and so is whoever watches.
+            }
             rustix::process::kill_process(rustix::process::getpid(), signal).unwrap();
             assert_eq!(receiver.recv_timeout(WATCHDOG).unwrap(), interrupt);
         }
