@@ -100,7 +100,7 @@ fn ranks_whose_addresses_or_files_are_limited_copy_instead_of_sharing() {
     for limits in [
         &format!("if [ $RANK = 2 ]; then ulimit -v {addresses_kib}; fi"),
         // Going beyond it is a signal.
-        "ulimit -f 2048",
+        "ulimit -f 65536",
     ] {
         let found = in_limited_processes(limits, TransportKind::Shm, 4);
         assert_eq!(found, expected, "{limits}");
