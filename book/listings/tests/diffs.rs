@@ -1,5 +1,4 @@
-//! What the page "From one device to four" adds to a program, and what the README shows of one, is in listings, which
-//! are compiled and run.
+//! What the page "From one device to four" adds to a program is in listings, which are compiled and run.
 
 use std::fs;
 use std::path::Path;
@@ -51,20 +50,4 @@ fn what_the_differences_lead_to_is_in_the_listings() {
         assert!(difference.lines().any(|line| line.starts_with('+')));
         assert_in_listing(&after(difference), listing);
     }
-}
-
-/// The README leaves lines out, and says so in comments.
-#[test]
-fn the_program_of_the_readme_is_that_of_the_listing() {
-    let page = read("../../README.md");
-    let block = page
-        .split("```rust\n")
-        .nth(1)
-        .and_then(|rest| rest.split("```").next());
-    let lines = block.expect("the README has a program").lines();
-    let code = lines.filter_map(|line| line.split("//").next());
-    let code = code.filter(|code| !code.trim().is_empty());
-    let apart: Vec<&str> = code.flat_map(|code| ["...", code]).collect();
-    assert!(apart.len() > 20, "{apart:?}");
-    assert_in_listing(&apart, "train");
 }
