@@ -263,10 +263,13 @@ fn every_pair_of_settings_ends_with_the_parameters_of_others_like_it() {
             "kept" => "",
             _ => "--checkpoint-blocks",
         };
+        let place = match offload {
+            "none" => String::new(),
+            _ => format!("--offload-folder {}", folder.path().display()),
+        };
         let more = format!(
             "--layers 2 --width 128 --steps 4 --batch 2 --micro-batches 2 --eval-interval 4 --placement {placement} {again} \
-             --offload {offload} --offload-folder {} --optimizer {optimizer} --mesh {mesh}",
-            folder.path().display()
+             --offload {offload} {place} --optimizer {optimizer} --mesh {mesh}"
         );
         let (hash, _) = trained(ranks.product(), &more).unwrap();
         // Both are the same optimizer. The mean of two means is rounded otherwise.
