@@ -29,10 +29,13 @@ impl Sharing {
 /// has 128 TiB, and may be in several groups.
 const ADDRESS_BYTES: usize = 16 << 40;
 
-/// Address space for the buffers of one of so many ranks: as much as the machine has memory, which is
-/// taken only when a buffer is made, or its share of the addresses. Where even addresses are limited,
-/// next to none: operations then copy.
-pub(crate) fn new_arena(ranks: WorldSize) -> Result<Arena, RegionError> {
+/// Address space for the buffers of one of so many ranks, and whether there is any: as much as the machine
+/// has memory, which is taken only when a buffer is made, or its share of the addresses. Where addresses or
+/// the sizes of files are limited, buffers are in the rank's own memory, and operations copy.
+pub(crate) fn new_arena(ranks: WorldSize) -> Result<(Arena, bool), RegionError> {
     let capacity = memory_bytes().min(ADDRESS_BYTES / ranks.len());
-    Arena::new(PANE_BYTES, capacity).or_else(|_| Arena::new(PANE_BYTES, PANE_BYTES))
+    match Arena::new(PANE_BYTES, capacity) {
+        Ok(arena) => Ok((arena, true)),
+        Err(_) => Ok((Arena::new(PANE_BYTES, PANE_BYTES)?, false)),
+    }
 }

@@ -195,7 +195,7 @@ impl Formation<'_> {
         if control.is_empty() || !kinds.iter().flatten().all(shares) {
             return Ok(None);
         }
-        let arena = new_arena(self.world_size())?;
+        let (arena, has_room) = new_arena(self.world_size())?;
         for early in control {
             descriptors::send_arena(early, &arena)
                 .map_err(|source| self.unreachable(early.rank(), &source))?;
@@ -224,7 +224,7 @@ impl Formation<'_> {
         let all_share = words.into_values().all(|word| word == SHARES);
         Ok(board.filter(|_| all_share).map(|board| Sharing {
             board,
-            arena: Some(arena),
+            arena: has_room.then_some(arena),
         }))
     }
 
