@@ -38,7 +38,7 @@ struct Args {
 
 const CLASSES: usize = 10;
 
-/// Steps before the first that is timed: buckets are dealt again after the second.
+/// Steps before the first that is timed: buckets are rebuilt after the second.
 const WARM_UP_STEPS: usize = 3;
 
 fn main() -> bonfire::Result<()> {

@@ -182,7 +182,7 @@ impl Folder {
         obsolete.try_for_each(|saved| self.remove(&saved.path))
     }
 
-    /// Sets all checkpoints aside, for a training that begins anew in this folder.
+    /// Sets all checkpoints aside, for a new training in this folder.
     ///
     /// # Errors
     /// [`CheckpointError::InUse`], [`CheckpointError::Io`].

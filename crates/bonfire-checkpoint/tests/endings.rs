@@ -131,7 +131,7 @@ fn a_disk_that_is_full_at_any_moment_keeps_its_checkpoints_and_its_room() {
     }
     let (mut last, mut failures) = (2, 0);
     for free in 0..30 {
-        // As large as it can be, and then so many pages smaller.
+        // Fills the disk, then frees this many pages.
         let mut pages = 256;
         while fs::write(&filler, vec![0; (pages * PAGE) as usize]).is_err() {
             pages -= 1;

@@ -189,7 +189,7 @@ impl Diloco {
 
     /// Ends the exchanges that are under way, and gives all workers the mean of the parameters that they have changed
     /// since: at the end of a training or before it stops, before a [`state`](Self::state) is saved, and before workers
-    /// join or leave. It is no step of the outer optimizer, whose momentum stays as it was.
+    /// join or leave. It does not step the outer optimizer, whose momentum stays as it was.
     ///
     /// # Errors
     /// As [`step`](Self::step).

@@ -57,7 +57,7 @@ impl Draft<'_> {
 }
 
 impl Drop for Draft<'_> {
-    /// What was renamed is no longer there. A full disk would stay full of what was not finished.
+    /// Removes the unfinished folder, if it was not renamed, so that a failed save leaves no files on a full disk.
     fn drop(&mut self) {
         if let Err(error) = clear(&self.unfinished) {
             tracing::warn!(%error, "a checkpoint that was not finished is still there");
