@@ -131,7 +131,7 @@ fn a_shorter_micro_batch_is_named() {
             ..
         }))
     ));
-    let words = "hands on f32 [1, 3, 12] for micro-batch 7, where it handed on f32 [2, 3, 12]";
+    let words = "hands on f32 [1, 3, 24] for micro-batch 7, where it handed on f32 [2, 3, 24]";
     assert_named(all, 0, words);
 }
 
@@ -195,7 +195,7 @@ fn what_is_no_loss_and_what_is_no_input_is_named() {
     assert_named(
         all,
         1,
-        "asks for a tensor of 2 dimensions as its input 0, and is given f32 [2, 3, 12]",
+        "asks for a tensor of 2 dimensions as its input 0, and is given f32 [2, 3, 24]",
     );
 }
 

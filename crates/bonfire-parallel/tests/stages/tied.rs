@@ -5,7 +5,7 @@ use burn::optim::{GradientsAccumulator, GradientsParams, SgdConfig};
 use super::*;
 
 const STEPS: u32 = 3;
-const RATE: f64 = 0.5;
+const RATE: f64 = 0.1;
 
 fn sgd() -> ModuleOptimizer {
     SgdConfig::new().init()
