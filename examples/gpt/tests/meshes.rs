@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -172,6 +173,115 @@ fn every_mesh_starts_and_learns_as_one_rank_does() {
         let (found, (_, losses)) = run(8, &more).unwrap();
         assert_eq!(found, start, "{mesh}");
         assert_close(&losses, &expected, &mesh);
+    }
+}
+
+/// What the settings of a training can be: placement, blocks, offload, optimizer, and ranks with their mesh.
+const CHOICES: [&[&str]; 5] = [
+    &[
+        "replicated",
+        "zero1",
+        "zero2",
+        "zero3",
+        "zero3@2",
+        "zero1-whole",
+        "zero2-whole",
+    ],
+    &["kept", "computed-again"],
+    &["none", "optimizer", "parameters"],
+    &["adamw", "burn-adamw", "sgd", "lion", "muon"],
+    &[
+        "dp=2",
+        "tp=2",
+        "cp=2",
+        "pp=2",
+        "dp=4",
+        "dp=2,tp=2",
+        "dp=2,cp=2",
+        "pp=2,dp=2",
+    ],
+];
+
+/// Whether `gpt` has no reason to refuse it.
+fn is_allowed([placement, _, offload, optimizer, mesh]: [&str; 5]) -> bool {
+    let is_whole = placement == "replicated" || placement.ends_with("whole");
+    let has_rows_only = mesh.contains("tp") || !is_whole;
+    let is_cut = placement.starts_with("zero3");
+    let mesh_fits = match mesh.contains("pp") {
+        true => !is_cut && offload != "parameters",
+        // Two copies need four ranks of the same part.
+        false => !placement.ends_with("@2") || mesh == "dp=4",
+    };
+    let offload_fits = match offload {
+        "none" => true,
+        "parameters" if !is_cut && placement != "replicated" => false,
+        // What is kept elsewhere is stepped there, in one pass.
+        _ => !["burn-adamw", "muon"].contains(&optimizer),
+    };
+    mesh_fits && offload_fits && !(optimizer == "muon" && has_rows_only)
+}
+
+/// Settings in which every pair of choices that may meet does: greedily, those first with most new pairs.
+fn pairwise() -> Vec<[&'static str; 5]> {
+    let mut all = vec![[""; 5]];
+    for (place, choices) in CHOICES.iter().enumerate() {
+        let chosen = |row: &[&'static str; 5], choice: &'static str| {
+            let mut row = *row;
+            row[place] = choice;
+            row
+        };
+        let with = all
+            .iter()
+            .flat_map(|row| choices.iter().map(move |choice| chosen(row, choice)));
+        all = with.collect();
+    }
+    all.retain(|row| is_allowed(*row));
+    let pairs = |row: &[&'static str; 5]| {
+        let row = *row;
+        let later =
+            move |one: usize| (one + 1..5).map(move |other| (one, row[one], other, row[other]));
+        (0..5).flat_map(later).collect::<BTreeSet<_>>()
+    };
+    let mut missing: BTreeSet<_> = all.iter().flat_map(&pairs).collect();
+    let mut rows = Vec::new();
+    while !missing.is_empty() {
+        let gain = |row: &&[&'static str; 5]| pairs(row).intersection(&missing).count();
+        let best = *all.iter().rev().max_by_key(gain).unwrap();
+        missing = &missing - &pairs(&best);
+        rows.push(best);
+    }
+    rows
+}
+
+/// With the default width: from 1024 elements on a matrix is cut, that of the 9 letters outside of blocks, too; from
+/// 64 KiB on it is in a file.
+#[test]
+fn every_pair_of_settings_ends_with_the_parameters_of_others_like_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut hashes = BTreeMap::new();
+    for row in pairwise() {
+        let [placement, blocks, offload, optimizer, mesh] = row;
+        let ranks = mesh
+            .split(',')
+            .map(|axis| axis[3..].parse::<u32>().unwrap());
+        let again = match blocks {
+            "kept" => "",
+            _ => "--checkpoint-blocks",
+        };
+        let place = match offload {
+            "none" => String::new(),
+            _ => format!("--offload-folder {}", folder.path().display()),
+        };
+        let more = format!(
+            "--layers 2 --width 128 --steps 4 --batch 2 --micro-batches 2 --eval-interval 4 --placement {placement} {again} \
+             --offload {offload} {place} --optimizer {optimizer} --mesh {mesh}"
+        );
+        let (hash, _) = trained(ranks.product(), &more).unwrap();
+        // Both are the same optimizer. The mean of two means is rounded otherwise.
+        let optimizer = optimizer.trim_start_matches("burn-");
+        let kind = (optimizer, mesh, placement.ends_with("@2"));
+        let first = hashes.entry(kind).or_insert_with(|| hash.clone());
+        assert_eq!(hash, *first, "{more}");
     }
 }
 

@@ -4,7 +4,9 @@
 //! Nothing in this file knows that there is more than one rank.
 
 use bonfire::nn::{conv2d, relu};
-use burn::module::Module;
+use burn::module::{
+    Content, Module, ModuleDisplay, ModuleDisplayDefault, ModuleMapper, ModuleVisitor,
+};
 use burn::nn::Linear;
 use burn::nn::conv::Conv2d;
 use burn::nn::pool::{AvgPool2d, AvgPool2dConfig, MaxPool2d};
@@ -75,40 +77,91 @@ struct Transition {
     pool: AvgPool2d,
 }
 
-/// A block with a field for each layer that it may have: torchvision counts from 1, and the paths say so.
-macro_rules! dense_block {
-    ($($layer:ident)+) => {
-        /// Layers that all see each other.
-        #[derive(Module, Debug)]
-        struct DenseBlock {
-            $($layer: Option<DenseLayer>,)+
-        }
+/// Layers that all see each other, named as torchvision names them: it counts from 1. They are a vector, since a
+/// network of fields for 58 layers is too large to move through an unoptimised program's stack.
+#[derive(Clone, Debug)]
+struct DenseBlock(Vec<DenseLayer>);
 
-        impl DenseBlock {
-            /// Of so many layers, with the channels of its input and, afterwards, of its output.
-            fn new(layers: usize, channels: &mut usize, draw: &mut Draw) -> Self {
-                let mut left = 0..layers;
-                let mut layer = || {
-                    left.next()?;
-                    let layer = DenseLayer::new(*channels, draw);
-                    *channels += GROWTH;
-                    Some(layer)
-                };
-                Self { $($layer: layer(),)+ }
-            }
+impl DenseBlock {
+    /// Of so many layers, with the channels of its input and, afterwards, of its output.
+    fn new(layers: usize, channels: &mut usize, draw: &mut Draw) -> Self {
+        let layer = |_| {
+            let layer = DenseLayer::new(*channels, draw);
+            *channels += GROWTH;
+            layer
+        };
+        Self((0..layers).map(layer).collect())
+    }
 
-            fn forward(&self, input: Tensor<4>) -> Tensor<4> {
-                let layers = [$(&self.$layer,)+];
-                layers.into_iter().flatten().fold(input, |x, layer| layer.forward(x))
-            }
-        }
-    };
+    fn forward(&self, input: Tensor<4>) -> Tensor<4> {
+        self.0.iter().fold(input, |x, layer| layer.forward(x))
+    }
+
+    fn each(self, change: impl FnMut(DenseLayer) -> DenseLayer) -> Self {
+        Self(self.0.into_iter().map(change).collect())
+    }
 }
 
-dense_block! {
-    denselayer1 denselayer2 denselayer3 denselayer4 denselayer5 denselayer6 denselayer7 denselayer8
-    denselayer9 denselayer10 denselayer11 denselayer12 denselayer13 denselayer14 denselayer15 denselayer16
-    denselayer17 denselayer18 denselayer19 denselayer20 denselayer21 denselayer22 denselayer23 denselayer24
+fn layer_name(index: usize) -> String {
+    format!("denselayer{}", index + 1)
+}
+
+impl Module for DenseBlock {
+    fn visit<V: ModuleVisitor>(&self, visitor: &mut V) {
+        for (index, layer) in self.0.iter().enumerate() {
+            let name = layer_name(index);
+            visitor.enter_module(&name, "DenseBlock");
+            layer.visit(visitor);
+            visitor.exit_module(&name, "DenseBlock");
+        }
+    }
+
+    fn map<M: ModuleMapper>(self, mapper: &mut M) -> Self {
+        let mut index = 0;
+        self.each(|layer| {
+            let name = layer_name(index);
+            index += 1;
+            mapper.enter_module(&name, "DenseBlock");
+            let layer = layer.map(mapper);
+            mapper.exit_module(&name, "DenseBlock");
+            layer
+        })
+    }
+
+    fn collect_devices(&self, devices: Vec<Device>) -> Vec<Device> {
+        let layers = self.0.iter();
+        layers.fold(devices, |devices, layer| layer.collect_devices(devices))
+    }
+
+    fn fork(self, device: &Device) -> Self {
+        self.each(|layer| layer.fork(device))
+    }
+
+    fn to_device(self, device: &Device) -> Self {
+        self.each(|layer| layer.to_device(device))
+    }
+
+    fn train(self) -> Self {
+        self.each(Module::train)
+    }
+
+    fn valid(&self) -> Self {
+        Self(self.0.iter().map(Module::valid).collect())
+    }
+
+    fn materialize(self) -> Self {
+        self.each(Module::materialize)
+    }
+}
+
+impl ModuleDisplay for DenseBlock {}
+
+impl ModuleDisplayDefault for DenseBlock {
+    fn content(&self, content: Content) -> Option<Content> {
+        let layers = self.0.iter().enumerate();
+        let add = |content: Content, (index, layer)| content.add(&layer_name(index), layer);
+        layers.fold(content, add).optional()
+    }
 }
 
 impl DenseNetConfig {
@@ -212,7 +265,7 @@ impl Transition {
 mod tests {
     use std::collections::BTreeMap;
 
-    use burn::module::{ModuleVisitor, Param};
+    use burn::module::Param;
 
     use super::*;
     use crate::trained_numbers;

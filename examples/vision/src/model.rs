@@ -6,6 +6,7 @@ use std::str::FromStr;
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 use networks::botnet::{BotNet, BotNetConfig};
+use networks::densenet::{DenseNet, DenseNetConfig};
 use networks::resnet::{Depth, ResNet, ResNetConfig, Stem};
 use serde::{Deserialize, Serialize};
 
@@ -19,10 +20,12 @@ pub enum Arch {
     ResNet(Depth),
     /// BoTNet-50.
     BotNet50,
+    /// DenseNet-121.
+    DenseNet121,
 }
 
 /// Every name.
-const NAMES: [(&str, Arch); 10] = [
+const NAMES: [(&str, Arch); 11] = [
     ("resnet18", Arch::ResNet(Depth::ResNet18)),
     ("resnet34", Arch::ResNet(Depth::ResNet34)),
     ("resnet50", Arch::ResNet(Depth::ResNet50)),
@@ -30,6 +33,7 @@ const NAMES: [(&str, Arch); 10] = [
     ("resnet152", Arch::ResNet(Depth::ResNet152)),
     ("resnext50_32x4d", Arch::ResNet(Depth::ResNext50)),
     ("wide_resnet50_2", Arch::ResNet(Depth::WideResNet50)),
+    ("densenet121", Arch::DenseNet121),
     ("botnet50", Arch::BotNet50),
     ("resnet8", Arch::ResNet(Depth::ResNet8)),
     ("resnet20", Arch::ResNet(Depth::ResNet20)),
@@ -58,6 +62,8 @@ pub enum Model {
     ResNet(ResNet),
     /// With attention.
     BotNet(BotNet),
+    /// Densely connected.
+    DenseNet(DenseNet),
 }
 
 /// A name that no network has.
@@ -97,6 +103,10 @@ impl ModelConfig {
                 };
                 Model::BotNet(config.init(seed, device))
             }
+            Arch::DenseNet121 => {
+                let stem = self.stem.unwrap_or(Stem::Large);
+                Model::DenseNet(DenseNetConfig { classes, stem }.init(seed, device))
+            }
         }
     }
 }
@@ -107,6 +117,7 @@ impl Model {
         match self {
             Self::ResNet(network) => network.forward(pictures),
             Self::BotNet(network) => network.forward(pictures),
+            Self::DenseNet(network) => network.forward(pictures),
         }
     }
 }

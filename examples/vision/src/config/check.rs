@@ -101,6 +101,10 @@ fn check_model(config: &Config) -> Result<(), Fault> {
         let cause = "nothing is downloaded; give MODEL.WEIGHTS a file with parameters";
         return Err(("MODEL.PRETRAINED", cause.to_owned()));
     }
+    if model.arch == Arch::DenseNet121 && model.zero_init_residual {
+        let cause = "is true, but densenet121 has no residual blocks";
+        return Err(("MODEL.ZERO_INIT_RESIDUAL", cause.to_owned()));
+    }
     // Its last feature map would be a single pixel, which has nothing to attend to.
     const BOTNET_SIDE_MIN: usize = 17;
     if model.arch == Arch::BotNet50 && config.train.im_size.get() < BOTNET_SIDE_MIN {
