@@ -87,18 +87,8 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
         Burn::Named,
     ),
     (
-        "bonfire-values",
-        Imports::Only(&["bonfire-plan", "bonfire-collective"]),
-        Burn::Named,
-    ),
-    (
         "bonfire-config",
         Imports::Only(&["bonfire-plan"]),
-        Burn::Unknown,
-    ),
-    (
-        "bonfire-compression",
-        Imports::Only(&["bonfire-plan", "bonfire-collective", "bonfire-values"]),
         Burn::Unknown,
     ),
     (
@@ -113,19 +103,12 @@ const LAYERS: &[(&str, Imports, Burn)] = &[
             "bonfire-layers",
             "bonfire-weights",
             "bonfire-checkpoint",
-            "bonfire-values",
-            "bonfire-compression",
         ]),
         Burn::Named,
     ),
     (
         "bonfire-parallel",
         Imports::Only(&["bonfire-plan", "bonfire-collective", "bonfire-train"]),
-        Burn::Named,
-    ),
-    (
-        "bonfire-diloco",
-        Imports::Only(&["bonfire-collective", "bonfire-train"]),
         Burn::Named,
     ),
     (
@@ -223,10 +206,8 @@ const LIBRARIES: &[&str] = &[
     "bonfire-optim",
     "bonfire-weights",
     "bonfire-checkpoint",
-    "bonfire-values",
     "bonfire-train",
     "bonfire-parallel",
-    "bonfire-diloco",
     "bonfire-learner",
     DATA,
     "bonfire-page",
@@ -262,7 +243,7 @@ const UNSAFE_PLACES: &[&str] = &[
     "crates/cuda-stand-in/",
     "crates/bonfire-collective/src/meet/rendezvous/descriptors.rs",
     "kernels/src/launch/",
-    "crates/bonfire-train/src/raw.rs",
+    "crates/bonfire-train/src/reducer/readback/raw.rs",
 ];
 
 /// One dependency, as a manifest declares it.

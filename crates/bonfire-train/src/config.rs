@@ -10,7 +10,7 @@ use bonfire_plan::buckets::Caps;
 use bonfire_plan::{Placement, Share, Spread};
 use serde::{Deserialize, Serialize};
 
-use bonfire_compression::GradientCompression;
+use crate::compression::GradientCompression;
 use precision::Precision;
 
 /// When and in what units gradients travel.

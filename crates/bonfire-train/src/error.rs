@@ -289,7 +289,7 @@ pub enum TrainError {
     },
     /// The gradients cannot be compressed as the configuration says.
     #[error(transparent)]
-    Compression(#[from] bonfire_compression::CompressionError),
+    Compression(#[from] crate::compression::CompressionError),
     /// The configuration asks for gradients that travel from device to device, and they cannot. All ranks
     /// return this error.
     #[error(

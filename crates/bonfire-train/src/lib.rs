@@ -33,31 +33,27 @@
 #![deny(unsafe_code)]
 
 mod checkpoint;
+mod compression;
 mod config;
-mod custom_gradient;
 mod ddp;
+pub mod diloco;
 mod error;
 mod loss;
 mod nn;
 mod optim;
 mod parameters;
-#[cfg(feature = "cuda")]
-#[allow(unsafe_code)]
-mod raw;
 mod reducer;
 mod rehearsal;
+mod values;
 mod world;
 
-pub use bonfire_compression::{
-    CompressionError, CompressionState, GradientCompression, PowerSgdConfig,
-};
 #[cfg(feature = "weights")]
 pub use checkpoint::pretrained::{WeightsError, load_weights, load_weights_into, save_weights};
 pub use checkpoint::{Checkpoints, Resumed};
+pub use compression::{CompressionError, CompressionState, GradientCompression, PowerSgdConfig};
 pub use config::device::{DeviceKind, Occupancy, UnknownDeviceKind};
 pub use config::precision::Precision;
 pub use config::{BufferSync, DdpConfig, GradientRoute, GradientSync, UnknownGradientRoute};
-pub use custom_gradient::{backward_from, custom_gradient};
 pub use ddp::data_parallel::{DataParallel, Scatter};
 pub use ddp::{BucketSummary, Ddp, Digest, MicroStep, OwnStep, Step};
 pub use error::TrainError;
@@ -65,6 +61,7 @@ pub use error::difference::Difference;
 pub use error::norm::NormMismatch;
 pub use loss::weights::Last;
 pub use loss::{IntoLoss, Loss};
+pub use nn::custom_gradient::{backward_from, custom_gradient};
 pub use nn::{
     BatchNorm, BatchNormConfig, Draws, InputMemory, Recompute, RunningStatistic, SegmentInputs,
     conv2d, convert_sync_batch_norm, convert_sync_batch_norm_in, gelu, recompute, relu,

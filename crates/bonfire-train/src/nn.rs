@@ -3,6 +3,7 @@
 //! Must never know of a [`Ddp`](crate::Ddp): they are in models.
 
 mod convolution;
+pub(crate) mod custom_gradient;
 mod gelu;
 #[cfg(feature = "flex")]
 mod memory;

@@ -28,8 +28,8 @@ pub(crate) struct Parameter {
 
 impl Parameter {
     /// What compression needs to know of it.
-    pub(crate) fn compressible(&self) -> bonfire_compression::Parameter<'_> {
-        bonfire_compression::Parameter {
+    pub(crate) fn compressible(&self) -> crate::compression::Parameter<'_> {
+        crate::compression::Parameter {
             name: &self.name,
             dtype: self.extent.dtype,
             shape: &self.shape,
@@ -235,7 +235,7 @@ impl Lister {
             });
             return;
         }
-        let Some(element) = bonfire_values::reducible(dtype) else {
+        let Some(element) = crate::values::reducible(dtype) else {
             self.error.get_or_insert(TrainError::UnsupportedDtype {
                 parameter: name,
                 dtype: format!("{dtype:?}"),

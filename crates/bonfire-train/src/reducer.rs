@@ -31,6 +31,7 @@ use bonfire_collective::Rank;
 use burn::tensor::{Tensor, TensorData};
 
 use crate::TrainError;
+use crate::compression::{Compressor, Presence};
 use crate::loss::weights::{MicroBatches, Normalizer};
 use crate::parameters::ParameterTable;
 use crate::parameters::shards::Shards;
@@ -39,12 +40,11 @@ use crate::reducer::device_route::Chosen;
 use crate::reducer::harvest::Site;
 use crate::reducer::spare::Spare;
 use crate::reducer::timing::Stopwatch;
+use crate::values::DeviceTensor;
+use crate::values::{Entering, HostSlice};
 use crate::world::patience::WarmUp;
-use bonfire_compression::{Compressor, Presence};
 use bonfire_plan::Division;
 use bonfire_plan::buckets::{Assignment, Caps, assign};
-use bonfire_values::DeviceTensor;
-use bonfire_values::{Entering, HostSlice};
 
 use buckets::{Buckets, Home};
 use step::Step;

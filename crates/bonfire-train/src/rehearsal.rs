@@ -190,7 +190,7 @@ struct Outline<F> {
 
 impl<F> Outline<F> {
     fn push(&mut self, shape: Vec<usize>, dtype: TensorDType, moments: Option<u32>) {
-        let dtype = bonfire_values::reducible(dtype).unwrap_or(match dtype.size() {
+        let dtype = crate::values::reducible(dtype).unwrap_or(match dtype.size() {
             8 => DType::I64,
             4 => DType::I32,
             2 => DType::I16,

@@ -11,7 +11,6 @@ use bonfire_config::ConfigErrors;
 use bonfire_data::{DataError, UnusableWeights};
 #[cfg(feature = "images")]
 use bonfire_data::{PictureError, TransformError};
-use bonfire_diloco::{DilocoError, UnknownOuterGradients};
 use bonfire_launch as launch;
 use bonfire_launch::{EnvError, FlagError, LaunchError, RankCountError};
 #[cfg(feature = "learner")]
@@ -28,6 +27,7 @@ use bonfire_train as train;
 use bonfire_train::TrainError;
 #[cfg(feature = "weights")]
 use bonfire_train::WeightsError;
+use bonfire_train::diloco::{DilocoError, UnknownOuterGradients};
 #[cfg(feature = "weights")]
 use bonfire_weights::{FileError, PlaceError};
 use thiserror::Error as ThisError;

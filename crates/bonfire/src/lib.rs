@@ -115,7 +115,7 @@ pub mod data {
 
 /// Training over slow links: workers train alone for many steps between two exchanges.
 pub mod diloco {
-    pub use bonfire_diloco::*;
+    pub use bonfire_train::diloco::*;
 }
 
 /// What [`Ddp`] takes and gives: losses, steps, routes, precision; and [`DataParallel`](ddp::DataParallel).

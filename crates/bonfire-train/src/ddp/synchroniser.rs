@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use burn::module::Module;
 
 use super::{Ddp, lock};
+use crate::compression::Compressor;
 use crate::parameters::shards::Shards;
 use crate::parameters::{ParameterTable, device_of};
 use crate::reducer::Reducer;
@@ -14,7 +15,6 @@ use crate::reducer::naive::Naive;
 use crate::reducer::timing::Stopwatch;
 use crate::world::patience::WarmUp;
 use crate::{CompressionError, CompressionState, DdpConfig, GradientSync, Gradients, TrainError};
-use bonfire_compression::Compressor;
 
 /// How gradients are averaged.
 #[derive(Debug)]

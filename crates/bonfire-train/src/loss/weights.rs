@@ -8,7 +8,7 @@ use bonfire_collective::{ProcessGroup, ReduceOp, Work};
 use crate::TrainError;
 use crate::loss::Weight;
 use crate::parameters::buffers::Attendance;
-use bonfire_values::Entering;
+use crate::values::Entering;
 
 /// The batches of this rank since the last synchronised step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -44,7 +44,7 @@ mod flex {
     use burn::nn::conv::Conv2d;
     use burn::tensor::Tensor;
 
-    use crate::custom_gradient::Inputs;
+    use crate::nn::custom_gradient::Inputs;
     use crate::nn::memory::{is_here, row_major, tensor, values};
 
     /// Samples below which a product has too few rows, and channels of a group.

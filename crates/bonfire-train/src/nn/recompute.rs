@@ -13,7 +13,7 @@
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 
-use crate::custom_gradient::followed;
+use crate::nn::custom_gradient::followed;
 use crate::world::exchange::mapping::{Meaning, meant};
 
 mod draws;

@@ -10,9 +10,9 @@ use bonfire_collective::{ProcessGroup, Rank, ReduceOp};
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Tensor, TensorData};
 
+use crate::values::reducible;
 use crate::world::exchange::mapping::{Meaning, meant};
 use crate::{BufferSync, TrainError};
-use bonfire_values::reducible;
 
 /// The buffers of a model.
 #[derive(Debug)]

@@ -13,11 +13,11 @@ use bonfire_collective::{CollectiveError, ProcessGroup, ReduceOp};
 use bonfire_plan::{DType, Division, Spread};
 use burn::tensor::TensorData;
 
+use crate::compression::{Carrier, Compressor, Presence, Sent};
 use crate::parameters::shards::Shards;
 use crate::reducer::spare::Spare;
-use bonfire_compression::{Carrier, Compressor, Presence, Sent};
+use crate::values::{Entering, HostSlice, Travel, Values, ValuesWork};
 use bonfire_plan::buckets::Assignment;
-use bonfire_values::{Entering, HostSlice, Travel, Values, ValuesWork};
 
 /// A bucket. Its memory is used again in every step, unless tensors still have it.
 #[derive(Debug)]

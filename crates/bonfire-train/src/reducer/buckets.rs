@@ -6,13 +6,13 @@ use bonfire_collective::CollectiveError;
 use burn::tensor::TensorData;
 
 use crate::TrainError;
+use crate::compression::Compressor;
 use crate::reducer::bucket::Bucket;
 use crate::reducer::device_route::{Chosen, DeviceBuckets};
 use crate::reducer::harvest::{Gradient, Site};
 use crate::reducer::timing::Stopwatch;
-use bonfire_compression::Compressor;
-use bonfire_values::DeviceTensor;
-use bonfire_values::{Entering, HostSlice};
+use crate::values::DeviceTensor;
+use crate::values::{Entering, HostSlice};
 
 /// Buckets. There are none until they are dealt.
 #[derive(Debug)]

@@ -11,8 +11,8 @@ use crate::optim::gradients::Gradients as Averages;
 use crate::parameters::ParameterTable;
 use crate::reducer::Reducer;
 use crate::reducer::readback::{Shell, claim, on_device};
-use bonfire_values::DeviceTensor;
-use bonfire_values::HostSlice;
+use crate::values::DeviceTensor;
+use crate::values::HostSlice;
 
 /// A gradient, wherever its values are.
 #[derive(Debug)]

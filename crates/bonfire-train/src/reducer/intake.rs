@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use bonfire_compression::Presence;
+use crate::compression::Presence;
+use crate::values::HostSlice;
 use bonfire_plan::buckets::LENT_MAX;
-use bonfire_values::HostSlice;
 
 use super::Reducer;
 use super::harvest::{Gradient, checked};

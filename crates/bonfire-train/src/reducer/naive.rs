@@ -7,13 +7,13 @@ use std::sync::Arc;
 use bonfire_collective::{CollectiveError, ReduceOp};
 
 use crate::TrainError;
+use crate::compression::{GradientCompression, cast};
 use crate::loss::weights::{MicroBatches, Normalizer};
 use crate::parameters::ParameterTable;
 use crate::reducer::harvest::{Gradient, GradientSink, Site};
 use crate::reducer::timing::Stopwatch;
+use crate::values::{Entering, Travel, Values};
 use crate::world::patience::WarmUp;
-use bonfire_compression::{GradientCompression, cast};
-use bonfire_values::{Entering, Travel, Values};
 use burn::tensor::TensorData;
 
 /// The sums of a step's gradients, then their averages.

@@ -5,12 +5,15 @@ use burn::backend::{Backend, DispatchDevice};
 use burn::tensor::{Device, Tensor, TensorData, Transaction};
 
 use crate::reducer::harvest::Gradient;
-use bonfire_values::DeviceTensor;
-use bonfire_values::HostSlice;
-use bonfire_values::reducible;
+use crate::values::DeviceTensor;
+use crate::values::HostSlice;
+use crate::values::reducible;
 
 #[cfg(feature = "cuda")]
 mod device_memory;
+#[cfg(feature = "cuda")]
+#[allow(unsafe_code)]
+pub(crate) mod raw;
 #[cfg(feature = "cuda")]
 mod resident;
 
@@ -266,7 +269,7 @@ mod host_memory {
     pub(super) fn claim<const D: usize>(shell: &Shell) -> Result<Claim<D>, String> {
         let shell = shell.clone();
         let elems = shell.shape.iter().product();
-        let dtype = bonfire_values::reducible(shell.tensor_dtype).expect("checked when it began");
+        let dtype = crate::values::reducible(shell.tensor_dtype).expect("checked when it began");
         let (memory, seen) = double::zeros(dtype, elems);
         let finish = move || {
             let values = seen.lock().expect("nobody panics while they hold it");

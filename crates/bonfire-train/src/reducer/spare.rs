@@ -2,10 +2,10 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::values::Values;
 use bonfire_collective::ProcessGroup;
 use bonfire_plan::buckets::lent_bytes_max;
 use bonfire_plan::{Bytes, DType};
-use bonfire_values::Values;
 
 /// Memory that buckets whose gradients are sharded share: each needs it from its first gradient until the
 /// ranks have summed it.

@@ -1,6 +1,6 @@
 //! What a reducer knows of the step under way.
 
-use bonfire_values::Entering;
+use crate::values::Entering;
 
 use crate::TrainError;
 use crate::loss::weights::{MicroBatches, Normalizer};

@@ -7,9 +7,9 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
+use crate::values::{Entering, HostSlice, Travel, Values, ValuesWork};
 use bonfire_collective::CollectiveError;
 use bonfire_plan::DType;
-use bonfire_values::{Entering, HostSlice, Travel, Values, ValuesWork};
 use burn::tensor::{DispatchTensor, Tensor, TensorData};
 
 use super::{Gatherer, State};

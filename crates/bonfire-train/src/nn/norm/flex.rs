@@ -3,7 +3,7 @@
 use burn::backend::Flex;
 use burn::tensor::Tensor;
 
-use crate::custom_gradient::Inputs;
+use crate::nn::custom_gradient::Inputs;
 use crate::nn::memory::{is_here, own, row_major, tensor, values};
 
 /// A normalised batch and its statistics, which have no autodiff.

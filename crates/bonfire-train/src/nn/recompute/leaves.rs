@@ -7,7 +7,7 @@ use burn::backend::autodiff::ops::NodeGuard;
 use burn::module::{ModuleMapper, Param};
 use burn::tensor::{Device, Gradients, Tensor};
 
-use crate::custom_gradient::{Gradient, node_of};
+use crate::nn::custom_gradient::{Gradient, node_of};
 
 /// Takes all tensors out of their graph, and finds out which of those that need a gradient are used: a
 /// tensor that is not used has no gradient, and whoever waits for one would wait in vain.

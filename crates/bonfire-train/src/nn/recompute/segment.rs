@@ -8,7 +8,7 @@ use super::SegmentInputs;
 use super::draws::Seeds;
 use super::leaves::Leaves;
 use super::running::Running;
-use crate::custom_gradient::{Gradient, backward_from};
+use crate::nn::custom_gradient::{Gradient, backward_from};
 use crate::world::exchange::mapping::{Meaning, meant};
 
 /// What is kept of a segment until its turn comes in the backward pass.

@@ -6,9 +6,9 @@ use std::ops::Range;
 use super::{Action, Engine, Move, Room, Timing};
 use crate::TrainError;
 use crate::reducer::timing::Stopwatch;
+use crate::values::Entering;
+use crate::values::{DeviceTensor, Reader};
 use bonfire_plan::buckets::{Assignment, Extent};
-use bonfire_values::Entering;
-use bonfire_values::{DeviceTensor, Reader};
 
 /// Where slots begin.
 const ALIGN_BYTES: usize = 16;

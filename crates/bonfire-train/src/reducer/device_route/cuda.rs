@@ -28,7 +28,7 @@ use burn_cubecl::cubecl::future;
 
 use super::choice::{Form, Refusal};
 use super::{Action, Engine, Move, Room, Timing};
-use crate::raw::Flight;
+use crate::reducer::readback::raw::Flight;
 use crate::world::patience::WarmUp;
 use crate::{GradientRoute, TrainError};
 use bucket::CudaBucket;

@@ -15,9 +15,9 @@ use burn::tensor::Device;
 use super::choice::Refusal;
 use super::{Action, Engine, Move, Room, Timing};
 use crate::TrainError;
+use crate::values::DeviceTensor;
+use crate::values::{Entering, HostSlice, Travel, Values, ValuesWork};
 use crate::world::patience::WarmUp;
-use bonfire_values::DeviceTensor;
-use bonfire_values::{Entering, HostSlice, Travel, Values, ValuesWork};
 
 /// A tensor of the tests' device.
 pub(crate) type Memory = Mutex<Values>;

@@ -6,7 +6,7 @@ use std::ops::Range;
 use bonfire_plan::DType;
 
 use crate::TrainError;
-use bonfire_values::DeviceTensor;
+use crate::values::DeviceTensor;
 
 /// Does things to buckets, in the order in which they are queued. Each bucket has memory of its own, and
 /// as much again for sums of earlier micro-batches once something is kept there.

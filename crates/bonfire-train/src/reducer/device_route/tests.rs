@@ -12,9 +12,9 @@ use bonfire_plan::DType;
 use super::double::{Double, Memory};
 use super::*;
 use crate::reducer::timing::Stopwatch;
+use crate::values::DeviceTensor;
+use crate::values::{Entering, HostSlice};
 use bonfire_plan::buckets::{Assignment, Extent};
-use bonfire_values::DeviceTensor;
-use bonfire_values::{Entering, HostSlice};
 
 /// Three parameters in one bucket and one in another; the second begins at the next multiple of 16 bytes.
 const SIZES: [usize; 4] = [3, 4, 1, 2];

@@ -6,7 +6,7 @@ use burn_cubecl::tensor::CubeTensor;
 
 use super::resident::Resident;
 use super::{Claim, DeviceTensor, Shell, on_device};
-use crate::raw;
+use crate::reducer::readback::raw;
 
 type Primitive = <Cube as BackendTypes>::FloatTensorPrimitive;
 

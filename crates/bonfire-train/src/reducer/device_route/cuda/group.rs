@@ -12,8 +12,8 @@ use bonfire_gpu::{
 use burn_cubecl::cubecl::client::Client;
 
 use crate::TrainError;
-use crate::raw::Idle;
 use crate::reducer::device_route::choice::Refusal;
+use crate::reducer::readback::raw::Idle;
 use crate::world::patience::WarmUp;
 
 /// A rank's membership in a group of GPUs. Everything is queued on its stream, in the same order on all

@@ -8,7 +8,7 @@ use bonfire_plan::DType;
 use super::matrix::Dims;
 use super::power_sgd::{PowerSgd, Presence};
 use super::{Compressor, cast};
-use bonfire_values::{Travel, Values, ValuesWork};
+use crate::values::{Travel, Values, ValuesWork};
 
 /// The memory that travels for one bucket. It is made with the bucket and used in every step.
 #[derive(Debug)]

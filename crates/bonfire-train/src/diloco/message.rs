@@ -4,7 +4,7 @@ use bonfire_collective::{CollectiveError, ProcessGroup, ReduceOp};
 use half::bf16;
 use half::slice::HalfFloatSliceExt;
 
-use crate::OuterGradients;
+use super::OuterGradients;
 
 /// Parameters that have a scale in common.
 const BLOCK: usize = 256;

@@ -1,7 +1,7 @@
 //! What can go wrong between workers.
 
+use crate::TrainError;
 use bonfire_collective::{CollectiveError, Rank};
-use bonfire_train::TrainError;
 
 /// A training with DiLoCo failed.
 #[derive(Debug, thiserror::Error)]

@@ -3,8 +3,6 @@
 //! [`HostSlice`] is what a tensor has, [`Values`] the memory of a bucket, which the ranks reduce or gather
 //! together as a [`Travel`] says. A [`DeviceTensor`] is where a device has them.
 
-#![forbid(unsafe_code)]
-
 mod device;
 
 use std::ops::Range;

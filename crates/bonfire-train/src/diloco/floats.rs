@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{DType, Tensor, TensorData};
 
-use crate::DilocoError;
+use super::DilocoError;
 
 /// How many elements each has.
 pub(crate) fn lengths<M: Module>(model: &M) -> Vec<usize> {

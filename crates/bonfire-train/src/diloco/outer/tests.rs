@@ -2,16 +2,16 @@
 
 use std::num::{NonZeroU64, NonZeroUsize};
 
+use crate::{DeviceKind, LocalRank, World};
 use bonfire_collective::{CollectiveError, GroupOptions, ProcessGroup, ReduceOp};
 use bonfire_testkit::{connected, local, over};
-use bonfire_train::{DeviceKind, LocalRank, World};
 use burn::module::{Module, Param};
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{GradientsParams, ModuleOptimizer, SgdConfig};
 use burn::tensor::{Device, Tensor, TensorData};
 
 use super::*;
-use crate::OuterGradients;
+use crate::diloco::OuterGradients;
 
 const RATE: f64 = 0.05;
 

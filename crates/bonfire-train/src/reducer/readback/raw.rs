@@ -15,8 +15,8 @@ use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl_runtime::runtime::Runtime;
 
-use bonfire_values::DeviceTensor;
-use bonfire_values::reducible;
+use crate::values::DeviceTensor;
+use crate::values::reducible;
 
 /// Where a tensor's elements are.
 struct RawMemory {

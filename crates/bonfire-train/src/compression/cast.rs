@@ -3,7 +3,7 @@
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
-use bonfire_values::Values;
+use crate::values::Values;
 
 /// Overwrites `target` with the values of `source`: rounded to nearest, ties to even, where it is
 /// narrower; what is too large becomes infinite.

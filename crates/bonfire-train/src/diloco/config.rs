@@ -6,9 +6,9 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::DilocoError;
+use super::DilocoError;
 
-/// Options of [`Diloco`](crate::Diloco). All ranks must agree on them. The defaults are those of the paper, but for 50
+/// Options of [`Diloco`](crate::diloco::Diloco). All ranks must agree on them. The defaults are those of the paper, but for 50
 /// steps rather than 500.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use crate::{Axis, Ddp, Mesh, TrainError};
 use bonfire_collective::{ProcessGroup, Rank, Work};
-use bonfire_train::{Axis, Ddp, Mesh, TrainError};
 use burn::module::Module;
 use serde::{Deserialize, Serialize};
 
-use crate::message::Message;
-use crate::{DilocoConfig, DilocoError, floats};
+use super::message::Message;
+use super::{DilocoConfig, DilocoError, floats};
 
 /// Keeps the parameters that all workers have in common, and brings them together. See [the crate](crate).
 ///
