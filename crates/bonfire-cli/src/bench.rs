@@ -30,7 +30,7 @@ use crate::quantity::{duration, size};
 use buffers::Home;
 use device::DeviceKind;
 use gpu::Fleet;
-use host::Host;
+pub(crate) use host::Host;
 use layout::{Form, Parameters};
 use measure::{Measurement, Sizes, Timing};
 use table::{Report, Row, Setting};

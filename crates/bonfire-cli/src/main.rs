@@ -34,6 +34,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(run::RunArgs),
+    Scaling(run::ScalingArgs),
     Bench(bench::BenchArgs),
     Simulate(simulate::SimulateArgs),
     Config(config::ConfigArgs),
@@ -51,6 +52,7 @@ fn main() -> ExitCode {
     bonfire_launch::log_to_stderr("", "warn");
     match cli.command {
         Command::Run(args) => run::run(args),
+        Command::Scaling(args) => run::scale(&args),
         Command::Bench(args) => bench::run(args),
         Command::Simulate(args) => simulate::run(&args),
         Command::Config(args) => config::run(&args),

@@ -1,4 +1,6 @@
-//! `bonfire run`: starts the ranks of a job on this host.
+//! `bonfire run`: starts the ranks of a job on this host. `bonfire scaling` does so with several numbers of them.
+
+mod scaling;
 
 use bonfire_launch::{LaunchError, LaunchFlags};
 use std::env;
@@ -7,6 +9,8 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::{Arg, Args};
+
+pub(crate) use scaling::{ScalingArgs, scale};
 
 /// Flags of torchrun that are not there, with their older spelling, and what to do instead.
 const OF_TORCHRUN: [(&str, &str, &str); 9] = [
@@ -67,7 +71,12 @@ fn of_torchrun() -> impl Iterator<Item = Arg> {
 
 /// Runs the job and reports how it ended.
 pub(crate) fn run(args: RunArgs) -> ExitCode {
-    let Err(error) = start(args) else {
+    ended(start(args))
+}
+
+/// The exit code of a command whose work was a job: that of the rank that failed first.
+fn ended(job: anyhow::Result<()>) -> ExitCode {
+    let Err(error) = job else {
         return ExitCode::SUCCESS;
     };
     // The terminal may be closed, which is no reason to panic.

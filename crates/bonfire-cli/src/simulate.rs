@@ -4,7 +4,7 @@ mod fit;
 mod gantt;
 mod link;
 mod pipeline;
-mod plot;
+pub(crate) mod plot;
 mod report;
 mod scenario;
 mod size;
@@ -26,7 +26,7 @@ use crate::quantity::size;
 use fit::{FitOptions, HoldOut};
 use link::LinkSource;
 
-use plot::Curve;
+use plot::{Against, Curve, Plot};
 use report::{Record, counted};
 use scenario::{Outcome, Scenario};
 
@@ -306,7 +306,12 @@ impl SimulateArgs {
             counted(scenario.world_size.len(), "rank"),
             counted(scenario.hosts.host_count(), "host"),
         );
-        write(path, &plot::svg(&title, &curves))
+        let plot = Plot {
+            title: &title,
+            against: Against::Size,
+            curves: &curves,
+        };
+        write(path, &plot.svg())
     }
 }
 

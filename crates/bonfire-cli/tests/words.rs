@@ -29,7 +29,7 @@ fn the_version_has_the_commit_where_there_is_a_repository() {
 fn completions_know_commands_and_flags() {
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
         let script = bonfire(&["completions", shell]);
-        for word in ["simulate", "max-restarts", "completions"] {
+        for word in ["simulate", "max-restarts", "scaling", "completions"] {
             assert!(script.contains(word), "{shell} does not know {word}");
         }
     }

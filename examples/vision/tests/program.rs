@@ -11,7 +11,7 @@ use bonfire::World;
 use bonfire_testkit::{Signal, read_by_tensorboard};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::Tensor;
-use common::{Pictures, files, start, succeeds};
+use common::{Pictures, figure, files, start, succeeds};
 use vision::config::Config;
 use vision::weights;
 
@@ -41,16 +41,6 @@ fn bits(out_dir: &Path, file: &Path) -> Vec<u32> {
         })
     };
     bonfire::spawn(1, load).unwrap().remove(0)
-}
-
-/// The number after a word in a line.
-fn figure(line: &str, word: &str) -> f64 {
-    let rest = line.split(word).nth(1).unwrap().trim_start();
-    let number: String = rest
-        .chars()
-        .take_while(|letter| letter.is_ascii_digit() || *letter == '.')
-        .collect();
-    number.trim_end_matches('.').parse().unwrap()
 }
 
 /// What the journal has written of four epochs of ten steps.

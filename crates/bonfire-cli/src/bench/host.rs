@@ -7,7 +7,7 @@ use serde::Serialize;
 
 /// A machine, in every row of a report so that rows of several machines can be kept together.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Host {
+pub(crate) struct Host {
     /// Cores that this process may use.
     cores: usize,
     cpu: String,
@@ -17,7 +17,7 @@ pub(super) struct Host {
 
 impl Host {
     /// This one. What the system does not tell is empty or 0.
-    pub(super) fn this() -> Self {
+    pub(crate) fn this() -> Self {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
         let kib: u64 = field(&read("/proc/meminfo"), "MemTotal")
             .split(' ')

@@ -1,8 +1,9 @@
-//! Algorithms against size, as an SVG image: time over bytes, both in logarithms.
+//! Time against size or ranks, as an SVG image.
 
 use std::error::Error;
 
 use bonfire_plan::Bytes;
+use plotters::coord::ranged1d::{AsRangedCoord, ValueFormatter};
 use plotters::prelude::*;
 
 use crate::quantity::show_seconds;
@@ -22,68 +23,158 @@ const COLOURS: [RGBColor; 8] = [
     RGBColor(0xf0, 0xe4, 0x42),
 ];
 
-/// The times of one algorithm: pairs of bytes and seconds, by ascending bytes.
-pub(super) struct Curve {
-    pub(super) name: &'static str,
-    pub(super) points: Vec<(u64, f64)>,
+/// Curves that are drawn side by side, with what they are held against.
+pub(crate) struct Plot<'a> {
+    pub(crate) title: &'a str,
+    pub(crate) against: Against,
+    /// At least one has a point.
+    pub(crate) curves: &'a [Curve],
 }
 
-/// Draws all curves that have a point; at least one must.
-pub(super) fn svg(title: &str, curves: &[Curve]) -> String {
-    let mut svg = String::new();
-    draw(&mut svg, title, curves).expect("drawing into a String cannot fail");
-    svg
+/// What the times are held against.
+#[derive(Clone, Copy)]
+pub(crate) enum Against {
+    /// Bytes, in logarithms, as the times.
+    Size,
+    /// Ranks, from zero, as the times.
+    Ranks,
 }
 
-fn draw(svg: &mut String, title: &str, curves: &[Curve]) -> Result<(), Box<dyn Error>> {
-    let points = || curves.iter().flat_map(|curve| &curve.points);
-    let sizes = points().map(|point| point.0);
-    let (least, most) = (sizes.clone().min().unwrap_or(1), sizes.max().unwrap_or(1));
-    let fastest = points().map(|point| point.1).fold(f64::INFINITY, f64::min);
-    let slowest = points().map(|point| point.1).fold(0.0, f64::max);
-    // One value alone lies at the beginning of an octave.
-    let sizes = least.max(1) as f64..most.max(2 * least.max(1)) as f64;
-    let times = fastest..slowest.max(2.0 * fastest);
+/// The times of one algorithm or program: pairs of bytes or ranks and seconds, in ascending order.
+pub(crate) struct Curve {
+    pub(crate) name: &'static str,
+    pub(crate) points: Vec<(u64, f64)>,
+}
 
-    let root = SVGBackend::with_string(svg, SIZE).into_drawing_area();
-    root.fill(&WHITE)?;
-    let mut chart = ChartBuilder::on(&root)
-        .caption(title, ("sans-serif", 16))
-        .margin(16)
-        .x_label_area_size(44)
-        .y_label_area_size(72)
-        .build_cartesian_2d(sizes.log_scale().base(2.0), times.log_scale())?;
-    chart
-        .configure_mesh()
-        .light_line_style(TRANSPARENT)
-        .x_desc("size")
-        .y_desc("time")
-        .x_label_formatter(&|&bytes| Bytes::new(bytes as u64).to_string())
-        .y_label_formatter(&|&time_s| show_seconds(time_s))
-        .label_style(("sans-serif", 13))
-        .draw()?;
-    for (curve, colour) in curves.iter().zip(COLOURS.into_iter().cycle()) {
-        let points = curve.points.iter();
-        let points = points.map(|&(bytes, time_s)| (bytes.max(1) as f64, time_s));
-        let sample = move |(x, y)| PathElement::new([(x, y), (x + 24, y)], colour.stroke_width(2));
-        chart
-            .draw_series(LineSeries::new(points, colour.stroke_width(2)))?
-            .label(curve.name)
-            .legend(sample);
+impl Plot<'_> {
+    /// Draws all curves that have a point.
+    pub(crate) fn svg(&self) -> String {
+        let mut svg = String::new();
+        let drawn = match self.against {
+            Against::Size => self.draw_against_size(&mut svg),
+            Against::Ranks => self.draw_against_ranks(&mut svg),
+        };
+        drawn.expect("drawing into a String cannot fail");
+        svg
     }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperLeft)
-        .background_style(WHITE.mix(0.8))
-        .label_font(("sans-serif", 13))
-        .draw()?;
-    root.present()?;
-    Ok(())
+
+    fn points(&self) -> impl Iterator<Item = &(u64, f64)> {
+        self.curves.iter().flat_map(|curve| &curve.points)
+    }
+
+    fn slowest(&self) -> f64 {
+        self.points().map(|point| point.1).fold(0.0, f64::max)
+    }
+
+    fn most(&self) -> u64 {
+        self.points().map(|point| point.0).max().unwrap_or(1)
+    }
+
+    fn draw_against_size(&self, svg: &mut String) -> Result<(), Box<dyn Error>> {
+        let least = self.points().map(|point| point.0).min().unwrap_or(1).max(1);
+        let times = self.points().map(|point| point.1);
+        let fastest = times.fold(f64::INFINITY, f64::min);
+        // One value alone lies at the beginning of an octave.
+        let sizes = least as f64..self.most().max(2 * least) as f64;
+        let times = fastest..self.slowest().max(2.0 * fastest);
+        self.draw(svg, sizes.log_scale().base(2.0), times.log_scale())
+    }
+
+    fn draw_against_ranks(&self, svg: &mut String) -> Result<(), Box<dyn Error>> {
+        // Room for the mark of the last point, and of the slowest.
+        let up_to = |most: f64| 0.0..1.05 * most;
+        self.draw(svg, up_to(self.most() as f64), up_to(self.slowest()))
+    }
+
+    fn draw<X, Y>(&self, svg: &mut String, values: X, times: Y) -> Result<(), Box<dyn Error>>
+    where
+        X: AsRangedCoord<Value = f64, CoordDescType: ValueFormatter<f64>>,
+        Y: AsRangedCoord<Value = f64, CoordDescType: ValueFormatter<f64>>,
+    {
+        let root = SVGBackend::with_string(svg, SIZE).into_drawing_area();
+        root.fill(&WHITE)?;
+        let mut chart = ChartBuilder::on(&root)
+            .caption(self.title, ("sans-serif", 16))
+            .margin(16)
+            .x_label_area_size(44)
+            .y_label_area_size(72)
+            .build_cartesian_2d(values, times)?;
+        chart
+            .configure_mesh()
+            .light_line_style(TRANSPARENT)
+            .x_labels(self.against.labels_max(self.most()))
+            .x_desc(self.against.name())
+            .y_desc("time")
+            .x_label_formatter(&|&value| self.against.show(value))
+            .y_label_formatter(&|&time_s| match time_s {
+                0.0 => "0".to_owned(),
+                time_s => show_seconds(time_s),
+            })
+            .label_style(("sans-serif", 13))
+            .draw()?;
+        for (curve, colour) in self.curves.iter().zip(COLOURS.into_iter().cycle()) {
+            let points = curve.points.iter();
+            let points = points.map(|&(value, time_s)| (value.max(1) as f64, time_s));
+            let marks = points.clone();
+            chart.draw_series(marks.map(|point| Circle::new(point, 3, colour.filled())))?;
+            let sample =
+                move |(x, y)| PathElement::new([(x, y), (x + 24, y)], colour.stroke_width(2));
+            chart
+                .draw_series(LineSeries::new(points, colour.stroke_width(2)))?
+                .label(curve.name)
+                .legend(sample);
+        }
+        let place = match self.against {
+            Against::Size => SeriesLabelPosition::UpperLeft,
+            Against::Ranks => SeriesLabelPosition::LowerLeft,
+        };
+        chart
+            .configure_series_labels()
+            .position(place)
+            .background_style(WHITE.mix(0.8))
+            .label_font(("sans-serif", 13))
+            .draw()?;
+        root.present()?;
+        Ok(())
+    }
+}
+
+impl Against {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Size => "size",
+            Self::Ranks => "ranks",
+        }
+    }
+
+    fn show(self, value: f64) -> String {
+        match self {
+            Self::Size => Bytes::new(value as u64).to_string(),
+            Self::Ranks => value.to_string(),
+        }
+    }
+
+    /// Labels of an axis up to `most`: of ranks, those of whole numbers at the most.
+    fn labels_max(self, most: u64) -> usize {
+        match self {
+            Self::Size => 11,
+            Self::Ranks => most.clamp(1, 16) as usize + 1,
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn svg(title: &str, against: Against, curves: &[Curve]) -> String {
+        let plot = Plot {
+            title,
+            against,
+            curves,
+        };
+        plot.svg()
+    }
 
     #[test]
     fn every_curve_has_a_line_and_a_name() {
@@ -97,7 +188,7 @@ mod tests {
                 points: vec![(1024, 2e-6)],
             },
         ];
-        let svg = svg("a < b & c", &curves);
+        let svg = svg("a < b & c", Against::Size, &curves);
         for part in ["a &lt; b &amp; c", "ring", "two_shot", "1 MiB", "100 us"] {
             assert!(
                 svg.contains(&format!("\n{part}\n")),
@@ -115,7 +206,30 @@ mod tests {
             name: "ring",
             points: vec![(1, 1e-9)],
         };
-        let svg = svg("", &[curve]);
+        let svg = svg("", Against::Size, &[curve]);
         assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+        assert_eq!(svg.matches("<circle").count(), 1, "{svg}");
+    }
+
+    #[test]
+    fn ranks_are_whole_numbers_and_times_begin_at_zero() {
+        for most in [1, 2, 3, 8, 64] {
+            let curve = Curve {
+                name: "measured",
+                points: vec![(1, 46.0), (most, 23.0)],
+            };
+            let svg = svg("", Against::Ranks, &[curve]);
+            for part in ["ranks", "0", "40 s"] {
+                assert!(
+                    svg.contains(&format!("\n{part}\n")),
+                    "{part} is missing: {svg}"
+                );
+            }
+            let is_number = |text: &&str| text.parse::<f64>().is_ok();
+            let numbers: Vec<&str> = svg.lines().filter(is_number).collect();
+            assert!(numbers.len() > 2, "{numbers:?}");
+            let is_whole = |text: &&str| text.parse::<u64>().is_ok();
+            assert!(numbers.iter().all(is_whole), "{most}: {numbers:?}");
+        }
     }
 }

@@ -74,7 +74,8 @@ pub struct TrainSection {
     pub load_opt: bool,
     /// Threads of each rank that prepare batches.
     pub workers: NonZeroUsize,
-    /// Read so that Distribuuuu's files can be used as they are; the backends decide here.
+    /// Read so that Distribuuuu's files can be used as they are. It has no effect: the backend decides
+    /// how a batch is copied to its device.
     pub pin_memory: bool,
     /// Steps between two lines of figures.
     pub print_freq: NonZeroUsize,

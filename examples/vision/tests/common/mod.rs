@@ -42,6 +42,16 @@ pub(crate) fn succeeds(command: &str, ranks: u32, more: &[String]) -> Vec<String
     end.stdout
 }
 
+/// The number after a word in a line.
+pub(crate) fn figure(line: &str, word: &str) -> f64 {
+    let rest = line.split(word).nth(1).unwrap().trim_start();
+    let number: String = rest
+        .chars()
+        .take_while(|letter| letter.is_ascii_digit() || *letter == '.')
+        .collect();
+    number.trim_end_matches('.').parse().unwrap()
+}
+
 /// All files below a folder with their content.
 pub(crate) fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut files = BTreeMap::new();
