@@ -17,17 +17,17 @@ mod state;
 
 use bonfire_plan::{DType, WorldSize};
 
-pub use carrier::{Carrier, Place, Sent};
-pub use cast::cast;
+pub(crate) use carrier::{Carrier, Sent};
+pub(crate) use cast::cast;
 pub use config::{GradientCompression, PowerSgdConfig};
 pub use error::CompressionError;
 use power_sgd::PowerSgd;
-pub use power_sgd::Presence;
+pub(crate) use power_sgd::Presence;
 pub use state::CompressionState;
 
 /// A parameter whose gradients may be compressed.
 #[derive(Clone, Copy, Debug)]
-pub struct Parameter<'a> {
+pub(crate) struct Parameter<'a> {
     /// Its path in the model.
     pub name: &'a str,
     /// The type of its gradients.
@@ -61,19 +61,19 @@ impl GradientCompression {
 
 /// What a reducer knows about compression.
 #[derive(Debug)]
-pub struct Compressor {
+pub(crate) struct Compressor {
     compression: GradientCompression,
     power_sgd: Option<PowerSgd>,
 }
 
 impl Compressor {
     /// Whether any gradient travels otherwise than as it is.
-    pub fn compresses(&self) -> bool {
+    pub(crate) fn compresses(&self) -> bool {
         !matches!(self.compression, GradientCompression::None)
     }
 
     /// For the parameters of a model, which are the same on all ranks.
-    pub fn new<'a>(
+    pub(crate) fn new<'a>(
         compression: GradientCompression,
         parameters: impl IntoIterator<Item = Parameter<'a>>,
         world_size: WorldSize,
@@ -95,7 +95,7 @@ impl Compressor {
     }
 
     /// Ends a synchronised step.
-    pub fn end_step(&mut self) {
+    pub(crate) fn end_step(&mut self) {
         if let Some(power_sgd) = &mut self.power_sgd {
             power_sgd.end_step();
         }

@@ -15,10 +15,10 @@ use bonfire_plan::DType;
 use burn::tensor::{AllocationProperty, Bytes, DType as TensorDType, TensorData};
 use half::{bf16, f16};
 
-pub use device::{DeviceTensor, Reader};
+pub(crate) use device::{DeviceTensor, Reader};
 
 /// The element type of a tensor, if gradients of it can be reduced.
-pub fn reducible(dtype: TensorDType) -> Option<DType> {
+pub(crate) fn reducible(dtype: TensorDType) -> Option<DType> {
     match dtype {
         // Flex32 is f32 in memory.
         TensorDType::F32 | TensorDType::Flex32 => Some(DType::F32),
@@ -56,7 +56,7 @@ macro_rules! each_pair {
 
 /// Values that are read from a tensor.
 #[derive(Clone, Copy, Debug)]
-pub enum HostSlice<'a> {
+pub(crate) enum HostSlice<'a> {
     /// Of 32 bits.
     F32(&'a [f32]),
     /// Of 64 bits.
@@ -69,7 +69,7 @@ pub enum HostSlice<'a> {
 
 impl<'a> HostSlice<'a> {
     /// Those of a tensor; none if gradients cannot have their type.
-    pub fn of(data: &'a TensorData) -> Option<Self> {
+    pub(crate) fn of(data: &'a TensorData) -> Option<Self> {
         match reducible(data.dtype())? {
             DType::F32 => data.as_slice().ok().map(Self::F32),
             DType::F64 => data.as_slice().ok().map(Self::F64),
@@ -80,17 +80,17 @@ impl<'a> HostSlice<'a> {
     }
 
     /// How many.
-    pub fn len(self) -> usize {
+    pub(crate) fn len(self) -> usize {
         each_dtype!(Self, self, values => values.len())
     }
 
     /// Whether there are none.
-    pub fn is_empty(self) -> bool {
+    pub(crate) fn is_empty(self) -> bool {
         self.len() == 0
     }
 
     /// Some of them.
-    pub fn slice(self, range: Range<usize>) -> Self {
+    pub(crate) fn slice(self, range: Range<usize>) -> Self {
         match self {
             Self::F32(values) => Self::F32(&values[range]),
             Self::F64(values) => Self::F64(&values[range]),
@@ -100,7 +100,7 @@ impl<'a> HostSlice<'a> {
     }
 
     /// Their type.
-    pub fn dtype(self) -> DType {
+    pub(crate) fn dtype(self) -> DType {
         match self {
             Self::F32(_) => DType::F32,
             Self::F64(_) => DType::F64,
@@ -112,14 +112,14 @@ impl<'a> HostSlice<'a> {
 
 impl HostSlice<'_> {
     /// A copy as the content of a tensor.
-    pub fn to_tensor_data(self, shape: &[usize]) -> TensorData {
+    pub(crate) fn to_tensor_data(self, shape: &[usize]) -> TensorData {
         each_dtype!(Self, self, values => TensorData::new(values.to_vec(), shape))
     }
 }
 
 /// Values that are reduced: the memory of a bucket.
 #[derive(Debug)]
-pub enum Values {
+pub(crate) enum Values {
     /// Of 32 bits.
     F32(GroupBuffer<f32>),
     /// Of 64 bits.
@@ -132,7 +132,7 @@ pub enum Values {
 
 /// What all ranks do together with their values.
 #[derive(Clone, Copy, Debug)]
-pub enum Travel {
+pub(crate) enum Travel {
     /// Every rank ends with the reduction.
     AllReduce(ReduceOp),
     /// Every rank ends with its own block of the mean, of as many equal blocks as there are ranks.
@@ -159,7 +159,7 @@ impl Travel {
 
 /// Values on their way.
 #[derive(Debug)]
-pub enum ValuesWork {
+pub(crate) enum ValuesWork {
     /// Of 32 bits.
     F32(Work<GroupBuffer<f32>>),
     /// Of 64 bits.
@@ -201,7 +201,7 @@ scalar!(bf16, f32, bf16::to_f32, bf16::from_f32);
 
 /// How a gradient enters a bucket.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Entering {
+pub(crate) enum Entering {
     /// As it is.
     Plain,
     /// Multiplied, because the micro-batches of the step count differently.
@@ -213,7 +213,7 @@ impl Values {
     ///
     /// # Panics
     /// If the type is not one of those that gradients have.
-    pub fn zeros(dtype: DType, len: usize) -> Self {
+    pub(crate) fn zeros(dtype: DType, len: usize) -> Self {
         match dtype {
             DType::F32 => Self::F32(vec![0.0; len].into()),
             DType::F64 => Self::F64(vec![0.0; len].into()),
@@ -228,7 +228,7 @@ impl Values {
     ///
     /// # Panics
     /// If the type is not one of those that gradients have.
-    pub fn shared(group: &ProcessGroup, dtype: DType, len: usize) -> Self {
+    pub(crate) fn shared(group: &ProcessGroup, dtype: DType, len: usize) -> Self {
         let shared = match dtype {
             DType::F32 => group.buffer(len).map(Self::F32),
             DType::F64 => group.buffer(len).map(Self::F64),
@@ -243,7 +243,7 @@ impl Values {
     }
 
     /// How many.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         each_dtype!(Self, self, values => values.len())
     }
 
@@ -251,7 +251,7 @@ impl Values {
     ///
     /// # Panics
     /// If the lengths or the types differ.
-    pub fn set(&mut self, target: Range<usize>, source: HostSlice<'_>, entering: Entering) {
+    pub(crate) fn set(&mut self, target: Range<usize>, source: HostSlice<'_>, entering: Entering) {
         each_pair!(self, source, (to, from) => set(&mut to[target], from, entering));
     }
 
@@ -259,17 +259,12 @@ impl Values {
     ///
     /// # Panics
     /// If the lengths or the types differ.
-    pub fn add(&mut self, target: Range<usize>, source: HostSlice<'_>, entering: Entering) {
+    pub(crate) fn add(&mut self, target: Range<usize>, source: HostSlice<'_>, entering: Entering) {
         each_pair!(self, source, (to, from) => add(&mut to[target], from, entering));
     }
 
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
     /// Makes some of them zero.
-    pub fn clear(&mut self, target: Range<usize>) {
+    pub(crate) fn clear(&mut self, target: Range<usize>) {
         match self {
             Self::F32(values) => values[target].fill(0.0),
             Self::F64(values) => values[target].fill(0.0),
@@ -282,7 +277,7 @@ impl Values {
     ///
     /// # Panics
     /// If there are fewer elements than flags.
-    pub fn set_flags(&mut self, start: usize, flags: &[bool]) {
+    pub(crate) fn set_flags(&mut self, start: usize, flags: &[bool]) {
         each_dtype!(Self, self, values => {
             let values = &mut values[start..start + flags.len()];
             let pairs = values.iter_mut().zip(flags);
@@ -291,21 +286,21 @@ impl Values {
     }
 
     /// Which of some elements are not zero: of the mean of flags, those that any rank has set.
-    pub fn flags(&self, range: Range<usize>) -> Vec<bool> {
+    pub(crate) fn flags(&self, range: Range<usize>) -> Vec<bool> {
         each_dtype!(Self, self, values => {
             values[range].iter().map(|value| value.is_set()).collect()
         })
     }
 
     /// Multiplies all.
-    pub fn scale(&mut self, factor: f64) {
+    pub(crate) fn scale(&mut self, factor: f64) {
         each_dtype!(Self, self, values => {
             values.iter_mut().for_each(|value| *value = value.scaled(factor));
         });
     }
 
     /// Some of them.
-    pub fn slice(&self, range: Range<usize>) -> HostSlice<'_> {
+    pub(crate) fn slice(&self, range: Range<usize>) -> HostSlice<'_> {
         match self {
             Self::F32(values) => HostSlice::F32(&values[range]),
             Self::F64(values) => HostSlice::F64(&values[range]),
@@ -315,13 +310,13 @@ impl Values {
     }
 
     /// Their type.
-    pub fn dtype(&self) -> DType {
+    pub(crate) fn dtype(&self) -> DType {
         self.slice(0..0).dtype()
     }
 
     /// Some of them as the content of a tensor, which has this memory as long as it lives. Whoever writes to such a
     /// tensor gets a copy, so the values stay as they are.
-    pub fn view(self: &Arc<Self>, range: Range<usize>, shape: &[usize]) -> TensorData {
+    pub(crate) fn view(self: &Arc<Self>, range: Range<usize>, shape: &[usize]) -> TensorData {
         let values = self.slice(range.clone());
         // Nothing lies nowhere.
         if values.is_empty() {
@@ -340,7 +335,7 @@ impl Values {
     }
 
     /// Some runs of elements, one after the other, as the content of a tensor.
-    pub fn to_tensor_data(&self, runs: &[Range<usize>], shape: &[usize]) -> TensorData {
+    pub(crate) fn to_tensor_data(&self, runs: &[Range<usize>], shape: &[usize]) -> TensorData {
         each_dtype!(Self, self, values => {
             let mut all = Vec::with_capacity(runs.iter().map(Range::len).sum());
             runs.iter().for_each(|run| all.extend_from_slice(&values[run.clone()]));
@@ -353,7 +348,7 @@ impl Values {
     /// # Errors
     /// Those of the operation.
     #[track_caller]
-    pub fn run(
+    pub(crate) fn run(
         &mut self,
         group: &ProcessGroup,
         len: usize,
@@ -366,7 +361,7 @@ impl Values {
     ///
     /// # Panics
     /// If the values are of another type.
-    pub fn as_f32_mut(&mut self) -> &mut [f32] {
+    pub(crate) fn as_f32_mut(&mut self) -> &mut [f32] {
         match self {
             Self::F32(values) => values,
             other => panic!("{} values are no f32", other.dtype()),
@@ -375,13 +370,13 @@ impl Values {
 
     /// Starts an operation of all ranks on the first `len` values.
     #[track_caller]
-    pub fn start(self, group: &ProcessGroup, len: usize, travel: Travel) -> ValuesWork {
+    pub(crate) fn start(self, group: &ProcessGroup, len: usize, travel: Travel) -> ValuesWork {
         self.start_then(group, len, travel, None)
     }
 
     /// The same, and then takes the mean of some of the values over the ranks of another group.
     #[track_caller]
-    pub fn start_then(
+    pub(crate) fn start_then(
         self,
         group: &ProcessGroup,
         len: usize,
@@ -407,7 +402,7 @@ impl Values {
     }
 
     /// A copy of some values, in memory of this rank alone.
-    pub fn copy(&self, range: Range<usize>) -> Self {
+    pub(crate) fn copy(&self, range: Range<usize>) -> Self {
         let mut copy = Self::zeros(self.dtype(), range.len());
         copy.set(0..range.len(), self.slice(range), Entering::Plain);
         copy
@@ -428,7 +423,7 @@ impl ValuesWork {
     ///
     /// # Errors
     /// Those of the operation.
-    pub fn wait(self) -> Result<Values, CollectiveError> {
+    pub(crate) fn wait(self) -> Result<Values, CollectiveError> {
         match self {
             Self::F32(work) => work.wait().map(Values::F32),
             Self::F64(work) => work.wait().map(Values::F64),

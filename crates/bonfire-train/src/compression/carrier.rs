@@ -12,7 +12,7 @@ use crate::values::{Travel, Values, ValuesWork};
 
 /// The memory that travels for one bucket. It is made with the bucket and used in every step.
 #[derive(Debug)]
-pub struct Carrier(Kind);
+pub(crate) struct Carrier(Kind);
 
 #[derive(Debug)]
 enum Kind {
@@ -26,7 +26,7 @@ enum Kind {
 
 /// What a carrier did with the values of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sent {
+pub(crate) enum Sent {
     /// Nothing: they are to travel themselves.
     Nothing,
     /// It sent something else.
@@ -34,11 +34,11 @@ pub enum Sent {
 }
 
 /// A place of a parameter in a bucket.
-pub type Place = (usize, Range<usize>);
+pub(crate) type Place = (usize, Range<usize>);
 
 impl Carrier {
     /// The carrier of a bucket whose parameters have these places.
-    pub fn new(
+    pub(crate) fn new(
         compressor: &Compressor,
         dtype: DType,
         places: &[Place],
@@ -58,7 +58,7 @@ impl Carrier {
 
     /// Sends what stands for `values`, which are this rank's share of the mean.
     #[track_caller]
-    pub fn send(
+    pub(crate) fn send(
         &mut self,
         values: &mut Values,
         group: &ProcessGroup,
@@ -83,7 +83,7 @@ impl Carrier {
     /// Sends the second half of what stands for `values`, if there is one, when the first is there.
     /// Every rank must call it, for all buckets in one order.
     #[track_caller]
-    pub fn advance(
+    pub(crate) fn advance(
         &mut self,
         values: &mut Values,
         group: &ProcessGroup,
@@ -98,7 +98,7 @@ impl Carrier {
     }
 
     /// Waits, and replaces `values` by what has come.
-    pub fn receive(
+    pub(crate) fn receive(
         &mut self,
         values: &mut Values,
         compressor: &mut Compressor,

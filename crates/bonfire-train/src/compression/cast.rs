@@ -10,7 +10,7 @@ use crate::values::Values;
 ///
 /// # Panics
 /// If the lengths differ, or neither type or both have 16 bits.
-pub fn cast(source: &Values, target: &mut Values) {
+pub(crate) fn cast(source: &Values, target: &mut Values) {
     assert_eq!(source.len(), target.len(), "a cast keeps the length");
     match (source, target) {
         (Values::F32(from), Values::F16(to)) => to.convert_from_f32_slice(from),

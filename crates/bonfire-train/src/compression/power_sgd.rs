@@ -64,7 +64,7 @@ pub(super) struct Matrix {
 
 /// Whether any rank had a gradient for a parameter in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Presence {
+pub(crate) enum Presence {
     /// One or more had.
     Somewhere,
     /// None had.

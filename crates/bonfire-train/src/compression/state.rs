@@ -73,7 +73,7 @@ impl Compressor {
     /// # Errors
     /// [`CollectiveError`] if a rank failed.
     #[track_caller]
-    pub fn state(&self, group: &ProcessGroup) -> Result<CompressionState, CollectiveError> {
+    pub(crate) fn state(&self, group: &ProcessGroup) -> Result<CompressionState, CollectiveError> {
         let Some(power_sgd) = &self.power_sgd else {
             return Ok(CompressionState::default());
         };
@@ -103,7 +103,7 @@ impl Compressor {
     ///
     /// # Errors
     /// [`CompressionError`] if the state is that of another model or configuration. Nothing has changed then.
-    pub fn restore(
+    pub(crate) fn restore(
         &mut self,
         state: &CompressionState,
         group: &ProcessGroup,
