@@ -278,3 +278,17 @@ fn fewer_steps_in_an_epoch_do_not_bring_back_an_older_checkpoint() {
         "{again}"
     );
 }
+
+/// Unoptimised, a rank moves its network through many frames of the stack; each rank has some megabytes of it.
+#[test]
+fn a_network_of_many_layers_does_not_overflow_the_stack() {
+    let pictures = Pictures::of(32, 16);
+    let out_dir = pictures.out_dir("dense");
+    let more = "MODEL.ARCH densenet121 TRAIN.IM_SIZE 32 TEST.IM_SIZE 32 OPTIM.MAX_EPOCH 1";
+    let lines = succeeds("train", 2, &pictures.pairs(&out_dir, more));
+    let begin = lines.iter().any(|line| line.contains("densenet121 with"));
+    assert!(
+        begin && lines.iter().any(|line| line.contains("done: ")),
+        "{lines:#?}"
+    );
+}
