@@ -58,7 +58,7 @@ pub use config::device::{DeviceKind, Occupancy, UnknownDeviceKind};
 pub use config::precision::Precision;
 pub use config::{BufferSync, DdpConfig, GradientRoute, GradientSync, UnknownGradientRoute};
 pub use custom_gradient::{backward_from, custom_gradient};
-pub use ddp::data_parallel::{DataParallel, Scatter};
+pub use ddp::data_parallel::{DataParallel, Gather, Graphs, Scatter};
 pub use ddp::{BucketSummary, Ddp, Digest, MicroStep, OwnStep, Step};
 pub use error::TrainError;
 pub use error::difference::Difference;
