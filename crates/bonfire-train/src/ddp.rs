@@ -17,7 +17,7 @@ use crate::parameters::fingerprint::{self, Entry, Fingerprint};
 use crate::parameters::replicate::{Where, outline, replicate, replicate_rows};
 use crate::parameters::shard_groups::ShardGroups;
 use crate::parameters::shards::Shards;
-use crate::parameters::{ParameterTable, trainable};
+use crate::parameters::{ParameterTable, device_of, trainable};
 use crate::reducer::Reducer;
 use crate::reducer::hooks::{Anchors, Depth};
 use crate::world::exchange::group::NormGroups;
@@ -57,6 +57,9 @@ use synchroniser::Synchroniser;
 /// order with batches of its own; [`backward`](Self::backward) returns gradients averaged over the
 /// ranks, the same bits everywhere, so the replicas stay equal bit for bit.
 ///
+/// A rank's model may lie on several devices, and moves what goes from one to the next. Its gradients go through host
+/// memory.
+///
 /// An error or a panic of the forward pass on one rank ends the group: the other ranks get
 /// [`PeerFailed`](bonfire_collective::CollectiveError::PeerFailed) instead of waiting.
 #[derive(Debug)]
@@ -89,7 +92,7 @@ pub struct Ddp<M> {
     is_optimizer_ready: bool,
     /// Where parameters are elsewhere than in the memory of the device.
     offload: Option<Offload>,
-    /// Whether ranks compute on the CPU, which adds in one order.
+    /// Whether all of the model computes on the CPU, which adds in one order.
     is_cpu: bool,
 }
 
@@ -240,6 +243,7 @@ impl<M: Module> Ddp<M> {
             computing: computing.as_ref().filter(|_| !is_cpu),
         };
         let setup = Setup::new(model, &group, &config, place)?;
+        let is_in_one_place = device_of(&setup.module).is_some();
         let watchdog = Watchdog::new(&group);
         Ok(Self {
             module: Some(setup.module),
@@ -262,7 +266,7 @@ impl<M: Module> Ddp<M> {
             gatherer: setup.gatherer,
             is_optimizer_ready: false,
             offload,
-            is_cpu,
+            is_cpu: is_cpu && is_in_one_place,
         })
     }
 

@@ -54,7 +54,7 @@ pub use compression::{CompressionError, CompressionState, GradientCompression, P
 pub use config::device::{DeviceKind, Occupancy, UnknownDeviceKind};
 pub use config::precision::Precision;
 pub use config::{BufferSync, DdpConfig, GradientRoute, GradientSync, UnknownGradientRoute};
-pub use ddp::data_parallel::{DataParallel, Scatter};
+pub use ddp::data_parallel::{DataParallel, Gather, Graphs, Scatter};
 pub use ddp::{BucketSummary, Ddp, Digest, MicroStep, OwnStep, Step};
 pub use error::TrainError;
 pub use error::difference::Difference;

@@ -122,9 +122,9 @@ pub mod diloco {
 pub mod ddp {
     pub use bonfire_train::{
         Among, BucketSummary, BufferSync, DataParallel, Ddp, DdpConfig, Difference, Digest,
-        Division, GradientRoute, GradientSync, IntoLoss, Last, Layout, Loss, MicroStep, OwnStep,
-        Placement, Precision, Scatter, Share, Spread, Step, StepTiming, TrainError,
-        UnknownGradientRoute, UnknownPlacement, is_autodiff,
+        Division, Gather, GradientRoute, GradientSync, Graphs, IntoLoss, Last, Layout, Loss,
+        MicroStep, OwnStep, Placement, Precision, Scatter, Share, Spread, Step, StepTiming,
+        TrainError, UnknownGradientRoute, UnknownPlacement, is_autodiff,
     };
 
     pub use crate::freeze::{UnknownParameter, freeze, freeze_all_but};

@@ -124,8 +124,26 @@ fn eleven_samples_are_dealt_to_two_ranks() {
 #[test]
 fn devices_and_ranks_learn_alike() {
     let printed = tutorial(env!("CARGO_BIN_EXE_data_parallel"), &[]);
-    let (one, other) = (after(&printed, "loss")[0], after(&printed, "devices,")[0]);
-    assert!((one - other).abs() <= 1e-4 * one, "{printed}");
+    let one = after(&printed, "loss")[0];
+    for way in ["outputs,", "devices,"] {
+        let other = after(&printed, way)[0];
+        assert!((one - other).abs() <= 1e-4 * one, "{printed}");
+    }
+}
+
+/// As PyTorch's tutorial prints them: three batches of 30 and one of 10, each on two devices.
+#[test]
+fn devices_see_halves_and_the_program_whole_batches() {
+    let printed = tutorial(env!("CARGO_BIN_EXE_data_parallel"), &[]);
+    let lines: Vec<&str> = printed.lines().map(str::trim).collect();
+    let steps = lines.chunks(3).take(4);
+    for (step, samples) in steps.zip([30, 30, 30, 10]) {
+        let half = samples / 2;
+        let inside = format!("In Model: input size [{half}, 5] output size [{half}, 2]");
+        let outside = format!("Outside: input size [{samples}, 5] output_size [{samples}, 2]");
+        assert_eq!(step, [&inside, &inside, &outside], "{printed}");
+    }
+    assert_eq!(lines.len(), 4 * 3 + 1, "{printed}");
 }
 
 #[test]
@@ -200,13 +218,29 @@ fn the_json_of_the_deepspeed_tutorial_runs_unchanged() {
     assert_eq!(losses[..2], after(&in_files, ": loss"));
 }
 
+/// Each process has both layers, and half of the batch.
 #[test]
-fn layers_on_two_devices_learn() {
-    let printed = tutorial(env!("CARGO_BIN_EXE_model_parallel"), &[]);
-    assert!(
-        after(&printed, "loss")[0] < 0.5 * after(&printed, "first")[0],
-        "{printed}"
-    );
+fn layers_on_two_devices_learn_in_one_process_and_in_two() {
+    let trained = |ranks: usize| {
+        let arguments = ["--nproc", &ranks.to_string(), "--device", "cpu"];
+        let printed = tutorial(env!("CARGO_BIN_EXE_model_parallel"), &arguments);
+        let digests = printed
+            .lines()
+            .filter_map(|line| line.split("parameters ").nth(1));
+        let digests: Vec<&str> = digests.collect();
+        assert_eq!(digests.len(), ranks, "{printed}");
+        assert!(
+            digests.iter().all(|digest| *digest == digests[0]),
+            "{printed}"
+        );
+        let (last, first) = (after(&printed, ": loss")[0], after(&printed, "first")[0]);
+        assert!(last < 0.5 * first, "{printed}");
+        (first, last)
+    };
+    let (one, two) = (trained(1), trained(2));
+    for (one, two) in [(one.0, two.0), (one.1, two.1)] {
+        assert!((one - two).abs() <= 1e-4 * one, "{one} and {two}");
+    }
 }
 
 #[test]

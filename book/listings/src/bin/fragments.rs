@@ -17,7 +17,7 @@ use bonfire::data::split_pictures;
 use bonfire::data::{
     Cifar10, CifarPart, DummyConfig, DummyPictures, ImageFolder, Pictures, Transform,
 };
-use bonfire::ddp::{Among, Step};
+use bonfire::ddp::{Among, DataParallel, Step};
 use bonfire::nn::{Attend, convert_sync_batch_norm};
 use bonfire::parallel::ColumnParallelLinear;
 use bonfire::prelude::*;
@@ -92,6 +92,14 @@ fn models(model: Net, world: World, packed: Tensor<3>, x: Tensor<2>) -> Any {
     bonfire::nn::self_attention(packed, Attend::Past);
     bonfire::nn::gelu(x);
     convert_sync_batch_norm(model, &world)?;
+    Ok(())
+}
+
+fn several_devices(model: Linear, devices: Vec<Device>, device: Device, input: Tensor<2>) -> Any {
+    let dp = DataParallel::new(model, devices)
+        .with_output_device(device)
+        .with_dim(1);
+    let output = dp.forward(&input, |model, x| model.forward(x))?;
     Ok(())
 }
 

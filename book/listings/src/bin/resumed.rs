@@ -9,7 +9,7 @@ use bonfire::ddp::DataParallel;
 use bonfire::prelude::*;
 use burn::module::Module;
 use burn::nn::{Dropout, DropoutConfig, Linear, LinearConfig};
-use burn::optim::{ModuleOptimizer, SgdConfig};
+use burn::optim::{GradientsParams, ModuleOptimizer, SgdConfig};
 use burn::tensor::{Device, Tensor};
 use serde::{Deserialize, Serialize};
 
@@ -30,10 +30,13 @@ impl Line {
         }
     }
 
+    fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+        self.layer.forward(self.dropout.forward(x))
+    }
+
     fn loss(&self, x: Tensor<2>) -> Tensor<1> {
         let y = x.clone() * 3.0 + 1.0;
-        let said = self.layer.forward(self.dropout.forward(x));
-        (said - y).powi_scalar(2).mean()
+        (self.forward(x) - y).powi_scalar(2).mean()
     }
 }
 
@@ -150,7 +153,7 @@ fn pair(epoch: &mut Prefetched<Tensor<2>>) -> bonfire::Result<Option<Pair>> {
 }
 // ANCHOR_END: pair
 
-/// One more step, without ranks.
+/// Two more steps, without ranks.
 fn in_one_process(model: Line, devices: Vec<Device>) -> bonfire::Result<()> {
     let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
     let batch = points(&[1, 2, 3, 4], &devices[0]);
@@ -159,5 +162,12 @@ fn in_one_process(model: Line, devices: Vec<Device>) -> bonfire::Result<()> {
     let gradients = parallel.backward(&batch, |model, x| model.loss(x))?;
     parallel.step(&mut optimizer, 0.1, gradients);
     // ANCHOR_END: devices
+    let (x, y) = (batch.clone(), batch * 3.0 + 1.0);
+    // ANCHOR: output
+    let output = parallel.forward(&x, |model, x| model.forward(x))?;
+    let loss = (output - y).powi_scalar(2).mean();
+    let gradients = GradientsParams::from_grads(loss.backward(), parallel.module());
+    parallel.step(&mut optimizer, 0.1, gradients);
+    // ANCHOR_END: output
     Ok(())
 }

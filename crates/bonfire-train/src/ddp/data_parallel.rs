@@ -2,9 +2,13 @@
 //! second device and the measure of what the others gain.
 //!
 //! Follows `torch.nn.DataParallel`: for every batch the parameters are copied to all devices, the
-//! batch is divided on its first dimension, replicas run forward and backward on threads, and the
-//! gradients are added on the first device, where the optimizer is.
+//! batch is divided along a dimension, and replicas run on threads. Their outputs are put together, with a
+//! graph that leads to the parameters. Or replicas run backward, too, and the gradients are added on the
+//! first device, where the optimizer is.
+//!
+//! Must never change the model but by `step`, and its running statistics by the first part of a batch.
 
+use std::iter::once;
 use std::ops::Range;
 use std::panic::resume_unwind;
 use std::thread;
@@ -12,11 +16,16 @@ use std::thread;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::optim::{GradientsParams, ModuleOptimizer};
-use burn::tensor::{Bool, Device, Int, Tensor};
+use burn::tensor::{Device, Tensor};
 
 use crate::TrainError;
 use crate::loss::{IntoLoss, Weight};
+use crate::nn::recompute::running::Running;
 use crate::parameters::trainable;
+
+mod batch;
+
+pub use batch::{Gather, Graphs, Scatter};
 
 /// A model on the first of several devices of one process, replicated for every batch.
 ///
@@ -28,56 +37,17 @@ use crate::parameters::trainable;
 /// everything else use `Ddp`.
 ///
 /// Several times the same device is allowed: on the CPU that many replicas run on threads.
+///
+/// The first part of a batch runs on the calling thread. Running statistics that it updates are those of the model;
+/// those of other replicas are dropped.
 #[derive(Debug)]
 pub struct DataParallel<M> {
     /// Taken only while the optimizer replaces it.
     module: Option<M>,
     devices: Vec<Device>,
+    dim: usize,
+    output: Device,
     last_loss: Option<Tensor<1>>,
-}
-
-/// A batch that can be divided into parts on its first dimension.
-pub trait Scatter: Sized {
-    /// How many samples it has.
-    fn samples(&self) -> usize;
-
-    /// The samples of `range`, on `device`.
-    #[must_use]
-    fn part(&self, range: Range<usize>, device: &Device) -> Self;
-}
-
-macro_rules! scatter_tensor {
-    ($($kind:ty),*) => {$(
-        impl<const D: usize> Scatter for Tensor<D, $kind> {
-            fn samples(&self) -> usize {
-                self.dims()[0]
-            }
-
-            fn part(&self, range: Range<usize>, device: &Device) -> Self {
-                self.clone().narrow(0, range.start, range.len()).to_device(device)
-            }
-        }
-    )*};
-}
-
-scatter_tensor!(burn::tensor::Float, Int, Bool);
-
-/// Tensors of the same samples, such as inputs and targets.
-impl<A: Scatter, B: Scatter> Scatter for (A, B) {
-    /// # Panics
-    /// If the two have different numbers of samples.
-    fn samples(&self) -> usize {
-        let (first, second) = (self.0.samples(), self.1.samples());
-        assert_eq!(first, second, "both parts of a batch have the same samples");
-        first
-    }
-
-    fn part(&self, range: Range<usize>, device: &Device) -> Self {
-        (
-            self.0.part(range.clone(), device),
-            self.1.part(range, device),
-        )
-    }
 }
 
 impl<M: Module> DataParallel<M> {
@@ -88,12 +58,26 @@ impl<M: Module> DataParallel<M> {
     /// If there is no device.
     pub fn new(model: M, devices: Vec<Device>) -> Self {
         let devices: Vec<Device> = devices.into_iter().map(Device::without_autodiff).collect();
-        let first = devices.first().expect("at least one device");
+        let first = devices.first().expect("at least one device").clone();
         Self {
             module: Some(trainable(model).fork(&first.clone().autodiff())),
             devices,
+            dim: 0,
+            output: first,
             last_loss: None,
         }
+    }
+
+    /// Chooses the dimension along which batches are divided and outputs put together. Default 0.
+    pub fn with_dim(self, dim: usize) -> Self {
+        Self { dim, ..self }
+    }
+
+    /// Chooses the device of outputs, and of [`last_loss`](Self::last_loss). Default: the first. Parameters, gradients
+    /// and the optimizer stay on the first.
+    pub fn with_output_device(self, device: Device) -> Self {
+        let output = device.without_autodiff();
+        Self { output, ..self }
     }
 
     /// The model. For validation, `module().valid()`.
@@ -106,19 +90,70 @@ impl<M: Module> DataParallel<M> {
         self.module.expect(MODULE_PRESENT)
     }
 
+    /// Runs forward on all devices and puts the outputs together on the output device.
+    ///
+    /// `forward` gets a replica and its part of the batch, both on the same device. Each part but the last has
+    /// `samples / devices` samples, rounded up; with fewer samples than devices some devices have none. An output is a
+    /// tensor, or a pair of outputs. A loss of one number becomes a tensor with one for each part.
+    ///
+    /// The graph of the output leads to the parameters of [`module`](Self::module), and to those of what the batch
+    /// comes from. A backward pass from it goes through the parts in turns, on one thread, where
+    /// [`backward`](Self::backward) has a thread for each. For an inference, run the replica's `valid()`.
+    ///
+    /// ```
+    /// # use bonfire_train::DataParallel;
+    /// # use burn::nn::{Linear, loss::{MseLoss, Reduction}};
+    /// # use burn::{optim::{GradientsParams, ModuleOptimizer}, tensor::Tensor};
+    /// # fn step(
+    /// #     parallel: &mut DataParallel<Linear>, optimizer: &mut ModuleOptimizer, x: Tensor<2>, y: Tensor<2>,
+    /// # ) -> Result<(), bonfire_train::TrainError> {
+    /// let output = parallel.forward(&x, |model, x| model.forward(x))?;
+    /// let loss = MseLoss::new().forward(output, y, Reduction::Mean);
+    /// let gradients = GradientsParams::from_grads(loss.backward(), parallel.module());
+    /// parallel.step(optimizer, 0.1, gradients);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`TrainError::NoSamples`] for an empty batch.
+    ///
+    /// # Panics
+    /// If the batch or an output has no such [dimension](Self::with_dim). If `forward` panics, after all parts have ended.
+    /// With several parts, on a backend that this crate does not know. The backward pass may panic if `forward` uses
+    /// tensors that need a gradient and are neither parameters nor the batch.
+    pub fn forward<B, T>(
+        &self,
+        batch: &B,
+        forward: impl Fn(&M, B) -> T + Sync,
+    ) -> Result<T, TrainError>
+    where
+        B: Scatter + Send,
+        T: Gather + Send,
+    {
+        let first = &self.devices[0];
+        let replicate = |module: &M, device: &Device| copied(module).to_device(device);
+        if batch.samples(self.dim) > 1 && self.devices.len() > 1 {
+            let mut graphs = Graphs::of(self.module());
+            batch.join(&mut graphs);
+            graphs.merge(first);
+        }
+        let run = |replica: M, part: B, _| forward(&replica, part);
+        let outputs = self.on_devices(batch, replicate, run)?;
+        Ok(T::gather(outputs, self.dim, &self.output))
+    }
+
     /// Runs forward and backward of a batch on all devices and returns the gradients on the first.
     ///
-    /// `forward` gets a replica and its part of the batch, both on the same device, and returns the
+    /// `forward` gets a replica and its part of the batch, as for [`forward`](Self::forward), and returns the
     /// mean loss of that part; parts count by their samples, so the result is the gradient of the
-    /// mean over the batch. Each part but the last has `samples / devices` samples, rounded up; with
-    /// fewer samples than devices some devices have none.
+    /// mean over the batch. A batch that comes from a graph is for [`forward`](Self::forward).
     ///
     /// # Errors
     /// [`TrainError::Forward`] if `forward` returned an error, [`TrainError::NoSamples`] for an empty
     /// batch, [`TrainError::MixedWeights`] if it weights the loss of some parts only.
     ///
     /// # Panics
-    /// If `forward` panics, after all parts have ended.
+    /// If the batch has no such [dimension](Self::with_dim). If `forward` panics, after all parts have ended.
     pub fn backward<B, L>(
         &mut self,
         batch: &B,
@@ -128,42 +163,13 @@ impl<M: Module> DataParallel<M> {
         B: Scatter + Send,
         L: IntoLoss,
     {
-        let module = self.module.as_ref().expect(MODULE_PRESENT);
-        let parts = divided(batch.samples(), self.devices.len());
-        if parts.is_empty() {
-            return Err(TrainError::NoSamples);
-        }
-        let places = self.devices.iter().enumerate();
-        let jobs = parts
-            .into_iter()
-            .zip(places)
-            .map(|(range, (index, device))| {
-                let samples = range.len();
-                let part = batch.part(range, device);
-                let replica = match index {
-                    // On its device already; running statistics that it updates are those of the model.
-                    0 => module.clone(),
-                    _ => module.clone().fork(&device.clone().autodiff()),
-                };
-                (replica, part, samples)
-            });
-        let jobs: Vec<(M, B, usize)> = jobs.collect();
-        let forward = &forward;
-        let results: Vec<_> = thread::scope(|scope| {
-            let run = |(replica, part, samples)| {
-                scope.spawn(move || half_step(replica, part, samples, forward))
-            };
-            let threads: Vec<_> = jobs.into_iter().map(run).collect();
-            threads
-                .into_iter()
-                .map(thread::ScopedJoinHandle::join)
-                .collect()
-        });
-        let mut parts = Vec::with_capacity(results.len());
-        for result in results {
-            parts.push(result.unwrap_or_else(|panic| resume_unwind(panic))?);
-        }
-        self.gathered(parts)
+        // Parameters of a graph of their own, in which a backward pass on the thread ends.
+        let replicate =
+            |module: &M, device: &Device| copied(module).fork(&device.clone().autodiff());
+        let run = |replica, part, samples| half_step(replica, part, samples, &forward);
+        let parts = self.on_devices(batch, replicate, run)?;
+        let parts: Result<_, TrainError> = parts.into_iter().collect();
+        self.gathered(parts?)
     }
 
     /// Updates the parameters.
@@ -177,12 +183,47 @@ impl<M: Module> DataParallel<M> {
         self.module = Some(optimizer.step(lr, module, gradients));
     }
 
-    /// The mean loss of the latest batch, on the first device.
+    /// The mean loss of the latest batch of [`backward`](Self::backward), on the output device.
     pub fn last_loss(&self) -> Option<Tensor<1>> {
         self.last_loss.clone()
     }
 
-    /// The mean of the parts by their samples, on the first device.
+    /// Runs a part of a batch on each device, the first with the model and others with what `replicate` makes of it.
+    fn on_devices<B: Scatter + Send, T: Send>(
+        &self,
+        batch: &B,
+        replicate: impl Fn(&M, &Device) -> M,
+        run: impl Fn(M, B, usize) -> T + Sync,
+    ) -> Result<Vec<T>, TrainError> {
+        let module = self.module();
+        let ranges = divided(batch.samples(self.dim), self.devices.len());
+        let places = self.devices.iter().enumerate();
+        let jobs = ranges.into_iter().zip(places);
+        let jobs = jobs.map(|(range, (index, device))| {
+            let samples = range.len();
+            let part = batch.part(self.dim, range, device);
+            let replica = match index {
+                // On its device already.
+                0 => module.clone(),
+                _ => replicate(module, device),
+            };
+            (replica, part, samples)
+        });
+        let jobs: Vec<(M, B, usize)> = jobs.collect();
+        let mut jobs = jobs.into_iter();
+        let first = jobs.next().ok_or(TrainError::NoSamples)?;
+        let run = |(replica, part, samples)| run(replica, part, samples);
+        Ok(thread::scope(|scope| {
+            let threads: Vec<_> = jobs.map(|job| scope.spawn(|| run(job))).collect();
+            // Burn's running state takes over an update with the next one of the same thread.
+            let first = run(first);
+            let others = threads.into_iter().map(thread::ScopedJoinHandle::join);
+            let others = others.map(|result| result.unwrap_or_else(|panic| resume_unwind(panic)));
+            once(first).chain(others).collect()
+        }))
+    }
+
+    /// The mean of the parts by their samples: gradients on the first device, the loss on the output device.
     fn gathered(&mut self, parts: Vec<Part>) -> Result<GradientsParams, TrainError> {
         let weighted = parts.iter().filter(|part| part.weighted).count();
         if weighted != 0 && weighted != parts.len() {
@@ -192,16 +233,15 @@ impl<M: Module> DataParallel<M> {
         if total == 0 {
             return Err(TrainError::NoSamples);
         }
-        let first = self.devices[0].clone();
         let mut sum = Sum {
             parts: Vec::with_capacity(parts.len()),
-            device: first.clone(),
+            device: self.devices[0].clone(),
             total: GradientsParams::new(),
         };
         let mut mean: Option<Tensor<1>> = None;
         for part in parts.into_iter().filter(|part| part.samples > 0) {
             let share = part.samples as f64 / total as f64;
-            let loss = scaled(part.loss.to_device(&first), share);
+            let loss = scaled(part.loss.to_device(&self.output), share);
             mean = Some(mean.map_or(loss.clone(), |mean| mean + loss));
             sum.parts.push((part.gradients, share));
         }
@@ -213,6 +253,11 @@ impl<M: Module> DataParallel<M> {
 
 const MODULE_PRESENT: &str =
     "the module is only away while the optimizer steps, or after it panicked";
+
+/// The same parameters, and running statistics of its own: a device that Burn's are moved to is that of all clones.
+fn copied<M: Module>(module: &M) -> M {
+    module.valid().map(&mut Running::of(module))
+}
 
 /// What a replica made of its part of a batch.
 struct Part {

@@ -36,6 +36,7 @@ mod overlap;
 mod placement;
 mod precision;
 mod recompute;
+mod several_devices;
 mod shared;
 mod split;
 mod unused;

@@ -28,7 +28,7 @@ use burn::backend::autodiff::Autodiff;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;
-use burn::backend::autodiff::ops::{Backward, Ops};
+use burn::backend::autodiff::ops::{Backward, NodeGuard, Ops};
 use burn::module::{Module, ModuleMapper, Param, Reparameterization, Reparameterizer};
 use burn::tensor::{Device, DispatchTensor, Tensor};
 
@@ -242,6 +242,8 @@ impl Attacher<'_> {
             is_kept: self.pass.keeps_gradients || matches!(self.pass.listener, Listener::Nobody),
         };
         let what = format!("parameter {}", self.table.get(parameter).name);
+        // All anchors are on the device of the first parameter, which may be of another backend.
+        let anchor = on_backend_of!(anchor, what.clone(), node(anchor))?;
         let hooked = on_backend_of!(tensor, what, hooked(tensor, anchor, hook))?;
         Ok(match self.stands_in {
             true => hooked,
@@ -285,15 +287,14 @@ impl ModuleMapper for Attacher<'_> {
 /// The same values behind a hook.
 fn hooked<B: Readback, C: CheckpointStrategy, const D: usize>(
     tensor: Tensor<D>,
-    anchor: Tensor<1>,
+    anchor: NodeGuard,
     hook: Hook,
 ) -> Result<Tensor<D>, TrainError>
 where
     DispatchTensor: Graph<B, C>,
 {
     let (values, parameter) = primitive::<B, C, D>(tensor)?.into_parts();
-    let parents = [parameter, node::<B, C, 1>(anchor)?];
-    let prepared = hook.prepare::<C>(parents).compute_bound();
+    let prepared = hook.prepare::<C>([parameter, anchor]).compute_bound();
     Ok(Tensor::from_primitive::<Autodiff<B, C>>(
         prepared.stateless(values),
     ))

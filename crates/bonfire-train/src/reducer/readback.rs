@@ -83,11 +83,22 @@ pub(crate) fn gradient(tensor: Tensor<1>, take: impl FnOnce(Result<Option<Gradie
     }
 }
 
-/// The values of tensors of one device, which is waited for once; the operations queued behind them go on.
+/// The values of tensors. Each device is waited for once; the operations queued behind them go on.
 pub(crate) fn read_together(tensors: Vec<Tensor<1>>) -> Result<Vec<TensorData>, String> {
-    let tensors = tensors.into_iter();
-    let reads = tensors.fold(Transaction::default(), Transaction::register);
-    reads.try_execute().map_err(|cause| cause.to_string())
+    let mut read: Vec<(usize, TensorData)> = Vec::with_capacity(tensors.len());
+    let mut left: Vec<(usize, Tensor<1>)> = tensors.into_iter().enumerate().collect();
+    // A transaction of Burn asks the device of its first tensor for all of them.
+    while let Some((_, first)) = left.first() {
+        let device = first.device();
+        let is_there = |(_, tensor): &mut (usize, Tensor<1>)| tensor.device() == device;
+        let (places, there): (Vec<_>, Vec<_>) = left.extract_if(.., is_there).unzip();
+        let reads = there.into_iter();
+        let reads = reads.fold(Transaction::default(), Transaction::register);
+        let data = reads.try_execute().map_err(|cause| cause.to_string())?;
+        read.extend(places.into_iter().zip(data));
+    }
+    read.sort_unstable_by_key(|(place, _)| *place);
+    Ok(read.into_iter().map(|(_, data)| data).collect())
 }
 
 /// The values of a tensor where its device has them.

@@ -1,31 +1,80 @@
 //! The naive model parallel of the tutorials: each layer on a device of its own, as a device map says, and what is
-//! between them moves. With the feature `wgpu` or `cuda` the second layer is on a GPU; else both are on the CPU.
+//! between them moves. With `--nproc 2` each process has such a model, and `Ddp` averages their gradients.
+//!
+//! The first layer is on the CPU, the second on the rank's device: a GPU where the program is built for one.
 
+use bonfire::prelude::*;
 use bonfire::weights::Dispatch;
 use bonfire::weights::device_map::DeviceMap;
 use burn::module::Module;
-use burn::optim::{GradientsParams, ModuleOptimizer, SgdConfig};
-use burn::tensor::Device;
-use tutorials::{ToyModel, batch};
+use burn::nn::{Linear, LinearConfig};
+use burn::optim::{ModuleOptimizer, SgdConfig};
+use burn::tensor::activation::relu;
+use burn::tensor::{Device, Distribution, Tensor};
+use clap::Parser;
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let first = Device::flex();
-    let second = match cfg!(any(feature = "wgpu", feature = "cuda")) {
-        true => Device::default(),
-        false => Device::flex(),
-    };
-    let map = DeviceMap::new([("first", "0"), ("second", "1")])?;
-    let dispatch = Dispatch::new(map, [first.clone(), second])?;
-    let mut model = dispatch.apply(ToyModel::new(&first))?.train();
-    let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
-    let all: Vec<usize> = (0..20).collect();
-    let mut losses = Vec::new();
-    for _ in 0..60 {
-        let loss = model.loss(batch(&all, &first.clone().autodiff()));
-        losses.push(loss.clone().into_scalar::<f32>());
-        let gradients = GradientsParams::from_grads(loss.backward(), &model);
-        model = optimizer.step(0.1, model, gradients);
+#[derive(Parser)]
+struct Args {
+    #[command(flatten)]
+    launch: LaunchArgs,
+}
+
+#[derive(Module, Debug)]
+struct ToyModel {
+    net1: Linear,
+    net2: Linear,
+}
+
+impl ToyModel {
+    fn new(device: &Device) -> Self {
+        Self {
+            net1: LinearConfig::new(10_000, 10).init(device),
+            net2: LinearConfig::new(10, 5).init(device),
+        }
     }
-    println!("loss {:.4}, at first {:.4}", losses[59], losses[0]);
+
+    fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+        let x = relu(self.net1.forward(x));
+        self.net2.forward(x.to_device(&self.net2.weight.device()))
+    }
+}
+
+const BATCH: usize = 20;
+
+fn main() -> bonfire::Result<()> {
+    let args = Args::parse();
+    bonfire::launch_with(&args.launch, |world| train(&world))
+}
+
+fn train(world: &World) -> bonfire::Result<()> {
+    let devices = [Device::flex(), world.device()];
+    devices[0].seed(0);
+    let model = ToyModel::new(&devices[0]);
+    let [first, second] = devices.clone().map(Device::autodiff);
+    let normal = Distribution::Normal(0.0, 1.0);
+    let inputs = Tensor::<2>::random([BATCH, 10_000], normal, &first);
+    let labels = Tensor::<2>::random([BATCH, 5], normal, &first).to_device(&second);
+    let share = BATCH / world.world_size().len();
+    let start = share * world.rank().index();
+    let [inputs, labels] = [inputs, labels].map(|all| all.narrow(0, start, share));
+
+    let map = DeviceMap::new([("net1", "0"), ("net2", "1")])?;
+    let model = Dispatch::new(map, devices)?.apply(model)?;
+    let mut ddp = Ddp::new(model, world)?;
+    let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
+    let mut losses = Vec::new();
+    for _ in 0..100 {
+        let loss = |model: &ToyModel| {
+            let outputs = model.forward(inputs.clone());
+            (outputs - labels.clone()).powi_scalar(2).mean()
+        };
+        let step = ddp.backward(loss)?;
+        losses.push(step.loss.over_ranks(world)?);
+        ddp.step(&mut optimizer, 0.01, step.gradients)?;
+    }
+    println!("rank {}: parameters {}", world.rank(), ddp.digest()?);
+    if world.is_main() {
+        println!("mean: loss {:.6}, at first {:.6}", losses[99], losses[0]);
+    }
     Ok(())
 }

@@ -8,7 +8,7 @@ use crate::world::tests::world_on;
 use crate::{DeviceKind, Placement};
 
 /// Runs `body` on `ranks` ranks that share the adapters of this machine; nothing without any.
-fn on_adapters<R: Send>(ranks: u32, body: impl Fn(World) -> R + Sync) -> Option<Vec<R>> {
+pub(super) fn on_adapters<R: Send>(ranks: u32, body: impl Fn(World) -> R + Sync) -> Option<Vec<R>> {
     on_adapters_with(GroupOptions::default(), ranks, body)
 }
 

@@ -202,7 +202,39 @@ mod local {
 
 #[cfg(test)]
 mod tests {
+    use bonfire_collective::GroupOptions;
+    use bonfire_testkit::local;
+
     use super::*;
+    use crate::world::tests::world;
+
+    /// Parts of a model on several devices have no device in common, from which their gradients would travel.
+    #[test]
+    fn a_model_without_a_device_takes_the_way_through_the_host() {
+        let chosen = |route: GradientRoute| {
+            let config = DdpConfig {
+                route,
+                ..DdpConfig::default()
+            };
+            local(2, GroupOptions::default(), |group| {
+                let group = &world(group).warm_up();
+                choose(Ways {
+                    config: &config,
+                    device: None,
+                    group,
+                })
+            })
+        };
+        for route in [GradientRoute::Auto, GradientRoute::Host] {
+            for found in chosen(route) {
+                assert!(matches!(found, Ok(Chosen::Host)), "{route:?}: {found:?}");
+            }
+        }
+        for found in chosen(GradientRoute::Device) {
+            let error = found.unwrap_err().to_string();
+            assert!(error.contains("on several devices"), "{error}");
+        }
+    }
 
     #[test]
     fn what_the_configuration_forbids_is_said() {
