@@ -5,7 +5,7 @@ use std::ops::Range;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Bool, Device, Float, Int, Tensor};
 
-use crate::custom_gradient::Inputs;
+use crate::nn::custom_gradient::Inputs;
 
 /// A batch that can be divided into parts along a dimension.
 ///
