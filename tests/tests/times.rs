@@ -129,6 +129,18 @@ fn a_run_without_an_end_and_a_build_by_somebody_else_leave_times_alone() {
     assert!(time(&tree.join("same.rs")) > built, "another build came");
 }
 
+/// A tree in which one works, between two runs: what is built stays built.
+#[test]
+fn a_build_by_somebody_else_does_not_make_everything_new() {
+    let scratch = Scratch::new();
+    let tree = scratch.clone("tree", "one");
+    whole_run(&scratch, &tree);
+    let before = time(&tree.join("same.rs"));
+    scratch.build();
+    scratch.times(&tree, "restore");
+    assert_eq!(time(&tree.join("same.rs")), before);
+}
+
 #[test]
 fn a_file_that_changes_during_a_run_is_built_again() {
     let scratch = Scratch::new();
