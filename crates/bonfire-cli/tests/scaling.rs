@@ -267,4 +267,6 @@ fn a_program_that_is_not_there_is_named() {
     let error = end.stderr.last().unwrap();
     assert!(error.starts_with("error: on 1 rank: "), "{error}");
     assert!(error.contains("/no/such/program"), "{error}");
+    // The next try may have the folder.
+    assert!(!folder.path().join("scaling").exists());
 }

@@ -92,7 +92,7 @@ pub struct Ddp<M> {
     is_optimizer_ready: bool,
     /// Where parameters are elsewhere than in the memory of the device.
     offload: Option<Offload>,
-    /// Whether all of the model computes on the CPU, which adds in one order.
+    /// Whether all gradients are on the CPU, which adds in one order.
     is_cpu: bool,
 }
 
@@ -243,7 +243,7 @@ impl<M: Module> Ddp<M> {
             computing: computing.as_ref().filter(|_| !is_cpu),
         };
         let setup = Setup::new(model, &group, &config, place)?;
-        let is_in_one_place = device_of(&setup.module).is_some();
+        let trained_on = device_of(&setup.module);
         let watchdog = Watchdog::new(&group);
         Ok(Self {
             module: Some(setup.module),
@@ -266,7 +266,7 @@ impl<M: Module> Ddp<M> {
             gatherer: setup.gatherer,
             is_optimizer_ready: false,
             offload,
-            is_cpu: is_cpu && is_in_one_place,
+            is_cpu: is_cpu && trained_on.is_some() && trained_on == Offload::device(),
         })
     }
 

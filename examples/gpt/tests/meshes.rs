@@ -256,32 +256,43 @@ fn pairwise() -> Vec<[&'static str; 5]> {
 /// With the default width: from 1024 elements on a matrix is cut, that of the 9 letters outside of blocks, too; from
 /// 64 KiB on it is in a file.
 #[test]
-fn every_pair_of_settings_ends_with_the_parameters_of_others_like_it() {
+fn every_pair_of_settings_ends_with_the_parameters_of_a_plain_training() {
     let folder = tempfile::tempdir().unwrap();
     let mut hashes = BTreeMap::new();
     for row in pairwise() {
         let [placement, blocks, offload, optimizer, mesh] = row;
-        let ranks = mesh
-            .split(',')
-            .map(|axis| axis[3..].parse::<u32>().unwrap());
-        let again = match blocks {
-            "kept" => "",
-            _ => "--checkpoint-blocks",
+        let ranks = mesh.split(',').map(|axis| axis[3..].parse::<u32>());
+        let ranks: u32 = ranks.map(Result::unwrap).product();
+        let settings = |placement, blocks, offload| {
+            let again = match blocks {
+                "kept" => "",
+                _ => "--checkpoint-blocks",
+            };
+            let place = match offload {
+                "none" => String::new(),
+                _ => format!("--offload-folder {}", folder.path().display()),
+            };
+            format!(
+                "--layers 2 --width 128 --steps 4 --batch 2 --micro-batches 2 --eval-interval 4 --placement {placement} \
+                 {again} --offload {offload} {place} --optimizer {optimizer} --mesh {mesh}"
+            )
         };
-        let place = match offload {
-            "none" => String::new(),
-            _ => format!("--offload-folder {}", folder.path().display()),
+        // The mean of two means is rounded otherwise.
+        let plain = match placement.ends_with("@2") {
+            true => placement,
+            false => "replicated",
         };
-        let more = format!(
-            "--layers 2 --width 128 --steps 4 --batch 2 --micro-batches 2 --eval-interval 4 --placement {placement} {again} \
-             --offload {offload} {place} --optimizer {optimizer} --mesh {mesh}"
-        );
-        let (hash, _) = trained(ranks.product(), &more).unwrap();
-        // Both are the same optimizer. The mean of two means is rounded otherwise.
-        let optimizer = optimizer.trim_start_matches("burn-");
-        let kind = (optimizer, mesh, placement.ends_with("@2"));
-        let first = hashes.entry(kind).or_insert_with(|| hash.clone());
-        assert_eq!(hash, *first, "{more}");
+        let kind = (optimizer, mesh, plain);
+        let expected = hashes
+            .entry(kind)
+            .or_insert_with(|| trained(ranks, &settings(plain, "kept", "none")).unwrap().0);
+        let more = settings(placement, blocks, offload);
+        assert_eq!(trained(ranks, &more).unwrap().0, *expected, "{more}");
+    }
+    // Both are the same optimizer.
+    for ((_, mesh, plain), hash) in hashes.iter().filter(|((name, ..), _)| *name == "adamw") {
+        let burns = hashes.get(&("burn-adamw", mesh, plain)).unwrap_or(hash);
+        assert_eq!(burns, hash, "{mesh} {plain}");
     }
 }
 

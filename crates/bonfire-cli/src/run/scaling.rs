@@ -24,7 +24,8 @@ use figures::{CHART, Figures, Run, Training};
 /// In the program's arguments {ranks} stands for the number of ranks, {256/ranks} for 256 divided by it, and {folder}
 /// for a folder of that run. If each run writes its report there, the time is that of training, without evaluation and
 /// checkpoints, and the speed-up is that of the samples per second. Else the time is that of the whole program, from
-/// its start to its end, and the speed-up is that of this time. The efficiency is the speed-up for each rank.
+/// its start to its end, and the speed-up is that of this time. The efficiency is the
+/// speed-up divided by how many times more ranks there are than in the first run.
 #[derive(Debug, Args)]
 pub(crate) struct ScalingArgs {
     /// Numbers of ranks, as in 1,2,4; by default the powers of two up to one rank per GPU, or per core without one
@@ -111,12 +112,16 @@ impl ScalingArgs {
         fs::create_dir(&job.folder)
             .with_context(|| format!("cannot make the folder {}", job.folder.display()))?;
         let start = Instant::now();
-        job.options.run().context(on)?;
+        if let Err(error) = job.options.run() {
+            // What is empty does not stand in the way of the next try.
+            let _ = fs::remove_dir(&job.folder).and_then(|()| fs::remove_dir(&self.out));
+            return Err(error).context(on);
+        }
         let program = start.elapsed();
         figures.add(Run {
             ranks: job.ranks.get(),
             program_s: program.as_secs_f64(),
-            training: Training::read(&job.folder)?,
+            training: Training::read(&job.folder).context(on)?,
         });
         figures.write(&self.out)
     }

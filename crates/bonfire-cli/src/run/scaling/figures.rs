@@ -211,6 +211,13 @@ impl fmt::Display for Figures {
             Some(_) => writeln!(f, "# time of training, as the report of each run has it")?,
             None => writeln!(f, "# time of the program, from its start to its end")?,
         }
+        let (with, without): (Vec<_>, Vec<_>) =
+            self.runs.iter().partition(|run| run.training.is_some());
+        if !with.is_empty() {
+            for run in without {
+                writeln!(f, "# no report of the training on {} ranks", run.ranks)?;
+            }
+        }
         let cell = |text: Option<String>| text.map(|text| format!(" {text:>14}"));
         let speed = cell(unit).unwrap_or_default();
         writeln!(
