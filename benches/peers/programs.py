@@ -66,9 +66,9 @@ def start(command, environment):
 
 
 def last_object(text):
-    """The JSON object in the last line of an output."""
+    """The JSON object in the last line of an output, in which a launcher may have put the rank before it."""
     try:
-        return json.loads(text.strip().splitlines()[-1])
+        return json.loads(text.strip().splitlines()[-1].removeprefix("[rank 0] "))
     except (IndexError, json.JSONDecodeError):
         raise Failed(f"no result in {text[-200:]!r}") from None
 
