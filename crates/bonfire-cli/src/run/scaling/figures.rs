@@ -215,7 +215,8 @@ impl fmt::Display for Figures {
             self.runs.iter().partition(|run| run.training.is_some());
         if !with.is_empty() {
             for run in without {
-                writeln!(f, "# no report of the training on {} ranks", run.ranks)?;
+                let s = if run.ranks == 1 { "" } else { "s" };
+                writeln!(f, "# no report of the training on {} rank{s}", run.ranks)?;
             }
         }
         let cell = |text: Option<String>| text.map(|text| format!(" {text:>14}"));
@@ -289,6 +290,7 @@ mod tests {
         let text = figures.to_string();
         let expected = "\
 # time of the program, from its start to its end
+# no report of the training on 3 ranks
  ranks       time  speed-up  efficiency
      2       30 s      1.00     100.0 %
      3       25 s      1.20      80.0 %
