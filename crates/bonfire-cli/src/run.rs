@@ -79,7 +79,7 @@ fn ended(job: anyhow::Result<()>) -> ExitCode {
     let Err(error) = job else {
         return ExitCode::SUCCESS;
     };
-    // The terminal may be closed, which is no reason to panic.
+    // A closed terminal must not cause a panic.
     let _ = writeln!(io::stderr(), "error: {error:#}");
     ExitCode::from(error.downcast_ref().map_or(1, LaunchError::exit_code))
 }

@@ -148,7 +148,7 @@ fn a_training_is_compared_by_its_reports() {
         .into();
     assert_eq!(speeds, expected);
     for (at, (ranks, time_s)) in column(&figures, "time_s").into_iter().enumerate() {
-        // Evaluation is no training.
+        // The time of evaluation does not count.
         assert!(time_s < 1000.0, "{time_s}");
         assert!(time_s < column(&figures, "program_s")[at].1);
         let speed_up = speeds[at].1 / speeds[0].1;
@@ -246,7 +246,7 @@ fn wrong_command_lines_are_refused_before_anything_starts() {
         (
             &["--ranks=1,2,3", "--", "/bin/echo", "{256/ranks}"],
             1,
-            "{256/ranks} is no whole number on 3 ranks",
+            "{256/ranks} is not a whole number on 3 ranks",
         ),
     ];
     for (arguments, code, expected) in cases {

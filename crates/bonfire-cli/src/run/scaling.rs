@@ -66,7 +66,7 @@ impl ScalingArgs {
             .iter()
             .try_for_each(|job| self.measure(job, &mut figures));
         if !figures.is_empty() {
-            // The terminal may be closed, which is no reason to panic.
+            // A closed terminal must not cause a panic.
             let _ = writeln!(io::stdout(), "{figures}{}", self.out.join(CHART).display());
         }
         ended

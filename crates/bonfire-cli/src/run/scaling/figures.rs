@@ -111,7 +111,7 @@ impl Figures {
         self.runs.is_empty()
     }
 
-    /// Writes the chart and `scaling.json` anew.
+    /// Replaces the chart and `scaling.json`.
     pub(super) fn write(&self, folder: &Path) -> anyhow::Result<()> {
         let record = Record {
             command: &self.command,

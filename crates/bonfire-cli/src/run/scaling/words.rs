@@ -9,7 +9,7 @@ use anyhow::{Context, ensure};
 /// The end of a number that is divided.
 const DIVIDED: &str = "/ranks}";
 
-/// An argument of the run on so many ranks. What is no text has none of the words.
+/// Returns an argument for a run on `ranks` ranks. One that is not UTF-8 is returned as it is.
 pub(super) fn filled(
     argument: &OsStr,
     ranks: NonZeroU32,
@@ -42,7 +42,7 @@ fn share(number: u64, ranks: NonZeroU32) -> anyhow::Result<u64> {
     let ranks = u64::from(ranks.get());
     ensure!(
         number.is_multiple_of(ranks),
-        "{{{number}/ranks}} is no whole number on {ranks} ranks; give --ranks numbers that divide {number}"
+        "{{{number}/ranks}} is not a whole number on {ranks} ranks; give --ranks numbers that divide {number}"
     );
     Ok(number / ranks)
 }
@@ -81,7 +81,7 @@ mod tests {
     fn what_the_ranks_do_not_divide_is_refused() {
         let error = on_four("{6/ranks}").unwrap_err().to_string();
         assert!(
-            error.starts_with("{6/ranks} is no whole number on 4 ranks"),
+            error.starts_with("{6/ranks} is not a whole number on 4 ranks"),
             "{error}"
         );
     }
