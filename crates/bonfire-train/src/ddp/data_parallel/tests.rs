@@ -294,15 +294,20 @@ fn a_dimension_that_an_output_has_not_is_a_panic() {
     let _output = parallel.forward(&batch(4).0, |model, _| model.first.weight.val().mean());
 }
 
+/// What one device has for the whole batch.
+fn gradients_alone(model: &Mlp, batch: (Tensor<2>, Tensor<2>)) -> Vec<f32> {
+    let alone = model.clone().train();
+    let loss = alone.loss(batch);
+    gradients_of(
+        &alone,
+        &GradientsParams::from_grads(loss.backward(), &alone),
+    )
+}
+
 #[test]
 fn a_loss_of_the_gathered_output_has_the_gradients_of_one_device() {
     let (model, (x, y)) = (Mlp::new(), batch(11));
-    let alone = model.clone().train();
-    let loss = alone.loss((x.clone(), y.clone()));
-    let expected = gradients_of(
-        &alone,
-        &GradientsParams::from_grads(loss.backward(), &alone),
-    );
+    let expected = gradients_alone(&model, (x.clone(), y.clone()));
     for replicas in REPLICAS {
         let parallel = DataParallel::new(model.clone(), vec![Device::flex(); replicas]);
         // Again without a step in between, as gradients of several batches are added up.
@@ -442,12 +447,7 @@ fn wgpu_devices_of_two_kinds_share_a_batch() {
         }
     };
     let (model, (x, y)) = (Mlp::new(), batch(11));
-    let alone = model.clone().train();
-    let loss = alone.loss((x.clone(), y.clone()));
-    let expected = gradients_of(
-        &alone,
-        &GradientsParams::from_grads(loss.backward(), &alone),
-    );
+    let expected = gradients_alone(&model, (x.clone(), y.clone()));
     let devices = vec![Device::flex(), adapter.clone()];
     let mut parallel = DataParallel::new(model, devices).with_output_device(adapter.clone());
     let output = parallel.forward(&x, Mlp::forward).unwrap();
