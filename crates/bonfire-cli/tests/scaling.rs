@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use bonfire_collective::{GroupOptions, ProcessGroup, ReduceOp};
 use bonfire_launch::rank_from_env;
 use bonfire_page::{Report, TimeSplit};
-use bonfire_testkit::{Job, JobEnd, Watchdog};
+use bonfire_testkit::{Job, JobEnd, Signal, Watchdog, wait_until_gone};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -82,12 +82,16 @@ fn a_rank_of_the_trainings_below() {
 }
 
 fn scaling(folder: &TempDir, arguments: &[&str]) -> JobEnd {
+    start(folder, arguments).end()
+}
+
+fn start(folder: &TempDir, arguments: &[&str]) -> Job {
     let mut command = Command::new(env!("CARGO_BIN_EXE_bonfire"));
     command
         .current_dir(folder.path())
         .arg("scaling")
         .args(arguments);
-    Job::start_for(&mut command, LIMIT).end()
+    Job::start_for(&mut command, LIMIT)
 }
 
 /// A training on these numbers of ranks.
@@ -201,10 +205,13 @@ fn a_program_without_a_report_is_timed_as_a_whole() {
     assert!((speed_ups[1].1 - times[0].1 / times[1].1).abs() < 1e-9);
     let mut said = end.stdout[..end.stdout.len() - table(&end).len()].to_vec();
     said.sort();
+    // A path that stays right in another directory.
+    let here = folder.path().canonicalize().unwrap().join("here");
+    let here = here.display();
     let expected = [
-        "0 of 1: 1 12 here/ranks-1",
-        "[rank 0] 0 of 2: 2 6 here/ranks-2",
-        "[rank 1] 1 of 2: 2 6 here/ranks-2",
+        format!("0 of 1: 1 12 {here}/ranks-1"),
+        format!("[rank 0] 0 of 2: 2 6 {here}/ranks-2"),
+        format!("[rank 1] 1 of 2: 2 6 {here}/ranks-2"),
     ];
     assert_eq!(said, expected);
 }
@@ -233,6 +240,41 @@ fn a_run_that_fails_ends_the_command_and_earlier_runs_are_kept() {
     let error = "error: scaling is not empty; give --out another folder, or remove it";
     assert_eq!(again.stderr, [error]);
     assert_eq!(column(&figures(&out), "ranks"), [(1, 1.0)]);
+}
+
+#[test]
+fn a_report_of_another_number_of_ranks_is_an_error_and_the_time_of_the_program_is_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let report = folder.path().join("report");
+    let alone = Report {
+        world_size: 1,
+        ..Report::default()
+    };
+    alone.write(&report).unwrap();
+    let script = format!("cp {}/report.json {{folder}}", report.display());
+    let end = scaling(&folder, &["--ranks=1,2,3", "--", "/bin/sh", "-c", &script]);
+    assert_eq!(end.status.code(), Some(1), "{end:#?}");
+    let error = end.stderr.iter().find(|line| line.starts_with("error: "));
+    let error = error.unwrap_or_else(|| panic!("{end:#?}"));
+    assert!(error.starts_with("error: on 2 ranks: "), "{error}");
+    assert!(error.contains("is of a training on 1 rank: "), "{error}");
+    let out = folder.path().join("scaling");
+    assert_eq!(column(&figures(&out), "ranks"), [(1, 1.0), (2, 2.0)]);
+}
+
+#[test]
+fn an_interrupt_after_the_end_of_all_ranks_ends_the_command_though_their_output_is_still_open() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "sleep 5 & echo id $$";
+    let job = start(&folder, &["--ranks=2,3", "--", "/bin/sh", "-c", script]);
+    wait_until_gone(&job.next_numbers(2));
+    job.signal(Signal::INT);
+    let end = job.end();
+    assert_eq!(end.status.code(), Some(130), "{end:#?}");
+    assert!(
+        !folder.path().join("scaling/ranks-3").exists(),
+        "it went on"
+    );
 }
 
 #[test]

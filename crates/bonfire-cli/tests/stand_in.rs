@@ -313,7 +313,15 @@ fn every_operation_is_measured_and_right_between_devices() {
         arguments.extend(["reduce", "gather", "scatter", "barrier"]);
         arguments.extend(["all-to-all", "send-recv"]);
         arguments.extend(["--device", "cuda", "--oversubscribe", "--ranks", "3"]);
-        arguments.extend(["--min-bytes", "64", "--max-bytes", "256K", "--iters", "3"]);
+        arguments.extend([
+            "--min-bytes",
+            "64",
+            "--max-bytes",
+            "256K",
+            "--step-factor",
+            "16",
+        ]);
+        arguments.extend(["--iters", "3"]);
         let Some(end) = on_stand_in(devices, "", &arguments) else {
             return;
         };

@@ -197,7 +197,7 @@ pub fn is_running(pid: u32) -> bool {
 #[track_caller]
 pub fn wait_until_stopped(pids: &[u32], stopped: bool) {
     let deadline = Instant::now() + JOB_WATCHDOG;
-    let differs = |&&pid: &&u32| (state(pid) == Some('T')) != stopped;
+    let differs = |&&pid: &&u32| is_stopped(pid) != stopped;
     while let Some(pid) = pids.iter().find(differs) {
         assert!(
             Instant::now() < deadline,
@@ -209,6 +209,17 @@ pub fn wait_until_stopped(pids: &[u32], stopped: bool) {
 }
 
 /// The letter that the kernel has for what a process does.
+/// Whether a process is stopped, or waits within `vfork` for a child that is.
+fn is_stopped(pid: u32) -> bool {
+    let children = || fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok();
+    let is_stopped = |pid: &str| pid.parse().is_ok_and(is_stopped);
+    match state(pid) {
+        Some('T') => true,
+        Some('D') => children().is_some_and(|pids| pids.split_whitespace().any(is_stopped)),
+        _ => false,
+    }
+}
+
 fn state(pid: u32) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The state follows the name, which is in parentheses and may contain anything.

@@ -9,7 +9,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Write};
 use std::num::NonZeroU32;
-use std::path::{Path, PathBuf};
+use std::path::{self, Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -22,9 +22,9 @@ use figures::{CHART, Figures, Run, Training};
 /// Run a program on 1, 2, 4 and more ranks of this host, and chart its time against the ranks.
 ///
 /// In the program's arguments {ranks} stands for the number of ranks, {256/ranks} for 256 divided by it, and {folder}
-/// for a folder of that run. If each run writes its report there, the time is that of training, without evaluation and
+/// for the path of that run's folder. If each run writes its report there, the time is that of training, without evaluation and
 /// checkpoints, and the speed-up is that of the samples per second. Else the time is that of the whole program, from
-/// its start to its end, and the speed-up is that of this time. The efficiency is the
+/// its start to the end of its output, and the speed-up is that of this time. The efficiency is the
 /// speed-up divided by how many times more ranks there are than in the first run.
 #[derive(Debug, Args)]
 pub(crate) struct ScalingArgs {
@@ -60,12 +60,16 @@ impl ScalingArgs {
             .into_iter()
             .map(|ranks| self.job(ranks))
             .collect::<anyhow::Result<_>>()?;
+        let is_new = !self.out.exists();
         claim(&self.out)?;
         let mut figures = Figures::new(&self.program, &self.args);
         let ended = jobs
             .iter()
             .try_for_each(|job| self.measure(job, &mut figures));
-        if !figures.is_empty() {
+        if figures.is_empty() {
+            // What is empty does not stand in the way of the next try.
+            let _ = is_new.then(|| fs::remove_dir(&self.out));
+        } else {
             // A closed terminal must not cause a panic.
             let _ = writeln!(io::stdout(), "{figures}{}", self.out.join(CHART).display());
         }
@@ -84,7 +88,9 @@ impl ScalingArgs {
     }
 
     fn job(&self, ranks: NonZeroU32) -> anyhow::Result<Job> {
-        let folder = self.out.join(format!("ranks-{ranks}"));
+        // The program may change its directory.
+        let out = path::absolute(&self.out).context("--out")?;
+        let folder = out.join(format!("ranks-{ranks}"));
         let arguments = self
             .args
             .iter()
@@ -104,26 +110,28 @@ impl ScalingArgs {
 
     /// Runs a job to its end, and writes what is known then: a later failure takes nothing away.
     fn measure(&self, job: &Job, figures: &mut Figures) -> anyhow::Result<()> {
-        let on = match job.ranks.get() {
-            1 => "on 1 rank".to_owned(),
-            ranks => format!("on {ranks} ranks"),
-        };
+        let on = format!("on {}", figures::on(job.ranks.get() as usize));
         let _ = writeln!(io::stderr(), "bonfire scaling: {on}");
         fs::create_dir(&job.folder)
             .with_context(|| format!("cannot make the folder {}", job.folder.display()))?;
         let start = Instant::now();
         if let Err(error) = job.options.run() {
-            // What is empty does not stand in the way of the next try.
-            let _ = fs::remove_dir(&job.folder).and_then(|()| fs::remove_dir(&self.out));
+            let _ = fs::remove_dir(&job.folder);
             return Err(error).context(on);
         }
         let program = start.elapsed();
+        let training = Training::read(&job.folder, job.ranks).context(on);
+        let (training, read) = match training {
+            Ok(training) => (training, Ok(())),
+            Err(error) => (None, Err(error)),
+        };
         figures.add(Run {
             ranks: job.ranks.get(),
             program_s: program.as_secs_f64(),
-            training: Training::read(&job.folder).context(on)?,
+            training,
         });
-        figures.write(&self.out)
+        figures.write(&self.out)?;
+        read
     }
 }
 

@@ -165,6 +165,7 @@ impl Supervisor {
                 // Nobody draws any more.
                 self.terminal = None;
                 self.drain_output();
+                self.heed_late_interrupt();
                 let has_failed = !self.bad_ends.is_empty();
                 End {
                     is_last: self.interrupted.is_some(),
@@ -211,6 +212,15 @@ impl Supervisor {
             self.carry_out(order)?;
         }
         Ok(())
+    }
+
+    /// A wish that comes after the last rank has ended ends what would start next: a restart, or another job.
+    fn heed_late_interrupt(&mut self) {
+        for event in self.events.try_iter() {
+            if let Event::Wished(Wish::End(by)) = event {
+                self.interrupted.get_or_insert(by);
+            }
+        }
     }
 
     /// Stops the ranks and this process, and has the ranks go on when this process does.

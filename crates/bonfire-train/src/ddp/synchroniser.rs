@@ -81,7 +81,7 @@ pub(super) fn averages<M: Module>(
         reducer.has_average(parameter)
     })?;
     reducer.deliver(std::mem::take(&mut claims.memory), watch)?;
-    Ok(claims.finish(table))
+    Ok(claims.finish(none))
 }
 
 impl<M: Module> Ddp<M> {

@@ -265,9 +265,8 @@ pub(crate) struct Claims {
 type Finish = Box<dyn FnOnce(&mut Averages)>;
 
 impl Claims {
-    /// The averages as gradients for an optimizer, once they have been written.
-    pub(crate) fn finish(self, table: &Arc<ParameterTable>) -> Averages {
-        let mut averages = Averages::new(Arc::clone(table));
+    /// Adds the averages to `averages`, once they have been written.
+    pub(crate) fn finish(self, mut averages: Averages) -> Averages {
         let finish = self.finish.into_iter();
         finish.for_each(|finish| finish(&mut averages));
         averages

@@ -3,9 +3,10 @@
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs;
+use std::num::NonZeroU32;
 use std::path::Path;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use bonfire_page::{PageError, Report, TimeSplit};
 use serde::Serialize;
 
@@ -20,7 +21,7 @@ pub(super) const CHART: &str = "scaling.svg";
 #[derive(Debug)]
 pub(super) struct Run {
     pub(super) ranks: u32,
-    /// From the start of the program to its end.
+    /// From the start of the program to the end of its output.
     pub(super) program_s: f64,
     /// What its report says, if it has written one.
     pub(super) training: Option<Training>,
@@ -78,18 +79,25 @@ struct Record<'a> {
 
 impl Training {
     /// That of a run's folder. A run without a step has no speed.
-    pub(super) fn read(folder: &Path) -> Result<Option<Self>, PageError> {
+    pub(super) fn read(folder: &Path, ranks: NonZeroU32) -> anyhow::Result<Option<Self>> {
         let report = match Report::read(folder) {
             Err(PageError::NoRun { .. }) => return Ok(None),
             report => report?,
         };
+        ensure!(
+            report.world_size == ranks.get() as usize,
+            "{} is of a training on {}: start the program itself, without a launcher, and let it train on all ranks",
+            folder.join("report.json").display(),
+            on(report.world_size)
+        );
         let longest = report.ranks.iter().map(TimeSplit::training).max();
         let training = Self {
             time_s: longest.unwrap_or_default().as_secs_f64(),
             samples_per_second: report.samples_per_second,
             unit: report.unit,
         };
-        let is_measured = training.time_s > 0.0 && training.samples_per_second > 0.0;
+        let speed = training.samples_per_second;
+        let is_measured = training.time_s > 0.0 && speed > 0.0 && speed.is_finite();
         Ok(is_measured.then_some(training))
     }
 }
@@ -124,7 +132,12 @@ impl Figures {
         let json = serde_json::to_string_pretty(&record)? + "\n";
         for (name, text) in [("scaling.json", json), (CHART, self.chart())] {
             let path = folder.join(name);
-            fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+            // A full disk and a signal leave what the runs before have measured.
+            let draft = folder.join(format!("{name}.new"));
+            fs::write(&draft, text)
+                .and_then(|()| fs::rename(&draft, &path))
+                .inspect_err(|_| drop(fs::remove_file(&draft)))
+                .with_context(|| format!("cannot write {}", path.display()))?;
         }
         Ok(())
     }
@@ -209,14 +222,20 @@ impl fmt::Display for Figures {
         let unit = self.unit().map(|unit| format!("{unit}/s"));
         match unit {
             Some(_) => writeln!(f, "# time of training, as the report of each run has it")?,
-            None => writeln!(f, "# time of the program, from its start to its end")?,
+            None => writeln!(
+                f,
+                "# time of the program, from its start to the end of its output"
+            )?,
         }
         let (with, without): (Vec<_>, Vec<_>) =
             self.runs.iter().partition(|run| run.training.is_some());
         if !with.is_empty() {
             for run in without {
-                let s = if run.ranks == 1 { "" } else { "s" };
-                writeln!(f, "# no report of the training on {} rank{s}", run.ranks)?;
+                writeln!(
+                    f,
+                    "# no report of a step of training on {}",
+                    on(run.ranks as usize)
+                )?;
             }
         }
         let cell = |text: Option<String>| text.map(|text| format!(" {text:>14}"));
@@ -240,6 +259,12 @@ impl fmt::Display for Figures {
         }
         Ok(())
     }
+}
+
+/// A number of ranks in words.
+pub(super) fn on(ranks: usize) -> String {
+    let s = if ranks == 1 { "" } else { "s" };
+    format!("{ranks} rank{s}")
 }
 
 #[cfg(test)]
@@ -289,8 +314,8 @@ mod tests {
         let figures = figures(&[(2, 30.0, Some((20.0, 100.0))), (3, 25.0, None)]);
         let text = figures.to_string();
         let expected = "\
-# time of the program, from its start to its end
-# no report of the training on 3 ranks
+# time of the program, from its start to the end of its output
+# no report of a step of training on 3 ranks
  ranks       time  speed-up  efficiency
      2       30 s      1.00     100.0 %
      3       25 s      1.20      80.0 %
@@ -331,8 +356,30 @@ mod tests {
     #[test]
     fn a_run_without_a_step_has_no_speed() {
         let folder = tempfile::tempdir().unwrap();
-        assert!(Training::read(folder.path()).unwrap().is_none());
-        Report::default().write(folder.path()).unwrap();
-        assert!(Training::read(folder.path()).unwrap().is_none());
+        let read = || Training::read(folder.path(), NonZeroU32::MIN);
+        assert!(read().unwrap().is_none());
+        let mut report = Report {
+            world_size: 1,
+            ..Report::default()
+        };
+        report.write(folder.path()).unwrap();
+        assert!(read().unwrap().is_none());
+        report.world_size = 2;
+        report.write(folder.path()).unwrap();
+        let error = read().unwrap_err().to_string();
+        assert!(error.contains("of a training on 2 ranks"), "{error}");
+    }
+
+    #[test]
+    fn figures_that_cannot_be_written_take_nothing_away() {
+        let folder = tempfile::tempdir().unwrap();
+        let json = folder.path().join("scaling.json");
+        figures(&[(1, 8.0, None)]).write(folder.path()).unwrap();
+        let before = fs::read_to_string(&json).unwrap();
+        // What the new file would be written to is in use.
+        fs::create_dir(folder.path().join("scaling.json.new")).unwrap();
+        let more = figures(&[(1, 8.0, None), (2, 4.0, None)]);
+        assert!(more.write(folder.path()).is_err());
+        assert_eq!(fs::read_to_string(&json).unwrap(), before);
     }
 }
